@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from hostrouting.cli.output import bad, columns, dim, good
@@ -104,10 +106,13 @@ def diff_lines(change: Change) -> list[str]:
 
 def _lines(changes: Iterable[Change], marks: Mapping[str, str]) -> Iterator[str]:
     """Yield one line per change, prefixed with its mark or action."""
-    for each in changes:
-        word = marks.get(each.action) or each.action.ljust(len("unchanged"))
-        was = "" if each.was is None else dim(f"  was: {clean(str(each.was))}")
-        yield _PAINT.get(each.action, str)(f"{word} {clean(str(each.what))}") + was
+    # Thousands of lines may differ only in the route.
+    for action, alike in groupby(changes, attrgetter("action")):
+        word = marks.get(action) or action.ljust(len("unchanged"))
+        start, end = _PAINT.get(action, str)(f"{word} \n").split("\n")
+        for each in alike:
+            was = "" if each.was is None else dim(f"  was: {clean(str(each.was))}")
+            yield f"{start}{clean(str(each.what))}{end}{was}"
 
 
 def _foreign_lines(plan: RoutePlan, word: str) -> list[str]:

@@ -166,7 +166,9 @@ def _add_and_replace(
 ) -> Iterator[tuple[str, Sequence[RouteFailure]]]:
     """Yield the verb and the failures of each bulk call. Routes that cover gateways are added last."""
     gateways = _gateways((*plan.wanted, *plan.remove))
-    yield from _add([route for route in plan.add if not _covers(route, gateways)], backend, scope, undo)
+    last = [route for route in plan.add if _covers(route, gateways)]
+    first = [route for route in plan.add if not _covers(route, gateways)] if last else plan.add
+    yield from _add(first, backend, scope, undo)
     for replace in _bulks(plan.replace, scope):
         swapped = _as_they_are(replace, backend)
         undo.push(partial(_swap_back, swapped, backend))
@@ -174,7 +176,7 @@ def _add_and_replace(
         kept = {failure.route for failure in failures if failure.errno == errnos.EEXIST}
         swapped[:] = [item for item in swapped if item.new not in kept]
         yield "replace", failures
-    yield from _add([route for route in plan.add if _covers(route, gateways)], backend, scope, undo)
+    yield from _add(last, backend, scope, undo)
 
 
 def _add(
