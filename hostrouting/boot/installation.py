@@ -17,9 +17,9 @@ from hostrouting.boot import files
 from hostrouting.boot._switch import put, remove_old_stages, switch
 from hostrouting.boot.gate import SETTINGS, missing_commands, opening_settings
 from hostrouting.boot.host import Host
-from hostrouting.boot.layout import Layout
+from hostrouting.boot.layout import CHECK, ROUTES, Layout
 from hostrouting.boot.locks import locked
-from hostrouting.boot.manifest import CHECK, ROUTES, Manifest
+from hostrouting.boot.manifest import Manifest
 from hostrouting.boot.parts import BootFile
 from hostrouting.boot.plan import BootPlan
 from hostrouting.boot.systemd import ANY_INSTANCE, UnitManager

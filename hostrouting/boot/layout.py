@@ -13,6 +13,11 @@ STATE_DIR = PurePosixPath("etc/hostrouting")
 UNIT_DIR = PurePosixPath("etc/systemd/system")
 RUN_DIR = PurePosixPath("run/aks-flex-node")
 
+# The parts, whose names their scripts and units have.
+ROUTES = "static-routes"
+CHECK = "check-route-overlap"
+WATCH = "hostrouting-watch"
+
 # The first drop-in's commands run before all others; the second one is loaded after overrides that reset the list.
 GATE_NAMES = ("00-hostrouting.conf", "zz-hostrouting.conf")
 

@@ -16,7 +16,7 @@ import attrs
 
 from hostrouting.boot.files import exists, make_folders, translate_errors
 from hostrouting.boot.host import Host
-from hostrouting.boot.manifest import ROUTES
+from hostrouting.boot.layout import ROUTES
 from hostrouting.model.changes import Changes
 from hostrouting.model.errors import FileError, HostRoutingError
 from phases import Cancelled, CancelScope, TimedOut

@@ -15,15 +15,11 @@ from typing import Any, TypeVar
 import attrs
 
 from hostrouting.boot import files
-from hostrouting.boot.layout import GATE_NAMES, Layout
+from hostrouting.boot.layout import CHECK, GATE_NAMES, ROUTES, Layout
 from hostrouting.config.routing import SECTION, Config
 from hostrouting.model.errors import ConfigError, FileError, UnitError
 
 T = TypeVar("T")
-
-ROUTES = "static-routes"
-CHECK = "check-route-overlap"
-WATCH = "hostrouting-watch"
 
 # Keys in the hostRouting section that several parts depend on.
 SHARED_KEYS = ("waitSeconds", "uplinks")

@@ -11,8 +11,8 @@ import attrs
 
 from hostrouting.boot.files import FileState
 from hostrouting.boot.gate import DROP_INS, list_text
-from hostrouting.boot.layout import Layout
-from hostrouting.boot.manifest import CHECK, ROUTES, SHARED_KEYS, WATCH, InstalledPart, Manifest
+from hostrouting.boot.layout import CHECK, ROUTES, WATCH, Layout
+from hostrouting.boot.manifest import SHARED_KEYS, InstalledPart, Manifest
 from hostrouting.boot.python import python_of
 from hostrouting.boot.render import fill, render_check, render_static_routes
 from hostrouting.config.routing import SECTION, Config, OverlapMode

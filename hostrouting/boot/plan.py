@@ -10,8 +10,8 @@ import attrs
 from hostrouting.boot import files
 from hostrouting.boot.gate import list_text
 from hostrouting.boot.host import Host
-from hostrouting.boot.layout import Layout
-from hostrouting.boot.manifest import CHECK, ROUTES, WATCH, InstalledPart, Manifest
+from hostrouting.boot.layout import CHECK, ROUTES, WATCH, Layout
+from hostrouting.boot.manifest import InstalledPart, Manifest
 from hostrouting.boot.parts import BootFile, Wanted, gate_files, wanted_manifest
 from hostrouting.boot.render import render_static_routes
 from hostrouting.config.routing import Config

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import attrs
 
 from hostrouting.boot.files import read_text
-from hostrouting.boot.manifest import WATCH
+from hostrouting.boot.layout import WATCH
 from hostrouting.boot.trial import is_overdue, standing
 from hostrouting.doctor.checks import DoctorFinding, ExaminedHost, Severity
 from hostrouting.kernel.managers import NETWORK_MANAGER, NETWORKD, is_managed

@@ -15,8 +15,8 @@ import attrs
 
 from hostrouting.boot.gate import SETTINGS
 from hostrouting.boot.host import Host
-from hostrouting.boot.layout import SEARCH_PATH, Layout
-from hostrouting.boot.manifest import WATCH, Manifest
+from hostrouting.boot.layout import SEARCH_PATH, WATCH, Layout
+from hostrouting.boot.manifest import Manifest
 from hostrouting.boot.systemd import ANY_INSTANCE, UnitManager
 from hostrouting.config.routing import Config
 from hostrouting.kernel.port import RouteBackend

@@ -22,8 +22,8 @@ from hostrouting.boot.installation import (
     start_oneshots,
     take_away,
 )
+from hostrouting.boot.layout import CHECK, ROUTES, WATCH
 from hostrouting.boot.locks import Done, exclusive_run, locked
-from hostrouting.boot.manifest import CHECK, ROUTES, WATCH
 from hostrouting.boot.parts import Wanted
 from hostrouting.boot.plan import BootPlan, plan_next_boot
 from hostrouting.boot.python import python_of

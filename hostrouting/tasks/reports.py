@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 
-from hostrouting.boot.manifest import CHECK, ROUTES, WATCH
+from hostrouting.boot.layout import CHECK, ROUTES, WATCH
 from hostrouting.model.changes import Changes
 from hostrouting.overlap.findings import OverlapReport
 from hostrouting.routes.plan import RoutePlan, RoutesReport

@@ -33,7 +33,8 @@ from hostrouting import (
 from hostrouting.azure import RemoveLoadBalancerProbe
 from hostrouting.azure.probe.ruleset import PROBE
 from hostrouting.boot.gate import DROP_INS, list_text
-from hostrouting.boot.manifest import CHECK, ROUTES, WATCH, Manifest
+from hostrouting.boot.layout import CHECK, ROUTES, WATCH
+from hostrouting.boot.manifest import Manifest
 from hostrouting.boot.parts import is_watched
 from hostrouting.boot.plan import plan_next_boot
 from hostrouting.kernel.memory import FakeKernel

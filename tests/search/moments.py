@@ -12,7 +12,7 @@ from functools import cached_property, partial
 import attrs
 from host_states import HostState
 
-from hostrouting.boot.manifest import ROUTES
+from hostrouting.boot.layout import ROUTES
 from search.pairs import Make, Pair, task_for
 from search.programs import (
     CRASHED,

@@ -13,7 +13,8 @@ from file_trees import write_file
 from hostrouting import UnitError
 from hostrouting.boot import systemctl
 from hostrouting.boot.gate import DROP_INS, list_text, missing_commands, opening_settings, with_other_scripts
-from hostrouting.boot.manifest import WATCH, InstalledPart, Manifest
+from hostrouting.boot.layout import WATCH
+from hostrouting.boot.manifest import InstalledPart, Manifest
 from hostrouting.boot.systemctl import Systemctl, running_systemd
 from phases import Cancelled, CancelScope
 

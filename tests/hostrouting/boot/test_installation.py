@@ -21,8 +21,9 @@ from hostrouting import CheckRouteOverlap, Config, Configure, ConfigureStaticRou
 from hostrouting.backend import NextHop, Protocol, Route
 from hostrouting.boot.bundle import ignition, rendered_files
 from hostrouting.boot.gate import DROP_INS
+from hostrouting.boot.layout import CHECK, ROUTES
 from hostrouting.boot.locks import locked
-from hostrouting.boot.manifest import CHECK, ROUTES, InstalledPart, Manifest
+from hostrouting.boot.manifest import InstalledPart, Manifest
 from hostrouting.boot.parts import Wanted
 from hostrouting.boot.plan import plan_next_boot
 from hostrouting.doctor.examine import examine

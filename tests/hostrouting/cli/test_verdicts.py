@@ -18,7 +18,7 @@ from wanted import SHADOWED, section
 
 import phases
 from hostrouting import Config, ConfigureReport, Host, Layout
-from hostrouting.boot.manifest import CHECK
+from hostrouting.boot.layout import CHECK
 from hostrouting.cli import main
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.overlap.findings import UnknownReason, Verdict

@@ -37,7 +37,7 @@ from hostrouting import (
     plan,
 )
 from hostrouting.backend import Hardware, NextHop, Route, RouteFailure, Scope
-from hostrouting.boot.manifest import CHECK
+from hostrouting.boot.layout import CHECK
 from hostrouting.report import Change, Changes, OverdueRun, StoppedRun
 from hostrouting.tasks.install_routes import InstallRoutes
 from hostrouting.testing import FakeKernel, FakeSystemd
