@@ -4,7 +4,7 @@ The node has used azure-vnet as its CNI, with real ebtables rules, a real bridge
 
 ::
 
-    fabric ─── eth0 ┐ azure0 (10.224.0.4) ┬ azv33 ─── live pod .33, azure-vnet's
+    fabric ─── eth0 ┐ azure0 (10.1.0.4)   ┬ azv33 ─── live pod .33, azure-vnet's
                     └──── hairpin ────────┘
                       node ───────────────── lxc32 ─── new pod .32, another CNI's, routed
 
@@ -14,74 +14,50 @@ ARP requests: it knows that all of these addresses are behind the NIC's MAC.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
+from typing import Any
 
 import pytest
+import stale
+from acting import is_held
+from backends import Altered
 from datagrams import Customers, Echo, Place, answer, loses
-from node import refuse_host, tool
-from stale import TUNNEL_MAC, arp_reply, dnat, state
+from node import refuse_host, run_ip, tool
+from stale import GONE_MAC, LIVE_MAC, LIVE_RULES, NIC_MAC, NODE_RULES, TUNNEL_MAC, arp_reply, dnat, state
 
 import phases
 from hostrouting import Host, Layout
-from hostrouting.azure.config import HostNetworking, StaleAzureVnet
 from hostrouting.azure.nodes import AzureVnetError
 from hostrouting.azure.vnet.linux import LinuxBridgeNode
 from hostrouting.azure.vnet.plan import AzureVnetReport
-from hostrouting.azure.vnet.port import BridgeNode, Neighbour
+from hostrouting.azure.vnet.port import Neighbour
 from hostrouting.azure.vnet.tasks import LOCK_FILE, STATE_FILE, RemoveStaleAzureVnet
 from hostrouting.kernel._namespaces import Namespace, in_thread
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.testing import FakeSystemd
 
-NODE, GATEWAY = "10.224.0.4", "10.224.0.1"
-NIC = "00:0d:3a:00:00:04"
-LIVE, NEW, HALF = "10.224.0.33", "10.224.0.32", "10.224.0.34"
+NODE, GATEWAY, LIVE, NEW = map(str, (stale.OWN, stale.GATEWAY, stale.LIVE, stale.GONE))
 OTHERS = "10.241.0.7"  # outside the CIDRs that are cleaned up
-CIDRS = ("10.224.0.0/24", "fd00::/64")  # they contain the node, its gateway and other hosts
-STALE_MAC = "a2:00:00:00:00:32"
 
-# azure-vnet installs these rules once per node, even if there are no pods. Without them, pods on the bridge can't reach
-# the fabric.
-_NODE_RULES = (
-    "-A PREROUTING -p ARP -i eth0 --arp-op Reply -j dnat --to-dst ff:ff:ff:ff:ff:ff --dnat-target ACCEPT",
-    f"-A PREROUTING -p ARP --arp-op Request --arp-ip-dst {NODE} -j arpreply --arpreply-mac {NIC}",
-    f"-A POSTROUTING -s Unicast -o eth0 -j snat --to-src {NIC} --snat-arp --snat-target ACCEPT",
-)
 # Rules of other programs. Some match addresses outside the CIDR; others match addresses inside it but only resemble
 # azure-vnet's rules. tests/hostrouting/azure/test_vnet.py has all shapes.
 _OTHERS_RULES = (
-    f"-A PREROUTING -p IPv4 -i eth0 --ip-dst {OTHERS} -j dnat --to-dst {STALE_MAC} --dnat-target ACCEPT",
-    f"-A PREROUTING -p ARP --arp-op Request --arp-ip-dst {OTHERS} -j arpreply --arpreply-mac {STALE_MAC}",
-    f"-A PREROUTING -p IPv4 -i eth0 --ip-dst 10.224.0.37 -j dnat --to-dst {STALE_MAC} --dnat-target CONTINUE",
-    "-A OUTPUT -p IPv4 -o eth0 --ip-dst 10.224.0.36 -j ACCEPT",
+    dnat(OTHERS),
+    arp_reply(OTHERS),
+    dnat("10.1.0.37").replace("ACCEPT", "CONTINUE"),
+    "-A OUTPUT -p IPv4 -o eth0 --ip-dst 10.1.0.36 -j ACCEPT",
     "-N OTHERS",
-    f"-A OTHERS -p IPv4 -i eth0 --ip-dst 10.224.0.37 -j dnat --to-dst {STALE_MAC} --dnat-target ACCEPT",
+    dnat("10.1.0.37").replace("PREROUTING", "OTHERS"),
 )
-
-
-def mac_of(number: int) -> str:
-    """Return the MAC of the pod whose address ends with this number."""
-    return f"a2:00:00:00:00:{number}"
-
-
-def ip(*commands: str) -> None:
-    """Run ip(8) commands in this thread's network namespace, as a single batch."""
-    tool("ip", "-batch", "-", stdin="\n".join(commands))
 
 
 def restore(*rules: str) -> None:
     """Apply ``-A`` and ``-D`` commands with ebtables in a single transaction."""
     tool("ebtables-nft-restore", "--noflush", stdin="\n".join(("*nat", *rules, "COMMIT", "")))
-
-
-def deleting(rule: str) -> str:
-    """Return the command that deletes a saved rule."""
-    return "-D" + rule.removeprefix("-A")
 
 
 class AzureWorld:
@@ -103,7 +79,7 @@ class AzureWorld:
         kernel.in_fabric(self._build_fabric)
         layout.of(LOCK_FILE).parent.mkdir(parents=True)
         layout.of(LOCK_FILE).touch()
-        self.live = self.add_azure_pod(LIVE)
+        self.live = self._add_live_pod()
 
     def close(self) -> None:
         self.echo.close()
@@ -112,12 +88,12 @@ class AzureWorld:
 
     def _build_node(self) -> None:
         self.kernel.add_link("eth0")
-        ip(
+        run_ip(
             "link add azure0 type bridge mcast_snooping 0",
-            f"link set eth0 address {NIC}",
+            f"link set eth0 address {NIC_MAC}",
             "link set eth0 master azure0",
             "link set eth0 type bridge_slave hairpin on",
-            f"link set azure0 address {NIC} up",
+            f"link set azure0 address {NIC_MAC} up",
             f"address add {NODE}/24 dev azure0",
             f"route add default via {GATEWAY} dev azure0",
             f"route add 168.63.129.16 via {GATEWAY} dev azure0",
@@ -125,9 +101,9 @@ class AzureWorld:
             # This entry imitates ip-masq-agent's.
             f"neighbour add 169.254.1.7 lladdr {TUNNEL_MAC} dev azure0 nud permanent",
             # These entries are inside the CIDR but belong to other programs.
-            "neighbour add 10.224.0.250 lladdr a2:00:00:00:02:50 dev azure0 nud permanent",
-            f"route add 10.224.0.251/32 via {GATEWAY} dev azure0",
-            "route add 10.224.0.252/32 dev lo",
+            "neighbour add 10.1.0.250 lladdr a2:00:00:00:02:50 dev azure0 nud permanent",
+            f"route add 10.1.0.251/32 via {GATEWAY} dev azure0",
+            "route add 10.1.0.252/32 dev lo",
         )
         for name in ("all", "default", "azure0"):
             _sysctl(f"conf/{name}/rp_filter", 0)
@@ -135,58 +111,46 @@ class AzureWorld:
         _sysctl("ip_forward", 1)
         # Otherwise, proxied ARP replies are delayed by up to 0.8 s.
         _sysctl("neigh/azure0/proxy_delay", 0)
-        restore(*_NODE_RULES, *_OTHERS_RULES)
+        restore(*NODE_RULES, *_OTHERS_RULES)
         self._await_carrier("azure0")
 
     def _build_fabric(self) -> None:
-        ip(
+        run_ip(
             f"address add {GATEWAY}/24 dev eth0",
-            *(f"neighbour add {there} lladdr {NIC} dev eth0 nud permanent" for there in (NODE, LIVE, NEW, HALF)),
+            *(f"neighbour add {there} lladdr {NIC_MAC} dev eth0 nud permanent" for there in (NODE, LIVE, NEW)),
         )
         self.echo.listen("fabric", GATEWAY)
 
     # --- pods --------------------------------------------------------------------------------------------------
 
-    def add_azure_pod(self, address: str) -> Place:
+    def _add_live_pod(self) -> Place:
         """Add a pod as azure-vnet does: a veth on the bridge, two rules, a neighbour entry and saved state."""
-        number = int(address.rpartition(".")[2])
-        veth, mac = f"azv{number}", mac_of(number)
-        pod = self._add_pod(f"pod .{number}", veth, mac)
-        self._serve_azure_pod(address, mac, veth)
+        pod = self._add_pod("pod .33", "azv33", LIVE_MAC)
+        run_ip("link set azv33 master azure0 up", f"neighbour add {LIVE} lladdr {LIVE_MAC} dev azure0 nud permanent")
+        restore(*LIVE_RULES)
         pod.run(
-            lambda: ip(
+            lambda: run_ip(
                 "link set lo up",
                 "link set eth0 up",
-                f"address add {address}/24 dev eth0",
+                f"address add {LIVE}/24 dev eth0",
                 f"route add default via {GATEWAY} dev eth0",
             )
         )
         pod.run(lambda: self.echo.listen(pod.name))
-        self._await_carrier(veth)
-        self.save_endpoint(address, mac, veth)
+        self._await_carrier("azv33")
+        self.save_endpoint(LIVE, LIVE_MAC, "azv33")
         return pod
-
-    def start_azure_pod(self, address: str) -> None:
-        """Simulate azure-vnet crashing while it adds a pod, which leaves both ends of the veth on the node."""
-        number = int(address.rpartition(".")[2])
-        veth, mac = f"azv{number}", mac_of(number)
-        ip(f"link add {veth} type veth peer name {veth}2 address {mac}")
-        self._serve_azure_pod(address, mac, veth)
-
-    def _serve_azure_pod(self, address: str, mac: str, veth: str) -> None:
-        ip(f"link set {veth} master azure0 up", f"neighbour add {address} lladdr {mac} dev azure0 nud permanent")
-        restore(dnat(address, mac), arp_reply(address, mac))
 
     def add_new_pod(self) -> Place:
         """Add pod .32 as a routed CNI such as Cilium does. The host answers ARP requests for it on the bridge."""
         pod = self._add_pod("new pod", "lxc32", "a6:00:00:00:00:32")
-        ip(
+        run_ip(
             "link set lxc32 address a6:00:00:00:00:01 up",
             f"route add {NEW}/32 dev lxc32 metric 50",
             f"neighbour add proxy {NEW} dev azure0",
         )
         pod.run(
-            lambda: ip(
+            lambda: run_ip(
                 "link set lo up",
                 "link set eth0 up",
                 f"address add {NEW}/32 dev eth0",
@@ -201,7 +165,7 @@ class AzureWorld:
     def _add_pod(self, name: str, veth: str, mac: str) -> Place:
         namespace = Namespace()
         far = f"/proc/{os.getpid()}/fd/{namespace.fd}"
-        ip(f"link add {veth} type veth peer name eth0 address {mac} netns {far}")
+        run_ip(f"link add {veth} type veth peer name eth0 address {mac} netns {far}")
         return Place(name, namespace.run)
 
     def _await_carrier(self, name: str) -> None:
@@ -217,9 +181,9 @@ class AzureWorld:
         They are the rule by which the fabric's packets go to the pod's MAC, the rule that tells it to the bridge's
         pods, the permanent neighbour that tells it to the host, and an entry in azure-vnet's state.
         """
-        pods = pods or ((NEW, STALE_MAC),)
+        pods = pods or ((NEW, GONE_MAC),)
         restore(*(rule for pod in pods for rule in (dnat(*pod), arp_reply(*pod))))
-        ip(*(f"neighbour replace {address} lladdr {mac} dev azure0 nud permanent" for address, mac in pods))
+        run_ip(*(f"neighbour replace {address} lladdr {mac} dev azure0 nud permanent" for address, mac in pods))
         for address, mac in pods:
             self.save_endpoint(address, mac, f"azvgone{address.rpartition('.')[2]}")
 
@@ -234,12 +198,6 @@ class AzureWorld:
     def rules(self) -> list[str]:
         """Return the ebtables-save output without counters or comments, which contain timestamps."""
         return [line for line in tool("ebtables-nft-save").splitlines() if not line.startswith("#")]
-
-    def packets(self) -> dict[str, int]:
-        """Return each rule's packet counter."""
-        lines = [line for line in tool("ebtables-nft-save", "-c").splitlines() if line.startswith("[")]
-        counted = [line[1:].partition("] ") for line in lines]
-        return {rule: int(numbers.partition(":")[0]) for numbers, _, rule in counted}
 
     def neighbours(self) -> list[str]:
         """Return the permanent and proxy neighbour entries."""
@@ -261,7 +219,7 @@ def _sysctl(name: str, value: int) -> None:
 
 pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("ebtables")]
 
-DNAT, ARPREPLY = dnat(NEW, STALE_MAC), arp_reply(NEW, STALE_MAC)
+DNAT, ARPREPLY = dnat(NEW), arp_reply(NEW)
 
 
 @pytest.fixture
@@ -273,10 +231,9 @@ def world(kernel: NamespaceKernel, tmp_path: Path) -> Iterator[AzureWorld]:
         built.close()
 
 
-def clean(world: AzureWorld, node: BridgeNode | None = None) -> AzureVnetReport:
+def clean(world: AzureWorld, node: Any = None) -> AzureVnetReport:
     host = Host(world.kernel, FakeSystemd(world.layout), world.layout)
-    config = HostNetworking(stale_azure_vnet=StaleAzureVnet(CIDRS))
-    return phases.run(RemoveStaleAzureVnet(config, host=host, node=node or LinuxBridgeNode()))
+    return phases.run(RemoveStaleAzureVnet(stale.networking(), host=host, node=node or LinuxBridgeNode()))
 
 
 # --- all leftovers together: what is removed, and what stays -------------------------------------------------------
@@ -285,20 +242,17 @@ def clean(world: AzureWorld, node: BridgeNode | None = None) -> AzureVnetReport:
 def test_a_live_pod_is_served_throughout(world: AzureWorld) -> None:
     world.add_new_pod()
     rules, neighbours, routes = world.rules(), world.neighbours(), world.routes()
-    counted = world.packets()
-    world.leave(*((f"10.224.0.{number}", mac_of(number)) for number in (32, *range(40, 60))))
+    world.leave(*((f"10.1.0.{number}", f"a2:00:00:00:00:{number}") for number in (32, *range(40, 60))))
     assert loses(world.fabric, NEW)
     assert answer(world.host, NEW) == "new pod"  # so a probe from the host proves nothing
     kept = (world.fabric, LIVE, "pod .33"), (world.host, LIVE, "pod .33"), (world.live, GATEWAY, "fabric")
-    batches: list[bool] = []
+    are_held: list[bool] = []
     with Customers(*kept) as customers:
-        clean(world, Watched(lambda: batches.append(is_free(world.layout.of(LOCK_FILE)))))
+        clean(world, before_rules(lambda: are_held.append(is_held(world.layout.of(LOCK_FILE)))))
         customers.await_more()
     assert customers.lost == []
-    assert batches == [False]  # all in one transaction, under azure-vnet's lock
+    assert are_held == [True]  # all in one transaction, under azure-vnet's lock
     assert (world.rules(), world.neighbours(), world.routes()) == (rules, neighbours, routes)
-    assert all(packets >= counted[rule] for rule, packets in world.packets().items())
-    assert world.packets()[dnat(LIVE, mac_of(33))] > counted[dnat(LIVE, mac_of(33))]
     for source in (world.fabric, world.live, world.host):
         assert answer(source, NEW) == "new pod"
 
@@ -307,7 +261,7 @@ def test_a_live_pod_is_served_throughout(world: AzureWorld) -> None:
     ("rule", "reason"),
     [
         ("meta mark set numgen inc mod 3", "printed no table nat"),
-        ("meta cpu 0 ip daddr 10.224.0.32 accept", "unknown meta key"),
+        ("meta cpu 0 ip daddr 10.1.0.32 accept", "unknown meta key"),
     ],
 )
 @pytest.mark.usefixtures("nft")
@@ -326,7 +280,7 @@ def listed_by_nft() -> str:
 
 
 def test_rules_are_removed_without_the_bridge_too(world: AzureWorld) -> None:
-    ip("link del azure0")
+    run_ip("link del azure0")
     rules = world.rules()
     restore(DNAT, ARPREPLY)
     clean(world)
@@ -336,16 +290,15 @@ def test_rules_are_removed_without_the_bridge_too(world: AzureWorld) -> None:
 # --- a node that other programs change too -------------------------------------------------------------------------
 
 
-class Watched(LinuxBridgeNode):
-    """The real node, with a hook that runs immediately before rules are removed."""
+def before_rules(act: Callable[[], object]) -> Any:
+    """Return the real node, on which something happens immediately before rules are removed."""
+    node: Any = LinuxBridgeNode()
 
-    def __init__(self, before: Callable[[], object]) -> None:
-        super().__init__()
-        self._before = before
+    def remove_rules(rules: Sequence[str]) -> None:
+        act()
+        node.remove_rules(rules)
 
-    def remove_rules(self, rules: Sequence[str]) -> None:
-        self._before()
-        super().remove_rules(rules)
+    return Altered(node, remove_rules=remove_rules)
 
 
 def test_a_rule_that_changed_meanwhile_is_an_error(world: AzureWorld) -> None:
@@ -353,24 +306,15 @@ def test_a_rule_that_changed_meanwhile_is_an_error(world: AzureWorld) -> None:
     world.leave()
 
     def change() -> None:
-        restore(deleting(DNAT), dnat(NEW, mac_of(98)))
+        restore(DNAT.replace("-A", "-D", 1), dnat(NEW, "a2:00:00:00:00:98"))
 
     with pytest.raises(
         AzureVnetError, match="can't delete 2 rules .*no rule was deleted, but 1 neighbours before that; run it again"
     ):
-        clean(world, Watched(change))
+        clean(world, before_rules(change))
     assert ARPREPLY in world.rules()
     clean(world)
     assert world.rules() == rules
-
-
-def is_free(lock: Path) -> bool:
-    with lock.open() as opened:
-        try:
-            fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
 
 
 # --- observations of the node, and failures --------------------------------------------------------------------------
@@ -378,30 +322,31 @@ def is_free(lock: Path) -> bool:
 
 def test_only_permanent_neighbours_are_listed(world: AzureWorld) -> None:
     before = set(LinuxBridgeNode().look("azure0").neighbours)
-    ip(
-        "neighbour add 10.224.0.50 dev azure0 lladdr a2:00:00:00:00:50 nud permanent router",
-        "neighbour add 10.224.0.51 dev azure0 nud failed",
-        "neighbour add 10.224.0.52 dev azure0 lladdr a2:00:00:00:00:52 nud stale",
-        "neighbour add 10.224.0.53 dev azv33 lladdr a2:00:00:00:00:53 nud permanent",
+    run_ip(
+        "neighbour add 10.1.0.50 dev azure0 lladdr a2:00:00:00:00:50 nud permanent router",
+        "neighbour add 10.1.0.51 dev azure0 nud failed",
+        "neighbour add 10.1.0.52 dev azure0 lladdr a2:00:00:00:00:52 nud stale",
+        "neighbour add 10.1.0.53 dev azv33 lladdr a2:00:00:00:00:53 nud permanent",
         "neighbour add fd00::53 dev azure0 lladdr a2:00:00:00:00:53 nud permanent",
-        f"neighbour add 10.224.0.60 lladdr {mac_of(60)} dev azure0 nud permanent extern_learn",
-        "neighbour add 10.224.0.61 dev azure0 managed extern_learn",
+        "neighbour add 10.1.0.60 lladdr a2:00:00:00:00:60 dev azure0 nud permanent extern_learn",
+        "neighbour add 10.1.0.61 dev azure0 managed extern_learn",
     )
     assert set(LinuxBridgeNode().look("azure0").neighbours) - before == {
-        Neighbour("azure0", IPv4Address("10.224.0.50"), "a2:00:00:00:00:50"),
+        Neighbour("azure0", IPv4Address("10.1.0.50"), "a2:00:00:00:00:50"),
         Neighbour("azure0", IPv6Address("fd00::53"), "a2:00:00:00:00:53"),
     }
 
 
 def test_peers_are_found_in_any_namespace(world: AzureWorld) -> None:
-    world.start_azure_pod(HALF)
+    """After a crash amidst adding a pod, both ends of its veth are on the node."""
+    run_ip(f"link add azv34 type veth peer name azv342 address {GONE_MAC}")
     assert answer(world.live, GATEWAY) == "fabric"
     found = {one.name: one for one in LinuxBridgeNode().look("azure0").interfaces}
-    assert found["azv33"].far_mac == mac_of(33)
-    assert mac_of(33) in found["azv33"].seen_macs
-    assert (found["azv34"].far_mac, found["azv342"].mac) == (mac_of(34), mac_of(34))
+    assert found["azv33"].far_mac == LIVE_MAC
+    assert LIVE_MAC in found["azv33"].seen_macs
+    assert (found["azv34"].far_mac, found["azv342"].mac) == (GONE_MAC, GONE_MAC)
     assert (found["azv33"].master, found["eth0"].master, found["azure0"].master) == ("azure0", "azure0", None)
-    assert (found["azure0"].mac, found["azure0"].far_mac) == (NIC, None)
+    assert (found["azure0"].mac, found["azure0"].far_mac) == (NIC_MAC, None)
 
 
 def node_with(folder: Path, **programs: str) -> LinuxBridgeNode:
