@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
 from typing import Any
 
@@ -287,51 +288,33 @@ def test_all_refusals_are_reported_at_once() -> None:
 # --- verification ------------------------------------------------------------------------------------------------------
 
 
-HOP = (NextHop("eth0", IPv4Address("10.1.0.1")),)
+def by_eth0(destination: str, protocol: int = Protocol.HOSTROUTING, tos: int = 0) -> Route:
+    return Route(IPv4Network(destination), (BY_ETH0,), protocol=protocol, tos=tos)
 
 
-def route(destination: str, protocol: int = Protocol.HOSTROUTING, tos: int = 0) -> Route:
-    return Route(IPv4Network(destination), HOP, protocol=protocol, tos=tos)
+def halves(*protocols: int, tos: int = 0) -> list[Route]:
+    """Return the halves of PROVEN's destination, each with a protocol."""
+    return [by_eth0(f"172.16.0.{first}/25", each, tos) for first, each in zip((0, 128), protocols, strict=True)]
 
 
-PROVEN = route("172.16.0.0/24")
-HALVES_OF_IT = ("172.16.0.0/25", "172.16.0.128/25")
+PROVEN, OURS = by_eth0("172.16.0.0/24"), Protocol.HOSTROUTING
+BOTH_LOCAL = by_eth0("172.16.0.10/31")
+COVERED = r"never wins.*for example 172\.16\.0\.\d+/25 .*proto static"
+VERIFIED: dict[str, tuple[Route, list[Route], str | None]] = {
+    "it is missing": (PROVEN, [], "isn't in the table any more"),
+    "longer prefixes for a tos": (PROVEN, [PROVEN, *halves(Protocol.STATIC, Protocol.STATIC, tos=8)], None),
+    "our longer prefixes": (PROVEN, [PROVEN, *halves(OURS, OURS), by_eth0("172.16.0.200/32", Protocol.STATIC)], None),
+    "others' longer prefixes": (PROVEN, [PROVEN, *halves(Protocol.STATIC, Protocol.STATIC)], COVERED),
+    "a longer prefix of others": (PROVEN, [PROVEN, *halves(OURS, Protocol.STATIC)], COVERED),
+    "local addresses alone": (BOTH_LOCAL, [BOTH_LOCAL], "never wins.*for example local"),
+}
 
 
-@pytest.fixture
-def kernel() -> FakeKernel:
+@pytest.mark.parametrize(("route", "there", "why"), VERIFIED.values(), ids=VERIFIED)
+def test_a_route_that_never_wins_is_refused(route: Route, there: list[Route], why: str | None) -> None:
     kernel = FakeKernel()
     add_nics(kernel, eth0="10.1.0.4/24", ib0="172.16.0.10/32")
-    assert not kernel.add([dhcp_route()])
-    return kernel
-
-
-def test_a_missing_route_is_reported_as_missing(kernel: FakeKernel) -> None:
-    with pytest.raises(RouteError, match="isn't in the table any more"):
-        verify_routes([PROVEN], kernel)
-
-
-def test_longer_prefixes_for_a_tos_do_not_cover_a_route(kernel: FakeKernel) -> None:
-    kernel.add([PROVEN, *(route(half, Protocol.STATIC, tos=8) for half in HALVES_OF_IT)])
-    verify_routes([PROVEN], kernel)
-
-
-def test_a_route_covered_by_our_longer_prefixes_is_fine(kernel: FakeKernel) -> None:
-    ours = [PROVEN, *map(route, HALVES_OF_IT)]
-    kernel.add([*ours, route("172.16.0.200/32", Protocol.STATIC)])
-    verify_routes(ours, kernel)
-
-
-@pytest.mark.parametrize("protocols", [(Protocol.STATIC, Protocol.STATIC), (Protocol.HOSTROUTING, Protocol.STATIC)])
-def test_a_route_covered_by_other_routes_never_wins(kernel: FakeKernel, protocols: tuple[int, int]) -> None:
-    kernel.add([PROVEN, *map(route, HALVES_OF_IT, protocols)])
-    with pytest.raises(RouteError, match=r"never wins.*for example 172\.16\.0\.\d+/25 .*proto static"):
-        verify_routes([PROVEN], kernel)
-
-
-def test_a_route_to_local_addresses_alone_never_wins(kernel: FakeKernel) -> None:
     kernel.add_address("ib0", "172.16.0.11/32")
-    both = route("172.16.0.10/31")
-    kernel.add([both])
-    with pytest.raises(RouteError, match="never wins.*for example local"):
-        verify_routes([both], kernel)
+    assert not kernel.add([dhcp_route(), *there])
+    with nullcontext() if why is None else pytest.raises(RouteError, match=why):
+        verify_routes([route], kernel)
