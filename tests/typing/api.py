@@ -6,44 +6,9 @@ from ipaddress import IPv4Address, IPv4Network
 
 from typing_extensions import assert_type
 
+import hostrouting
 import phases
-from hostrouting import (
-    CheckRouteOverlap,
-    Config,
-    Configure,
-    ConfigureReport,
-    ConfigureStaticRoutes,
-    Host,
-    Layout,
-    OverlapMode,
-    OverlapReport,
-    RemoveHostRouting,
-    RouteOverlap,
-    RoutesReport,
-    Snapshot,
-    StaticRoute,
-    StaticRoutes,
-    Verdict,
-    azure,
-    check,
-    examine,
-    explain,
-    judge,
-    plan,
-    snapshot,
-)
-from hostrouting.azure import (
-    AzureVnetReport,
-    BridgeNode,
-    ConfigureLoadBalancerProbe,
-    HostNetworking,
-    LoadBalancerProbe,
-    ProbeNode,
-    ProbeReport,
-    RemoveLoadBalancerProbe,
-    RemoveStaleAzureVnet,
-    StaleAzureVnet,
-)
+from hostrouting import CheckRouteOverlap, Config, ConfigureStaticRoutes, OverlapReport, RoutesReport, azure
 from hostrouting.azure.probe.node import LinuxProbeNode
 from hostrouting.azure.vnet.linux import LinuxBridgeNode
 from hostrouting.backend import NetlinkBackend, RouteBackend, UnitManager
@@ -53,12 +18,16 @@ from hostrouting.report import CHECKS, Changes, DoctorReport, Explanation, Findi
 from hostrouting.testing import FakeKernel, FakeSystemd
 
 config = Config(
-    static_routes=StaticRoutes(True, [StaticRoute("172.16.1.0/24", "10.1.0.1", "eth0", metric=5)]),
-    route_overlap=RouteOverlap(["172.16.0.0/16", IPv4Network("10.0.0.0/8")], "strict", allowed_devs=["wg*"]),
+    static_routes=hostrouting.StaticRoutes(
+        True, [hostrouting.StaticRoute("172.16.1.0/24", "10.1.0.1", "eth0", metric=5)]
+    ),
+    route_overlap=hostrouting.RouteOverlap(
+        ["172.16.0.0/16", IPv4Network("10.0.0.0/8")], "strict", allowed_devs=["wg*"]
+    ),
 )
-StaticRoute(IPv4Network("10.0.0.0/8"), gateway=IPv4Address("10.1.0.1"))
-StaticRoute("10.0.0.0/8", "onlink", dev=None)
-RouteOverlap((), OverlapMode.WARN)
+hostrouting.StaticRoute(IPv4Network("10.0.0.0/8"), gateway=IPv4Address("10.1.0.1"))
+hostrouting.StaticRoute("10.0.0.0/8", "onlink", dev=None)
+hostrouting.RouteOverlap((), hostrouting.OverlapMode.WARN)
 Config(static_routes={"enabled": False}, route_overlap=None)  # type: ignore[arg-type]  # ty: ignore[invalid-argument-type]
 
 routes: RouteBackend = FakeKernel()
@@ -66,40 +35,40 @@ real: RouteBackend = NetlinkBackend()
 kernel: Kernel = FakeKernel()
 namespace: Kernel = NamespaceKernel()
 units: UnitManager = FakeSystemd()
-probe_node: ProbeNode = LinuxProbeNode()
-bridge_node: BridgeNode = LinuxBridgeNode()
-host = Host(routes=routes, units=units, layout=Layout("/tmp/x"))
+probe_node: azure.ProbeNode = LinuxProbeNode()
+bridge_node: azure.BridgeNode = LinuxBridgeNode()
+host = hostrouting.Host(routes=routes, units=units, layout=hostrouting.Layout("/tmp/x"))
 
-networking = HostNetworking(
-    LoadBalancerProbe(True, ["eth0"], "metadata"), StaleAzureVnet(["10.241.0.0/16"], keep=["10.241.0.9"])
+networking = azure.HostNetworking(
+    azure.LoadBalancerProbe(True, ["eth0"], "metadata"), azure.StaleAzureVnet(["10.241.0.0/16"], keep=["10.241.0.9"])
 )
-HostNetworking(stale_azure_vnet={"cidrs": ["fd00:1::/64"]}, consumer="kubelet.service")
-assert_type(phases.run(ConfigureLoadBalancerProbe(networking, host=host, node=probe_node)), ProbeReport)
-assert_type(phases.run(RemoveLoadBalancerProbe(host=host, node=LinuxProbeNode())), ProbeReport)
-assert_type(phases.run(RemoveStaleAzureVnet(networking, host=host, node=bridge_node)), AzureVnetReport)
-RemoveStaleAzureVnet(networking, node=LinuxBridgeNode())
+azure.HostNetworking(stale_azure_vnet={"cidrs": ["fd00:1::/64"]}, consumer="kubelet.service")
+assert_type(phases.run(azure.ConfigureLoadBalancerProbe(networking, host=host, node=probe_node)), azure.ProbeReport)
+assert_type(phases.run(azure.RemoveLoadBalancerProbe(host=host, node=LinuxProbeNode())), azure.ProbeReport)
+assert_type(phases.run(azure.RemoveStaleAzureVnet(networking, host=host, node=bridge_node)), azure.AzureVnetReport)
+azure.RemoveStaleAzureVnet(networking, node=LinuxBridgeNode())
 
 assert_type(phases.run(ConfigureStaticRoutes(config, host=host)), RoutesReport)
 assert_type(phases.run(CheckRouteOverlap(config)), OverlapReport)
-assert_type(phases.run(Configure(config)), ConfigureReport)
-assert_type(phases.run(RemoveHostRouting(host=host)), RoutesReport)
+assert_type(phases.run(hostrouting.Configure(config)), hostrouting.ConfigureReport)
+assert_type(phases.run(hostrouting.RemoveHostRouting(host=host)), RoutesReport)
 assert_type(phases.run(CheckRouteOverlap(config)).findings, tuple[Finding, ...])
 
-taken = snapshot(host=host)
-assert_type(taken, Snapshot)
-assert_type(Snapshot.load("node.json"), Snapshot)
-recorded = Host.recorded(taken)
-assert_type(recorded, Host)
-assert_type(check(config, host=recorded, scope=phases.CancelScope()), OverlapReport)
-assert_type(check(config).verdict, Verdict)
-assert_type(plan(config, host=recorded), Plan)
-assert_type(plan(config).changes, Changes)
-assert_type(explain("172.16.1.9"), Explanation)
-assert_type(explain(IPv4Address("172.16.1.9"), config, host=recorded), Explanation)
-assert_type(judge([taken, "node.json"], config), FleetReport)
-assert_type(examine(), DoctorReport)
-assert_type(examine(config, host=host, checks=CHECKS + azure.CHECKS), DoctorReport)
-check(config.to_mapping())  # type: ignore[arg-type]  # ty: ignore[invalid-argument-type]
+taken = hostrouting.snapshot(host=host)
+assert_type(taken, hostrouting.Snapshot)
+assert_type(hostrouting.Snapshot.load("node.json"), hostrouting.Snapshot)
+recorded = hostrouting.Host.recorded(taken)
+assert_type(recorded, hostrouting.Host)
+assert_type(hostrouting.check(config, host=recorded, scope=phases.CancelScope()), OverlapReport)
+assert_type(hostrouting.check(config).verdict, hostrouting.Verdict)
+assert_type(hostrouting.plan(config, host=recorded), Plan)
+assert_type(hostrouting.plan(config).changes, Changes)
+assert_type(hostrouting.explain("172.16.1.9"), Explanation)
+assert_type(hostrouting.explain(IPv4Address("172.16.1.9"), config, host=recorded), Explanation)
+assert_type(hostrouting.judge([taken, "node.json"], config), FleetReport)
+assert_type(hostrouting.examine(), DoctorReport)
+assert_type(hostrouting.examine(config, host=host, checks=CHECKS + azure.CHECKS), DoctorReport)
+hostrouting.check(config.to_mapping())  # type: ignore[arg-type]  # ty: ignore[invalid-argument-type]
 
 
 @phases.task("own-task")
