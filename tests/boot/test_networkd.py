@@ -1,8 +1,10 @@
-"""Test our netplan and systemd-networkd files, and what a restart of networkd does, on a booted system."""
+"""Test our netplan and systemd-networkd files, and what networkd does to our routes, on a booted system."""
 
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Callable
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
 from typing import Any
 
@@ -10,6 +12,8 @@ import attrs
 import pytest
 
 from boot.rig import Machine
+from boot.test_gate import FIXED, installed
+from boot.test_watch import TEXTFILE, UNIT, WATCH, entries, is_there, routes
 from hostrouting.model.routes import NextHop, Protocol, Route
 from hostrouting.routes.formats import as_netplan, as_networkd
 
@@ -46,6 +50,11 @@ SAYABLE_BY_NETWORKD = [
 ]
 ODD_NAMES = ("on", "null", "1e3", "0x1", "eth0.100", "-x", "---", ".inf", "version", "match", "lo")
 
+CIDR = "172.16.1.0/24"
+# What systemd.network(5) has of the node's two interfaces.
+UPLINK, SHADOW = f"Address={OWN}/24\nGateway={GATEWAY}\n", "Address=172.16.0.10/16\n"
+NO_IPV6 = "LinkLocalAddressing=no\n"
+
 NETPLAN = """\
 network:
   version: 2
@@ -67,12 +76,21 @@ def sections(text: str) -> set[frozenset[str]]:
     return {frozenset(filter(None, section.split("\n"))) for section in "\n".join(lines).split("[Route]\n")[1:]}
 
 
-@pytest.fixture
-def cabled(machine: Machine) -> Machine:
-    """Return a machine whose interfaces have no addresses yet."""
-    machine.add_nic("eth0")
-    machine.add_nic("ib0")
-    return machine
+def manage(machine: Machine, folder: str = "/etc/systemd/network", **networks: str) -> None:
+    """Add interfaces that networkd manages, with these lines in the [Network] sections of their files."""
+    for dev, network in networks.items():
+        machine.add_nic(dev)
+        machine.write(f"{folder}/10-{dev}.network", f"[Match]\nName={dev}\n[Network]\n{network}")
+    machine.systemctl("enable", "systemd-networkd.service")
+
+
+def shown(node: Machine, dev: str) -> str:
+    """Return networkd's view of an interface."""
+    return " ".join(node.run("networkctl", "list", "--no-pager", "--no-legend", dev).stdout.split())
+
+
+def await_configured(node: Machine, *devs: str) -> None:
+    node.wait_until(lambda: all("configured" in shown(node, dev).split() for dev in devs), "networkd is done")
 
 
 def await_routes(node: Machine, routes: list[Route]) -> None:
@@ -101,38 +119,116 @@ def test_netplan_makes_the_sections_that_we_write_for_networkd(machine: Machine)
         assert sections(machine.read(f"/tmp/root/run/systemd/network/10-netplan-{dev}.network")) == sections(text)
 
 
-def test_a_netplan_file_fixes_at_boot(cabled: Machine) -> None:
-    cabled.write("/etc/netplan/01-node.yaml", NETPLAN, mode=0o600)
-    cabled.boot()
-    await_routes(cabled, [])
-    assert not is_fixed(cabled)
-    cabled.power_off()
-    cabled.write(FRAGMENT, as_netplan(SAYABLE_BY_ALL), mode=0o600)
-    cabled.boot()
-    await_routes(cabled, SAYABLE_BY_ALL)
-    assert is_fixed(cabled)
+def test_a_netplan_file_fixes_at_boot(machine: Machine) -> None:
+    machine.add_nic("eth0")
+    machine.add_nic("ib0")
+    machine.write("/etc/netplan/01-node.yaml", NETPLAN, mode=0o600)
+    machine.boot()
+    await_routes(machine, [])
+    assert not is_fixed(machine)
+    machine.power_off()
+    machine.write(FRAGMENT, as_netplan(SAYABLE_BY_ALL), mode=0o600)
+    machine.boot()
+    await_routes(machine, SAYABLE_BY_ALL)
+    assert is_fixed(machine)
 
 
 @pytest.mark.each_release
-def test_drop_ins_in_any_folder_fix_after_a_reload(cabled: Machine) -> None:
-    for dev, address in (("eth0", f"{OWN}/24\nGateway={GATEWAY}"), ("ib0", "172.16.0.10/16")):
-        cabled.write(
-            f"/usr/lib/systemd/network/10-{dev}.network", f"[Match]\nName={dev}\n[Network]\nAddress={address}\n"
-        )
-    cabled.systemctl("enable", "systemd-networkd.service")
-    cabled.boot()
-    await_routes(cabled, [])
-    assert not is_fixed(cabled)
+def test_drop_ins_in_any_folder_fix_after_a_reload(machine: Machine) -> None:
+    manage(machine, "/usr/lib/systemd/network", eth0=UPLINK, ib0=SHADOW)
+    machine.boot()
+    await_routes(machine, [])
+    assert not is_fixed(machine)
     for dev, text in drop_ins(SAYABLE_BY_NETWORKD).items():
-        cabled.write(DROP_IN.format(dev), text)
-    cabled.run("networkctl", "reload")
-    await_routes(cabled, SAYABLE_BY_NETWORKD)
-    assert is_fixed(cabled)
+        machine.write(DROP_IN.format(dev), text)
+    machine.run("networkctl", "reload")
+    await_routes(machine, SAYABLE_BY_NETWORKD)
+    assert is_fixed(machine)
 
 
-# --- what is predicted of a restart ----------------------------------------------------------------------------------
+# --- what networkd removes -------------------------------------------------------------------------------------------
 
-CIDR = "172.16.1.0/24"
+
+def accepts(node: Machine) -> bool:
+    """Return whether the kernel accepts our route, which requires the default route's gateway to be reachable."""
+    return any(line.startswith("default via 10.1.0.1 dev eth0") for line in routes(node))
+
+
+def take_three_times(node: Machine) -> None:
+    """Delete our route three times, after which the watcher complains."""
+    for _ in range(3):
+        node.ip("route", "del", CIDR)
+        node.wait_until(lambda: is_there(node), "the route is back")
+        # The watcher counts losses in quick succession as one.
+        node.run("sleep", "0.3")
+
+
+def reload_changed(node: Machine) -> None:
+    node.write(DROP_IN.format("eth0"), f"[Link]\nMTUBytes={1400 + int(time.monotonic()) % 100}\n")
+    node.run("networkctl", "reload")
+
+
+def reconfigure(node: Machine) -> None:
+    node.run("networkctl", "reconfigure", "eth0")
+
+
+def restart_networkd(node: Machine) -> None:
+    node.systemctl("restart", "systemd-networkd.service")
+
+
+def link_down_and_up(node: Machine) -> None:
+    node.ip("link", "set", "eth0", "down")
+    # networkd 252 fails permanently if both events arrive together.
+    node.wait_until(lambda: "eth0 ether off" in shown(node, "eth0"), "networkd has seen it")
+    node.ip("link", "set", "eth0", "up")
+
+
+def lose_carrier(node: Machine) -> None:
+    node.fabric("ip", "link", "set", "eth0", "down")
+    node.wait_until(lambda: not accepts(node), "networkd has seen it")
+    node.fabric("ip", "link", "set", "eth0", "up")
+
+
+# The events marked "gone" in facts/systemd.md. By day they take turns, so each list has its own order.
+GONE: dict[int, list[Callable[[Machine], None]]] = {
+    252: [reload_changed, link_down_and_up, lose_carrier, reconfigure],
+    257: [reload_changed, restart_networkd, lose_carrier, reconfigure, link_down_and_up],
+}
+
+
+def settle(node: Machine) -> None:
+    """Wait until networkd has finished and the kernel accepts our route again."""
+    node.wait_until(lambda: accepts(node), "the default route is back")
+    await_configured(node, "eth0")
+
+
+@pytest.mark.each_release
+def test_only_the_watcher_restores_what_networkd_removes(machine: Machine, by_turns: Any) -> None:
+    manage(machine, eth0=UPLINK + NO_IPV6)
+    machine.add_nic("ib0", "172.16.0.10/16")
+    payload = installed(machine, FIXED, waitSeconds=30, watch=WATCH)
+    machine.write(TEXTFILE, "")
+    payload.boot()
+    pid = payload.main_pid()
+    machine.wait_for(UNIT, "active/running")
+    assert is_there(machine)
+    for operation in by_turns(GONE[machine.systemd_version]):
+        machine.systemctl("stop", UNIT)
+        operation(machine)
+        settle(machine)
+        assert not is_there(machine), f"{operation.__name__} takes nothing away"
+        machine.systemctl("start", UNIT)
+        assert is_there(machine)
+        watcher = machine.main_pid(UNIT)
+        operation(machine)
+        settle(machine)
+        machine.wait_until(lambda: is_there(machine), f"the route after {operation.__name__}")
+        assert machine.main_pid(UNIT) == watcher
+    take_three_times(machine)
+    assert "eth0 is managed by systemd-networkd" in entries(machine, "routes-contested")[-1]["MESSAGE"]
+    assert payload.main_pid() == pid
+    assert len(payload.starts()) == 1
+    assert machine.show(UNIT, "NRestarts")["NRestarts"] == "0"
 
 
 def checked(node: Machine, *words: str) -> dict[str, Any]:
@@ -148,24 +244,15 @@ def told(report: dict[str, Any]) -> tuple[object, ...]:
 
 @pytest.mark.parametrize("setting", ["", "ManageForeignRoutes=no"])
 def test_a_restart_of_networkd_ends_as_predicted(machine: Machine, suite: str, setting: str) -> None:
-    for dev, address in (("eth0", "10.1.0.4/24\nGateway=10.1.0.1"), ("ib0", "172.16.0.10/16")):
-        machine.add_nic(dev)
-        network = f"[Match]\nName={dev}\n[Network]\nAddress={address}\nLinkLocalAddressing=no\n"
-        machine.write(f"/etc/systemd/network/10-{dev}.network", network)
+    manage(machine, eth0=UPLINK + NO_IPV6, ib0=SHADOW + NO_IPV6)
     machine.write("/etc/systemd/networkd.conf.d/10.conf", f"[Network]\n{setting}\n")
-    machine.systemctl("enable", "systemd-networkd.service")
     machine.boot()
-
-    def is_configured() -> bool:
-        listed = machine.run("networkctl", "list", "--no-pager").stdout.splitlines()
-        return sum(" configured" in line for line in listed) == 2
-
-    machine.wait_until(is_configured, "both interfaces are configured")
+    await_configured(machine, "eth0", "ib0")
     machine.ip("route", "add", CIDR, "via", "10.1.0.1", "dev", "eth0", "proto", "217")
     (event,) = (each for each in checked(machine, "--one-event")["events"] if each["event"]["kind"] == "restart")
     assert event["event"]["subject"] == "systemd-networkd"
-    machine.systemctl("restart", "systemd-networkd.service")
-    machine.wait_until(is_configured, "both are configured again")
+    restart_networkd(machine)
+    await_configured(machine, "eth0", "ib0")
     now = checked(machine)
     assert told(now) == told(event)
     assert now["verdict"] == ("overlap" if suite == "trixie" and not setting else "ok")

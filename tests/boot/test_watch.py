@@ -1,11 +1,8 @@
-"""Test the watcher on a booted systemd, as a service and together with systemd-networkd."""
+"""Test the watcher as a service on a booted systemd. ``test_networkd`` has what it does beside systemd-networkd."""
 
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -16,7 +13,6 @@ from boot.test_gate import FIXED, MARKERS, installed
 UNIT = "hostrouting-watch.service"
 TEXTFILE = "/var/lib/metrics/hostrouting.prom"
 WATCH = {"enabled": True, "textfile": TEXTFILE}
-NETWORK = "/etc/systemd/network/10-eth0.network"
 OURS = "172.16.1.0/24 via 10.1.0.1 dev eth0 proto 217"
 
 
@@ -26,106 +22,6 @@ def routes(node: Machine) -> list[str]:
 
 def is_there(node: Machine) -> bool:
     return OURS in routes(node)
-
-
-def accepts(node: Machine) -> bool:
-    """Return whether the kernel accepts our route, which requires the default route's gateway to be reachable."""
-    return any(line.startswith("default via 10.1.0.1 dev eth0") for line in routes(node))
-
-
-def take_three_times(node: Machine) -> None:
-    """Delete our route three times, after which the watcher complains."""
-    for _ in range(3):
-        node.ip("route", "del", "172.16.1.0/24")
-        node.wait_until(lambda: is_there(node), "the route is back")
-        # The watcher counts losses in quick succession as one.
-        node.run("sleep", "0.3")
-
-
-# --- together with systemd-networkd --------------------------------------------------------------------------------
-
-
-def write_network(node: Machine, comment: str = "") -> None:
-    lines = "[Match]\nName=eth0\n[Network]\nAddress=10.1.0.4/24\nGateway=10.1.0.1\nLinkLocalAddressing=no\n"
-    node.write(NETWORK, f"{lines}{comment}")
-
-
-def shown(node: Machine) -> str:
-    """Return networkd's view of eth0."""
-    return " ".join(node.run("networkctl", "list", "--no-pager", "--no-legend", "eth0").stdout.split())
-
-
-def reload_changed(node: Machine) -> None:
-    write_network(node, f"[Link]\nMTUBytes={1400 + int(time.monotonic()) % 100}\n")
-    node.run("networkctl", "reload")
-
-
-def reconfigure(node: Machine) -> None:
-    node.run("networkctl", "reconfigure", "eth0")
-
-
-def restart_networkd(node: Machine) -> None:
-    node.systemctl("restart", "systemd-networkd.service")
-
-
-def link_down_and_up(node: Machine) -> None:
-    node.ip("link", "set", "eth0", "down")
-    # networkd 252 fails permanently if both events arrive together.
-    node.wait_until(lambda: "eth0 ether off" in shown(node), "networkd has seen it")
-    node.ip("link", "set", "eth0", "up")
-
-
-def lose_carrier(node: Machine) -> None:
-    node.fabric("ip", "link", "set", "eth0", "down")
-    node.wait_until(lambda: not accepts(node), "networkd has seen it")
-    node.fabric("ip", "link", "set", "eth0", "up")
-
-
-# The events marked "gone" in facts/systemd.md. By day they take turns, so each list has its own order.
-GONE: dict[int, list[Callable[[Machine], None]]] = {
-    252: [reload_changed, link_down_and_up, lose_carrier, reconfigure],
-    257: [reload_changed, restart_networkd, lose_carrier, reconfigure, link_down_and_up],
-}
-
-
-def settle(node: Machine) -> None:
-    """Wait until networkd has finished and the kernel accepts our route again."""
-    node.wait_until(lambda: accepts(node), "the default route is back")
-    node.wait_until(lambda: "configured" in shown(node).split(), "configured")
-
-
-@pytest.mark.each_release
-def test_only_the_watcher_restores_what_networkd_removes(machine: Machine, by_turns: Any) -> None:
-    machine.add_nic("eth0")
-    machine.add_nic("ib0", "172.16.0.10/16")
-    write_network(machine)
-    machine.systemctl("enable", "systemd-networkd.service")
-    payload = installed(machine, FIXED, waitSeconds=30, watch=WATCH)
-    machine.write(TEXTFILE, "")
-    payload.boot()
-    pid = payload.main_pid()
-    machine.wait_for(UNIT, "active/running")
-    assert is_there(machine)
-    for operation in by_turns(GONE[machine.systemd_version]):
-        machine.systemctl("stop", UNIT)
-        operation(machine)
-        settle(machine)
-        assert not is_there(machine), f"{operation.__name__} takes nothing away"
-        machine.systemctl("start", UNIT)
-        assert is_there(machine)
-        watcher = machine.main_pid(UNIT)
-        operation(machine)
-        settle(machine)
-        machine.wait_until(lambda: is_there(machine), f"the route after {operation.__name__}")
-        assert machine.main_pid(UNIT) == watcher
-    take_three_times(machine)
-    assert "eth0 is managed by systemd-networkd" in entries(machine, "routes-contested")[-1]["MESSAGE"]
-    assert payload.main_pid() == pid
-    assert len(payload.starts()) == 1
-    assert machine.show(UNIT, "NRestarts")["NRestarts"] == "0"
-
-
-# --- as a service --------------------------------------------------------------------------------------------------
 
 
 def entries(node: Machine, event: str) -> list[dict[str, str]]:
