@@ -186,26 +186,6 @@ def test_broken_oneshots_hold_only_shadowed_nodes(node: Machine) -> None:
         node.ip("route", "delete", *FIX[2:])
 
 
-def test_a_broken_script_blocks_in_strict(node: Machine) -> None:
-    payload = installed(node, FIXED).boot()
-    for count, script in enumerate((ROUTES, CHECK), 1):
-        whole = node.read(script)
-        lines = whole.splitlines(keepends=True)
-        node.systemctl("stop", payload.unit)
-        for part in (0, 3) if count == 1 else (1, 2):
-            text = "".join(lines[: len(lines) * part // 4])
-            node.write(script, text, mode=0o755)
-            assert not start(node, payload), f"a script of {len(text)} characters lets the node start"
-        node.write(script, whole, mode=0o644)
-        assert not start(node, payload)
-        node.remove(script)
-        assert not start(node, payload)
-        assert len(payload.starts()) == count
-        node.write(script, whole, mode=0o755)
-        assert start(node, payload)
-        node.wait_until(lambda before=count: len(payload.starts()) > before, "it starts again")  # type: ignore[misc]
-
-
 # --- consumers of all kinds ----------------------------------------------------------------------------------------
 
 
@@ -405,27 +385,6 @@ def test_a_first_run_never_bounces_the_machine(node: Machine) -> None:
     node.systemctl("stop", payload.unit)
     node.remove(ROUTES)
     assert not start(node, payload)
-
-
-def test_remove_leaves_the_tree_as_it_was(node: Machine) -> None:
-    """The reference's old script and unit would install their routes at every boot."""
-    payload = add_nested_machine(node)
-    write_config(node, FIXED)
-    node.boot()
-    before = files(node)
-    node.python("apply")
-    assert files(node) != before
-    times = ("sh", "-c", "find /etc -type f -printf '%p %T@\\n' | sort")
-    written = node.run(*times).stdout
-    node.python("apply")
-    assert node.run(*times).stdout == written
-    node.python("remove")
-    assert files(node) == before
-    node.ip("route", "flush", "proto", "217")
-    node.reboot()
-    payload.wait_until_it_ran()
-    assert "proto hostrouting" not in node.run("ip", "-4", "route").stdout
-    assert "217" not in node.run("ip", "-N", "-4", "route").stdout
 
 
 # --- addresses that come late ----------------------------------------------------------------------------------------

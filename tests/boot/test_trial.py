@@ -96,39 +96,6 @@ def test_a_trial_never_lets_a_held_node_start(node: Machine) -> None:
     payload.wait_until_it_ran()
 
 
-def test_the_oneshot_ends_a_trial_whose_timer_is_lost(node: Machine, running: Payload) -> None:
-    """A soft reboot or ``systemctl isolate`` stops the timer but keeps /run and the routes."""
-    before = files(node)
-    node.python("apply", "--try", "4", TRIED)
-    node.systemctl("stop", f"{UNIT}.timer")
-    node.run("sleep", "5")  # the file's deadline is rounded up to a second
-    assert ours(node) == ["172.16.9.0/24"]
-    found = json.loads(node.python("doctor", "--output", "json", check=False).stdout)["findings"]
-    assert "trial-overdue" in {each["kind"] for each in found}
-    node.systemctl("restart", "static-routes.service")
-    assert is_over(node)
-    assert outcome(node, before) == "back"
-    assert running.is_running()
-
-
-def test_the_watcher_rests_during_a_trial(node: Machine, running: Payload) -> None:
-    write_config(node, FIXED, watch={"enabled": True})
-    node.python("apply")
-    node.wait_for("hostrouting-watch.service", "active/running")
-    before = files(node)
-    node.python("apply", "--try", "600", TRIED)
-    node.ip("link", "set", "ib0", "down")  # any event
-    node.wait_until(
-        lambda: "trial" in node.show("hostrouting-watch.service", "StatusText")["StatusText"], "the watcher has looked"
-    )
-    assert ours(node) == ["172.16.9.0/24"]
-    node.systemctl("start", f"{UNIT}.service")  # the timer does the same
-    node.systemctl("stop", f"{UNIT}.timer")
-    node.wait_until(lambda: is_over(node), "the trial is over")
-    assert outcome(node, before) == "back"
-    assert running.is_running()
-
-
 def kill(node: Machine, words: str, seconds: float) -> None:
     """Run a command line, and kill all of its processes after the given number of seconds."""
     node.run("sh", "-c", f"setsid sh -c '{words}' & sleep {seconds:.3f}; kill -s KILL -- -$!; wait $!; true")

@@ -86,11 +86,12 @@ def test_a_failed_or_missing_step_blocks_unless_forgiven(sandbox: Sandbox) -> No
     assert found == [code for *_, code in STEPS]
 
 
-def test_a_truncated_script_blocks(sandbox: Sandbox) -> None:
+def test_a_broken_script_blocks(sandbox: Sandbox) -> None:
     texts = ("", "#!/bin/bash", "#!/bin/bash\n{\nexit 0\n", "#!/bin/bash\nexit 0")
+    breaks = [f"rm {ROUTES}", f"chmod 644 {ROUTES}", *(f"printf '{text}' >{ROUTES}" for text in texts)]
     fine = installed(f"{ROUTES} required", static_routes=PASS)
-    assert codes(sandbox, *(f"{fine}\nprintf '{text}' >{ROUTES}" for text in texts)) == [255] * len(texts)
-    assert (sandbox.root / "said").read_text().count("isn't whole") == len(texts)
+    assert codes(sandbox, fine, *(f"{fine}\n{each}" for each in breaks)) == [0] + [255] * len(breaks)
+    assert (sandbox.root / "said").read_text().count("isn't whole") == len(breaks)
 
 
 def test_every_truncation_behind_its_first_line_is_an_error(sandbox: Sandbox) -> None:

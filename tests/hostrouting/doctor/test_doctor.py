@@ -23,6 +23,7 @@ from wanted import MACHINE, SHADOWED, config
 import phases
 from hostrouting import Config, Configure, Host, Layout, RemoveHostRouting, cli
 from hostrouting.boot.locks import locked
+from hostrouting.boot.trial import times_of
 from hostrouting.cli.pages import doctor_page
 from hostrouting.cli.report import page_text
 from hostrouting.doctor._gate import find_cycle
@@ -611,6 +612,8 @@ def test_a_running_trial_is_reported_without_an_installation_too(bare: Host) -> 
     found = {each.kind: each for each in examine(host=bare).findings}
     assert found.keys() == {"trial-stands", "not-installed"}
     assert "hostrouting remove" in found["trial-stands"].hint
+    bare.layout.trial.write_text(json.dumps(times_of(-2)))
+    assert {each.kind for each in examine(host=bare).findings} == {"trial-overdue", "not-installed"}
 
 
 def test_during_a_trial_the_next_start_has_no_verdict(node: Node) -> None:
