@@ -1,7 +1,8 @@
-"""Tests that explain the design of the gate's drop-ins. Each test passes only with this design."""
+"""Tests that explain the design of the gate's drop-ins, and update or remove it at random times, often by night."""
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from nightly import by_day
 
 from boot.payloads import Payload, add_kubelet
 from boot.rig import Machine
-from boot.test_gate import FIX, FIXED, GATE, UNITS, WAITING, installed, start
+from boot.test_gate import ENDED, FIX, FIXED, GATE, TEMPLATE, UNITS, WAITING, installed, start, write_config
 
 DROP_INS = f"{UNITS}/kubelet.service.d"
 LATE = f"{DROP_INS}/20-late.conf"
@@ -189,3 +190,77 @@ def test_ten_instances_start_at_once_with_large_tables(node: Machine) -> None:
     units = [f"node@{number}.service" for number in range(10)]
     node.systemctl("start", *units)
     assert {node.state(unit) for unit in units} == {"active/running"}
+
+
+# --- updates at random times ------------------------------------------------------------------------------------------
+
+OTHER = f"{UNITS}/{TEMPLATE}.d/50-other.conf"
+HARMLESS = {"destination": "172.16.9.0/24"}
+
+
+def other_lines(seconds: float) -> str:
+    """Return another program's drop-in lines, which run before ours and delay them."""
+    return service(f"ExecCondition=/bin/sleep {seconds}", f"ExecStartPre=/bin/sleep {seconds}")
+
+
+def update_ours(node: Machine, number: int) -> None:
+    write_config(node, *([HARMLESS] if number % 2 else []))
+    node.python("apply", check=False)
+
+
+def update_theirs(node: Machine, number: int) -> None:
+    node.write(OTHER, other_lines(0.2 + number % 2 / 100))
+    node.systemctl("daemon-reload")
+
+
+def start_with(node: Machine, payload: Payload, disturb: Any, seconds: float) -> bool:
+    """Start the unit, disturb it after the given number of seconds, and return whether its payload ran."""
+    before = len(payload.starts())
+    begin(node, payload)
+    node.run("sleep", f"{seconds:.3f}")
+    disturb()
+    node.wait_until(lambda: node.state(payload.unit) in ENDED or payload.is_held(), "the start has been judged")
+    if node.state(payload.unit) == ENDED[0]:
+        wait_for_a_start(node, payload, before)
+    return len(payload.starts()) > before
+
+
+@pytest.mark.parametrize("update", [update_ours, update_theirs])
+def test_an_update_never_opens_or_closes_the_gate(node: Machine, update: Any) -> None:
+    """G1: a shadowed machine never starts, and a healthy one always does."""
+    chance = random.Random(1)
+    payload = installed(node)
+    node.write(OTHER, other_lines(0.2))
+    node.systemctl("disable", payload.unit)
+    node.boot()
+    node.python("apply", check=False)
+    for number in range(by_day(3, by_night=40)):
+        is_fixed = number % 3 == 0
+        if number % 3 < 2:
+            node.ip("route", "add" if is_fixed else "delete", *FIX[2:])
+        ran = start_with(node, payload, lambda n=number: update(node, n), chance.uniform(0, 0.8))
+        assert ran == is_fixed, number
+        node.systemctl("stop", payload.unit)
+
+
+def test_two_runs_at_once_leave_one_config_or_none(node: Machine) -> None:
+    """G5: ``apply`` may run concurrently with another ``apply`` or ``remove``, even with a watcher."""
+    chance = random.Random(6)
+    running = installed(node, FIXED).boot()
+    pid = running.main_pid()
+    write_config(node, FIXED, path="/root/a.json", watch={"enabled": True})
+    elsewhere = ("172.16.9.0/24",)
+    write_config(node, HARMLESS, path="/root/b.json", cidrs=elsewhere, mode="WARN", watch={"enabled": True})
+    for number in range(by_day(3, by_night=30)):
+        other = "remove" if number % 3 == 2 else "apply /root/b.json"
+        both = f"""python3 -m hostrouting apply /root/a.json & sleep {chance.uniform(0, 0.9):.3f}
+python3 -m hostrouting {other} || exit; wait $!"""
+        node.run("sh", "-c", both)
+        ours = node.run("ip", "-N", "route", "show", "proto", "217").stdout
+        if other == "remove" and not ours:
+            assert not node.exists("/etc/hostrouting/installed.json")
+            assert node.state("hostrouting-watch.service") == "inactive/dead"
+        else:
+            left = "a" if "172.16.1.0/24" in ours else "b"
+            assert node.python("plan", f"/root/{left}.json", check=False).returncode == 0, number
+    assert running.main_pid() == pid
