@@ -79,6 +79,14 @@ LOOKUPS = {
         get 8.8.8.8 -> default via 10.2.0.1 dev ib0 table 100 proto hostrouting
         get 172.16.1.1 -> 172.16.0.0/16 via 10.1.0.1 dev eth0 proto hostrouting
     """,
+    "suppress_prefixlength suppresses prefixes of its own length": """
+        route add default via 10.1.0.1 dev eth0
+        route add 172.16.0.0/16 via 10.2.0.1 dev ib0 table 100
+        rule add 200 suppress 16 lookup 100
+        get 172.16.1.1 -> default via 10.1.0.1 dev eth0 proto hostrouting
+        rule add 100 suppress 15 lookup 100
+        get 172.16.1.1 -> 172.16.0.0/16 via 10.2.0.1 dev ib0 table 100 proto hostrouting
+    """,
     "goto skips the rules in between": """
         route add default via 10.1.0.1 dev eth0
         route add default via 10.2.0.1 dev ib0 table 100
@@ -87,6 +95,11 @@ LOOKUPS = {
         rule add 300 nop
         rule add 100 goto 300
         get 8.8.8.8 -> default via 10.1.0.1 dev eth0 proto hostrouting
+        rule add 60 goto 50000
+        get 8.8.8.8 -> default via 10.1.0.1 dev eth0 proto hostrouting
+        rule add 40000 lookup 77
+        rule add 50 goto 40000
+        get 8.8.8.8 -> ENETUNREACH
     """,
 }
 
@@ -102,14 +115,17 @@ SELECTORS = {
     "fwmark 5": False,
     "fwmark 0": True,
     "not fwmark 5": True,
+    "fwmark 2/1": True,
     "uidrange 0-0": True,
     "uidrange 1000-2000": False,
     "iif lo": True,
     "iif eth0": False,
     "oif eth0": False,
     "ipproto 6": False,
+    "ipproto 17": True,
     "ports": False,
     "tos 0x10": False,
+    "suppress_group 0": False,
 }
 
 DISCARDS = {
@@ -149,6 +165,12 @@ DESTINATIONS = {
         get 169.254.1.1 -> default via 10.1.0.1 dev eth0 proto hostrouting
         get 224.0.0.1 -> multicast default via 10.1.0.1 dev eth0 proto hostrouting
         get 255.255.255.255 -> broadcast default via 10.1.0.1 dev eth0 proto hostrouting
+    """,
+    "special blocks with a local default route": """
+        rule add 0 lookup 100
+        route add local default dev eth0 scope host
+        get 224.0.0.1 -> multicast default dev eth0 proto hostrouting scope host
+        get 255.255.255.255 -> broadcast default dev eth0 proto hostrouting scope host
     """,
     "special blocks are accepted as destinations": """
         route add 0.0.0.0/8 via 10.1.0.1 dev eth0
@@ -262,6 +284,7 @@ WRITES = {
         link down ib0
         route add 172.16.0.0/16 dev ib0 -> ENETDOWN
         route add 172.16.0.0/16 via 10.2.0.1 dev ib0 onlink -> ENETDOWN
+        route add 172.16.0.0/16 via inet6 fe80::1 dev ib0 -> ENETDOWN
     """,
     "no device": """
         route add 172.16.0.0/16 dev nope -> ENODEV
@@ -274,11 +297,16 @@ WRITES = {
         route add blackhole 172.16.0.0/16 dev eth0 -> EINVAL
         route add 172.16.0.0/16 via 10.1.0.1 dev eth0 scope host -> EINVAL
         route add 172.16.0.0/16 via 10.1.0.1 dev eth0 scope nowhere -> EINVAL
+        route add 172.16.0.0/16 via 10.1.0.1 nhid 7 -> EINVAL
+        route add 172.16.0.0/16 dev eth0 onlink -> EINVAL
+        route add local 172.16.0.0/16 dev eth0 scope link -> EINVAL
     """,
     "the source of a discarding route is ignored": "route add blackhole 172.16.0.0/16 src 10.9.9.9",
     "a lost carrier doesn't matter": """
         cable out ib0
         route add 172.16.0.0/16 via 10.2.0.1 dev ib0
+        route add 172.17.0.0/16 via inet6 fe80::1 dev ib0
+        get 172.17.0.1 -> 172.17.0.0/16 via inet6 fe80::1 dev ib0 proto hostrouting
     """,
     "gateways are checked only when a route is added": """
         route add 192.0.2.1/32 dev eth0

@@ -5,8 +5,8 @@ command without one has to succeed::
 
     link add NAME [down]          link del NAME            link up|down NAME       cable in|out NAME
     addr add A/LEN dev D [peer P] [metric N] [noprefixroute]                       addr del A/LEN dev D
-    rule add|del PREF [not] [from P] [to P] [fwmark N] [iif D] [oif D] [uidrange A-B] [ipproto N] [ports] [tos N]
-                 [suppress N] [proto P] lookup T | goto PREF | nop | blackhole | unreachable | prohibit
+    rule add|del PREF [not] [from P] [to P] [fwmark N[/N]] [iif D] [oif D] [uidrange A-B] [ipproto N] [ports] [tos N]
+                 [suppress N] [suppress_group N] [proto P] lookup T | goto PREF | nop | blackhole | unreachable | prohibit
     route add|replace|del ROUTE   in the output format of ip-route(8)
     get ADDRESS -> ROUTE | ERRNO
     has ROUTE                     a table contains exactly this line
@@ -123,6 +123,7 @@ def rule(text: str) -> Rule:
     options = _options(words, flags)
     action = next((word for word in (*flags[2:], "goto") if word in options), "to_table")
     uids = options.get("uidrange")
+    mark, _, mask = options.get("fwmark", "").partition("/")
     return Rule(
         int(preference),
         action=RuleAction[action.upper()],
@@ -131,12 +132,14 @@ def rule(text: str) -> Rule:
         source=_network(options["from"]) if "from" in options else None,
         destination=_network(options["to"]) if "to" in options else None,
         tos=int(options.get("tos", "0"), 0),
-        mark=int(options["fwmark"], 0) if "fwmark" in options else None,
+        mark=int(mark, 0) if mark else None,
+        mark_mask=int(mask, 0) if mask else 0xFFFFFFFF,
         iif=options.get("iif"),
         oif=options.get("oif"),
         uid_range=(int(uids.split("-")[0]), int(uids.split("-")[1])) if uids else None,
         ip_protocol=int(options.get("ipproto", "0")),
         has_ports="ports" in options,
+        suppress_group=int(options["suppress_group"]) if "suppress_group" in options else None,
         protocol=number(options.get("proto", "0"), Protocol),
         suppress_prefix_length=int(options["suppress"]) if "suppress" in options else None,
         is_inverted="not" in options,

@@ -1,24 +1,32 @@
-"""Tests for waiting, and for the in-memory kernel beyond tests/kernel/test_facts.py and the conformance machine."""
+"""Tests for waiting, for decoding a dump, and for the in-memory kernel beyond tests/kernel/test_facts.py."""
 
 from __future__ import annotations
 
 import errno
+import struct
 import threading
-from ipaddress import IPv4Address
+from collections.abc import Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from node import add_nics
 from scenario import play
 from scenario import route as parsed
 
 import phases
 from hostrouting.kernel.memory import FakeKernel
-from hostrouting.kernel.port import Kernel
+from hostrouting.kernel.nexthops import in_order
+from hostrouting.kernel.rtnetlink import messages as rtnl
+from hostrouting.kernel.rtnetlink import wire
+from hostrouting.kernel.rtnetlink.entries import RouteReader, Selection
 from hostrouting.kernel.waiting import Deadline, look_until
 from hostrouting.model.errors import RouteError
+from hostrouting.model.family import Family
 from hostrouting.model.links import Hardware
-from hostrouting.model.routes import Route, RouteType
-from hostrouting.model.rules import Rule, RuleAction
+from hostrouting.model.prefixes import Prefix, PrefixSet
+from hostrouting.model.routes import RouteType, Scope, Table
+from hostrouting.model.rules import Rule
 from phases import CancelScope
 from phases.testing import FakeClock
 
@@ -30,61 +38,6 @@ def kernel() -> FakeKernel:
     made = FakeKernel()
     add_nics(made, v0="10.0.0.1/24", v1="10.0.1.1/24")
     return made
-
-
-def answer(kernel: Kernel, address: str) -> Route | int:
-    (lookup,) = kernel.lookup([IPv4Address(address)])
-    assert (lookup.route is None) == (lookup.errno is not None)
-    return lookup.route if lookup.route is not None else lookup.errno or 0
-
-
-def test_a_local_default_route_has_the_packets_type(kernel: FakeKernel) -> None:
-    """The conformance machine found this behaviour in Linux."""
-    play(kernel, "rule add 0 lookup 100\nroute add local default dev v0 scope host")
-    for address, kind in (("224.0.0.1", RouteType.MULTICAST), ("255.255.255.255", RouteType.BROADCAST)):
-        route = answer(kernel, address)
-        assert isinstance(route, Route)
-        assert route.type is kind
-
-
-@pytest.mark.parametrize(
-    ("rule", "expected"),
-    [
-        (Rule(10, RuleAction.GOTO, goto=40000), errno.ENETUNREACH),
-        (Rule(10, RuleAction.GOTO, goto=50000), "v0"),
-        (Rule(10, RuleAction.PROHIBIT, mark=2, mark_mask=1), errno.EACCES),
-        (Rule(10, RuleAction.PROHIBIT, ip_protocol=17), errno.EACCES),
-        (Rule(10, table=100, suppress_prefix_length=16), "v0"),
-        (Rule(10, table=100, suppress_prefix_length=15), "v1"),
-        (Rule(10, table=100, suppress_group=0), "v0"),
-    ],
-)
-def test_rules_for_an_unmarked_packet(kernel: FakeKernel, rule: Rule, expected: int | str) -> None:
-    play(kernel, "route add default via 10.0.0.254\nroute add 172.16.0.0/16 dev v1 table 100\nrule add 40000 lookup 77")
-    kernel.add_rule(rule)
-    assert rule in kernel.rules()
-    found = answer(kernel, "172.16.1.1")
-    assert (found.devs if isinstance(found, Route) else found) == (
-        (expected,) if isinstance(expected, str) else expected
-    )
-
-
-def test_add_refuses_impossible_routes(kernel: FakeKernel) -> None:
-    scenario = f"""
-        link add down0 down
-        route add local 172.16.0.0/16 dev v0 scope link -> EINVAL
-        route add 172.16.0.0/16 dev v0 onlink -> EINVAL
-        route add {VIA} nhid 7 -> EINVAL
-        route add 172.16.0.0/16 via inet6 fe80::1 dev down0 -> ENETDOWN
-    """
-    play(kernel, scenario)
-
-
-def test_a_route_by_an_ipv6_gateway_ignores_a_lost_carrier(kernel: FakeKernel) -> None:
-    play(kernel, "cable out v0\nroute add 172.16.0.0/16 via inet6 fe80::1 dev v0")
-    route = answer(kernel, "172.16.0.1")
-    assert isinstance(route, Route)
-    assert not route.hops[0].is_linkdown
 
 
 @pytest.mark.parametrize("left", ["10.0.0.2/24", "127.0.0.2/8", "127.0.0.1/8", "127.0.0.1/16"])
@@ -185,3 +138,38 @@ def test_a_flood_gets_at_most_half_the_time() -> None:
     deadline = Deadline(clock.monotonic(), WAIT_SECONDS)
     assert look_until(RestlessKernel(), CancelScope(clock=clock), deadline, find_missing) is not None
     assert 0 < looks <= WAIT_SECONDS / LOOK_TAKES_SECONDS / 2 + 1
+
+
+# --- entries of a dump ------------------------------------------------------------------------------------------------
+
+
+# Few bytes differ, and those may be anywhere.
+_addresses = st.lists(st.sampled_from((0, 0, 0, 0x20, 0xFD, 0xFF)), min_size=16, max_size=16).map(
+    lambda numbers: int.from_bytes(bytes(numbers), "big")
+)
+_prefixes = st.builds(
+    lambda address, length: (address >> (128 - length) << (128 - length), length), _addresses, st.integers(1, 128)
+)
+
+
+def dumped(prefixes: Sequence[Prefix]) -> rtnl.Run:
+    """Return a run of messages as the kernel sends them, for entries that differ only in their destinations."""
+    kind, size = rtnl.RTM_NEWROUTE, rtnl.HEADER_BYTES + wire.BODY.size + 36
+    header = rtnl.HEADER.pack(size, kind, 0, 1, 1)
+    found = [
+        header
+        + wire.BODY.pack(Family.IPV6.af, length, 0, 0, Table.MAIN, 217, Scope.UNIVERSE, RouteType.UNICAST, 0)
+        + rtnl.number(wire.RTA_TABLE, Table.MAIN)
+        + rtnl.attribute(wire.RTA_DST, first.to_bytes(16, "big"))
+        + struct.pack("=HHI", 8, wire.RTA_PRIORITY, 1024)
+        for first, length in prefixes
+    ]
+    return rtnl.Run(kind, 0, 1, 1, size, b"".join(found))
+
+
+@given(st.lists(_prefixes, min_size=2, max_size=8), st.integers(0, 7))
+def test_the_order_of_a_dump_does_not_matter(prefixes: list[Prefix], inside: int) -> None:
+    some = prefixes[inside : inside + 1]
+    reader = RouteReader(Family.IPV6, dict, tuple, in_order, Selection(lambda _: False, some))
+    found = [prefix for _, chosen in reader.groups(dumped(prefixes)) for prefix in chosen]
+    assert found == list(filter(PrefixSet(some, Family.IPV6.bits).covers, prefixes))
