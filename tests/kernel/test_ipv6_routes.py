@@ -487,6 +487,12 @@ def test_a_refused_ipv6_route_does_not_stop_the_repair_of_ipv4(node: Host) -> No
 UNTIL = "2026-11-21T12:00:00Z"
 
 
+def install_trial(folder: Path) -> None:
+    trial = folder / "run/aks-flex-node/trial.json"
+    trial.parent.mkdir(parents=True, exist_ok=True)
+    trial.write_text(json.dumps({"until": UNTIL, "uptime": 1}))
+
+
 @pytest.mark.parametrize("awk", AWKS)
 def test_the_end_of_a_trial_restores_our_hops_alone(node: Host, tmp_path: Path, awk: str) -> None:
     install(node, *BOTH, "fd00:2::/48", {"destination": "fd00:3::/48", "gateway": "onlink"}, "fd00:5::/48")
@@ -495,7 +501,7 @@ def test_the_end_of_a_trial_restores_our_hops_alone(node: Host, tmp_path: Path, 
     script = render_trial(node.our_routes(), tuple(Family), UNTIL)
     install(node, {"destination": str(WANTED), "gateway": "fd00:a::9"}, "fd00:3::/48", "fd00:4::/48")
     run_ip6(*[f"route append fd00:{n}::/48 via fd00:b::1 dev ib0 metric 512 proto static" for n in (2, 4)])
-    (tmp_path / "run/aks-flex-node/trial.json").write_text(json.dumps({"until": UNTIL, "uptime": 1}))
+    install_trial(tmp_path)
     done = Sandbox(tmp_path, awk_or_skip(awk)).run(script)
     assert (done.returncode, done.stderr) == (1, "")
     assert "failed: another program's hop has taken the place (ip route del fd00:2::/48 via fd00:a::1" in done.stdout
@@ -505,6 +511,17 @@ def test_the_end_of_a_trial_restores_our_hops_alone(node: Host, tmp_path: Path, 
     assert theirs.hops == (IB0,)
     (line,) = [line for line in shown() if line.startswith("fd00:4::/48")]
     assert "via fd00:b::1 dev ib0 proto 4 metric 512" in line
+
+
+@pytest.mark.parametrize("awk", AWKS)
+def test_the_end_of_a_trial_leaves_an_untried_route_that_a_hop_has_joined(node: Host, tmp_path: Path, awk: str) -> None:
+    install(node, str(WANTED))
+    script = render_trial(node.our_routes(), tuple(Family), UNTIL)
+    join(IB0)
+    before = shown()
+    install_trial(tmp_path)
+    done = Sandbox(tmp_path, awk_or_skip(awk)).run(script)
+    assert (done.returncode, done.stderr, shown()) == (0, "", before)
 
 
 @pytest.mark.parametrize("awk", AWKS)
@@ -531,9 +548,7 @@ def test_the_end_of_a_trial_restores_routes_that_kept_it_out(
     script = render_trial(node.our_routes(), tuple(Family), UNTIL)
     run_ip6(*[f"route del {each} {tail}" for each in saved], *[f"route add {each} {tail}" for each in tried])
     run_ip("route add 172.16.5.0/24 dev eth0 proto 217")
-    trial = tmp_path / "run/aks-flex-node/trial.json"
-    trial.parent.mkdir(parents=True)
-    trial.write_text(json.dumps({"until": UNTIL, "uptime": 1}))
+    install_trial(tmp_path)
     done = Sandbox(tmp_path, awk_or_skip(awk)).run(script)
     assert (done.returncode, done.stderr, shown()) == (0, "", before)
 

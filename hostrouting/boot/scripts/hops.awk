@@ -60,10 +60,11 @@ function remove(step, prefix, some,    h) {
   }
 }
 
-# Returns the command that adds hop h of the class that take_apart() last parsed.
+# Returns the command that adds hop h of the class that take_apart() last parsed. The kernel gives a single hop weight 1,
+# which ip shows as soon as another program's hop is beside it.
 function single(prefix, h,    text) {
   text = identity() (field["src"] == "" ? "" : " src " field["src"]) (field["mtu"] == "" ? "" : " mtu " field["mtu"])
-  return "append " prefix (weight[h] == "" ? way(h) onlink[h] text : text " nexthop" hop[h])
+  return "append " prefix (weight[h] == "" || weight[h] == " weight 1" ? way(h) onlink[h] text : text " nexthop" hop[h])
 }
 
 # Returns the command that deletes this hop. With a gateway ("::" if there is none), the kernel deletes a single hop,
