@@ -9,7 +9,6 @@ create their own network namespaces as its root.
 
 from __future__ import annotations
 
-import fcntl
 import gc
 import os
 import shutil
@@ -23,7 +22,7 @@ from typing import Any
 
 import pytest
 from boot import keeper, trees
-from building import build
+from building import build, filled_once
 from hypothesis import settings
 from nightly import IS_NIGHTLY, by_day
 from node import build_node, on_linux
@@ -254,17 +253,9 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
     obstacle = missing[0] if missing else keeper.obstacle()
     if obstacle:
         pytest.fail(f"HOSTROUTING_REQUIRE names ci, but {obstacle}", pytrace=False)
-    base = tmp_path_factory.getbasetemp()
-    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    folder = base / "release"
-    with (base / "release.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.exists():
-            unfinished = tmp_path_factory.mktemp("release")
-            # The tests have no network access, so dependencies are downloaded in the outer namespace.
-            build(ROOT, unfinished, "nsenter", f"--net={trees.outer_network()}")
-            unfinished.rename(folder)
-    return folder
+    # The tests have no network access, so dependencies are downloaded in the outer namespace.
+    outside = ("nsenter", f"--net={trees.outer_network()}")
+    return filled_once(tmp_path_factory, "release", lambda folder: build(ROOT, folder, *outside))
 
 
 @pytest.fixture

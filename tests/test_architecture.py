@@ -10,15 +10,11 @@ import subprocess
 import sys
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
-from itertools import permutations
 from pathlib import Path
 
 import pytest
-from wanted import SHADOWED, config
 
-from hostrouting import Layout
 from hostrouting.azure.probe.ruleset import FLUSH_DROP_INS, PROBE
-from hostrouting.boot.bundle import rendered_files
 
 ROOT = Path(__file__).parent.parent
 
@@ -47,8 +43,6 @@ SIDES = {
     "fake": ("hostrouting.kernel.memory.", "hostrouting.kernel._memory."),
     "adapter": ("hostrouting.kernel.netlink.", "hostrouting.kernel.rtnetlink."),
 }
-
-UNITS_OF_THE_PLUG_IN = (f"{PROBE}.service", *FLUSH_DROP_INS)
 
 # Modules that are pure functions of their arguments, by package.
 PURE = {
@@ -150,19 +144,6 @@ def test_a_module_imports_only_public_modules_below_it() -> None:
     assert [why for module, source in sorted(sources().items()) for why in objections(module, source)] == []
 
 
-@pytest.mark.parametrize(
-    "plant",
-    ["{}", "def later():\n    {}", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    {}"],
-    ids=["at the top", "in a function", "for types"],
-)
-def test_an_upward_import_is_found(plant: str) -> None:
-    """The import is found wherever it is inserted."""
-    for package, other in permutations(LEVEL, 2):
-        statement = f"from {home(other)} import x"
-        is_fine = LEVEL[other] < LEVEL[package] and other != "azure"
-        assert bool(objections(f"{home(package)}.planted", plant.format(statement))) is not is_fine, statement
-
-
 def home(package: str) -> str:
     return package if package == "phases" else f"hostrouting.{package}"
 
@@ -170,6 +151,13 @@ def home(package: str) -> str:
 @pytest.mark.parametrize(
     ("module", "statement"),
     [
+        ("hostrouting.model.planted", "from hostrouting.config import x"),
+        ("hostrouting.boot.planted", "from hostrouting.routes.plan import x"),
+        ("hostrouting.tasks.planted", "def later():\n    from hostrouting.cli import x"),
+        (
+            "hostrouting.kernel.planted",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from hostrouting.tasks import x",
+        ),
         ("hostrouting.tasks.planted", "from hostrouting.overlap._fix import Fixes"),
         ("hostrouting.tasks.planted", "from phases._scope import CancelScope"),
         ("phases.planted", "import hostrouting"),
@@ -195,29 +183,13 @@ def test_a_forbidden_import_is_found(module: str, statement: str) -> None:
     assert objections(module, statement)
 
 
-@pytest.mark.parametrize("name", UNITS_OF_THE_PLUG_IN)
-def test_a_plug_in_named_in_a_rendered_file_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert plug_ins_in(rendered()) == set()
-    monkeypatch.setattr("hostrouting.boot.parts.DROP_INS", ("", f"[Unit]\nAfter={name}\n"))
-    assert plug_ins_in(rendered())
-
-
 def test_the_core_names_no_unit_of_the_plug_in() -> None:
     """The plug-in manages its own units, so neither code nor assets in the core may name them."""
+    names = {name.removesuffix(".service") for name in (f"{PROBE}.service", *FLUSH_DROP_INS)}
     for package in {name for name in LEVEL if LEVEL[name] < LEVEL["azure"]} - {"phases", "_lazy"}:
         for path in (ROOT / "hostrouting" / package).rglob("*.*"):
             if "__pycache__" not in path.parts and path.is_file():
-                assert plug_ins_in(path.read_text()) == set(), path
-
-
-def rendered() -> str:
-    """Return the paths and contents of all files rendered by the core."""
-    files = rendered_files(config(SHADOWED, watch={"enabled": True, "textfile": "/run/x.prom"}), Layout())
-    return "".join(f"{file.path}\n{file.text}\n" for file in files)
-
-
-def plug_ins_in(text: str) -> set[str]:
-    return {name for name in UNITS_OF_THE_PLUG_IN if name.removesuffix(".service") in text}
+                assert {name for name in names if name in path.read_text()} == set(), path
 
 
 def test_modules_have_no_import_cycles() -> None:

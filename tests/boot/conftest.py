@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack
@@ -11,6 +10,7 @@ from typing import TypeVar
 from zlib import crc32
 
 import pytest
+from building import filled_once
 from nightly import IS_NIGHTLY, by_day
 
 from boot import keeper, trees
@@ -91,16 +91,7 @@ def tree(_bootable: None, suite: str) -> Path:
 @pytest.fixture(scope="session")
 def compiled(tree: Path, suite: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a directory with bytecode for the tree, shared by all workers."""
-    base = tmp_path_factory.getbasetemp()
-    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    folder = base / f"compiled-{suite}"
-    with (base / f"{folder.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.exists():
-            unfinished = tmp_path_factory.mktemp("compiled")
-            compile_python(tree, unfinished)
-            unfinished.rename(folder)
-    return folder
+    return filled_once(tmp_path_factory, f"compiled-{suite}", lambda folder: compile_python(tree, folder))
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -91,10 +91,19 @@ class Keeper:
         self.close()
 
     def popen(
-        self, *argv: str, output: IO[bytes], errors: IO[bytes] | int, env: Mapping[str, str]
+        self,
+        *argv: str,
+        output: IO[bytes],
+        errors: IO[bytes],
+        source: IO[bytes] | int = subprocess.DEVNULL,
+        env: Mapping[str, str] = ENVIRONMENT,
     ) -> subprocess.Popen[bytes]:
-        """Start a program inside as root, with empty standard input."""
-        return self._popen(argv, subprocess.DEVNULL, output, errors, env)
+        """Start a program inside as root."""
+        return subprocess.Popen(
+            [*self.way_in("self"), *argv],
+            stdin=source, stdout=output, stderr=errors, env=dict(env), pass_fds=list(self._fds.values()),
+            start_new_session=True,
+        )  # fmt: skip
 
     def run(
         self,
@@ -110,7 +119,7 @@ class Keeper:
         with tempfile.TemporaryFile() as words, tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
             words.write((input or "").encode())
             words.seek(0)
-            process = self._popen(argv, words, output, errors, env)
+            process = self.popen(*argv, source=words, output=output, errors=errors, env=env)
             is_done = finish(process)
             texts = [_text_of(file) for file in (output, errors)]
         if not is_done:
@@ -153,20 +162,6 @@ class Keeper:
             raise MachineError(f"the machine's keeper didn't end: {self._last_words()}") from None
         finally:
             self._words.close()
-
-    def _popen(
-        self,
-        argv: Sequence[str],
-        source: IO[bytes] | int,
-        output: IO[bytes],
-        errors: IO[bytes] | int,
-        env: Mapping[str, str],
-    ) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [*self.way_in("self"), *argv],
-            stdin=source, stdout=output, stderr=errors, env=dict(env), pass_fds=list(self._fds.values()),
-            start_new_session=True,
-        )  # fmt: skip
 
     def _listen(self) -> dict[str, str]:
         assert self._process.stdout is not None

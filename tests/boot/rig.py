@@ -270,7 +270,7 @@ class Machine:
         Raises:
             MachineError: the machine is off, or ``check`` is set and the program failed.
         """
-        done = self._keeper.run(*self._inside(), *argv, input=input, env=ENVIRONMENT)
+        done = self._keeper.run(*self._inside(), *argv, input=input)
         if check:
             _checked(done)
         return done
@@ -424,7 +424,7 @@ def compile_python(tree: Path, folder: Path) -> None:
     with Machine(tree) as machine, tempfile.TemporaryFile() as archive:
         machine.run_offline("python3", "-c", _LOAD_ALL)
         tar = ("tar", "--directory", f"{ROOT}{_COMPILED}", "--create", ".")
-        if machine._keeper.popen(*tar, output=archive, errors=archive, env=ENVIRONMENT).wait() != 0:
+        if machine._keeper.popen(*tar, output=archive, errors=archive).wait() != 0:
             raise MachineError("can't read the compiled bytecode")
         archive.seek(0)
         with tarfile.open(fileobj=archive) as members:

@@ -6,12 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from node import until
 
 from boot.keeper import Keeper
 from boot.payloads import add_nested_machine
@@ -44,7 +44,7 @@ def test_a_killed_test_leaves_nothing(tree: Path) -> None:
         assert test.stdout.readline() == "on\n"
         assert _cgroups(f"hostrouting-boot-{test.pid}-") != []
         test.send_signal(signal.SIGKILL)
-    _eventually(lambda: _cgroups(f"hostrouting-boot-{test.pid}-") == [])
+    until(lambda: _cgroups(f"hostrouting-boot-{test.pid}-") == [])
 
 
 def test_the_machine_cant_see_the_hosts_files(tree: Path) -> None:
@@ -72,13 +72,6 @@ def _cgroups(prefix: str) -> list[str]:
     look = f"mount -t cgroup2 cgroup2 /sys/fs/cgroup && find /sys/fs/cgroup -name '{prefix}*'"
     private = ("unshare", "--mount", "--propagation", "private", "sh", "-euc")
     return subprocess.run([*private, look], capture_output=True, text=True, check=True).stdout.split()
-
-
-def _eventually(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 # --- the Debian trees ------------------------------------------------------------------------------------------------

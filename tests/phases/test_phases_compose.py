@@ -242,20 +242,6 @@ def test_without_new_threads_the_running_ones_are_awaited(monkeypatch: pytest.Mo
 # Timeout
 
 
-def advancing(seconds: float, clock: FakeClock) -> Task[None]:
-    return cancelling("work", lambda: clock.advance(seconds))
-
-
-def test_a_task_that_returns_too_late_raises_timed_out() -> None:
-    """The deadline also applies to a task that never checks its scope. The task's own status is ``cancelled``."""
-    clock, observer = FakeClock(), RecordingObserver()
-    with pytest.raises(TimedOut) as caught:
-        run(Timeout(3, Serial(advancing(4, clock))), scope=CancelScope(clock=clock), observer=observer)
-    assert caught.value.seconds == 3
-    assert path_of(caught.value) == "timeout/serial/work"
-    assert run(Timeout(5, advancing(4, clock)), scope=CancelScope(clock=clock)) is None
-
-
 def test_a_task_in_a_shield_succeeds() -> None:
     """Cancelling a scope ends the outer task, but not a shielded task such as a rollback."""
     scope, results = CancelScope(), []
@@ -280,6 +266,7 @@ def test_of_nested_timeouts_the_earliest_wins() -> None:
             run(Timeout(outer, Serial(Timeout(inner, Blocking("b")))), scope=CancelScope(clock=clock))
         assert caught.value.seconds == seconds
         assert clock.monotonic() == seconds
+    assert run(Timeout(3, Serial(Returning("a", 1)))) == (1,)
 
 
 @pytest.mark.parametrize("seconds", [-1, float("nan")])

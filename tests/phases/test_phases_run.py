@@ -252,14 +252,6 @@ def test_tracebacks_and_help_name_the_public_module() -> None:
     assert {getattr(phases, name).__module__ for name in phases.__all__} == {"phases"}
 
 
-def test_an_exception_is_noted_in_each_task() -> None:
-    error = ValueError("no")
-    for name in ("first", "second"):
-        with pytest.raises(ValueError, match="no"):
-            run(Raising(name, error))
-    assert error.__notes__ == ["in task first", "in task second"]
-
-
 def failure_of(failing: Task[object]) -> Exception:
     with pytest.raises(Exception) as caught:  # noqa: PT011 - the caller looks at it
         run(failing)
@@ -267,11 +259,14 @@ def failure_of(failing: Task[object]) -> Exception:
 
 
 def test_path_of_returns_the_innermost_task() -> None:
+    """An error that is raised again has a note of each run, and they are pickled with it."""
     error = ValueError("no")
     assert path_of(error) is None
     tree = Serial(Serial(Raising("copy", error), name="files"), name="install")
     assert path_of(failure_of(tree)) == "install/files/copy"
-    assert error.__notes__ == ["in task install/files/copy"]
+    again = pickle.loads(pickle.dumps(failure_of(Raising("second", error))))
+    assert path_of(again) == "install/files/copy"
+    assert again.__notes__ == ["in task install/files/copy", "in task second"]
 
 
 def test_a_run_without_the_scope_keeps_its_path() -> None:
@@ -289,12 +284,6 @@ def test_a_foreign_note_is_not_a_path() -> None:
     vars(error)["__notes__"] = ["in task force 7"]
     assert path_of(error) is None
     assert path_of(failure_of(Raising("copy", error))) == "copy"
-
-
-def test_a_path_survives_pickling() -> None:
-    again = pickle.loads(pickle.dumps(failure_of(Raising("copy", ValueError("no")))))
-    assert path_of(again) == "copy"
-    assert again.__notes__ == ["in task copy"]
 
 
 @attrs.frozen

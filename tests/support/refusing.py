@@ -27,7 +27,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import attrs
 from host_states import HostState
@@ -134,67 +134,57 @@ class Story:
 
     def run(self, strace: tuple[str, ...] | None = None) -> Run:
         """Run the command, under strace if options for it are given."""
-        return end(begin(self.words, strace, self.is_started), self.is_endless)
+        with tempfile.TemporaryFile() as said:
+            pid, tracer = self.begin(said, strace)
+            status = self.end(pid)
+            assert tracer is None or tracer.wait() == 0
+            said.seek(0)
+            return Run(os.waitstatus_to_exitcode(status), said.read().decode())
 
+    def begin(self, said: IO[bytes], strace: tuple[str, ...] | None) -> tuple[int, subprocess.Popen[bytes] | None]:
+        """Start the command, and return its PID and its tracer."""
+        may_begin = mmap.mmap(-1, 1)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        pid = os.fork()
+        if pid == 0:
+            # The tracer may attach at any time, so none of these calls may be in ``REFUSALS``.
+            os.dup2(nothing, 0)
+            os.dup2(said.fileno(), 1)
+            os.dup2(said.fileno(), 2)
+            if self.is_started:
+                traced = (*TRACER, *strace) if strace is not None else ()
+                argv = [*traced, sys.executable, "-m", "hostrouting", *self.words]
+                os.execvp(argv[0], argv)
+            while not may_begin[0]:
+                time.sleep(POLL_SECONDS / 5)
+            sys.argv = ["hostrouting", *self.words]
+            sys.executable = ANY_PYTHON
+            # Exit as Python itself does.
+            sys.exit(run_command())
+        os.close(nothing)
+        tracer = None
+        if strace is not None and not self.is_started:
+            tracer = subprocess.Popen([*TRACER, *strace, "-p", str(pid)])
+            while "TracerPid:\t0\n" in Path(f"/proc/{pid}/status").read_text():
+                assert tracer.poll() is None
+                time.sleep(POLL_SECONDS)
+        may_begin[0] = 1
+        return pid, tracer
 
-@attrs.frozen
-class Begun:
-    """A running command with its process and output."""
-
-    pid: int
-    said: Any
-    tracer: subprocess.Popen[bytes] | None
-
-
-def begin(words: tuple[str, ...], strace: tuple[str, ...] | None, is_started: bool) -> Begun:
-    said = tempfile.TemporaryFile()  # noqa: SIM115 - closed at its end
-    may_begin = mmap.mmap(-1, 1)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    pid = os.fork()
-    if pid == 0:
-        # The tracer may attach at any time, so none of these calls may be in ``REFUSALS``.
-        os.dup2(nothing, 0)
-        os.dup2(said.fileno(), 1)
-        os.dup2(said.fileno(), 2)
-        if is_started:
-            argv = [*((*TRACER, *strace) if strace is not None else ()), sys.executable, "-m", "hostrouting", *words]
-            os.execvp(argv[0], argv)
-        while not may_begin[0]:
-            time.sleep(POLL_SECONDS / 5)
-        sys.argv = ["hostrouting", *words]
-        sys.executable = ANY_PYTHON
-        # Exit as Python itself does.
-        sys.exit(run_command())
-    os.close(nothing)
-    tracer = None
-    if strace is not None and not is_started:
-        tracer = subprocess.Popen([*TRACER, *strace, "-p", str(pid)])
-        while "TracerPid:\t0\n" in Path(f"/proc/{pid}/status").read_text():
-            assert tracer.poll() is None
+    def end(self, pid: int) -> int:
+        """Wait for the command's end, stop it first if it is endless, and return its exit status."""
+        until = time.monotonic() + SAID_WITHIN
+        while self.is_endless and time.monotonic() < until:
+            if has_looked():
+                # A command that exits by itself after reporting its verdict does so within this time.
+                until = min(until, time.monotonic() + ENDED_WITHIN)
             time.sleep(POLL_SECONDS)
-    may_begin[0] = 1
-    return Begun(pid, said, tracer)
-
-
-def end(begun: Begun, is_endless: bool = False) -> Run:
-    until = time.monotonic() + SAID_WITHIN
-    status: int | None = None
-    while is_endless and status is None and time.monotonic() < until:
-        if has_looked():
-            # A command that exits by itself after reporting its verdict does so within this time.
-            until = min(until, time.monotonic() + ENDED_WITHIN)
-        time.sleep(POLL_SECONDS)
-        gone, found = os.waitpid(begun.pid, os.WNOHANG)
-        status = found if gone else None
-    if status is None:
-        if is_endless:
-            os.kill(begun.pid, signal.SIGTERM)
-        status = os.waitpid(begun.pid, 0)[1]
-    if begun.tracer is not None:
-        assert begun.tracer.wait() == 0
-    with begun.said as said:
-        said.seek(0)
-        return Run(os.waitstatus_to_exitcode(status), said.read().decode())
+            gone, status = os.waitpid(pid, os.WNOHANG)
+            if gone:
+                return status
+        if self.is_endless:
+            os.kill(pid, signal.SIGTERM)
+        return os.waitpid(pid, 0)[1]
 
 
 def has_looked() -> bool:
