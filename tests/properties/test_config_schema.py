@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,9 @@ from nightly import by_day
 from hostrouting import Config, ConfigError, Host, Layout, RouteOverlap, cli
 from hostrouting.azure import HostNetworking
 from hostrouting.config.routing import METRIC_MAX, Watch
+from hostrouting.config.values import parse_pattern
 from hostrouting.model.jsonable import json_key
-from hostrouting.model.parsing import parse_any_prefix, parse_device
+from hostrouting.model.parsing import parse_any_cidr, parse_any_prefix, parse_device, parse_gateway
 from hostrouting.testing import FakeKernel, FakeSystemd
 
 # Addresses in these keys may belong to either family and depend on each other, which a schema can't express.
@@ -191,13 +193,21 @@ def test_the_command_prints_it(tmp_path: Path, capsys: pytest.CaptureFixture[str
     Draft202012Validator.check_schema(SCHEMA)
 
 
-@given(st.text(st.characters(exclude_characters=":")))
+PLAIN, HOSTILE = (
+    ["", "10.0.0.0/8", "10.0.0.1", "eth0", "v*"],
+    ["\n", " ", "$(reboot)", "`", ";", '"', "\\", "\x00", "\u202e"],
+)
+
+
+@given(st.builds("{}{}".format, st.sampled_from(PLAIN), st.sampled_from(HOSTILE) | st.text()))
+@settings(max_examples=by_day(100, by_night=30_000))
 def test_only_canonical_prefixes_and_plain_names_pass(text: str) -> None:
     """The parsers accept only canonical text, so nothing else can reach a script or a netlink message."""
-    for parse in (parse_any_prefix, parse_device):
+    for parse in (parse_any_prefix, parse_any_cidr, parse_gateway, parse_device, parse_pattern):
         try:
             value = parse(text)
         except ValueError as error:
             assert str(error).isprintable()
         else:
-            assert str(value) == text
+            assert re.fullmatch(r"[][A-Za-z0-9_.:/*?-]+", text)
+            assert str(value) == text or ":" in text
