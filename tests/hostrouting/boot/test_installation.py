@@ -321,6 +321,12 @@ def spoil(*path: str | int, value: Any) -> Callable[[dict[str, Any]], None]:
     return change
 
 
+def edit(layout: Layout, change: Callable[[dict[str, Any]], None]) -> None:
+    document = json.loads(layout.manifest.read_text())
+    change(document)
+    layout.manifest.write_text(json.dumps(document))
+
+
 PARTS: list[Any] = [None, [], "x", {"../x": {}}, {"x/y": {}}]
 FOREIGN = ["/etc/passwd", "/etc/aks-flex-node/../passwd", "/etc/aks-flex-node/a/b", "etc/x", "/", "", 3, None]
 
@@ -338,13 +344,11 @@ FOREIGN = ["/etc/passwd", "/etc/aks-flex-node/../passwd", "/etc/aks-flex-node/a/
 )
 def test_foreign_names_are_refused(host: Host, layout: Layout, change: Callable[[dict[str, Any]], None]) -> None:
     phases.run(Configure(CONFIG, host=host))
-    document = json.loads(layout.manifest.read_text())
-    change(document)
-    layout.manifest.write_text(json.dumps(document))
-    before = {path: path.read_bytes() for path in layout.root.rglob("*") if path.is_file()}
+    edit(layout, change)
+    before = outside_run(layout.root)
     with pytest.raises(FileError, match="hostrouting.installed.json"):
         phases.run(RemoveHostRouting(host=host))
-    assert {path: path.read_bytes() for path in layout.root.rglob("*") if path.is_file()} == before
+    assert outside_run(layout.root) == before
 
 
 @pytest.mark.parametrize(
@@ -382,15 +386,13 @@ def test_parts_of_other_programs_come_last(layout: Layout) -> None:
 def test_an_edited_config_is_an_error(host: Host, layout: Layout, change: Callable[[dict[str, Any]], None]) -> None:
     phases.run(Configure(CONFIG, host=host))
     before = layout.manifest.read_text()
-    document = json.loads(before)
-    change(document)
-    layout.manifest.write_text(json.dumps(document))
+    edit(layout, change)
     with pytest.raises(FileError, match="the manifest was edited"):
         _ = Manifest.load(layout).config
     assert "not-examined" in {finding.kind for finding in examine(host=host).findings}
     phases.run(Configure(CONFIG, host=host))
     assert layout.manifest.read_text() == before
-    layout.manifest.write_text(json.dumps(document))
+    edit(layout, change)
     phases.run(RemoveHostRouting(host=host))
     assert not layout.manifest.exists()
     assert not layout.script(ROUTES).exists()

@@ -198,17 +198,6 @@ TAILSCALE = """
     rule add 5270 lookup 52
 """
 NODES = {
-    "eight InfiniBand interfaces": Node(
-        "\n".join(f"link add ib{n}\naddr add 172.16.0.{10 + n}/16 dev ib{n}" for n in range(1, 8)),
-        ("172.16.0.0/16",),
-        (
-            "OVERLAP ib0 65527 of 172.16.0.0-172.16.255.254",
-            "LOCAL ib0,ib1,ib2,ib3,ib4,ib5,ib6,ib7 172.16.0.10/31 172.16.0.12/30 172.16.0.16/31",
-            "BROADCAST ib0 172.16.255.255",
-            "fix 172.16.0.0/17",
-            "fix 172.16.128.0/17",
-        ),
-    ),
     "Calico with VXLAN": Node(
         """
         link add cali1a

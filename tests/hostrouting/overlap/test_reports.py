@@ -30,7 +30,6 @@ from hostrouting import (
     Config,
     Host,
     HostRoutingError,
-    Layout,
     OverlapMode,
     OverlapReport,
     RouteOverlap,
@@ -49,7 +48,7 @@ from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import FindingKind, NoteKind, Verdict
 from hostrouting.overlap.node_ip import notes_on
 from hostrouting.report import FleetReport, GroupFailure, UnknownReason
-from hostrouting.testing import FakeKernel, FakeSystemd
+from hostrouting.testing import FakeKernel
 from phases.testing import RecordingObserver
 
 SCHEMA = json.loads((Path(__file__).parents[3] / "hostrouting/overlap/route-overlap.schema.json").read_text())
@@ -157,11 +156,6 @@ def test_a_contradictory_report_is_invalid(report_of_all: OverlapReport, key: st
 
 
 SECTION = {"routeOverlap": {"expectedCidrs": ["10.96.0.0/12"], "mode": "STRICT"}, "waitSeconds": 0}
-
-
-@pytest.fixture
-def host(tmp_path: Path) -> Host:
-    return Host(routes=shadowed_kernel(), units=FakeSystemd(), layout=Layout(tmp_path))
 
 
 def config_with(node_ip: object = None, dns: object = None, **more: Any) -> dict[str, Any]:

@@ -303,17 +303,6 @@ def test_an_open_gate_leaves_no_marker_that_says_ok(host: Host, layout: Layout, 
     assert found[-1] == "gate-off: the file /etc/hostrouting/gate.off is there; every start is admitted unchecked"
 
 
-def test_a_deadline_reports_the_remaining_changes(kernel: FakeKernel, layout: Layout) -> None:
-    """A `TimedOut` caused by a scope's deadline carries the changes, just like `Cancelled`."""
-    clock = FakeClock()
-    units = ActingSystemd(layout, at("start", lambda: clock.advance(5)))
-    units.active.add("network-online.target")
-    task = Configure(INSTALLED, host=Host(routes=kernel, units=units, layout=layout))
-    with pytest.raises(OverdueRun) as caught:
-        phases.run(task, scope=phases.CancelScope(timeout=4, clock=clock))
-    assert [str(change.what) for change in caught.value.changes.routes] == [LINE]
-
-
 def test_a_link_in_place_of_the_staging_folder_is_removed(host: Host, layout: Layout) -> None:
     phases.run(Configure(INSTALLED, host=host))
     others = layout.root / "home/me"
@@ -374,14 +363,33 @@ def test_a_strict_failure_reports_changes_and_findings(host: Host) -> None:
     )
 
 
-def test_installed_files_are_reported_if_the_watcher_fails(host: Host, units: ActingSystemd) -> None:
-    units.act = refusing("restart", "hostrouting-watch.service")
-    with pytest.raises(UnitError) as caught:
-        phases.run(Configure(WATCHED, host=host))
-    told = named(caught.value.changes)
-    assert told["routes"] == [LINE]
-    assert "/etc/systemd/system/hostrouting-watch.service" in told["files"]
-    assert {change.action for change in caught.value.changes.units} == {"enabled"}
+def fail(*_: object) -> None:
+    raise OSError(24, "Too many open files", "/etc/machine-id")
+
+
+ENDS: dict[str, tuple[Callable[[phases.CancelScope, FakeClock], object], type[Exception], str]] = {
+    "systemd refuses": (lambda *_: refusing("restart")("restart"), UnitError, "timed out"),
+    "an unexpected OSError": (fail, FileError, "/etc/machine-id"),
+    "a cancel": (lambda scope, _: scope.cancel("SIGTERM"), StoppedRun, "SIGTERM"),
+    "a deadline": (lambda _, clock: clock.advance(5), OverdueRun, "4 s"),
+}
+
+
+@pytest.mark.parametrize(("disturb", "error", "why"), ENDS.values(), ids=ENDS)
+def test_a_run_that_ends_early_reports_its_changes(
+    disturb: Callable[..., object], error: type[Exception], why: str, host: Host, units: ActingSystemd
+) -> None:
+    """It ends as the watcher is started, when all else is installed."""
+    clock = FakeClock()
+    scope = phases.CancelScope(timeout=4, clock=clock)
+    units.act = at("restart", lambda: disturb(scope, clock))
+    with pytest.raises(error, match=why) as caught:
+        phases.run(Configure(WATCHED, host=host), scope=scope)
+    told: Changes = caught.value.changes  # type: ignore[attr-defined]
+    assert named(told)["routes"] == [LINE]
+    assert "/etc/systemd/system/hostrouting-watch.service" in named(told)["files"]
+    restarted = [change.what for change in told.units if change.action == "restarted"]
+    assert restarted == (["hostrouting-watch.service"] if error in (StoppedRun, OverdueRun) else [])
 
 
 def test_rolled_back_changes_are_not_reported(host: Host, units: ActingSystemd) -> None:
@@ -416,16 +424,6 @@ def test_an_interrupted_removal_reports_what_it_removed(host: Host, units: Actin
     assert named(caught.value.changes)["routes"] == [LINE]
 
 
-def test_a_cancelled_run_reports_its_changes_too(host: Host, units: ActingSystemd) -> None:
-    scope = phases.CancelScope()
-    units.act = at("restart", lambda: scope.cancel("SIGTERM"))
-    with pytest.raises(StoppedRun) as caught:
-        phases.run(Configure(WATCHED, host=host), scope=scope)
-    changes = caught.value.changes
-    assert changes.units[-1] == Change("hostrouting-watch.service", "restarted")
-    assert named(changes)["routes"] == [LINE]
-
-
 def test_a_single_task_reports_its_changes(host: Host) -> None:
     routes = phases.run(ConfigureStaticRoutes(WATCHED, host=host))
     watch = phases.run(ConfigureWatch(WATCHED, host=host)).changes
@@ -449,14 +447,3 @@ def test_a_reload_alone_is_reported(host: Host) -> None:
     on = Host(routes=host.routes, units=stale, layout=host.layout)
     told = [phases.run(ConfigureStaticRoutes(WATCHED, host=on)).changes for _ in range(2)]
     assert told == [Changes(units=(Change(MACHINE, "reloaded"),)), Changes()]
-
-
-def test_an_unexpected_oserror_becomes_one_of_our_errors(host: Host, units: ActingSystemd) -> None:
-    def fail() -> None:
-        raise OSError(24, "Too many open files", "/etc/machine-id")
-
-    units.act = at("restart", fail)
-    with pytest.raises(FileError) as caught:
-        phases.run(Configure(WATCHED, host=host))
-    assert "/etc/machine-id" in caught.value.message
-    assert named(caught.value.changes)["routes"] == [LINE]
