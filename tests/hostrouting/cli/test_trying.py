@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import product
@@ -20,7 +18,7 @@ from nightly import IS_NIGHTLY
 from terminals import PATIENCE_SECONDS, Terminal, await_file, await_looks, opened
 from wanted import SHADOWED, TrialSystemd, ours, section
 
-from hostrouting import Host, Layout, cli
+from hostrouting import Host, Layout
 from hostrouting.boot.trial import standing
 from hostrouting.testing import FakeKernel
 
@@ -80,67 +78,11 @@ def test_a_failed_strict_check_is_1_with_its_failures(run: Any, kernel: FakeKern
     assert ours(kernel) == ()
 
 
-TIMER_GOES_OFF = 0
+# --- a separate process on a terminal, which no program reads after the prompt -------------------------------------
 
-
-@pytest.mark.parametrize(
-    ("act", "code", "is_kept"),
-    [
-        pytest.param(b"\n", 0, True, id="Enter"),
-        pytest.param(b"\xff\n", 0, True, id="Enter after what is no text"),
-        pytest.param(b"\x04", 1, False, id="the end of the input"),
-        pytest.param(signal.SIGINT, 1, False, id="Ctrl-C"),
-        pytest.param(signal.SIGHUP, 1, False, id="a lost session"),
-        pytest.param(TIMER_GOES_OFF, 1, False, id="the time is over"),
-    ],
-)
-def test_on_a_terminal_enter_decides(
-    host: Host,
-    kernel: FakeKernel,
-    config: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    act: bytes | int,
-    code: int,
-    is_kept: bool,
-) -> None:
-    controller, terminal = pty.openpty()
-
-    def watch() -> None:
-        """Act when the prompt appears, and read until the terminal is closed."""
-        shown, is_done = b"", False
-        with suppress(OSError):
-            while True:
-                shown += os.read(controller, 4096)
-                if is_done or b"Enter keeps the routes" not in shown:
-                    continue
-                is_done = True
-                if isinstance(act, bytes):
-                    os.write(controller, act)
-                elif act == TIMER_GOES_OFF:
-                    host.units.restart("hostrouting-trial.service")
-                else:
-                    os.kill(os.getpid(), act)
-
-    monkeypatch.setenv("TERM", "xterm")
-    user = threading.Thread(target=watch, daemon=True)
-    with open(os.dup(terminal), "w") as out, open(terminal) as entered:
-        monkeypatch.setattr(sys, "stdin", entered)
-        monkeypatch.setattr(sys, "stderr", out)
-        user.start()
-        assert cli.main(["apply", "--try", "60", str(config)], host=host) == code
-        monkeypatch.undo()
-    user.join()
-    os.close(controller)
-    assert standing(host.layout.trial) is None
-    assert [str(route.destination) for route in ours(kernel)] == (["172.16.1.0/24"] if is_kept else [])
-    assert host.layout.manifest.exists() == is_kept
-
-
-# --- a separate process on a terminal that no program reads --------------------------------------------------------
-
-# If the second argument is "hanging", systemd never ends the trial.
+# SIGUSR1 makes the timer go off. If the second argument is "hanging", systemd never ends the trial.
 PROGRAM = """
-import os, sys, time
+import signal, sys, time
 from pathlib import Path
 from node import shadowed_kernel
 from wanted import TrialSystemd, ours
@@ -155,6 +97,7 @@ if spoiled == "hanging":
         Path(root, "hangs").touch()
         time.sleep(3600)
     units.restart = restart
+signal.signal(signal.SIGUSR1, lambda *_: units.restart("hostrouting-trial.service"))
 code = cli.main(["apply", "--try", "60", f"{root}/given.json"], host=Host(kernel, units, layout))
 Path(root, "end").write_text(f"{standing(layout.trial)} {len(ours(kernel))}")
 sys.exit(code)
@@ -184,6 +127,35 @@ def trying(terminal: Terminal, config: Path, spoiled: str = "") -> Iterator[subp
 
 
 ASKS = b"Enter keeps the routes"
+
+
+@pytest.mark.parametrize(
+    ("acts", "code", "is_kept"),
+    [
+        pytest.param([b"\n"], 0, True, id="Enter"),
+        pytest.param([b"\xff\n"], 0, True, id="Enter after what is no text"),
+        pytest.param([b"\x04"], 1, False, id="the end of the input"),
+        pytest.param([signal.SIGINT], 1, False, id="Ctrl-C"),
+        pytest.param([signal.SIGHUP], 1, False, id="a lost session"),
+        pytest.param([signal.SIGTERM] * 2, 1, False, id="timeout(1), which sends a signal twice"),
+        pytest.param([signal.SIGUSR1], 1, False, id="the time is over"),
+    ],
+)
+def test_on_a_terminal_enter_decides(
+    terminal: Terminal, config: Path, acts: list[bytes | signal.Signals], code: int, *, is_kept: bool
+) -> None:
+    with trying(terminal, config) as process:
+        terminal.read_until(ASKS)
+        for act in acts:
+            if isinstance(act, bytes):
+                os.write(terminal.controller, act)
+            else:
+                process.send_signal(act)
+        assert process.wait(PATIENCE_SECONDS) == code
+    assert config.with_name("end").read_text() == f"None {int(is_kept)}"
+    assert Layout(config.parent).manifest.exists() == is_kept
+
+
 STALLS = [
     (*each, number) for each in product((b"", ASKS), ("Ctrl-S", "full")) for number in (signal.SIGTERM, signal.SIGHUP)
 ]
@@ -206,22 +178,12 @@ def test_a_signal_rolls_the_trial_back(
     assert config.with_name("end").read_text() == "None 0"
 
 
-def test_a_signal_sent_twice_counts_once(terminal: Terminal, config: Path) -> None:
-    """timeout(1) sends a signal twice."""
-    with trying(terminal, config) as process:
-        terminal.read_until(b"Enter keeps the routes")
-        process.send_signal(signal.SIGTERM)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE_SECONDS) == 1
-    assert config.with_name("end").read_text() == "None 0"
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT] if IS_NIGHTLY else [signal.SIGINT])
 def test_a_second_signal_ends_a_hanging_rollback_at_once(
     terminal: Terminal, config: Path, number: signal.Signals
 ) -> None:
     with trying(terminal, config, "hanging") as process:
-        terminal.read_until(b"Enter keeps the routes")
+        terminal.read_until(ASKS)
         process.send_signal(signal.SIGTERM)
         await_file(config.with_name("hangs"), process)
         for _ in range(100):  # a second signal within half a second doesn't count
