@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import reduce
 from itertools import count
@@ -22,19 +22,20 @@ from typing import Any
 
 import pytest
 from nightly import by_day
+from node import run_ip, run_ip6, tool
+from wanted import ROUTE, section
 
 from hostrouting.kernel.namespace import NamespaceKernel
 
 pytestmark = pytest.mark.kernel
 
 ROOT = Path(__file__).parents[2]
-CONFIG = {
-    "hostRouting": {
-        "staticRoutes": {"enabled": True, "routes": [{"destination": "172.16.1.0/24"}]},
-        "routeOverlap": {"expectedCidrs": ["172.16.1.0/24", "192.168.0.0/16"]},
-        "watch": {"textfile": "/metrics/hostrouting.prom"},
-    }
-}
+SECTION = section(
+    ROUTE,
+    cidrs=["172.16.1.0/24", "192.168.0.0/16"],
+    mode="WARN",
+    watch={"textfile": "/metrics/hostrouting.prom"},
+)
 # Everything in hostrouting is real here except for the layout and systemd. An argument can inject a fault.
 PROGRAM = """
 import os, signal, socket, sys
@@ -72,12 +73,10 @@ PATIENCE_SECONDS = 30.0
 class Watcher:
     """A running ``hostrouting watch`` process and the messages that it sends to systemd."""
 
-    def __init__(
-        self, root: Path, spoiled: str = "", packages: Path | None = None, config: Mapping[str, Any] = CONFIG
-    ) -> None:
+    def __init__(self, root: Path, spoiled: str = "", packages: Path | None = None) -> None:
         self.root = root
         self.textfile = root / "metrics" / "hostrouting.prom"
-        (root / "config.json").write_text(json.dumps(config))
+        self.configure()
         self.heard: list[str] = []
         self._notes = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         name = f"@hostrouting-test-{os.getpid()}-{id(self)}"
@@ -89,6 +88,10 @@ class Watcher:
             env=environment | {"PYTHONPATH": os.pathsep.join([*([str(packages)] if packages else []), *sys.path])},
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=root,
         )  # fmt: skip
+
+    def configure(self, **changes: Any) -> None:
+        """Write the config with other keys of its section."""
+        (self.root / "config.json").write_text(json.dumps({"hostRouting": SECTION | changes}))
 
     def hear(self, line: str) -> None:
         """Wait until the watcher has sent the given line."""
@@ -126,8 +129,8 @@ class Watcher:
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(re.findall(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)[0])
 
-    def end(self, number: int = signal.SIGTERM) -> tuple[int, str]:
-        self.process.send_signal(number)
+    def end(self) -> tuple[int, str]:
+        self.process.terminate()
         said, complaints = self.process.communicate(timeout=PATIENCE_SECONDS)
         assert complaints == ""
         return self.process.returncode, said
@@ -142,8 +145,8 @@ class Watcher:
 def watch(node: NamespaceKernel, tmp_path: Path) -> Iterator[Callable[..., Watcher]]:
     made: list[Watcher] = []
 
-    def start(spoiled: str = "", packages: Path | None = None, config: Mapping[str, Any] = CONFIG) -> Watcher:
-        made.append(Watcher(tmp_path, spoiled, packages, config))
+    def start(spoiled: str = "", packages: Path | None = None) -> Watcher:
+        made.append(Watcher(tmp_path, spoiled, packages))
         return made[-1]
 
     yield start
@@ -151,15 +154,8 @@ def watch(node: NamespaceKernel, tmp_path: Path) -> Iterator[Callable[..., Watch
         watcher.close()
 
 
-def ip(*words: str, **more: Any) -> str:
-    done: subprocess.CompletedProcess[str] = subprocess.run(
-        ["ip", *words], check=True, capture_output=True, text=True, **more
-    )
-    return done.stdout
-
-
 def is_there() -> bool:
-    return OURS in " ".join(ip("-N", "route", "show", "172.16.1.0/24").split())
+    return OURS in " ".join(tool("ip", "-N", "route", "show", "172.16.1.0/24").split())
 
 
 @pytest.mark.parametrize(
@@ -170,7 +166,7 @@ def test_a_flood_takes_few_checks_and_little_memory(watch: Callable[..., Watcher
     watcher.hear("READY=1")
     before, memory = watcher.metric("hostrouting_checks_total"), watcher.memory()
     flood = [f"route {verb} 20.{n >> 8}.{n & 255}.0/24 dev ib0" for verb in ("add", "del") for n in range(5000)]
-    ip("-batch", "-", input="\n".join([*flood, "route del 172.16.1.0/24", "addr add 192.168.7.1/16 dev ib0", ""]))
+    run_ip(*flood, "route del 172.16.1.0/24", "addr add 192.168.7.1/16 dev ib0")
     watcher.wait_until(
         lambda: is_there() and (watcher.root / "run/aks-flex-node/route-overlap.detected").exists(), "the end state"
     )
@@ -185,8 +181,7 @@ def test_updates_reach_the_metrics_without_an_event(watch: Callable[..., Watcher
     watcher = watch()
     watcher.hear("READY=1")
     assert watcher.metric("hostrouting_gate_off") == 0
-    section = CONFIG["hostRouting"] | {"routeOverlap": {"expectedCidrs": ["10.96.0.0/12"]}}
-    (watcher.root / "config.json").write_text(json.dumps({"hostRouting": section}))
+    watcher.configure(routeOverlap={"expectedCidrs": ["10.96.0.0/12"]})
     watcher.wait_until(lambda: 'cidr="10.96.0.0/12"' in watcher.textfile.read_text(), "the new CIDR is judged")
     off = watcher.root / "etc/hostrouting/gate.off"
     off.parent.mkdir(parents=True)
@@ -197,9 +192,9 @@ def test_updates_reach_the_metrics_without_an_event(watch: Callable[..., Watcher
 def test_hostile_names_and_a_vanished_config_are_survived(watch: Callable[..., Watcher]) -> None:
     for number, name in enumerate(HOSTILE_NAMES):
         device = os.fsdecode(name)
-        ip("link", "add", "name", device, "type", "veth", "peer", "name", f"far{number}")
-        ip("link", "set", "dev", device, "up")
-        ip("route", "add", f"192.168.{number}.0/24", "dev", device)
+        tool("ip", "link", "add", "name", device, "type", "veth", "peer", "name", f"far{number}")
+        tool("ip", "link", "set", "dev", device, "up")
+        tool("ip", "route", "add", f"192.168.{number}.0/24", "dev", device)
     watcher = watch()
     watcher.hear("READY=1")
     assert watcher.metric('hostrouting_failures{kind="OVERLAP"}') == len(HOSTILE_NAMES)
@@ -207,7 +202,7 @@ def test_hostile_names_and_a_vanished_config_are_survived(watch: Callable[..., W
     config = watcher.root / "config.json"
     config.unlink()
     os.mkfifo(config)
-    ip("route", "add", "10.77.0.0/16", "dev", "eth0")
+    run_ip("route add 10.77.0.0/16 dev eth0")
     watcher.wait_until(lambda: any("not a regular file" in line for line in watcher.heard), "the problem")
     code, said = watcher.end()
     assert code == 0
@@ -217,19 +212,6 @@ def test_hostile_names_and_a_vanished_config_are_survived(watch: Callable[..., W
     assert lines[-1].startswith("stopped by SIGTERM")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT][: by_day(1, by_night=2)])
-def test_a_signal_ends_it_cleanly_and_leaves_the_routes(watch: Callable[..., Watcher], number: int) -> None:
-    watcher = watch()
-    watcher.hear("READY=1")
-    code, said = watcher.end(number)
-    assert code == 0
-    assert said.splitlines()[-1] == f"stopped by {signal.Signals(number).name}; the routes stay as they are"
-    assert watcher.last_word() == "STOPPING=1"
-    assert "WATCHDOG=1" in watcher.heard
-    assert "STATUS=ok: every expected CIDR leaves by eth0; static routes in place: 1" in watcher.heard
-    assert is_there()
-
-
 def test_it_survives_an_upgrade_that_removes_its_modules(watch: Callable[..., Watcher], tmp_path: Path) -> None:
     packages = tmp_path / "packages"
     for name in ("hostrouting", "phases"):
@@ -237,11 +219,17 @@ def test_it_survives_an_upgrade_that_removes_its_modules(watch: Callable[..., Wa
     watcher = watch(packages=packages)
     watcher.hear("READY=1")
     packages.rename(tmp_path / "gone")
-    ip("route", "add", "192.168.7.0/24", "dev", "ib0")
+    run_ip("route add 192.168.7.0/24 dev ib0")
     watcher.wait_until(lambda: any("STATUS=overlap" in line for line in watcher.heard), "the failure")
     code, said = watcher.end()
     assert code == 0
     assert "fix: add to hostRouting.staticRoutes.routes: " in said
+    assert said.splitlines()[-1] == "stopped by SIGTERM; the routes stay as they are"
+    assert watcher.last_word() == "STOPPING=1"
+    assert {"WATCHDOG=1", "STATUS=ok: every expected CIDR leaves by eth0; static routes in place: 1"} <= {
+        *watcher.heard
+    }
+    assert is_there()
 
 
 def test_killed_in_any_write_it_leaves_no_torn_file(watch: Callable[..., Watcher]) -> None:
@@ -276,30 +264,27 @@ def heard_groups(pid: int) -> int:
 
 
 def is_there6() -> bool:
-    return "via 2001:db8:1::1 dev eth0 proto 217" in ip("-6", "-N", "route", "show", "fd00:10::/48")
+    return "via 2001:db8:1::1 dev eth0 proto 217" in tool("ip", "-6", "-N", "route", "show", "fd00:10::/48")
 
 
 def test_ipv6_is_heard_and_repaired_only_if_it_is_expected(watch: Callable[..., Watcher]) -> None:
-    ip("-6", "address", "add", "2001:db8:1::4/64", "dev", "eth0", "nodad")
-    ip("-6", "route", "add", "default", "via", "2001:db8:1::1", "dev", "eth0")
+    run_ip6("address add 2001:db8:1::4/64 dev eth0 nodad", "route add default via 2001:db8:1::1 dev eth0")
     watcher = watch()
     watcher.hear("READY=1")
     markers = watcher.root / "run/aks-flex-node"
     assert heard_groups(watcher.process.pid) & _IPV6_GROUPS == 0
     expected = ["172.16.1.0/24", "fd00:10::/48"]
-    routes = {"enabled": True, "routes": [{"destination": cidr} for cidr in expected]}
-    both = CONFIG["hostRouting"] | {"staticRoutes": routes, "routeOverlap": {"expectedCidrs": expected}}
-    (watcher.root / "config.json").write_text(json.dumps({"hostRouting": both}))
+    watcher.configure(**section(*expected, cidrs=expected, mode="WARN"))
     watcher.wait_until((markers / "route-overlap.ok").exists, "the new config is used")
     watcher.wait_until(lambda: heard_groups(watcher.process.pid) & _IPV6_GROUPS == _IPV6_GROUPS, "IPv6 is heard")
     watcher.wait_until(is_there6, "the route is added")
-    ip("-6", "route", "del", "fd00:10::/48")
+    run_ip6("route del fd00:10::/48")
     watcher.wait_until(is_there6, "the route is restored")
-    ip("-6", "address", "add", "fd00:10:0:7::4/64", "dev", "ib0", "nodad")
+    run_ip6("address add fd00:10:0:7::4/64 dev ib0 nodad")
     watcher.wait_until((markers / "route-overlap.detected").exists, "the shadow is found")
     (told,) = (markers / "route-overlap.detected").read_text().splitlines()
     assert "OVERLAP: expected CIDR fd00:10::/48 (probe fd00:10:0:7::) routes via ib0, expected eth0" in told
-    ip("route", "del", "default")
+    run_ip("route del default")
     reasons = ["no-default-route: IPv6", "no-default-route"]
     watcher.wait_until(
         lambda: (markers / "route-overlap.detected").read_text().split("\n")[0] in reasons, "IPv4 is heard"
