@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
-import shutil
 import socket
 import subprocess
-import sys
 from collections.abc import Sequence
 from ipaddress import IPv6Address, IPv6Network, ip_address
 from pathlib import Path
@@ -37,7 +34,6 @@ from phases import CancelScope
 
 pytestmark = pytest.mark.kernel
 
-ROOT = Path(__file__).parent.parent.parent
 OWN = IPv6Address("fd00:a::2")
 
 
@@ -112,7 +108,6 @@ def test_hundreds_of_entries_are_read_as_one_by_one(host: NetlinkBackend6) -> No
 
 
 def test_addresses_are_read_with_their_states(host: NetlinkBackend6) -> None:
-    Path("/proc/sys/net/ipv6/conf/ib0/accept_dad").write_text("1", encoding="ascii")
     Path("/proc/sys/net/ipv6/conf/ib0/accept_dad").write_text("1")
     run_ip6(
         "link set ib0 arp on",
@@ -366,26 +361,3 @@ def test_a_kernel_without_ipv6_has_no_ipv6_routes(kernel: NamespaceKernel, monke
     monkeypatch.setattr(Conversation, "dump", lambda self, kind, body: dump(self, kind, b"\0" + body[1:]))
     backend = NetlinkBackend6()
     assert (backend.routes(), backend.our_routes(), backend.default_routes(), backend.addresses()) == ((), (), (), ())
-
-
-def test_a_check_of_ipv4_asks_nothing_about_ipv6(node: NamespaceKernel, tmp_path: Path) -> None:
-    if shutil.which("strace") is None:
-        pytest.skip("strace isn't installed")
-    build_node6("eth6", "ib6")
-    log = tmp_path / "calls"
-    traced = ["strace", "-f", "-s", "65536", "-o", str(log), "-e", "trace=socket,bind,sendto,sendmsg,openat"]
-    done = subprocess.run(
-        [*traced, sys.executable, "-m", "hostrouting", "check", "--cidr", "10.96.0.0/12"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done
-    calls = log.read_text(encoding="utf-8")
-    assert "AF_INET," in calls  # strace decodes requests
-    assert "AF_INET6" not in calls
-    assert "/net/ipv6" not in calls
-    groups = {int(number, 16) for number in re.findall(r"nl_groups=(?:0x)?([0-9a-f]+)", calls)}
-    assert len(groups) > 1
-    assert not any(number & 0x1040500 for number in groups)  # RTMGRP_IPV6_*

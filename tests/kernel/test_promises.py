@@ -26,7 +26,6 @@ import phases
 from hostrouting import (
     CheckRouteOverlap,
     Config,
-    Configure,
     ConfigureStaticRoutes,
     Host,
     Layout,
@@ -395,17 +394,6 @@ def test_an_empty_config_on_a_new_host_does_nothing(node: Kernel, layout: Layout
     assert list(layout.root.iterdir()) == []
 
 
-def test_removal_needs_no_config(node: Kernel, layout: Layout) -> None:
-    """The reference doesn't tag its routes."""
-    before = table(node)
-    configure(node, layout, config("172.16.1.0/24", {"destination": "172.16.2.0/24", "metric": 9}))
-    assert {route.protocol for route in node.routes(Table.MAIN) if str(route) not in before} == {217}
-    removed = phases.run(RemoveHostRouting(host=host_of(node, layout))).plan.remove
-    assert [str(route.destination) for route in removed] == ["172.16.1.0/24", "172.16.2.0/24"]
-    assert table(node) == before
-    assert snapshot(layout.root) == {}
-
-
 # --- all or nothing -----------------------------------------------------------------------------------------
 
 
@@ -543,15 +531,6 @@ def markers(layout: Layout) -> dict[str, str]:
     return {path.name: path.read_text() for path in layout.run_dir.glob("route-overlap.[od]*")}
 
 
-def test_strict_raises_after_the_installation_and_undoes_nothing(node: Kernel, layout: Layout) -> None:
-    with pytest.raises(RouteOverlapError) as caught:
-        phases.run(Configure(config(cidrs=["172.16.1.0/24", "172.16.2.0/24"]), host=host_of(node, layout)))
-    (finding,) = caught.value.findings
-    assert finding.devs == ("ib0",)
-    assert markers(layout) == {"route-overlap.detected": finding.message + "\n"}
-    assert route_of(node).protocol == 217
-
-
 def test_a_check_without_lookups_is_unknown_with_the_reason(node: Kernel, layout: Layout) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise RouteError("can't look up addresses: no buffer space")
@@ -587,15 +566,3 @@ def test_a_run_waits_once_and_no_longer(kernel: Kernel, layout: Layout) -> None:
     report = phases.run(ConfigureStaticRoutes(asked, host=host_of(kernel, layout)), observer=observer)
     assert len(report.plan.add) == 49
     assert observer.messages[0].startswith("waiting up to 60 s for the default route")
-
-
-def test_a_cancel_during_the_wait_changes_nothing(kernel: Kernel, layout: Layout) -> None:
-    build_links(kernel)
-    before = table(kernel)
-    scope = phases.CancelScope()
-    observer = OnProgress(act=lambda: scope.cancel("enough"))
-    with pytest.raises(phases.Cancelled, match="enough"):
-        phases.run(
-            ConfigureStaticRoutes(config(wait=600), host=host_of(kernel, layout)), scope=scope, observer=observer
-        )
-    assert (table(kernel), snapshot(layout.root)) == (before, {})
