@@ -82,6 +82,7 @@ BY_GROUP = (
 )
 ADDRESS = "addr add 10.1.0.44/24 dev eth0"
 TWO = f"route add default {BY_ETH0} metric 100\nroute add default {BY_ETH1} metric 50"
+TUNNELLED = f"route add default {BY_ETH0} metric 100\nroute add default {{}} {BY_ETH1}"
 
 
 @attrs.frozen
@@ -108,6 +109,7 @@ FORMS = {
     "with the highest metric": Form(f"route add default {BY_ETH0} metric 4294967295", (ETH0,)),
     "multipath": Form(MULTIPATH, (attrs.evolve(ETH0, weight=2), ETH1)),
     "one device of a multipath route": Form(MULTIPATH, (ETH1,), {"dev": "eth1"}),
+    "the hop of a multipath route that reaches a gateway": Form(MULTIPATH, (ETH1,), {"gateway": "10.2.0.1"}),
     "a nexthop object": Form(BY_ID, (ETH0,), has={"nexthop_id": None}),
     "a group of nexthop objects": Form(BY_GROUP, (attrs.evolve(ETH0, weight=3), ETH1)),
     "hidden hops": Form(BY_ID, (ETH0,), has={"nexthop_id": None}, compat_mode="0"),
@@ -119,6 +121,8 @@ FORMS = {
     ),
     "the lower of two metrics": Form(TWO, (ETH1,)),
     "the named one of two": Form(TWO, (ETH0,), {"dev": "eth0"}),
+    "another one for a tos, into a tunnel": Form(TUNNELLED.format("tos 0x10 encap ip6 id 1 dst fc00::1"), (ETH0,)),
+    "another one into a tunnel with a tos": Form(TUNNELLED.format("encap ip id 1 dst 192.0.2.1 tos 4"), (ETH1,)),
 }
 
 

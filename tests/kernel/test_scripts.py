@@ -9,16 +9,15 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterable, Iterator
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Network
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 from nightly import IS_NIGHTLY, by_day
-from node import GATEWAY, SECOND_GATEWAY, build_links, build_node, build_node6, default_route, run_ip, run_ip6
+from node import SECOND_GATEWAY, build_links, build_node6, default_route, run_ip, run_ip6
 from planning import manifest_of
 from scripts import (
     Sandbox,
@@ -28,7 +27,7 @@ from scripts import (
     told_by,
     with_constants,
 )
-from test_promises import DESTINATION, entries_of, route_of, table
+from test_promises import DESTINATION, entries_of, table
 
 from hostrouting import Config, Layout
 from hostrouting.boot.render import render_check
@@ -110,25 +109,6 @@ def test_a_trial_never_decides_about_a_start(node: NamespaceKernel, plain: Sandb
     assert plain.run(text, "gate").returncode == 0
 
 
-@pytest.mark.parametrize(
-    ("tunnelled", "dev"),
-    [("tos 0x10 encap ip6 id 1 dst fc00::1", "eth0"), ("encap ip id 1 dst 192.0.2.1 tos 4", "eth1")],
-    ids=["for a tos", "the tunnel's tos"],
-)
-def test_a_tunnelled_default_route_for_a_tos_is_ignored(
-    node: NamespaceKernel, sandbox: Sandbox, tunnelled: str, dev: str
-) -> None:
-    run_ip(f"route add default {tunnelled} via 10.2.0.1 dev eth1")
-    installed(sandbox, routes_script())
-    assert route_of(node).devs == (dev,)
-
-
-def test_a_gateway_uses_the_default_route_that_reaches_it(kernel: NamespaceKernel, sandbox: Sandbox) -> None:
-    build_node(kernel, default_route(NextHop("eth0", GATEWAY), NextHop("eth1", SECOND_GATEWAY)))
-    installed(sandbox, routes_script({"destination": str(DESTINATION), "gateway": "10.2.0.9"}))
-    assert route_of(kernel).hops == (NextHop("eth1", IPv4Address("10.2.0.9")),)
-
-
 def test_a_gateway_behind_a_removed_route_is_missing(node: NamespaceKernel, sandbox: Sandbox) -> None:
     assert node.add([Route(IPv4Network("10.7.0.0/24"), (NextHop("eth1"),))]) == ()
     before = table(node)
@@ -208,19 +188,6 @@ def test_two_scripts_take_turns_with_the_same_result(node: NamespaceKernel, plai
     outs = sorted(process.communicate(timeout=60)[0].splitlines()[-1] for process in runs)
     assert outs == ["and 250 more", "nothing to change"]
     assert sum(route.protocol == 217 for route in node.routes(Table.MAIN)) == 300
-
-
-def test_a_wait_holds_no_lock(kernel: NamespaceKernel, sandbox: Sandbox) -> None:
-    """The run waits once, not once per route."""
-    build_links(kernel)
-    process = sandbox.start(routes_script(*(f"172.16.{n}.0/24" for n in range(1, 50)), wait=60))
-    missing = "the default route, needed by 172.16.1.0/24"
-    assert read_line(process) == f"waiting up to 60 s for {missing}"
-    with (sandbox.root / "run/aks-flex-node/lock").open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-    assert kernel.add([default_route()]) == ()
-    out, error = process.communicate(timeout=30)
-    assert (process.returncode, error, len(out.splitlines())) == (0, "", 49)
 
 
 @pytest.mark.parametrize("kind", ["routes", "check"])
@@ -405,7 +372,7 @@ def test_any_ipv6_route_that_goes_means_another_look(
     node: NamespaceKernel, sandbox: Sandbox, route: str, looks: int
 ) -> None:
     """A listing of IPv6 routes that goes on skips as many as it has shown, and so may miss one elsewhere."""
-    run_ip6("route add default dev eth0")
+    run_ip6("addr flush scope link", "route add default dev eth0")
     changes = "; ".join(f'"$ROOT/ip-itself" {route.format(verb)}' for verb in ("add", "del"))
     change = f'[ "$calls" != 2 ] || {{ {changes}; }}'
     done = sandbox.run(check_script("fd00:172::/32"), prepare=other_ip(change))
@@ -475,15 +442,13 @@ def test_a_nearly_full_run_folder_means_all_or_nothing(node: NamespaceKernel, sa
 
 
 @pytest.mark.parametrize(
-    "text", [routes_script(wait=60), check_script("10.96.0.0/12", wait=60)], ids=["routes", "check"]
+    "text", [routes_script(wait=600), check_script("10.96.0.0/12", wait=600)], ids=["routes", "check"]
 )
 def test_an_open_gate_does_not_wait_for_the_oneshots(node: NamespaceKernel, plain: Sandbox, text: str) -> None:
     """The consumer starts only after the oneshot."""
     node.delete([default_route()])
-    begin = time.monotonic()
     done = plain.run(text, is_host=True, etc=True, prepare="mkdir -p /etc/hostrouting; : >/etc/hostrouting/gate.off")
     assert done.returncode == 1
-    assert time.monotonic() - begin < 30
 
 
 def test_the_gate_reports_a_failure_once(node: NamespaceKernel, plain: Sandbox) -> None:
@@ -587,7 +552,9 @@ HIDDEN = "nexthop add id 7 via 10.1.0.1 dev eth0\nroute replace default nhid 7\n
 HIDDEN += "\n".join(f"route add 172.16.{n}.0/25 nhid 7" for n in range(50))
 
 
+# The end of a duplicate address detection would mean another look.
 ALSO_IPV6 = """
+    addr flush scope link
     addr add 2001:db8:1::4/64 dev eth0 nodad
     route add default dev eth0
     route add unreachable fd00:172::/32 metric 5
