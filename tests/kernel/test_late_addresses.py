@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-import subprocess
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import attrs
 import pytest
 from infiniband import infiniband
+from node import run_ip
 from recording_tasks import OnProgress
 from scripts import Sandbox, awk_or_skip, awks_for, with_constants
 
@@ -22,7 +22,6 @@ from hostrouting.boot.render import render_check
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.model.routes import DEFAULT_DESTINATION, Table
 from hostrouting.testing import FakeSystemd
-from phases.testing import RecordingObserver
 
 pytestmark = pytest.mark.kernel
 
@@ -31,35 +30,54 @@ DEV, ADDRESS = "ib7", "172.17.0.1/16"
 
 @attrs.frozen
 class Case:
-    """A node with an InfiniBand interface whose address arrives late.
+    """A node with an InfiniBand interface.
 
     Args:
         mode: the check's mode.
         settle_seconds: the value in the config, or None to omit it.
         waits: expected wait in seconds.
-        is_up: whether the interface is up.
+        state: whether the interface is up and its address comes late, or it is down, or it has the address, or there is
+            none.
+        has_default: whether the node has a default route. The config names the uplink if it hasn't.
     """
 
     mode: str
     settle_seconds: int | None
     waits: int
-    is_up: bool = True
+    state: str = "up"
+    has_default: bool = True
+
+    @property
+    def is_shadowed(self) -> bool:
+        """Return whether a check that waits, if it does, sees the address."""
+        return self.state == "address" or (self.state == "up" and self.waits > 0)
 
     def config(self, **more: Any) -> Config:
         overlap = {"expectedCidrs": ["172.17.1.0/24"], "mode": self.mode, "settleSeconds": self.settle_seconds}
-        return Config.from_mapping({"hostRouting": {"routeOverlap": overlap} | more})
+        named = {} if self.has_default else {"uplinks": ["eth0"], "waitSeconds": 0}
+        return Config.from_mapping({"hostRouting": {"routeOverlap": overlap} | named | more})
+
+    @contextmanager
+    def interface(self) -> Iterator[None]:
+        with nullcontext() if self.state == "none" else infiniband(DEV, is_up=self.state != "down"):
+            if self.state == "address":
+                give_address()
+            yield
 
     def __str__(self) -> str:
-        given = "default" if self.settle_seconds is None else f"{self.settle_seconds}"
-        return f"{self.mode}-{given}-{'up' if self.is_up else 'down'}"
+        default = "" if self.has_default else "-no-default"
+        return f"{self.mode}-{self.settle_seconds}-{self.state}{default}"
 
 
 CASES = [
     Case("STRICT", None, 60),
-    Case("STRICT", None, 0, is_up=False),
+    Case("STRICT", None, 60, has_default=False),
+    Case("STRICT", None, 0, "down"),
+    Case("STRICT", None, 0, "address"),
+    Case("STRICT", None, 0, "none"),
     Case("STRICT", 0, 0),
     Case("STRICT", 90, 90),
-    Case("STRICT", 90, 90, is_up=False),
+    Case("STRICT", 90, 90, "down"),
     Case("WARN", None, 0),
     Case("WARN", 0, 0),
     Case("WARN", 90, 90),
@@ -67,7 +85,7 @@ CASES = [
 
 
 def give_address() -> None:
-    subprocess.run(["ip", "address", "add", ADDRESS, "dev", DEV], check=True)
+    run_ip(f"address add {ADDRESS} dev {DEV}")
 
 
 @pytest.mark.parametrize(
@@ -76,25 +94,19 @@ def give_address() -> None:
 def test_the_script_waits(case: Case, awk: str, node: NamespaceKernel, tmp_path: Path) -> None:
     """The library waits in the same cases."""
     expected = [f"waiting up to {case.waits} s for an address on {DEV}"] if case.waits else []
-    sees_address = case.is_up and case.waits > 0
-    with infiniband(DEV, is_up=case.is_up):
+    if not case.has_default:
+        assert node.delete(node.default_routes()) == ()
+    with case.interface():
         said, code = run_script(Sandbox(tmp_path, awk_or_skip(awk)), render_check(case.config()), give_address)
     assert re.findall("waiting .*", said) == expected
-    assert (f"routes via {DEV}, expected eth0" in said) == sees_address
-    assert code == (1 if case.mode == "STRICT" and sees_address else 0)
-    agent = OnProgress(act=give_address)
-    with infiniband(DEV, is_up=case.is_up):
-        verdict = verdict_of(case.config(), node, tmp_path, agent)
+    assert (f"routes via {DEV}, expected eth0" in said) == case.is_shadowed
+    assert code == (case.mode == "STRICT" and case.is_shadowed)
+    agent, host = OnProgress(act=give_address), Host(routes=node, units=FakeSystemd(), layout=Layout(tmp_path))
+    library = phases.task("check")(lambda scope: check(case.config(), host=host, scope=scope))
+    with case.interface():
+        verdict = phases.run(library, observer=agent).verdict
     assert agent.messages == expected
-    assert verdict is (Verdict.OVERLAP if sees_address else Verdict.OK)
-
-
-def verdict_of(config: Config, node: NamespaceKernel, root: Path, observer: RecordingObserver) -> Verdict:
-    """Return the library's verdict, and tell the observer what it waits for."""
-    host = Host(routes=node, units=FakeSystemd(), layout=Layout(root))
-    return phases.run(
-        phases.task("check")(lambda scope: check(config, host=host, scope=scope)), observer=observer
-    ).verdict
+    assert verdict is (Verdict.OVERLAP if case.is_shadowed else Verdict.OK)
 
 
 def run_script(
@@ -108,32 +120,6 @@ def run_script(
         act()
     out, error = process.communicate(timeout=60)
     return said + out + error, process.returncode
-
-
-@pytest.mark.parametrize("has_infiniband", [False, True], ids=["no InfiniBand", "its address"])
-def test_other_interfaces_need_no_wait(has_infiniband: bool, node: NamespaceKernel, tmp_path: Path) -> None:
-    config, observer = Case("STRICT", None, 60).config(), RecordingObserver()
-    with infiniband(DEV) if has_infiniband else nullcontext():
-        if has_infiniband:
-            give_address()
-        said, code = run_script(Sandbox(tmp_path), render_check(config))
-        verdict = verdict_of(config, node, tmp_path, observer)
-    assert "waiting" not in said
-    assert "progress" not in {event[0] for event in observer.events}
-    assert (code, verdict) == ((1, Verdict.OVERLAP) if has_infiniband else (0, Verdict.OK))
-
-
-def test_uplinks_without_a_default_route_wait_for_addresses_too(node: NamespaceKernel, tmp_path: Path) -> None:
-    """The uplinks are judged nevertheless."""
-    assert node.delete(node.default_routes()) == ()
-    config = Case("STRICT", None, 60).config(uplinks=["eth0"], waitSeconds=0)
-    agent = OnProgress(act=give_address)
-    with infiniband(DEV):
-        said, _ = run_script(Sandbox(tmp_path), render_check(config), give_address)
-        subprocess.run(["ip", "address", "flush", "dev", DEV], check=True)
-        verdict_of(config, node, tmp_path, agent)
-    assert f"waiting up to 60 s for an address on {DEV}" in said
-    assert agent.messages == [f"waiting up to 60 s for an address on {DEV}"]
 
 
 # --- at the gate -----------------------------------------------------------------------------------------------------

@@ -24,7 +24,6 @@ from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.snapshot_backend import SnapshotBackend, take_snapshot
-from hostrouting.model.links import Hardware
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap.check import check_overlap
 
@@ -169,18 +168,3 @@ def test_a_host_with_next_to_nothing_has_a_snapshot_too(kernel: NamespaceKernel)
     assert recorded_by(BY_HAND) == as_ip_tells(recorded(kernel))
     run_ip("rule flush")
     assert recorded_by(BY_HAND) == as_ip_tells(recorded(kernel))
-
-
-def test_infiniband_is_recognised_by_number_and_name() -> None:
-    # This imitates ip's output because the test machine has no InfiniBand hardware.
-    numbered, named = (
-        Snapshot.from_document(
-            {
-                "links": [{"ifindex": 2, "ifname": "ib0", "flags": ["UP"], "link_type": text}],
-                **{key: [] for key in ("addresses", "rules", "routes")},
-            }
-        )
-        for text in ("[32]", "infiniband")
-    )
-    assert numbered == named
-    assert numbered.links[0].hardware == Hardware.INFINIBAND

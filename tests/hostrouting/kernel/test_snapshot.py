@@ -73,8 +73,9 @@ def test_rules_as_ip_words_them(item: dict[str, Any], expected: dict[str, Any]) 
     assert rule == Rule(**{"preference": 100, "protocol": Protocol.KERNEL} | expected)
 
 
-def test_links_and_addresses_as_ip_words_them() -> None:
-    port = {"ifindex": 3, "ifname": "p1", "flags": ["NO-CARRIER"], "link_type": "[32]", "master": "br0"}
+@pytest.mark.parametrize("infiniband", ["[32]", "infiniband"])
+def test_links_and_addresses_as_ip_words_them(infiniband: str) -> None:
+    port = {"ifindex": 3, "ifname": "p1", "flags": ["NO-CARRIER"], "link_type": infiniband, "master": "br0"}
     snapshot = read(
         links=[LINK, {}, port | {"linkinfo": {"info_kind": "veth", "info_slave_kind": "bridge"}}],
         addresses=[
