@@ -43,7 +43,7 @@ def make(steps: Sequence[str]) -> None:
             elif program == "ra":
                 _advertise(*step.split()[1:])
             elif program == "dscp":
-                _add_dscp_rule(*step.split()[4:9:2])
+                add_dscp_rule(*step.split()[4:9:2])
             else:
                 subprocess.run(["sh", "-c", step], capture_output=True, check=True)
     _settle()
@@ -93,8 +93,8 @@ def _advertise(dev: str, router: str, lifetime: str, preference: str, *more: str
         wire.sendto(frames.written(packet, link_address, "33:33:00:00:00:01"), (far_end(dev), 0))
 
 
-def _add_dscp_rule(preference: str, dscp: str, table: str) -> None:
-    """Add a rule with a DSCP. ip(8) supports these since 6.13, and masks since 6.16."""
+def add_dscp_rule(preference: str, dscp: str, table: str) -> int:
+    """Add a rule with a DSCP, and return the errno. ip(8) supports these since 6.13, and masks since 6.16."""
     value, _, mask = dscp.partition("/")
     attributes = struct.pack("=HHIHHI", 8, _FRA_PRIORITY, int(preference), 8, _FRA_TABLE, int(table))
     attributes += struct.pack("=HHB3x", 5, _FRA_DSCP, int(value, 0))
@@ -105,4 +105,5 @@ def _add_dscp_rule(preference: str, dscp: str, table: str) -> None:
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as kernel:
         kernel.bind((0, 0))
         kernel.send(message + header + attributes)
-        kernel.recv(4096)
+        (errno,) = struct.unpack_from("=i", kernel.recv(4096), 16)
+    return int(-errno)

@@ -15,7 +15,7 @@ from connecting import disagreements
 from leaving import seen_leaving
 from nightly import is_chosen
 from node import DEFAULT, NICS, nics, run_ip
-from scripts import Sandbox, awk_or_skip, awks_for, told_by
+from scripts import sandboxes, told_by
 from wanted import config
 
 import phases
@@ -205,10 +205,7 @@ def all_say(case: Case, tmp_path: Path) -> list[OverlapReport]:
         unconnected = [r.destination for r in live.routes() if r.type in (RouteType.BROADCAST, RouteType.MULTICAST)]
         seen = seen_leaving(sorted(asked), tries=16)
         assert disagreements(reports[0], case.config.route_overlap, seen, unconnected=unconnected) == []
-    for name in awks_for(case.does) if is_chosen(f"script {case.does}", one_of=4) else ():
-        root = tmp_path / name
-        root.mkdir()
-        sandbox = Sandbox(root, awk_or_skip(name))
+    for sandbox in sandboxes(case.does, tmp_path) if is_chosen(f"script {case.does}", one_of=4) else ():
         done = sandbox.run(render_check(case.config))
         assert done.returncode == bool(case.told or case.unknown), done.stderr
         lines = sandbox.told()

@@ -7,7 +7,7 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -209,3 +209,11 @@ class Sandbox:
         done = self.run(text, *arguments, **({"is_host": True} | more), before=("bash", "-c", _COUNT, "count"))
         assert done.returncode == 0, (done.stdout, done.stderr, (self.root / "out").read_text())
         return int(done.stdout)
+
+
+def sandboxes(test: str, root: Path) -> Iterator[Sandbox]:
+    """Yield a sandbox with each awk by night, or with one by day, selected by the name of the test or case."""
+    for name in awks_for(test):
+        folder = root / name
+        folder.mkdir(exist_ok=True)
+        yield Sandbox(folder, awk_or_skip(name))
