@@ -157,10 +157,28 @@ def test_routes_that_another_program_adds_meanwhile_are_noticed(
     assert "172.16.1.0/24 doesn't win" in done.stderr
 
 
+@pytest.mark.parametrize("loss", ["route del 172.16.2.0/24", "link set eth1 down", "link del eth1"])
+@pytest.mark.parametrize("is_loser", [False, True])
+def test_a_route_that_is_already_gone_needs_no_removal(
+    node: NamespaceKernel, sandbox: Sandbox, loss: str, is_loser: bool
+) -> None:
+    """It vanishes after the routes were listed. If the run then fails, that route isn't restored."""
+    gone = {"destination": "172.16.2.0/24", "gateway": str(SECOND_GATEWAY), "dev": "eth1"}
+    installed(sandbox, routes_script(gone, "172.16.3.0/24"))
+    rule = '"$ROOT/ip-itself" rule add pref 9 to 172.16.1.0/24 blackhole;' * is_loser
+    change = f'[ "$calls" != 2 ] || {{ {rule} "$ROOT/ip-itself" {loss}; }}'
+    done = sandbox.run(routes_script(), prepare=other_ip(change))
+    assert done.returncode == is_loser
+    made = [] if is_loser else [["add", "172.16.1.0/24"], ["del", "172.16.3.0/24"]]
+    assert [line.split()[1:3] for line in done.stdout.splitlines()] == made
+    assert "put back" not in done.stderr
+    assert [str(each.destination) for each in node.our_routes()] == ["172.16.3.0/24" if is_loser else "172.16.1.0/24"]
+
+
 def test_without_cap_net_admin_it_fails_and_says_so(node: NamespaceKernel, plain: Sandbox) -> None:
     before = table(node)
     error = refused(plain, routes_script(), before=("setpriv", "--bounding-set=-net_admin", "--inh-caps=-all"))
-    assert error == f"can't install the static routes: ip {ADDED}: Operation not permitted\n"
+    assert error == f"can't change the static routes: ip {ADDED}: Operation not permitted\n"
     assert table(node) == before
 
 
@@ -324,7 +342,7 @@ def test_a_stopped_run_says_what_either_family_left(node: NamespaceKernel, sandb
     left = "not all could be put back: ip was ended"
     assert (done.returncode, done.stderr.splitlines()) == (
         1,
-        [f"can't install the static routes: ip was ended; {left}", f"stopped: SIGTERM; {left}"],
+        [f"can't change the static routes: ip was ended; {left}", f"stopped: SIGTERM; {left}"],
     )
     assert table(node) == before
 

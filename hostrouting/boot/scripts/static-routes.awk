@@ -281,11 +281,11 @@ function carry_out(    step, i) {
     commit()
 }
 
-# Makes the changes, and asks which routes win. An IPv6 hop that is no longer ours needs no removal, and one that is
-# removed from beside another program's can't be put back before it, so ask before the removals, too, if others' hops
-# may be beside ours.
-function commit(    i, firm, why) {
-  firm = family == 4 ? changes : changes - lines[6] - lines[7] - lines[8]
+# Makes the changes, and asks which routes win. A route or an IPv6 hop that is no longer there, or ours, needs no removal.
+# A hop that is removed from beside another program's can't be put back before it, so ask before the removals, too, if
+# others' hops may be beside ours.
+function commit(    i, firm, shown, why) {
+  firm = changes - lines[6] - lines[7] - lines[8]
   why = why_not(1, firm, firm == changes || asks_early ? questions : 0, "")
   if (why == "" && firm < changes && asks_early)
     why = find_loser(1)
@@ -299,10 +299,11 @@ function commit(    i, firm, why) {
     return
   }
   print "done"
-  for (i = 1; i <= changes && i <= 50; i++)
-    print commands[i]
-  if (changes > 50)
-    print "and " changes - 50 " more"
+  for (i = 1; i <= changes; i++)
+    if (commands[i] != "" && ++shown <= 50)
+      print commands[i]
+  if (shown > 50)
+    print "and " shown - 50 " more"
 }
 
 # Has ip run some commands and answer questions. Sets reached to the number of commands that may have succeeded.
@@ -320,13 +321,14 @@ function why_not(from, until, asked, options,    i, count, list, is_gone) {
         return wanted_to[asked_for[i - count]] " doesn\047t win: packets to it go nowhere (" failed[i] ")"
       if (options == "")
         reached = from + i - 2
-      else if (failed[i] == "No such process") {
+      else if (failed[i] ~ /^(No such process$|Cannot find device)/) {
         is_gone = 1
+        commands[from + i - 1] = undoing[from + i - 1] = ""
         continue
       }
-      return "can\047t install the static routes: ip " list[i] ": " failed[i]
+      return "can\047t change the static routes: ip " list[i] ": " failed[i]
     }
-  return status == 0 || is_gone ? "" : "can\047t install the static routes: " (complaint == "" ? "ip was ended" : complaint)
+  return status == 0 || is_gone ? "" : "can\047t change the static routes: " (complaint == "" ? "ip was ended" : complaint)
 }
 
 # Undoes the first changes in reverse order, and returns what failed. A change that another program has undone isn't a
