@@ -332,34 +332,26 @@ names = (
     .map(lambda raw: raw.decode("utf-8", "surrogateescape"))
 )
 
-links = st.builds(
-    Link,
-    index=st.integers(1, 2**31 - 1),
-    name=names,
-    is_up=st.booleans(),
-    has_carrier=st.booleans(),
-    kind=st.none() | st.sampled_from(("veth", "bond", "vrf")),
-    hardware=st.integers(0, 0xFFFF),
-    master=st.none() | names,
-)
-addresses = st.builds(
-    Address,
-    dev=st.sampled_from(("eth0", "ib0")) | names,
-    local=ipv4,
-    prefix_length=st.integers(0, 32),
-    peer=st.none() | ipv4,
-    metric=uint32s,
-    is_secondary=st.booleans(),
-    has_prefix_route=st.booleans(),
-)
-hops = st.builds(
+BY_TYPE = {"bool": st.booleans(), "str": names, "int": bytes_, "IpAddress": ipv4, "IpNetwork": networks}
+
+
+def drawn(cls: type, **special: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Draw values of each field by its type, or as given. A number is a byte unless it may be missing."""
+    for field in attrs.fields(cls):
+        kind, _, missing = str(field.type).partition(" | ")
+        if field.name not in special:
+            special[field.name] = (
+                st.none() | (uint32s if kind == "int" else BY_TYPE[kind]) if missing else BY_TYPE[kind]
+            )
+    return st.builds(cls, **special)
+
+
+links = drawn(Link, index=st.integers(1, 2**31 - 1), hardware=st.integers(0, 0xFFFF))
+addresses = drawn(Address, prefix_length=st.integers(0, 32), metric=uint32s)
+hops = drawn(
     NextHop,
-    dev=st.none() | names,
     gateway=st.none() | ipv4 | ipv6,
-    onlink=st.booleans(),
     weight=st.just(1) | st.integers(1, 256),
-    is_dead=st.booleans(),
-    is_linkdown=st.booleans(),
     encap=st.sampled_from(("", "", "seg6")),
 )
 
@@ -368,19 +360,9 @@ hops = st.builds(
 def routes(draw: st.DrawFn) -> Route:
     kind = draw(st.sampled_from(RouteType))
     few = st.lists(hops, max_size=3).map(tuple)
-    return Route(
-        destination=draw(networks),
-        hops=draw(few) if kind < RouteType.BLACKHOLE else (),
-        type=kind,
-        table=draw(st.sampled_from(Table) | st.integers(1, 2**32 - 1)),
-        protocol=draw(bytes_),
-        scope=draw(bytes_),
-        metric=draw(uint32s),
-        tos=draw(bytes_),
-        source=draw(st.none() | ipv4),
-        mtu=draw(st.none() | uint32s),
-        nexthop_id=draw(st.none() | uint32s),
-    )
+    table = st.sampled_from(Table) | st.integers(1, 2**32 - 1)
+    ways = few if kind < RouteType.BLACKHOLE else st.just(())
+    return draw(drawn(Route, hops=ways, type=st.just(kind), table=table, metric=uint32s))  # type: ignore[no-any-return]
 
 
 @st.composite
@@ -389,27 +371,19 @@ def rules(draw: st.DrawFn) -> Rule:
     is_l3mdev = draw(st.booleans())
     mark = draw(st.none() | uint32s)
     has_table = action is RuleAction.TO_TABLE and not is_l3mdev
-    return Rule(
-        preference=draw(uint32s),
-        action=action,
-        table=draw(st.integers(1, 2**32 - 1)) if has_table else Table.MAIN,
-        goto=draw(st.none() | uint32s) if action is RuleAction.GOTO else None,
-        source=draw(st.none() | networks),
-        destination=draw(st.none() | networks),
-        tos=draw(bytes_),
-        mark=mark,
-        mark_mask=0xFFFFFFFF if mark is None else draw(uint32s),
-        iif=draw(st.none() | names),
-        oif=draw(st.none() | names),
-        uid_range=draw(st.none() | st.tuples(uint32s, uint32s)),
-        ip_protocol=draw(bytes_),
-        has_ports=draw(st.booleans()),
-        tun_id=draw(st.sampled_from((0, 0, 1, 2**64 - 1))),
-        suppress_prefix_length=draw(st.none() | uint32s),
-        suppress_group=draw(st.none() | uint32s),
-        is_inverted=draw(st.booleans()),
-        is_l3mdev=is_l3mdev,
-        protocol=draw(bytes_),
+    return draw(  # type: ignore[no-any-return]
+        drawn(
+            Rule,
+            preference=uint32s,
+            action=st.just(action),
+            table=st.integers(1, 2**32 - 1) if has_table else st.just(Table.MAIN),
+            goto=st.none() | uint32s if action is RuleAction.GOTO else st.none(),
+            mark=st.just(mark),
+            mark_mask=st.just(0xFFFFFFFF) if mark is None else uint32s,
+            uid_range=st.none() | st.tuples(uint32s, uint32s),
+            tun_id=st.sampled_from((0, 0, 1, 2**64 - 1)),
+            is_l3mdev=st.just(is_l3mdev),
+        )
     )
 
 

@@ -256,15 +256,6 @@ def test_a_whole_run_logs_two_tasks(host: Host) -> None:
     assert phases.path_of(refused.value) == "configure/configure-static-routes"
 
 
-def test_a_missing_consumer_is_a_warning(kernel: FakeKernel, layout: Layout) -> None:
-    host = Host(routes=kernel, units=FakeSystemd(layout), layout=layout)
-    (warning,) = phases.run(Configure(INSTALLED, host=host)).warnings
-    assert "systemd-nspawn@.service" in warning
-    with pytest.raises(RouteOverlapError) as caught:
-        phases.run(Configure(SICK, host=host))
-    assert caught.value.warnings == (warning,)
-
-
 def test_the_hosts_kubelet_as_no_consumer_is_a_warning(host: Host, layout: Layout) -> None:
     write_link(layout.units / "multi-user.target.wants/kubelet.service", "../kubelet.service")
     (warning,) = phases.run(Configure(INSTALLED, host=host)).warnings
@@ -367,7 +358,7 @@ def fail(*_: object) -> None:
     raise OSError(24, "Too many open files", "/etc/machine-id")
 
 
-ENDS: dict[str, tuple[Callable[[phases.CancelScope, FakeClock], object], type[Exception], str]] = {
+ENDS: dict[str, tuple[Callable[[phases.CancelScope, FakeClock], object], type[BaseException], str]] = {
     "systemd refuses": (lambda *_: refusing("restart")("restart"), UnitError, "timed out"),
     "an unexpected OSError": (fail, FileError, "/etc/machine-id"),
     "a cancel": (lambda scope, _: scope.cancel("SIGTERM"), StoppedRun, "SIGTERM"),
@@ -377,7 +368,7 @@ ENDS: dict[str, tuple[Callable[[phases.CancelScope, FakeClock], object], type[Ex
 
 @pytest.mark.parametrize(("disturb", "error", "why"), ENDS.values(), ids=ENDS)
 def test_a_run_that_ends_early_reports_its_changes(
-    disturb: Callable[..., object], error: type[Exception], why: str, host: Host, units: ActingSystemd
+    disturb: Callable[..., object], error: type[BaseException], why: str, host: Host, units: ActingSystemd
 ) -> None:
     """It ends as the watcher is started, when all else is installed."""
     clock = FakeClock()
