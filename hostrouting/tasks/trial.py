@@ -6,6 +6,7 @@ A trial's state is kept in /run, so a reboot discards both the trial routes and 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import partial
 from shlex import quote
 from typing import Any
 
@@ -105,7 +106,8 @@ class TryRoutes(ConfigTask):
             wait_for_network(config, host, scope, deadline)
             times, end = times_of(self.seconds), scope.clock.monotonic() + self.seconds
             start_timer(host, self.seconds)
-            try:
+            with all_or_nothing() as ending:
+                ending.push(partial(put_back, host))
                 with planned_routes(config, host, scope, deadline) as plan:
                     # Write the rollback script before changing any routes.
                     script = render_trial(host.our_routes(), {backend.family for backend in backends}, times["until"])
@@ -121,9 +123,6 @@ class TryRoutes(ConfigTask):
                 overlap = check_families(config, host.routes_of, scope)
                 scope.check()
                 raise_if_strict(overlap)
-            except BaseException:
-                put_back(host)
-                raise
         return TrialReport(RoutesReport(plan, plan.changes), overlap, times["until"])
 
 
@@ -165,18 +164,20 @@ class ConfirmTrial:
             config = Config.from_mapping(document)
             wanted = Wanted.of(config, host.layout)
             run = Run(config, host, wanted, Deadlines.of(config, scope), warnings_of(config, wanted, host), done)
-            try:
+            with all_or_nothing() as undo:
+                undo.push(partial(_take_back_confirm, host))
                 plan = run.install(scope)
-            except BaseException:
-                files.move(host.layout.confirmed, host.layout.trial)
-                put_back(host)
-                raise
             try:
                 overlap = run.finish(scope)
             finally:
                 files.remove(host.layout.confirmed)
                 stop_timer(host)
         return ConfigureReport.of(plan, overlap, done.changes, run.warnings)
+
+
+def _take_back_confirm(host: Host) -> None:
+    files.move(host.layout.confirmed, host.layout.trial)
+    put_back(host)
 
 
 # --- the files in /run ---------------------------------------------------------------------------------------------

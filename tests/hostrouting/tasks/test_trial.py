@@ -137,6 +137,24 @@ def test_a_failed_confirm_rolls_the_routes_back(
     assert (standing(host.layout.trial), units.timers, host.layout.confirmed.exists()) == (None, {}, False)
 
 
+def test_a_confirm_that_cannot_be_taken_back_names_both_reasons(
+    host: Host, units: TrialSystemd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> bool:
+        raise UnitError("Unit is masked")
+
+    def fail(*_: Any) -> None:
+        raise UnitError("the trial's script failed")
+
+    phases.run(TryRoutes(NEW, 60, host=host))
+    monkeypatch.setattr(units, "is_enabled", refuse)
+    monkeypatch.setattr(units, "restart", fail)
+    with pytest.raises(UnitError, match="masked") as caught:
+        phases.run(ConfirmTrial(host=host))
+    assert caught.value.__notes__[0] == "while putting things back: the trial's script failed"
+    assert TIMER in units.timers
+
+
 @pytest.mark.parametrize(
     "other",
     [
