@@ -313,7 +313,9 @@ class SnapshotBackend6(SnapshotBackend):
     def __init__(self, snapshot: Snapshot) -> None:
         own = snapshot.ipv6
         if own is None:
-            raise RouteError("can't check IPv6: the snapshot holds no IPv6 routes", hint=_RECORD)
+            raise RouteError(
+                "can't check IPv6: the snapshot holds no IPv6 routes", hint=f"if the host has any, {_RECORD}"
+            )
         state = attrs.evolve(
             snapshot, addresses=own.addresses, rules=own.rules, routes=own.routes, is_merged=False, sources=()
         )

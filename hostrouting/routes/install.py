@@ -28,7 +28,10 @@ _DELETIONS_MAX = 4
 _NAMED_FAILURES_MAX = 5
 
 _REASONS = {
-    errnos.EEXIST: ("another route has its destination and metric", "look at: ip -{family} route show {destination}"),
+    errnos.EEXIST: (
+        "another route has its destination and metric",
+        "choose another metric or destination, or have its owner remove it; see ip -{family} route show {destination}",
+    ),
     errnos.EHOSTUNREACH: ("its gateway can't be reached", "look at: ip -{family} route get {gateway}"),
     errnos.ENETUNREACH: ("its gateway can't be reached", "look at: ip -{family} route get {gateway}"),
     errnos.ENODEV: ("there is no such device", "look at: ip link"),
@@ -239,6 +242,8 @@ def _explain(verb: str, failure: RouteFailure, ours: Sequence[Route] = ()) -> Re
     # message.
     errno = errnos.ENETUNREACH if "invalid gateway" in failure.message else failure.errno
     reason, advice = _REASONS.get(errno, (os.strerror(errno).lower(), "look at: dmesg"))
+    if "IPv6 is disabled" in failure.message:
+        reason, advice = "its device has no IPv6", "look at: grep . /proc/sys/net/ipv6/conf/*/disable_ipv6"
     hop = failure.route.hops[0] if failure.route.hops else NextHop()
     route = failure.route
     gateways = _gateways([route] if failure.errno == errnos.EHOSTUNREACH else [])

@@ -9,6 +9,7 @@ import re
 import subprocess
 from contextlib import nullcontext
 from ipaddress import IPv6Address, IPv6Network
+from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,6 @@ from hostrouting.watch._repair import Reconciler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from hostrouting.kernel.namespace import NamespaceKernel
 
@@ -361,6 +361,13 @@ def test_a_refused_route_leaves_both_tables_as_they_were(node: Host, tmp_path: P
     assert (done.returncode, "put back" in done.stderr, tables(node)) == (1, False, before)
 
 
+def test_a_device_without_ipv6_is_named_as_the_reason(node: Host) -> None:
+    Path("/proc/sys/net/ipv6/conf/eth0/disable_ipv6").write_text("1")
+    with pytest.raises(RouteError, match="its device has no IPv6") as caught:
+        install(node, {"destination": str(WANTED), "gateway": "fe80::1", "dev": "eth0"})
+    assert caught.value.hint == "look at: grep . /proc/sys/net/ipv6/conf/*/disable_ipv6"
+
+
 @pytest.mark.parametrize("is_wanted", [False, True], ids=["removed", "added"])
 def test_routes_are_put_back_past_one_that_covers_their_gateway(
     node: Host, run: Callable[..., None], is_wanted: bool
@@ -423,8 +430,10 @@ def test_another_programs_hop_beside_ours_is_reported_and_left_alone(node: Host)
     install(node, *BOTH)
     join(IB0)
     before = tables(node)
-    with pytest.raises(RouteError, match="another program has added"):
+    with pytest.raises(RouteError, match="another program has added") as caught:
         install(node, *BOTH)
+    assert caught.value.hint is not None
+    assert caught.value.hint.startswith("choose another metric or destination, or have its owner remove it")
     assert tables(node) == before
     install(node)
     assert found(NetlinkBackend6()) == [(Protocol.STATIC, (IB0,))]

@@ -337,8 +337,9 @@ def test_a_host_without_ipv6_routes_is_recorded_as_before(kernel: NamespaceKerne
     without = take_snapshot(kernel)
     assert taken.to_document() | {"time": ""} == without.to_document() | {"time": ""}
     assert not {key for key in taken.to_document() if key.endswith("6")}
-    with pytest.raises(RouteError, match="can't check IPv6: the snapshot holds no IPv6 routes"):
+    with pytest.raises(RouteError, match="can't check IPv6: the snapshot holds no IPv6 routes") as caught:
         SnapshotBackend6(taken)
+    assert caught.value.hint == "if the host has any, record the host with hostrouting snapshot"
 
 
 @pytest.mark.parametrize("missing", ["rules6", "routes6"])
