@@ -1,17 +1,20 @@
-"""Test that the real backend reports what rtnetlink does silently."""
+"""Test that the real backend reports what rtnetlink does silently, and wakes up on every kind of change."""
 
 from __future__ import annotations
 
 import ctypes
 import errno
+import gc
 import os
+import select
 import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,7 +23,6 @@ import attrs
 import pytest
 from node import GATEWAY, NICS, PAIR, add_nics
 from scenario import play, route, skip_without_other_users
-from test_changes import no_file_left
 
 from hostrouting.kernel._namespaces import in_thread
 from hostrouting.kernel.namespace import NamespaceKernel
@@ -34,6 +36,7 @@ from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.routes import NextHop, Route, RouteType, Table
 from hostrouting.model.rules import Rule, RuleAction
+from phases import Cancelled, CancelScope, TimedOut
 
 T = TypeVar("T")
 
@@ -106,19 +109,6 @@ def test_a_table_is_filtered_and_a_missing_one_is_empty(node: NamespaceKernel) -
     assert [node.routes(table) for table in (77, 2**32 - 2, 0, -1, 2**32)] == [(), (), (), (), ()]
 
 
-def has_bridge() -> bool:
-    return subprocess.run(["ip", "link", "add", "name", "br0", "type", "bridge"], capture_output=True).returncode == 0
-
-
-def test_a_port_names_its_master(kernel: NamespaceKernel) -> None:
-    kernel.add_link("eth0")
-    if not has_bridge():
-        pytest.skip("this kernel has no bridges")
-    ip("link", "set", "eth0", "master", "br0")
-    links = {link.name: link for link in kernel.links()}
-    assert (links["eth0"].master, links["br0"].kind, links["br0"].master) == ("br0", "bridge", None)
-
-
 def test_a_rule_with_an_unknown_action_drops_packets(kernel: NamespaceKernel) -> None:
     fields = {"family": 2, "action": 77}
     kernel._ask("add a rule", rtnl.RTM_NEWRULE, rtnl.ADD, fields, ("FRA_PRIORITY", 100))
@@ -172,10 +162,12 @@ def test_an_interface_name_is_the_same_string_everywhere(node: NamespaceKernel, 
     assert wanted in node.routes()
     assert node.lookup([wanted.destination[1]])[0].route == wanted
     assert node.delete([wanted]) == ()
-    if has_bridge():
+    if subprocess.run(["ip", "link", "add", "name", "br0", "type", "bridge"], capture_output=True).returncode == 0:
         subprocess.run(["ip", "link", "set", "br0", "name", os.fsencode(f"{name}br")], check=True)
         ip("link", "set", "eth0", "master", f"{name}br")
-        assert {link.name: link.master for link in node.links()}["eth0"] == f"{name}br"
+        links = {link.name: link for link in node.links()}
+        assert links["eth0"].master == f"{name}br"
+        assert (links[f"{name}br"].kind, links[f"{name}br"].master) == ("bridge", None)
 
 
 # --- nexthop objects --------------------------------------------------------------------------------------------
@@ -356,15 +348,11 @@ def forge(port: int) -> list[type[OSError]]:
 
 
 def test_only_the_kernel_answers(node: NamespaceKernel) -> None:
-    with closing(Conversation()) as talk:
-        assert forge(talk.getsockname()[0]) == [ConnectionRefusedError] * 4
+    with closing(Conversation()) as talk, closing(Listener(everywhere(Family.IPV4))) as listener:
+        for asked in (talk, listener):
+            assert forge(asked.getsockname()[0]) == [ConnectionRefusedError] * 4
         _, _, body, _ = ADDRESSES[Family.IPV4]
         assert list(talk.dump(rtnl.RTM_GETADDR, body))
-
-
-def test_only_the_kernel_reports_changes(node: NamespaceKernel) -> None:
-    with Listener(everywhere(Family.IPV4)) as listener:
-        assert forge(listener.getsockname()[0]) == [ConnectionRefusedError] * 4
         assert not listener.saw_a_change()
 
 
@@ -394,6 +382,15 @@ def test_threads_share_one_backend(node: NamespaceKernel) -> None:
         list(pool.map(work, range(6)))
 
 
+@contextmanager
+def no_file_left() -> Iterator[None]:
+    gc.collect()
+    before = set(Path("/proc/self/fd").iterdir())
+    yield
+    gc.collect()
+    assert set(Path("/proc/self/fd").iterdir()) == before
+
+
 def test_every_file_is_closed(node: NamespaceKernel) -> None:
     bad = many(1, (NextHop("eth0", IPv4Address("10.9.0.1")),))
     with no_file_left():
@@ -416,6 +413,177 @@ def test_a_failed_name_lookup_is_an_error(kernel: NamespaceKernel, monkeypatch: 
         kernel.routes()
     assert caught.value.errno == errno.EMFILE
 
+
+# --- changes ---------------------------------------------------------------------------------------------------
+
+MORE = """
+    link add spare
+    route add 172.16.0.0/16 via 10.1.0.1 dev eth0
+    rule add 100 lookup 100
+"""
+
+
+@pytest.fixture
+def busy(node: NamespaceKernel) -> NamespaceKernel:
+    play(node, MORE)
+    return node
+
+
+def returns(backend: NetlinkBackend, within: float = 10) -> bool:
+    """Return whether wait_for_change returns within the timeout. The default is generous for busy machines."""
+    try:
+        backend.wait_for_change(CancelScope(timeout=within))
+    except TimedOut:
+        return False
+    return True
+
+
+def is_quiet(backend: NetlinkBackend) -> bool:
+    """Return whether no change is pending, tolerating one spurious wakeup."""
+    return not returns(backend, 0.02) or not returns(backend, 0.02)
+
+
+CHANGES = {
+    "a route is added": "route add 172.17.0.0/16 via 10.1.0.1 dev eth0",
+    "a route is deleted": "route del 172.16.0.0/16 via 10.1.0.1 dev eth0",
+    "a route in another table": "route add unreachable 172.17.0.0/16 table 1000",
+    "a link is added": "link add ib1",
+    "a link goes down": "link down spare",
+    "a link is deleted": "link del spare",
+    "a lost carrier": "cable out spare",
+    "an address is added": "addr add 10.5.0.4/32 dev spare noprefixroute",
+    "an address is deleted": "addr del 10.1.0.4/24 dev eth0",
+    "a rule is added": "rule add 200 lookup 100",
+    "a rule is deleted": "rule del 100 lookup 100",
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_wait_returns_on(busy: NamespaceKernel, change: str) -> None:
+    busy.wait_for_change(CancelScope())
+    assert is_quiet(busy)
+    play(busy, change)
+    assert returns(busy)
+    assert is_quiet(busy)
+
+
+def test_a_wait_returns_on_routes_removed_with_a_nexthop_object(busy: NamespaceKernel) -> None:
+    subprocess.run(["ip", "nexthop", "add", "id", "7", "via", "10.1.0.1", "dev", "eth0"], check=True)
+    play(busy, "route add 172.17.0.0/16 nhid 7")
+    busy.wait_for_change(CancelScope())
+    assert is_quiet(busy)
+    subprocess.run(["ip", "nexthop", "del", "id", "7"], check=True)
+    assert returns(busy)
+    play(busy, "lacks 172.17.0.0/16")
+
+
+def test_a_cancel_or_a_timeout_ends_a_wait(busy: NamespaceKernel) -> None:
+    busy.wait_for_change(CancelScope())
+    assert is_quiet(busy)
+    cancelled = CancelScope()
+    cancelled.cancel("enough")
+    with pytest.raises(Cancelled, match="enough"):
+        busy.wait_for_change(cancelled)
+    with pytest.raises(TimedOut):
+        busy.wait_for_change(CancelScope(timeout=0.01))
+
+
+def test_each_thread_sees_each_change(busy: NamespaceKernel) -> None:
+    ready = threading.Barrier(4)
+
+    def wait() -> None:
+        busy.wait_for_change(CancelScope())
+        ready.wait()
+        busy.wait_for_change(CancelScope())
+
+    with ThreadPoolExecutor(3) as pool:
+        waiting = [pool.submit(wait) for _ in range(3)]
+        ready.wait()
+        busy.add_rule(Rule(300))
+        for wait_of_one in waiting:
+            wait_of_one.result(timeout=10)
+
+
+def changes_of(backend: NetlinkBackend) -> Listener:
+    changes = backend._local.changes
+    assert isinstance(changes, Listener)
+    return changes
+
+
+def test_an_overrun_of_the_socket_counts_as_a_change(busy: NamespaceKernel) -> None:
+    busy.wait_for_change(CancelScope())
+    changes_of(busy).setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+    assert is_quiet(busy)
+    routes = many(200)
+    busy.add(routes)
+    busy.delete(routes)
+    assert is_overrun(changes_of(busy))
+    busy.add(routes)
+    assert returns(busy)
+    assert is_quiet(busy)
+    busy.add_rule(Rule(300))
+    assert returns(busy)
+
+
+def is_overrun(changes: Listener) -> bool:
+    try:
+        while changes.recv(1):
+            pass
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        return error.errno == errno.ENOBUFS
+    return False
+
+
+def test_a_flood_is_one_change(busy: NamespaceKernel) -> None:
+    busy.wait_for_change(CancelScope())
+    busy.add(many(300))
+    assert returns(busy)
+    assert is_quiet(busy)
+
+
+def test_a_waits_socket_ends_with_the_backend(busy: NamespaceKernel) -> None:
+    with no_file_left():
+        backend = NetlinkBackend()
+        backend.wait_for_change(CancelScope())
+        del backend
+
+
+def test_a_waits_socket_ends_with_the_thread(busy: NamespaceKernel) -> None:
+    def work() -> None:
+        busy.wait_for_change(CancelScope())
+
+    with no_file_left():
+        for _ in range(3):
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
+
+
+def test_a_wait_listens_only_to_what_the_port_reads(busy: NamespaceKernel) -> None:
+    with Listener(everywhere(Family.IPV4)) as changes:
+        subprocess.run(["ip", "-6", "address", "add", "fd00::1/64", "dev", "eth0", "nodad"], check=True)
+        subprocess.run(["ip", "neighbour", "add", "10.1.0.9", "lladdr", "02:00:00:00:00:01", "dev", "eth0"], check=True)
+        assert select.select([changes], [], [], 0.05)[0] == []
+
+
+# --- reading while others write --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", ["link down spare", "addr del 10.9.0.1/32 dev spare", "link del spare"])
+def test_a_reader_notices_silently_removed_routes(busy: NamespaceKernel, loss: str) -> None:
+    play(busy, "addr add 10.9.0.1/32 dev spare\nroute add 172.17.0.0/16 dev spare")
+    lost = IPv4Network("172.17.0.0/16")
+    with closing(Listener(everywhere(Family.IPV4))) as listener:
+        assert lost in [route.destination for route in busy.routes(254)]
+        assert not listener.saw_a_change()
+        play(busy, loss)
+        assert lost not in [route.destination for route in busy.routes(254)]
+        assert listener.saw_a_change()
+
+
+# --- a check as a process ------------------------------------------------------------------------------------------
 
 CHECK = """
 import sys
