@@ -18,11 +18,12 @@ from typing import ClassVar, NamedTuple
 
 import attrs
 
+from hostrouting.kernel.nexthops import Sources
 from hostrouting.kernel.rules import KERNEL_RULES, NO_SOURCE, TCP, UDP, Flow, loopback_of, matches
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Address, Link
 from hostrouting.model.prefixes import Prefix, PrefixIndex, numbers
-from hostrouting.model.routes import ERRNO_OF_TYPE, Lookup, NextHop, Route, RouteType, Table
+from hostrouting.model.routes import ERRNO_OF_TYPE, Lookup, NextHop, Route, RouteType, Scope, Table
 from hostrouting.model.rules import Rule, RuleAction
 
 BROADCAST = IPv4Address("255.255.255.255")
@@ -253,6 +254,8 @@ class Fib:
         route = decision.route
         if route is None or decision.errno:
             return Lookup(address, None, decision.errno)
+        if self._leaves_from_loopback(route, flow):
+            return Lookup(address, None, errnos.EINVAL)
         # The kernel reports the packet's type (__mkroute_output) and the table that was searched, which may differ from
         # the entry's own. While local and main share one trie, it reports main for both.
         kind = route.type
@@ -286,6 +289,16 @@ class Fib:
         if found is not None and found.type is RouteType.LOCAL:
             return True
         return any(address.local == source for address in self.addresses())
+
+    def _leaves_from_loopback(self, route: Route, flow: Flow) -> bool:
+        """Return whether a packet would leave the host from 127.0.0.0/8, which needs the sysctl route_localnet."""
+        hop = None if route.type is RouteType.LOCAL else self.hop(route, flow)
+        if hop is None or hop.dev == self.loopback:
+            return False
+        source = flow.source if int(flow.source) else route.source
+        if source is None and route.scope >= Scope.HOST:
+            source = Sources(self.addresses()).by_hop(route, hop)
+        return source is not None and source.is_loopback
 
     # --- what the kernel would do ------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ The following isn't modelled:
 - nexthop objects (EINVAL, as if the object didn't exist)
 - VRFs and encapsulation
 - IPv6: a device that is up can reach any IPv6 gateway
-- 127/8 source addresses on devices other than ``lo``
+- 127/8 source addresses on devices other than ``lo`` in multipath routes
 - routes that the kernel rejects or changes because a number is out of range
 - user-added broadcast routes for a subnet's first address (they are removed along with the subnet's own)
 - cached types of multicast destinations within a multicast prefix that shares its hops with another route

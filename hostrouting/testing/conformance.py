@@ -253,8 +253,7 @@ class ConformanceMachine(RuleBasedStateMachine):
         self._compare("default routes", lambda kernel: kernel.default_routes())
         for devs, inside in _CHOICES:
             self._compare(f"routes except through {devs}", methodcaller("routes_except", devs, inside=inside))
-        local = dict.fromkeys(address.local for address in self.reference.addresses())
-        own = [address for address in local if not address.is_loopback]
+        own = list(dict.fromkeys(address.local for address in self.reference.addresses()))
         by_tcp = [(source, True) for source in (None, *own[-1:])]
         for source, is_tcp in (*((source, False) for source in (None, *own, *_NOT_OWN)), *by_tcp):
             ask = methodcaller("lookup", DESTINATIONS, source=source, is_tcp=is_tcp)

@@ -115,7 +115,7 @@ _odd: dict[str, st.SearchStrategy[Any]] = {
     "type": st.sampled_from((*_DISCARDING, RouteType.LOCAL, RouteType.BROADCAST, RouteType.ANYCAST)),
     "protocol": st.sampled_from((4, 2)),
     "tos": st.sampled_from((0x10, 0x08)),
-    "source": st.just(IPv4Address("10.0.1.1")),
+    "source": st.sampled_from((IPv4Address("10.0.1.1"), IPv4Address("127.0.0.1"))),
     "mtu": st.sampled_from((0, 1400)),
     "scope": st.sampled_from((Scope.UNIVERSE, Scope.LINK, Scope.LINK, Scope.HOST, Scope.NOWHERE, Scope.SITE)),
 }

@@ -352,6 +352,9 @@ CASES = {
         shell=MOVED,
         default="",
     ),
+    "an interface without an address, which takes that of lo": Case(
+        "addr flush dev ib0\nroute add 10.5.7.0/24 dev ib0 scope host", "BLACKHOLE at 10.5.7.0"
+    ),
     "a rule before table local for a local source": Case(
         f"addr add 10.5.0.9/32 dev ib0\nrule add pref 500 lookup local\nrule del pref 0\n{AWAY}\n"
         "rule add pref 100 from 10.5.0.9 lookup 100",
