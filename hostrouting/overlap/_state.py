@@ -17,7 +17,7 @@ from hostrouting.kernel.nexthops import Router, inherited_route, unicast_default
 from hostrouting.kernel.port import Changing, RouteBackend, at_one_moment
 from hostrouting.kernel.rules import kernel_rules
 from hostrouting.model.errors import RouteError
-from hostrouting.model.family import Family
+from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Address, Link
 from hostrouting.model.prefixes import Prefix, PrefixSet, ends, numbers
 from hostrouting.model.routes import Route
@@ -180,13 +180,13 @@ def _with_routes(overlap: RouteOverlap, tables: State, backend: RouteBackend) ->
     end = 1 if family is Family.IPV4 else 0
     single = [(each, bits) for own in tables.addresses for each in (int(own.local), ends(own.prefix, bits)[end])]
     foretold = _coverage(overlap, attrs.evolve(tables, rules=kernel_rules(family)), (*connected, *single)).suspects(())
-    own = {address.local for address in tables.addresses}
-    routes = backend.routes_except(devs, inside=foretold, sources=own)
+    sources = _plain_sources(tables)
+    routes = backend.routes_except(devs, inside=foretold, sources=sources)
     if selects_source((), routes, family):
         return attrs.evolve(tables, routes=backend.routes())
     suspected = _coverage(overlap, tables).suspects(routes)
     if not all(map(PrefixSet(foretold, bits).covers, suspected)):
-        routes = backend.routes_except(devs, inside=suspected, sources=own)
+        routes = backend.routes_except(devs, inside=suspected, sources=sources)
     return attrs.evolve(tables, routes=routes)
 
 
@@ -197,8 +197,12 @@ def _coverage(overlap: RouteOverlap, tables: State, besides: Iterable[Prefix] = 
         each.cidr for each in overlap.expected_cidrs if tables.default is None or not each.allows_all(tables.uplinks)
     )
     besides = (*map(numbers, (*overlap.foreseen, *elsewhere)), *besides)
-    own = [address.local for address in tables.addresses]
-    return Coverage(tables.family, cidrs, tables.uplinks, tables.rules, besides, own)
+    return Coverage(tables.family, cidrs, tables.uplinks, tables.rules, besides, _plain_sources(tables))
+
+
+def _plain_sources(tables: State) -> set[IpAddress]:
+    """Return the host's addresses, except those in 127.0.0.0/8, from which packets can't leave."""
+    return {address.local for address in tables.addresses if not address.local.is_loopback}
 
 
 def _with_lookups(config: Config, tables: State, backend: RouteBackend) -> State:

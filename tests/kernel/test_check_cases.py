@@ -352,6 +352,9 @@ CASES = {
         shell=MOVED,
         default="",
     ),
+    "a src that can't leave the host": Case(
+        "route add 10.5.7.0/24 via 10.1.0.1 src 127.0.0.1", "BLACKHOLE at 10.5.7.0"
+    ),
     "an interface without an address, which takes that of lo": Case(
         "addr flush dev ib0\nroute add 10.5.7.0/24 dev ib0 scope host", "BLACKHOLE at 10.5.7.0"
     ),
