@@ -326,6 +326,22 @@ def test_our_routes_of_any_type_are_removed(kernel: NamespaceKernel, tree: Path,
     assert [each.destination.prefixlen for each in routes if each.protocol == Protocol.HOSTROUTING] == [0, 0, 0]
 
 
+@pytest.mark.parametrize("script", ["install.sh", "remove.sh"])
+@pytest.mark.parametrize("name", ["trial.json", "trial.confirmed.json"])
+def test_nothing_is_changed_while_a_trial_stands(
+    kernel: NamespaceKernel, tree: Path, tmp_path: Path, script: str, name: str
+) -> None:
+    """If its confirmation was killed, the timer would install the tried config over what the script leaves."""
+    (tree / "run/systemd/system").mkdir(parents=True)
+    (tree / "run/aks-flex-node").mkdir()
+    (tree / "run/aks-flex-node" / name).touch()
+    before = contents(tree)
+    may_look_at_pid_1 = ("unshare", "--pid", "--fork", "--mount-proc")
+    code, out, err = run(tree, render(BOTH, tmp_path / "out") / script, *may_look_at_pid_1)
+    assert (code, out, contents(tree)) == (1, "", before)
+    assert "a trial of routes stands" in err
+
+
 def test_litter_of_a_killed_run_is_removed(tree: Path, tmp_path: Path) -> None:
     folder, before = render(BOTH, tmp_path / "out"), contents(tree)
     assert run(tree, folder / "install.sh")[0] == 0

@@ -64,7 +64,9 @@ begin() {
     exec 8>>"$RUN_DIR/run.lock"
     umask 022
     flock -w "$RUN_SECONDS" 8 || die "another run has held $RUN_DIR/run.lock for $RUN_SECONDS s"
-    [ ! -e "$RUN_DIR/trial.json" ] || die "a trial of routes stands: hostrouting confirm, or remove, ends it"
+    # The second is there if its confirm was killed: a timer would install all of it again.
+    [ ! -e "$RUN_DIR/trial.json" ] && [ ! -e "$RUN_DIR/trial.confirmed.json" ] ||
+      die "a trial of routes stands: hostrouting confirm, or remove, ends it"
   fi
   [ -e "$MANIFEST" ] || return 0
   if [ "$(installed_files "$MANIFEST")" != "$(rendered_files)" ] ||
