@@ -201,15 +201,16 @@ def configure(config: Config, host: Host, scope: CancelScope, *names: str) -> Co
     wanted = Wanted.of(config, host.layout, *names)
     with exclusive_run(host, scope, is_wanting=bool(wanted.parts)) as done:
         run = Run(config, host, wanted, Deadlines.of(config, scope), warnings_of(config, wanted, host), done)
+        install, finish = run.install, run.finish
         if len(wanted.parts) > 1:
             # Show up as two separate tasks in logs and observers.
-            plan = run_child(task("configure-static-routes")(run.install), scope)
-            overlap = run_child(task("check-route-overlap")(run.finish), scope)
-        else:
-            plan, overlap = run.install(scope), run.finish(scope)
+            install = partial(run_child, task("configure-static-routes")(install))
+            finish = partial(run_child, task("check-route-overlap")(finish))
+        plan = install(scope)
         if not host.is_image:
-            # Clean up after a trial whose confirmation was killed.
+            # If a trial's confirmation was killed, its timer must not complete it any more, even if the check fails.
             remove(host.layout.confirmed)
+        overlap = finish(scope)
     return ConfigureReport.of(plan, overlap, done.changes, run.warnings)
 
 

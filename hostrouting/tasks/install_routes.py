@@ -142,4 +142,5 @@ class InstallRoutes(ConfigTask):
         """
         with exclusive_run(self.host, scope, is_wanting=True):
             plan = write_routes(self.config, self.host, scope, Deadlines.of(self.config, scope).network)
+            remove(self.host.layout.confirmed)
         return RoutesReport(plan, plan.changes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
@@ -163,14 +164,23 @@ def test_a_confirm_that_cannot_be_taken_back_names_both_reasons(
         pytest.param(lambda host: ConfigureStaticRoutes(OLD, host=host), id="routes"),
         pytest.param(lambda host: InstallRoutes(OLD, host=host), id="routes only"),
         pytest.param(lambda host: RemoveHostRouting(host=host), id="remove"),
+        pytest.param(lambda host: Configure(config(), host=host), id="apply what fails in STRICT mode"),
     ],
 )
+@pytest.mark.parametrize("is_confirm_killed", [False, True])
 def test_another_run_ends_the_trial_with_its_own_config(
-    host: Host, kernel: FakeKernel, units: TrialSystemd, other: Callable[[Host], phases.Task[object]]
+    host: Host,
+    kernel: FakeKernel,
+    units: TrialSystemd,
+    other: Callable[[Host], phases.Task[object]],
+    is_confirm_killed: bool,
 ) -> None:
     phases.run(TryRoutes(config(SHADOWED, cidrs=()), 60, host=host))
-    phases.run(other(host))
-    assert standing(host.layout.trial) is None
+    if is_confirm_killed:
+        host.layout.trial.rename(host.layout.confirmed)
+    with suppress(RouteOverlapError):
+        phases.run(other(host))
+    assert standing(host.layout.trial) is standing(host.layout.confirmed) is None
     after = ours(kernel)
     units.restart("hostrouting-trial.service")  # the time of the trial is over
     assert ours(kernel) == after
