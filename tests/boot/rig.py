@@ -28,7 +28,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO
 
@@ -341,15 +340,6 @@ class Machine:
                 with suppress(OSError):  # the process has just ended
                     found[pid] = Path("/proc", pid, "cmdline").read_text().rstrip("\0").replace("\0", " ")
         return found
-
-    def when(self, unit: str, timestamp: str) -> float:
-        """Return a unit's timestamp, such as ``ExecMainExitTimestamp``, as a Unix timestamp with microseconds."""
-        said = self.systemctl("show", "--timestamp=us+utc", f"--property={timestamp}", "--", unit).stdout
-        try:
-            _, day, hour, _ = said.strip().partition("=")[2].split()
-        except ValueError:
-            raise MachineError(f"{unit} has no {timestamp}; systemd forgets units that are dead") from None
-        return datetime.strptime(f"{day} {hour}", "%Y-%m-%d %H:%M:%S.%f").replace(tzinfo=timezone.utc).timestamp()
 
     def journal(self, unit: str | None = None) -> str:
         """Return the journal of this boot, or of the last one if the machine is off."""

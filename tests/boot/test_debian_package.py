@@ -7,27 +7,26 @@ from base64 import b64encode
 from pathlib import Path
 
 import pytest
+from wanted import section
 
 from boot.payloads import add_nested_machine
 from boot.rig import FOUND, Machine
 from boot.test_gate import CONFIG, FIXED, MARKERS, UNITS, start
 from boot.test_watch import UNIT as WATCHER
+from boot.test_watch import is_there
 
 pytestmark = pytest.mark.ci
 
 HOME = "/usr/lib/hostrouting"
 DEB, NEWER = "/root/hostrouting.deb", "/root/newer.deb"
 TEXTFILE = "/var/lib/hostrouting.prom"
-OURS = "172.16.1.0/24 via 10.1.0.1 dev eth0 proto 217"
 SHADOW = "192.168.7.1/16"
 
 # This config installs everything.
 DOCUMENT = {
-    "hostRouting": {
-        "staticRoutes": {"enabled": True, "routes": [FIXED]},
-        "routeOverlap": {"expectedCidrs": ["172.16.1.0/24", "192.168.0.0/16"], "mode": "STRICT"},
-        "watch": {"enabled": True, "textfile": TEXTFILE},
-    },
+    "hostRouting": section(
+        FIXED, cidrs=["172.16.1.0/24", "192.168.0.0/16"], watch={"enabled": True, "textfile": TEXTFILE}, waitSeconds=30
+    ),
     "hostNetworking": {"loadBalancerProbe": {"enabled": True, "devices": ["eth0"], "ipv6Detection": "ALWAYS"}},
 }
 
@@ -51,10 +50,6 @@ def files(node: Machine) -> set[str]:
     return {*node.run("sh", "-c", FILES, check=False).stdout.splitlines()}
 
 
-def routes(node: Machine) -> str:
-    return " ".join(node.ip("-N", "route").split())
-
-
 def test_it_survives_its_whole_life_from_install_to_purge(node: Machine, release: Path) -> None:
     payload = add_nested_machine(node)
     node.write(CONFIG, json.dumps(DOCUMENT))
@@ -76,7 +71,7 @@ def test_it_survives_its_whole_life_from_install_to_purge(node: Machine, release
     payload.wait_until_it_ran()
     node.wait_for(WATCHER, "active/running")
     assert node.exists(TEXTFILE)
-    assert OURS in routes(node)
+    assert is_there(node)
 
     machine, watcher = payload.main_pid(), node.main_pid(WATCHER)
     dpkg(node, "--install", NEWER)
@@ -90,7 +85,7 @@ def test_it_survives_its_whole_life_from_install_to_purge(node: Machine, release
     # The gate still works, even after a reboot, and no unit tries to run a program that was removed.
     node.reboot()
     payload.wait_until_it_ran()
-    assert OURS in routes(node)
+    assert is_there(node)
     assert node.state(WATCHER) == "inactive/dead"
     node.ip("address", "add", SHADOW, "dev", "ib0")
     node.systemctl("stop", payload.unit)
@@ -100,4 +95,4 @@ def test_it_survives_its_whole_life_from_install_to_purge(node: Machine, release
     assert files(node) == before
     assert not node.exists(f"{MARKERS}/route-overlap.detected")
     assert start(node, payload)
-    assert OURS in routes(node)
+    assert is_there(node)

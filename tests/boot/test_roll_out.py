@@ -8,7 +8,6 @@ import re
 import shlex
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -17,9 +16,10 @@ from typing import Any
 
 import pytest
 from nightly import IS_NIGHTLY, by_day
+from wanted import section
 
 from boot.rig import Machine
-from boot.test_gate import CONFIG
+from boot.test_gate import CONFIG, FIXED
 from boot.test_trial import TRIAL, UNIT, is_over, ours
 
 pytestmark = pytest.mark.ci
@@ -35,11 +35,7 @@ BATCHES, SIZE, SICK, KEPT, HELD = (
 RESUMED = "all" if IS_NIGHTLY else "n01,n03"
 TRY_SECONDS = by_day(20, by_night=90)
 SHADOW = ("172.16.1.0/25", "dev", "ib0")
-ROUTING = {
-    "staticRoutes": {"enabled": True, "routes": [{"destination": "172.16.1.0/24"}]},
-    "routeOverlap": {"expectedCidrs": ["172.16.1.0/24"], "mode": "STRICT"},
-    "waitSeconds": 1,
-}
+ROUTING = section(FIXED, waitSeconds=1)
 COMMAND = '#!/bin/sh\nexec python3 -m hostrouting "$@"\n'
 # This node is healthy at the first check and shadowed from then on.
 TURNING_SICK = f"""#!/bin/sh
@@ -101,10 +97,8 @@ class Fleet:
         self, *batches: int | str, limit: str = "all", **given: int
     ) -> tuple[int, dict[str, dict[str, int]], str]:
         """Run the roll-out, and return the exit code, each host's result and the output."""
-        began = time.monotonic()
         extra = json.dumps({"hostrouting_batches": batches or BATCHES} | given)
         done = self.run("ansible-playbook", "hostrouting.hostrouting.roll_out", "--limit", limit, "-e", extra)
-        print(f"{time.monotonic() - began:.1f} s")  # noqa: T201 - the figures, with --capture=no
         recap = re.findall(r"^(n\d+) +: (.*)$", done.stdout, re.MULTILINE)
         counts = {host: {key: int(n) for key, n in re.findall(r"(\w+)=(\d+)", rest)} for host, rest in recap}
         return done.returncode, counts, done.stdout + done.stderr

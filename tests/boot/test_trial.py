@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections import Counter
 
 import pytest
 from nightly import by_day
@@ -101,34 +100,18 @@ def kill(node: Machine, words: str, seconds: float) -> None:
     node.run("sh", "-c", f"setsid sh -c '{words}' & sleep {seconds:.3f}; kill -s KILL -- -$!; wait $!; true")
 
 
-def stage(node: Machine) -> str:
-    """Return the stage at which the command was killed."""
-    for name, is_so in (
-        ("in the midst of the confirm", node.exists(f"{MARKERS}/trial.confirmed.json")),
-        ("while the trial stood", node.exists(TRIAL)),
-        ("after the confirm", "172.16.9.0/24" in node.read("/etc/hostrouting/installed.json")),
-    ):
-        if is_so:
-            return name
-    return "before the trial"
-
-
 def test_any_killed_process_leaves_routes_rolled_back_or_confirmed(node: Machine, running: Payload) -> None:
     chance = random.Random(18)
     pid = running.main_pid()
-    seen = Counter[tuple[str, str]]()
     for _ in range(by_day(3, by_night=100)):
         before, seconds = files(node), chance.randrange(1, 4)
         words = f"python3 -m hostrouting apply --try {seconds} {TRIED}"
         words += "; python3 -m hostrouting confirm" if chance.random() < 0.7 else ""
         kill(node, words, chance.uniform(0.1, 1.6))
-        killed = stage(node)
         node.wait_until(lambda: is_over(node), "the trial is over")
-        seen[killed, outcome(node, before)] += 1
-        assert {how for _, how in seen} <= {"back", "confirmed"}, seen
+        assert outcome(node, before) in ("back", "confirmed")
         assert running.main_pid() == pid
         node.python("apply", CONFIG)
-    print(seen)  # noqa: T201 - the figures, with --capture=no
 
 
 def test_a_killed_trial_script_is_run_again(node: Machine, running: Payload) -> None:

@@ -70,9 +70,8 @@ def test_a_late_infiniband_address_stops_no_machine(node: Machine, watched: Payl
     assert len(entries(node, "failure-gone")) == 2
     status = node.read(f"/proc/{node.main_pid(UNIT)}/status")
     assert "CapEff:\t0000000000001000\n" in status, "CAP_NET_ADMIN and no other"
-    flood = [f"route {verb} 20.{n >> 8}.{n & 255}.0/24 dev ib0" for verb in ("add", "del") for n in range(5000)]
-    node.run("ip", "-batch", "-", input="\n".join([*flood, "route del 172.16.1.0/24", ""]))
-    node.wait_until(lambda: is_there(node), "the route is back after a flood")
+    node.ip("route", "del", "172.16.1.0/24")
+    node.wait_until(lambda: is_there(node), "the route is back")
     assert node.show(UNIT, "NRestarts")["NRestarts"] == "0"
     assert watched.main_pid() == pid
     assert watched.is_running()

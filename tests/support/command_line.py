@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from node import SHADOWED, as_batch
+from wanted import section
 
 SOURCE = "hostrouting-test"
 """The source of the mounts at /etc and /run, by which a program knows that it is on a temporary host."""
@@ -54,16 +55,8 @@ case $1 in
 esac
 """
 
-CONFIG = {
-    "hostRouting": {
-        "staticRoutes": {
-            "enabled": True,
-            "routes": [{"destination": "172.16.1.0/24"}, {"destination": "fd00:16:0:1::/64"}],
-        },
-        "routeOverlap": {"expectedCidrs": ["172.16.1.0/24", "fd00:16:0:1::/64"], "mode": "STRICT"},
-        "waitSeconds": 0,
-    }
-}
+_CIDRS = ("172.16.1.0/24", "fd00:16:0:1::/64")
+CONFIG = {"hostRouting": section(*_CIDRS, cidrs=_CIDRS)}
 
 
 def script_on_a_host(

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import selectors
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
+from socketserver import BaseRequestHandler, UDPServer
 from typing import Protocol, TypeVar
 
 import attrs
+from node import until
 
 T = TypeVar("T")
 
@@ -86,7 +87,6 @@ class Customers:
     def __init__(self, *pairs: tuple[Place, str, str]) -> None:
         self.lost: list[str] = []
         self._served = dict.fromkeys(pairs, 0)
-        self._changed = threading.Condition()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._ask)
 
@@ -101,66 +101,42 @@ class Customers:
 
     def await_more(self, exchanges: int = 5) -> None:
         """Wait until each pair has had this many more replies or has lost a datagram."""
-        with self._changed:
-            aims = {pair: served + exchanges for pair, served in self._served.items()}
-            self._changed.wait_for(
-                lambda: self.lost or all(self._served[pair] >= aim for pair, aim in aims.items()),
-                timeout=6 * PATIENCE_SECONDS,
-            )
-            assert self.lost or all(self._served[pair] >= aim for pair, aim in aims.items()), "they were never served"
+        aims = {pair: served + exchanges for pair, served in self._served.items()}
+        until(lambda: bool(self.lost) or all(self._served[pair] >= aim for pair, aim in aims.items()))
 
     def _ask(self) -> None:
         with ExitStack() as opened:
             asks = {pair: opened.enter_context(asking(*pair[:2])) for pair in self._served}
             while not self._stop.is_set():
                 for pair, ask in asks.items():
-                    self._note(pair, ask(PATIENCE_SECONDS))
-
-    def _note(self, pair: tuple[Place, str, str], answered: str | None) -> None:
-        source, address, expected = pair
-        with self._changed:
-            if answered == expected:
-                self._served[pair] += 1
-            else:
-                self.lost.append(f"{source.name} -> {address}: {answered}")
-            self._changed.notify_all()
+                    source, address, expected = pair
+                    if (answered := ask(PATIENCE_SECONDS)) == expected:
+                        self._served[pair] += 1
+                    else:
+                        self.lost.append(f"{source.name} -> {address}: {answered}")
 
 
 class Echo:
-    """A UDP server that replies with the datagram's payload and the name of its namespace."""
+    """UDP servers that reply with the datagram's payload and the name of their namespace."""
 
     def __init__(self) -> None:
-        self._selector = selectors.DefaultSelector()
-        self._wake, woken = socket.socketpair()
-        self._selector.register(woken, selectors.EVENT_READ, "")
-        self._thread = threading.Thread(target=self._serve, daemon=True)
-        self._thread.start()
+        self._servers: list[UDPServer] = []
 
     def listen(self, name: str, address: str = "") -> None:
         """Answer in the calling thread's namespace."""
-        server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        server.bind((address, PORT))
-        self._selector.register(server, selectors.EVENT_READ, name)
 
-    def _serve(self) -> None:
-        while True:
-            for key, _ in self._selector.select():
-                if not key.data:
-                    return
-                server = key.fileobj
-                assert isinstance(server, socket.socket)
-                question, client = server.recvfrom(64)
-                try:
-                    server.sendto(question + b" " + key.data.encode(), client)
-                except OSError:  # there is no route back; the client will time out
-                    continue
+        class Handler(BaseRequestHandler):
+            def handle(self) -> None:
+                question, server = self.request
+                with suppress(OSError):  # there is no route back; the client will time out
+                    server.sendto(question + b" " + name.encode(), self.client_address)
+
+        server = UDPServer((address, PORT), Handler)
+        threading.Thread(target=server.serve_forever, args=[0.05], daemon=True).start()
+        self._servers.append(server)
 
     def close(self) -> None:
         """Stop answering."""
-        self._wake.send(b"x")
-        self._thread.join()
-        for key in list(self._selector.get_map().values()):
-            assert isinstance(key.fileobj, socket.socket)
-            key.fileobj.close()
-        self._wake.close()
-        self._selector.close()
+        for server in self._servers:
+            server.shutdown()
+            server.server_close()
