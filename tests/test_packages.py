@@ -132,7 +132,7 @@ def test_the_debian_package_has_the_tested_versions() -> None:
     carried = re.findall(r"^(\S+==\S+) --hash", ROOT.joinpath("deploy/debian/requirements.txt").read_text(), re.M)
     tested = re.findall(r"^(\S+==[^\s;]+)", ROOT.joinpath("constraints.txt").read_text(), re.M)
     assert {*carried} - {*tested} == set()
-    assert len(carried) == 9
+    assert carried
 
 
 @pytest.mark.parametrize(

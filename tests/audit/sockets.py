@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from brute_force import default_route, live
-from churning import churning
 from connecting import disagreements, local_ranges, words
 from fixing import is_told
 from leaving import FIRST_PACKETS, Leaving, Seen, SocketKind, truths
-from node import as_batch
+from node import as_batch, churning
 
 from audit.examine import Audit
 from audit.making import make

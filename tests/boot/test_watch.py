@@ -8,7 +8,7 @@ import pytest
 
 from boot.payloads import Payload
 from boot.rig import FOUND, Machine
-from boot.test_gate import FIXED, MARKERS, installed
+from boot.test_gate import FIXED, installed, markers
 
 UNIT = "hostrouting-watch.service"
 TEXTFILE = "/var/lib/metrics/hostrouting.prom"
@@ -29,11 +29,6 @@ def entries(node: Machine, event: str) -> list[dict[str, str]]:
     node.run("journalctl", "--sync", check=False)
     out = node.run("journalctl", "--boot", "--output=json", f"HOSTROUTING_EVENT={event}", check=False).stdout
     return [json.loads(line) for line in out.splitlines()]
-
-
-def markers(node: Machine) -> list[str]:
-    """Return the existing markers. There may briefly be no marker between two verdicts."""
-    return [name for name in ("ok", "detected") if node.exists(f"{MARKERS}/route-overlap.{name}")]
 
 
 def is_ok(node: Machine, cidr: str) -> bool:

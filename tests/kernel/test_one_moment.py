@@ -12,10 +12,9 @@ import asking
 import attrs
 import pytest
 from asking import BY_HAND, recorded_by
-from churning import churning
 from leaving import Leaving, SocketKind
 from nightly import by_day
-from node import DEFAULT, run_ip, until
+from node import DEFAULT, churning, run_ip, until
 from scripts import Sandbox, other_ip, sandboxes, with_constants
 from wanted import config
 

@@ -16,11 +16,10 @@ from typing import NamedTuple
 import attrs
 import pytest
 from audit.making import make
-from churning import churning
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from nightly import IS_NIGHTLY, by_day
-from node import NICS, lines, nics, on_linux
+from node import NICS, churning, lines, nics, on_linux
 from scripts import AWKS, Sandbox, awk_or_skip, awks_for, render_check_route_overlap_script
 from worlds import Question, World, hosts, ipv6
 from worlds.cut import questions

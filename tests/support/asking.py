@@ -17,6 +17,8 @@ from nightly import is_chosen
 from node import DEFAULT, NICS, nics, run_ip
 from scripts import sandboxes, told_by
 from wanted import config
+from worlds import as_expected
+from worlds.hosts import section
 
 import phases
 from hostrouting import Config, ExpectedCidr, OverlapReport
@@ -49,12 +51,7 @@ def checked(
     foreseen: Sequence[IPv4Network] = (),
 ) -> tuple[Config, OverlapReport]:
     """Check a host that expects these CIDRs, and return the config and the report."""
-    overlap = {
-        "expectedCidrs": [each.to_mapping() if isinstance(each, ExpectedCidr) else str(each) for each in expected],
-        "allowedDevs": list(allowed),
-        "foreseen": [str(prefix) for prefix in foreseen],
-    }
-    asked = Config.from_mapping({"hostRouting": {"routeOverlap": overlap, "waitSeconds": 0}})
+    asked = Config.from_mapping({"hostRouting": section(as_expected(expected), allowed, foreseen)})
     return asked, check_overlap(asked, backend, phases.CancelScope())
 
 

@@ -6,10 +6,12 @@ import os
 import re
 import socket
 import subprocess
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from ipaddress import IPv4Address, IPv6Network
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,7 @@ PAIR = """
 
 PATIENCE_SECONDS = 30.0
 LOST_AFTER_SECONDS = 0.1
+_CHANGES_PER_SECOND = 300
 
 
 def on_linux() -> NamespaceKernel:
@@ -169,6 +172,36 @@ def _local_entries6() -> set[tuple[str, str]]:
     """Return the interface and the first part of the destination of each entry of table local."""
     shown = tool("ip", "-6", "route", "show", "table", "local")
     return {(dev, part) for part, dev in re.findall(r"^\w+ (\w+):\S* dev (\S+)", shown, re.MULTILINE)}
+
+
+@contextmanager
+def churning(steps: Sequence[str], *, may_fail: bool = False) -> Iterator[None]:
+    """Run ip commands in a loop in this thread's network namespace until the context exits.
+
+    Args:
+        steps: the commands, with or without the name of the program.
+        may_fail: whether commands may fail.
+    """
+    command = ["ip", "-batch", "-", *(["-force"] if may_fail else [])]
+    ip = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    is_over = threading.Event()
+
+    def feed() -> None:
+        assert ip.stdin is not None
+        for step in cycle(map(as_batch, steps)):
+            if is_over.wait(1 / _CHANGES_PER_SECOND):
+                return
+            print(step, file=ip.stdin, flush=True)
+
+    feeder = threading.Thread(target=feed)
+    feeder.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        feeder.join()
+        _, said = ip.communicate()
+    assert may_fail or (ip.returncode, said) == (0, "")
 
 
 # --- in memory -------------------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from ipaddress import IPv6Address
@@ -14,6 +13,7 @@ from typing import Any
 
 import attrs
 from nightly import IS_NIGHTLY
+from node import attempt, tool
 from wanted import config
 
 from hostrouting import Config
@@ -84,15 +84,11 @@ Hop = tuple[str, int]
 
 def try_ip6(*commands: str) -> bool:
     """Run ip commands, and return whether all succeeded."""
-    done = subprocess.run(
-        ["ip", "-6", "-force", "-batch", "-"], input="\n".join(commands), text=True, capture_output=True
-    )
-    return done.returncode == 0
+    return attempt("ip", "-6", "-force", "-batch", "-", stdin="\n".join(commands)).returncode == 0
 
 
 def entries() -> list[dict[str, Any]]:
-    shown = subprocess.run(["ip", "-6", "-N", "-j", "route", "show", PLACE], capture_output=True, check=True)
-    return json.loads(shown.stdout or "[]")  # type: ignore[no-any-return]
+    return json.loads(tool("ip", "-6", "-N", "-j", "route", "show", PLACE) or "[]")  # type: ignore[no-any-return]
 
 
 def hops() -> set[Hop]:

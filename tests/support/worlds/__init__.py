@@ -123,7 +123,7 @@ def boundaries(
     return [address for address in inside if not any(address in block for block in blocks)]
 
 
-def _expected(given: Iterable[ExpectedCidr | IPv4Network]) -> tuple[ExpectedCidr, ...]:
+def as_expected(given: Iterable[ExpectedCidr | IPv4Network]) -> tuple[ExpectedCidr, ...]:
     return tuple(each if isinstance(each, ExpectedCidr) else ExpectedCidr(each) for each in given)
 
 
@@ -139,7 +139,7 @@ class Question:
     """
 
     world: World
-    expected: tuple[ExpectedCidr, ...] = attrs.field(converter=_expected)
+    expected: tuple[ExpectedCidr, ...] = attrs.field(converter=as_expected)
     allowed: tuple[str, ...] = ()
     foreseen: tuple[IPv4Network, ...] = ()
 
