@@ -211,12 +211,6 @@ def test_every_key_is_read() -> None:
     )
 
 
-def test_missing_keys_have_defaults() -> None:
-    config = read(loadBalancerProbe={}, staleAzureVnet={"cidrs": ["10.0.0.0/8"]})
-    assert config.load_balancer_probe == LoadBalancerProbe(False, ("eth0",), Ipv6Detection.ALWAYS)
-    assert config.stale_azure_vnet == StaleAzureVnet(["10.0.0.0/8"], (), "azure0", "eth0", 5)
-
-
 @pytest.mark.parametrize("document", [{}, {"hostNetworking": None}, {"hostNetworking": {}}, {"other": {"a": 1}}])
 def test_without_a_section_nothing_is_wanted(document: dict[str, Any]) -> None:
     assert HostNetworking.from_mapping(document) == HostNetworking()

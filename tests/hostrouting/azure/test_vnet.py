@@ -23,7 +23,6 @@ from stale import (
     GONE,
     GONE6,
     GONE_MAC,
-    GONE_RULES,
     INTERFACES,
     LIVE,
     LIVE_MAC,
@@ -92,15 +91,6 @@ def why(items: tuple[Item, ...], what: str | Neighbour) -> tuple[str, str | None
 
 
 # --- rules -------------------------------------------------------------------------------------------------------
-
-
-def test_only_leftovers_of_a_gone_pod_are_removed() -> None:
-    for found in (plan(node_state()), plan(node_state(), DEAD)):  # the state file may list a pod that is gone
-        assert of(found.removed) == {*GONE_RULES, neighbour(GONE)}
-        assert of(found.kept) == {*LIVE_RULES, NODE_RULES[2], neighbour(LIVE, LIVE_MAC)}
-        assert found.other_rules == 2
-        assert why(found.removed, dnat(GONE)) == ("no pod here has this MAC any more", None)
-        assert why(found.kept, LIVE_RULES[0]) == (RUNNING, "azvlive")
 
 
 @pytest.mark.parametrize(

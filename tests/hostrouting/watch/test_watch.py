@@ -168,24 +168,6 @@ def test_the_slow_timer_sees_a_loss_without_an_event(world: World) -> None:
     assert len(world.ours()) == 1
 
 
-def test_a_changed_file_triggers_a_look(world: World) -> None:
-    """The kernel sends no notification when the config changes or the gate is switched off."""
-    files = (world.layout.manifest, world.layout.gate_off)
-    for path in files:
-        path.parent.mkdir(parents=True, exist_ok=True)
-
-    def edit() -> None:
-        world.config = config(cidrs=("10.96.0.0/12", "172.16.1.0/24"))
-        world.layout.manifest.write_text("{}")
-
-    world.at(5, edit)
-    world.at(15, world.layout.gate_off.touch)
-    world.at(25, world.layout.gate_off.unlink)
-    world.watch(50)
-    looks = sorted({int(when) for when, line in world.heard if line.startswith("STATUS=")})
-    assert all(change <= when <= change + 2 for change, when in zip((0, 5, 15, 25), looks, strict=True)), looks
-
-
 def test_a_kernel_without_events_is_polled_and_reported(world: World) -> None:
     def refuse(scope: CancelScope) -> None:
         raise RouteError("can't listen for changes of routes: no netlink socket")
