@@ -138,7 +138,10 @@ def test_it_updates_what_is_installed(new_tree: Callable[[str], Path], tmp_path:
         assert contents(there) == contents(applied)
     assert "replaced /etc/aks-flex-node/check-route-overlap.sh\n" in out
     assert "static-routes.service" not in out
-    assert run(there, render(BOTH, tmp_path / "out") / "remove.sh")[0] == 0, "that of any config of the same parts"
+    # Remove what a killed run has left, too, with the script of any config of the same parts.
+    (there / "etc/hostrouting/.gate.sh.hostrouting-new").write_text("half")
+    (there / "etc/hostrouting/stages/install").mkdir(parents=True)
+    assert run(there, render(BOTH, tmp_path / "out") / "remove.sh")[0] == 0
     assert contents(there) == before
 
 
@@ -340,15 +343,6 @@ def test_nothing_is_changed_while_a_trial_stands(
     code, out, err = run(tree, render(BOTH, tmp_path / "out") / script, *may_look_at_pid_1)
     assert (code, out, contents(tree)) == (1, "", before)
     assert "a trial of routes stands" in err
-
-
-def test_litter_of_a_killed_run_is_removed(tree: Path, tmp_path: Path) -> None:
-    folder, before = render(BOTH, tmp_path / "out"), contents(tree)
-    assert run(tree, folder / "install.sh")[0] == 0
-    (tree / "etc/hostrouting/.gate.sh.hostrouting-new").write_text("half")
-    (tree / "etc/hostrouting/stages/install").mkdir(parents=True)
-    assert run(tree, folder / "remove.sh")[0] == 0
-    assert contents(tree) == before
 
 
 # --- the Debian package, in a container or in an image under construction -----------------------------------------------

@@ -10,9 +10,11 @@ from ipaddress import IPv6Address, IPv6Network, ip_address
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 from asking import BY_HAND, recorded_by
 from audit.making import make
+from dual_stack import entry
 from leaving import SocketKind, truths
 from nightly import by_day
 from node import NICS, SUBNETS6, add_nics, build_node, build_node6, on_linux, run_ip6
@@ -29,7 +31,7 @@ from hostrouting.kernel.snapshot_backend import SnapshotBackend6, take_snapshot
 from hostrouting.model.errors import ConfigError, RouteError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Address6
-from hostrouting.model.routes import Lookup, NextHop, Preference, Protocol, Route6, RouteType, Table
+from hostrouting.model.routes import Lookup, Protocol, Route6, RouteType, Table
 from phases import CancelScope
 
 pytestmark = pytest.mark.kernel
@@ -54,26 +56,15 @@ def ip_json(*words: str) -> Any:
 
 
 def test_entries_are_read_with_all_their_properties(host: NetlinkBackend6) -> None:
-    run_ip6(
-        "route add fd00:1::/48 via fd00:a::1 dev eth0 src fd00:a::2 mtu 1400 proto 217 metric 7",
-        "route add fd00:2::/48 from fd00:b::/64 via fe80::1 dev ib0 pref high table 1000",
-        "route add unreachable fd00:3::1 proto static",
-        "route add default nexthop via fd00:b::1 dev ib0 weight 3 nexthop via fd00:a::1 dev eth0 onlink",
+    lines = (
+        "fd00:1::/48 via fd00:a::1 dev eth0 src fd00:a::2 mtu 1400 proto 217 metric 7",
+        "fd00:2::/48 from fd00:b::/64 via fe80::1 dev ib0 pref high table 1000 proto boot",
+        "unreachable fd00:3::1/128 proto static",
+        "default proto boot nexthop via fd00:b::1 dev ib0 weight 3 nexthop via fd00:a::1 dev eth0 onlink",
     )
-    eth0, ib0 = (NextHop("eth0", IPv6Address("fd00:a::1")), NextHop("ib0", IPv6Address("fe80::1")))
-    hops = (NextHop("eth0", eth0.gateway, onlink=True), NextHop("ib0", IPv6Address("fd00:b::1"), weight=3))
-    routed = Route6(IPv6Network("fd00:1::/48"), (eth0,), metric=7, source=OWN, mtu=1400)
-    to_source = Route6(
-        IPv6Network("fd00:2::/48"),
-        (ib0,),
-        table=1000,
-        protocol=Protocol.BOOT,
-        metric=1024,
-        source_prefix=IPv6Network("fd00:b::/64"),
-        preference=Preference.HIGH,
-    )
-    discard = Route6(IPv6Network("fd00:3::1/128"), (), RouteType.UNREACHABLE, protocol=Protocol.STATIC, metric=1024)
-    default = Route6(IPv6Network("::/0"), hops, protocol=Protocol.BOOT, metric=1024)
+    run_ip6(*(f"route add {line}" for line in lines))
+    routed, to_source, discard, default = map(entry, lines)
+    default = attrs.evolve(default, hops=default.hops[::-1])
     assert {routed, discard, default} <= {*host.routes(Table.MAIN)}
     assert host.routes(1000) == (to_source,)
     assert host.routes(4711) == ()
@@ -85,8 +76,7 @@ def test_entries_are_read_with_all_their_properties(host: NetlinkBackend6) -> No
     assert {(route.destination, *route.devs) for route in connected} == {(SUBNETS6[dev], dev) for dev in SUBNETS6}
     # Only plain entries are filtered out.
     assert {*host.routes_except({"eth0"})} == {*host.routes()}
-    plain_default = Route6(IPv6Network("::/0"), (eth0,), metric=7)
-    assert host.add([plain_default]) == ()
+    assert host.add([entry("default via fd00:a::1 dev eth0 metric 7")]) == ()
     assert {*host.routes()} - {*host.routes_except({"eth0"}, sources=[OWN])} == {routed}
     assert routed in host.routes_except({"eth0"}, sources=[OWN], inside=[(int(routed.destination[0]), 48)])
     assert host.rules() == kernel_rules(Family.IPV6)

@@ -17,6 +17,7 @@ import attrs
 import pytest
 import wanted
 from backends import Altered, FailingBackend, RecordingBackend
+from file_trees import outside_run, write_file
 from nightly import by_day
 from node import GATEWAY, SECOND_GATEWAY, build_links, build_node, default_route, on_linux
 from recording_tasks import OnProgress, handling
@@ -85,18 +86,9 @@ def table(kernel: Kernel) -> list[str]:
     return [str(route) for route in kernel.routes()]
 
 
-def snapshot(root: Path) -> dict[str, bytes]:
-    """Return the contents of every file below a directory, except for /run."""
-    return {
-        str(path.relative_to(root)): path.read_bytes()
-        for path in sorted(root.rglob("*"))
-        if path.is_file() and "run" not in path.relative_to(root).parts[:1]
-    }
-
-
 def times(root: Path) -> dict[str, int]:
-    """Return the modification time of each of these files."""
-    return {name: (root / name).stat().st_mtime_ns for name in snapshot(root)}
+    """Return when each file outside /run was changed."""
+    return {name: Path(name).lstat().st_mtime_ns for name in outside_run(root)}
 
 
 def route_of(kernel: Kernel, destination: str = str(DESTINATION)) -> Route:
@@ -212,13 +204,13 @@ def test_a_changed_config_changes_the_routes_without_a_gap(install: Installer) -
 
 
 def test_routes_removed_from_the_config_are_removed(install: Installer) -> None:
-    before = table(install.kernel)
+    before, files = table(install.kernel), outside_run(install.root)
     install("172.16.1.0/24", {"destination": "172.16.2.0/24", "metric": 2**32 - 1})
     ours_for_a_tos = Route(IPv4Network("172.16.3.0/24"), (NextHop("eth0", GATEWAY),), tos=0x10)
     assert install.kernel.add([ours_for_a_tos]) == ()
     assert install() == [f"delete 172.16.{n}.0/24" for n in (1, 2, 3)]
     assert table(install.kernel) == before
-    assert install.sandbox is not None or snapshot(install.root) == {}
+    assert install.sandbox is not None or outside_run(install.root) == files
 
 
 @pytest.mark.parametrize("protocol", [Protocol.DHCP, Protocol.BOOT])
@@ -256,7 +248,7 @@ def test_routes_of_our_protocol_in_other_tables_stay(install: Installer) -> None
 
 def test_one_failed_route_of_1000_leaves_the_table_as_before(install: Installer) -> None:
     install("172.16.2.0/24", "172.16.3.0/24")
-    before, files = table(install.kernel), snapshot(install.root)
+    before, files = table(install.kernel), outside_run(install.root)
     entries = entries_of(1000, bad=499)
     with pytest.raises(Refused) as caught:
         install(*entries)
@@ -265,7 +257,7 @@ def test_one_failed_route_of_1000_leaves_the_table_as_before(install: Installer)
     assert "Nexthop has invalid gateway" in said
     assert len(said.splitlines()) == 1
     assert table(install.kernel) == before
-    assert install.sandbox is not None or snapshot(install.root) == files
+    assert install.sandbox is not None or outside_run(install.root) == files
 
 
 def beaten_by_a_rule(kernel: Kernel) -> Route:
@@ -416,7 +408,7 @@ def many(count: int, bad: int | None = None) -> Config:
 @pytest.mark.parametrize("at", [1, 2])  # including the last write
 def test_sigterm_in_the_middle_rolls_everything_back(node: Kernel, layout: Layout, at: int) -> None:
     configure(node, layout, config("172.16.2.0/24"))
-    before, files = table(node), snapshot(layout.root)
+    before, files = table(node), outside_run(layout.root)
     scope, bulks = phases.CancelScope(), count(1)
 
     def add(routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
@@ -426,13 +418,13 @@ def test_sigterm_in_the_middle_rolls_everything_back(node: Kernel, layout: Layou
 
     with handling(signal.SIGTERM, lambda: scope.cancel("SIGTERM")), pytest.raises(phases.Cancelled, match="SIGTERM"):
         phases.run(ConfigureStaticRoutes(many(300), host=host_of(Altered(node, add=add), layout)), scope=scope)
-    assert (table(node), snapshot(layout.root)) == (before, files)
+    assert (table(node), outside_run(layout.root)) == (before, files)
 
 
 @pytest.mark.parametrize(("call", "number"), [("add", 1), ("add", 2), ("replace", 1), ("delete", 1)])
 def test_a_failure_of_any_step_rolls_all_steps_back(node: Kernel, layout: Layout, call: str, number: int) -> None:
     configure(node, layout, config("172.16.1.0/24", "172.16.2.0/24"))
-    before, files = table(node), snapshot(layout.root)
+    before, files = table(node), outside_run(layout.root)
     changed = config(
         {"destination": "172.16.1.0/24", "dev": "eth1", "gateway": "10.2.0.1"},
         "172.16.3.0/24",
@@ -440,7 +432,7 @@ def test_a_failure_of_any_step_rolls_all_steps_back(node: Kernel, layout: Layout
     )
     with pytest.raises(RouteError, match="can't (add|replace|remove) 172.*no memory"):
         configure(FailingBackend(node, {call: {number: errno.ENOMEM}}), layout, changed)
-    assert (sorted(table(node)), snapshot(layout.root)) == (sorted(before), files)
+    assert (sorted(table(node)), outside_run(layout.root)) == (sorted(before), files)
     configure(node, layout, changed)
 
 
@@ -548,14 +540,13 @@ def test_routes_only_writes_only_the_lock_file(node: Kernel, layout: Layout) -> 
 
 
 def test_removal_leaves_files_that_the_manifest_does_not_name(node: Kernel, layout: Layout) -> None:
-    layout.config.parent.mkdir(parents=True)
-    layout.config.write_text("{}")
+    write_file(layout.config, "{}")
+    write_file(layout.protocol_names.with_name("other.conf"), "# another program's\n")
+    before = outside_run(layout.root)
     configure(node, layout)
     assert layout.protocol_names.read_text().splitlines()[-1] == "217\thostrouting"
-    beside = layout.protocol_names.with_name("other.conf")
-    beside.write_text("# another program's\n")
     phases.run(RemoveHostRouting(host=host_of(node, layout)))
-    assert set(snapshot(layout.root)) == {"etc/aks-flex-node/config.json", "etc/iproute2/rt_protos.d/other.conf"}
+    assert outside_run(layout.root) == before
 
 
 def test_a_run_waits_once_and_no_longer(kernel: Kernel, layout: Layout) -> None:

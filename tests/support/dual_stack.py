@@ -38,6 +38,8 @@ def entry(line: str) -> Route6:
         table=number(options.get("table", "main"), Table),
         protocol=number(options.get("proto", "static"), Protocol),
         metric=int(options.get("metric", "1024")),
+        source=IPv6Address(options["src"]) if "src" in options else None,
+        mtu=int(options["mtu"]) if "mtu" in options else None,
         source_prefix=IPv6Network(options["from"]) if "from" in options else None,
         preference=Preference[options.get("pref", "medium").upper()],
         is_expired=options.get("expires") == "0sec",
