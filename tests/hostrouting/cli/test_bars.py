@@ -189,11 +189,6 @@ def test_unjudged_addresses_are_blank() -> None:
     assert runs(cells(IPv4Network("112.0.0.0/4"), [], 16)) == [(15, CellKind()), (1, None)]
 
 
-def test_a_small_cidr_has_cells_of_one_size() -> None:
-    pair = bar("10.1.0.4/31", segment("10.1.0.4", "10.1.0.4", NoteKind.LOCAL))
-    assert [length for length, _ in runs(cells(*pair, 64))] == [32, 32]
-
-
 def test_local_addresses_and_containers_have_one_colour_each() -> None:
     notes = [Note(NoteKind.LOCAL, "own", H200.cidr, (f"ib{n}",), (IPv4Network(f"172.16.0.{n}"),)) for n in range(64)]
     lines = printed(overlap_text(report(bar(str(H200.cidr)), notes=notes)))

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from file_trees import write_file
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nightly import by_day
@@ -76,14 +75,6 @@ def test_cidrs_next_to_a_config_are_fixed_and_expected_too(run: Run, write: Any)
     assert json.loads(out)["hostRouting"]["routeOverlap"]["expectedCidrs"][2:] == ["10.96.0.0/12"]
 
 
-def test_the_layouts_config_is_fixed_by_default(run: Run, host: Host) -> None:
-    write_file(host.layout.config, json.dumps(expecting("172.16.1.0/24")))
-    wanted = static({"destination": "172.16.1.0/24"})
-    assert json.loads(run("fix")[1])["hostRouting"]["staticRoutes"] == wanted
-    assert run("fix", "--in-place")[0] == 0
-    assert json.loads(host.layout.config.read_text())["hostRouting"]["staticRoutes"] == wanted
-
-
 @pytest.mark.parametrize(
     "document",
     [
@@ -138,19 +129,6 @@ def test_an_unfixable_failure_is_1_and_the_rest_is_printed(run: Run, kernel: Fak
     code, out, _ = run("fix", "--cidr", "172.16.5.5/32")
     assert (code, json.loads(out)["hostRouting"]["staticRoutes"]) == (1, static())
     assert run("fix", "--cidr", "172.16.5.5/32", "--format", "ip")[:2] == (1, "")
-
-
-def test_docker_is_advised_to_move_and_gets_no_routes(run: Run, kernel: FakeKernel, write: Any) -> None:
-    kernel.add_link("docker0")
-    kernel.add_address("docker0", "172.17.0.1/16")
-    document = expecting("172.17.0.0/16", "172.16.1.0/24")
-    code, out, err = run("fix", write(document))
-    assert code == 1
-    assert json.loads(out)["hostRouting"]["staticRoutes"] == static({"destination": "172.16.1.0/24"})
-    advice = [line for line in err.splitlines() if line.startswith("no route fixes")]
-    assert len(advice) == 1
-    assert "docker0 belongs to Docker: move its address pools (bip, default-address-pools in daemon.json)" in advice[0]
-    assert json.loads(run("fix", write(expecting("172.17.0.0/16")))[1]) == expecting("172.17.0.0/16")
 
 
 def test_routes_with_something_missing_are_2(run: Run, kernel: FakeKernel, write: Any) -> None:
@@ -322,12 +300,6 @@ def test_mode_owner_and_link_stay(run: Run, agents: Path, ours: Path, tmp_path: 
     assert after.st_ino != before.st_ino, "it is replaced as a whole"
     assert sorted(each.name for each in tmp_path.glob("*.json")) == ["config.json", "link.json", "ours.json"]
     assert link.is_symlink()
-
-
-def test_a_key_missing_from_config_stays(run: Run, agents: Path, ours: Path) -> None:
-    ours.write_text(json.dumps({"hostNetworking": OURS["hostNetworking"], "other": 1}))
-    assert run("config", "set", agents, "--from", ours)[0] == 0
-    assert json.loads(agents.read_text()) == json.loads(AGENT) | {"hostNetworking": OURS["hostNetworking"]}
 
 
 def test_a_new_file_is_readable_by_its_owner_alone(run: Run, ours: Path, tmp_path: Path) -> None:

@@ -52,18 +52,6 @@ def told(run: Any) -> Callable[..., Any]:
     return call
 
 
-def test_a_connection_is_explained_with_its_source(told: Any, kernel: FakeKernel, tmp_path: Path) -> None:
-    live = told(ADDRESS)
-    first, second = live["lookups"]
-    assert (first["source"], first["devs"], first["sources"], first["kind"]) == (None, ["eth0"], ["10.1.0.4"], None)
-    assert (second["source"], second["devs"], second["kind"]) == ("10.1.0.4", ["eth1"], "OVERLAP")
-    assert [step["preference"] for step in first["steps"]] == [0, 100, 32766]
-    assert [step["preference"] for step in second["steps"]] == [0, 100]
-    snapshot = tmp_path / "node.json"
-    snapshot.write_text(take_snapshot(kernel).to_text())
-    assert told(ADDRESS, "--snapshot", snapshot) == live
-
-
 PAGE = """\
 172.16.3.4, in no expected CIDR; expected is eth0
 the kernel evaluates the rules from the top: after ↓ it goes on, at → an entry decides

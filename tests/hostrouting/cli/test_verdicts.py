@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
 from dual_stack import DEFAULT, RIVAL
 from dual_stack import host as snapshot_of
@@ -111,13 +110,6 @@ def test_the_plan_lets_the_next_start_through(run: Any, config: Path) -> None:
     assert "no CIDR is expected" in next_start["reason"]
 
 
-def test_a_snapshot_gets_no_verdict(run: Any, config: Path, tmp_path: Path) -> None:
-    snapshot = tmp_path / "node.json"
-    snapshot.write_text(run("snapshot")[1])
-    code, out, _ = run("judge", config, snapshot, "--output", "json")
-    assert (code, json.loads(out)["counts"]) == (2, {"ok": 0, "overlap": 0, "unknown": 1})
-
-
 def test_the_doctor_calls_it_a_risk(run: Any, config: Path) -> None:
     run("apply")
     report = json.loads(run("doctor", "--output", "json")[1])
@@ -179,14 +171,6 @@ def test_the_hint_is_about_the_family_that_the_reason_names(on: Any) -> None:
     _, out, _ = on(snapshot_of(ipv4_default=None), "check", "--cidr", CIDR, "--cidr", "10.96.0.0/12")
     assert "no-default-route: table main has no unicast 0.0.0.0/0 to compare with" in out
     assert "to see why there is none: ip -4 address; ip -4 route; networkctl status" in out
-
-
-def test_a_longer_route_fixes_connections_from_a_source(on: Any) -> None:
-    narrow = "default from 2001:db8::/64 via fe80::2 dev rail0 proto static metric 1024"
-    _, out, _ = on(snapshot_of(DEFAULT, narrow, addresses=["2001:db8::4/64 dev eth0"]), "check", "--cidr", CIDR)
-    assert "routes via rail0, expected eth0 for connections from 2001:db8::4" in out
-    assert json.dumps({"destination": CIDR, "dev": "eth0"}) in out
-    assert "no route fixes" not in out
 
 
 def test_no_rule_is_advised_where_main_is_asked_already(on: Any) -> None:
@@ -252,30 +236,6 @@ def test_an_explained_lookup_without_a_route_says_so(on: Any) -> None:
     narrow = "default from 2001:db8::/64 via fe80::1 dev eth0 proto static metric 1024"
     _, out, _ = on(snapshot_of(narrow, addresses=["2001:db8::4/64 dev eth0"]), "explain", "fd00:10::9")
     assert "no route; nothing is sent yet" in out
-
-
-def test_many_hosts_are_judged(elsewhere: Any, tmp_path: Path, write: Any) -> None:
-    config = write({"hostRouting": {"routeOverlap": {"expectedCidrs": [CIDR, "10.96.0.0/12"]}}})
-    snapshots = {"a": SHADOWED_IPV6, "b": snapshot_of(DEFAULT), "c": attrs.evolve(snapshot_of(DEFAULT), ipv6=None)}
-    for name, snapshot in snapshots.items():
-        (tmp_path / f"{name}.json").write_text(attrs.evolve(snapshot, host=name).to_text())
-    code, out, _ = elsewhere("judge", config, *(tmp_path / f"{name}.json" for name in snapshots))
-    assert code == 1
-    assert "3 snapshots: 1 ok, 1 overlap, 1 unknown" in out
-    assert f"OVERLAP {CIDR} by rail0" in out
-    assert "the snapshot holds no IPv6 routes" in out
-
-
-def test_the_script_at_boot_judges_ipv6_only_if_it_is_expected(run: Any, write: Any, tmp_path: Path) -> None:
-    scripts = {}
-    for cidrs in (("10.96.0.0/12",), ("10.96.0.0/12", CIDR)):
-        config = write({"hostRouting": {"routeOverlap": {"expectedCidrs": cidrs}}})
-        folder = tmp_path / str(len(cidrs))
-        assert run("render", "--out", folder, config)[0] == 0
-        scripts[len(cidrs)] = (folder / "etc/aks-flex-node/check-route-overlap.sh").read_text()
-    assert "readonly FAMILIES=4\n" in scripts[1]
-    assert "readonly FAMILIES='4 6'\n" in scripts[2]
-    assert f" {CIDR}\n" in scripts[2]
 
 
 def test_events_are_not_predicted_for_ipv6(on: Any) -> None:
