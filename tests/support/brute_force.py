@@ -22,7 +22,7 @@ from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.model.family import IpAddress, IpNetwork
 from hostrouting.model.parsing import is_inside
-from hostrouting.model.routes import DEFAULT_DESTINATION, Lookup, Protocol, Route, RouteType, Table
+from hostrouting.model.routes import DEFAULT_DESTINATION, Lookup, Route, RouteType, Table
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap.findings import Finding, OverlapReport
 
@@ -159,21 +159,20 @@ class Judge:
             if isinstance(decision, Route) and (decision.table, decision.destination.prefixlen) == (Table.LOCAL, 32):
                 return Sort(answer.route.type.name, devs, answer.route)
             devs = ("lo",) if answer.route.type is RouteType.LOCAL else devs
-        if self._patterns is not None:
-            is_fine = devs and all(_is_like(dev, self._patterns) for dev in devs)
-            if is_fine and answer.route.type in _UNCONNECTED:
-                return Sort("BLACKHOLE", (), answer.route, answer.route.type.name.lower())
-            return Sort(FINE if is_fine else "OVERLAP", devs, answer.route)
-        foreign = tuple(dev for dev in devs if dev not in self.expected)
-        if devs and not foreign and answer.route.type in _UNCONNECTED:
-            return Sort("BLACKHOLE", (), answer.route, answer.route.type.name.lower())
+        foreign = tuple(dev for dev in devs if not self._is_expected(dev))
         if devs and not foreign:
-            return Sort(FINE, devs, answer.route)
-        if devs and all(self._is_container(dev) for dev in foreign):
-            return Sort("CONTAINER", foreign, answer.route)
-        if devs and all(self._is_container(dev) or _is_like(dev, self._overlap.allowed_devs) for dev in foreign):
-            return Sort("ALLOWED", foreign, answer.route)
+            is_unconnected = answer.route.type in _UNCONNECTED
+            word = answer.route.type.name.lower()
+            return Sort("BLACKHOLE", (), answer.route, word) if is_unconnected else Sort(FINE, devs, answer.route)
+        if devs and self._patterns is None:
+            if all(self._is_container(dev) for dev in foreign):
+                return Sort("CONTAINER", foreign, answer.route)
+            if all(self._is_container(dev) or _is_like(dev, self._overlap.allowed_devs) for dev in foreign):
+                return Sort("ALLOWED", foreign, answer.route)
         return Sort("OVERLAP", devs, answer.route)
+
+    def _is_expected(self, dev: str) -> bool:
+        return dev in self.expected if self._patterns is None else _is_like(dev, self._patterns)
 
     def _sort_without_route(self, answer: Lookup, decision: Route | int) -> Sort:
         assert answer.errno is not None
@@ -399,7 +398,7 @@ def disagreements(report: OverlapReport, judge: Judge, sorts: dict[IPv4Network, 
         judge: brute-force judge for the same host.
         sorts: for each expected CIDR, the classification of each address.
     """
-    wrong = [*_wrong_verdict(report, sorts), *_wrong_rule_notes(report, judge)]
+    wrong = [*_wrong_verdict(report, sorts)]
     for cidr, there in sorts.items():
         wrong += disagreements_at(report, cidr, there)
         wrong += _wrong_foresight(report, judge, cidr, there)
@@ -450,22 +449,6 @@ def _wrong_foresight(
         ranges = [part for note in notes if f" a route to {prefix}," in note.message for part in note.ranges]
         if tuple(ranges) != fewest_prefixes(truth):
             yield f"FORESEEN {prefix} of {cidr}: {_brief(ranges)}, not {_brief(fewest_prefixes(truth))}"
-
-
-def _wrong_rule_notes(report: OverlapReport, judge: Judge) -> Iterator[str]:
-    """Expect one note if any rule selects by mark, user or interface, and none if there are only the default rules."""
-    count = sum(note.kind == "RULE" for note in report.notes)
-    is_due = any(
-        rule.iif not in (None, "lo") or rule.oif is not None or rule.mark or (rule.uid_range or (0,))[0] > 0
-        for rule in judge.rules
-        if not rule.is_inverted
-    )
-    if (
-        count > 1
-        or (is_due and count == 0)
-        or (count and all(rule.protocol == Protocol.KERNEL for rule in judge.rules))
-    ):
-        yield f"{count} notes on rules"
 
 
 def _brief(items: Sequence[object]) -> str:

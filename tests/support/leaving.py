@@ -1,6 +1,6 @@
 """Send packets from ordinary sockets on this host, and observe which interfaces they leave through.
 
-``seen_leaving`` is usually enough. ``truths`` also distinguishes kinds of sockets and their errors.
+``seen_leaving`` is usually enough. ``truths`` also distinguishes kinds of sockets.
 """
 
 from __future__ import annotations
@@ -63,19 +63,12 @@ class Truth:
     Args:
         address: the destination.
         kind: the kind of socket.
-        devs: the interfaces through which the packets leave.
-        errnos: the sockets' errors. 0 stands for a packet that is dropped without an error.
+        ends: the interfaces through which the packets leave, including None if some are refused or dropped.
     """
 
     address: IpAddress
     kind: SocketKind
-    devs: frozenset[str]
-    errnos: frozenset[int]
-
-    @property
-    def ends(self) -> frozenset[str | None]:
-        """Return the interfaces, including None if some packets are dropped."""
-        return self.devs | {None} if self.errnos else frozenset[str | None](self.devs)
+    ends: frozenset[str | None]
 
 
 def truths(
@@ -103,10 +96,9 @@ def truths(
         for address in addresses:
             for kind in kinds:
                 ends = {leaving.end(kind, address, port) for port in range(9, 9 + tries)} - {None}
-                seen = frozenset(end for end in ends if isinstance(end, str))
-                errnos = frozenset(end for end in ends if isinstance(end, int))
                 if ends:
-                    found.append(Truth(address, kind, seen, errnos))
+                    leaves = frozenset(end if isinstance(end, str) else None for end in ends)
+                    found.append(Truth(address, kind, leaves))
     return found
 
 
