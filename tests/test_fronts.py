@@ -239,28 +239,20 @@ printf 'returned %s\\n' "$?"
 """
 
 
-def run_nhc(folder: str) -> list[str]:
-    bash = shutil.which("bash")
-    assert bash is not None
-    argv = [bash, "--norc", "-c", DRIVER, "nhc", str(PLUGIN)]
-    environment = NOTHING_ON_THE_PATH | {"HOSTROUTING_RUN_DIR": folder}
-    done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout.splitlines()
-
-
 @pytest.mark.parametrize(
     ("leave", "said"),
     [
         (overlap, "OVERLAP: 172.16.0.0/16 routes via ib0, expected eth0"),
-        (several, "(+2)"),
-        (no_default_route, "not judged: no-default-route"),
-        (marked(""), "the marker is empty"),
-        (str, "no marker in"),
+        (str, "not judged: no marker in"),
+        (ok, None),
     ],
 )
 def test_the_health_check_dies_or_is_silent(tmp_path: Path, leave: Any, said: str | None) -> None:
-    *died, returned = run_nhc(leave(tmp_path))
+    argv = ["/bin/bash", "--norc", "-c", DRIVER, "nhc", str(PLUGIN)]
+    environment = NOTHING_ON_THE_PATH | {"HOSTROUTING_RUN_DIR": leave(tmp_path)}
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    *died, returned = done.stdout.splitlines()
     assert returned == f"returned {0 if said is None else 1}"
     assert len(died) == (said is not None)
     assert all(line.startswith("die 1 check_routes_overlap:  ") and (said or "") in line for line in died)
@@ -268,12 +260,10 @@ def test_the_health_check_dies_or_is_silent(tmp_path: Path, leave: Any, said: st
 
 def test_the_health_check_defines_only_its_own_names() -> None:
     """NHC sources all files in its directory into the same shell."""
-    bash = shutil.which("bash")
-    assert bash is not None
     names = "compgen -v; compgen -A function"
     script = f"{names}; echo ==; source {PLUGIN}; source {PLUGIN}; {names}"
     done = subprocess.run(
-        [bash, "--norc", "-c", script], env=NOTHING_ON_THE_PATH, capture_output=True, text=True, check=True
+        ["/bin/bash", "--norc", "-c", script], env=NOTHING_ON_THE_PATH, capture_output=True, text=True, check=True
     )
     before, _, after = done.stdout.partition("==\n")
     made = set(after.split()) - set(before.split())
