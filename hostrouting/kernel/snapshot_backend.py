@@ -25,7 +25,6 @@ from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.jsonable import rfc_3339
 from hostrouting.model.links import Address, Link
-from hostrouting.model.parsing import reserved_block
 from hostrouting.model.prefixes import Prefix, ends, numbers, uncovered_addresses
 from hostrouting.model.routes import Lookup, Route, RouteFailure, RouteType, Table
 from hostrouting.model.rules import Rule
@@ -36,7 +35,11 @@ _TRIED_ENTRIES = 16
 
 
 def take_snapshot(
-    backend: RouteBackend, backend6: RouteBackend | None = None, *, inside: Sequence[Prefix] = ((0, 0),)
+    backend: RouteBackend,
+    backend6: RouteBackend | None = None,
+    *,
+    inside: Sequence[Prefix] = ((0, 0),),
+    scope: CancelScope | None = None,
 ) -> Snapshot:
     """Take a consistent snapshot of a host, or set ``is_torn`` if the host never stops changing.
 
@@ -44,14 +47,12 @@ def take_snapshot(
         backend: the kernel to query.
         backend6: the kernel to query for IPv6, or None to omit IPv6.
         inside: the IPv4 prefixes in which no entry may change.
-
-    Returns:
-        The snapshot. It includes IPv6 only if the host has IPv6 routes outside the special-purpose blocks.
+        scope: cancels the reads.
 
     Raises:
         RouteError: the kernel can't be queried.
     """
-    kernel = os.uname()
+    kernel, scope = os.uname(), scope or CancelScope()
 
     def read() -> Snapshot:
         addresses, rules, routes = backend.addresses(), backend.rules(), backend.routes()
@@ -67,22 +68,17 @@ def take_snapshot(
             kernel=f"{kernel.sysname} {kernel.release}",
         )
 
-    snapshot, why_torn = at_one_moment(backend, inside, CancelScope(), read)
-    ipv6, why_torn6 = (None, None) if backend6 is None else _read_ipv6(backend6)
-    return attrs.evolve(snapshot, ipv6=ipv6, is_torn=bool(why_torn or why_torn6))
+    snapshot, why_torn = at_one_moment(backend, inside, scope, read)
+    if backend6 is not None:
+        ipv6, why_torn6 = at_one_moment(backend6, ((0, 0),), scope, lambda: _read_ipv6(backend6))
+        snapshot, why_torn = attrs.evolve(snapshot, ipv6=ipv6), why_torn or why_torn6
+    return attrs.evolve(snapshot, is_torn=why_torn is not None)
 
 
-def ipv6_state(backend: RouteBackend) -> Ipv6State:
-    """Read everything that affects IPv6 routing."""
+def _read_ipv6(backend: RouteBackend) -> Ipv6State:
     routes, silent = backend.routes(), backend.silent_routers()
     state = Ipv6State(backend.addresses(), backend.rules(), routes, silent)
     return attrs.evolve(state, has_odd_sources=has_odd_sources(state, backend))
-
-
-def _read_ipv6(backend: RouteBackend) -> tuple[Ipv6State | None, RestlessError | None]:
-    found, why_torn = at_one_moment(backend, ((0, 0),), CancelScope(), lambda: ipv6_state(backend))
-    has_routes = any(reserved_block(route.destination) is None for route in found.routes)
-    return (found, why_torn) if has_routes else (None, None)
 
 
 def are_merged(addresses: Sequence[Address], backend: RouteBackend) -> bool | None:

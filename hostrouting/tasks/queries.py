@@ -15,7 +15,7 @@ from hostrouting.config.routing import Config
 from hostrouting.kernel.waiting import Deadlines
 from hostrouting.model.errors import ConfigError
 from hostrouting.model.family import Family, IpAddress
-from hostrouting.model.parsing import parse_any_unicast_address
+from hostrouting.model.parsing import parse_any_unicast_address, reserved_block
 from hostrouting.overlap.check import check_families
 from hostrouting.overlap.findings import Note, NoteKind, OverlapReport
 from hostrouting.overlap.node_ip import notes_on
@@ -146,7 +146,8 @@ def snapshot(*, host: Host | None = None) -> Snapshot:
         host: the host to record; defaults to this host.
 
     Returns:
-        The snapshot. Use ``save`` to write it to a file; pass it to ``judge``, or to ``Host.recorded`` to get a host.
+        The snapshot. It includes IPv6 only if the host has IPv6 routes outside the special-purpose blocks. Use ``save``
+        to write it to a file; pass it to ``judge``, or to ``Host.recorded`` to get a host.
 
     Raises:
         RouteError: the kernel can't be queried.
@@ -160,7 +161,10 @@ def snapshot(*, host: Host | None = None) -> Snapshot:
     from hostrouting.kernel.managers import managers_of
     from hostrouting.kernel.snapshot_backend import take_snapshot
 
-    recorded = take_snapshot(host.routes, host.routes6)
+    routes6 = host.routes6
+    if routes6 is not None and all(reserved_block(route.destination) for route in routes6.routes()):
+        routes6 = None
+    recorded = take_snapshot(host.routes, routes6)
     return attrs.evolve(
         recorded,
         nameservers=nameservers(host.layout),

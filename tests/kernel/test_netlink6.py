@@ -21,6 +21,7 @@ from node import NICS, SUBNETS6, add_nics, build_node, build_node6, on_linux, ru
 from worlds.hosts import Host
 from worlds.ipv6 import world
 
+import hostrouting
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
@@ -32,6 +33,7 @@ from hostrouting.model.errors import ConfigError, RouteError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Address6
 from hostrouting.model.routes import Lookup, Protocol, Route6, RouteType, Table
+from hostrouting.testing import FakeSystemd
 from phases import CancelScope
 
 pytestmark = pytest.mark.kernel
@@ -320,9 +322,10 @@ def test_what_ip_prints_is_read_like_the_kernels_answers(seed: int) -> None:
     assert recorded.silent_routers() == host.silent_routers()
 
 
-def test_a_host_without_ipv6_routes_is_recorded_as_before(kernel: NamespaceKernel) -> None:
+def test_a_host_without_ipv6_routes_is_recorded_as_before(kernel: NamespaceKernel, tmp_path: Path) -> None:
     add_nics(kernel, eth0=NICS["eth0"])
-    taken = take_snapshot(kernel, NetlinkBackend6())
+    layout = hostrouting.Layout(tmp_path)
+    taken = hostrouting.snapshot(host=hostrouting.Host(kernel, FakeSystemd(), layout, NetlinkBackend6()))
     assert taken.ipv6 is None
     without = take_snapshot(kernel)
     assert taken.to_document() | {"time": ""} == without.to_document() | {"time": ""}
