@@ -127,7 +127,7 @@ def _next_start(config: Config, host: Host, plan: RoutePlan, missing: str | None
         return NextStart(consumer, False, f"the static routes can't be installed without {missing}")
     if not config.route_overlap.expected_cidrs:
         return NextStart(consumer, True, "every route is installed; no CIDR is expected, so nothing is checked")
-    result = check_families(config, _planned(config, host, plan), scope)
+    result = check_families(config, _planned(config, host, plan, scope), scope)
     if result.verdict is Verdict.UNKNOWN:
         reason = f"the check can't judge: {result.reason}"
     elif result.findings:
@@ -138,9 +138,11 @@ def _next_start(config: Config, host: Host, plan: RoutePlan, missing: str | None
     return NextStart(consumer, not is_held, reason if is_held else f"the mode is WARN, although {reason}")
 
 
-def _planned(config: Config, host: Host, plan: RoutePlan) -> Callable[[Family], RouteBackend]:
+def _planned(config: Config, host: Host, plan: RoutePlan, scope: CancelScope) -> Callable[[Family], RouteBackend]:
     """Return a function from a family to a backend for the kernel's state after a plan has been applied."""
-    if not plan.changes:
+    overlap = config.route_overlap
+    changed = [family for family in overlap.families if plan.of(family).changes]
+    if not changed:
         return host.routes_of
     new, gone = (*plan.add, *(item.new for item in plan.replace)), {*plan.remove, *(item.old for item in plan.replace)}
 
@@ -148,11 +150,12 @@ def _planned(config: Config, host: Host, plan: RoutePlan) -> Callable[[Family], 
         added = (route for route in new if route.family is family)
         return (*added, *(route for route in routes if route not in gone))
 
-    overlap = config.route_overlap
-    backend6 = host.routes6 if Family.IPV6 in overlap.families else None
-    now = host.snapshot or take_snapshot(host.routes, backend6, inside=overlap.of(Family.IPV4).judged)
+    backend6 = host.routes6 if Family.IPV6 in changed else None
+    now = host.snapshot or take_snapshot(host.routes, backend6, inside=overlap.of(Family.IPV4).judged, scope=scope)
     ipv6 = now.ipv6 and attrs.evolve(now.ipv6, routes=after(now.ipv6.routes, Family.IPV6))
-    return backends_of(attrs.evolve(now, routes=after(now.routes, Family.IPV4), ipv6=ipv6))
+    planned = backends_of(attrs.evolve(now, routes=after(now.routes, Family.IPV4), ipv6=ipv6))
+    # A snapshot knows less than the kernel, which answers for a family that doesn't change.
+    return lambda family: planned(family) if family in changed else host.routes_of(family)
 
 
 def as_installed(config: Config, host: Host) -> Callable[[Family], RouteBackend]:
@@ -164,4 +167,4 @@ def as_installed(config: Config, host: Host) -> Callable[[Family], RouteBackend]
     plan, missing = plan_now(config, *host.backends(config.static_routes.families))
     if missing is not None:
         raise RouteError(f"can't propose routes beside those of the config without {missing}")
-    return _planned(config, host, plan)
+    return _planned(config, host, plan, CancelScope())

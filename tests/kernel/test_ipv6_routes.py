@@ -21,7 +21,7 @@ from scripts import AWKS, Sandbox, awk_or_skip
 from wanted import config
 
 import phases
-from hostrouting import Config, Host, Layout, RouteError, RoutesReport
+from hostrouting import Config, Host, Layout, RouteError, RoutesReport, check, plan
 from hostrouting.boot.render import render_static_routes
 from hostrouting.kernel.namespace import enter_namespace
 from hostrouting.kernel.netlink import NetlinkBackend
@@ -306,6 +306,18 @@ def test_routes_of_both_families_are_installed_once(node: Host, tmp_path: Path) 
     assert tables(node) == installed
     assert [change.action for change in install(node).changes.routes] == ["removed", "removed"]
     assert tables(node) == before
+
+
+def test_a_plan_for_one_family_asks_the_kernel_about_the_other(node: Host) -> None:
+    """Only the kernel knows the sources of this host's connections."""
+    run_ip6(
+        "addr add 2001:db8::4/64 dev eth0", "rule add from 2001:db8::/64 lookup 300", "route add ::/0 dev ib0 table 300"
+    )
+    run_ip(*(f"addrlabel add prefix {prefix} label 99" for prefix in ("2001:db8::/64", WANTED)))
+    wanted = config(BOTH[0], cidrs=[WANTED])
+    (finding,) = check(wanted, host=node).findings
+    assert finding.source == IPv6Address("2001:db8::4")
+    assert plan(wanted, host=node).next_start.reason == finding.message
 
 
 def test_the_script_names_the_changes_of_either_family(node: Host, tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pickle
 import shutil
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from ipaddress import IPv4Network
 from typing import Any
@@ -268,6 +269,21 @@ def test_an_idle_watcher_is_a_warning(host: Host) -> None:
     assert not report.changes
     (warning,) = report.warnings
     assert "nothing to watch" in warning
+
+
+def test_a_cancelled_plan_reads_the_routes_no_more(kernel: FakeKernel, layout: Layout) -> None:
+    scope, reads = phases.CancelScope(), []
+
+    @contextmanager
+    def restless(inside: object, /) -> Iterator[Callable[[], bool]]:
+        reads.append(inside)
+        scope.cancel("SIGTERM")
+        yield lambda: True
+
+    host = Host(Altered(kernel, noticing_changes=restless), FakeSystemd(layout), layout)
+    with pytest.raises(phases.Cancelled):
+        plan(INSTALLED, host=host, scope=scope)
+    assert len(reads) == 1
 
 
 @pytest.fixture
