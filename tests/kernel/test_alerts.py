@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from node import attempt, run_ip
 from wanted import config
 
 import phases
@@ -103,7 +104,7 @@ def test_prometheus_accepts_the_rules() -> None:
 
 
 def fix(_: Host) -> None:
-    subprocess.run(["ip", "route", "add", str(FIXED), "via", "10.1.0.1"], check=True)
+    run_ip(f"route add {FIXED} via 10.1.0.1")
 
 
 def delete_default_route(host: Host) -> None:
@@ -188,7 +189,7 @@ def test_a_refused_static_route_fires(host: Host, firing: Any) -> None:
 
 def test_a_static_route_that_another_program_keeps_removing_fires(host: Host, firing: Any) -> None:
     def remove() -> None:
-        subprocess.run(["ip", "route", "delete", str(FIXED)], check=False, capture_output=True)
+        attempt("ip", "route", "delete", str(FIXED))
 
     metrics = watched(host, {"destination": str(FIXED)}, "hostrouting_routes_contested", remove)
     firing(metrics, "HostRoutingContested", "HostRoutingOverlap")

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -41,6 +42,13 @@ def check_story(output: str, families: int = 2) -> None:
     assert output.rstrip().endswith("✓ every route that was there before is untouched")
 
 
+def shown(*argv: str | Path, **more: Any) -> str:
+    """Return what a program prints that ends well and without complaints."""
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, **more)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
 @pytest.mark.kernel
 def test_the_demo_runs_on_the_real_kernel_in_any_folder(tmp_path: Path) -> None:
     """The installed command doesn't search the current directory."""
@@ -50,11 +58,10 @@ def test_the_demo_runs_on_the_real_kernel_in_any_folder(tmp_path: Path) -> None:
     for name in ("hostrouting/__init__.py", "json.py", "phases.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("raise SystemExit('of the current directory')")
-    done = subprocess.run([command, "demo"], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    story = shown(command, "demo", cwd=tmp_path)
     version = ".".join(os.uname().release.split(".")[:2])
-    assert done.stdout.splitlines()[0] == f"kernel: Linux {version} (network namespace)"
-    check_story(done.stdout)
+    assert story.splitlines()[0] == f"kernel: Linux {version} (network namespace)"
+    check_story(story)
 
 
 # Import first and change the user afterwards, because an unprivileged user may be unable to read root's Python. After
@@ -79,28 +86,18 @@ def test_the_demo_needs_no_root() -> None:
         Path(folder).chmod(0o777)
         for package in ("hostrouting", "phases"):
             shutil.copytree(ROOT / package, Path(folder, package))
-        done = subprocess.run(
-            [sys.executable, "-c", AS_NOBODY, folder],
-            env=os.environ | {"PYTHONPATH": folder},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[0].endswith("(network namespace)")
-    check_story(done.stdout)
+        story = shown(sys.executable, "-c", AS_NOBODY, folder, env=os.environ | {"PYTHONPATH": folder})
+    assert story.splitlines()[0].endswith("(network namespace)")
+    check_story(story)
 
 
 @pytest.mark.kernel
 def test_without_namespaces_the_demo_runs_in_memory() -> None:
     """The test runs in its own user namespace because the limit applies to that namespace and its descendants."""
     program = f"{NO_NAMESPACES} {sys.executable} -m hostrouting demo"
-    done = subprocess.run(
-        ["unshare", "--user", "--map-root-user", "bash", "-c", program], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert re.match(r"kernel: in memory \(can't make a network namespace: .+\)\n", done.stdout)
-    check_story(done.stdout, families=1)
+    story = shown("unshare", "--user", "--map-root-user", "bash", "-c", program)
+    assert re.match(r"kernel: in memory \(can't make a network namespace: .+\)\n", story)
+    check_story(story, families=1)
 
 
 # In a network namespace of its own, each process sees its own settings here.
@@ -121,12 +118,11 @@ sys.exit(demo.main())
 
 @pytest.mark.kernel
 def test_without_ipv6_the_demo_shows_ipv4() -> None:
-    done = subprocess.run([sys.executable, "-c", WITHOUT_IPV6], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    first, second, *_ = done.stdout.splitlines()
+    story = shown(sys.executable, "-c", WITHOUT_IPV6)
+    first, second, *_ = story.splitlines()
     assert first.endswith("(network namespace)")
     assert second.startswith("without IPv6: can't add the address fd00:10:1::4/64 to eth0: ")
-    check_story(done.stdout, families=1)
+    check_story(story, families=1)
 
 
 def without_kernel(picture: str) -> list[tuple[str, str]]:
@@ -140,11 +136,8 @@ def without_kernel(picture: str) -> list[tuple[str, str]]:
 @pytest.mark.kernel
 def test_the_readmes_picture_is_the_demos_drawing() -> None:
     """To regenerate the picture: ``./run python docs/make_demo.py > docs/demo.svg``."""
-    program = [sys.executable, str(ROOT / "docs" / "make_demo.py")]
-    drawn = subprocess.run(
-        program, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True
-    )
-    assert without_kernel(drawn.stdout) == without_kernel(PICTURE.read_text())
+    drawn = shown(sys.executable, ROOT / "docs" / "make_demo.py", env=os.environ | {"PYTHONPATH": str(ROOT)})
+    assert without_kernel(drawn) == without_kernel(PICTURE.read_text())
 
 
 def test_a_demo_that_goes_wrong_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import pytest
 from nightly import by_day
-from node import NICS, UPLINK, build_node6, run_ip, run_ip6
+from node import NICS, UPLINK, attempt, build_node6, run_ip, run_ip6, tool
 from scripts import AWKS, Sandbox, awk_or_skip
 from wanted import config
 
@@ -646,14 +646,13 @@ def build(commands: list[str]) -> None:
     build_node6()
     run_ip(f"address add {NICS['eth0']} dev eth0")
     for words in commands:
-        subprocess.run(["ip", *words.split()], check=False, capture_output=True)
+        attempt("ip", *words.split())
 
 
 def shown() -> list[str]:
     """Return both tables as the kernel shows them, with sorted next hops. Each route has its first hop's protocol."""
     commands = ("-4 route show table main", "-6 -N -o route show table main")
-    listed = [subprocess.run(["ip", *words.split()], capture_output=True, text=True, check=True) for words in commands]
-    lines = [line.split("\\\t") for each in listed for line in each.stdout.splitlines()]
+    lines = [line.split("\\\t") for words in commands for line in tool("ip", *words.split()).splitlines()]
     return [" ".join([route, *sorted(hops)]) for route, *hops in lines if not route.startswith("fe80::/64 ")]
 
 

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 import attrs
 import pytest
-from node import GATEWAY, NICS, PAIR, add_nics
+from node import GATEWAY, NICS, PAIR, add_nics, attempt, run_ip, tool
 from scenario import play, route, skip_without_other_users
 
 from hostrouting.kernel._namespaces import in_thread
@@ -50,16 +50,6 @@ BY_ETH0 = (NextHop("eth0", GATEWAY),)
 def node(kernel: NamespaceKernel) -> NamespaceKernel:
     play(kernel, PAIR)
     return kernel
-
-
-def ip(*words: str) -> list[str]:
-    """Return the output of iproute2, with each route's next hops on the same line as the route."""
-    done = subprocess.run(["ip", "-4", *words], capture_output=True, text=True, check=True)
-    return [" ".join(line.split()) for line in done.stdout.replace("\n\t", " ").splitlines()]
-
-
-def nexthop(*words: str) -> None:
-    subprocess.run(["ip", "nexthop", "add", *words], check=True)
 
 
 def many(count: int, hops: tuple[NextHop, ...] = BY_ETH0) -> list[Route]:
@@ -98,7 +88,11 @@ def test_written_routes_read_as_iproute2_prints_them(node: NamespaceKernel) -> N
         hops = tuple(attrs.evolve(hop, dev=hop.dev or "eth0") for hop in wanted.hops)
         assert there[wanted.key] == attrs.evolve(wanted, hops=hops)
     play(node, "cable out ib0")
-    assert [str(each).replace("hostrouting", "217") for each in node.routes()] == ip("route", "show", "table", "all")
+    # Each route's next hops are on lines of their own.
+    printed = tool("ip", "-4", "route", "show", "table", "all").replace("\n\t", " ").splitlines()
+    assert [str(each).replace("hostrouting", "217") for each in node.routes()] == [
+        " ".join(line.split()) for line in printed
+    ]
 
 
 def test_a_table_is_filtered_and_a_missing_one_is_empty(node: NamespaceKernel) -> None:
@@ -132,14 +126,14 @@ def test_a_rule_for_a_dscp_is_read_with_it(kernel: NamespaceKernel) -> None:
 
 
 def test_host_bits_in_a_rules_selector_are_ignored(kernel: NamespaceKernel) -> None:
-    ip("rule", "add", "pref", "100", "from", "10.9.0.5/24", "to", "10.8.7.6/16", "lookup", "100")
+    run_ip("rule add pref 100 from 10.9.0.5/24 to 10.8.7.6/16 lookup 100")
     there = kernel.rules()[1]
     assert (there.source, there.destination) == (IPv4Network("10.9.0.0/24"), IPv4Network("10.8.0.0/16"))
 
 
 @pytest.mark.parametrize("kind", ["xresolve", "nat"])
 def test_a_route_of_an_unknown_type_drops_packets(node: NamespaceKernel, kind: str) -> None:
-    ip("route", "add", kind, "198.51.101.0/24", "scope", "nowhere")
+    run_ip(f"route add {kind} 198.51.101.0/24 scope nowhere")
     (there,) = (one for one in node.routes() if str(one.destination) == "198.51.101.0/24")
     assert (there.type, there.hops) == (RouteType.BLACKHOLE, ())
     (answer,) = node.lookup([IPv4Address("198.51.101.1")])
@@ -162,9 +156,9 @@ def test_an_interface_name_is_the_same_string_everywhere(node: NamespaceKernel, 
     assert wanted in node.routes()
     assert node.lookup([wanted.destination[1]])[0].route == wanted
     assert node.delete([wanted]) == ()
-    if subprocess.run(["ip", "link", "add", "name", "br0", "type", "bridge"], capture_output=True).returncode == 0:
-        subprocess.run(["ip", "link", "set", "br0", "name", os.fsencode(f"{name}br")], check=True)
-        ip("link", "set", "eth0", "master", f"{name}br")
+    if attempt("ip", "link", "add", "name", "br0", "type", "bridge").returncode == 0:
+        tool("ip", "link", "set", "br0", "name", f"{name}br")
+        tool("ip", "link", "set", "eth0", "master", f"{name}br")
         links = {link.name: link for link in node.links()}
         assert links["eth0"].master == f"{name}br"
         assert (links[f"{name}br"].kind, links[f"{name}br"].master) == ("bridge", None)
@@ -176,15 +170,19 @@ def test_an_interface_name_is_the_same_string_everywhere(node: NamespaceKernel, 
 @pytest.mark.parametrize("compat_mode", ["0", "1"])
 def test_routes_have_their_nexthop_objects_hidden_hops(node: NamespaceKernel, compat_mode: str) -> None:
     Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text(compat_mode)
-    nexthop("id", "7", "via", "10.1.0.1", "dev", "eth0")
-    nexthop("id", "8", "dev", "ib0")
-    nexthop("id", "9", "group", "7,3/8")
-    nexthop("id", "10", "blackhole")
-    nexthop("id", "11", "group", "7,5")
-    nexthop("id", "12", "via", "192.0.2.1", "dev", "eth0", "onlink")
-    nexthop("id", "13", "via", "fe80::9", "dev", "eth0")
-    nexthop("id", "14", "via", "10.1.0.9", "fdb")
-    nexthop("id", "15", "group", "10")
+    run_ip(
+        """
+        nexthop add id 7 via 10.1.0.1 dev eth0
+        nexthop add id 8 dev ib0
+        nexthop add id 9 group 7,3/8
+        nexthop add id 10 blackhole
+        nexthop add id 11 group 7,5
+        nexthop add id 12 via 192.0.2.1 dev eth0 onlink
+        nexthop add id 13 via fe80::9 dev eth0
+        nexthop add id 14 via 10.1.0.9 fdb
+        nexthop add id 15 group 10
+        """
+    )
     play(
         node,
         """
@@ -219,10 +217,10 @@ def test_routes_have_their_nexthop_objects_hidden_hops(node: NamespaceKernel, co
 
 def test_a_replaced_nexthop_object_has_its_new_hops(node: NamespaceKernel) -> None:
     Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text("0")
-    nexthop("id", "7", "via", "10.1.0.1", "dev", "eth0")
+    run_ip("nexthop add id 7 via 10.1.0.1 dev eth0")
     play(node, "route add 172.16.0.0/16 nhid 7")
     play(node, "get 172.16.1.1 -> 172.16.0.0/16 nhid 7 via 10.1.0.1 dev eth0 proto hostrouting")
-    subprocess.run(["ip", "nexthop", "replace", "id", "7", "dev", "ib0"], check=True)
+    run_ip("nexthop replace id 7 dev ib0")
     play(node, "get 172.16.1.1 -> 172.16.0.0/16 nhid 7 dev ib0 proto hostrouting")
     assert [route.devs for route in node.routes() if route.nexthop_id == 7] == [("ib0",)]
 
@@ -468,11 +466,11 @@ def test_a_wait_returns_on(busy: NamespaceKernel, change: str) -> None:
 
 
 def test_a_wait_returns_on_routes_removed_with_a_nexthop_object(busy: NamespaceKernel) -> None:
-    subprocess.run(["ip", "nexthop", "add", "id", "7", "via", "10.1.0.1", "dev", "eth0"], check=True)
+    run_ip("nexthop add id 7 via 10.1.0.1 dev eth0")
     play(busy, "route add 172.17.0.0/16 nhid 7")
     busy.wait_for_change(CancelScope())
     assert is_quiet(busy)
-    subprocess.run(["ip", "nexthop", "del", "id", "7"], check=True)
+    run_ip("nexthop del id 7")
     assert returns(busy)
     play(busy, "lacks 172.17.0.0/16")
 
@@ -563,8 +561,7 @@ def test_a_waits_socket_ends_with_the_thread(busy: NamespaceKernel) -> None:
 
 def test_a_wait_listens_only_to_what_the_port_reads(busy: NamespaceKernel) -> None:
     with Listener(everywhere(Family.IPV4)) as changes:
-        subprocess.run(["ip", "-6", "address", "add", "fd00::1/64", "dev", "eth0", "nodad"], check=True)
-        subprocess.run(["ip", "neighbour", "add", "10.1.0.9", "lladdr", "02:00:00:00:00:01", "dev", "eth0"], check=True)
+        run_ip("address add fd00::1/64 dev eth0 nodad", "neighbour add 10.1.0.9 lladdr 02:00:00:00:00:01 dev eth0")
         assert select.select([changes], [], [], 0.05)[0] == []
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
 from collections.abc import Sequence
 from ipaddress import IPv6Address, IPv6Network, ip_address
 from pathlib import Path
@@ -17,7 +16,7 @@ from audit.making import make
 from dual_stack import entry
 from leaving import SocketKind, truths
 from nightly import by_day
-from node import NICS, SUBNETS6, add_nics, build_node, build_node6, on_linux, run_ip6
+from node import NICS, SUBNETS6, add_nics, build_node, build_node6, on_linux, run_ip, run_ip6, tool
 from worlds.hosts import Host
 from worlds.ipv6 import world
 
@@ -53,10 +52,6 @@ def set_forwarding(value: int) -> None:
     Path("/proc/sys/net/ipv6/conf/all/forwarding").write_text(str(value), encoding="ascii")
 
 
-def ip_json(*words: str) -> Any:
-    return json.loads(subprocess.run(["ip", "-6", "-j", "-N", *words], capture_output=True, check=True).stdout or "[]")
-
-
 def test_entries_are_read_with_all_their_properties(host: NetlinkBackend6) -> None:
     lines = (
         "fd00:1::/48 via fd00:a::1 dev eth0 src fd00:a::2 mtu 1400 proto 217 metric 7",
@@ -88,7 +83,8 @@ def test_hundreds_of_entries_are_read_as_one_by_one(host: NetlinkBackend6) -> No
     run_ip6(*[f"route add fd00:1:{number:x}::/48 via fd00:a::1 dev eth0 proto 217" for number in range(900)])
     run_ip6(*[f"route add fd00:2:{number:x}::/48 via fe80::{number:x} dev ib0" for number in range(1, 100)])
     read = [route for route in host.routes(Table.MAIN) if route.protocol != Protocol.KERNEL]
-    shown = {each["dst"] for each in ip_json("-d", "route", "show") if each["protocol"] != "2"}
+    listed = json.loads(tool("ip", "-6", "-j", "-N", "-d", "route", "show"))
+    shown = {each["dst"] for each in listed if each["protocol"] != "2"}
     assert {str(route.destination) for route in read} == shown
     assert len(read) == len(shown) == 999
     assert len(host.our_routes()) == 900
@@ -126,14 +122,12 @@ def random_host(seed: int) -> Host:
 
 
 def test_entries_that_share_a_nexthop_object_are_told_apart(host: NetlinkBackend6) -> None:
-    objects = (
-        "id 1 via fd00:a::1 dev eth0",
-        "id 2 via fd00:b::1 dev ib0",
-        "id 3 group 1,3/2",
-        "id 4 via fd00:a::1 dev eth0",
+    run_ip(
+        "nexthop add id 1 via fd00:a::1 dev eth0",
+        "nexthop add id 2 via fd00:b::1 dev ib0",
+        "nexthop add id 3 group 1,3/2",
+        "nexthop add id 4 via fd00:a::1 dev eth0",
     )
-    for words in objects:
-        subprocess.run(["ip", "nexthop", "add", *words.split()], check=True)
     run_ip6(*[f"route add fd00:{number}::/32 nhid {number}" for number in (1, 3, 4)])
     run_ip6("route add fd00::/16 nhid 1", "route add fd00:5::/32 via fd00:b::1 dev ib0")
     addresses = [IPv6Address(f"fd00:{part:x}::{low:x}") for low in range(1, 30) for part in (1, 3, 4, 5, 6)]
@@ -188,7 +182,7 @@ def test_changes_of_ipv4_matter_only_to_a_wait(host: NetlinkBackend6) -> None:
     """IPv4's default route shows the uplinks of IPv6."""
     host.wait_for_change(CancelScope())
     with host.noticing_changes([(0, 0)]) as may_have_changed:
-        subprocess.run(["ip", "route", "add", "10.9.0.0/16", "dev", "ib0"], check=True)
+        run_ip("route add 10.9.0.0/16 dev ib0")
         assert not may_have_changed()
     host.wait_for_change(CancelScope(timeout=5))
 

@@ -7,7 +7,6 @@ import gc
 import random
 import socket
 import struct
-import subprocess
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -17,7 +16,7 @@ from typing import Any
 import attrs
 import pytest
 from nightly import by_day
-from node import GATEWAY, PAIR
+from node import GATEWAY, PAIR, run_ip
 from scenario import play
 from test_netlink import BY_ETH0, many
 
@@ -471,8 +470,7 @@ def test_an_interrupted_dump_is_read_again_a_few_times(node: NamespaceKernel) ->
 
 def test_the_kernels_mark_on_an_interrupted_dump_is_obeyed(node: NamespaceKernel) -> None:
     first = IPv4Address("10.6.0.0")
-    lines = (f"address add {first + number}/32 dev eth0" for number in range(900))
-    subprocess.run(["ip", "-batch", "-"], input="\n".join(lines), text=True, check=True)
+    run_ip(*(f"address add {first + number}/32 dev eth0" for number in range(900)))
     backend = Changing(1, lambda: in_thread(lambda: node.add_address("ib0", "10.5.0.1/32")))
     assert len({address.local for address in backend.addresses()}) == 904
     assert backend.dumps == 2
