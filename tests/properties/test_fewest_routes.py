@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv4Network
-from pathlib import Path
 
 import attrs
 from hypothesis import HealthCheck, event, example, given, settings
@@ -12,13 +11,12 @@ from nightly import by_day
 from worlds import Question, World
 
 import phases
-from hostrouting import Config, Host, Layout, RouteOverlap, StaticRoute
+from hostrouting import Config, RouteOverlap, StaticRoute
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.model.family import IpAddress, IpNetwork
 from hostrouting.model.parsing import is_inside
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Table
 from hostrouting.overlap.check import check_overlap
-from hostrouting.testing import FakeSystemd
 from hostrouting.testing.strategies import NewAddress
 
 SPACE = IPv4Network("10.0.0.0/27")
@@ -80,12 +78,6 @@ def host_of(
         links=("eth0", "eth1", "ib0", "ib1"),
     )
     return Question(world, cidrs, allowed=("eth1",))
-
-
-def kernel_of(question: Question) -> FakeKernel:
-    kernel = FakeKernel()
-    question.world.build(kernel)
-    return kernel
 
 
 class Judge:
@@ -170,12 +162,12 @@ WITH_METRICS = host_of((), tuple(attrs.evolve(route, metric=10) for route in BY_
 @example(question=NESTED)
 @example(question=WITH_METRICS)
 def test_the_fix_is_the_fewest_harmless_routes(question: Question) -> None:
-    kernel = kernel_of(question)
+    kernel = FakeKernel()
+    question.world.build(kernel)
     config = Config(
         route_overlap=RouteOverlap([str(cidr) for cidr in question.cidrs], allowed_devs=["eth1"], container_devs=[])
     )
-    host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(Path("/nonexistent")))
-    report = check_overlap(config, host.routes, phases.CancelScope())
+    report = check_overlap(config, kernel, phases.CancelScope())
     judge = Judge(kernel, question.cidrs)
     assert {a for finding in report.findings for part in finding.ranges for a in part} == judge.failing
     event(f"{len(report.fix.routes)} entries")

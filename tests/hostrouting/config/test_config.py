@@ -453,39 +453,27 @@ def test_a_file_without_a_json_object_is_a_config_error(tmp_path: Path, text: st
         load(tmp_path, text)
 
 
-def test_missing_files_and_directories_are_named_config_errors(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=rf"{tmp_path}/none\.json: there is no such file"):
-        Config.load(tmp_path / "none.json")
-    with pytest.raises(ConfigError, match="is a directory"):
-        Config.load(tmp_path)
-    with pytest.raises(ConfigError, match="is not a path"):
-        Config.load("a\0b")
+NO_FILES: dict[str, tuple[type[Exception], str]] = {
+    "none.json": (ConfigError, r"/none\.json: there is no such file"),
+    ".": (ConfigError, "is a directory"),
+    "a\0b": (ConfigError, "is not a path"),
+    "endless.json": (ConfigError, "larger than 64 MiB"),
+    "loop.json": (FileError, "can't read the config .*symbolic links"),
+    "pipe.json": (FileError, "not a regular file"),
+    "/dev/zero": (FileError, "not a regular file"),
+}
 
 
-def test_a_file_that_could_block_is_refused(tmp_path: Path) -> None:
-    fifo = tmp_path / "config.json"
-    os.mkfifo(fifo)
-    reader, writer = os.pipe()
-    with open(reader), open(writer, "w"):
-        for path in (str(fifo), f"/dev/fd/{reader}", "/dev/zero"):
-            with pytest.raises(FileError, match="not a regular file"):
-                Config.load(path)
-
-
-def test_an_endless_file_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "config.json"
-    with path.open("wb") as file:
-        file.truncate(1 << 40)
-    with pytest.raises(ConfigError, match="larger than 64 MiB"):
-        Config.load(path)
-
-
-def test_an_unreadable_file_is_a_named_error(tmp_path: Path) -> None:
-    path = tmp_path / "loop.json"
-    path.symlink_to(path)
-    with pytest.raises(FileError, match="can't read the config .*symbolic links") as caught:
-        Config.load(path)
-    assert not caught.value.is_not_permitted
+@pytest.mark.parametrize("name", NO_FILES)
+def test_a_file_that_can_not_be_read_is_a_named_error(tmp_path: Path, name: str) -> None:
+    (tmp_path / "loop.json").symlink_to("loop.json")
+    os.mkfifo(tmp_path / "pipe.json")
+    (tmp_path / "endless.json").touch()
+    os.truncate(tmp_path / "endless.json", 1 << 40)
+    error, words = NO_FILES[name]
+    with pytest.raises(error, match=words) as caught:
+        Config.load(tmp_path / name)
+    assert not getattr(caught.value, "is_not_permitted", False)
 
 
 def test_a_file_without_read_permission_is_not_permitted(tmp_path: Path, as_ordinary_user: Any) -> None:

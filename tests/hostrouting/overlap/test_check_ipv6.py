@@ -88,12 +88,6 @@ def test_a_rival_that_may_win_is_a_note() -> None:
     assert "accept_ra" not in note.message
 
 
-def test_without_a_default_route_by_the_uplink_nothing_is_judged() -> None:
-    report = judged(host(RIVAL))
-    assert (report.verdict, report.reason_kind) == (Verdict.UNKNOWN, UnknownReason.NO_DEFAULT_ROUTE)
-    assert report.reason_detail == f"IPv6 has no default route by eth0; rail0 has one ({entry(RIVAL)})"
-
-
 def test_without_any_default_route_nothing_is_judged() -> None:
     report = judged(host(f"{DEFAULT} table 100"))
     assert "no unicast ::/0" in report.reason_detail
