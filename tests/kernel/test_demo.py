@@ -44,7 +44,7 @@ def check_story(output: str, families: int = 2) -> None:
 
 def shown(*argv: str | Path, **more: Any) -> str:
     """Return what a program prints that ends well and without complaints."""
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, **more)
+    done: subprocess.CompletedProcess[str] = subprocess.run(argv, capture_output=True, text=True, check=False, **more)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
