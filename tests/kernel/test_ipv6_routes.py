@@ -532,6 +532,8 @@ def test_the_end_of_a_trial_restores_our_hops_alone(node: Host, tmp_path: Path, 
     assert theirs.hops == (IB0,)
     (line,) = [line for line in shown() if line.startswith("fd00:4::/48")]
     assert "via fd00:b::1 dev ib0 proto 4 metric 512" in line
+    assert "ip route del fd00:4::/48 via fd00:a::1 dev eth0" in done.stdout
+    assert "ip route del fd00:4::/48 via fd00:b::1 dev ib0" not in done.stdout
 
 
 @pytest.mark.parametrize("awk", AWKS)

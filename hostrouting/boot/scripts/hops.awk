@@ -21,9 +21,11 @@ function make_all(list, count, moot,    i, again, left, why, hidden) {
   return why (why == "" || hidden == "" ? "" : "; ") hidden
 }
 
-function force(list, count) {
+function force(list, count,    i) {
   list[count + 1] = "link show"
   run(list, count + 1, "-force")
+  for (i = 1; i <= count; i++)
+    is_made[list[i]] = !(i in failed)
   was_ended = !answers
 }
 

@@ -74,7 +74,8 @@ END {
   }
   print "done"
   for (i = 1; i <= changes; i++)
-    print "ip " commands[i]
+    if (is_made[commands[i]])
+      print "ip " commands[i]
   if (left != "")
     print "failed: " left
 }
