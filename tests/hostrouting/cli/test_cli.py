@@ -318,18 +318,6 @@ def test_a_terminal_shows_the_wait(kernel: FakeKernel, host: Host, monkeypatch: 
 # --- check -------------------------------------------------------------------------------------------------------
 
 
-def test_check_is_1_until_the_fix_is_applied(run: Any, config: Path, host: Host) -> None:
-    """The generated page docs/howto/h200.md holds the text."""
-    code, out, err = run("check", config)
-    assert (code, err) == (1, "")
-    assert out.startswith(f"overlap on {os.uname().nodename}: 1 of 2 expected CIDRs fails; mode STRICT\n")
-    config.write_text(json.dumps(CONFIG).replace("STRICT", "WARN"))
-    assert run("check", config)[0] == 1
-    run("apply", "--routes-only", config)
-    assert run("check", config)[0] == 0
-    assert {path.name for path in host.layout.run_dir.iterdir()} == {"lock", "run.lock"}
-
-
 def test_cidrs_need_no_config(run: Any, config: Path) -> None:
     assert run("check", "--cidr", "10.96.0.0/12", "--cidr", "192.168.0.0/16")[0] == 0
     document = json.loads(run("check", config, "--cidr", "172.16.9.9/24", "--output", "json")[1])
@@ -451,13 +439,6 @@ def test_only_terminals_that_want_colours_get_them(
     with redirect_stdout(stream()) as written:
         say(bad("✗"))
     assert written.getvalue() == ("\x1b[31m✗\x1b[0m\n" if is_coloured else "✗\n")
-
-
-def test_an_old_encoding_is_not_fatal(host: Host, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    raw = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="latin-1"))
-    assert cli.main(["check", str(config)], host=host) == 1
-    assert b"!! 172.16.1.0/24" in raw.getvalue()
 
 
 @pytest.mark.parametrize(("redirection", "words", "code"), [(">&-", "plan bad.json", "78"), ("| true", "--help", "0")])

@@ -117,15 +117,6 @@ def world(tmp_path: Path) -> World:
 # --- our routes ----------------------------------------------------------------------------------------------------
 
 
-def test_a_lost_route_is_restored_and_reported_once(world: World) -> None:
-    world.at(5, world.lose)
-    world.watch(300)
-    assert [route.destination for route in world.ours()] == [WANTED]
-    ((when, event),) = world.put_back()
-    assert 5 <= when < 6
-    assert event.fields["ROUTE"] == ["172.16.1.0/24 via 10.1.0.1 dev eth0 proto hostrouting"]
-
-
 def test_a_route_is_restored_when_its_device_returns(world: World) -> None:
     world.config = config({"destination": str(WANTED), "gateway": "onlink", "dev": "ib0"})
     world.at(5, lambda: world.kernel.set_link("ib0", up=False))
@@ -314,6 +305,8 @@ def test_a_failed_repair_is_rolled_back_and_retried(world: World) -> None:
 
 
 def test_a_third_removal_is_reported_with_how_to_stop_us(world: World) -> None:
+    assert {link.name: link.index for link in world.kernel.links()}["eth0"] == 2
+    write_file(world.layout.root / "run/systemd/netif/links/2", "ADMIN_STATE=configured\n")
     for when in (10, 20, 30):
         world.at(when, world.lose)
     world.watch(60)
@@ -321,7 +314,7 @@ def test_a_third_removal_is_reported_with_how_to_stop_us(world: World) -> None:
     assert len(messages) == 1
     ((_, failure),) = world.of_kind(EventKind.FAILURE)
     assert failure.message.endswith("over as soon as our route is back")
-    ways = ("systemctl stop hostrouting-watch", "hostrouting remove", "watch.enabled")
+    ways = ("systemctl stop hostrouting-watch", "hostrouting remove", "watch.enabled", "ManageForeignRoutes=no")
     for words in ("hostrouting keeps", "3 times", *ways):
         assert words in messages[0]
     assert len(world.ours()) == 1
@@ -352,15 +345,6 @@ def test_it_backs_off_from_a_fight_and_recovers(world: World) -> None:
     assert 8 < len(adds) < 20
     assert 1700 <= world.put_back()[-1][0] < 1702
     assert len(world.ours()) == 1
-
-
-def test_it_names_the_interfaces_manager(world: World) -> None:
-    assert {link.name: link.index for link in world.kernel.links()}["eth0"] == 2
-    write_file(world.layout.root / "run/systemd/netif/links/2", "ADMIN_STATE=configured\n")
-    for when in (10, 20, 30):
-        world.at(when, world.lose)
-    world.watch(60)
-    assert "ManageForeignRoutes=no" in world.of_kind(EventKind.ROUTES_CONTESTED)[0][1].message
 
 
 # --- the check -----------------------------------------------------------------------------------------------------
