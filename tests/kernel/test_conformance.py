@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import errno
 import unittest
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from ip_command_backend import IpCommandBackend
 from nightly import by_day
 from node import GATEWAY, on_linux
+from pyroute2_backend import Pyroute2Backend
 from wanted import config
 
 import phases
 from hostrouting import ConfigureStaticRoutes, Host, Layout, RouteError
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceKernel
-from hostrouting.kernel.port import Kernel, RouteBackend
+from hostrouting.kernel.port import RouteBackend
 from hostrouting.model.routes import NextHop, Route
 from hostrouting.testing import FakeSystemd
 from hostrouting.testing.conformance import conformance_test, pair
@@ -29,12 +31,7 @@ _SETTINGS = settings(max_examples=by_day(3, by_night=5000), stateful_step_count=
 pytestmark = [pytest.mark.kernel, pytest.mark.timeout(by_day(300, by_night=7200))]
 
 
-@contextmanager
-def _linux() -> Iterator[NamespaceKernel]:
-    yield on_linux()
-
-
-TestLinux = conformance_test(_linux, settings=_SETTINGS)
+TestLinux = conformance_test(lambda: nullcontext(on_linux()), settings=_SETTINGS)
 
 
 # --- the state machine itself ------------------------------------------------------------------------------------
@@ -57,36 +54,16 @@ def test_it_reads_single_tables_too() -> None:
 # --- the backends in examples/ --------------------------------------------------------------------------------------
 
 
-def ip_command_backend() -> RouteBackend:
-    from ip_command_backend import IpCommandBackend
-
-    return IpCommandBackend()
-
-
-def pyroute2_backend() -> RouteBackend:
-    from pyroute2_backend import Pyroute2Backend
-
-    return Pyroute2Backend()
-
-
-@contextmanager
-def routes_by_ip() -> Iterator[Kernel]:
-    world = on_linux()
-    yield pair(ip_command_backend(), world=world)
-
-
-@contextmanager
-def routes_by_pyroute2() -> Iterator[Kernel]:
-    world = on_linux()
-    yield pair(pyroute2_backend(), world=world)
+def on_linux_with(backend: Callable[[], RouteBackend]) -> type[unittest.TestCase]:
+    return conformance_test(lambda: nullcontext(pair(world=on_linux(), backend=backend())), settings=SETTINGS)
 
 
 # The examples are deterministic because one in several hundred random ones had an errno that ip doesn't print.
 SETTINGS = settings(max_examples=by_day(1, by_night=12), stateful_step_count=by_day(4, by_night=15), derandomize=True)
-TestIpCommandBackend = conformance_test(routes_by_ip, settings=SETTINGS)
-TestPyroute2Backend = conformance_test(routes_by_pyroute2, settings=SETTINGS)
+TestIpCommandBackend = on_linux_with(IpCommandBackend)
+TestPyroute2Backend = on_linux_with(Pyroute2Backend)
 
-BACKENDS = pytest.mark.parametrize("backend", [ip_command_backend, pyroute2_backend])
+BACKENDS = pytest.mark.parametrize("backend", [IpCommandBackend, Pyroute2Backend])
 
 WANTED = Route(IPv4Network("172.16.1.0/24"), (NextHop("eth0", GATEWAY),))
 
@@ -114,4 +91,4 @@ def test_its_failures_have_route_errno_and_reason(backend: Callable[[], RouteBac
 def test_no_ip_is_a_route_error(kernel: NamespaceKernel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(RouteError, match="part of iproute2"):
-        ip_command_backend().links()
+        IpCommandBackend().links()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from ipaddress import IPv4Interface, IPv4Network
 from pathlib import Path
 from typing import Any
@@ -12,18 +13,15 @@ import pytest
 from node import LOST_AFTER_SECONDS, hears, listening
 
 import phases
-from hostrouting import Config, Configure, Host, Layout, RouteOverlapError, cli
+from hostrouting import Config, Configure, Host, Layout, RouteOverlapError
 from hostrouting.kernel.namespace import NamespaceKernel
+from hostrouting.kernel.port import Kernel
 from hostrouting.model.routes import Table
 from hostrouting.testing import FakeSystemd
 
 sys.path.append(str(Path(__file__).parents[2] / "docs"))
 
-from collections.abc import Callable
-
 from make_h200 import VARIANTS, Variant
-
-from hostrouting.kernel.port import Kernel
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -62,13 +60,8 @@ FIXED = [variant for variant in VARIANTS if variant.name in EXPECTED]
 
 
 @pytest.fixture
-def bare(each_kernel: Kernel) -> Kernel:
-    return each_kernel
-
-
-@pytest.fixture
-def host(bare: Kernel, tmp_path: Path) -> Host:
-    return Host(routes=bare, units=FakeSystemd(), layout=Layout(tmp_path))
+def host(each_kernel: Kernel, tmp_path: Path) -> Host:
+    return Host(routes=each_kernel, units=FakeSystemd(), layout=Layout(tmp_path))
 
 
 def config_of(variant: Variant, host: Host) -> Path:
@@ -82,9 +75,9 @@ def noted(report: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("variant", FIXED, ids=lambda variant: variant.name)
-def test_a_sick_nodes_fix_lets_it_through(variant: Variant, bare: Kernel, host: Host, run: Run) -> None:
-    variant.build(bare)
-    before = bare.routes()
+def test_a_sick_nodes_fix_lets_it_through(variant: Variant, each_kernel: Kernel, host: Host, run: Run) -> None:
+    variant.build(each_kernel)
+    before = each_kernel.routes()
     part, notes, fix = EXPECTED[variant.name]
     config = config_of(variant, host)
 
@@ -107,15 +100,17 @@ def test_a_sick_nodes_fix_lets_it_through(variant: Variant, bare: Kernel, host: 
     assert all("neighbours of ib0, ib1, " in line for line in minded)
     static = {"enabled": True, "routes": fix}
     assert fixed == {"hostRouting": variant.config["hostRouting"] | {"staticRoutes": static}}
-    assert bare.routes() == before
+    assert each_kernel.routes() == before
 
     with pytest.raises(RouteOverlapError):
         phases.run(Configure(Config.from_mapping(variant.config), host=host))
-    assert bare.routes() == before
+    assert each_kernel.routes() == before
     config.write_text(out)
     phases.run(Configure(Config.load(config), host=host))
-    assert [route for route in bare.routes() if not route.is_ours] == [*before]
-    assert [str(r.destination) for r in bare.routes(Table.MAIN) if r.is_ours] == [each["destination"] for each in fix]
+    assert [route for route in each_kernel.routes() if not route.is_ours] == [*before]
+    assert [str(r.destination) for r in each_kernel.routes(Table.MAIN) if r.is_ours] == [
+        each["destination"] for each in fix
+    ]
 
     code, out, _ = run("check", config, "--output", "json")
     assert (code, noted(json.loads(out))) == (0, notes)
@@ -123,8 +118,8 @@ def test_a_sick_nodes_fix_lets_it_through(variant: Variant, bare: Kernel, host: 
 
 
 @pytest.mark.parametrize("variant", FIXED, ids=lambda variant: variant.name)
-def test_every_entry_of_a_fix_is_needed(variant: Variant, bare: Kernel, host: Host, run: Run) -> None:
-    variant.build(bare)
+def test_every_entry_of_a_fix_is_needed(variant: Variant, each_kernel: Kernel, host: Host, run: Run) -> None:
+    variant.build(each_kernel)
     fix = EXPECTED[variant.name][2]
     config = config_of(variant, host)
     for entry in fix:
@@ -137,26 +132,25 @@ def test_every_entry_of_a_fix_is_needed(variant: Variant, bare: Kernel, host: Ho
         assert routes == [*others, entry]
 
 
-@pytest.mark.kernel
+@pytest.mark.parametrize("each_kernel", [pytest.param("linux", marks=pytest.mark.kernel)], indirect=True)
 @pytest.mark.parametrize("variant", FIXED, ids=lambda variant: variant.name)
 def test_packets_reach_the_api_server_only_after_the_fix(
-    variant: Variant, kernel: NamespaceKernel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    variant: Variant, each_kernel: NamespaceKernel, host: Host, run: Run
 ) -> None:
-    variant.build(kernel)
-    host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(tmp_path))
+    variant.build(each_kernel)
     router = f"{variant.gateway}/{IPv4Interface(variant.eth0).network.prefixlen}"
-    kernel.in_fabric(lambda: kernel.add_address("eth0", router))
-    with listening(kernel, "eth0") as api_server:
+    each_kernel.in_fabric(lambda: each_kernel.add_address("eth0", router))
+    with listening(each_kernel, "eth0") as api_server:
         assert not hears(api_server, patience=LOST_AFTER_SECONDS)
-        assert cli.main(["fix", str(config_of(variant, host))], host=host) == 0
-        fixed = json.loads(capsys.readouterr().out)
-        phases.run(Configure(Config.from_mapping(fixed), host=host))
+        code, fixed, _ = run("fix", config_of(variant, host))
+        assert code == 0
+        phases.run(Configure(Config.from_mapping(json.loads(fixed)), host=host))
         assert hears(api_server)
 
 
-def test_a_gateway_on_the_infiniband_side_is_omitted_and_named(bare: Kernel, host: Host, run: Run) -> None:
-    GATEWAY_BEHIND.build(bare)
-    before = bare.routes()
+def test_a_gateway_on_the_infiniband_side_is_omitted_and_named(each_kernel: Kernel, host: Host, run: Run) -> None:
+    GATEWAY_BEHIND.build(each_kernel)
+    before = each_kernel.routes()
     config = config_of(GATEWAY_BEHIND, host)
     code, out, err = run("fix", config)
     assert code == 1
@@ -170,5 +164,5 @@ def test_a_gateway_on_the_infiniband_side_is_omitted_and_named(bare: Kernel, hos
         phases.run(Configure(Config.load(config), host=host))
     (finding,) = raised.value.findings
     assert finding.ranges == (IPv4Network("172.16.0.1/32"),)
-    assert [route for route in bare.routes() if not route.is_ours] == [*before]
+    assert [route for route in each_kernel.routes() if not route.is_ours] == [*before]
     assert run("fix", config)[1] == out
