@@ -24,8 +24,8 @@ import pytest
 from boot import keeper, trees
 from building import build, filled_once
 from hypothesis import settings
-from nightly import IS_NIGHTLY, by_day
-from node import build_node, on_linux
+from nightly import IS_NIGHTLY, REQUIRED, by_day, refuse
+from node import build_node, on_linux, refuse_host
 from scripts import AWKS, Sandbox, awk_or_skip, awks_for, end_what_is_left
 
 from hostrouting import cli
@@ -42,8 +42,6 @@ from hostrouting.testing import FakeKernel
 # HOSTROUTING_TEST_HOST_NAMESPACE identifies the host's network namespace and is inherited by workers.
 ROOT = Path(__file__).parents[1]
 _HOST = "HOSTROUTING_TEST_HOST_NAMESPACE"
-
-REQUIRED = {word.strip() for word in os.environ.get("HOSTROUTING_REQUIRE", "").split(",") if word.strip()}
 
 settings.register_profile(
     "default",
@@ -173,11 +171,8 @@ def _has_room_for_programs(folder: str) -> bool:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.get_closest_marker("kernel") is None or _refused is None:
-        return
-    if "kernel" in REQUIRED:
-        pytest.fail(f"HOSTROUTING_REQUIRE names kernel, but {_refused}", pytrace=False)
-    pytest.skip(_refused)
+    if item.get_closest_marker("kernel") is not None and _refused is not None:
+        refuse("kernel", _refused)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -240,10 +235,8 @@ def ebtables() -> None:
 
 def _need(*programs: str) -> None:
     missing = [program for program in programs if shutil.which(program, path=SEARCH_PATH) is None]
-    if missing and "kernel" in REQUIRED:
-        pytest.fail(f"HOSTROUTING_REQUIRE names kernel, but {missing[0]} isn't installed", pytrace=False)
     if missing:
-        pytest.skip(f"{missing[0]} isn't installed")
+        refuse("kernel", f"{missing[0]} isn't installed")
 
 
 @pytest.fixture(scope="session")
@@ -252,7 +245,7 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
     missing = [f"{tool} isn't installed" for tool in ("dpkg-deb", "git", "lintian") if shutil.which(tool) is None]
     obstacle = missing[0] if missing else keeper.obstacle()
     if obstacle:
-        pytest.fail(f"HOSTROUTING_REQUIRE names ci, but {obstacle}", pytrace=False)
+        refuse("ci", obstacle)
     # The tests have no network access, so dependencies are downloaded in the outer namespace.
     outside = ("nsenter", f"--net={trees.outer_network()}")
     return filled_once(tmp_path_factory, "release", lambda folder: build(ROOT, folder, *outside))
@@ -301,8 +294,8 @@ def _guard_netlink(monkeypatch: pytest.MonkeyPatch) -> None:
     send = Conversation._send
 
     def guarded_send(self: Conversation, messages: bytes) -> None:
-        if not all(is_read(run.kind) for run in runs(messages)) and repr(this_namespace()) == os.environ[_HOST]:
-            raise AssertionError(f"a test was about to change the host's network: {messages!r}")
+        if not all(is_read(run.kind) for run in runs(messages)):
+            refuse_host()
         send(self, messages)
 
     monkeypatch.setattr(Conversation, "_send", guarded_send)
@@ -313,8 +306,7 @@ def _guard_rules(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def guarded(change: Callable[..., None]) -> Callable[..., None]:
         def checked(self: Any, *what: Any) -> None:
-            if repr(this_namespace()) == os.environ[_HOST]:
-                raise AssertionError(f"a test was about to change the host's network: {what!r}")
+            refuse_host()
             change(self, *what)
 
         return checked

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,14 +10,13 @@ from zlib import crc32
 
 import pytest
 from building import filled_once
-from nightly import IS_NIGHTLY, by_day
+from nightly import IS_NIGHTLY, by_day, refuse
 
 from boot import keeper, trees
 from boot.rig import Machine, MachineError, compile_python
 
 T = TypeVar("T")
 
-_REQUIRED = "boot" in {word.strip() for word in os.environ.get("HOSTROUTING_REQUIRE", "").split(",")}
 _MACHINES = pytest.StashKey[list[Machine]]()
 _TEST_SECONDS = by_day(600, by_night=3600)
 
@@ -61,7 +59,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.fixture(scope="session")
 def _bootable() -> None:
-    _refuse(keeper.obstacle())
+    if obstacle := keeper.obstacle():
+        refuse("boot", obstacle)
 
 
 @pytest.fixture(scope="session", params=list(trees.SUITES))
@@ -84,8 +83,7 @@ def tree(_bootable: None, suite: str) -> Path:
     try:
         return trees.find_or_build(suite)
     except trees.CannotBuildError as error:
-        _refuse(str(error))
-        raise
+        refuse("boot", str(error))
 
 
 @pytest.fixture(scope="session")
@@ -120,11 +118,3 @@ def node(machine: Machine) -> Machine:
     machine.add_nic("eth0", "10.1.0.4/24", gateway="10.1.0.1", metric=100)
     machine.add_nic("ib0", "172.16.0.10/16")
     return machine
-
-
-def _refuse(reason: str | None) -> None:
-    if reason is None:
-        return
-    if _REQUIRED:
-        pytest.fail(f"HOSTROUTING_REQUIRE names boot, but {reason}", pytrace=False)
-    pytest.skip(reason)

@@ -1,11 +1,25 @@
-"""Scale the amount of work, which is small by day and large by night (``HYPOTHESIS_PROFILE=nightly``)."""
+"""What a run asks for: work at a scale, small by day and large by night, and tests that mustn't be skipped.
+
+``HYPOTHESIS_PROFILE=nightly`` sets the scale, and ``HOSTROUTING_REQUIRE`` names marks whose tests fail instead.
+"""
 
 from __future__ import annotations
 
 import os
+from typing import NoReturn
 from zlib import crc32
 
+import pytest
+
 IS_NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
+REQUIRED = {word.strip() for word in os.environ.get("HOSTROUTING_REQUIRE", "").split(",") if word.strip()}
+
+
+def refuse(mark: str, reason: str) -> NoReturn:
+    """Skip a test, or fail it if tests with this mark are required."""
+    if mark in REQUIRED:
+        pytest.fail(f"HOSTROUTING_REQUIRE names {mark}, but {reason}", pytrace=False)
+    pytest.skip(reason)
 
 
 def by_day(few: int, *, by_night: int) -> int:

@@ -151,7 +151,8 @@ def attempt(*argv: str, stdin: str = "", pass_fds: tuple[int, ...] = ()) -> subp
 
 def refuse_host() -> None:
     """Raise an error in the host's own network namespace."""
-    assert repr(this_namespace()) != os.environ["HOSTROUTING_TEST_HOST_NAMESPACE"]
+    is_host = repr(this_namespace()) == os.environ["HOSTROUTING_TEST_HOST_NAMESPACE"]
+    assert not is_host, "a test was about to change the host's network"
 
 
 def build_node6(*devs: str) -> None:
