@@ -83,40 +83,24 @@ def _set_limit(seconds: float | None) -> None:
     os.write(_limit, b"%f\n" % seconds if seconds else b"\n")
 
 
-def _limit_of(item: pytest.Item) -> tuple[float, bool]:
-    """Return the limit in seconds, and whether it covers only the test function, as in pytest-timeout."""
+def _limit_of(item: pytest.Item) -> float:
+    """Return the limit in seconds of a test and its fixtures."""
     marker = item.get_closest_marker("timeout")
     if marker is not None and marker.args:
-        return float(marker.args[0]) * _LATER, bool(marker.kwargs.get("func_only"))
+        # If it covers only the function, the first worker may have to build a tree while the others wait for it.
+        fixtures = 2 * trees.BUILD_SECONDS if marker.kwargs.get("func_only") else 0
+        return float(marker.args[0]) * _LATER + fixtures
     asked = item.config.getoption("timeout")
-    return float(item.config.getini("timeout") if asked is None else asked) * _LATER, False
+    return float(item.config.getini("timeout") if asked is None else asked) * _LATER
 
 
-@contextmanager
-def _limited(seconds: float) -> Iterator[None]:
-    _set_limit(seconds)
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    _set_limit(_limit_of(item))
     try:
-        yield
+        return (yield)
     finally:
         _set_limit(None)
-
-
-class _Limits:
-    """A pytest plug-in that limits the duration of each test phase."""
-
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, None, None]:
-        seconds, is_for_function = _limit_of(item)
-        # The first worker may have to build a tree while the others wait for it.
-        with _limited(seconds + (2 * trees.BUILD_SECONDS if is_for_function else 0)):
-            return (yield)
-
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, None, None]:
-        with _limited(_limit_of(item)[0]):
-            return (yield)
-
-    pytest_runtest_teardown = pytest_runtest_call
 
 
 def pytest_unconfigure() -> None:
@@ -134,7 +118,6 @@ def pytest_configure(config: pytest.Config) -> None:
     # Popen would warn at exit that the program is still running, because it outlives this process for a short time.
     os.posix_spawn(argv[0], argv, os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, read_end, 0)], setsid=True)
     os.close(read_end)
-    config.pluginmanager.register(_Limits())
     os.environ.setdefault(_HOST, repr(this_namespace()))
     if "TMPDIR" not in os.environ and _has_room_for_programs(_MEMORY):
         # The tests sync thousands of files, which is slow on a disk.
