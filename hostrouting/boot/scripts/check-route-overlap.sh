@@ -1,4 +1,5 @@
 #!/bin/bash -p
+false # what bash returns if it can't parse the group
 {
 # Says whether every expected CIDR below leaves by the node's uplinks, and leaves a marker that says so.
 # Rendered by hostrouting: edits are lost.

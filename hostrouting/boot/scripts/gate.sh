@@ -1,4 +1,5 @@
 #!/bin/bash -p
+false # what bash returns if it can't parse the group
 {
 # Holds a consumer back until the installed scripts succeed. Written by hostrouting: edits are lost.
 #

@@ -1,4 +1,5 @@
 #!/bin/bash -p
+false # what bash returns if it can't parse the group
 {
 # Installs what was rendered beside it, as `hostrouting apply` does, on a host without Python. Rendered: edits are lost.
 #

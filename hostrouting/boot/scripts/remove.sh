@@ -1,4 +1,5 @@
 #!/bin/bash -p
+false # what bash returns if it can't parse the group
 {
 # Takes back what install.sh, or an Ignition document of the same parts, has installed, as `hostrouting remove` does: a node
 # that is held starts, what runs goes on. Rendered: edits are lost.

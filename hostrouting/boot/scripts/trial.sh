@@ -1,4 +1,5 @@
 #!/bin/bash -p
+false # what bash returns if it can't parse the group
 {
 # Puts our routes back as they were before `hostrouting apply --try`, unless the trial has ended. Rendered: edits are lost.
 #
