@@ -11,7 +11,7 @@ import attrs
 import pytest
 from asking import ETH0, Case, all_say, leaving
 from audit.making import add_dscp_rule
-from node import nics, run_ip
+from node import nics, run_ip, until
 from scripts import Sandbox, sandboxes
 from wanted import config
 
@@ -436,9 +436,9 @@ def test_every_check_says_what_sockets_do(case: Case, kernel: NamespaceKernel, t
 
 def settled(kernel: NamespaceKernel, dev: str, state: str) -> None:
     """Wait until the next hops on an interface have the given state; routes are updated after the link."""
-    scope = phases.CancelScope(timeout=10)
-    while not all(getattr(hop, state) for route in kernel.routes(Table.MAIN) for hop in route.hops if hop.dev == dev):
-        kernel.wait_for_change(scope)
+    until(
+        lambda: all(getattr(hop, state) for route in kernel.routes(Table.MAIN) for hop in route.hops if hop.dev == dev)
+    )
 
 
 def test_routes_by_nexthop_objects_are_gone_with_the_carrier(kernel: NamespaceKernel, tmp_path: Path) -> None:

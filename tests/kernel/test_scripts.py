@@ -176,28 +176,6 @@ def test_a_route_that_is_already_gone_needs_no_removal(
     assert [str(each.destination) for each in node.our_routes()] == ["172.16.3.0/24" if is_loser else "172.16.1.0/24"]
 
 
-def test_without_cap_net_admin_it_fails_and_says_so(node: NamespaceKernel, plain: Sandbox) -> None:
-    before = table(node)
-    error = refused(plain, routes_script(), before=("setpriv", "--bounding-set=-net_admin", "--inh-caps=-all"))
-    assert error == f"can't change the static routes: ip {ADDED}: Operation not permitted\n"
-    assert table(node) == before
-
-
-WITHOUT_IP = 'mount --bind /dev/null "$(readlink -f "$(command -v ip)")"'
-
-
-def test_without_ip_it_fails_and_names_ip(node: NamespaceKernel, plain: Sandbox) -> None:
-    error = refused(plain, routes_script(), prepare=WITHOUT_IP)
-    assert "can't list the routes: " in error
-    assert "ermission denied" in error
-    for mode in ("STRICT", "WARN"):
-        done = plain.run(check_script("10.96.0.0/12", mode=mode), prepare=WITHOUT_IP)
-        assert done.returncode == (mode == "STRICT")
-        (told,) = plain.told()
-        assert told.startswith("check-failed: can't listen for changes")
-        assert "ermission denied" in told
-
-
 # --- the lock, and two runs at once ----------------------------------------------------------------------------------
 
 
@@ -436,11 +414,10 @@ def test_a_rule_with_unknown_words_is_no_discard(node: NamespaceKernel, sandbox:
     assert "is discarded by blackhole; expected via eth0" in refused(sandbox, check_script("10.96.0.0/12"))
 
 
-@pytest.mark.parametrize("arguments", [[], ["gate"]])
-def test_it_waits_for_the_default_route(kernel: NamespaceKernel, sandbox: Sandbox, arguments: list[str]) -> None:
+def test_the_gate_waits_for_the_default_route(kernel: NamespaceKernel, sandbox: Sandbox) -> None:
     build_links(kernel)
-    process = sandbox.start(check_script("10.96.0.0/12", wait=30), *arguments, is_host=True)
-    assert read_line(process) == f"waiting up to {5 if arguments else 30} s for the default route"
+    process = sandbox.start(check_script("10.96.0.0/12", wait=30), "gate", is_host=True)
+    assert read_line(process) == "waiting up to 5 s for the default route"
     assert kernel.add([default_route()]) == ()
     out, error = process.communicate(timeout=30)
     assert (process.returncode, out, error) == (0, "every expected CIDR leaves by eth0\n", "")
@@ -503,7 +480,7 @@ def test_strict_never_passes_with_a_failing_tool(node: NamespaceKernel, plain: S
     assert plain.run(check_script("10.96.0.0/12", mode="WARN"), prepare=broken).returncode == 0
     if tool not in ("sort", "mv"):
         before = table(node)
-        assert plain.run(routes_script(), prepare=broken).returncode == 1
+        assert refused(plain, routes_script(), prepare=broken)
         assert table(node) == before
 
 

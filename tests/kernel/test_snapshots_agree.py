@@ -13,7 +13,7 @@ from asking import BY_HAND, recorded, recorded_by
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nightly import by_day
-from node import NICS, nics, on_linux, run_ip
+from node import NICS, nics, on_linux, run_ip, until
 from test_scripts_agree import checks
 from worlds import Question
 from worlds.cut import questions
@@ -117,9 +117,8 @@ ip rule add prio 109 ipproto 200 dport 5 prohibit
 @pytest.fixture
 def host(kernel: NamespaceKernel) -> NamespaceKernel:
     run_ip(HOST)
-    scope = phases.CancelScope(timeout=10)
-    while any(hop.is_linkdown for route in kernel.routes() for hop in route.hops):  # a bridge gets its carrier late
-        kernel.wait_for_change(scope)
+    # A bridge gets its carrier late.
+    until(lambda: not any(hop.is_linkdown for route in kernel.routes() for hop in route.hops))
     return kernel
 
 
@@ -140,14 +139,10 @@ def test_routes_have_the_hidden_hops_of_their_nexthop_objects(host: NamespaceKer
         assert SnapshotBackend(snapshot).routes() == shown
 
 
-def _await_loss_of_carrier(kernel: NamespaceKernel, dev: str) -> None:
-    """Wait until the kernel's work queue has marked the routes as linkdown and flushed the nexthop objects."""
-    scope = phases.CancelScope().child(timeout=10)
-    is_told = False
-    while not is_told:
-        kernel.wait_for_change(scope)
-        is_marked = any(hop.is_linkdown for route in kernel.routes() for hop in route.hops if hop.dev == dev)
-        is_told = is_marked and all(item.hop is None or item.hop.dev != dev for item in kernel.nexthops())
+def _has_lost_carrier(kernel: NamespaceKernel, dev: str) -> bool:
+    """Return whether the kernel's work queue has marked the routes as linkdown and flushed the nexthop objects."""
+    is_marked = any(hop.is_linkdown for route in kernel.routes() for hop in route.hops if hop.dev == dev)
+    return is_marked and all(item.hop is None or item.hop.dev != dev for item in kernel.nexthops())
 
 
 @pytest.mark.parametrize("ignores", [0, 1])
@@ -156,7 +151,7 @@ def test_hops_without_carrier_count_as_on_the_host(host: NamespaceKernel, ignore
     Path("/proc/sys/net/ipv4/conf/all/ignore_routes_with_linkdown").write_text(str(ignores))
     run_ip("route add 10.50.0.0/16 nexthop dev ib0 nexthop dev eth0", "route add 10.51.0.0/16 dev eth0 metric 9")
     run_ip("link set peer-eth0 down")
-    _await_loss_of_carrier(host, "eth0")
+    until(lambda: _has_lost_carrier(host, "eth0"))
     asked = [IPv4Address(text) for text in ("10.50.0.1", "10.51.0.1", "10.1.0.77", "10.20.0.1", "9.9.9.9")]
     live = host.lookup(asked)
     for snapshot in (recorded(host), recorded_by(BY_HAND)):
