@@ -183,8 +183,7 @@ def each_kernel(request: pytest.FixtureRequest) -> NamespaceKernel | FakeKernel:
 @pytest.fixture
 def node(kernel: NamespaceKernel) -> NamespaceKernel:
     """Return a real kernel on which ``build_node`` has created a node."""
-    build_node(kernel)
-    return kernel
+    return build_node(kernel)
 
 
 @pytest.fixture(params=range(by_day(1, by_night=len(AWKS))))

@@ -77,8 +77,7 @@ tables = st.lists(there, max_size=6)
 
 
 def node(table: list[Route]) -> FakeKernel:
-    kernel = FakeKernel()
-    build_node(kernel)
+    kernel = build_node(FakeKernel())
     kernel.add(table)
     return kernel
 

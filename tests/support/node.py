@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from ipaddress import IPv4Address, IPv6Network
 from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hostrouting.kernel._namespaces import this_namespace
 from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
@@ -39,6 +39,8 @@ PAIR = """
     addr add 10.2.0.4/24 dev ib0
 """
 """A scenario: two NICs, and no routes but the kernel's."""
+
+AnyKernel = TypeVar("AnyKernel", bound=Kernel)
 
 PATIENCE_SECONDS = 30.0
 LOST_AFTER_SECONDS = 0.1
@@ -67,9 +69,10 @@ def build_links(kernel: Kernel) -> None:
     add_nics(kernel, **NICS)
 
 
-def build_node(kernel: Kernel, default: Route | None = None) -> None:
+def build_node(kernel: AnyKernel, default: Route | None = None) -> AnyKernel:
     build_links(kernel)
     assert kernel.add([default or default_route()]) == ()
+    return kernel
 
 
 # --- with ip commands ------------------------------------------------------------------------------------------------

@@ -120,6 +120,7 @@ def test_all_problems_are_reported_at_once_with_their_paths() -> None:
         ],
         "nexthops": {},
         "nameservers": ["10.0.0.10", "dns"],
+        "managers": [{"name": "x"}],
     }
     found = problems(document)
     info = "addresses[0].addr_info"
@@ -129,6 +130,7 @@ def test_all_problems_are_reported_at_once_with_their_paths() -> None:
         *("rules[0].priority", "rules[0].table", "rules[1].table", "rules[2]"),
         *("routes[0].dst", "routes[1].gateway", "routes[1].dst"),
         *("routes[2].nexthops[1].via.host", "routes[2].nexthops[1].weight", "nexthops", "nameservers[1]"),
+        "managers[0].devs",
     ]
     assert found["schema"] == "2 is not a schema that is known here; expected 1"
     assert found["rules[0].table"] == "'blue' is not a number; record with ip -N, which prints no names"
@@ -398,6 +400,8 @@ snapshots = st.builds(
     rules=tuples(rules()),
     routes=tuples(routes()),
     nameservers=tuples(ipv4),
+    managers=tuples(drawn(Manager, devs=tuples(names), drops_routes=st.none() | st.booleans())),
+    ignoring_linkdown=st.none() | tuples(names),
     host=st.none() | st.text().filter(lambda name: len(name.splitlines()) < 2),
     time=st.none() | st.text(),
     kernel=st.none() | st.text(),

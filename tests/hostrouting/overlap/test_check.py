@@ -75,8 +75,7 @@ ANSWERS: list[tuple[str, dict[str, Any], list[str]]] = [
 
 def answered(scenario: str, **more: Any) -> OverlapReport:
     """Check a node in memory that expects one CIDR."""
-    kernel = FakeKernel()
-    build_node(kernel)
+    kernel = build_node(FakeKernel())
     play(kernel, scenario)
     uplinks = {"uplinks": more.pop("uplinks")} if "uplinks" in more else {}
     section = {"routeOverlap": {"expectedCidrs": [CIDR], **more}, "waitSeconds": 0, **uplinks}
@@ -128,8 +127,7 @@ def test_a_container_bridge_in_the_nodes_range_conflicts(own: str, taken: str, i
 
 
 def test_an_infiniband_interface_without_an_address_is_pending() -> None:
-    kernel = FakeKernel()
-    build_node(kernel)
+    kernel = build_node(FakeKernel())
     kernel.add_link("ib1", hardware=Hardware.INFINIBAND)
     (note,) = checked(kernel, [IPv4Network(CIDR)])[1].notes
     assert (note.kind, note.devs, note.cidr) == (NoteKind.PENDING, ("ib1",), None)
@@ -154,9 +152,10 @@ def test_without_a_default_route_nothing_is_fixable() -> None:
 
 
 def test_a_fix_is_computed_only_where_it_is_needed() -> None:
-    kernel, overlap = FakeKernel(), RouteOverlap(["172.16.0.0/16"])
-    build_node(kernel)
-    report = check_overlap(Config(route_overlap=overlap), kernel, phases.CancelScope(), needs_fix=False)
+    overlap = RouteOverlap(["172.16.0.0/16"])
+    report = check_overlap(
+        Config(route_overlap=overlap), build_node(FakeKernel()), phases.CancelScope(), needs_fix=False
+    )
     assert (len(report.findings), report.fix) == (1, Fix())
 
 
@@ -324,8 +323,7 @@ NODES = {
 @pytest.fixture
 def node(each_kernel: Kernel) -> Kernel:
     """Return a kernel with eth0 (10.1.0.4/24 and the default route), eth1 (10.2.0.4/24) and ib0 (172.16.0.10/16)."""
-    build_node(each_kernel)
-    return each_kernel
+    return build_node(each_kernel)
 
 
 @pytest.mark.parametrize("case", NODES.values(), ids=NODES)
@@ -409,8 +407,7 @@ def test_tables_that_change_all_the_time_get_no_verdict(node: Kernel) -> None:
 
 def test_large_changing_tables_are_read_for_seconds_only() -> None:
     """Each read takes a second, and the check starts no read that would end after five seconds."""
-    kernel, clock, looks = FakeKernel(), FakeClock(), []
-    build_node(kernel)
+    kernel, clock, looks = build_node(FakeKernel()), FakeClock(), []
 
     def flap_slowly(kernel: Kernel) -> None:
         flap(kernel)
@@ -428,8 +425,7 @@ PLAIN = [by_eth0(f"20.{high}.{low}.0/24") for high in range(8) for low in range(
 
 @pytest.mark.kernel
 def test_only_relevant_routes_of_a_large_table_are_read() -> None:
-    kernel = on_linux()
-    build_node(kernel)
+    kernel = build_node(on_linux())
     kernel.add([*PLAIN, by_eth0("172.16.5.0/24"), Route(IPv4Network("20.1.0.0/25"), (NextHop("ib0"),))])
     config = Config(route_overlap=RouteOverlap(["172.16.0.0/16", "20.0.0.0/8"]))
     found = read_host(config, kernel, phases.CancelScope())
@@ -442,8 +438,7 @@ def test_only_relevant_routes_of_a_large_table_are_read() -> None:
 @pytest.mark.kernel
 def test_routes_to_gateways_are_read_from_a_large_table_too() -> None:
     """The rules suppress the default route but not the gateway's subnet."""
-    kernel = on_linux()
-    build_node(kernel)
+    kernel = build_node(on_linux())
     kernel.add(PLAIN)
     kernel.add_rule(Rule(10, suppress_prefix_length=23))
     kernel.add_rule(Rule(11, action=RuleAction.PROHIBIT))

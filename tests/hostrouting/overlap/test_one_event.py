@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from typing import Any
 
@@ -20,7 +19,6 @@ from hostrouting.kernel.events import after
 from hostrouting.kernel.managers import NETWORK_MANAGER, NETWORKD, Manager
 from hostrouting.kernel.port import Kernel
 from hostrouting.kernel.snapshot_backend import SnapshotBackend, take_snapshot
-from hostrouting.model.errors import ConfigError
 from hostrouting.model.links import Hardware, Link
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route
 from hostrouting.model.rules import Rule
@@ -159,14 +157,6 @@ def test_events_never_change_the_verdict() -> None:
     assert any(each.outlook is Outlook.LASTING for each in report.events or ())
     assert check(config(), host=host).events is None
     assert check(Config(), host=host, one_event=True).events == ()
-
-
-def test_a_snapshot_keeps_the_facts_that_decide_about_events() -> None:
-    snapshot = recorded(two_nics(), DROPPING, ignoring_linkdown=("eth0",))
-    again = Snapshot.from_document(json.loads(snapshot.to_text()))
-    assert (again.managers, again.ignoring_linkdown) == ((DROPPING,), ("eth0",))
-    with pytest.raises(ConfigError, match=r"managers\[0\].devs"):
-        Snapshot.from_document(json.loads(snapshot.to_text()) | {"managers": [{"name": "x"}]})
 
 
 @given(question=cut.questions(), kind=st.sampled_from([EventKind.FLAP, EventKind.CARRIER_LOST, EventKind.GONE]))

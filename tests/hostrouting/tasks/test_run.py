@@ -286,13 +286,8 @@ def test_a_cancelled_plan_reads_the_routes_no_more(kernel: FakeKernel, layout: L
     assert len(reads) == 1
 
 
-@pytest.fixture
-def open_gate(layout: Layout) -> None:
-    write_file(layout.gate_off)
-
-
-@pytest.mark.usefixtures("open_gate")
 def test_an_open_gate_passes_the_next_start_with_any_verdict(host: Host, layout: Layout) -> None:
+    write_file(layout.gate_off)
     next_start = plan(SICK, host=host).next_start
     assert next_start.is_admitted
     assert "/etc/hostrouting/gate.off" in next_start.reason
@@ -300,9 +295,9 @@ def test_an_open_gate_passes_the_next_start_with_any_verdict(host: Host, layout:
     assert not plan(SICK, host=host).next_start.is_admitted
 
 
-@pytest.mark.usefixtures("open_gate")
 @pytest.mark.parametrize(("cidr", "lines"), [(SHADOWED, 1), ("172.16.2.0/24", 2)])
 def test_an_open_gate_leaves_no_marker_that_says_ok(host: Host, layout: Layout, cidr: str, lines: int) -> None:
+    write_file(layout.gate_off)
     phases.run(Configure(config(SHADOWED, cidrs=[cidr], mode="WARN"), host=host))
     assert not layout.marker_ok.exists()
     found = layout.marker_detected.read_text().splitlines()
@@ -324,19 +319,17 @@ TASKS = (Configure, ConfigureStaticRoutes, ConfigureWatch, CheckRouteOverlap, In
 
 
 @pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("config", [{"hostRouting": {}}, "/etc/aks-flex-node/config.json", None])
-def test_a_wrong_config_is_refused_with_a_hint(task: Any, config: Any) -> None:
-    with pytest.raises(TypeError, match=r"takes a Config, not .*Config\.load\(path\).*Config\.from_mapping\(mapping\)"):
-        task(config)
-
-
-@pytest.mark.parametrize("host", ["/mnt/image", object(), Host])
-def test_a_wrong_host_is_refused_with_a_hint(host: Any) -> None:
-    for task in TASKS:
+def test_wrong_arguments_are_refused_with_a_hint(task: Any) -> None:
+    no_config = r"takes a Config, not .*Config\.load\(path\).*Config\.from_mapping\(mapping\)"
+    wrong: Any
+    for wrong in ({"hostRouting": {}}, "/etc/aks-flex-node/config.json", None):
+        with pytest.raises(TypeError, match=no_config):
+            task(wrong)
+    for wrong in ("/mnt/image", object(), Host):
         with pytest.raises(TypeError, match=r"takes host=Host\(.*Host\.image\(root\), not .*leave it out"):
-            task(Config(), host=host)
-    with pytest.raises(TypeError, match=r"takes host="):
-        RemoveHostRouting(host=host)
+            task(Config(), host=wrong)
+        with pytest.raises(TypeError, match=r"takes host="):
+            RemoveHostRouting(host=wrong)
 
 
 # --- what a run that fails halfway has changed -------------------------------------------------------------------------
