@@ -172,8 +172,6 @@ def test_a_failure_is_rolled_back(tree: Path, tmp_path: Path, number: int) -> No
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_rolls_it_back(tree: Path, tmp_path: Path, sent: signal.Signals) -> None:
     folder, before = render(BOTH, tmp_path / "out"), contents(tree)
-    programs = tmp_path / "programs"
-    programs.mkdir()
     os.mkfifo(tree / "run/wait")
     script = folder / "install.sh"
     # Block the script before it writes the last drop-in, so that the signal arrives mid-run.

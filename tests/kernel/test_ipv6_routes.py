@@ -250,6 +250,7 @@ def test_a_rollback_keeps_hops_that_were_there(
 
 BOTH = ("172.16.1.0/24", str(WANTED))
 DEFAULT = "default via fd00:a::1 dev eth0 metric 1024 mtu 1400"
+COVERING = {"destination": "fd00:a::8/125", "gateway": "fe80::1", "dev": "eth0"}
 
 
 @pytest.fixture
@@ -275,8 +276,7 @@ def run(request: pytest.FixtureRequest, node: Host, tmp_path: Path) -> Callable[
 
     def call(*routes: str | dict[str, Any]) -> None:
         if request.param:
-            script = render_static_routes(config(*routes))
-            done = Sandbox(tmp_path, awk_or_skip(request.param)).run(script)
+            done = boot(tmp_path, *routes, awk=request.param)
             if done.returncode:
                 raise Refused(done.stderr)
             return
@@ -286,6 +286,11 @@ def run(request: pytest.FixtureRequest, node: Host, tmp_path: Path) -> Callable[
             raise Refused("\n".join([str(error), *error.__notes__])) from error
 
     return call
+
+
+def boot(root: Path, *routes: str | dict[str, Any], awk: str = "") -> subprocess.CompletedProcess[str]:
+    """Install routes with the boot script."""
+    return Sandbox(root, awk and awk_or_skip(awk)).run(render_static_routes(config(*routes)))
 
 
 def tables(node: Host) -> set[Route]:
@@ -302,7 +307,7 @@ def test_routes_of_both_families_are_installed_once(node: Host, tmp_path: Path) 
     assert not install(node, *BOTH).changes
     installed = tables(node)
     install(node, BOTH[1], "fd00:9::/48")
-    assert Sandbox(tmp_path).run(render_static_routes(config(*BOTH))).returncode == 0
+    assert boot(tmp_path, *BOTH).returncode == 0
     assert tables(node) == installed
     assert [change.action for change in install(node).changes.routes] == ["removed", "removed"]
     assert tables(node) == before
@@ -321,10 +326,9 @@ def test_a_plan_for_one_family_asks_the_kernel_about_the_other(node: Host) -> No
 
 
 def test_the_script_names_the_changes_of_either_family(node: Host, tmp_path: Path) -> None:
-    script = render_static_routes(config(*BOTH))
     for present, count in ((BOTH, 0), (BOTH[:1], 1), (BOTH[1:], 1), ((), 2)):
         install(node, *present)
-        lines = Sandbox(tmp_path).run(script).stdout.splitlines()
+        lines = boot(tmp_path, *BOTH).stdout.splitlines()
         assert [line.split()[:2] for line in lines] == ([["route", "add"]] * count or [["nothing", "to"]])
 
 
@@ -369,7 +373,7 @@ def test_a_refused_route_leaves_both_tables_as_they_were(node: Host, tmp_path: P
     with pytest.raises(RouteError, match=words):
         install(node, *BOTH)
     assert tables(node) == before
-    done = Sandbox(tmp_path, awk_or_skip("busybox")).run(render_static_routes(config(*BOTH)))
+    done = boot(tmp_path, *BOTH, awk="busybox")
     assert (done.returncode, "put back" in done.stderr, tables(node)) == (1, False, before)
 
 
@@ -385,18 +389,16 @@ def test_routes_are_put_back_past_one_that_covers_their_gateway(
     node: Host, run: Callable[..., None], is_wanted: bool
 ) -> None:
     """The kernel refuses a route whose gateway is behind another gateway of its interface (ip6_validate_gw)."""
-    covering = {"destination": "fd00:a::8/125", "gateway": "fe80::1", "dev": "eth0"}
-    install(node, {"destination": "fd00:7::/48", "gateway": "fd00:a::9"}, *([] if is_wanted else [covering]))
+    install(node, {"destination": "fd00:7::/48", "gateway": "fd00:a::9"}, *([] if is_wanted else [COVERING]))
     run_ip6("route add default dev ib0 table 100", f"rule add to {WANTED} lookup 100 priority 50")
     before = tables(node)
     with pytest.raises(Refused, match="doesn't win") as caught:
-        run(str(WANTED), *([covering] if is_wanted else []))
+        run(str(WANTED), *([COVERING] if is_wanted else []))
     assert ("put back" in str(caught.value), tables(node)) == (False, before)
 
 
 def test_routes_that_cover_gateways_are_added_last(node: Host, run: Callable[..., None]) -> None:
-    covering = {"destination": "fd00:a::8/125", "gateway": "fe80::1", "dev": "eth0"}
-    asked = covering, {"destination": str(WANTED), "gateway": "fd00:a::9"}
+    asked = COVERING, {"destination": str(WANTED), "gateway": "fd00:a::9"}
     run(*asked)
     assert len(node.our_routes()) == 2
     # The kernel refuses to add a lost route after one that covers its gateway.
@@ -416,7 +418,7 @@ def test_an_old_route_that_covers_half_of_a_new_one_goes(node: Host, tmp_path: P
     assert [change.action for change in install(node, str(WANTED)).changes.routes] == ["added", "removed"]
     installed = tables(node)
     run_ip6(f"{halves[0]} {old}", f"route del {WANTED} metric 512")
-    assert Sandbox(tmp_path).run(render_static_routes(config(str(WANTED)))).returncode == 0
+    assert boot(tmp_path, str(WANTED)).returncode == 0
     assert tables(node) == installed
 
 

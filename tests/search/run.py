@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 import attrs
@@ -27,12 +26,12 @@ class Result:
 
     Args:
         pair: the update's name.
-        states: how many states were checked for each kind of disturbance.
+        states: how many states were checked.
         counterexamples: the counterexamples found.
     """
 
     pair: str
-    states: Mapping[str, int]
+    states: int
     counterexamples: tuple[Counterexample, ...]
 
 
@@ -61,13 +60,12 @@ def _search(asked: str) -> None:
     for turn, name in enumerate(pairs):
         (pair,) = (each for each in (*PAIRS, TWO_STEPS) if each.name == name)
         search = Search.prepare(pair, nothing)
-        states, found = Counter[str](), list[Counterexample]()
-        for count, (kind, number) in enumerate(search.moments(kinds, most, turn), turn):
+        moments, found = search.moments(kinds, most, turn), list[Counterexample]()
+        for count, (kind, number) in enumerate(moments, turn):
             use_awk(AWKS[count % len(AWKS)])
-            states[kind.value] += 1
             counterexample = search.examine(kind, number)
             found += [counterexample] if counterexample else []
-        sys.stdout.write(f"{json.dumps([name, states, [attrs.asdict(one) for one in found]])}\n")
+        sys.stdout.write(f"{json.dumps([name, len(moments), [attrs.asdict(one) for one in found]])}\n")
         sys.stdout.flush()
 
 
