@@ -8,10 +8,9 @@ import select
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -19,7 +18,7 @@ from typing import Any
 
 import pytest
 from nightly import by_day
-from recording_tasks import handling
+from recording_tasks import handling, meanwhile
 
 from phases import Cancelled, CancelScope, TimedOut, Undo, all_or_nothing
 from phases.testing import FakeClock
@@ -38,18 +37,12 @@ class Hotline:
         self.numbers: list[int] = []
         os.mkfifo(path)
 
-    @contextlib.contextmanager
-    def then(self, action: Callable[[], object]) -> Iterator[None]:
+    def then(self, action: Callable[[], object]) -> AbstractContextManager[None]:
         def listen() -> None:
             self.numbers += map(int, self.path.read_text().split())
             action()
 
-        thread = threading.Thread(target=listen)
-        thread.start()
-        try:
-            yield
-        finally:
-            thread.join()
+        return meanwhile(listen)
 
 
 @pytest.fixture

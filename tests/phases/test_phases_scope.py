@@ -8,12 +8,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 
 import pytest
 from nightly import by_day
-from recording_tasks import Blocking, Raising, handling
+from recording_tasks import Blocking, Raising, handling, meanwhile
 
 from phases import Cancelled, CancelScope, Clock, Parallel, SystemClock, TimedOut, run
 from phases.testing import FakeClock
@@ -32,18 +31,6 @@ class AnnouncingClock(SystemClock):
     def wait(self, happened: Callable[[float], bool], until: float) -> None:
         self.waits.set()
         super().wait(happened, until)
-
-
-@contextmanager
-def meanwhile(*actions: Callable[[], object]) -> Iterator[None]:
-    threads = [threading.Thread(target=action) for action in actions]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        for thread in threads:
-            thread.join()
 
 
 def at_the_first_wait(clock: AnnouncingClock, action: Callable[[], object]) -> Callable[[], object]:
@@ -338,9 +325,7 @@ def test_a_wait_that_can_not_end_is_an_error(scope: CancelScope, pipe: tuple[int
 def test_a_wait_without_end_can_be_ended_by_another_thread() -> None:
     scope = CancelScope(clock=FakeClock(patience=30))
     event = threading.Event()
-    thread = threading.Thread(target=event.set)
-    thread.start()
-    scope.wait(event)
-    thread.join()
+    with meanwhile(event.set):
+        scope.wait(event)
     with pytest.raises(ExceptionGroup):
         run(Parallel(Blocking("b"), Raising("r", ValueError("no"))), scope=scope)

@@ -27,6 +27,17 @@ def handling(number: signal.Signals, act: Callable[[], object]) -> Iterator[None
         signal.signal(number, before)
 
 
+@contextmanager
+def meanwhile(action: Callable[[], object]) -> Iterator[None]:
+    """Call a function in another thread, and wait for its end."""
+    thread = threading.Thread(target=action)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+
+
 @frozen(eq=False)
 class Returning(Generic[T_co]):
     """A task that returns a value and appends its path to `calls` each time it runs.
