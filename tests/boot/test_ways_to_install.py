@@ -1,14 +1,20 @@
-"""Test a host without Python that is installed from an Ignition document or with install.sh."""
+"""Test hosts that get hostrouting as a Debian package, or without Python from an Ignition document or install.sh."""
 
 from __future__ import annotations
 
+import json
+from base64 import b64encode
+from pathlib import Path
+
 import pytest
 from file_trees import written_by_ignition
-from wanted import config
+from wanted import config, section
 
 from boot.payloads import Payload, add_nested_machine
-from boot.rig import Machine
-from boot.test_gate import FIX, FIXED, boot_held, files, marker, start
+from boot.rig import FOUND, Machine
+from boot.test_gate import CONFIG, FIX, FIXED, MARKERS, UNITS, boot_held, files, marker, start
+from boot.test_watch import UNIT as WATCHER
+from boot.test_watch import is_there
 from hostrouting import Config, Layout
 from hostrouting.boot.bundle import bundle, ignition
 
@@ -120,3 +126,87 @@ def test_the_next_run_repairs_one_killed_before_its_reload(node: Machine, runnin
         node.systemctl("stop", running.unit)
         assert start(node, running)
     assert files(node) == before
+
+
+# --- the Debian package ----------------------------------------------------------------------------------------------
+
+HOME = "/usr/lib/hostrouting"
+DEB, NEWER = "/root/hostrouting.deb", "/root/newer.deb"
+TEXTFILE = "/var/lib/hostrouting.prom"
+SHADOW = "192.168.7.1/16"
+
+# This config installs everything.
+DOCUMENT = {
+    "hostRouting": section(
+        FIXED, cidrs=["172.16.1.0/24", "192.168.0.0/16"], watch={"enabled": True, "textfile": TEXTFILE}, waitSeconds=30
+    ),
+    "hostNetworking": {"loadBalancerProbe": {"enabled": True, "devices": ["eth0"], "ipv6Detection": "ALWAYS"}},
+}
+
+# Rebuild the package with a higher revision.
+RAISE = f"""
+base64 -d {DEB}.base64 >{DEB}
+dpkg-deb -R {DEB} /root/raised
+sed -i '/^Version:/s/$/.1/' /root/raised/DEBIAN/control
+dpkg-deb -Znone -b /root/raised {NEWER}
+"""
+# List all files except those written by dpkg, systemd and the rig.
+NAMES = "find /etc /usr /var/lib -not -path '/var/lib/[dmps]*/*' | sort"
+
+
+def dpkg(node: Machine, *words: str) -> str:
+    """Run dpkg without this checkout's Python code and bytecode, and return the maintainer scripts' output."""
+    return node.run("env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "dpkg", *words).stderr
+
+
+def names(node: Machine) -> set[str]:
+    return {*node.run("sh", "-c", NAMES, check=False).stdout.splitlines()}
+
+
+@pytest.mark.ci
+def test_the_debian_package_survives_its_whole_life_from_install_to_purge(node: Machine, release: Path) -> None:
+    payload = add_nested_machine(node)
+    node.write(CONFIG, json.dumps(DOCUMENT))
+    node.boot()
+    node.remove(FOUND)
+    (package,) = release.glob("*.deb")
+    node.write(f"{DEB}.base64", b64encode(package.read_bytes()).decode())
+    node.run("sh", "-euc", RAISE)
+    before = names(node)
+
+    dpkg(node, "--install", DEB)
+    assert node.run("hostrouting", "check", check=False).returncode == 1
+    node.run("hostrouting", "apply")
+    node.run("hostrouting", "lb-probe", "apply")
+    node.wait_for(WATCHER, "active/running")
+    assert f'ExecStart="{HOME}/bin/python3"' in node.read(f"{UNITS}/{WATCHER}")
+
+    node.reboot()
+    payload.wait_until_it_ran()
+    node.wait_for(WATCHER, "active/running")
+    assert node.exists(TEXTFILE)
+    assert is_there(node)
+
+    machine, watcher = payload.main_pid(), node.main_pid(WATCHER)
+    dpkg(node, "--install", NEWER)
+    assert node.state(WATCHER) == "active/running"
+    assert node.main_pid(WATCHER) != watcher
+    assert node.run("hostrouting", "doctor", check=False).returncode == 0
+
+    assert "apt purge hostrouting" in dpkg(node, "--remove", "hostrouting")
+    assert not node.exists(HOME)
+    assert payload.main_pid() == machine
+    # The gate still works, even after a reboot, and no unit tries to run a program that was removed.
+    node.reboot()
+    payload.wait_until_it_ran()
+    assert is_there(node)
+    assert node.state(WATCHER) == "inactive/dead"
+    node.ip("address", "add", SHADOW, "dev", "ib0")
+    node.systemctl("stop", payload.unit)
+    assert not start(node, payload)
+
+    dpkg(node, "--purge", "hostrouting")
+    assert names(node) == before
+    assert not node.exists(f"{MARKERS}/route-overlap.detected")
+    assert start(node, payload)
+    assert is_there(node)
