@@ -19,8 +19,9 @@ from node import SHADOWED, lines, nics
 from worlds import Question, World
 from worlds.cut import questions
 from worlds.features import SEEN_FEATURES, with_features
-from worlds.hosts import FEATURES, Host, hosts, section
+from worlds.hosts import FEATURES, Host, connected, hosts, section
 from worlds.ipv6 import world
+from worlds.seldom import A_SOURCE_A_HOP, CHOSEN_BY_AN_EXPECTED_ROUTE, TCP_ONLY_CHOOSES
 
 from hostrouting import ExpectedCidr, OverlapReport, Verdict
 from hostrouting.model.family import Family
@@ -33,7 +34,7 @@ FOR_SOCKETS = st.builds(with_features, questions(by_source=True), st.randoms(use
 # For each kind of host: the comparison, the hosts, how many there are by day and by night, how many addresses are
 # compared, and the features that the hosts of a night have.
 KINDS = {
-    "plain": (HostAudit, hosts(), (3, 2000), ADDRESSES, FEATURES[Family.IPV4]),
+    "plain": (HostAudit, hosts(), (7, 3000), ADDRESSES, FEATURES[Family.IPV4]),
     "sockets": (SocketAudit, FOR_SOCKETS, (3, 2000), 16, SEEN_FEATURES),
     "ipv6": (SocketAudit, SEEDS.map(world), (8, 2000), by_day(16, by_night=40), FEATURES[Family.IPV6]),
     "events": (EventAudit, hosts(has_more_nics=True), (1, 300), ADDRESSES, ()),
@@ -67,7 +68,7 @@ def test_every_report_on_a_random_host_is_right(
     assert not IS_NIGHTLY or fixes or kind is EventAudit
 
 
-# --- rare IPv6 hosts ---------------------------------------------------------------------------------------------
+# --- rare hosts ---------------------------------------------------------------------------------------------
 
 _ADDRESSES = """
     ip address add 2001:db8:1::4/64 dev eth0 nodad
@@ -139,6 +140,13 @@ _SELDOM = {
 }
 
 
+@pytest.mark.parametrize("question", [CHOSEN_BY_AN_EXPECTED_ROUTE, TCP_ONLY_CHOOSES, A_SOURCE_A_HOP])
+def test_rare_sources(question: Question) -> None:
+    audited = HostAudit(connected(question), ADDRESSES)
+    audited.run()
+    assert not audited.mistakes
+
+
 @pytest.mark.parametrize("name", _SELDOM)
 def test_rare_hosts(name: str) -> None:
     devs = ("eth0", "ib0", "cali1") if "cali1" in _SELDOM[name] else ("eth0", "ib0")
@@ -182,10 +190,11 @@ def test_wrong_reports_are_found(kind: type[Audit], family: Family, monkeypatch:
     monkeypatch.setattr(
         examine, "seen_leaving", lambda *given, **how: dict.fromkeys(seen_leaving(*given, **how), frozenset({"ib9"}))
     )
+    monkeypatch.setattr(examine, "_ends_of", lambda *_, **__: {"ib9"})
     audit = shadowed(kind, family)
     audit.run()
     found = {"live", "snapshot"} | ({"ip", "boot"} if family is Family.IPV4 else set())
-    found |= {"sockets"} if kind is HostAudit else set()
+    found |= {"sockets", "explanation"} if kind is HostAudit else set()
     assert {mistake.partition(":")[0] for mistake in audit.mistakes} - {"fix"} == found
 
 

@@ -13,23 +13,26 @@ from zlib import crc32
 
 from asking import AS_IT_IS, BY_HAND, KNOWS_ALL, recorded, recorded_by
 from brute_force import Judge, Sort, default_route, disagreements_at, sort_all
-from connecting import disagreements
+from connecting import disagreements, words
 from fixing import changed, failing, install, is_told
-from leaving import seen_leaving
+from leaving import FIRST_PACKETS, SocketKind, seen_leaving, truths
+from nightly import by_day
 from scripts import AWKS, Sandbox, told_by
 from worlds.hosts import Host
 
 import phases
 from audit.making import make
-from hostrouting import Config, HostRoutingError, OverlapReport, StaticRoute
+from hostrouting import Config, HostRoutingError, OverlapReport, StaticRoute, Verdict
 from hostrouting.backend import RouteBackend
 from hostrouting.boot.render import render_check
 from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
 from hostrouting.kernel.netlink6 import NetlinkBackend6
 from hostrouting.kernel.snapshot import Snapshot
-from hostrouting.kernel.snapshot_backend import backends_of
+from hostrouting.kernel.snapshot_backend import SnapshotBackend, backends_of, take_snapshot
 from hostrouting.model.family import Family, IpAddress, IpNetwork
+from hostrouting.model.routes import RouteType
 from hostrouting.overlap.check import check_families
+from hostrouting.overlap.explanation import ExplainedLookup, Explanation, explain
 from hostrouting.report import NoteKind
 
 Sorts = dict[IpNetwork, dict[IpAddress, "Sort"]]
@@ -203,6 +206,26 @@ class HostAudit(Audit):
         Path("/proc/sys/net/ipv4/fib_multipath_hash_policy").write_text("1")
         seen = seen_leaving(question.addresses, *question.world.devs, tries=question.tries)
         self._tell("sockets", disagreements(live, self.config.route_overlap, seen))
+        if not live.reason:
+            self._tell("explanation", [*self._unexplained(question.addresses[:: by_day(8, by_night=2)])])
+
+    def _unexplained(self, addresses: Sequence[IpAddress]) -> Iterator[str]:
+        """Yield a message for each address whose explanation differs from a snapshot's or from what sockets do."""
+        recorded = SnapshotBackend(take_snapshot(self._kernel))
+        # A snapshot may not tell which source an interface without an address borrows.
+        is_whole = self._checked(lambda _: recorded).verdict is not Verdict.UNKNOWN
+        explained = {a: explain(a, self.config, self._kernel, phases.CancelScope()) for a in addresses}
+        for address, found in explained.items():
+            if is_whole and found != explain(address, self.config, recorded, phases.CancelScope()):
+                yield f"the snapshot explains {address} otherwise"
+            if not all(map(_is_followed, found.lookups)):
+                yield f"{address} isn't followed to the end: {found}"
+        for truth in truths(addresses, kinds=FIRST_PACKETS):
+            is_tcp, connects = truth.kind is SocketKind.SYN, truth.kind is not SocketKind.DATAGRAM
+            ends = _ends_of(explained[truth.address], is_tcp=is_tcp, connects=connects)
+            # The address of a local route of table main is no valid source for a connection to itself.
+            if not truth.ends <= ends | ({None} if "lo" in ends else set()):
+                yield f"{truth}, but the explanation says {words(ends)}"
 
     def _fix(self, live: OverlapReport, before: Sorts) -> None:
         fix = live.fix
@@ -217,6 +240,31 @@ class HostAudit(Audit):
             other = {address for address in other if address not in failed or after[address].is_failure}
             self._tell("fix", [f"{a} of {cidr} still fails: {after[a]}" for a in left])
             self._tell("fix", [f"{a} of {cidr} was {there[a]}, and is {after[a]}" for a in other])
+
+
+def _ends(way: ExplainedLookup) -> set[str | None]:
+    """Return the interfaces through which a lookup's packets leave (lo for local addresses)."""
+    route = way.classification.route
+    if route is None or route.type.is_discard or not route.hops:
+        return {None}
+    if route.type is RouteType.BROADCAST:
+        return {*route.devs, None}  # a socket needs SO_BROADCAST to send there
+    return {"lo"} if route.type is RouteType.LOCAL else {*route.devs}
+
+
+def _ends_of(found: Explanation, *, is_tcp: bool, connects: bool) -> set[str | None]:
+    """Return the interfaces through which a socket's packets may leave, according to an explanation."""
+    of_protocol = [way for way in found.lookups if way.classification.probe.is_tcp is is_tcp] or found.lookups
+    chosen = [way for way in of_protocol if way.classification.probe.source is not None]
+    return set().union(*map(_ends, chosen if chosen and connects else of_protocol[:1]))
+
+
+def _is_followed(way: ExplainedLookup) -> bool:
+    """Return whether the last step decides, and none before, if any does."""
+    decides = [step for step in way.steps if step.passed is None]
+    # An unreachable rule ends the lookup too, although the kernel reports no route for it.
+    is_decided = way.classification.route or way.classification.probe.lookup.discarded_by or decides
+    return way.is_modelled and decides == ([way.steps[-1]] if is_decided else [])
 
 
 def booted(config: Config, steps: Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Compare the check on random hosts with brute force for every address, real sockets and ip(8), and prove its fixes.
+"""Compare the check on random hosts with brute force for every address and with ip(8), and prove its fixes.
 
 A fix has to resolve the failures that it names, change nothing else, and have no unnecessary entry.
 """
@@ -14,13 +14,11 @@ from pathlib import Path
 
 import asking
 import attrs
-import connecting
 import pytest
 from asking import ETH0, NODE, Case, leaving
 from brute_force import Judge, Sort, disagreements, judged, sort_all
 from fixing import changed, covered, failing, found, install
-from hypothesis import HealthCheck, example, given, settings
-from leaving import FIRST_PACKETS, SocketKind, seen_leaving, truths
+from hypothesis import HealthCheck, given, settings
 from nightly import IS_NIGHTLY, by_day
 from node import DEFAULT, build_node, nics, on_linux, run_ip
 from scenario import play
@@ -28,16 +26,13 @@ from worlds import Question, World, scopes
 from worlds.cut import questions
 from worlds.scopes import hosts_with_scopes
 from worlds.seldom import (
-    A_SOURCE_A_HOP,
     BLACKHOLED_GATEWAY,
-    CHOSEN_BY_AN_EXPECTED_ROUTE,
     CLAIMED_GATEWAY,
     EXPECTED_LOST_GATEWAY,
     LOST_GATEWAY,
     ODD_NAME,
     PASSED_DISCARD,
     SELDOM,
-    TCP_ONLY_CHOOSES,
     UDP_REFUSED,
     question,
 )
@@ -48,14 +43,12 @@ from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.nexthops import Sources
 from hostrouting.kernel.port import Kernel
-from hostrouting.kernel.snapshot_backend import SnapshotBackend, take_snapshot
 from hostrouting.model.family import IpAddress
 from hostrouting.model.parsing import is_inside
 from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Table
 from hostrouting.model.rules import Rule
 from hostrouting.overlap.check import check_overlap
-from hostrouting.overlap.explanation import ExplainedLookup, Explanation, explain
-from hostrouting.overlap.findings import Fix, Verdict
+from hostrouting.overlap.findings import Fix
 from hostrouting.routes.resolve import resolve
 
 _SETTINGS = settings(
@@ -96,74 +89,7 @@ def test_on_linux_the_check_agrees_with_brute_force(question: Question) -> None:
     compare(on_linux(), question)
 
 
-# --- real sockets ------------------------------------------------------------------------------------------------
-
-
-def _ends(way: ExplainedLookup) -> set[str | None]:
-    """Return the interfaces through which a lookup's packets leave (lo for local addresses)."""
-    route = way.classification.route
-    if route is None or route.type.is_discard or not route.hops:
-        return {None}
-    if route.type is RouteType.BROADCAST:
-        return {*route.devs, None}  # a socket needs SO_BROADCAST to send there
-    return {"lo"} if route.type is RouteType.LOCAL else {*route.devs}
-
-
-def _of(found: Explanation, *, is_tcp: bool, connects: bool) -> set[str | None]:
-    """Return the interfaces through which a socket's packets may leave, according to an explanation."""
-    of_protocol = [way for way in found.lookups if way.classification.probe.is_tcp is is_tcp] or found.lookups
-    chosen = [way for way in of_protocol if way.classification.probe.source is not None]
-    return set().union(*map(_ends, chosen if chosen and connects else of_protocol[:1]))
-
-
-@pytest.mark.kernel
-@settings(max_examples=by_day(2, by_night=1000), suppress_health_check=[HealthCheck.too_slow])
-@given(question=questions(by_source=True))
-@example(question=CHOSEN_BY_AN_EXPECTED_ROUTE)
-@example(question=TCP_ONLY_CHOOSES)
-@example(question=A_SOURCE_A_HOP)
-def test_a_finding_is_just_what_a_socket_does(question: Question) -> None:
-    """``explain`` names the same interfaces."""
-    kernel = on_linux()
-    question.world.build(kernel)
-    # This makes the kernel choose the next hop by port number, so trying a few ports covers every hop.
-    Path("/proc/sys/net/ipv4/fib_multipath_hash_policy").write_text("1")
-    backends = kernel, SnapshotBackend(take_snapshot(kernel))
-    (config, live), (_, recorded) = (
-        asking.checked(backend, question.expected, question.allowed) for backend in backends
-    )
-    assert live.verdict is not Verdict.UNKNOWN
-    seen = seen_leaving(question.addresses, *question.world.devs, tries=question.tries)
-    wrong = connecting.disagreements(live, config.route_overlap, seen)
-    # A snapshot may not tell which source an interface without an address borrows.
-    is_whole = recorded.verdict is not Verdict.UNKNOWN
-    if is_whole:
-        wrong += [f"recorded: {line}" for line in connecting.disagreements(recorded, config.route_overlap, seen)]
-    assert not wrong
-    asked = question.addresses[:: by_day(8, by_night=2)]
-    explained: dict[IpAddress, Explanation] = {
-        address: explain(address, config, kernel, phases.CancelScope()) for address in asked
-    }
-    for address, explanation in explained.items():
-        assert not is_whole or explanation == explain(address, config, backends[1], phases.CancelScope())
-        for way in explanation.lookups:
-            _see_where_it_ends(way)
-    for truth in truths(asked, kinds=FIRST_PACKETS):
-        is_tcp, connects = truth.kind is SocketKind.SYN, truth.kind is not SocketKind.DATAGRAM
-        ends = _of(explained[truth.address], is_tcp=is_tcp, connects=connects)
-        # The address of a local route of table main is no valid source for a connection to itself.
-        assert truth.ends <= ends | ({None} if "lo" in ends else set())
-
-
-def _see_where_it_ends(way: ExplainedLookup) -> None:
-    assert way.is_modelled
-    decides = [step for step in way.steps if step.passed is None]
-    # An unreachable rule ends the lookup too, although the kernel reports no route for it.
-    is_decided = (
-        way.classification.route or way.classification.probe.lookup.discarded_by or way.steps[-1].passed is None
-    )
-    assert decides == ([way.steps[-1]] if is_decided else [])
-
+# --- the source of a connection ---------------------------------------------------------------------------------------
 
 ASKED = [IPv4Address(f"192.0.2.{16 * place + 1}") for place in range(9)]
 

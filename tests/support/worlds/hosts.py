@@ -222,6 +222,11 @@ def _rule(rule: Rule) -> str:
 _MOST_DEVS = 10
 
 
+def connected(asked: Question) -> Host:
+    """Return a host to whose expected addresses sockets connect."""
+    return Host(tuple(commands(asked.world)), section(asked.expected, asked.allowed), connecting=asked)
+
+
 @st.composite
 def hosts(draw: st.DrawFn, *, has_more_nics: bool = False) -> Host:
     """Draw an IPv4 host whose every verdict the kernel's lookups tell.
@@ -234,7 +239,7 @@ def hosts(draw: st.DrawFn, *, has_more_nics: bool = False) -> Host:
         asked = draw(cut.questions(by_source=True))
         expected = {each.cidr: each for each in reversed(asked.expected)}
         asked = attrs.evolve(asked, expected=tuple(expected.values()))
-        host = Host(tuple(commands(asked.world)), section(asked.expected, asked.allowed), connecting=asked)
+        host = connected(asked)
     else:
         asked = draw(cut.questions(has_objects=True))
         wide = draw(st.sampled_from(((),) * 9 + (("10.0.0.0/16",), ("0.0.0.0/0",), ("8.0.0.0/5",))))
