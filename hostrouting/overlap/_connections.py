@@ -45,16 +45,21 @@ def left_of_connections(overlap: RouteOverlap, state: State, fixed: Fib) -> tupl
 
 
 def _known_sources(state: State) -> dict[SourceKey, tuple[IpAddress, ...]]:
-    """Return the sources reported by the kernel, keyed by entry and next hop."""
+    """Return the sources reported by the kernel, by ``_known_by``."""
     known: dict[SourceKey, dict[IpAddress, None]] = {}
     for probes in state.probes.values():
         key: SourceKey = ()
         for probe in probes:
-            if probe.source is not None:
+            if probe.source is None:
+                key = _known_by(*probe.lookup[:2])
+            else:
                 known.setdefault(key, {})[probe.source] = None
-            elif probe.lookup.route is not None:
-                key = source_key(probe.lookup.route)
     return {key: tuple(sources) for key, sources in known.items()}
+
+
+def _known_by(address: IpAddress, entry: Route | None) -> SourceKey:
+    """Return the attributes that determine a source address; for IPv6, they include the destination."""
+    return (*((address,) if address.version == 6 else ()), *(() if entry is None else source_key(entry)))
 
 
 @attrs.frozen
@@ -76,20 +81,27 @@ class _Fixed:
         *,
         is_tcp: bool = False,  # noqa: ARG002 - UDP and TCP get the same source from an entry
     ) -> dict[Route, tuple[IpAddress, ...]]:
-        if isinstance(self.fib, Fib6):
-            return {entry: self.fib.sources_to(addresses[0], entry) for entry, addresses in entries.items()}
-        return {entry: self.known.get(source_key(entry)) or self._possible_sources(entry) for entry in entries}
+        return {
+            entry: self.known.get(_known_by(addresses[0], entry)) or self._possible_sources(addresses[0], entry)
+            for entry, addresses in entries.items()
+        }
 
     def sources_of_unrouted(
         self, addresses: Sequence[IpAddress], *, is_tcp: bool = False
     ) -> dict[IpAddress, IpAddress]:
         if not isinstance(self.fib, Fib6):
             return {}
-        found = ((address, source) for address in addresses for source in self.fib.sources_to(address, None))
+        found = (
+            (address, source)
+            for address in addresses
+            for source in self.known.get((address,)) or self.fib.sources_to(address, None)
+        )
         return {address: source for address, source in found if self.fib.lookup(address, source, is_tcp=is_tcp).route}
 
-    def _possible_sources(self, entry: Route) -> tuple[IpAddress, ...]:
+    def _possible_sources(self, address: IpAddress, entry: Route) -> tuple[IpAddress, ...]:
         """Return every source address that the kernel may select for a new entry."""
+        if isinstance(self.fib, Fib6):
+            return self.fib.sources_to(address, entry)
         return self.chosen.doubtful(entry, ()) or self.chosen.of(entry)
 
 

@@ -28,7 +28,7 @@ from hostrouting.kernel.nexthops import unicast_defaults
 from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, Flow
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress, IpNetwork
-from hostrouting.model.prefixes import Prefix, PrefixIndex, numbers
+from hostrouting.model.prefixes import Prefix, PrefixIndex, PrefixSet, ends, numbers
 from hostrouting.model.routes import Route, Table
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.model.text import shortened
@@ -127,6 +127,14 @@ class Fixes:
             fixing = {place for place, prefix in around if self._fixed_in(prefix, place)}
             yield attrs.evolve(finding, fix=tuple(entries[place] for place in sorted(fixing)))
 
+    def unexplained(self, findings: Iterable[Finding], unfixable: Iterable[Unfixable]) -> Iterator[Unfixable]:
+        """Yield the failures without an entry or a reason, because they don't follow from the tables."""
+        told = PrefixSet((numbers(part) for each in unfixable for part in each.ranges), self._bits)
+        for finding in findings:
+            parts = [part for part in finding.ranges if not told.overlaps(*ends(numbers(part), self._bits))]
+            if parts and not finding.fix:
+                yield Unfixable(tuple(parts), finding.devs, Obstacle(self._unmodelled(finding.probe, finding.source)))
+
     def of_all(self) -> tuple[Fix, Fib]:
         """Return the fix for all failures and the resulting tables, against which it has been verified."""
         constraints = [(interval, self._constraints[interval.probed]) for interval in self._intervals]
@@ -197,11 +205,12 @@ class Fixes:
             return (
                 f"it is in the subnet of {dev}, which has a default route too: name the uplinks (hostRouting.uplinks)"
             )
-        if not is_modelled(classification.probe, self._look_up):
-            passed = " (the kernel passes over routers that don't answer)" if self._family is Family.IPV6 else ""
-            see = f"see: {self._family.ip} route get fibmatch {address}"
-            return f"the kernel's answer doesn't follow from its tables and rules{passed}; {see}"
-        return ""
+        return "" if is_modelled(classification.probe, self._look_up) else self._unmodelled(address)
+
+    def _unmodelled(self, address: IpAddress, source: IpAddress | None = None) -> str:
+        passed = " (the kernel passes over routers that don't answer)" if self._family is Family.IPV6 else ""
+        see = f"see: {self._family.ip} route get fibmatch {address}{f' from {source}' if source else ''}"
+        return f"the kernel's answer doesn't follow from its tables and rules{passed}; {see}"
 
     def _above(self, classification: Classification) -> int | Obstacle:
         """Return the prefix length that a route must exceed to fix a lookup, or the reason why no route can."""

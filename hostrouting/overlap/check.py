@@ -181,8 +181,9 @@ def check_overlap(
     fixes = Fixes(state, state.default, classifications, nameservers)
     fix, tables = fixes.of_all()
     findings = tuple(fixes.with_fixes(findings, fix))
-    fix = attrs.evolve(fix, unfixable=(*fix.unfixable, *left_of_connections(overlap, state, tables)))
-    return attrs.evolve(report, findings=findings, fix=fix)
+    unfixable = (*fix.unfixable, *left_of_connections(overlap, state, tables))
+    unfixable += tuple(fixes.unexplained(findings, unfixable))
+    return attrs.evolve(report, findings=findings, fix=attrs.evolve(fix, unfixable=unfixable))
 
 
 def load_all() -> None:

@@ -518,8 +518,18 @@ OLD_IP = "iproute2-6.1.0"
         ),
         (Case(AWAY, "ib0", recorded="check-failed", by_ip="check-failed", ip=OLD_IP), "0/3"),
         (Case("route add 10.5.0.0/16 dev ib0\nroute add 10.6.0.0/16 dev ib0 table 100", "ib0", ip=OLD_IP), "0/3"),
+        (
+            Case(
+                f"{AWAY}\nrule add pref 40 not from 10.1.0.4 lookup main",
+                "ib0 from 10.1.0.4",
+                recorded="check-failed",
+                by_ip="check-failed",
+                ip=OLD_IP,
+            ),
+            "0/3",
+        ),
     ],
-    ids=["ip may not print it", "a snapshot does not tell whether it matches", "it may not matter"],
+    ids=["ip may not print it", "a snapshot does not tell whether it matches", "it may not matter", "only connections"],
 )
 def test_a_rule_by_an_unknown_selector(case: Case, dscp: str, kernel: NamespaceKernel, tmp_path: Path) -> None:
     case.build()

@@ -316,12 +316,16 @@ def test_routes_of_both_families_are_installed_once(node: Host, tmp_path: Path) 
 def test_a_plan_for_one_family_asks_the_kernel_about_the_other(node: Host) -> None:
     """Only the kernel knows the sources of this host's connections."""
     run_ip6(
-        "addr add 2001:db8::4/64 dev eth0", "rule add from 2001:db8::/64 lookup 300", "route add ::/0 dev ib0 table 300"
+        "addr add 2001:db8::4/64 dev eth0 nodad",
+        "rule add from 2001:db8::/64 lookup 300",
+        "route add ::/0 dev ib0 table 300",
     )
     run_ip(*(f"addrlabel add prefix {prefix} label 99" for prefix in ("2001:db8::/64", WANTED)))
     wanted = config(BOTH[0], cidrs=[WANTED])
-    (finding,) = check(wanted, host=node).findings
+    report = check(wanted, host=node)
+    (finding,) = report.findings
     assert finding.source == IPv6Address("2001:db8::4")
+    assert [each.obstacle.rule and each.obstacle.rule.table for each in report.fix.unfixable] == [300]
     assert plan(wanted, host=node).next_start.reason == finding.message
 
 

@@ -32,7 +32,7 @@ from hostrouting.model.family import IpAddress
 from hostrouting.model.routes import RouteType
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.explanation import explain
-from hostrouting.overlap.findings import NoteKind
+from hostrouting.overlap.findings import Finding, Fix, NoteKind
 
 PAGE = (Path(__file__).parent.parent.parent / "docs/howto/snapshots.md").read_text()
 (_BY_HAND,) = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
@@ -156,6 +156,11 @@ def told(report: OverlapReport) -> Told:
     return tuple((str(f.kind), ",".join(f.devs), str(f.probe), str(f.source or "")) for f in report.findings)
 
 
+def _is_unfixable(finding: Finding, fix: Fix) -> bool:
+    parts = [part for each in fix.unfixable for part in each.ranges]
+    return any(part.overlaps(other) for part in finding.ranges for other in parts)
+
+
 def _see_explained(address: IpAddress, case: Case, backend: RouteBackend, reports: Sequence[OverlapReport]) -> None:
     """Check that ``explain`` says of an address what the live report says, if it says anything."""
     fails = any(address in part for report in reports[:1] for found in report.findings for part in found.ranges)
@@ -192,6 +197,7 @@ def all_say(case: Case, tmp_path: Path) -> list[OverlapReport]:
             assert (report.verdict, told(report)) == ("overlap" if case.told else "ok", case.told), report.reason
             kinds = {note.kind for note in report.notes} & {NoteKind.LOCAL, NoteKind.BROADCAST}
             assert case.notes in (None, " ".join(sorted(kinds)))
+            assert all(finding.fix or _is_unfixable(finding, report.fix) for finding in report.findings)
             reports.append(report)
     asked = {each.cidr[9 % each.cidr.num_addresses] for each in case.config.route_overlap.expected_cidrs}
     asked |= {end for report in reports for f in report.findings for part in f.ranges for end in (part[0], part[-1])}
