@@ -16,6 +16,7 @@ from typing import Any
 import attrs
 import pytest
 import wanted
+from acting import is_held
 from backends import Altered, FailingBackend, RecordingBackend
 from file_trees import outside_run, write_file
 from nightly import by_day
@@ -35,7 +36,6 @@ from hostrouting import (
     RouteOverlapError,
     RoutesReport,
 )
-from hostrouting.boot.locks import locked
 from hostrouting.boot.render import render_static_routes
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.port import Kernel
@@ -485,13 +485,14 @@ def test_two_runs_take_turns_with_the_same_result(node: Kernel, layout: Layout) 
 
 def test_a_run_holds_the_lock_except_while_it_waits(kernel: Kernel, layout: Layout) -> None:
     build_links(kernel)
+    write_file(layout.lock)
     calls: list[tuple[str, bool]] = []
 
     class Watching:
         """A backend that records whether the lock is held during each call."""
 
         def __getattr__(self, name: str) -> object:
-            calls.append((name, is_locked(layout)))
+            calls.append((name, is_held(layout.lock)))
             return getattr(kernel, name)
 
     task = ConfigureStaticRoutes(config(wait=60), host=host_of(Watching(), layout))
@@ -504,15 +505,6 @@ def test_a_run_holds_the_lock_except_while_it_waits(kernel: Kernel, layout: Layo
     assert {"links", "addresses", "rules", "add"} <= set(names)
     assert "routes" in names[: names.index("add")]
     assert "routes" in names[names.index("add") :]
-
-
-def is_locked(layout: Layout) -> bool:
-    scope = phases.CancelScope(timeout=0)
-    try:
-        with locked(layout.lock, scope):
-            return False
-    except phases.TimedOut:
-        return True
 
 
 # --- the check, and the check together with routes -------------------------------------------------------------------
