@@ -434,44 +434,16 @@ def test_every_check_says_what_sockets_do(case: Case, kernel: NamespaceKernel, t
 # --- hosts that ip commands alone can't create -----------------------------------------------------------------------
 
 
-def settled(kernel: NamespaceKernel, dev: str, state: str) -> None:
-    """Wait until the next hops on an interface have the given state; routes are updated after the link."""
-    until(
-        lambda: all(getattr(hop, state) for route in kernel.routes(Table.MAIN) for hop in route.hops if hop.dev == dev)
-    )
-
-
-def test_routes_by_nexthop_objects_are_gone_with_the_carrier(kernel: NamespaceKernel, tmp_path: Path) -> None:
-    case = Case(
-        """
-        addr add 10.3.0.4/24 dev ib0
-        nexthop add id 7 dev ib0
-        nexthop add id 8 via 10.3.0.1 dev ib0
-        route add 10.5.0.0/24 nhid 7
-        route add 10.5.0.0/24 via 10.1.0.1 metric 10
-        route add 10.5.1.0/24 nhid 8
-        route add 10.5.0.0/16 dev peer-eth0
-        """,
-        "peer-eth0 at 10.5.1.0",
-        node=ETH0,
-        sysctl=("conf/all/ignore_routes_with_linkdown",),
-    )
-    case.build()
-    run_ip("link set peer-ib0 down")
-    settled(kernel, "ib0", "is_dead")
-    all_say(case, tmp_path)
-
-
-def test_a_negative_suppress_length_suppresses_nothing(kernel: NamespaceKernel, tmp_path: Path) -> None:
-    """The kernel treats the number as negative, and ip prints it that way."""
-    case = Case(
-        "route add 10.5.0.0/24 dev ib0\nroute add default via 10.1.0.1 table 100\nrule add pref 200 lookup 100", "ib0"
-    )
-    case.build()
-    kernel.add_rule(Rule(100, suppress_prefix_length=3_000_000_000))
-    all_say(case, tmp_path)
-
-
+IGNORES = "conf/all/ignore_routes_with_linkdown"
+BY_OBJECTS = """
+    addr add 10.3.0.4/24 dev ib0
+    nexthop add id 7 dev ib0
+    nexthop add id 8 via 10.3.0.1 dev ib0
+    route add 10.5.0.0/24 nhid 7
+    route add 10.5.0.0/24 via 10.1.0.1 metric 10
+    route add 10.5.1.0/24 nhid 8
+    route add 10.5.0.0/16 dev peer-eth0
+"""
 LEGS = "route add 10.5.0.0/16 nexthop via 10.1.0.1 dev eth0 nexthop via 10.2.0.1 dev ib0"
 MEMBERS = """
     nexthop add id 1 via 10.1.0.1 dev eth0
@@ -482,22 +454,31 @@ MEMBERS = """
 
 
 @pytest.mark.parametrize(
-    ("does", "ends", "told"),
+    ("case", "ends", "state"),
     [
-        (LEGS, "link set peer-ib0 down", "eth0,ib0"),  # ib0 drops packets for lack of a carrier
-        (LEGS, "link set ib0 down", ""),
-        (MEMBERS, "link set peer-ib0 down", ""),
+        (Case(BY_OBJECTS, "peer-eth0 at 10.5.1.0", node=ETH0, sysctl=(IGNORES,)), "link set peer-ib0 down", "is_dead"),
+        (Case(LEGS, "eth0,ib0"), "link set peer-ib0 down", "is_linkdown"),  # ib0 drops packets for lack of a carrier
+        (Case(LEGS), "link set ib0 down", "is_linkdown"),
+        (Case(MEMBERS), "link set peer-ib0 down", "is_linkdown"),
     ],
 )
-def test_a_hop_shown_dead_late_keeps_its_share(
-    does: str, ends: str, told: str, kernel: NamespaceKernel, tmp_path: Path
-) -> None:
-    case = Case(does, told)
+def test_a_hop_loses_its_carrier(case: Case, ends: str, state: str, kernel: NamespaceKernel, tmp_path: Path) -> None:
+    """A route by nexthop objects is gone. A hop keeps its share if the kernel is told late to ignore it."""
     case.build()
     run_ip(ends)
-    # Setting the link down removes the connected route, whereas carrier loss only marks it as linkdown.
-    settled(kernel, "ib0", "is_linkdown")
-    Path("/proc/sys/net/ipv4/conf/all/ignore_routes_with_linkdown").write_text("1")
+    # Routes are updated after the link. Setting the link down removes the connected route.
+    until(lambda: all(getattr(hop, state) for r in kernel.routes(Table.MAIN) for hop in r.hops if hop.dev == "ib0"))
+    Path("/proc/sys/net/ipv4", IGNORES).write_text("1")
+    all_say(case, tmp_path)
+
+
+def test_a_negative_suppress_length_suppresses_nothing(kernel: NamespaceKernel, tmp_path: Path) -> None:
+    """The kernel treats the number as negative, and ip prints it that way."""
+    case = Case(
+        "route add 10.5.0.0/24 dev ib0\nroute add default via 10.1.0.1 table 100\nrule add pref 200 lookup 100", "ib0"
+    )
+    case.build()
+    kernel.add_rule(Rule(100, suppress_prefix_length=3_000_000_000))
     all_say(case, tmp_path)
 
 

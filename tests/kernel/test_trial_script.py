@@ -10,7 +10,7 @@ from pathlib import Path
 import attrs
 import pytest
 from node import build_node6, run_ip, run_ip6
-from scripts import AWKS, Sandbox, awk_or_skip, other_ip
+from scripts import AWKS, Sandbox, awk_or_skip, other_ip, with_constants
 
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.netlink6 import NetlinkBackend6
@@ -160,11 +160,7 @@ def test_a_trials_end_makes_the_check_write_a_marker(node: NamespaceKernel, sand
 
 def test_it_waits_for_the_lock_except_at_the_gate(node: NamespaceKernel, sandbox: Sandbox, trial: Path) -> None:
     run_ip("route add 172.16.1.0/24 dev eth0 proto 217")
-    text = (
-        render_trial([], FAMILIES, UNTIL)
-        .replace("_SECONDS=60\n", "_SECONDS=1\n")
-        .replace("_SECONDS=5\n", "_SECONDS=1\n")
-    )
+    text = with_constants(render_trial([], FAMILIES, UNTIL), GATE_SECONDS=1, LOCK_SECONDS=1)
     with (trial.parent / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         at_the_gate = sandbox.run(text, "gate")
@@ -181,9 +177,8 @@ def test_it_waits_for_the_lock_except_at_the_gate(node: NamespaceKernel, sandbox
 
 def test_a_start_ends_a_trial_if_its_confirm_was_killed(node: NamespaceKernel, sandbox: Sandbox, trial: Path) -> None:
     run_ip("route add 172.16.1.0/24 dev eth0 proto 217")
-    claimed = trial.with_name("trial.confirmed.json")
-    trial.rename(claimed)
-    text = render_trial([], FAMILIES, UNTIL).replace("_SECONDS=5\n", "_SECONDS=1\n")
+    claimed = trial.rename(trial.with_name("trial.confirmed.json"))
+    text = with_constants(render_trial([], FAMILIES, UNTIL), GATE_SECONDS=1)
     with (trial.parent / "run.lock").open("w") as lock:
         # The held lock indicates that a confirm is in progress.
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -198,8 +193,7 @@ def test_a_start_ends_a_trial_if_its_confirm_was_killed(node: NamespaceKernel, s
 
 def test_a_killed_confirm_is_completed_or_undone(node: NamespaceKernel, sandbox: Sandbox, trial: Path) -> None:
     run_ip("route add 172.16.1.0/24 dev eth0 proto 217")
-    claimed = trial.with_name("trial.confirmed.json")
-    trial.rename(claimed)
+    claimed = trial.rename(trial.with_name("trial.confirmed.json"))
     python = sandbox.root / "python"
     python.write_text('#!/bin/sh\necho "$@"\nrm /run/aks-flex-node/trial.json\n')
     python.chmod(0o755)
