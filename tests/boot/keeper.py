@@ -98,7 +98,7 @@ class Keeper:
         source: IO[bytes] | int = subprocess.DEVNULL,
         env: Mapping[str, str] = ENVIRONMENT,
     ) -> subprocess.Popen[bytes]:
-        """Start a program inside as root."""
+        """Start a program inside as root, by default with empty standard input."""
         return subprocess.Popen(
             [*self.way_in("self"), *argv],
             stdin=source, stdout=output, stderr=errors, env=dict(env), pass_fds=list(self._fds.values()),
