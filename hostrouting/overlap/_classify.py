@@ -217,10 +217,12 @@ class _Classifier(dict[int, "tuple[Classification, ...]"]):
         if lookup.discarded_by is None:
             return Classification(FindingKind.NO_ROUTE, probe)
         entry = self._state.fib.decide(lookup.address, probe.source or NO_SOURCE, is_tcp=probe.is_tcp).route
-        route = entry if entry is not None and entry.type is lookup.discarded_by else None
-        if route is not None and self._expected.devs is None and self._is_of_cni(route):
-            return Classification(NoteKind.CNI_DISCARD, probe, (), route)
-        return Classification(FindingKind.BLACKHOLE, probe, (), route)
+        if entry is not None and entry.type is not lookup.discarded_by:
+            # The kernel refuses to send by a route from a loopback address.
+            return Classification(FindingKind.BLACKHOLE, probe, (), entry if entry.type is RouteType.UNICAST else None)
+        if entry is not None and self._expected.devs is None and self._is_of_cni(entry):
+            return Classification(NoteKind.CNI_DISCARD, probe, (), entry)
+        return Classification(FindingKind.BLACKHOLE, probe, (), entry)
 
     def _is_of_cni(self, discard: Route) -> bool:
         """Return whether a CNI added this blackhole route for its own address block.

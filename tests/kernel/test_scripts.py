@@ -11,14 +11,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterable
-from ipaddress import IPv4Network
+from ipaddress import IPv4Address, IPv4Network
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 from nightly import IS_NIGHTLY, by_day
-from node import SECOND_GATEWAY, build_links, build_node6, default_route, run_ip, run_ip6
+from node import GATEWAY, SECOND_GATEWAY, build_links, build_node6, default_route, run_ip, run_ip6
 from planning import manifest_of
 from scripts import (
     Sandbox,
@@ -372,6 +372,7 @@ OUTCOMES: list[tuple[str, dict[str, Any]]] = [
     ("BLACKHOLE", {"type": RouteType.UNREACHABLE, "protocol": Protocol.STATIC}),
     ("BLACKHOLE", {"type": RouteType.PROHIBIT, "protocol": Protocol.STATIC}),
     ("NO-ROUTE", {"type": RouteType.THROW, "protocol": Protocol.STATIC}),
+    ("BLACKHOLE", {"hops": (NextHop("eth0", GATEWAY),), "source": IPv4Address("127.0.0.1"), "protocol": Protocol.BIRD}),
     ("OVERLAP", {"hops": (NextHop("eth1", SECOND_GATEWAY),)}),
     ("", {"type": RouteType.BLACKHOLE, "protocol": Protocol.BIRD}),
     ("", {"hops": (NextHop("cali1"),), "protocol": Protocol.BOOT}),

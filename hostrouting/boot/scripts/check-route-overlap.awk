@@ -325,14 +325,17 @@ function pending_devs(    list, count, i) {
 
 # Sets discarder, and returns whether it is a CNI's own block: CNIs blackhole it, with the routes to their pods inside
 # it, in the same table; no default is one. The kernel doesn't say which entry it was: it is the longest match of one of
-# the tables that rules ask. If several discard alike, or a rule may, each has to be a CNI's.
-function find_discarder(n, type,    table, bits, entry, is_block, is_of_cni) {
+# the tables that rules ask. If several discard alike, or a rule may, each has to be a CNI's. If none does, it is a route
+# from a loopback address.
+function find_discarder(n, type,    table, bits, entry, is_block, is_of_cni, unicast) {
   read_entries()
   discarder = ""
   is_of_cni = !(type in rule_discards)
   for (table in is_asked) {
     for (bits = BITS; bits >= 0 && !((entry = key(table, n, bits)) in entry_class); bits--)
       ;
+    if (bits >= 0 && type_of[entry_class[entry]] == 1)
+      unicast = entry_text[entry]
     if (bits < 0 || type_of[entry_class[entry]] != type)
       continue
     is_block = bits > 0 && (entry in holds_pods || proto_of[entry_class[entry]] ~ /^(12|80)$/)
@@ -341,7 +344,8 @@ function find_discarder(n, type,    table, bits, entry, is_block, is_of_cni) {
     is_of_cni = is_of_cni && is_block
   }
   is_of_cni = is_of_cni && discarder != ""
-  discarder = discarder == "" ? "a policy rule" : discarder
+  if (discarder == "")
+    discarder = type in rule_discards || unicast == "" ? "a policy rule" : unicast
   return is_of_cni
 }
 

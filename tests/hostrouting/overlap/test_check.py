@@ -89,10 +89,21 @@ def test_an_answer_is_classified(scenario: str, more: dict[str, Any], told: list
     assert [f"{each.kind} {','.join(each.devs)}" for each in items] == told
 
 
-def test_a_failures_message_ends_with_its_cause() -> None:
+FROM_LO = "via 10.1.0.1 dev eth0 src 127.0.0.1 proto bird"  # packets from there can't leave the host
+
+
+@pytest.mark.parametrize(
+    ("scenario", "cause"),
+    [
+        (f"route add {CIDR} dev ib0", f"{CIDR} dev ib0 proto hostrouting scope link"),
+        (f"route add {CIDR} {FROM_LO}", f"{CIDR} via 10.1.0.1 dev eth0 proto bird src 127.0.0.1"),
+        (f"rule add 100 to {CIDR} blackhole", "a policy rule"),
+    ],
+)
+def test_a_failures_message_ends_with_its_cause(scenario: str, cause: str) -> None:
     """The failures alone are in test_bars.py, as they are printed."""
-    (finding,) = answered(f"route add {CIDR} dev ib0").findings
-    assert finding.message == f"{finding.failure}; by {CIDR} dev ib0 proto hostrouting scope link"
+    (finding,) = answered(scenario).findings
+    assert finding.message == f"{finding.failure}; by {cause}"
 
 
 @pytest.mark.parametrize(("length", "is_named"), [(12, True), (16, False), (24, True), (32, True)])
