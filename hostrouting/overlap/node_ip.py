@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from ipaddress import IPv4Address
 
 from hostrouting.kernel.port import RouteBackend
+from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.parsing import parse_any_unicast_address
 from hostrouting.overlap.findings import Note, NoteKind, OverlapReport, Verdict
@@ -35,16 +36,20 @@ def notes_on(document: object, report: OverlapReport, backend: RouteBackend) -> 
     Args:
         document: the document. Its ``node.kubelet.nodeIP`` is the kubelet's address, and ``networking.dnsServiceIP``
             is the cluster's DNS address. Invalid values are ignored.
-        report: the result of a check. Without a verdict or an expected IPv4 CIDR, there are no notes.
+        report: the result of a check. Without a verdict on an expected IPv4 CIDR, there are no notes.
         backend: the IPv4 kernel to query.
     """
     node_ip = _address(document, "node", "kubelet", "nodeIP")
     dns_service_ip = _address(document, "networking", "dnsServiceIP")
     cidrs = [cidr for cidr in report.cidrs if Family.of(cidr) is Family.IPV4]
-    if report.verdict is Verdict.UNKNOWN or not cidrs:
+    if all(report.verdict_on(cidr) is Verdict.UNKNOWN for cidr in cidrs):
         return
     if node_ip is not None:
-        yield from _notes_on_node_ip(node_ip, report.default_devs, backend)
+        try:
+            yield from _notes_on_node_ip(node_ip, report.default_devs, backend)
+        except RouteError as error:  # must not cost the verdict
+            message = f"{node_ip} can't be compared with the host's addresses: {error}"
+            yield Note(NoteKind.NODE_IP, f"node.kubelet.nodeIP: {message}")
     if dns_service_ip is not None and not any(dns_service_ip in cidr for cidr in cidrs):
         message = f"{dns_service_ip} lies in no expected CIDR, so no check covers it"
         hint = "name the Services' CIDR in routeOverlap.expectedCidrs"

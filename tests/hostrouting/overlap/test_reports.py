@@ -18,6 +18,7 @@ from typing import Any
 
 import attrs
 import pytest
+from backends import Altered
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
@@ -32,6 +33,7 @@ from hostrouting import (
     HostRoutingError,
     OverlapMode,
     OverlapReport,
+    RouteError,
     RouteOverlap,
     Snapshot,
     StaticRoute,
@@ -187,6 +189,21 @@ def test_a_wrong_node_address_is_a_note(
     assert [(note.message.partition(":")[0], note.devs) for note in notes] == told
     assert report.verdict is Verdict.OK
     assert all(note.message.endswith("; set it to 10.1.0.4, which eth0 has") for note in notes if note.devs)
+
+
+def test_an_unknown_verdict_on_ipv6_hides_no_note(host: Host) -> None:
+    document = config_with("10.1.0.5", routeOverlap={"expectedCidrs": ["10.96.0.0/12", "fd00:10::/48"]})
+    report = check(Config.from_mapping(document), host=host, document=document)
+    assert (report.verdict, [note.kind for note in report.notes]) == (Verdict.UNKNOWN, [NoteKind.NODE_IP])
+
+
+def test_an_address_that_cannot_be_compared_is_a_note(host: Host) -> None:
+    def fail() -> None:
+        raise RouteError("can't list the addresses: interrupted")
+
+    report = check(Config.from_mapping(config_with()), host=host)
+    (note,) = notes_on(config_with("10.1.0.5"), report, Altered(host.routes, addresses=fail))
+    assert (note.kind, "interrupted" in note.message) == (NoteKind.NODE_IP, True)
 
 
 # --- other shapes of the document, and where the addresses are used --------------------------------------------------
