@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
 
 import attrs
+from node import attempt, run_ip
 
 import phases
 from audit.examine import Audit
@@ -72,18 +72,18 @@ def _happens(kernel: NamespaceKernel, event: HostEvent, pod: Namespace) -> bool:
     dev, (link,) = event.subject, (each for each in kernel.links() if each.name == event.subject)
     if event.kind is EventKind.FLAP:
         if link.is_up:
-            _ip("-batch -", f"link set {dev} down\nlink set {dev} up\n")
+            run_ip(f"link set {dev} down\nlink set {dev} up")
         return link.is_up
     if event.kind is EventKind.CARRIER_LOST:
         if link.has_carrier:
-            _ip(f"link set peer-{dev} down")
+            run_ip(f"link set peer-{dev} down")
         return link.has_carrier
     if event.kind is EventKind.GONE:
-        _ip(f"link del {dev}")
+        run_ip(f"link del {dev}")
     elif event.kind is EventKind.INTO_POD:
-        _ip(f"link set {dev} netns /proc/{os.getpid()}/fd/{pod.fd}")
+        run_ip(f"link set {dev} netns /proc/{os.getpid()}/fd/{pod.fd}")
     elif event.kind is EventKind.LATE_ADDRESS:
-        _ip("-batch -", f"link set {dev} up\naddress add {event.address} dev {dev}\n")
+        run_ip(f"link set {dev} up\naddress add {event.address} dev {dev}")
     else:
         _renumber(kernel, event)
     return True
@@ -100,12 +100,5 @@ def _renumber(kernel: NamespaceKernel, event: HostEvent) -> None:
     hop = attrs.evolve(default.hops[0], gateway=event.gateway)
     words = f"proto dhcp table main metric {default.metric} {hop.words(Family.IPV4)} {'onlink' if hop.onlink else ''}"
     source = "" if default.source is None else f"src {event.address.ip}"
-    _ip(f"route append default {words} {source}", is_forced=True)  # the kernel may refuse the gateway
+    attempt("ip", *f"route append default {words} {source}".split())  # the kernel may refuse the gateway
     kernel.del_address(event.subject, f"{old.local}/{old.prefix_length}")
-
-
-def _ip(words: str, batch: str = "", *, is_forced: bool = False) -> str:
-    """Run ip and return its output. With ``is_forced``, the command may fail."""
-    return subprocess.run(
-        ["ip", *words.split()], input=batch, text=True, check=not is_forced, capture_output=True
-    ).stdout

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import struct
-import subprocess
 import time
 from collections.abc import Sequence
 from ipaddress import IPv6Address, IPv6Network
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import ipv6_frames as frames
 from leaving import far_end
-from node import as_batch, until
+from node import as_batch, attempt, tool, until
 
 from hostrouting.kernel.namespace import NamespaceKernel
 
@@ -32,8 +31,7 @@ def make(steps: Sequence[str]) -> None:
     Path("/proc/sys/net/ipv6/conf/default/accept_dad").write_text("0")
     for program, some in groupby(steps, _program):
         if program.startswith("ip"):
-            command = [*program.split(), "-batch", "-", "-force"]
-            subprocess.run(command, input=as_batch("\n".join(some)), text=True, capture_output=True, check=False)
+            attempt(*program.split(), "-batch", "-", "-force", stdin=as_batch("\n".join(some)))
             continue
         _settle()
         for step in some:
@@ -45,7 +43,7 @@ def make(steps: Sequence[str]) -> None:
             elif program == "dscp":
                 add_dscp_rule(*step.split()[4:9:2])
             else:
-                subprocess.run(["sh", "-c", step], capture_output=True, check=True)
+                tool("sh", "-c", step)
     _settle()
     if any(" expires 0" in step for step in steps):
         time.sleep(_EXPIRY_SECONDS)

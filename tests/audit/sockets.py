@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from brute_force import default_route, live
 from connecting import disagreements, local_ranges, words
 from fixing import is_told
 from leaving import FIRST_PACKETS, Leaving, Seen, SocketKind, truths
-from node import as_batch, churning
+from node import as_batch, attempt, churning
 
 from audit.examine import Audit
 from audit.making import make
@@ -141,9 +140,9 @@ class SocketAudit(Audit):
             return wrong  # without this rule, the notes don't claim that
         for address in [part[0] for part in local_ranges(report)][:_NOTES]:
             route = f"{address}/32 dev {report.default_devs[0]} table main"
-            subprocess.run(["ip", "route", "add", *route.split()], capture_output=True, check=False)
+            attempt("ip", "route", "add", *route.split())
             after = self._look([address])[address]
-            subprocess.run(["ip", "route", "del", *route.split()], capture_output=True, check=False)
+            attempt("ip", "route", "del", *route.split())
             if after != before.get(address, after):
                 wrong.append(f"a route takes {address} by {words(after)}, although it is said to be this host's own")
         return wrong
@@ -182,8 +181,7 @@ class SocketAudit(Audit):
             return str(error)
         if missing:
             return missing
-        done = subprocess.run(["ip", "-6", "-batch", "-"], input=batch, text=True, capture_output=True, check=False)
-        return done.stderr.strip()
+        return attempt("ip", "-6", "-batch", "-", stdin=batch).stderr.strip()
 
 
 def _essence(report: OverlapReport) -> tuple[frozenset[object], ...]:

@@ -6,7 +6,6 @@ A fix has to resolve the failures that it names, change nothing else, and have n
 from __future__ import annotations
 
 import re
-import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from ipaddress import IPv4Address, IPv4Network
@@ -20,7 +19,7 @@ from brute_force import Judge, Sort, disagreements, judged, sort_all
 from fixing import changed, covered, failing, found, install
 from hypothesis import HealthCheck, given, settings
 from nightly import IS_NIGHTLY, by_day
-from node import DEFAULT, build_node, nics, on_linux, run_ip
+from node import DEFAULT, attempt, build_node, nics, on_linux, run_ip
 from scenario import play
 from worlds import Question, World, scopes
 from worlds.cut import questions
@@ -95,8 +94,7 @@ ASKED = [IPv4Address(f"192.0.2.{16 * place + 1}") for place in range(9)]
 
 
 def _batch(lines: Sequence[str]) -> str:
-    command = ["ip", "-4", "-o", "-force", "-batch", "-"]
-    return subprocess.run(command, input="\n".join(lines), text=True, capture_output=True, check=False).stdout
+    return attempt("ip", "-4", "-o", "-force", "-batch", "-", stdin="\n".join(lines)).stdout
 
 
 def chosen_by_the_kernel(addresses: Sequence[IpAddress]) -> dict[IpAddress, IpAddress | None]:
@@ -348,8 +346,7 @@ def test_no_refused_entry_is_proposed_with_vrfs(kernel: NamespaceKernel) -> None
     report = asking.checked(kernel, [IPv4Network("10.5.0.0/24")])[1]
     assert (report.verdict, report.fix.routes) == ("overlap", ())
     assert [str(each.ranges[0]) for each in report.fix.unfixable] == ["10.5.0.0/32"]
-    refused = subprocess.run(["ip", "route", "add", "10.5.0.0/25", "via", "10.1.0.1"], check=False)
-    assert refused.returncode != 0
+    assert attempt("ip", "route", "add", "10.5.0.0/25", "via", "10.1.0.1").returncode != 0
 
 
 METRICS = "route add 10.5.0.0/24 via 10.2.0.1 dev ib0 metric 100\nroute add 10.5.7.7/32 via 10.2.0.1 dev ib0 metric 100"

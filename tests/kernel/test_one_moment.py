@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 from asking import BY_HAND, recorded_by
 from leaving import Leaving, SocketKind
 from nightly import by_day
-from node import DEFAULT, churning, run_ip, until
+from node import DEFAULT, attempt, churning, run_ip, until
 from scripts import Sandbox, other_ip, sandboxes, with_constants
 from wanted import config
 
@@ -184,7 +183,7 @@ def test_a_boot_script_that_can_not_listen_gives_no_verdict(kernel: NamespaceKer
 def test_interfaces_that_swap_names_are_kept_apart(kernel: NamespaceKernel) -> None:
     run_ip(NODE + "route add 10.5.0.9/32 dev ib0")
     steps = tuple(f"link set {old} name {new}" for old, new in (("eth0", "x"), ("ib0", "eth0"), ("x", "ib0")))
-    if subprocess.run(["ip", "-batch", "-"], input="\n".join(steps), text=True, capture_output=True).returncode:
+    if attempt("ip", "-batch", "-", stdin="\n".join(steps)).returncode:
         pytest.skip("before Linux 6.2 no interface that is up gets another name")
     with churning(steps):
         for _ in range(TRIES):

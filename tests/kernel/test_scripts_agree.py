@@ -6,7 +6,6 @@ import json
 import random
 import re
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import product
@@ -19,7 +18,7 @@ from audit.making import make
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from nightly import IS_NIGHTLY, by_day
-from node import NICS, churning, lines, nics, on_linux
+from node import NICS, churning, lines, nics, on_linux, run_ip
 from scripts import AWKS, Sandbox, awk_or_skip, awks_for, render_check_route_overlap_script
 from worlds import Question, World, hosts, ipv6
 from worlds.cut import questions
@@ -322,7 +321,7 @@ def test_installing_with_nexthop_objects(default: int, awk: str, roots: Callable
             addresses = (("v0", NewAddress("10.0.0.1/24")), ("v1", NewAddress("10.0.1.1/24")))
             World(addresses, (), links=DEVICES).build(kernel)
             Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text(compat_mode)  # only in this namespace
-            subprocess.run(["sh", "-euc", OBJECTS.replace("DEFAULT", str(default))], check=True)
+            run_ip(OBJECTS.replace("DEFAULT", str(default)))
             if who == "task":
                 outcomes[who + compat_mode] = _install(config, kernel, roots())
             else:
