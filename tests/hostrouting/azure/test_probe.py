@@ -177,6 +177,12 @@ def test_a_node_without_need_gets_no_rules(
     assert (bool(node.tables), bool(files(host))) == (skipped is None, skipped is None)
 
 
+def test_no_answer_is_an_error(host: Host) -> None:
+    with pytest.raises(LoadBalancerProbeError, match="unavailable"):
+        configure(host, FakeProbeNode(problem="unavailable"), METADATA)
+    assert files(host) == set()
+
+
 def test_installed_rules_stay_whatever_azure_answers(host: Host, node: FakeProbeNode) -> None:
     configure(host, node, asked())
     assert configure(host, node, METADATA).device == "eth0"

@@ -22,7 +22,8 @@ from file_trees import read_trees, write_file
 from terminals import opened
 from wanted import LINE, MACHINE, SHADOWED, lose_default_route, section
 
-from hostrouting import Host, Layout, RouteError, __version__, cli
+from hostrouting import Config, Host, Layout, RouteError, __version__, cli
+from hostrouting.boot.bundle import ignition
 from hostrouting.cli import main
 from hostrouting.cli.arguments import all_words
 from hostrouting.cli.output import bad, say
@@ -225,6 +226,11 @@ def test_render_into_another_users_folder_does_not_ask_for_root(run: Any, as_ord
     assert err.endswith(": Permission denied\nhostrouting: hint: name a folder that is yours\n")
 
 
+def test_render_prints_an_ignition_document(run: Any, config: Path) -> None:
+    code, out, err = run("render", config, "--format", "ignition")
+    assert (code, json.loads(out), err) == (0, ignition(Config.load(config)), "")
+
+
 @pytest.mark.parametrize("words", [("--out", "none"), ("--format", "ignition")])
 def test_render_reports_an_empty_config(run: Any, tmp_path: Path, words: tuple[str, str]) -> None:
     """The command writes no script, and leaves an earlier config's script in place."""
@@ -316,12 +322,6 @@ def test_a_terminal_shows_the_wait(kernel: FakeKernel, host: Host, monkeypatch: 
 
 
 # --- check -------------------------------------------------------------------------------------------------------
-
-
-def test_cidrs_need_no_config(run: Any, config: Path) -> None:
-    assert run("check", "--cidr", "10.96.0.0/12", "--cidr", "192.168.0.0/16")[0] == 0
-    document = json.loads(run("check", config, "--cidr", "172.16.9.9/24", "--output", "json")[1])
-    assert [finding["cidr"] for finding in document["findings"]] == ["172.16.1.0/24", "172.16.9.0/24"]
 
 
 def test_a_check_of_no_cidr_is_2_with_a_hint(run: Any, write: Any) -> None:

@@ -305,6 +305,12 @@ def test_mode_owner_and_link_stay(run: Run, agents: Path, ours: Path, tmp_path: 
     assert link.is_symlink()
 
 
+def test_a_key_missing_from_config_stays(run: Run, agents: Path, ours: Path) -> None:
+    ours.write_text(json.dumps({"hostNetworking": OURS["hostNetworking"], "other": 1}))
+    assert run("config", "set", agents, "--from", ours)[0] == 0
+    assert json.loads(agents.read_text()) == json.loads(AGENT) | {"hostNetworking": OURS["hostNetworking"]}
+
+
 def test_a_new_file_is_readable_by_its_owner_alone(run: Run, ours: Path, tmp_path: Path) -> None:
     """Other components may add secrets to the file."""
     path = tmp_path / "new/config.json"

@@ -96,6 +96,12 @@ def test_a_setting_that_opens_an_images_gate_is_found(run: Any, image: Path, nam
     assert run("doctor", "--root", image, "--strict")[0] == (1 if kind else 0)
 
 
+def test_a_fix_names_the_image(run: Any, image: Path) -> None:
+    run("apply", "--root", image)
+    (image / "etc/hostrouting/gate.sh").unlink()
+    assert f"do: hostrouting apply --root {image}\n" in run("doctor", "--root", image)[1]
+
+
 def test_a_program_that_only_this_machine_has_is_missing(run: Any, image: Path) -> None:
     """Symlinks in the image resolve inside the image, as they do when it runs."""
     write_link(image / "etc/alternatives/awk", shutil.which("sh") or "")

@@ -117,15 +117,6 @@ def world(tmp_path: Path) -> World:
 # --- our routes ----------------------------------------------------------------------------------------------------
 
 
-def test_a_route_is_restored_when_its_device_returns(world: World) -> None:
-    world.config = config({"destination": str(WANTED), "gateway": "onlink", "dev": "ib0"})
-    world.at(5, lambda: world.kernel.set_link("ib0", up=False))
-    world.at(400, lambda: world.kernel.set_link("ib0", up=True))
-    world.watch(410)
-    ((when, _),) = world.put_back()
-    assert when >= 400
-
-
 def test_an_expired_trial_is_ended(world: World) -> None:
     """A trial's timer can be lost, for example in a soft reboot."""
     trial = world.layout.trial
