@@ -187,7 +187,9 @@ def _is_as_wanted(entry: Route, route: Route) -> bool:
     """Return whether an entry is the wanted route and isn't skipped by the kernel."""
     is_unicast = entry.type is route.type is RouteType.UNICAST and entry.tos == route.tos
     is_same = entry.metric == route.metric and entry.table == route.table
-    return is_unicast and is_same and _lead_as_wanted(entry.hops, route.hops)
+    # The kernel refuses to send from a loopback address, which the route may have inherited.
+    is_sent = entry.source is None or not entry.source.is_loopback
+    return is_unicast and is_same and is_sent and _lead_as_wanted(entry.hops, route.hops)
 
 
 @lru_cache
