@@ -174,10 +174,12 @@ def test_a_rule_that_leads_past_main_is_named() -> None:
     assert "ip -6 rule add to fd00:10:0:9::/64 lookup main pref 99" in left.reason
 
 
+OWN, FROM_OWN = ["2001:db8::4/128 dev eth0"], Rule(900, table=100, source=IPv6Network("2001:db8::4/128"))
+BY_RAIL0 = "default via fe80::2 dev rail0 table 100"
+
+
 def test_connections_from_a_source_fail_by_themselves() -> None:
-    rule = Rule(100, table=100, source=IPv6Network("2001:db8::4/128"))
-    lines = (DEFAULT, "default via fe80::2 dev rail0 table 100")
-    report = judged(host(*lines, addresses=["2001:db8::4/128 dev eth0"], rules=[rule]))
+    report = judged(host(DEFAULT, BY_RAIL0, addresses=OWN, rules=[FROM_OWN]))
     (finding,) = report.findings
     assert (finding.kind, finding.devs, str(finding.source)) == (FindingKind.OVERLAP, ("rail0",), "2001:db8::4")
     assert "for connections from 2001:db8::4" in finding.message
@@ -185,25 +187,17 @@ def test_connections_from_a_source_fail_by_themselves() -> None:
 
 def test_a_failing_lookup_is_repeated_with_a_source() -> None:
     """A socket can send, although ``ip -6 route get`` reports that the network is unreachable."""
-    own = Rule(900, table=100, source=IPv6Network("2001:db8::4/128"))
-    refused = Rule(1000, RuleAction.UNREACHABLE, table=0, destination=IPv6Network(CIDR))
-    for dev, verdict in (("eth0", Verdict.OK), ("rail0", Verdict.OVERLAP)):
-        lines = (DEFAULT, f"default via fe80::1 dev {dev} table 100")
-        report = judged(host(*lines, addresses=["2001:db8::4/128 dev eth0"], rules=[own, refused]))
-        assert report.verdict is verdict
-    without = judged(host(DEFAULT, rules=[own, refused]))
-    assert [str(each.kind) for each in without.findings] == ["NO-ROUTE"]
+    rules = [FROM_OWN, Rule(1000, RuleAction.UNREACHABLE, table=0, destination=IPv6Network(CIDR))]
+    for line, verdict in ((f"{DEFAULT} table 100", Verdict.OK), (BY_RAIL0, Verdict.OVERLAP)):
+        assert judged(host(DEFAULT, line, addresses=OWN, rules=rules)).verdict is verdict
+    assert [str(each.kind) for each in judged(host(DEFAULT, rules=rules)).findings] == ["NO-ROUTE"]
 
 
 def test_a_source_that_only_tcp_gets_is_unknown() -> None:
     """Datagrams get a source from the default route, but a rule makes TCP's first lookup fail."""
-    own = Rule(900, table=100, source=IPv6Network("2001:db8::4/128"))
-    refused = Rule(1000, RuleAction.UNREACHABLE, table=0, ip_protocol=6)
+    rules = [FROM_OWN, Rule(1000, RuleAction.UNREACHABLE, table=0, ip_protocol=6)]
     for lines, verdict in (((DEFAULT,), Verdict.UNKNOWN), ((), Verdict.OK)):
-        report = judged(
-            host(*lines, f"{DEFAULT} table 100", addresses=["2001:db8::4/128 dev eth0"], rules=[own, refused]),
-            uplinks=["eth0"],
-        )
+        report = judged(host(*lines, f"{DEFAULT} table 100", addresses=OWN, rules=rules), uplinks=["eth0"])
         assert report.verdict is verdict
         assert ("how TCP to fd00:10:: is routed" in report.reason_detail) is (verdict is Verdict.UNKNOWN)
 
@@ -211,9 +205,8 @@ def test_a_source_that_only_tcp_gets_is_unknown() -> None:
 def test_sources_differ_within_a_cidr() -> None:
     """The kernel selects the source with the longest common prefix, and only one source has a rule."""
     rule = Rule(100, table=100, source=IPv6Network("fd00:10:0:7::4/128"))
-    addresses = ["2001:db8::4/128 dev eth0", "fd00:10:0:7::4/128 dev eth0", "fd00:10:0:8000::4/128 dev eth0"]
-    lines = (DEFAULT, "default via fe80::2 dev rail0 table 100")
-    report = judged(host(*lines, addresses=addresses, rules=[rule]))
+    addresses = [*OWN, "fd00:10:0:7::4/128 dev eth0", "fd00:10:0:8000::4/128 dev eth0"]
+    report = judged(host(DEFAULT, BY_RAIL0, addresses=addresses, rules=[rule]))
     (finding,) = report.findings
     network = IPv6Network("fd00:10::/49")
     assert all(is_inside(part, network) for part in finding.ranges)

@@ -15,7 +15,7 @@ import attrs
 import pytest
 from acting import ActingSystemd, at, refusing
 from backends import Altered
-from file_trees import Entry, read_trees, write_file, write_link
+from file_trees import Entry, outside_run, read_trees, write_file, write_link
 from node import add_nics, default_route
 from planning import plan_boot
 from wanted import LINE, MACHINE, ROUTE, SHADOWED, config
@@ -350,11 +350,8 @@ def test_a_strict_failure_reports_changes_and_findings(host: Host) -> None:
         phases.run(Configure(attrs.evolve(SICK, watch={"enabled": True}), host=host))
     told = named(caught.value.changes)
     assert told["routes"] == [LINE]
-    assert {host.layout.of(path) for path in told["files"]} == {
-        path
-        for path in host.layout.root.rglob("*")
-        if path.is_file() and not path.is_symlink() and not path.is_relative_to(host.layout.run_dir)
-    }
+    files = {name for name, (kind, *_) in outside_run(host.layout.root).items() if kind == "file"}
+    assert {str(host.layout.of(path)) for path in told["files"]} == files
     assert [change.action for change in caught.value.changes.units] == ["enabled", "enabled", "enabled", "restarted"]
     assert caught.value.report.verdict == "overlap"
     again = pickle.loads(pickle.dumps(caught.value))
