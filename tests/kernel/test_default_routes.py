@@ -109,7 +109,9 @@ FORMS = {
     "with the highest metric": Form(f"route add default {BY_ETH0} metric 4294967295", (ETH0,)),
     "multipath": Form(MULTIPATH, (attrs.evolve(ETH0, weight=2), ETH1)),
     "one device of a multipath route": Form(MULTIPATH, (ETH1,), {"dev": "eth1"}),
-    "the hop of a multipath route that reaches a gateway": Form(MULTIPATH, (ETH1,), {"gateway": "10.2.0.1"}),
+    "the hop of a multipath route that reaches a gateway": Form(
+        MULTIPATH.replace("10.2.0.1", "10.2.0.9"), (ETH1,), {"gateway": "10.2.0.1"}
+    ),
     "a nexthop object": Form(BY_ID, (ETH0,), has={"nexthop_id": None}),
     "a group of nexthop objects": Form(BY_GROUP, (attrs.evolve(ETH0, weight=3), ETH1)),
     "hidden hops": Form(BY_ID, (ETH0,), has={"nexthop_id": None}, compat_mode="0"),
