@@ -543,6 +543,7 @@ HIDDEN += "\n".join(f"route add 172.16.{n}.0/25 nhid 7" for n in range(50))
 # The end of a duplicate address detection would mean another look.
 ALSO_IPV6 = """
     addr flush scope link
+    addr flush scope link
     addr add 2001:db8:1::4/64 dev eth0 nodad
     route add default dev eth0
     route add unreachable fd00:172::/32 metric 5
