@@ -306,19 +306,11 @@ def _systemctl(node: Node, arguments: list[str]) -> str:
     return ""
 
 
-def _journalctl(node: Node, arguments: list[str]) -> str:
-    return _systemctl(node, ["status", *(word for word in arguments if word[0] not in "-")])
-
-
 def _pip(_node: Node, arguments: list[str]) -> str:
     extras = (ROOT / "pyproject.toml").read_text().partition("[project.optional-dependencies]")[2]
     for found in re.findall(r"\[(\w+)\]", " ".join(arguments)):
         assert f"\n{found} = [" in extras
     return ""
-
-
-def _ssh(node: Node, arguments: list[str]) -> str:
-    return node._line(arguments[-1])
 
 
 def _xargs(node: Node, _arguments: list[str]) -> str:
@@ -335,23 +327,19 @@ def _ansible(_node: Node, arguments: list[str]) -> str:
     return ""
 
 
-def _nothing(_node: Node, _arguments: list[str]) -> str:
-    return ""
-
-
 OTHERS: dict[str, Callable[[Node, list[str]], str]] = {
     "./run": _run,
     "systemctl": _systemctl,
-    "journalctl": _journalctl,
+    "journalctl": lambda node, words: _systemctl(node, ["status", *(word for word in words if word[0] not in "-")]),
     "pip": _pip,
     "/opt/hostrouting/bin/pip": _pip,
     "pipx": _pip,
-    "ssh": _ssh,
+    "ssh": lambda node, words: node._line(words[-1]),
     "ansible-playbook": _ansible,
     "ansible-galaxy": _ansible,
     "ansible": _ansible,
     "xargs": _xargs,
-    **dict.fromkeys(("[", "apt", "apt-get", "duckdb", "python3", "mount", "umount", "ln"), _nothing),
+    **dict.fromkeys(("[", "apt", "apt-get", "duckdb", "python3", "mount", "umount", "ln"), lambda *_: ""),
 }
 
 

@@ -112,64 +112,56 @@ def test_a_kept_rule_has_its_reason(line: str, fields: dict[str, Any], reason: s
     assert why(found.kept, line)[0] == reason
 
 
+FRAMES = dnat(GONE)
+# In tunnel mode, the ARP answers for all pods have the same MAC.
+LONE = arp_reply(GONE, TUNNEL_MAC)
+NEW_MAC = "a2:06:00:20:0b:08"
+
+
 @pytest.mark.parametrize(
-    ("interface", "endpoints", "stays"),
+    ("rules", "interfaces", "endpoints", "keeps"),
     [
-        (at(None, "veth9", None), [("veth9", GONE_MAC, str(GONE))], True),
-        (at(None, "veth9", None), [("veth9", None, str(GONE))], True),  # the MAC is unknown
-        (at(None, "veth9", None), [("veth9", LIVE_MAC, str(GONE))], False),
-        (at(None, "veth9", None), [("veth9", GONE_MAC, str(LIVE))], False),
-        (at(GONE_MAC), [], True),  # an ADD that isn't finished
-        (at(GONE_MAC, "pod8"), [DEAD], True),  # renamed, but still a port of the bridge
-        (at(GONE_MAC, "pod8", None), [DEAD], False),  # a routed pod of another CNI
-        (at("a2:06:00:20:0b:99", seen_macs=(GONE_MAC,)), [], True),  # KubeVirt changes the MAC of the pod end
-        (at(None), [], True),  # the MAC can't be read, so it may be the same
-        (at(None), [DEAD], False),
-        (at(None), [("azvgone", "a2:06:00:20:0b:01", str(GONE))], True),
+        ((FRAMES,), (at(None, "veth9", None),), [("veth9", GONE_MAC, str(GONE))], "veth9"),
+        ((FRAMES,), (at(None, "veth9", None),), [("veth9", None, str(GONE))], "veth9"),  # the MAC is unknown
+        ((FRAMES,), (at(None, "veth9", None),), [("veth9", LIVE_MAC, str(GONE))], None),
+        ((FRAMES,), (at(None, "veth9", None),), [("veth9", GONE_MAC, str(LIVE))], None),
+        ((FRAMES,), (at(GONE_MAC),), [], "azvnew"),  # an ADD that isn't finished
+        ((FRAMES,), (at(GONE_MAC, "pod8"),), [DEAD], "pod8"),  # renamed, but still a port of the bridge
+        ((FRAMES,), (at(GONE_MAC, "pod8", None),), [DEAD], None),  # a routed pod of another CNI
+        # KubeVirt changes the MAC of the pod end.
+        ((FRAMES,), (at("a2:06:00:20:0b:99", seen_macs=(GONE_MAC,)),), [], "azvnew"),
+        ((FRAMES,), (at(None),), [], "azvnew"),  # the MAC can't be read, so it may be the same
+        ((FRAMES,), (at(None),), [DEAD], None),
+        ((FRAMES,), (at(None),), [("azvgone", "a2:06:00:20:0b:01", str(GONE))], "azvnew"),
+        # In tunnel mode the rule for frames decides.
+        ((LONE, FRAMES), (), [], None),
+        ((LONE, dnat(GONE, LIVE_MAC)), (), [], "azvlive"),
+        ((LONE, dnat(GONE, LIVE_MAC), FRAMES, dnat(GONE, "a2:06:00:20:0b:01")), (), [], "azvlive"),
+        ((LONE, dnat(GONE, NIC_MAC)), (), [], "azure0"),
+        ((LONE,), (), [], None),
+        ((LONE,), (at(NEW_MAC),), [], "azvnew"),  # a pod is being added
+        ((LONE,), (at(NEW_MAC),), [("azvnew", NEW_MAC, "10.1.0.35")], None),
+        ((LONE, FRAMES), (at(NEW_MAC),), [], "azvnew"),
+        ((LONE, FRAMES), (at(NEW_MAC),), [DEAD], "azvnew"),
+        ((LONE, FRAMES), (at(None),), [DEAD], "azvnew"),
     ],
 )
-def test_interfaces_keep_their_rules(
-    interface: Interface, endpoints: list[tuple[str, str | None, str]], stays: bool
+def test_an_interface_keeps_the_first_rule(
+    rules: tuple[str, ...],
+    interfaces: tuple[Interface, ...],
+    endpoints: list[tuple[str, str | None, str]],
+    keeps: str | None,
 ) -> None:
-    found = plan(only(dnat(GONE), interfaces=(*INTERFACES, interface)), *endpoints)
-    assert of(found.kept) == ({dnat(GONE)} if stays else set())
-    if stays:
-        assert why(found.kept, dnat(GONE))[1] == interface.name
+    """Without an interface that keeps it, the first rule goes."""
+    found = plan(only(*rules, dnat(LIVE, LIVE_MAC), interfaces=(*INTERFACES, *interfaces)), *endpoints)
+    assert why(found.kept if keeps else found.removed, rules[0])[1] == keeps
+    assert rules[0] not in of(found.removed if keeps else found.kept)
 
 
 def test_other_shapes_are_counted_and_duplicates_removed() -> None:
     lines = (SNAT, ARP_REPLIES, dnat(GONE).replace(str(GONE), "10.1.0.0/24"), dnat(GONE) + " -c 1 2")
     assert plan(only(*lines)) == AzureVnetReport(other_rules=4)
     assert len(plan(only(dnat(GONE), dnat(GONE))).removed) == 2
-
-
-# --- tunnel mode: ARP answers for all pods have the same MAC -----------------------------------------------------
-
-
-LONE, FRAMES = arp_reply(GONE, TUNNEL_MAC), dnat(GONE)
-
-
-@pytest.mark.parametrize(
-    ("rules", "interfaces", "endpoints", "stays"),
-    [
-        ((LONE, FRAMES), (), (), False),
-        ((LONE, dnat(GONE, LIVE_MAC)), (), (), True),
-        ((LONE, dnat(GONE, LIVE_MAC), FRAMES, dnat(GONE, "a2:06:00:20:0b:01")), (), (), True),
-        ((LONE, dnat(GONE, NIC_MAC)), (), (), True),
-        ((LONE,), (), (), False),
-        ((LONE,), (at("a2:06:00:20:0b:08"),), (), True),  # a pod is being added
-        ((LONE,), (at("a2:06:00:20:0b:08"),), (("azvnew", "a2:06:00:20:0b:08", "10.1.0.35"),), False),
-        ((LONE, FRAMES), (at("a2:06:00:20:0b:08"),), (), True),
-        ((LONE, FRAMES), (at("a2:06:00:20:0b:08"),), (DEAD,), True),
-        ((LONE, FRAMES), (at(None),), (DEAD,), True),
-    ],
-)
-def test_in_tunnel_mode_the_rule_for_frames_decides(
-    rules: tuple[str, ...], interfaces: tuple[Interface, ...], endpoints: tuple[tuple[str, str, str], ...], stays: bool
-) -> None:
-    found = plan(only(*rules, dnat(LIVE, LIVE_MAC), interfaces=(*INTERFACES, *interfaces)), *endpoints)
-    assert (LONE in of(found.kept)) is stays
-    assert (LONE in of(found.removed)) is not stays
 
 
 # --- neighbours --------------------------------------------------------------------------------------------------

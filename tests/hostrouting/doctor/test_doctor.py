@@ -15,7 +15,8 @@ from typing import Any
 import attrs
 import pytest
 from acting import ActingSystemd, refusing
-from dual_stack import DEFAULT, RIVAL, host
+from dual_stack import DEFAULT, RIVAL
+from dual_stack import host as snapshot_of
 from file_trees import read_trees, write_file, write_link
 from node import shadowed_kernel
 from wanted import MACHINE, SHADOWED, config
@@ -140,17 +141,6 @@ def forget_to_reload(node: Node) -> None:
         gate.write_text(text)
 
 
-def has(setting: str, section: str = "Service", *, name: str = "x", reload: bool = True) -> Callable[[Node], None]:
-    """Return a function that adds a setting to a drop-in for the machine."""
-
-    def plant(node: Node) -> None:
-        node.write(f"{UNITS}/{MACHINE}.d/{name}.conf", f"[{section}]\n{setting}\n")
-        if reload:
-            node.reload()
-
-    return plant
-
-
 def writes(path: str, text: str, mode: int = 0o644, *, reload: bool = False) -> Callable[[Node], None]:
     def plant(node: Node) -> None:
         node.write(path, text, mode)
@@ -160,13 +150,13 @@ def writes(path: str, text: str, mode: int = 0o644, *, reload: bool = False) -> 
     return plant
 
 
-def links(path: str, target: str, *, reload: bool = False) -> Callable[[Node], None]:
-    def plant(node: Node) -> None:
-        node.link(path, target)
-        if reload:
-            node.reload()
+def has(setting: str, section: str = "Service", *, name: str = "x", reload: bool = True) -> Callable[[Node], None]:
+    """Return a function that adds a setting to a drop-in for the machine."""
+    return writes(f"{UNITS}/{MACHINE}.d/{name}.conf", f"[{section}]\n{setting}\n", reload=reload)
 
-    return plant
+
+def links(path: str, target: str) -> Callable[[Node], None]:
+    return lambda node: node.link(path, target)
 
 
 def edit_a_script(node: Node) -> None:
@@ -184,6 +174,11 @@ def delete_the_default(node: Node) -> None:
 
 def never_restart(node: Node) -> None:
     node.remove(f"{UNITS}/{TEMPLATE}.d/restart.conf")
+    node.reload()
+
+
+def mask_the_gate(node: Node) -> None:
+    node.link(f"/etc/systemd/system.control/{TEMPLATE}.d/{GATE}", "/dev/null")
     node.reload()
 
 
@@ -239,7 +234,7 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
     "override for all services": (writes(f"{UNITS}/service.d/zzz.conf", OVERRIDE), "not-reloaded", MACHINE, RELOAD),
     "masked and not read yet": (links(f"{UNITS}/{MACHINE}.d/{GATE}", "/dev/null"), "not-reloaded", MACHINE, RELOAD),
     "gate masked": (
-        links(f"/etc/systemd/system.control/{TEMPLATE}.d/{GATE}", "/dev/null", reload=True),
+        mask_the_gate,
         *("gate-overridden", MACHINE, f"rm /etc/systemd/system.control/{TEMPLATE}.d/{GATE}"),
     ),
     "an override below /usr/lib": (
@@ -593,27 +588,21 @@ def test_a_held_start_is_reported_with_its_time(node: Node) -> None:
         assert all(f"journalctl -u {MACHINE}" in each.hint for each in found)
 
 
-@pytest.fixture
-def bare(tmp_path: Path) -> Host:
-    layout = Layout(tmp_path)
-    return Host(routes=shadowed_kernel(), units=FakeSystemd(layout), layout=layout)
-
-
-def test_without_config_and_installation_no_gate_holds(bare: Host) -> None:
-    report = examine(Config(), host=bare)
+def test_without_config_and_installation_no_gate_holds(host: Host) -> None:
+    report = examine(Config(), host=host)
     assert report.is_broken
     (finding,) = report.findings
     assert finding.kind == "not-installed"
     assert finding.message == "nothing is installed, and CONFIG enables nothing: no node is held back"
 
 
-def test_a_running_trial_is_reported_without_an_installation_too(bare: Host) -> None:
-    phases.run(TryRoutes(config(SHADOWED), 600, host=bare))
-    found = {each.kind: each for each in examine(host=bare).findings}
+def test_a_running_trial_is_reported_without_an_installation_too(host: Host) -> None:
+    phases.run(TryRoutes(config(SHADOWED), 600, host=host))
+    found = {each.kind: each for each in examine(host=host).findings}
     assert found.keys() == {"trial-stands", "not-installed"}
     assert "hostrouting remove" in found["trial-stands"].hint
-    bare.layout.trial.write_text(json.dumps(times_of(-2)))
-    assert {each.kind for each in examine(host=bare).findings} == {"trial-overdue", "not-installed"}
+    host.layout.trial.write_text(json.dumps(times_of(-2)))
+    assert {each.kind for each in examine(host=host).findings} == {"trial-overdue", "not-installed"}
 
 
 def test_during_a_trial_the_next_start_has_no_verdict(node: Node) -> None:
@@ -676,7 +665,7 @@ def test_only_a_shortest_cycle_through_the_units_is_found() -> None:
 
 def found(root: Path, cidr: str, sysctls: dict[str, str], *defaults: str) -> dict[str, DoctorFinding]:
     """Return the findings on a host whose uplink is eth0, by their kinds."""
-    layout, snapshot = Layout(root), host(*defaults)
+    layout, snapshot = Layout(root), snapshot_of(*defaults)
     layout.units.mkdir(parents=True)
     config = Config.from_mapping({"hostRouting": {"routeOverlap": {"expectedCidrs": [cidr]}, "waitSeconds": 0}})
     node = Host(SnapshotBackend(snapshot), FakeSystemd(layout), layout, SnapshotBackend6(snapshot))
