@@ -84,16 +84,8 @@ def blocks(page: str) -> Iterator[Block]:
         yield Block(found[1], found[2], page[: found.start()].count("\n") + 1)
 
 
-def h200() -> FakeKernel:
-    """Return a node with eight InfiniBand interfaces that shadow 172.16.0.0/16."""
-    kernel = FakeKernel()
-    add_nics(kernel, eth0="10.1.0.4/24", **{f"ib{number}": f"172.16.0.{10 + number}/16" for number in range(8)})
-    assert kernel.add([default_route(metric=0)]) == ()
-    return kernel
-
-
 class Node:
-    """An in-memory node, and the working directory for a page's commands.
+    """An in-memory node with eight InfiniBand interfaces that shadow 172.16.0.0/16, and a folder for commands.
 
     Args:
         root: an empty folder.
@@ -105,7 +97,10 @@ class Node:
         for machine in ("", "mnt/image/"):
             unit = self.root / machine / "usr/lib/systemd/system/systemd-nspawn@.service"
             write_file(unit, "[Service]\nExecStart=systemd-nspawn\n")
-        self.kernel = h200()
+        self.kernel = FakeKernel()
+        own = {f"ib{number}": f"172.16.0.{10 + number}/16" for number in range(8)}
+        add_nics(self.kernel, eth0="10.1.0.4/24", **own)
+        assert self.kernel.add([default_route(metric=0)]) == ()
         layout = Layout(self.root)
         layout.config.parent.mkdir(parents=True)
         self.host = Host(routes=self.kernel, units=FakeSystemd(layout, running=[MACHINE]), layout=layout)

@@ -25,7 +25,7 @@ from hostrouting import ExpectedCidr, OverlapMode
 from hostrouting.cli.bars import Bar, CellKind, cells, legend
 from hostrouting.cli.output import columns, say
 from hostrouting.cli.report import overlap_picture, overlap_text
-from hostrouting.model.family import IpAddress, IpNetwork
+from hostrouting.model.family import IpNetwork
 from hostrouting.model.parsing import RESERVED, reserved_block
 from hostrouting.model.routes import RouteType
 from hostrouting.model.text import clean
@@ -277,17 +277,13 @@ def bars(draw: st.DrawFn) -> Cut:
     return bar(str(cidr), *parts)
 
 
-def cell_of(address: IpAddress, cidr: IpNetwork, count: int) -> int:
-    return (int(address) - int(cidr.network_address)) * count // cidr.num_addresses
-
-
 @given(bars(), COUNTS)
 def test_the_cell_of_a_failing_address_shows_a_failure(bar: Cut, count: int) -> None:
     drawn = cells(*bar, count)
     assert len(drawn) == count
     for answer, ranges in bar.parts:
         for address in (end for network in ranges for end in (network[0], network[-1])):
-            shown = drawn[cell_of(address, bar.cidr, count)]
+            shown = drawn[(int(address) - int(bar.cidr[0])) * count // bar.cidr.num_addresses]
             assert shown is not None
             assert shown.kind is not None
             assert isinstance(shown.kind, FindingKind) >= isinstance(answer.kind, FindingKind)

@@ -78,6 +78,7 @@ def config(write: Callable[[object], Path]) -> Path:
         (["fix", "--in-place", "--format", "ip"], "--in-place"),
         *((["config", *words], "") for words in ([], ["set"], ["set", "a"], ["set", "--from", "a"], ["get", "a"])),
         (["apply", "--root", "x", "--routes-only"], ""),
+        *((["doctor", *option], option[0]) for option in (["--fail-on-warnings"], ["--ignore-preflight-errors", "all"])),
         *((["apply", "--try", "60", other, "CONFIG"], "") for other in ("--routes-only", "--root=/image")),
         *((["apply", f"--try={span}", "CONFIG"], "1 to 86400") for span in ("0", "-1", "1.5", "86401", "²", "")),
         *((["explain", word], "") for word in ("172.16.3", "172.16.3.4/32", "::1", "127.0.0.1", "224.0.0.1", "0.0.0.0", "")),

@@ -313,8 +313,3 @@ def test_a_wrong_config_fails_the_preflight_without_its_values(run: Any, write: 
     assert conforms(document)
     assert (code, document["status"], "canary" in err) == (78, "failed", True)
     assert [value for value in VALUES if value in out] == []
-
-
-@pytest.mark.parametrize("option", [["--fail-on-warnings"], ["--ignore-preflight-errors", "all"]])
-def test_its_options_need_the_preflight_output(run: Any, option: list[str]) -> None:
-    assert run("doctor", *option)[0] == 64

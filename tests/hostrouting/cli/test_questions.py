@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from ipaddress import IPv4Address, IPv4Network
@@ -12,16 +13,16 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from node import GATEWAY, NICS, OWN, SECOND_GATEWAY, add_nics, shadowed_kernel
+from node import GATEWAY, NICS, OWN, SECOND_GATEWAY, add_nics
 
 from benchmarks.snapshots import write_recordings
-from hostrouting import Config, Host, Layout, RouteOverlap, check, cli
+from hostrouting import Config, Host, RouteOverlap, check
 from hostrouting.backend import NextHop, Route, Rule
 from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, Flow, matches, why_unmet
 from hostrouting.kernel.snapshot_backend import take_snapshot
 from hostrouting.model.routes import DEFAULT_DESTINATION, RouteType
 from hostrouting.model.rules import RuleAction
-from hostrouting.testing import FakeKernel, FakeSystemd
+from hostrouting.testing import FakeKernel
 from hostrouting.testing.strategies import policy_rules
 
 ADDRESS = "172.16.3.4"
@@ -161,16 +162,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def judge(folder: Path, tmp_path: Path, capsys: Any) -> Callable[..., tuple[int, str, str]]:
+def judge(folder: Path, run: Callable[..., tuple[int, str, str]]) -> Callable[..., tuple[int, str, str]]:
     """Return a function that runs judge on snapshots of some kinds and returns the exit code, stdout and stderr."""
 
-    def run(kinds: list[str], *words: object) -> tuple[int, str, str]:
-        host = Host(routes=shadowed_kernel(), units=FakeSystemd(), layout=Layout(tmp_path))
+    def call(kinds: list[str], *words: object) -> tuple[int, str, str]:
         paths = [folder / f"node-{ORDER.index(kind) + 6 * each:05}.json" for kind in kinds for each in (0, 1)]
-        code = cli.main(["judge", *map(str, (folder / "config.json", *paths, *words))], host=host)
-        return code, *capsys.readouterr()
+        return run("judge", folder / "config.json", *paths, *words)
 
-    return run
+    return call
 
 
 @pytest.mark.parametrize(
@@ -195,20 +194,15 @@ def test_the_page_has_a_row_for_each_group(judge: Any, folder: Path) -> None:
 ✗ 2  OVERLAP 172.16.0.0/16 by ib0,ib1,ib2,ib3,ib4,ib5,ib6,ib7
      fix: add to hostRouting.staticRoutes.routes: {{"destination": "172.16.0.0/17"}}, {{"destination": "172.16.128.0/17"}}
      aks-h200-00001 aks-h200-00007
-? 2  unknown: no-snapshot: {folder}/node-00005.json: is not JSON: {why_not_json(folder / "node-00005.json")}
+? 2  unknown: no-snapshot: {folder}/node-00005.json: is not JSON: …
      node-00005 node-00011
 """
-    assert judge(["fixed", "shadowed", "cut-off"])[1] == page
+    _, out, _ = judge(["fixed", "shadowed", "cut-off"])
+    assert re.sub("is not JSON: .+", "is not JSON: …", out) == page
 
 
 def test_one_snapshot_is_one_host(judge: Any, folder: Path) -> None:
     assert judge([], folder / "node-00000.json")[1].startswith("1 snapshot: 1 ok, ")
-
-
-def why_not_json(path: Path) -> str:
-    with pytest.raises(json.JSONDecodeError) as caught:
-        json.loads(path.read_text())
-    return str(caught.value)
 
 
 def test_a_missing_library_is_named_before_the_work(judge: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,57 +11,38 @@ import pytest
 from dual_stack import DEFAULT, RIVAL
 from dual_stack import host as snapshot_of
 from file_trees import write_file
-from node import build_node
 from planning import manifest_of
 from wanted import SHADOWED, section
 
 import phases
-from hostrouting import Config, ConfigureReport, Host, Layout
+from hostrouting import Config, ConfigureReport, Host
 from hostrouting.boot.layout import CHECK
 from hostrouting.boot.render import render_check
-from hostrouting.cli import main
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.overlap.findings import UnknownReason, Verdict
 from hostrouting.tasks.configure import Configure
-from hostrouting.testing import FakeKernel, FakeSystemd
-
-SHADOWS = ("172.16.1.0/24",)
-
-
-def host_with(tmp_path: Path, *cidrs: str, marker: str, text: str) -> Host:
-    """Return a shadowed node on which a check of these CIDRs has been installed and has written a marker."""
-    kernel, layout = FakeKernel(), Layout(tmp_path)
-    build_node(kernel)
-    config = Config(route_overlap={"expectedCidrs": cidrs})
-    write_file(layout.manifest, manifest_of(config, layout).to_text())
-    write_file(layout.run_dir / f"route-overlap.{marker}", text)
-    return Host(routes=kernel, units=FakeSystemd(), layout=layout)
-
-
-def test_the_boot_checks_verdict_is_explained_and_stored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    host = host_with(tmp_path, *SHADOWS, marker="detected", text="OVERLAP: expected CIDR 172.16.1.0/24 (probe ...")
-    assert main(["check", "--report"], host=host) == 0
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert 'fix: add to hostRouting.staticRoutes.routes: {"destination": "172.16.1.0/24"}' in err
-    assert json.loads(host.layout.report.read_text())["verdict"] == "overlap"
 
 
 @pytest.mark.parametrize(
-    ("cidrs", "marker", "text"),
+    ("cidr", "marker", "text", "is_stored"),
     [
-        (SHADOWS, "ok", ""),
-        (SHADOWS, "detected", "no-default-route\n"),
-        (("10.96.0.0/12",), "detected", "OVERLAP: expected CIDR"),
+        (SHADOWED, "detected", f"OVERLAP: expected CIDR {SHADOWED} (probe ...", True),
+        (SHADOWED, "ok", "", False),
+        (SHADOWED, "detected", "no-default-route\n", False),
+        ("10.96.0.0/12", "detected", "OVERLAP: expected CIDR", False),
     ],
 )
-def test_another_verdict_is_not_stored(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], cidrs: tuple[str, ...], marker: str, text: str
+def test_only_the_boot_checks_verdict_is_explained_and_stored(
+    run: Any, host: Host, cidr: str, marker: str, text: str, *, is_stored: bool
 ) -> None:
-    host = host_with(tmp_path, *cidrs, marker=marker, text=text)
-    assert main(["check", "--report"], host=host) == 1
-    assert "fix:" not in capsys.readouterr().err
-    assert not host.layout.report.exists()
+    config = Config(route_overlap={"expectedCidrs": [cidr]})
+    write_file(host.layout.manifest, manifest_of(config, host.layout).to_text())
+    write_file(host.layout.run_dir / f"route-overlap.{marker}", text)
+    code, out, err = run("check", "--report")
+    assert (code, out) == (0 if is_stored else 1, "")
+    fix = f'fix: add to hostRouting.staticRoutes.routes: {{"destination": "{SHADOWED}"}}'
+    assert (fix in err, "fix:" in err, host.layout.report.exists()) == (is_stored, is_stored, is_stored)
+    assert not is_stored or json.loads(host.layout.report.read_text())["verdict"] == "overlap"
 
 
 # --- no CIDR is expected -----------------------------------------------------------------------------------------------
