@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from file_trees import read_trees
+from file_trees import read_trees, write_file
 from node import shadowed_kernel
 from wanted import ROUTE, SHADOWED, config
 
@@ -55,8 +55,7 @@ def host(tmp_path: Path) -> Host:
 @pytest.fixture
 def shell(run: Callable[..., tuple[int, str, str]], tmp_path: Path) -> Callable[..., Document]:
     """Return a function that runs a command with a config and returns the document, without its time."""
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(CONFIG.to_mapping()))
+    path = write_file(tmp_path / "config.json", json.dumps(CONFIG.to_mapping()))
 
     def call(*words: str) -> Document:
         _, out, _ = run(*(path if word == "CONFIG" else word for word in words), "--output", "json")

@@ -235,8 +235,7 @@ def test_render_prints_an_ignition_document(run: Any, config: Path) -> None:
 @pytest.mark.parametrize("words", [("--out", "none"), ("--format", "ignition")])
 def test_render_reports_an_empty_config(run: Any, tmp_path: Path, words: tuple[str, str]) -> None:
     """The command writes no script, and leaves an earlier config's script in place."""
-    config = tmp_path / "config.json"
-    config.write_text('{"hostRouting": {}}')
+    config = write_file(tmp_path / "config.json", '{"hostRouting": {}}')
     code, out, err = run("render", config, words[0], tmp_path / words[1] if words[1] == "none" else words[1])
     assert (code, err) == (0, "hostrouting: CONFIG asks for nothing: there is nothing to install\n")
     assert not (tmp_path / "none").exists()
@@ -262,8 +261,7 @@ def test_plan_names_the_address_that_apply_would_wait_for(
     document = json.loads(json.dumps(CONFIG))
     document["hostRouting"]["routeOverlap"]["settleSeconds"] = settle_seconds
     config.write_text(json.dumps(document))
-    recorded = config.with_name("node.json")
-    recorded.write_text(run("snapshot")[1])
+    recorded = write_file(config.with_name("node.json"), run("snapshot")[1])
     for where in ((), ("--snapshot", recorded)):
         out = run("plan", config, *where)[1]
         assert re.findall("would wait up to (.*)", out) == ([f"{words} for an address on ib1"] if words else [])
@@ -353,8 +351,7 @@ def test_no_command_waits_for_a_snapshot(run: Any, elsewhere: Any, write: Any, k
     lose_default_route(kernel)
     overlap = {"expectedCidrs": [SHADOWED], "mode": "STRICT", "settleSeconds": 600}
     config = write({"hostRouting": section(SHADOWED, waitSeconds=600, routeOverlap=overlap)})
-    path = config.with_name("node.json")
-    path.write_text(run("snapshot")[1])
+    path = write_file(config.with_name("node.json"), run("snapshot")[1])
     code, out, err = elsewhere("check", config, "--snapshot", path)
     assert (code, err) == (2, "")
     assert out.splitlines()[1].startswith("the check couldn't judge anything: no-default-route")
@@ -463,8 +460,7 @@ def test_unwritable_output_is_74(host: Host, config: Path, monkeypatch: Any, cap
 
 
 def test_an_unwritable_standard_error_changes_no_exit_code(config: Path) -> None:
-    bad = config.with_name("bad.json")
-    bad.write_text("{")
+    bad = write_file(config.with_name("bad.json"), "{")
     command = [sys.executable, "-m", "hostrouting", "plan", str(bad), "--output", "json"]
     with open("/dev/full", "w", encoding="utf-8") as full:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=full, check=False)
@@ -546,9 +542,7 @@ def script_for(shell: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> 
         pytest.skip(f"there is no {shell} here")
     host = Host(routes=FakeKernel(), units=FakeSystemd(), layout=Layout(folder / "root"))
     assert main(["completion", shell], host=host) == 0
-    script = folder / "_hostrouting"
-    script.write_text(capsys.readouterr().out)
-    return script
+    return write_file(folder / "_hostrouting", capsys.readouterr().out)
 
 
 def test_all_commands_are_proposed(complete: Complete) -> None:

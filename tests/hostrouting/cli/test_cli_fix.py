@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from file_trees import write_file
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nightly import by_day
@@ -59,8 +60,7 @@ def test_routes_missing_from_the_config_are_not_relied_on(run: Run, write: Any, 
     alone = json.loads(run("fix", "--cidr", "172.16.0.0/23")[1])["hostRouting"]
     overlap = {"expectedCidrs": ["172.16.0.0/23"]}
     assert alone == {"staticRoutes": static({"destination": "172.16.1.0/24"}), "routeOverlap": overlap}
-    fixed = tmp_path / "fixed.json"
-    fixed.write_text(out)
+    fixed = write_file(tmp_path / "fixed.json", out)
     assert run("apply", "--routes-only", fixed)[0] == 0
     assert run("check", fixed)[0] == 0
 
@@ -158,8 +158,7 @@ OWN = """{ "agent":{"z": 1e2,"a":[1.50, null,"ü"] },
 
 
 def test_in_place_the_rest_stays_byte_for_byte(run: Run, tmp_path: Path) -> None:
-    path = tmp_path / "given.json"
-    path.write_text(OWN)
+    path = write_file(tmp_path / "given.json", OWN)
     code, out, err = run("fix", "--in-place", path)
     assert (code, out) == (0, f"replaced  {path}\n")
     assert err.startswith("mind: ")
@@ -247,8 +246,7 @@ def test_a_nameserver_whose_route_changes_is_reported(
 @pytest.mark.parametrize("format_", ["config", "ip", "netplan", "networkd"])
 def test_a_fix_for_a_snapshot(run: Run, elsewhere: Run, host: Host, write: Any, tmp_path: Path, format_: str) -> None:
     host.layout.resolv_conf.write_text("nameserver 172.16.1.53\n")
-    path = tmp_path / "node.json"
-    path.write_text(run("snapshot")[1])
+    path = write_file(tmp_path / "node.json", run("snapshot")[1])
     for words in (("--cidr", EXPECTED), (write(expecting(EXPECTED)),)):
         here = run("fix", *words, "--format", format_)
         assert elsewhere("fix", *words, "--format", format_, "--snapshot", path) == here
@@ -270,18 +268,13 @@ AGENT = """{ "azure":{"token": "abc","a":[1.50, null,"ü"] },
 
 @pytest.fixture
 def ours(tmp_path: Path) -> Path:
-    path = tmp_path / "ours.json"
-    path.write_text(json.dumps(OURS))
-    return path
+    return write_file(tmp_path / "ours.json", json.dumps(OURS))
 
 
 @pytest.fixture
 def agents(tmp_path: Path) -> Path:
     """Return a config file that contains an agent's token."""
-    path = tmp_path / "config.json"
-    path.write_text(AGENT)
-    path.chmod(0o600)
-    return path
+    return write_file(tmp_path / "config.json", AGENT, 0o600)
 
 
 def test_other_components_bytes_stay(run: Run, agents: Path, ours: Path) -> None:

@@ -96,6 +96,12 @@ def test_a_setting_that_opens_an_images_gate_is_found(run: Any, image: Path, nam
     assert run("doctor", "--root", image, "--strict")[0] == (1 if kind else 0)
 
 
+def test_a_masked_unit_of_an_image_is_found(run: Any, image: Path) -> None:
+    run("apply", "--root", image)
+    write_link(image / ETC / "static-routes.service", "/dev/null")
+    assert findings(run, image) == {"not-enabled": "static-routes.service"}
+
+
 def test_a_fix_names_the_image(run: Any, image: Path) -> None:
     run("apply", "--root", image)
     (image / "etc/hostrouting/gate.sh").unlink()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from file_trees import write_file
 from hypothesis import given
 from hypothesis import strategies as st
 from node import GATEWAY, NICS, OWN, SECOND_GATEWAY, add_nics
@@ -84,8 +85,7 @@ def test_without_a_default_route_lookups_are_still_shown(
     assert (live["isAsExpected"], live["defaultDevs"]) == (None, [])
     assert (first["devs"], first["sources"], first["kind"]) == (["eth0"], ["10.1.0.4"], None)
     assert (second["source"], second["devs"], second["kind"]) == ("10.1.0.4", ["eth1"], None)
-    snapshot = tmp_path / "node.json"
-    snapshot.write_text(take_snapshot(kernel).to_text())
+    snapshot = write_file(tmp_path / "node.json", take_snapshot(kernel).to_text())
     assert told(ADDRESS, "--snapshot", snapshot) == live
     assert [way["kind"] for way in told("203.0.113.1")["lookups"]] == ["NO-ROUTE"]
     code, out, _ = run("explain", ADDRESS)

@@ -115,8 +115,7 @@ def on(elsewhere: Callable[..., tuple[int, str, str]], tmp_path: Path) -> Callab
     """Return a function that runs a command on a host's snapshot."""
 
     def call(snapshot: Snapshot, *words: object) -> tuple[int, str, str]:
-        path = tmp_path / "node-6.json"
-        path.write_text(snapshot.to_text())
+        path = write_file(tmp_path / "node-6.json", snapshot.to_text())
         return elsewhere(*words, "--snapshot", path)
 
     return call

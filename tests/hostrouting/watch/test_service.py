@@ -15,7 +15,7 @@ import attrs
 import pytest
 from acting import is_held
 from backends import FailingBackend
-from file_trees import outside_run
+from file_trees import outside_run, write_file
 from hypothesis import given
 from hypothesis import strategies as st
 from wanted import SHADOWED, config
@@ -122,8 +122,7 @@ def test_systemd_accepts_the_unit_with_any_paths(tmp_path: Path, monkeypatch: py
     watch = {"enabled": True, "textfile": '/var/lib/a b/"%n"/x.prom'}
     text = watch_part(attrs.evolve(WATCHED, watch=watch), Layout(tmp_path)).files[0].text
     assert "@" not in re.sub(r"^SystemCallFilter=.*$", "", text, flags=re.MULTILINE)
-    unit = tmp_path / UNIT
-    unit.write_text(text)
+    unit = write_file(tmp_path / UNIT, text)
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", unit],
         capture_output=True, text=True, check=False, env=os.environ | {"SYSTEMD_LOG_LEVEL": "warning"},
