@@ -119,7 +119,11 @@ def test_a_saved_snapshot_loads_unchanged(host: Host, tmp_path: Path) -> None:
     taken = snapshot(host=host)
     taken.save(tmp_path / "node.json")
     assert Snapshot.load(tmp_path / "node.json") == taken
-    assert snapshot(host=Host.recorded(taken)) is taken
+    recorded = Host.recorded(taken)
+    assert snapshot(host=recorded) is taken
+    for of_this_machine in ("layout", "units"):
+        with pytest.raises(FileError):
+            getattr(recorded, of_this_machine)
     assert [path.name for path in tmp_path.glob("*node.json*")] == ["node.json"]
 
 

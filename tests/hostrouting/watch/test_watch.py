@@ -364,6 +364,7 @@ def test_a_late_shadow_changes_marker_report_and_metrics(world: World) -> None:
     assert "OVERLAP: expected CIDR 192.168.0.0/16" in failure.message
     assert 'fix: add to hostRouting.staticRoutes.routes: {"destination": "192.168.0.0/17"}' in failure.message
     assert failure.fields["DEV"] == ("ib0",)
+    assert [line.split()[0] for line in failure.fields["ROUTE"]] == ["192.168.0.0/16"]
     ((when, gone),) = world.of_kind(EventKind.FAILURE_GONE)
     assert 20 <= when < 22
     assert "192.168.0.0/16" in gone.message
