@@ -283,6 +283,15 @@ def test_a_failed_rollback_is_reported(node: Kernel, layout: Layout) -> None:
     assert any("while putting things back: can't take back 172.16.1.0/24" in note for note in caught.value.__notes__)
 
 
+def test_a_rollback_puts_old_routes_back_before_new_ones_go(node: Kernel, layout: Layout) -> None:
+    configure(node, layout, config("172.16.1.0/24", "172.16.2.0/24"))
+    failing, before = FailingBackend(node, {"delete": {2: errno.ENOMEM}}), sorted(table(node))
+    with heard(node) as events, pytest.raises(RouteError):
+        configure(failing, layout, config("172.16.3.0/24"))
+    assert events == ([] if isinstance(node, FakeKernel) else [rtnl.RTM_NEWROUTE, rtnl.RTM_DELROUTE] * 2)
+    assert sorted(table(node)) == before
+
+
 @pytest.mark.parametrize(
     ("beat", "more"),
     [(beaten_by_a_rule, 0), (beaten_by_a_rule, 60), (beaten_by_a_lower_metric, 0), (beaten_by_table_local, 0)],
