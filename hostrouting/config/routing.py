@@ -225,6 +225,8 @@ class StaticRoutes(Section):
 
     def of(self, family: Family) -> tuple[StaticRoute, ...]:
         """Return the routes in the given family."""
+        if family not in self.families:
+            return ()
         if self.families == (family,):
             return self.routes
         return tuple(route for route in self.routes if Family.of(route.destination) is family)
