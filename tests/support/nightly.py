@@ -1,6 +1,6 @@
-"""What a run asks for: work at a scale, small by day and large by night, and tests that mustn't be skipped.
+"""Scale the amount of work, which is small by day and large by night, and fail tests that may not be skipped.
 
-``HYPOTHESIS_PROFILE=nightly`` sets the scale, and ``HOSTROUTING_REQUIRE`` names marks whose tests fail instead.
+``HYPOTHESIS_PROFILE=nightly`` sets the scale, and ``HOSTROUTING_REQUIRE`` names the marks of these tests.
 """
 
 from __future__ import annotations
