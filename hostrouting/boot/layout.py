@@ -13,7 +13,7 @@ STATE_DIR = PurePosixPath("etc/hostrouting")
 UNIT_DIR = PurePosixPath("etc/systemd/system")
 RUN_DIR = PurePosixPath("run/aks-flex-node")
 
-# The parts, whose names their scripts and units have.
+# The names of the parts, which are also those of their scripts and units.
 ROUTES = "static-routes"
 CHECK = "check-route-overlap"
 WATCH = "hostrouting-watch"

@@ -24,7 +24,7 @@ class Family(Enum):
     IPV4 = 4
     IPV6 = 6
 
-    # Enum's hashes the name, in Python, and takes a multiple of the time.
+    # Enum hashes the name in Python, which takes several times as long.
     __hash__ = object.__hash__
 
     def __init__(self, version: int) -> None:

@@ -35,7 +35,7 @@ RESERVED6 = {
 
 Network = TypeVar("Network", bound=IpNetwork)
 
-# The first octets of addresses in these blocks, and some others of IPv6.
+# The first octets of addresses in these blocks. Some IPv6 addresses outside of them have these octets, too.
 _RESERVED_OCTETS = frozenset((0, 127, *range(224, 256)))
 
 # Each length in its only valid form: ASCII digits without leading zeros, as in inet_pton(3). A dict lookup is several
