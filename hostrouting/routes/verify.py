@@ -56,7 +56,7 @@ def _losers(wanted: Sequence[Route], backend: RouteBackend, *, has_old: bool) ->
     if has_old:  # of ours, only the wanted ones stay
         main_by_attributes = tuple(each for each in main_by_attributes if not each[0].is_ours)
     left = unproven(wanted, rules=backend.rules(), main=main_by_attributes, local=local)
-    probes = [(route, address) for route, address in left if address is not None]
+    probes = _unconfirmed([(route, address) for route, address in left if address is not None], backend)
     answers = backend.lookup([address for _, address in probes])
     others = [(route, answer) for (route, _), answer in zip(probes, answers, strict=True) if answer.route != route]
     by_key = {route.key: route for route in wanted} if others else {}
@@ -71,6 +71,16 @@ def _losers(wanted: Sequence[Route], backend: RouteBackend, *, has_old: bool) ->
     silent = backend.silent_routers()
     losers = [_beaten(route, answer, silent, is_there=route.key in there) for route, answer in beaten]
     return losers + _covered(covered, main, local, backend.family)
+
+
+def _unconfirmed(probes: Sequence[tuple[Route, IpAddress]], backend: RouteBackend) -> list[tuple[Route, IpAddress]]:
+    """Return the routes that the kernel doesn't plainly choose for their addresses."""
+    entries = backend.lookup_by_attributes([address for _, address in probes])
+    return [
+        (route, address)
+        for (route, address), entry in zip(probes, entries, strict=True)
+        if entry is None or entry[1] != numbers(route.destination) or not _is_as_wanted(entry[0], route)
+    ]
 
 
 def _is_carried(route: Route, answer: Lookup, wanted: Mapping[tuple[object, ...], Route]) -> bool:
@@ -186,7 +196,7 @@ def _winners(main: Sequence[tuple[Route, Sequence[Prefix]]]) -> dict[Prefix, Rou
 def _is_as_wanted(entry: Route, route: Route) -> bool:
     """Return whether an entry is the wanted route and isn't skipped by the kernel."""
     is_unicast = entry.type is route.type is RouteType.UNICAST and entry.tos == route.tos
-    is_same = entry.metric == route.metric and entry.table == route.table
+    is_same = (entry.metric, entry.table, entry.nexthop_id) == (route.metric, route.table, route.nexthop_id)
     # The kernel refuses to send from a loopback address, which the route may have inherited.
     is_sent = entry.source is None or not entry.source.is_loopback
     return is_unicast and is_same and is_sent and _lead_as_wanted(entry.hops, route.hops)

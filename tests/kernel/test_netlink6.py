@@ -279,6 +279,11 @@ def test_a_snapshot_answers_like_its_host(seed: int) -> None:
             except RouteError:  # a rule selects by source port
                 continue
             assert recorded.lookup(addresses, source=source, is_tcp=is_tcp) == found, (source, is_tcp, drawn.steps)
+            if source is None and not is_tcp and not any(each.route and each.route.nexthop_id for each in found):
+                shown = host.lookup_by_attributes(addresses)
+                assert [each and attrs.evolve(each[0], destination=IPv6Network(each[1])) for each in shown] == [
+                    each.route for each in found
+                ]
             if source is None and not is_tcp and not drawn.has_odd_sources:
                 assert_sources_agree(host, recorded, found)
 
