@@ -19,7 +19,7 @@ from benchmarks import fleet, ways
 from benchmarks.figures import Measured, Row
 from benchmarks.measure import Contender, Span, run, side_by_side, timed
 from benchmarks.snapshots import HOSTS
-from benchmarks.worlds import World, WrongOutcomeError, batch_file, cidrs_of, routes_of, script
+from benchmarks.worlds import World, WrongOutcomeError, batch_file, cidrs_of, routes6_of, routes_of, script
 from hostrouting.boot.render import render_static_routes
 from hostrouting.config.routing import Config, RouteOverlap
 from hostrouting.kernel.snapshot import Snapshot
@@ -56,6 +56,10 @@ def _install(
     """Compare two ways to install routes. ``see`` verifies what the measured runs can't show, and returns notes."""
     routes = routes_of(size)
     return Measured(side_by_side(rounds, ours(routes), theirs(routes)), see(routes))
+
+
+def _apply_ipv6(size: int, rounds: int) -> Measured:
+    return Measured(side_by_side(rounds, ways.by_apply(routes6_of(size)), ways.by_apply(routes_of(size))))
 
 
 def _see_processes(make: Callable[[Sequence[T]], Path], some: Sequence[T]) -> list[str]:
@@ -245,6 +249,7 @@ ROWS = (
     ),
     Row("apply-10k", "apply --routes-only, 10,000 routes", _BATCH, 4.5, 10_000, 9, _APPLY),
     Row("apply-100k", "apply --routes-only, 100,000 routes", _BATCH, 3.5, 100_000, 5, _APPLY),
+    Row("apply-ipv6", "apply --routes-only, 10,000 IPv6 routes", "the same, IPv4", 1.3, 10_000, 15, _apply_ipv6),
     Row("cold-start", "cold start of hostrouting check --cidr C", "`python3 -c 'import attrs'`", 2.5, 1, 21,
         _cold_start),
     Row("wait-script", "default route appears → boot script has installed 1 route", "", 0.1, 1, 11, _script_goes_on),

@@ -54,7 +54,7 @@ def installing(routes: Sequence[Route], install: Callable[[], object]) -> Conten
     """Return a contender that installs routes in a new world each time."""
 
     def contender() -> Span:
-        with World() as world:
+        with World(family=routes[0].family) as world:
             span, _ = timed(install)
             world.expect(routes)
         return span
@@ -121,7 +121,7 @@ def by_one_ip_a_route(routes: Sequence[Route]) -> Contender:
 def by_apply(routes: Sequence[Route]) -> Contender:
     """Run ``hostrouting apply`` in a new process, which reads the config and writes its report to a file."""
     entries = [{"destination": str(route.destination)} for route in routes]
-    config, report = SCRATCH / "config.json", SCRATCH / "report"
+    config, report = SCRATCH / f"config-{routes[0].family}.json", SCRATCH / "report"
     config.write_text(json.dumps({"hostRouting": {"staticRoutes": {"enabled": True, "routes": entries}}}))
     words = (sys.executable, "-m", "hostrouting", "apply", "--routes-only", config)
     return installing(routes, lambda: run(*words, stdout=report))

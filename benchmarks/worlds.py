@@ -5,22 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from functools import cache
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from pathlib import Path
 
+from benchmarks.measure import run
 from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
 from hostrouting.kernel.netlink import NetlinkBackend
+from hostrouting.kernel.netlink6 import NetlinkBackend6
 from hostrouting.model.family import Family
-from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, Table
+from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, Route6, Table
 
 SCRATCH = Path("/run/hostrouting-benchmarks")
 """A folder that exists only in the mount namespace of a run."""
 
 # All routes share this tuple, as resolved routes do.
 HOPS = (NextHop("eth0", IPv4Address("10.1.0.1")),)
+_HOPS6 = (NextHop("eth0", IPv6Address("2001:db8:1::1")),)
 
 # There is a /24 in each /22. A million of them fit below 127/8, and the default route serves the rest of each /22.
 _FIRST, _STRIDE, _LENGTH = int(IPv4Address("16.0.0.0")), 1024, 24
+_FIRST6, _STRIDE6, _LENGTH6 = int(IPv6Address("2a00::")), 1 << 66, 64
 
 _INFINIBAND = 8
 _FILL = 50_000
@@ -34,6 +38,15 @@ class WrongOutcomeError(Exception):
 def routes_of(count: int) -> tuple[Route, ...]:
     """Return ``count`` routes via the default gateway."""
     return tuple(Route(IPv4Network((_FIRST + number * _STRIDE, _LENGTH)), HOPS) for number in range(count))
+
+
+@cache
+def routes6_of(count: int) -> tuple[Route6, ...]:
+    """Return ``count`` IPv6 routes via the default gateway."""
+    metric = Family.IPV6.usual_metric
+    return tuple(
+        Route6(IPv6Network((_FIRST6 + number * _STRIDE6, _LENGTH6)), _HOPS6, metric=metric) for number in range(count)
+    )
 
 
 def cidrs_of(count: int, routes: int) -> tuple[IPv4Network, ...]:
@@ -71,20 +84,32 @@ class World(AbstractContextManager["World"]):
         has_infiniband: whether there are eight more interfaces with a connected /16 each, and a more specific route
             that fixes a /24 of each.
         fib: the routes that are there from the start.
+        family: the family of the default route, of ``backend`` and of all routes that are filled in or expected.
     """
 
     default = Route(DEFAULT_DESTINATION, HOPS, protocol=Protocol.DHCP)
+    default6 = Route6(Family.IPV6.any, _HOPS6, protocol=Protocol.DHCP, metric=1024)
     fixes = tuple(Route(IPv4Network(f"172.{16 + number}.1.0/24"), HOPS) for number in range(_INFINIBAND))
 
-    def __init__(self, *, has_default: bool = True, has_infiniband: bool = False, fib: Sequence[Route] = ()) -> None:
+    def __init__(
+        self,
+        *,
+        has_default: bool = True,
+        has_infiniband: bool = False,
+        fib: Sequence[Route] = (),
+        family: Family = Family.IPV4,
+    ) -> None:
         enter_namespace()
         self._kernel = NamespaceKernel()
-        self.backend = NetlinkBackend()
+        self.backend = NetlinkBackend() if family is Family.IPV4 else NetlinkBackend6()
         self._given: list[Route] = []
         self._add_link("eth0", "10.1.0.4/24")
+        if family is Family.IPV6:
+            run("ip", "-6", "address", "add", "2001:db8:1::4/64", "dev", "eth0", "nodad")
         for number in range(_INFINIBAND if has_infiniband else 0):
             self._add_link(f"ib{number}", f"172.{16 + number}.0.4/16")
-        given = (*([self.default] if has_default else []), *(self.fixes if has_infiniband else []), *fib)
+        default = self.default if family is Family.IPV4 else self.default6
+        given = (*([default] if has_default else []), *(self.fixes if has_infiniband else []), *fib)
         self.fill(given)
 
     def _add_link(self, name: str, address: str) -> None:
