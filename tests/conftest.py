@@ -83,12 +83,12 @@ def _set_limit(seconds: float | None) -> None:
     os.write(_limit, b"%f\n" % seconds if seconds else b"\n")
 
 
-def _limit_of(item: pytest.Item) -> float:
-    """Return the limit in seconds of a test and its fixtures."""
+def _limit_of(item: pytest.Item, *, has_fixtures: bool) -> float:
+    """Return the limit in seconds of a test, with or without its fixtures."""
     marker = item.get_closest_marker("timeout")
     if marker is not None and marker.args:
         # If it covers only the function, the first worker may have to build a tree while the others wait for it.
-        fixtures = 2 * trees.BUILD_SECONDS if marker.kwargs.get("func_only") else 0
+        fixtures = 2 * trees.BUILD_SECONDS if has_fixtures and marker.kwargs.get("func_only") else 0
         return float(marker.args[0]) * _LATER + fixtures
     asked = item.config.getoption("timeout")
     return float(item.config.getini("timeout") if asked is None else asked) * _LATER
@@ -96,11 +96,15 @@ def _limit_of(item: pytest.Item) -> float:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    _set_limit(_limit_of(item))
+    _set_limit(_limit_of(item, has_fixtures=True))
     try:
         return (yield)
     finally:
         _set_limit(None)
+
+
+def pytest_runtest_call(item: pytest.Item) -> None:
+    _set_limit(_limit_of(item, has_fixtures=False))
 
 
 def pytest_unconfigure() -> None:

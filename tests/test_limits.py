@@ -37,12 +37,11 @@ CASES = [(kind, is_deaf) for kind in HANGS for is_deaf in (False, True)] if IS_N
 @pytest.mark.ci
 def test_planted_hangs_fail_with_stacks(tmp_path: Path) -> None:
     planted = tmp_path / "test_planted.py"
-    text, lines = "import os, pty, signal, subprocess, sys, threading\n\n", {}
+    text, lines = "import os, pty, pytest, signal, subprocess, sys, threading\n\n", {}
     for kind, is_deaf in CASES:
         name = f"test_{'deaf' if is_deaf else 'heeding'}_{kind}"
-        text += (
-            f"def {name}():\n    {DEAF if is_deaf else 'pass'}\n    {HANGS[kind].replace('planted', str(tmp_path))}\n\n"
-        )
+        text += f"@pytest.mark.timeout(1, func_only=True)\ndef {name}():\n    {DEAF if is_deaf else 'pass'}\n"
+        text += f"    {HANGS[kind].replace('planted', str(tmp_path))}\n\n"
         lines[name] = text.count("\n") - 1  # the line where the test hangs
     planted.write_text(f"{text}def test_other():\n    pass\n")
     done = subprocess.run(
