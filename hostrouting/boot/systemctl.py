@@ -21,8 +21,8 @@ ANSWER_SECONDS = 60.0
 # The timeout during the rollback of a cancelled run.
 LAST_ANSWER_SECONDS = 5.0
 _HANGS = "see whether systemd hangs"
-_WITHOUT = "nothing can be installed for the next boot"
-_ROUTES_ONLY = "hostrouting apply --routes-only changes the kernel's routes alone"
+_WITHOUT = "nothing can be changed for the next boot"
+_ROUTES_ONLY = "hostrouting apply --routes-only changes the kernel's routes alone; with none in CONFIG it removes ours"
 
 
 @attrs.define
