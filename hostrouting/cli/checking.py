@@ -17,7 +17,7 @@ from hostrouting.cli.report import fix_lines, nagios, overlap_picture, overlap_t
 from hostrouting.cli.running import EXIT_CHECK_UNKNOWN, EXIT_FAILURE, Result, run_function, say_json
 from hostrouting.config.routing import SECTION, Config, StaticRoute, StaticRoutes
 from hostrouting.model.changes import Changes
-from hostrouting.model.errors import HostRoutingError, RouteError
+from hostrouting.model.errors import HostRoutingError
 from hostrouting.model.jsonable import to_json_text
 from hostrouting.model.text import clean
 from hostrouting.overlap.findings import NoteKind, OverlapReport, UnknownReason, Verdict
@@ -194,7 +194,7 @@ def fix(options: argparse.Namespace, host: Host) -> int:
     servers = nameservers(on.layout) if on.snapshot is None else on.snapshot.nameservers
     result = run_function("check", lambda scope: queries.check_kernel(config, on, backends, scope, servers))
     contested = (f"mind: {clean(note.message)}" for note in result.notes if note.kind is NoteKind.CONTESTED)
-    for line in (*fix_lines(result), *contested):
+    for line in (*fix_lines(result), *_next_lines(result, on), *contested):
         complain(line)
     proposal: Any = None
     changes = Changes()
@@ -221,12 +221,10 @@ def fix(options: argparse.Namespace, host: Host) -> int:
 def _in_words(form: str, entries: tuple[StaticRoute, ...], host: Host, config: Config) -> str:
     """Return routes in the words of another program."""
     from hostrouting.routes import formats
-    from hostrouting.routes.plan import plan_now
+    from hostrouting.routes.plan import plan_or_raise
 
     config = attrs.evolve(config, static_routes=StaticRoutes(enabled=True, routes=entries))
-    plan, missing = plan_now(config, *host.backends(config.static_routes.families))
-    if missing is not None:
-        raise RouteError(f"can't fill in the routes without {missing}")
+    plan = plan_or_raise(config, "fill in the routes", *host.backends(config.static_routes.families))
     write = {"ip": formats.as_ip, "netplan": formats.as_netplan, "networkd": formats.as_networkd}[form]
     return write(plan.wanted).rstrip()
 

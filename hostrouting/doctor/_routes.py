@@ -17,7 +17,7 @@ from hostrouting.model.family import Family
 from hostrouting.model.routes import Protocol, Route
 from hostrouting.overlap.one_event import anticipate
 from hostrouting.routes.formats import as_networkd
-from hostrouting.routes.plan import RoutePlan, plan_now
+from hostrouting.routes.plan import MISSING_HINT, RoutePlan, plan_now
 from hostrouting.routes.verify import verify_routes
 from hostrouting.tasks.queries import snapshot
 
@@ -45,7 +45,7 @@ def routes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         plan, missing = plan_now(examined.config, *examined.backends)
         if missing is not None:
             message = f"they wait for {missing}"
-            yield DoctorFinding("route-waits", "static routes", message, "bring it up, or change CONFIG")
+            yield DoctorFinding("route-waits", "static routes", message, MISSING_HINT)
         for route in plan.add:
             yield DoctorFinding("route-missing", str(route), "it isn't in the kernel", examined.command("apply"))
         for change in plan.replace:

@@ -196,10 +196,10 @@ def _refuse_connected(route: Route, connected: Route) -> Refusal:
 
 
 def _refuse_foreign(route: Route, there: Route) -> Refusal:
-    return Refusal(
-        f"can't install {route}: another program's route has its destination and metric ({there})",
-        "choose another metric or destination, or have its owner remove it",
-    )
+    hint = "choose another metric or destination, or have its owner remove it"
+    if isinstance(there, Route6) and there.is_expired:
+        hint = "it has expired: try again when the kernel has removed it, within 30 s"
+    return Refusal(f"can't install {route}: another program's route has its destination and metric ({there})", hint)
 
 
 def uplinks_of(config: Config, backend: RouteBackend, backends: Iterable[RouteBackend]) -> tuple[str, ...] | None:
@@ -241,6 +241,17 @@ def plan_now(config: Config, *backends: RouteBackend) -> tuple[RoutePlan, str | 
             return RoutePlan(), missing
         plan |= plan_routes(routes, main)
     return plan, None
+
+
+MISSING_HINT = "bring it up or add it, or name another gateway or dev"
+
+
+def plan_or_raise(config: Config, attempt: str, *backends: RouteBackend) -> RoutePlan:
+    """Return the result of ``plan_now``, or raise a RouteError if the attempt fails because something is missing."""
+    plan, missing = plan_now(config, *backends)
+    if missing is not None:
+        raise RouteError(f"can't {attempt} without {missing}", hint=MISSING_HINT)
+    return plan
 
 
 def find_missing(config: Config, *backends: RouteBackend) -> str | None:

@@ -17,7 +17,7 @@ from hostrouting.kernel.waiting import Deadline, Deadlines, look_until
 from hostrouting.model.errors import RouteError
 from hostrouting.model.routes import Route6, Table
 from hostrouting.routes.install import apply_routes
-from hostrouting.routes.plan import RoutePlan, RoutesReport, find_missing, plan_now
+from hostrouting.routes.plan import MISSING_HINT, RoutePlan, RoutesReport, find_missing, plan_now
 from hostrouting.routes.verify import verify_routes
 from hostrouting.tasks.arguments import ConfigTask
 from phases import CancelScope, Undo, all_or_nothing
@@ -48,7 +48,7 @@ def wait_for_network(config: Config, host: Host, scope: CancelScope, deadline: D
 def _waited_in_vain(missing: str, deadline: Deadline) -> RouteError:
     return RouteError(
         f"can't install the static routes: waited {deadline.seconds:g} s in vain for {missing}",
-        hint="bring it up, name another gateway or dev, or raise waitSeconds",
+        hint=f"{MISSING_HINT}, or raise waitSeconds",
     )
 
 

@@ -15,13 +15,12 @@ from hostrouting.config.routing import Config, OverlapMode
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.snapshot_backend import backends_of, take_snapshot
 from hostrouting.model.changes import Changes
-from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.routes import Route
 from hostrouting.model.text import shortened
 from hostrouting.overlap.check import awaited_devs, check_families
 from hostrouting.overlap.findings import Verdict
-from hostrouting.routes.plan import RoutePlan, RoutesReport, plan_now
+from hostrouting.routes.plan import RoutePlan, RoutesReport, plan_now, plan_or_raise
 from hostrouting.tasks.arguments import to_config, to_host
 from hostrouting.tasks.configure import warnings_of
 from phases import CancelScope
@@ -164,7 +163,6 @@ def as_installed(config: Config, host: Host) -> Callable[[Family], RouteBackend]
     Raises:
         RouteError: the routes can't currently be installed.
     """
-    plan, missing = plan_now(config, *host.backends(config.static_routes.families))
-    if missing is not None:
-        raise RouteError(f"can't propose routes beside those of the config without {missing}")
+    backends = host.backends(config.static_routes.families)
+    plan = plan_or_raise(config, "propose routes beside those of the config", *backends)
     return _planned(config, host, plan, CancelScope())

@@ -137,7 +137,7 @@ def test_an_unfixable_failure_is_1_and_the_rest_is_printed(run: Run, kernel: Fak
     [
         (
             {"destination": "172.16.9.0/24", "gateway": "10.9.0.1", "dev": "eth9"},
-            r"^hostrouting: can't propose routes beside those of the config without .*eth9",
+            r"^hostrouting: can't propose routes beside those of the config without .*eth9.*\n.* hint: bring it up or add it",
         ),
         ({"destination": EXPECTED}, "name its halves instead, 172.16.0.0/17 and 172.16.128.0/17"),
     ],
@@ -182,6 +182,7 @@ def test_in_place_writes_nothing_without_a_proposal(run: Run, write: Any, kernel
         code, out, err = run("fix", *words, path)
         assert (code, out) == (2, "nothing to change\n" if words else "")
         assert err.startswith("the check couldn't judge anything: no-default-route: ")
+        assert "why there is none: ip -4 address; ip -4 route" in err
     assert (path.read_text(), path.stat().st_ino) == before
 
 

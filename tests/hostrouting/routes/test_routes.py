@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from ipaddress import IPv4Address, IPv4Network, IPv6Address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Any
 
 import attrs
@@ -19,7 +19,7 @@ from node import default_route as dhcp_route
 from hostrouting import RouteError, StaticRoute
 from hostrouting.kernel.nexthops import default_route
 from hostrouting.model.links import Address, Link
-from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Scope, Table
+from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, Route6, RouteType, Scope, Table
 from hostrouting.routes.formats import as_ip, as_netplan, as_networkd
 from hostrouting.routes.plan import Replacement, RoutePlan, plan_routes
 from hostrouting.routes.resolve import resolve
@@ -230,6 +230,7 @@ def test_a_plan(wanted: list[Route], there: list[Route], plan: RoutePlan) -> Non
     assert plan_routes(wanted, there) == plan
 
 
+WANTED6 = Route6(IPv6Network("fd00:1::/48"), (NextHop("eth0"),), metric=512)
 LONE = attrs.evolve(WANTED, destination=IPv4Network("172.16.1.7/32"))
 ELSEWHERE = (NextHop("ib0", OTHER),)
 REFUSALS: dict[str, tuple[Route, Route, tuple[str, ...]]] = {
@@ -238,6 +239,7 @@ REFUSALS: dict[str, tuple[Route, Route, tuple[str, ...]]] = {
         for protocol in (Protocol.DHCP, Protocol.STATIC)
         for there in [foreign(protocol=protocol, hops=ELSEWHERE)]
     },
+    "it has expired": (WANTED6, foreign(WANTED6, is_expired=True), ("it has expired: try again",)),
     "it discards": (WANTED, foreign(protocol=Protocol.BIRD, type=RouteType.BLACKHOLE, hops=()), ("blackhole 172.16.1.0/24 proto bird",)),
     # Replacing the route would cut the interface off from its own network.
     **{
