@@ -50,7 +50,7 @@ def apply_routes(
     scope: CancelScope,
     undo: Undo,
     before_removal: Callable[[], None] = lambda: None,
-) -> None:
+) -> RoutePlan:
     """Add, then replace, then remove routes, so that no destination is ever without a route.
 
     Args:
@@ -59,6 +59,9 @@ def apply_routes(
         scope: the cancel scope, checked between bulk calls.
         undo: collects the rollback steps for the changes.
         before_removal: called before the first route is removed, if any is.
+
+    Returns:
+        The plan, with only the next hops that were removed: another program may have joined or removed an IPv6 route.
 
     Raises:
         RouteError: the kernel rejected a change. ``undo`` covers the changes made so far.
@@ -84,6 +87,7 @@ def apply_routes(
         if gone := {failure.route for failure in failures if failure.errno == errnos.ESRCH}:
             removed[:] = [kept for route in removed if (kept := _without(route, gone)) is not None]
         _refuse("remove", [failure for failure in failures if failure.route not in gone])
+    return attrs.evolve(plan, remove=tuple(removed))
 
 
 def _parts(route: Route) -> list[Route]:
@@ -159,9 +163,8 @@ def apply_what_goes(
     for verb, failures in _add_and_replace(plan, backend, scope, undo):
         ours = _ours_around(failures, backend)
         refusals |= {failure.route: str(_explain(verb, failure, ours)) for failure in failures}
-    remove = () if refusals else plan.remove
-    apply_routes(RoutePlan(remove=remove), backend, scope, undo)
-    return attrs.evolve(plan.only(lambda route: route not in refusals), remove=remove), refusals
+    done = apply_routes(RoutePlan(remove=() if refusals else plan.remove), backend, scope, undo)
+    return attrs.evolve(plan.only(lambda route: route not in refusals), remove=done.remove), refusals
 
 
 def _add_and_replace(

@@ -72,17 +72,21 @@ def planned_routes(config: Config, host: Host, scope: CancelScope, deadline: Dea
         scope.wait(_FLAP_SECONDS)
 
 
-def put_in_effect(plan: RoutePlan, host: Host, scope: CancelScope, undo: Undo) -> None:
+def put_in_effect(plan: RoutePlan, host: Host, scope: CancelScope, undo: Undo) -> RoutePlan:
     """Apply a plan to the kernel, and verify its routes.
+
+    Returns:
+        The executed plan.
 
     Raises:
         RouteError: a route can't be installed or isn't used by the kernel. ``undo`` covers the changes made so far.
     """
-    backends = host.backends(plan.families)
+    backends, done = host.backends(plan.families), RoutePlan()
     for backend in backends:
         of_family = plan.of(backend.family)
-        apply_routes(of_family, backend, scope, undo, partial(_verify_early, of_family, backend))
+        done |= apply_routes(of_family, backend, scope, undo, partial(_verify_early, of_family, backend))
     verify_routes(plan.wanted, *backends)
+    return done
 
 
 def _verify_early(plan: RoutePlan, backend: RouteBackend) -> None:
@@ -116,10 +120,10 @@ def write_routes(config: Config, host: Host, scope: CancelScope, deadline: Deadl
         FileError: the lock can't be acquired.
     """
     with planned_routes(config, host, scope, deadline) as plan, all_or_nothing() as undo:
-        put_in_effect(plan, host, scope, undo)
+        done = put_in_effect(plan, host, scope, undo)
         scope.check()
         remove(host.layout.trial)
-    return plan
+    return done
 
 
 @attrs.frozen

@@ -119,7 +119,7 @@ class TryRoutes(ConfigTask):
                             f"the trial's {self.seconds} s expired before the lock was free", hint="try again"
                         )
                     with all_or_nothing() as undo:
-                        put_in_effect(plan, host, scope, undo)
+                        plan = put_in_effect(plan, host, scope, undo)
                 overlap = check_families(config, host.routes_of, scope)
                 scope.check()
                 raise_if_strict(overlap)

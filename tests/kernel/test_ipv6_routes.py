@@ -461,7 +461,8 @@ def test_another_programs_hop_beside_ours_is_reported_and_left_alone(node: Host)
     assert caught.value.hint is not None
     assert caught.value.hint.startswith("choose another metric or destination, or have its owner remove it")
     assert tables(node) == before
-    install(node)
+    removed = install(node).plan.remove
+    assert [each.hops for each in removed if each.destination == WANTED] == [(ETH0,)]
     assert found(NetlinkBackend6()) == [(Protocol.STATIC, (IB0,))]
 
 
