@@ -33,7 +33,7 @@ _VERBOSE = "log each task when it starts and ends"
 _DESCRIPTION = """\
 Give a node's traffic the right interface before the node starts, and prove it.
 
-hostrouting installs more specific IPv4 routes where an interface such as InfiniBand's shadows the cluster's network.
+hostrouting installs more specific routes where an interface such as InfiniBand's shadows the cluster's network.
 It checks, by the kernel's own answers, that every expected CIDR leaves by the node's uplink.
 """
 
