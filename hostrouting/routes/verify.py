@@ -121,7 +121,7 @@ def _covered(routes: Sequence[Route], main: Sequence[Route], local: Sequence[Rou
     """
     places = [numbers(route.destination) for route in routes]
     locals_ = [numbers(route.destination) for route in local]
-    ours = [numbers(route.destination) for route in main if route.is_ours and not route.is_dead]
+    ours = [numbers(route.destination) for route in main if route.is_ours and _is_asked(route)]
     left_by_locals, left_by_ours = (
         uncovered_addresses((*places, *locals_), family.bits),
         uncovered_addresses((*places, *locals_, *ours), family.bits),
@@ -131,9 +131,7 @@ def _covered(routes: Sequence[Route], main: Sequence[Route], local: Sequence[Rou
         if left_by_ours[place] is None and left_by_locals[place] is not None:
             continue
         inside = (r for r in (*main, *local) if is_inside(r.destination, route.destination))
-        longer = (
-            r for r in inside if r.destination != route.destination and not r.is_ours and r.tos == 0 and not r.is_dead
-        )
+        longer = (r for r in inside if r.destination != route.destination and not r.is_ours and _is_asked(r))
         example = next((f", for example {other}" for other in longer), "")
         losers.append(Refusal(f"{route} is in the table but never wins: longer prefixes cover all of it{example}"))
     return losers
@@ -161,8 +159,7 @@ def unproven(
     if not wanted:
         return []
     family = wanted[0].family
-    # Packets without a tos don't match entries that have one, and no packet matches an entry whose hops are all dead.
-    asked = [(entry, prefixes) for entry, prefixes in main if entry.tos == 0 and not entry.is_dead]
+    asked = [(entry, prefixes) for entry, prefixes in main if _is_asked(entry)]
     places = [numbers(route.destination) for route in wanted]
     locals_ = [numbers(entry.destination) for entry in local]
     uncovered = uncovered_addresses(
@@ -181,6 +178,12 @@ def unproven(
         elif winner is None or not _is_as_wanted(winner, route) or covered_by_local(address, address):
             left.append((route, family.address(address)))
     return left
+
+
+def _is_asked(entry: Route) -> bool:
+    """Return whether packets without a tos or source may match an entry. None match one whose hops are all dead."""
+    has_source = isinstance(entry, Route6) and entry.source_prefix is not None
+    return entry.tos == 0 and not has_source and not entry.is_dead
 
 
 def _winners(main: Sequence[tuple[Route, Sequence[Prefix]]]) -> dict[Prefix, Route]:

@@ -52,7 +52,7 @@ function read_route(    id) {
     our_class[our_count] = class
     return
   }
-  if (!is_apart(class))
+  if (!is_apart(class) && !is_dead_of[class])
     cover(to, in_main)
   if (type_of[class] == 1 && is_near(class))
     near[to] = near[to] "/" devs_of[class] "/"
