@@ -97,21 +97,25 @@ def _beaten(route: Route, answer: Lookup, silent: Collection[Router], *, is_ther
         return Refusal(
             f"{route} isn't in the table any more: another program has just removed it", "look at: ip monitor route"
         )
-    if passed_over := [f"{hop.gateway}" for hop in route.hops if (hop.dev, hop.gateway) in silent]:
-        return Refusal(
-            f"{route} is in the table but doesn't win: {' and '.join(passed_over)} doesn't answer, and the kernel uses "
-            f"{answer.route} as long as it forwards no packets",
-            f"look at: ip -6 neigh show {passed_over[0]}",
-        )
     if isinstance(answer.route, Route6) and answer.route.key == route.key:
         return Refusal(
             f"another program has added a next hop to {route}: {answer.route}", "choose another metric or destination"
         )
     winner = f"by {answer.route}" if answer.route is not None else f"nowhere ({os.strerror(answer.errno or 0)})"
-    return Refusal(
-        f"{route} is in the table but doesn't win: packets to {answer.address} go {winner}",
-        f"look at: ip -{family} rule; ip -{family} route show table all",
-    )
+    reason = f"{route} is in the table but doesn't win: packets to {answer.address} go {winner}"
+    routers = [f"{hop.gateway}" for hop in route.hops if (hop.dev, hop.gateway) in silent]
+    if 0 < len(routers) == len(route.hops) and _is_behind(answer.route, route):
+        why = f"because there is no answer from {' and '.join(routers)}, and this host forwards no packets"
+        return Refusal(f"{reason}, {why}", f"look at: ip -6 neigh show {routers[0]}")
+    return Refusal(reason, f"look at: ip -{family} rule; ip -{family} route show table all")
+
+
+def _is_behind(winner: Route | None, route: Route) -> bool:
+    """Return whether a lookup may use an entry, or a discard, only because the kernel has passed over a route."""
+    if winner is None:
+        return True
+    is_same = winner.destination == route.destination and winner.metric <= route.metric
+    return winner.table == route.table and not is_same
 
 
 def _covered(routes: Sequence[Route], main: Sequence[Route], local: Sequence[Route], family: Family) -> list[Refusal]:

@@ -363,10 +363,11 @@ def test_a_route_is_inherited_from_a_router_advertisement(node: Host) -> None:
     [
         (f"route add {WANTED} via fd00:b::1 dev ib0 metric 512", "another program's route"),
         ("rule add from all lookup 100 priority 50", "doesn't win"),
-        ("route add fd00::/16 dev ib0\nneigh add fd00:a::1 dev eth0 nud failed", "doesn't answer"),
+        ("route add fd00::/16 dev ib0\nneigh add fd00:a::1 dev eth0 nud failed", "no answer"),
+        (f"route add {WANTED} dev ib0 metric 9\nneigh add fd00:a::1 dev eth0 nud failed", "go by .* metric 9; .* rule"),
         (f"route add fd00:1::/49 dev ib0\nroute add {IPv6Network('fd00:1:0:8000::/49')} dev ib0", "never wins"),
     ],
-    ids=["foreign", "rule", "silent router", "covered"],
+    ids=["foreign", "rule", "silent router", "lower metric", "covered"],
 )
 def test_a_refused_route_leaves_both_tables_as_they_were(node: Host, tmp_path: Path, breaking: str, words: str) -> None:
     run_ip6("route add default dev ib0 table 100", *breaking.splitlines())
