@@ -234,6 +234,8 @@ class SnapshotBackend(WholeTables):
         return {entry: self._sources(entry, addresses) for entry, addresses in entries.items()}
 
     def _sources(self, entry: Route, addresses: Sequence[IpAddress]) -> tuple[IpAddress, ...]:
+        if entry.type is RouteType.LOCAL:
+            return (addresses[0],)  # ip_route_output_key_hash_rcu
         if (recorded := self._recorded_sources.get(source_key(entry))) is not None:
             return recorded
         chosen = self._chosen

@@ -226,6 +226,10 @@ CASES = {
     "a local route of main, with rules": Case(
         "rule add pref 9 lookup 7\nroute add local 10.5.5.0/24 dev eth0 table main", "lo at 10.5.5.0"
     ),
+    "a local route of main before table local": Case(
+        "route add local 10.5.5.0/24 dev lo table main\nrule add from 10.2.0.4 lookup 77\nrule del pref 0",
+        "lo at 10.5.5.0; NO-ROUTE at 10.5.5.0 from 10.5.5.0",
+    ),
     "a rule was added and deleted": Case(
         f"rule add pref 5 lookup 77\nrule del pref 5\n{LOCAL_AROUND}",
         "lo at 10.5.1.0",
