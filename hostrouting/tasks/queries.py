@@ -5,6 +5,7 @@ Pass ``host=Host.recorded(snapshot)`` to inspect a host from a snapshot.
 
 from __future__ import annotations
 
+import errno as errnos
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +14,9 @@ import attrs
 from hostrouting.boot.host import Host
 from hostrouting.config.routing import Config
 from hostrouting.kernel.waiting import Deadlines
-from hostrouting.model.errors import ConfigError
+from hostrouting.model.errors import ConfigError, RouteError
 from hostrouting.model.family import Family, IpAddress
-from hostrouting.model.parsing import parse_any_unicast_address, reserved_block
+from hostrouting.model.parsing import parse_any_unicast_address
 from hostrouting.overlap.check import check_families
 from hostrouting.overlap.findings import Note, NoteKind, OverlapReport
 from hostrouting.overlap.node_ip import notes_on
@@ -146,8 +147,8 @@ def snapshot(*, host: Host | None = None) -> Snapshot:
         host: the host to record; defaults to this host.
 
     Returns:
-        The snapshot. It includes IPv6 only if the host has IPv6 routes outside the special-purpose blocks. Use ``save``
-        to write it to a file; pass it to ``judge``, or to ``Host.recorded`` to get a host.
+        The snapshot. It includes IPv6 unless the host has no IPv6 backend or its kernel has no IPv6. Use ``save`` to
+        write it to a file; pass it to ``judge``, or to ``Host.recorded`` to get a host.
 
     Raises:
         RouteError: the kernel can't be queried.
@@ -162,7 +163,12 @@ def snapshot(*, host: Host | None = None) -> Snapshot:
     from hostrouting.kernel.snapshot_backend import take_snapshot
 
     routes6 = host.routes6
-    if routes6 is not None and all(reserved_block(route.destination) for route in routes6.routes()):
+    try:
+        if routes6 is not None:
+            routes6.rules()
+    except RouteError as error:
+        if error.errno != errnos.EAFNOSUPPORT:  # what a kernel without IPv6 says (ipv6.disable=1)
+            raise
         routes6 = None
     recorded = take_snapshot(host.routes, routes6)
     return attrs.evolve(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno as errnos
 import json
 import socket
 from collections.abc import Sequence
@@ -13,10 +14,12 @@ import attrs
 import pytest
 from asking import BY_HAND, recorded_by
 from audit.making import make
+from backends import Altered
 from dual_stack import entry
 from leaving import SocketKind, truths
 from nightly import by_day
-from node import NICS, SUBNETS6, add_nics, build_node, build_node6, on_linux, run_ip, run_ip6, tool
+from node import SUBNETS6, build_node, build_node6, on_linux, run_ip, run_ip6, tool
+from wanted import config
 from worlds.hosts import Host
 from worlds.ipv6 import world
 
@@ -321,17 +324,19 @@ def test_what_ip_prints_is_read_like_the_kernels_answers(seed: int) -> None:
     assert recorded.silent_routers() == host.silent_routers()
 
 
-def test_a_host_without_ipv6_routes_is_recorded_as_before(kernel: NamespaceKernel, tmp_path: Path) -> None:
-    add_nics(kernel, eth0=NICS["eth0"])
-    layout = hostrouting.Layout(tmp_path)
-    taken = hostrouting.snapshot(host=hostrouting.Host(kernel, FakeSystemd(), layout, NetlinkBackend6()))
-    assert taken.ipv6 is None
-    without = take_snapshot(kernel)
-    assert taken.to_document() | {"time": ""} == without.to_document() | {"time": ""}
-    assert not {key for key in taken.to_document() if key.endswith("6")}
-    with pytest.raises(RouteError, match="can't check IPv6: the snapshot holds no IPv6 routes") as caught:
-        SnapshotBackend6(taken)
-    assert caught.value.hint == "if the host has any, record the host with hostrouting snapshot"
+@pytest.mark.parametrize("uplinks", [None, ["eth0"]])
+@pytest.mark.parametrize("is_off", [0, 1])
+def test_a_host_without_ipv6_routes_is_judged_alike_by_its_snapshot(
+    kernel: NamespaceKernel, tmp_path: Path, is_off: int, uplinks: list[str] | None
+) -> None:
+    Path("/proc/sys/net/ipv6/conf/all/disable_ipv6").write_text(str(is_off), encoding="ascii")
+    build_node(kernel)
+    host = hostrouting.Host(kernel, FakeSystemd(), hostrouting.Layout(tmp_path), NetlinkBackend6())
+    recorded = hostrouting.Host.recorded(hostrouting.snapshot(host=host))
+    asked = config(cidrs=["fd00:1::/48"], uplinks=uplinks)
+    live, told = (hostrouting.check(asked, host=each) for each in (host, recorded))
+    assert (told.verdict, told.reason, told.findings) == (live.verdict, live.reason, live.findings)
+    assert live.verdict == ("overlap" if uplinks else "unknown")
 
 
 @pytest.mark.parametrize("missing", ["rules6", "routes6"])
@@ -354,3 +359,12 @@ def test_a_kernel_without_ipv6_has_no_ipv6_routes(kernel: NamespaceKernel, monke
     monkeypatch.setattr(Conversation, "dump", lambda self, kind, body: dump(self, kind, b"\0" + body[1:]))
     backend = NetlinkBackend6()
     assert (backend.routes(), backend.our_routes(), backend.default_routes(), backend.addresses()) == ((), (), (), ())
+
+
+def test_a_kernel_without_ipv6_has_a_snapshot_without_it(kernel: NamespaceKernel, tmp_path: Path) -> None:
+    def refuse() -> None:
+        raise RouteError("can't list the policy rules", errno=errnos.EAFNOSUPPORT)
+
+    without = Altered(NetlinkBackend6(), rules=refuse)
+    host = hostrouting.Host(kernel, FakeSystemd(), hostrouting.Layout(tmp_path), without)
+    assert hostrouting.snapshot(host=host).ipv6 is None

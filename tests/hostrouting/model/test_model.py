@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from hostrouting.model.parsing import parse_any_address, parse_any_cidr, reserved_block
 from hostrouting.model.prefixes import PrefixIndex, PrefixSet, ends, numbers, uncovered_addresses
-from hostrouting.model.routes import NextHop, Route6
 from hostrouting.model.text import clean, shortened
 
 _prefixes = st.builds(
@@ -44,11 +43,6 @@ def test_sets_of_ipv6_prefixes_agree_with_networks(prefixes: list[tuple[int, int
 )
 def test_an_ipv6_route_reads_as_ip_prints_it(line: str) -> None:
     assert str(entry(line)) == line
-
-
-def test_an_expired_route_is_used_by_no_packet() -> None:
-    route = Route6(IPv6Network("fd00::/64"), (NextHop("eth0"),), is_expired=True)
-    assert (route.is_dead, route.devs) == (True, ())
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,9 @@ from typing import Any
 import attrs
 import pytest
 from dual_stack import DEFAULT, RIVAL, entry, host
-from wanted import config
 
-from hostrouting import Config, ExpectedCidr, Host, Layout, OverlapReport, RouteOverlap, check, plan, snapshot
+from hostrouting import Config, ExpectedCidr, Host, Layout, OverlapReport, RouteOverlap, check
 from hostrouting.kernel.snapshot import Snapshot
-from hostrouting.kernel.snapshot_backend import SnapshotBackend, SnapshotBackend6
 from hostrouting.model.family import Family
 from hostrouting.model.parsing import is_inside
 from hostrouting.model.rules import Rule, RuleAction
@@ -250,11 +248,3 @@ def test_without_a_backend_or_in_an_old_snapshot_ipv6_is_unknown(layout: Layout)
     assert [report.verdict for report in (without, old)] == [Verdict.UNKNOWN] * 2
     assert "routes6" in (without.reason or "")
     assert "record the host" in (old.reason or "")
-
-
-def test_a_plan_is_judged_on_a_host_without_global_ipv6_routes(layout: Layout) -> None:
-    now = host(addresses=["fe80::4/64 dev eth0"])
-    live = Host(SnapshotBackend(now), FakeSystemd(layout), layout, SnapshotBackend6(now))
-    wanted = config({"destination": CIDR, "gateway": "fe80::1", "dev": "eth0"}, cidrs=[CIDR], uplinks=["eth0"])
-    assert plan(wanted, host=live).next_start.is_admitted
-    assert snapshot(host=live).ipv6 is None

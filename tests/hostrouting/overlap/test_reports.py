@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
@@ -504,12 +503,6 @@ def test_a_worker_that_dies_is_an_error_of_ours(snapshots: list[Path]) -> None:
         pytest.raises(HostRoutingError, match="can't judge the snapshots"),
     ):
         judge(snapshots, CONFIG_, dying)
-
-
-def test_a_given_executor_is_not_shut_down(snapshots: list[Path]) -> None:
-    with ThreadPoolExecutor(1) as executor:
-        judge(snapshots[:1], CONFIG_, executor)
-        assert executor.submit(threading.get_ident).result()
 
 
 def test_it_reports_progress(snapshots: list[Path]) -> None:
