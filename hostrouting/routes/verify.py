@@ -19,7 +19,7 @@ from hostrouting.model.errors import Refusal, RouteError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.parsing import is_inside
 from hostrouting.model.prefixes import Prefix, PrefixSet, numbers, uncovered_addresses
-from hostrouting.model.routes import Lookup, NextHop, Route, Route6, RouteType, Table
+from hostrouting.model.routes import Lookup, NextHop, Protocol, Route, Route6, RouteType, Table
 from hostrouting.model.rules import Rule
 
 _NAMED_MAX = 5
@@ -54,7 +54,7 @@ def _losers(wanted: Sequence[Route], backend: RouteBackend, *, has_old: bool) ->
     local = backend.routes(Table.LOCAL)
     main_by_attributes = backend.routes_by_attributes(Table.MAIN)
     if has_old:  # of ours, only the wanted ones stay
-        main_by_attributes = tuple(each for each in main_by_attributes if not each[0].is_ours)
+        main_by_attributes = tuple(each for each in main_by_attributes if each[0].protocol != Protocol.HOSTROUTING)
     left = unproven(wanted, rules=backend.rules(), main=main_by_attributes, local=local)
     probes = _unconfirmed([(route, address) for route, address in left if address is not None], backend)
     answers = backend.lookup([address for _, address in probes])

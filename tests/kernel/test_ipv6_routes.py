@@ -422,14 +422,15 @@ def test_routes_that_cover_gateways_are_added_last(node: Host, run: Callable[...
     assert len(install(node, *asked).changes.routes) == 2
 
 
-def test_an_old_route_that_covers_half_of_a_new_one_goes(node: Host, tmp_path: Path) -> None:
-    """The rest is another program's, so the new route isn't used before the old one, with several hops, is removed."""
-    halves = [f"route add {half} metric 512" for half in WANTED.subnets()]
-    old = "proto 217 nexthop via fd00:a::1 dev eth0 nexthop via fd00:b::1 dev ib0"
-    run_ip6(f"{halves[0]} {old}", f"{halves[1]} dev ib0")
-    assert [change.action for change in install(node, str(WANTED)).changes.routes] == ["added", "removed"]
+def test_old_routes_that_cover_half_of_a_new_one_go(node: Host, tmp_path: Path) -> None:
+    """The rest is another program's, so the new route isn't used before the old ones, with several hops, are removed."""
+    mine, theirs = WANTED.subnets()
+    hops = "metric 512 proto 217 nexthop via fd00:a::1 dev eth0 nexthop via fd00:b::1 dev ib0"
+    old = [f"route add {part} {hops}" for part in mine.subnets()]
+    run_ip6(*old, f"route add {theirs} dev ib0 metric 512")
+    assert [change.action for change in install(node, str(WANTED)).changes.routes] == ["added", "removed", "removed"]
     installed = tables(node)
-    run_ip6(f"{halves[0]} {old}", f"route del {WANTED} metric 512")
+    run_ip6(*old, f"route del {WANTED} metric 512")
     assert boot(tmp_path, str(WANTED)).returncode == 0
     assert tables(node) == installed
 
