@@ -5,13 +5,11 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from hostrouting.boot import files
 from hostrouting.boot.gate import with_other_scripts
 from hostrouting.boot.layout import Layout
-from hostrouting.model.errors import FileError
 
 
 def switch(layout: Layout, wanted: Mapping[Path, files.FileState | None]) -> None:
@@ -31,9 +29,9 @@ def switch(layout: Layout, wanted: Mapping[Path, files.FileState | None]) -> Non
     scripts = {path: state for path, state in wanted.items() if path != layout.gate_list}
     differing = {path: state for path, state in scripts.items() if files.look_at(path) != state}
     new_list = wanted.get(layout.gate_list)
-    stage = None
+    remove_old_stages(layout)
     if differing and new_list is not None and files.exists(layout.gate_list):
-        stage = _stage(layout, differing, new_list)
+        _stage(layout, differing, new_list)
     for path, state in differing.items():
         if state is not None:
             put(path, state)
@@ -42,8 +40,7 @@ def switch(layout: Layout, wanted: Mapping[Path, files.FileState | None]) -> Non
     for path, state in differing.items():
         if state is None:
             files.remove(path)
-    if stage is not None:
-        _remove_stage(stage)
+    remove_old_stages(layout)
 
 
 def put(path: Path, state: files.FileState | None) -> None:
@@ -61,45 +58,27 @@ def put(path: Path, state: files.FileState | None) -> None:
         files.write_if_changed(path, state.content, mode=state.mode)
 
 
-def _stage(layout: Layout, differing: Mapping[Path, files.FileState | None], new_list: files.FileState) -> Path:
-    """Write the changed scripts to a new folder, point the list to these copies and return the folder."""
-    _clear(layout.stages)
+def _stage(layout: Layout, differing: Mapping[Path, files.FileState | None], new_list: files.FileState) -> None:
+    """Write the changed scripts to a new folder, and point the list to these copies."""
     with files.translate_errors(f"make a folder in {layout.stages}"):
         files.make_folders(layout.stages)
         stage = Path(tempfile.mkdtemp(dir=layout.stages))
-    try:
-        copies = {path: stage / path.name for path, state in differing.items() if state is not None}
-        for path, copy in copies.items():
-            put(copy, differing[path])
-        places = {layout.relative(path): layout.relative(copy) for path, copy in copies.items()}
-        text = with_other_scripts((new_list.content or b"").decode(), places)
-        files.write_if_changed(layout.gate_list, text, mode=new_list.mode)
-    except BaseException:
-        # The original error is more useful than a cleanup error; the next run removes the leftovers.
-        with suppress(FileError):
-            _remove_stage(stage)
-        raise
-    return stage
-
-
-def _remove_stage(stage: Path) -> None:
-    """Remove a folder of staged scripts, and its parent if that is now empty."""
-    with files.translate_errors(f"remove {stage}"):
-        shutil.rmtree(stage)
-    files.remove_empty_folder(stage.parent)
-
-
-def _clear(folder: Path) -> None:
-    """Remove anything at this path that isn't a real folder, such as a symlink to one."""
-    if files.is_present(folder) and (folder.is_symlink() or not folder.is_dir()):
-        files.remove(folder)
+    copies = {path: stage / path.name for path, state in differing.items() if state is not None}
+    for path, copy in copies.items():
+        put(copy, differing[path])
+    places = {layout.relative(path): layout.relative(copy) for path, copy in copies.items()}
+    text = with_other_scripts((new_list.content or b"").decode(), places)
+    files.write_if_changed(layout.gate_list, text, mode=new_list.mode)
 
 
 def remove_old_stages(layout: Layout) -> None:
-    """Remove staged scripts left behind by killed runs."""
-    _clear(layout.stages)
+    """Remove staged scripts that the list doesn't point to, which killed and failed runs leave behind."""
+    # The folder may be something else, such as a symlink to another program's folder.
+    if files.is_present(layout.stages) and (layout.stages.is_symlink() or not layout.stages.is_dir()):
+        files.remove(layout.stages)
     listed = files.read_text(layout.gate_list) or ""
     for stage in files.matching(layout.stages, "*"):
         if layout.relative(stage) not in listed:
-            _remove_stage(stage)
+            with files.translate_errors(f"remove {stage}"):
+                shutil.rmtree(stage)
     files.remove_empty_folder(layout.stages)

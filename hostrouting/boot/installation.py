@@ -55,7 +55,6 @@ def prepare(plan: BootPlan, host: Host, undo: Undo) -> None:
     if plan.during.parts:
         _write(BootFile(layout.manifest, plan.during.to_text()), undo)
     undo.push(partial(_remove_folders, layout, plan.during))
-    undo.push(partial(remove_old_stages, layout))
     undo.push(partial(switch, layout, {file.path: files.look_at(file.path) for file in plan.switched}))
 
 
