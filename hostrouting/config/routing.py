@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import count
 from typing import TYPE_CHECKING, Any, Literal
@@ -112,10 +112,6 @@ def _watch(value: Watch | Mapping[str, Any]) -> Watch:
     return read(Watch, value)
 
 
-def _settle_seconds(value: int | None) -> int | None:
-    return None if value is None else parse_seconds(value)
-
-
 def _mode(value: str) -> OverlapMode:
     return parse_word(value, OverlapMode, "a mode", OverlapMode.WARN)
 
@@ -173,21 +169,16 @@ class StaticRoute(Section):
     dev: str | None = attrs.field(default=None, converter=_dev)
     metric: int = attrs.field(default=0, converter=_metric)
 
-    def __attrs_post_init__(self) -> None:
-        problems = self._apply_rules()
-        if not problems and self.gateway is not None:
-            problems.extend(self._problems_of_gateway())
-        if problems:
-            raise ConfigError(problems)
-
-    def _problems_of_gateway(self) -> Iterator[Problem]:
-        if self.gateway is None or self.gateway == ONLINK:
-            return
+    def _problems(self) -> list[Problem]:
+        problems = super()._problems()
+        if problems or self.gateway is None or self.gateway == ONLINK:
+            return problems
         family = Family.of(self.destination)
         if Family.of(self.gateway) is not family:
-            yield "gateway", f"'{self.gateway}' is not an {family} gateway for {self.destination}"
-        elif family is Family.IPV6 and self.gateway.is_link_local and self.dev is None:
-            yield "gateway", f"'{self.gateway}' is link-local; name dev"
+            return [("gateway", f"'{self.gateway}' is not an {family} gateway for {self.destination}")]
+        if family is Family.IPV6 and self.gateway.is_link_local and self.dev is None:
+            return [("gateway", f"'{self.gateway}' is link-local; name dev")]
+        return problems
 
     def __str__(self) -> str:
         gateway = ONLINK if self.gateway == ONLINK else f"via {self.gateway}"
@@ -210,13 +201,12 @@ class StaticRoutes(Section):
     enabled: bool = attrs.field(default=False, converter=parse_boolean)
     routes: tuple[StaticRoute, ...] = attrs.field(default=(), converter=_routes)
 
-    def __attrs_post_init__(self) -> None:
-        problems = self._apply_rules()
+    def _problems(self) -> list[Problem]:
+        problems = super()._problems()
         # Also check this if some routes are invalid.
         if self.enabled is False and self.routes:
             problems.insert(0, ("enabled", "must be true where routes are given (explicit opt-in)"))
-        if problems:
-            raise ConfigError(problems)
+        return problems
 
     @cached_property
     def families(self) -> tuple[Family, ...]:
@@ -291,7 +281,7 @@ class RouteOverlap(Section):
     mode: OverlapMode = attrs.field(default=OverlapMode.WARN, converter=_mode)
     container_devs: tuple[str, ...] = attrs.field(default=CONTAINER_DEVS, converter=_patterns)
     allowed_devs: tuple[str, ...] = attrs.field(default=(), converter=_patterns)
-    settle_seconds: int | None = attrs.field(default=None, converter=_settle_seconds)
+    settle_seconds: int | None = attrs.field(default=None, converter=attrs.converters.optional(parse_seconds))
     foreseen: tuple[IpNetwork, ...] = attrs.field(default=(), converter=_cidrs)
 
     @property

@@ -71,11 +71,11 @@ class Section:
     __attrs_attrs__: ClassVar[Any]
 
     def __attrs_post_init__(self) -> None:
-        if problems := self._apply_rules():
+        if problems := self._problems():
             raise ConfigError(problems)
 
-    def _apply_rules(self) -> list[Problem]:
-        """Run all converters and return the problems.
+    def _problems(self) -> list[Problem]:
+        """Run all converters and return the problems. Subclasses add rules about several fields.
 
         Invalid fields keep their original values.
         """
