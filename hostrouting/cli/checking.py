@@ -181,7 +181,7 @@ def fix(options: argparse.Namespace, host: Host) -> int:
       hostrouting fix --cidr 172.16.0.0/16 --format netplan          for a host whose routes are managed by netplan
       hostrouting fix --cidr 172.16.0.0/16 --snapshot node.json      for another host, from its snapshot
     """
-    from hostrouting.boot.nameservers import nameservers
+    from hostrouting.boot.network import nameservers
     from hostrouting.cli.fixing import merged, set_sections
     from hostrouting.tasks.preview import as_installed
 

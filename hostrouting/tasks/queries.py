@@ -157,8 +157,7 @@ def snapshot(*, host: Host | None = None) -> Snapshot:
     host = to_host(host)
     if host.snapshot is not None:
         return host.snapshot
-    from hostrouting.boot.nameservers import nameservers
-    from hostrouting.boot.sysctls import devs_ignoring_linkdown
+    from hostrouting.boot.network import devs_ignoring_linkdown, nameservers
     from hostrouting.kernel.managers import managers_of
     from hostrouting.kernel.snapshot_backend import take_snapshot
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import phases
 from hostrouting import Layout
-from hostrouting.boot.nameservers import nameservers
+from hostrouting.boot.network import nameservers
 from hostrouting.kernel.managers import NETWORK_MANAGER, NETWORKD, Manager, is_managed, managers_of, who_manages
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.snapshot_backend import SnapshotBackend, take_snapshot
