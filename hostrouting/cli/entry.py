@@ -18,7 +18,6 @@ from hostrouting.cli.changes import changes_lines
 from hostrouting.cli.options import UsageError
 from hostrouting.cli.output import OutputError, bad, complain, dim, say
 from hostrouting.cli.running import EXIT_FAILURE, Result, say_json, say_result
-from hostrouting.model.changes import Changes
 from hostrouting.model.errors import ConfigError, FileError, HostRoutingError
 from hostrouting.model.jsonable import to_json_text
 from hostrouting.model.text import clean
@@ -60,55 +59,72 @@ def _run(words: Sequence[str], host: Host | None) -> int:
                 return int(result)
             say_result(options, result)
             return result.code
-    except (UsageError, HostRoutingError, phases.Cancelled) as error:
-        return _tell(error, failed, words)
-    except OSError as error:
+    except (HostRoutingError, phases.Cancelled, OSError) as error:
+        # A cancelled command must not block on a stopped terminal.
+        last_words = _LAST_WORDS_SECONDS if isinstance(error, phases.Cancelled) else None
+        return _tell(_as_ours(error, words), failed, words, last_words)
+
+
+def _as_ours(error: HostRoutingError | phases.Cancelled | OSError, words: Sequence[str]) -> HostRoutingError:
+    """Return an error with a message, a hint, and the changes and notes of the one that ended the command."""
+    if isinstance(error, HostRoutingError):
+        return error
+    if isinstance(error, phases.Cancelled):
+        left = "what was changed by then stays" if getattr(error, "changes", None) else "nothing is left half-done"
+        ours = HostRoutingError(f"stopped: {error.reason}; {left}")
+    else:
         import shlex
 
         # This is a last resort: most OSErrors are translated where they occur, but any import may fail.
         named = f" ({error.filename})" if error.filename is not None else ""
-        stray = FileError.of(f"carry out {shlex.join(['hostrouting', *words])}{named}", error)
-        vars(stray).update(vars(error))  # the changes so far and the notes
-        return _tell(stray, failed, words)
+        ours = FileError.of(f"carry out {shlex.join(['hostrouting', *words])}{named}", error)
+    vars(ours).update(vars(error))
+    return ours
 
 
-def _tell(error: UsageError | HostRoutingError | phases.Cancelled, failed: int, words: Sequence[str]) -> int:
+def _tell(error: HostRoutingError, failed: int, words: Sequence[str], last_words: float | None) -> int:
     """Report a command's failure in the requested format, and return the exit code."""
-    # A cancelled command must not block on a stopped terminal. Output to a pipe or file is always complete.
-    last_words = _LAST_WORDS_SECONDS if isinstance(error, phases.Cancelled) else None
+    # Output to a pipe or file is always complete.
     patience = last_words if sys.stdout is not None and sys.stdout.isatty() else None
+    notes = [note for note in getattr(error, "__notes__", ()) if not isinstance(note, phases.PathNote)]
+    said, hints = "\n".join([error.message, *notes]).splitlines(), error.hint.splitlines()
     # Monitoring daemons expect their own format even on failure.
     if _is_asked_for("nagios", words):
         from hostrouting.cli.report import nagios_unknown
 
-        code, line = nagios_unknown(" ".join([*_said(error), *_hints(error)]))
+        code, line = nagios_unknown(" ".join([*said, *hints]))
         say(line, patience)
         return code
     for warning in getattr(error, "warnings", ()):
         complain(f"hostrouting: {warning}", last_words)
-    code = _fail(error, failed, last_words)
+    for line in (*map(clean, said), *(f"{dim('hint:')} {clean(hint)}" for hint in hints)):
+        complain(f"{bad('hostrouting:')} {line}", last_words)
     if _is_asked_for("preflight", words):
         from hostrouting.cli.pages import unmade_preflight
 
         say(to_json_text(unmade_preflight()).rstrip(), patience)
     if _is_asked_for("json", words):
-        say_json(_document_of(error), patience)
-    elif changes := getattr(error, "changes", None):
-        say("\n".join(changes_lines(changes)), patience)
-    return code
+        say_json(_document_of(error, said), patience)
+    elif error.changes:
+        say("\n".join(changes_lines(error.changes)), patience)
+    if isinstance(error, UsageError):
+        return _EXIT_USAGE
+    if isinstance(error, ConfigError):
+        return _EXIT_CONFIG
+    return _EXIT_NOT_PERMITTED if error.is_not_permitted else failed
 
 
 def _is_asked_for(output: str, words: Sequence[str]) -> bool:
     return f"--output={output}" in words or ("--output", output) in pairwise(words)
 
 
-def _document_of(error: BaseException) -> dict[str, Any]:
+def _document_of(error: HostRoutingError, said: Sequence[str]) -> dict[str, Any]:
     """Return a failure as JSON: the changes made so far, the check's report (if any), and the error."""
-    document: dict[str, Any] = getattr(error, "changes", Changes()).to_json()
+    document = error.changes.to_json()
     if (report := getattr(error, "report", None)) is not None:
         document["overlap"] = report.to_json()
         document["warnings"] = [*getattr(error, "warnings", ())]
-    document |= {"error": "\n".join(_said(error)), "hint": "\n".join(_hints(error)) or None}
+    document |= {"error": "\n".join(said), "hint": error.hint or None}
     if isinstance(error, ConfigError):
         document["problems"] = [{"path": path, "message": message} for path, message in error.problems]
     return document
@@ -142,28 +158,3 @@ def _logged_to_stderr() -> Iterator[None]:
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)
-
-
-def _said(error: BaseException) -> list[str]:
-    notes = [note for note in getattr(error, "__notes__", ()) if not isinstance(note, phases.PathNote)]
-    what = error.message if isinstance(error, HostRoutingError) else str(error)
-    if isinstance(error, phases.Cancelled):
-        left = "what was changed by then stays" if getattr(error, "changes", None) else "nothing is left half-done"
-        what = f"stopped: {error.reason}; {left}"
-    return "\n".join([what, *notes]).splitlines()
-
-
-def _hints(error: BaseException) -> list[str]:
-    return error.hint.splitlines() if isinstance(error, HostRoutingError) else []
-
-
-def _fail(error: BaseException, failed: int, patience: float | None) -> int:
-    for line in _said(error):
-        complain(f"{bad('hostrouting:')} {clean(line)}", patience)
-    for line in _hints(error):
-        complain(f"{bad('hostrouting:')} {dim('hint:')} {clean(line)}", patience)
-    if isinstance(error, UsageError):
-        return _EXIT_USAGE
-    if isinstance(error, ConfigError):
-        return _EXIT_CONFIG
-    return _EXIT_NOT_PERMITTED if isinstance(error, HostRoutingError) and error.is_not_permitted else failed

@@ -12,7 +12,7 @@ from hostrouting.boot.host import Host
 from hostrouting.cli.output import bad, complain
 from hostrouting.config.documents import read_config
 from hostrouting.config.routing import SECTION, Config, ExpectedCidr
-from hostrouting.model.errors import ConfigError
+from hostrouting.model.errors import ConfigError, HostRoutingError
 from hostrouting.model.parsing import parse_any_cidr
 from hostrouting.model.text import clean
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class UsageError(Exception):
-    """The command-line arguments are invalid."""
+class UsageError(HostRoutingError):
+    """The error for invalid command-line arguments."""
 
 
 def asked_host(options: argparse.Namespace, host: Host) -> Host:
