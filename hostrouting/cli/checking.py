@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from functools import partial
 from typing import Any
 
 import attrs
@@ -25,7 +26,7 @@ from hostrouting.overlap.wording import advice, summary
 from hostrouting.tasks import queries
 
 
-def check(options: argparse.Namespace, host: Host) -> int:
+def check(options: argparse.Namespace, host: Host) -> Result | int:
     """Check that traffic to every expected CIDR leaves through the node's uplink.
 
     The check judges every address. It splits each CIDR into ranges with a uniform lookup result, and queries the kernel
@@ -54,25 +55,24 @@ def check(options: argparse.Namespace, host: Host) -> int:
         config = _without_waits(config)
     # CONFIG may belong to a different host than the snapshot.
     result = _check(config, on, document if on.snapshot is None else None, one_event=options.one_event)
+    code = {Verdict.OK: 0, Verdict.OVERLAP: EXIT_FAILURE, Verdict.UNKNOWN: EXIT_CHECK_UNKNOWN}[result.verdict]
     if options.output == "nagios":
         code, line = nagios(result)
-        say(line)
-        return code
-    if options.output == "json":
-        say_json(result.to_json())
-    elif options.output == "svg":
-        say(overlap_picture(result))
-    elif options.output == "prometheus":
-        from hostrouting.overlap.metrics import check_metrics, exposition, gate_metrics
+        return Result(result.to_json, lambda: line, code)
+    text = {
+        "svg": lambda: overlap_picture(result),
+        "prometheus": lambda: _metrics(result, on),
+        "text": lambda: "\n".join([overlap_text(result, width=columns(sys.stdout)), *_next_lines(result, on)]),
+    }
+    return Result(result.to_json, lambda: text[options.output](), code)
 
-        # A snapshot doesn't include files.
-        gate = () if on.snapshot is not None else gate_metrics(on.layout, result.mode)
-        say(exposition(*gate, *check_metrics(result, int(time.time()))).rstrip())
-    else:
-        say(overlap_text(result, width=columns(sys.stdout)))
-        for line in _next_lines(result, on):
-            say(line)
-    return {Verdict.OK: 0, Verdict.OVERLAP: EXIT_FAILURE, Verdict.UNKNOWN: EXIT_CHECK_UNKNOWN}[result.verdict]
+
+def _metrics(report: OverlapReport, host: Host) -> str:
+    from hostrouting.overlap.metrics import check_metrics, exposition, gate_metrics
+
+    # A snapshot doesn't include files.
+    gate = () if host.snapshot is not None else gate_metrics(host.layout, report.mode)
+    return exposition(*gate, *check_metrics(report, int(time.time()))).rstrip()
 
 
 def _installed(host: Host) -> Config:
@@ -229,7 +229,7 @@ def _in_words(form: str, entries: tuple[StaticRoute, ...], host: Host, config: C
     return write(plan.wanted).rstrip()
 
 
-def judge(options: argparse.Namespace, host: Host) -> Result | int:
+def judge(options: argparse.Namespace, host: Host) -> Result:
     """Check many hosts from their snapshots, and group them by failure.
 
     Each FILE is the output of hostrouting snapshot from one host. If the snapshot has no host name, the file name is
@@ -257,10 +257,8 @@ def judge(options: argparse.Namespace, host: Host) -> Result | int:
     code = EXIT_CHECK_UNKNOWN if report.counts[Verdict.UNKNOWN] else 0
     if report.counts[Verdict.OVERLAP]:
         code = EXIT_FAILURE
-    if options.output == "html":
-        say(fleet.fleet_page(report))
-        return code
-    return Result(report.to_json, lambda: fleet.fleet_text(report, columns(sys.stdout)), code)
+    text = fleet.fleet_page if options.output == "html" else partial(fleet.fleet_text, width=columns(sys.stdout))
+    return Result(report.to_json, partial(text, report), code)
 
 
 def doctor(options: argparse.Namespace, host: Host) -> Result | int:
