@@ -146,7 +146,15 @@ class Layout:
 
     def followed(self, path: str) -> Path:
         """Resolve symlinks in a path as if chrooted into the layout's root."""
+        return self.passed(path)[-1]
+
+    def passed(self, path: str) -> list[Path]:
+        """Return the folders that a path passes through, from the root on, and finally what it leads to.
+
+        Symlinks are resolved. Whoever can change a folder can replace everything that comes after it.
+        """
         at, steps, links = self.root, [*reversed(PurePosixPath(path).parts[1:])], 0
+        passed = [at]
         while steps:
             step = at / steps.pop()
             if step.name == "..":
@@ -158,7 +166,8 @@ class Layout:
                 steps += reversed(target.relative_to("/").parts if target.is_absolute() else target.parts)
             else:
                 at = step
-        return at
+            passed.append(at)
+        return passed
 
     def relative(self, path: Path) -> str:
         """Map a path in this layout to the absolute path on the running system."""

@@ -6,10 +6,9 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from hostrouting.boot.files import read_state
-from hostrouting.boot.layout import Layout
 from hostrouting.boot.locks import locked
 from hostrouting.boot.parts import CONFIGURED, Wanted, gate_files, wanted_manifest, wanted_parts
 from hostrouting.boot.plan import reference_links
@@ -106,14 +105,11 @@ def units(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 def modes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that everything that runs as root is writable only by root."""
     layout = examined.layout
-    ours = [layout.manifest, *examined.manifest.files(layout), layout.lock]
-    on_the_way = set[Path]()
-    for path in ours:
-        _add_way(layout, path, on_the_way)
+    ours = map(layout.relative, (layout.manifest, *examined.manifest.files(layout), layout.lock))
     root = layout.root.stat()
-    for path in sorted(on_the_way):
-        if path.is_symlink() or not path.exists():
-            continue
+    for path in sorted({passed for each in ours for passed in layout.passed(each)} - {layout.root}):
+        if not (path.is_dir() or path.is_file()):
+            continue  # it isn't there, or is /dev/null, which masks a unit
         state, name = path.stat(), layout.relative(path)
         what = "everything in it, including the gate's scripts" if path.is_dir() else "it"
         if state.st_uid != root.st_uid:
@@ -122,21 +118,6 @@ def modes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         if state.st_mode & stat.S_IWOTH or (state.st_mode & stat.S_IWGRP and state.st_gid != root.st_gid):
             message = f"its mode is {stat.S_IMODE(state.st_mode):04o}: users other than root can change {what}"
             yield DoctorFinding("file-mode", name, message, f"chmod go-w {name}")
-
-
-def _add_way(layout: Layout, path: Path, found: set[Path]) -> None:
-    """Collect a file, its parent folders and the targets of any symlinks among them.
-
-    Anyone who can modify one of these can replace the file.
-    """
-    for each in (path, *path.parents):
-        if each in found or not each.is_relative_to(layout.root) or each == layout.root:
-            continue
-        found.add(each)
-        if each.is_symlink():
-            folder = layout.relative(layout.followed(layout.relative(each.parent)))
-            target = PurePosixPath(folder) / each.readlink()
-            _add_way(layout, layout.of(os.path.normpath(target)), found)
 
 
 def access(examined: ExaminedHost) -> Iterator[DoctorFinding]:
