@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from hostrouting.routes.plan import RoutePlan
     from hostrouting.tasks.preview import Plan
     from hostrouting.tasks.reports import ConfigureReport
-    from hostrouting.tasks.trial import TrialReport
 
 NOTHING = "nothing to change"
 
@@ -41,7 +40,7 @@ def changed_text(plan: RoutePlan, changes: Changes) -> str:
     return "\n".join(lines if changes else [*lines, NOTHING])
 
 
-def applied_text(report: ConfigureReport | TrialReport, ending: str) -> str:
+def applied_text(report: ConfigureReport, ending: str) -> str:
     """Return the changes, the check's result if there was a check, and the ending unless it is empty."""
     from hostrouting.cli.report import overlap_text
     from hostrouting.overlap.findings import UnknownReason

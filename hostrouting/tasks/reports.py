@@ -29,7 +29,7 @@ class WatchReport:
 
 @attrs.frozen
 class ConfigureReport:
-    """The result of ``Configure``.
+    """The result of ``Configure``, or of a trial of routes.
 
     Args:
         routes: report for the static routes, including their changes.
@@ -38,6 +38,7 @@ class ConfigureReport:
         changes: all changed routes, files and units, including the gate and the manifest, which are shared by all
             parts.
         warnings: reasons why the installation can't work yet, one sentence each.
+        until: the end of a trial, in RFC 3339 format.
     """
 
     routes: RoutesReport
@@ -45,6 +46,7 @@ class ConfigureReport:
     overlap: OverlapReport
     changes: Changes = attrs.field(factory=Changes)
     warnings: tuple[str, ...] = ()
+    until: str = ""
 
     @classmethod
     def of(
@@ -70,4 +72,5 @@ class ConfigureReport:
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON, with routes in the format of ``ip route show``."""
         document = attrs.evolve(self.routes, changes=self.changes).to_json()
-        return document | {"overlap": self.overlap.to_json(), "warnings": [*self.warnings]}
+        document |= {"overlap": self.overlap.to_json(), "warnings": [*self.warnings]}
+        return document | ({"until": self.until} if self.until else {})

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from functools import partial
 from shlex import quote
-from typing import Any
 
 import attrs
 
@@ -22,44 +21,17 @@ from hostrouting.boot.render import family_words, fill
 from hostrouting.boot.trial import is_overdue, put_back, read_trial, standing, start_timer, stop_timer, times_of
 from hostrouting.config.routing import Config
 from hostrouting.kernel.waiting import Deadlines
-from hostrouting.model.changes import Changes
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.jsonable import to_json_text
 from hostrouting.model.routes import Route
 from hostrouting.overlap.check import check_families
-from hostrouting.overlap.findings import OverlapReport
 from hostrouting.routes.install import by_gateways
-from hostrouting.routes.plan import RoutesReport
 from hostrouting.tasks.arguments import ConfigTask, to_host
 from hostrouting.tasks.configure import Run, raise_if_strict, warnings_of
 from hostrouting.tasks.install_routes import planned_routes, put_in_effect, wait_for_network
 from hostrouting.tasks.reports import ConfigureReport
 from phases import CancelScope, all_or_nothing
-
-
-@attrs.frozen
-class TrialReport:
-    """The result of ``TryRoutes``.
-
-    Args:
-        routes: report for the static routes.
-        overlap: report for the check.
-        until: end of the trial, in RFC 3339 format.
-    """
-
-    routes: RoutesReport
-    overlap: OverlapReport
-    until: str
-
-    @property
-    def changes(self) -> Changes:
-        """The changed routes. Trials don't change files or units."""
-        return self.routes.changes
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the report as JSON."""
-        return self.routes.to_json() | {"overlap": self.overlap.to_json(), "until": self.until}
 
 
 @attrs.frozen
@@ -79,7 +51,7 @@ class TryRoutes(ConfigTask):
 
     seconds: int
 
-    def do(self, scope: CancelScope) -> TrialReport:
+    def do(self, scope: CancelScope) -> ConfigureReport:
         """Start the trial.
 
         Returns:
@@ -123,7 +95,8 @@ class TryRoutes(ConfigTask):
                 overlap = check_families(config, host.routes_of, scope)
                 scope.check()
                 raise_if_strict(overlap)
-        return TrialReport(RoutesReport(plan, plan.changes), overlap, times["until"])
+        report = ConfigureReport.of(plan, overlap, plan.changes, ())
+        return attrs.evolve(report, until=times["until"])
 
 
 @attrs.frozen
