@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hostrouting.boot.files import read_text
 from hostrouting.boot.layout import Layout
+from hostrouting.model.family import IpAddress
 from hostrouting.model.links import Link
 from hostrouting.model.parsing import parse_address
 
@@ -19,7 +20,7 @@ _STUB = IPv4Address("127.0.0.53")
 _SYSCTL = "/proc/sys/net/ipv4/conf/{}/ignore_routes_with_linkdown"
 
 
-def nameservers(layout: Layout) -> tuple[IPv4Address, ...]:
+def nameservers(layout: Layout) -> tuple[IpAddress, ...]:
     """Return a host's IPv4 nameservers.
 
     If the only one is the systemd-resolved stub, return its upstream servers instead.
@@ -37,10 +38,10 @@ def nameservers(layout: Layout) -> tuple[IPv4Address, ...]:
     return _named(layout.resolved_conf) if named == (_STUB,) else named
 
 
-def _named(path: Path) -> tuple[IPv4Address, ...]:
+def _named(path: Path) -> tuple[IpAddress, ...]:
     # glibc's res_init.c requires the keyword at the start of the line and ignores anything after the address.
     words = re.findall(r"^nameserver[ \t]+(\S+)", read_text(path) or "", re.MULTILINE)
-    found: dict[IPv4Address, None] = {}
+    found: dict[IpAddress, None] = {}
     for word in words:
         with contextlib.suppress(ValueError):  # an IPv6 address
             found[parse_address(word)] = None

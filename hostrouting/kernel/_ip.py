@@ -216,7 +216,7 @@ def _destination(value: object) -> IPv4Network:
         return DEFAULT_DESTINATION
     if isinstance(value, str) and "/" not in value:
         return IPv4Network((int(parse_address(value)), 32))
-    return IPv4Network(split_prefix(value))
+    return IPv4Network(split_prefix(value, Family.IPV4)[1])
 
 
 def _mtu(value: object) -> int | None:

@@ -8,7 +8,7 @@ from ipaddress import IPv6Address
 import attrs
 
 from hostrouting.model.links import is_like
-from hostrouting.model.parsing import parse_device
+from hostrouting.model.parsing import is_device
 from hostrouting.model.prefixes import ends, numbers
 from hostrouting.model.routes import Route, Route6, Table
 from hostrouting.overlap._cover import Segment
@@ -36,16 +36,7 @@ def owner_of(devs: Iterable[str]) -> str:
 def is_named_in_config(route: Route) -> bool:
     """Return whether a route's next hop can be written as a static route in the config."""
     is_plain = len(route.hops) == 1 and not isinstance(route.hops[0].gateway, IPv6Address)
-    return is_plain and is_nameable(route.hops[0].dev or "")
-
-
-def is_nameable(dev: str) -> bool:
-    """Return whether an interface name is valid in a config."""
-    try:
-        parse_device(dev)
-    except ValueError:  # the kernel allows a name such as $(reboot)
-        return False
-    return True
+    return is_plain and is_device(route.hops[0].dev or "")
 
 
 @attrs.frozen

@@ -28,12 +28,13 @@ from hostrouting.kernel.nexthops import unicast_defaults
 from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, Flow
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress, IpNetwork
+from hostrouting.model.parsing import is_device
 from hostrouting.model.prefixes import Prefix, PrefixIndex, PrefixSet, ends, numbers
 from hostrouting.model.routes import Route, Table
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.model.text import shortened
 from hostrouting.overlap._classify import Classification, Classifications
-from hostrouting.overlap._constraint import Constraint, is_nameable, is_named_in_config, length_to_exceed, owner_of
+from hostrouting.overlap._constraint import Constraint, is_named_in_config, length_to_exceed, owner_of
 from hostrouting.overlap._cover import AdjacentIntervals, fewest_prefixes
 from hostrouting.overlap._coverage import Interval, intervals_in, networks_of
 from hostrouting.overlap._probes import Probe, is_modelled, modelled_lookups
@@ -228,7 +229,7 @@ class Fixes:
         if subnet is None:
             return Obstacle(self._lost_gateway) if self._lost_gateway else beaten
         dev = self._local_subnets[subnet]
-        if (self._names_devs or self._has_lost_source) and not is_nameable(dev):
+        if (self._names_devs or self._has_lost_source) and not is_device(dev):
             return Obstacle(f"it is on the link of {dev}, a name that no config accepts: rename it")
         return max(beaten, subnet[1] - 1)
 
@@ -303,7 +304,7 @@ class Fixes:
         if subnet is not None:
             return StaticRoute(network, ONLINK, self._local_subnets[subnet] if self._names_devs else None)
         # Another default route may take precedence, so name the interface in the entry.
-        is_one = self._state.named is not None and len(default.devs) == 1 and is_nameable(default.devs[0])
+        is_one = self._state.named is not None and len(default.devs) == 1 and is_device(default.devs[0])
         return StaticRoute(network, dev=default.devs[0] if is_one else None)
 
     @property

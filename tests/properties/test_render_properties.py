@@ -25,10 +25,12 @@ from hostrouting.boot.parts import wanted_parts
 from hostrouting.boot.render import render_check
 from hostrouting.config.routing import METRIC_MAX, ExpectedCidr
 from hostrouting.model.family import Family, IpNetwork
-from hostrouting.model.parsing import RESERVED, is_inside
+from hostrouting.model.parsing import is_inside, reserved_blocks
 from hostrouting.tasks.trial import render_trial
 
 unicast = st.one_of(st.integers(1 << 24, (127 << 24) - 1), st.integers(128 << 24, (224 << 24) - 1))
+
+RESERVED = reserved_blocks(Family.IPV4)
 
 
 def networks_of(lengths: st.SearchStrategy[int]) -> st.SearchStrategy[IPv4Network]:

@@ -25,8 +25,8 @@ from hostrouting import ExpectedCidr, OverlapMode
 from hostrouting.cli.bars import Bar, CellKind, cells, legend
 from hostrouting.cli.output import columns, say
 from hostrouting.cli.report import overlap_picture, overlap_text
-from hostrouting.model.family import IpNetwork
-from hostrouting.model.parsing import RESERVED, reserved_block
+from hostrouting.model.family import Family, IpNetwork
+from hostrouting.model.parsing import reserved_block, reserved_blocks
 from hostrouting.model.routes import RouteType
 from hostrouting.model.text import clean
 from hostrouting.overlap.findings import FindingKind, NoteKind, OverlapReport, Verdict
@@ -253,6 +253,7 @@ def test_a_hostile_interface_is_text_in_a_picture() -> None:
 # --- any bars ----------------------------------------------------------------------------------------------------------
 
 
+RESERVED = reserved_blocks(Family.IPV4)
 COUNTS = st.sampled_from([1, 7, 8, 64, 100, 256])
 # All other kinds of notes apply to a whole CIDR, or to none.
 DEVS = st.lists(st.sampled_from(["ib0", "ib1", "docker0", "<&\"'>", "]]>", "\x1b[31m", "é\udcff\ufffe"]), max_size=3)

@@ -135,7 +135,7 @@ def test_all_problems_are_reported_at_once_with_their_paths() -> None:
     assert found["schema"] == "2 is not a schema that is known here; expected 1"
     assert found["rules[0].table"] == "'blue' is not a number; record with ip -N, which prints no names"
     assert found["rules[1].table"] == "is missing"
-    assert "IPv4-only" in found["routes[0].dst"]
+    assert "is not an IPv4 prefix" in found["routes[0].dst"]
     assert "host bits" in found["routes[1].dst"]
     assert problems({"nexthops": []}) == dict.fromkeys(("links", "addresses", "rules", "routes"), "is missing")
     for other in (None, [], "x", 5, [{"dst": "default"}]):
