@@ -171,13 +171,13 @@ def test_a_failure_is_rolled_back(tree: Path, tmp_path: Path, number: int) -> No
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_rolls_it_back(tree: Path, tmp_path: Path, sent: signal.Signals) -> None:
+    """It arrives between two substitutions, and bash 5.2 would lose it if these were written as $(...)."""
+    apply(config({"destination": "172.16.9.0/24"}), tree)
     folder, before = render(BOTH, tmp_path / "out"), contents(tree)
     os.mkfifo(tree / "run/wait")
     script = folder / "install.sh"
-    # Block the script before it writes the last drop-in, so that the signal arrives mid-run.
-    script.write_text(
-        script.read_text().replace('  sync "$new"\n', '  [[ $3 != */zz-* ]] || cat /run/wait\n  sync "$new"\n')
-    )
+    waits = "`[[ $2 != */check-* ]] || cat /run/wait; sha256sum "  # by then, the routes script is replaced
+    script.write_text(script.read_text().replace("`sha256sum ", waits, 1))
     process = start(tree, script)
     with (tree / "run/wait").open("w"):
         process.send_signal(sent)

@@ -1,5 +1,6 @@
 #!/bin/bash -p
 false # what bash returns if it can't parse the group
+# shellcheck disable=SC2006 # for backquotes, see static-routes.sh
 {
 # Holds a consumer back until the installed scripts succeed. Written by hostrouting: edits are lost.
 #
@@ -67,11 +68,11 @@ read_list() {
   local path
   STEPS=''
   if [ -e "$LIST" ]; then
-    STEPS=$(<"$LIST")
+    STEPS=`<"$LIST"`
     return
   fi
   for path in /etc/systemd/system/*.d/{00,zz}-hostrouting.conf; do
-    [[ $(<"$path") != *gate.sh* ]] || return
+    [[ `<"$path"` != *gate.sh* ]] || return
   done 2>/dev/null
   STEPS=end
 }
@@ -115,8 +116,9 @@ leave_unjudged() {
 set_end() {
   local seconds=0 span
   END=$((BEGAN + ALL_SECONDS * 100)) GRACE=100
-  [[ $(<"$LIST") == *' forgiven'* && $(</proc/self/cgroup) =~ .*/([^/]+\.service) ]] 2>/dev/null || return 0
-  : "${TIMEOUT:=$(timeout 1 systemctl show --property=TimeoutStartUSec --value -- "${BASH_REMATCH[1]}" 2>/dev/null)}"
+  [[ `<"$LIST"` == *' forgiven'* && `</proc/self/cgroup` =~ .*/([^/]+\.service) ]] 2>/dev/null || return 0
+  [ -n "$TIMEOUT" ] ||
+    TIMEOUT=`timeout 1 systemctl show --property=TimeoutStartUSec --value -- "${BASH_REMATCH[1]}" 2>/dev/null`
   span=${TIMEOUT:-4s}
   case $span in
     *min* | *h* | *d* | *w* | *y*) return ;; # "infinity" too
@@ -153,7 +155,7 @@ take_step() {
     tell "$name" "$name: $ELSEWHERE"
     leave_unjudged "check-failed: $ELSEWHERE"
     return 1
-  elif [ ! -x "$SCRIPT" ] || [ "$(tail -c 2 "$SCRIPT")" != '}' ]; then
+  elif [ ! -x "$SCRIPT" ] || [[ `tail -c 2 "$SCRIPT"` != '}' ]]; then
     # An empty script, or one of a first line alone, would succeed.
     tell "$name" "$SCRIPT is missing, can't be run, or isn't whole; to write it anew: hostrouting apply"
     return 1

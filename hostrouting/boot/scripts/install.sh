@@ -1,5 +1,6 @@
 #!/bin/bash -p
 false # what bash returns if it can't parse the group
+# shellcheck disable=SC2006 # for backquotes, see static-routes.sh
 {
 # Installs what was rendered beside it, as `hostrouting apply` does, on a host without Python. Rendered: edits are lost.
 #
@@ -20,17 +21,17 @@ keep() {
 }
 
 # Without cmp, which small images lack.
-is_same() { [ -f "$2" ] && [ "$(sha256sum <"$1")" = "$(sha256sum <"$2")" ]; }
+is_same() { [[ -f $2 && `sha256sum <"$1"` == `sha256sum <"$2"` ]]; }
 
 # put MODE SOURCE PATH: by rename(2), so that a reader finds the old file or the new one.
 put() {
   local change=added new
   [ -L "$3" ] || [ -f "$3" ] || [ ! -e "$3" ] || die "can't write $3: it is no file"
   ! is_there "$3" || change=replaced
-  [ -L "$3" ] || ! is_same "$2" "$3" || [ "$(stat -c '%04a %u' "$3")" != "$1 0" ] || return 0
+  [ -L "$3" ] || ! is_same "$2" "$3" || [[ `stat -c '%04a %u' "$3"` != "$1 0" ]] || return 0
   keep "$3"
   mkdir -p "${3%/*}"
-  new=$(new_of "$3")
+  new=`new_of "$3"`
   install -m "$1" "$2" "$new"
   sync "$new"
   mv -fT "$new" "$3"
@@ -40,12 +41,12 @@ put() {
 # The manifest names the folders that were made, now or by an earlier run.
 fill_in_manifest() {
   local folder earlier='' made=() list=''
-  [ ! -e "$MANIFEST" ] || earlier=$(folders_of "$MANIFEST")
+  [ ! -e "$MANIFEST" ] || earlier=`folders_of "$MANIFEST"`
   while read -r folder; do
     [ -d "$folder" ] && [[ $'\n'$earlier$'\n' != *$'\n'$folder$'\n'* ]] || made+=("$folder")
-  done <<<"$(folders_of "$HERE$MANIFEST")"
+  done <<<"`folders_of "$HERE$MANIFEST"`"
   [ "${#made[@]}" -eq 0 ] || printf -v list '"%s", ' "${made[@]}"
-  FOLDERS=$(printf '%s\n' "${made[@]}")
+  printf -v FOLDERS '%s\n' "${made[@]}"
   sed "s|^  \"folders\": .*|  \"folders\": [${list%, }],|" "$HERE$MANIFEST" >"$OLD/manifest"
 }
 
@@ -72,8 +73,8 @@ run_own() { [[ $FILES != *" $1"* ]] || "$1"; }
 # An override may empty the lists of the gate, and then it holds no start.
 see_that_it_holds() {
   local unit shown
-  for unit in $(instances); do
-    shown=$(systemctl show --property=LoadState,ExecConditionEx,ExecStartPreEx -- "$unit")
+  for unit in `instances`; do
+    shown=`systemctl show --property=LoadState,ExecConditionEx,ExecStartPreEx -- "$unit"`
     [[ $shown != *LoadState=not-found* ]] || complain "there is no unit $CONSUMER: until there is, nothing is held back"
     [[ $shown != *LoadState=loaded* || ($shown == *'gate.sh hold ;'* && $shown == *'gate.sh last ;'*) ]] ||
       die "the gate doesn't hold $unit: something overrides zz-hostrouting.conf; look at: systemctl cat $unit"
@@ -125,7 +126,7 @@ put 0644 "$OLD/manifest" "$MANIFEST"
 while read -r mode _ path; do
   [ "$path" = "$MANIFEST" ] || put "$mode" "$HERE$path" "$path"
 done <<<"$FILES"
-for unit in $(units); do enable "$unit"; done
+for unit in `units`; do enable "$unit"; done
 if is_running; then
   reload_if_changed
   # A run that was killed has left systemd behind the files, or something overrides them.
@@ -139,7 +140,7 @@ IS_DONE=yes
 rm -rf "$STAGES"
 [ "${#CHANGED[@]}" -gt 0 ] || say 'nothing to change'
 is_running || exit 0
-for unit in $(units); do
+for unit in `units`; do
   ! systemctl is-active --quiet network-online.target || systemctl start --no-block "$unit"
 done
 run_own /etc/aks-flex-node/check-route-overlap.sh

@@ -1,6 +1,6 @@
 #!/bin/bash -p
-# shellcheck disable=SC2006 # bash 5.2 parses $(...) and <(...) anew when it runs them, and loses a signal trapped meanwhile
 false # what bash returns if it can't parse the group
+# shellcheck disable=SC2006 # bash 5.2 parses $(...) and <(...) anew when it runs them, and loses a signal trapped meanwhile
 {
 # Gives the kernel the static routes below, all of them or none. Rendered by hostrouting: edits are lost.
 #
