@@ -124,9 +124,10 @@ def _covered(routes: Sequence[Route], main: Sequence[Route], local: Sequence[Rou
     for route, place in zip(routes, places, strict=True):
         if left_by_ours[place] is None and left_by_locals[place] is not None:
             continue
-        inside = (r for r in (*main, *local) if is_inside(r.destination, route.destination))
+        inside = (r for r in chain(main, local) if is_inside(r.destination, route.destination))
         longer = (r for r in inside if r.destination != route.destination and not r.is_ours and _is_asked(r))
-        example = next((f", for example {other}" for other in longer), "")
+        # Each search may read the whole table, so search only for the routes that the error names.
+        example = next((f", for example {other}" for other in longer), "") if len(losers) < _NAMED_MAX else ""
         losers.append(Refusal(f"{route} is in the table but never wins: longer prefixes cover all of it{example}"))
     return losers
 
