@@ -23,7 +23,8 @@ T = TypeVar("T")
 # Bulk calls can't be interrupted. This size is small enough for quick cancellation and large enough to be efficient.
 BULK_ROUTES = 256
 
-_DELETIONS_MAX = 4
+# Replacements and deletions first read all our routes, so more calls would take quadratic time.
+_READING_CALLS_MAX = 4
 
 _NAMED_FAILURES_MAX = 5
 
@@ -81,8 +82,7 @@ def apply_routes(
         # Put routes back before added ones are deleted, so that no destination is ever without a route. An added route
         # may cover the gateway of a removed one, which then can be put back only later.
         undo.push(put_back_most)
-    # Each deletion first reads all our routes, so the number of calls is limited to avoid quadratic time.
-    for remove in _bulks(plan.remove, scope, max(BULK_ROUTES, -(-len(plan.remove) // _DELETIONS_MAX))):
+    for remove in _bulks(plan.remove, scope, _READING_CALLS_MAX):
         failures = backend.delete([part for route in remove for part in _parts(route)])
         if gone := {failure.route for failure in failures if failure.errno == errnos.ESRCH}:
             removed[:] = [kept for route in removed if (kept := _without(route, gone)) is not None]
@@ -175,7 +175,7 @@ def _add_and_replace(
     last = [route for route in plan.add if _covers(route, gateways)]
     first = [route for route in plan.add if not _covers(route, gateways)] if last else plan.add
     yield from _add(first, backend, scope, undo)
-    for replace in _bulks(plan.replace, scope):
+    for replace in _bulks(plan.replace, scope, _READING_CALLS_MAX):
         swapped = _as_they_are(replace, backend)
         undo.push(partial(_swap_back, swapped, backend))
         failures = backend.replace([item.new for item in replace])
@@ -217,7 +217,8 @@ def _as_they_are(items: Sequence[Replacement], backend: RouteBackend) -> list[Re
     return now
 
 
-def _bulks(items: Sequence[T], scope: CancelScope, size: int = BULK_ROUTES) -> Iterator[Sequence[T]]:
+def _bulks(items: Sequence[T], scope: CancelScope, most: int | None = None) -> Iterator[Sequence[T]]:
+    size = BULK_ROUTES if most is None else max(BULK_ROUTES, -(-len(items) // most))
     for start in range(0, len(items), size):
         scope.check()
         yield items[start : start + size]
