@@ -26,12 +26,13 @@ _FOLDER_MODE = 0o755
 
 
 @contextlib.contextmanager
-def translate_errors(attempt: str) -> Iterator[None]:
-    """Translate an ``OSError`` into a ``FileError`` that says what was attempted."""
+def translate_errors(attempt: str, *ignored: int) -> Iterator[None]:
+    """Translate an ``OSError`` into a ``FileError`` that says what was attempted, unless its errno is ignored."""
     try:
         yield
     except OSError as error:
-        raise FileError.of(attempt, error) from error
+        if error.errno not in ignored:
+            raise FileError.of(attempt, error) from error
 
 
 def exists(path: Path) -> bool:
@@ -40,14 +41,10 @@ def exists(path: Path) -> bool:
     Raises:
         FileError: stat(2) fails for another reason, for example because a name is too long.
     """
-    with translate_errors(f"look at {path}"):
-        try:
-            path.stat()
-        except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-                raise
-            return False
-    return True
+    state = None
+    with translate_errors(f"look at {path}", errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+        state = path.stat()
+    return state is not None
 
 
 def is_present(path: Path) -> bool:
@@ -284,12 +281,8 @@ def remove_empty_folder(path: Path) -> None:
     Raises:
         FileError: the folder is empty but can't be removed.
     """
-    with translate_errors(f"remove the folder {path}"):
-        try:
-            path.rmdir()
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT, errno.ENOTDIR):
-                raise
+    with translate_errors(f"remove the folder {path}", errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT, errno.ENOTDIR):
+        path.rmdir()
 
 
 def target(path: Path) -> str:
