@@ -36,31 +36,19 @@ def begin() -> bool:
     return True
 
 
-def raise_what_waited() -> None:
-    """Raise a deferred KeyboardInterrupt, unless an outer function is guarded too.
-
-    Raises:
-        KeyboardInterrupt: a Ctrl-C was deferred.
-    """
-    _raise(sys._getframe(2))  # noqa: SLF001 - inspect costs more to load than all of this
-
-
 def end(has_begun: bool) -> None:
-    """Restore Python's default SIGINT handler.
+    """Restore Python's default SIGINT handler, and raise a deferred KeyboardInterrupt.
 
     Args:
-        has_begun: the result of `begin`.
+        has_begun: the result of `begin`, or False to keep the handler.
 
     Raises:
         KeyboardInterrupt: a Ctrl-C was deferred, and no outer function is guarded.
     """
+    global _has_waited
     if has_begun and signal.getsignal(signal.SIGINT) is _handle:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    _raise(sys._getframe(2))  # noqa: SLF001 - inspect costs more to load than all of this
-
-
-def _raise(further_out: FrameType | None) -> None:
-    global _has_waited
+    further_out = sys._getframe(2)  # noqa: SLF001 - inspect costs more to load than all of this
     if _has_waited and _is_main() and not _is_guarded(further_out):
         _has_waited = False
         raise KeyboardInterrupt

@@ -12,7 +12,7 @@ from selectors import EVENT_READ, PollSelector
 from typing import BinaryIO
 
 from phases._errors import POLL_SECONDS, Cancelled, TimedOut, add_note
-from phases._interrupts import begin, end, guarded, raise_what_waited
+from phases._interrupts import begin, end, guarded
 
 # Cancelled calls must return within 100 ms. The remaining time is for killing and reaping the process.
 _TERM_SECONDS = 0.05
@@ -38,7 +38,7 @@ def run_process(
     has_begun = begin()
     try:
         _start(argv, text, env, started)
-        raise_what_waited()
+        end(False)  # a Ctrl-C may have waited for the start
         (process,) = started
         out, err = (data.decode(errors="replace") for data in _output(process, keep_on))
     except (Cancelled, TimedOut) as error:

@@ -170,9 +170,9 @@ class CancelScope:
             TypeError: the object's type isn't supported.
         """
         until = math.inf
-        happened: Callable[[float], bool] = _sleep
+        happened: Callable[[float], bool]
         if isinstance(what, (int, float)):
-            until = self.clock.monotonic() + what
+            until, happened = self.clock.monotonic() + what, threading.Event().wait  # an event that never happens
         elif isinstance(what, threading.Event):
             happened = what.wait
         elif hasattr(what, "fileno"):
@@ -294,12 +294,6 @@ def all_or_nothing() -> AbstractContextManager[Undo]:
     instead.
     """
     return Undo()
-
-
-def _sleep(seconds: float) -> bool:
-    """Sleep; used as the condition for waits without an event."""
-    time.sleep(seconds)
-    return False
 
 
 def _is_readable(fd: int, seconds: float) -> bool:
