@@ -36,9 +36,6 @@ def trial(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         yield DoctorFinding("trial-stands", subject, message, hint, Severity.RISK)
 
 
-_LOOKS = ("rule", "route show table all")
-
-
 def routes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that the kernel has every route as configured and that none is shadowed."""
     try:
@@ -56,9 +53,8 @@ def routes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         # Query the kernel again so that a failing kernel isn't reported as a route problem.
         for backend in examined.backends:
             backend.routes()
-        families = [f"ip -{backend.family.value} {words}" for backend in examined.backends for words in _LOOKS]
-        hint = f"look at: {examined.command('plan')}; {'; '.join(families)}"
-        yield DoctorFinding("route-fails", "static routes", str(error), hint)
+        hint = error.hint or f"look at: {examined.command('plan')}"
+        yield DoctorFinding("route-fails", "static routes", error.message, hint)
 
 
 # --- programs that may remove them ---------------------------------------------------------------------------------

@@ -128,7 +128,8 @@ def _covered(routes: Sequence[Route], main: Sequence[Route], local: Sequence[Rou
         longer = (r for r in inside if r.destination != route.destination and not r.is_ours and _is_asked(r))
         # Each search may read the whole table, so search only for the routes that the error names.
         example = next((f", for example {other}" for other in longer), "") if len(losers) < _NAMED_MAX else ""
-        losers.append(Refusal(f"{route} is in the table but never wins: longer prefixes cover all of it{example}"))
+        reason = f"{route} is in the table but never wins: longer prefixes cover all of it{example}"
+        losers.append(Refusal(reason, f"look at: ip -{family.value} route show root {route.destination}"))
     return losers
 
 

@@ -288,7 +288,7 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
     "route gone": (lambda n: n.delete_ours(), "route-missing", "172.16.1.0/24", "hostrouting apply"),
     "route beaten": (
         lambda n: n.add_routes("172.16.1.0/25", "172.16.1.128/25", protocol=4),
-        *("route-fails", "static routes", "ip"),
+        *("route-fails", "static routes", "look at: ip -4 route show root 172.16.1.0/24"),
     ),
     "networkd": (flush_by_networkd, "networkd-flushes", "eth0", "  Destination=172.16.1.0/24\n  Gateway=10.1.0.1"),
     "NetworkManager": (
