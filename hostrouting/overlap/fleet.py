@@ -221,19 +221,29 @@ def _results_of(executor: Executor, portions: Iterator[_Sources], work: _Work, s
             future.cancel()
 
 
-def _results_here(portions: Iterator[_Sources], work: _Work, scope: CancelScope) -> Iterator[_Groups]:
-    """Yield the results from local processes, including a report for each snapshot that kills its process."""
+def _results_here(
+    portions: Iterator[_Sources], work: _Work, scope: CancelScope, *, most: int = _UNDER_WAY
+) -> Iterator[_Groups]:
+    """Yield the results from local processes, including a report for each snapshot that kills its process.
+
+    The portions in progress when a process died are judged again, one at a time, and the last suspects one by one.
+    """
     while True:
         begun: deque[_Sources] = deque()
         # On failure, the workers exit here. Before Python 3.12, the pool's manager thread then prints a traceback for
         # each cancelled future.
-        with _processes(len(os.sched_getaffinity(0)), work) as pool:
+        with _processes(min(most, len(os.sched_getaffinity(0))), work) as pool:
             try:
-                yield from _results(pool, portions, begun, deque(), work, scope)
+                yield from _results(pool, portions, begun, deque(), work, scope, most=most)
                 return
             except BrokenExecutor:
                 pass
-        yield from _results_one_by_one(begun, work, scope)
+        if len(begun) == len(begun[0]) == 1:
+            why = "the process that judged it died, for example for lack of memory"
+            yield _grouped([work.unjudged(*begun[0][0], why)])
+        else:
+            again = begun if len(begun) > 1 else ((snapshot,) for snapshot in begun[0])
+            yield from _results_here(iter(again), work, scope, most=1)
 
 
 def _results(
@@ -243,6 +253,8 @@ def _results(
     waiting: deque[Future[_Groups]],
     work: _Work,
     scope: CancelScope,
+    *,
+    most: int = _UNDER_WAY,
 ) -> Iterator[_Groups]:
     """Yield the workers' results in snapshot order, so that the report doesn't depend on the executor.
 
@@ -253,9 +265,10 @@ def _results(
         waiting: receives the futures of these portions.
         work: the work to run.
         scope: cancellation scope for the waits.
+        most: the maximum number of portions in progress.
     """
     while True:
-        for portion in islice(portions, _UNDER_WAY - len(waiting)):
+        for portion in islice(portions, most - len(waiting)):
             begun.append(portion)
             waiting.append(pool.submit(work, portion))
         if not waiting:
@@ -269,25 +282,6 @@ def _result(future: Future[_Groups], scope: CancelScope) -> _Groups:
     future.add_done_callback(lambda _: is_done.set())
     scope.wait(is_done)
     return future.result()
-
-
-def _results_one_by_one(begun: deque[_Sources], work: _Work, scope: CancelScope) -> Iterator[_Groups]:
-    """Yield the results of portions that were in progress when a worker died, using one process at a time."""
-    while begun:
-        with _processes(1, work) as pool:
-            try:
-                while begun:
-                    yield _result(pool.submit(work, begun[0]), scope)
-                    begun.popleft()
-            except BrokenExecutor:
-                pass
-        if begun:
-            portion = begun.popleft()
-            if len(portion) > 1:
-                begun.extendleft((snapshot,) for snapshot in reversed(portion))
-            else:
-                why = "the process that judged it died, for example for lack of memory"
-                yield _grouped(work.unjudged(*snapshot, why) for snapshot in portion)
 
 
 class _TooSlowError(Exception):
