@@ -59,15 +59,13 @@ class Constraint:
 
     def segment(self, interval: Interval, bits: int) -> Segment:
         """Return the constraint for one interval."""
-        if self.above is not None:
-            return Segment(interval.first, interval.last, is_target=True, above=self.above)
-        most = self.most
-        if self.holder is not None:
+        most = self.most if self.above is None else bits
+        if self.above is None and self.holder is not None:
             # An interval may span several entries, because intervals aren't split at every entry of a large table.
             destination = self.holder.destination
             first, last = ends(numbers(destination), bits)
             most = destination.prefixlen - 1 if first <= interval.first and interval.last <= last else -1
-        return Segment(interval.first, interval.last, is_target=False, most=most)
+        return Segment(interval.first, interval.last, self.above, most)
 
 
 def length_to_exceed(found: Route) -> int:

@@ -36,15 +36,13 @@ class Segment(NamedTuple):
     Args:
         first: the first address as an integer.
         last: the last address as an integer.
-        is_target: whether a prefix longer than ``above`` must cover it, if possible.
-        above: maximum length of a prefix that has no effect on it, or -1 if every prefix has an effect.
+        above: if it is a target, the length that the prefix covering it must exceed; otherwise None.
         most: maximum length of a prefix that may cover it, or -1 if none may.
     """
 
     first: int
     last: int
-    is_target: bool
-    above: int = -1
+    above: int | None = None
     most: int = _ANY_LENGTH
 
 
@@ -66,8 +64,8 @@ def fewest_prefixes(segments: Sequence[Segment], family: Family, taken: Containe
     firsts, lasts = [segment.first for segment in segments], [segment.last for segment in segments]
     mosts = [segment.most for segment in segments]
     # A segment that isn't a target needs no covering prefix (-2), and no prefix inside it is useful.
-    aboves = [segment.above if segment.is_target else -2 for segment in segments]
-    lowest = [segment.above if segment.is_target else _ANY_LENGTH for segment in segments]
+    aboves = [-2 if segment.above is None else segment.above for segment in segments]
+    lowest = [_ANY_LENGTH if segment.above is None else segment.above for segment in segments]
     # Running count of the gaps before each segment.
     gaps = list(accumulate(first != last + 1 for first, last in zip(firsts, [-1, *lasts], strict=False)))
 
@@ -141,9 +139,9 @@ class AdjacentIntervals:
         """Return a short list of prefixes that summarizes the failing intervals."""
         segments: dict[int, Segment] = {}
         for interval in failing:
-            segments[interval.first] = Segment(interval.first, interval.last, is_target=True)
+            segments[interval.first] = Segment(interval.first, interval.last, above=-1)
             for each in self._adjacent(interval):
-                segments.setdefault(each.first, Segment(each.first, each.last, is_target=False))
+                segments.setdefault(each.first, Segment(each.first, each.last))
         return fewest_prefixes([segments[first] for first in sorted(segments)], self._family)
 
     def _adjacent(self, interval: Interval) -> Iterator[Interval]:
