@@ -43,6 +43,7 @@ from hostrouting.backend import (
     Link,
     Lookup,
     NetlinkBackend,
+    NetlinkBackend6,
     NextHop,
     Protocol,
     Route,
@@ -237,7 +238,7 @@ def main(arguments: list[str]) -> int:
         for path, message in error.problems:
             print(f"{path}: {message}", file=sys.stderr)
         return 78
-    host = Host(routes=Logged(NetlinkBackend()), units=Systemctl())
+    host = Host(routes=Logged(NetlinkBackend()), routes6=NetlinkBackend6(), units=Systemctl())
     if options:
         try:
             return look(config, host, Path("node.json"))
