@@ -208,7 +208,7 @@ def test_a_pure_module_has_no_effects() -> None:
 @pytest.mark.parametrize(
     ("package", "modules"),
     [
-        ("pyroute2", {"hostrouting.kernel.rtnetlink.requests"}),
+        ("pyroute2", {"hostrouting.kernel.namespace"}),
         ("rich", {"hostrouting.cli.drawn"}),
         ("shtab", {"hostrouting.cli.arguments"}),
         ("jinja2", {"hostrouting.cli.fleet"}),

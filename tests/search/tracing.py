@@ -20,8 +20,10 @@ from typing import IO, Any
 import attrs
 from typing_extensions import Self
 
-from hostrouting.kernel.rtnetlink.messages import is_read
+from hostrouting.kernel.rtnetlink.messages import RTM_GETLINK
 
+# Message types come in groups of four, like RTM_GETLINK and RTM_GETROUTE.
+_GET = RTM_GETLINK % 4
 # From sys/ptrace.h.
 _TRACEME, _CONT, _SETOPTIONS, _GET_SYSCALL_INFO = 0, 7, 0x4200, 0x420E
 _FORK, _VFORK, _CLONE, _SECCOMP, _EXITKILL = 0x2, 0x4, 0x8, 0x80, 0x100000
@@ -276,7 +278,7 @@ def _call(pid: int, is_reading: bool) -> str | None:
     _, _, _, _, number, *arguments = _INFO.unpack(info.raw)
     name, place = _CALLS[number]
     if place is None:
-        is_dump = name == "sendto" and is_read(_NETLINK.unpack(_memory(pid, arguments[1], _NETLINK.size))[1])
+        is_dump = name == "sendto" and _NETLINK.unpack(_memory(pid, arguments[1], _NETLINK.size))[1] % 4 == _GET
         return name if is_reading or not is_dump else None
     path = _memory(pid, arguments[place], _PATH_BYTES).partition(b"\0")[0].decode(errors="replace")
     if name == "execve":

@@ -6,13 +6,11 @@ whole. Only the nftables backend can delete several rules in one transaction, so
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
 
 import attrs
 
@@ -21,11 +19,14 @@ from hostrouting.azure.vnet.port import Interface, Neighbour, NodeState
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.refusals import NetlinkError
 from hostrouting.kernel.rtnetlink import messages as rtnl
+from hostrouting.kernel.rtnetlink import values
 from hostrouting.kernel.rtnetlink.conversation import Conversation, read
-from hostrouting.kernel.rtnetlink.requests import request
+from hostrouting.kernel.rtnetlink.messages import HEADER_BYTES, LINK, attributes, decode_name, to_number
 
 _READ_RULES = "read ebtables' rules"
-_NO_NAMESPACE = -1  # NETNSA_NSID_NOT_ASSIGNED of linux/net_namespace.h
+# linux/if_link.h
+_IFLA_ADDRESS, _IFLA_LINK, _IFLA_LINK_NETNSID, _IFLA_TARGET_NETNSID = 1, 5, 37, 46
+_NO_NAMESPACE = b"\xff\xff\xff\xff"  # NETNSA_NSID_NOT_ASSIGNED of linux/net_namespace.h
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -101,35 +102,45 @@ class LinuxBridgeNode(Programs):
 
 def _interfaces(seen: Sequence[Mapping[str, str]], talk: Conversation) -> tuple[Interface, ...]:
     """Return all interfaces, each with the MACs that a bridge has learned on it."""
-    links = {message["index"]: message for message in request(talk, rtnl.RTM_GETLINK, rtnl.DUMP, {})}
-    # pyroute2 returns names as str if they are valid UTF-8, or else as bytes.
-    names = {index: os.fsdecode(link.get_attr("IFLA_IFNAME")) for index, link in links.items()}
+    _, kind, body, _ = values.LINKS
+    links = dict(map(_link, talk.messages(kind, body)))
+    names = {index: decode_name(found[values.IFLA_IFNAME]) for index, found in links.items()}
     macs = defaultdict[str, list[str]](list)
     for entry in seen:
         macs[entry["ifname"]].append(entry["mac"])
-    masters = {index: names.get(link.get_attr("IFLA_MASTER")) for index, link in links.items()}
     return tuple(
-        Interface(name, _mac(links[index]), masters[index], _far_mac(talk, links[index]), tuple(macs[name]))
-        for index, name in names.items()
+        Interface(
+            names[index],
+            _mac(found),
+            names.get(to_number(found.get(values.IFLA_MASTER, b""))),
+            _far_mac(talk, index, found),
+            tuple(macs[names[index]]),
+        )
+        for index, found in links.items()
     )
 
 
-def _mac(link: Any) -> str:
-    return bytes(link.get_attr("IFLA_ADDRESS") or b"").hex(":")
+def _link(message: bytes) -> tuple[int, dict[int, bytes]]:
+    """Return an interface's index and attributes."""
+    _, _, index, _, _ = LINK.unpack_from(message, HEADER_BYTES)
+    return index, attributes(message, HEADER_BYTES + LINK.size)
 
 
-def _far_mac(talk: Conversation, link: Any) -> str | None:
+def _mac(found: Mapping[int, bytes]) -> str:
+    return found.get(_IFLA_ADDRESS, b"").hex(":")
+
+
+def _far_mac(talk: Conversation, index: int, found: Mapping[int, bytes]) -> str | None:
     """Return the MAC of a veth interface's peer, or None if it can't be read."""
-    far_index, namespace = link.get_attr("IFLA_LINK"), link.get_attr("IFLA_LINK_NETNSID")
+    far, namespace = found.get(_IFLA_LINK), found.get(_IFLA_LINK_NETNSID)
     # A network namespace that is being destroyed no longer has an ID.
-    if far_index is None or namespace == _NO_NAMESPACE:
+    if far is None or namespace == _NO_NAMESPACE:
         return None
-    # IFLA_IF_NETNSID is the older name of IFLA_TARGET_NETNSID. Without IFLA_LINK_NETNSID, the peer is in this
-    # namespace.
-    where = () if namespace is None else (("IFLA_IF_NETNSID", namespace),)
+    # Without IFLA_LINK_NETNSID, the peer is in this namespace.
+    where = b"" if namespace is None else rtnl.attribute(_IFLA_TARGET_NETNSID, namespace)
     try:
-        (far,) = request(talk, rtnl.RTM_GETLINK, rtnl.GET, {"index": far_index}, *where)
+        _, peer = _link(talk.get(rtnl.RTM_GETLINK, LINK.pack(0, 0, to_number(far), 0, 0) + where))
     except NetlinkError:
         return None
     # Veth peers refer to each other, but a VLAN's parent doesn't refer to the VLAN.
-    return _mac(far) if far.get_attr("IFLA_LINK") == link["index"] else None
+    return _mac(peer) if to_number(peer.get(_IFLA_LINK, b"")) == index else None

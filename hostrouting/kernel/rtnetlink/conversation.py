@@ -69,7 +69,7 @@ _EVENT_BYTES = 0x80
 _ATTEMPTS = 32
 
 # A read-only request that isn't a dump. It is for interface index 1, which may not exist.
-_GET_LINK = HEADER.pack(HEADER_BYTES + 16, rtnl.RTM_GETLINK, rtnl.GET, 1, 0) + struct.pack("=BxHiII", 0, 0, 1, 0, 0)
+_GET_LINK = rtnl.message(rtnl.RTM_GETLINK, rtnl.GET, 1, rtnl.LINK.pack(0, 0, 1, 0, 0))
 
 # A limit, so that an endless stream of events can't block the caller. The next wait then returns immediately.
 _DRAINED_AT_ONCE = 100_000
@@ -127,7 +127,7 @@ class Conversation(Socket):
             NetlinkError: the kernel returned an error.
         """
         sequence = self._reserve(1)
-        self._send(HEADER.pack(HEADER_BYTES + len(body), kind, rtnl.DUMP, sequence, 0) + body)
+        self._send(rtnl.message(kind, rtnl.DUMP, sequence, body))
         while True:
             for run in runs(self._receive(_DATAGRAM_BYTES)):
                 if run.sequence != sequence or run.port != self._port:
@@ -175,6 +175,18 @@ class Conversation(Socket):
                     answers[sequence] = _refusal(datagram) if answer == rtnl.NLMSG_ERROR else datagram
             for subject, sequence in zip(part, asked, strict=True):
                 yield subject, answers[sequence]
+
+    def get(self, kind: int, body: bytes) -> bytes:
+        """Send a single query, and return the reply message.
+
+        Raises:
+            DumpInterrupted: the reply was lost.
+            NetlinkError: the kernel returned an error.
+        """
+        ((_, answer),) = self.ask([body], lambda body, sequence: rtnl.message(kind, rtnl.GET, sequence, body))
+        if isinstance(answer, NetlinkError):
+            raise answer
+        return answer
 
     # --- changes -----------------------------------------------------------------------------------------------
 

@@ -1,7 +1,6 @@
 """rtnetlink(7) basics: constants, messages, attributes, errors and interface names.
 
-There are two implementations. Our own code reads the state and changes routes (wire.py, conversation.py). Other
-requests go through pyroute2 (requests.py). A message consists of a header, a body and attributes:
+A message consists of a header, a body and attributes:
 
 ::
 
@@ -65,11 +64,17 @@ TABLE_MAX, PROTOCOL_MAX = 0xFFFFFFFF, 0xFF
 
 HEADER = struct.Struct("=IHHII")
 HEADER_BYTES = HEADER.size
+LINK = struct.Struct("=BxHiII")  # struct ifinfomsg
 
 _ATTRIBUTE = struct.Struct("=HH")
 _NUMBER_ATTRIBUTE = struct.Struct("=HHI")
 # The two highest bits are NLA_F_NESTED and NLA_F_NET_BYTEORDER.
 _KIND_MASK = 0x3FFF
+
+
+def message(kind: int, flags: int, sequence: int, body: bytes) -> bytes:
+    """Return a message with its header."""
+    return HEADER.pack(HEADER_BYTES + len(body), kind, flags, sequence, 0) + body
 
 
 def attribute(kind: int, value: bytes) -> bytes:
@@ -153,14 +158,6 @@ def _end_of_like(datagram: bytes, header: bytes, step: int) -> int:
 def decode_name(value: bytes) -> str:
     """Decode an interface name like ``socket.if_indextoname``, because the kernel allows arbitrary bytes."""
     return os.fsdecode(value.partition(b"\0")[0])
-
-
-def is_read(kind: int) -> bool:
-    """Return whether a request is read-only.
-
-    Message types come in groups of four: RTM_NEW*, RTM_DEL*, RTM_GET* and RTM_SET*.
-    """
-    return kind % 4 == RTM_GETLINK % 4
 
 
 class DumpInterrupted(Exception):

@@ -35,7 +35,7 @@ from hostrouting.kernel.nexthops import Router
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink import wire
 from hostrouting.kernel.rtnetlink.entries import decode_hops
-from hostrouting.kernel.rtnetlink.messages import HEADER_BYTES, attributes, decode_name, to_number
+from hostrouting.kernel.rtnetlink.messages import HEADER_BYTES, LINK, attributes, decode_name, to_number
 from hostrouting.model.family import Family, IpNetwork
 from hostrouting.model.links import Address, Address6, Link
 from hostrouting.model.routes import NexthopObject, Table
@@ -46,11 +46,10 @@ T = TypeVar("T")
 # A dump request: a description, the RTM_GET* type, the request body and a decoder.
 Listing = tuple[str, int, bytes, Callable[[bytes, rtnl.Names], T]]
 
-_LINK, _ADDRESS = struct.Struct("=BxHiII"), struct.Struct("=BBBBI")
-_RULE, _NEXTHOP = struct.Struct("=5BxxBI"), struct.Struct("=BBBxI")
+_ADDRESS, _RULE, _NEXTHOP = struct.Struct("=BBBBI"), struct.Struct("=5BxxBI"), struct.Struct("=BBBxI")
 
 # linux/if_link.h, linux/if_addr.h
-_IFLA_IFNAME, _IFLA_MASTER, _IFLA_LINKINFO, _IFLA_GROUP = 3, 10, 18, 27
+IFLA_IFNAME, IFLA_MASTER, _IFLA_LINKINFO, _IFLA_GROUP = 3, 10, 18, 27
 _IFLA_INFO_KIND = 1
 _IFA_ADDRESS, _IFA_LOCAL, _IFA_FLAGS, _IFA_RT_PRIORITY = 1, 2, 8, 9
 
@@ -80,17 +79,17 @@ _MEMBER = struct.Struct("=IBxH")
 
 
 def _decode_link(message: bytes, names: rtnl.Names) -> Link:
-    _, hardware, index, flags, _ = _LINK.unpack_from(message, HEADER_BYTES)
-    found = attributes(message, HEADER_BYTES + _LINK.size)
+    _, hardware, index, flags, _ = LINK.unpack_from(message, HEADER_BYTES)
+    found = attributes(message, HEADER_BYTES + LINK.size)
     kind = attributes(found.get(_IFLA_LINKINFO, b"")).get(_IFLA_INFO_KIND)
     return Link(
         index=index,
-        name=decode_name(found[_IFLA_IFNAME]),
+        name=decode_name(found[IFLA_IFNAME]),
         is_up=bool(flags & rtnl.IFF_UP),
         has_carrier=bool(flags & rtnl.IFF_LOWER_UP),
         kind=None if kind is None else decode_name(kind),
         hardware=hardware,
-        master=names[to_number(found[_IFLA_MASTER])] if _IFLA_MASTER in found else None,
+        master=names[to_number(found[IFLA_MASTER])] if IFLA_MASTER in found else None,
         group=to_number(found.get(_IFLA_GROUP, b"")),
     )
 
@@ -234,7 +233,7 @@ def _decode_forwarding(message: bytes, _names: rtnl.Names) -> bool:
     return to_number(found[_NETCONFA_IFINDEX]) == _ALL and to_number(found.get(_NETCONFA_FORWARDING, b"")) > 0
 
 
-LINKS = ("list the interfaces", rtnl.RTM_GETLINK, _LINK.pack(0, 0, 0, 0, 0), _decode_link)
+LINKS = ("list the interfaces", rtnl.RTM_GETLINK, LINK.pack(0, 0, 0, 0, 0), _decode_link)
 ADDRESSES = {
     family: ("list the addresses", rtnl.RTM_GETADDR, _ADDRESS.pack(family.af, 0, 0, 0, 0), _decode_address)
     for family in Family
