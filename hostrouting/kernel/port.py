@@ -9,7 +9,7 @@ real kernel in a disposable network namespace, where links and addresses can be 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from hostrouting.kernel.nexthops import Router
@@ -22,24 +22,6 @@ from hostrouting.model.rules import Rule
 from phases import CancelScope
 
 T = TypeVar("T")
-
-
-class Changing(Protocol):
-    """A backend's interface for change detection."""
-
-    def noticing_changes(self, inside: Sequence[Prefix], /) -> AbstractContextManager[Callable[[], bool]]:
-        """Yield a function that returns whether anything relevant may have changed, even if it changed back.
-
-        Links, addresses, rules and nexthop objects are always relevant. For entries, see ``matters``. Once the function
-        has returned True, it keeps returning True. A backend without notifications may delegate to another backend in
-        the same network namespace (``NetlinkBackend().noticing_changes``).
-
-        Args:
-            inside: the relevant prefixes. An entry is relevant if its destination overlaps one of them.
-
-        Raises:
-            RestlessError: the data is inconsistent, as in a torn snapshot.
-        """
 
 
 class Lookups(Protocol):
@@ -94,7 +76,7 @@ class Lookups(Protocol):
         """
 
 
-class RouteBackend(Changing, Lookups, Protocol):
+class RouteBackend(Lookups, Protocol):
     """A network namespace's FIB for one address family.
 
     All addresses and prefixes that the methods accept and return belong to ``family``.
@@ -159,6 +141,20 @@ class RouteBackend(Changing, Lookups, Protocol):
         """Return the routers that the kernel avoids as long as other routes lead to the same destination.
 
         Only IPv6 does this, and only if the host doesn't forward packets. These routers have a FAILED neighbour entry.
+        """
+
+    def noticing_changes(self, inside: Sequence[Prefix], /) -> AbstractContextManager[Callable[[], bool]]:
+        """Yield a function that returns whether anything relevant may have changed, even if it changed back.
+
+        Links, addresses, rules and nexthop objects are always relevant. For entries, see ``matters``. Once the function
+        has returned True, it keeps returning True. A backend without notifications may delegate to another backend in
+        the same network namespace (``NetlinkBackend().noticing_changes``).
+
+        Args:
+            inside: the relevant prefixes. An entry is relevant if its destination overlaps one of them.
+
+        Raises:
+            RestlessError: the data is inconsistent, as in a torn snapshot.
         """
 
     def add(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
@@ -279,15 +275,14 @@ _ATTEMPTS, _SECONDS = 16, 5.0
 
 
 def at_one_moment(
-    backend: Changing, inside: Sequence[Prefix], scope: CancelScope, read: Callable[[], T]
+    watched: Sequence[tuple[RouteBackend, Sequence[Prefix]]], scope: CancelScope, read: Callable[[], T]
 ) -> tuple[T, RestlessError | None]:
     """Retry a read until nothing changes during it, up to a maximum number of attempts and a timeout.
 
     Comparing the tables before and after isn't enough, because a change may have been reverted.
 
     Args:
-        backend: the backend to read.
-        inside: prefixes in which no entry may change.
+        watched: the backends to read, each with the prefixes in which no entry may change.
         scope: the cancel scope, which is checked before each read.
         read: a function that reads all data that must be consistent.
 
@@ -299,9 +294,10 @@ def at_one_moment(
         for _ in range(_ATTEMPTS):
             scope.check()
             begin = scope.clock.monotonic()
-            with backend.noticing_changes(inside) as may_have_changed:
+            with ExitStack() as stack:
+                changes = [stack.enter_context(backend.noticing_changes(inside)) for backend, inside in watched]
                 found = read()
-                if not may_have_changed():
+                if not any(may_have_changed() for may_have_changed in changes):
                     return found, None
             now = scope.clock.monotonic()
             if now + (now - begin) > until:

@@ -63,15 +63,14 @@ def take_snapshot(
             routes=routes,
             is_merged=are_merged(addresses, backend),
             sources=_asked_sources(addresses, rules, routes, backend),
+            ipv6=None if backend6 is None else _read_ipv6(backend6),
             host=kernel.nodename,
             time=rfc_3339(time.time()),
             kernel=f"{kernel.sysname} {kernel.release}",
         )
 
-    snapshot, why_torn = at_one_moment(backend, inside, scope, read)
-    if backend6 is not None:
-        ipv6, why_torn6 = at_one_moment(backend6, ((0, 0),), scope, lambda: _read_ipv6(backend6))
-        snapshot, why_torn = attrs.evolve(snapshot, ipv6=ipv6), why_torn or why_torn6
+    watched = [(backend, inside), *([] if backend6 is None else [(backend6, [(0, 0)])])]
+    snapshot, why_torn = at_one_moment(watched, scope, read)
     return attrs.evolve(snapshot, is_torn=why_torn is not None)
 
 

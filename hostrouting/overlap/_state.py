@@ -5,8 +5,7 @@ Only the relevant entries of large tables are read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ import attrs
 
 from hostrouting.config.routing import Config, RouteOverlap
 from hostrouting.kernel.nexthops import Router, inherited_route, unicast_defaults
-from hostrouting.kernel.port import Changing, RouteBackend, at_one_moment
+from hostrouting.kernel.port import RouteBackend, at_one_moment
 from hostrouting.kernel.rules import kernel_rules
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress
@@ -98,29 +97,19 @@ def read_host(
         RouteError: the kernel can't be queried, relevant routes changed during every read, or the outgoing interface
             depends on an encapsulation.
     """
-    judged = config.route_overlap.judged
-    state, why_torn = at_one_moment(both(backend, ipv4), judged, scope, lambda: read_once(config, backend, ipv4))
+    watching = watched(config, backend, ipv4)
+    state, why_torn = at_one_moment(watching, scope, lambda: read_once(config, backend, ipv4))
     if why_torn is not None:
         raise why_torn
     return state
 
 
-def both(backend: RouteBackend, ipv4: RouteBackend | None) -> Changing:
-    """Return a source of change notifications; for an IPv6 backend, it includes changes to the IPv4 default route."""
-    return backend if ipv4 is None or backend.family is Family.IPV4 else _Both(backend, ipv4)
-
-
-@attrs.frozen
-class _Both:
-    """A host's IPv6 backend, combined with its IPv4 backend because the IPv4 default route matters too."""
-
-    ipv6: RouteBackend
-    ipv4: RouteBackend
-
-    @contextmanager
-    def noticing_changes(self, inside: Sequence[Prefix], /) -> Iterator[Callable[[], bool]]:
-        with self.ipv6.noticing_changes(inside) as may_have_changed, self.ipv4.noticing_changes([(0, 32)]) as other:
-            yield lambda: may_have_changed() or other()
+def watched(
+    config: Config, backend: RouteBackend, ipv4: RouteBackend | None
+) -> list[tuple[RouteBackend, Sequence[Prefix]]]:
+    """Return what must not change while the host is read: for IPv6, this includes the IPv4 default route."""
+    also = [] if ipv4 is None or backend.family is Family.IPV4 else [(ipv4, [(0, 32)])]
+    return [(backend, config.route_overlap.judged), *also]
 
 
 def read_once(

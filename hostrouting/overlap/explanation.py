@@ -23,7 +23,7 @@ from hostrouting.model.routes import Route, RouteType, Table, word_of
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap._classify import Classification, classify_each, sends
 from hostrouting.overlap._probes import Probe, is_modelled, modelled_lookups
-from hostrouting.overlap._state import both, read_once
+from hostrouting.overlap._state import read_once, watched
 from phases import CancelScope
 
 
@@ -136,8 +136,10 @@ def explain(
     narrowed = attrs.evolve(overlap, expected_cidrs=asked or (network,), foreseen=())
     anything = attrs.evolve(narrowed, expected_cidrs=(ExpectedCidr(network, ("*",)),))
 
+    narrow = attrs.evolve(config, route_overlap=narrowed)
+
     def read() -> Explanation:
-        state = read_once(attrs.evolve(config, route_overlap=narrowed), backend, ipv4, needs_uplinks=False)
+        state = read_once(narrow, backend, ipv4, needs_uplinks=False)
         assert state is not None
         fib = attrs.evolve(state, routes=backend.routes()).fib
         merged = are_merged(state.addresses, backend) if family is Family.IPV4 else False
@@ -148,7 +150,7 @@ def explain(
         lookups = [_explained(each, fib, backend, sends=sends(each.probe, probes)) for each in classifications]
         return Explanation(address, around, state.uplinks, tuple(lookups))
 
-    explanation, why_torn = at_one_moment(both(backend, ipv4), narrowed.judged, scope, read)
+    explanation, why_torn = at_one_moment(watched(narrow, backend, ipv4), scope, read)
     return attrs.evolve(explanation, is_torn=why_torn is not None)
 
 
