@@ -210,33 +210,52 @@ class NetlinkBackend(Ipv4Lookups):
             RouteError: the kernel can't be queried, or the result depends on a rule for all source ports. TCP's first
                 lookup has no source port, but its second one does (tcp_v4_connect).
         """
-        if not addresses:
-            return ()
+        found = self._look_up(addresses, RouteReader.entry, source, is_tcp)
+        return tuple(Lookup(address, *answer) for address, answer in zip(addresses, found, strict=True))
 
-        def ask(talk: Conversation) -> tuple[Lookup, ...]:
+    def lookup_by_attributes(self, addresses: Sequence[IpAddress]) -> tuple[tuple[Route, Prefix] | None, ...]:
+        """Return the same entries as ``lookup``, as the kernel shows them, each as a template and its prefix."""
+        return tuple(entry for entry, _ in self._look_up(addresses, RouteReader.by_attributes))
+
+    def _look_up(
+        self,
+        addresses: Sequence[IpAddress],
+        decode: Callable[[RouteReader, bytes], T],
+        source: IpAddress | None = None,
+        is_tcp: bool = False,
+    ) -> list[tuple[T | None, int | None]]:
+        """Return the decoded entry for each address, or None with an errno."""
+        if not addresses:
+            return []
+
+        def ask(talk: Conversation) -> list[tuple[T | None, int | None]]:
             rules = self._list_rules(talk)
             port = values.port_of_any(rules)
             look_up = partial(wire.look_up, self.family, source, is_tcp)
-            found = tuple(self._answers(talk, addresses, look_up((port, port))))
+            found = [*self._answers(talk, addresses, look_up((port, port)), decode)]
             if values.selects_any_source_port(rules):
-                without = self._answers(talk, addresses, look_up((None, port)))
-                for lookup, other in zip(found, without, strict=True):
-                    if lookup != other:
+                without = self._answers(talk, addresses, look_up((None, port)), decode)
+                for address, answer, other in zip(addresses, found, without, strict=True):
+                    if answer != other:
                         reason = "a policy rule matches source ports, and TCP's first lookup has none"
-                        raise RouteError(f"can't determine how TCP to {lookup.address} is routed: {reason}")
+                        raise RouteError(f"can't determine how TCP to {address} is routed: {reason}")
             return found
 
         return self._read("look up routes", ask)
 
     def _answers(
-        self, talk: Conversation, addresses: Sequence[IpAddress], pack: Callable[[IpAddress, int], bytes]
-    ) -> Iterator[Lookup]:
+        self,
+        talk: Conversation,
+        addresses: Sequence[IpAddress],
+        pack: Callable[[IpAddress, int], bytes],
+        decode: Callable[[RouteReader, bytes], T],
+    ) -> Iterator[tuple[T | None, int | None]]:
         reader = self._reader(EVERYTHING, is_for_lookups=True)
-        for address, answer in talk.ask(addresses, pack):
+        for _, answer in talk.ask(addresses, pack):
             if not isinstance(answer, NetlinkError):
-                yield Lookup(address, reader.entry(answer))
+                yield decode(reader, answer), None
             elif answer.errno in NO_ROUTE:
-                yield Lookup(address, None, answer.errno)
+                yield None, answer.errno
             else:
                 raise answer
 

@@ -113,6 +113,14 @@ class RouteBackend(Lookups, Protocol):
             group.
         """
 
+    def lookup_by_attributes(self, addresses: Sequence[IpAddress]) -> tuple[tuple[Route, Prefix] | None, ...]:
+        """Return the same entries as ``lookup``, for UDP packets without a source.
+
+        Returns:
+            For each address, a template entry with a placeholder destination, and the entry's prefix, or None if there
+            is no route. An entry that uses a nexthop object may be another one that uses it too.
+        """
+
     def default_routes(self) -> tuple[Route, ...]:
         """Return the entries for 0.0.0.0/0 or ::/0 in table main, in the kernel's order."""
 
@@ -342,9 +350,17 @@ class WholeTables(Ipv4Lookups):
         def routes(self, table: int | None = None) -> tuple[Route, ...]:
             """Return routes as ``RouteBackend.routes`` does."""
 
+        def lookup(self, addresses: Sequence[IpAddress]) -> tuple[Lookup, ...]:
+            """Look up addresses as ``Lookups.lookup`` does."""
+
     def routes_by_attributes(self, table: int) -> tuple[tuple[Route, Sequence[Prefix]], ...]:
         """Return a table's entries in the kernel's order, each in its own group."""
         return tuple((route, (numbers(route.destination),)) for route in self.routes(table))
+
+    def lookup_by_attributes(self, addresses: Sequence[IpAddress]) -> tuple[tuple[Route, Prefix] | None, ...]:
+        """Return the same entries as ``lookup``, each with its prefix."""
+        found = (lookup.route for lookup in self.lookup(addresses))
+        return tuple(None if route is None else (route, numbers(route.destination)) for route in found)
 
     def default_routes(self) -> tuple[Route, ...]:
         """Return the entries for 0.0.0.0/0 or ::/0 in table main, in the kernel's order."""

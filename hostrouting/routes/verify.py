@@ -1,8 +1,8 @@
 """Check that every route is in effect, using the tables if they are unambiguous, and kernel lookups otherwise.
 
-If no longer prefix covers an address, longest-prefix match selects the entry with the route's own destination. More
-complex cases are left to the kernel: custom policy rules, entries in table local that cover the address, dead hops,
-several entries with that destination, and IPv6 routers that don't answer.
+If no longer prefix covers an address, longest-prefix match selects the entries with the route's own destination, and
+the lowest metric wins. More complex cases are left to the kernel: custom policy rules, entries in table local that
+cover the address, dead hops, and multiple metrics.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from itertools import chain
 
 from hostrouting.kernel.nexthops import Router
 from hostrouting.kernel.port import RouteBackend
-from hostrouting.kernel.rules import kernel_rules
+from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.model.errors import Refusal, RouteError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.parsing import is_inside
@@ -55,9 +55,8 @@ def _losers(wanted: Sequence[Route], backend: RouteBackend, *, has_old: bool) ->
     main_by_attributes = backend.routes_by_attributes(Table.MAIN)
     if has_old:  # of ours, only the wanted ones stay
         main_by_attributes = tuple(each for each in main_by_attributes if each[0].protocol != Protocol.HOSTROUTING)
-    silent = backend.silent_routers()
-    left = unproven(wanted, rules=backend.rules(), main=main_by_attributes, local=local, silent=silent)
-    probes = [(route, address) for route, address in left if address is not None]
+    left = unproven(wanted, rules=backend.rules(), main=main_by_attributes, local=local)
+    probes = _unconfirmed([(route, address) for route, address in left if address is not None], backend)
     answers = backend.lookup([address for _, address in probes])
     others = [(route, answer) for (route, _), answer in zip(probes, answers, strict=True) if answer.route != route]
     by_key = {route.key: route for route in wanted} if others else {}
@@ -69,8 +68,19 @@ def _losers(wanted: Sequence[Route], backend: RouteBackend, *, has_old: bool) ->
         return []
     main = backend.routes(Table.MAIN)
     there = {route.key for route in main}
+    silent = backend.silent_routers()
     losers = [_beaten(route, answer, silent, is_there=route.key in there) for route, answer in beaten]
     return losers + _covered(covered, main, local, backend.family)
+
+
+def _unconfirmed(probes: Sequence[tuple[Route, IpAddress]], backend: RouteBackend) -> list[tuple[Route, IpAddress]]:
+    """Return the routes that the kernel doesn't plainly choose for their addresses."""
+    entries = backend.lookup_by_attributes([address for _, address in probes])
+    return [
+        (route, address)
+        for (route, address), entry in zip(probes, entries, strict=True)
+        if entry is None or entry[1] != numbers(route.destination) or not _is_as_wanted(entry[0], route)
+    ]
 
 
 def _is_carried(route: Route, answer: Lookup, wanted: Mapping[tuple[object, ...], Route]) -> bool:
@@ -139,7 +149,6 @@ def unproven(
     rules: Sequence[Rule],
     main: Sequence[tuple[Route, Sequence[Prefix]]],
     local: Iterable[Route],
-    silent: frozenset[Router] = frozenset(),
 ) -> list[tuple[Route, IpAddress | None]]:
     """Return the routes that the tables alone don't prove to be in effect.
 
@@ -148,11 +157,10 @@ def unproven(
         rules: the policy rules, in evaluation order.
         main: the entries in table main, in the kernel's order (``RouteBackend.routes_by_attributes``).
         local: the entries in table local.
-        silent: the routers that the kernel avoids (``RouteBackend.silent_routers``).
 
     Returns:
-        The routes to look up in the kernel, in order. With custom rules, all routes are included. Each is paired with
-        an address that no longer prefix covers, or None if longer prefixes cover all of its addresses.
+        The routes to look up in the kernel, in order. For IPv6 or with custom rules, all routes are included. Each is
+        paired with an address that no longer prefix covers, or None if longer prefixes cover all of its addresses.
     """
     if not wanted:
         return []
@@ -164,15 +172,16 @@ def unproven(
         chain(*(prefixes for _, prefixes in asked), places, locals_, (_THIS_HOST[family],)), family.bits
     )
     # With the default rules, every packet is looked up in table local first and then in main. Until the first custom
-    # rule is added, IPv4's two share one trie, in which the longer prefix wins.
-    winners = _winners(main) if tuple(rules) == kernel_rules(family) else {}
+    # rule is added, the two share one trie, in which the longer prefix wins. For IPv6, the tables don't tell whether a
+    # route is used, because the kernel passes over unreachable routers.
+    winners = _winners(asked) if family is Family.IPV4 and tuple(rules) == KERNEL_RULES else {}
     covered_by_local = PrefixSet(locals_, family.bits).overlaps
     left: list[tuple[Route, IpAddress | None]] = []
     for route, place in zip(wanted, places, strict=True):
         address, winner = uncovered[place], winners.get(place)
         if address is None:
             left.append((route, None))
-        elif winner is None or not _is_as_wanted(winner, route, silent) or covered_by_local(address, address):
+        elif winner is None or not _is_as_wanted(winner, route) or covered_by_local(address, address):
             left.append((route, family.address(address)))
     return left
 
@@ -183,27 +192,26 @@ def _is_asked(entry: Route) -> bool:
     return entry.tos == 0 and not has_source and not entry.is_dead
 
 
-def _winners(main: Sequence[tuple[Route, Sequence[Prefix]]]) -> dict[Prefix, Route | None]:
-    """Return the only entry for each destination, or None if there are several or packets don't match it."""
-    winners: dict[Prefix, Route | None] = {}
+def _winners(main: Sequence[tuple[Route, Sequence[Prefix]]]) -> dict[Prefix, Route]:
+    """Return the winning entry for each destination: the first one with the lowest metric."""
+    winners: dict[Prefix, Route] = {}
     for entry, prefixes in main:
-        winner = entry if _is_asked(entry) else None
         for prefix in prefixes:
-            winners[prefix] = None if prefix in winners else winner
+            if winners.setdefault(prefix, entry).metric > entry.metric:
+                winners[prefix] = entry
     return winners
 
 
-def _is_as_wanted(entry: Route, route: Route, silent: frozenset[Router]) -> bool:
+def _is_as_wanted(entry: Route, route: Route) -> bool:
     """Return whether an entry is the wanted route and isn't skipped by the kernel."""
     is_unicast = entry.type is route.type is RouteType.UNICAST and entry.tos == route.tos
     is_same = (entry.metric, entry.table, entry.nexthop_id) == (route.metric, route.table, route.nexthop_id)
     # The kernel refuses to send from a loopback address, which the route may have inherited.
     is_sent = entry.source is None or not entry.source.is_loopback
-    return is_unicast and is_same and is_sent and _lead_as_wanted(entry.hops, route.hops, silent)
+    return is_unicast and is_same and is_sent and _lead_as_wanted(entry.hops, route.hops)
 
 
 @lru_cache
-def _lead_as_wanted(hops: tuple[NextHop, ...], wanted: tuple[NextHop, ...], silent: frozenset[Router]) -> bool:
+def _lead_as_wanted(hops: tuple[NextHop, ...], wanted: tuple[NextHop, ...]) -> bool:
     # With the sysctl ignore_routes_with_linkdown, the kernel skips hops without a carrier.
-    is_used = not any(hop.is_dead or hop.is_linkdown or (hop.dev, hop.gateway) in silent for hop in hops)
-    return bool(wanted) and hops == wanted and is_used
+    return bool(wanted) and hops == wanted and not any(hop.is_dead or hop.is_linkdown for hop in hops)

@@ -258,6 +258,7 @@ class ConformanceMachine(RuleBasedStateMachine):
         for source, is_tcp in (*((source, False) for source in (None, *own, *_NOT_OWN)), *by_tcp):
             ask = methodcaller("lookup", DESTINATIONS, source=source, is_tcp=is_tcp)
             self._compare(f"lookups from {source}, by TCP: {is_tcp}", ask)
+        self._compare("lookups by attributes", _looked_up_by_attributes)
         self._compare("sources", _chosen_sources)
 
     def _both(self, act: Callable[[Kernel], Sequence[object] | None]) -> None:
@@ -282,6 +283,11 @@ def _one_by_one(table: int, kernel: Kernel) -> list[Route]:
         for entry, prefixes in kernel.routes_by_attributes(table)
         for prefix in prefixes
     ]
+
+
+def _looked_up_by_attributes(kernel: Kernel) -> list[Route | None]:
+    found = kernel.lookup_by_attributes(DESTINATIONS)
+    return [each and attrs.evolve(each[0], destination=IPv4Network(each[1])) for each in found]
 
 
 def _chosen_sources(kernel: Kernel) -> list[object]:

@@ -30,6 +30,7 @@ from hostrouting.model.family import Family
 from hostrouting.model.routes import NextHop, Protocol, Route, Route6, RouteFailure, RouteType, Table
 from hostrouting.routes.install import apply_routes
 from hostrouting.routes.plan import Replacement, RoutePlan
+from hostrouting.routes.verify import verify_routes
 from hostrouting.tasks.install_routes import InstallRoutes
 from hostrouting.tasks.trial import render_trial
 from hostrouting.testing import FakeSystemd
@@ -125,6 +126,13 @@ def test_a_route_with_another_programs_hop_is_not_replaced(host: NetlinkBackend6
     before = host.routes()
     assert [failure.errno for failure in host.replace([route(*new)])] == [errnos.EEXIST]
     assert {*host.routes()} == {*before}
+
+
+def test_a_missing_route_is_noticed_inside_another(host: NetlinkBackend6) -> None:
+    outer = attrs.evolve(route(ETH0), destination=WANTED.supernet())
+    assert host.add([outer]) == ()
+    with pytest.raises(RouteError, match=f"^{WANTED} .* any more"):
+        verify_routes([outer, route(ETH0)], host)
 
 
 def test_a_change_of_the_next_hop_leaves_no_gap(host: NetlinkBackend6) -> None:

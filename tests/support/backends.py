@@ -30,6 +30,7 @@ class Wrapper:
         self.routes_except = inner.routes_except
         self.noticing_changes = inner.noticing_changes
         self.lookup = inner.lookup
+        self.lookup_by_attributes = inner.lookup_by_attributes
         self.sources = inner.sources
         self.sources_of_unrouted = inner.sources_of_unrouted
         self.silent_routers = inner.silent_routers

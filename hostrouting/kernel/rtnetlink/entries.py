@@ -100,6 +100,15 @@ class RouteReader:
         common, prefix = self._single(message)
         return common.copy(self._family.network(prefix))
 
+    def by_attributes(self, message: bytes) -> tuple[Route, Prefix]:
+        """Decode an entry like ``entry``, as a template with a placeholder destination and the entry's prefix.
+
+        Raises:
+            DumpInterrupted: the entry's interface is gone.
+        """
+        common, prefix = self._single(message)
+        return common.entry, prefix
+
     def last_address(self, run: Run) -> int:
         """Return the first address of the last destination in a run of messages."""
         _, (first, _) = self._single(run.messages[-((run.length + 3) & ~3) :])
