@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hostrouting.boot.files import exists, read_text
+from hostrouting.boot.files import exists, matching, read_text, remove
 from hostrouting.boot.host import Host
 from hostrouting.boot.layout import Layout
 from hostrouting.model.errors import FileError
@@ -78,8 +78,17 @@ def start_timer(host: Host, seconds: int) -> None:
     host.units.run_later(_UNIT, seconds, ["/bin/bash", "-p", str(host.layout.trial_script)])
 
 
-def stop_timer(host: Host) -> None:
-    """Stop the timer after a trial has ended."""
+def forget_trial(host: Host) -> None:
+    """Remove what an ended trial has left behind. The caller holds the run lock, so that no other trial begins."""
+    # If the trial's confirmation was killed, its timer must not complete it any more.
+    remove(host.layout.confirmed)
+    if exists(host.layout.trial_script) and not exists(host.layout.trial):
+        _stop_timer(host)
+        for path in matching(host.layout.run_dir, f"{host.layout.trial_script.name}*"):
+            remove(path)
+
+
+def _stop_timer(host: Host) -> None:
     host.units.within(CancelScope()).stop(_TIMER)
 
 
@@ -94,7 +103,7 @@ def put_back(host: Host) -> None:
         if host.units.show(_SERVICE, "LoadState")["LoadState"] == "not-found":
             start_timer(host, _LATER_SECONDS)  # systemd removes the unit together with its timer
         host.units.restart(_SERVICE)
-    stop_timer(host)
+    _stop_timer(host)
 
 
 _LATER_SECONDS = 60

@@ -11,7 +11,7 @@ from functools import partial
 
 import attrs
 
-from hostrouting.boot.files import exists, remove
+from hostrouting.boot.files import exists
 from hostrouting.boot.host import Host
 from hostrouting.boot.installation import (
     KUBELET,
@@ -27,6 +27,7 @@ from hostrouting.boot.locks import Done, exclusive_run, locked
 from hostrouting.boot.parts import Wanted
 from hostrouting.boot.plan import BootPlan, plan_next_boot
 from hostrouting.boot.python import python_of
+from hostrouting.boot.trial import forget_trial
 from hostrouting.config.routing import Config, OverlapMode
 from hostrouting.kernel.waiting import Deadlines
 from hostrouting.model.errors import FileError, UnitError
@@ -208,8 +209,7 @@ def configure(config: Config, host: Host, scope: CancelScope, *names: str) -> Co
             finish = partial(run_child, task("check-route-overlap")(finish))
         plan = install(scope)
         if not host.is_image:
-            # If a trial's confirmation was killed, its timer must not complete it any more, even if the check fails.
-            remove(host.layout.confirmed)
+            forget_trial(host)  # even if the check then fails
         overlap = finish(scope)
     return ConfigureReport.of(plan, overlap, done.changes, run.warnings)
 

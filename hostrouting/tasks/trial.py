@@ -18,7 +18,7 @@ from hostrouting.boot.locks import exclusive_run, locked
 from hostrouting.boot.parts import Wanted
 from hostrouting.boot.python import python_of
 from hostrouting.boot.render import family_words, fill
-from hostrouting.boot.trial import is_overdue, put_back, read_trial, standing, start_timer, stop_timer, times_of
+from hostrouting.boot.trial import forget_trial, is_overdue, put_back, read_trial, standing, start_timer, times_of
 from hostrouting.config.routing import Config
 from hostrouting.kernel.waiting import Deadlines
 from hostrouting.model.errors import RouteError
@@ -143,8 +143,7 @@ class ConfirmTrial:
             try:
                 overlap = run.finish(scope)
             finally:
-                files.remove(host.layout.confirmed)
-                stop_timer(host)
+                forget_trial(host)
         return ConfigureReport.of(plan, overlap, done.changes, run.warnings)
 
 
