@@ -413,18 +413,26 @@ def test_the_gate_waits_for_the_default_route(kernel: NamespaceKernel, sandbox: 
     assert (process.returncode, out, error) == (0, "every expected CIDR leaves by eth0\n", "")
 
 
-@pytest.mark.parametrize("room", range(8192, 61440, by_day(24576, by_night=4096)))
-def test_a_nearly_full_run_folder_means_all_or_nothing(node: NamespaceKernel, sandbox: Sandbox, room: int) -> None:
+SIZES = [f"size={room}" for room in range(8192, 61440, by_day(24576, by_night=4096))]
+
+
+@pytest.mark.parametrize("options", [*SIZES, "nr_inodes=2", "nr_inodes=5", "ro"])
+def test_a_nearly_full_run_folder_means_all_or_nothing(node: NamespaceKernel, sandbox: Sandbox, options: str) -> None:
     """A batch that is truncated mid-line may describe a different route."""
     before = table(node)
     wanted = [f"172.17.{number // 200}.{number % 200}/32" for number in range(400)]
-    full = f"mkdir -p /run/aks-flex-node; mount -t tmpfs -o size={room} tmpfs /run/aks-flex-node"
+    full = f"mkdir -p /run/aks-flex-node; mount -t tmpfs -o {options} tmpfs /run/aks-flex-node"
     done = sandbox.run(routes_script(*wanted), is_host=True, prepare=full)
     if done.returncode == 0:
         assert len(table(node)) == len(before) + 400
     else:
         assert table(node) == before
         assert done.stderr
+    if "size" not in options:
+        checked = sandbox.run(check_script("10.96.0.0/12"), is_host=True, prepare=full)
+        assert checked.returncode == 1
+        assert "can't write the markers in /run/aks-flex-node: there is no room" in checked.stderr
+        assert not re.search(r"line \d|cannot|fatal", done.stderr + checked.stderr)  # of bash, sh and awk
 
 
 @pytest.mark.parametrize(

@@ -84,9 +84,10 @@ judge() {
   done
 }
 
-# Starts LISTENER, which writes down what changes.
+# Starts LISTENER, which writes down what changes. Or fails and sets MESSAGE.
 listen() {
   local inode
+  make_files && forget || return
   KNOWN=' '
   while read -r _ _ _ _ _ _ _ _ _ inode; do
     KNOWN+="$inode "
@@ -127,7 +128,7 @@ hear_out() {
 # Forgets what was heard, or fails and sets MESSAGE. The line takes the room that others need, as ip wouldn't say that there
 # is none.
 forget() {
-  MESSAGE="can't write $SCRATCH.heard: is there room left?"
+  MESSAGE="can't write $SCRATCH.heard: $UNWRITABLE"
   say '==heard' >"$SCRATCH.heard"
 } 2>/dev/null
 
@@ -143,9 +144,9 @@ is_calm() {
 
 # Asks the kernel and has the answers judged; anew if anything that matters has changed meanwhile, even to and fro.
 look() {
-  local left is_judged=''
-  listen
-  for ((left = ATTEMPTS; left; left--)); do
+  local left=0 is_judged=''
+  ! listen || left=$ATTEMPTS
+  for (( ; left; left--)); do
     { hear_out && forget && judge; } || break
     if [ "$VERDICT" != again ] && hear_out && is_calm; then
       is_judged=yes
@@ -209,7 +210,7 @@ leave_marker() {
 # Says the verdict and leaves it. Returns whether the machine may start.
 report() {
   local is_left=1 shown what
-  leave_marker || { complain "can't write the markers in $RUN_DIR"; is_left=''; }
+  leave_marker 2>/dev/null || { complain "can't write the markers in $RUN_DIR: $UNWRITABLE"; is_left=''; }
   case $VERDICT in
     ok) say "$LINES" ;;
     overlap)

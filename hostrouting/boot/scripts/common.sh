@@ -16,6 +16,7 @@ readonly CHECK=/etc/aks-flex-node/check-route-overlap.sh
 readonly TRIAL=$RUN_DIR/trial.json
 readonly CONFIRMED=$RUN_DIR/trial.confirmed.json
 readonly GATE_OFF=/etc/hostrouting/gate.off
+readonly UNWRITABLE='there is no room, or it may not be written'
 # What awk has ip do, the answers (.out: a pipe would wake awk up for each), ip's stderr. A writer holds the lock.
 SCRATCH=$RUN_DIR/${0##*/}.batch ERRORS=$RUN_DIR/${0##*/}.errors
 export SCRATCH ERRORS
@@ -55,17 +56,26 @@ list() {
     status=$?
     read -r -d '' error <"$ERRORS.listing"
     [[ $error != *'Dump was interrupted'* ]] || continue
-    MESSAGE="can't list the routes: ${error%%$'\n'*}"
-    [ -n "$error" ] || MESSAGE+="is there room in $RUN_DIR, and may it be written?"
+    error=${error%%$'\n'*}
+    MESSAGE="can't list the routes: ${error:-ip was ended}"
     return "$status"
   done
   MESSAGE="can't list the routes: they changed while they were read, $ATTEMPTS times over; try again later"
   return 1
 }
 
+# Makes the files by which this run and ip talk, or sets MESSAGE: what awk and ip say of them is no line for an operator.
+make_files() {
+  local file
+  for file in "$SCRATCH"{,.out} "$ERRORS"{,.listing}; do
+    MESSAGE="can't write $file: $UNWRITABLE"
+    : >"$file" || return
+  done
+} 2>/dev/null
+
 # Takes the lock that every run which writes holds; or sets MESSAGE.
 take_lock() {
-  MESSAGE="can't open the lock $LOCK"
+  MESSAGE="can't open the lock $LOCK: $UNWRITABLE"
   [ -d "$RUN_DIR" ] || mkdir -p "$RUN_DIR" 2>/dev/null || return
   umask 077 # who can open it can hold it
   { exec 9>>"$LOCK"; } 2>/dev/null || { umask 022 && return 1; }

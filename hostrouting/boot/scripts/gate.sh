@@ -97,7 +97,7 @@ admit() {
   [ -n "${INVOCATION_ID-}" ] || leave_open
   if ! { { [ -d "$PASSED" ] || mkdir -p "$PASSED"; } && say "$NOW" "$STEPS" >"$PASSED/$INVOCATION_ID"; } 2>/dev/null; then
     [ ! -e "$GATE_OFF" ] || leave_open
-    tell pass "can't leave a pass in $PASSED: is there room, and may it be written? Until then no start gets through"
+    tell pass "can't leave a pass in $PASSED: $UNWRITABLE; until then no start gets through"
     return 1
   fi
   for path in "$PASSED"/*; do

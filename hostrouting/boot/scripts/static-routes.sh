@@ -43,7 +43,7 @@ is_overdue() {
 attempt() {
   local status=1
   ! is_overdue || bash -p "$RUN_DIR/trial.sh" gate
-  take_lock || return 1
+  take_lock && make_files || return 1
   give_way
   if [ -e "$TRIAL" ] && [ "${ARGUMENTS[0]-}" != gate ]; then
     DONE=$'\nnothing is changed while a trial of routes stands'
@@ -57,7 +57,6 @@ attempt() {
     list $'link show type vrf\nlink show\naddress show\nroute show table all' || return 1
     LISTINGS[FAMILY]=$LISTED
   done
-  : >"$SCRATCH"
   IS_WRITING=1 DONE='' BEGUN=''
   # A problem in one family prevents changes in both, so plan both first.
   for TASK in plan commit; do

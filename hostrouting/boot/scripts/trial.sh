@@ -91,6 +91,7 @@ attempt() {
   local answer outcome='they are as before'
   take_lock || return
   [[ $(<"$TRIAL") == *"\"$UNTIL\""* ]] 2>/dev/null || return 0
+  make_files || return
   DONE=''
   for FAMILY in $FAMILIES; do
     list 'route show table main' || return
