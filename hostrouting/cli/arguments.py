@@ -19,7 +19,7 @@ from hostrouting.boot.host import Host
 from hostrouting.cli import commands
 from hostrouting.cli.options import UsageError
 from hostrouting.cli.output import columns, complain, say
-from hostrouting.cli.running import EXIT_CHECK_UNKNOWN, EXIT_FAILURE
+from hostrouting.cli.running import EXIT_CHECK_UNKNOWN, EXIT_FAILURE, Result
 from hostrouting.model.parsing import parse_any_cidr, parse_any_unicast_address
 from hostrouting.model.text import shown
 
@@ -173,7 +173,7 @@ def _add_words(parser: Parser, words: Mapping[str, Word], prog: str) -> None:
         if word.is_followed:
             _add_words(below, word.run(), f"{prog} {name}")
         else:
-            below.set_defaults(run=word.run, failed=word.failed)
+            below.set_defaults(run=word.run, failed=word.failed, output="text")
 
 
 # --- the arguments of commands -------------------------------------------------------------------------------------
@@ -330,7 +330,7 @@ def _azure_vnet() -> Mapping[str, Word]:
     return {"plan": Word(vnet.plan, takes), "clean": Word(vnet.remove, takes)}
 
 
-def _completion(options: argparse.Namespace, _host: Host) -> int:
+def _completion(options: argparse.Namespace, _host: Host) -> Result:
     """Print a shell completion script.
 
     To enable completion in new shells, write the script to the shell's completion directory:
@@ -351,8 +351,7 @@ def _completion(options: argparse.Namespace, _host: Host) -> int:
                 action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
             return super()._add_action(action)
 
-    say(shtab.complete(_parser(all_words(), Completing), options.shell).rstrip())
-    return 0
+    return Result(text=lambda: shtab.complete(_parser(all_words(), Completing), options.shell).rstrip())
 
 
 _APPLY = Word(commands.apply, (_add_config, _add_where, _add_output))

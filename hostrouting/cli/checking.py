@@ -13,9 +13,9 @@ import attrs
 from hostrouting.boot.host import Host
 from hostrouting.cli.changes import NOTHING, changes_lines
 from hostrouting.cli.options import UsageError, asked_host, config_path, has_config, load, read_with_cidrs
-from hostrouting.cli.output import columns, complain, say
+from hostrouting.cli.output import columns, complain
 from hostrouting.cli.report import fix_lines, nagios, overlap_picture, overlap_text, page_text
-from hostrouting.cli.running import EXIT_CHECK_UNKNOWN, EXIT_FAILURE, Result, run_function, say_json
+from hostrouting.cli.running import EXIT_CHECK_UNKNOWN, EXIT_FAILURE, Result, run_function
 from hostrouting.config.routing import SECTION, Config, StaticRoute, StaticRoutes
 from hostrouting.model.changes import Changes
 from hostrouting.model.errors import HostRoutingError
@@ -165,7 +165,7 @@ def explain(options: argparse.Namespace, host: Host) -> Result:
     )
 
 
-def fix(options: argparse.Namespace, host: Host) -> int:
+def fix(options: argparse.Namespace, host: Host) -> Result:
     """Print a config that fixes the failures found by the check.
 
     The fix is the smallest set of routes that covers every failing address and no passing ones. Each route is more
@@ -206,16 +206,13 @@ def fix(options: argparse.Namespace, host: Host) -> int:
             proposal = _in_words(options.format, result.fix.routes, on, config)
         if options.in_place and proposal != document:
             changes = set_sections(config_path(options, host), {SECTION: proposal[SECTION]}, known=document)
-    if options.output == "json":
-        found = {"overlap": result.to_json(), "fix": result.fix.to_json()}
-        say_json({"host": result.host} | changes.to_json() | found | {"format": options.format, "proposal": proposal})
-    elif options.in_place:
-        say("\n".join(changes_lines(changes)) or NOTHING)
-    elif proposal not in (None, ""):
-        say(proposal if isinstance(proposal, str) else to_json_text(proposal).rstrip())
-    if is_unknown:
-        return EXIT_CHECK_UNKNOWN
-    return EXIT_FAILURE if result.fix.unfixable else 0
+    text = proposal if isinstance(proposal, str | None) else to_json_text(proposal).rstrip()
+    if options.in_place:
+        text = "\n".join(changes_lines(changes)) or NOTHING
+    document = {"host": result.host} | changes.to_json() | {"overlap": result.to_json(), "fix": result.fix.to_json()}
+    document |= {"format": options.format, "proposal": proposal}
+    code = EXIT_FAILURE if result.fix.unfixable else 0
+    return Result(lambda: document, lambda: text or "", EXIT_CHECK_UNKNOWN if is_unknown else code)
 
 
 def _in_words(form: str, entries: tuple[StaticRoute, ...], host: Host, config: Config) -> str:
@@ -261,7 +258,7 @@ def judge(options: argparse.Namespace, host: Host) -> Result:
     return Result(report.to_json, partial(text, report), code)
 
 
-def doctor(options: argparse.Namespace, host: Host) -> Result | int:
+def doctor(options: argparse.Namespace, host: Host) -> Result:
     """Report whether this host's gate works, and what may break it.
 
     The doctor first reports the check's current verdict. Then it examines the loaded systemd units, every installed
@@ -294,7 +291,7 @@ def doctor(options: argparse.Namespace, host: Host) -> Result | int:
     if is_preflight:
         is_strict = options.fail_on_warnings or options.strict
         document = preflight(report, ignored=options.ignore_preflight_errors, fails_on_warnings=is_strict)
-        say(to_json_text(document).rstrip())
-        return 0 if document["status"] == "ok" else EXIT_FAILURE
+        code = 0 if document["status"] == "ok" else EXIT_FAILURE
+        return Result(text=lambda: to_json_text(document).rstrip(), code=code)
     code = EXIT_FAILURE if report.is_broken or (options.strict and report.findings) else 0
     return Result(report.to_json, lambda: page_text(doctor_page(report), columns(sys.stdout)), code)

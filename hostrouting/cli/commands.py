@@ -174,7 +174,7 @@ def plan(options: argparse.Namespace, host: Host) -> Result:
     return Result(found.to_json, lambda: plan_text(found, config), code, found.warnings)
 
 
-def render(options: argparse.Namespace, host: Host) -> int:
+def render(options: argparse.Namespace, host: Host) -> Result | int:
     """Write the files that apply would install, for hosts without Python.
 
     With --out it writes the files to a directory, together with the scripts install.sh and remove.sh. Both scripts need
@@ -191,8 +191,7 @@ def render(options: argparse.Namespace, host: Host) -> int:
     if not config.is_gated:
         complain("hostrouting: CONFIG asks for nothing: there is nothing to install")
     if options.out is None:
-        say(to_json_text(ignition(config)).rstrip())
-        return 0
+        return Result(text=lambda: to_json_text(ignition(config)).rstrip())
     for file in bundle(config, Layout(options.out)):
         try:
             write_if_changed(file.path, file.text, mode=file.mode)
@@ -204,7 +203,7 @@ def render(options: argparse.Namespace, host: Host) -> int:
     return 0
 
 
-def snapshot(_options: argparse.Namespace, host: Host) -> int:
+def snapshot(_options: argparse.Namespace, host: Host) -> Result:
     """Print the state that a check needs, so that it can be run elsewhere.
 
     The output is a JSON document with links, addresses, rules, routes in all tables, nexthop objects, nameservers,
@@ -240,11 +239,10 @@ def snapshot(_options: argparse.Namespace, host: Host) -> int:
     """
     from hostrouting.tasks import queries
 
-    say(queries.snapshot(host=host).to_text().rstrip())
-    return 0
+    return Result(text=lambda: queries.snapshot(host=host).to_text().rstrip())
 
 
-def schema(_options: argparse.Namespace, _host: Host) -> int:
+def schema(_options: argparse.Namespace, _host: Host) -> Result:
     """Print the JSON Schema of CONFIG, for editors and CI.
 
       hostrouting schema > config.schema.json
@@ -254,8 +252,8 @@ def schema(_options: argparse.Namespace, _host: Host) -> int:
     """
     from importlib import resources
 
-    say(resources.files("hostrouting.config").joinpath("config.schema.json").read_text(encoding="utf-8").rstrip())
-    return 0
+    schema = resources.files("hostrouting.config").joinpath("config.schema.json")
+    return Result(text=lambda: schema.read_text(encoding="utf-8").rstrip())
 
 
 def watch(options: argparse.Namespace, host: Host) -> int:

@@ -55,14 +55,14 @@ class Result(NamedTuple):
     """What a command has to say. Only the format that is asked for is built.
 
     Args:
-        document: builds the JSON document.
-        text: builds the text.
+        document: builds the JSON document, if the command has one.
+        text: builds the text; an empty one isn't printed.
         code: the exit code.
         warnings: one sentence each.
     """
 
-    document: Callable[[], dict[str, Any]]
-    text: Callable[[], str]
+    document: Callable[[], dict[str, Any]] = dict
+    text: Callable[[], str] = str
     code: int = 0
     warnings: Sequence[str] = ()
 
@@ -79,8 +79,8 @@ def say_result(options: argparse.Namespace, result: Result, patience: float | No
         complain(f"hostrouting: {warning}")
     if options.output == "json":
         say_json(({} if options.image is None else {"host": options.image.name}) | result.document())
-    else:
-        say(result.text(), patience)
+    elif text := result.text():
+        say(text, patience)
 
 
 @contextmanager
