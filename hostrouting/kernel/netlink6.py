@@ -134,13 +134,13 @@ class NetlinkBackend6(NetlinkBackend):
             if failure is not None:
                 failures[route.key] = failure._replace(route=route)
         if failures:
-            self._delete_hops([hop for hop in added if hop.key in failures])
+            self.delete([hop for hop in added if hop.key in failures])
             # Behind another program's next hop, ours wouldn't be found again.
             there = self._our_hops(routes)
             for route, old, new in swaps:
                 if route.key in failures and route.key not in there:
                     hops = [*(old | new).values()]
-                    if len(self._delete_hops(hops)) < len(hops):
+                    if len(self.delete(hops)) < len(hops):
                         failures[route.key] = _lost(failures[route.key], route)
         return tuple(failures[route.key] for route in routes if route.key in failures)
 
@@ -166,7 +166,7 @@ class NetlinkBackend6(NetlinkBackend):
         Other programs' next hops come after ours, so an attempt to delete theirs fails before any of ours are gone.
         """
         for position, hop in reversed([*enumerate(hops)]):
-            for failure in self._delete_hops([hop]):
+            for failure in self.delete([hop]):
                 why = _joined(hop) if failure.errno == errnos.ESRCH else failure
                 left = self._append(hops[position + 1 :])
                 return _lost(why, left[0].route) if left else why
@@ -176,36 +176,22 @@ class NetlinkBackend6(NetlinkBackend):
         return self._write(routes, partial(wire.RoutePacker(self.family).new, rtnl.APPEND))
 
     def delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        """Delete only the next hops in these routes.
+        """Delete only the next hops in these routes, each by itself.
 
-        Next hops that another program has added to a route stay. A route without any next hop of its protocol fails
-        with ESRCH.
-        """
-        missing: dict[Route, list[RouteFailure]] = {}
-        hops = {hop: route for route in routes for hop in _by_hop(route).values()}
-        for failure in self._delete_hops([*hops]):
-            missing.setdefault(hops[failure.route], []).append(failure)
-        return tuple(
-            RouteFailure(route, failures[0].errno, failures[0].message)
-            for route, failures in missing.items()
-            if len(failures) == len(_by_hop(route)) or any(each.errno != errnos.ESRCH for each in failures)
-        )
-
-    def _delete_hops(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        """Delete routes with a single next hop each.
-
-        If a request has a gateway, the kernel compares the next hop's protocol and deletes only that next hop
-        (ip6_route_del). The gateway :: matches only next hops without a gateway.
+        Next hops that another program has added to a route stay. A next hop of another protocol fails with ESRCH, as a
+        route of its own.
         """
         packer = wire.RoutePacker(self.family)
 
         def pack(route: Route, sequence: int) -> bytes:
-            (hop,) = route.hops
+            hop = route.hops[0] if route.hops else NextHop()
+            # If a request has a gateway, the kernel compares the next hop's protocol and deletes only that next hop
+            # (ip6_route_del). The gateway :: matches only next hops without a gateway.
             if hop.gateway is None:
                 route = attrs.evolve(route, hops=(attrs.evolve(hop, gateway=_NO_GATEWAY),))
             return packer.delete(route, sequence)
 
-        return self._write(routes, pack)
+        return self._write([hop for route in routes for hop in _by_hop(route).values()], pack)
 
 
 class _Unsorted(NetlinkBackend6):
@@ -214,10 +200,10 @@ class _Unsorted(NetlinkBackend6):
 
 def _by_hop(route: Route) -> dict[Router, Route]:
     """Return a route for each next hop, by its interface and gateway. A discard route counts as one next hop."""
-    if len(route.hops) == 1:
-        return {(route.hops[0].dev, route.hops[0].gateway): route}
-    hops = route.hops or (NextHop(),)
-    return {(hop.dev, hop.gateway): attrs.evolve(route, hops=(hop,)) for hop in hops}
+    if not route.hops:
+        return {(None, None): route}
+    several = len(route.hops) > 1
+    return {(hop.dev, hop.gateway): attrs.evolve(route, hops=(hop,)) if several else route for hop in route.hops}
 
 
 def _without(hops: dict[Router, Route], others: Collection[Router]) -> list[Route]:
@@ -228,7 +214,7 @@ def _can_coexist(old: dict[Router, Route], new: dict[Router, Route]) -> bool:
     """Return whether a route can have its old and new next hops at once. The kernel allows each only once."""
     both = [(old[place], hop) for place, hop in new.items() if place in old]
     return bool(old) and all(
-        (was.hops[0].path, was.source, was.mtu) == (hop.hops[0].path, hop.source, hop.mtu) for was, hop in both
+        was.has_same_next_hops(hop) and (was.source, was.mtu) == (hop.source, hop.mtu) for was, hop in both
     )
 
 

@@ -183,6 +183,8 @@ class RouteBackend(Lookups, Protocol):
         hops are ignored. A first hop with ``dev=None`` matches any device. If the first hop's device doesn't exist, the
         error is ENODEV rather than ESRCH, because the request can't be encoded.
 
+        An IPv6 route's next hops are deleted one by one. Each that fails is returned as a route of its own.
+
         The kernel matches more loosely, so each call may have to read the existing entries first. A single call with
         many routes is therefore cheaper than many calls with a few routes each.
         """

@@ -83,7 +83,7 @@ def apply_routes(
         # may cover the gateway of a removed one, which then can be put back only later.
         undo.push(put_back_most)
     for remove in _bulks(plan.remove, scope, _READING_CALLS_MAX):
-        failures = backend.delete([part for route in remove for part in _parts(route)])
+        failures = backend.delete(remove)
         if gone := {failure.route for failure in failures if failure.errno == errnos.ESRCH}:
             removed[:] = [kept for route in removed if (kept := _without(route, gone)) is not None]
         _refuse("remove", [failure for failure in failures if failure.route not in gone])
