@@ -11,13 +11,13 @@ from hostrouting.boot.layout import WATCH
 from hostrouting.boot.trial import is_overdue, standing
 from hostrouting.doctor.checks import DoctorFinding, ExaminedHost, Severity
 from hostrouting.kernel.managers import NETWORK_MANAGER, NETWORKD, is_managed
-from hostrouting.kernel.nexthops import default_route, is_among, unicast_defaults
+from hostrouting.kernel.nexthops import is_among, unicast_defaults
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.routes import Protocol, Route
 from hostrouting.overlap.one_event import anticipate
 from hostrouting.routes.formats import as_networkd
-from hostrouting.routes.plan import MISSING_HINT, RoutePlan, plan_now
+from hostrouting.routes.plan import MISSING_HINT, RoutePlan, plan_now, uplinks_of
 from hostrouting.routes.verify import verify_routes
 from hostrouting.tasks.queries import snapshot
 
@@ -190,10 +190,9 @@ def advertisements(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     config = examined.manifest.config
     if Family.IPV6 not in (*config.route_overlap.families, *config.static_routes.families):
         return
-    defaults = unicast_defaults(examined.host.routes_of(Family.IPV6).default_routes())
-    patterns = config.uplinks
-    if patterns is None and (ipv4 := default_route(examined.host.routes.default_routes())):
-        patterns = ipv4.devs
+    routes6 = examined.host.routes_of(Family.IPV6)
+    defaults = unicast_defaults(routes6.default_routes())
+    patterns = uplinks_of(config, routes6, [examined.host.routes])
     if patterns is None:
         patterns = tuple(dev for route in defaults for dev in route.devs)
     # Those that an administrator or a network manager has made stay.
