@@ -57,13 +57,13 @@ def _probes(config: HostNetworking | None, examined: ExaminedHost) -> Iterator[D
 
 def _azure_vnet(config: HostNetworking | None, examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check for leftovers of pods that azure-vnet no longer serves."""
-    if config is None or config.stale_azure_vnet is None:
+    if config is None or (stale := config.stale_azure_vnet) is None:
         return
-    plan = plan_stale(config, examined.host)
+    plan = plan_stale(stale, examined.host)
     if plan.is_unsure:
         message = f"can't tell whether azure-vnet has left nothing in a pod's way: {'; '.join(plan.notes)}"
         hint = f"check those by hand; {examined.command('azure-vnet plan')} lists everything else"
-        yield DoctorFinding("azure-vnet-unseen", config.stale_azure_vnet.bridge, message, hint, Severity.UNKNOWN)
+        yield DoctorFinding("azure-vnet-unseen", stale.bridge, message, hint, Severity.UNKNOWN)
     if not plan.removed:
         return
     left = shortened([f"{item.kind} {item.what}" for item in plan.removed], ", ", 1)
