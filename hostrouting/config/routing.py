@@ -82,16 +82,15 @@ def _metric(value: int) -> int:
 
 
 def _routes(value: Sequence[StaticRoute | Mapping[str, Any]]) -> tuple[StaticRoute, ...]:
-    first: dict[tuple[int, Prefix, int], int] = {}
+    first: dict[tuple[IpNetwork, int], int] = {}
     positions = count()
     usual_metrics = {family.value: family.usual_metric for family in Family}
 
     def parse(item: object) -> StaticRoute:
         position = next(positions)
         route = read(StaticRoute, item)
-        version = route.destination.version
-        metric = route.metric or usual_metrics[version]
-        earlier = first.setdefault((version, numbers(route.destination), metric), position)
+        metric = route.metric or usual_metrics[route.destination.version]
+        earlier = first.setdefault((route.destination, metric), position)
         if earlier != position:
             twin = f"{route.destination} with metric {metric} is already routes[{earlier}]"
             raise ValueError(f"{twin}; the kernel has only one route for each destination and metric")

@@ -13,7 +13,7 @@ the dependency.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, TypeVar
 
 import attrs
@@ -59,11 +59,6 @@ def rule_of(field: attrs.Attribute[Any]) -> Callable[[Any], Any]:
     return rule
 
 
-def problems_of(refusal: ConfigError | ValueError) -> Sequence[Problem]:
-    """Return the problems in an exception, with paths relative to the rejected value."""
-    return refusal.problems if isinstance(refusal, ConfigError) else [("", str(refusal))]
-
-
 class Section:
     """Base class for all config classes (attrs classes)."""
 
@@ -90,7 +85,7 @@ class Section:
             try:
                 object.__setattr__(self, name, convert(value))  # attrs does the same
             except (ConfigError, ValueError) as error:
-                problems += below(key, problems_of(error))
+                problems += below(key, error)
         return problems
 
     def to_mapping(self) -> Any:
@@ -105,10 +100,11 @@ class Section:
 Read = TypeVar("Read", bound=Section)
 
 
-def below(parent: str, problems: Iterable[Problem]) -> list[Problem]:
-    """Prefix the paths of problems with the parent's key."""
+def below(parent: str, refusal: ConfigError | ValueError) -> list[Problem]:
+    """Return the problems in an exception, with the key of the rejected value before their paths."""
+    problems = refusal.problems if isinstance(refusal, ConfigError) else (("", str(refusal)),)
     return [
-        (f"{parent}.{path}" if parent and path and not path.startswith("[") else parent + path, message)
+        (f"{parent}.{path}" if path and not path.startswith("[") else parent + path, message)
         for path, message in problems
     ]
 
@@ -137,7 +133,7 @@ def each(value: Any, parse: Callable[[Any], T]) -> tuple[T, ...]:
         try:
             items.append(parse(item))
         except (ConfigError, ValueError) as error:
-            problems += below(f"[{position}]", problems_of(error))
+            problems += below(f"[{position}]", error)
     if problems:
         raise ConfigError(problems)
     return tuple(items)
@@ -224,4 +220,4 @@ def read_section(cls: type[Read], document: object, section: str) -> Read | None
     try:
         return read(cls, document[section])
     except ConfigError as error:
-        raise ConfigError(below(section, error.problems)) from None
+        raise ConfigError(below(section, error)) from None

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from hostrouting.config.schema import below, kind, problems_of
+from hostrouting.config.schema import below, kind
 from hostrouting.model.errors import ConfigError
 from hostrouting.model.jsonable import in_json
 
@@ -73,7 +73,7 @@ class Keys:
                 is_word = type(item) is str and len(item) <= _WORD_MAX
                 fields[field] = parse_word(item) if is_word else parse(item)
             except (ConfigError, ValueError) as error:
-                problems[name] = below(name, problems_of(error))
+                problems[name] = below(name, error)
         for name, field in self._needed:
             if fields[field] is NEEDED:
                 problems.setdefault(name, [(name, "is missing")])
