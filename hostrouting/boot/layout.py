@@ -151,7 +151,7 @@ class Layout:
     def passed(self, path: str) -> list[Path]:
         """Return the folders that a path passes through, from the root on, and finally what it leads to.
 
-        Symlinks are resolved. Whoever can change a folder can replace everything that comes after it.
+        Symlinks are resolved. A user who can change a folder can replace everything that comes after it.
         """
         at, steps, links = self.root, [*reversed(PurePosixPath(path).parts[1:])], 0
         passed = [at]
