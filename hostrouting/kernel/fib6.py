@@ -22,7 +22,7 @@ _BITS = 128
 _SCORES = {Preference.HIGH: 3, Preference.MEDIUM: 2, Preference.LOW: 1}
 
 # The kernel's RFC 6724 policy table (net/ipv6/addrlabel.c), sorted by descending prefix length.
-_LABELS = tuple(
+LABELS = tuple(
     (IPv6Network(prefix), label)
     for prefix, label in (
         ("::1/128", 0),
@@ -168,4 +168,4 @@ def _scope(address: IpAddress) -> int:
 
 
 def _label(address: IpAddress) -> int:
-    return next(label for prefix, label in _LABELS if address in prefix)
+    return next(label for prefix, label in LABELS if address in prefix)

@@ -11,7 +11,6 @@ A successful lookup is repeated whenever a route or rule changes (ip6_dst_lookup
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from ipaddress import IPv6Network
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -58,18 +57,14 @@ def selects_source(rules: Iterable[Rule], routes: Iterable[Route], family: Famil
     return any(isinstance(route, Route6) and route.source_prefix is not None for route in of_6)
 
 
-# The prefixes in the kernel's address label table (net/ipv6/addrlabel.c), including the one for site-local addresses.
-_LABELLED = tuple(
-    map(IPv6Network, ("::/96", "2001::/32", "2001:10::/28", "3ffe::/16", "2002::/16", "fec0::/10", "fc00::/7"))
-)
-
-
 def source_borders(addresses: Iterable[Address]) -> Iterator[Prefix]:
     """Yield prefixes in which the kernel selects the same IPv6 source for every packet through a next hop.
 
     The kernel compares the destination's label and leading bits with those of each address (ipv6_get_saddr_eval).
     """
-    yield from map(numbers, _LABELLED)
+    from hostrouting.kernel.fib6 import LABELS
+
+    yield from (numbers(prefix) for prefix, _ in LABELS)
     for address in addresses:
         for length in range(1, address.prefix_length + 1):
             yield int(address.local) >> (128 - length) << (128 - length), length

@@ -44,17 +44,16 @@ def uplink_patterns(config: Config, backend: RouteBackend, ipv4: RouteBackend | 
     return None if default is None else default.devs
 
 
-def is_contested(config: Config, defaults: Sequence[Route]) -> bool:
-    """Return whether a CIDR's expected interface is ambiguous because of default routes with the same metric."""
+def contested(config: Config, defaults: Sequence[Route]) -> list[Route]:
+    """Return default routes with the same metric, if they make a CIDR's expected interface ambiguous."""
     is_open = any(each.devs is None for each in config.route_overlap.expected_cidrs)
-    return config.uplinks is None and is_open and bool(contested_defaults(defaults))
+    return contested_defaults(defaults) if config.uplinks is None and is_open else []
 
 
 def refuse_contested(config: Config, defaults: Sequence[Route]) -> None:
     """Raise an error if a CIDR's expected interface is ambiguous."""
-    if not is_contested(config, defaults):
+    if not (tied := contested(config, defaults)):
         return
-    tied = contested_defaults(defaults)
     is_4 = tied[0].family is Family.IPV4
     whose = "" if is_4 else "IPv6 "
     raise ContestedDefaultError(

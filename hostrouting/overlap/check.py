@@ -19,7 +19,7 @@ from hostrouting.model.routes import Table
 from hostrouting.overlap._classify import classify_probes
 from hostrouting.overlap._grouping import findings_and_notes
 from hostrouting.overlap._state import State, read_host
-from hostrouting.overlap._uplinks import ContestedDefaultError, NoUplinkError, is_contested, named_uplinks, pending_devs
+from hostrouting.overlap._uplinks import ContestedDefaultError, NoUplinkError, contested, named_uplinks, pending_devs
 from hostrouting.overlap._uplinks import uplink_patterns as uplink_patterns
 from hostrouting.overlap.findings import (
     FamilyVerdict,
@@ -217,7 +217,7 @@ def awaited_devs(config: Config, backend: RouteBackend) -> tuple[str, ...]:
     """
     overlap = config.route_overlap.of(Family.IPV4)
     is_asked = backend.family is Family.IPV4 and overlap.expected_cidrs and overlap.address_seconds
-    if not is_asked or is_contested(config, backend.default_routes()):
+    if not is_asked or contested(config, backend.default_routes()):
         return ()
     links = [link for link in backend.links() if link.is_up or overlap.settle_seconds is not None]
     return pending_devs(links, backend.addresses(), uplink_devs(config, backend))
