@@ -32,8 +32,6 @@ from hostrouting.model.routes import NextHop, Protocol, Route
 from hostrouting.testing import FakeKernel, FakeSystemd
 
 Complete = Callable[[str], list[str]]
-
-
 WORDS = all_words()
 CONFIG = {"hostRouting": section(SHADOWED, cidrs=[SHADOWED, "10.96.0.0/12"])}
 

@@ -1,8 +1,6 @@
 """Tests for the documents and lines that programs read: JSON, Nagios, and the preflight of AKSFlexNode and unbounded.
 
-The contract of the preflight is defined in unbounded's pkg/agent/preflight/preflight.go. An ignored error becomes a
-warning. Names are case-insensitive, and an argument may contain several names separated by commas. Messages and targets
-never contain config values.
+The contract of the preflight is defined in unbounded's pkg/agent/preflight/preflight.go.
 """
 
 from __future__ import annotations
@@ -29,8 +27,6 @@ from hostrouting.model.routes import NextHop, Route
 from hostrouting.testing import FakeKernel
 
 Run = Callable[..., tuple[int, Any]]
-
-
 COMMANDS = ("apply", "plan", "check", "fix", "doctor", "remove")
 TOLD = {"changed", "routes", "files", "units"}
 SECTION = section(SHADOWED)
