@@ -20,7 +20,15 @@ from hostrouting.kernel.refusals import Deletable, NetlinkError
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink import values, wire
 from hostrouting.kernel.rtnetlink.conversation import Conversation, Listener, everywhere, read
-from hostrouting.kernel.rtnetlink.entries import DEFAULT_ROUTES, EVERYTHING, Group, RouteReader, Selection, routes_of
+from hostrouting.kernel.rtnetlink.entries import (
+    DEFAULT_ROUTES,
+    EVERYTHING,
+    Attributes,
+    Group,
+    RouteReader,
+    Selection,
+    routes_of,
+)
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Address, Link
@@ -210,54 +218,44 @@ class NetlinkBackend(Ipv4Lookups):
             RouteError: the kernel can't be queried, or the result depends on a rule for all source ports. TCP's first
                 lookup has no source port, but its second one does (tcp_v4_connect).
         """
-        found = self._look_up(addresses, RouteReader.entry, source, is_tcp)
-        return tuple(Lookup(address, *answer) for address, answer in zip(addresses, found, strict=True))
+        found, network = self._look_up(addresses, source, is_tcp=is_tcp), self.family.network
+        return tuple(
+            Lookup(address, None, answer)
+            if isinstance(answer, int)
+            else Lookup(address, answer[0].copy(network(answer[1])))
+            for address, answer in zip(addresses, found, strict=True)
+        )
 
     def lookup_by_attributes(self, addresses: Sequence[IpAddress]) -> tuple[tuple[Route, Prefix] | None, ...]:
         """Return the same entries as ``lookup``, as the kernel shows them, each as a template and its prefix."""
-        return tuple(entry for entry, _ in self._look_up(addresses, RouteReader.by_attributes))
+        found = self._look_up(addresses)
+        return tuple(None if isinstance(answer, int) else (answer[0].entry, answer[1]) for answer in found)
 
     def _look_up(
-        self,
-        addresses: Sequence[IpAddress],
-        decode: Callable[[RouteReader, bytes], T],
-        source: IpAddress | None = None,
-        is_tcp: bool = False,
-    ) -> list[tuple[T | None, int | None]]:
-        """Return the decoded entry for each address, or None with an errno."""
+        self, addresses: Sequence[IpAddress], source: IpAddress | None = None, *, is_tcp: bool = False
+    ) -> list[tuple[Attributes, Prefix] | int]:
+        """Return the attributes and the prefix of the entry for each address, or an errno."""
         if not addresses:
             return []
 
-        def ask(talk: Conversation) -> list[tuple[T | None, int | None]]:
-            rules = self._list_rules(talk)
+        def ask(talk: Conversation) -> list[tuple[Attributes, Prefix] | int]:
+            rules, reader = self._list_rules(talk), self._reader(EVERYTHING, is_for_lookups=True)
             port = values.port_of_any(rules)
-            look_up = partial(wire.look_up, self.family, source, is_tcp)
-            found = [*self._answers(talk, addresses, look_up((port, port)), decode)]
+
+            def answers(source_port: int | None) -> list[tuple[Attributes, Prefix] | int]:
+                pack = wire.look_up(self.family, source, is_tcp, (source_port, port))
+                asked = talk.ask(addresses, pack, NO_ROUTE)
+                return [each.errno if isinstance(each, NetlinkError) else reader.single(each) for _, each in asked]
+
+            found = answers(port)
             if values.selects_any_source_port(rules):
-                without = self._answers(talk, addresses, look_up((None, port)), decode)
-                for address, answer, other in zip(addresses, found, without, strict=True):
+                for address, answer, other in zip(addresses, found, answers(None), strict=True):
                     if answer != other:
                         reason = "a policy rule matches source ports, and TCP's first lookup has none"
                         raise RouteError(f"can't determine how TCP to {address} is routed: {reason}")
             return found
 
         return self._read("look up routes", ask)
-
-    def _answers(
-        self,
-        talk: Conversation,
-        addresses: Sequence[IpAddress],
-        pack: Callable[[IpAddress, int], bytes],
-        decode: Callable[[RouteReader, bytes], T],
-    ) -> Iterator[tuple[T | None, int | None]]:
-        reader = self._reader(EVERYTHING, is_for_lookups=True)
-        for _, answer in talk.ask(addresses, pack):
-            if not isinstance(answer, NetlinkError):
-                yield decode(reader, answer), None
-            elif answer.errno in NO_ROUTE:
-                yield None, answer.errno
-            else:
-                raise answer
 
     def sources(
         self, entries: Mapping[Route, Sequence[IpAddress]], *, is_tcp: bool = False
@@ -275,11 +273,8 @@ class NetlinkBackend(Ipv4Lookups):
                 return look_up(ports, oif=oif)(address, sequence)
 
             found: dict[Route, set[IpAddress]] = {entry: set() for entry in entries}
-            for (entry, _), answer in talk.ask(flows, pack):
-                if isinstance(answer, NetlinkError):
-                    if answer.errno not in NO_ROUTE:
-                        raise answer
-                elif (source := wire.chosen_source(answer)) is not None:
+            for (entry, _), answer in talk.ask(flows, pack, NO_ROUTE):
+                if isinstance(answer, bytes) and (source := wire.chosen_source(answer)) is not None:
                     found[entry].add(source)
             return {entry: tuple(sorted(sources)) for entry, sources in found.items()}
 

@@ -16,7 +16,7 @@ import contextlib
 import errno as errnos
 import socket
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import chain
 from typing import TypeVar
 
@@ -150,16 +150,19 @@ class Conversation(Socket):
 
     # --- queries -----------------------------------------------------------------------------------------------
 
-    def ask(self, subjects: Sequence[T], pack: Callable[[T, int], bytes]) -> Iterator[tuple[T, bytes | NetlinkError]]:
-        """Send a query for each subject, and yield each subject with the reply message or the error.
+    def ask(
+        self, subjects: Sequence[T], pack: Callable[[T, int], bytes], expected: Collection[int] = ()
+    ) -> Iterator[tuple[T, bytes | NetlinkError]]:
+        """Send a query for each subject, and yield each subject with the reply message or an expected error.
 
         Args:
             subjects: any number of subjects.
             pack: a function that builds a request from a subject and a sequence number.
+            expected: the errnos of expected errors.
 
         Raises:
             DumpInterrupted: a reply was lost.
-            NetlinkError: the request can't be sent.
+            NetlinkError: the request can't be sent, or the kernel returned another error.
         """
         for start in range(0, len(subjects), self._batch):
             part = subjects[start : start + self._batch]
@@ -174,7 +177,10 @@ class Conversation(Socket):
                 if sequence in asked and port == self._port:
                     answers[sequence] = _refusal(datagram) if answer == rtnl.NLMSG_ERROR else datagram
             for subject, sequence in zip(part, asked, strict=True):
-                yield subject, answers[sequence]
+                reply = answers[sequence]
+                if isinstance(reply, NetlinkError) and reply.errno not in expected:
+                    raise reply
+                yield subject, reply
 
     def get(self, kind: int, body: bytes) -> bytes:
         """Send a single query, and return the reply message.
@@ -184,8 +190,7 @@ class Conversation(Socket):
             NetlinkError: the kernel returned an error.
         """
         ((_, answer),) = self.ask([body], lambda body, sequence: rtnl.message(kind, rtnl.GET, sequence, body))
-        if isinstance(answer, NetlinkError):
-            raise answer
+        assert isinstance(answer, bytes)
         return answer
 
     # --- changes -----------------------------------------------------------------------------------------------

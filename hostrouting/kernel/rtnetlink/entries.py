@@ -30,12 +30,13 @@ _EXPIRES = struct.Struct("=8xi")  # in struct rta_cacheinfo
 _KEPT_MAX = 4096  # in case each entry differs
 
 
-class Attributes(NamedTuple):
+@attrs.frozen
+class Attributes:
     """Attributes shared by entries, as a template entry with a placeholder destination."""
 
     entry: Route
-    copy: Callable[[IpNetwork], Route]
-    is_wanted: bool
+    copy: Callable[[IpNetwork], Route] = attrs.field(eq=False)
+    is_wanted: bool = attrs.field(eq=False)
 
 
 # A template entry with a placeholder destination, and the destinations of all entries with its attributes.
@@ -91,27 +92,22 @@ class RouteReader:
         self._address = slice(_ADDRESS_AT, _ADDRESS_AT + len(self._any))
         self._has_dst = struct.pack("=HH", 4 + len(self._any), wire.RTA_DST)
 
-    def entry(self, message: bytes) -> Route:
-        """Decode an entry, whether or not it is wanted.
+    def single(self, message: bytes) -> tuple[Attributes, Prefix]:
+        """Decode an entry, whether or not it is wanted, as its attributes and its prefix.
 
         Raises:
             DumpInterrupted: the entry's interface is gone.
         """
-        common, prefix = self._single(message)
-        return common.copy(self._family.network(prefix))
-
-    def by_attributes(self, message: bytes) -> tuple[Route, Prefix]:
-        """Decode an entry like ``entry``, as a template with a placeholder destination and the entry's prefix.
-
-        Raises:
-            DumpInterrupted: the entry's interface is gone.
-        """
-        common, prefix = self._single(message)
-        return common.entry, prefix
+        if message[_DST_HEADER] != self._has_dst:
+            common = self._attributes(message[HEADER_BYTES:])
+            return common, numbers(common.entry.destination)
+        address = self._address
+        common = self._attributes(message[HEADER_BYTES : address.start] + self._any + message[address.stop :])
+        return common, (int.from_bytes(message[address], "big"), message[_LENGTH_AT])
 
     def last_address(self, run: Run) -> int:
         """Return the first address of the last destination in a run of messages."""
-        _, (first, _) = self._single(run.messages[-((run.length + 3) & ~3) :])
+        _, (first, _) = self.single(run.messages[-((run.length + 3) & ~3) :])
         return first
 
     def groups(self, run: Run) -> list[Group]:
@@ -129,7 +125,7 @@ class RouteReader:
             first = bytes(blanked[:length])
             if blanked == first * len(zeros):
                 return self._alike(block, length, self._attributes(first[HEADER_BYTES:]))
-        singles = (self._single(block[at : at + length]) for at in range(0, len(block), step))
+        singles = (self.single(block[at : at + length]) for at in range(0, len(block), step))
         return [group for common, prefix in singles for group in self._chosen(common, [prefix])]
 
     def _alike(self, block: bytes, length: int, common: Attributes) -> list[Group]:
@@ -150,14 +146,6 @@ class RouteReader:
         shared, differing, size = block[start:at], {*block[at::length]}, len(self._any)
         low, high = shared + bytes([min(differing)]), shared + bytes([max(differing)])
         return int.from_bytes(low.ljust(size, b"\0"), "big"), int.from_bytes(high.ljust(size, b"\xff"), "big")
-
-    def _single(self, message: bytes) -> tuple[Attributes, Prefix]:
-        if message[_DST_HEADER] != self._has_dst:
-            common = self._attributes(message[HEADER_BYTES:])
-            return common, numbers(common.entry.destination)
-        address = self._address
-        common = self._attributes(message[HEADER_BYTES : address.start] + self._any + message[address.stop :])
-        return common, (int.from_bytes(message[address], "big"), message[_LENGTH_AT])
 
     def _chosen(self, common: Attributes, prefixes: list[Prefix]) -> list[Group]:
         if not common.is_wanted:
