@@ -182,8 +182,6 @@ class Fixes:
         if reason := self._not_ours_to_fix(classification):
             return Constraint(obstacle=Obstacle(reason))
         holder = entry or self._fib.longest_match(Table.MAIN, Flow(address))
-        if owner := owner_of(dev for dev in classification.devs if dev not in self._state.uplinks):
-            return Constraint(obstacle=Obstacle(owner), holder=holder)
         above = self._above(classification)
         if isinstance(above, int) and (needed := size >> (self._bits - 1 - above)) > _ROUTES_MAX:
             reason = f"that takes {needed} routes longer than /{above}: change the rule that passes over shorter ones"
@@ -193,8 +191,7 @@ class Fixes:
     def _above_of_connections(self, probed: int) -> int | None:
         """Return the prefix length that a route must exceed to fix lookups after the first one, or None if none can."""
         failures = (each for each in self._connections[probed] if not self._not_ours_to_fix(each))
-        aboves = (self._above(each) for each in failures if not owner_of(each.devs))
-        return max((above for above in aboves if isinstance(above, int)), default=None)
+        return max((above for above in map(self._above, failures) if isinstance(above, int)), default=None)
 
     def _not_ours_to_fix(self, classification: Classification) -> str:
         address = classification.probe.lookup.address
@@ -215,6 +212,8 @@ class Fixes:
 
     def _above(self, classification: Classification) -> int | Obstacle:
         """Return the prefix length that a route must exceed to fix a lookup, or the reason why no route can."""
+        if owner := owner_of(dev for dev in classification.devs if dev not in self._state.uplinks):
+            return Obstacle(owner)
         address = classification.probe.lookup.address
         beaten = self._beaten(classification.probe)
         if isinstance(beaten, Obstacle):
@@ -229,7 +228,7 @@ class Fixes:
         if subnet is None:
             return Obstacle(self._lost_gateway) if self._lost_gateway else beaten
         dev = self._local_subnets[subnet]
-        if (self._names_devs or self._has_lost_source) and not is_device(dev):
+        if self._names_devs and not is_device(dev):
             return Obstacle(f"it is on the link of {dev}, a name that no config accepts: rename it")
         return max(beaten, subnet[1] - 1)
 
@@ -295,22 +294,22 @@ class Fixes:
 
     def _entry(self, network: IpNetwork) -> StaticRoute:
         subnet, default = self._subnet_of(numbers(network)), self._default
-        if self._has_lost_source:
-            # An entry with a gateway and a device inherits nothing, not even the src.
-            if subnet is not None:
-                return StaticRoute(network, ONLINK, self._local_subnets[subnet])
-            (hop,) = default.hops
-            return StaticRoute(network, hop.gateway if isinstance(hop.gateway, IPv4Address) else ONLINK, hop.dev)
         if subnet is not None:
             return StaticRoute(network, ONLINK, self._local_subnets[subnet] if self._names_devs else None)
+        if self._has_lost_source:
+            (hop,) = default.hops
+            return StaticRoute(network, hop.gateway if isinstance(hop.gateway, IPv4Address) else ONLINK, hop.dev)
         # Another default route may take precedence, so name the interface in the entry.
         is_one = self._state.named is not None and len(default.devs) == 1 and is_device(default.devs[0])
         return StaticRoute(network, dev=default.devs[0] if is_one else None)
 
     @property
     def _names_devs(self) -> bool:
-        """Return whether entries in an uplink's subnet must name the uplink."""
-        return self._state.named is not None or len(self._default.devs) > 1
+        """Return whether entries in an uplink's subnet must name the uplink.
+
+        An entry with a gateway and a device inherits nothing, not even the src.
+        """
+        return self._state.named is not None or len(self._default.devs) > 1 or self._has_lost_source
 
     def _tables_with(self, entries: Sequence[StaticRoute], fixed: Iterable[IpAddress]) -> Fib | str:
         """Return the tables after the planner has applied the entries, or the reason why the entries don't work."""
