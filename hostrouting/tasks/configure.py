@@ -11,17 +11,10 @@ from functools import partial
 
 import attrs
 
+from hostrouting.boot import installation
 from hostrouting.boot.files import exists
 from hostrouting.boot.host import Host
-from hostrouting.boot.installation import (
-    KUBELET,
-    has_free_kubelet,
-    is_there,
-    prepare,
-    put_in_place,
-    start_oneshots,
-    take_away,
-)
+from hostrouting.boot.installation import KUBELET
 from hostrouting.boot.layout import CHECK, ROUTES, WATCH
 from hostrouting.boot.locks import Done, exclusive_run, locked
 from hostrouting.boot.parts import Wanted
@@ -233,9 +226,9 @@ def warnings_of(config: Config, wanted: Wanted, host: Host) -> tuple[str, ...]:
             "Python that depends on the environment or a home"
         )
     try:
-        if not is_there(host, wanted.consumer):
+        if not installation.is_there(host, wanted.consumer):
             warnings.append(f"there is no unit {wanted.consumer}: until there is, nothing is held back")
-        if has_free_kubelet(host, wanted.consumer):
+        if installation.has_free_kubelet(host, wanted.consumer):
             warnings.append(
                 f"{KUBELET} starts at boot, and nothing holds it back: the consumer is {wanted.consumer}; if the "
                 f"kubelet is the node, set hostRouting.consumer to {KUBELET}"
@@ -287,11 +280,11 @@ class Run:
         self.boot = plan_next_boot(host, self.wanted)
         self.warnings += self.boot.unseen
         with all_or_nothing() as undo:
-            prepare(self.boot, host, undo)
+            installation.prepare(self.boot, host, undo)
             if has_routes and self.boot.changes_routes_script:
                 # If the node starts now, the routes script may install the new routes before this run does.
                 undo.push(partial(_restore, host.our_routes(), host))
-            placed, plan = put_in_place(self.boot, host, undo), RoutePlan()
+            placed, plan = installation.put_in_place(self.boot, host, undo), RoutePlan()
             # A script holding the lock may be installing our routes right now.
             if has_routes and (config.static_routes.routes or exists(host.layout.lock) or host.our_routes()):
                 plan = write_routes(config, host, scope, network)
@@ -308,10 +301,11 @@ class Run:
             RouteOverlapError: the mode is STRICT, and a CIDR fails or the verdict is unknown.
             HostRoutingError: a removal or the check failed; a later run picks up from there.
         """
-        self.done.add(take_away(self.boot, self.host, scope))
+        self.done.add(installation.take_away(self.boot, self.host, scope))
         overlap = self._check(scope)
         if not self.host.is_image:
-            self.done.add(start_oneshots(self.host, [part.name for part in self.wanted.parts if part.is_gated]))
+            gated = [part.name for part in self.wanted.parts if part.is_gated]
+            self.done.add(installation.start_oneshots(self.host, gated))
             scope.check()
             hint = (
                 f"everything is installed; running machines continue, the next start of {self.wanted.consumer} is held "

@@ -25,15 +25,7 @@ from hostrouting.overlap.check import check_families, load_all
 from hostrouting.overlap.findings import OverlapReport, Verdict
 from hostrouting.overlap.markers import write_markers
 from hostrouting.overlap.metrics import gate_metrics
-from hostrouting.watch._events import (
-    HOW_TO_STOP,
-    Event,
-    EventKind,
-    of_failures,
-    of_problems,
-    of_routes,
-    status,
-)
+from hostrouting.watch._events import HOW_TO_STOP, Event, EventKind, of_failures, of_problems, of_routes, status
 from hostrouting.watch._repair import Reconciler, Repair
 from hostrouting.watch.outputs import metrics_text
 from phases import Cancelled, CancelScope, TimedOut

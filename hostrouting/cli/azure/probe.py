@@ -6,12 +6,7 @@ import argparse
 
 from hostrouting.azure.config import SECTION, HostNetworking
 from hostrouting.azure.probe.ruleset import TABLE
-from hostrouting.azure.probe.tasks import (
-    ConfigureLoadBalancerProbe,
-    ProbeReport,
-    RemoveLoadBalancerProbe,
-    plan_probe,
-)
+from hostrouting.azure.probe.tasks import ConfigureLoadBalancerProbe, ProbeReport, RemoveLoadBalancerProbe, plan_probe
 from hostrouting.boot.host import Host
 from hostrouting.cli.changes import NOTHING, boot_lines, changes_lines
 from hostrouting.cli.options import read_section
