@@ -248,7 +248,7 @@ class NamespaceKernel(NetlinkBackend):
     def _index(self, name: str) -> int:
         self._refuse_elsewhere()
         with rtnl.translate_errors(f"find the link {name}"):
-            return rtnl.Indexes()[name]
+            return rtnl.index_of(name)
 
     def _ask(
         self, attempt: str, kind: int, flags: int, fields: dict[str, int], *attributes: tuple[str, object]

@@ -380,7 +380,7 @@ class NetlinkBackend(Ipv4Lookups):
         attempt, kind, body, decode = listing
 
         def ask(talk: Conversation) -> tuple[T, ...]:
-            names = rtnl.Names()
+            names = cache(rtnl.name_of)
             return tuple(decode(message, names) for message in talk.messages(kind, body))
 
         return self._read(attempt, ask)

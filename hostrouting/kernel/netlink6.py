@@ -73,7 +73,7 @@ class NetlinkBackend6(NetlinkBackend):
         The source depends on the destination and on the selected hop's interface.
         """
         several = len(entry.devs) > 1
-        for oif in map(rtnl.Indexes().__getitem__, entry.devs) if several else (None,):
+        for oif in map(rtnl.index_of, entry.devs) if several else (None,):
             yield from ((address, None, oif) for address in dict.fromkeys(addresses))
 
     def sources_of_unrouted(

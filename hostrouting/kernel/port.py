@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from hostrouting.kernel.nexthops import Router
 from hostrouting.model.errors import RouteError
@@ -346,34 +346,27 @@ class Ipv4Lookups:
 class WholeTables(Ipv4Lookups):
     """A base class that implements the selective reads of ``RouteBackend`` with ``routes``."""
 
-    if TYPE_CHECKING:
-        family: Family
-
-        def routes(self, table: int | None = None) -> tuple[Route, ...]:
-            """Return routes as ``RouteBackend.routes`` does."""
-
-        def lookup(self, addresses: Sequence[IpAddress]) -> tuple[Lookup, ...]:
-            """Look up addresses as ``Lookups.lookup`` does."""
-
-    def routes_by_attributes(self, table: int) -> tuple[tuple[Route, Sequence[Prefix]], ...]:
+    def routes_by_attributes(self: RouteBackend, table: int) -> tuple[tuple[Route, Sequence[Prefix]], ...]:
         """Return a table's entries in the kernel's order, each in its own group."""
         return tuple((route, (numbers(route.destination),)) for route in self.routes(table))
 
-    def lookup_by_attributes(self, addresses: Sequence[IpAddress]) -> tuple[tuple[Route, Prefix] | None, ...]:
+    def lookup_by_attributes(
+        self: RouteBackend, addresses: Sequence[IpAddress]
+    ) -> tuple[tuple[Route, Prefix] | None, ...]:
         """Return the same entries as ``lookup``, each with its prefix."""
         found = (lookup.route for lookup in self.lookup(addresses))
         return tuple(None if route is None else (route, numbers(route.destination)) for route in found)
 
-    def default_routes(self) -> tuple[Route, ...]:
+    def default_routes(self: RouteBackend) -> tuple[Route, ...]:
         """Return the entries for 0.0.0.0/0 or ::/0 in table main, in the kernel's order."""
         return tuple(route for route in self.routes(Table.MAIN) if route.destination.prefixlen == 0)
 
-    def our_routes(self) -> tuple[Route, ...]:
+    def our_routes(self: RouteBackend) -> tuple[Route, ...]:
         """Return our own entries in table main, in the kernel's order."""
         return tuple(route for route in self.routes(Table.MAIN) if route.is_ours)
 
     def routes_except(
-        self, devs: Collection[str], *, inside: Sequence[Prefix] = (), sources: Collection[IpAddress] = ()
+        self: RouteBackend, devs: Collection[str], *, inside: Sequence[Prefix] = (), sources: Collection[IpAddress] = ()
     ) -> tuple[Route, ...]:
         """Return the entries in all tables, except plain ones that use ``devs`` and aren't within ``inside``."""
         prefixes = PrefixSet(inside, self.family.bits)

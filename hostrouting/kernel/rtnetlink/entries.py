@@ -79,7 +79,7 @@ class RouteReader:
     _arrange: Callable[[Iterable[NextHop]], tuple[NextHop, ...]]
     _selection: Selection
     _is_for_lookups: bool = False
-    _names: rtnl.Names = attrs.field(factory=rtnl.Names, init=False)
+    _names: rtnl.Names = attrs.field(factory=lambda: functools.cache(rtnl.name_of), init=False)
     _known: dict[bytes, Attributes] = attrs.field(factory=dict, init=False)
     _inside: PrefixSet = attrs.field(init=False)
     _any: bytes = attrs.field(init=False)
@@ -248,7 +248,7 @@ def _decode_hop(flags: int, weight: int, oif: int, found: dict[int, bytes], name
     encap = found.get(wire.RTA_ENCAP_TYPE)
     word = "" if encap is None else wire.ENCAP_WORDS.get(to_number(encap), "unknown")
     return NextHop(
-        dev=names[oif] if oif else None,
+        dev=names(oif) if oif else None,
         gateway=ip_address(gateway) if gateway else None,
         onlink=bool(flags & rtnl.RTNH_F_ONLINK),
         weight=weight,

@@ -25,7 +25,7 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -61,6 +61,9 @@ IFA_F_NODAD, IFA_F_NOPREFIXROUTE = 0x02, 0x200
 FIB_RULE_INVERT = 0x2
 
 TABLE_MAX, PROTOCOL_MAX = 0xFFFFFFFF, 0xFF
+
+# ``name_of`` with a cache, valid for a single reply from the kernel.
+Names = Callable[[int], str]
 
 HEADER = struct.Struct("=IHHII")
 HEADER_BYTES = HEADER.size
@@ -167,31 +170,30 @@ class DumpInterrupted(Exception):
     """
 
 
-class Names(dict[int, str]):
-    """A cache of interface names by index, valid for a single reply from the kernel."""
+def name_of(index: int) -> str:
+    """Return an interface's name.
 
-    def __missing__(self, index: int) -> str:
-        try:
-            name = self[index] = socket.if_indextoname(index)
-        except OSError as error:
-            if error.errno != errnos.ENXIO:  # the query itself failed, as if_indextoname opens a socket
-                raise
-            raise DumpInterrupted from error
-        return name
-
-
-class Indexes(dict[str, int]):
-    """A cache of interface indexes by name, valid for a single batch.
-
-    A link that is re-created gets a new index.
+    Raises:
+        DumpInterrupted: the interface is gone.
     """
+    try:
+        return socket.if_indextoname(index)
+    except OSError as error:
+        if error.errno != errnos.ENXIO:  # the query itself failed, as if_indextoname opens a socket
+            raise
+        raise DumpInterrupted from error
 
-    def __missing__(self, name: str) -> int:
-        try:
-            index = self[name] = socket.if_nametoindex(name)
-        except (OSError, ValueError) as error:
-            raise NetlinkError(errnos.ENODEV, f"no interface is named {name!r}") from error
-        return index
+
+def index_of(name: str) -> int:
+    """Return an interface's index. A link that is re-created gets a new one.
+
+    Raises:
+        NetlinkError: there is no such interface (ENODEV).
+    """
+    try:
+        return socket.if_nametoindex(name)
+    except (OSError, ValueError) as error:
+        raise NetlinkError(errnos.ENODEV, f"no interface is named {name!r}") from error
 
 
 @contextmanager

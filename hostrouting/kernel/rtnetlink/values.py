@@ -89,7 +89,7 @@ def _decode_link(message: bytes, names: rtnl.Names) -> Link:
         has_carrier=bool(flags & rtnl.IFF_LOWER_UP),
         kind=None if kind is None else decode_name(kind),
         hardware=hardware,
-        master=names[to_number(found[IFLA_MASTER])] if IFLA_MASTER in found else None,
+        master=names(to_number(found[IFLA_MASTER])) if IFLA_MASTER in found else None,
         group=to_number(found.get(_IFLA_GROUP, b"")),
     )
 
@@ -104,7 +104,7 @@ def _decode_address(message: bytes, names: rtnl.Names) -> Address:
     # IFA_F_NOPREFIXROUTE doesn't fit into the eight bits of the header.
     flags = to_number(found.get(_IFA_FLAGS, b"")) or short_flags
     fields: dict[str, Any] = {
-        "dev": names[index],
+        "dev": names(index),
         "local": local,
         "prefix_length": length,
         "peer": far_end if far_end != local else None,
@@ -224,7 +224,7 @@ def _decode_failed_router(message: bytes, names: rtnl.Names) -> Router | None:
     """Decode a neighbour entry, or return None if its state isn't FAILED."""
     _, index, state, *_ = _NEIGHBOUR.unpack_from(message, HEADER_BYTES)
     address = attributes(message, HEADER_BYTES + _NEIGHBOUR.size).get(_NDA_DST)
-    return (names[index], ip_address(address)) if state & _NUD_FAILED and address is not None else None
+    return (names(index), ip_address(address)) if state & _NUD_FAILED and address is not None else None
 
 
 def _decode_forwarding(message: bytes, _names: rtnl.Names) -> bool:

@@ -146,7 +146,7 @@ class RoutePacker:
 
     def __init__(self, family: Family) -> None:
         self._family = family
-        self._indexes = rtnl.Indexes()
+        self._index_of = cache(rtnl.index_of)
         self._pack_hops = cache(self._packed_hops)
         self._address_bytes = family.bits // 8
         # The header, body and attributes common to all requests, packed in a single call.
@@ -210,12 +210,12 @@ class RoutePacker:
         """Pack hops as rtm_flags and attributes."""
         if len(hops) != 1 or (self._family is Family.IPV6 and hops[0].weight != 1):
             return 0, attribute(RTA_MULTIPATH, b"".join(map(self._packed_leg, hops))) if hops else b""
-        oif = b"" if hops[0].dev is None else number(RTA_OIF, self._indexes[hops[0].dev])
+        oif = b"" if hops[0].dev is None else number(RTA_OIF, self._index_of(hops[0].dev))
         return _flags(hops[0]), self._packed_gateway(hops[0]) + oif
 
     def _packed_leg(self, hop: NextHop) -> bytes:
         gateway = self._packed_gateway(hop)
-        index = 0 if hop.dev is None else self._indexes[hop.dev]
+        index = 0 if hop.dev is None else self._index_of(hop.dev)
         return HOP.pack(HOP.size + len(gateway), _flags(hop), hop.weight - 1, index) + gateway
 
     def _packed_gateway(self, hop: NextHop) -> bytes:
