@@ -15,7 +15,7 @@ import attrs
 
 from hostrouting.boot.layout import Layout
 from hostrouting.boot.manifest import Manifest
-from hostrouting.boot.parts import BootFile, Wanted, gate_files, wanted_manifest
+from hostrouting.boot.parts import BootFile, Wanted, installed_files, wanted_manifest
 from hostrouting.boot.render import family_words, fill
 from hostrouting.config.routing import Config
 from hostrouting.model.family import Family
@@ -39,8 +39,7 @@ def rendered_files(config: Config, layout: Layout) -> list[BootFile]:
     scripts = {part.name: part.files[0].content for part in wanted.parts if part.is_gated}
     return [
         BootFile(layout.manifest, attrs.evolve(manifest, folders=tuple(folders)).to_text()),
-        *(file for part in wanted.parts for file in part.files),
-        *gate_files(layout, manifest, scripts),
+        *installed_files(layout, manifest, wanted.parts, scripts),
     ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -220,18 +220,20 @@ def wanted_manifest(there: Manifest, wanted: Wanted, layout: Layout) -> Manifest
     return attrs.evolve(manifest, consumer=wanted.consumer if moves_gate else there.consumer or wanted.consumer)
 
 
-def gate_files(layout: Layout, manifest: Manifest, scripts: Mapping[str, bytes]) -> list[BootFile]:
-    """Return the gate's files, or an empty list if no part needs the gate.
+def installed_files(
+    layout: Layout, manifest: Manifest, parts: Iterable[Part], scripts: Mapping[str, bytes]
+) -> list[BootFile]:
+    """Return the files of an installation in write order, except for the manifest.
 
     Args:
         layout: the host's file layout.
         manifest: the installation's manifest.
-        scripts: the scripts' contents, by part name.
+        parts: the parts whose files to include.
+        scripts: the contents of the gate's scripts, by part name.
     """
-    if not manifest.has_gate:
-        return []
-    return [
-        BootFile(layout.gate_script, fill("gate.sh"), 0o755),
-        BootFile(layout.gate_list, list_text(manifest, scripts)),
-        *map(BootFile, layout.gates(manifest.consumer), DROP_INS),
-    ]
+    files = [file for part in parts for file in part.files]
+    if manifest.has_gate:
+        files.append(BootFile(layout.gate_script, fill("gate.sh"), 0o755))
+        files.append(BootFile(layout.gate_list, list_text(manifest, scripts)))
+        files += map(BootFile, layout.gates(manifest.consumer), DROP_INS)
+    return files

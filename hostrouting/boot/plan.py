@@ -12,7 +12,7 @@ from hostrouting.boot.gate import list_text
 from hostrouting.boot.host import Host
 from hostrouting.boot.layout import CHECK, ROUTES, WATCH, Layout
 from hostrouting.boot.manifest import InstalledPart, Manifest
-from hostrouting.boot.parts import BootFile, Wanted, gate_files, wanted_manifest
+from hostrouting.boot.parts import BootFile, Wanted, installed_files, wanted_manifest
 from hostrouting.boot.render import render_static_routes
 from hostrouting.config.routing import Config
 from hostrouting.model.changes import Change, Changes
@@ -103,8 +103,7 @@ def plan_next_boot(host: Host, wanted: Wanted) -> BootPlan:
 
     lasting = [
         *([BootFile(layout.manifest, after.to_text())] if after.parts else ()),
-        *(file for part in wanted.parts for file in part.files),
-        *gate_files(layout, after, contents),
+        *installed_files(layout, after, wanted.parts, contents),
     ]
     changed = [file for file in lasting if not _is_there(file)]
     remove, unseen = _removed(layout, wanted, before, after)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hostrouting.boot.files import read_state
 from hostrouting.boot.locks import locked
-from hostrouting.boot.parts import CONFIGURED, Wanted, gate_files, wanted_manifest, wanted_parts
+from hostrouting.boot.parts import CONFIGURED, Wanted, installed_files, wanted_manifest, wanted_parts
 from hostrouting.boot.plan import reference_links
 from hostrouting.boot.unit_files import UNIT_PATH, is_masked
 from hostrouting.doctor.checks import DoctorFinding, ExaminedHost, Severity, missing_tools, stale_files
@@ -65,8 +65,7 @@ def installed(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 def rendered(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that every file has the content and mode that a fresh rendering would give it."""
     layout, manifest = examined.layout, examined.manifest
-    rendered = [file for part in wanted_parts(manifest.config, layout) for file in part.files]
-    for file in (*rendered, *gate_files(layout, manifest, {})):
+    for file in installed_files(layout, manifest, wanted_parts(manifest.config, layout), {}):
         settled = _CHECKSUM if file.path == layout.gate_list else _PYTHON
         name, state = layout.relative(file.path), read_state(file.path)
         if file.path.suffix == ".service" and is_masked(file.path):
