@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from hostrouting.azure.config import HostNetworking
-from hostrouting.azure.nodes import LoadBalancerProbeError, given_or_real
-from hostrouting.azure.probe.node import LinuxProbeNode
+from hostrouting.azure.nodes import LoadBalancerProbeError
 from hostrouting.azure.probe.ruleset import PROBE, TABLE
 from hostrouting.azure.probe.tasks import plan_probe
 from hostrouting.azure.vnet.tasks import plan_stale
@@ -40,8 +39,7 @@ def _probes(config: HostNetworking | None, examined: ExaminedHost) -> Iterator[D
     elif not probe.enabled:
         return
     try:
-        node = given_or_real(examined.host, None, LinuxProbeNode)
-        plan = plan_probe(networking, examined.host, examined.scope, node=node)
+        plan = plan_probe(networking, examined.host, examined.scope)
     except LoadBalancerProbeError as error:
         yield DoctorFinding("probes-fail", f"{PROBE}.service", str(error), f"fix that, then: {apply}", Severity.RISK)
         return

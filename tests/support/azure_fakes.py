@@ -11,7 +11,7 @@ from unittest import mock
 
 import attrs
 
-from hostrouting.azure import AzureVnetError, LoadBalancerProbeError, Neighbour, NodeState, checks
+from hostrouting.azure import AzureVnetError, LoadBalancerProbeError, Neighbour, NodeState
 from hostrouting.azure.probe import tasks as probe_tasks
 from hostrouting.azure.probe.node import LinuxProbeNode
 from hostrouting.azure.probe.ruleset import TABLE
@@ -88,7 +88,7 @@ def on_fakes(probe: FakeProbeNode, bridge: FakeBridgeNode) -> Iterator[None]:
     """Make the commands and the doctor use these nodes by default."""
     fakes: dict[Any, Any] = {LinuxProbeNode: probe, LinuxBridgeNode: bridge}
     with ExitStack() as patches:
-        for module in (probe_tasks, vnet_tasks, checks):
+        for module in (probe_tasks, vnet_tasks):
             fake = mock.patch.object(module, "given_or_real", lambda _, given, real: given or fakes[real])
             patches.enter_context(fake)
         yield
