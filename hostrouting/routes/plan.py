@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -162,6 +162,7 @@ def plan_what_goes(wanted: Sequence[Route], main: Sequence[Route]) -> tuple[Rout
     keys = {route.key for route in wanted} if ours else set()
     # Remove routes that make gateways reachable last, so that a rollback, in reverse order, restores them first.
     sorted_["remove"] = sorted((route for route in ours if route.key not in keys), key=lambda route: route.is_near)
+    refusals += _refuse_outlasted(sorted_["remove"], wanted, entries)
     return RoutePlan(**{name: tuple(items) for name, items in sorted_.items()}), refusals
 
 
@@ -172,6 +173,28 @@ def _entry_behind(route: Route, same: Sequence[Route]) -> Route | None:
     """
     is_ipv6 = isinstance(route, Route6)
     return next((entry for entry in same if is_ipv6 and entry.key == route.key and not entry.is_ours), None)
+
+
+def _refuse_outlasted(
+    remove: Iterable[Route], wanted: Iterable[Route], entries: Mapping[Prefix, Sequence[Route]]
+) -> Iterator[Refusal]:
+    """Yield refusals for IPv6 routes that would lose to another program's next hop beside our old route.
+
+    It stays when our old route is removed, which couldn't be put back before it.
+    """
+    old_routes = [route for route in remove if isinstance(route, Route6) and route.source_prefix is None]
+    by_metric = sorted(wanted if old_routes else (), key=lambda route: route.metric, reverse=True)
+    used = {numbers(route.destination): route for route in by_metric}
+    for old in old_routes:
+        route = used.get(numbers(old.destination))
+        if route is None or route.metric < old.metric:
+            continue
+        others = (entry for entry in entries[numbers(old.destination)] if entry.key == old.key and not entry.is_ours)
+        # The kernel doesn't show which of several next hops are another program's.
+        may_have_hops = len(old.hops) > 1 and not old.has_same_next_hops(route)
+        if (theirs := next(others, old if may_have_hops else None)) is not None:
+            reason = f"another program's next hop beside our old route would win by its metric ({theirs})"
+            yield Refusal(f"can't install {route}: {reason}", "choose another metric, or have its owner remove it")
 
 
 def is_same(there: Route, wanted: Route) -> bool:

@@ -181,11 +181,21 @@ function make_plan(    i, id, words_of, carrier) {
     if (is_apart(our_class[i]) || !(id in is_wanted)) {
       remove(is_near(our_class[i]) ? 8 : our_to[i] in has_gateway ? 6 : 7, our_to[i], our_class[i])
       asks_early = asks_early || family == 6 && (hops_of(our_class[i]) > 1 || id in behind)
+      if (family == 6 && !is_apart(our_class[i]))
+        refuse_outlasted(carrier[our_to[i]], our_class[i], id)
     }
   }
   for (i = 1; i <= wanted; i++)
     if (carrier[wanted_to[i]] == i)
       plan_proof(i)
+}
+
+# Another program's hop beside our old route stays when ours goes, which couldn't be put back before it.
+function refuse_outlasted(i, old, id) {
+  if (i == "" || wanted_metric[i] + 0 < metric_of[old] || !(id in behind || hops_of(old) > 1 && ways_of[old] != ways_of[wanted_class[i]]))
+    return
+  looked_at = wanted_to[i]
+  fail("refused", "another program\047s hop beside our old route would win by its metric:" (id in behind ? behind[id] : old))
 }
 
 # Fills has_gateway with the prefixes of wanted routes and of ours that contain gateways of such routes.
