@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from shlex import quote
-from typing import Any
 
 import attrs
 
@@ -21,7 +20,7 @@ from hostrouting.boot.systemd import ANY_INSTANCE, UnitManager
 from hostrouting.config.routing import Config
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.model.errors import FileError
-from hostrouting.model.jsonable import StrEnum
+from hostrouting.model.jsonable import JsonObject, StrEnum
 from phases import CancelScope
 
 _PATH = SEARCH_PATH.split(":")
@@ -40,7 +39,7 @@ class Severity(StrEnum):
 
 
 @attrs.frozen
-class DoctorFinding:
+class DoctorFinding(JsonObject):
     """A problem found on a host.
 
     Args:
@@ -56,10 +55,6 @@ class DoctorFinding:
     message: str
     hint: str
     severity: Severity = Severity.BROKEN
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the finding as JSON."""
-        return attrs.asdict(self)
 
 
 @attrs.frozen(slots=False)

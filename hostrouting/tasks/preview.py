@@ -16,6 +16,7 @@ from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.snapshot_backend import backends_of, take_snapshot
 from hostrouting.model.changes import Changes
 from hostrouting.model.family import Family
+from hostrouting.model.jsonable import fields_in_json
 from hostrouting.model.routes import Route
 from hostrouting.model.text import shortened
 from hostrouting.overlap.check import awaited_devs, check_families
@@ -80,8 +81,7 @@ class Plan:
     def to_json(self) -> dict[str, Any]:
         """Return the plan as JSON, in the format of ``hostrouting plan --output json``."""
         unknown = {"files": None, "units": None} if self.boot is None else {}
-        more = {"missing": self.missing, "pending": [*self.pending], "nextStart": self.next_start.to_json()}
-        more |= {"warnings": [*self.warnings]}
+        more = fields_in_json(self, "missing", "pending", "next_start", "warnings")
         return {"schema": 1, "host": self.host} | RoutesReport(self.routes, self.changes).to_json() | more | unknown
 
 

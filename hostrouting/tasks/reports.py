@@ -8,6 +8,7 @@ import attrs
 
 from hostrouting.boot.layout import CHECK, ROUTES, WATCH
 from hostrouting.model.changes import Changes
+from hostrouting.model.jsonable import fields_in_json
 from hostrouting.overlap.findings import OverlapReport
 from hostrouting.routes.plan import RoutePlan, RoutesReport
 
@@ -72,5 +73,4 @@ class ConfigureReport:
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON, with routes in the format of ``ip route show``."""
         document = attrs.evolve(self.routes, changes=self.changes).to_json()
-        document |= {"overlap": self.overlap.to_json(), "warnings": [*self.warnings]}
-        return document | ({"until": self.until} if self.until else {})
+        return document | fields_in_json(self, "overlap", "warnings", *(["until"] if self.until else []))
