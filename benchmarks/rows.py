@@ -24,7 +24,7 @@ from hostrouting.boot.render import render_static_routes
 from hostrouting.config.routing import Config, RouteOverlap
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.snapshot_backend import SnapshotBackend
-from hostrouting.kernel.waiting import Deadline, look_until
+from hostrouting.kernel.waiting import look_until
 from hostrouting.model.routes import NextHop, Route, Table
 from hostrouting.overlap.check import check_overlap
 from hostrouting.routes.verify import verify_routes
@@ -208,7 +208,7 @@ def _wait_of_backend() -> Span:
 
         def wait() -> None:
             scope = CancelScope()
-            look_until(world.backend, scope, Deadline(scope.clock.monotonic(), 30), find_missing)
+            look_until(world.backend, scope, scope.clock.monotonic(), 30, find_missing)
             seen.put(time.perf_counter())
 
         waiter = threading.Thread(target=wait)

@@ -11,7 +11,7 @@ import attrs
 from hostrouting.config.routing import Config, RouteOverlap
 from hostrouting.kernel.nexthops import default_route, missing_default_route, unicast_defaults
 from hostrouting.kernel.port import RouteBackend
-from hostrouting.kernel.waiting import Deadlines, look_until
+from hostrouting.kernel.waiting import look_until
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.jsonable import rfc_3339
@@ -70,7 +70,7 @@ def check_families(
     backends: Callable[[Family], RouteBackend],
     scope: CancelScope,
     *,
-    deadlines: Deadlines | None = None,
+    started: float | None = None,
     nameservers: Sequence[IpAddress] = (),
 ) -> OverlapReport:
     """Check every expected CIDR against the kernel's routing decisions for its family, without modifying the host.
@@ -80,7 +80,7 @@ def check_families(
         backends: a function that returns the backend for a family. It is only called for IPv6 if IPv6 CIDRs are
             expected.
         scope: see ``check_overlap``.
-        deadlines: see ``check_overlap``.
+        started: see ``check_overlap``.
         nameservers: see ``check_overlap``.
 
     Returns:
@@ -92,7 +92,7 @@ def check_families(
             backend, ipv4 = backends(family), backends(Family.IPV4)
         except RouteError as error:
             return unjudged(config.route_overlap.of(family), UnknownReason.CHECK_FAILED, str(error))
-        return check_overlap(config, backend, scope, ipv4=ipv4, deadlines=deadlines, nameservers=nameservers)
+        return check_overlap(config, backend, scope, ipv4=ipv4, started=started, nameservers=nameservers)
 
     families = config.route_overlap.families
     if Family.IPV6 not in families:
@@ -128,7 +128,7 @@ def check_overlap(
     scope: CancelScope,
     *,
     ipv4: RouteBackend | None = None,
-    deadlines: Deadlines | None = None,
+    started: float | None = None,
     nameservers: Sequence[IpAddress] = (),
     needs_fix: bool = True,
 ) -> OverlapReport:
@@ -142,8 +142,8 @@ def check_overlap(
         scope: cancellation scope for the check.
         ipv4: the host's IPv4 backend. If the config doesn't name uplinks, the interfaces of the IPv4 default route are
             also the uplinks for IPv6.
-        deadlines: deadlines for a default route on an uplink and for InfiniBand addresses, or None to check
-            immediately.
+        started: when the run started, in seconds on the scope's clock, to wait for a default route on an uplink and for
+            InfiniBand addresses as long as the config says, or None to check immediately.
         nameservers: the host's DNS servers. The fix lists those whose traffic it moves to another interface.
         needs_fix: whether to compute a fix for the findings.
 
@@ -157,8 +157,8 @@ def check_overlap(
     if overlap is not config.route_overlap:
         config = attrs.evolve(config, route_overlap=overlap)
     try:
-        if deadlines is not None:
-            _wait_for_addresses(config, backend, ipv4, scope, deadlines)
+        if started is not None:
+            _wait_for_addresses(config, backend, ipv4, scope, started)
         state = read_host(config, backend, scope, ipv4)
         if state is None:
             missing = _no_default_route(backend, uplink_patterns(config, backend, ipv4))
@@ -224,9 +224,9 @@ def awaited_devs(config: Config, backend: RouteBackend) -> tuple[str, ...]:
 
 
 def _wait_for_addresses(
-    config: Config, backend: RouteBackend, ipv4: RouteBackend | None, scope: CancelScope, deadlines: Deadlines
+    config: Config, backend: RouteBackend, ipv4: RouteBackend | None, scope: CancelScope, started: float
 ) -> None:
-    """Wait for a default route on an uplink and then for InfiniBand addresses, each with its own deadline."""
+    """Wait for a default route on an uplink and then for InfiniBand addresses, each for its own time."""
 
     def find_default() -> str | None:
         patterns = uplink_patterns(config, backend, ipv4)
@@ -239,10 +239,10 @@ def _wait_for_addresses(
         return f"an address on {', '.join(devs)}" if devs else None
 
     # If the config names uplinks, the check runs even without a default route.
-    if look_until(backend, scope, deadlines.network, find_default) is None or (
+    if look_until(backend, scope, started, config.wait_seconds, find_default) is None or (
         config.uplinks is not None and uplink_devs(config, backend)
     ):
-        look_until(backend, scope, deadlines.addresses, find_pending)
+        look_until(backend, scope, started, config.route_overlap.address_seconds, find_pending)
 
 
 def _no_default_route(backend: RouteBackend, uplinks: tuple[str, ...] | None) -> str:

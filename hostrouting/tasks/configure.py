@@ -22,7 +22,6 @@ from hostrouting.boot.plan import BootPlan, plan_next_boot
 from hostrouting.boot.python import python_of
 from hostrouting.boot.trial import forget_trial
 from hostrouting.config.routing import Config, OverlapMode
-from hostrouting.kernel.waiting import Deadlines
 from hostrouting.model.errors import FileError, UnitError
 from hostrouting.model.routes import Route, Table
 from hostrouting.overlap.check import check_families, nothing_expected, unjudged
@@ -194,7 +193,7 @@ def configure(config: Config, host: Host, scope: CancelScope, *names: str) -> Co
     host = host.within(scope)
     wanted = Wanted.of(config, host.layout, *names)
     with exclusive_run(host, scope, is_wanting=bool(wanted.parts)) as done:
-        run = Run(config, host, wanted, Deadlines.of(config, scope), warnings_of(config, wanted, host), done)
+        run = Run(config, host, wanted, scope.clock.monotonic(), warnings_of(config, wanted, host), done)
         install, finish = run.install, run.finish
         if len(wanted.parts) > 1:
             # Show up as two separate tasks in logs and observers.
@@ -247,7 +246,7 @@ class Run:
         config: the config to apply.
         host: the target host.
         wanted: the parts to install or remove.
-        deadlines: deadlines for the run's waits.
+        started: when the run started, in seconds on its scope's clock.
         warnings: warnings for the report or for a failing check's error.
         done: changes made so far, except those that were rolled back.
         boot: the plan for the next boot, set by ``install``.
@@ -256,7 +255,7 @@ class Run:
     config: Config
     host: Host
     wanted: Wanted
-    deadlines: Deadlines
+    started: float
     warnings: tuple[str, ...]
     done: Done
     boot: BootPlan = attrs.field(init=False)
@@ -273,10 +272,10 @@ class Run:
         Raises:
             HostRoutingError: the installation failed; all changes are rolled back.
         """
-        config, host, network = self.config, self.host, self.deadlines.network
+        config, host = self.config, self.host
         has_routes = not host.is_image and ROUTES in self.wanted.names
         if has_routes:
-            wait_for_network(config, host, scope, network)
+            wait_for_network(config, host, scope, self.started)
         self.boot = plan_next_boot(host, self.wanted)
         self.warnings += self.boot.unseen
         with all_or_nothing() as undo:
@@ -287,7 +286,7 @@ class Run:
             placed, plan = installation.put_in_place(self.boot, host, undo), RoutePlan()
             # A script holding the lock may be installing our routes right now.
             if has_routes and (config.static_routes.routes or exists(host.layout.lock) or host.our_routes()):
-                plan = write_routes(config, host, scope, network)
+                plan = write_routes(config, host, scope, self.started)
         self.done.changes |= placed | plan.changes
         return plan
 
@@ -321,7 +320,7 @@ class Run:
             return nothing_expected(overlap)
         if host.is_image:
             return unjudged(overlap, UnknownReason.NO_KERNEL, "an image is checked at its first boot")
-        report = check_families(self.config, host.routes_of, scope, deadlines=self.deadlines)
+        report = check_families(self.config, host.routes_of, scope, started=self.started)
         report = with_namespace_note(report, host)
         # The script and the watcher take this lock, too. Concurrent writes could leave both markers behind.
         with locked(host.layout.lock, scope):

@@ -13,7 +13,7 @@ from hostrouting.boot.host import Host
 from hostrouting.boot.locks import exclusive_run, locked
 from hostrouting.config.routing import Config
 from hostrouting.kernel.port import RouteBackend
-from hostrouting.kernel.waiting import Deadline, Deadlines, look_until
+from hostrouting.kernel.waiting import look_until
 from hostrouting.model.errors import RouteError
 from hostrouting.model.routes import Route6, Table
 from hostrouting.routes.install import apply_routes
@@ -26,34 +26,34 @@ from phases import CancelScope, Undo, all_or_nothing
 _FLAP_SECONDS = 0.1
 
 
-def wait_for_network(config: Config, host: Host, scope: CancelScope, deadline: Deadline) -> None:
+def wait_for_network(config: Config, host: Host, scope: CancelScope, started: float) -> None:
     """Wait, without holding a lock, until a config's routes can be planned.
 
     Args:
         config: the config with the static routes.
         host: the host to query.
         scope: cancels the wait.
-        deadline: when to give up.
+        started: when the run started. The wait ends ``wait_seconds`` later.
 
     Raises:
-        RouteError: the routes still can't be planned when the deadline expires.
+        RouteError: the routes still can't be planned then.
     """
     backends = host.backends(config.static_routes.families)
     # The IPv6 backend also notices IPv4 changes.
-    missing = look_until(backends[-1], scope, deadline, partial(find_missing, config, *backends))
+    missing = look_until(backends[-1], scope, started, config.wait_seconds, partial(find_missing, config, *backends))
     if missing is not None:
-        raise _waited_in_vain(missing, deadline)
+        raise _waited_in_vain(missing, config)
 
 
-def _waited_in_vain(missing: str, deadline: Deadline) -> RouteError:
+def _waited_in_vain(missing: str, config: Config) -> RouteError:
     return RouteError(
-        f"can't install the static routes: waited {deadline.seconds:g} s in vain for {missing}",
+        f"can't install the static routes: waited {config.wait_seconds} s in vain for {missing}",
         hint=f"{MISSING_HINT}, or raise waitSeconds",
     )
 
 
 @contextmanager
-def planned_routes(config: Config, host: Host, scope: CancelScope, deadline: Deadline) -> Iterator[RoutePlan]:
+def planned_routes(config: Config, host: Host, scope: CancelScope, started: float) -> Iterator[RoutePlan]:
     """Wait until the routes can be planned, then plan them under the lock, and hold the lock for the ``with`` block.
 
     Raises:
@@ -61,14 +61,14 @@ def planned_routes(config: Config, host: Host, scope: CancelScope, deadline: Dea
         FileError: the lock can't be acquired.
     """
     while True:
-        wait_for_network(config, host, scope, deadline)
+        wait_for_network(config, host, scope, started)
         with locked(host.layout.lock, scope):
             plan, missing = plan_now(config, *host.backends(config.static_routes.families))
             if missing is None:
                 yield plan
                 return
-        if deadline.is_over(scope):
-            raise _waited_in_vain(missing, deadline)
+        if scope.clock.monotonic() >= started + config.wait_seconds:
+            raise _waited_in_vain(missing, config)
         scope.wait(_FLAP_SECONDS)
 
 
@@ -101,7 +101,7 @@ def _verify_early(plan: RoutePlan, backend: RouteBackend) -> None:
         verify_routes(plan.wanted, backend, has_old=True)
 
 
-def write_routes(config: Config, host: Host, scope: CancelScope, deadline: Deadline) -> RoutePlan:
+def write_routes(config: Config, host: Host, scope: CancelScope, started: float) -> RoutePlan:
     """Install a config's routes in the kernel, verify them, and remove our other routes.
 
     This is atomic: if any route can't be installed, none are.
@@ -110,7 +110,7 @@ def write_routes(config: Config, host: Host, scope: CancelScope, deadline: Deadl
         config: the config with the static routes.
         host: the host to change.
         scope: cancels the run.
-        deadline: deadline for the network to come up.
+        started: when the run started, for ``wait_for_network``.
 
     Returns:
         The executed plan. Any trial has been ended.
@@ -119,7 +119,7 @@ def write_routes(config: Config, host: Host, scope: CancelScope, deadline: Deadl
         RouteError: a route can't be installed or isn't used by the kernel; the table is unchanged.
         FileError: the lock can't be acquired.
     """
-    with planned_routes(config, host, scope, deadline) as plan, all_or_nothing() as undo:
+    with planned_routes(config, host, scope, started) as plan, all_or_nothing() as undo:
         done = put_in_effect(plan, host, scope, undo)
         scope.check()
         remove(host.layout.trial)
@@ -145,6 +145,6 @@ class InstallRoutes(ConfigTask):
             FileError: the lock can't be acquired.
         """
         with exclusive_run(self.host, scope, is_wanting=True):
-            plan = write_routes(self.config, self.host, scope, Deadlines.of(self.config, scope).network)
+            plan = write_routes(self.config, self.host, scope, scope.clock.monotonic())
             remove(self.host.layout.confirmed)
         return RoutesReport(plan, plan.changes)

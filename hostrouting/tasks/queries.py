@@ -13,7 +13,6 @@ import attrs
 
 from hostrouting.boot.host import Host
 from hostrouting.config.routing import Config
-from hostrouting.kernel.waiting import Deadlines
 from hostrouting.model.errors import ConfigError, RouteError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.parsing import parse_any_unicast_address
@@ -91,9 +90,9 @@ def check_kernel(
     """
     # Snapshots and kernels with planned routes never change, so there is no point in waiting.
     is_live = host.snapshot is None and backends is None
-    deadlines = Deadlines.of(config, scope) if is_live else None
+    started = scope.clock.monotonic() if is_live else None
     asked = backends or host.routes_of
-    report = check_families(config, asked, scope, deadlines=deadlines, nameservers=nameservers)
+    report = check_families(config, asked, scope, started=started, nameservers=nameservers)
     report = attrs.evolve(report, host=host.name)
     return with_namespace_note(report, host) if is_live else report
 

@@ -20,7 +20,6 @@ from hostrouting.boot.python import python_of
 from hostrouting.boot.render import family_words, fill
 from hostrouting.boot.trial import forget_trial, is_overdue, put_back, read_trial, standing, start_timer, times_of
 from hostrouting.config.routing import Config
-from hostrouting.kernel.waiting import Deadlines
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.jsonable import to_json_text
@@ -73,14 +72,14 @@ class TryRoutes(ConfigTask):
                     f"a trial of routes is in progress until {stands}",
                     hint="to keep it: hostrouting confirm; to end it: hostrouting remove, or apply with a new config",
                 )
-            deadline = Deadlines.of(config, scope).network
+            started = scope.clock.monotonic()
             backends = host.backends(config.static_routes.families)
-            wait_for_network(config, host, scope, deadline)
+            wait_for_network(config, host, scope, started)
             times, end = times_of(self.seconds), scope.clock.monotonic() + self.seconds
             start_timer(host, self.seconds)
             with all_or_nothing() as ending:
                 ending.push(partial(put_back, host))
-                with planned_routes(config, host, scope, deadline) as plan:
+                with planned_routes(config, host, scope, started) as plan:
                     # Write the rollback script before changing any routes.
                     script = render_trial(host.our_routes(), {backend.family for backend in backends}, times["until"])
                     files.write_if_changed(host.layout.trial_script, script, mode=0o755)
@@ -136,7 +135,7 @@ class ConfirmTrial:
                 )
             config = Config.from_mapping(document)
             wanted = Wanted.of(config, host.layout)
-            run = Run(config, host, wanted, Deadlines.of(config, scope), warnings_of(config, wanted, host), done)
+            run = Run(config, host, wanted, scope.clock.monotonic(), warnings_of(config, wanted, host), done)
             with all_or_nothing() as undo:
                 undo.push(partial(_take_back_confirm, host))
                 plan = run.install(scope)

@@ -22,7 +22,7 @@ from hostrouting.kernel.nexthops import in_order
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink import wire
 from hostrouting.kernel.rtnetlink.entries import RouteReader, Selection
-from hostrouting.kernel.waiting import Deadline, look_until
+from hostrouting.kernel.waiting import look_until
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.links import Hardware
@@ -131,8 +131,7 @@ def test_a_flood_gets_at_most_half_the_time() -> None:
         return "the default route"
 
     restless: Any = Altered(FakeKernel(), wait_for_change=CancelScope.check)
-    deadline = Deadline(clock.monotonic(), WAIT_SECONDS)
-    assert look_until(restless, CancelScope(clock=clock), deadline, find_missing) is not None
+    assert look_until(restless, CancelScope(clock=clock), clock.monotonic(), WAIT_SECONDS, find_missing) is not None
     assert 0 < looks <= WAIT_SECONDS / LOOK_TAKES_SECONDS / 2 + 1
 
 
