@@ -1,17 +1,15 @@
 # --- what install.sh and remove.sh share ----------------------------------------------------------------------------
 # shellcheck shell=bash disable=SC2034,SC2154,SC2329 # each uses some of it
 
-set -eu -o pipefail
-export LC_ALL=C PATH=/usr/sbin:/usr/bin:/sbin:/bin
-umask 022
+@COMMON@
 
-readonly RUN_DIR=/run/aks-flex-node
+set -e
 readonly UNITS=/etc/systemd/system
 readonly WANTS=$UNITS/multi-user.target.wants
 readonly MANIFEST=/etc/hostrouting/installed.json
 readonly LIST=/etc/hostrouting/gate.list
 readonly STAGES=/etc/hostrouting/stages
-readonly RUN_SECONDS=660
+LOCK=$RUN_DIR/run.lock LOCK_LIMIT=660
 readonly CONSUMER=@CONSUMER@
 # MODE SHA256 PATH of each file, in writing order. The drop-ins come last, because they close the gate.
 FILES=$(cat <<'FILES'
@@ -19,8 +17,6 @@ FILES=$(cat <<'FILES'
 FILES
 )
 
-say() { printf '%s\n' "$@"; }
-complain() { printf '%s\n' "$@" >&2; }
 die() { complain "${0##*/}: $1" && exit "${2:-1}"; }
 # Prints the temporary path for a new file. If a run is killed, the next run removes it.
 new_of() { say "${1%/*}/.${1##*/}.hostrouting-new"; }
@@ -59,14 +55,8 @@ begin() {
   [ ! -d /run/systemd/system ] || [ ! -d /proc/1 ] || [ -e /proc/1/root ] ||
     die "can't see whether this is a chroot: root may not look at /proc/1/root" 77
   if is_running; then
-    [ -d "$RUN_DIR" ] || mkdir -p "$RUN_DIR"
-    umask 077 # who can open it can hold it
-    exec 8>>"$RUN_DIR/run.lock"
-    umask 022
-    flock -w "$RUN_SECONDS" 8 || die "another run has held $RUN_DIR/run.lock for $RUN_SECONDS s"
-    # The second is there if its confirm was killed: a timer would install all of it again.
-    [ ! -e "$RUN_DIR/trial.json" ] && [ ! -e "$RUN_DIR/trial.confirmed.json" ] ||
-      die "a trial of routes stands: hostrouting confirm, or remove, ends it"
+    take_lock || die "$MESSAGE"
+    ! has_trial || die "a trial of routes stands: hostrouting confirm, or remove, ends it"
   fi
   [ -e "$MANIFEST" ] || return 0
   if [ "$(installed_files "$MANIFEST")" != "$(rendered_files)" ] ||

@@ -233,22 +233,17 @@ explain() {
     timeout -k 1 "$EXPLAIN_LIMIT" "$PYTHON" -I -m hostrouting check --report >&2
 }
 
-VERDICT='' PENDING='' LINES='' LACKS_DEFAULT='' LISTENER='' KNOWN='' EXPLAIN_LIMIT=$EXPLAIN_SECONDS IS_GATE='' IS_TOLD=''
+VERDICT='' PENDING='' LINES='' LACKS_DEFAULT='' LISTENER='' KNOWN='' EXPLAIN_LIMIT=$EXPLAIN_SECONDS
+[ "$#:${1-}" != 2:unjudged ] || { VERDICT=unknown LINES=$2; report; exit; }
 LIMIT=$WAIT_SECONDS SETTLE_LIMIT=$SETTLE_SECONDS
-case $#:${1-} in
-  0:) ;;
-  2:unjudged) VERDICT=unknown LINES=$2; report; exit ;;
-  1:gate | 2:gate)
-    be_the_gate
-    IS_GATE=yes IS_TOLD=${2-} EXPLAIN_LIMIT=$GATE_EXPLAIN_SECONDS
-    SETTLE_LIMIT=$((SETTLE_SECONDS < GATE_SECONDS ? SETTLE_SECONDS : GATE_SECONDS))
-    # A hold has waited once, and lets the start through as soon as what holds it is fixed.
-    [ -z "$IS_TOLD" ] || SETTLE_LIMIT=0
-    ;;
-  *) explain_usage '[gate [told]]' ;;
-esac
+read_arguments "$@"
+if [ -n "$IS_GATE" ]; then
+  EXPLAIN_LIMIT=$GATE_EXPLAIN_SECONDS
+  SETTLE_LIMIT=$((SETTLE_SECONDS < GATE_SECONDS ? SETTLE_SECONDS : GATE_SECONDS))
+  # A hold has waited once, and lets the start through as soon as what holds it is fixed.
+  [ -z "$IS_TOLD" ] || SETTLE_LIMIT=0
+fi
 NETWORK_LIMIT=$LIMIT
-[ "$FAMILIES" = 4 ] || MONITORED=()
 keep_trying
 # The gate has told this failure already, and its marker is there.
 if [[ $IS_TOLD && $VERDICT =~ ^(overlap|unknown)$ && $(<"$MARKER_DETECTED") == "$LINES" ]] 2>/dev/null; then

@@ -10,9 +10,10 @@ export TMPDIR=/run
 umask 022
 
 readonly RUN_DIR=/run/aks-flex-node
-readonly LOCK=$RUN_DIR/lock
+LOCK=$RUN_DIR/lock
 readonly CHECK=/etc/aks-flex-node/check-route-overlap.sh
-# There as long as a trial of routes stands; the second from its confirm until all of that is installed.
+# There as long as a trial of routes stands; the second from its confirm until all of that is installed, by a timer if the
+# confirm is killed.
 readonly TRIAL=$RUN_DIR/trial.json
 readonly CONFIRMED=$RUN_DIR/trial.confirmed.json
 readonly GATE_OFF=/etc/hostrouting/gate.off
@@ -32,7 +33,6 @@ readonly MAY_COME=75
 
 say() { printf '%s\n' "$@"; }
 complain() { printf '%s\n' "$@" >&2; }
-explain_usage() { complain "usage: ${0##*/} $1"; exit 64; }
 
 # Sets NOW, in hundredths of a second. /proc/uptime, as the clock may be set while this waits.
 look_at_time() {
@@ -141,12 +141,14 @@ give_way() {
   exec "$0" "${ARGUMENTS[@]}"
 }
 
-# At the gate waits are short: it looks again at what fails.
-be_the_gate() {
-  [ "$LIMIT" -le "$GATE_SECONDS" ] || LIMIT=$GATE_SECONDS
-  LOCK_LIMIT=$GATE_SECONDS
+# Reads the arguments. At the gate waits are short: it looks again at what fails.
+read_arguments() {
+  [[ $#:${1-} =~ ^(0:|[12]:gate)$ ]] || { complain "usage: ${0##*/} [gate [told]]"; exit 64; }
+  IS_GATE=${1-} IS_TOLD=${2-}
+  [ -z "$IS_GATE" ] || LOCK_LIMIT=$GATE_SECONDS LIMIT=$((LIMIT < GATE_SECONDS ? LIMIT : GATE_SECONDS))
+  [ "$FAMILIES" = 4 ] || MONITORED=()
 }
 
 has_trial() { [ -e "$TRIAL" ] || [ -e "$CONFIRMED" ]; }
 
-FAMILY=4 MONITORED=(-4) ARGUMENTS=("$@") MONITOR='' MESSAGE='' MISSING='' NOW=0 LOCK_LIMIT=$LOCK_SECONDS
+FAMILY=4 MONITORED=(-4) ARGUMENTS=("$@") MONITOR='' MESSAGE='' MISSING='' NOW=0 LOCK_LIMIT=$LOCK_SECONDS LIMIT=0

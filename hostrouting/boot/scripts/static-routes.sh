@@ -45,7 +45,7 @@ attempt() {
   ! is_overdue || bash -p "$RUN_DIR/trial.sh" gate
   take_lock && make_files || return 1
   give_way
-  if [ -e "$TRIAL" ] && [ "${ARGUMENTS[0]-}" != gate ]; then
+  if [ -e "$TRIAL" ] && [ -z "$IS_GATE" ]; then
     DONE=$'\nnothing is changed while a trial of routes stands'
     return
   fi
@@ -123,12 +123,7 @@ stop() {
 }
 
 LISTINGS=() DONE='' STOPPED='' IS_WRITING='' LEFT='' LIMIT=$WAIT_SECONDS
-case $#:${1-} in
-  0:) ;;
-  1:gate | 2:gate) be_the_gate ;;
-  *) explain_usage '[gate [told]]' ;;
-esac
-[ "$FAMILIES" = 4 ] || MONITORED=()
+read_arguments "$@"
 trap 'on_signal SIGHUP' HUP
 trap 'on_signal SIGINT' INT
 trap 'on_signal SIGTERM' TERM

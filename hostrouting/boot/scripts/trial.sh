@@ -125,12 +125,8 @@ end_trial() {
   exec 9>&-
 }
 
-DONE='' IS_GATE=''
-case $#:${1-} in
-  0:) ;;
-  1:gate) IS_GATE=yes LOCK_LIMIT=$GATE_SECONDS ;;
-  *) explain_usage '[gate]' ;;
-esac
+DONE=''
+read_arguments "$@"
 end_trial
 if [ -z "$IS_GATE" ] && [ -e "$CONFIRMED" ]; then
   # If the confirming process was killed, finish what it began. If that fails, end the trial.
