@@ -27,17 +27,13 @@ think() {
 section == "saved" && !index(($1 in type_number) ? $2 : $1, ":") == (family == 4) {
   parse($0)
   saved[++saves] = key()
-  saved_to[saves] = to
   before[key()] = class
 }
 
 section == "kernel" {
   parse($0)
-  if (proto_of[class] == 217 && to != ANYWHERE) {
-    there[++theres] = key()
-    there_to[theres] = to
+  if (proto_of[class] == 217 && to != ANYWHERE)
     now[key()] = class
-  }
 }
 
 function key() {
@@ -61,12 +57,12 @@ function put_back(some, present) {
 
 END {
   for (i = 1; i <= saves; i++) {
-    looked_at = saved_to[i]
+    looked_at = substr(saved[i], 1, index(saved[i], " ") - 1)
     put_back(before[saved[i]], saved[i] in now ? now[saved[i]] : "")
   }
-  for (i = 1; i <= theres; i++)
-    if (!(there[i] in before))
-      remove(0, there_to[i], now[there[i]])
+  for (i in now)
+    if (!(i in before))
+      remove(0, substr(i, 1, index(i, " ") - 1), now[i])
   # In IPv4, a route that is there is another program's.
   left = make_all(commands, changes + 0, family == 4 ? "No such process$" : MOOT)
   if (was_ended) {
