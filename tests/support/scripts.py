@@ -184,7 +184,7 @@ class Sandbox:
             | {"ETC": "1" if etc else "", "PREPARE": prepare or ":"},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            text=True,
+            errors="backslashreplace",  # bash prints a byte 0xff about a script that is cut off
             start_new_session=True,
         )
         _started.append(process)
