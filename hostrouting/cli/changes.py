@@ -66,11 +66,9 @@ def plan_text(plan: Plan, config: Config) -> str:
         lines += boot_lines(plan.boot)
     if not plan:
         lines.append(NOTHING)
-    next_start = plan.next_start
-    verdict = good("would be let through") if next_start.is_admitted else bad("would be held back")
-    if next_start.is_admitted is None:
-        verdict = "isn't known"
-    lines.append(f"the next start of {next_start.consumer} {verdict}: {clean(next_start.reason)}")
+    verdicts = {True: good("would be let through"), False: bad("would be held back"), None: "isn't known"}
+    verdict = verdicts[plan.next_start.is_admitted]
+    lines.append(f"the next start of {plan.next_start.consumer} {verdict}: {clean(plan.next_start.reason)}")
     return "\n".join(lines)
 
 

@@ -196,9 +196,9 @@ def render(options: argparse.Namespace, host: Host) -> Result | int:
         try:
             write_if_changed(file.path, file.text, mode=file.mode)
         except FileError as error:
-            # Writing these files doesn't need root.
-            hint = "name a folder that is yours" if error.is_not_permitted else error.hint
-            raise FileError(error.message, hint=hint, errno=error.errno) from error
+            if error.is_not_permitted:  # writing these files doesn't need root
+                error.hint = "name a folder that is yours"
+            raise
         say(str(file.path))
     return 0
 
