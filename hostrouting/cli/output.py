@@ -88,19 +88,15 @@ def say(text: str, patience: float | None = None) -> None:
         raise OutputError(error) from error
 
 
-def complain(text: str, patience: float | None = None) -> None:
+def complain(text: str, patience: float | None = None, end: str = "\n") -> None:
     """Print to stderr, ignoring write errors.
 
     Args:
         text: one or more lines.
         patience: as for ``say``.
+        end: what to print after the text.
     """
-    _print(text, sys.stderr, OSError, patience)
-
-
-def draw_line(text: str) -> None:
-    """Write text to stderr without a newline or blocking; whatever the terminal doesn't accept is dropped."""
-    _print(text, sys.stderr, OSError, 0, end="")
+    _print(text, sys.stderr, OSError, patience, end)
 
 
 def _print(text: str, stream: TextIO | None, forgiven: type[OSError], patience: float | None, end: str = "\n") -> None:

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, TypeVar
 
 import phases
-from hostrouting.cli.output import columns, complain, draw_line, say
+from hostrouting.cli.output import columns, complain, say
 from hostrouting.model.jsonable import to_json_text
 from hostrouting.model.text import clean
 
@@ -136,7 +136,7 @@ class _Waits:
             share = "" if fraction is None else f" ({min(fraction, 1.0):.0%})"
             # Leave the last column empty, because some terminals wrap after filling it.
             line = f"{text}{share}"[: (columns(sys.stderr) or _NO_COLUMNS) - 1]
-            draw_line(f"\r{line.ljust(self._columns)}")
+            complain(f"\r{line.ljust(self._columns)}", patience=0, end="")
             self._columns = len(line)
         elif text != self._last:
             complain(text, patience=0)
@@ -146,5 +146,5 @@ class _Waits:
         """Clear the line."""
         del path, status, error, seconds
         if self._columns:
-            draw_line(f"\r{' ' * self._columns}\r")
+            complain(f"\r{' ' * self._columns}\r", patience=0, end="")
         self._columns, self._last = 0, ""
