@@ -12,7 +12,6 @@ import sys
 import tempfile
 import textwrap
 from collections.abc import Iterator, Sequence
-from functools import partial
 from ipaddress import IPv4Address, IPv6Address, IPv6Network
 from typing import NoReturn
 
@@ -33,10 +32,10 @@ from hostrouting.kernel.port import Kernel, RouteBackend
 from hostrouting.model.errors import HostRoutingError, RouteError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, Route6, Table
-from hostrouting.overlap.check import check_families
 from hostrouting.overlap.findings import OverlapReport
 from hostrouting.routes.plan import RoutesReport
 from hostrouting.tasks.configure import ConfigureStaticRoutes, RemoveHostRouting
+from hostrouting.tasks.queries import check
 
 _NODE = "node-7"
 _INDENT = "   "
@@ -127,8 +126,7 @@ def _tell(host: Host, width: int | None) -> Iterator[str]:
 
 
 def _checked(config: Config, host: Host) -> OverlapReport:
-    report = phases.run(phases.task("check")(partial(check_families, config, host.routes_of)))
-    return attrs.evolve(report, host=_NODE)
+    return attrs.evolve(check(config, host=host), host=_NODE)
 
 
 def _first_and_last(routes: Sequence[Route]) -> list[str]:
