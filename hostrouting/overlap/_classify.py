@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import cache, cached_property, partial
 from typing import NamedTuple
@@ -235,12 +235,8 @@ class _Classifier(dict[int, "tuple[Classification, ...]"]):
             return False
         if discard.protocol in CNI_PROTOCOLS:
             return True
-        position = bisect_left(self._pods, (discard.table, *block))
-        return position < len(self._pods) and self._pods[position] <= (
-            discard.table,
-            ends(block, self._bits)[1],
-            self._bits,
-        )
+        pods, table, last = self._pods, discard.table, ends(block, self._bits)[1]
+        return bisect_left(pods, (table, *block)) < bisect_right(pods, (table, last, self._bits))
 
     @cached_property
     def _pods(self) -> list[tuple[int, int, int]]:

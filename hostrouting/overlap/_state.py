@@ -14,7 +14,6 @@ import attrs
 from hostrouting.config.routing import Config, RouteOverlap
 from hostrouting.kernel.nexthops import Router, inherited_route, unicast_defaults
 from hostrouting.kernel.port import RouteBackend, at_one_moment
-from hostrouting.kernel.rules import kernel_rules
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Address, Link
@@ -168,7 +167,7 @@ def _with_routes(overlap: RouteOverlap, tables: State, backend: RouteBackend) ->
     # The broadcast address is the last address of an IPv4 subnet; the anycast address is the first of an IPv6 subnet.
     end = 1 if family is Family.IPV4 else 0
     single = [(each, bits) for own in tables.addresses for each in (int(own.local), ends(own.prefix, bits)[end])]
-    foretold = _coverage(overlap, attrs.evolve(tables, rules=kernel_rules(family)), (*connected, *single)).suspects(())
+    foretold = _coverage(overlap, tables, (*connected, *single)).suspects(())
     sources = _plain_sources(tables)
     routes = backend.routes_except(devs, inside=foretold, sources=sources)
     if selects_source((), routes, family):
@@ -216,12 +215,10 @@ def rival_defaults(state: State) -> list[Route]:
     """
     if state.default is None:
         return []
+    defaults, uplinks = unicast_defaults(state.routes), {*state.uplinks}
     if state.family is Family.IPV6 and state.named is not None:
-        same = (route for route in unicast_defaults(state.routes) if route.metric == state.default.metric)
-        return [route for route in same if not set(route.devs) <= set(state.uplinks)]
-    known = set(state.default.devs)
-
-    def is_rival(route: Route) -> bool:
-        return any(dev not in known and (dev in state.uplinks or state.named is None) for dev in route.devs)
-
-    return list(filter(is_rival, unicast_defaults(state.routes)))
+        return [each for each in defaults if each.metric == state.default.metric and not uplinks.issuperset(each.devs)]
+    rivals = {dev for route in defaults for dev in route.devs} - {*state.default.devs}
+    if state.named is not None:
+        rivals &= uplinks
+    return [route for route in defaults if not rivals.isdisjoint(route.devs)]

@@ -98,11 +98,9 @@ class Explanation:
     @property
     def is_as_expected(self) -> bool | None:
         """Return whether every lookup is as expected, or None if there is no default route to compare with."""
-        return (
-            not any(each.sends and each.classification.is_failure for each in self.lookups)
-            if self.default_devs
-            else None
-        )
+        if not self.default_devs:
+            return None
+        return not any(each.sends and each.classification.is_failure for each in self.lookups)
 
     def to_json(self) -> dict[str, Any]:
         """Return the explanation as JSON."""
