@@ -9,65 +9,52 @@ from typing import Any
 
 import attrs
 
-from hostrouting.kernel._ip import (
-    ADDRESS,
-    LENGTH,
-    UINT32,
-    UINT64,
-    byte,
-    group,
-    interface,
-    names_of,
-    number,
-    protocol,
-    table,
-    uint32,
-)
+from hostrouting.kernel import _ip
 from hostrouting.kernel._items import Key, Keys, is_set
 from hostrouting.model.errors import ConfigError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.routes import Protocol, Table
 from hostrouting.model.rules import ALL_PORTS, Rule, RuleAction
 
-_action = number(0xFF, names_of(RuleAction))
-_ip_protocol = number(0xFF, {"icmp": 1, "tcp": 6, "udp": 17, "ipv6-icmp": 58, "sctp": 132})
+_action = _ip.number(0xFF, _ip.names_of(RuleAction))
+_ip_protocol = _ip.number(0xFF, {"icmp": 1, "tcp": 6, "udp": 17, "ipv6-icmp": 58, "sctp": 132})
 
 
 def _suppressed_length(value: object) -> int | None:
-    return None if isinstance(value, int) and value < 0 else uint32(value)
+    return None if isinstance(value, int) and value < 0 else _ip.uint32(value)
 
 
 def _selector(family: Family) -> Callable[[Any], IpAddress | None]:
-    return lambda value: None if value == "all" else ADDRESS[family](value)
+    return lambda value: None if value == "all" else _ip.ADDRESS[family](value)
 
 
 _RULES = {
     family: Keys(
-        Key("priority", "preference", uint32, 0),
+        Key("priority", "preference", _ip.uint32, 0),
         Key("not", "is_inverted", is_set, False),
         Key("src", "source", _selector(family), None),
-        Key("srclen", "source_length", LENGTH[family], family.bits),
+        Key("srclen", "source_length", _ip.LENGTH[family], family.bits),
         Key("dst", "destination", _selector(family), None),
-        Key("dstlen", "destination_length", LENGTH[family], family.bits),
-        Key("tos", "tos", byte, 0),
-        Key("dscp", "dscp", number(63), None),
-        Key("tun_id", "tun_id", number(UINT64), 0),
-        Key("fwmark", "mark", uint32, None),
-        Key("fwmask", "mark_mask", uint32, UINT32),
-        Key("iif", "iif", interface, None),
-        Key("oif", "oif", interface, None),
-        Key("uid_start", "first_uid", uint32, None),
-        Key("uid_end", "last_uid", uint32, None),
+        Key("dstlen", "destination_length", _ip.LENGTH[family], family.bits),
+        Key("tos", "tos", _ip.byte, 0),
+        Key("dscp", "dscp", _ip.number(63), None),
+        Key("tun_id", "tun_id", _ip.number(_ip.UINT64), 0),
+        Key("fwmark", "mark", _ip.uint32, None),
+        Key("fwmask", "mark_mask", _ip.uint32, _ip.UINT32),
+        Key("iif", "iif", _ip.interface, None),
+        Key("oif", "oif", _ip.interface, None),
+        Key("uid_start", "first_uid", _ip.uint32, None),
+        Key("uid_end", "last_uid", _ip.uint32, None),
         Key("ipproto", "ip_protocol", _ip_protocol, 0),
         Key("ports", "has_ports", is_set, False),
         Key("l3mdev", "is_l3mdev", is_set, False),
-        Key("table", "table", table, None),
+        Key("table", "table", _ip.table, None),
         Key("suppress_prefixlen", "suppress_prefix_length", _suppressed_length, None),
-        Key("suppress_ifgroup", "suppress_group", group, None),
-        Key("goto", "goto", lambda value: None if value == "none" else uint32(value), None),
+        Key("suppress_ifgroup", "suppress_group", _ip.group, None),
+        Key("goto", "goto", lambda value: None if value == "none" else _ip.uint32(value), None),
         Key("nop", "is_nop", is_set, False),
         Key("action", "action", _action, RuleAction.TO_TABLE),
-        Key("protocol", "protocol", protocol, Protocol.KERNEL),
+        Key("protocol", "protocol", _ip.protocol, Protocol.KERNEL),
     )
     for family in Family
 }

@@ -43,18 +43,7 @@ import attrs
 from hostrouting.config.documents import parse_document, read_document
 from hostrouting.config.schema import each, kind
 from hostrouting.config.values import parse_boolean
-from hostrouting.kernel._ip import (
-    read_addresses,
-    read_link,
-    read_nexthop,
-    read_route,
-    read_router,
-    write_addresses,
-    write_link,
-    write_route,
-    write_router,
-)
-from hostrouting.kernel._ip_rules import read_rule, write_rule
+from hostrouting.kernel import _ip, _ip_rules
 from hostrouting.kernel._items import NEEDED, Key, Keys
 from hostrouting.kernel.managers import Manager
 from hostrouting.kernel.nexthops import Router, with_hops, with_shares
@@ -305,12 +294,12 @@ _SOURCES = Keys(_list("sources", parse_address))
 
 
 def _read_sources(value: object) -> tuple[Route, tuple[IpAddress, ...]]:
-    return read_route(value), _SOURCES.read(value)["sources"]
+    return _ip.read_route(value), _SOURCES.read(value)["sources"]
 
 
 def _write_sources(found: tuple[Route, tuple[IpAddress, ...]]) -> dict[str, Any]:
     route, sources = found
-    return write_route(route) | {"sources": in_json(sources)}
+    return _ip.write_route(route) | {"sources": in_json(sources)}
 
 
 _MANAGER = Keys(
@@ -327,16 +316,25 @@ _KEYS = Keys(
     Key("isTorn", "is_torn", parse_boolean, False),
     Key("isMerged", "is_merged", parse_boolean, None),
     Key("hasOddSources6", "has_odd_sources6", parse_boolean, False),
-    _list("links", read_link, show=write_link),
-    _list("addresses", read_addresses)._replace(show=write_addresses),
-    _list("rules", partial(read_rule, family=Family.IPV4), show=partial(write_rule, family=Family.IPV4)),
-    _list("routes", read_route, show=write_route),
-    _list("nexthops", read_nexthop, ()),
+    _list("links", _ip.read_link, show=_ip.write_link),
+    _list("addresses", _ip.read_addresses)._replace(show=_ip.write_addresses),
+    _list(
+        "rules",
+        partial(_ip_rules.read_rule, family=Family.IPV4),
+        show=partial(_ip_rules.write_rule, family=Family.IPV4),
+    ),
+    _list("routes", _ip.read_route, show=_ip.write_route),
+    _list("nexthops", _ip.read_nexthop, ()),
     _list("nameservers", parse_address, ()),
     _list("sources", _read_sources, (), _write_sources),
     _list("ignoringLinkdown", _text, None, field="ignoring_linkdown"),
-    _list("rules6", partial(read_rule, family=Family.IPV6), None, partial(write_rule, family=Family.IPV6)),
-    _list("routes6", partial(read_route, family=Family.IPV6), None, write_route),
-    _list("neighbours6", read_router, (), write_router),
+    _list(
+        "rules6",
+        partial(_ip_rules.read_rule, family=Family.IPV6),
+        None,
+        partial(_ip_rules.write_rule, family=Family.IPV6),
+    ),
+    _list("routes6", partial(_ip.read_route, family=Family.IPV6), None, _ip.write_route),
+    _list("neighbours6", _ip.read_router, (), _ip.write_router),
     _list("managers", lambda value: Manager(**_MANAGER.read(value)), ()),
 )

@@ -58,27 +58,19 @@ from hostrouting.model.errors import RouteError
 from hostrouting.model.prefixes import numbers
 from hostrouting.model.routes import Route, RouteFailure, RouteType, Table
 from hostrouting.model.rules import Rule
-from hostrouting.testing.strategies import (
-    DESTINATIONS,
-    DEVICES,
-    NewAddress,
-    new_addresses,
-    policy_rules,
-    routes,
-    variants,
-)
+from hostrouting.testing import strategies
 from phases import CancelScope, TimedOut
 
-_links = st.sampled_from(DEVICES)
-_devices = st.sampled_from((*DEVICES, *DEVICES, "lo"))
+_links = st.sampled_from(strategies.DEVICES)
+_devices = st.sampled_from((*strategies.DEVICES, *strategies.DEVICES, "lo"))
 # The last table never exists.
 _TABLES = (Table.MAIN, 100, 4242)
 # Arguments for routes_except: the interfaces whose routes are excluded, and the networks in which all routes are kept.
-_CHOICES = (((), ()), (DEVICES[:1], ()), (DEVICES, ((10 << 24, 24), (0, 1))))
+_CHOICES = (((), ()), (strategies.DEVICES[:1], ()), (strategies.DEVICES, ((10 << 24, 24), (0, 1))))
 # None of these are addresses of this host, and 0.0.0.0 isn't a valid address at all.
 _NOT_OWN = (IPv4Address(0), *map(IPv4Address, ("0.0.0.5", "198.51.100.7", "224.0.0.1")))
 _HEARD_SECONDS, _QUIET_SECONDS = 10.0, 0.01
-_few_routes = st.lists(routes(), min_size=1, max_size=3)
+_few_routes = st.lists(strategies.routes(), min_size=1, max_size=3)
 
 
 class DisagreementError(Exception):
@@ -147,9 +139,9 @@ class ConformanceMachine(RuleBasedStateMachine):
     def furnish(self, is_furnished: bool) -> None:
         """Start with three interfaces, two of them with a subnet, or without any interfaces."""
         if is_furnished:
-            for dev in DEVICES:
+            for dev in strategies.DEVICES:
                 self._both(methodcaller("add_link", dev))
-            for dev, address in zip(DEVICES, ("10.0.0.1/24", "10.0.1.1/24"), strict=False):
+            for dev, address in zip(strategies.DEVICES, ("10.0.0.1/24", "10.0.1.1/24"), strict=False):
                 self._both(methodcaller("add_address", dev, address))
 
     @rule(routes=_few_routes)
@@ -168,10 +160,10 @@ class ConformanceMachine(RuleBasedStateMachine):
         there = self.reference.routes()
         if there:
             present = st.sampled_from(there)
-            route = data.draw(present if is_same else variants(present))
+            route = data.draw(present if is_same else strategies.variants(present))
             self._both(lambda kernel: _refusals(methodcaller(name, [route])(kernel)))
 
-    @precondition(lambda self: len(self.reference.links()) <= len(DEVICES))
+    @precondition(lambda self: len(self.reference.links()) <= len(strategies.DEVICES))
     @rule(name=_links, up=st.sampled_from((True, True, False)))
     def add_link(self, name: str, up: bool) -> None:
         """Add an interface."""
@@ -192,8 +184,8 @@ class ConformanceMachine(RuleBasedStateMachine):
         """Delete an interface."""
         self._both(lambda kernel: kernel.del_link(name))
 
-    @rule(dev=_devices, new=new_addresses())
-    def add_address(self, dev: str, new: NewAddress) -> None:
+    @rule(dev=_devices, new=strategies.new_addresses())
+    def add_address(self, dev: str, new: strategies.NewAddress) -> None:
         """Give an interface an address."""
         self._both(lambda kernel: kernel.add_address(dev, **attrs.asdict(new)))
 
@@ -205,7 +197,7 @@ class ConformanceMachine(RuleBasedStateMachine):
             address = data.draw(st.sampled_from(there))
             self._both(lambda kernel: kernel.del_address(address.dev, f"{address.local}/{address.prefix_length}"))
 
-    @rule(policy=policy_rules())
+    @rule(policy=strategies.policy_rules())
     def add_rule(self, policy: Rule) -> None:
         """Add a policy rule."""
         if self._is_comparable(policy):
@@ -214,7 +206,7 @@ class ConformanceMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def del_rule(self, data: st.DataObject) -> None:
         """Delete a policy rule, usually an existing one."""
-        policy = data.draw(st.one_of(st.sampled_from(self.reference.rules() or (None,)), policy_rules()))
+        policy = data.draw(st.one_of(st.sampled_from(self.reference.rules() or (None,)), strategies.policy_rules()))
         if policy is not None and self._is_comparable(policy):
             self._both(lambda kernel: kernel.del_rule(policy))
 
@@ -222,7 +214,7 @@ class ConformanceMachine(RuleBasedStateMachine):
         """Return whether no other rule has a policy rule's preference."""
         return all(each == policy or each.preference != policy.preference for each in self.reference.rules())
 
-    @rule(route=routes())
+    @rule(route=strategies.routes())
     def notice(self, route: Route) -> None:
         """Add a route and check that both ways of noticing changes report it, if the kernel has accepted it."""
         prefix = numbers(route.destination)
@@ -256,7 +248,7 @@ class ConformanceMachine(RuleBasedStateMachine):
         own = list(dict.fromkeys(address.local for address in self.reference.addresses()))
         by_tcp = [(source, True) for source in (None, *own[-1:])]
         for source, is_tcp in (*((source, False) for source in (None, *own, *_NOT_OWN)), *by_tcp):
-            ask = methodcaller("lookup", DESTINATIONS, source=source, is_tcp=is_tcp)
+            ask = methodcaller("lookup", strategies.DESTINATIONS, source=source, is_tcp=is_tcp)
             self._compare(f"lookups from {source}, by TCP: {is_tcp}", ask)
         self._compare("lookups by attributes", _looked_up_by_attributes)
         self._compare("sources", _chosen_sources)
@@ -286,7 +278,7 @@ def _one_by_one(table: int, kernel: Kernel) -> list[Route]:
 
 
 def _looked_up_by_attributes(kernel: Kernel) -> list[Route | None]:
-    found = kernel.lookup_by_attributes(DESTINATIONS)
+    found = kernel.lookup_by_attributes(strategies.DESTINATIONS)
     return [each and attrs.evolve(each[0], destination=IPv4Network(each[1])) for each in found]
 
 
@@ -297,7 +289,7 @@ def _chosen_sources(kernel: Kernel) -> list[object]:
     """
     entries = {
         found.route: [found.address]
-        for found in kernel.lookup(DESTINATIONS)
+        for found in kernel.lookup(strategies.DESTINATIONS)
         if found.route is not None and found.route.type is not RouteType.LOCAL and len(found.route.hops) == 1
     }
     found = kernel.sources(entries)
