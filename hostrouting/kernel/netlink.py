@@ -20,15 +20,7 @@ from hostrouting.kernel.refusals import Deletable, NetlinkError
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink import values, wire
 from hostrouting.kernel.rtnetlink.conversation import Conversation, Listener, everywhere, read
-from hostrouting.kernel.rtnetlink.entries import (
-    DEFAULT_ROUTES,
-    EVERYTHING,
-    Attributes,
-    Group,
-    RouteReader,
-    Selection,
-    routes_of,
-)
+from hostrouting.kernel.rtnetlink.entries import Attributes, Group, RouteReader, Selection, routes_of
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Address, Link
@@ -38,6 +30,8 @@ from hostrouting.model.rules import Rule
 from phases import CancelScope
 
 T = TypeVar("T")
+
+_EVERYTHING, _DEFAULT_ROUTES = Selection(), Selection(lambda _: False)
 
 # Maximum number of attempts to read a table that other daemons keep changing.
 _READ_ATTEMPTS = 4
@@ -107,7 +101,7 @@ class NetlinkBackend(Ipv4Lookups):
         """Return the same entries as ``routes``, with consecutive prefixes grouped by attributes."""
         return tuple(self._groups(table))
 
-    def _groups(self, table: int | None, selection: Selection = EVERYTHING, protocol: int = 0) -> list[Group]:
+    def _groups(self, table: int | None, selection: Selection = _EVERYTHING, protocol: int = 0) -> list[Group]:
         def ask(talk: Conversation) -> list[Group]:
             reader = self._reader(selection)
             return [group for run in self._dump(talk, table, protocol) for group in reader.groups(run)]
@@ -139,7 +133,7 @@ class NetlinkBackend(Ipv4Lookups):
         """
 
         def ask(talk: Conversation) -> tuple[Route, ...]:
-            reader, found = self._reader(DEFAULT_ROUTES), list[Group]()
+            reader, found = self._reader(_DEFAULT_ROUTES), list[Group]()
             for run in self._dump(talk, Table.MAIN):
                 found += reader.groups(run)
                 if self.family is Family.IPV4 and reader.last_address(run):
@@ -239,7 +233,7 @@ class NetlinkBackend(Ipv4Lookups):
             return []
 
         def ask(talk: Conversation) -> list[tuple[Attributes, Prefix] | int]:
-            rules, reader = self._list_rules(talk), self._reader(EVERYTHING, is_for_lookups=True)
+            rules, reader = self._list_rules(talk), self._reader(_EVERYTHING, is_for_lookups=True)
             port = values.port_of_any(rules)
 
             def answers(source_port: int | None) -> list[tuple[Attributes, Prefix] | int]:
@@ -326,7 +320,7 @@ class NetlinkBackend(Ipv4Lookups):
         return tuple(RouteFailure(route, refusal.errno, refusal.message) for route, refusal in refusals)
 
     def _deletable(self, routes: Sequence[Route]) -> Deletable:
-        selection = DEFAULT_ROUTES._replace(inside=[numbers(route.destination) for route in routes])
+        selection = _DEFAULT_ROUTES._replace(inside=[numbers(route.destination) for route in routes])
         tables = sorted({(route.table, route.protocol) for route in routes if 0 <= route.protocol <= rtnl.PROTOCOL_MAX})
         return Deletable(
             entry

@@ -56,10 +56,6 @@ class Selection(NamedTuple):
     inside: Sequence[Prefix] = ()
 
 
-EVERYTHING = Selection()
-DEFAULT_ROUTES = Selection(lambda _: False)
-
-
 @attrs.define(eq=False, repr=False)
 class RouteReader:
     """A decoder for entries. To save memory, it doesn't create objects for unwanted entries.
