@@ -190,11 +190,15 @@ def _refuse_outlasted(
         if route is None or route.metric < old.metric:
             continue
         others = (entry for entry in entries[numbers(old.destination)] if entry.key == old.key and not entry.is_ours)
-        # The kernel doesn't show which of several next hops are another program's.
-        may_have_hops = len(old.hops) > 1 and not old.has_same_next_hops(route)
-        if (theirs := next(others, old if may_have_hops else None)) is not None:
-            reason = f"another program's next hop beside our old route would win by its metric ({theirs})"
-            yield Refusal(f"can't install {route}: {reason}", "choose another metric, or have its owner remove it")
+        hint = "choose another metric, or have its owner remove it"
+        if (theirs := next(others, None)) is not None:
+            reason = f"another program's route beside our old one would win by its metric ({theirs})"
+            yield Refusal(f"can't install {route}: {reason}", hint)
+        elif len(old.hops) > 1 and not old.has_same_next_hops(route):
+            # The kernel doesn't show which next hops are another program's.
+            reason = f"if another program has added a next hop to our old route, it would win by its metric ({old})"
+            hint += "; if none has, raise the metric first, and then change the next hops"
+            yield Refusal(f"can't install {route}: {reason}", hint)
 
 
 def is_same(there: Route, wanted: Route) -> bool:
