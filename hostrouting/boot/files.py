@@ -129,7 +129,7 @@ def look_at(path: Path) -> FileState | None:
 # --- changes -------------------------------------------------------------------------------------------------------
 
 
-def write_if_changed(path: Path, text: str | bytes, *, mode: int = 0o644) -> bool:
+def write_if_changed(path: Path, text: str | bytes, *, mode: int = 0o644) -> None:
     """Atomically write a file with the given content and mode, unless it is already up to date.
 
     The file never has partial content, not even after a crash: rename(2) is atomic, and the folder is synced because a
@@ -143,20 +143,16 @@ def write_if_changed(path: Path, text: str | bytes, *, mode: int = 0o644) -> boo
         text: the content; strings are encoded as UTF-8 with ``surrogateescape``.
         mode: the permission bits.
 
-    Returns:
-        Whether anything was written.
-
     Raises:
         FileError: the file can't be written; it keeps its old content.
     """
     content = _encoded(text)
     if look_at(path) == FileState(content, mode):
-        return False
+        return
     with translate_errors(f"write {path}"):
         make_folders(path.parent)
         _replace(path, content, mode)
         _sync(path.parent)
-    return True
 
 
 def rewrite(path: Path, edit: Callable[[BinaryIO], str | None]) -> bool:
