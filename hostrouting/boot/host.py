@@ -145,9 +145,6 @@ class Host:
 
     def within(self, scope: CancelScope) -> Host:
         """Return a copy of this host whose systemd calls stop waiting once the scope is cancelled."""
-        # Systemctl calls on an image only edit files, so they can't hang.
-        if self.is_image:
-            return self
         units = self.units.within(scope)
         return self._of(backend=self.backend, units=units, layout=self._layout, backend6=self._backend6)
 

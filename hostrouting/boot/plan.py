@@ -153,7 +153,7 @@ def _is_enabled(host: Host, name: str) -> bool:
 
 
 def _is_watching(host: Host) -> bool:
-    return not host.is_image and host.units.is_active(f"{WATCH}.service")
+    return host.units.is_active(f"{WATCH}.service")
 
 
 def _with_folders(manifest: Manifest, layout: Layout) -> Manifest:
