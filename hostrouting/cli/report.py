@@ -77,11 +77,11 @@ def overlap_picture(report: OverlapReport) -> str:
 
 def verdict_line(report: OverlapReport) -> str:
     """Return a line with the verdict, the host, the number of failing CIDRs, and the mode."""
-    total, failing = len(set(report.cidrs)), len({finding.cidr for finding in report.findings})
+    total, failing = len(report.cidrs), len({finding.cidr for finding in report.findings})
     if not total:
         said = "no CIDRs are expected"
     elif report.verdict is Verdict.UNKNOWN:
-        unjudged = sum(report.verdict_on(cidr) is Verdict.UNKNOWN for cidr in set(report.cidrs))
+        unjudged = sum(report.verdict_on(cidr) is Verdict.UNKNOWN for cidr in report.cidrs)
         said = f"{unjudged} of {total} expected CIDRs couldn't be judged"
     else:
         said = f"{failing} of {total} expected CIDRs {'fails' if failing == 1 else 'fail'}"
@@ -110,7 +110,7 @@ def _verdict(report: OverlapReport, width: int | None) -> Page:
             findings[finding.cidr].append(dim(clean(finding.cause)))
     bars = _bars(report)
     noted = {*bars, *(note.cidr for note in report.notes)}
-    shown = sorted(dict.fromkeys(report.cidrs), key=lambda cidr: (cidr not in findings, cidr not in noted))[:_ROWS]
+    shown = sorted(report.cidrs, key=lambda cidr: (cidr not in findings, cidr not in noted))[:_ROWS]
     count = _cells_in(width, max((len(str(cidr)) for cidr in report.cidrs), default=0))
     drawn = {cidr: cells(cidr, bars[cidr], count) for cidr in shown if cidr in bars}
     paints = legend(chain.from_iterable(drawn.values()), report.default_devs)
@@ -126,7 +126,7 @@ def _verdict(report: OverlapReport, width: int | None) -> Page:
         is_drawn = cidr in drawn  # as each CIDR with findings is
         paragraphs = [_bar_text(drawn[cidr], paints), *findings.get(cidr, ())] if is_drawn else [passed]
         page.append(Row(mark, str(cidr), paragraphs))
-    if (more := len(set(report.cidrs)) - _ROWS) > 0:
+    if (more := len(report.cidrs) - _ROWS) > 0:
         page.append(f"and {more} more; --output json has them all")
     entries, rest = pasted_entries(report)
     if entries:
@@ -222,14 +222,14 @@ def nagios(report: OverlapReport) -> tuple[int, str]:
     if report.verdict is Verdict.UNKNOWN:
         return nagios_unknown(summary(report) if report.families else f"nothing could be judged: {report.reason}")
     is_strict = report.mode is OverlapMode.STRICT
-    cidrs, failing = set(report.cidrs), {finding.cidr for finding in report.findings}
-    status, said = _OK, f"{len(cidrs)} expected CIDRs leave by {','.join(report.default_devs)}"
+    total, failing = len(report.cidrs), {finding.cidr for finding in report.findings}
+    status, said = _OK, f"{total} expected CIDRs leave by {','.join(report.default_devs)}"
     if failing:
         status = _CRITICAL if is_strict else _WARNING
-        said = f"{len(failing)} of {len(cidrs)} expected CIDRs fail: {report.findings[0].message}"
+        said = f"{len(failing)} of {total} expected CIDRs fail: {report.findings[0].message}"
     # A threshold of 0 alerts on any other value. Only the current mode's threshold is set.
     thresholds = ";0" if is_strict else "0;"
-    return status, f"{_text(status, said)} | failing={len(failing)};{thresholds};0;{len(cidrs)}"
+    return status, f"{_text(status, said)} | failing={len(failing)};{thresholds};0;{total}"
 
 
 def nagios_unknown(reason: str) -> tuple[int, str]:
