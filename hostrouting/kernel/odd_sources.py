@@ -5,8 +5,7 @@ from __future__ import annotations
 from ipaddress import IPv6Address
 from itertools import chain, islice
 
-from hostrouting.kernel.fib6 import Fib6
-from hostrouting.kernel.port import RouteBackend
+from hostrouting.kernel.port import Lookups, RouteBackend
 from hostrouting.kernel.rules import kernel_rules
 from hostrouting.kernel.snapshot import Ipv6State
 from hostrouting.model.family import Family, IpAddress, IpNetwork
@@ -17,15 +16,20 @@ from hostrouting.model.routes import Route, Route6, RouteType
 _TRIED_ADDRESSES, _GLOBAL = 256, IPv6Address("2000::1")
 
 
-def has_odd_sources(state: Ipv6State, backend: RouteBackend) -> bool:
-    """Return whether the kernel chooses other sources than RFC 6724 for an address of some entry, if sources matter."""
+def has_odd_sources(state: Ipv6State, backend: RouteBackend, model: Lookups) -> bool:
+    """Return whether the kernel chooses other sources than RFC 6724 for an address of some entry, if sources matter.
+
+    Args:
+        state: the host's entries and rules.
+        backend: the kernel to query.
+        model: the lookups in a snapshot of this state.
+    """
     specific = (route for route in state.routes if isinstance(route, Route6) and route.source_prefix is not None)
     if not any(rule.source is not None for rule in state.rules) and next(specific, None) is None:
         return False
     # On these hosts, the model may find other entries than the kernel, and a snapshot is doubted anyway.
     if any(rule.has_unknown for rule in state.rules) or {*state.rules} < {*kernel_rules(Family.IPV6)}:
         return False
-    model = Fib6(state.rules, state.routes, state.addresses, links=backend.links(), silent_routers=state.silent_routers)
     # Discards count too: the kernel looks up their packets again, with a source that it selects for no interface.
     judged = (route.destination for route in state.routes if reserved_block(route.destination) is None)
     tried = dict.fromkeys(chain.from_iterable(map(_tried_addresses, judged)))
@@ -36,16 +40,8 @@ def has_odd_sources(state: Ipv6State, backend: RouteBackend) -> bool:
             unrouted.append(found.address)
         elif found.route.type is RouteType.UNICAST:
             entries.setdefault(found.route, []).append(found.address)
-    asked, chosen = backend.sources(entries), backend.sources_of_unrouted(unrouted)
-    retried = {
-        address: source
-        for address in unrouted
-        for source in model.sources_to(address, None)
-        if model.lookup(address, source).route is not None
-    }
-    return chosen != retried or any(
-        {source for address in addresses for source in model.sources_to(address, entry)} != {*asked[entry]}
-        for entry, addresses in entries.items()
+    return backend.sources(entries) != model.sources(entries) or (
+        backend.sources_of_unrouted(unrouted) != model.sources_of_unrouted(unrouted)
     )
 
 

@@ -77,7 +77,8 @@ def take_snapshot(
 def _read_ipv6(backend: RouteBackend) -> Ipv6State:
     routes, silent = backend.routes(), backend.silent_routers()
     state = Ipv6State(backend.addresses(), backend.rules(), routes, silent)
-    return attrs.evolve(state, has_odd_sources=has_odd_sources(state, backend))
+    model = SnapshotBackend6(Snapshot(backend.links(), (), (), (), ipv6=state))
+    return attrs.evolve(state, has_odd_sources=has_odd_sources(state, backend, model))
 
 
 def are_merged(addresses: Sequence[Address], backend: RouteBackend) -> bool | None:
