@@ -6,7 +6,7 @@ import re
 import sys
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from contextvars import copy_context
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -66,7 +66,7 @@ def check_task(_instance: object, _attribute: object, value: object) -> None:
         )
 
 
-class _Reporter:
+class _Reporter(AbstractContextManager["_Reporter"]):
     """Passes calls to a run's observers, one at a time.
 
     At the end of the run, the first observer error is raised, or added as a note to the run's own exception.
@@ -95,9 +95,6 @@ class _Reporter:
                 self._tell_all()
             finally:
                 self._lock.release()
-
-    def __enter__(self) -> _Reporter:
-        return self
 
     def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
         with self._lock:

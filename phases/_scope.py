@@ -64,7 +64,7 @@ class SystemClock:
                 return
 
 
-class CancelScope:
+class CancelScope(AbstractContextManager["CancelScope"]):
     """A scope that can be cancelled from any thread, by a signal handler, or at a deadline.
 
     A deadline raises `TimedOut` in this scope and `Cancelled` in child scopes, which thus can't mistake it for their
@@ -83,9 +83,6 @@ class CancelScope:
         # The deadline and then the cancellations of each scope, outermost first. There are no locks, because a signal
         # handler may interrupt any line here. Appending to a list is atomic.
         self._line: tuple[list[_End], ...] = (self._ends(timeout),)
-
-    def __enter__(self) -> CancelScope:
-        return self
 
     def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
         if isinstance(error, Cancelled) and isinstance(end := self.verdict(), TimedOut):
