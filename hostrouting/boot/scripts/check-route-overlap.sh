@@ -143,20 +143,22 @@ is_calm() {
 }
 
 # Asks the kernel and has the answers judged; anew if anything that matters has changed meanwhile, even to and fro.
-look() {
-  local left=0 is_judged=''
-  ! listen || left=$ATTEMPTS
-  for (( ; left; left--)); do
-    { hear_out && forget && judge; } || break
-    if [ "$VERDICT" != again ] && hear_out && is_calm; then
-      is_judged=yes
-      break
-    fi
-    MESSAGE='the routes changed each time that they were read; try again later'
+# Or fails and sets MESSAGE.
+judge_one_moment() {
+  local left
+  listen || return
+  for ((left = ATTEMPTS; left; left--)); do
+    hear_out && forget && judge || return
+    [ "$VERDICT" = again ] || ! hear_out || ! is_calm || return 0
   done
+  MESSAGE='the routes changed each time that they were read; try again later'
+  return 1
+}
+
+look() {
+  judge_one_moment || VERDICT=unknown PENDING='' LACKS_DEFAULT='' LINES="check-failed: $MESSAGE"
   kill "$LISTENER" 2>/dev/null
   trap 'kill $MONITOR 2>/dev/null' EXIT
-  [ -n "$is_judged" ] || VERDICT=unknown PENDING='' LACKS_DEFAULT='' LINES="check-failed: $MESSAGE"
 }
 
 attempt() {
