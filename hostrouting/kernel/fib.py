@@ -219,11 +219,9 @@ class Fib:
     def possible_decisions(self, flow: Flow) -> Iterator[Decision | None]:
         """Yield the decision for each rule that may or may not match, or None if that rule is a goto."""
         for rule, is_met, found in self.come_by(flow, self._rules_around(flow.address)):
-            if is_met is not None or rule.action is RuleAction.NOP:
-                continue
-            if rule.action is RuleAction.GOTO:
+            if is_met is None and rule.action is RuleAction.GOTO:
                 yield None
-            elif rule.action is not RuleAction.TO_TABLE or (found is not None and self.is_final(rule, found)):
+            elif is_met is None and self._ends_with(rule, found):
                 yield Decision(rule, found)
 
     def decide(self, address: IpAddress, source: IpAddress = NO_SOURCE, *, is_tcp: bool = False) -> Decision:

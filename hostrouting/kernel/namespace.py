@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable
-from functools import cache, cached_property
+from functools import cached_property
 from ipaddress import IPv4Interface, IPv6Address, ip_interface
 from typing import Any, TypeVar
 
@@ -265,7 +265,7 @@ class NamespaceKernel(NetlinkBackend):
             fields: values for fields of the body. Other fields are zero.
             attributes: (name, value) pairs. Nested attributes have the form ``{"attrs": [...]}``.
         """
-        body = _message_classes()[kind]()
+        body = _message_class(kind)()
         body.update({name: 0 for name, _ in body.fields} | fields, attrs=list(attributes))
         body.encode()
         encoded = bytes(body.data)[rtnl.HEADER_BYTES :]
@@ -274,16 +274,15 @@ class NamespaceKernel(NetlinkBackend):
                 raise refusal
 
 
-@cache
-def _message_classes() -> dict[int, Any]:
+def _message_class(kind: int) -> Any:
     # The import takes 130 ms and loads asyncio.
     from pyroute2.netlink.rtnl.fibmsg import fibmsg
     from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
     from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 
-    links, addresses = (rtnl.RTM_NEWLINK, rtnl.RTM_DELLINK), (rtnl.RTM_NEWADDR, rtnl.RTM_DELADDR)
-    families = ((ifinfmsg, links), (ifaddrmsg, addresses), (fibmsg, (rtnl.RTM_NEWRULE, rtnl.RTM_DELRULE)))
-    return {kind: message_class for message_class, kinds in families for kind in kinds}
+    # Message types come in groups of four: RTM_NEW*, RTM_DEL*, RTM_GET* and RTM_SET*.
+    group = kind - kind % 4
+    return {rtnl.RTM_NEWLINK: ifinfmsg, rtnl.RTM_NEWADDR: ifaddrmsg, rtnl.RTM_NEWRULE: fibmsg}[group]
 
 
 def _encode_rule(rule: Rule) -> tuple[dict[str, int], list[tuple[str, object]]]:
