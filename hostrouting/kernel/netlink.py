@@ -31,6 +31,8 @@ from phases import CancelScope
 
 T = TypeVar("T")
 
+_LISTENING = "listen for changes of routes"
+
 _EVERYTHING, _DEFAULT_ROUTES = Selection(), Selection(lambda _: False)
 
 # Maximum number of attempts to read a table that other daemons keep changing.
@@ -184,16 +186,10 @@ class NetlinkBackend(Ipv4Lookups):
         Raises:
             RouteError: the notification socket failed.
         """
-        attempt = "listen for changes of routes"
-        with rtnl.translate_errors(attempt):
+        with rtnl.translate_errors(_LISTENING):
             listener = Listener(PrefixSet(inside, self.family.bits))
-
-        def may_have_changed() -> bool:
-            with rtnl.translate_errors(attempt):
-                return listener.saw_a_change()
-
         with listener:
-            yield may_have_changed
+            yield rtnl.translate_errors(_LISTENING)(listener.saw_a_change)
 
     def lookup(
         self, addresses: Sequence[IpAddress], *, source: IpAddress | None = None, is_tcp: bool = False
@@ -331,6 +327,7 @@ class NetlinkBackend(Ipv4Lookups):
 
     # --- waiting -----------------------------------------------------------------------------------------------
 
+    @rtnl.translate_errors(_LISTENING)
     def wait_for_change(self, scope: CancelScope) -> None:
         """Wait until links, addresses, routes or rules may have changed since this thread's last call.
 
@@ -344,14 +341,11 @@ class NetlinkBackend(Ipv4Lookups):
             phases.Cancelled, phases.TimedOut: the scope was cancelled or timed out first.
             RouteError: the notification socket failed.
         """
-        attempt = "listen for changes of routes"
         changes: Listener | None = vars(self._local).get("changes")
         if changes is None:
-            with rtnl.translate_errors(attempt):
-                # IPv4's default route shows IPv6's uplinks.
-                self._local.changes = Listener(everywhere(self.family), Family.IPV4)
-            return
-        with rtnl.translate_errors(attempt):
+            # IPv4's default route shows IPv6's uplinks.
+            self._local.changes = Listener(everywhere(self.family), Family.IPV4)
+        else:
             scope.wait(changes)
             changes.drain()
 
