@@ -13,8 +13,8 @@ its halves.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Container, Iterable, Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Container, Iterable, Sequence
 from functools import cache
 from itertools import accumulate, chain
 from typing import NamedTuple
@@ -122,34 +122,25 @@ def _sum(halves: Iterable[tuple[int, tuple[Prefix, ...]]]) -> tuple[int, tuple[P
     return sum(prices), tuple(chain.from_iterable(found))
 
 
-class AdjacentIntervals:
-    """An index of local and broadcast addresses for merging them into adjacent failing ranges.
+def summary_of(
+    failing: Sequence[Interval], intervals: Sequence[Interval], local: Container[Interval], family: Family
+) -> list[IpNetwork]:
+    """Return a short list of prefixes for failing intervals, which may include adjacent local and broadcast addresses.
 
     Args:
-        intervals: the intervals that contain these addresses.
+        failing: the failing intervals, in address order.
+        intervals: all intervals, in address order.
+        local: the intervals of local and broadcast addresses.
         family: the address family.
     """
-
-    def __init__(self, intervals: Iterable[Interval], family: Family) -> None:
-        self._family = family
-        self._by_first = {interval.first: interval for interval in intervals}
-        self._by_last = {interval.last: interval for interval in self._by_first.values()}
-
-    def around(self, failing: Iterable[Interval]) -> list[IpNetwork]:
-        """Return a short list of prefixes that summarizes the failing intervals."""
-        segments: dict[int, Segment] = {}
-        for interval in failing:
-            segments[interval.first] = Segment(interval.first, interval.last, above=-1)
-            for each in self._adjacent(interval):
-                segments.setdefault(each.first, Segment(each.first, each.last))
-        return fewest_prefixes([segments[first] for first in sorted(segments)], self._family)
-
-    def _adjacent(self, interval: Interval) -> Iterator[Interval]:
-        """Yield the contiguous intervals on either side of an interval."""
-        first, last = interval.first, interval.last
-        while before := self._by_last.get(first - 1):
-            yield before
-            first = before.first
-        while behind := self._by_first.get(last + 1):
-            yield behind
-            last = behind.last
+    start, stop, targets = bisect_left(intervals, failing[0]), bisect_right(intervals, failing[-1]), {*failing}
+    while start and intervals[start - 1] in local:
+        start -= 1
+    while stop < len(intervals) and intervals[stop] in local:
+        stop += 1
+    segments = (
+        Segment(each.first, each.last, above=-1 if each in targets else None)
+        for each in intervals[start:stop]
+        if each in targets or each in local
+    )
+    return fewest_prefixes([*segments], family)

@@ -35,7 +35,7 @@ from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.model.text import shortened
 from hostrouting.overlap._classify import Classification, Classifications
 from hostrouting.overlap._constraint import Constraint, is_named_in_config, length_to_exceed, owner_of
-from hostrouting.overlap._cover import AdjacentIntervals, fewest_prefixes
+from hostrouting.overlap._cover import fewest_prefixes, summary_of
 from hostrouting.overlap._coverage import Interval, intervals_in, networks_of
 from hostrouting.overlap._probes import Probe, is_modelled, modelled_lookups
 from hostrouting.overlap._state import State
@@ -138,10 +138,11 @@ class Fixes:
 
     def of_all(self) -> tuple[Fix, Fib]:
         """Return the fix for all failures and the resulting tables, against which it has been verified."""
-        constraints = [(interval, self._constraints[interval.probed]) for interval in self._intervals]
+        intervals, family = self._intervals, self._family
+        constraints = [(interval, self._constraints[interval.probed]) for interval in intervals]
         targets = [interval for interval, constraint in constraints if constraint.above is not None]
         segments = [constraint.segment(interval, self._bits) for interval, constraint in constraints]
-        found = fewest_prefixes(segments, self._family, self._taken)
+        found = fewest_prefixes(segments, family, self._taken)
         entries = tuple(map(self._entry, found))
         places = [numbers(entry.destination) for entry in entries]
         fixed = dict.fromkeys(first for place in places for first in self._fixed_in(place, place))
@@ -153,17 +154,15 @@ class Fixes:
         left: dict[tuple[tuple[str, ...], Obstacle], list[Interval]] = {}
         for interval, obstacle in obstacles:
             left.setdefault((self._classifications[interval.probed].devs, obstacle), []).append(interval)
-        own = AdjacentIntervals(
-            (each for each in self._intervals if self._classifications[each.probed].is_local), self._family
-        )
+        local = {each for each in intervals if self._classifications[each.probed].is_local}
         unfixable = [
-            Unfixable(networks_of(group, self._family), devs, obstacle, tuple(own.around(group)))
+            Unfixable(networks_of(group, family), devs, obstacle, tuple(summary_of(group, intervals, local, family)))
             for (devs, obstacle), group in left.items()
         ]
-        tables = self._tables_with(entries, map(self._family.address, fixed))
+        tables = self._tables_with(entries, map(family.address, fixed))
         if isinstance(tables, Fib):
             return Fix(entries, tuple(unfixable), tuple(self._consequences(places, tables))), tables
-        return Fix((), (*unfixable, Unfixable(networks_of(targets, self._family), (), Obstacle(tables)))), self._fib
+        return Fix((), (*unfixable, Unfixable(networks_of(targets, family), (), Obstacle(tables)))), self._fib
 
     # --- one answer --------------------------------------------------------------------------------------------
 

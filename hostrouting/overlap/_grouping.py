@@ -17,7 +17,7 @@ from hostrouting.model.prefixes import PrefixIndex, numbers
 from hostrouting.model.routes import Table, destination_words
 from hostrouting.model.text import shortened
 from hostrouting.overlap._classify import Classification, Classifications
-from hostrouting.overlap._cover import AdjacentIntervals
+from hostrouting.overlap._cover import summary_of
 from hostrouting.overlap._coverage import Interval, intervals_in, networks_of
 from hostrouting.overlap._probes import asks_local_first
 from hostrouting.overlap._state import State, rival_defaults
@@ -59,12 +59,12 @@ def findings_and_notes(
             for classification in found[interval.probed]:
                 if classification.kind is not None:
                     groups.setdefault(classification.group, []).append((interval, classification))
-        local = AdjacentIntervals((each for each in intervals if groups and found[each.probed][0].is_local), family)
+        local = {each for each in intervals if groups and found[each.probed][0].is_local}
         for group in groups.values():
             first, inside = group[0][1], [interval for interval, _ in group]
             ranges = networks_of(inside, family)
             is_shortened = first.is_failure or first.kind is NoteKind.ALLOWED
-            shown = tuple(local.around(inside)) if is_shortened else ranges
+            shown = tuple(summary_of(inside, intervals, local, family)) if is_shortened else ranges
             if first.is_failure:
                 findings.append(_finding(expected, group, state, ranges, shown))
             else:
