@@ -10,6 +10,7 @@ from pathlib import Path
 from hostrouting.boot import files
 from hostrouting.boot.gate import with_other_scripts
 from hostrouting.boot.layout import Layout
+from hostrouting.model.opening import translate_errors
 
 
 def switch(layout: Layout, wanted: Mapping[Path, files.FileState | None]) -> None:
@@ -60,7 +61,7 @@ def put(path: Path, state: files.FileState | None) -> None:
 
 def _stage(layout: Layout, differing: Mapping[Path, files.FileState | None], new_list: files.FileState) -> None:
     """Write the changed scripts to a new folder, and point the list to these copies."""
-    with files.translate_errors(f"make a folder in {layout.stages}"):
+    with translate_errors(f"make a folder in {layout.stages}"):
         files.make_folders(layout.stages)
         stage = Path(tempfile.mkdtemp(dir=layout.stages))
     copies = {path: stage / path.name for path, state in differing.items() if state is not None}
@@ -79,6 +80,6 @@ def remove_old_stages(layout: Layout) -> None:
     listed = files.read_text(layout.gate_list) or ""
     for stage in files.matching(layout.stages, "*"):
         if layout.relative(stage) not in listed:
-            with files.translate_errors(f"remove {stage}"):
+            with translate_errors(f"remove {stage}"):
                 shutil.rmtree(stage)
     files.remove_empty_folder(layout.stages)

@@ -18,21 +18,11 @@ from typing import BinaryIO
 import attrs
 
 from hostrouting.model.errors import FileError
-from hostrouting.model.opening import only_regular
+from hostrouting.model.opening import only_regular, translate_errors
 
 _FOLDER_MODE = 0o755
 
 # --- reads ---------------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def translate_errors(attempt: str, *ignored: int) -> Iterator[None]:
-    """Translate an ``OSError`` into a ``FileError`` that says what was attempted, unless its errno is ignored."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in ignored:
-            raise FileError.of(attempt, error) from error
 
 
 def exists(path: Path) -> bool:

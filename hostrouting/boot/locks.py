@@ -14,11 +14,12 @@ from pathlib import Path
 
 import attrs
 
-from hostrouting.boot.files import exists, make_folders, translate_errors
+from hostrouting.boot.files import exists, make_folders
 from hostrouting.boot.host import Host
 from hostrouting.boot.layout import ROUTES
 from hostrouting.model.changes import Changes
 from hostrouting.model.errors import FileError, HostRoutingError
+from hostrouting.model.opening import translate_errors
 from phases import Cancelled, CancelScope, TimedOut
 
 LOCK_WAIT_SECONDS = 60

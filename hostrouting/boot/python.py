@@ -7,9 +7,9 @@ import sys
 from contextlib import suppress
 from functools import cache
 
-from hostrouting.boot.files import translate_errors
 from hostrouting.boot.layout import Layout
 from hostrouting.model.errors import FileError
+from hostrouting.model.opening import translate_errors
 
 # Generous enough for a cold start on a busy machine.
 _SECONDS = 30.0

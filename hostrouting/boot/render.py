@@ -17,9 +17,9 @@ from shlex import quote
 
 import attrs
 
-from hostrouting.boot.files import translate_errors
 from hostrouting.config.routing import Config, ExpectedCidr, StaticRoute
 from hostrouting.model.family import Family
+from hostrouting.model.opening import translate_errors
 from hostrouting.model.parsing import reserved_blocks
 from hostrouting.model.prefixes import numbers
 

@@ -5,6 +5,7 @@ The kernel reports that a route is gone, but not why. However, each manager keep
 
 from __future__ import annotations
 
+import errno as errnos
 import re
 from collections.abc import Iterable, Iterator
 from itertools import chain, product
@@ -12,10 +13,9 @@ from pathlib import Path
 
 import attrs
 
-from hostrouting.model.errors import FileError
 from hostrouting.model.jsonable import JsonObject
 from hostrouting.model.links import Link
-from hostrouting.model.opening import only_regular
+from hostrouting.model.opening import only_regular, translate_errors
 from hostrouting.model.routes import Protocol, Route
 
 NETWORKD, NETWORK_MANAGER = "systemd-networkd", "NetworkManager"
@@ -66,13 +66,12 @@ def is_managed(root: Path, manager: str, index: int) -> bool:
     """
     folder, key = _NOTES[manager]
     path = root / folder / str(index)
-    try:
-        with open(path, encoding="utf-8", errors="surrogateescape", opener=only_regular) as file:
-            pairs = [line.partition("=") for line in file]
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        raise FileError.of(f"read {path}", error) from error
+    pairs: list[tuple[str, str, str]] = []
+    with (
+        translate_errors(f"read {path}", errnos.ENOENT),
+        open(path, encoding="utf-8", errors="surrogateescape", opener=only_regular) as file,
+    ):
+        pairs = [line.partition("=") for line in file]
     found = {name.strip(): value.strip() for name, _, value in pairs}
     return found.get(key, "no").lower() not in ("unmanaged", "no", "false", "0")
 
@@ -143,7 +142,5 @@ def _drops_routes(root: Path, name: str) -> bool | None:
 def _settings(root: Path, name: str) -> Iterator[str]:
     for folder, pattern in product(("etc", "run", "usr/lib", "usr/local/lib"), _FILES[name]):
         for path in filter(Path.is_file, root.glob(f"{folder}/{pattern}")):
-            try:
+            with translate_errors(f"read {path}"):
                 yield path.read_text(encoding="utf-8", errors="surrogateescape")
-            except OSError as error:
-                raise FileError.of(f"read {path}", error) from error

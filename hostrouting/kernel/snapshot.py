@@ -48,10 +48,11 @@ from hostrouting.kernel._items import NEEDED, Key, Keys
 from hostrouting.kernel.managers import Manager
 from hostrouting.kernel.nexthops import Router, with_hops, with_shares
 from hostrouting.kernel.rules import KERNEL_RULES
-from hostrouting.model.errors import ConfigError, FileError
+from hostrouting.model.errors import ConfigError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.jsonable import in_json
 from hostrouting.model.links import Address, Link
+from hostrouting.model.opening import translate_errors
 from hostrouting.model.parsing import parse_address
 from hostrouting.model.routes import Route
 from hostrouting.model.rules import Rule
@@ -203,14 +204,12 @@ class Snapshot:
         """
         target = Path(path)
         part = target.with_name(f".{target.name}.{os.getpid()}")
-        try:
+        with translate_errors(f"write the snapshot {target}"):
             try:
                 part.write_text(self.to_text(), encoding="ascii")
                 part.replace(target)
             finally:
                 part.unlink(missing_ok=True)
-        except OSError as error:
-            raise FileError.of(f"write the snapshot {target}", error) from error
 
     def to_document(self) -> dict[str, Any]:
         """Return the snapshot as a document that ``from_document`` can parse."""
@@ -249,10 +248,8 @@ def _prints_all_selectors(kernel: str, ip: str) -> bool:
 def _read_stdin(bytes_max: int) -> Any:
     if sys.stdin is None:
         raise ConfigError([("standard input", "is closed; expected a snapshot")])
-    try:
+    with translate_errors("read a snapshot from standard input"):
         return parse_document(sys.stdin.buffer, "standard input", "snapshot", bytes_max=bytes_max)
-    except OSError as error:
-        raise FileError.of("read a snapshot from standard input", error) from error
 
 
 def _to_json(value: object) -> str:

@@ -1,9 +1,23 @@
-"""A safe opener for files created by other programs."""
+"""Open files created by other programs, and translate the errors of the operating system."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
+from collections.abc import Iterator
+
+from hostrouting.model.errors import FileError
+
+
+@contextlib.contextmanager
+def translate_errors(attempt: str, *ignored: int) -> Iterator[None]:
+    """Translate an ``OSError`` into a ``FileError`` that says what was attempted, unless its errno is ignored."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in ignored:
+            raise FileError.of(attempt, error) from error
 
 
 def only_regular(path: str, flags: int, *, dir_fd: int | None = None) -> int:
