@@ -272,17 +272,14 @@ class Fixes:
         if self._has_lost_source and not is_named_in_config(default):
             return f"the kernel would refuse entries with the src of {default}: it isn't an address of this host"
         for hop in default.hops:
-            gateway, dev = hop.gateway, hop.dev
-            if hop.is_dead or dev is None or not isinstance(gateway, IPv4Address):
+            if not isinstance(gateway := hop.gateway, IPv4Address):
                 continue
-            if hop.onlink and (claim := self._fib.claims_gateway(gateway)) is not None:
-                return f"the kernel would refuse entries via {gateway}, because it is in {claim}: remove that"
-            if hop.onlink or self._fib.finds_gateway(gateway, dev):
-                continue
-            return (
-                f"the kernel would refuse entries via {gateway}: under the policy rules, it isn't reachable on {dev};"
-                " change the rules"
-            )
+            if hop.onlink:
+                if (claim := self._fib.claims_gateway(gateway)) is not None:
+                    return f"the kernel would refuse entries via {gateway}, because it is in {claim}: remove that"
+            elif not self._fib.finds_gateway(gateway, hop.dev or ""):
+                reason = f"under the policy rules, it isn't reachable on {hop.dev}; change the rules"
+                return f"the kernel would refuse entries via {gateway}: {reason}"
         return ""
 
     def _subnet_of(self, prefix: Prefix) -> Prefix | None:

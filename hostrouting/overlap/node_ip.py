@@ -7,6 +7,7 @@ unexpected type are ignored, and the values never end up in a config, a mapping,
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from ipaddress import IPv4Address
 
 from hostrouting.kernel.port import RouteBackend
@@ -21,12 +22,9 @@ def _address(document: object, *keys: str) -> IPv4Address | None:
         document = document.get(key) if isinstance(document, Mapping) else None
     # A dual-stack node has two addresses separated by a comma.
     for word in document.split(",") if isinstance(document, str) else ():
-        try:
-            address = parse_any_unicast_address(word.strip())
-        except ValueError:
-            continue
-        if isinstance(address, IPv4Address):
-            return address
+        with suppress(ValueError):
+            if isinstance(address := parse_any_unicast_address(word.strip()), IPv4Address):
+                return address
     return None
 
 
