@@ -96,30 +96,29 @@ listen() {
   trap 'kill ${!-} $MONITOR 2>/dev/null' EXIT
   ip "${MONITORED[@]}" -N -o monitor link address route rule nexthop netconf </dev/null >>"$SCRATCH.heard" 2>&1 8<&- 9>&- &
   LISTENER=$!
-  disown
+  disown 2>/dev/null || true # it may have ended already
 }
 
 # Waits until LISTENER has written down all that the kernel told it: its socket holds nothing, and then it sleeps. Which
 # socket that is isn't known, so none may hold anything that is new and of these groups. Or fails and sets MESSAGE.
 hear_out() {
-  local until groups bytes inode state is_open is_heard
+  local until groups bytes inode state queued
   MESSAGE="can't listen for changes: /proc/net/netlink shows no idle ip monitor in $HEAR_SECONDS s"
   look_at_time
   until=$((NOW + HEAR_SECONDS * 100))
   while [ "$NOW" -lt "$until" ]; do
-    is_open='' is_heard=yes
+    queued='' # nothing as long as there is no such socket
     while read -r _ _ _ groups bytes _ _ _ _ inode; do
       [[ $groups != Groups && $KNOWN != *" $inode "* ]] || continue
       [ $((16#$groups & GROUPS_HEARD)) -eq "$GROUPS_HEARD" ] || continue
-      is_open=yes
-      [ "$bytes" -eq 0 ] || is_heard=''
+      queued=$((queued + bytes))
     done </proc/self/net/netlink
     if ! { read -r _ _ state _ <"/proc/$LISTENER/stat"; } 2>/dev/null; then
-      { IFS= read -r MESSAGE <"$SCRATCH.heard"; } 2>/dev/null
+      { read -r _ && IFS= read -r MESSAGE; } <"$SCRATCH.heard"
       MESSAGE="can't listen for changes: ip monitor has ended: $MESSAGE"
       return 1
     fi
-    [[ -z $is_open || -z $is_heard || $state != S ]] || return 0
+    [ "$queued$state" != 0S ] || return 0
     look_at_time
   done
   return 1
