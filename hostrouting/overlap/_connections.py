@@ -32,14 +32,14 @@ def left_of_connections(overlap: RouteOverlap, state: State, fixed: Fib) -> tupl
     model = _Fixed(fixed, _known_sources(state), Sources(state.addresses))
     probes = ask(state.intervals, state.rules, fixed.routes, model, state.family)
     after = attrs.evolve(state, routes=fixed.routes, probes=probes)
-    left: dict[tuple[tuple[str, ...], Obstacle], dict[Interval, None]] = {}
+    left: dict[tuple[tuple[str, ...], Obstacle], set[Interval]] = {}
     for expected, classifications in classify_probes(overlap, after).items():
         for interval in intervals_in(state.intervals, numbers(expected.cidr), state.family.bits):
             for classification in filter(attrgetter("is_failure"), classifications[interval.probed][1:]):
                 obstacle = _obstacle(classification, fixed, state)
-                left.setdefault((classification.devs, obstacle), {})[interval] = None
+                left.setdefault((classification.devs, obstacle), set()).add(interval)
     return tuple(
-        Unfixable(networks_of(sorted(intervals, key=lambda interval: interval.first), state.family), devs, obstacle)
+        Unfixable(networks_of(sorted(intervals), state.family), devs, obstacle)
         for (devs, obstacle), intervals in left.items()
     )
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from ipaddress import IPv6Address
 
 import attrs
 
 from hostrouting.model.links import is_like
-from hostrouting.model.parsing import is_device
 from hostrouting.model.prefixes import ends, numbers
 from hostrouting.model.routes import Route, Route6, Table
 from hostrouting.overlap._cover import Segment
@@ -31,12 +29,6 @@ def owner_of(devs: Iterable[str]) -> str:
     """Return the program that owns any of the interfaces, with advice, or an empty string if none is known."""
     owned = (f"{dev} belongs to {advice}" for dev in devs for patterns, advice in _OWNERS if is_like(dev, patterns))
     return next(owned, "")
-
-
-def is_named_in_config(route: Route) -> bool:
-    """Return whether a route's next hop can be written as a static route in the config."""
-    is_plain = len(route.hops) == 1 and not isinstance(route.hops[0].gateway, IPv6Address)
-    return is_plain and is_device(route.hops[0].dev or "")
 
 
 @attrs.frozen

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv6Address
 from operator import attrgetter, itemgetter
 from shlex import quote
 
@@ -34,7 +34,7 @@ from hostrouting.model.routes import Route, Table
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.model.text import shortened
 from hostrouting.overlap._classify import Classification, Classifications
-from hostrouting.overlap._constraint import Constraint, is_named_in_config, length_to_exceed, owner_of
+from hostrouting.overlap._constraint import Constraint, length_to_exceed, owner_of
 from hostrouting.overlap._cover import fewest_prefixes, summary_of
 from hostrouting.overlap._coverage import Interval, intervals_in, networks_of
 from hostrouting.overlap._probes import Probe, is_modelled, modelled_lookups
@@ -269,7 +269,9 @@ class Fixes:
     def _lost_gateway(self) -> str:
         """Return why the kernel would refuse entries via the default route's gateways, or "" if it wouldn't."""
         default = self._default
-        if self._has_lost_source and not is_named_in_config(default):
+        hop, *others = default.hops
+        is_nameable = not others and not isinstance(hop.gateway, IPv6Address) and is_device(hop.dev)
+        if self._has_lost_source and not is_nameable:
             return f"the kernel would refuse entries with the src of {default}: it isn't an address of this host"
         for hop in default.hops:
             if not isinstance(gateway := hop.gateway, IPv4Address):
