@@ -83,9 +83,7 @@ class Fixes:
         self._connections: dict[int, list[Classification]] = {}
         self._elsewhere: dict[int, tuple[ExpectedCidr, Sequence[str]]] = {}
         for expected, found in classifications.items():
-            for probed in dict.fromkeys(
-                interval.probed for interval in intervals_in(intervals, numbers(expected.cidr), bits)
-            ):
+            for probed in {each.probed for each in intervals_in(intervals, numbers(expected.cidr), bits)}:
                 classification, known = found[probed][0], self._classifications.get(probed)
                 if known is None or classification.is_failure or not known.is_failure:
                     self._classifications[probed] = classification

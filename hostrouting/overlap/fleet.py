@@ -151,12 +151,9 @@ def judge(
     done = 0
     left = enumerate(snapshots, 1)
     portions = iter(lambda: tuple(islice(left, _AT_ONCE)), ())
-    if executor is None:
-        seconds = max_mib * _SECONDS_A_MIB * (_TIMES_WITH_EVENTS if one_event else 1)
-        work = _Work(config, max_mib, seconds, one_event)
-        results = _results_here(portions, work, scope)
-    else:
-        results = _results_of(executor, portions, _Work(config, max_mib, one_event=one_event), scope)
+    seconds = max_mib * _SECONDS_A_MIB * (_TIMES_WITH_EVENTS if one_event else 1) if executor is None else 0.0
+    work = _Work(config, max_mib, seconds, one_event)
+    results = _results_here(portions, work, scope) if executor is None else _results_of(executor, portions, work, scope)
     for found in results:
         for signature, (report, hosts) in found.items():
             groups.setdefault(signature, (report, []))[1].extend(hosts)
@@ -301,8 +298,8 @@ class _Work:
 
     config: Config
     max_mib: int
-    seconds: float = 0
-    one_event: bool = False
+    seconds: float
+    one_event: bool
 
     def __call__(self, snapshots: _Sources) -> _Groups:
         return _grouped(self._judge_one(*snapshot) for snapshot in snapshots)
