@@ -302,7 +302,7 @@ def test_our_routes_of_any_type_are_removed(kernel: NamespaceKernel, tree: Path,
     kernel.add_link("eth0")
     text = (render(BOTH, tmp_path / "out") / "remove.sh").read_text()
     script = tmp_path / "remove.sh"
-    script.write_text(text.replace("! is_running || take_routes", "take_routes"))
+    script.write_text(text.replace("\nif is_running;", "\nif true;"))
     script.chmod(0o755)
     (tree / "run/aks-flex-node").mkdir()
     (tree / "etc/alternatives").mkdir()

@@ -26,7 +26,6 @@ is_running() { [ -d /run/systemd/system ] && [ /proc/1/root -ef / ]; }
 reload() { ! is_running || systemctl daemon-reload; }
 
 paths() { cut -d ' ' -f 3 <<<"$FILES"; }
-gates() { paths | sed -n '\|/..-hostrouting\.conf$|p'; }
 units() { paths | sed -n "s|^$UNITS/\([^/]*\.service\)$|\1|p"; }
 # The files of the installed parts, and those of ours. The gate's own files don't belong to any part.
 installed_files() { sed -n 's/^  "parts": //p' "$1" | grep -o '"/etc/[^"]*"' | tr -d '"' | sort -u; }

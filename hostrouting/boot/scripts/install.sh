@@ -59,14 +59,6 @@ stage() {
   put 0644 "$OLD/list" "$LIST"
 }
 
-enable() {
-  ! is_there "$WANTS/$1" || return 0
-  keep "$WANTS/$1"
-  mkdir -p "$WANTS"
-  ln -sT "$UNITS/$1" "$WANTS/$1"
-  say "enabled $1"
-}
-
 # run_own SCRIPT: one of that name may be another program's.
 run_own() { [[ $FILES != *" $1"* ]] || "$1"; }
 
@@ -126,7 +118,13 @@ put 0644 "$OLD/manifest" "$MANIFEST"
 while read -r mode _ path; do
   [ "$path" = "$MANIFEST" ] || put "$mode" "$HERE$path" "$path"
 done <<<"$FILES"
-for unit in `units`; do enable "$unit"; done
+for unit in `units`; do
+  ! is_there "$WANTS/$unit" || continue
+  keep "$WANTS/$unit"
+  mkdir -p "$WANTS"
+  ln -sT "$UNITS/$unit" "$WANTS/$unit"
+  say "enabled $unit"
+done
 if is_running; then
   reload_if_changed
   # A run that was killed has left systemd behind the files, or something overrides them.

@@ -26,36 +26,23 @@ is_ours() {
   [ -e "$MANIFEST" ] || [[ $1 == *hostrouting* ]] || { [ -f "$1" ] && grep -q ' by hostrouting[;:]' "$1"; }
 }
 
-# A reload skips what is left of the lists of a start that runs the gate.
-wait_for_starts() {
-  local unit left=$((START_SECONDS * 10))
-  for unit in $(instances); do
-    while [[ $(systemctl show --property=SubState -- "$unit") =~ =(condition|start-pre)$ ]] && [ $((left--)) -gt 0 ]; do
-      sleep 0.1
-    done
-  done
-}
-
 # The boot script that wants no routes.
 IFS= read -r -d '' NO_ROUTES <<'SCRIPT' || true
 @NO_ROUTES@
 SCRIPT
 
-take_routes() {
-  local said
-  said=$(bash -p -c "$NO_ROUTES" static-routes.sh) || die "can't remove the routes"
-  [ "$said" != 'nothing to change' ] || return 0
-  say "$said"
-  IS_CHANGED=yes
-}
-
 IS_CHANGED=''
 begin "$@"
 FOLDERS=''
 [ ! -e "$MANIFEST" ] || FOLDERS=$(folders_of "$MANIFEST")
-take "$LIST"
-for path in $(gates); do take "$path"; done
-! is_running || wait_for_starts
+take "$LIST" "$UNITS/$CONSUMER.d"/{00,zz}-hostrouting.conf
+# A reload skips what is left of the lists of a start that runs the gate.
+left=$((START_SECONDS * 10))
+for unit in $(instances); do
+  while [[ $(systemctl show --property=SubState -- "$unit") =~ =(condition|start-pre)$ ]] && [ $((left--)) -gt 0 ]; do
+    sleep 0.1
+  done
+done
 for unit in $(units); do
   is_ours "$UNITS/$unit" || continue
   [ "$unit" != hostrouting-watch.service ] || ! is_running || systemctl stop "$unit" || true
@@ -63,7 +50,10 @@ for unit in $(units); do
 done
 # Also if a run that was killed has come as far as this.
 if [ -n "$IS_CHANGED" ] || [ -e "$MANIFEST" ]; then reload; fi
-! is_running || take_routes
+if is_running; then
+  said=$(bash -p -c "$NO_ROUTES" static-routes.sh) || die "can't remove the routes"
+  [ "$said" = 'nothing to change' ] || { say "$said" && IS_CHANGED=yes; }
+fi
 for path in $(paths); do [ "$path" = "$MANIFEST" ] || ! is_ours "$path" || take "$path"; done
 rm -rf "$STAGES"
 take "$RUN_DIR"/route-overlap.{ok,detected,json}
