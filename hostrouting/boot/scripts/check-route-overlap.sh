@@ -133,11 +133,9 @@ forget() {
 
 # Whether nothing that matters has been heard.
 is_calm() {
-  local heard
-  IFS= read -r -d '' heard <"$SCRATCH.heard"
-  [ "$heard" != $'==heard\n' ] || return 0
+  [ "$(<"$SCRATCH.heard")" != ==heard ] || return 0
   for FAMILY in $FAMILIES; do
-    [ "$(think <<<"$heard")" = calm ] || return
+    [ "$(think <"$SCRATCH.heard")" = calm ] || return
   done
 }
 
@@ -191,15 +189,10 @@ attempt() {
 
 # Leaves exactly one marker, by rename. Removes the stale one first, because a missing marker never means "ok".
 leave_marker() {
-  local marker=$MARKER_DETECTED other=$MARKER_OK text='' new=$RUN_DIR/route-overlap.$$ line stale
-  if [ "$VERDICT" = ok ]; then
-    marker=$MARKER_OK other=$MARKER_DETECTED
-  else
-    while IFS= read -r line; do text+=${line%%$'\t'*}$'\n'; done <<<"$LINES"
-  fi
-  if is_glass_broken && [[ $text != gate-off:* ]]; then
-    marker=$MARKER_DETECTED other=$MARKER_OK text+="gate-off: $WHY; every start is admitted unchecked"$'\n'
-  fi
+  local marker=$MARKER_OK other=$MARKER_DETECTED text='' new=$RUN_DIR/route-overlap.$$ line stale
+  [ "$VERDICT" = ok ] || while IFS= read -r line; do text+=${line%%$'\t'*}$'\n'; done <<<"$LINES"
+  ! is_glass_broken || [[ $text = gate-off:* ]] || text+="gate-off: $WHY; every start is admitted unchecked"$'\n'
+  [ -z "$text" ] || marker=$MARKER_DETECTED other=$MARKER_OK
   [ -d "$RUN_DIR" ] || mkdir -p "$RUN_DIR"
   printf '%s' "$text" >"$new" || return
   for stale in "$other" "$REPORT"; do

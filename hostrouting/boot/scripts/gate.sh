@@ -192,9 +192,8 @@ look() {
       [ "${SCRIPT##*/}" = "${CHECK##*/}" ] || [ -n "$HELD_BY" ] || leave_unjudged "check-failed: ${SCRIPT##*/} holds the start"
       HELD_BY=$SCRIPT
       return 1
-    else
-      DONE+="$SCRIPT "
     fi
+    DONE+="$SCRIPT "
   done
 }
 
