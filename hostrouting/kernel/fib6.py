@@ -91,9 +91,7 @@ class Fib6(Fib):
         """Return the lookup result that the kernel would report (inet6_rtm_getroute); see ``RouteBackend.lookup``."""
         chosen = NO_SOURCE if source is None or source.is_unspecified else source
         decision = self.decide(address, chosen, is_tcp=is_tcp)
-        if decision.route is None or decision.errno:
-            return Lookup(address, None, decision.errno)
-        return Lookup(address, decision.route)
+        return Lookup(address, None if decision.errno else decision.route, decision.errno or None)
 
     def finds_gateway(self, gateway: IpAddress, dev: str) -> bool:
         """Return whether the kernel would accept a gateway for a route in table main (ip6_route_check_nh)."""
