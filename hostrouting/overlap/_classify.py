@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import cache, cached_property, partial
+from operator import attrgetter
 from typing import NamedTuple
 
 from hostrouting.config.routing import ExpectedCidr, RouteOverlap
@@ -96,10 +97,8 @@ def classify_each(overlap: RouteOverlap, state: State, probed: int) -> list[Clas
     """Classify each lookup result of a probe for the first expected CIDR that fails, or for any CIDR if none fails."""
     probes = state.probes[probed]
     by_cidr = [_Classifier(overlap, state, expected).each(probes) for expected in overlap.expected_cidrs]
-    of_each = zip(*by_cidr, strict=True)
-    return [
-        next((each for each in classifications if each.is_failure), classifications[0]) for classifications in of_each
-    ]
+    by_lookup = zip(*by_cidr, strict=True)
+    return [next(filter(attrgetter("is_failure"), found), found[0]) for found in by_lookup]
 
 
 def _rank(classification: Classification) -> tuple[bool, bool]:
@@ -155,11 +154,9 @@ class _Classifier(dict[int, "tuple[Classification, ...]"]):
         yield first
         more: dict[Hashable, Classification] = {first.group: first}
         for classification in others:
-            is_reported = (
-                classification.probe.source is not None
-                and (classification.kind, classification.devs, None) in unconnected
-            )
-            is_told = classification.is_failure or classification.kind in _TOLD_OF_ANY_LOOKUP
+            kind, probe, devs, *_ = classification
+            is_reported = probe.source is not None and (kind, devs, None) in unconnected
+            is_told = classification.is_failure or kind in _TOLD_OF_ANY_LOOKUP
             if is_told and not is_reported:
                 more.setdefault(classification.group, classification)
         yield from sorted([*more.values()][1:], key=lambda classification: int(classification.probe.source or 0))

@@ -133,7 +133,6 @@ def explain(
     asked = tuple(dict.fromkeys(attrs.evolve(expected, cidr=network) for expected in around))
     narrowed = attrs.evolve(overlap, expected_cidrs=asked or (network,), foreseen=())
     anything = attrs.evolve(narrowed, expected_cidrs=(ExpectedCidr(network, ("*",)),))
-
     narrow = attrs.evolve(config, route_overlap=narrowed)
 
     def read() -> Explanation:
