@@ -134,21 +134,6 @@ class Fib:
 
     # --- all rules ---------------------------------------------------------------------------------------------
 
-    def asked(self, flow: Flow, *, own: str | None = None) -> Iterator[tuple[Rule, Route | None]]:
-        """Yield the rules that match a flow, up to and including the one that ends the lookup.
-
-        Args:
-            flow: the lookup key.
-            own: the interface of a hypothetical host route in table main. The lookup continues past table main if the
-                rule would suppress such a route.
-
-        Yields:
-            A rule and the longest match in its table, or None. The last pair ends the lookup.
-        """
-        for rule, is_met, found in self.come_by(flow, self._rules_around(flow.address), own=own):
-            if is_met and rule.action not in (RuleAction.NOP, RuleAction.GOTO):
-                yield rule, found
-
     def _rules_around(self, address: IpAddress) -> Sequence[int]:
         """Return the positions of the rules that may affect an address.
 
@@ -188,19 +173,21 @@ class Fib:
     def come_by(
         self, flow: Flow, positions: Sequence[int] | None = None, *, own: str | None = None
     ) -> Iterator[tuple[Rule, bool | None, Route | None]]:
-        """Yield rules like ``asked``, including those that don't match or don't refer to a table.
+        """Yield the rules that a lookup evaluates, up to and including the one that ends it.
 
         Args:
             flow: the lookup key.
-            positions: the positions of the rules to evaluate, or None for all.
-            own: see ``asked``.
+            positions: the positions of the rules to evaluate. By default, rules that can't affect the address are
+                skipped.
+            own: the interface of a hypothetical host route in table main. The lookup continues past table main if the
+                rule would suppress such a route.
 
         Yields:
             A rule, whether it matches (None if unknown), and the longest match in its table. The lookup skips rules for
             which this is unknown.
         """
         next_ = 0
-        for position in range(len(self.rules)) if positions is None else positions:
+        for position in self._rules_around(flow.address) if positions is None else positions:
             if position < next_:
                 continue
             rule = self.rules[position]
@@ -218,7 +205,7 @@ class Fib:
 
     def possible_decisions(self, flow: Flow) -> Iterator[Decision | None]:
         """Yield the decision for each rule that may or may not match, or None if that rule is a goto."""
-        for rule, is_met, found in self.come_by(flow, self._rules_around(flow.address)):
+        for rule, is_met, found in self.come_by(flow):
             if is_met is None and rule.action is RuleAction.GOTO:
                 yield None
             elif is_met is None and self._ends_with(rule, found):
@@ -230,7 +217,7 @@ class Fib:
 
     def decide_flow(self, flow: Flow) -> Decision:
         """Look up a flow, and return the final rule and entry."""
-        for rule, is_met, route in self.come_by(flow, self._rules_around(flow.address)):
+        for rule, is_met, route in self.come_by(flow):
             if is_met and self._ends_with(rule, route):
                 return Decision(rule, route)
         return Decision()

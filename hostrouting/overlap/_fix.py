@@ -235,7 +235,10 @@ class Fixes:
         last: Rule | None = None
         bounds: list[int] = []
         dev = self._default.devs[0]
-        for rule, found in self._fib.asked(Flow(address, source or NO_SOURCE, TCP if is_tcp else UDP), own=dev):
+        flow = Flow(address, source or NO_SOURCE, TCP if is_tcp else UDP)
+        for rule, is_met, found in self._fib.come_by(flow, own=dev):
+            if not is_met or rule.action in (RuleAction.NOP, RuleAction.GOTO):
+                continue
             last = rule
             # While local and main share one trie, a lookup in local also searches main.
             is_main = rule.table == Table.MAIN or (rule.table == Table.LOCAL and self._fib.is_merged)

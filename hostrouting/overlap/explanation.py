@@ -170,7 +170,7 @@ def _chosen_sources(probe: Probe, backend: RouteBackend) -> tuple[IpAddress, ...
 
 
 def _steps(fib: Fib, flow: Flow) -> Iterator[Step]:
-    for rule, is_met, route in fib.come_by(flow):
+    for rule, is_met, route in fib.come_by(flow, range(len(fib.rules))):
         if is_met and fib.is_merged and route is not None and route.table != rule.table:
             # According to the kernel, this rule matched, but ip shows the entry in another rule's table.
             yield Step(rule, _passed(fib, rule, None), None)
