@@ -299,8 +299,6 @@ class RouteOverlap(Section):
         """Return a copy of these settings with only the CIDRs in the given family."""
         expected = tuple(each for each in self.expected_cidrs if Family.of(each.cidr) is family)
         foreseen = tuple(each for each in self.foreseen if Family.of(each) is family)
-        if (expected, foreseen) == (self.expected_cidrs, self.foreseen):
-            return self
         return attrs.evolve(self, expected_cidrs=expected, foreseen=foreseen)
 
     @property
