@@ -211,11 +211,7 @@ class Fib:
             elif is_met is None and self._ends_with(rule, found):
                 yield Decision(rule, found)
 
-    def decide(self, address: IpAddress, source: IpAddress = NO_SOURCE, *, is_tcp: bool = False) -> Decision:
-        """Return the rule and entry that apply to a packet from this host to an address."""
-        return self.decide_flow(Flow(address, source, TCP if is_tcp else UDP))
-
-    def decide_flow(self, flow: Flow) -> Decision:
+    def decide(self, flow: Flow) -> Decision:
         """Look up a flow, and return the final rule and entry."""
         for rule, is_met, route in self.come_by(flow):
             if is_met and self._ends_with(rule, route):
@@ -235,7 +231,7 @@ class Fib:
         flow = Flow(address, source or NO_SOURCE, TCP if is_tcp else UDP)
         if errno := self._refuse_ends(flow):
             return Lookup(address, None, errno)
-        decision = self.decide_flow(flow)
+        decision = self.decide(flow)
         route = decision.route
         if route is None or decision.errno:
             return Lookup(address, None, decision.errno)
@@ -302,7 +298,7 @@ class Fib:
         """
         if self._has_vrf:
             return True
-        found = self.decide_flow(Flow.to_gateway(gateway, dev)).route
+        found = self.decide(Flow.to_gateway(gateway, dev)).route
         return found is not None and found.type in (RouteType.UNICAST, RouteType.LOCAL)
 
     @cached_property

@@ -13,7 +13,7 @@ import attrs
 
 from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.nexthops import Router
-from hostrouting.kernel.rules import NO_SOURCE, Flow
+from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, Flow
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Address6
 from hostrouting.model.routes import Lookup, Preference, Route, Route6, RouteType, Table
@@ -90,7 +90,7 @@ class Fib6(Fib):
     def lookup(self, address: IpAddress, source: IpAddress | None = None, *, is_tcp: bool = False) -> Lookup:
         """Return the lookup result that the kernel would report (inet6_rtm_getroute); see ``RouteBackend.lookup``."""
         chosen = NO_SOURCE if source is None or source.is_unspecified else source
-        decision = self.decide(address, chosen, is_tcp=is_tcp)
+        decision = self.decide(Flow(address, chosen, TCP if is_tcp else UDP))
         return Lookup(address, None if decision.errno else decision.route, decision.errno or None)
 
     def finds_gateway(self, gateway: IpAddress, dev: str) -> bool:

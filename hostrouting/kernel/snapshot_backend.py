@@ -221,7 +221,7 @@ class SnapshotBackend(WholeTables):
         return found
 
     def _refuse_doubt(self, flow: Flow) -> None:
-        known = self._fib.decide_flow(flow)
+        known = self._fib.decide(flow)
         for other in self._fib.possible_decisions(flow):
             if other is None or (other.errno, other.route) != (known.errno, known.route):
                 what = "whether a rule that selects by something unknown is met"

@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from hostrouting.config.routing import ExpectedCidr, RouteOverlap
-from hostrouting.kernel.rules import NO_SOURCE, Flow
+from hostrouting.kernel.rules import Flow
 from hostrouting.model.family import Family
 from hostrouting.model.links import is_like
 from hostrouting.model.prefixes import ends, numbers
@@ -213,7 +213,7 @@ class _Classifier(dict[int, "tuple[Classification, ...]"]):
         lookup = probe.lookup
         if lookup.discarded_by is None:
             return Classification(FindingKind.NO_ROUTE, probe)
-        entry = self._state.fib.decide(lookup.address, probe.source or NO_SOURCE, is_tcp=probe.is_tcp).route
+        entry = self._state.fib.decide(probe.flow).route
         if entry is not None and entry.type is not lookup.discarded_by:
             # The kernel refuses to send by a route from a loopback address.
             return Classification(FindingKind.BLACKHOLE, probe, (), entry if entry.type is RouteType.UNICAST else None)

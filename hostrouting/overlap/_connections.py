@@ -11,7 +11,6 @@ from hostrouting.config.routing import RouteOverlap
 from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.fib6 import Fib6
 from hostrouting.kernel.nexthops import SourceKey, Sources, source_key
-from hostrouting.kernel.rules import NO_SOURCE
 from hostrouting.model.family import IpAddress
 from hostrouting.model.prefixes import numbers
 from hostrouting.model.routes import Lookup, Route, Table
@@ -111,7 +110,7 @@ def _obstacle(classification: Classification, fib: Fib, state: State) -> Obstacl
         return Obstacle(
             f"{probe.source}, the src of its route, isn't an address of this host: add it, or change the route"
         )
-    rule = fib.decide(probe.lookup.address, probe.source or NO_SOURCE, is_tcp=probe.is_tcp).rule
+    rule = fib.decide(probe.flow).rule
     whose = "TCP" if probe.source is None else f"connections from {probe.source}"
     if rule is None:
         add = f"{state.family.ip} rule add preference 32766 lookup main"

@@ -25,7 +25,7 @@ import attrs
 from hostrouting.config.routing import ONLINK, ExpectedCidr, StaticRoute
 from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.nexthops import unicast_defaults
-from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, Flow
+from hostrouting.kernel.rules import Flow
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.parsing import is_device
@@ -231,12 +231,10 @@ class Fixes:
 
     def _beaten(self, probe: Probe) -> int | Obstacle:
         """Return the prefix length that a new entry in main must exceed, or the reason why main isn't looked up."""
-        (address, *_), source, is_tcp = probe
         last: Rule | None = None
         bounds: list[int] = []
         dev = self._default.devs[0]
-        flow = Flow(address, source or NO_SOURCE, TCP if is_tcp else UDP)
-        for rule, is_met, found in self._fib.come_by(flow, own=dev):
+        for rule, is_met, found in self._fib.come_by(probe.flow, own=dev):
             if not is_met or rule.action in (RuleAction.NOP, RuleAction.GOTO):
                 continue
             last = rule
@@ -248,7 +246,7 @@ class Fixes:
                 bounds.append(max(-1 if found is None else length_to_exceed(found), shortest))
         if bounds:
             return min(bounds)
-        decision = self._fib.decide(address, source or NO_SOURCE, is_tcp=is_tcp)
+        decision = self._fib.decide(probe.flow)
         if last is None or decision.rule is None:
             return Obstacle(
                 f"no policy rule leads to table main: add one: {self._family.ip} rule add preference 32766 lookup main"

@@ -18,7 +18,7 @@ import attrs
 
 from hostrouting.kernel.nexthops import SourceKey, in_turn, source_key, spread
 from hostrouting.kernel.port import Lookups
-from hostrouting.kernel.rules import KERNEL_RULES
+from hostrouting.kernel.rules import KERNEL_RULES, NO_SOURCE, TCP, UDP, Flow
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Address
 from hostrouting.model.prefixes import Prefix, numbers
@@ -42,6 +42,11 @@ class Probe(NamedTuple):
     lookup: Lookup
     source: IpAddress | None = None
     is_tcp: bool = False
+
+    @property
+    def flow(self) -> Flow:
+        """The key of the lookup."""
+        return Flow(self.lookup.address, self.source or NO_SOURCE, TCP if self.is_tcp else UDP)
 
 
 def asks_local_first(rules: Sequence[Rule]) -> bool:

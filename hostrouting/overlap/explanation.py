@@ -15,7 +15,7 @@ from hostrouting.config.routing import Config, ExpectedCidr
 from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.nexthops import spread
 from hostrouting.kernel.port import RouteBackend, at_one_moment
-from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, Flow, why_unmet
+from hostrouting.kernel.rules import Flow, why_unmet
 from hostrouting.kernel.snapshot_backend import are_merged
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.jsonable import JsonObject, fields_in_json, in_json
@@ -152,8 +152,8 @@ def explain(
 
 
 def _explained(classification: Classification, fib: Fib, backend: RouteBackend, *, sends: bool) -> ExplainedLookup:
-    lookup, source, is_tcp = probe = classification.probe
-    steps = [*_steps(fib, Flow(lookup.address, source or NO_SOURCE, TCP if is_tcp else UDP))]
+    probe = classification.probe
+    lookup, steps = probe.lookup, [*_steps(fib, probe.flow)]
     is_alike = is_modelled(probe, modelled_lookups(fib))
     if is_alike and lookup.route is not None and lookup.route.destination.prefixlen == 0:
         # If the kernel alternates between default routes, the model only has the first one.

@@ -122,7 +122,7 @@ def _lookup_gateway(net: Net, flow: Flow, table: int) -> Device:
     """Return the output device for a gateway, trying the given table first and then the rules."""
     route = net.find(table, flow) if table != Table.MAIN else None
     if route is None or not route.hops:
-        decision = net.decide_flow(flow)
+        decision = net.decide(flow)
         if decision.route is None or decision.errno:
             raise NetlinkError(decision.errno, _INVALID_GATEWAY)
         route = decision.route
