@@ -25,17 +25,6 @@ from hostrouting.model.prefixes import numbers
 
 ROOM = "hostrouting.boot"
 
-_SHARED = {
-    "COMMON": "common.sh",
-    "CHECK_AWK": "check-route-overlap.awk",
-    "LOOKUPS_AWK": "lookups.awk",
-    "STATIC_ROUTES_AWK": "static-routes.awk",
-    "ROUTES_AWK": "routes.awk",
-    "HOPS_AWK": "hops.awk",
-    "BUNDLE": "bundle.sh",
-    "CONFINED": "confined.service",
-}
-
 # The ranges between the reserved blocks (the first and last blocks are reserved).
 _JUDGED = {
     family: [
@@ -145,13 +134,19 @@ def _letter_expression(letter: str) -> str:
     return letter if letter.isalnum() or letter in "_-" else f"[{letter}]"
 
 
+# The name of a value, or of an asset.
+_PLACEHOLDER = r"@([A-Z_]+|[a-z-]+\.[a-z]+)@"
+
+
 def fill(asset: str, *, room: str = ROOM, **values: str) -> str:
-    """Fill in a template's ``@NAME@`` placeholders, dropping lines that consist of a placeholder with an empty value.
+    """Fill in a template's placeholders, dropping lines that consist of one with an empty value.
+
+    ``@NAME@`` stands for a value, and ``@common.sh@`` for another asset without its comments.
 
     Args:
         asset: the template's file name.
         room: the package whose ``scripts`` folder contains the template.
-        values: the values by name. Shared text is built in.
+        values: the values by name.
 
     Raises:
         FileError: the template can't be read.
@@ -160,11 +155,11 @@ def fill(asset: str, *, room: str = ROOM, **values: str) -> str:
     def value(match: re.Match[str]) -> str:
         line, word = match.groups()
         name = line or word
-        found = filled(_without_comments(_read(ROOM, _SHARED[name]))) if name in _SHARED else values[name]
+        found = values[name] if name in values else filled(_without_comments(_read(ROOM, name)))
         return f"{found}\n" if line and found else found
 
     def filled(text: str) -> str:
-        return re.sub(r"^@([A-Z_]+)@\n|@([A-Z_]+)@", value, text, flags=re.MULTILINE)
+        return re.sub(rf"^{_PLACEHOLDER}\n|{_PLACEHOLDER}", value, text, flags=re.MULTILINE)
 
     return filled(_read(room, asset)) + "\n"
 

@@ -1,7 +1,7 @@
 # --- what install.sh and remove.sh share ----------------------------------------------------------------------------
 # shellcheck shell=bash disable=SC2034,SC2154,SC2329 # each uses some of it
 
-@COMMON@
+@common.sh@
 
 set -e
 readonly UNITS=/etc/systemd/system

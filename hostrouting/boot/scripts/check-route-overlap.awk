@@ -11,9 +11,9 @@ $0 == "==kernel" && family == 6 && uplink_pattern == "" {
   expect_its_devices()
 }
 
-@ROUTES_AWK@
+@routes.awk@
 
-@LOOKUPS_AWK@
+@lookups.awk@
 
 BEGIN {
   # The kernel's labels (net/ipv6/addrlabel.c), and site-local addresses.

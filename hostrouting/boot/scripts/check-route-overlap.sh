@@ -14,7 +14,7 @@ false # what bash returns if it can't parse the group
 # Routes and rules look at prefixes, so the kernel's answer changes only where a prefix begins or ends. The kernel is
 # asked about one address between two such places: all of each CIDR is judged, and by the kernel itself.
 
-@COMMON@
+@common.sh@
 
 readonly MODE=@MODE@
 readonly WAIT_SECONDS=@WAIT_SECONDS@
@@ -49,7 +49,7 @@ export CONNECT
 think() {
   exec awk -v family="$FAMILY" -f /dev/fd/3 /dev/fd/4 -
 } 3<<'AWK' 4<<'CONFIG'
-@CHECK_AWK@
+@check-route-overlap.awk@
 AWK
 ==config
 @CONFIG@

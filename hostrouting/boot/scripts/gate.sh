@@ -17,7 +17,7 @@ false # what bash returns if it can't parse the group
 # in the midst of a start the steps begin again. Its last line is "end": cut off anywhere it holds. -p: bash takes no
 # functions and options from the environment of the consumer.
 
-@COMMON@
+@common.sh@
 
 readonly LIST=/etc/hostrouting/gate.list
 # A file for each start that has passed, named after its invocation: when, and the list as it was.

@@ -10,7 +10,7 @@ false # what bash returns if it can't parse the group
 # It installs all of it or nothing: if anything fails, or a signal comes, it puts back what it has changed. Over an earlier
 # installation of the same parts it is one step, and no start of the node meanwhile is judged by some of either.
 
-@BUNDLE@
+@bundle.sh@
 
 # keep PATH: what is there now comes back if this fails.
 keep() {

@@ -4,7 +4,7 @@ false # what bash returns if it can't parse the group
 # Takes back what install.sh, or an Ignition document of the same parts, has installed, as `hostrouting remove` does: a node
 # that is held starts, what runs goes on. Rendered: edits are lost.
 
-@BUNDLE@
+@bundle.sh@
 
 # As long as a gate takes at most would be 20 s; one that begins now admits at once.
 readonly START_SECONDS=15

@@ -3,7 +3,7 @@ family == 6 && $0 == "==kernel" && uplink_pattern == "" {
   expect_its_devices()
 }
 
-@ROUTES_AWK@
+@routes.awk@
 
 # DESTINATION GATEWAY DEV METRIC: a wanted route. A "*" is inherited from the default route.
 section == "config" && !index($1, ":") == (family == 4) {
@@ -265,7 +265,7 @@ function add(some,    h, words, back) {
   change(is_near(some) ? 1 : looked_at in has_gateway ? 5 : 2, "add " words, "del " back)
 }
 
-@HOPS_AWK@
+@hops.awk@
 
 # Prints "done" and the changes, "refused" or "lacking" and the reason, or "failed", what couldn't be put back, and the
 # reason.

@@ -10,7 +10,7 @@ false # what bash returns if it can't parse the group
 # One ip lists what there is, awk plans, and has one ip write what is missing and tell which routes win. What was written
 # is taken back if anything of that fails. It says in a line what failed; `hostrouting apply` says more.
 
-@COMMON@
+@common.sh@
 
 readonly WAIT_SECONDS=@WAIT_SECONDS@
 readonly FAMILIES=@FAMILIES@
@@ -24,7 +24,7 @@ think() {
   trap '' HUP INT TERM
   exec awk -v family="$FAMILY" -v task="$1" -f /dev/fd/3 /dev/fd/4 - <<<"$LISTED" 5>&1
 } 3<<'AWK' 4<<'ROUTES'
-@STATIC_ROUTES_AWK@
+@static-routes.awk@
 AWK
 ==config
 @ROUTES@

@@ -8,7 +8,7 @@ false # what bash returns if it can't parse the group
 #
 # The trial stands as long as its file is there. Who ends it takes the file away, with the lock.
 
-@COMMON@
+@common.sh@
 
 readonly UNTIL=@UNTIL@
 readonly FAMILIES=@FAMILIES@
@@ -20,9 +20,9 @@ think() {
   trap '' HUP INT TERM
   exec awk -v family="$FAMILY" -f /dev/fd/3 /dev/fd/4 - <<<"$LISTED"
 } 3<<'AWK' 4<<'ROUTES'
-@ROUTES_AWK@
+@routes.awk@
 
-@HOPS_AWK@
+@hops.awk@
 
 section == "saved" && !index(($1 in type_number) ? $2 : $1, ":") == (family == 4) {
   parse($0)
