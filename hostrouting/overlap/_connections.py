@@ -80,28 +80,21 @@ class _Fixed:
         *,
         is_tcp: bool = False,  # noqa: ARG002 - UDP and TCP get the same source from an entry
     ) -> dict[Route, tuple[IpAddress, ...]]:
-        return {
-            entry: self.known.get(_known_by(addresses[0], entry)) or self._possible_sources(addresses[0], entry)
-            for entry, addresses in entries.items()
-        }
+        return {entry: self._sources_to(addresses[0], entry) for entry, addresses in entries.items()}
 
     def sources_of_unrouted(
         self, addresses: Sequence[IpAddress], *, is_tcp: bool = False
     ) -> dict[IpAddress, IpAddress]:
-        if not isinstance(self.fib, Fib6):
-            return {}
-        found = (
-            (address, source)
-            for address in addresses
-            for source in self.known.get((address,)) or self.fib.sources_to(address, None)
-        )
+        found = ((address, source) for address in addresses for source in self._sources_to(address, None))
         return {address: source for address, source in found if self.fib.lookup(address, source, is_tcp=is_tcp).route}
 
-    def _possible_sources(self, address: IpAddress, entry: Route) -> tuple[IpAddress, ...]:
-        """Return every source address that the kernel may select for a new entry."""
+    def _sources_to(self, address: IpAddress, entry: Route | None) -> tuple[IpAddress, ...]:
+        """Return the sources that the kernel has reported, or else every one that it may select."""
+        if known := self.known.get(_known_by(address, entry)):
+            return known
         if isinstance(self.fib, Fib6):
             return self.fib.sources_to(address, entry)
-        return self.chosen.doubtful(entry, ()) or self.chosen.of(entry)
+        return () if entry is None else self.chosen.doubtful(entry, ()) or self.chosen.of(entry)
 
 
 def _obstacle(classification: Classification, fib: Fib, state: State) -> Obstacle:
