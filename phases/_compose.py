@@ -91,7 +91,7 @@ class Serial(_Several[T_co]):
         self.__attrs_init__(tasks, name)
 
     def do(self, scope: CancelScope) -> T_co:
-        """Run the tasks, checking the scope before each one.
+        """Run the tasks; `run_child` checks the scope before and after each one.
 
         Returns:
             The results, in task order.
@@ -101,10 +101,7 @@ class Serial(_Several[T_co]):
             TimedOut: the scope's deadline passed.
             BaseException: any exception raised by a task.
         """
-        results = []
-        for each in self.tasks:
-            scope.check()
-            results.append(run_child(each, scope))
+        results = [run_child(each, scope) for each in self.tasks]
         return tuple(results)  # type: ignore[return-value]
 
 
