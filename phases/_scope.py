@@ -176,7 +176,6 @@ class CancelScope(AbstractContextManager["CancelScope"]):
             happened = partial(_is_readable, what.fileno())
         else:
             raise TypeError(f"can wait for seconds, an Event or a file, not for {what!r}")
-        self.check()
         until = min(until, *(ends[0][0] for ends in self._line))
         self.clock.wait(lambda seconds: self.is_cancelled or happened(seconds), until)
         self.check()
@@ -210,7 +209,7 @@ class CancelScope(AbstractContextManager["CancelScope"]):
         Raises:
             Cancelled: the scope was cancelled. It is raised within 100 ms, after the whole group has been killed.
             TimedOut: the scope's own deadline passed. It is raised after the whole group has been killed.
-                subprocess.CalledProcessError: the program failed and ``check`` is true. A note contains its stderr.
+            subprocess.CalledProcessError: the program failed and ``check`` is true. A note contains its stderr.
             OSError: the program can't be started.
         """
         from phases._process import run_process
