@@ -10,13 +10,13 @@ import attrs
 from hostrouting.config.routing import RouteOverlap
 from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.fib6 import Fib6
-from hostrouting.kernel.nexthops import SourceKey, Sources, source_key
+from hostrouting.kernel.nexthops import SourceKey, Sources
 from hostrouting.model.family import IpAddress
 from hostrouting.model.prefixes import numbers
 from hostrouting.model.routes import Lookup, Route, Table
 from hostrouting.overlap._classify import Classification, classify_probes
 from hostrouting.overlap._coverage import Interval, intervals_in, networks_of
-from hostrouting.overlap._probes import ask
+from hostrouting.overlap._probes import ask, source_key_to
 from hostrouting.overlap._state import State
 from hostrouting.overlap.findings import Obstacle, Unfixable
 from hostrouting.overlap.wording import decided_by
@@ -44,21 +44,16 @@ def left_of_connections(overlap: RouteOverlap, state: State, fixed: Fib) -> tupl
 
 
 def _known_sources(state: State) -> dict[SourceKey, tuple[IpAddress, ...]]:
-    """Return the sources reported by the kernel, by ``_known_by``."""
+    """Return the sources reported by the kernel, by ``source_key_to``."""
     known: dict[SourceKey, dict[IpAddress, None]] = {}
     for probes in state.probes.values():
         key: SourceKey = ()
         for probe in probes:
             if probe.source is None:
-                key = _known_by(*probe.lookup[:2])
+                key = source_key_to(*probe.lookup[:2])
             else:
                 known.setdefault(key, {})[probe.source] = None
     return {key: tuple(sources) for key, sources in known.items()}
-
-
-def _known_by(address: IpAddress, entry: Route | None) -> SourceKey:
-    """Return the attributes that determine a source address; for IPv6, they include the destination."""
-    return (*((address,) if address.version == 6 else ()), *(() if entry is None else source_key(entry)))
 
 
 @attrs.frozen
@@ -90,7 +85,7 @@ class _Fixed:
 
     def _sources_to(self, address: IpAddress, entry: Route | None) -> tuple[IpAddress, ...]:
         """Return the sources that the kernel has reported, or else every one that it may select."""
-        if known := self.known.get(_known_by(address, entry)):
+        if known := self.known.get(source_key_to(address, entry)):
             return known
         if isinstance(self.fib, Fib6):
             return self.fib.sources_to(address, entry)

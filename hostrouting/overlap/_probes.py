@@ -101,6 +101,11 @@ def is_modelled(probe: Probe, look_up: Callable[..., list[Lookup]]) -> bool:
     return _without_owner(lookup) in map(_without_owner, look_up([lookup.address], source=source, is_tcp=is_tcp))
 
 
+def source_key_to(address: IpAddress, entry: Route | None) -> SourceKey:
+    """Return the attributes that determine a source address; for IPv6, they include the destination."""
+    return (*((address,) if address.version == 6 else ()), *(() if entry is None else source_key(entry)))
+
+
 def ask(
     intervals: Sequence[Interval], rules: Sequence[Rule], routes: Sequence[Route], asked: Lookups, family: Family
 ) -> dict[int, tuple[Probe, ...]]:
@@ -153,15 +158,14 @@ def _by_source(
     lookups: Iterable[Lookup], intervals: Sequence[Interval], asked: Lookups, family: Family, *, is_tcp: bool
 ) -> dict[IpAddress, list[int]]:
     """Map each source address to the probes to look up from it, given the results without a source."""
-    is_4 = family is Family.IPV4
-    # Groups of probes with the same sources, and their entry. An IPv6 source also depends on the destination.
+    # Groups of probes with the same sources, and their entry.
     groups: dict[SourceKey, tuple[Route, list[int]]] = {}
     failed: list[IpAddress] = []
     for address, route, _ in lookups:
         if route is None:
             failed.append(address)
         else:
-            groups.setdefault(source_key(route) if is_4 else (address,), (route, []))[1].append(int(address))
+            groups.setdefault(source_key_to(address, route), (route, []))[1].append(int(address))
     found: dict[IpAddress, list[int]] = {}
     ranges = {each.probed: range(each.first, each.last + 1) for each in intervals if each.first == each.probed}
     left = list(groups.values())
