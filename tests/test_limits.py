@@ -62,11 +62,8 @@ def test_planted_hangs_fail_with_stacks(tmp_path: Path) -> None:
     assert not is_running(str(tmp_path).encode())
 
 
-ROOT = Path(__file__).parents[1]
-
-
 def test_another_python_than_the_environments_is_refused(tmp_path: Path) -> None:
-    shutil.copy(ROOT / "run", tmp_path)
+    shutil.copy(HERE.parent / "run", tmp_path)
     (tmp_path / ".venv/bin").mkdir(parents=True)
     (tmp_path / ".venv/bin/python").symlink_to(sys.executable)
     other = tmp_path / "python3.99"

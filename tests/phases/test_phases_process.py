@@ -115,9 +115,12 @@ class Interrupted:
 
 
 def test_run_returns_output_and_exit_code(scope: CancelScope) -> None:
-    done = scope.run(["sh", "-c", "echo out; echo err >&2; exit 3"], check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (3, "out\n", "err\n")
-    assert done.args == ["sh", "-c", "echo out; echo err >&2; exit 3"]
+    argv = ["sh", "-c", "echo out; echo err >&2; exit 3"]
+    done = scope.run(argv, check=False)
+    assert (done.args, done.returncode, done.stdout, done.stderr) == (argv, 3, "out\n", "err\n")
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        scope.run(argv)
+    assert (failed.value.returncode, failed.value.__notes__) == (3, ["it said: err"])
     assert scope.run(["sh", "-c", "kill -9 $$"], check=False).returncode == -signal.SIGKILL
     assert scope.run(["printf", r"a\377b"]).stdout == "a\ufffdb"
     assert scope.run(["/bin/sh", "-c", 'echo "$GREETING"'], env={"GREETING": "hi"}).stdout == "hi\n"
