@@ -82,15 +82,17 @@ def _metric(value: int) -> int:
 
 
 def _routes(value: Sequence[StaticRoute | Mapping[str, Any]]) -> tuple[StaticRoute, ...]:
-    first: dict[tuple[IpNetwork, int], int] = {}
+    first: dict[tuple[int, Prefix, int], int] = {}
     positions = count()
     usual_metrics = {family.value: family.usual_metric for family in Family}
 
     def parse(item: object) -> StaticRoute:
         position = next(positions)
         route = read(StaticRoute, item)
-        metric = route.metric or usual_metrics[route.destination.version]
-        earlier = first.setdefault((route.destination, metric), position)
+        version = route.destination.version
+        metric = route.metric or usual_metrics[version]
+        # Networks hash in Python, which takes several times as long.
+        earlier = first.setdefault((version, numbers(route.destination), metric), position)
         if earlier != position:
             twin = f"{route.destination} with metric {metric} is already routes[{earlier}]"
             raise ValueError(f"{twin}; the kernel has only one route for each destination and metric")
