@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from functools import partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
-from socket import inet_pton
+from socket import AF_INET, inet_pton
 
 from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.prefixes import Prefix, numbers
@@ -36,11 +36,11 @@ RESERVED: dict[Family, dict[IpNetwork, str]] = {
 # The first octets of addresses in these blocks. Some IPv6 addresses outside of them have these octets, too.
 _RESERVED_OCTETS = frozenset((0, 127, *range(224, 256)))
 
-# Each length in its only valid form: ASCII digits without leading zeros, as in inet_pton(3). A dict lookup is several
-# times faster than a regex, which matters for long configs.
-_LENGTHS = {
-    "prefix": {family: {f"/{number}": number for number in range(family.bits + 1)} for family in Family},
-    "address": {family: {"": family.bits} for family in Family},
+# For each form, and without or with a colon: the family, and each length in its only valid form: ASCII digits without
+# leading zeros, as in inet_pton(3). A dict lookup is several times faster than a regex, which matters for long configs.
+_FORMS = {
+    "prefix": [(family, family.af, {f"/{number}": number for number in range(family.bits + 1)}) for family in Family],
+    "address": [(family, family.af, {"": family.bits}) for family in Family],
 }
 _EXAMPLES = {
     "IPv4 prefix": "an address and a length, such as 172.16.1.0/24",
@@ -79,22 +79,18 @@ def split_prefix(value: object, family: Family | None = None, *, what: str = "pr
     """
     if not isinstance(value, str):
         raise ValueError(f"{shown(value)} is not an {family or Family.IPV4} {what}; expected a string")
-    if family is None:
-        family = Family.IPV6 if ":" in value else Family.IPV4
+    written, af, lengths = _FORMS[what][":" in value]
     address, slash, length = value.partition("/")
     try:
         # Reject zones ("fe80::1%eth0") and embedded dotted quads, because addresses compared with the kernel's output
         # must have a canonical form.
-        if family is Family.IPV4 or "." not in address:
-            return family, (
-                int.from_bytes(inet_pton(family.af, address), "big"),
-                _LENGTHS[what][family][slash + length],
-            )
+        if family in (None, written) and (af == AF_INET or "." not in address):
+            return written, (int.from_bytes(inet_pton(af, address), "big"), lengths[slash + length])
     except (OSError, ValueError, KeyError):  # a ValueError if the text contains a NUL or half of a surrogate pair
         pass
     if ":" in value and "%" in value:
         raise ValueError(f"{shown(value)} has a zone")
-    form = f"{family} {what}"
+    form = f"{family or written} {what}"
     expected = _EXAMPLES[form]
     if ":" in value and "." in value:
         expected += ", without a dotted quad (write IPv4 alone, such as 10.1.0.0/16)"
