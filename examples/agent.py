@@ -238,6 +238,7 @@ def main(arguments: list[str]) -> int:
         for path, message in error.problems:
             print(f"{path}: {message}", file=sys.stderr)
         return 78
+    # Logged wraps IPv4 alone: WholeTables finds no silent routers.
     host = Host(routes=Logged(NetlinkBackend()), routes6=NetlinkBackend6(), units=Systemctl())
     if options:
         try:

@@ -22,7 +22,9 @@ ANSWER_SECONDS = 60.0
 LAST_ANSWER_SECONDS = 5.0
 _HANGS = "see whether systemd hangs"
 _WITHOUT = "nothing can be changed for the next boot"
-_ROUTES_ONLY = "hostrouting apply --routes-only changes the kernel's routes alone; with none in CONFIG it removes ours"
+_ROUTES_ONLY = (
+    "hostrouting apply --routes-only changes only the kernel's routes; without routes in CONFIG it removes ours"
+)
 
 
 @attrs.define

@@ -178,8 +178,8 @@ class NetlinkBackend6(NetlinkBackend):
     def delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Delete only the next hops in these routes, each by itself.
 
-        Next hops that another program has added to a route stay. A next hop of another protocol fails with ESRCH, as a
-        route of its own.
+        Next hops that another program has added to a route stay. For a next hop of another protocol, the failure has
+        ESRCH and a route with only this next hop.
         """
         packer = wire.RoutePacker(self.family)
 

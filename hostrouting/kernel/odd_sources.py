@@ -17,7 +17,7 @@ _TRIED_ADDRESSES, _GLOBAL = 256, IPv6Address("2000::1")
 
 
 def has_odd_sources(state: Ipv6State, backend: RouteBackend, model: Lookups) -> bool:
-    """Return whether the kernel chooses other sources than RFC 6724 for an address of some entry, if sources matter.
+    """Return whether the kernel deviates from RFC 6724 in choosing sources, if sources affect lookups.
 
     Args:
         state: the host's entries and rules.

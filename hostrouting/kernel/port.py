@@ -118,7 +118,8 @@ class RouteBackend(Lookups, Protocol):
 
         Returns:
             For each address, a template entry with a placeholder destination, and the entry's prefix, or None if there
-            is no route. An entry that uses a nexthop object may be another one that uses it too.
+            is no route. Instead of an entry with a nexthop object, another one with the same object may
+            be returned.
         """
 
     def default_routes(self) -> tuple[Route, ...]:

@@ -19,7 +19,7 @@ def look_until(
     Args:
         backend: the backend that reports changes.
         scope: the cancel scope for the wait.
-        started: when the run started, in seconds on the scope's clock. All of its waits count from then.
+        started: when the run started, in seconds on the scope's clock. All waits of the run count from then.
         seconds: how long to wait. At least one check is made.
         find_missing: a function that returns a description of what is still missing, or None.
 

@@ -11,7 +11,7 @@
 
 A plug-in derives its own errors from the same base class.
 
-Lower-level exceptions (pyroute2's ``NetlinkError``, ``OSError``) are translated where they occur and never propagate.
+Lower-level exceptions (``NetlinkError``, ``OSError``) are translated where they occur and never propagate.
 ``phases.Cancelled`` and ``phases.TimedOut`` are passed through, because they belong to the runner.
 """
 

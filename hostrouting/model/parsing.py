@@ -67,12 +67,15 @@ def is_inside(network: IpNetwork, other: IpNetwork) -> bool:
 
 
 def split_prefix(value: object, family: Family | None = None, *, what: str = "prefix") -> tuple[Family, Prefix]:
-    """Parse a prefix in strict CIDR notation, keeping any host bits, or an address.
+    """Parse a prefix, keeping any host bits, or an address, in strict notation.
 
     Args:
         value: the prefix or address as a string.
         family: the expected family, or None for either.
         what: ``prefix`` or ``address``.
+
+    Returns:
+        The family and the prefix. An address has its full length.
 
     Raises:
         ValueError: the value is invalid; the message says why.
@@ -88,11 +91,12 @@ def split_prefix(value: object, family: Family | None = None, *, what: str = "pr
             return written, (int.from_bytes(inet_pton(af, address), "big"), lengths[slash + length])
     except (OSError, ValueError, KeyError):  # a ValueError if the text contains a NUL or half of a surrogate pair
         pass
-    if ":" in value and "%" in value:
-        raise ValueError(f"{shown(value)} has a zone")
-    form = f"{family or written} {what}"
+    family = family or written
+    form = f"{family} {what}"
     expected = _EXAMPLES[form]
-    if ":" in value and "." in value:
+    if family is Family.IPV6 and "%" in value:
+        raise ValueError(f"{shown(value)} has a zone")
+    if family is Family.IPV6 and "." in value:
         expected += ", without a dotted quad (write IPv4 alone, such as 10.1.0.0/16)"
     raise ValueError(f"{shown(value)} is not an {form}; expected {expected}")
 
@@ -107,7 +111,7 @@ def parse_any_address(value: str | IpAddress, family: Family | None = None) -> I
     Raises:
         ValueError: the value is invalid; the message says why.
     """
-    if isinstance(value, (IPv4Address, IPv6Address)):
+    if isinstance(value, (IPv4Address, IPv6Address)) and family in (None, Family.of(value)):
         return Family.of(value).address(int(value))  # an IPv4Interface is also an IPv4Address, and prints its length
     family, (number, _) = split_prefix(value, family, what="address")
     return family.address(number)

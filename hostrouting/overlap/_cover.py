@@ -36,7 +36,7 @@ class Segment(NamedTuple):
     Args:
         first: the first address as an integer.
         last: the last address as an integer.
-        above: if it is a target, the length that the prefix covering it must exceed; otherwise None.
+        above: the length that a covering prefix must exceed (-1 for any), or None if the segment isn't a target.
         most: maximum length of a prefix that may cover it, or -1 if none may.
     """
 

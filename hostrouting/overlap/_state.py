@@ -106,7 +106,7 @@ def read_host(
 def watched(
     config: Config, backend: RouteBackend, ipv4: RouteBackend | None
 ) -> list[tuple[RouteBackend, Sequence[Prefix]]]:
-    """Return what must not change while the host is read: for IPv6, this includes the IPv4 default route."""
+    """Return the backends to watch during a read, with their prefixes. IPv6's include the IPv4 default route."""
     also = [] if ipv4 is None or backend.family is Family.IPV4 else [(ipv4, [(0, 32)])]
     return [(backend, config.route_overlap.judged), *also]
 

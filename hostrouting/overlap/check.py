@@ -226,7 +226,7 @@ def awaited_devs(config: Config, backend: RouteBackend) -> tuple[str, ...]:
 def _wait_for_addresses(
     config: Config, backend: RouteBackend, ipv4: RouteBackend | None, scope: CancelScope, started: float
 ) -> None:
-    """Wait for a default route on an uplink and then for InfiniBand addresses, each for its own time."""
+    """Wait for a default route on an uplink and then for InfiniBand addresses, each up to its own limit."""
 
     def find_default() -> str | None:
         patterns = uplink_patterns(config, backend, ipv4)

@@ -62,7 +62,8 @@ def apply_routes(
         before_removal: called before the first route is removed, if any is.
 
     Returns:
-        The plan, with only the next hops that were removed: another program may have joined or removed an IPv6 route.
+        The plan. Its ``remove`` has only the next hops that were removed. Another program may have added some, or
+        removed ours.
 
     Raises:
         RouteError: the kernel rejected a change. ``undo`` covers the changes made so far.

@@ -180,7 +180,7 @@ def _refuse_outlasted(
 ) -> Iterator[Refusal]:
     """Yield refusals for IPv6 routes that would lose to another program's next hop beside our old route.
 
-    It stays when our old route is removed, which couldn't be put back before it.
+    That next hop stays when our old route is removed, and our route couldn't be put back in front of it.
     """
     old_routes = [route for route in remove if isinstance(route, Route6) and route.source_prefix is None]
     by_metric = sorted(wanted if old_routes else (), key=lambda route: route.metric, reverse=True)
@@ -196,8 +196,10 @@ def _refuse_outlasted(
             yield Refusal(f"can't install {route}: {reason}", hint)
         elif len(old.hops) > 1 and not old.has_same_next_hops(route):
             # The kernel doesn't show which next hops are another program's.
-            reason = f"if another program has added a next hop to our old route, it would win by its metric ({old})"
-            hint += "; if none has, raise the metric first, and then change the next hops"
+            reason = (
+                f"another program may have added a next hop to our old route, which would win by its metric ({old})"
+            )
+            hint += "; if no other program has added one, raise the metric first, and then change the next hops"
             yield Refusal(f"can't install {route}: {reason}", hint)
 
 

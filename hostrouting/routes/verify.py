@@ -74,7 +74,7 @@ def _losers(wanted: Sequence[Route], backend: RouteBackend, *, has_old: bool) ->
 
 
 def _unconfirmed(probes: Sequence[tuple[Route, IpAddress]], backend: RouteBackend) -> list[tuple[Route, IpAddress]]:
-    """Return the routes that the kernel doesn't plainly choose for their addresses."""
+    """Return the pairs for which a lookup of the address doesn't plainly return the route."""
     entries = backend.lookup_by_attributes([address for _, address in probes])
     return [
         (route, address)
@@ -187,7 +187,7 @@ def unproven(
 
 
 def _is_asked(entry: Route) -> bool:
-    """Return whether packets without a tos or source may match an entry. None match one whose hops are all dead."""
+    """Return whether packets without a tos or source may match an entry. No packet matches a dead one."""
     has_source = isinstance(entry, Route6) and entry.source_prefix is not None
     return entry.tos == 0 and not has_source and not entry.is_dead
 

@@ -157,7 +157,7 @@ def test_other_parts_or_another_consumer_are_left_alone(tree: Path, tmp_path: Pa
 
 @pytest.mark.parametrize("number", range(len(rendered_files(BOTH, Layout("/x")))))
 def test_a_failure_is_rolled_back(tree: Path, tmp_path: Path, number: int) -> None:
-    """There is a directory at the target path, or in an update, which odd numbers test, a pipe."""
+    """The target path is a directory, or in an update (odd numbers) a pipe."""
     if number % 2:
         apply(config({"destination": "172.16.9.0/24"}), tree)
     obstacle = Layout(tree).of(Layout("/x").relative(rendered_files(BOTH, Layout("/x"))[number].path))

@@ -12,12 +12,12 @@ umask 022
 readonly RUN_DIR=/run/aks-flex-node
 LOCK=$RUN_DIR/lock
 readonly CHECK=/etc/aks-flex-node/check-route-overlap.sh
-# There as long as a trial of routes stands; the second from its confirm until all of that is installed, by a timer if the
-# confirm is killed.
+# The first exists while a trial of routes stands, the second while a confirmed trial is being installed. If the confirm is
+# killed, a timer completes it.
 readonly TRIAL=$RUN_DIR/trial.json
 readonly CONFIRMED=$RUN_DIR/trial.confirmed.json
 readonly GATE_OFF=/etc/hostrouting/gate.off
-readonly UNWRITABLE='there is no room, or it may not be written'
+readonly UNWRITABLE='no space is left, or it is not writable'
 # What awk has ip do, the answers (.out: a pipe would wake awk up for each), ip's stderr. A writer holds the lock.
 SCRATCH=$RUN_DIR/${0##*/}.batch ERRORS=$RUN_DIR/${0##*/}.errors
 export SCRATCH ERRORS
@@ -64,7 +64,7 @@ list() {
   return 1
 }
 
-# Makes the files by which this run and ip talk, or sets MESSAGE: what awk and ip say of them is no line for an operator.
+# Creates the files that this run and ip exchange, or sets MESSAGE: the errors of awk and ip wouldn't help an operator.
 make_files() {
   local file
   for file in "$SCRATCH"{,.out} "$ERRORS"{,.listing}; do

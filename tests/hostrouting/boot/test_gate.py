@@ -169,7 +169,7 @@ def test_the_end_of_a_run_ends_the_wait_for_systemctl(
         ("exit 3", "failed: exit code 3"),
         (
             "echo 'System has not been booted with systemd as init system (PID 1).' >&2; exit 1",
-            "doesn't run here.*--routes-only.*; with none in CONFIG it removes ours",
+            "doesn't run here.*--routes-only.*; without routes in CONFIG it removes ours",
         ),
         (None, "No such file or directory.*--routes-only"),
     ],
