@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from hostrouting.boot import files
@@ -30,7 +31,6 @@ def switch(layout: Layout, wanted: Mapping[Path, files.FileState | None]) -> Non
     scripts = {path: state for path, state in wanted.items() if path != layout.gate_list}
     differing = {path: state for path, state in scripts.items() if files.look_at(path) != state}
     new_list = wanted.get(layout.gate_list)
-    remove_old_stages(layout)
     if differing and new_list is not None and files.exists(layout.gate_list):
         _stage(layout, differing, new_list)
     for path, state in differing.items():
@@ -61,6 +61,7 @@ def put(path: Path, state: files.FileState | None) -> None:
 
 def _stage(layout: Layout, differing: Mapping[Path, files.FileState | None], new_list: files.FileState) -> None:
     """Write the changed scripts to a new folder, and point the list to these copies."""
+    _remove_unless_folder(layout.stages)
     with translate_errors(f"make a folder in {layout.stages}"):
         files.make_folders(layout.stages)
         stage = Path(tempfile.mkdtemp(dir=layout.stages))
@@ -72,14 +73,19 @@ def _stage(layout: Layout, differing: Mapping[Path, files.FileState | None], new
     files.write_if_changed(layout.gate_list, text, mode=new_list.mode)
 
 
+def _remove_unless_folder(path: Path) -> None:
+    """Remove anything at this path that isn't a real folder, such as a symlink to another program's folder."""
+    if files.is_present(path) and (path.is_symlink() or not path.is_dir()):
+        files.remove(path)
+
+
 def remove_old_stages(layout: Layout) -> None:
     """Remove staged scripts that the list doesn't point to, which killed and failed runs leave behind."""
-    # The folder may be something else, such as a symlink to another program's folder.
-    if files.is_present(layout.stages) and (layout.stages.is_symlink() or not layout.stages.is_dir()):
-        files.remove(layout.stages)
+    _remove_unless_folder(layout.stages)
     listed = files.read_text(layout.gate_list) or ""
     for stage in files.matching(layout.stages, "*"):
         if layout.relative(stage) not in listed:
-            with translate_errors(f"remove {stage}"):
+            _remove_unless_folder(stage)
+            with translate_errors(f"remove {stage}"), suppress(FileNotFoundError):
                 shutil.rmtree(stage)
     files.remove_empty_folder(layout.stages)

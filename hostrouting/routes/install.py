@@ -155,7 +155,7 @@ def apply_what_goes(
         undo: collects the rollback steps for the changes.
 
     Returns:
-        The plan without what was rejected, and the reason for each rejected route.
+        The plan without what was rejected or had already been removed, and the reason for each rejected route.
 
     Raises:
         RouteError: the kernel can't be queried, or fails to remove a route. ``undo`` covers the changes made so far.

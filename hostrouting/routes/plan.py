@@ -129,6 +129,7 @@ def plan_what_goes(wanted: Sequence[Route], main: Sequence[Route]) -> tuple[Rout
 
     Returns:
         The plan for the accepted routes, and a refusal for each rejected route, with the conflicting route and a hint.
+        A route that would lose to a next hop beside our old route is refused, too, but stays in the plan with it.
     """
     # The entries by destination. Pairs of numbers hash several times faster than networks.
     entries: dict[Prefix, list[Route]] = {}

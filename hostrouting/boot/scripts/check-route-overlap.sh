@@ -114,7 +114,8 @@ hear_out() {
       queued=$((queued + bytes))
     done </proc/self/net/netlink
     if ! { read -r _ _ state _ <"/proc/$LISTENER/stat"; } 2>/dev/null; then
-      { read -r _ && IFS= read -r MESSAGE; } <"$SCRATCH.heard"
+      MESSAGE=''
+      { read -r _ && IFS= read -r MESSAGE; } 2>/dev/null <"$SCRATCH.heard"
       MESSAGE="can't listen for changes: ip monitor has ended: $MESSAGE"
       return 1
     fi
@@ -155,6 +156,7 @@ judge_one_moment() {
 look() {
   judge_one_moment || VERDICT=unknown PENDING='' LACKS_DEFAULT='' LINES="check-failed: $MESSAGE"
   kill "$LISTENER" 2>/dev/null
+  LISTENER=''
   trap 'kill $MONITOR 2>/dev/null' EXIT
 }
 

@@ -108,7 +108,7 @@ done
 while read -r _ sum path; do say "$sum  .$path"; done <<<"$FILES" |
   (cd "$HERE" && sha256sum --check --quiet --strict) >&2 ||
   die "the files beside it aren't those that were rendered"
-OLD=$(mktemp -d)
+OLD=$(mktemp -d -p /tmp) # as an image may have no /run
 trap finish EXIT
 trap 'exit 130' HUP INT TERM
 

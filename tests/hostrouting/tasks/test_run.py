@@ -305,14 +305,14 @@ def test_an_open_gate_leaves_no_marker_that_says_ok(host: Host, layout: Layout, 
     assert found[-1] == "gate-off: the file /etc/hostrouting/gate.off is there; every start is admitted unchecked"
 
 
-def test_a_link_in_place_of_the_staging_folder_is_removed(host: Host, layout: Layout) -> None:
+def test_a_link_in_place_of_a_staging_folder_is_removed(host: Host, layout: Layout) -> None:
     phases.run(Configure(INSTALLED, host=host))
-    others = layout.root / "home/me"
-    others.mkdir(parents=True)
-    layout.stages.symlink_to(others.parent)
-    phases.run(Configure(attrs.evolve(INSTALLED, wait_seconds=1), host=host))
-    assert others.is_dir()
-    assert not layout.stages.is_symlink()
+    (others := layout.root / "home/me").mkdir(parents=True)
+    for seconds, link in enumerate((layout.stages, layout.stages / "link"), 1):
+        link.parent.mkdir(exist_ok=True)
+        link.symlink_to(others.parent)
+        phases.run(Configure(attrs.evolve(INSTALLED, wait_seconds=seconds), host=host))
+        assert (others.is_dir(), link.is_symlink()) == (True, False)
 
 
 TASKS = (Configure, ConfigureStaticRoutes, ConfigureWatch, CheckRouteOverlap, InstallRoutes)
