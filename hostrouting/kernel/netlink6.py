@@ -220,7 +220,7 @@ def _can_coexist(old: dict[Router, Route], new: dict[Router, Route]) -> bool:
 
 def _joined(theirs: Route) -> RouteFailure:
     words = theirs.hops[0].words(Family.IPV6) if theirs.hops else str(theirs)
-    return RouteFailure(theirs, errnos.EEXIST, f"another program has added the next hop {words}")
+    return RouteFailure(theirs, errnos.EEXIST, f"another program has added the next hop {words}", is_by_kernel=False)
 
 
 def _lost(failure: RouteFailure, route: Route) -> RouteFailure:

@@ -391,8 +391,10 @@ class RouteFailure(NamedTuple):
         route: the route as passed by the caller.
         errno: the errno returned by the kernel.
         message: the kernel's extended ACK message, or a description of the errno.
+        is_by_kernel: whether the message is the kernel's, not the backend's.
     """
 
     route: Route
     errno: int
     message: str
+    is_by_kernel: bool = True

@@ -258,7 +258,5 @@ def _explain(verb: str, failure: RouteFailure, ours: Sequence[Route] = ()) -> Re
     advice = advice.format(
         family=route.family.value, destination=route.destination, gateway=hop.gateway or "GATEWAY", dev=hop.dev
     )
-    # This message is the backend's, not the kernel's.
-    is_joined = failure.message.startswith("another program")
-    why = failure.message if is_joined else f"{reason} (kernel: {failure.message})"
+    why = f"{reason} (kernel: {failure.message})" if failure.is_by_kernel else failure.message
     return Refusal(f"can't {verb} {failure.route}: {why}", advice)
