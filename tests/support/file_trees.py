@@ -30,6 +30,11 @@ def write_link(path: Path, target: str | Path) -> Path:
     return path
 
 
+def version_of(path: Path) -> tuple[int, int, int]:
+    """Return the numbers that change if a file is written or replaced, not if it is read."""
+    return (now := path.stat()).st_ino, now.st_mtime_ns, now.st_ctime_ns
+
+
 def read_trees(*roots: Path, leaving_out: Collection[Path] = ()) -> dict[str, Entry]:
     """Return all entries in some directory trees by their paths, parents first."""
     found: dict[str, Entry] = {}

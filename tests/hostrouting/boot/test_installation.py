@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from acting import ActingSystemd, at, is_held, refusing
-from file_trees import outside_run, write_file, write_link, written_by_ignition
+from file_trees import outside_run, version_of, write_file, write_link, written_by_ignition
 from planning import install_for_boot, wanted_probe
 from wanted import MACHINE, SHADOWED, config
 
@@ -71,13 +71,13 @@ def test_an_update_changes_the_list_and_no_drop_in(host: Host, layout: Layout, u
     phases.run(ConfigureStaticRoutes(WANTED, host=host))
     assert steps(layout) == ["static-routes.sh required"]
     drop_in = layout.gates("systemd-nspawn@.service")[-1]
-    before = drop_in.stat()
+    before = version_of(drop_in)
     phases.run(CheckRouteOverlap(WANTED, host=host))
     assert steps(layout) == ["static-routes.sh required", "check-route-overlap.sh required"]
     reloads = units.reloads
     apply(host, config(SHADOWED, mode="WARN"))
     assert steps(layout) == ["static-routes.sh required", "check-route-overlap.sh forgiven"]
-    assert (units.reloads, drop_in.stat()) == (reloads, before)
+    assert (units.reloads, version_of(drop_in)) == (reloads, before)
 
 
 def test_the_units_time_out_after_the_longest_wait(host: Host, layout: Layout) -> None:

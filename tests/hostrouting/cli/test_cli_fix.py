@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from file_trees import write_file
+from file_trees import version_of, write_file
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nightly import by_day
@@ -175,7 +175,7 @@ def test_in_place_the_rest_stays_byte_for_byte(run: Run, tmp_path: Path) -> None
 
 def test_in_place_writes_nothing_without_a_proposal(run: Run, write: Any, kernel: FakeKernel) -> None:
     path = write(expecting("10.96.0.0/12"))
-    before = path.read_text(), path.stat().st_ino
+    before = path.read_text(), version_of(path)
     assert run("fix", "--in-place", path)[:2] == (0, "nothing to change\n")
     lose_default_route(kernel)
     for words in ([], ["--in-place"]):
@@ -183,7 +183,7 @@ def test_in_place_writes_nothing_without_a_proposal(run: Run, write: Any, kernel
         assert (code, out) == (2, "nothing to change\n" if words else "")
         assert err.startswith("the check couldn't judge anything: no-default-route: ")
         assert "why there is none: ip -4 address; ip -4 route" in err
-    assert (path.read_text(), path.stat().st_ino) == before
+    assert (path.read_text(), version_of(path)) == before
 
 
 def test_a_concurrent_change_is_not_lost(run: Run, write: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -315,10 +315,10 @@ def test_a_new_file_is_readable_by_its_owner_alone(run: Run, ours: Path, tmp_pat
 
 def test_its_json_lists_the_changes(run: Run, agents: Path, ours: Path) -> None:
     words = ("config", "set", agents, "--from", ours, "--output", "json")
-    done, before, again = json.loads(run(*words)[1]), agents.stat(), json.loads(run(*words)[1])
+    done, before, again = json.loads(run(*words)[1]), version_of(agents), json.loads(run(*words)[1])
     assert (done["changed"], done["files"]) == (True, [{"path": str(agents), "change": "replaced"}])
     assert (again["changed"], again["files"], again["host"]) == (False, [], os.uname().nodename)
-    assert agents.stat() == before
+    assert version_of(agents) == before
 
 
 @pytest.mark.parametrize(
