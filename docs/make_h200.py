@@ -94,58 +94,57 @@ VARIANTS = (
         "equal",
         "The cluster's network is 172.16.0.0/16",
         """\
-You can't add a route to 172.16.0.0/16 itself: it is the InfiniBand interfaces' connected route, and replacing it cuts
-the interface off. Its two halves are longer prefixes, so routes to them win.""",
+You can't replace the route to 172.16.0.0/16 itself: it is the InfiniBand interfaces' connected route, and without it,
+they can't reach their own network. Routes to its two halves win, because their prefixes are longer.""",
         after="""\
-The eight InfiniBand addresses are still this host's own, and so is the broadcast address: no route changes that. A pod
-or service that gets one of them can't be reached from this node; keep 172.16.0.10 to 172.16.0.17 out of the cluster's
-pools.""",
+The eight InfiniBand addresses still belong to this host, and the broadcast address is still a broadcast address: no
+route can change that. If a pod or a Service gets one of these addresses, this node can't reach it. Exclude 172.16.0.10
+to 172.16.0.17 from the cluster's address pools.""",
     ),
     Variant(
         "inside",
-        "The cluster's network is a part of it, 172.16.1.0/24",
+        "The cluster's network is inside it, 172.16.1.0/24",
         """\
-The API server, or a subnet of nodes, lies somewhere inside InfiniBand's /16. One route of the same size is enough, and
-the rest of the /16 stays with InfiniBand.""",
+The API server, or a subnet of nodes, is somewhere inside InfiniBand's /16. One route to that network is enough, and the
+rest of the /16 still leaves through InfiniBand.""",
         expected="172.16.1.0/24",
     ),
     Variant(
         "around",
-        "The cluster's network is around it, 172.16.0.0/12",
+        "The cluster's network contains it, 172.16.0.0/12",
         """\
-Only a sixteenth of the expected network is shadowed. A probe of one address, 172.16.0.1, would see that here. It would
-see nothing if InfiniBand had 172.20.0.0/16, so the check judges every address.""",
+Only a sixteenth of the expected network is shadowed. Here, a lookup of a single address, 172.16.0.1, would detect it. If
+InfiniBand used 172.20.0.0/16, it wouldn't. The check therefore covers every address.""",
         expected="172.16.0.0/12",
     ),
     Variant(
         "same-subnet",
         "eth0 is in 172.16.0.0/16 itself",
         """\
-eth0 has a connected /16 of its own, but with metric 100, as networkd gives it. InfiniBand's routes have metric 0 and
-win, so the kernel looks for the neighbours of eth0 on ib0. Neighbours need no gateway: the halves are routes to the
-link.""",
+eth0 also has a connected /16 route, but with metric 100, which networkd has set. InfiniBand's routes have metric 0 and
+win, so the kernel looks for eth0's neighbours on ib0. Neighbours need no gateway, so the routes to the halves have none.""",
         eth0="172.16.0.4/16",
         gateway="172.16.0.1",
     ),
     Variant(
         "own-subnet",
-        "eth0 has a subnet inside, 172.16.4.0/24",
+        "eth0 is in a subnet of it, 172.16.4.0/24",
         """\
-The virtual network is 172.16.0.0/16, and the node has one of its subnets. That /24 is longer than InfiniBand's /16, so
-its neighbours are fine. They stay fine, since the /24 is longer than the two halves too.""",
+The virtual network is 172.16.0.0/16, and the node is in one of its subnets. That /24 is longer than InfiniBand's /16, so
+the node's neighbours are fine. With the fix, they still are, because the /24 is also longer than the two halves.""",
         eth0="172.16.4.4/24",
         gateway="172.16.4.1",
     ),
     Variant(
         "gateway",
-        "What no route fixes: a gateway on the InfiniBand side",
+        "Unfixable by routes: a gateway on the InfiniBand side",
         """\
-This node reaches 192.168.100.0/24 by a router on ib0, 172.16.0.1. A route that took this one address to eth0 would cut
-off that network, so `fix` leaves the address out, names it, and exits with 1.""",
+This node reaches 192.168.100.0/24 through a router on ib0, 172.16.0.1. If a route sent packets for 172.16.0.1 through
+eth0, that network would become unreachable. `fix` therefore excludes this address, reports it, and exits with 1.""",
         behind=("192.168.100.0/24", "172.16.0.1"),
         after="""\
-In STRICT mode the node doesn't start until you solve that too: renumber the router, remove its route, or leave its
-address out of what you expect.""",
+In STRICT mode, the node doesn't start until you solve this as well: renumber the router, remove the route through it, or
+exclude its address from the expected CIDRs.""",
     ),
 )
 
@@ -224,47 +223,46 @@ HEAD = f"""\
 # Six sick H200s: find yours
 
 The node is `Ready` and the kubelet looks healthy, but its pods get no answer from the API server, from DNS or from
-other nodes. `ip route get` for one of those addresses says `dev ib0` where it should say `dev eth0`.
+other nodes. `ip route get` for one of those addresses prints `dev ib0` instead of `dev eth0`.
 
-`ib0` to `ib7` of Azure's H200 machines have addresses in 172.16.0.0/16. Each address brings a connected route to all of
-172.16.0.0/16, and the cluster's own network lies there too. Find out which of these nodes is yours:
+On Azure's H200 machines, `ib0` to `ib7` have addresses in 172.16.0.0/16. For each address, the kernel adds a connected
+route to 172.16.0.0/16, which overlaps the cluster's network. Find the case that matches your node:
 
 {{contents}}
 
-For each node this page shows what is wrong and what fixes it. With hostrouting on the node, ask it yourself; neither
-command changes anything:
+For each case, this page shows the problem and the fix. If hostrouting is installed on your node, you can run these two
+commands, which change nothing:
 
 ```console
-$ hostrouting check --cidr 172.16.0.0/16   # what is shadowed, and by what
-$ hostrouting fix --cidr 172.16.0.0/16     # the routes that fix it
+$ hostrouting check --cidr 172.16.0.0/16   # shows the shadowed CIDRs and the routes that shadow them
+$ hostrouting fix --cidr 172.16.0.0/16     # shows the routes that fix them
 ```
 
-Without it, [record the node with a shell and `ip`](snapshots.md) and give the snapshot to both commands with
-`--snapshot`. To make the fix last, at once and at every boot, name what you expect in a config, and have `fix` put the
-routes into it:
+Otherwise, [take a snapshot with a shell and `ip`](snapshots.md), and pass it to both commands with `--snapshot`. To
+install the fix now and at every boot, list the expected CIDRs in a config, and let `fix` add the routes to it:
 
 ```console
-$ hostrouting fix --in-place config.json     # merges the routes into your config
-$ hostrouting plan config.json               # what would change
+$ hostrouting fix --in-place config.json     # adds the routes to your config
+$ hostrouting plan config.json               # shows what would change
 $ hostrouting apply config.json
 ```
 
-In STRICT mode [the gate](../explanation/gate.md) then holds the node back whenever something is shadowed. The node is
-every instance of `systemd-nspawn@.service`; if it is the host's own kubelet, add `"consumer": "kubelet.service"`. Begin
-with this config:
+In STRICT mode, [the gate](../explanation/gate.md) then holds the node back whenever an expected CIDR is shadowed. By
+default, "the node" is every instance of `systemd-nspawn@.service`; if the kubelet runs directly on the host, add
+`"consumer": "kubelet.service"`. Start with this config:
 
 ```json
 {{config}}
 ```
 
-Azure's agent may give InfiniBand its addresses only after the node has booted. So in STRICT mode the check at boot and
-that of `apply` wait for the addresses of InfiniBand interfaces that are up, at most 60 s, and go on once all are there.
-If your agent takes longer, or brings the interfaces up no sooner than it gives the addresses, set `settleSeconds` in
-`routeOverlap`: the check then waits that long, also for interfaces that are down.
+Azure's agent may assign the InfiniBand addresses only after the node has booted. In STRICT mode, the check at boot and
+the check in `apply` therefore wait up to 60 s until all InfiniBand interfaces that are up have addresses. If your agent
+takes longer, or only brings the interfaces up when it assigns the addresses, set `settleSeconds` in `routeOverlap`: the
+check then waits up to that long, also for interfaces that are down.
 
-What follows is what hostrouting prints. The nodes have `nameserver {DNS_SERVER}` in resolv.conf. `check` exits with 1
-as long as something fails; `LOCAL` and `BROADCAST` are only notes. For programs, `--output json` says
-[the same](../reference/report.md).
+The rest of this page shows hostrouting's output. The nodes have `nameserver {DNS_SERVER}` in resolv.conf. `check` exits
+with 1 as long as there is a failure; `LOCAL` and `BROADCAST` are only notes. For programs, `--output json` prints
+[the same information](../reference/report.md).
 """
 
 
@@ -293,17 +291,17 @@ def _section(number: int, variant: Variant, told: Told) -> str:
         variant.story,
         _console("ip route show", told.routes),
         _console(f"hostrouting check --cidr {variant.expected}", told.check),
-        f"![Where packets to {variant.expected} leave, and what fixes it](h200-{variant.name}.svg)",
+        f"![Where packets to {variant.expected} leave, and the routes that fix them](h200-{variant.name}.svg)",
     ]
     if number == 1:
         parts += [
             "As config:",
             _console(f"hostrouting fix --cidr {variant.expected}", told.fix),
-            "As commands, which hold until the next boot (`--format netplan` or `networkd` writes what lasts):",
+            "As commands, which take effect until the next boot (for a permanent fix, use `--format netplan` or `networkd`):",
             _console(f"hostrouting fix --cidr {variant.expected} --format ip", told.commands),
         ]
-    parts += ["What to mind:", _list(left)] if left else []
-    parts += ["Once it is applied:", _console(f"hostrouting check --cidr {variant.expected}", told.after)]
+    parts += ["Side effects:", _list(left)] if left else []
+    parts += ["After the fix is applied:", _console(f"hostrouting check --cidr {variant.expected}", told.after)]
     parts += [variant.after] if variant.after else []
     return "\n\n".join(parts) + "\n"
 
