@@ -59,18 +59,18 @@ def write_docs(report: Report, folder: Path) -> None:
     pictures = "\n\n".join(f"![{growth.title}](performance-{growth.name}.svg)" for growth in GROWTHS)
     (folder / "performance.md").write_text(f"""# Performance
 
-`./run bench` prints these tables, and `./run bench NAME …` some rows of them. This command takes a few minutes, and
-writes this page, its pictures and [its figures](performance.json):
+`./run bench` prints these tables, and `./run bench NAME …` prints the rows that you name. This command takes a few
+minutes, and generates this page, its pictures and [its figures](performance.json):
 
 ```console
 $ ./run bench --docs docs
 ```
 
-## Beside the fastest other way
+## Compared with the fastest alternative
 
 {as_table(report, [row for row in ROWS if row.most is not None])}
 
-## Beside other ways
+## Compared with other alternatives
 
 {as_table(report, [row for row in ROWS if row.most is None])}
 
@@ -80,17 +80,17 @@ $ ./run bench --docs docs
 
 ## How it is measured
 
-Each row has two sides, hostrouting and another program. In each round both run, one after the other, each in a fresh
-network namespace; a check changes nothing, so it runs in one that stays. The benchmark verifies each run: it reads the
-table back and compares it, and looks at the verdict. It also plants a fault, which the check must find. *Ratio* is the
-median of the rounds' ratios, and *at most* is the limit that it must keep. *cpu* is the same for the processor time of
-all processes that were started. Where the machine was busy with something else, *cpu* says more.
+Each row compares hostrouting with another program. In each round, both run one after the other, each in a new network
+namespace; checks change nothing, so they share one. The benchmark verifies each run: it reads the table back and
+compares it, and checks the verdict. It also adds an overlap, which the check must find. *Ratio* is the median of the
+rounds' ratios, and *at most* is its limit. *cpu* is the same ratio for the CPU time of all processes that were started.
+If the machine was busy with something else, *cpu* is more reliable.
 
-The rows of the backend, the proof and the check are measured in a Python that runs already, from values to values.
-Writing includes reading back by one dump what was written, which `ip -batch` doesn't do. The expected CIDRs are spread
-over the table. A few of them lie inside an InfiniBand interface's prefix, and a more specific route fixes each. Boot
-scripts are measured from their start to their end, with mawk, Debian's awk, where there is one. The other side reads
-and writes files, or nothing.
+The rows for the backend, the verification and the check are measured inside a running Python process, excluding input
+and output. Writing includes reading the routes back with one dump, which `ip -batch` doesn't do. The expected CIDRs are
+spread over the table. A few of them are inside an InfiniBand interface's prefix, and a more specific route fixes each.
+Boot scripts are measured from start to end, with mawk, Debian's awk, if it is available. The other program reads and
+writes files, or has neither input nor output.
 
 {as_words(report)}
 """)

@@ -136,7 +136,7 @@ def _doubled(make: Callable[[int], tuple[Snapshot, RouteOverlap]], size: int, ro
             span, report = timed(lambda: check_overlap(config, SnapshotBackend(recorded), CancelScope()))
             told = len(report.notes) + len(report.fix.routes) + len(report.fix.unfixable)
             if told < count:
-                raise WrongOutcomeError(f"the check of {count} told of {told}: {report.reason or report.verdict}")
+                raise WrongOutcomeError(f"the check of {count} returned {told}: {report.reason or report.verdict}")
             return span
 
         return contender
@@ -244,7 +244,7 @@ ROWS = (
     Row("memory", "peak memory of a check, FIB of 1,000,000", "the same, FIB of 1,000", 1.2, 1_000_000, 5, _memory,
         is_memory=True),
     *(
-        Row(f"growth-{name}", f"check, recorded, 1,000 {what}", "the same, 500", 2.3, 1000, 5, partial(_doubled, make))
+        Row(f"growth-{name}", f"check a snapshot, 1,000 {what}", "the same, 500", 2.3, 1000, 5, partial(_doubled, make))
         for name, (what, make) in HOSTS.items()
     ),
     Row("apply-10k", "apply --routes-only, 10,000 routes", _BATCH, 4.5, 10_000, 9, _APPLY),
@@ -253,15 +253,15 @@ ROWS = (
     Row("cold-start", "cold start of hostrouting check --cidr C", "`python3 -c 'import attrs'`", 2.5, 1, 21,
         _cold_start),
     Row("wait-script", "default route appears → boot script has installed 1 route", "", 0.1, 1, 11, _script_goes_on),
-    Row("wait-backend", "default route appears → the backend's waiting goes on", "", 0.005, 1, 21,
+    Row("wait-backend", "default route appears → the backend returns from its wait", "", 0.005, 1, 21,
         lambda _, rounds: Measured(side_by_side(rounds, _wait_of_backend))),
-    Row("judge", "judge, 10,000 snapshots: processor time for each", "", 0.01, 10_000, 3, fleet.cpu),
+    Row("judge", "judge, 10,000 snapshots: CPU time per snapshot", "", 0.01, 10_000, 3, fleet.cpu),
     Row("judge-memory", "memory of hostrouting.judge, 10,000 snapshots", "the same, 1,000", 1.2, 10_000, 3,
         fleet.memory, is_memory=True),
-    Row("judge-page", "judge, its page of 10,000 hosts open in Chromium", "", 2, 10_000, 5, fleet.opening),
-    Row("boot-routes-one-by-one", _SCRIPT, "one ip process a route", None, 1000, 5,
+    Row("judge-page", "judge: Chromium opens the page of 10,000 hosts", "", 2, 10_000, 5, fleet.opening),
+    Row("boot-routes-one-by-one", _SCRIPT, "one ip process per route", None, 1000, 5,
         partial(_install, ways.by_boot_script, ways.by_one_ip_a_route)),
-    Row("boot-check-one-by-one", _CHECK, "one probe, ip and awk a CIDR", None, 1000, 5,
+    Row("boot-check-one-by-one", _CHECK, "one probe by ip and awk per CIDR", None, 1000, 5,
         partial(_boot_check, ways.by_ip_and_awk_a_cidr)),
     Row("backend-pyroute2", "backend, 10,000 routes", "a plain loop over pyroute2", None, 10_000, 5,
         partial(_OURS, ways.by_pyroute2)),

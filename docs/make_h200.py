@@ -98,31 +98,32 @@ You can't replace the route to 172.16.0.0/16 itself: it is the InfiniBand interf
 they can't reach their own network. Routes to its two halves win, because their prefixes are longer.""",
         after="""\
 The eight InfiniBand addresses still belong to this host, and the broadcast address is still a broadcast address: no
-route can change that. If a pod or a Service gets one of these addresses, this node can't reach it. Exclude 172.16.0.10
-to 172.16.0.17 from the cluster's address pools.""",
+route can change that. If a pod or a Service gets one of these addresses, this node can't reach it. Exclude
+172.16.0.10 to 172.16.0.17 from the cluster's address pools.""",
     ),
     Variant(
         "inside",
         "The cluster's network is inside it, 172.16.1.0/24",
         """\
-The API server, or a subnet of nodes, is somewhere inside InfiniBand's /16. One route to that network is enough, and the
-rest of the /16 still leaves through InfiniBand.""",
+The API server, or a subnet of nodes, is somewhere inside InfiniBand's /16. One route to that network is enough, and
+the rest of the /16 still leaves through InfiniBand.""",
         expected="172.16.1.0/24",
     ),
     Variant(
         "around",
         "The cluster's network contains it, 172.16.0.0/12",
         """\
-Only a sixteenth of the expected network is shadowed. Here, a lookup of a single address, 172.16.0.1, would detect it. If
-InfiniBand used 172.20.0.0/16, it wouldn't. The check therefore covers every address.""",
+Only a sixteenth of the expected network is shadowed. Here, a lookup of a single address, 172.16.0.1, would detect it.
+If InfiniBand used 172.20.0.0/16, it wouldn't. The check therefore covers every address.""",
         expected="172.16.0.0/12",
     ),
     Variant(
         "same-subnet",
         "eth0 is in 172.16.0.0/16 itself",
         """\
-eth0 also has a connected /16 route, but with metric 100, which networkd has set. InfiniBand's routes have metric 0 and
-win, so the kernel looks for eth0's neighbours on ib0. Neighbours need no gateway, so the routes to the halves have none.""",
+eth0 also has a connected /16 route, but with metric 100, which networkd has set. InfiniBand's routes have metric 0
+and win, so the kernel looks for eth0's neighbours on ib0. Neighbours need no gateway, so the routes to the halves
+have none.""",
         eth0="172.16.0.4/16",
         gateway="172.16.0.1",
     ),
@@ -130,8 +131,8 @@ win, so the kernel looks for eth0's neighbours on ib0. Neighbours need no gatewa
         "own-subnet",
         "eth0 is in a subnet of it, 172.16.4.0/24",
         """\
-The virtual network is 172.16.0.0/16, and the node is in one of its subnets. That /24 is longer than InfiniBand's /16, so
-the node's neighbours are fine. With the fix, they still are, because the /24 is also longer than the two halves.""",
+The virtual network is 172.16.0.0/16, and the node is in one of its subnets. That /24 is longer than InfiniBand's /16,
+so the node's neighbours are fine. With the fix, they still are, because the /24 is also longer than the two halves.""",
         eth0="172.16.4.4/24",
         gateway="172.16.4.1",
     ),
@@ -143,8 +144,8 @@ This node reaches 192.168.100.0/24 through a router on ib0, 172.16.0.1. If a rou
 eth0, that network would become unreachable. `fix` therefore excludes this address, reports it, and exits with 1.""",
         behind=("192.168.100.0/24", "172.16.0.1"),
         after="""\
-In STRICT mode, the node doesn't start until you solve this as well: renumber the router, remove the route through it, or
-exclude its address from the expected CIDRs.""",
+In STRICT mode, the node doesn't start until you solve this as well: renumber the router, remove the route through it,
+or exclude its address from the expected CIDRs.""",
     ),
 )
 
@@ -297,7 +298,7 @@ def _section(number: int, variant: Variant, told: Told) -> str:
         parts += [
             "As config:",
             _console(f"hostrouting fix --cidr {variant.expected}", told.fix),
-            "As commands, which take effect until the next boot (for a permanent fix, use `--format netplan` or `networkd`):",
+            "As commands, which last until the next boot (for a permanent fix, use `--format netplan` or `networkd`):",
             _console(f"hostrouting fix --cidr {variant.expected} --format ip", told.commands),
         ]
     parts += ["Side effects:", _list(left)] if left else []
