@@ -189,18 +189,18 @@ attempt() {
   [ "$VERDICT" = ok ]
 }
 
-# Leaves exactly one marker, by rename. Removes the stale one first, because a missing marker never means "ok".
+# Leaves exactly one marker, whole. Removes the stale one first, because a missing marker never means "ok".
 leave_marker() {
-  local marker=$MARKER_OK other=$MARKER_DETECTED text='' new=$RUN_DIR/route-overlap.$$ line stale
+  local other=$MARKER_DETECTED text='' new=$RUN_DIR/route-overlap.$$ line stale
   [ "$VERDICT" = ok ] || while IFS= read -r line; do text+=${line%%$'\t'*}$'\n'; done <<<"$LINES"
   ! is_glass_broken || [[ $text = gate-off:* ]] || text+="gate-off: $WHY; every start is admitted unchecked"$'\n'
-  [ -z "$text" ] || marker=$MARKER_DETECTED other=$MARKER_OK
+  [ -z "$text" ] || other=$MARKER_OK
   [ -d "$RUN_DIR" ] || mkdir -p "$RUN_DIR"
-  printf '%s' "$text" >"$new" || return
   for stale in "$other" "$REPORT"; do
     [ ! -e "$stale" ] || rm -f "$stale" || return
   done
-  mv -f "$new" "$marker"
+  [ -n "$text" ] || { : >"$MARKER_OK"; return; } # empty, so whole without a rename
+  printf '%s' "$text" >"$new" && mv -f "$new" "$MARKER_DETECTED"
 }
 
 # Says the verdict and leaves it. Returns whether the machine may start.
