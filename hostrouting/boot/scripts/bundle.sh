@@ -36,7 +36,7 @@ take_folders() {
   local folder
   while read -r folder; do
     [ ! -d "$folder" ] || [ -L "$folder" ] || rmdir --ignore-fail-on-non-empty "$folder" || true
-  done <<<"$(sort -r <<<"$FOLDERS"$'\n/etc/hostrouting')"
+  done <<<"$(sort -r <<<"$FOLDERS"$'\n/etc/hostrouting\n'"$STAGES")"
 }
 
 # Prints the consumer's units that systemd may start. For a template, adds a fictitious instance to show its settings.

@@ -52,10 +52,10 @@ fill_in_manifest() {
 
 # Until the last script is in its place the list names copies of them: at no moment is a start judged by old and new ones.
 stage() {
-  mkdir -p "$STAGES/install"
-  cp "$HERE"/etc/aks-flex-node/*.sh "$STAGES/install"
-  chmod 755 "$STAGES"/install/*.sh
-  sed "s|^/etc/aks-flex-node/|$STAGES/install/|" "$HERE$LIST" >"$OLD/list"
+  mkdir -p "$STAGE"
+  install -m 755 "$HERE"/etc/aks-flex-node/*.sh "$STAGE"
+  sync "$STAGE"/*
+  sed "s|^/etc/aks-flex-node/|$STAGE/|" "$HERE$LIST" >"$OLD/list"
   put 0644 "$OLD/list" "$LIST"
 }
 
@@ -90,7 +90,7 @@ finish() {
         rm -f "$path"
       fi || said="not all files could be put back; fix that, and run $0 or remove.sh beside it again"
     done
-    rm -rf "$STAGES"
+    rm -rf "$STAGE"
     take_folders
     reload_if_changed
     complain "${0##*/}: $said"
@@ -109,6 +109,7 @@ while read -r _ sum path; do say "$sum  .$path"; done <<<"$FILES" |
   (cd "$HERE" && sha256sum --check --quiet --strict) >&2 ||
   die "the files beside it aren't those that were rendered"
 OLD=$(mktemp -d -p /tmp) # as an image may have no /run
+STAGE=$STAGES/${OLD##*/} # a killed run's list may name another
 trap finish EXIT
 trap 'exit 130' HUP INT TERM
 
