@@ -202,13 +202,20 @@ def take_away(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[Change
         yield from made if layout.manifest in plan.remove else ()
         files.remove_empty_folder(layout.manifest.parent)
         _remove_folders(layout, plan.during)
-    if markers:
-        # The watcher holds this lock while it checks whether it should still write the markers.
+    scratch = [] if plan.after.parts else [path for each in _SCRATCH for path in files.matching(layout.run_dir, each)]
+    if markers or scratch:
+        # The watcher holds this lock while it checks whether it should still write the markers, and scripts work in it.
         with nullcontext() if host.is_image else locked(layout.lock, scope):
             yield from _remove_all(layout, markers)
+            for path in scratch:
+                files.remove(path)
     for name in plan.restart:
         units.restart(f"{name}.service")
         yield _of_unit(name, "restarted")
+
+
+# Files by which the scripts talk to awk and ip, and a killed check's unfinished marker.
+_SCRATCH = *(f"{name}.sh.{kind}*" for name in (ROUTES, CHECK) for kind in ("batch", "errors")), "route-overlap.[0-9]*"
 
 
 def _take_out_of_boot(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[Changes]:

@@ -106,8 +106,13 @@ def test_on_a_running_node_it_stops_nothing(node: Machine, running: Payload) -> 
     assert done.returncode == 1, "STRICT, and nothing fixes the shadow; it stays installed, as by apply"
     node.systemctl("stop", running.unit)
     assert not start(node, running)
+    # An ended trial may leave these.
+    node.run("systemd-run", "--unit=hostrouting-trial", "--on-active=600", "true")
+    node.write(f"{MARKERS}/trial.sh", "")
     node.run(f"{OUT}/remove.sh")
     node.wait_for(running.unit, "active/running")
+    assert node.run("ls", MARKERS).stdout.split() == ["lock", "passed", "run.lock"]
+    assert node.show("hostrouting-trial.timer", "ActiveState")["ActiveState"] == "inactive"
     assert "217" not in node.run("ip", "-N", "-4", "route").stdout
     assert files(node) == before
 

@@ -314,10 +314,11 @@ def test_a_run_in_a_chroot_leaves_this_machines_kernel_alone(
 
 def test_our_routes_of_any_type_are_removed(kernel: NamespaceKernel, tree: Path, tmp_path: Path) -> None:
     kernel.add_link("eth0")
-    text = (render(BOTH, tmp_path / "out") / "remove.sh").read_text()
-    script = tmp_path / "remove.sh"
+    script = render(BOTH, tmp_path / "out") / "remove.sh"
+    assert run(tree, script.with_name("install.sh"))[0] == 0
+    # A routes script that waits ends once it's gone, and would otherwise install the routes again.
+    text = script.read_text().replace("said=$(", "said=$([ ! -e /etc/aks-flex-node/static-routes.sh ] && ")
     script.write_text(text.replace("\nif is_running;", "\nif true;"))
-    script.chmod(0o755)
     (tree / "run/aks-flex-node").mkdir()
     (tree / "etc/alternatives").mkdir()
     (tree / "etc/alternatives/awk").symlink_to(os.path.realpath("/usr/bin/awk"))
@@ -331,6 +332,7 @@ def test_our_routes_of_any_type_are_removed(kernel: NamespaceKernel, tree: Path,
         tool("ip", *words.split(), "proto", "217")
     code, said, complaint = run(tree, script)
     assert (code, said.count("route del "), complaint) == (0, len(ours), "")
+    assert [path.name for path in (tree / "run/aks-flex-node").iterdir()] == ["lock"]
     routes = [*kernel.routes(Table.MAIN), *NetlinkBackend6().routes(Table.MAIN)]
     assert [each.destination.prefixlen for each in routes if each.protocol == Protocol.HOSTROUTING] == [0, 0, 0]
 

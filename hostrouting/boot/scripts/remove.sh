@@ -6,9 +6,6 @@ false # what bash returns if it can't parse the group
 
 @bundle.sh@
 
-# As long as a gate takes at most would be 20 s; one that begins now admits at once.
-readonly START_SECONDS=15
-
 # take FILE...: removes what is there of these, and says it.
 take() {
   local path
@@ -31,13 +28,12 @@ IFS= read -r -d '' NO_ROUTES <<'SCRIPT' || true
 @NO_ROUTES@
 SCRIPT
 
-IS_CHANGED=''
+IS_CHANGED='' FOLDERS=''
 begin "$@"
-FOLDERS=''
 [ ! -e "$MANIFEST" ] || FOLDERS=$(folders_of "$MANIFEST")
 take "$LIST" "$UNITS/$CONSUMER.d"/{00,zz}-hostrouting.conf
-# A reload skips what is left of the lists of a start that runs the gate.
-left=$((START_SECONDS * 10))
+# A reload skips what is left of the lists of a start that runs the gate: for 20 s at most, and one that begins now admits.
+left=150
 for unit in $(instances); do
   while [[ $(systemctl show --property=SubState -- "$unit") =~ =(condition|start-pre)$ ]] && [ $((left--)) -gt 0 ]; do
     sleep 0.1
@@ -50,13 +46,16 @@ for unit in $(units); do
 done
 # Also if a run that was killed has come as far as this.
 if [ -n "$IS_CHANGED" ] || [ -e "$MANIFEST" ]; then reload; fi
-if is_running; then
-  said=$(bash -p -c "$NO_ROUTES" static-routes.sh) || die "can't remove the routes"
-  [ "$said" = 'nothing to change' ] || { say "$said" && IS_CHANGED=yes; }
-fi
+# Before the routes: a script that waits would install them again, but ends if its file is gone.
 for path in $(paths); do [ "$path" = "$MANIFEST" ] || ! is_ours "$path" || take "$path"; done
 rm -rf "$STAGES"
-take "$RUN_DIR"/route-overlap.{ok,detected,json}
+if is_running; then
+  [ ! -e "$RUN_DIR/trial.sh" ] || systemctl stop 'hostrouting-trial.*'
+  said=$(bash -p -c "$NO_ROUTES" static-routes.sh) || die "can't remove the routes"
+  [ "$said" = 'nothing to change' ] || { say "$said" && IS_CHANGED=yes; }
+  rm -f "$RUN_DIR"/{trial.sh*,{static-routes,check-route-overlap}.sh.{batch,errors}*,route-overlap.[0-9]*}
+  take "$RUN_DIR"/route-overlap.{ok,detected,json}
+fi
 # The manifest names the folders, and so goes behind them; then what it lies in.
 take_folders
 take "$MANIFEST"
