@@ -41,7 +41,7 @@ def marked_verdict(layout: Layout) -> Verdict | None:
 
 
 def write_markers(layout: Layout, report: OverlapReport) -> None:
-    """Write exactly one marker, ``route-overlap.ok`` or ``route-overlap.detected``, and the report next to it.
+    """Write exactly one marker, ``route-overlap.ok`` or ``route-overlap.detected``, and the report of a failed check.
 
     Args:
         layout: paths of the host's files.
@@ -55,7 +55,10 @@ def write_markers(layout: Layout, report: OverlapReport) -> None:
         text += f"gate-off: {why}; every start is admitted unchecked\n"
     if text:
         marker, other = other, marker
-    write_if_changed(layout.report, to_json_text(report.to_json()))
+    if report.verdict is Verdict.OK:
+        remove(layout.report)
+    else:
+        write_if_changed(layout.report, to_json_text(report.to_json()))
     # Remove the old marker first, so that a reader never sees both. Readers don't treat a missing marker as "ok".
     remove(other)
     write_if_changed(marker, text)
