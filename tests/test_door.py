@@ -169,6 +169,8 @@ def test_no_task_runs_on_a_snapshot(recorded: Host, make: Callable[[Host], phase
 
 def test_wrong_arguments_are_refused_with_a_hint(host: Host) -> None:
     document: Any = CONFIG.to_mapping()
+    with pytest.raises(TypeError, match=r"takes a Config, not .*Config\.from_mapping"):
+        judge([], document)
     for function in (check, plan, examine):
         with pytest.raises(TypeError, match=r"takes a Config, not .*Config\.from_mapping"):
             function(document, host=host)

@@ -22,6 +22,7 @@ from hostrouting.kernel.snapshot_backend import backends_of
 from hostrouting.model.errors import HostRoutingError
 from hostrouting.model.family import IpNetwork
 from hostrouting.model.jsonable import JsonObject
+from hostrouting.model.text import shown
 from hostrouting.overlap.check import check_families, unjudged
 from hostrouting.overlap.findings import FindingKind, OverlapReport, UnknownReason, Verdict
 from phases import CancelScope
@@ -145,6 +146,8 @@ def judge(
         HostRoutingError: one of the executor's workers died, for example because it ran out of memory.
         phases.Cancelled, phases.TimedOut: the scope was cancelled.
     """
+    if not isinstance(config, Config):
+        raise TypeError(f"judge takes a Config, not {shown(config)}; make one with Config.load or Config.from_mapping")
     scope = CancelScope() if scope is None else scope
     total = len(snapshots) if isinstance(snapshots, Sized) else None
     groups: _Groups = {}
