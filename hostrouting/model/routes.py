@@ -328,7 +328,7 @@ def _tail(
         "" if nexthop_id is None else f"nhid {nexthop_id}",
         single.words(family) if single else "",
         "" if table == Table.MAIN else f"table {word(table, Table)}",
-        f"proto {word(protocol, Protocol)}",
+        "" if protocol == Protocol.BOOT else f"proto {word(protocol, Protocol)}",  # as ip prints and reads it
         "" if scope == Scope.UNIVERSE else f"scope {word(scope, Scope)}",
         "" if source is None else f"src {source}",
         f"metric {metric}" if metric else "",
