@@ -53,6 +53,8 @@ def check(options: argparse.Namespace, host: Host) -> Result | int:
     document, config = read_with_cidrs(options, host) if is_asked else (None, _installed(host))
     if options.output in ("nagios", "prometheus"):
         config = _without_waits(config)
+    elif not is_asked and config.is_gated:
+        complain("hostrouting: there is no CONFIG: the installed config is checked")
     # CONFIG may belong to a different host than the snapshot.
     result = _check(config, on, document if on.snapshot is None else None, one_event=options.one_event)
     code = {Verdict.OK: 0, Verdict.OVERLAP: EXIT_FAILURE, Verdict.UNKNOWN: EXIT_CHECK_UNKNOWN}[result.verdict]
@@ -171,10 +173,10 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
     The fix is the smallest set of routes that covers every failing address and no passing ones. Each route is more
     specific than the one that currently matches. With CONFIG, the command assumes that CONFIG's routes are installed,
     and prints the whole document with the new routes merged in. With --cidr alone, it prints a document that contains
-    only the proposal. It reports on stderr what no route can fix, and any side effects of the fix. It changes nothing
-    unless --in-place is given, which updates CONFIG and preserves everything outside hostRouting byte for byte. It
-    exits with 0 on success, with 1 if some failures can't be fixed (it still prints the rest), and with 2 if there is
-    no verdict.
+    the CIDRs and the new routes. It reports on stderr what no route can fix, and any side effects of the fix. It
+    changes nothing unless --in-place is given, which updates CONFIG and preserves everything outside hostRouting byte
+    for byte. It exits with 0 on success, with 1 if some failures can't be fixed (it still prints the rest), and with 2
+    if there is no verdict.
 
       hostrouting fix --in-place config.json && hostrouting apply config.json
       hostrouting fix config.json > fixed.json                      to review it first; config.json isn't changed
