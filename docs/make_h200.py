@@ -286,7 +286,7 @@ def _anchor(number: int, variant: Variant) -> str:
 
 
 def _section(number: int, variant: Variant, told: Told) -> str:
-    left = [line.removeprefix("mind: ") for line in told.remarks]
+    left = [line.removeprefix("caution: ") for line in told.remarks]
     parts = [
         f"## {_heading(number, variant)}",
         variant.story,

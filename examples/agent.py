@@ -164,7 +164,7 @@ def look(config: Config, host: Host, file: Path) -> int:
     print(f"verdict: {report.verdict}")
     for finding in report.findings:
         way = explain(finding.probe, config, host=host).lookups[0]
-        print(f"{finding.cidr} leaves by {','.join(way.classification.devs)}: {way.classification.route}")
+        print(f"{finding.cidr} leaves through {','.join(way.classification.devs)}: {way.classification.route}")
     wanted = plan(config, host=host)
     for change in wanted.changes.routes:
         print(f"would be {change.action}: {change.what}")

@@ -61,7 +61,7 @@ def test_a_look_reports_problems_and_changes_nothing(
     assert look(TRIED, host, snapshot) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "verdict: overlap"
-    assert lines[1].startswith("172.16.1.0/24 leaves by ib0: 172.16.0.0/16 dev ib0")
+    assert lines[1].startswith("172.16.1.0/24 leaves through ib0: 172.16.0.0/16 dev ib0")
     assert lines[2].startswith("would be added: 172.16.1.0/24 via 10.1.0.1 dev eth0")
     assert ours(kernel) == []
     assert check(TRIED, host=Host.recorded(Snapshot.load(snapshot))).findings == check(TRIED, host=host).findings

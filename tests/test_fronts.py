@@ -68,7 +68,7 @@ def marked(text: str) -> Callable[[Path], str]:
 
 FAILS = "expected CIDR 10.0.0.0/8 (probe 10.0.0.1)"
 PLUGIN_ROWS = {
-    "ok": (ok, 0, "every expected CIDR leaves by the node's uplinks"),
+    "ok": (ok, 0, "every expected CIDR leaves through the node's uplinks"),
     "overlap": (overlap, 1, "OVERLAP: 172.16.0.0/16 routes via ib0, expected eth0"),
     "several": (several, 1, "OVERLAP: 172.16.0.0/16 routes via ib0, expected eth0 (+2)"),
     "no default": (no_default_route, 2, "not judged: no-default-route"),
@@ -112,7 +112,7 @@ def test_a_marker_that_is_no_file_gets_no_verdict(tmp_path: Path, plugin: Any, l
     folder = ok(tmp_path)
     leave(Path(folder) / "route-overlap.detected")
     done = plugin(folder)
-    assert (done.returncode, done.stdout, done.stderr) == (2, b"not judged: the marker is no file\n", b"")
+    assert (done.returncode, done.stdout, done.stderr) == (2, b"not judged: the marker isn't a file\n", b"")
 
 
 def test_under_another_name_it_prints_the_same(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ read_route_overlap() (
   }
   # hostrouting removes the stale marker before it writes the other one: there are never both.
   if [ -e "$1/route-overlap.detected" ] || [ -L "$1/route-overlap.detected" ]; then
-    [ -f "$1/route-overlap.detected" ] || finish 2 "not judged: the marker is no file"
+    [ -f "$1/route-overlap.detected" ] || finish 2 "not judged: the marker isn't a file"
     count=0 first=
     while IFS= read -r line || [ -n "$line" ]; do
       count=$((count + 1))
@@ -37,11 +37,11 @@ read_route_overlap() (
     [ "$count" -eq 1 ] || rest=" (+$((count - 1)))"
     finish 1 "$kind: ${cidr%% *} ${what%%;*}$rest"
   fi
-  [ ! -e "$1/route-overlap.ok" ] || finish 0 "every expected CIDR leaves by the node's uplinks"
+  [ ! -e "$1/route-overlap.ok" ] || finish 0 "every expected CIDR leaves through the node's uplinks"
   finish 2 "not judged: no marker in $1"
 )
 
-# Fails unless every expected CIDR leaves by the node's uplinks, also without a verdict. NHC provides `die`.
+# Fails unless every expected CIDR leaves through the node's uplinks, also without a verdict. NHC provides `die`.
 check_routes_overlap() {
   SAID=$(read_route_overlap "${HOSTROUTING_RUN_DIR:-/run/aks-flex-node}") && unset SAID && return 0
   die 1 "check_routes_overlap:  $SAID"

@@ -24,7 +24,9 @@ def checks(config: HostNetworking | None) -> tuple[DoctorCheck, ...]:
     """
     return (
         DoctorCheck("probes", "the probes are rewritten as configured", partial(_probes, config), False),
-        DoctorCheck("azure-vnet", "azure-vnet has left nothing in a pod's way", partial(_azure_vnet, config), False),
+        DoctorCheck(
+            "azure-vnet", "azure-vnet has left no rule that affects a pod", partial(_azure_vnet, config), False
+        ),
     )
 
 
@@ -59,7 +61,7 @@ def _azure_vnet(config: HostNetworking | None, examined: ExaminedHost) -> Iterat
         return
     plan = plan_stale(stale, examined.host)
     if plan.is_unsure:
-        message = f"can't tell whether azure-vnet has left nothing in a pod's way: {'; '.join(plan.notes)}"
+        message = f"can't tell whether azure-vnet has left rules that affect a pod: {'; '.join(plan.notes)}"
         hint = f"check those by hand; {examined.command('azure-vnet plan')} lists everything else"
         yield DoctorFinding("azure-vnet-unseen", stale.bridge, message, hint, Severity.UNKNOWN)
     if not plan.removed:

@@ -55,7 +55,7 @@ def locked(path: Path, scope: CancelScope, *, seconds: int = LOCK_WAIT_SECONDS) 
             if scope.clock.monotonic() >= deadline:
                 raise FileError(
                     f"can't take the lock {path}: another run has held it for {seconds} s",
-                    hint=f"see who holds it: fuser -v {path}",
+                    hint=f"to see which process: fuser -v {path}",
                 )
             scope.wait(_POLL_SECONDS)
         yield

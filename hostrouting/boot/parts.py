@@ -71,7 +71,7 @@ class Part:
 PROTOCOL_NAMES = f"# hostrouting: the routes that it installs\n{int(Protocol.HOSTROUTING)}\thostrouting\n"
 
 _ROUTES_DESCRIPTION = "More specific host routes, so that no other interface shadows the cluster's network"
-_CHECK_DESCRIPTION = "Check that every expected CIDR leaves by the node's uplink"
+_CHECK_DESCRIPTION = "Check that every expected CIDR leaves through the node's uplink"
 
 # The maximum configurable wait plus the lock timeout. The check acquires the lock before each read.
 _ROUTES_SECONDS = 660

@@ -31,10 +31,10 @@ _COMMAND = "COMMAND"
 _VERBOSE = "log each task when it starts and ends"
 
 _DESCRIPTION = """\
-Give a node's traffic the right interface before the node starts, and prove it.
+Route a node's traffic through the right interface before the node starts, and verify it.
 
-hostrouting installs more specific routes where an interface such as InfiniBand's shadows the cluster's network.
-It checks, by the kernel's own answers, that every expected CIDR leaves by the node's uplink.
+hostrouting installs more specific routes if InfiniBand or another interface shadows the cluster's network.
+It asks the kernel for the routes of every expected CIDR, and verifies that all of them lead through the node's uplink.
 """
 
 _EPILOG = """\
@@ -183,16 +183,16 @@ def _add_config(parser: Parser) -> None:
     """Add the CONFIG argument."""
     # This duplicates Layout().config; importing the layout just for a help text would be too slow.
     default = "/etc/aks-flex-node/config.json"
-    parser.add_argument("config", nargs="?", metavar="CONFIG", help=f"a JSON file; {default} if none is named")
+    parser.add_argument("config", nargs="?", metavar="CONFIG", help=f"a JSON file; defaults to {default}")
 
 
 def _add_output(parser: Parser) -> None:
     """Add the --output option."""
-    parser.add_argument("--output", choices=("text", "json"), default="text", help="for people, or for programs")
+    parser.add_argument("--output", choices=("text", "json"), default="text", help="for humans, or for programs")
 
 
 def _add_snapshot(parser: Parser) -> None:
-    what = "the snapshot of another host; - is standard input"
+    what = "use a snapshot instead of this host; - is standard input"
     parser.add_argument("--snapshot", action="append", metavar="FILE", help=what)
 
 
@@ -214,15 +214,15 @@ def _add_cidr(parser: Parser) -> None:
 
 
 def _add_root(parser: argparse._ActionsContainer) -> None:
-    what = "an image mounted at DIR, instead of this host: only files and enablement"
+    what = "use the image mounted at DIR instead of this host: only files and enabled units"
     parser.add_argument("--root", metavar="DIR", help=what)
 
 
 def _add_where(parser: Parser) -> None:
     where = parser.add_mutually_exclusive_group()
     _add_root(where)
-    where.add_argument("--routes-only", action="store_true", help="only the kernel's routes: no files, units or check")
-    what = "only the kernel's routes, and the check; undone after SECONDS unless confirmed"
+    where.add_argument("--routes-only", action="store_true", help="change only the kernel's routes")
+    what = "change only the kernel's routes, and check; restore them after SECONDS unless confirmed"
     where.add_argument("--try", type=_try_seconds, dest="try_seconds", metavar="SECONDS", help=what)
 
 
@@ -234,26 +234,26 @@ def _try_seconds(text: str) -> int:
 
 def _add_folder(parser: Parser) -> None:
     where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--out", metavar="DIR", help="the folder for the files; it stands for /")
-    where.add_argument("--format", choices=("ignition",), help="print one document instead")
+    where.add_argument("--out", metavar="DIR", help="write the files into this folder, as if it were /")
+    where.add_argument("--format", choices=("ignition",), help="print a single document instead")
 
 
 def _add_more_output(parser: Parser) -> None:
-    what = "for people, for programs, as a monitoring plugin, a picture, or metrics"
+    what = "for humans, for programs, as a monitoring plugin, a picture, or metrics"
     choices = ("text", "json", "nagios", "svg", "prometheus")
     parser.add_argument("--output", choices=choices, default="text", help=what)
-    what = "also judge what is one event away: a link that flaps, goes or moves, a late address, another lease"
+    what = "also predict the effect of single events: a link that flaps, goes or moves, a late address, another lease"
     parser.add_argument("--one-event", action="store_true", help=what)
-    what = "explain the boot check's verdict: judge by the installed config, and write route-overlap.json"
+    what = "explain the boot check's verdict: use the installed config, and write route-overlap.json"
     parser.add_argument("--report", action="store_true", help=what)
 
 
 def _add_snapshots(parser: Parser) -> None:
-    parser.add_argument("config", metavar="CONFIG", help="a JSON file with the expectations for each host")
+    parser.add_argument("config", metavar="CONFIG", help="a JSON file that lists the expected CIDRs")
     parser.add_argument("snapshots", nargs="+", metavar="FILE", help="the output of hostrouting snapshot on a host")
-    what = "for people, for programs, or a page for a browser"
+    what = "for humans, for programs, or as a web page"
     parser.add_argument("--output", choices=("text", "json", "html"), default="text", help=what)
-    what = "also tell apart the hosts that are one event away, which takes several times as long"
+    what = "also group hosts by the effect of single events, which takes several times as long"
     parser.add_argument("--one-event", action="store_true", help=what)
 
 
@@ -265,7 +265,7 @@ def _add_address(parser: Parser) -> None:
 
 def _add_fixed(parser: Parser) -> None:
     fixed = parser.add_mutually_exclusive_group()
-    what = "our own config, or the same routes for netplan, systemd-networkd or as ip commands"
+    what = "hostrouting's config, or the same routes for netplan, systemd-networkd or as ip commands"
     fixed.add_argument("--format", choices=("config", "netplan", "networkd", "ip"), default="config", help=what)
     what = "write the fixed config to CONFIG's file instead of printing it"
     fixed.add_argument("--in-place", action="store_true", help=what)
@@ -276,17 +276,19 @@ def _add_shell(parser: Parser) -> None:
 
 
 def _add_doctor(parser: Parser) -> None:
-    what = "for people, for programs, or as AKSFlexNode's preflight"
+    what = "for humans, for programs, or as AKSFlexNode's preflight"
     parser.add_argument("--output", choices=("text", "json", "preflight"), default="text", help=what)
     what = "treat errors of these preflight checks as warnings: names separated by commas, or all"
     parser.add_argument("--ignore-preflight-errors", action="append", default=[], metavar="NAMES", help=what)
     parser.add_argument("--fail-on-warnings", action="store_true", help="make a preflight fail on warnings too")
-    parser.add_argument("--strict", action="store_true", help="exit with 1 also for what may only break later")
+    parser.add_argument("--strict", action="store_true", help="also exit with 1 for problems that may occur later")
 
 
 def _add_from(parser: Parser) -> None:
-    parser.add_argument("file", metavar="FILE", help="a JSON file that other components share")
-    parser.add_argument("--from", dest="config", metavar="CONFIG", required=True, help="a JSON file with our keys")
+    parser.add_argument("file", metavar="FILE", help="a JSON file shared with other components")
+    parser.add_argument(
+        "--from", dest="config", metavar="CONFIG", required=True, help="a JSON file with hostrouting's keys"
+    )
 
 
 # --- the commands --------------------------------------------------------------------------------------------------

@@ -102,7 +102,7 @@ def _next_lines(report: OverlapReport, host: Host) -> list[str]:
 
     taken = taken_networks(host.routes)
     asks = [
-        f"{network} leaves by {clean(','.join(devs))}: is the cluster's network in there?"
+        f"{network} leaves through {clean(','.join(devs))}: is the cluster's network in there?"
         for network, devs in taken.items()
     ]
     return [*asks, _FIND_CIDRS]
@@ -195,7 +195,7 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
     backends = None if document is None else as_installed(config, on)
     servers = nameservers(on.layout) if on.snapshot is None else on.snapshot.nameservers
     result = run_function("check", lambda scope: queries.check_kernel(config, on, backends, scope, servers))
-    contested = (f"mind: {clean(note.message)}" for note in result.notes if note.kind is NoteKind.CONTESTED)
+    contested = (f"caution: {clean(note.message)}" for note in result.notes if note.kind is NoteKind.CONTESTED)
     for line in (*fix_lines(result), *_next_lines(result, on), *contested):
         complain(line)
     proposal: Any = None

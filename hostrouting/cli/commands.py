@@ -86,7 +86,7 @@ def apply(options: argparse.Namespace, host: Host) -> Result | int:
     from hostrouting.tasks.configure import Configure
 
     is_held = options.image is not None and config.is_gated
-    ending = f"{on.layout.root} holds from its first boot" if is_held else ""
+    ending = f"{on.layout.root} is set up from its first boot on" if is_held else ""
     return _applied(run_task(Configure(config, host=on)), ending)
 
 
@@ -108,7 +108,7 @@ def _try_routes(options: argparse.Namespace, config: Config, host: Host) -> Resu
         try:
             report = run_task(TryRoutes(config, seconds, host=host), scope)
             until = report.until
-            text = applied_text(report, f"until {until}, unless they are kept with: hostrouting confirm")
+            text = applied_text(report, f"the former routes return at {until}, unless you run: hostrouting confirm")
             say_result(options, Result(report.to_json, lambda: text), _TRIAL_SECONDS)
             if not is_asking:
                 if options.output != "json":
@@ -116,7 +116,9 @@ def _try_routes(options: argparse.Namespace, config: Config, host: Host) -> Resu
                 return 0
             is_kept = run_task(phases.task("await-enter")(partial(_await_enter, host, seconds, until)), scope)
         except RouteOverlapError:
-            complain("hostrouting: the former routes are back, because this fails with the tried ones:", _TRIAL_SECONDS)
+            complain(
+                "hostrouting: the former routes are back, because the check fails with the new ones:", _TRIAL_SECONDS
+            )
             raise
         except phases.Cancelled:
             # The signal may have arrived after the task's last cancellation check.
@@ -124,7 +126,7 @@ def _try_routes(options: argparse.Namespace, config: Config, host: Host) -> Resu
                 put_back(host)
             raise
     if not is_kept:
-        raise RouteError("the trial is over: the former routes are back, unless these were confirmed elsewhere")
+        raise RouteError("the trial is over: the former routes are back, unless another process confirmed these")
     return confirm(options, host)
 
 
@@ -135,7 +137,9 @@ def _await_enter(host: Host, seconds: int, until: str, scope: phases.CancelScope
     end = scope.clock.monotonic() + seconds
     while standing(host.layout.trial) == until:
         left = max(0.0, end - scope.clock.monotonic())
-        scope.progress(f"Enter keeps the routes, Ctrl-C puts them back; back in {left:.0f} s", 1 - left / seconds)
+        scope.progress(
+            f"Enter keeps the routes, Ctrl-C restores the former ones; {left:.0f} s left", 1 - left / seconds
+        )
         with suppress(phases.TimedOut):
             scope.child(timeout=0.5).wait(sys.stdin)
             if sys.stdin.buffer.readline():  # other bytes may come before Enter
@@ -153,7 +157,7 @@ def confirm(_options: argparse.Namespace, host: Host) -> Result:
     """
     from hostrouting.tasks.trial import ConfirmTrial
 
-    return _applied(run_task(ConfirmTrial(host=host)), "confirmed: the next boot has them too")
+    return _applied(run_task(ConfirmTrial(host=host)), "confirmed: the routes are installed for every boot")
 
 
 def plan(options: argparse.Namespace, host: Host) -> Result:
@@ -189,7 +193,7 @@ def render(options: argparse.Namespace, host: Host) -> Result | int:
 
     config = load(options, host)
     if not config.is_gated:
-        complain("hostrouting: CONFIG asks for nothing: there is nothing to install")
+        complain("hostrouting: CONFIG enables nothing: there is nothing to install")
     if options.out is None:
         return Result(text=lambda: to_json_text(ignition(config)).rstrip())
     for file in bundle(config, Layout(options.out)):
@@ -197,7 +201,7 @@ def render(options: argparse.Namespace, host: Host) -> Result | int:
             write_if_changed(file.path, file.text, mode=file.mode)
         except FileError as error:
             if error.is_not_permitted:  # writing these files doesn't need root
-                error.hint = "name a folder that is yours"
+                error.hint = "use a folder that you own"
             raise
         say(str(file.path))
     return 0

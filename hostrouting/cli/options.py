@@ -70,7 +70,7 @@ def read_section(
         document = read_config(path)
         config = parse(document)
         if section is not None and section not in document:
-            complain(f"hostrouting: {clean(str(path))} has no key {section}: it asks for nothing")
+            complain(f"hostrouting: {clean(str(path))} has no key {section}: it enables nothing")
         return document, config
     except ConfigError as error:
         if not any(where == str(path) for where, _ in error.problems):

@@ -27,7 +27,7 @@ def explanation_page(found: Explanation) -> Page:
         dim("the kernel evaluates the rules from the top: after ↓ it goes on, at → an entry decides"),
     ]
     if found.is_torn:
-        page.append(bad("the host changed while it was read, so this may mix several moments"))
+        page.append(bad("the host changed while it was being read, so this may be inconsistent"))
     for number, lookup in enumerate(found.lookups, 1):
         page += [
             head(f"{number}. {_asked(lookup)}"),
@@ -132,7 +132,7 @@ def preflight(report: DoctorReport, *, ignored: Iterable[str] = (), fails_on_war
 
 def unmade_preflight() -> dict[str, Any]:
     """Return a failed preflight for a host that couldn't be examined."""
-    message = "the host couldn't be examined; standard error says why"
+    message = "the host couldn't be examined; the reason is on standard error"
     return _document([_check(f"{_PREFIX}config", "error", message)])
 
 

@@ -50,7 +50,7 @@ def fix_lines(report: OverlapReport) -> list[str]:
         return [bad(clean(summary(report)))]
     lines = [bad(clean(summary(report).splitlines()[0]))] if report.verdict is Verdict.UNKNOWN else []
     lines += [bad(clean(reason)) for reason in reasons(report)]
-    lines += [f"mind: {clean(line)}" for line in report.fix.consequences]
+    lines += [f"caution: {clean(line)}" for line in report.fix.consequences]
     return lines or [good("nothing fails: there is nothing to fix")] if not report.fix.routes else lines
 
 
@@ -132,7 +132,7 @@ def _verdict(report: OverlapReport, width: int | None) -> Page:
     if entries:
         page += [good(PASTE), *(good(f"  {entry},") for entry in entries[:-1]), good(f"  {entries[-1]}{rest}")]
     page += [bad(clean(said)) for said in reasons(report)]
-    page += [dim(f"mind: {clean(said)}") for said in report.fix.consequences]
+    page += [dim(f"caution: {clean(said)}") for said in report.fix.consequences]
     return page
 
 
@@ -223,7 +223,7 @@ def nagios(report: OverlapReport) -> tuple[int, str]:
         return nagios_unknown(summary(report) if report.families else f"nothing could be judged: {report.reason}")
     is_strict = report.mode is OverlapMode.STRICT
     total, failing = len(report.cidrs), {finding.cidr for finding in report.findings}
-    status, said = _OK, f"{total} expected CIDRs leave by {','.join(report.default_devs)}"
+    status, said = _OK, f"{total} expected CIDRs leave through {','.join(report.default_devs)}"
     if failing:
         status = _CRITICAL if is_strict else _WARNING
         said = f"{len(failing)} of {total} expected CIDRs fail: {report.findings[0].message}"

@@ -155,13 +155,13 @@ def leftovers(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     layout = examined.layout
     for link in map(layout.relative, reference_links(layout)):
         is_bouncing = ".requires/" in link
-        message = "a restart of that unit stops the running node" if is_bouncing else "it is the reference's"
+        message = "a restart of that unit stops the running node" if is_bouncing else "it is the Go package's"
         hint = f"{examined.command('apply')} removes it; by hand: rm {link}; systemctl daemon-reload"
         yield DoctorFinding("reference-link", link, message, hint, Severity.BROKEN if is_bouncing else Severity.RISK)
     gates = set(layout.units.glob("*.service.d/*hostrouting*.conf")) - set(examined.manifest.files(layout))
     # Masked drop-ins are reported by ``gate``.
     for gate in (layout.relative(path) for path in sorted(gates) if not is_masked(path)):
-        message = "a gate that no installation knows of: it holds its unit back by scripts that may be gone"
+        message = "a gate that isn't in the manifest: it holds its unit back with scripts that may be gone"
         yield DoctorFinding("stale-gate", gate, message, f"rm {gate}; systemctl daemon-reload", Severity.RISK)
     for part in CONFIGURED:
         yield from stale_files(examined, part)

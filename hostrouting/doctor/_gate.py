@@ -23,7 +23,7 @@ def consumer(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that the consumer's unit exists and can be started."""
     unit = examined.consumer
     if not is_there(examined.host, unit):
-        message = "there is no such unit: whatever runs on this node isn't held back"
+        message = "there is no such unit, so nothing is held back"
         hint = f"name the unit that runs it as consumer in CONFIG, then: {examined.command('apply')}"
         yield DoctorFinding("no-consumer", unit, message, hint)
     if has_free_kubelet(examined.host, unit):
@@ -39,11 +39,11 @@ def consumer(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 def verdict(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that the installed overlap check would currently pass."""
     is_strict = examined.manifest.is_strict
-    follows = "its next start is held back" if is_strict else "its next start is let through, as the mode is WARN"
+    follows = "its next start is held back" if is_strict else "its next start is let through, because the mode is WARN"
     if is_strict and (bare := _bare_instances(examined)):
         follows = f"nothing holds the next start of {' '.join(map(examined.called, bare))}, as its gate is overridden"
     if why := why_open(examined.layout):
-        follows = f"its next start is let through unchecked, as {why}"
+        follows = f"its next start is let through unchecked, because {why}"
     config = examined.manifest.config
     if not config.route_overlap.expected_cidrs:
         message = "no CIDR is expected, so no start of it is checked"
@@ -209,7 +209,7 @@ def sight(examined: ExaminedHost) -> Iterator[DoctorFinding]:
                 f"its gate sees {'a network namespace' if is_network else 'files'} of its own, not the host's "
                 f"({setting}): a healthy node may be held back, or a shadowed one let through"
             )
-            hint = f"take it away, or let what the unit runs do it: systemctl cat {instance}"
+            hint = f"remove it, or let the unit's program do it instead: systemctl cat {instance}"
             yield DoctorFinding("own-network" if is_network else "own-files", examined.called(instance), message, hint)
 
 
@@ -269,7 +269,7 @@ def ordering(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             f"it starts after itself: {' after '.join((*cycle, cycle[0]))}; at each boot systemd drops the start of "
             "one of them, not always of the same one"
         )
-        hint = f"take one After= or Before= away: systemctl cat {' '.join(cycle)}"
+        hint = f"remove one After= or Before=: systemctl cat {' '.join(cycle)}"
         yield DoctorFinding("ordering-cycle", cycle[0], message, hint, Severity.RISK)
 
 
@@ -324,9 +324,9 @@ def ties(examined: ExaminedHost) -> Iterator[DoctorFinding]:
                 costs.append("after hostrouting remove, a start is refused")
             message = f"{' and '.join(f'{key}={unit}' for key in keys)}: {', '.join(costs)}"
             hint = (
-                f"take it out of what systemctl cat {instance} shows, and remove what this finds: find /etc/systemd "
-                f"/run/systemd /usr/lib/systemd -path '*.requires/{unit}'; the gate and its Wants= do what it is for; "
-                "then: systemctl daemon-reload"
+                f"remove it from the files that systemctl cat {instance} shows, and remove the links that this finds: "
+                f"find /etc/systemd /run/systemd /usr/lib/systemd -path '*.requires/{unit}'; the gate and its Wants= "
+                "make it unnecessary; then: systemctl daemon-reload"
             )
             yield DoctorFinding("tied", examined.called(instance), message, hint, Severity.RISK)
 

@@ -31,7 +31,7 @@ def trial(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         message = "its time is over, and the timer that restores the former routes is lost"
         yield DoctorFinding("trial-overdue", subject, message, examined.command("apply"))
     elif until is not None:
-        message = f"it stands until {until}: the kernel has the tried routes, not the installed ones"
+        message = f"it is in progress until {until}: the kernel has the tried routes, not the installed ones"
         hint = "hostrouting confirm keeps them; hostrouting remove, or apply, ends it"
         yield DoctorFinding("trial-stands", subject, message, hint, Severity.RISK)
 

@@ -183,7 +183,7 @@ def stale_files(examined: ExaminedHost, part: str) -> Iterator[DoctorFinding]:
     disable = "systemctl disable --now" if part == WATCH else "systemctl disable"
     for path in (layout.unit(part), layout.script(part)):
         if path not in known and path.exists() and not path.is_symlink():
-            message = "no installation knows of it: the reference, or an earlier run, has left it behind"
+            message = "it isn't in the manifest: the Go package, or an earlier run, has left it behind"
             hint = f"{disable} {part}.service; rm {layout.relative(path)}; systemctl daemon-reload"
             yield DoctorFinding("stale-file", layout.relative(path), message, hint, Severity.RISK)
 

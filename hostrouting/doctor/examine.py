@@ -22,7 +22,7 @@ from phases import CancelScope
 CHECKS = (
     DoctorCheck("verdict", "the check would admit the next start now", _gate.verdict),
     DoctorCheck("held", "the gate holds no start right now", _gate.held),
-    DoctorCheck("trial", "no trial of routes stands", _routes.trial, is_of_the_installed=False),
+    DoctorCheck("trial", "no trial of routes is in progress", _routes.trial, is_of_the_installed=False),
     DoctorCheck("installed", "everything that CONFIG asks for is installed", _files.installed, False, True),
     DoctorCheck("consumer", "the unit that is held back exists", _gate.consumer, is_of_images=True),
     DoctorCheck("files", "every file is as rendered", _files.rendered, is_of_images=True),
@@ -37,14 +37,14 @@ CHECKS = (
     DoctorCheck("restart", "after a fix every instance starts by itself", _gate.restarts),
     DoctorCheck("tools", "bash, ip, awk, flock and timeout exist and can be run", _files.tools, is_of_images=True),
     DoctorCheck("watcher", "the watcher runs, if it is installed", _routes.watcher),
-    DoctorCheck("leftovers", "nothing is left of the reference or of earlier versions", _files.leftovers, False, True),
+    DoctorCheck("leftovers", "nothing is left of the Go package or of earlier versions", _files.leftovers, False, True),
     DoctorCheck("agents", "no other program writes our scripts", _files.agents, False, True),
     DoctorCheck("routes", "every route is in the kernel, and wins", _routes.routes),
     DoctorCheck("events", "no single event leads an expected CIDR elsewhere for good", _routes.events),
-    DoctorCheck("networkd", "systemd-networkd takes no route away", _routes.networkd),
-    DoctorCheck("networkmanager", "NetworkManager takes no route away", _routes.network_manager),
-    DoctorCheck("cloud-init", "cloud-init takes no route away", _routes.cloud_init),
-    DoctorCheck("advertisements", "the kernel heeds the advertisements of IPv6 routers", _routes.advertisements),
+    DoctorCheck("networkd", "systemd-networkd removes no routes", _routes.networkd),
+    DoctorCheck("networkmanager", "NetworkManager removes no routes", _routes.network_manager),
+    DoctorCheck("cloud-init", "cloud-init removes no routes", _routes.cloud_init),
+    DoctorCheck("advertisements", "the kernel accepts IPv6 router advertisements", _routes.advertisements),
 )
 
 

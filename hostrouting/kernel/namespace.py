@@ -162,7 +162,7 @@ class NamespaceKernel(NetlinkBackend):
             while not any(entry.destination.network_address == address for entry in ipv6.routes(Table.LOCAL)):
                 ipv6.wait_for_change(scope)
         except TimedOut as error:
-            reason = f"can't use the address {address}: waited {_WORK_SECONDS:g} s in vain for its entry in table local"
+            reason = f"can't use the address {address}: no entry in table local after {_WORK_SECONDS:g} s"
             raise RouteError(reason) from error
 
     def del_address(self, dev: str, address: str) -> None:

@@ -141,7 +141,7 @@ _RECORD, _CHECK = "record the host with hostrouting snapshot", "check on the hos
 
 
 def _untold(what: str, address: IpAddress, advice: str) -> RouteError:
-    return RouteError(f"the snapshot doesn't tell {what}, which decides about {address}", hint=advice)
+    return RouteError(f"the snapshot doesn't show {what}, which decides about {address}", hint=advice)
 
 
 def _untold_dev(route: Route) -> RouteError:
@@ -224,7 +224,7 @@ class SnapshotBackend(WholeTables):
         known = self._fib.decide(flow)
         for other in self._fib.possible_decisions(flow):
             if other is None or (other.errno, other.route) != (known.errno, known.route):
-                what = "whether a rule that selects by something unknown is met"
+                what = "whether a rule with an unknown selector matches"
                 raise _untold(what, flow.address, _CHECK)
 
     def sources(

@@ -181,7 +181,7 @@ class Fixes:
         holder = entry or self._fib.longest_match(Table.MAIN, Flow(address))
         above = self._above(classification)
         if isinstance(above, int) and (needed := size >> (self._bits - 1 - above)) > _ROUTES_MAX:
-            reason = f"that takes {needed} routes longer than /{above}: change the rule that passes over shorter ones"
+            reason = f"that takes {needed} routes longer than /{above}: change the rule that skips shorter ones"
             above = Obstacle(reason)
         return Constraint(above, holder=holder) if isinstance(above, int) else Constraint(obstacle=above, holder=holder)
 
@@ -203,7 +203,7 @@ class Fixes:
         return "" if is_modelled(classification.probe, self._look_up) else self._unmodelled(address)
 
     def _unmodelled(self, address: IpAddress, source: IpAddress | None = None) -> str:
-        passed = " (the kernel passes over routers that don't answer)" if self._family is Family.IPV6 else ""
+        passed = " (the kernel skips routers that don't answer)" if self._family is Family.IPV6 else ""
         see = f"see: {self._family.ip} route get fibmatch {address}{f' from {source}' if source else ''}"
         return f"the kernel's answer doesn't follow from its tables and rules{passed}; {see}"
 
@@ -327,7 +327,7 @@ class Fixes:
                 silent = [
                     f"{gateway} on {dev} doesn't answer" for dev, gateway in sorted(state.silent_routers, key=str)
                 ]
-                return "; ".join([f"{address} would still not leave by {','.join(state.uplinks)}", *silent])
+                return "; ".join([f"{address} would still not leave through {','.join(state.uplinks)}", *silent])
         return fib
 
     def _fixed_in(self, prefix: Prefix, entry: Prefix) -> list[int]:

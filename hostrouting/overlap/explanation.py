@@ -183,7 +183,7 @@ def _passed(fib: Fib, rule: Rule, route: Route | None) -> str | None:
     if rule.action is RuleAction.NOP:
         return "it does nothing"
     if rule.action is RuleAction.GOTO:
-        return f"it leads to preference {rule.goto}"
+        return f"it jumps to preference {rule.goto}"
     if rule.action is not RuleAction.TO_TABLE:
         return None
     if route is None:
@@ -191,7 +191,7 @@ def _passed(fib: Fib, rule: Rule, route: Route | None) -> str | None:
     if fib.is_final(rule, route):
         return None
     if route.type is RouteType.THROW:
-        return f"{route} sends the kernel on to the next rule"
+        return f"{route} makes the kernel continue with the next rule"
     longest = rule.suppress_prefix_length
     is_short = longest is not None and route.destination.prefixlen <= longest
     why = f"its prefix isn't longer than {longest}" if is_short else f"its interface is of group {rule.suppress_group}"

@@ -52,7 +52,9 @@ def check_metrics(report: OverlapReport, time: float) -> tuple[Metric, ...]:
         Metric("last_run_timestamp_seconds", "gauge", "When it was last checked, in seconds since 1970.", {"": time}),
         Metric("cidr_verdict", "gauge", "1 for the verdict on an expected CIDR, 0 for the others.", verdicts),
         Metric("failures", "gauge", "How many failures the last check has found, by their kind.", failures),
-        Metric("one_event_away", "gauge", "How many single events would lead an expected CIDR astray for good.", away),
+        Metric(
+            "one_event_away", "gauge", "Single events that would permanently change an expected CIDR's interface.", away
+        ),
     )
 
 

@@ -49,7 +49,7 @@ def notes_on(document: object, report: OverlapReport, backend: RouteBackend) -> 
             message = f"{node_ip} can't be compared with the host's addresses: {error}"
             yield Note(NoteKind.NODE_IP, f"node.kubelet.nodeIP: {message}")
     if dns_service_ip is not None and not any(dns_service_ip in cidr for cidr in cidrs):
-        message = f"{dns_service_ip} lies in no expected CIDR, so no check covers it"
+        message = f"{dns_service_ip} is in no expected CIDR, so no check covers it"
         hint = "name the Services' CIDR in routeOverlap.expectedCidrs"
         yield Note(NoteKind.NODE_IP, f"networking.dnsServiceIP: {message}; {hint}")
 

@@ -19,7 +19,7 @@ def summary(report: OverlapReport) -> str:
         lines.insert(0, f"the check couldn't judge {what}: {report.reason}")
     if lines:
         return "\n".join(lines)
-    return f"every expected CIDR leaves by {','.join(report.default_devs)}"
+    return f"every expected CIDR leaves through {','.join(report.default_devs)}"
 
 
 PASTE = "fix: add to hostRouting.staticRoutes.routes:"
@@ -56,4 +56,4 @@ def decided_by(rule: Rule) -> str:
 
 def error_text(report: OverlapReport) -> str:
     """Return an error message with the failures or reason, the fix, the unfixable addresses, and its consequences."""
-    return "\n".join([summary(report), *advice(report), *(f"mind: {line}" for line in report.fix.consequences)])
+    return "\n".join([summary(report), *advice(report), *(f"caution: {line}" for line in report.fix.consequences)])

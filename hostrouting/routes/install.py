@@ -36,12 +36,12 @@ _REASONS = {
     errnos.EHOSTUNREACH: ("its gateway can't be reached", "look at: ip -{family} route get {gateway}"),
     errnos.ENETUNREACH: ("its gateway can't be reached", "look at: ip -{family} route get {gateway}"),
     errnos.ENODEV: ("there is no such device", "look at: ip link"),
-    errnos.ENETDOWN: ("its device is down", "set it up: ip link set {dev} up"),
+    errnos.ENETDOWN: ("its device is down", "bring it up: ip link set {dev} up"),
     errnos.EPERM: ("not permitted", "run as root (CAP_NET_ADMIN)"),
     errnos.ESRCH: ("there is no such route", "look at: ip -{family} route show {destination}"),
-    errnos.EINVAL: ("the kernel calls it invalid", "check its gateway and source"),
+    errnos.EINVAL: ("the kernel rejects it as invalid", "check its gateway and source"),
     errnos.ENOTRECOVERABLE: ("another program has taken its place", "look at: ip -{family} route show {destination}"),
-    errnos.ENOMEM: ("the kernel has no memory for it", "free some and run again"),
+    errnos.ENOMEM: ("the kernel has no memory for it", "free some memory and run again"),
 }
 
 

@@ -166,7 +166,7 @@ class _Resolver:
         if len(devs) > 1 and gateway is not None and gateway != ONLINK:
             devs = [dev for dev in devs if self._is_reachable(gateway, dev)] or devs
         if len(devs) != 1:
-            raise RouteError(f"the default route leaves by {' and '.join(devs)}", hint="set dev to one of them")
+            raise RouteError(f"the default route leaves through {' and '.join(devs)}", hint="set dev to one of them")
         return devs[0]
 
     def _check_device(self, dev: str) -> None:

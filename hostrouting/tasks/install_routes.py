@@ -47,7 +47,7 @@ def wait_for_network(config: Config, host: Host, scope: CancelScope, started: fl
 
 def _waited_in_vain(missing: str, config: Config) -> RouteError:
     return RouteError(
-        f"can't install the static routes: waited {config.wait_seconds} s in vain for {missing}",
+        f"can't install the static routes: timed out after {config.wait_seconds} s waiting for {missing}",
         hint=f"{MISSING_HINT}, or raise waitSeconds",
     )
 

@@ -92,7 +92,7 @@ def test_a_broken_script_blocks(sandbox: Sandbox) -> None:
     breaks = [f"rm {ROUTES}", f"chmod 644 {ROUTES}", *(f"printf '{text}' >{ROUTES}" for text in texts)]
     fine = installed(f"{ROUTES} required", static_routes=PASS)
     assert codes(sandbox, fine, *(f"{fine}\n{each}" for each in breaks)) == [0] + [255] * len(breaks)
-    assert (sandbox.root / "said").read_text().count("isn't whole") == len(breaks)
+    assert (sandbox.root / "said").read_text().count("is truncated") == len(breaks)
 
 
 def test_every_truncation_behind_its_first_line_is_an_error(sandbox: Sandbox) -> None:
@@ -107,7 +107,7 @@ def test_a_missing_list_admits_only_without_the_drop_in(sandbox: Sandbox) -> Non
     done = run(sandbox, f"{gone}; echo ExecStartPre=+/etc/hostrouting/gate.sh last >{DROP_IN}")
     assert (done.returncode, done.stderr) == (
         255,
-        "/etc/hostrouting/gate.list is missing, can't be run, or isn't whole; to write it anew: hostrouting apply\n",
+        "/etc/hostrouting/gate.list is missing, can't be run, or is truncated; to write it again: hostrouting apply\n",
     )
     assert run(sandbox, f"{gone}; : >/etc/hostrouting/gate.list").returncode == 255
     # The list may be briefly missing during apply or remove, so the gate checks again.
@@ -185,7 +185,7 @@ def test_no_start_gets_through_without_a_pass(sandbox: Sandbox) -> None:
     fine = installed(f"{CHECK} forgiven", check_route_overlap=PASS)
     done = run(sandbox, f"{fine}\n{UNWRITABLE}", before=OF_A_START)
     assert done.returncode == 255
-    assert "can't leave a pass in /run/aks-flex-node/passed" in done.stderr
+    assert "can't write the pass in /run/aks-flex-node/passed" in done.stderr
     # A start still passes if gate.off exists.
     broken = run(sandbox, f"{fine}\n{UNWRITABLE}\n: >/etc/hostrouting/gate.off", before=OF_A_START)
     assert broken.returncode == 0
@@ -208,7 +208,7 @@ def test_a_list_with_unknown_lines_lets_no_start_through(sandbox: Sandbox) -> No
     cases = [f"{fine}\nprintf %s {quote(text)} >/etc/hostrouting/gate.list" for text in UNKNOWN_LINES]
     assert codes(sandbox, *cases) == [255] * len(cases)
     said = (sandbox.root / "said").read_text()
-    assert said.count("/etc/hostrouting/gate.list is missing, can't be run, or isn't whole") == len(cases)
+    assert said.count("/etc/hostrouting/gate.list is missing, can't be run, or is truncated") == len(cases)
 
 
 def test_a_step_ends_despite_a_childs_open_output(sandbox: Sandbox) -> None:
@@ -290,7 +290,7 @@ def test_a_trial_that_does_not_end_fails_the_step(sandbox: Sandbox, how: str) ->
     prepare = installed(f"{ROUTES} required", static_routes="echo routes")
     done = run(sandbox, f"{begun}\n{prepare}", text=gate(ALL_SECONDS=1))
     assert done.returncode == 255
-    assert done.stderr.endswith("a trial of routes stands, and can't be ended; to end it: hostrouting apply\n")
+    assert done.stderr.endswith("a trial of routes is in progress, and can't be ended; to end it: hostrouting apply\n")
 
 
 def test_a_signal_is_not_a_success(sandbox: Sandbox) -> None:

@@ -95,7 +95,7 @@ def test_a_sick_nodes_fix_lets_it_through(variant: Variant, each_kernel: Kernel,
     code, out, err = run("fix", config)
     fixed = json.loads(out)
     assert code == 0
-    minded = [line for line in err.splitlines() if line.startswith("mind: ")]
+    minded = [line for line in err.splitlines() if line.startswith("caution: ")]
     assert minded
     assert all("neighbours of ib0, ib1, " in line for line in minded)
     static = {"enabled": True, "routes": fix}

@@ -91,7 +91,7 @@ def test_the_oneshot_ends_only_an_expired_trial(node: NamespaceKernel, plain: Sa
     trial.write_text(to_json_text(times_of(seconds)))
     trial.with_name("trial.sh").write_text(f"echo ends by $1; rm /run/aks-flex-node/{trial.name}")
     is_over = seconds < 0
-    said = ["ends by gate", ADDED] if is_over else ["nothing is changed while a trial of routes stands"]
+    said = ["ends by gate", ADDED] if is_over else ["nothing is changed while a trial of routes is in progress"]
     assert installed(plain, routes_script()) == said
     assert (DESTINATION in {route.destination for route in node.routes(Table.MAIN)}) == is_over
     at_the_gate = ["nothing to change"] if is_over else [ADDED]
@@ -104,7 +104,7 @@ def test_a_trial_never_decides_about_a_start(node: NamespaceKernel, plain: Sandb
     folder.mkdir(parents=True)
     for name in ("trial.json", "trial.confirmed.json"):
         (folder / name).touch()
-        assert "a trial of routes stands" in refused(plain, text, "gate")
+        assert "a trial of routes is in progress" in refused(plain, text, "gate")
         assert plain.run(text).returncode == 0
         (folder / name).unlink()
     assert plain.run(text, "gate").returncode == 0
@@ -114,7 +114,7 @@ def test_a_gateway_behind_a_removed_route_is_missing(node: NamespaceKernel, sand
     assert node.add([Route(IPv4Network("10.7.0.0/24"), (NextHop("eth1"),))]) == ()
     before = table(node)
     error = refused(sandbox, routes_script({"destination": str(DESTINATION), "gateway": "10.7.0.1", "dev": "eth1"}))
-    assert "in vain for gateway 10.7.0.1 (no route of scope link reaches it on eth1), needed by 172.16.1.0/24" in error
+    assert "waiting for gateway 10.7.0.1 (no route of scope link reaches it on eth1), needed by 172.16.1.0/24" in error
     assert table(node) == before
 
 
@@ -250,7 +250,7 @@ def test_at_the_gate_a_held_lock_fails_only_the_routes(node: NamespaceKernel, pl
         error = refused(plain, with_constants(routes_script(), GATE_SECONDS=1), "gate", is_host=True)
         done = plain.run(with_constants(check_script("10.96.0.0/12"), GATE_SECONDS=1), "gate", is_host=True)
     held = "another run has held the lock /run/aks-flex-node/lock for 1 s; "
-    assert error == f"{held}see who with: fuser -v /run/aks-flex-node/lock\n"
+    assert error == f"{held}to see which process: fuser -v /run/aks-flex-node/lock\n"
     assert table(node) == before
     assert (done.returncode, plain.told()) == (0, [])
     assert done.stderr.startswith(held)
@@ -391,7 +391,7 @@ def test_the_gate_waits_for_the_default_route(kernel: NamespaceKernel, sandbox: 
     assert read_line(process) == "waiting up to 5 s for the default route"
     assert kernel.add([default_route()]) == ()
     out, error = process.communicate(timeout=30)
-    assert (process.returncode, out, error) == (0, "every expected CIDR leaves by eth0\n", "")
+    assert (process.returncode, out, error) == (0, "every expected CIDR leaves through eth0\n", "")
 
 
 SIZES = [f"size={room}" for room in range(8192, 61440, by_day(24576, by_night=4096))]

@@ -226,7 +226,7 @@ def test_it_survives_an_upgrade_that_removes_its_modules(watch: Callable[..., Wa
     assert "fix: add to hostRouting.staticRoutes.routes: " in said
     assert said.splitlines()[-1] == "stopped by SIGTERM; the routes stay as they are"
     assert watcher.last_word() == "STOPPING=1"
-    assert {"WATCHDOG=1", "STATUS=ok: every expected CIDR leaves by eth0; static routes in place: 1"} <= {
+    assert {"WATCHDOG=1", "STATUS=ok: every expected CIDR leaves through eth0; static routes in place: 1"} <= {
         *watcher.heard
     }
     assert is_there()

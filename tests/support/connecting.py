@@ -83,17 +83,17 @@ class _Expected:
         unsaid = {dev for dev in devs - told if not self._is_fine(dev)}
         if holds(self._own, address):
             if unsaid - {"lo", None}:
-                yield f"{address} leaves by {words(devs)}, and the check takes it for this host's own"
+                yield f"{address} leaves through {words(devs)}, and the check takes it for this host's own"
             return
         # A local route of table main takes packets, but its address is no valid source for a connection to itself.
         may_fail = (is_refused and told) or "lo" in told
         if unsaid - ({None} if may_fail else set()):
-            yield f"{address} leaves by {words(unsaid)}, and the check doesn't say so"
+            yield f"{address} leaves through {words(unsaid)}, and the check doesn't say so"
         for finding in about:
             is_hidden = finding.source is not None and not is_connected
             is_excused = is_refused or is_hidden or (passes_hops and len(finding.devs) > 1)
             if not (self._is_seen(finding, soon) or is_excused):
-                yield f"{address} leaves by {words(devs)}, but: {finding.message}"
+                yield f"{address} leaves through {words(devs)}, but: {finding.message}"
 
     def _is_fine(self, dev: str | None) -> bool:
         if dev is None:

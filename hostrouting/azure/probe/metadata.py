@@ -47,7 +47,7 @@ def assigned_addresses(scope: CancelScope) -> tuple[IPv6Address, ...]:
             problem = error
     raise LoadBalancerProbeError(
         f"can't tell whether this machine has IPv6: Azure's metadata service is unavailable: {problem}; "
-        "is this an Azure machine? With ALWAYS as loadBalancerProbe.ipv6Detection it isn't asked"
+        "is this an Azure machine? To skip this check, set loadBalancerProbe.ipv6Detection to ALWAYS"
     ) from problem
 
 

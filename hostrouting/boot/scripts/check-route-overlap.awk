@@ -165,7 +165,7 @@ function judge_all(    i) {
       if (type_of[class] == 5 && is_last_of_tcp(i))
         is_refused[place_of[i]] = 1
     }
-  # A datagram leaves by a multicast route; TCP doesn't connect.
+  # A datagram leaves through a multicast route; TCP doesn't connect.
   for (i = 1; i <= questions; i++)
     if (type_of[class_of[i]] == 5 && !(place_of[i] in is_refused)) {
       devs_of["sent" class_of[i]] = devs_of[class_of[i]]
@@ -182,7 +182,7 @@ function judge_all(    i) {
     for (i = 1; i <= findings; i++)
       print message(finding[i])
     if (!findings)
-      print "every expected CIDR leaves by " with_commas(expected)
+      print "every expected CIDR leaves through " with_commas(expected)
   }
 }
 

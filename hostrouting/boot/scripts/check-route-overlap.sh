@@ -1,7 +1,7 @@
 #!/bin/bash -p
 false # what bash returns if it can't parse the group
 {
-# Says whether every expected CIDR below leaves by the node's uplinks, and leaves a marker that says so.
+# Says whether every expected CIDR below leaves through the node's uplinks, and leaves a marker that says so.
 # Rendered by hostrouting: edits are lost.
 #
 #   check-route-overlap.sh         the oneshot at boot: waits for the network as long as the config says
@@ -171,7 +171,7 @@ attempt() {
   # Only what is installed judges a start; without the lock a trial may have begun meanwhile.
   { [ -n "$IS_GATE" ] && has_trial; } || look
   if [ -n "$IS_GATE" ] && has_trial; then
-    VERDICT=unknown LINES='check-failed: a trial of routes stands; to end it: hostrouting apply' MISSING='the end of the trial of routes'
+    VERDICT=unknown LINES='check-failed: a trial of routes is in progress; to end it: hostrouting apply' MISSING='the end of the trial of routes'
     return "$MAY_COME"
   fi
   MISSING=''

@@ -12,7 +12,7 @@ umask 022
 readonly RUN_DIR=/run/aks-flex-node
 LOCK=$RUN_DIR/lock
 readonly CHECK=/etc/aks-flex-node/check-route-overlap.sh
-# The first exists while a trial of routes stands, the second while a confirmed trial is being installed. If the confirm is
+# The first exists while a trial of routes is in progress, the second while a confirmed trial is being installed. If the confirm is
 # killed, a timer completes it.
 readonly TRIAL=$RUN_DIR/trial.json
 readonly CONFIRMED=$RUN_DIR/trial.confirmed.json
@@ -80,7 +80,7 @@ take_lock() {
   umask 077 # who can open it can hold it
   { exec 9>>"$LOCK"; } 2>/dev/null || { umask 022 && return 1; }
   umask 022
-  MESSAGE="another run has held the lock $LOCK for $LOCK_LIMIT s; see who with: fuser -v $LOCK"
+  MESSAGE="another run has held the lock $LOCK for $LOCK_LIMIT s; to see which process: fuser -v $LOCK"
   command -v flock >/dev/null || MESSAGE="can't take the lock $LOCK: there is no flock; install the package util-linux"
   flock -w "$LOCK_LIMIT" 9 2>/dev/null
 }

@@ -97,7 +97,7 @@ admit() {
   [ -n "${INVOCATION_ID-}" ] || leave_open
   if ! { { [ -d "$PASSED" ] || mkdir -p "$PASSED"; } && say "$NOW" "$STEPS" >"$PASSED/$INVOCATION_ID"; } 2>/dev/null; then
     [ ! -e "$GATE_OFF" ] || leave_open
-    tell pass "can't leave a pass in $PASSED: $UNWRITABLE; until then no start gets through"
+    tell pass "can't write the pass in $PASSED: $UNWRITABLE; until then no start gets through"
     return 1
   fi
   for path in "$PASSED"/*; do
@@ -157,11 +157,11 @@ take_step() {
     return 1
   elif [ ! -x "$SCRIPT" ] || [[ `tail -c 2 "$SCRIPT"` != '}' ]]; then
     # An empty script, or one of a first line alone, would succeed.
-    tell "$name" "$SCRIPT is missing, can't be run, or isn't whole; to write it anew: hostrouting apply"
+    tell "$name" "$SCRIPT is missing, can't be run, or is truncated; to write it again: hostrouting apply"
     return 1
   elif has_trial && ! ask trial bash -p "$RUN_DIR/trial.sh" gate; then
     # Only what is installed judges a start.
-    tell "$name" "$name wasn't run: a trial of routes stands, and can't be ended; to end it: hostrouting apply"
+    tell "$name" "$name wasn't run: a trial of routes is in progress, and can't be ended; to end it: hostrouting apply"
     return 1
   fi
   # What it has said before needs no explanation again.

@@ -26,7 +26,7 @@ is_same() { [[ -f $2 && `sha256sum <"$1"` == `sha256sum <"$2"` ]]; }
 # put MODE SOURCE PATH: by rename(2), so that a reader finds the old file or the new one.
 put() {
   local change=added new
-  [ -L "$3" ] || [ -f "$3" ] || [ ! -e "$3" ] || die "can't write $3: it is no file"
+  [ -L "$3" ] || [ -f "$3" ] || [ ! -e "$3" ] || die "can't write $3: it isn't a file"
   ! is_there "$3" || change=replaced
   [ -L "$3" ] || ! is_same "$2" "$3" || [[ `stat -c '%04a %u' "$3"` != "$1 0" ]] || return 0
   keep "$3"

@@ -123,7 +123,7 @@ function one_of(devs, gateway,    list, count, i, reaching) {
     devs = reaching
   if (!gsub("/", " and ", devs))
     return devs
-  fail("refused", "the default route leaves by " devs "; set dev to one of them")
+  fail("refused", "the default route leaves through " devs "; set dev to one of them")
   return ""
 }
 

@@ -46,7 +46,7 @@ attempt() {
   take_lock && make_files || return 1
   give_way
   if [ -e "$TRIAL" ] && [ -z "$IS_GATE" ]; then
-    DONE=$'\nnothing is changed while a trial of routes stands'
+    DONE=$'\nnothing is changed while a trial of routes is in progress'
     return
   fi
   for FAMILY in $FAMILIES; do
@@ -85,7 +85,7 @@ carry_out() {
       ;;
     lacking\ *)
       MISSING=${answer#lacking }
-      MESSAGE="can't install the static routes: waited $LIMIT s in vain for $MISSING"
+      MESSAGE="can't install the static routes: timed out after $LIMIT s waiting for $MISSING"
       return "$MAY_COME"
       ;;
     refused\ *) MESSAGE=${answer#refused } ;;

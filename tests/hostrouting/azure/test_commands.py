@@ -107,7 +107,7 @@ def test_a_partial_removal_is_reported(run: Any, monkeypatch: Any) -> None:
 def test_without_the_section_nothing_is_done(run: Any, host: Host, tmp_path: Path) -> None:
     assert "skipped: loadBalancerProbe isn't enabled" in run("lb-probe plan CONFIG", {})[1]
     (tmp_path / "empty.json").write_text("{}")
-    assert "has no key hostNetworking: it asks for nothing" in run(f"lb-probe plan {tmp_path}/empty.json")[2]
+    assert "has no key hostNetworking: it enables nothing" in run(f"lb-probe plan {tmp_path}/empty.json")[2]
 
 
 def test_clean_removes_the_planned_items(run: Any, bridge: FakeBridgeNode) -> None:

@@ -223,7 +223,7 @@ def test_render_into_another_users_folder_does_not_ask_for_root(run: Any, as_ord
         with as_ordinary_user():
             code, _, err = run("render", config, "--out", f"{name}/out")
     assert code == 77
-    assert err.endswith(": Permission denied\nhostrouting: hint: name a folder that is yours\n")
+    assert err.endswith(": Permission denied\nhostrouting: hint: use a folder that you own\n")
 
 
 def test_render_prints_an_ignition_document(run: Any, config: Path) -> None:
@@ -236,7 +236,7 @@ def test_render_reports_an_empty_config(run: Any, tmp_path: Path, words: tuple[s
     """The command writes no script, and leaves an earlier config's script in place."""
     config = write_file(tmp_path / "config.json", '{"hostRouting": {}}')
     code, out, err = run("render", config, words[0], tmp_path / words[1] if words[1] == "none" else words[1])
-    assert (code, err) == (0, "hostrouting: CONFIG asks for nothing: there is nothing to install\n")
+    assert (code, err) == (0, "hostrouting: CONFIG enables nothing: there is nothing to install\n")
     assert not (tmp_path / "none").exists()
     assert words[1] == "none" or json.loads(out)["storage"] == {"files": []}
 
@@ -317,7 +317,7 @@ def test_a_check_of_no_cidr_is_2_with_a_hint(run: Any, write: Any) -> None:
     code, out, _ = run("check", write({}))
     assert code == 2
     assert "nothing-expected: name the cluster's CIDRs with --cidr" in out
-    assert "172.16.0.0/16 leaves by ib0: is the cluster's network in there?" in out
+    assert "172.16.0.0/16 leaves through ib0: is the cluster's network in there?" in out
     assert "kubectl get nodes" in out
 
 

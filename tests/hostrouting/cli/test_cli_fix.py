@@ -91,7 +91,7 @@ def test_without_a_failure_the_config_is_printed_unchanged(run: Run, write: Any,
     assert (code, out) == (0, json.dumps(document, indent=2) + "\n")
     is_asked = bool(document.get("hostRouting", {}).get("routeOverlap", {}).get("expectedCidrs"))  # type: ignore[attr-defined]
     assert (NOTHING in err, "nothing-expected" in err) == (is_asked, not is_asked)
-    assert ("has no key hostRouting: it asks for nothing" in err) == ("hostRouting" not in document)  # type: ignore[operator]
+    assert ("has no key hostRouting: it enables nothing" in err) == ("hostRouting" not in document)  # type: ignore[operator]
 
 
 def test_without_a_failure_cidrs_get_no_route(run: Run) -> None:
@@ -161,7 +161,7 @@ def test_in_place_the_rest_stays_byte_for_byte(run: Run, tmp_path: Path) -> None
     path = write_file(tmp_path / "given.json", OWN)
     code, out, err = run("fix", "--in-place", path)
     assert (code, out) == (0, f"replaced  {path}\n")
-    assert err.startswith("mind: ")
+    assert err.startswith("caution: ")
     text = path.read_text()
     before, after = OWN.split('{"waitSeconds"')[0], OWN.split('["172.16.0.0/16"]}}')[1]
     assert text.startswith(before)
@@ -222,7 +222,7 @@ def test_its_json_has_findings_proposal_and_changes(run: Run, write: Any, kernel
 # --- nameservers, and snapshots ----------------------------------------------------------------------------------
 
 
-DNS_CHANGES = "mind: the node then reaches the DNS server 172.16.1.53 of resolv.conf by eth0, not ib0"
+DNS_CHANGES = "caution: the node then reaches the DNS server 172.16.1.53 of resolv.conf by eth0, not ib0"
 
 
 @pytest.mark.parametrize(

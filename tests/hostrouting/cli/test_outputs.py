@@ -140,7 +140,7 @@ def expecting(mode: str, *cidrs: str) -> object:
 def test_a_healthy_host_is_0(plugin: Any) -> None:
     code, (word, said, _, failing, _, _, count) = plugin("--cidr", "10.96.0.0/12", "--cidr", "10.1.2.0/24")
     assert (code, word, failing, count) == (0, "OK", "0", "2")
-    assert said == "2 expected CIDRs leave by eth0"
+    assert said == "2 expected CIDRs leave through eth0"
 
 
 @pytest.mark.parametrize(

@@ -120,9 +120,12 @@ def test_the_configs_expectation_counts(told: Any, write: Any) -> None:
     ("rule", "passed"),
     [
         (Rule(7, RuleAction.NOP), "it does nothing"),
-        (Rule(7, RuleAction.GOTO, goto=100), "it leads to preference 100"),
+        (Rule(7, RuleAction.GOTO, goto=100), "it jumps to preference 100"),
         (Rule(7, table=9), "table 9 has no entry for it"),
-        (Rule(7, table=8), "throw 172.16.0.0/16 table 8 proto hostrouting sends the kernel on to the next rule"),
+        (
+            Rule(7, table=8),
+            "throw 172.16.0.0/16 table 8 proto hostrouting makes the kernel continue with the next rule",
+        ),
         (Rule(7, suppress_prefix_length=0), None),
         (Rule(7, mark=1), "it applies to packets with a mark"),
         (Rule(7, is_inverted=True), "it applies to all packets except these"),

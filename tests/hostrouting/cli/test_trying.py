@@ -42,11 +42,12 @@ def test_without_a_terminal_it_prints_how_to_confirm(run: Any, host: Host, confi
     assert (code, err) == (0, "")
     assert out.startswith("added     172.16.1.0/24 via 10.1.0.1 dev eth0 proto hostrouting\n")
     assert (
-        out.splitlines()[-1] == f"until {standing(host.layout.trial)}, unless they are kept with: hostrouting confirm"
+        out.splitlines()[-1]
+        == f"the former routes return at {standing(host.layout.trial)}, unless you run: hostrouting confirm"
     )
     code, out, _ = run("confirm")
     assert code == 0
-    assert out.splitlines()[-1] == "confirmed: the next boot has them too"
+    assert out.splitlines()[-1] == "confirmed: the routes are installed for every boot"
     code, out, err = run("confirm")
     assert (code, out) == (1, "")
     assert "nothing to confirm" in err

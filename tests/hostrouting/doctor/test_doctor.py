@@ -191,7 +191,7 @@ def flush_by_network_manager(node: Node) -> None:
 
 
 ONESHOT, OTHER_ONESHOT = "static-routes.service", "check-route-overlap.service"
-OVERRIDE, TAKE_AWAY, SHOW = "[Service]\nExecStartPre=\n", "take it away", f"systemctl cat {MACHINE}"
+OVERRIDE, TAKE_AWAY, SHOW = "[Service]\nExecStartPre=\n", "remove it", f"systemctl cat {MACHINE}"
 RELOAD, GATE = "systemctl daemon-reload; hostrouting doctor", "zz-hostrouting.conf"
 
 
@@ -257,7 +257,7 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
         lambda n: n.units.properties.update({ONESHOT: {"DropInPaths": "/x.conf"}}),
         *("overridden", ONESHOT, f"systemctl cat {ONESHOT}"),
     ),
-    "ordering cycle": (break_the_ordering, "ordering-cycle", ONESHOT, "take one After= or Before= away"),
+    "ordering cycle": (break_the_ordering, "ordering-cycle", ONESHOT, "remove one After= or Before="),
     "unit gone": (lambda n: n.remove(f"{UNITS}/{ONESHOT}"), "file-missing", ONESHOT, "hostrouting apply"),
     "unit masked": (links(f"{UNITS}/{ONESHOT}", "/dev/null"), "masked", ONESHOT, f"systemctl unmask {ONESHOT}"),
     "unit not enabled": (
@@ -439,7 +439,7 @@ def test_each_mount_that_hides_something_is_found(node: Node) -> None:
     assert {(each.subject, each.message.partition("(")[2].partition(")")[0]) for each in found} == {
         (MACHINE, setting) for setting in HIDING
     }
-    assert all("take it away" in each.hint for each in found)
+    assert all("remove it" in each.hint for each in found)
 
 
 def test_only_a_held_lock_is_found(node: Node) -> None:
@@ -548,7 +548,7 @@ def test_the_command_exits_with_0_or_1_and_prints_json(node: Node, capsys: Any) 
         (lambda node: None, "its next start is held back: OVERLAP: expected CIDR 172.16.1.0/24"),
         (
             writes(f"{STATE_DIR}/gate.off", ""),
-            "its next start is let through unchecked, as the file /etc/hostrouting/gate.off",
+            "its next start is let through unchecked, because the file /etc/hostrouting/gate.off",
         ),
         (
             writes(f"{UNITS}/{MACHINE}.d/zzz.conf", "[Service]\nExecCondition=\nExecStartPre=\n", reload=True),

@@ -413,7 +413,7 @@ def test_it_pings_the_watchdog_and_sends_systemd_the_verdict(world: World) -> No
     pings = [when for when, line in world.heard if line == "WATCHDOG=1"]
     assert max(later - earlier for earlier, later in pairwise(pings)) <= watchdog_seconds / 3
     lines = [line for _, line in world.heard if line != "WATCHDOG=1"]
-    assert lines[:2] == ["STATUS=ok: every expected CIDR leaves by eth0; static routes in place: 1", "READY=1"]
+    assert lines[:2] == ["STATUS=ok: every expected CIDR leaves through eth0; static routes in place: 1", "READY=1"]
 
 
 def test_a_status_is_never_longer_than_systemd_reads(world: World) -> None:
