@@ -123,7 +123,7 @@ class Host:
             return False
         same = os.path.samefile  # a check doesn't import pathlib
         try:
-            # This requires ptrace access to PID 1, which the units at boot don't have.
+            # This requires ptrace access to PID 1, which the watcher's unit doesn't have.
             return same("/proc/1/root/run", "/run") and not same("/proc/1/ns/net", "/proc/thread-self/ns/net")
         except OSError:
             return False
