@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -32,7 +31,7 @@ class _Silence:
     """Shared state about systemd's responsiveness.
 
     Args:
-        until: don't call systemd before this monotonic time.
+        until: don't call systemd before this time of the scope's clock.
         is_ending: whether the run was cancelled while waiting for systemd.
     """
 
@@ -153,7 +152,8 @@ class Systemctl:
         command = " ".join(argv)
         # If systemd hangs, fail fast; otherwise, each rollback step would wait for the full timeout while holding the
         # lock.
-        asked_at = time.monotonic()
+        clock = self._scope.clock
+        asked_at = clock.monotonic()
         if asked_at < self._silence.until:
             raise UnitError(f"`{command}` wasn't run: systemd gives no answer", hint=_HANGS)
         seconds = LAST_ANSWER_SECONDS if self._silence.is_ending else ANSWER_SECONDS
@@ -161,12 +161,12 @@ class Systemctl:
             env = os.environ | {"LC_ALL": "C", "SYSTEMD_PAGER": ""}
             done = self._scope.child(timeout=seconds).run(argv, env=env, check=False)
         except TimedOut:
-            self._silence.until = time.monotonic() + ANSWER_SECONDS
+            self._silence.until = clock.monotonic() + ANSWER_SECONDS
             raise UnitError(f"`{command}` gave no answer within {seconds:g} s", hint=_HANGS) from None
         except Cancelled:
             self._silence.is_ending = True
-            if time.monotonic() - asked_at >= LAST_ANSWER_SECONDS:
-                self._silence.until = time.monotonic() + ANSWER_SECONDS
+            if clock.monotonic() - asked_at >= LAST_ANSWER_SECONDS:
+                self._silence.until = clock.monotonic() + ANSWER_SECONDS
             raise
         except OSError as error:
             raise UnitError(

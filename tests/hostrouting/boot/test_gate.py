@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
-from threading import Timer
 
 import pytest
 from file_trees import write_file
+from recording_tasks import meanwhile
 
 from hostrouting import UnitError
 from hostrouting.boot import systemctl
 from hostrouting.boot.gate import DROP_INS, list_text, missing_commands, opening_settings, with_other_scripts
 from hostrouting.boot.layout import WATCH
 from hostrouting.boot.manifest import InstalledPart, Manifest
-from hostrouting.boot.systemctl import Systemctl, running_systemd
+from hostrouting.boot.systemctl import ANSWER_SECONDS, LAST_ANSWER_SECONDS, Systemctl, running_systemd
 from phases import Cancelled, CancelScope
+from phases.testing import FakeClock
 
 CONSUMER = "systemd-nspawn@.service"
 HOLD, AGAIN, LAST = (f"/etc/hostrouting/gate.sh {word}" for word in ("hold", "again", "last"))
@@ -126,37 +129,52 @@ def be(program: Path, text: str) -> None:
     write_file(program, f"#!/bin/sh\n{text}\n", 0o755)
 
 
-def test_a_hanging_systemctl_is_waited_for_once(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+Hanging = Callable[[Callable[[], object]], AbstractContextManager[None]]
+
+
+@pytest.fixture
+def hanging(program: Path) -> Hanging:
+    """Let systemctl hang, and return a context manager that calls a function once it does."""
+    pipe = program.with_name("pipe")
+    os.mkfifo(pipe)
+    be(program, f"echo >{pipe}; exec /bin/sleep 1000")
+    return lambda act: meanwhile(lambda: (pipe.read_text(), act()))
+
+
+def test_a_hanging_systemctl_is_waited_for_once(program: Path, hanging: Hanging) -> None:
     """A failing run rolls back several steps while holding its lock, so repeated timeouts would delay other runs."""
     assert running_systemd() is running_systemd()
-    be(program, f"echo >>{program}.ran; exec /bin/sleep 1000")
-    monkeypatch.setattr(systemctl, "ANSWER_SECONDS", 0.1)
-    units = Systemctl()
-    with pytest.raises(UnitError, match=r"`systemctl daemon-reload` gave no answer within 0\.1 s"):
+    clock = FakeClock()
+    units = Systemctl(scope=CancelScope(clock=clock))
+    silence = r"`systemctl daemon-reload` gave no answer within 60 s"
+    with hanging(lambda: clock.advance(ANSWER_SECONDS)), pytest.raises(UnitError, match=silence):
         units.reload()
-    monkeypatch.setattr(systemctl, "ANSWER_SECONDS", 60.0)
+    clock.advance(ANSWER_SECONDS - 1)
     with pytest.raises(UnitError, match="wasn't run"):
         units.disable("x.service")
-    time.sleep(0.1)
+    clock.advance(1)
     be(program, "exit 0")
     units.reload()
-    assert Path(f"{program}.ran").read_text() == "\n"
 
 
-@pytest.mark.parametrize(("seconds", "then"), [(1.0, "gave no answer within 1 s"), (0.1, "wasn't run")])
-def test_the_end_of_a_run_ends_the_wait_for_systemctl(
-    program: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, then: str
-) -> None:
+@pytest.mark.parametrize("is_late", [False, True])
+def test_the_end_of_a_run_ends_the_wait_for_systemctl(hanging: Hanging, is_late: bool) -> None:
     """The rollback can't be cancelled, but its timeout is short too, and so long a wait before it counts."""
-    monkeypatch.setattr(systemctl, "LAST_ANSWER_SECONDS", seconds)
-    be(program, "exec /bin/sleep 1000")
-    scope, units = CancelScope(), Systemctl()
-    Timer(0.2, scope.cancel, ["SIGTERM"]).start()
-    with pytest.raises(Cancelled, match="SIGTERM"):
+    clock = FakeClock()
+    scope, units = CancelScope(clock=clock), Systemctl(scope=CancelScope(clock=clock))
+
+    def end() -> None:
+        clock.advance(LAST_ANSWER_SECONDS if is_late else LAST_ANSWER_SECONDS - 1)
+        scope.cancel("SIGTERM")
+
+    with hanging(end), pytest.raises(Cancelled, match="SIGTERM"):
         units.within(scope).reload()
-    for told in (then, "wasn't run"):
-        with pytest.raises(UnitError, match=told):
+    if not is_late:
+        silence = "gave no answer within 5 s"
+        with hanging(lambda: clock.advance(LAST_ANSWER_SECONDS)), pytest.raises(UnitError, match=silence):
             units.reload()
+    with pytest.raises(UnitError, match="wasn't run"):
+        units.reload()
 
 
 @pytest.mark.parametrize(
