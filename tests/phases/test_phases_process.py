@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from itertools import count
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -20,7 +21,7 @@ import pytest
 from nightly import by_day
 from recording_tasks import handling, meanwhile
 
-from phases import Cancelled, CancelScope, TimedOut, Undo, all_or_nothing
+from phases import Cancelled, CancelScope, SystemClock, TimedOut, Undo, all_or_nothing
 from phases.testing import FakeClock
 
 
@@ -211,8 +212,10 @@ def test_a_daemon_with_open_pipes_delays_nothing(scope: CancelScope, hotline: Ho
 def test_a_deadline_ends_the_program(hotline: Hotline) -> None:
     clock = FakeClock()
     scope = CancelScope(clock=clock)
-    with hotline.then(lambda: clock.advance(2)), pytest.raises(TimedOut, match=r"2 s"):
-        scope.child(timeout=2).run(["sh", "-c", f"echo $$ > {hotline.path}; sleep 1000"])
+    script = f"echo $$ > {hotline.path}; sleep 1000"
+    with hotline.then(lambda: clock.advance(2)), pytest.raises(TimedOut, match=r"2 s") as caught:
+        scope.child(timeout=2).run(["sh", "-c", script])
+    assert caught.value.__notes__ == [f"while it ran sh -c '{script}'"]
     assert is_reaped(hotline.numbers[0])
     scope.check()
 
@@ -243,8 +246,19 @@ def pythons_own() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
+class Ticking(SystemClock):
+    """A clock that ticks whenever it is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ticks = count()
+
+    def monotonic(self) -> float:
+        return next(self._ticks)
+
+
 @pytest.mark.usefixtures("pythons_own")
-def test_an_interrupt_as_a_program_starts_ends_it(scope: CancelScope) -> None:
+def test_an_interrupt_as_a_program_starts_ends_it() -> None:
     """SIGINT is delivered at each line of ``Popen`` until the process is registered."""
     moment, is_reached, known = 0, True, children()
     while is_reached:
@@ -253,7 +267,8 @@ def test_an_interrupt_as_a_program_starts_ends_it(scope: CancelScope) -> None:
             Interrupted(moment, subprocess.Popen.__init__, subprocess.Popen._execute_child) as interrupted,  # type: ignore[attr-defined]
             pytest.raises((KeyboardInterrupt, TimedOut)) as ended,
         ):
-            scope.child(timeout=0.1).run(["sleep", "1000"])
+            # The deadline passes right after the start, which is the third time that the child reads the clock.
+            CancelScope(clock=Ticking()).child(timeout=2).run(["sleep", "1000"])
         is_reached = interrupted.lines >= moment
         assert isinstance(ended.value, KeyboardInterrupt) == is_reached
         assert not isinstance(ended.value.__context__, TimedOut), "it came late"
@@ -277,11 +292,11 @@ def test_no_file_stays_open_however_a_program_ends(scope: CancelScope, tmp_path:
 def test_no_process_is_left_when_files_run_out(scope: CancelScope) -> None:
     before, outcomes = children(), set[str]()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    lowest = os.dup(0)
-    os.close(lowest)
+    opened = {int(path.name) for path in Path("/proc/self/fd").iterdir()}
+    free = [number for number in range(len(opened) + 16) if number not in opened]
     try:
         # The lowest limit comes last, because a failing Popen leaks file descriptors in Python 3.10.
-        for limit in reversed(range(lowest, lowest + 16)):
+        for limit in reversed(free[:16]):
             resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
             try:
                 scope.child().run(["true"])

@@ -311,13 +311,6 @@ def test_an_odd_exception_arrives_unchanged(error: Exception) -> None:
     assert group.value.exceptions == (error,)
 
 
-def test_notes_name_the_program_that_was_cancelled() -> None:
-    scope = CancelScope()
-    with pytest.raises(TimedOut) as caught:
-        scope.child(timeout=0.2).run(["sleep", "1000"])  # long enough for the program to start
-    assert caught.value.__notes__ == ["while it ran sleep 1000"]
-
-
 # --- async -------------------------------------------------------------------------------------------------------------
 
 
