@@ -262,6 +262,18 @@ def pytest_runtest_teardown() -> None:
     end_what_is_left()
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _settings_of_no_user() -> Iterator[None]:
+    """Replace what a user or a CI may have set about terminals and about the modes of new files."""
+    before = os.umask(0o022)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("COLUMNS", "80")
+        for name in ("FORCE_COLOR", "NO_COLOR"):
+            monkeypatch.delenv(name, raising=False)
+        yield
+    os.umask(before)
+
+
 # --- the host stays unchanged -----------------------------------------------------------------------------------
 # There is a guard for each kind of access to the host.
 
