@@ -178,19 +178,25 @@ def listener() -> Iterator[socket.socket]:
         yield made
 
 
-def test_under_systemd_it_writes_to_the_journals_socket(tmp_path: Path, listener: socket.socket) -> None:
-    listener.bind(str(tmp_path / "socket"))
-    write_entry(EVENT, tmp_path / "socket", print)
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """Return a short path of a temporary folder, because a socket's has at most 107 bytes."""
+    opened = os.open(tmp_path, os.O_PATH)
+    yield Path(f"/proc/self/fd/{opened}")
+    os.close(opened)
+
+
+def test_under_systemd_it_writes_to_the_journals_socket(folder: Path, listener: socket.socket) -> None:
+    listener.bind(str(folder / "socket"))
+    write_entry(EVENT, folder / "socket", print)
     assert listener.recv(65536) == to_datagram(EVENT)
 
 
-def test_without_a_journal_it_prints(
-    tmp_path: Path, listener: socket.socket, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_entry(EVENT, tmp_path / "none", print)
-    listener.bind(str(tmp_path / "socket"))
+def test_without_a_journal_it_prints(folder: Path, listener: socket.socket, capsys: pytest.CaptureFixture[str]) -> None:
+    write_entry(EVENT, folder / "none", print)
+    listener.bind(str(folder / "socket"))
     listener.close()
-    write_entry(EVENT, tmp_path / "socket", print)
+    write_entry(EVENT, folder / "socket", print)
     assert capsys.readouterr().out == f"<3>{EVENT.message}\n" * 2
 
 
@@ -202,10 +208,8 @@ def test_each_kind_has_a_unique_documented_id() -> None:
 
 
 @pytest.mark.parametrize("abstract", [False, True])
-def test_each_message_is_a_datagram_to_the_named_socket(
-    tmp_path: Path, listener: socket.socket, abstract: bool
-) -> None:
-    name = f"@hostrouting-test-{tmp_path}" if abstract else str(tmp_path / "notify")
+def test_each_message_is_a_datagram_to_the_named_socket(folder: Path, listener: socket.socket, abstract: bool) -> None:
+    name = f"@hostrouting-test-{os.getpid()}" if abstract else str(folder / "notify")
     listener.bind("\0" + name[1:] if abstract else name)
     notify(name, "READY=1")
     assert listener.recv(4096) == b"READY=1"
