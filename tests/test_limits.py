@@ -47,7 +47,7 @@ def test_planted_hangs_fail_with_stacks(tmp_path: Path) -> None:
     done = subprocess.run(
         [
             *(sys.executable, "-m", "pytest", "-p", "conftest", "-p", "no:cacheprovider", "--rootdir", str(tmp_path)),
-            *("-c", os.devnull, "-n", "1", "--timeout", "1", str(planted)),
+            *("-c", os.devnull, "-n", "1", "--timeout", "60", str(planted)),
         ],
         env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
         | {"PYTHONPATH": os.pathsep.join([str(HERE), *sys.path]), "HOSTROUTING_REQUIRE": ""},

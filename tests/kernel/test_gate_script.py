@@ -31,8 +31,11 @@ def sandbox(tmp_path: Path) -> Sandbox:
 
 
 def gate(**constants: int) -> str:
-    """Return the gate script with its poll interval reduced to a tenth."""
-    text = fill("gate.sh").replace("\n  sleep 1\n", "\n  sleep 0.1\n")
+    """Return the gate script with a tenth of its poll interval, patience for a marker, and a unit without a time-out."""
+    text = fill("gate.sh")
+    for old, new in (("\n  sleep 1\n", "\n  sleep 0.1\n"), ("-s KILL 1 ", "-s KILL 60 "), ("TIMEOUT=''", "TIMEOUT=1h")):
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
     return with_constants(text, **({"HOLD_SECONDS": 0} | constants))
 
 
@@ -112,7 +115,7 @@ def test_a_missing_list_admits_only_without_the_drop_in(sandbox: Sandbox) -> Non
     assert run(sandbox, f"{gone}; : >/etc/hostrouting/gate.list").returncode == 255
     # The list may be briefly missing during apply or remove, so the gate checks again.
     late = f"{gone}; echo gate.sh >{DROP_IN}; (sleep 0.5; rm {DROP_IN}) &"
-    assert run(sandbox, late, text=gate(HOLD_SECONDS=3)).returncode == 0
+    assert run(sandbox, late, text=gate(HOLD_SECONDS=60, ALL_SECONDS=60)).returncode == 0
 
 
 UPDATES = {
@@ -133,7 +136,7 @@ def test_a_start_follows_an_update_made_meanwhile(sandbox: Sandbox) -> None:
 def test_a_failure_is_retried_and_reported_once(sandbox: Sandbox) -> None:
     again = "[ -e /run/tried ] && exit 0; : >/run/tried; exit 1"
     prepare = installed(f"{ROUTES} required", static_routes=again)
-    assert run(sandbox, prepare, text=gate(HOLD_SECONDS=3)).returncode == 0
+    assert run(sandbox, prepare, text=gate(HOLD_SECONDS=60, ALL_SECONDS=60)).returncode == 0
     done = run(sandbox, installed(f"{ROUTES} required"), text=gate(HOLD_SECONDS=1))
     assert (done.returncode, done.stderr.count("\n")) == (255, 1)
 
@@ -234,7 +237,8 @@ def test_a_hold_before_the_check_makes_it_leave_a_marker(sandbox: Sandbox) -> No
     """Otherwise, the marker of an earlier success might remain."""
     check = '[ "$1" = gate ] || echo "$*" >>/run/marker'
     prepare = installed(f"{ROUTES} required\n{CHECK} required", check_route_overlap=check)
-    done = run(sandbox, f"{prepare}\n(sleep 1; rm /etc/hostrouting/gate.list) &", "hold")
+    fix = "until [ -e /run/marker ]; do sleep 0.1; done; rm /etc/hostrouting/gate.list"
+    done = run(sandbox, f"{prepare}\n({fix}) &", "hold")
     assert (done.returncode, done.stderr.endswith(HELD)) == (0, True)
     assert (sandbox.root / "run/marker").read_text() == "unjudged check-failed: static-routes.sh holds the start\n"
 

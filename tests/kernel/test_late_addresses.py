@@ -148,13 +148,13 @@ def test_each_wait_has_its_own_limit(node: NamespaceKernel, tmp_path: Path) -> N
     """The wait for the default route ends after `waitSeconds`, even if the InfiniBand limit is longer."""
     default = [route for route in node.routes(Table.MAIN) if route.destination == DEFAULT_DESTINATION]
     assert node.delete(default) == ()
-    text, sandbox = render_check(Case("STRICT", None, 60).config(waitSeconds=1)), Sandbox(tmp_path)
+    case, sandbox = Case("STRICT", None, 60), Sandbox(tmp_path)
     with infiniband(DEV):
-        said, code = run_script(sandbox, text)
+        said, code = run_script(sandbox, render_check(case.config(waitSeconds=1)))
         assert (said.splitlines()[0], code) == ("waiting up to 1 s for the default route", 1)
-        process = sandbox.start(text)
+        process = sandbox.start(render_check(case.config(waitSeconds=50)))
         assert process.stdout is not None
-        assert process.stdout.readline() == "waiting up to 1 s for the default route\n"
+        assert process.stdout.readline() == "waiting up to 50 s for the default route\n"
         assert node.add(default) == ()
         assert process.stdout.readline() == f"waiting up to 60 s for an address on {DEV}\n"
         give_address()

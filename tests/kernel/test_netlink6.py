@@ -99,7 +99,9 @@ def test_hundreds_of_entries_are_read_as_one_by_one(host: NetlinkBackend6) -> No
 
 
 def test_addresses_are_read_with_their_states(host: NetlinkBackend6) -> None:
-    Path("/proc/sys/net/ipv6/conf/ib0/accept_dad").write_text("1")
+    # An address is tentative for a second for each of these probes.
+    for name, value in (("accept_dad", 1), ("dad_transmits", 60)):
+        Path("/proc/sys/net/ipv6/conf/ib0", name).write_text(str(value))
     run_ip6(
         "link set ib0 arp on",
         "address add fd00:c::1/64 dev eth0 nodad preferred_lft 0",
