@@ -94,7 +94,7 @@ class Layout:
     """Held by a process while it reads and then writes the routing table."""
 
     run_lock = _Below(RUN_DIR / "run.lock")
-    """Held for a whole run, even while it waits; the scripts don't take it."""
+    """Held for a whole run, even while it waits; of the scripts only the trial's takes it."""
 
     trial = _Below(RUN_DIR / "trial.json")
     """The current trial's config and deadline; removed when the trial ends."""
