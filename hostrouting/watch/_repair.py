@@ -166,7 +166,8 @@ class Reconciler:
             if self.failures[key].reason:
                 del self.failures[key]
             fixed.setdefault(Drift.DEFAULT_CHANGED if key in follows else Drift.LOST, []).append(route)
-        completed = _changes(done)
+        # Without a refusal, a route that isn't among the removed ones was already gone.
+        completed = _changes(done if refused else todo)
         left = {key: self.failures[key] for key in _changes(plan) if key not in completed}
         reasons = dict.fromkeys(each.reason for each in left.values() if each.reason)
         self.kept = {route.key: route for route in plan.unchanged} | written

@@ -15,7 +15,7 @@ from typing import Any
 
 import attrs
 import pytest
-from backends import FailingBackend, RecordingBackend
+from backends import Altered, FailingBackend, RecordingBackend
 from file_trees import write_file
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -33,7 +33,7 @@ from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import Finding, FindingKind, OverlapReport, UnknownReason, Verdict
 from hostrouting.testing import FakeKernel, FakeSystemd
 from hostrouting.watch._events import Event, EventKind, of_failures, of_problems, of_routes, status
-from hostrouting.watch._repair import Drift, Failures, Repair, plan_repair
+from hostrouting.watch._repair import Drift, Failures, Reconciler, Repair, plan_repair
 from hostrouting.watch.loop import LOOK_SECONDS, WatchHostRouting
 from phases import Cancelled, CancelScope
 from phases.testing import FakeClock
@@ -254,6 +254,14 @@ def test_a_route_dropped_from_the_config_is_removed(world: World) -> None:
     world.watch(LOOK_SECONDS * 2)
     assert [route.destination for route in world.ours()] == [WANTED]
     assert len(world.of_kind(EventKind.ROUTES_REMOVED)) == 1
+
+
+def test_a_route_that_another_program_removes_first_needs_no_second_repair(world: World) -> None:
+    world.kernel.add([Route(IPv4Network("172.16.2.0/24"), (NextHop("ib0"),))])
+    delete, reconciler = world.kernel.delete, Reconciler()
+    backend: Any = Altered(world.kernel, delete=lambda routes: delete(routes) or delete(routes))
+    repair = reconciler.repair(lambda: KEEPING, Host(backend, world.units, world.layout), world.scope)
+    assert (repair.problems, repair.fixed[Drift.UNWANTED], reconciler.due) == ((), [], None)
 
 
 class Refusing(RecordingBackend):
