@@ -17,7 +17,7 @@ from hostrouting.boot import files
 from hostrouting.boot._switch import put, remove_old_stages, switch
 from hostrouting.boot.gate import SETTINGS, missing_commands, opening_settings
 from hostrouting.boot.host import Host
-from hostrouting.boot.layout import CHECK, ROUTES, Layout
+from hostrouting.boot.layout import CHECK, ROUTES, WATCH, Layout
 from hostrouting.boot.locks import locked
 from hostrouting.boot.manifest import Manifest
 from hostrouting.boot.parts import BootFile
@@ -48,6 +48,8 @@ def prepare(plan: BootPlan, host: Host, undo: Undo) -> None:
         files.remove_litter(path)
     if not plan:
         return
+    if plan.is_wanting:
+        host.units.is_active(f"{WATCH}.service")  # without systemd, fail before anything is changed
     undo.push(partial(files.remove_empty_folder, layout.manifest.parent))
     if plan.links:
         undo.push(host.units.within(CancelScope()).reload)

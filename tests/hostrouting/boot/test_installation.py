@@ -26,6 +26,7 @@ from hostrouting.boot.locks import locked
 from hostrouting.boot.manifest import InstalledPart, Manifest
 from hostrouting.boot.parts import Wanted
 from hostrouting.boot.plan import plan_next_boot
+from hostrouting.boot.systemctl import Systemctl
 from hostrouting.doctor.examine import examine
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.errors import FileError, HostRoutingError, RouteError, UnitError
@@ -206,6 +207,14 @@ def test_a_failing_systemd_leaves_nothing(layout: Layout, kernel: FakeKernel, re
     assert outside_run(layout.root) == before
     apply(Host(routes=kernel, units=FakeSystemd(layout, running=[MACHINE]), layout=layout))
     assert layout.gates("systemd-nspawn@.service")[-1].read_text() == DROP_INS[-1]
+
+
+def test_without_systemd_nothing_changes(kernel: FakeKernel, layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(layout.root))
+    with pytest.raises(UnitError, match="without systemd nothing can be changed") as caught:
+        apply(Host(routes=kernel, units=Systemctl(), layout=layout))
+    assert not layout.manifest.exists()
+    assert not [note for note in caught.value.__notes__ if "putting things back" in note]
 
 
 def test_a_rollback_makes_systemd_forget_the_gate_first(kernel: FakeKernel, layout: Layout) -> None:
