@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from hostrouting.boot import files
@@ -14,9 +15,11 @@ from hostrouting.boot.layout import GATE_NAMES, SEARCH_PATH, Layout
 from hostrouting.boot.trial import standing
 from hostrouting.boot.unit_files import UNIT_PATH, drop_ins, settings
 from hostrouting.doctor.checks import DoctorFinding, ExaminedHost, Severity
-from hostrouting.model.errors import UnitError
+from hostrouting.model.errors import RouteError, UnitError
 from hostrouting.overlap.check import check_families
-from hostrouting.overlap.findings import NoteKind, Verdict
+from hostrouting.overlap.findings import NoteKind, OverlapReport, Verdict
+from hostrouting.overlap.wording import reasons
+from hostrouting.tasks.preview import as_installed
 
 
 def consumer(examined: ExaminedHost) -> Iterator[DoctorFinding]:
@@ -64,8 +67,20 @@ def verdict(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         if note.kind is NoteKind.CONTESTED and config.uplinks is None:
             hint = f"name the node's uplinks in CONFIG as hostRouting.uplinks, then: {examined.command('apply')}"
             yield DoctorFinding("contested", examined.consumer, note.message, hint, Severity.RISK)
+    if report.findings:
+        yield from _shadowed(examined, report, follows)
+
+
+def _shadowed(examined: ExaminedHost, report: OverlapReport, follows: str) -> Iterator[DoctorFinding]:
+    """Yield each failure with the reasons why no route fixes it, or the command that prints or installs what does."""
+    config, installed = examined.manifest.config, report
+    with suppress(RouteError):  # ``routes`` reports why they can't be installed
+        installed = check_families(config, as_installed(examined.config, examined.host), examined.scope)
     for finding in report.findings:
-        hint = f"{examined.command('fix')} prints what fixes it"
+        lines = reasons(installed, finding.cidr)
+        if any(each.fix and each.cidr == finding.cidr for each in installed.findings):
+            lines.append(f"{examined.command('fix')} prints what fixes {'the rest' if lines else 'it'}")
+        hint = "\n".join(lines) or examined.command("apply")
         yield DoctorFinding("shadowed", examined.consumer, f"{follows}: {finding.message}", hint)
 
 

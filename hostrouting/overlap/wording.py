@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hostrouting.model.family import IpNetwork
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.model.text import shortened
 from hostrouting.overlap.findings import OverlapReport, Verdict
@@ -42,9 +43,9 @@ def pasted_entries(report: OverlapReport) -> tuple[list[str], str]:
     return entries[:_SHOWN_ENTRIES], f" and {more} more; hostrouting fix prints all" if more > 0 else ""
 
 
-def reasons(report: OverlapReport) -> list[str]:
-    """Return a line for each group of addresses that no route can fix, with the reason."""
-    unfixable = report.fix.unfixable
+def reasons(report: OverlapReport, cidr: IpNetwork | None = None) -> list[str]:
+    """Return a line for each group of addresses (in a CIDR) that no route can fix, with the reason."""
+    unfixable = [each for each in report.fix.unfixable if cidr is None or any(map(cidr.overlaps, each.ranges))]
     return [f"no route fixes {shortened(each.parts, ' ', _SHOWN_RANGES)}: {each.reason}" for each in unfixable]
 
 

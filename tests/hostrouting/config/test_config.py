@@ -311,11 +311,10 @@ def test_keys_of_the_section_are_refused_outside_it() -> None:
 
 
 def test_expected_cidrs_are_masked_and_may_repeat_and_nest() -> None:
-    config = Config.from_mapping(
-        overlap(expectedCidrs=["172.16.3.4/16", "172.16.0.0/16", "172.16.1.0/24", "0.0.0.0/0"])
-    )
+    given = ["172.16.3.4/16", "172.16.0.0/16", "172.16.1.0/24", "0.0.0.0/0", "FD00:1::5/48", "::/0"]
+    config = Config.from_mapping(overlap(expectedCidrs=given))
     found = [str(cidr) for cidr in config.route_overlap.expected_cidrs]
-    assert found == ["172.16.0.0/16", "172.16.0.0/16", "172.16.1.0/24", "0.0.0.0/0"]
+    assert found == ["172.16.0.0/16", "172.16.0.0/16", "172.16.1.0/24", "0.0.0.0/0", "fd00:1::/48", "::/0"]
 
 
 @pytest.mark.parametrize(

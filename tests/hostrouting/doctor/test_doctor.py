@@ -33,6 +33,7 @@ from hostrouting.doctor.examine import CHECKS, DoctorReport, examine
 from hostrouting.kernel.snapshot_backend import SnapshotBackend, SnapshotBackend6
 from hostrouting.model.parsing import parse_any_cidr
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Route, Table
+from hostrouting.model.rules import Rule
 from hostrouting.tasks.trial import TryRoutes
 from hostrouting.testing import FakeKernel, FakeSystemd
 from phases import CancelScope
@@ -70,9 +71,8 @@ class Node:
     def reload(self) -> None:
         self.units.reload()
 
-    def add_routes(self, *destinations: str, protocol: int = 217, table: int = Table.MAIN) -> None:
-        hops = (NextHop("eth0", IPv4Address("10.1.0.1")),)
-        routes = [Route(parse_any_cidr(to), hops, protocol=protocol, table=table) for to in destinations]
+    def divert(self, *destinations: str, table: int = Table.MAIN) -> None:
+        routes = [Route(parse_any_cidr(to), (NextHop("ib0"),), protocol=4, table=table) for to in destinations]
         assert not self.kernel.add(routes)
 
     def delete_ours(self) -> None:
@@ -216,7 +216,8 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
     "edited script": (edit_a_script, "file-differs", ROUTES, "hostrouting apply"),
     "script not executable": (lambda n: n.layout.of(CHECK).chmod(0o644), "file-mode", CHECK, "chmod 0755"),
     "folder behind a link": (put_the_scripts_behind_a_link, "file-mode", "/srv/open", "chmod go-w /srv/open"),
-    "shadowed": (lambda n: n.delete_ours(), "shadowed", TEMPLATE, "hostrouting fix"),
+    "shadowed": (lambda n: n.divert("172.16.1.0/25"), "shadowed", TEMPLATE, "fix CONFIG prints what fixes it"),
+    "shadowed without ours": (lambda n: n.delete_ours(), "shadowed", TEMPLATE, "hostrouting apply CONFIG"),
     "no default route": (delete_the_default, "unjudged", TEMPLATE, "hostrouting check"),
     "two default routes": (add_a_default, "contested", TEMPLATE, "hostRouting.uplinks"),
     "consumer gone": (lambda n: setattr(n.units, "_running", ()), "no-consumer", TEMPLATE, "as consumer in CONFIG"),
@@ -224,19 +225,13 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
         links(f"{UNITS}/multi-user.target.wants/kubelet.service", "../kubelet.service"),
         *("not-held", "kubelet.service", "set hostRouting.consumer in CONFIG to kubelet.service"),
     ),
-    "machine masked": (
-        lambda n: n.units.properties.update({MACHINE: {"LoadState": "masked"}}),
-        *("masked", MACHINE, f"systemctl unmask {MACHINE}"),
-    ),
+    "machine masked": (lambda n: n.units.properties.update({MACHINE: {"LoadState": "masked"}}), "masked", MACHINE, f"systemctl unmask {MACHINE}"),
     "success by the gate's status": (has("SuccessExitStatus=133 255"), "gate-disobeyed", MACHINE, SHOW),
     "a separate network": (has("PrivateNetwork=yes"), "own-network", MACHINE, TAKE_AWAY),
     "override not read yet": (has("ExecStartPre=", name="zzz", reload=False), "not-reloaded", MACHINE, RELOAD),
     "override for all services": (writes(f"{UNITS}/service.d/zzz.conf", OVERRIDE), "not-reloaded", MACHINE, RELOAD),
     "masked and not read yet": (links(f"{UNITS}/{MACHINE}.d/{GATE}", "/dev/null"), "not-reloaded", MACHINE, RELOAD),
-    "gate masked": (
-        mask_the_gate,
-        *("gate-overridden", MACHINE, f"rm /etc/systemd/system.control/{TEMPLATE}.d/{GATE}"),
-    ),
+    "gate masked": (mask_the_gate, "gate-overridden", MACHINE, f"rm /etc/systemd/system.control/{TEMPLATE}.d/{GATE}"),
     "an override below /usr/lib": (
         writes(f"/usr/lib/systemd/system/{MACHINE}.d/zzz.conf", OVERRIDE, reload=True),
         *("gate-overridden", MACHINE, f"out of /usr/lib/systemd/system/{MACHINE}.d/zzz.conf"),
@@ -249,21 +244,12 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
     "not ordered": (forget_to_reload, "not-ordered", MACHINE, "systemctl daemon-reload"),
     "no Restart=": (never_restart, "no-restart", MACHINE, "[Service] Restart=on-failure"),
     "no restart after the gate's status": (has("RestartPreventExitStatus=1 255"), "no-restart", MACHINE, "without 255"),
-    "two starts an hour": (
-        has("StartLimitIntervalSec=1h\nStartLimitBurst=2", "Unit"),
-        *("no-restart", MACHINE, "StartLimitIntervalSec=0"),
-    ),
-    "oneshot overridden": (
-        lambda n: n.units.properties.update({ONESHOT: {"DropInPaths": "/x.conf"}}),
-        *("overridden", ONESHOT, f"systemctl cat {ONESHOT}"),
-    ),
+    "two starts an hour": (has("StartLimitIntervalSec=1h\nStartLimitBurst=2", "Unit"), "no-restart", MACHINE, "StartLimitIntervalSec=0"),
+    "oneshot overridden": (lambda n: n.units.properties.update({ONESHOT: {"DropInPaths": "/x"}}), "overridden", ONESHOT, f"systemctl cat {ONESHOT}"),
     "ordering cycle": (break_the_ordering, "ordering-cycle", ONESHOT, "remove one After= or Before="),
     "unit gone": (lambda n: n.remove(f"{UNITS}/{ONESHOT}"), "file-missing", ONESHOT, "hostrouting apply"),
     "unit masked": (links(f"{UNITS}/{ONESHOT}", "/dev/null"), "masked", ONESHOT, f"systemctl unmask {ONESHOT}"),
-    "unit not enabled": (
-        lambda n: n.units.disable(OTHER_ONESHOT),
-        *("not-enabled", OTHER_ONESHOT, f"systemctl enable {OTHER_ONESHOT}"),
-    ),
+    "unit not enabled": (lambda n: n.units.disable(OTHER_ONESHOT), "not-enabled", OTHER_ONESHOT, f"systemctl enable {OTHER_ONESHOT}"),
     "script gone": (lambda n: n.remove(ROUTES), "file-missing", ROUTES, "hostrouting apply"),
     "bash is another shell": (writes("/bin/bash", "#!/bin/sh\necho\n", 0o755), "tool-missing", "bash", "install bash"),
     "flock can't be run": (lambda n: n.layout.of("/usr/bin/flock").chmod(0o644), "tool-missing", "flock", "util-linux"),
@@ -286,29 +272,17 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
     ),
     "routes that wait": (delete_the_default, "route-waits", "static routes", "bring it up"),
     "route gone": (lambda n: n.delete_ours(), "route-missing", "172.16.1.0/24", "hostrouting apply"),
-    "route beaten": (
-        lambda n: n.add_routes("172.16.1.0/25", "172.16.1.128/25", protocol=4),
-        *("route-fails", "static routes", "look at: ip -4 route show root 172.16.1.0/24"),
-    ),
+    "route beaten": (lambda n: n.divert("172.16.1.0/25", "172.16.1.128/25"), "route-fails", "static routes", "ip -4 route show root 172.16.1.0/24"),
     "networkd": (flush_by_networkd, "networkd-flushes", "eth0", "  Destination=172.16.1.0/24\n  Gateway=10.1.0.1"),
-    "NetworkManager": (
-        flush_by_network_manager,
-        *("network-manager-flushes", "eth0", "+ipv4.routes '172.16.1.0/24 GATEWAY'"),
-    ),
+    "NetworkManager": (flush_by_network_manager, "network-manager-flushes", "eth0", "+ipv4.routes '172.16.1.0/24 GATEWAY'"),
     "cloud-init": (
         writes("/etc/udev/rules.d/90-cloud-init-hook-hotplug.rules", "ACTION==add\n"),
         *("cloud-init-hotplug", "/etc/udev/rules.d/90-cloud-init-hook-hotplug.rules", "updates.network.when"),
     ),
     "break-glass file": (writes(f"{STATE_DIR}/gate.off", ""), "gate-off", "gate.off", "rm /etc/hostrouting/gate.off"),
-    "break-glass argument": (
-        writes("/proc/cmdline", "quiet hostrouting.gate=off\n"),
-        *("gate-off", "/proc/cmdline", "boot loader"),
-    ),
-    "manifest broken": (
-        writes(f"{STATE_DIR}/installed.json", "{"),
-        *("not-examined", "installed", "then: hostrouting doctor"),
-    ),
-}
+    "break-glass argument": (writes("/proc/cmdline", "quiet hostrouting.gate=off\n"), "gate-off", "/proc/cmdline", "boot loader"),
+    "manifest broken": (writes(f"{STATE_DIR}/installed.json", "{"), "not-examined", "installed", "then: hostrouting doctor"),
+}  # fmt: skip
 
 # Kinds and faults that are only a risk. The severity of all others is "broken".
 RISKS = {
@@ -546,10 +520,7 @@ def test_the_command_exits_with_0_or_1_and_prints_json(node: Node, capsys: Any) 
     ("plant", "told"),
     [
         (lambda node: None, "its next start is held back: OVERLAP: expected CIDR 172.16.1.0/24"),
-        (
-            writes(f"{STATE_DIR}/gate.off", ""),
-            "its next start is let through unchecked, because the file /etc/hostrouting/gate.off",
-        ),
+        (writes(f"{STATE_DIR}/gate.off", ""), "its next start is let through unchecked, because the file /etc"),
         (
             writes(f"{UNITS}/{MACHINE}.d/zzz.conf", "[Service]\nExecCondition=\nExecStartPre=\n", reload=True),
             f"nothing holds the next start of {MACHINE}, as its gate is overridden: OVERLAP",
@@ -564,6 +535,21 @@ def test_the_verdict_is_the_gates(node: Node, capsys: Any, plant: Callable[[Node
     assert finding.message.startswith(told)
     assert cli.main(["doctor"], host=node.host) == 1
     assert told[:30] in capsys.readouterr().out.splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("places", "table", "reason", "promise"),
+    [
+        (["172.16.1.7/32"], Table.MAIN, "no route fixes 172.16.1.7: ", ""),
+        (["172.16.1.7/32", "172.16.1.128/25"], Table.MAIN, "172.16.1.7: ", "CONFIG prints what fixes the rest"),
+        (["0.0.0.0/0"], 300, "rule add to 172.16.1.0/24 lookup main pref 49", ""),
+    ],
+)
+def test_fix_is_promised_only_for_routes(node: Node, places: list[str], table: int, reason: str, promise: str) -> None:
+    node.divert(*places, table=table)
+    node.kernel.add_rule(Rule(50, table=300, source=parse_any_cidr("10.1.0.4/32")))
+    (hint,) = {each.hint for each in examine(host=node.host).findings if each.kind == "shadowed"}
+    assert (reason in hint, hint.partition("hostrouting fix ")[2]) == (True, promise)
 
 
 @pytest.mark.parametrize("is_read", [True, False])
@@ -586,14 +572,6 @@ def test_a_held_start_is_reported_with_its_time(node: Node) -> None:
         found = [each for each in examine(host=node.host).findings if each.kind == "held"]
         assert [each.subject for each in found] == [MACHINE] * is_told
         assert all(f"journalctl -u {MACHINE}" in each.hint for each in found)
-
-
-def test_without_config_and_installation_no_gate_holds(host: Host) -> None:
-    report = examine(Config(), host=host)
-    assert report.is_broken
-    (finding,) = report.findings
-    assert finding.kind == "not-installed"
-    assert finding.message == "nothing is installed, and CONFIG enables nothing: no node is held back"
 
 
 def test_a_running_trial_is_reported_without_an_installation_too(host: Host) -> None:

@@ -10,7 +10,7 @@ from dual_stack import entry
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hostrouting.model.parsing import parse_any_address, parse_any_cidr, reserved_block
+from hostrouting.model.parsing import parse_any_address, reserved_block
 from hostrouting.model.prefixes import PrefixIndex, PrefixSet, ends, numbers, uncovered_addresses
 from hostrouting.model.text import clean, shortened
 
@@ -43,14 +43,6 @@ def test_sets_of_ipv6_prefixes_agree_with_networks(prefixes: list[tuple[int, int
 )
 def test_an_ipv6_route_reads_as_ip_prints_it(line: str) -> None:
     assert str(entry(line)) == line.replace(" proto boot", "")
-
-
-@pytest.mark.parametrize(
-    ("text", "network"),
-    [("fd00:1::5/48", "fd00:1::/48"), ("FD00::/8", "fd00::/8"), ("::/0", "::/0"), ("10.1.2.3/8", "10.0.0.0/8")],
-)
-def test_an_expected_cidr_of_either_family_is_masked(text: str, network: str) -> None:
-    assert parse_any_cidr(text) == parse_any_cidr(ip_network(network)) == ip_network(network)
 
 
 @pytest.mark.parametrize(
