@@ -23,8 +23,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from hostrouting.model.changes import Changes
+from hostrouting.model.text import shortened
 
 NO_CHANGES = Changes()
+
+NAMED_MAX = 16
+"""Maximum number of routes that an error lists."""
 
 
 class HostRoutingError(Exception):
@@ -90,20 +94,16 @@ class RouteError(HostRoutingError):
     """The error for routes that couldn't be read, resolved, installed, removed or verified."""
 
     @classmethod
-    def of(cls, refusals: Sequence[Refusal], *, most: int | None = None, errno: int | None = None) -> RouteError:
+    def of(cls, refusals: Sequence[Refusal], *, errno: int | None = None) -> RouteError:
         """Return a single error for several refusals, with one line per refusal and per distinct hint.
 
         Args:
-            refusals: the refusals; must not be empty.
-            most: maximum number of refusals to list, or None for all.
+            refusals: the refusals; must not be empty. Only the first ``NAMED_MAX`` are listed.
             errno: errno from the kernel, if any.
         """
-        named = refusals[:most]
-        lines = [refusal.message for refusal in named]
-        if rest := len(refusals) - len(named):
-            lines.append(f"and {rest:,} more")
-        hints = dict.fromkeys(refusal.hint for refusal in named if refusal.hint)
-        return cls("\n".join(lines), hint="\n".join(hints), errno=errno)
+        message = shortened([refusal.message for refusal in refusals], "\n", NAMED_MAX)
+        hints = dict.fromkeys(refusal.hint for refusal in refusals[:NAMED_MAX] if refusal.hint)
+        return cls(message, hint="\n".join(hints), errno=errno)
 
 
 class UnitError(HostRoutingError):

@@ -26,8 +26,6 @@ BULK_ROUTES = 256
 # Replacements and deletions first read all our routes, so more calls would take quadratic time.
 _READING_CALLS_MAX = 4
 
-_NAMED_FAILURES_MAX = 5
-
 _REASONS = {
     errnos.EEXIST: (
         "another route has its destination and metric",
@@ -236,10 +234,9 @@ def _ours_around(failures: Sequence[RouteFailure], backend: RouteBackend) -> Seq
 def _refuse(verb: str, failures: Sequence[RouteFailure], ours: Sequence[Route] = ()) -> None:
     if not failures:
         return
-    refusals = [_explain(verb, failure, ours) for failure in failures]
     # From the FIB, EACCES means a prohibit route, not missing privileges.
-    errno = failures[0].errno
-    raise RouteError.of(refusals, most=_NAMED_FAILURES_MAX, errno=None if errno == errnos.EACCES else errno)
+    errno = None if failures[0].errno == errnos.EACCES else failures[0].errno
+    raise RouteError.of([_explain(verb, failure, ours) for failure in failures], errno=errno)
 
 
 def _explain(verb: str, failure: RouteFailure, ours: Sequence[Route] = ()) -> Refusal:

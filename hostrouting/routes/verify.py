@@ -15,14 +15,12 @@ from itertools import chain
 from hostrouting.kernel.nexthops import Router
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.rules import KERNEL_RULES
-from hostrouting.model.errors import Refusal, RouteError
+from hostrouting.model.errors import NAMED_MAX, Refusal, RouteError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.parsing import is_inside
 from hostrouting.model.prefixes import Prefix, PrefixSet, numbers, uncovered_addresses
 from hostrouting.model.routes import Lookup, NextHop, Protocol, Route, Route6, RouteType, Table
 from hostrouting.model.rules import Rule
-
-_NAMED_MAX = 5
 
 # Packets to 0.0.0.0, :: and ::1 stay on the host, regardless of the tables (for IPv4, see ip_route_output_key_hash_rcu
 # in net/ipv4/route.c).
@@ -45,7 +43,7 @@ def verify_routes(wanted: Sequence[Route], *backends: RouteBackend, has_old: boo
     for backend in backends:
         losers += _losers([route for route in wanted if route.family is backend.family], backend, has_old=has_old)
     if losers:
-        raise RouteError.of(losers, most=_NAMED_MAX)
+        raise RouteError.of(losers)
 
 
 def _losers(wanted: Sequence[Route], backend: RouteBackend, *, has_old: bool) -> list[Refusal]:
@@ -137,7 +135,7 @@ def _covered(routes: Sequence[Route], main: Sequence[Route], local: Sequence[Rou
         inside = (r for r in chain(main, local) if is_inside(r.destination, route.destination))
         longer = (r for r in inside if r.destination != route.destination and not r.is_ours and _is_asked(r))
         # Each search may read the whole table, so search only for the routes that the error names.
-        example = next((f", for example {other}" for other in longer), "") if len(losers) < _NAMED_MAX else ""
+        example = next((f", for example {other}" for other in longer), "") if len(losers) < NAMED_MAX else ""
         reason = f"{route} is in the table but never wins: longer prefixes cover all of it{example}"
         losers.append(Refusal(reason, f"look at: ip -{family.value} route show root {route.destination}"))
     return losers

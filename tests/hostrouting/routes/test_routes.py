@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Any
 
@@ -286,11 +287,13 @@ def test_the_first_route_with_a_key_counts() -> None:
         plan_routes([WANTED], [theirs, ours])
 
 
-def test_all_refusals_are_reported_at_once() -> None:
-    second = attrs.evolve(WANTED, destination=IPv4Network("172.16.2.0/24"))
-    with pytest.raises(RouteError) as caught:
-        plan_routes([WANTED, second], [foreign(r, hops=(NextHop("ib0"),)) for r in (WANTED, second)])
-    assert len(str(caught.value).splitlines()) == 2
+def test_the_first_refusals_are_listed_and_the_rest_counted() -> None:
+    wanted = [attrs.evolve(WANTED, destination=IPv4Network(f"172.16.{n}.0/24")) for n in range(20)]
+    there = [foreign(each, hops=ELSEWHERE) for each in wanted]
+    for refuse in (partial(plan_routes, wanted, there), partial(verify_routes, wanted, FakeKernel())):
+        with pytest.raises(RouteError) as caught:
+            refuse()
+        assert caught.value.message.splitlines()[16:] == ["and 4 more"]
 
 
 # --- verification ------------------------------------------------------------------------------------------------------
