@@ -18,7 +18,7 @@ from typing import ClassVar, NamedTuple
 
 import attrs
 
-from hostrouting.kernel.nexthops import Sources
+from hostrouting.kernel.nexthops import Router, Sources
 from hostrouting.kernel.rules import KERNEL_RULES, NO_SOURCE, TCP, UDP, Flow, loopback_of, matches
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Address, Link
@@ -71,6 +71,8 @@ class Fib:
         is_merged: whether tables local and main share one trie, as they do until the first custom rule is added
             (fib_unmerge). By default, this is derived from the rules.
         lacks_unknown: see ``matches``.
+        silent_routers: IPv6 routers with a FAILED neighbour entry. Unless forwarding is enabled, the kernel avoids them
+            if another route matches.
     """
 
     family: ClassVar[Family] = Family.IPV4
@@ -83,6 +85,7 @@ class Fib:
         default=attrs.Factory(lambda fib: tuple(fib.rules) == KERNEL_RULES, takes_self=True), kw_only=True
     )
     lacks_unknown: bool = attrs.field(default=False, kw_only=True)
+    silent_routers: frozenset[Router] = attrs.field(default=frozenset(), kw_only=True)
 
     def __attrs_post_init__(self) -> None:
         self._groups = {link.name: link.group for link in self.links if link.group}

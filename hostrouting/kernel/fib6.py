@@ -42,16 +42,9 @@ _LINK_LOCAL, _SITE_LOCAL, _GLOBAL = 2, 5, 14  # IPV6_ADDR_SCOPE_*
 
 @attrs.define(eq=False, slots=False)
 class Fib6(Fib):
-    """A host's IPv6 policy rules and FIB entries.
-
-    Args:
-        silent_routers: routers with a FAILED neighbour entry. Unless forwarding is enabled, the kernel avoids them if
-            another route matches.
-    """
+    """A host's IPv6 policy rules and FIB entries."""
 
     family: ClassVar[Family] = Family.IPV6
-
-    silent_routers: frozenset[Router] = attrs.field(default=frozenset(), kw_only=True)
 
     def longest_match(self, table: int, flow: Flow) -> Route | None:
         """Return the best match in a table, regardless of its type."""
@@ -136,6 +129,9 @@ class Fib6(Fib):
             )
 
         return max(own, key=rank).local if own else None
+
+
+MODELS: dict[Family, type[Fib]] = {Family.IPV4: Fib, Family.IPV6: Fib6}
 
 
 def _best(entries: list[Route], flow: Flow, silent: frozenset[Router]) -> Route | None:

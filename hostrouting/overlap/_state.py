@@ -66,14 +66,10 @@ class State:
     @cached_property
     def fib(self) -> Fib:
         """Return a model of these tables and rules."""
-        from hostrouting.kernel.fib import Fib
+        from hostrouting.kernel.fib6 import MODELS
 
-        if self.family is Family.IPV4:
-            return Fib(self.rules, self.routes, self.addresses, links=self.links, lacks_unknown=True)
-        from hostrouting.kernel.fib6 import Fib6
-
-        known = (self.rules, self.routes, self.addresses)
-        return Fib6(*known, links=self.links, lacks_unknown=True, silent_routers=self.silent_routers)
+        known, silent = (self.rules, self.routes, self.addresses), self.silent_routers
+        return MODELS[self.family](*known, links=self.links, lacks_unknown=True, silent_routers=silent)
 
 
 def read_host(

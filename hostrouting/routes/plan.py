@@ -197,9 +197,7 @@ def _refuse_outlasted(
             yield Refusal(f"can't install {route}: {reason}", hint)
         elif len(old.hops) > 1 and not old.has_same_next_hops(route):
             # The kernel doesn't show which next hops are another program's.
-            reason = (
-                f"another program may have added a next hop to our old route, which would win by its metric ({old})"
-            )
+            reason = f"another program may have added a hop to our old route, which would win by its metric ({old})"
             hint += "; if no other program has added one, raise the metric first, and then change the next hops"
             yield Refusal(f"can't install {route}: {reason}", hint)
 
@@ -215,14 +213,19 @@ def is_same(there: Route, wanted: Route) -> bool:
 
 
 def _refuse_connected(route: Route, connected: Route) -> Refusal:
-    halves = (
-        " and ".join(map(str, route.destination.subnets())) if route.destination.prefixlen < route.family.bits else ""
-    )
     return Refusal(
         f"can't install {route.destination}: it is the connected network of {','.join(connected.devs)} ({connected}); "
         "another route of that destination would cut the interface off or be ambiguous",
-        f"name its halves instead, {halves}, which win as the longer prefixes" if halves else "leave it out",
+        halves_hint(route),
     )
+
+
+def halves_hint(route: Route) -> str:
+    """Return the hint to name the two halves of a route's destination, if it has any."""
+    if route.destination.prefixlen == route.family.bits:
+        return "leave it out"
+    halves = " and ".join(map(str, route.destination.subnets()))
+    return f"name its halves instead, {halves}, which win as the longer prefixes"
 
 
 def _refuse_foreign(route: Route, there: Route) -> Refusal:

@@ -8,19 +8,23 @@ cover the address, dead hops, and multiple metrics.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
+from typing import TYPE_CHECKING
 
-from hostrouting.kernel.nexthops import Router
 from hostrouting.kernel.port import RouteBackend
-from hostrouting.kernel.rules import KERNEL_RULES
+from hostrouting.kernel.rules import KERNEL_RULES, Flow
 from hostrouting.model.errors import NAMED_MAX, Refusal, RouteError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.parsing import is_inside
 from hostrouting.model.prefixes import Prefix, PrefixSet, numbers, uncovered_addresses
 from hostrouting.model.routes import Lookup, NextHop, Protocol, Route, Route6, RouteType, Table
 from hostrouting.model.rules import Rule
+from hostrouting.routes.plan import halves_hint
+
+if TYPE_CHECKING:
+    from hostrouting.kernel.fib import Fib
 
 # Packets to 0.0.0.0, :: and ::1 stay on the host, regardless of the tables (for IPv4, see ip_route_output_key_hash_rcu
 # in net/ipv4/route.c).
@@ -64,11 +68,12 @@ def _losers(wanted: Sequence[Route], backend: RouteBackend, *, has_old: bool) ->
     covered = [route for route, address in left if address is None]
     if not beaten and not covered:
         return []
-    main = backend.routes(Table.MAIN)
-    there = {route.key for route in main}
-    silent = backend.silent_routers()
-    losers = [_beaten(route, answer, silent, is_there=route.key in there) for route, answer in beaten]
-    return losers + _covered(covered, main, local, backend.family)
+    from hostrouting.kernel.fib6 import MODELS
+
+    known, silent = (backend.rules(), backend.routes(), backend.addresses()), backend.silent_routers()
+    fib = MODELS[backend.family](*known, links=backend.links(), silent_routers=silent)
+    main = [route for route in fib.routes if route.table == Table.MAIN]
+    return [*(_beaten(*each, fib) for each in beaten), *_covered(covered, main, local, backend.family)]
 
 
 def _unconfirmed(probes: Sequence[tuple[Route, IpAddress]], backend: RouteBackend) -> list[tuple[Route, IpAddress]]:
@@ -89,9 +94,10 @@ def _is_carried(route: Route, answer: Lookup, wanted: Mapping[tuple[object, ...]
     return winner.key in wanted and winner.has_same_next_hops(wanted[winner.key])
 
 
-def _beaten(route: Route, answer: Lookup, silent: Collection[Router], *, is_there: bool) -> Refusal:
-    family = route.family.value
-    if not is_there:
+def _beaten(route: Route, answer: Lookup, fib: Fib) -> Refusal:
+    family, (number, length) = route.family.value, numbers(route.destination)
+    same = fib.tables.get(route.table, {}).get(length, {}).get(number, [])
+    if all(entry.key != route.key for entry in same):
         return Refusal(
             f"{route} isn't in the table any more: another program has just removed it", "look at: ip monitor route"
         )
@@ -99,19 +105,28 @@ def _beaten(route: Route, answer: Lookup, silent: Collection[Router], *, is_ther
         return Refusal(
             f"another program has added a next hop to {route}: {answer.route}", "choose another metric or destination"
         )
-    winner = f"by {answer.route}" if answer.route is not None else f"nowhere ({os.strerror(answer.errno or 0)})"
-    reason = f"{route} is in the table but doesn't win: packets to {answer.address} go {winner}"
-    routers = [f"{hop.gateway}" for hop in route.hops if (hop.dev, hop.gateway) in silent]
-    if 0 < len(routers) == len(route.hops) and _is_behind(answer.route, route):
+    winner: Route | Rule | None = answer.route
+    # The kernel doesn't show what discards a packet.
+    if winner is None and (decision := fib.decide(Flow(answer.address))).errno == answer.errno:
+        winner = decision.route or decision.rule
+    by = f"by rule {winner.preference}: {winner}" if isinstance(winner, Rule) else f"by {winner}"
+    if answer.route is None:
+        by = f"nowhere ({os.strerror(answer.errno or 0)}){f', {by}' if winner else ''}"
+    reason = f"{route} is in the table but doesn't win: packets to {answer.address} go {by}"
+    hiding = next((entry for entry in same if isinstance(entry, Route6) and entry.source_prefix is not None), None)
+    if hiding is not None and _is_behind(winner, route):
+        return Refusal(f"{reason}, because {hiding} hides ours from packets of other sources", halves_hint(route))
+    routers = [f"{hop.gateway}" for hop in route.hops if (hop.dev, hop.gateway) in fib.silent_routers]
+    if 0 < len(routers) == len(route.hops) and _is_behind(winner, route):
         why = f"because there is no answer from {' and '.join(routers)}, and this host forwards no packets"
         return Refusal(f"{reason}, {why}", f"look at: ip -6 neigh show {routers[0]}")
     return Refusal(reason, f"look at: ip -{family} rule; ip -{family} route show table all")
 
 
-def _is_behind(winner: Route | None, route: Route) -> bool:
-    """Return whether a lookup may use an entry, or a discard, only because the kernel has passed over a route."""
-    if winner is None:
-        return True
+def _is_behind(winner: Route | Rule | None, route: Route) -> bool:
+    """Return whether a lookup may use an entry, or none at all, only because the kernel has passed over a route."""
+    if not isinstance(winner, Route):
+        return winner is None
     is_same = winner.destination == route.destination and winner.metric <= route.metric
     return winner.table == route.table and not is_same
 
@@ -124,10 +139,8 @@ def _covered(routes: Sequence[Route], main: Sequence[Route], local: Sequence[Rou
     places = [numbers(route.destination) for route in routes]
     locals_ = [numbers(route.destination) for route in local]
     ours = [numbers(route.destination) for route in main if route.is_ours and _is_asked(route)]
-    left_by_locals, left_by_ours = (
-        uncovered_addresses((*places, *locals_), family.bits),
-        uncovered_addresses((*places, *locals_, *ours), family.bits),
-    )
+    left_by_locals = uncovered_addresses((*places, *locals_), family.bits)
+    left_by_ours = uncovered_addresses((*places, *locals_, *ours), family.bits)
     losers: list[Refusal] = []
     for route, place in zip(routes, places, strict=True):
         if left_by_ours[place] is None and left_by_locals[place] is not None:

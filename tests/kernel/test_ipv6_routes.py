@@ -50,6 +50,7 @@ ETH0, ETH0_TOO, IB0 = (
     NextHop("ib0", IPv6Address("fd00:b::1")),
 )
 DIRECT = NextHop("eth0")
+SILENT = "neigh add fd00:a::1 dev eth0 nud failed"
 
 
 @pytest.fixture
@@ -363,11 +364,15 @@ def test_a_route_is_inherited_from_a_router_advertisement(node: Host) -> None:
     [
         (f"route add {WANTED} via fd00:b::1 dev ib0 metric 512", "another program's route"),
         ("rule add from all lookup 100 priority 50", "doesn't win"),
-        ("route add fd00::/16 dev ib0\nneigh add fd00:a::1 dev eth0 nud failed", "no answer"),
-        (f"route add {WANTED} dev ib0 metric 9\nneigh add fd00:a::1 dev eth0 nud failed", "go by .* metric 9; .* rule"),
+        (f"route add fd00::/16 dev ib0\n{SILENT}", "no answer"),
+        (f"route add {WANTED} dev ib0 metric 9\n{SILENT}", "go by .* metric 9; .* rule"),
         (f"route add fd00:1::/49 dev ib0\nroute add {IPv6Network('fd00:1:0:8000::/49')} dev ib0", "never wins"),
+        (f"route add {WANTED} from fd00:b::/64 dev ib0", "from fd00:b::/64 .* hides ours.*; name its halves instead"),
+        (f"{SILENT}\nrule add to {WANTED} blackhole priority 50", f", by rule 50: from all to {WANTED} blackhole; "),
+        (f"{SILENT}\nroute add prohibit {WANTED} metric 9", f"nowhere .*, by prohibit {WANTED} .*metric 9; "),
+        (f"{SILENT}\nroute add unreachable fd00::/16", "by unreachable fd00::/16 .* no answer from fd00:a::1"),
     ],
-    ids=["foreign", "rule", "silent router", "lower metric", "covered"],
+    ids=["foreign", "rule", "silent", "lower metric", "covered", "source", "discard", "prohibit", "silent discard"],
 )
 def test_a_refused_route_leaves_both_tables_as_they_were(node: Host, tmp_path: Path, breaking: str, words: str) -> None:
     run_ip6("route add default dev ib0 table 100", *breaking.splitlines())

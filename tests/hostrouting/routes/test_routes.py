@@ -309,10 +309,12 @@ def halves(*protocols: int, tos: int = 0) -> list[Route]:
 
 
 PROVEN, OURS = by_eth0("172.16.0.0/24"), Protocol.HOSTROUTING
+LATER, DISCARD = attrs.evolve(PROVEN, metric=9), attrs.evolve(PROVEN, hops=(), type=RouteType.BLACKHOLE)
 BOTH_LOCAL = by_eth0("172.16.0.10/31")
 COVERED = r"never wins.*for example 172\.16\.0\.\d+/25 .*proto static"
 VERIFIED: dict[str, tuple[Route, list[Route], str | None]] = {
     "another device": (PROVEN, [attrs.evolve(PROVEN, hops=(NextHop("ib0"),))], "doesn't win.*dev ib0"),
+    "a discard": (LATER, [LATER, DISCARD], "nowhere .*, by blackhole 172.16.0.0/24 proto hostrouting"),
     "it is missing": (PROVEN, [], "isn't in the table any more"),
     "longer prefixes for a tos": (PROVEN, [PROVEN, *halves(Protocol.STATIC, Protocol.STATIC, tos=8)], None),
     "our longer prefixes": (PROVEN, [PROVEN, *halves(OURS, OURS), by_eth0("172.16.0.200/32", Protocol.STATIC)], None),
