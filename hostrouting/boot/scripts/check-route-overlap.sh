@@ -200,7 +200,7 @@ leave_marker() {
     [ ! -e "$stale" ] || rm -f "$stale" || return
   done
   [ -n "$text" ] || { : >"$MARKER_OK"; return; } # empty, so whole without a rename
-  printf '%s' "$text" >"$new" && mv -f "$new" "$MARKER_DETECTED"
+  (trap '' HUP INT TERM && printf '%s' "$text" >"$new" && mv -f "$new" "$MARKER_DETECTED")
 }
 
 # Says the verdict and leaves it. Returns whether the machine may start.

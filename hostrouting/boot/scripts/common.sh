@@ -69,9 +69,9 @@ make_files() {
   local file
   for file in "$SCRATCH"{,.out} "$ERRORS"{,.listing}; do
     MESSAGE="can't write $file: $UNWRITABLE"
-    : >"$file" || return
+    : 2>/dev/null >"$file" || return
   done
-} 2>/dev/null
+}
 
 # Takes the lock that every run which writes holds; or sets MESSAGE.
 take_lock() {

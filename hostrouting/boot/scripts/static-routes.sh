@@ -34,7 +34,7 @@ ROUTES
 # Whether a trial is over though it stands, and no process is about to confirm it: a new userspace has no timer for it.
 is_overdue() {
   local text=''
-  { read -r -d '' text <"$TRIAL" || [ -n "$text" ]; } 2>/dev/null || return
+  read -r -d '' text 2>/dev/null <"$TRIAL" || [ -n "$text" ] || return
   look_at_time
   [[ ! -e $CONFIRMED && $text =~ \"uptime\":\ ([0-9]{1,12}) ]] && [ "$NOW" -gt "${BASH_REMATCH[1]}00" ]
 }
@@ -67,7 +67,8 @@ attempt() {
       [ "$status" -eq 0 ] || break 2
     done
   done
-  [ "$status" -eq 0 ] && [ -z "$STOPPED" ] || put_back
+  [ "$status$STOPPED" != 0 ] || return 0 # a signal is too late from here on
+  put_back
   IS_WRITING=''
   [ -z "$STOPPED" ] || { [ "$status" -ne 1 ] || complain "$MESSAGE"; stop; }
   return "$status"
@@ -90,8 +91,7 @@ carry_out() {
       ;;
     refused\ *) MESSAGE=${answer#refused } ;;
     failed\ *)
-      MESSAGE=${answer#*$'\n'} LEFT=${answer%%$'\n'*} LEFT=${LEFT#failed }
-      MESSAGE+=${LEFT:+; $LEFT}
+      LEFT=${answer%%$'\n'*} LEFT=${LEFT#failed } MESSAGE=${answer#*$'\n'}${LEFT:+; $LEFT}
       ;;
     *)
       MESSAGE="can't plan the static routes: awk ended without an answer"
