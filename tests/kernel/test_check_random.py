@@ -464,7 +464,7 @@ FIXES: dict[str, tuple[str, list[ExpectedCidr], int, str]] = {
         f"{SUPPRESSED}rule del 32766 lookup main proto kernel",
         [ExpectedCidr("8.0.0.0/6")],
         0,
-        "change the rule that passes over",
+        "change the rule that skips",
     ),
 }
 
