@@ -1,4 +1,4 @@
-# --- what install.sh and remove.sh share ----------------------------------------------------------------------------
+# --- shared by install.sh and remove.sh ----------------------------------------------------------------------------
 # shellcheck shell=bash disable=SC2034,SC2154,SC2329 # each uses some of it
 
 @common.sh@
@@ -47,7 +47,7 @@ instances() {
   systemctl list-units --all --full --plain --no-legend --no-pager -- "${CONSUMER/@./@*.}" | cut -d ' ' -f 1
 }
 
-# Takes the lock of a whole run, and refuses what isn't ours to change.
+# Acquires the lock of a whole run, and checks that this script may change the installation.
 begin() {
   [ $# -eq 0 ] || die "usage: ${0##*/}" 64
   [ "$EUID" -eq 0 ] || die "only root may do this" 77

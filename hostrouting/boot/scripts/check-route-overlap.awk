@@ -1,4 +1,4 @@
-# A unicast route other than a default one. There may be a million, and no other line begins like this.
+# A unicast route other than a default route. There may be a million of them, and no other line begins like this.
 section == "kernel" && /^([0-9]+\.|[0-9a-f]*:[0-9a-f.]*:)/ {
   route[++routes] = $0
   next
@@ -36,9 +36,9 @@ section == "kernel" {
 
 section == "heard" { is_restless = is_restless || matters($0) }
 
-# Returns whether a change matters. A route doesn't if it is in the other family. An IPv4 route doesn't if it is outside
-# table local and overlaps no expected CIDR. A dump of IPv6 routes that goes on skips as many as it has shown, and so
-# misses one if one of these is gone (fib6_dump_table).
+# Returns whether a change is relevant. A route in the other family isn't. An IPv4 route isn't if it is outside table
+# local and overlaps no expected CIDR. When a dump of IPv6 routes continues, it skips as many routes as it has returned,
+# and misses one if one of those was deleted (fib6_dump_table).
 function matters(line,    word, i) {
   sub(/^Deleted /, "", line)
   split(line, word, " ")
@@ -50,7 +50,7 @@ function matters(line,    word, i) {
   if (family == 6 || line ~ / table 255 /)
     return 1
   place(to)
-  # A dump that goes on in the midst of the entries with one first address counts those before.
+  # When a dump continues within entries that have the same first address, it counts the previous ones.
   while (bits > 0 && end_of(first, bits - 1, ZEROS) == first)
     bits--
   last = end_of(first, bits, ONES)
@@ -72,7 +72,7 @@ section == "config" && $1 == "expect" {
   own_words[ranges] = $6
   next
 }
-# The patterns are regular expressions; "/", which is in no name, for none.
+# The patterns are regular expressions; "/" matches no interface name.
 section == "config" { pattern_of[$1] = $2 }
 
 function read_link(    name) {
@@ -98,8 +98,8 @@ function read_route() {
     elsewhere = "; another table has one: " in_words($0)
 }
 
-# What default routes share among which the kernel chooses by the state of their gateways, anew for each lookup: table,
-# metric and scope; "" if it always takes this one.
+# For each lookup, the kernel chooses among default routes with the same table, metric and scope, by the state of their
+# gateways. Returns these attributes, or "" if the kernel always uses this route.
 function turn_of(c) {
   if (!(c in turns_of)) {
     take_apart(type_of[c], c)
@@ -108,13 +108,13 @@ function turn_of(c) {
   return turns_of[c]
 }
 
-# Of the rules this program needs the prefixes. What they do is the kernel's business, but where a rule discards an
-# address, which it doesn't name. A rule with words that aren't known here is thought not to match.
+# Reads a rule's prefixes. The kernel evaluates the rules itself, but doesn't report which rule discards a packet. Rules
+# with unknown selectors are assumed not to match.
 function read_rule(    line, i) {
   if (++rules == 1)
     asks_local_first = /^0:\tfrom all lookup 255 *$/
   has_source_ports = has_source_ports || / sport 1-65534/
-  # What holds all ports that a client may use asks for none.
+  # A range with all ports that a client may use doesn't restrict the rule.
   has_all_ports += gsub(/ [sd]port 1-65534/, "")
   for (i = 2; i < NF; i++)
     if ($i ~ /^[sd]port$/)
@@ -153,19 +153,19 @@ function judge_all(    i) {
     if (i in failed)
       discarded_by[i] = discards_by(failed[i])
     else {
-      # No route changes an own or a broadcast address, if it is one by table local, which the kernel calls main until
-      # a rule is added. What else is local stays here.
+      # No route can change where a local or broadcast address in table local leads. The kernel reports table local as
+      # main until a rule is added. Packets that match any other local route stay on this host.
       parse(text_of[i])
       if (encap_of[class] != "")
         problem = "what is sent to " address_at[place_of[i]] " is encapsulated as " encap_of[class] " (by " in_words(text_of[i]) "), and where that leaves is decided by other tables"
       class_of[i] = (type_of[class] " " to) in is_own ? "own" : type_of[class] == 2 || (type_of[class] == 4 && proto_of[class] == 2) ? "lo" : class
-      # Where datagrams that aren't connected go elsewhere, TCP doesn't connect to a broadcast address at all.
+      # If unconnected datagrams are routed elsewhere, TCP can't connect to a broadcast address at all.
       if (class_of[i] == "own" && type_of[class] == 3 && class_of[first_at[place_of[i]]] != "own")
         class_of[i] = "shut"
       if (type_of[class] == 5 && is_last_of_tcp(i))
         is_refused[place_of[i]] = 1
     }
-  # A datagram leaves through a multicast route; TCP doesn't connect.
+  # Datagrams use a multicast route, but TCP can't connect through it.
   for (i = 1; i <= questions; i++)
     if (type_of[class_of[i]] == 5 && !(place_of[i] in is_refused)) {
       devs_of["sent" class_of[i]] = devs_of[class_of[i]]
@@ -186,12 +186,12 @@ function judge_all(    i) {
   }
 }
 
-# Whether TCP sends by an answer: by its own, and of these by the second where there is one.
+# Returns whether TCP uses this lookup: its second one if there is one, or else its first.
 function is_last_of_tcp(i) {
   return is_of_tcp(i) && (source_of[i] != "" || !connects_at[place_of[i]])
 }
 
-# Why the default routes don't tell which interface is expected; "" if they do, or the config does.
+# Returns why neither the config nor the default routes determine the expected interface, or "".
 function contested(    i, h, best, count, others, text, is_ipv6) {
   for (i = 1; i <= ranges && own_pattern[i] != ""; i++)
     ;
@@ -215,14 +215,14 @@ function contested(    i, h, best, count, others, text, is_ipv6) {
   return "table main has " count (is_ipv6 ? " IPv6" : "") " default routes of metric " metric_of[best] " by several interfaces, and which the kernel takes may change with each packet: " substr(text, 3) "; " (is_ipv6 ? "" : "give one of them a lower metric, or ") "name the node\047s uplinks (hostRouting.uplinks)"
 }
 
-# The type of what discards; 0: nothing matches.
+# Returns the type of the route or rule that discards the packet, or 0 if nothing matches.
 function discards_by(text) {
   if (text !~ /^(Invalid argument|No route to host|Host is unreachable|Permission denied|Network( is)? unreachable)$/)
     problem = "can\047t look up routes: " text
   return text ~ /^I/ ? 6 : text ~ /^(No|H)/ ? 7 : text ~ /^P/ ? 8 : 0
 }
 
-# Judges a range, from its first address on.
+# Checks a range, beginning with its first address.
 function judge(r,    p, k, list, count, is_said) {
   p = place_at[range_first[r]]
   if (!p)
@@ -236,8 +236,8 @@ function judge(r,    p, k, list, count, is_said) {
   }
 }
 
-# Tells what is wrong with the answer to a question, if it is. A lookup with a source that says the same of its address as
-# one without says nothing new. What is alike but for the route is reported once, at its first address.
+# Reports a failing lookup. A lookup with a source is only reported if the one without a source has a different result.
+# Failures that differ only in the route are reported once, with the first address.
 function consider(r, i, is_said,    what, id, c, pattern, kind) {
   pattern = own_pattern[r]
   if (!(i in failed)) {
@@ -263,9 +263,9 @@ function consider(r, i, is_said,    what, id, c, pattern, kind) {
     discards[id] = discards[id] (discards[id] == "" ? "" : ",") kind
 }
 
-# What is wrong with a class, a kind and the words of its message; "" if nothing is.
+# Returns the kind of a class's failure and the beginning of its message, or "".
 function fault(c, pattern) {
-  # TCP connects to nothing of types broadcast and multicast.
+  # TCP can't connect through routes of types broadcast and multicast.
   if (c == "shut" || (type_of[c] ~ /^[35]$/ && !(pattern == "" ? strangers(c, expected, "/") : strangers(c, "", pattern))))
     return "BLACKHOLE is discarded by"
   if (c == "own" || !(pattern == "" ? strangers(c, expected, any_pattern) : strangers(c, "", pattern)))
@@ -278,7 +278,7 @@ function with_commas(devs) {
   return devs
 }
 
-# How many interfaces of a class are neither among some nor like a pattern; 1 if it has none at all.
+# Returns how many interfaces of a class are neither in devs nor match the pattern, or 1 if it has no interface.
 function strangers(c, devs, pattern,    list, count, i, found) {
   count = split(devs_of[c], list, "/")
   found = !count
@@ -301,7 +301,7 @@ function message(id,    part, list, count, kind, text) {
   return text (kind == "NO-ROUTE" ? "" : "; by " in_words(told_by[id]))
 }
 
-# A route in the words of `ip route show`, from those of `ip -N -o`.
+# Converts a route from the format of `ip -N -o` to that of `ip route show`.
 function in_words(text,    word, count, i) {
   text = text " "
   gsub(/[ \t\\]+/, " ", text)
@@ -315,7 +315,7 @@ function in_words(text,    word, count, i) {
   return substr(text, 1, length(text) - 1)
 }
 
-# The InfiniBand interfaces without an address, " ib0, ib1": their connected routes may still come.
+# Returns the InfiniBand interfaces without an address, as " ib0, ib1"; their connected routes may still be added.
 function pending_devs(    list, count, i) {
   for (i = 1; i <= infinibands; i++)
     if (!(infiniband[i] in has_address) && !index("/" expected "/", "/" infiniband[i] "/"))
@@ -323,10 +323,10 @@ function pending_devs(    list, count, i) {
   return count ? " " sorted(list, count, ", ") : ""
 }
 
-# Sets discarder, and returns whether it is a CNI's own block: CNIs blackhole it, with the routes to their pods inside
-# it, in the same table; no default is one. The kernel doesn't say which entry it was: it is the longest match of one of
-# the tables that rules ask. If several discard alike, or a rule may, each has to be a CNI's. If none does, it is a route
-# from a loopback address.
+# Sets discarder, and returns whether it is a CNI's own block: a blackhole route, not a default one, with routes to pods
+# inside it in the same table. The kernel doesn't report the entry: it is the longest match in one of the tables that
+# rules look up. If several entries, or a rule, may have discarded the packet, all of them must be a CNI's. If there is
+# none, the kernel has rejected a unicast route whose source is a loopback address.
 function find_discarder(n, type,    table, bits, entry, is_block, is_of_cni, unicast) {
   read_entries()
   discarder = ""
@@ -349,7 +349,7 @@ function find_discarder(n, type,    table, bits, entry, is_block, is_of_cni, uni
   return is_of_cni
 }
 
-# The entries that the kernel may choose, of one prefix the first: that with the lowest metric.
+# Reads the entries that the kernel may choose; for each prefix the first one, which has the lowest metric.
 function read_entries(    i, entry) {
   for (i = 1; i <= routes && !has_read_entries; i++) {
     parse(route[i])

@@ -1,18 +1,18 @@
 #!/bin/bash -p
 false # what bash returns if it can't parse the group
 {
-# Says whether every expected CIDR below leaves through the node's uplinks, and leaves a marker that says so.
+# Checks whether every expected CIDR below leaves through the node's uplinks, and writes the verdict to a marker.
 # Rendered by hostrouting: edits are lost.
 #
-#   check-route-overlap.sh         the oneshot at boot: waits for the network as long as the config says
-#   check-route-overlap.sh gate    before the machine starts: waits 5 s at most
-#   check-route-overlap.sh unjudged WHY    leaves the marker of a gate that didn't get as far as that
+#   check-route-overlap.sh         the oneshot at boot: waits for the network as configured
+#   check-route-overlap.sh gate    before the consumer starts: waits for at most 5 s
+#   check-route-overlap.sh unjudged WHY    writes a marker without a verdict, if the gate couldn't run the check
 #
-# STRICT fails if anything fails or nothing could be judged; WARN only says so. This is the verdict alone: what else is
-# worth a note, all that is shadowed and what fixes it are told by `hostrouting check`.
+# In STRICT mode, it exits with 1 if anything fails or there is no verdict; in WARN mode, it only reports this. It only
+# prints the verdict: `hostrouting check` also prints notes, the shadowed prefixes and the fix.
 #
-# Routes and rules look at prefixes, so the kernel's answer changes only where a prefix begins or ends. The kernel is
-# asked about one address between two such places: all of each CIDR is judged, and by the kernel itself.
+# Routes and rules match prefixes, so the kernel's answer only changes where a prefix begins or ends. One lookup between
+# two such addresses therefore covers all addresses there.
 
 @common.sh@
 
@@ -23,16 +23,17 @@ readonly FAMILIES=@FAMILIES@
 readonly MARKER_OK=$RUN_DIR/route-overlap.ok
 readonly MARKER_DETECTED=$RUN_DIR/route-overlap.detected
 readonly REPORT=$RUN_DIR/route-overlap.json
-# What explains a failing verdict, if it is still there; may be empty.
+# The Python that explains a failure, if it still exists; may be empty.
 readonly PYTHON=@PYTHON@
 readonly EXPLAIN_SECONDS=5
 readonly GATE_EXPLAIN_SECONDS=3
 readonly SHOWN_LINES=50
-# The groups of netlink that tell of links, addresses, routes, rules and nexthop objects.
+# The netlink groups for links, addresses, routes, rules and nexthop objects.
 readonly GROUPS_HEARD=$((16#800000d1))
 readonly HEAR_SECONDS=5
 readonly TABLES=$'rule show\nroute show table all\naddress show\nlink show'
-# Reads addresses, each with its place and its bytes in /proc, and prints for each place what a socket sends from, if it does.
+# Reads lines with a place, its address and the address in the format of /proc, and prints each place with the source
+# that a socket uses, if any.
 IFS= read -r -d '' CONNECT <<'BASH'
 while read -r place address peer; do
   exec 7<>"/dev/udp/$address/9" || continue
@@ -56,8 +57,8 @@ AWK
 ==kernel
 CONFIG
 
-# Judges each family. Sets VERDICT to the worst verdict, LINES to all messages, beginning with those of families without a
-# verdict, LACKS_DEFAULT and PENDING. Or fails and sets MESSAGE.
+# Checks each family. Sets VERDICT to the worst verdict, LINES to all messages, beginning with those of families without
+# a verdict, LACKS_DEFAULT and PENDING. Or fails and sets MESSAGE.
 judge() {
   local text said=() words word
   for FAMILY in $FAMILIES; do
@@ -67,7 +68,7 @@ judge() {
       export IPV4_DEFAULTS=$LISTED
     fi
     list "$TABLES" think || return
-    # What awk prints before something ends it is no verdict.
+    # If awk was killed, its output is incomplete.
     MESSAGE='awk ended without an answer'
     [[ $LISTED = *$'\nend' ]] || return
     said+=("${LISTED%$'\nend'}")
@@ -84,7 +85,7 @@ judge() {
   done
 }
 
-# Starts LISTENER, which writes down what changes. Or fails and sets MESSAGE.
+# Starts LISTENER, which records changes. Or fails and sets MESSAGE.
 listen() {
   local inode
   make_files && forget || return
@@ -92,22 +93,22 @@ listen() {
   while read -r _ _ _ _ _ _ _ _ _ inode; do
     KNOWN+="$inode "
   done </proc/self/net/netlink
-  # First, since a signal may come right after.
+  # Set this first, because a signal may arrive right after the start.
   trap 'kill ${!-} $MONITOR 2>/dev/null' EXIT
   ip "${MONITORED[@]}" -N -o monitor link address route rule nexthop netconf </dev/null >>"$SCRATCH.heard" 2>&1 8<&- 9>&- &
   LISTENER=$!
   disown 2>/dev/null || true # it may have ended already
 }
 
-# Waits until LISTENER has written down all that the kernel told it: its socket holds nothing, and then it sleeps. Which
-# socket that is isn't known, so none may hold anything that is new and of these groups. Or fails and sets MESSAGE.
+# Waits until LISTENER has recorded all changes: its socket's queue is empty, and then it sleeps. Its socket isn't
+# known, so the queues of all new sockets with these groups must be empty. Or fails and sets MESSAGE.
 hear_out() {
   local until groups bytes inode state queued
   MESSAGE="can't listen for changes: /proc/net/netlink shows no idle ip monitor in $HEAR_SECONDS s"
   look_at_time
   until=$((NOW + HEAR_SECONDS * 100))
   while [ "$NOW" -lt "$until" ]; do
-    queued='' # nothing as long as there is no such socket
+    queued='' # as long as there is no such socket
     while read -r _ _ _ groups bytes _ _ _ _ inode; do
       [[ $groups != Groups && $KNOWN != *" $inode "* ]] || continue
       [ $((16#$groups & GROUPS_HEARD)) -eq "$GROUPS_HEARD" ] || continue
@@ -125,14 +126,14 @@ hear_out() {
   return 1
 }
 
-# Forgets what was heard, or fails and sets MESSAGE. The line takes the room that others need, as ip wouldn't say that there
-# is none.
+# Discards the recorded changes, or fails and sets MESSAGE. Writing the line detects a full file system, which ip
+# wouldn't report.
 forget() {
   MESSAGE="can't write $SCRATCH.heard: $UNWRITABLE"
   say '==heard' >"$SCRATCH.heard"
 } 2>/dev/null
 
-# Whether nothing that matters has been heard.
+# Returns whether no relevant change was recorded.
 is_calm() {
   [ "$(<"$SCRATCH.heard")" != ==heard ] || return 0
   for FAMILY in $FAMILIES; do
@@ -140,8 +141,8 @@ is_calm() {
   done
 }
 
-# Asks the kernel and has the answers judged; anew if anything that matters has changed meanwhile, even to and fro.
-# Or fails and sets MESSAGE.
+# Runs the check, and repeats it if a relevant change happened in the meantime, even if it was undone. Or fails and sets
+# MESSAGE.
 judge_one_moment() {
   local left
   listen || return
@@ -162,13 +163,13 @@ look() {
 
 attempt() {
   LIMIT=$NETWORK_LIMIT
-  # A process that holds the lock that long won't let go: once is enough.
+  # A process that holds the lock that long won't release it, so don't wait again.
   if [ "$LOCK_LIMIT" -gt 0 ] && ! take_lock; then
     complain "$MESSAGE; judging without it"
     LOCK_LIMIT=0 SCRATCH+=.unlocked ERRORS+=.unlocked
   fi
   give_way
-  # Only what is installed judges a start; without the lock a trial may have begun meanwhile.
+  # Only the installed routes count for a start; without the lock, a trial may have begun in the meantime.
   { [ -n "$IS_GATE" ] && has_trial; } || look
   if [ -n "$IS_GATE" ] && has_trial; then
     VERDICT=unknown LINES='check-failed: a trial of routes is in progress; to end it: hostrouting apply' MISSING='the end of the trial of routes'
@@ -189,7 +190,7 @@ attempt() {
   [ "$VERDICT" = ok ]
 }
 
-# Leaves exactly one marker, whole. Removes the stale one first, because a missing marker never means "ok".
+# Writes exactly one marker, atomically. Removes the stale one first, because a missing marker never means "ok".
 leave_marker() {
   local other=$MARKER_DETECTED text='' new=$RUN_DIR/route-overlap.$$ line stale
   [ "$VERDICT" = ok ] || while IFS= read -r line; do text+=${line%%$'\t'*}$'\n'; done <<<"$LINES"
@@ -199,11 +200,11 @@ leave_marker() {
   for stale in "$other" "$REPORT"; do
     [ ! -e "$stale" ] || rm -f "$stale" || return
   done
-  [ -n "$text" ] || { : >"$MARKER_OK"; return; } # empty, so whole without a rename
+  [ -n "$text" ] || { : >"$MARKER_OK"; return; } # an empty file needs no rename
   (trap '' HUP INT TERM && printf '%s' "$text" >"$new" && mv -f "$new" "$MARKER_DETECTED")
 }
 
-# Says the verdict and leaves it. Returns whether the machine may start.
+# Prints the verdict and writes the marker. Returns whether the consumer may start.
 report() {
   local is_left=1 shown what
   leave_marker 2>/dev/null || { complain "can't write the markers in $RUN_DIR: $UNWRITABLE"; is_left=''; }
@@ -222,8 +223,8 @@ report() {
   [[ $MODE = WARN || ( $VERDICT = ok && -n $is_left ) ]]
 }
 
-# Has Python tell what is shadowed, what fixes it and what else is worth a note, and leave the report. Whatever becomes of
-# it changes nothing of the verdict. -I: the consumer's environment and folder don't say which modules root loads.
+# Makes Python print the shadowed prefixes, the fix and the notes, and write the report. Its result doesn't affect the
+# verdict. With -I, the consumer's environment and working directory don't determine which modules root loads.
 explain() {
   [[ $VERDICT = ok || ! -x $PYTHON ]] ||
     timeout -k 1 "$EXPLAIN_LIMIT" "$PYTHON" -I -m hostrouting check --report >&2
@@ -236,12 +237,12 @@ read_arguments "$@"
 if [ -n "$IS_GATE" ]; then
   EXPLAIN_LIMIT=$GATE_EXPLAIN_SECONDS
   SETTLE_LIMIT=$((SETTLE_SECONDS < GATE_SECONDS ? SETTLE_SECONDS : GATE_SECONDS))
-  # A hold has waited once, and lets the start through as soon as what holds it is fixed.
+  # A hold only waits once, and lets the start through as soon as the failure is fixed.
   [ -z "$IS_TOLD" ] || SETTLE_LIMIT=0
 fi
 NETWORK_LIMIT=$LIMIT
 keep_trying
-# The gate has told this failure already, and its marker is there.
+# The gate has already reported this failure, and the marker exists.
 if [[ $IS_TOLD && $VERDICT =~ ^(overlap|unknown)$ && $(<"$MARKER_DETECTED") == "$LINES" ]] 2>/dev/null; then
   [ "$MODE" = WARN ]
   exit

@@ -1,40 +1,41 @@
-# --- what the scripts at boot share ---------------------------------------------------------------------------------
+# --- shared by the boot scripts ---------------------------------------------------------------------------------
 # shellcheck shell=bash disable=SC2034,SC2329,SC2006 # each uses some of it; for backquotes, see static-routes.sh
-# They need bash, coreutils, util-linux, iproute2 5.15, and any POSIX awk. Each stands in one group, since bash runs none of
-# a group that is cut off.
+# The scripts need bash, coreutils, util-linux, iproute2 5.15, and any POSIX awk. Each is a single brace group, because
+# bash doesn't run any of a truncated group.
 
 set -u -o pipefail
 export LC_ALL=C PATH=/usr/sbin:/usr/bin:/sbin:/bin
-# bash puts here-documents that are too long for a pipe into a file; /run is writable long before /tmp is.
+# bash writes long here-documents to a temporary file; /run is writable long before /tmp.
 export TMPDIR=/run
 umask 022
 
 readonly RUN_DIR=/run/aks-flex-node
 LOCK=$RUN_DIR/lock
 readonly CHECK=/etc/aks-flex-node/check-route-overlap.sh
-# The first exists while a trial of routes is in progress, the second while a confirmed trial is being installed. If the confirm is
-# killed, a timer completes it.
+# TRIAL exists while a trial of routes is in progress, CONFIRMED while a confirmed trial is being installed. If the
+# confirming process is killed, a timer completes the installation.
 readonly TRIAL=$RUN_DIR/trial.json
 readonly CONFIRMED=$RUN_DIR/trial.confirmed.json
 readonly GATE_OFF=/etc/hostrouting/gate.off
 readonly UNWRITABLE='no space is left, or it is not writable'
-# What awk has ip do, the answers (.out: a pipe would wake awk up for each), ip's stderr. A writer holds the lock.
+# The commands that awk passes to ip, and ip's stderr. The answers are in $SCRATCH.out, because a pipe would wake awk
+# for each answer. A writer holds the lock.
 SCRATCH=$RUN_DIR/${0##*/}.batch ERRORS=$RUN_DIR/${0##*/}.errors
 export SCRATCH ERRORS
 
-# At the gate the long wait is over: it was the oneshot's.
+# The gate waits only briefly, because the oneshot has already done the long wait.
 readonly GATE_SECONDS=5
-# As long as a task waits for it.
+# The tasks use the same timeout.
 readonly LOCK_SECONDS=60
-# Under constant churn two dumps of three are interrupted; this many in a row happen once in a million.
+# Under constant churn, two of three dumps are interrupted; 32 in a row happen once in a million.
 readonly ATTEMPTS=32
-# What attempt() returns if something is missing that may still come: MISSING says what.
+# attempt() returns this if MISSING may still appear.
 readonly MAY_COME=75
 
 say() { printf '%s\n' "$@"; }
 complain() { printf '%s\n' "$@" >&2; }
 
-# Sets NOW, in hundredths of a second. /proc/uptime, as the clock may be set while this waits.
+# Sets NOW to the uptime in hundredths of a second. The system clock may be set during a wait.
 look_at_time() {
   local up
   read -r up _ </proc/uptime
@@ -46,9 +47,9 @@ ask_kernel() {
   exec ip "-$FAMILY" -N -o -batch - <<<"$1" 2>"$ERRORS.listing"
 }
 
-# list COMMANDS [READER]: sets LISTED to all that the kernel answers, a line each and with numbers for names (an rt_protos
-# file may give 217 any name), or to what a reader prints of that: bash takes seconds for a million lines. Or fails and sets
-# MESSAGE; what the reader has printed then counts for nothing.
+# list COMMANDS [READER]: sets LISTED to the output of ip, one object per line and with numbers instead of names (an
+# rt_protos file may give 217 any name), or to READER's output for it, because bash takes seconds for a million lines.
+# If it fails, it sets MESSAGE, and LISTED must not be used.
 list() {
   local left status error=''
   for ((left = ATTEMPTS; left; left--)); do
@@ -64,7 +65,7 @@ list() {
   return 1
 }
 
-# Creates the files that this run and ip exchange, or sets MESSAGE: the errors of awk and ip wouldn't help an operator.
+# Creates the temporary files, or sets MESSAGE, because the errors of awk and ip wouldn't help an operator.
 make_files() {
   local file
   for file in "$SCRATCH"{,.out} "$ERRORS"{,.listing}; do
@@ -73,11 +74,11 @@ make_files() {
   done
 }
 
-# Takes the lock that every run which writes holds; or sets MESSAGE.
+# Acquires the lock that every writing run holds, or sets MESSAGE.
 take_lock() {
   MESSAGE="can't open the lock $LOCK: $UNWRITABLE"
   [ -d "$RUN_DIR" ] || mkdir -p "$RUN_DIR" 2>/dev/null || return
-  umask 077 # who can open it can hold it
+  umask 077 # any user who can open the lock can hold it
   { exec 9>>"$LOCK"; } 2>/dev/null || { umask 022 && return 1; }
   umask 022
   MESSAGE="another run has held the lock $LOCK for $LOCK_LIMIT s; to see which process: fuser -v $LOCK"
@@ -85,27 +86,28 @@ take_lock() {
   flock -w "$LOCK_LIMIT" 9 2>/dev/null
 }
 
-# Returns at the next change of links, addresses or routes, and after a second at the latest: some send no event.
+# Returns at the next change of links, addresses or routes, or after a second, because some changes send no event.
 nap() {
   local limit=1
   if [ -z "$MONITOR" ]; then
     coproc NEWS { exec ip "${MONITORED[@]}" -o monitor link address route 2>/dev/null 9>&-; }
     MONITOR=$!
     exec 8<&"${NEWS[0]:-0}" # unset once ip has ended
-    # It would live on in the control group of the machine.
+    # Otherwise ip would keep running in the consumer's control group.
     trap 'kill "$MONITOR" 2>/dev/null' EXIT
-    # It says nothing when it begins to listen; what happened until then is seen by looking again soon.
+    # ip doesn't report when it begins to listen, so return soon to detect earlier changes.
     limit=0.05
   fi
   read -r -t "$limit" -u 8 _
   case $? in
-    0) read -r -d '' -t 0.02 -u 8 _ ;; # one look for a burst, and no wait for the end of a flood
+    0) read -r -d '' -t 0.02 -u 8 _ ;; # treat a burst as one change, but don't wait for the end of a flood
     1) sleep 1 ;; # the monitor is gone
   esac
 }
 
-# Runs attempt() until it succeeds or fails, or what is missing hasn't come in LIMIT seconds, or the gate is open: a start may
-# be waiting for this run. No process waits with the lock; the last attempt leaves it to the end of the run.
+# Runs attempt() until it succeeds or fails, until MISSING hasn't appeared within LIMIT seconds, or until the gate is
+# switched off, because a start may be waiting for this run. Releases the lock while it waits; the last attempt keeps it
+# until the end of the run.
 keep_trying() {
   local status start reported=''
   look_at_time
@@ -122,7 +124,7 @@ keep_trying() {
   done
 }
 
-# Whether every start is let through unchecked; if so, sets WHY.
+# Returns whether every start is let through unchecked; if so, sets WHY.
 is_glass_broken() {
   local words
   WHY="the file $GATE_OFF is there"
@@ -132,7 +134,7 @@ is_glass_broken() {
   [[ " $words " == *' hostrouting.gate=off '* ]]
 }
 
-# What was installed while this waited has the last word; with the lock. bash has the file of a script open as 255.
+# If this script was replaced while it waited for the lock, runs its replacement. bash keeps its script open as 255.
 give_way() {
   [ -e /dev/fd/255 ] && [ ! "$0" -ef /dev/fd/255 ] || return 0
   [ -z "$MONITOR" ] || kill "$MONITOR"
@@ -141,7 +143,7 @@ give_way() {
   exec "$0" "${ARGUMENTS[@]}"
 }
 
-# Reads the arguments. At the gate waits are short: it looks again at what fails.
+# Parses the arguments. In the gate, timeouts are short, because the gate retries failures.
 read_arguments() {
   [[ $#:${1-} =~ ^(0:|[12]:gate)$ ]] || { complain "usage: ${0##*/} [gate [told]]"; exit 64; }
   IS_GATE=${1-} IS_TOLD=${2-}

@@ -4,34 +4,34 @@ false # what bash returns if it can't parse the group
 {
 # Holds a consumer back until the installed scripts succeed. Written by hostrouting: edits are lost.
 #
-#   gate.sh hold     its ExecCondition=: looks again and again, until the scripts succeed or the start's time-out ends it
-#   gate.sh again    its first ExecStartPre=, with nothing to do if this start has passed
-#   gate.sh last     its last but one, with nothing to do if this start has passed within the last second
+#   gate.sh hold     its ExecCondition=: retries until the scripts succeed or the start times out
+#   gate.sh again    its first ExecStartPre=: does nothing if this start has passed
+#   gate.sh last     its last but one: does nothing if this start has passed within the last second
 #
-# systemd skips a unit for good and in silence for what an ExecCondition= fails with, its own errors included, so it is told
-# to ignore the first (the "-" of the line). The others refuse: they look for a few seconds, and fail. A pass leaves a file,
-# which the last line of all wants to see. A reload skips the rest of a list whose command has vanished while it ran, so
-# there are two lists.
+# If an ExecCondition= fails, even because of systemd's own errors, systemd silently skips the unit for good. The "-" in
+# its line makes systemd ignore such a failure. The other commands retry for a few seconds and then fail. A start that
+# passes gets a file, and the last ExecStartPre= fails without it. If a reload removes the command that is running,
+# systemd skips the rest of that list, so there are commands in two lists.
 #
-# gate.list names the scripts, in order, and whether a failure is forgiven. It is read anew before each step: after an update
-# in the midst of a start the steps begin again. Its last line is "end": cut off anywhere it holds. -p: bash takes no
-# functions and options from the environment of the consumer.
+# gate.list names the scripts, in order, and whether a failure is forgiven. It is read again before each step: after an
+# update during a start, the steps start over. If its last line "end" is missing, the start is held. With -p, bash
+# ignores functions and options from the consumer's environment.
 
 @common.sh@
 
 readonly LIST=/etc/hostrouting/gate.list
-# A file for each start that has passed, named after its invocation: when, and the list as it was.
+# One file for each start that has passed, named after its invocation ID, with the time and the list.
 readonly PASSED=$RUN_DIR/passed
 readonly PASS_SECONDS=1
 readonly KEPT_SECONDS=60
-# systemd gives up for good after 5 starts in 10 s: a gate that looks this long is tried for ever.
+# systemd gives up after 5 starts in 10 s, so each start must take at least this long.
 readonly HOLD_SECONDS=3
-# A hold prints this many messages at once.
+# A hold prints this many messages before it limits their rate.
 readonly TELLS_MAX=20
-# A look, with a second to end what hangs and one to say so: 20.
+# The timeout for all scripts; with one second to kill a script and one to report it, 20 s in total.
 readonly ALL_SECONDS=18
 
-# tell NAME WORDS: prints a message unless it repeats the last one of NAME. Routes that flap get a message a minute.
+# tell NAME WORDS: prints a message unless it repeats NAME's last one. If routes flap, prints one message per minute.
 tell() {
   [ "${TOLD[$1]-}" != "$2" ] || return 0
   TOLD[$1]=$2
@@ -40,8 +40,8 @@ tell() {
   complain "$2"
 }
 
-# ask NAME COMMAND...: runs it for as long as the look may take, and tells what it says. Not by $(...), which would wait for
-# whatever else has its output: what it has left behind, or can't be killed.
+# ask NAME COMMAND...: runs a command with the remaining time as its timeout, and prints its output. $(...) would also
+# wait for background processes that inherit the output or can't be killed.
 ask() {
   local name=$1 left grace limit said='' status=''
   shift
@@ -63,7 +63,7 @@ ask() {
   return 1
 }
 
-# Sets STEPS to what the list holds; to nothing where it is missing, unless the drop-ins are gone with it.
+# Sets STEPS to the list's contents; if it is missing, to "", or to "end" if the drop-ins are gone, too.
 read_list() {
   local path
   STEPS=''
@@ -77,7 +77,7 @@ read_list() {
   STEPS=end
 }
 
-# has_passed SECONDS: whether this very start has passed with the list as it is now, that long ago at most.
+# has_passed SECONDS: returns whether this start has passed with the current list, at most SECONDS ago.
 has_passed() {
   local when='' steps=''
   { read -r when && IFS= read -r -d '' steps; } 2>/dev/null <"$PASSED/${INVOCATION_ID-}"
@@ -90,7 +90,8 @@ leave_open() {
   exit 0
 }
 
-# Leaves the file of this start, and those of starts long ago go. Fails if it can't: the last line of all would.
+# Writes this start's file and removes old ones. Fails if it can't write, because the last ExecStartPre= would fail
+# anyway.
 admit() {
   local path when old=()
   look_at_time
@@ -107,12 +108,13 @@ admit() {
   leave_open
 }
 
-# leave_unjudged WORDS: has the check leave a marker that says why it has judged nothing.
+# leave_unjudged WORDS: makes the check write a marker with the reason why there is no verdict.
 leave_unjudged() {
   [ ! -x "$CHECK" ] || timeout -s KILL 1 "$CHECK" unjudged "$1" >/dev/null 2>&1
 }
 
-# Sets END and GRACE. In WARN the gate opens before the consumer's own time-out ends it; one that isn't known may be short.
+# Sets END and GRACE. In WARN mode, the gate opens before the consumer's start times out; an unknown timeout may be
+# short.
 set_end() {
   local seconds=0 span
   END=$((BEGAN + ALL_SECONDS * 100)) GRACE=100
@@ -130,12 +132,12 @@ set_end() {
   [ "$seconds" -ge 4 ] || END=$((BEGAN + seconds * 50 + 10)) GRACE=20
 }
 
-# Sets SCRIPT and HOW to the first step that isn't done, SCRIPT to nothing if there is none. A list that isn't whole, or holds
-# anything else, is such a step itself.
+# Sets SCRIPT and HOW to the first remaining step, or SCRIPT to "". An incomplete or invalid list is itself such a step,
+# which fails.
 find_step() {
   local form=$'^(/[^[:space:]]+ (required|forgiven)( [^[:space:]]+)?\n)*end$'
   read_list
-  # Each row has the checksum of its script: another script makes another list.
+  # Each line contains its script's checksum, so the list changes with the scripts.
   [ "$STEPS" = "$SEEN" ] || DONE=' ' SEEN=$STEPS
   SCRIPT=$LIST HOW=required
   [[ $STEPS =~ $form ]] || return 0
@@ -156,15 +158,15 @@ take_step() {
     leave_unjudged "check-failed: $ELSEWHERE"
     return 1
   elif [ ! -x "$SCRIPT" ] || [[ `tail -c 2 "$SCRIPT"` != '}' ]]; then
-    # An empty script, or one of a first line alone, would succeed.
+    # An empty script, or one with only the first line, would succeed.
     tell "$name" "$SCRIPT is missing, can't be run, or is truncated; to write it again: hostrouting apply"
     return 1
   elif has_trial && ! ask trial bash -p "$RUN_DIR/trial.sh" gate; then
-    # Only what is installed judges a start.
+    # Only the installed routes count for a start.
     tell "$name" "$name wasn't run: a trial of routes is in progress, and can't be ended; to end it: hostrouting apply"
     return 1
   fi
-  # What it has said before needs no explanation again.
+  # Don't explain the same failure again.
   ask "$name" "$SCRIPT" gate ${TOLD[$name]:+told} && return
   [ -n "$TOOK" ] || return
   tell "$name took" "$name took $TOOK"
@@ -172,7 +174,7 @@ take_step() {
   return 1
 }
 
-# Takes each step, and returns whether the machine may start.
+# Runs the remaining steps, and returns whether the consumer may start.
 look() {
   SEEN='' DONE=' '
   look_at_time
@@ -188,7 +190,7 @@ look() {
     if ! take_step && [ "$HOW" != forgiven ]; then
       read_list
       [ "$STEPS" = "$SEEN" ] || continue
-      # The marker of an earlier check may say that all is well.
+      # An earlier check may have left an "ok" marker.
       [ "${SCRIPT##*/}" = "${CHECK##*/}" ] || [ -n "$HELD_BY" ] || leave_unjudged "check-failed: ${SCRIPT##*/} holds the start"
       HELD_BY=$SCRIPT
       return 1
@@ -200,8 +202,8 @@ look() {
 IS_OPEN='' STEPS='' SEEN='' SCRIPT='' HOW='' ELSEWHERE='' TIMEOUT='' FAILED='' TOOK='' HELD_BY=''
 declare -A TOLD=()
 TELLS=0 TOLD_AT=0
-# systemd takes a process of most services that ends by one of these for one that succeeds. SIGINT is lost to a bash that
-# waits for what $(...) runs, so it is to all of it.
+# For most services, systemd treats an exit by one of these signals as a success. bash loses a SIGINT while it waits for
+# $(...), so ignore SIGINT everywhere.
 trap 'exit 255' HUP PIPE TERM
 trap '' INT
 trap '[ -n "$IS_OPEN" ] || exit 255' EXIT

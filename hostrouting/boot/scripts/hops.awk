@@ -1,7 +1,8 @@
 BEGIN { MOOT = "(No such process|File exists)$" }
 
-# Has ip make all changes that it can, and returns what failed, or "". An error like moot says that another program has
-# made the change. Sets was_ended if ip hasn't reached the last command: it lists at least one link.
+# Makes ip apply all changes that it can, and returns the failures, or "". An error that matches moot means that another
+# program has already made the change. Sets was_ended if ip didn't reach its last command, which lists at least one
+# link.
 function make_all(list, count, moot,    i, again, left, why, hidden) {
   if (!count)
     return ""
@@ -62,8 +63,8 @@ function remove(step, prefix, some,    h) {
   }
 }
 
-# Returns the command that adds hop h of the class that take_apart() last parsed. The kernel gives a single hop weight 1,
-# which ip shows as soon as another program's hop is beside it.
+# Returns the command that adds hop h of the class that take_apart() last parsed. The kernel gives a single hop weight
+# 1, which ip shows as soon as another program's hop is beside it.
 function single(prefix, h,    text) {
   text = identity() (field["src"] == "" ? "" : " src " field["src"]) (field["mtu"] == "" ? "" : " mtu " field["mtu"])
   return "append " prefix (weight[h] == "" || weight[h] == " weight 1" ? way(h) onlink[h] text : text " nexthop" hop[h])

@@ -2,17 +2,17 @@
 false # what bash returns if it can't parse the group
 # shellcheck disable=SC2006 # for backquotes, see static-routes.sh
 {
-# Installs what was rendered beside it, as `hostrouting apply` does, on a host without Python. Rendered: edits are lost.
+# Installs the files in this folder like `hostrouting apply`, on a host without Python. Rendered: edits are lost.
 #
 #   ./install.sh     on the running system: files, units, gate, routes, and the check; in a chroot: files and units
-#   ./remove.sh      takes it back
+#   ./remove.sh      uninstalls them
 #
-# It installs all of it or nothing: if anything fails, or a signal comes, it puts back what it has changed. Over an earlier
-# installation of the same parts it is one step, and no start of the node meanwhile is judged by some of either.
+# It installs everything or nothing: after a failure or a signal, it restores what it has changed. It updates an earlier
+# installation of the same parts atomically, so no start of the node is checked with a mixture of both.
 
 @bundle.sh@
 
-# keep PATH: what is there now comes back if this fails.
+# keep PATH: saves the current file, so that it can be restored after a failure.
 keep() {
   [[ " ${CHANGED[*]} " != *" $1 "* ]] || return 0
   mkdir -p "$OLD${1%/*}"
@@ -20,10 +20,10 @@ keep() {
   CHANGED+=("$1")
 }
 
-# Without cmp, which small images lack.
+# Small images lack cmp.
 is_same() { [[ -f $2 && `sha256sum <"$1"` == `sha256sum <"$2"` ]]; }
 
-# put MODE SOURCE PATH: by rename(2), so that a reader finds the old file or the new one.
+# put MODE SOURCE PATH: installs a file with rename(2), so that readers see either the old file or the new one.
 put() {
   local change=added new
   [ -L "$3" ] || [ -f "$3" ] || [ ! -e "$3" ] || die "can't write $3: it isn't a file"
@@ -38,7 +38,7 @@ put() {
   say "$change $3"
 }
 
-# The manifest names the folders that were made, now or by an earlier run.
+# Adds the folders that this run or an earlier one has created to the manifest.
 fill_in_manifest() {
   local folder earlier='' made=() list=''
   [ ! -e "$MANIFEST" ] || earlier=`folders_of "$MANIFEST"`
@@ -50,7 +50,7 @@ fill_in_manifest() {
   sed "s|^  \"folders\": .*|  \"folders\": [${list%, }],|" "$HERE$MANIFEST" >"$OLD/manifest"
 }
 
-# Until the last script is in its place the list names copies of them: at no moment is a start judged by old and new ones.
+# Makes the list name copies of the scripts until all scripts are installed, so that no start runs old and new ones.
 stage() {
   mkdir -p "$STAGE"
   install -m 755 "$HERE"/etc/aks-flex-node/*.sh "$STAGE"
@@ -59,10 +59,10 @@ stage() {
   put 0644 "$OLD/list" "$LIST"
 }
 
-# run_own SCRIPT: one of that name may be another program's.
+# run_own SCRIPT: runs a script if it is ours; another program may have one with the same name.
 run_own() { [[ $FILES != *" $1"* ]] || "$1"; }
 
-# An override may empty the lists of the gate, and then it holds no start.
+# Verifies that the consumer runs the gate; a drop-in may clear its lists.
 see_that_it_holds() {
   local unit shown
   for unit in `instances`; do
@@ -73,7 +73,7 @@ see_that_it_holds() {
   done
 }
 
-# systemd counts the time-out of a unit that starts anew at a reload: only what it reads is a reason.
+# A reload restarts the timeout of each unit that is starting, so only reload if units have changed.
 reload_if_changed() { [[ " ${CHANGED[*]} " != *" $UNITS/"* ]] || reload; }
 
 finish() {
@@ -108,8 +108,8 @@ done
 while read -r _ sum path; do say "$sum  .$path"; done <<<"$FILES" |
   (cd "$HERE" && sha256sum --check --quiet --strict) >&2 ||
   die "the files beside it aren't those that were rendered"
-OLD=$(mktemp -d -p /tmp) # as an image may have no /run
-STAGE=$STAGES/${OLD##*/} # a killed run's list may name another
+OLD=$(mktemp -d -p /tmp) # an image may have no /run
+STAGE=$STAGES/${OLD##*/} # the list of a killed run may name another folder
 trap finish EXIT
 trap 'exit 130' HUP INT TERM
 
@@ -128,10 +128,10 @@ for unit in `units`; do
 done
 if is_running; then
   reload_if_changed
-  # A run that was killed has left systemd behind the files, or something overrides them.
+  # If a run was killed before its reload, systemd hasn't read the files. Otherwise, a drop-in overrides them.
   (see_that_it_holds) 2>/dev/null || reload
   see_that_it_holds
-  # Once the kernel has the routes, no signal puts the files back without them.
+  # From here on, a signal must not restore the files, because the kernel already has the routes.
   trap : HUP INT TERM
   run_own /etc/aks-flex-node/static-routes.sh
 fi

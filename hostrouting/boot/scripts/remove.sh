@@ -1,12 +1,12 @@
 #!/bin/bash -p
 false # what bash returns if it can't parse the group
 {
-# Takes back what install.sh, or an Ignition document of the same parts, has installed, as `hostrouting remove` does: a node
-# that is held starts, what runs goes on. Rendered: edits are lost.
+# Uninstalls what install.sh, or an Ignition document with the same parts, has installed, like `hostrouting remove`: a
+# start that is held continues, and a running node isn't affected. Rendered: edits are lost.
 
 @bundle.sh@
 
-# take FILE...: removes what is there of these, and says it.
+# take FILE...: removes the existing files and prints their names.
 take() {
   local path
   for path; do
@@ -18,12 +18,12 @@ take() {
   done
 }
 
-# is_ours PATH: where no manifest tells it, another program's file of that name says nothing of us.
+# is_ours PATH: without a manifest, checks whether the file names hostrouting; another program's file doesn't.
 is_ours() {
   [ -e "$MANIFEST" ] || [[ $1 == *hostrouting* ]] || { [ -f "$1" ] && grep -q ' by hostrouting[;:]' "$1"; }
 }
 
-# The boot script that wants no routes.
+# The boot script with an empty list of routes.
 IFS= read -r -d '' NO_ROUTES <<'SCRIPT' || true
 @NO_ROUTES@
 SCRIPT
@@ -32,7 +32,8 @@ IS_CHANGED='' FOLDERS=''
 begin "$@"
 [ ! -e "$MANIFEST" ] || FOLDERS=$(folders_of "$MANIFEST")
 take "$LIST" "$UNITS/$CONSUMER.d"/{00,zz}-hostrouting.conf
-# A reload skips what is left of the lists of a start that runs the gate: for 20 s at most, and one that begins now admits.
+# During a reload, systemd would skip the remaining commands of a start that is running the gate. Wait for these starts;
+# new ones pass, because the list is gone.
 left=150
 for unit in $(instances); do
   while [[ $(systemctl show --property=SubState -- "$unit") =~ =(condition|start-pre)$ ]] && [ $((left--)) -gt 0 ]; do
@@ -44,9 +45,9 @@ for unit in $(units); do
   [ "$unit" != hostrouting-watch.service ] || ! is_running || systemctl stop "$unit" || true
   take "$WANTS/$unit" "$UNITS/$unit"
 done
-# Also if a run that was killed has come as far as this.
+# A killed run may not have reloaded.
 if [ -n "$IS_CHANGED" ] || [ -e "$MANIFEST" ]; then reload; fi
-# Before the routes: a script that waits would install them again, but ends if its file is gone.
+# Remove the scripts before the routes: a waiting script would install them again, but exits if its file is gone.
 for path in $(paths); do [ "$path" = "$MANIFEST" ] || ! is_ours "$path" || take "$path"; done
 rm -rf "$STAGES"
 if is_running; then
@@ -56,7 +57,7 @@ if is_running; then
   rm -f "$RUN_DIR"/{trial.sh*,{static-routes,check-route-overlap}.sh.{batch,errors}*,route-overlap.[0-9]*}
   take "$RUN_DIR"/route-overlap.{ok,detected,json}
 fi
-# The manifest names the folders, and so goes behind them; then what it lies in.
+# Remove the manifest after the folders that it lists, and then its own folder.
 take_folders
 take "$MANIFEST"
 take_folders

@@ -291,9 +291,9 @@ function carry_out(    step, i) {
     commit()
 }
 
-# Makes the changes, and asks which routes win. A route or an IPv6 hop that is no longer there, or ours, needs no removal.
-# A hop that is removed from beside another program's can't be put back before it, so ask before the removals, too, if
-# others' hops may be beside ours.
+# Makes the changes, and asks which routes win. A route or an IPv6 hop that is no longer there, or ours, needs no
+# removal. A hop that is removed from beside another program's can't be put back before it, so ask before the removals,
+# too, if others' hops may be beside ours.
 function commit(    i, firm, shown, why) {
   firm = changes - lines[6] - lines[7] - lines[8]
   why = why_not(1, firm, firm == changes || asks_early ? questions : 0, "")

@@ -2,24 +2,24 @@
 false # what bash returns if it can't parse the group
 # shellcheck disable=SC2006 # bash 5.2 parses $(...) and <(...) anew when it runs them, and loses a signal trapped meanwhile
 {
-# Gives the kernel the static routes below, all of them or none. Rendered by hostrouting: edits are lost.
+# Installs the static routes below, all of them or none. Rendered by hostrouting: edits are lost.
 #
-#   static-routes.sh         the oneshot at boot: waits for the network as long as the config says
-#   static-routes.sh gate    before the machine starts: waits 5 s at most
+#   static-routes.sh         the oneshot at boot: waits for the network as configured
+#   static-routes.sh gate    before the consumer starts: waits for at most 5 s
 #
-# One ip lists what there is, awk plans, and has one ip write what is missing and tell which routes win. What was written
-# is taken back if anything of that fails. It says in a line what failed; `hostrouting apply` says more.
+# One ip process lists the current state, awk plans the changes, and another ip process makes them and looks up whether
+# the routes win. After a failure, all changes are undone. The error is one line; `hostrouting apply` prints more.
 
 @common.sh@
 
 readonly WAIT_SECONDS=@WAIT_SECONDS@
 readonly FAMILIES=@FAMILIES@
 
-# think plan: says what blocks a family's routes. think commit: makes the changes, and undoes them if a route doesn't
-# win. think undo: undoes all changes. The program and the routes are quoted here-documents, so nothing in them is
-# expanded. It replaces the calling subshell. It ignores signals, which systemd sends to all processes of a unit,
-# because a late end is better than half of the changes. ip inherits descriptor 5, so that the reader of the output
-# waits for ip even if awk is killed.
+# think plan: prints what prevents a family's routes. think commit: makes the changes, and undoes them if a route
+# doesn't win. think undo: undoes all changes. The program and the routes are quoted here-documents, so nothing in them
+# is expanded. It replaces the calling subshell. It ignores signals, which systemd sends to all processes of a unit,
+# because finishing late is better than leaving half of the changes. ip inherits descriptor 5, so that the reader of the
+# output waits for ip even if awk is killed.
 think() {
   trap '' HUP INT TERM
   exec awk -v family="$FAMILY" -v task="$1" -f /dev/fd/3 /dev/fd/4 - <<<"$LISTED" 5>&1
@@ -31,7 +31,7 @@ AWK
 ==kernel
 ROUTES
 
-# Whether a trial is over though it stands, and no process is about to confirm it: a new userspace has no timer for it.
+# Returns whether a trial should have ended, and no process is confirming it: its timer is lost after a soft reboot.
 is_overdue() {
   local text=''
   read -r -d '' text 2>/dev/null <"$TRIAL" || [ -n "$text" ] || return
@@ -39,7 +39,7 @@ is_overdue() {
   [[ ! -e $CONFIRMED && $text =~ \"uptime\":\ ([0-9]{1,12}) ]] && [ "$NOW" -gt "${BASH_REMATCH[1]}00" ]
 }
 
-# Returns whether the routes are as wanted. Sets MESSAGE, and MISSING to what may still come.
+# Returns whether the routes are as configured. Sets MESSAGE, and MISSING to what may still appear.
 attempt() {
   local status=1
   ! is_overdue || bash -p "$RUN_DIR/trial.sh" gate
@@ -101,7 +101,7 @@ carry_out() {
   return 1
 }
 
-# Takes back all that may have been changed.
+# Undoes all changes that may have been made.
 put_back() {
   local left
   for FAMILY in $BEGUN; do
@@ -111,7 +111,7 @@ put_back() {
   done
 }
 
-# A change is put back first, then the run ends.
+# If changes are in progress, they are undone before the run ends.
 on_signal() {
   STOPPED=$1
   [ -n "$IS_WRITING" ] || stop

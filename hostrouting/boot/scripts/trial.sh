@@ -1,12 +1,13 @@
 #!/bin/bash -p
 false # what bash returns if it can't parse the group
 {
-# Puts our routes back as they were before `hostrouting apply --try`, unless the trial has ended. Rendered: edits are lost.
+# Restores our routes as they were before `hostrouting apply --try`, unless the trial has ended. Rendered: edits are
+# lost.
 #
-#   trial.sh         when the time is over: a timer of systemd runs it, whatever has become of who began the trial
-#   trial.sh gate    before a machine starts: only what is installed judges it
+#   trial.sh         run by a systemd timer when the time is over, even if the process that began the trial is gone
+#   trial.sh gate    run before the consumer starts, because only the installed routes count for a start
 #
-# The trial stands as long as its file is there. Who ends it takes the file away, with the lock.
+# The trial is in progress as long as its file exists. Whatever ends it removes the file while holding the lock.
 
 @common.sh@
 
@@ -15,7 +16,7 @@ readonly FAMILIES=@FAMILIES@
 readonly RUN_LOCK=$RUN_DIR/run.lock
 readonly PYTHON=@PYTHON@
 
-# Prints "done", what it changes, and what ip refuses. A signal to all processes of a unit ends it as little as ip.
+# Prints "done", the changes, and ip's errors. Like ip, it ignores signals that are sent to all processes of a unit.
 think() {
   trap '' HUP INT TERM
   exec awk -v family="$FAMILY" -f /dev/fd/3 /dev/fd/4 - <<<"$LISTED"
@@ -44,7 +45,8 @@ function change(step, words, words_back) {
   commands[++changes] = "route " words
 }
 
-# In IPv4, a route that differs is deleted and added: replace would overwrite another program's route that took its place.
+# In IPv4, a route that differs is deleted and added: replace would overwrite another program's route that took its
+# place.
 function put_back(some, present) {
   if (family == 6 && type_of[some] < 6 && type_of[present] + 0 < 6)
     exchange(present, some)
@@ -63,7 +65,7 @@ END {
   for (i in now)
     if (!(i in before))
       remove(0, substr(i, 1, index(i, " ") - 1), now[i])
-  # In IPv4, a route that is there is another program's.
+  # In IPv4, an existing route is another program's.
   left = make_all(commands, changes + 0, family == 4 ? "No such process$" : MOOT)
   if (was_ended) {
     print left
@@ -82,7 +84,7 @@ AWK
 ==kernel
 ROUTES
 
-# Fails and sets MESSAGE where it has to be tried again.
+# Restores the routes, or fails and sets MESSAGE if it has to be retried.
 attempt() {
   local answer outcome='they are as before'
   take_lock || return
@@ -102,7 +104,7 @@ attempt() {
   say "the trial of routes until $UNTIL has ended; $outcome" "${DONE#done}"
 }
 
-# Who confirms a trial holds the other lock all the while. If that is free, it was killed: what it began is a trial again.
+# A confirming process holds the other lock until it ends. If that lock is free, it was killed, and its trial resumes.
 take_back_confirm() {
   [ -e "$CONFIRMED" ] || return 0
   MESSAGE="hostrouting confirm, which holds $RUN_LOCK, hasn't ended within $LOCK_LIMIT s"
@@ -131,7 +133,7 @@ if [ -z "$IS_GATE" ] && [ -e "$CONFIRMED" ]; then
   "$PYTHON" -I -m hostrouting confirm
   end_trial
 fi
-# The marker may tell of the routes that were tried.
+# The marker may describe the routes of the trial.
 [[ -n $IS_GATE || $DONE != done* || ! -x $CHECK ]] || "$CHECK" gate
 [[ $DONE != *$'\nfailed: '* ]]
 exit
