@@ -36,8 +36,15 @@ from hostrouting.overlap.findings import Finding, Fix, NoteKind
 
 PAGE = (Path(__file__).parent.parent.parent / "docs/howto/snapshots.md").read_text()
 (_BY_HAND,) = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-BY_HAND = _BY_HAND.replace("sleep 1", "sleep 0.1")
-"""The commands of the page that take a snapshot with ip alone, with a shorter pause."""
+# Wait until ip monitor has joined its groups, or has written down all that it was told: its socket, which has the number
+# of its process, holds nothing, and it sleeps.
+_IS_IDLE = """
+  until grep -q "^[^ ]* 0 *$! *[89a-f][^ ]* *0 " /proc/self/net/netlink && grep -q ") S " "/proc/$!/stat"; do
+    sleep 0.01
+  done
+"""
+BY_HAND = re.sub("sleep 1[;\n]", _IS_IDLE, _BY_HAND)
+"""The commands of the page that take a snapshot with ip alone, with waits for ip monitor instead of pauses."""
 
 
 # Replacements for ip's version in a snapshot: one that prints every rule attribute, and the real one.
@@ -79,7 +86,8 @@ def recorded_by(commands: str, shell: str = "sh", *, ip: str = KNOWS_ALL) -> Sna
 
 def _record(commands: str, shell: str, ip: str) -> Snapshot:
     with TemporaryDirectory() as folder:
-        done = subprocess.run([shell, "-euc", commands], cwd=folder, capture_output=True, text=True, check=True)
+        argv = [shell, "-euc", commands]
+        done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=True, timeout=60)
         assert done.stderr == ""
         path = Path(folder) / "node.json"
         path.write_text(re.sub(r"iproute2-[0-9.]+", ip, path.read_text()))
