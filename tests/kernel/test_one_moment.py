@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -164,10 +165,12 @@ def test_a_stopped_boot_script_leaves_no_listener(kernel: NamespaceKernel, tmp_p
     sandbox = Sandbox(tmp_path)
     assert sandbox.run(SCRIPT).returncode == 0
     until(lambda: listeners() == 0)
-    running = sandbox.start(SCRIPT)
+    running = sandbox.start(SCRIPT, prepare=other_ip(f"until [ -e {tmp_path}/go ]; do sleep 0.05; done"))
     until(lambda: listeners() == 1)
     running.terminate()
+    (tmp_path / "go").touch()
     running.communicate(timeout=20)
+    assert running.returncode == -signal.SIGTERM
     until(lambda: listeners() == 0)
 
 
