@@ -315,9 +315,10 @@ COMMAND = ("env", "--default-signal=INT", sys.executable, "-m", "hostrouting")
 
 
 def start(tmp_path: Path, *words: str) -> subprocess.Popen[str]:
+    """Start a command with so small a pipe that the demo can't end before its output is read."""
     return subprocess.Popen(
-        [*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-        env=os.environ | {"TMPDIR": str(tmp_path)},
+        [*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, pipesize=4096, text=True,
+        start_new_session=True, env=os.environ | {"TMPDIR": str(tmp_path)},
     )  # fmt: skip
 
 
@@ -333,7 +334,7 @@ def test_an_interrupted_demo_leaves_no_traceback(tmp_path: Path, moment: str) ->
             await_child(process)
         else:
             assert process.stdout is not None
-            process.stdout.readline()
+            os.read(process.stdout.fileno(), 1)
         os.killpg(process.pid, signal.SIGINT)
         complaint = process.communicate(timeout=PATIENCE_SECONDS)[1]
     assert (process.returncode, complaint) == (-signal.SIGINT, "")
