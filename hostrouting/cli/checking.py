@@ -37,7 +37,7 @@ def check(options: argparse.Namespace, host: Host) -> Result | int:
     route or is discarded, and with 2 if there is no verdict. With --output nagios it exits with 0 (OK), 1 (failures in
     WARN mode), 2 (failures in STRICT mode) or 3 (unknown).
 
-      hostrouting check                         the CIDRs of /etc/aks-flex-node/config.json, or of the installation
+      hostrouting check                         the installed CIDRs; if none are, /etc/aks-flex-node/config.json's
       hostrouting check --cidr 172.16.0.0/16 --cidr 10.96.0.0/12     no file is read
       hostrouting check --cidr fd00:10:96::/108                      IPv6, by the uplinks of IPv4
       hostrouting check --cidr 172.16.0.0/16 --snapshot node.json    another host (waits for nothing)
@@ -49,12 +49,16 @@ def check(options: argparse.Namespace, host: Host) -> Result | int:
     if options.report:
         return _explain_verdict(host)
     on = asked_host(options, host)
-    is_asked = bool(options.cidr) or options.snapshot is not None or has_config(options, host)
-    document, config = read_with_cidrs(options, host) if is_asked else (None, _installed(host))
-    if options.output in ("nagios", "prometheus"):
+    is_alone = not options.cidr and options.snapshot is None and options.config is None
+    has_document = not is_alone or has_config(options, host)
+    document, config = read_with_cidrs(options, host) if has_document else (None, Config())
+    is_for_monitoring = options.output in ("nagios", "prometheus")
+    if is_alone and (installed := _installed(host)).route_overlap.expected_cidrs:
+        if installed != config and not is_for_monitoring:
+            complain("hostrouting: the installed config is checked, as at the node's next start")
+        config = installed
+    if is_for_monitoring:
         config = _without_waits(config)
-    elif not is_asked and config.is_gated:
-        complain("hostrouting: there is no CONFIG: the installed config is checked")
     # CONFIG may belong to a different host than the snapshot.
     result = _check(config, on, document if on.snapshot is None else None, one_event=options.one_event)
     code = {Verdict.OK: 0, Verdict.OVERLAP: EXIT_FAILURE, Verdict.UNKNOWN: EXIT_CHECK_UNKNOWN}[result.verdict]

@@ -321,11 +321,15 @@ def test_a_check_of_no_cidr_is_2_with_a_hint(run: Any, write: Any) -> None:
     assert "kubectl get nodes" in out
 
 
-def test_a_check_without_arguments_uses_the_installed_config(run: Any, config: Path) -> None:
+@pytest.mark.parametrize("own", [None, {}, "same", {"hostRouting": section(mode="WARN")}])
+def test_a_check_without_arguments_uses_the_installed_config(run: Any, config: Path, host: Host, own: Any) -> None:
+    """The gate does, too, whatever the agent has written to its own file since."""
     assert run("check")[0] == 2
     assert run("apply", config)[0] == 0
+    if own is not None:
+        write_file(host.layout.config, config.read_text() if own == "same" else json.dumps(own))
     code, out, err = run("check", "--output", "json")
-    assert (code, json.loads(out)["mode"], "the installed config is checked" in err) == (0, "STRICT", True)
+    assert (code, json.loads(out)["mode"], "the installed config is checked" in err) == (0, "STRICT", own != "same")
 
 
 # --- snapshots --------------------------------------------------------------------------------------------------
