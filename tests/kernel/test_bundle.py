@@ -173,20 +173,22 @@ def test_a_failure_is_rolled_back(tree: Path, tmp_path: Path, number: int) -> No
     assert contents(tree) == before, err
 
 
+@pytest.mark.parametrize("moment", ["`sha256sum ", "`mktemp "])
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_rolls_it_back(tree: Path, tmp_path: Path, sent: signal.Signals) -> None:
+def test_a_signal_rolls_it_back(tree: Path, tmp_path: Path, sent: signal.Signals, moment: str) -> None:
     """It arrives between two substitutions, and bash 5.2 would lose it if these were written as $(...)."""
     apply(config({"destination": "172.16.9.0/24"}), tree)
     folder, before = render(BOTH, tmp_path / "out"), contents(tree)
     os.mkfifo(tree / "run/wait")
     script = folder / "install.sh"
-    waits = "`[[ $2 != */check-* ]] || cat /run/wait; sha256sum "  # by then, the routes script is replaced
-    script.write_text(script.read_text().replace("`sha256sum ", waits, 1))
+    # A checksum that waits is taken when the routes script has been replaced.
+    waits = f"`[[ ${{2-/check-}} != */check-* ]] || cat /run/wait; {moment[1:]}"
+    script.write_text(script.read_text().replace(moment, waits, 1).replace("-p /tmp", f"-p {tmp_path}"))
     process = start(tree, script)
     with (tree / "run/wait").open("w"):
         process.send_signal(sent)
     _, err = process.communicate(timeout=60)
-    assert (process.returncode, contents(tree)) == (130, before), err
+    assert (process.returncode, contents(tree), [*tmp_path.glob("tmp.*")]) == (130, before, []), err
 
 
 def test_a_failed_rollback_of_a_file_is_reported(tree: Path, tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ finish() {
 }
 
 HERE=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
-CHANGED=() FOLDERS='' IS_DONE=''
+CHANGED=() FOLDERS='' IS_DONE='' OLD='' STAGE=''
 begin "$@"
 for link in "$UNITS"/*.service.{requires,wants}/{static-routes,check-route-overlap}.service; do
   ! is_there "$link" || die "$link is the Go package's: systemctl disable its units first, or run hostrouting apply"
@@ -108,10 +108,10 @@ done
 while read -r _ sum path; do say "$sum  .$path"; done <<<"$FILES" |
   (cd "$HERE" && sha256sum --check --quiet --strict) >&2 ||
   die "the files beside it aren't those that were rendered"
-OLD=$(mktemp -d -p /tmp) # an image may have no /run
-STAGE=$STAGES/${OLD##*/} # the list of a killed run may name another folder
 trap finish EXIT
 trap 'exit 130' HUP INT TERM
+OLD=`mktemp -d -p /tmp` # an image may have no /run
+STAGE=$STAGES/${OLD##*/} # the list of a killed run may name another folder
 
 fill_in_manifest
 put 0644 "$OLD/manifest" "$MANIFEST"
