@@ -133,11 +133,11 @@ class ConfirmTrial:
                     hint="a trial ends at its timeout, or when the consumer starts; to install for good: hostrouting "
                     "apply",
                 )
-            config = Config.from_mapping(document)
-            wanted = Wanted.of(config, host.layout)
-            run = Run(config, host, wanted, scope.clock.monotonic(), warnings_of(config, wanted, host), done)
             with all_or_nothing() as undo:
                 undo.push(partial(_take_back_confirm, host))
+                config = Config.from_mapping(document)
+                wanted = Wanted.of(config, host.layout)
+                run = Run(config, host, wanted, scope.clock.monotonic(), warnings_of(config, wanted, host), done)
                 plan = run.install(scope)
             try:
                 overlap = run.finish(scope)

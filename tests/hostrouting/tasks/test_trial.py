@@ -121,16 +121,17 @@ def test_a_confirm_installs_the_tried_config(
         phases.run(ConfirmTrial(host=host))
 
 
+@pytest.mark.parametrize("question", ["show", "is_enabled"])
 def test_a_failed_confirm_rolls_the_routes_back(
-    host: Host, kernel: FakeKernel, units: TrialSystemd, monkeypatch: pytest.MonkeyPatch
+    host: Host, kernel: FakeKernel, units: TrialSystemd, question: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before, files = ours(kernel), outside_run(host.layout.root)
 
     def refuse(*_: Any) -> bool:
-        raise UnitError("Unit is masked")
+        raise UnitError("Unit is masked", errno=errno.EPERM)
 
     phases.run(TryRoutes(NEW, 60, host=host))
-    monkeypatch.setattr(units, "is_enabled", refuse)
+    monkeypatch.setattr(units, question, refuse)
     with pytest.raises(UnitError, match="masked"):
         phases.run(ConfirmTrial(host=host))
     assert ours(kernel) == before
