@@ -121,17 +121,17 @@ def test_a_confirm_installs_the_tried_config(
         phases.run(ConfirmTrial(host=host))
 
 
-@pytest.mark.parametrize("question", ["show", "is_enabled"])
+@pytest.mark.parametrize("place", ["tasks.trial.warnings_of", "testing.FakeSystemd.is_enabled"])
 def test_a_failed_confirm_rolls_the_routes_back(
-    host: Host, kernel: FakeKernel, units: TrialSystemd, question: str, monkeypatch: pytest.MonkeyPatch
+    host: Host, kernel: FakeKernel, units: TrialSystemd, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before, files = ours(kernel), outside_run(host.layout.root)
 
     def refuse(*_: Any) -> bool:
-        raise UnitError("Unit is masked", errno=errno.EPERM)
+        raise UnitError("Unit is masked")
 
     phases.run(TryRoutes(NEW, 60, host=host))
-    monkeypatch.setattr(units, question, refuse)
+    monkeypatch.setattr(f"hostrouting.{place}", refuse)
     with pytest.raises(UnitError, match="masked"):
         phases.run(ConfirmTrial(host=host))
     assert ours(kernel) == before
