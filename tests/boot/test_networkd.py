@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
+from itertools import count
 from typing import Any
 
 import attrs
@@ -163,8 +163,11 @@ def take_three_times(node: Machine) -> None:
         node.run("sleep", "0.3")
 
 
+MTUS = count(1400)
+
+
 def reload_changed(node: Machine) -> None:
-    node.write(DROP_IN.format("eth0"), f"[Link]\nMTUBytes={1400 + int(time.monotonic()) % 100}\n")
+    node.write(DROP_IN.format("eth0"), f"[Link]\nMTUBytes={next(MTUS)}\n")
     node.run("networkctl", "reload")
 
 
