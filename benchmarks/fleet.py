@@ -15,7 +15,7 @@ import attrs
 
 from benchmarks.figures import Measured
 from benchmarks.measure import Span, side_by_side, timed
-from benchmarks.snapshots import CONFIG, KINDS, node, write_recordings
+from benchmarks.snapshots import CONFIG, KINDS, node, write_snapshots
 from benchmarks.worlds import SCRATCH, WrongOutcomeError
 from hostrouting.cli.fleet import fleet_page
 from hostrouting.config.routing import Config
@@ -74,13 +74,13 @@ def _judge(count: int) -> Span:
 
 def cpu(size: int, rounds: int) -> Measured:
     """Measure the processor time that each snapshot takes."""
-    write_recordings(SCRATCH, size)
+    write_snapshots(SCRATCH, size)
     return Measured(side_by_side(rounds, lambda: Span(timed(lambda: _judge(size))[0].cpu / size)))
 
 
 def memory(size: int, rounds: int) -> Measured:
     """Compare the memory that all snapshots take with the memory that a tenth of them takes."""
-    write_recordings(SCRATCH, size)
+    write_snapshots(SCRATCH, size)
     return Measured(side_by_side(rounds, lambda: _judge(size), lambda: _judge(size // 10)))
 
 

@@ -104,7 +104,7 @@ KINDS: dict[str, Callable[[Snapshot], Snapshot]] = {
 """Functions that change the snapshot of a healthy node. A file of the last kind is truncated."""
 
 
-def write_recordings(folder: Path, count: int) -> list[Path]:
+def write_snapshots(folder: Path, count: int) -> list[Path]:
     """Write the config and ``count`` snapshots whose kinds take turns, and return the paths of the snapshots."""
     (folder / "config.json").write_text(json.dumps(CONFIG))
     paths = [folder / f"node-{number:05}.json" for number in range(count)]

@@ -29,7 +29,7 @@ class AzureVnetError(HostRoutingError):
     """
 
 
-def given_or_real(host: Host, given: T | None, real: Callable[[], T]) -> T:
+def node_or_default(host: Host, given: T | None, real: Callable[[], T]) -> T:
     """Return the node for a task: the given one, or else the real one.
 
     Args:

@@ -60,7 +60,7 @@ def prepare(plan: BootPlan, host: Host, undo: Undo) -> None:
     undo.push(partial(switch, layout, {file.path: files.look_at(file.path) for file in plan.switched}))
 
 
-def put_in_place(plan: BootPlan, host: Host, undo: Undo) -> Changes:
+def apply_additions(plan: BootPlan, host: Host, undo: Undo) -> Changes:
     """Write a plan's new and changed files and verify the gate for each of the consumer's instances.
 
     Args:
@@ -167,7 +167,7 @@ def _remove_links(links: Sequence[Path], host: Host, undo: Undo) -> None:
 # --- removal -------------------------------------------------------------------------------------------------------
 
 
-def take_away(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[Changes]:
+def apply_removals(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[Changes]:
     """Apply a plan's removals and restart the watcher if it has changed.
 
     Args:
@@ -189,7 +189,7 @@ def take_away(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[Change
         yield _of_unit(name, "stopped")
     if plan.last_list is not None:
         files.write_if_changed(layout.gate_list, plan.last_list.text)
-    yield from _take_out_of_boot(plan, host, scope)
+    yield from _remove_from_boot(plan, host, scope)
     markers = [path for path in plan.remove if path in layout.markers]
     kept = {layout.manifest, *markers}
     yield from _remove_all(layout, (path for path in plan.remove if path not in kept))
@@ -220,7 +220,7 @@ def take_away(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[Change
 _SCRATCH = *(f"{name}.sh.{kind}*" for name in (ROUTES, CHECK) for kind in ("batch", "errors")), "route-overlap.[0-9]*"
 
 
-def _take_out_of_boot(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[Changes]:
+def _remove_from_boot(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[Changes]:
     """Remove obsolete drop-ins and then units, and reload systemd."""
     layout, units = host.layout, host.units
     of_systemd = [path for path in plan.remove if path.is_relative_to(layout.units)]

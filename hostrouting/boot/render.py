@@ -23,7 +23,7 @@ from hostrouting.model.opening import translate_errors
 from hostrouting.model.parsing import reserved_blocks
 from hostrouting.model.prefixes import numbers
 
-ROOM = "hostrouting.boot"
+PACKAGE = "hostrouting.boot"
 
 # The ranges between the reserved blocks (the first and last blocks are reserved).
 _JUDGED = {
@@ -138,14 +138,14 @@ def _letter_expression(letter: str) -> str:
 _PLACEHOLDER = r"@([A-Z_]+|[a-z-]+\.[a-z]+)@"
 
 
-def fill(asset: str, *, room: str = ROOM, **values: str) -> str:
+def fill(asset: str, *, package: str = PACKAGE, **values: str) -> str:
     """Fill in a template's placeholders, dropping lines that consist of one with an empty value.
 
     ``@NAME@`` stands for a value, and ``@common.sh@`` for another asset without its comments.
 
     Args:
         asset: the template's file name.
-        room: the package whose ``scripts`` folder contains the template.
+        package: the package whose ``scripts`` folder contains the template.
         values: the values by name.
 
     Raises:
@@ -155,13 +155,13 @@ def fill(asset: str, *, room: str = ROOM, **values: str) -> str:
     def value(match: re.Match[str]) -> str:
         line, word = match.groups()
         name = line or word
-        found = values[name] if name in values else filled(_without_comments(_read(ROOM, name)))
+        found = values[name] if name in values else filled(_without_comments(_read(PACKAGE, name)))
         return f"{found}\n" if line and found else found
 
     def filled(text: str) -> str:
         return re.sub(rf"^{_PLACEHOLDER}\n|{_PLACEHOLDER}", value, text, flags=re.MULTILINE)
 
-    return filled(_read(room, asset)) + "\n"
+    return filled(_read(package, asset)) + "\n"
 
 
 def _without_comments(text: str) -> str:
@@ -169,7 +169,7 @@ def _without_comments(text: str) -> str:
     return re.sub(r"^ *#.*\n", "", text, flags=re.MULTILINE)
 
 
-def _read(room: str, asset: str) -> str:
-    path = resources.files(room) / "scripts" / asset
+def _read(package: str, asset: str) -> str:
+    path = resources.files(package) / "scripts" / asset
     with translate_errors(f"read {path}"):
         return path.read_text(encoding="utf-8").rstrip("\n")

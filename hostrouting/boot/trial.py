@@ -40,7 +40,7 @@ def read_trial(path: Path) -> dict[str, Any] | None:
         raise FileError(f"can't read the trial {path}: {error!r}", hint="hostrouting apply ends the trial") from error
 
 
-def standing(path: Path) -> str | None:
+def trial_deadline(path: Path) -> str | None:
     """Return the current trial's deadline as a timestamp, or None if there is no trial."""
     document = read_trial(path)
     return None if document is None else document["until"]

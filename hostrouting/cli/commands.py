@@ -96,7 +96,7 @@ def _applied(report: ConfigureReport, ending: str) -> Result:
 
 def _try_routes(options: argparse.Namespace, config: Config, host: Host) -> Result | int:
     """Install the routes temporarily until Enter is pressed; without a terminal, print how to confirm them."""
-    from hostrouting.boot.trial import put_back, standing
+    from hostrouting.boot.trial import put_back, trial_deadline
     from hostrouting.overlap.findings import RouteOverlapError
     from hostrouting.tasks.trial import TryRoutes
 
@@ -104,7 +104,7 @@ def _try_routes(options: argparse.Namespace, config: Config, host: Host) -> Resu
     is_asking = options.output != "json" and all(stream and stream.isatty() for stream in (sys.stdin, sys.stderr))
     scope = phases.CancelScope()
     with cancelled_by_signals(scope):
-        stood = standing(host.layout.trial)
+        stood = trial_deadline(host.layout.trial)
         try:
             report = run_task(TryRoutes(config, seconds, host=host), scope)
             until = report.until
@@ -122,7 +122,7 @@ def _try_routes(options: argparse.Namespace, config: Config, host: Host) -> Resu
             raise
         except phases.Cancelled:
             # The signal may have arrived after the task's last cancellation check.
-            if standing(host.layout.trial) not in (None, stood):
+            if trial_deadline(host.layout.trial) not in (None, stood):
                 put_back(host)
             raise
     if not is_kept:
@@ -132,10 +132,10 @@ def _try_routes(options: argparse.Namespace, config: Config, host: Host) -> Resu
 
 def _await_enter(host: Host, seconds: int, until: str, scope: phases.CancelScope) -> bool:
     """Return whether Enter is pressed before the trial ends; EOF on stdin ends the trial."""
-    from hostrouting.boot.trial import put_back, standing
+    from hostrouting.boot.trial import put_back, trial_deadline
 
     end = scope.clock.monotonic() + seconds
-    while standing(host.layout.trial) == until:
+    while trial_deadline(host.layout.trial) == until:
         left = max(0.0, end - scope.clock.monotonic())
         scope.progress(
             f"Enter keeps the routes, Ctrl-C restores the former ones; {left:.0f} s left", 1 - left / seconds

@@ -180,7 +180,7 @@ def _events(report: OverlapReport) -> Page:
 
 
 def _said(each: EventVerdict) -> list[str]:
-    if each.outlook is Outlook.UNTOLD:
+    if each.outlook is Outlook.UNPREDICTABLE:
         return [dim(f"can't be predicted: {clean(each.reason or '')}")]
     lines, by = _result(each.verdict, each.findings, each.reason), clean(" and ".join(each.restored_by))
     if not by:

@@ -12,7 +12,7 @@ from hostrouting.boot.break_glass import ARGUMENT, why_open
 from hostrouting.boot.gate import DROP_INS, missing_commands, opening_settings, seconds_of
 from hostrouting.boot.installation import KUBELET, has_free_kubelet, is_there
 from hostrouting.boot.layout import GATE_NAMES, SEARCH_PATH, Layout
-from hostrouting.boot.trial import standing
+from hostrouting.boot.trial import trial_deadline
 from hostrouting.boot.unit_files import UNIT_PATH, drop_ins, settings
 from hostrouting.doctor.checks import DoctorFinding, ExaminedHost, Severity
 from hostrouting.model.errors import RouteError, UnitError
@@ -53,7 +53,7 @@ def verdict(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         hint = f"name the cluster's CIDRs in CONFIG as routeOverlap.expectedCidrs, then: {examined.command('apply')}"
         yield DoctorFinding("nothing-expected", examined.consumer, message, hint, Severity.RISK)
         return
-    if standing(examined.layout.trial) is not None:
+    if trial_deadline(examined.layout.trial) is not None:
         message = "a start ends the trial of routes first, so the kernel doesn't have the routes that decide it now"
         hint = "hostrouting confirm, or apply; then: hostrouting check"
         yield DoctorFinding("unjudged", examined.consumer, message, hint, Severity.UNKNOWN)

@@ -8,7 +8,7 @@ import attrs
 
 from hostrouting.boot.files import read_text
 from hostrouting.boot.layout import WATCH
-from hostrouting.boot.trial import is_overdue, standing
+from hostrouting.boot.trial import is_overdue, trial_deadline
 from hostrouting.doctor.checks import DoctorFinding, ExaminedHost, Severity
 from hostrouting.kernel.managers import NETWORK_MANAGER, NETWORKD, is_managed
 from hostrouting.kernel.nexthops import is_among, unicast_defaults
@@ -26,7 +26,7 @@ _WATCHED = "hostrouting watch puts them back whenever they get lost"
 
 def trial(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that no route trial is active; during a trial, the kernel's routes differ from the installed ones."""
-    until, subject = standing(examined.layout.trial), "trial of routes"
+    until, subject = trial_deadline(examined.layout.trial), "trial of routes"
     if is_overdue(examined.layout):
         message = "its time is over, and the timer that restores the former routes is lost"
         yield DoctorFinding("trial-overdue", subject, message, examined.command("apply"))
@@ -109,7 +109,7 @@ def cloud_init(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 def events(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that no single event can permanently divert an expected CIDR."""
     config = examined.manifest.config
-    if not config.route_overlap.expected_cidrs or standing(examined.layout.trial) is not None:
+    if not config.route_overlap.expected_cidrs or trial_deadline(examined.layout.trial) is not None:
         return
     config = attrs.evolve(config, watch=attrs.evolve(config.watch, enabled=examined.units.is_active(_WATCHER)))
     found: dict[tuple[str, str], list[str]] = {}

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import attrs
 
 from hostrouting.kernel._memory import devinet
-from hostrouting.kernel._memory.net import Device, How, Net, fib_tables_dump
+from hostrouting.kernel._memory.net import Device, Net, WriteMode, fib_tables_dump
 from hostrouting.kernel._memory.semantics import fib_new_route
 from hostrouting.kernel.nexthops import Sources, unicast_defaults, with_shares
 from hostrouting.kernel.refusals import NetlinkError
@@ -38,7 +38,7 @@ def after(snapshot: Snapshot, event: HostEvent, restored: Iterable[Route] = ()) 
         _meet(net, net.device(event.subject), event, snapshot)
     for route in restored:
         with suppress(NetlinkError):
-            fib_new_route(net, route, How.REPLACE)
+            fib_new_route(net, route, WriteMode.REPLACE)
     return _dump(snapshot, net)
 
 
@@ -127,7 +127,7 @@ def _renew(net: Net, dev: Device, event: HostEvent, old: Lease) -> None:
     if default.source is not None and event.address is not None:
         default = attrs.evolve(default, source=event.address.ip)
     with suppress(NetlinkError):
-        fib_new_route(net, default, How.APPEND)
+        fib_new_route(net, default, WriteMode.APPEND)
     devinet.inet_del_ifa(net, dev, old.address.local, old.address.prefix_length)
 
 

@@ -173,7 +173,7 @@ class Fib:
             tables.setdefault(numbers(route.destination), set()).add(route.table)
         return PrefixIndex(tables, self.family.bits), tables
 
-    def come_by(
+    def evaluated_rules(
         self, flow: Flow, positions: Sequence[int] | None = None, *, own: str | None = None
     ) -> Iterator[tuple[Rule, bool | None, Route | None]]:
         """Yield the rules that a lookup evaluates, up to and including the one that ends it.
@@ -208,7 +208,7 @@ class Fib:
 
     def possible_decisions(self, flow: Flow) -> Iterator[Decision | None]:
         """Yield the decision for each rule that may or may not match, or None if that rule is a goto."""
-        for rule, is_met, found in self.come_by(flow):
+        for rule, is_met, found in self.evaluated_rules(flow):
             if is_met is None and rule.action is RuleAction.GOTO:
                 yield None
             elif is_met is None and self._ends_with(rule, found):
@@ -216,7 +216,7 @@ class Fib:
 
     def decide(self, flow: Flow) -> Decision:
         """Look up a flow, and return the final rule and entry."""
-        for rule, is_met, route in self.come_by(flow):
+        for rule, is_met, route in self.evaluated_rules(flow):
             if is_met and self._ends_with(rule, route):
                 return Decision(rule, route)
         return Decision()

@@ -34,7 +34,7 @@ from ipaddress import IPv4Address, IPv4Interface
 import attrs
 
 from hostrouting.kernel._memory import devinet
-from hostrouting.kernel._memory.net import Device, How, Net, fib_table_delete, fib_tables_dump
+from hostrouting.kernel._memory.net import Device, Net, WriteMode, fib_table_delete, fib_tables_dump
 from hostrouting.kernel._memory.semantics import fib_new_route
 from hostrouting.kernel.nexthops import Sources
 from hostrouting.kernel.port import WholeTables
@@ -118,14 +118,14 @@ class FakeKernel(WholeTables):
 
         A route whose ``key`` already exists fails with EEXIST.
         """
-        return self._write(routes, partial(_new_route, how=How.ADD))
+        return self._write(routes, partial(_new_route, how=WriteMode.ADD))
 
     def replace(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Add routes, each replacing the first existing route with the same ``key``, if any.
 
         The kernel compares only the key, so this also replaces connected routes and other daemons' routes.
         """
-        return self._write(routes, partial(_new_route, how=How.REPLACE))
+        return self._write(routes, partial(_new_route, how=WriteMode.REPLACE))
 
     def delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Delete exactly these routes.
@@ -299,7 +299,7 @@ class FakeKernel(WholeTables):
             raise RouteError(f"can't {attempt}: {refusal.message}", errno=refusal.errno) from refusal
 
 
-def _new_route(net: Net, route: Route, *, how: How) -> None:
+def _new_route(net: Net, route: Route, *, how: WriteMode) -> None:
     _refuse_request(net, route, route.hops)
     fib_new_route(net, route, how)
 

@@ -15,7 +15,7 @@ from functools import cache, partial
 from typing import TypeVar
 
 from hostrouting.kernel.nexthops import in_order
-from hostrouting.kernel.port import Ipv4Lookups, is_plain_by
+from hostrouting.kernel.port import Ipv4Lookups, is_plain_through
 from hostrouting.kernel.refusals import Deletable, NetlinkError
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink import values, wire
@@ -171,7 +171,7 @@ class NetlinkBackend(Ipv4Lookups):
         Returns:
             The entries in the kernel's order. For a table that never stops changing, see ``routes``.
         """
-        selection = Selection(lambda route: not is_plain_by(route, devs, sources), inside)
+        selection = Selection(lambda route: not is_plain_through(route, devs, sources), inside)
         return routes_of(self._groups(None, selection))
 
     @contextmanager

@@ -155,15 +155,15 @@ class RouteBackend(Lookups, Protocol):
     def noticing_changes(self, inside: Sequence[Prefix], /) -> AbstractContextManager[Callable[[], bool]]:
         """Yield a function that returns whether anything relevant may have changed, even if it changed back.
 
-        Links, addresses, rules and nexthop objects are always relevant. For entries, see ``matters``. Once the function
-        has returned True, it keeps returning True. A backend without notifications may delegate to another backend in
-        the same network namespace (``NetlinkBackend().noticing_changes``).
+        Links, addresses, rules and nexthop objects are always relevant; for entries, see ``is_relevant``. After the
+        function has returned True, it keeps returning True. A backend without notifications may delegate to another
+        backend in the same network namespace (``NetlinkBackend().noticing_changes``).
 
         Args:
             inside: the relevant prefixes. An entry is relevant if its destination overlaps one of them.
 
         Raises:
-            RestlessError: the data is inconsistent, as in a torn snapshot.
+            UnstableHostError: the data is inconsistent, as in a torn snapshot.
         """
 
     def add(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
@@ -234,7 +234,7 @@ class Kernel(RouteBackend, Protocol):
         """Delete a policy rule."""
 
 
-def is_plain_by(route: Route, devs: Collection[str], sources: Collection[IpAddress]) -> bool:
+def is_plain_through(route: Route, devs: Collection[str], sources: Collection[IpAddress]) -> bool:
     """Return whether ``RouteBackend.routes_except`` may omit an entry.
 
     Args:
@@ -242,11 +242,11 @@ def is_plain_by(route: Route, devs: Collection[str], sources: Collection[IpAddre
         devs: the interface names.
         sources: the source addresses that the entry may have.
     """
-    return route.tos == 0 and not route.is_near and leaves_by(route, devs, sources)
+    return route.tos == 0 and not route.is_near and leaves_through(route, devs, sources)
 
 
-def leaves_by(route: Route, devs: Collection[str], sources: Collection[IpAddress]) -> bool:
-    """Return whether every packet that matches an entry leaves through one of some interfaces; see ``is_plain_by``."""
+def leaves_through(route: Route, devs: Collection[str], sources: Collection[IpAddress]) -> bool:
+    """Return whether every packet that matches an entry leaves through these interfaces; see ``is_plain_through``."""
     return (
         route.type is RouteType.UNICAST
         and bool(by := route.devs)
@@ -257,7 +257,7 @@ def leaves_by(route: Route, devs: Collection[str], sources: Collection[IpAddress
     )
 
 
-def matters(table: int, prefix: Prefix, inside: PrefixSet) -> bool:
+def is_relevant(table: int, prefix: Prefix, inside: PrefixSet) -> bool:
     """Return whether ``RouteBackend.noticing_changes`` must report a change to an entry.
 
     Args:
@@ -276,7 +276,7 @@ def matters(table: int, prefix: Prefix, inside: PrefixSet) -> bool:
     return table == Table.LOCAL or inside.overlaps(*ends((first, length), bits))
 
 
-class RestlessError(RouteError):
+class UnstableHostError(RouteError):
     """Exception raised when the host changed during every read."""
 
 
@@ -285,9 +285,9 @@ class RestlessError(RouteError):
 _ATTEMPTS, _SECONDS = 16, 5.0
 
 
-def at_one_moment(
+def read_consistently(
     watched: Sequence[tuple[RouteBackend, Sequence[Prefix]]], scope: CancelScope, read: Callable[[], T]
-) -> tuple[T, RestlessError | None]:
+) -> tuple[T, UnstableHostError | None]:
     """Retry a read until nothing changes during it, up to a maximum number of attempts and a timeout.
 
     Comparing the tables before and after isn't enough, because a change may have been reverted.
@@ -313,9 +313,9 @@ def at_one_moment(
             now = scope.clock.monotonic()
             if now + (now - begin) > until:
                 break
-    except RestlessError as error:
+    except UnstableHostError as error:
         return read(), error
-    return found, RestlessError("the routes changed each time that they were read; try again later")
+    return found, UnstableHostError("the routes changed each time that they were read; try again later")
 
 
 def refuse_datagrams(lookups: Sequence[Lookup]) -> None:
@@ -375,6 +375,6 @@ class WholeTables(Ipv4Lookups):
             route
             for route in self.routes()
             if route.destination.prefixlen == 0
-            or not is_plain_by(route, devs, sources)
+            or not is_plain_through(route, devs, sources)
             or prefixes.covers(numbers(route.destination))
         )

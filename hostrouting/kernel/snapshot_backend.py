@@ -18,7 +18,7 @@ from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.fib6 import Fib6
 from hostrouting.kernel.nexthops import Router, SourceKey, Sources, flows_through, source_key, spread, unicast_defaults
 from hostrouting.kernel.odd_sources import has_odd_sources
-from hostrouting.kernel.port import RestlessError, RouteBackend, WholeTables, at_one_moment, refuse_datagrams
+from hostrouting.kernel.port import RouteBackend, UnstableHostError, WholeTables, read_consistently, refuse_datagrams
 from hostrouting.kernel.rules import KERNEL_RULES, NO_SOURCE, TCP, UDP, Flow, kernel_rules
 from hostrouting.kernel.snapshot import Ipv6State, Snapshot
 from hostrouting.model.errors import RouteError
@@ -70,7 +70,7 @@ def take_snapshot(
         )
 
     watched = [(backend, inside), *([] if backend6 is None else [(backend6, [(0, 0)])])]
-    snapshot, why_torn = at_one_moment(watched, scope, read)
+    snapshot, why_torn = read_consistently(watched, scope, read)
     return attrs.evolve(snapshot, is_torn=why_torn is not None)
 
 
@@ -140,11 +140,11 @@ def _lacks_dev(route: Route) -> bool:
 _RECORD, _CHECK = "record the host with hostrouting snapshot", "check on the host itself"
 
 
-def _untold(what: str, address: IpAddress, advice: str) -> RouteError:
+def _unknown_fact(what: str, address: IpAddress, advice: str) -> RouteError:
     return RouteError(f"the snapshot doesn't show {what}, which decides about {address}", hint=advice)
 
 
-def _untold_dev(route: Route) -> RouteError:
+def _unknown_dev(route: Route) -> RouteError:
     return RouteError(f"the snapshot doesn't name every interface of {route}", hint=_RECORD)
 
 
@@ -189,7 +189,7 @@ class SnapshotBackend(WholeTables):
         counting = (route for route in unicast_defaults(routes) if route.devs or _lacks_dev(route))
         first = min(counting, key=attrgetter("metric"), default=None)
         if first is not None and _lacks_dev(first):
-            raise _untold_dev(first)
+            raise _unknown_dev(first)
         return routes if table is None else tuple(route for route in routes if route.table == table)
 
     @contextmanager
@@ -197,10 +197,10 @@ class SnapshotBackend(WholeTables):
         """Yield a function that always returns False, because a snapshot never changes.
 
         Raises:
-            RestlessError: the host changed while the snapshot was taken.
+            UnstableHostError: the host changed while the snapshot was taken.
         """
         if self.snapshot.is_torn:
-            raise RestlessError("the host changed while it was recorded", hint="record it again")
+            raise UnstableHostError("the host changed while it was recorded", hint="record it again")
         yield lambda: False
 
     def lookup(
@@ -213,11 +213,11 @@ class SnapshotBackend(WholeTables):
         found = self._fib.lookup(address, source, is_tcp=is_tcp)
         for other, what, advice in self._alternatives:
             if _entry(found) != _entry(other.lookup(address, source, is_tcp=is_tcp)):
-                raise _untold(what, address, advice)
+                raise _unknown_fact(what, address, advice)
         if self._has_unknown:
             self._refuse_doubt(Flow(address, source or NO_SOURCE, TCP if is_tcp else UDP))
         if found.route is not None and _lacks_dev(found.route):
-            raise _untold_dev(found.route)
+            raise _unknown_dev(found.route)
         return found
 
     def _refuse_doubt(self, flow: Flow) -> None:
@@ -225,7 +225,7 @@ class SnapshotBackend(WholeTables):
         for other in self._fib.possible_decisions(flow):
             if other is None or (other.errno, other.route) != (known.errno, known.route):
                 what = "whether a rule with an unknown selector matches"
-                raise _untold(what, flow.address, _CHECK)
+                raise _unknown_fact(what, flow.address, _CHECK)
 
     def sources(
         self, entries: Mapping[Route, Sequence[IpAddress]], *, is_tcp: bool = False
@@ -242,7 +242,7 @@ class SnapshotBackend(WholeTables):
         doubtful = chosen.doubtful(entry, _scopes_of_objects(self.snapshot.routes))
         selectors = [rule.source for rule in self.snapshot.rules if rule.source is not None]
         if len({tuple(source in selector for selector in selectors) for source in doubtful}) > 1:
-            raise _untold(f"which source connections by {entry} get", addresses[0], _RECORD)
+            raise _unknown_fact(f"which source connections by {entry} get", addresses[0], _RECORD)
         return chosen.of(entry)
 
     @cached_property
@@ -345,7 +345,7 @@ class SnapshotBackend6(SnapshotBackend):
 
     def _refuse_odd_sources(self, addresses: Sequence[IpAddress]) -> None:
         if self._has_odd_sources and addresses:
-            raise _untold("which sources the kernel chooses", addresses[0], _CHECK)
+            raise _unknown_fact("which sources the kernel chooses", addresses[0], _CHECK)
 
     @cached_property
     def _alternatives(self) -> list[tuple[Fib, str, str]]:

@@ -22,7 +22,7 @@ from hostrouting.overlap.findings import Obstacle, Unfixable
 from hostrouting.overlap.wording import decided_by
 
 
-def left_of_connections(overlap: RouteOverlap, state: State, fixed: Fib) -> tuple[Unfixable, ...]:
+def unfixed_connections(overlap: RouteOverlap, state: State, fixed: Fib) -> tuple[Unfixable, ...]:
     """Return the connections and TCP lookups that still fail once the first lookups are fixed.
 
     The fix changes the result of the first lookup, so connections may use a different source and match other rules.

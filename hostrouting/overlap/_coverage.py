@@ -23,7 +23,7 @@ from itertools import chain, pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
-from hostrouting.kernel.port import leaves_by
+from hostrouting.kernel.port import leaves_through
 from hostrouting.kernel.rules import Flow, matches
 from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.parsing import reserved_blocks
@@ -79,7 +79,7 @@ class Coverage:
         self._devs, self._sources = frozenset(expected_devs), frozenset(sources)
         # These prefixes are looked up regardless of the routes.
         self._besides = {*besides, *(numbers(rule.destination) for rule in rules if rule.destination is not None)}
-        if not _has_floor(rules):
+        if not _falls_through_to_default(rules):
             self._besides.add((0, 0))
 
     def suspects(self, routes: Iterable[Route]) -> list[Prefix]:
@@ -93,7 +93,7 @@ class Coverage:
         Returns:
             The prefixes, all inside the CIDRs and possibly nested.
         """
-        others = (route for route in routes if route.tos == 0 and not leaves_by(route, self._devs, self._sources))
+        others = (route for route in routes if route.tos == 0 and not leaves_through(route, self._devs, self._sources))
         suspects = {*self._besides, *(numbers(route.destination) for route in others)}
         shadows = PrefixSet(suspects, self._bits)
         return sorted({*filter(self._spans.covers, suspects), *filter(shadows.covers, self._cidrs)})
@@ -112,17 +112,17 @@ class Coverage:
         suspects, inner, bits = set(self._besides), set(borders), self._bits
         gateways = type(self._family.address(0))
         for route in routes:
-            is_plain = leaves_by(route, self._devs, self._sources)
+            is_plain = leaves_through(route, self._devs, self._sources)
             if route.tos == 0 and self._spans.overlaps(*ends(prefix := numbers(route.destination), bits)):
                 (inner if is_plain else suspects).add(prefix)
             if not is_plain:
                 inner.update((int(hop.gateway), bits) for hop in route.hops if isinstance(hop.gateway, gateways))
         shadows = PrefixSet(suspects, self._bits)
         cuts = {*self._cidrs, *map(numbers, reserved_blocks(self._family)), *suspects, *filter(shadows.covers, inner)}
-        return _lay([cut for cut in cuts if self._spans.covers(cut)], self._family)
+        return _build_intervals([cut for cut in cuts if self._spans.covers(cut)], self._family)
 
 
-def _has_floor(rules: Sequence[Rule]) -> bool:
+def _falls_through_to_default(rules: Sequence[Rule]) -> bool:
     """Return whether packets that match only plain routes always reach the default route.
 
     Rules with a destination are skipped because their prefixes are always looked up. A rule with other selectors
@@ -144,7 +144,7 @@ def _has_floor(rules: Sequence[Rule]) -> bool:
     return False
 
 
-def _lay(cuts: Sequence[Prefix], family: Family) -> list[Interval]:
+def _build_intervals(cuts: Sequence[Prefix], family: Family) -> list[Interval]:
     """Build the intervals, assigning each address to the innermost prefix that contains it."""
     bits = family.bits
     reserved = PrefixSet(map(numbers, reserved_blocks(family)), bits)

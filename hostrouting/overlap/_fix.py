@@ -234,7 +234,7 @@ class Fixes:
         last: Rule | None = None
         bounds: list[int] = []
         dev = self._default.devs[0]
-        for rule, is_met, found in self._fib.come_by(probe.flow, own=dev):
+        for rule, is_met, found in self._fib.evaluated_rules(probe.flow, own=dev):
             if not is_met or rule.action in (RuleAction.NOP, RuleAction.GOTO):
                 continue
             last = rule

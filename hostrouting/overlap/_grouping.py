@@ -99,7 +99,7 @@ def _note(expected: ExpectedCidr, group: _Group, state: State, ranges: _Networks
     devs = tuple(sorted({dev for _, each in group for dev in each.devs}))
     by = shortened(devs, ",", _SHOWN_DEVS)
     part = _part(cidr, shown)
-    own = _own_on_uplinks(expected, state)
+    own = _local_on_uplinks(expected, state)
     if classification.is_local:
         message = f"{part}: {kind.lower()}{f' on {by}' if by else ''}"
         if asks_local_first(state.rules):
@@ -125,7 +125,7 @@ def _note(expected: ExpectedCidr, group: _Group, state: State, ranges: _Networks
     return Note(kind, message, cidr, devs, ranges)
 
 
-def _own_on_uplinks(expected: ExpectedCidr, state: State) -> list[Address]:
+def _local_on_uplinks(expected: ExpectedCidr, state: State) -> list[Address]:
     """Return the addresses on this host's uplinks that are in an expected CIDR.
 
     The config doesn't say whether a CIDR is for nodes, pods or Services. A subnet inside the CIDR isn't proof either,

@@ -13,7 +13,7 @@ import attrs
 
 from hostrouting.config.routing import Config, RouteOverlap
 from hostrouting.kernel.nexthops import Router, inherited_route, unicast_defaults
-from hostrouting.kernel.port import RouteBackend, at_one_moment
+from hostrouting.kernel.port import RouteBackend, read_consistently
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Address, Link
@@ -93,7 +93,7 @@ def read_host(
             depends on an encapsulation.
     """
     watching = watched(config, backend, ipv4)
-    state, why_torn = at_one_moment(watching, scope, lambda: read_once(config, backend, ipv4))
+    state, why_torn = read_consistently(watching, scope, lambda: read_once(config, backend, ipv4))
     if why_torn is not None:
         raise why_torn
     return state

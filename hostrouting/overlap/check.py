@@ -174,14 +174,14 @@ def check_overlap(
     if state.default is None:
         unfixable = tuple(_without_default(state, findings))
         return attrs.evolve(report, findings=findings, fix=Fix(unfixable=unfixable))
-    from hostrouting.overlap._connections import left_of_connections
+    from hostrouting.overlap._connections import unfixed_connections
     from hostrouting.overlap._fix import Fixes
 
     scope.check()
     fixes = Fixes(state, state.default, classifications, nameservers)
     fix, tables = fixes.of_all()
     findings = tuple(fixes.with_fixes(findings, fix))
-    unfixable = (*fix.unfixable, *left_of_connections(overlap, state, tables))
+    unfixable = (*fix.unfixable, *unfixed_connections(overlap, state, tables))
     unfixable += tuple(fixes.unexplained(findings, unfixable))
     return attrs.evolve(report, findings=findings, fix=attrs.evolve(fix, unfixable=unfixable))
 

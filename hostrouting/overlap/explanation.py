@@ -14,7 +14,7 @@ import attrs
 from hostrouting.config.routing import Config, ExpectedCidr
 from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.nexthops import spread
-from hostrouting.kernel.port import RouteBackend, at_one_moment
+from hostrouting.kernel.port import RouteBackend, read_consistently
 from hostrouting.kernel.rules import Flow, why_unmet
 from hostrouting.kernel.snapshot_backend import are_merged
 from hostrouting.model.family import Family, IpAddress
@@ -147,7 +147,7 @@ def explain(
         lookups = [_explained(each, fib, backend, sends=sends(each.probe, probes)) for each in classifications]
         return Explanation(address, around, state.uplinks, tuple(lookups))
 
-    explanation, why_torn = at_one_moment(watched(narrow, backend, ipv4), scope, read)
+    explanation, why_torn = read_consistently(watched(narrow, backend, ipv4), scope, read)
     return attrs.evolve(explanation, is_torn=why_torn is not None)
 
 
@@ -170,7 +170,7 @@ def _chosen_sources(probe: Probe, backend: RouteBackend) -> tuple[IpAddress, ...
 
 
 def _steps(fib: Fib, flow: Flow) -> Iterator[Step]:
-    for rule, is_met, route in fib.come_by(flow, range(len(fib.rules))):
+    for rule, is_met, route in fib.evaluated_rules(flow, range(len(fib.rules))):
         if is_met and fib.is_merged and route is not None and route.table != rule.table:
             # According to the kernel, this rule matched, but ip shows the entry in another rule's table.
             yield Step(rule, _passed(fib, rule, None), None)

@@ -245,7 +245,7 @@ class Outlook(StrEnum):
     SAME = "same"
     RESTORED = "restored"
     LASTING = "lasting"
-    UNTOLD = "untold"
+    UNPREDICTABLE = "unpredictable"
 
 
 @attrs.frozen
@@ -255,7 +255,7 @@ class EventVerdict(JsonObject):
     Args:
         event: the event.
         outlook: ``same`` if the verdict doesn't change, ``restored`` if it only changes until programs restore the
-            routes, ``lasting`` if it changes permanently, or ``untold`` if it can't be predicted.
+            routes, ``lasting`` if it changes permanently, or ``unpredictable`` if it can't be predicted.
         verdict: result of a check immediately after the event.
         findings: failures immediately after the event, without fixes.
         reason: why the verdict is ``unknown`` or can't be predicted, or null if it is known.

@@ -47,15 +47,15 @@ def anticipate(config: Config, snapshot: Snapshot, scope: CancelScope) -> tuple[
     """
     cidrs6 = [each.cidr for each in config.route_overlap.of(Family.IPV6).expected_cidrs]
     config = attrs.evolve(config, route_overlap=config.route_overlap.of(Family.IPV4))
-    foretelling, found = _Foretelling(config, snapshot), list[EventVerdict]()
+    predictor, found = _Predictor(config, snapshot), list[EventVerdict]()
     for event in events(config, snapshot, cidrs6):
         scope.check()
         # For the host, an interface that moves into a pod is gone, so the previous event's verdict applies.
         is_known = event.kind is EventKind.INTO_POD
-        verdict = attrs.evolve(found[-1], event=event) if is_known else foretelling.verdict(event)
-        if cidrs6 and verdict.outlook is not Outlook.UNTOLD and not verdict.is_risk:
+        verdict = attrs.evolve(found[-1], event=event) if is_known else predictor.verdict(event)
+        if cidrs6 and verdict.outlook is not Outlook.UNPREDICTABLE and not verdict.is_risk:
             why = f"what the event does to the IPv6 routes to {shortened([*map(str, cidrs6)], ' ', _SHOWN_CIDRS)}"
-            verdict = EventVerdict(event, Outlook.UNTOLD, Verdict.UNKNOWN, reason=f"{why} isn't known")
+            verdict = EventVerdict(event, Outlook.UNPREDICTABLE, Verdict.UNKNOWN, reason=f"{why} isn't known")
         found.append(verdict)
     return tuple(found)
 
@@ -139,7 +139,7 @@ def _late_addresses(config: Config, snapshot: Snapshot, dev: str) -> Iterator[Ho
 # --- the verdict after an event ------------------------------------------------------------------------------------
 
 
-class _Foretelling:
+class _Predictor:
     """Predictor for the verdicts after events on one host.
 
     Args:
@@ -149,29 +149,29 @@ class _Foretelling:
 
     def __init__(self, config: Config, snapshot: Snapshot) -> None:
         self._config, self._snapshot = config, with_sources(snapshot, snapshot)
-        self._now, self._why_none = _check(config, self._snapshot), _why_none(config, snapshot)
+        self._now, self._why_none_predictable = _check(config, self._snapshot), _why_none_predictable(config, snapshot)
 
     def verdict(self, event: HostEvent) -> EventVerdict:
         """Predict the verdict after an event."""
-        if why := self._why_none or _why_untold(self._snapshot, event):
-            return EventVerdict(event, Outlook.UNTOLD, Verdict.UNKNOWN, reason=why)
+        if why := self._why_none_predictable or _why_unpredictable(self._snapshot, event):
+            return EventVerdict(event, Outlook.UNPREDICTABLE, Verdict.UNKNOWN, reason=why)
         later = after(self._snapshot, event)
         first, programs = _check(self._config, later), tuple[str, ...]()
         last = first
-        if _told(first) != _told(self._now):
-            programs, restored = self._brought_back(event, later)
+        if _comparable(first) != _comparable(self._now):
+            programs, restored = self._restored(event, later)
             last = _check(self._config, restored) if programs else first
         for report in (self._now, first, last):
             if report.reason_kind is UnknownReason.CHECK_FAILED:
-                return EventVerdict(event, Outlook.UNTOLD, Verdict.UNKNOWN, reason=report.reason)
+                return EventVerdict(event, Outlook.UNPREDICTABLE, Verdict.UNKNOWN, reason=report.reason)
         outlook = Outlook.LASTING
-        if _told(last) == _told(self._now):
+        if _comparable(last) == _comparable(self._now):
             outlook = Outlook.RESTORED if programs else Outlook.SAME
         return EventVerdict(
             *(event, outlook, first.verdict, first.findings, first.reason), *(programs, last.verdict, last.findings)
         )
 
-    def _brought_back(self, event: HostEvent, later: Snapshot) -> tuple[tuple[str, ...], Snapshot]:
+    def _restored(self, event: HostEvent, later: Snapshot) -> tuple[tuple[str, ...], Snapshot]:
         """Return the programs that restore routes after an event, the watcher last, and the resulting snapshot."""
         left = {(route.key, route.hops) for route in later.routes}
         lost = [r for r in self._snapshot.routes if r.protocol != Protocol.KERNEL and (r.key, r.hops) not in left]
@@ -191,12 +191,12 @@ def _check(config: Config, snapshot: Snapshot) -> OverlapReport:
     return check_overlap(config, SnapshotBackend(snapshot), CancelScope(), needs_fix=False)
 
 
-def _told(report: OverlapReport) -> tuple[object, ...]:
+def _comparable(report: OverlapReport) -> tuple[object, ...]:
     """Return a comparison key for a check's result that ignores which entries caused it."""
     return (report.verdict, *((each.kind, each.cidr, each.devs, each.source, each.ranges) for each in report.findings))
 
 
-def _why_none(config: Config, snapshot: Snapshot) -> str | None:
+def _why_none_predictable(config: Config, snapshot: Snapshot) -> str | None:
     """Return why no events can be predicted for a host, or None if some can."""
     if missing := {each.dev for each in snapshot.addresses} - {link.name for link in snapshot.links}:
         return f"the snapshot lacks the interface {min(missing)}"
@@ -209,7 +209,7 @@ def _why_none(config: Config, snapshot: Snapshot) -> str | None:
     return None
 
 
-def _why_untold(snapshot: Snapshot, event: HostEvent) -> str | None:
+def _why_unpredictable(snapshot: Snapshot, event: HostEvent) -> str | None:
     """Return why the in-memory kernel can't predict the effect of an event, or None if it can."""
     if event.kind is EventKind.RESTART:
         is_known = all(each.drops_routes is not None for each in snapshot.managers if each.name == event.subject)

@@ -73,14 +73,14 @@ def apply_routes(
     for verb, failures in _add_and_replace(plan, backend, scope, undo):
         _refuse(verb, failures, _ours_around(failures, backend))
 
-    def put_back_most() -> None:
+    def restore_removed() -> None:
         backend.add(by_gateways(removed))
 
     if removed:
         before_removal()
         # Put routes back before added ones are deleted, so that no destination is ever without a route. An added route
         # may cover the gateway of a removed one, which then can be put back only later.
-        undo.push(put_back_most)
+        undo.push(restore_removed)
     for remove in _bulks(plan.remove, scope, _READING_CALLS_MAX):
         failures = backend.delete(remove)
         if gone := {failure.route for failure in failures if failure.errno == errnos.ESRCH}:
@@ -141,7 +141,7 @@ def _swap_back(items: Sequence[Replacement], backend: RouteBackend) -> None:
     _refuse("put back", failures)
 
 
-def apply_what_goes(
+def apply_possible(
     plan: RoutePlan, backend: RouteBackend, scope: CancelScope, undo: Undo
 ) -> tuple[RoutePlan, dict[Route, str]]:
     """Add and replace as many routes as the kernel accepts, and remove routes only if it accepts all of them.

@@ -110,13 +110,13 @@ def plan_routes(wanted: Sequence[Route], main: Sequence[Route]) -> RoutePlan:
     Raises:
         RouteError: some routes can't be installed. The error lists them, each with the conflicting route and a hint.
     """
-    plan, refusals = plan_what_goes(wanted, main)
+    plan, refusals = plan_possible(wanted, main)
     if refusals:
         raise RouteError.of(refusals)
     return plan
 
 
-def plan_what_goes(wanted: Sequence[Route], main: Sequence[Route]) -> tuple[RoutePlan, list[Refusal]]:
+def plan_possible(wanted: Sequence[Route], main: Sequence[Route]) -> tuple[RoutePlan, list[Refusal]]:
     """Compare wanted routes with table main, and plan those that don't conflict.
 
     Only our own routes (protocol 217) are ever replaced or removed. Another program's route with the same destination,

@@ -283,7 +283,7 @@ class Run:
             if has_routes and self.boot.changes_routes_script:
                 # If the node starts now, the routes script may install the new routes before this run does.
                 undo.push(partial(_restore, host.our_routes(), host))
-            placed, plan = installation.put_in_place(self.boot, host, undo), RoutePlan()
+            placed, plan = installation.apply_additions(self.boot, host, undo), RoutePlan()
             # A script holding the lock may be installing our routes right now.
             if has_routes and (config.static_routes.routes or exists(host.layout.lock) or host.our_routes()):
                 plan = write_routes(config, host, scope, self.started)
@@ -300,7 +300,7 @@ class Run:
             RouteOverlapError: the mode is STRICT, and a CIDR fails or the verdict is unknown.
             HostRoutingError: a removal or the check failed; a later run picks up from there.
         """
-        self.done.add(installation.take_away(self.boot, self.host, scope))
+        self.done.add(installation.apply_removals(self.boot, self.host, scope))
         overlap = self._check(scope)
         if not self.host.is_image:
             gated = [part.name for part in self.wanted.parts if part.is_gated]

@@ -72,7 +72,7 @@ def planned_routes(config: Config, host: Host, scope: CancelScope, started: floa
         scope.wait(_FLAP_SECONDS)
 
 
-def put_in_effect(plan: RoutePlan, host: Host, scope: CancelScope, undo: Undo) -> RoutePlan:
+def apply_and_verify(plan: RoutePlan, host: Host, scope: CancelScope, undo: Undo) -> RoutePlan:
     """Apply a plan to the kernel, and verify its routes.
 
     Returns:
@@ -120,7 +120,7 @@ def write_routes(config: Config, host: Host, scope: CancelScope, started: float)
         FileError: the lock can't be acquired.
     """
     with planned_routes(config, host, scope, started) as plan, all_or_nothing() as undo:
-        done = put_in_effect(plan, host, scope, undo)
+        done = apply_and_verify(plan, host, scope, undo)
         scope.check()
         remove(host.layout.trial)
     return done

@@ -18,7 +18,7 @@ from hostrouting.boot.locks import exclusive_run, locked
 from hostrouting.boot.parts import Wanted
 from hostrouting.boot.python import python_of
 from hostrouting.boot.render import family_words, fill
-from hostrouting.boot.trial import forget_trial, is_overdue, put_back, read_trial, standing, start_timer, times_of
+from hostrouting.boot.trial import forget_trial, is_overdue, put_back, read_trial, start_timer, times_of, trial_deadline
 from hostrouting.config.routing import Config
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
@@ -28,7 +28,7 @@ from hostrouting.overlap.check import check_families
 from hostrouting.routes.install import by_gateways
 from hostrouting.tasks.arguments import ConfigTask, to_host
 from hostrouting.tasks.configure import Run, raise_if_strict, warnings_of
-from hostrouting.tasks.install_routes import planned_routes, put_in_effect, wait_for_network
+from hostrouting.tasks.install_routes import apply_and_verify, planned_routes, wait_for_network
 from hostrouting.tasks.reports import ConfigureReport
 from phases import CancelScope, all_or_nothing
 
@@ -67,7 +67,7 @@ class TryRoutes(ConfigTask):
             if is_overdue(host.layout):
                 put_back(host)
             # A trial whose confirmation was killed still has to be confirmed.
-            if stands := standing(host.layout.trial) or standing(host.layout.confirmed):
+            if stands := trial_deadline(host.layout.trial) or trial_deadline(host.layout.confirmed):
                 raise RouteError(
                     f"a trial of routes is in progress until {stands}",
                     hint="to keep it: hostrouting confirm; to end it: hostrouting remove, or apply with a new config",
@@ -90,7 +90,7 @@ class TryRoutes(ConfigTask):
                             f"the trial's {self.seconds} s expired before the lock was free", hint="try again"
                         )
                     with all_or_nothing() as undo:
-                        plan = put_in_effect(plan, host, scope, undo)
+                        plan = apply_and_verify(plan, host, scope, undo)
                 overlap = check_families(config, host.routes_of, scope)
                 scope.check()
                 raise_if_strict(overlap)

@@ -15,8 +15,8 @@ from hostrouting.kernel.port import RouteBackend
 from hostrouting.model.errors import HostRoutingError, RouteError
 from hostrouting.model.jsonable import StrEnum
 from hostrouting.model.routes import Route, Table
-from hostrouting.routes.install import apply_what_goes
-from hostrouting.routes.plan import RoutePlan, is_same, plan_what_goes, uplinks_of
+from hostrouting.routes.install import apply_possible
+from hostrouting.routes.plan import RoutePlan, is_same, plan_possible, uplinks_of
 from hostrouting.routes.resolve import resolve
 from hostrouting.routes.verify import verify_routes
 from phases import CancelScope, all_or_nothing
@@ -153,7 +153,7 @@ class Reconciler:
         try:
             with all_or_nothing() as undo:
                 for backend in backends:
-                    applied, failed = apply_what_goes(todo.of(backend.family), backend, scope, undo)
+                    applied, failed = apply_possible(todo.of(backend.family), backend, scope, undo)
                     done, refused = done | applied, refused | failed
         except RouteError as error:
             done, refused = RoutePlan(), dict.fromkeys(_changes(todo).values(), str(error))
@@ -213,7 +213,7 @@ def plan_repair(config: Config, *backends: RouteBackend) -> tuple[RoutePlan, lis
         except RouteError as error:
             problems.append(str(error))
             continue
-        of_family, refusals = plan_what_goes(routes, main)
+        of_family, refusals = plan_possible(routes, main)
         plan |= of_family
         if refusals:
             problems.append("\n".join(map(str, refusals)))

@@ -53,7 +53,7 @@ class EventAudit(Audit):
         return attrs.evolve(found, links=tuple(links), ignoring_linkdown=devs_ignoring_linkdown(Layout(), found.links))
 
     def _hold(self, event: HostEvent, told: EventVerdict | None, now: OverlapReport, live: OverlapReport) -> None:
-        if told is not None and told.outlook is Outlook.UNTOLD:
+        if told is not None and told.outlook is Outlook.UNPREDICTABLE:
             self.unknown.append(f"event: {told.reason}")
             return
         said, so = _words(now if told is None else told), _words(live)

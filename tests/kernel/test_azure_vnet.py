@@ -321,7 +321,7 @@ def test_a_rule_that_changed_meanwhile_is_an_error(world: AzureWorld) -> None:
 
 
 def test_only_permanent_neighbours_are_listed(world: AzureWorld) -> None:
-    before = set(LinuxBridgeNode().look("azure0").neighbours)
+    before = set(LinuxBridgeNode().read_state("azure0").neighbours)
     run_ip(
         "neighbour add 10.1.0.50 dev azure0 lladdr a2:00:00:00:00:50 nud permanent router",
         "neighbour add 10.1.0.51 dev azure0 nud failed",
@@ -331,7 +331,7 @@ def test_only_permanent_neighbours_are_listed(world: AzureWorld) -> None:
         "neighbour add 10.1.0.60 lladdr a2:00:00:00:00:60 dev azure0 nud permanent extern_learn",
         "neighbour add 10.1.0.61 dev azure0 managed extern_learn",
     )
-    assert set(LinuxBridgeNode().look("azure0").neighbours) - before == {
+    assert set(LinuxBridgeNode().read_state("azure0").neighbours) - before == {
         Neighbour("azure0", IPv4Address("10.1.0.50"), "a2:00:00:00:00:50"),
         Neighbour("azure0", IPv6Address("fd00::53"), "a2:00:00:00:00:53"),
     }
@@ -341,7 +341,7 @@ def test_peers_are_found_in_any_namespace(world: AzureWorld) -> None:
     """After a crash amidst adding a pod, both ends of its veth are on the node."""
     run_ip(f"link add azv34 type veth peer name azv342 address {GONE_MAC}")
     assert answer(world.live, GATEWAY) == "fabric"
-    found = {one.name: one for one in LinuxBridgeNode().look("azure0").interfaces}
+    found = {one.name: one for one in LinuxBridgeNode().read_state("azure0").interfaces}
     assert found["azv33"].far_mac == LIVE_MAC
     assert LIVE_MAC in found["azv33"].seen_macs
     assert (found["azv34"].far_mac, found["azv342"].mac) == (GONE_MAC, GONE_MAC)
@@ -373,7 +373,7 @@ def test_without_privileges_no_rule_is_touched(world: AzureWorld, tmp_path: Path
     }
     node = node_with(tmp_path, **programs)
     with pytest.raises(AzureVnetError, match="can't read ebtables' rules: .*; run as root") as caught:
-        node.look("azure1")  # even if there is no such bridge
+        node.read_state("azure1")  # even if there is no such bridge
     assert caught.value.is_not_permitted
     with pytest.raises(AzureVnetError, match="can't delete 1 rules .*; run as root"):
         node.remove_rules([DNAT])
@@ -384,10 +384,10 @@ def test_no_ebtables_is_an_error_if_there_is_a_bridge(world: AzureWorld, tmp_pat
     before, node = world.rules(), node_with(tmp_path)
     missing = "ebtables-nft-save isn't installed; install the package that has it"
     with pytest.raises(AzureVnetError, match=missing):
-        node.look("azure0")
+        node.read_state("azure0")
     with pytest.raises(AzureVnetError, match="rules of ebtables-legacy aren't read; list them with"):
-        node.look("azure0")
-    state = node.look("azure1")
+        node.read_state("azure0")
+    state = node.read_state("azure1")
     assert (state.rules, state.neighbours) == ((), ())
     assert "there is no bridge azure1" in state.notes[0]
     assert f"rules weren't read: can't read ebtables' rules: {missing}" in state.notes[1]
@@ -399,8 +399,8 @@ def test_no_ebtables_is_an_error_if_there_is_a_bridge(world: AzureWorld, tmp_pat
 
 def test_the_legacy_table_is_named(world: AzureWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "module/ebtable_nat").mkdir(parents=True)
-    plain = LinuxBridgeNode().look("azure0")
+    plain = LinuxBridgeNode().read_state("azure0")
     monkeypatch.setenv("EBTABLES_SAVE_COUNTER", "yes")  # the rules are still read without counters
-    state = LinuxBridgeNode(sys=tmp_path).look("azure0")
+    state = LinuxBridgeNode(sys=tmp_path).read_state("azure0")
     assert (state.rules, plain.notes) == (plain.rules, ())
     assert "rules of ebtables-legacy aren't read; list them with `ebtables-legacy -t nat -L" in state.notes[0]

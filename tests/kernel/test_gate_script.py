@@ -13,7 +13,7 @@ from nightly import by_day
 from node import until
 from scripts import Sandbox, with_constants
 
-from hostrouting.boot.render import ROOM, fill
+from hostrouting.boot.render import PACKAGE, fill
 
 pytestmark = pytest.mark.kernel
 
@@ -313,7 +313,7 @@ def test_the_gate_ignores_the_consumers_environment(sandbox: Sandbox, variable: 
     prepare = f"{installed(f'{ROUTES} required', static_routes=FAIL)}\necho 'exit 0' >env"
     assert run(sandbox, prepare, before=("env", variable)).returncode == 255
     for name in ("static-routes.sh", "check-route-overlap.sh"):
-        assert (resources.files(ROOM) / "scripts" / name).read_text().startswith("#!/bin/bash -p\n"), name
+        assert (resources.files(PACKAGE) / "scripts" / name).read_text().startswith("#!/bin/bash -p\n"), name
 
 
 @pytest.mark.parametrize("arguments", [["first"], ["hold", "again"]])

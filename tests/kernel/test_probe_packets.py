@@ -268,7 +268,7 @@ def test_reloads_under_load_lose_nothing(world: lab.World) -> None:
 
 @pytest.fixture
 def host(kernel: NamespaceKernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
-    monkeypatch.setattr("hostrouting.azure.probe.tasks.given_or_real", lambda *_: LinuxProbeNode())
+    monkeypatch.setattr("hostrouting.azure.probe.tasks.node_or_default", lambda *_: LinuxProbeNode())
     program = tmp_path / "usr/sbin/nft"
     program.parent.mkdir(parents=True)
     program.touch(0o755)

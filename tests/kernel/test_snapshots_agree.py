@@ -34,7 +34,7 @@ WITHOUT_DETAILS = re.sub(r" -d(?= -4| \$only| nexthop)", "", BY_HAND)
 IN_WORDS = WITHOUT_DETAILS.replace(" -N", "")
 
 
-UNTOLD: dict[str, Any] = {
+UNKNOWN: dict[str, Any] = {
     **dict.fromkeys(("time", "is_merged")),
     "host": "node",  # the name of the file
     "nameservers": (),
@@ -50,7 +50,7 @@ def as_ip_tells(snapshot: Snapshot, *, protocols: bool = True) -> Snapshot:
             rule = attrs.evolve(rule, suppress_prefix_length=None, suppress_group=None)
         return rule if protocols else attrs.evolve(rule, protocol=0)
 
-    return attrs.evolve(snapshot, rules=tuple(map(told, snapshot.rules)), **UNTOLD)
+    return attrs.evolve(snapshot, rules=tuple(map(told, snapshot.rules)), **UNKNOWN)
 
 
 def report(config: Config, backend: RouteBackend) -> dict[str, Any]:

@@ -55,8 +55,8 @@ def _shorten_waits() -> None:
     """Render the scripts with short waits, because repeated checks by the gate are pointless here."""
     read = render._read
 
-    def shortened(room: str, asset: str) -> str:
-        text = read(room, asset)
+    def shortened(package: str, asset: str) -> str:
+        text = read(package, asset)
         for name, seconds in _WAITS.items():
             text = re.sub(rf"^readonly {name}=\d+", f"readonly {name}={seconds}", text, flags=re.MULTILINE)
         return text

@@ -64,7 +64,7 @@ class FakeBridgeNode:
     state: NodeState = attrs.field(factory=NodeState)
     calls: list[str] = attrs.field(factory=list)
 
-    def look(self, bridge: str) -> NodeState:
+    def read_state(self, bridge: str) -> NodeState:
         self.calls.append("look")
         return attrs.evolve(self.state, neighbours=tuple(one for one in self.state.neighbours if one.dev == bridge))
 
@@ -89,6 +89,6 @@ def on_fakes(probe: FakeProbeNode, bridge: FakeBridgeNode) -> Iterator[None]:
     fakes: dict[Any, Any] = {LinuxProbeNode: probe, LinuxBridgeNode: bridge}
     with ExitStack() as patches:
         for module in (probe_tasks, vnet_tasks):
-            fake = mock.patch.object(module, "given_or_real", lambda _, given, real: given or fakes[real])
+            fake = mock.patch.object(module, "node_or_default", lambda _, given, real: given or fakes[real])
             patches.enter_context(fake)
         yield

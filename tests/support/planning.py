@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hostrouting import Config, Host, Layout
 from hostrouting.azure.probe.ruleset import PROBE, probe_part
-from hostrouting.boot.installation import prepare, put_in_place, take_away
+from hostrouting.boot.installation import apply_additions, apply_removals, prepare
 from hostrouting.boot.manifest import Manifest
 from hostrouting.boot.parts import Wanted, wanted_manifest
 from hostrouting.boot.plan import plan_next_boot
@@ -28,8 +28,8 @@ def install_for_boot(host: Host, wanted: Wanted) -> Changes:
     plan = plan_next_boot(host, wanted)
     with all_or_nothing() as undo:
         prepare(plan, host, undo)
-        changes = put_in_place(plan, host, undo)
-    for change in take_away(plan, host, CancelScope()):
+        changes = apply_additions(plan, host, undo)
+    for change in apply_removals(plan, host, CancelScope()):
         changes |= change
     return changes
 

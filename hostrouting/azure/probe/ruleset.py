@@ -21,7 +21,7 @@ REWRITTEN_SOURCE = IPv6Address("2603:1062:0:1:fe80:1234:5678:9abc")
 
 # The name of this installation part, and the package with its assets.
 PROBE = "load-balancer-probe"
-ROOM = "hostrouting.azure.probe"
+PACKAGE = "hostrouting.azure.probe"
 
 TABLE = "azure_slb_probe"
 
@@ -43,7 +43,7 @@ def render_ruleset(device: str) -> str:
     Raises:
         ValueError: the device isn't a valid interface name.
     """
-    return fill(f"{PROBE}.nft", room=ROOM, DEVICE=parse_device(device))
+    return fill(f"{PROBE}.nft", package=PACKAGE, DEVICE=parse_device(device))
 
 
 def has_rules(listing: str | None, device: str) -> bool:
@@ -113,7 +113,7 @@ def probe_part(device: str, consumer: str, layout: Layout) -> Part:
         config=HostNetworking(LoadBalancerProbe(True, (device,))).to_mapping(),
         files=(
             BootFile(layout.script(PROBE).with_suffix(".nft"), render_ruleset(device)),
-            BootFile(layout.unit(PROBE), fill(f"{PROBE}.service", room=ROOM, ROUTE=host_route(device))),
+            BootFile(layout.unit(PROBE), fill(f"{PROBE}.service", package=PACKAGE, ROUTE=host_route(device))),
             *(BootFile(layout.units / f"{unit}.d/hostrouting-{PROBE}.conf", text) for unit, text in drop_ins.items()),
         ),
     )

@@ -13,12 +13,12 @@ from typing import Any
 import attrs
 
 from hostrouting.azure.config import HostNetworking, Ipv6Detection
-from hostrouting.azure.nodes import LoadBalancerProbeError, given_or_real
+from hostrouting.azure.nodes import LoadBalancerProbeError, node_or_default
 from hostrouting.azure.probe import ruleset
 from hostrouting.azure.probe.node import LinuxProbeNode, ProbeNode
 from hostrouting.azure.probe.ruleset import PROBE, REWRITTEN_SOURCE, probe_part
 from hostrouting.boot.host import Host
-from hostrouting.boot.installation import is_installed, prepare, put_in_place, take_away
+from hostrouting.boot.installation import apply_additions, apply_removals, is_installed, prepare
 from hostrouting.boot.locks import Done, exclusive_run
 from hostrouting.boot.parts import Wanted
 from hostrouting.boot.plan import BootPlan, plan_next_boot
@@ -85,7 +85,7 @@ def plan_probe(config: HostNetworking, host: Host, scope: CancelScope, *, node: 
     boot = _plan_boot(host, config).changes
     if host.is_image:
         return ProbeReport(probe.device, changes=boot)
-    node = given_or_real(host, node, LinuxProbeNode)
+    node = node_or_default(host, node, LinuxProbeNode)
     # An existing installation is kept, because removing it after an incorrect response would cause an outage.
     is_asked = probe.ipv6_detection is Ipv6Detection.METADATA and not is_installed(host, PROBE)
     if is_asked and not node.assigned_addresses(scope):
@@ -127,7 +127,7 @@ def _plan_removal(host: Host, node: ProbeNode | None, why: str) -> ProbeReport:
     boot = _plan_boot(host, None).changes
     if host.is_image:
         return ProbeReport(None, why, changes=boot)
-    node = given_or_real(host, node, LinuxProbeNode)
+    node = node_or_default(host, node, LinuxProbeNode)
     rules = None if node.listing() is None else "removed"
     route = _in_place(node.route()) or ""
     gone = (Change(route, "removed"),) if " proto 218 " in route else ()
@@ -172,16 +172,16 @@ class ConfigureLoadBalancerProbe:
             boot = _plan_boot(host, self.config)
             with all_or_nothing() as undo:
                 prepare(boot, host, undo)
-                placed = put_in_place(boot, host, undo)
+                placed = apply_additions(boot, host, undo)
                 if not host.is_image:
-                    node = given_or_real(host, self.node, LinuxProbeNode)
+                    node = node_or_default(host, self.node, LinuxProbeNode)
                     rules = node.listing()
                     undo.push(partial(_put_back, node, rules, node.route()))
                     scope.check()
                     _load(node, plan.device)
                     plan = attrs.evolve(plan, rules=None if node.listing() == rules else "loaded")
             done.changes = placed | Changes(routes=plan.changes.routes)
-            done.add(take_away(boot, host, scope))
+            done.add(apply_removals(boot, host, scope))
             return attrs.evolve(plan, changes=done.changes)
 
 
@@ -243,8 +243,8 @@ def _remove(plan: ProbeReport, host: Host, node: ProbeNode | None, scope: Cancel
     if not plan.changed:
         return plan
     # Files and units are removed first, so that neither a consumer start nor a flush reloads the rules.
-    done.add(take_away(_plan_boot(host, None), host, scope))
+    done.add(apply_removals(_plan_boot(host, None), host, scope))
     if not host.is_image:
-        _put_back(given_or_real(host, node, LinuxProbeNode))
+        _put_back(node_or_default(host, node, LinuxProbeNode))
     done.changes |= Changes(routes=plan.changes.routes)
     return attrs.evolve(plan, skipped_because=None, changes=done.changes)

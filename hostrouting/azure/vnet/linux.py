@@ -41,7 +41,7 @@ class LinuxBridgeNode(Programs):
     error = AzureVnetError
     sys: Path = Path("/sys")
 
-    def look(self, bridge: str) -> NodeState:
+    def read_state(self, bridge: str) -> NodeState:
         """Return the state needed for a plan, except for files."""
         notes, rules = [], tuple[str, ...]()
         has_bridge = bool(self.ask_ip("look for the bridge", f"ip -j link show dev {bridge}"))
@@ -59,7 +59,7 @@ class LinuxBridgeNode(Programs):
         gateways = {hop.gateway for route in NetlinkBackend().routes() for hop in route.hops if hop.gateway}
         neighbours = self._neighbours(bridge)
         seen = self.ask_ip("list the bridge's MACs", f"bridge -j fdb show br {bridge}")
-        # The interfaces must be read last; see ``BridgeNode.look``.
+        # The interfaces must be read last; see ``BridgeNode.read_state``.
         interfaces = read("list the interfaces", partial(_interfaces, seen))
         return NodeState(rules, interfaces, tuple(gateways), neighbours, tuple(notes))
 

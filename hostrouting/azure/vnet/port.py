@@ -69,7 +69,7 @@ class NodeState:
 class BridgeNode(Protocol):
     """A node's bridge. All methods raise ``AzureVnetError`` or ``RouteError`` on failure."""
 
-    def look(self, bridge: str) -> NodeState:
+    def read_state(self, bridge: str) -> NodeState:
         """Return the state needed for a plan, except for files.
 
         The interfaces must be read last. A pod's veth pair is created before anything else, so if a rule or neighbour

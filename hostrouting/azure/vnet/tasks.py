@@ -11,7 +11,7 @@ from contextlib import nullcontext
 import attrs
 
 from hostrouting.azure.config import HostNetworking, StaleAzureVnet
-from hostrouting.azure.nodes import AzureVnetError, given_or_real
+from hostrouting.azure.nodes import AzureVnetError, node_or_default
 from hostrouting.azure.vnet.linux import LinuxBridgeNode
 from hostrouting.azure.vnet.parse import parse_endpoints
 from hostrouting.azure.vnet.plan import AzureVnetReport, plan_cleaning
@@ -42,7 +42,7 @@ def plan_stale(config: StaleAzureVnet, host: Host, *, node: BridgeNode | None = 
         AzureVnetError: the node can't be read, azure-vnet's state is malformed, or the host is an image.
         FileError: azure-vnet's state can't be read.
     """
-    state = _node(host, node).look(config.bridge)
+    state = _node(host, node).read_state(config.bridge)
     path = host.layout.of(STATE_FILE)
     return plan_cleaning(config, state, parse_endpoints(read_text(path) or "", str(path)))
 
@@ -52,7 +52,7 @@ def _node(host: Host, given: BridgeNode | None) -> BridgeNode:
         raise AzureVnetError(
             f"can't look for azure-vnet's leftovers: the image {host.layout.root} has no kernel to ask"
         )
-    return given_or_real(host, given, LinuxBridgeNode)
+    return node_or_default(host, given, LinuxBridgeNode)
 
 
 @attrs.frozen
@@ -104,7 +104,7 @@ class RemoveStaleAzureVnet:
                 done = f"no rule was deleted, but {len(neighbours)} neighbours before that"
                 hint = error.hint or "run it again"
                 raise AzureVnetError(f"{error.message}; {done}", hint=hint, errno=error.errno) from error
-            after = node.look(stale.bridge)
+            after = node.read_state(stale.bridge)
             if left := {*neighbours, *rules} & {*after.neighbours, *after.rules}:
                 raise AzureVnetError(
                     f"can't remove azure-vnet's leftovers: {len(left)} of {len(plan.removed)} are still there, or "

@@ -8,7 +8,7 @@ from ipaddress import IPv4Address, IPv4Network
 
 import attrs
 
-from hostrouting.kernel._memory.net import Device, How, Net, fib_table_delete
+from hostrouting.kernel._memory.net import Device, Net, WriteMode, fib_table_delete
 from hostrouting.kernel._memory.semantics import (
     fib_new_route,
     fib_sync_down_dev,
@@ -187,7 +187,7 @@ def _fib_add_ifaddr(net: Net, dev: Device, ifa: Address) -> None:
     for what, route in _routes_of(dev, ifa).items():
         if dev.is_up or what == "local":
             with contextlib.suppress(NetlinkError):
-                fib_new_route(net, route, How.APPEND)
+                fib_new_route(net, route, WriteMode.APPEND)
 
 
 def _fib_addr_deleted(net: Net, dev: Device, ifa: Address) -> None:

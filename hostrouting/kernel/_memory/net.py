@@ -18,7 +18,7 @@ from hostrouting.model.routes import Route, Scope
 from hostrouting.model.rules import Rule
 
 
-class How(Enum):
+class WriteMode(Enum):
     """Modes for inserting an entry whose key may already exist (NLM_F_EXCL, NLM_F_REPLACE, NLM_F_APPEND)."""
 
     ADD = "add"
@@ -132,7 +132,7 @@ def info_of(route: Route) -> tuple[object, ...]:
     return (route.type, route.table, route.protocol, route.scope, route.metric, route.source, route.mtu, paths)
 
 
-def fib_table_insert(net: Net, route: Route, how: How) -> None:
+def fib_table_insert(net: Net, route: Route, how: WriteMode) -> None:
     """Insert a route into its table, sorted by descending tos and ascending metric, after existing equal routes.
 
     Args:
@@ -148,12 +148,12 @@ def fib_table_insert(net: Net, route: Route, how: How) -> None:
     same = [each for each in there if (each.tos, each.metric) == (route.tos, route.metric)]
     infos = [info_of(each) for each in same]
     position = infos.index(info_of(route)) if info_of(route) in infos else None
-    if same and how is How.REPLACE and not position:
+    if same and how is WriteMode.REPLACE and not position:
         if position is None:
             there[first] = route
             net.changes += 1
         return
-    if position is not None or (same and how is not How.APPEND):
+    if position is not None or (same and how is not WriteMode.APPEND):
         raise NetlinkError(errnos.EEXIST)
     there.insert(first + len(same), route)
     net.changes += 1

@@ -8,7 +8,7 @@ from ipaddress import IPv4Address, IPv6Address
 
 import attrs
 
-from hostrouting.kernel._memory.net import Device, How, Net, fib_table_insert, info_of
+from hostrouting.kernel._memory.net import Device, Net, WriteMode, fib_table_insert, info_of
 from hostrouting.kernel.fib import BROADCAST
 from hostrouting.kernel.refusals import NetlinkError
 from hostrouting.kernel.rules import Flow
@@ -23,7 +23,7 @@ _ANY = IPv4Address(0)
 _INVALID_GATEWAY = "Nexthop has invalid gateway"
 
 
-def fib_new_route(net: Net, cfg: Route, how: How) -> None:
+def fib_new_route(net: Net, cfg: Route, how: WriteMode) -> None:
     """Add a route (inet_rtm_newroute).
 
     Raises:

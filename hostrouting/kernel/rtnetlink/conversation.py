@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import chain
 from typing import TypeVar
 
-from hostrouting.kernel.port import matters
+from hostrouting.kernel.port import is_relevant
 from hostrouting.kernel.refusals import NetlinkError
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink import wire
@@ -379,4 +379,4 @@ class Listener(Socket):
             return bool(port != self._port)  # the answer to our own request has this port
         _, length, _, _, table, *_ = wire.BODY.unpack_from(message, HEADER_BYTES)
         first = attributes(message, HEADER_BYTES + wire.BODY.size).get(wire.RTA_DST, b"")
-        return matters(table, (int.from_bytes(first, "big"), length), self._inside)
+        return is_relevant(table, (int.from_bytes(first, "big"), length), self._inside)

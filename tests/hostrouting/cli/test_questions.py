@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from node import GATEWAY, NICS, OWN, SECOND_GATEWAY, add_nics
 
-from benchmarks.snapshots import write_recordings
+from benchmarks.snapshots import write_snapshots
 from hostrouting import Config, Host, RouteOverlap, check
 from hostrouting.backend import NextHop, Route, Rule
 from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, Flow, matches, why_unmet
@@ -160,7 +160,7 @@ ORDER = ["fixed", "shadowed", "discarded", "past-main", "no-default-route", "cut
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("snapshots")
-    write_recordings(folder, 12)
+    write_snapshots(folder, 12)
     return folder
 
 

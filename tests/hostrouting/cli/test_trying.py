@@ -19,7 +19,7 @@ from terminals import PATIENCE_SECONDS, Terminal, await_file, await_looks, opene
 from wanted import SHADOWED, TrialSystemd, ours, section
 
 from hostrouting import Host, Layout
-from hostrouting.boot.trial import standing
+from hostrouting.boot.trial import trial_deadline
 from hostrouting.testing import FakeKernel
 
 CONFIG = {"hostRouting": section(SHADOWED)}
@@ -43,7 +43,7 @@ def test_without_a_terminal_it_prints_how_to_confirm(run: Any, host: Host, confi
     assert out.startswith("added     172.16.1.0/24 via 10.1.0.1 dev eth0 proto hostrouting\n")
     assert (
         out.splitlines()[-1]
-        == f"the former routes return at {standing(host.layout.trial)}, unless you run: hostrouting confirm"
+        == f"the former routes return at {trial_deadline(host.layout.trial)}, unless you run: hostrouting confirm"
     )
     code, out, _ = run("confirm")
     assert code == 0
@@ -63,7 +63,11 @@ def test_json_output_has_the_same_facts(run: Any, host: Host, config: Path) -> N
     code, out, _ = run("apply", "--try", "60", "--output", "json", config)
     said = json.loads(out)
     assert code == 0
-    assert (said["changed"], said["until"], said["host"]) == (True, standing(host.layout.trial), os.uname().nodename)
+    assert (said["changed"], said["until"], said["host"]) == (
+        True,
+        trial_deadline(host.layout.trial),
+        os.uname().nodename,
+    )
     assert said["overlap"]["verdict"] == "ok"
     assert [each["change"] for each in said["routes"]] == ["added"]
     code, out, _ = run("confirm", "--output", "json")
@@ -88,7 +92,7 @@ from pathlib import Path
 from node import shadowed_kernel
 from wanted import TrialSystemd, ours
 from hostrouting import Host, Layout, cli
-from hostrouting.boot.trial import standing
+from hostrouting.boot.trial import trial_deadline
 
 root, spoiled = sys.argv[1:]
 kernel, layout = shadowed_kernel(), Layout(root)
@@ -100,7 +104,7 @@ if spoiled == "hanging":
     units.restart = restart
 signal.signal(signal.SIGUSR1, lambda *_: units.restart("hostrouting-trial.service"))
 code = cli.main(["apply", "--try", "60", f"{root}/given.json"], host=Host(kernel, units, layout))
-Path(root, "end").write_text(f"{standing(layout.trial)} {len(ours(kernel))}")
+Path(root, "end").write_text(f"{trial_deadline(layout.trial)} {len(ours(kernel))}")
 sys.exit(code)
 """
 

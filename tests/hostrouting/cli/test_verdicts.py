@@ -232,7 +232,7 @@ def test_events_are_not_predicted_for_ipv6(on: Any) -> None:
     _, out, _ = on(snapshot_of(DEFAULT), "check", "--one-event", "--cidr", CIDR, "--output", "json")
     events = json.loads(out)["events"]
     assert {(event["event"]["subject"], event["outlook"], event["verdict"]) for event in events} == {
-        ("eth0", "untold", "unknown")
+        ("eth0", "unpredictable", "unknown")
     }
     _, out, _ = on(snapshot_of(DEFAULT), "check", "--one-event", "--cidr", CIDR, "--cidr", "10.96.0.0/12")
     assert f"can't be predicted: what the event does to the IPv6 routes to {CIDR} isn't known" in out

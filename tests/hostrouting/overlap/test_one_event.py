@@ -114,7 +114,7 @@ def test_a_restart_of_networkd_drops_our_routes_or_keeps_them(manager: Manager, 
 
 def test_the_effect_of_a_restart_may_be_unknown() -> None:
     unknown = Manager(NETWORK_MANAGER, ("eth0",))
-    assert told(config(), recorded(two_nics(), unknown))[NETWORK_MANAGER, "restart"].outlook is Outlook.UNTOLD
+    assert told(config(), recorded(two_nics(), unknown))[NETWORK_MANAGER, "restart"].outlook is Outlook.UNPREDICTABLE
 
 
 def test_a_lost_carrier_depends_on_a_sysctl() -> None:
@@ -122,7 +122,7 @@ def test_a_lost_carrier_depends_on_a_sysctl() -> None:
     lost = "eth0", "carrier-lost"
     assert told(config(), recorded(kernel))[lost].verdict is Verdict.OK
     assert told(config(), recorded(kernel, ignoring_linkdown=("eth0",)))[lost].verdict is Verdict.UNKNOWN
-    assert told(config(), recorded(kernel, ignoring_linkdown=None))[lost].outlook is Outlook.UNTOLD
+    assert told(config(), recorded(kernel, ignoring_linkdown=None))[lost].outlook is Outlook.UNPREDICTABLE
     assert told(config(), recorded(kernel, ignoring_linkdown=("eth1",)))[lost].verdict is Verdict.OK
 
 
@@ -131,20 +131,20 @@ def test_the_effect_on_a_bridge_port_is_unknown() -> None:
     kernel.add_link("br0", kind="bridge")
     kernel.add_address("br0", "10.1.7.1/24")
     kernel.add_link("veth1", master="br0")
-    assert told(config(cidr="10.1.7.0/24"), recorded(kernel))["veth1", "gone"].outlook is Outlook.UNTOLD
+    assert told(config(cidr="10.1.7.0/24"), recorded(kernel))["veth1", "gone"].outlook is Outlook.UNPREDICTABLE
 
 
 @pytest.mark.parametrize("links", [(), (Link(1, "lo"), Link(2, "eth0"))])
 def test_without_links_nothing_is_predicted(links: tuple[Link, ...]) -> None:
     snapshot = attrs.evolve(recorded(two_nics(), DROPPING), links=links)
-    assert {each.outlook for each in told(config(), snapshot).values()} == {Outlook.UNTOLD}
+    assert {each.outlook for each in told(config(), snapshot).values()} == {Outlook.UNPREDICTABLE}
 
 
 def test_the_hop_of_an_address_is_not_predicted() -> None:
     kernel = two_nics()
     hops = (NextHop("eth0"), NextHop("eth1"))
     kernel.add_rule(Rule(100, table=100, source=IPv4Network("10.1.0.5/32")))
-    for destination, outlook in (("10.9.0.0/24", Outlook.SAME), ("10.9.0.7/32", Outlook.UNTOLD)):
+    for destination, outlook in (("10.9.0.0/24", Outlook.SAME), ("10.9.0.7/32", Outlook.UNPREDICTABLE)):
         assert kernel.add([Route(IPv4Network(destination), hops)]) == ()
         found = told(config(cidr="10.9.0.0/24", allowedDevs=["eth1"]), recorded(kernel))
         assert found["eth1", "carrier-lost"].outlook is outlook

@@ -25,7 +25,7 @@ from node import build_links, shadowed_kernel
 from scenario import play
 
 import phases
-from benchmarks.snapshots import CONFIG, KINDS, node, write_recordings
+from benchmarks.snapshots import CONFIG, KINDS, node, write_snapshots
 from hostrouting import (
     Config,
     Host,
@@ -266,7 +266,7 @@ SHADOWED = GroupFailure(FindingKind.OVERLAP, IPv4Network("172.16.0.0/16"), tuple
 
 @pytest.fixture(scope="module")
 def snapshots(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    return write_recordings(tmp_path_factory.mktemp("snapshots"), COUNT)
+    return write_snapshots(tmp_path_factory.mktemp("snapshots"), COUNT)
 
 
 @pytest.fixture(scope="module")

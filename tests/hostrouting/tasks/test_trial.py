@@ -19,7 +19,7 @@ from wanted import SHADOWED, TrialSystemd, config, ours
 import phases
 from hostrouting import Config, Configure, ConfigureStaticRoutes, Host, Layout, RemoveHostRouting, Verdict
 from hostrouting.boot.manifest import Manifest
-from hostrouting.boot.trial import standing
+from hostrouting.boot.trial import trial_deadline
 from hostrouting.model.errors import FileError, HostRoutingError, RouteError, UnitError
 from hostrouting.overlap.findings import RouteOverlapError
 from hostrouting.tasks.install_routes import InstallRoutes
@@ -58,7 +58,7 @@ def test_a_timer_rolls_back_and_no_file_is_written(host: Host, kernel: FakeKerne
     assert destinations(kernel) == ["172.16.1.0/24"]
     assert outside_run(host.layout.root) == files
     assert units.timers == {TIMER: (60, ("/bin/bash", "-p", str(host.layout.trial_script)))}
-    assert standing(host.layout.trial) == report.until
+    assert trial_deadline(host.layout.trial) == report.until
     saved = "172.16.9.0/24 via 10.1.0.1 dev eth0 proto 217\n==kernel"
     assert saved in host.layout.trial_script.read_text()
     assert len(before) == 1
@@ -70,7 +70,7 @@ def test_a_failed_strict_check_rolls_back_at_once(host: Host, kernel: FakeKernel
         phases.run(TryRoutes(config("172.16.2.0/24"), 60, host=host))
     assert [finding.cidr for finding in caught.value.findings] == [IPv4Network("172.16.1.0/24")]
     assert ours(kernel) == before
-    assert (standing(host.layout.trial), units.timers) == (None, {})
+    assert (trial_deadline(host.layout.trial), units.timers) == (None, {})
 
 
 FAILS: dict[str, tuple[Callable[[Host], Host], int, type[HostRoutingError], str]] = {
@@ -94,7 +94,7 @@ def test_a_trial_that_fails_leaves_nothing(
     with pytest.raises(error, match=why):
         phases.run(TryRoutes(NEW, seconds, host=spoil(host)))
     assert host.routes.our_routes() == before
-    assert (standing(host.layout.trial), host.units.is_active(TIMER)) == (None, False)
+    assert (trial_deadline(host.layout.trial), host.units.is_active(TIMER)) == (None, False)
 
 
 def test_a_second_trial_is_refused_with_a_hint(host: Host, kernel: FakeKernel) -> None:
@@ -102,7 +102,7 @@ def test_a_second_trial_is_refused_with_a_hint(host: Host, kernel: FakeKernel) -
     with pytest.raises(RouteError, match=f"{until}.*hostrouting confirm"):
         phases.run(TryRoutes(OLD, 60, host=host))
     assert destinations(kernel) == ["172.16.1.0/24"]
-    assert standing(host.layout.trial) == until
+    assert trial_deadline(host.layout.trial) == until
 
 
 def test_a_confirm_installs_the_tried_config(
@@ -136,7 +136,7 @@ def test_a_failed_confirm_rolls_the_routes_back(
         phases.run(ConfirmTrial(host=host))
     assert ours(kernel) == before
     assert outside_run(host.layout.root) == files
-    assert (standing(host.layout.trial), units.timers, host.layout.confirmed.exists()) == (None, {}, False)
+    assert (trial_deadline(host.layout.trial), units.timers, host.layout.confirmed.exists()) == (None, {}, False)
 
 
 def test_a_confirm_that_cannot_be_taken_back_names_both_reasons(
@@ -181,7 +181,7 @@ def test_another_run_ends_the_trial_with_its_own_config(
         host.layout.trial.rename(host.layout.confirmed)
     with suppress(RouteOverlapError):
         phases.run(other(host))
-    assert standing(host.layout.trial) is standing(host.layout.confirmed) is None
+    assert trial_deadline(host.layout.trial) is trial_deadline(host.layout.confirmed) is None
     after = ours(kernel)
     units.restart("hostrouting-trial.service")  # the time of the trial is over
     assert ours(kernel) == after
@@ -191,7 +191,7 @@ def test_a_failed_run_leaves_the_trial_unchanged(host: Host, kernel: FakeKernel)
     until = phases.run(TryRoutes(NEW, 60, host=host)).until
     with pytest.raises(HostRoutingError):
         phases.run(Configure(config("10.1.0.0/24"), host=host))  # this is a connected network
-    assert standing(host.layout.trial) == until
+    assert trial_deadline(host.layout.trial) == until
     assert destinations(kernel) == ["172.16.1.0/24"]
 
 
