@@ -35,8 +35,10 @@ types used in these reports, and the functions' report types.
 
 The errors are ConfigError, FileError, RouteError, UnitError and RouteOverlapError, all subclasses of HostRoutingError.
 
-``hostrouting.backend`` has the ports to implement for a custom backend, ``hostrouting.testing`` has test utilities, and
-``hostrouting.azure`` supports Azure nodes. See docs/explanation/design.md for an overview of the code.
+``hostrouting.tasks`` has tasks that try routes for a limited time, or install nothing but routes, and ``render``, which
+returns the files of an installation. ``hostrouting.backend`` has the ports to implement for a custom backend,
+``hostrouting.testing`` has test utilities, and ``hostrouting.azure`` supports Azure nodes. See
+docs/explanation/design.md for an overview of the code.
 """
 
 from typing import TYPE_CHECKING

@@ -22,6 +22,7 @@ import hostrouting
 import hostrouting.azure
 import hostrouting.backend
 import hostrouting.report
+import hostrouting.tasks
 import hostrouting.testing
 import phases
 import phases.testing
@@ -32,6 +33,7 @@ OFFERED: tuple[ModuleType, ...] = (
     hostrouting,
     hostrouting.backend,
     hostrouting.report,
+    hostrouting.tasks,
     hostrouting.azure,
     hostrouting.testing,
 )
@@ -45,8 +47,8 @@ def test_every_public_name_exists(module: ModuleType) -> None:
     assert all(getattr(module, name) is not None for name in module.__all__)
 
 
-def test_type_checkers_find_each_name_in_the_same_module() -> None:
-    module: ModuleType = hostrouting
+@pytest.mark.parametrize("module", [hostrouting, hostrouting.tasks], ids=lambda module: module.__name__)
+def test_type_checkers_find_each_name_in_the_same_module(module: ModuleType) -> None:
     tree = ast.parse(inspect.getsource(module))
     told = {
         alias.asname: f"{node.module}.{alias.name}"

@@ -9,10 +9,10 @@ from hostrouting.azure.checks import CHECKS
 from hostrouting.azure.config import HostNetworking, Ipv6Detection, LoadBalancerProbe, StaleAzureVnet
 from hostrouting.azure.nodes import AzureVnetError, LoadBalancerProbeError
 from hostrouting.azure.probe.node import ProbeNode
-from hostrouting.azure.probe.tasks import ConfigureLoadBalancerProbe, ProbeReport, RemoveLoadBalancerProbe
+from hostrouting.azure.probe.tasks import ConfigureLoadBalancerProbe, ProbeReport, RemoveLoadBalancerProbe, plan_probe
 from hostrouting.azure.vnet.plan import AzureVnetReport
 from hostrouting.azure.vnet.port import BridgeNode, Interface, Neighbour, NodeState
-from hostrouting.azure.vnet.tasks import RemoveStaleAzureVnet
+from hostrouting.azure.vnet.tasks import RemoveStaleAzureVnet, plan_stale
 
 # fmt: off
 __all__ = [
@@ -33,5 +33,7 @@ __all__ = [
     "RemoveLoadBalancerProbe",
     "RemoveStaleAzureVnet",
     "StaleAzureVnet",
+    "plan_probe",
+    "plan_stale",
 ]
 # fmt: on

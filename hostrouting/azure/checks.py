@@ -41,7 +41,7 @@ def _probes(config: HostNetworking | None, examined: ExaminedHost) -> Iterator[D
     elif not probe.enabled:
         return
     try:
-        plan = plan_probe(networking, examined.host, examined.scope)
+        plan = plan_probe(networking, host=examined.host, scope=examined.scope)
     except LoadBalancerProbeError as error:
         yield DoctorFinding("probes-fail", f"{PROBE}.service", str(error), f"fix that, then: {apply}", Severity.RISK)
         return
@@ -59,7 +59,7 @@ def _azure_vnet(config: HostNetworking | None, examined: ExaminedHost) -> Iterat
     """Check for leftovers of pods that azure-vnet no longer serves."""
     if config is None or (stale := config.stale_azure_vnet) is None:
         return
-    plan = plan_stale(stale, examined.host)
+    plan = plan_stale(stale, host=examined.host)
     if plan.is_unsure:
         message = f"can't tell whether azure-vnet has left rules that affect a pod: {'; '.join(plan.notes)}"
         hint = f"check those by hand; {examined.command('azure-vnet plan')} lists everything else"

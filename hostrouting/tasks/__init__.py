@@ -1,1 +1,19 @@
-"""Tasks for bootstrap programs, and read-only functions for inspecting a host."""
+"""More tasks, and ``render``, which returns the files of an installation.
+
+``InstallRoutes`` changes only the kernel's routes (``apply --routes-only``). ``TryRoutes`` installs routes for a
+limited time (``apply --try``), and ``ConfirmTrial`` keeps them (``confirm``).
+"""
+
+from typing import TYPE_CHECKING
+
+from hostrouting._lazy import lazily
+
+if TYPE_CHECKING:
+    from hostrouting.tasks.install_routes import InstallRoutes as InstallRoutes
+    from hostrouting.tasks.queries import render as render
+    from hostrouting.tasks.trial import ConfirmTrial as ConfirmTrial
+    from hostrouting.tasks.trial import TryRoutes as TryRoutes
+else:
+    __all__, __getattr__, __dir__ = lazily(
+        __name__, {"install_routes": "InstallRoutes", "queries": "render", "trial": "ConfirmTrial TryRoutes"}
+    )

@@ -139,6 +139,18 @@ def explain(
     return explanation.explain(address, config, host.routes_of(Family.of(address)), scope, ipv4=host.routes)
 
 
+def render(config: Config) -> dict[str, str]:
+    """Return the contents of all files that ``Configure`` installs on a host without hostrouting, by their paths.
+
+    The result depends on the config only. It is empty if the config enables nothing.
+    """
+    from hostrouting.boot.bundle import rendered_files
+    from hostrouting.boot.layout import Layout
+
+    layout = Layout("/sysroot")
+    return {layout.relative(file.path): file.text for file in rendered_files(to_config(config), layout)}
+
+
 def snapshot(*, host: Host | None = None) -> Snapshot:
     """Record the state read by a check, plus the sysctl and network managers that determine how events affect the host.
 

@@ -61,12 +61,18 @@ class ProbeReport:
 # --- the plan ----------------------------------------------------------------------------------------------------
 
 
-def plan_probe(config: HostNetworking, host: Host, scope: CancelScope, *, node: ProbeNode | None = None) -> ProbeReport:
+def plan_probe(
+    config: HostNetworking,
+    *,
+    host: Host | None = None,
+    scope: CancelScope | None = None,
+    node: ProbeNode | None = None,
+) -> ProbeReport:
     """Plan the changes for the node's current state; this may query Azure's metadata service.
 
     Args:
         config: the desired config.
-        host: the host to operate on.
+        host: the host to operate on; defaults to this host.
         scope: cancels a pending metadata service query.
         node: the host's IPv6 configuration; this host's by default.
 
@@ -78,7 +84,7 @@ def plan_probe(config: HostNetworking, host: Host, scope: CancelScope, *, node: 
         FileError: the installation can't be read.
         UnitError: systemd can't be queried.
     """
-    probe = config.load_balancer_probe
+    host, probe = host or Host(), config.load_balancer_probe
     if not probe.enabled:
         why = "loadBalancerProbe isn't enabled in the config"
         return _plan_removal(host, node, why) if is_installed(host, PROBE) else ProbeReport(None, why)
@@ -88,7 +94,7 @@ def plan_probe(config: HostNetworking, host: Host, scope: CancelScope, *, node: 
     node = node_or_default(host, node, LinuxProbeNode)
     # An existing installation is kept, because removing it after an incorrect response would cause an outage.
     is_asked = probe.ipv6_detection is Ipv6Detection.METADATA and not is_installed(host, PROBE)
-    if is_asked and not node.assigned_addresses(scope):
+    if is_asked and not node.assigned_addresses(scope or CancelScope()):
         return ProbeReport(skipped_because="Azure's metadata service has assigned no IPv6 address")
     _refuse_port(probe.device, host.routes.links())
     rules = None if ruleset.has_rules(node.listing(), probe.device) else "loaded"
@@ -166,7 +172,7 @@ class ConfigureLoadBalancerProbe:
         """
         host = (self.host or Host()).within(scope)
         with exclusive_run(host, scope, is_wanting=self.config.load_balancer_probe.enabled) as done:
-            plan = plan_probe(self.config, host, scope, node=self.node)
+            plan = plan_probe(self.config, host=host, scope=scope, node=self.node)
             if plan.device is None:
                 return _remove(plan, host, self.node, scope, done)
             boot = _plan_boot(host, self.config)

@@ -27,12 +27,12 @@ STATE_FILE = "/var/run/azure-vnet.json"
 LOCK_FILE = "/var/run/azure-vnet/azure-vnet.lock"
 
 
-def plan_stale(config: StaleAzureVnet, host: Host, *, node: BridgeNode | None = None) -> AzureVnetReport:
+def plan_stale(config: StaleAzureVnet, *, host: Host | None = None, node: BridgeNode | None = None) -> AzureVnetReport:
     """Plan the clean-up for the host's current state, without changing anything or blocking.
 
     Args:
         config: the settings.
-        host: the host; images aren't supported.
+        host: the host; defaults to this host. Images aren't supported.
         node: the host's bridge; this host's by default.
 
     Returns:
@@ -42,6 +42,7 @@ def plan_stale(config: StaleAzureVnet, host: Host, *, node: BridgeNode | None = 
         AzureVnetError: the node can't be read, azure-vnet's state is malformed, or the host is an image.
         FileError: azure-vnet's state can't be read.
     """
+    host = host or Host()
     state = _node(host, node).read_state(config.bridge)
     path = host.layout.of(STATE_FILE)
     return plan_cleaning(config, state, parse_endpoints(read_text(path) or "", str(path)))
@@ -91,7 +92,7 @@ class RemoveStaleAzureVnet:
         # needed. If an older version is setting up a pod, its veth pair already exists.
         kept_out = locked(theirs, scope, seconds=stale.lock_wait_seconds) if theirs.parent.is_dir() else nullcontext()
         with locked(host.layout.lock, scope), kept_out:
-            plan = plan_stale(stale, host, node=node)
+            plan = plan_stale(stale, host=host, node=node)
             scope.check()
             neighbours = [item.what for item in plan.removed if isinstance(item.what, Neighbour)]
             rules = [item.what for item in plan.removed if isinstance(item.what, str)]

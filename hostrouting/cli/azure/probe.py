@@ -41,7 +41,7 @@ def plan(options: argparse.Namespace, host: Host) -> Result:
     change, and with 0 otherwise.
     """
     _, config = read_section(options, host, SECTION, HostNetworking.from_mapping)
-    plan = run_function("plan", lambda scope: plan_probe(config, host, scope))
+    plan = run_function("plan", lambda scope: plan_probe(config, host=host, scope=scope))
     return Result(plan.to_json, lambda: plan_text(plan), EXIT_PLAN_CHANGES if plan.changed else 0)
 
 

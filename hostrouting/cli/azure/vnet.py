@@ -34,7 +34,7 @@ def plan(options: argparse.Namespace, host: Host) -> Result:
     The command lists each rule and neighbour that it would remove, and each similar object that it would keep, with the
     reason. It takes no lock. It exits with 2 if anything would be removed, and with 0 otherwise.
     """
-    plan = plan_stale(_load(options, host), host)
+    plan = plan_stale(_load(options, host), host=host)
     return Result(plan.to_json, lambda: report_text(plan, "would go"), EXIT_PLAN_CHANGES if plan.removed else 0)
 
 

@@ -25,7 +25,6 @@ from hostrouting.azure.probe.ruleset import TABLE, has_rules, host_route, render
 from hostrouting.azure.probe.tasks import plan_probe
 from hostrouting.model.errors import ConfigError
 from hostrouting.testing import FakeKernel, FakeSystemd
-from phases import CancelScope
 
 UNIT, CONSUMER = "etc/systemd/system/load-balancer-probe.service", "etc/systemd/system/systemd-nspawn@.service.d"
 FILES = {
@@ -172,7 +171,7 @@ METADATA = asked(ipv6Detection="METADATA")
 def test_a_node_without_need_gets_no_rules(
     host: Host, node: FakeProbeNode, config: HostNetworking, skipped: str | None
 ) -> None:
-    planned, done = plan_probe(config, host, CancelScope(), node=node), configure(host, node, config)
+    planned, done = plan_probe(config, host=host, node=node), configure(host, node, config)
     assert (planned.skipped_because, done.skipped_because) == (skipped, skipped)
     assert (bool(node.tables), bool(files(host))) == (skipped is None, skipped is None)
 
@@ -193,7 +192,7 @@ def test_installed_rules_stay_whatever_azure_answers(host: Host, node: FakeProbe
 def test_everything_is_removed(host: Host, node: FakeProbeNode, is_by_config: bool) -> None:
     configure(host, node, asked(devices=["azure0"]))
     off = HostNetworking()
-    assert plan_probe(off, host, CancelScope(), node=node).rules == "removed"
+    assert plan_probe(off, host=host, node=node).rules == "removed"
     remove = RemoveLoadBalancerProbe(host=host, node=node)
     report = configure(host, node, off) if is_by_config else phases.run(remove)
     assert (report.rules, [change.what for change in report.changes.routes]) == ("removed", [host_route("azure0")])
@@ -215,7 +214,7 @@ def test_an_image_gets_only_files(tmp_path: Path) -> None:
     report = configure(host, None, METADATA)
     assert (report.device, report.rules, report.changes.routes) == ("eth0", None, ())
     assert files(host) == FILES
-    assert not plan_probe(METADATA, host, CancelScope()).changed
+    assert not plan_probe(METADATA, host=host).changed
     phases.run(RemoveLoadBalancerProbe(host=host))
     assert files(host) == set()
 

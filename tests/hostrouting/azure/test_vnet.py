@@ -379,7 +379,7 @@ def clean(host: Host, node: FakeBridgeNode, scope: CancelScope | None = None, **
 
 def test_neighbours_are_removed_before_rules_and_both_verified(host: Host, node: FakeBridgeNode) -> None:
     before = node.state
-    assert plan_stale(config(), host, node=node).removed == clean(host, node).removed
+    assert plan_stale(config(), host=host, node=node).removed == clean(host, node).removed
     assert node.calls == ["look", "look", "remove_neighbours", "remove_rules", "look"]
     assert node.state == attrs.evolve(before, rules=LEFT, neighbours=before.neighbours[:1])
     assert not clean(host, node).removed
@@ -421,7 +421,7 @@ def test_nothing_is_done_without_a_config_or_in_an_image(tmp_path: Path, host: H
     with pytest.raises(AzureVnetError, match="has no kernel to ask"):
         clean(Host.image(tmp_path), node)
     with pytest.raises(AzureVnetError, match="has no kernel to ask"):
-        plan_stale(config(), Host.image(tmp_path))
+        plan_stale(config(), host=Host.image(tmp_path))
     assert node.calls == []
 
 
@@ -436,7 +436,7 @@ def test_a_held_lock_is_an_error(host: Host, node: FakeBridgeNode, lock: str, se
         with pytest.raises(FileError, match=f"{path}: another run has held it for {seconds} s"):
             clean(host, node, CancelScope(clock=FakeClock()), lock_wait_seconds=min(seconds, 5))
         if lock != LOCK_FILE:
-            assert plan_stale(config(), host, node=node).removed  # a plan doesn't wait
+            assert plan_stale(config(), host=host, node=node).removed  # a plan doesn't wait
     assert "remove_rules" not in node.calls
 
 

@@ -31,6 +31,7 @@ from hostrouting.doctor.examine import examine
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.errors import FileError, HostRoutingError, RouteError, UnitError
 from hostrouting.overlap.findings import RouteOverlapError
+from hostrouting.tasks import render
 from hostrouting.testing import FakeKernel, FakeSystemd
 from phases.testing import FakeClock
 
@@ -443,6 +444,7 @@ def test_it_holds_every_file_with_its_mode(consumer: str) -> None:
     expected = {LAYOUT.relative(file.path): (file.text, file.mode) for file in files}
     document = ignition(config(SHADOWED, consumer=consumer))
     assert written_by_ignition(document) == expected
+    assert render(config(SHADOWED, consumer=consumer)) == {path: text for path, (text, _) in expected.items()}
     units = {unit["name"]: unit for unit in document["systemd"]["units"]}
     assert {name for name, unit in units.items() if unit.get("enabled")} == {
         "static-routes.service",
