@@ -25,6 +25,7 @@ from node import (
     hears,
     listening,
     run_ip,
+    until,
 )
 from scripts import Sandbox
 from wanted import config
@@ -173,8 +174,9 @@ def test_a_default_route_with_an_ipv6_gateway(kernel: NamespaceKernel, host: Hos
             Path(f"/proc/sys/net/ipv6/conf/default/{name}").write_text("0")
 
     def link_local_address() -> IPv6Address:
-        lines = Path("/proc/thread-self/net/if_inet6").read_text().splitlines()
-        (word,) = [fields[0] for line in lines if (fields := line.split())[-1] == "eth0"]
+        addresses = Path("/proc/thread-self/net/if_inet6")
+        until(lambda: " eth0\n" in addresses.read_text())  # the kernel adds it once it has noticed the carrier
+        (word,) = [fields[0] for line in addresses.read_text().splitlines() if (fields := line.split())[-1] == "eth0"]
         return IPv6Address(bytes.fromhex(word))
 
     without_waiting_for_duplicates()
