@@ -2,12 +2,12 @@
 # The verdict of hostrouting's last check, read from its marker, for monitoring from outside.
 #
 #   check_route_overlap.sh [FOLDER]     a custom plugin of node-problem-detector: exits with 0 if every expected CIDR leaves
-#                                       by the node's uplinks, with 1 if one doesn't, with 2 if nothing could be judged
+#                                       through the node's uplinks, with 1 if one doesn't, with 2 if there is no verdict
 #   /etc/nhc/scripts/route_overlap.nhc  the same file as a check of Node Health Check; in nhc.conf:  * || check_routes_overlap
 #
 # FOLDER, or HOSTROUTING_RUN_DIR, is the path of the node's /run/aks-flex-node. The script prints one line of at most 80
 # bytes, and needs only a shell, neither Python nor another program: it runs in containers of other projects. The marker
-# is as fresh as the last check: that of the last boot or start of the node or, if `hostrouting watch` runs, that of the
+# shows the result of the last check: at the last boot or start of the node or, if `hostrouting watch` runs, after the
 # last change.
 
 # The argument is the folder.

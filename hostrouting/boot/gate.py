@@ -39,8 +39,8 @@ _PASSED = ("ExecStartPre", "+", f"/usr/bin/test -f {_PASS} -o -e {Layout().gate_
 _NEEDED = (_HOLD, _LAST, _PASSED)
 
 _HEAD = f"""\
-# Written by hostrouting; taken back by: hostrouting remove
-# To let a node start all the same: touch {Layout().gate_off}
+# Written by hostrouting; to uninstall: hostrouting remove
+# To let a node start anyway: touch {Layout().gate_off}
 """
 
 

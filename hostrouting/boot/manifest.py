@@ -268,7 +268,7 @@ def _is_ours(path: Path) -> bool:
 
 def _checked(pattern: re.Pattern[str], name: object) -> str:
     if not isinstance(name, str) or not pattern.fullmatch(name):
-        raise ValueError(f"{name!r} is nothing that hostrouting installs")
+        raise ValueError(f"{name!r} is not a name that hostrouting installs")
     return name
 
 

@@ -209,6 +209,6 @@ def test_check_mode_plans_strict_fails_and_snapshots_are_fetched(
     result = json.loads(done.stdout.partition("=>")[2])
     assert [finding["kind"] for finding in result["report"]["overlap"]["findings"]] == ["OVERLAP"]
     assert (ours(fleet.nodes[0]), is_over(fleet.nodes[0])) == ([], True)
-    done = fleet.run("ansible-playbook", "hostrouting.hostrouting.record", "-e", f"hostrouting_recordings={tmp_path}")
+    done = fleet.run("ansible-playbook", "hostrouting.hostrouting.record", "-e", f"hostrouting_snapshots={tmp_path}")
     assert done.returncode == 0, done.stdout
     assert json.loads((tmp_path / "n01.json").read_text())["host"] == "node"

@@ -75,7 +75,7 @@ def host_route(device: str) -> str:
 
 # --- files for the next boot -------------------------------------------------------------------------------------
 
-_HEADER = "# Written by hostrouting; taken back by: hostrouting lb-probe remove\n"
+_HEADER = "# Written by hostrouting; to uninstall: hostrouting lb-probe remove\n"
 # With "-", a failure doesn't affect the other firewall's unit. With "+", the command runs outside the unit's sandbox.
 _GIVE_BACK = f"-+/usr/sbin/nft -f /etc/aks-flex-node/{PROBE}.nft"
 FLUSH_DROP_INS = {

@@ -72,7 +72,7 @@ def report_text(about: AzureVnetReport, goes: str = "removed") -> str:
     elif about.notes:
         lines.append("there is nothing to remove among the readable objects")
     else:
-        lines.append(good("azure-vnet has left nothing here to remove"))
+        lines.append(good("there are no leftovers of azure-vnet to remove"))
     return "\n".join([*lines, *(f"note: {clean(note)}" for note in about.notes)])
 
 

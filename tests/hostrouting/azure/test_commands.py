@@ -116,7 +116,7 @@ def test_clean_removes_the_planned_items(run: Any, bridge: FakeBridgeNode) -> No
     assert (code, "no pod here has this MAC any more" in out, len(bridge.state.rules)) == (2, True, 1)
     assert len(json.loads(run("azure-vnet clean CONFIG --output json")[1])["removed"]) == 1
     assert (bridge.state.rules, run("azure-vnet plan CONFIG")[0]) == ((), 0)
-    assert "azure-vnet has left nothing here" in run("azure-vnet clean CONFIG")[1]
+    assert "there are no leftovers of azure-vnet" in run("azure-vnet clean CONFIG")[1]
 
 
 @pytest.mark.parametrize("word", ["plan", "clean"])

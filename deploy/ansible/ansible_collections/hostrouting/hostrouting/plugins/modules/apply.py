@@ -6,10 +6,10 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: apply
-short_description: Install routes, check and gate of a config
+short_description: Install a config's routes, check and gate
 description:
   - Runs C(hostrouting apply). In check mode, and for the diff, it runs C(hostrouting plan).
-  - Where the check fails in STRICT mode, the task fails.
+  - If the check fails in STRICT mode, the task fails.
 author:
   - The hostrouting authors (@hostrouting)
 options:
@@ -19,7 +19,7 @@ options:
     default: /etc/aks-flex-node/config.json
   try_seconds:
     description:
-      - Give the kernel the routes for so many seconds only. systemd then puts those of before back.
+      - Install the routes in the kernel for this number of seconds. systemd then restores the former routes.
       - M(hostrouting.hostrouting.confirm) keeps them and installs the rest.
     type: int
   executable:
@@ -29,10 +29,10 @@ options:
 attributes:
   check_mode:
     support: full
-    description: Changes nothing and says what would change.
+    description: Shows what would change without changing anything.
   diff_mode:
     support: full
-    description: What C(hostrouting plan) shows.
+    description: The output of C(hostrouting plan).
 """
 
 EXAMPLES = r"""
@@ -44,7 +44,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 report:
-  description: What C(hostrouting apply --output json) prints, also where it fails; in check mode C(plan).
+  description: The output of C(hostrouting apply --output json), even if it fails; in check mode that of C(plan).
   returned: always
   type: dict
 """

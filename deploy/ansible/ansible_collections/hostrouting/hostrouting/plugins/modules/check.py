@@ -24,17 +24,17 @@ options:
 attributes:
   check_mode:
     support: full
-    description: It only reads.
+    description: The module only reads.
 """
 
 EXAMPLES = r"""
-- name: Check the node by its own config
+- name: Check the node with its own config
   hostrouting.hostrouting.check:
 """
 
 RETURN = r"""
 report:
-  description: What C(hostrouting check --output json) prints.
+  description: The output of C(hostrouting check --output json).
   returned: always
   type: dict
 """

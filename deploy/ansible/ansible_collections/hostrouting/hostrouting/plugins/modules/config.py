@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: config
-short_description: Write the config into a file that other components share
+short_description: Write the config into a file that is shared with other components
 description:
   - Runs C(hostrouting config set), which writes the keys C(hostRouting) and C(hostNetworking).
   - All other keys, the mode and the owner of the file stay.
@@ -29,7 +29,7 @@ options:
 attributes:
   check_mode:
     support: full
-    description: Changes nothing and says whether anything would change.
+    description: Shows whether anything would change without changing anything.
 """
 
 EXAMPLES = r"""

@@ -21,7 +21,7 @@ options:
 attributes:
   check_mode:
     support: none
-    description: It is skipped, since check mode begins no trial.
+    description: Skipped, because check mode begins no trial.
 """
 
 EXAMPLES = r"""
@@ -31,7 +31,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 report:
-  description: What C(hostrouting confirm --output json) prints, also where it fails.
+  description: The output of C(hostrouting confirm --output json), even if it fails.
   returned: always
   type: dict
 """

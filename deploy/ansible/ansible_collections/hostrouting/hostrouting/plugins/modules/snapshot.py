@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: snapshot
-short_description: Record a node
+short_description: Take a snapshot of a node
 description:
   - Runs C(hostrouting snapshot), which records links, addresses, rules, routes and nexthops.
   - It changes nothing and needs no privileges.
@@ -20,11 +20,11 @@ options:
 attributes:
   check_mode:
     support: full
-    description: It only reads.
+    description: The module only reads.
 """
 
 EXAMPLES = r"""
-- name: Record the node
+- name: Take a snapshot of the node
   hostrouting.hostrouting.snapshot:
   register: recorded
 """
