@@ -23,7 +23,7 @@ Functions are read-only. Each one has a command of the same name, except for ``e
     check      check that every expected CIDR leaves through the node's uplinks
     plan       show what Configure would change, and whether the next start would be admitted
     explain    explain where traffic to an address goes
-    snapshot   record a host's state
+    snapshot   take a snapshot of a host's state
     judge      check many snapshots, and group the hosts by result
     examine    check that the gate works on this host, and find what may break it
 

@@ -114,7 +114,7 @@ class Host:
         """The host's name: this machine's hostname, the name in the snapshot, or an image's root folder."""
         if self.is_image:
             return str(self.layout.root)
-        return os.uname().nodename if self.snapshot is None else self.snapshot.host or "a recorded host"
+        return os.uname().nodename if self.snapshot is None else self.snapshot.host or "an unnamed snapshot"
 
     @property
     def has_another_network(self) -> bool:

@@ -29,7 +29,7 @@ from hostrouting.tasks import queries
 def check(options: argparse.Namespace, host: Host) -> Result | int:
     """Check that traffic to every expected CIDR leaves through the node's uplink.
 
-    The check judges every address. It splits each CIDR into ranges with a uniform lookup result, and queries the kernel
+    The check covers every address. It splits each CIDR into ranges with a uniform lookup result, and queries the kernel
     for each range. If a policy rule has a "from" selector, it repeats the lookup with the source address that the
     kernel would choose. It waits up to waitSeconds for a default route (30 without a CONFIG), and up to settleSeconds
     for InfiniBand addresses. It writes no marker. With --one-event it also reports what a single event would break,
@@ -37,14 +37,14 @@ def check(options: argparse.Namespace, host: Host) -> Result | int:
     route or is discarded, and with 2 if there is no verdict. With --output nagios it exits with 0 (OK), 1 (failures in
     WARN mode), 2 (failures in STRICT mode) or 3 (unknown).
 
-      hostrouting check                         the installed CIDRs; if none are, /etc/aks-flex-node/config.json's
-      hostrouting check --cidr 172.16.0.0/16 --cidr 10.96.0.0/12     no file is read
-      hostrouting check --cidr fd00:10:96::/108                      IPv6, by the uplinks of IPv4
-      hostrouting check --cidr 172.16.0.0/16 --snapshot node.json    another host (waits for nothing)
-      hostrouting check --one-event             also after each event that an interface or a network manager may have
+      hostrouting check                         the installed CIDRs, or those in /etc/aks-flex-node/config.json
+      hostrouting check --cidr 172.16.0.0/16 --cidr 10.96.0.0/12     without a config file
+      hostrouting check --cidr fd00:10:96::/108                      IPv6, expected on the IPv4 uplinks
+      hostrouting check --cidr 172.16.0.0/16 --snapshot node.json    another host (doesn't wait)
+      hostrouting check --one-event             also predicts the effect of single events
       hostrouting check --output svg > check.svg                     a picture for a ticket
-      hostrouting check --output nagios                              one line with performance data (waits for nothing)
-      hostrouting check --output prometheus > x; mv x hosts.prom   metrics, where no watcher writes them (likewise)
+      hostrouting check --output nagios                              one line with performance data (doesn't wait)
+      hostrouting check --output prometheus > x; mv x hosts.prom   metrics, if the watcher isn't running (doesn't wait)
     """
     if options.report:
         return _explain_verdict(host)

@@ -184,8 +184,8 @@ def render(options: argparse.Namespace, host: Host) -> Result | int:
     With --out it writes the files to a directory, together with the scripts install.sh and remove.sh. Both scripts need
     bash, coreutils, util-linux, ip, sed and grep. With --format it prints the files as an Ignition config.
 
-      hostrouting render --out routing config.json && scp -r routing root@node:    there: ./routing/install.sh
-      hostrouting render --format ignition config.json > routing.ign    for a machine that is made from an image
+      hostrouting render --out routing config.json && scp -r routing root@node:    on the node: ./routing/install.sh
+      hostrouting render --format ignition config.json > routing.ign    for a machine that is created from an image
     """
     from hostrouting.boot.bundle import bundle, ignition
     from hostrouting.boot.files import write_if_changed
@@ -218,8 +218,8 @@ def snapshot(_options: argparse.Namespace, host: Host) -> Result:
       hostrouting snapshot > node.json                               on the failing node
       hostrouting check --snapshot node.json config.json             anywhere, with the same verdict
 
-    To record a host without hostrouting, a shell and ip (iproute2 5.15 or newer) are enough. For IPv6 CIDRs, change the
-    first line to "only=":
+    To take a snapshot without hostrouting, a shell and ip (iproute2 5.15 or newer) are enough. For IPv6 CIDRs, change
+    the first line to "only=":
 
       only=-4
       ip $only -o monitor link address rule route nexthop > node.changes 2>&1 &

@@ -27,7 +27,7 @@ class UsageError(HostRoutingError):
 
 
 def asked_host(options: argparse.Namespace, host: Host) -> Host:
-    """Return the image for --root, the recorded host for --snapshot, or else the given host."""
+    """Return the image for --root, the snapshot for --snapshot, or else the given host."""
     if options.snapshot is None:
         return options.image or host
     if options.image is not None:

@@ -59,7 +59,7 @@ def number(most: int = UINT32, names: Mapping[str, int] | None = None) -> Callab
                 return names[value]
             match = _NUMBER.fullmatch(value)
             if match is None:
-                raise ValueError(f"{shown(value)} is not a number; record with ip -N, which prints no names")
+                raise ValueError(f"{shown(value)} is not a number; use ip -N, which prints no names")
             digits = match[1] or match[2]
             value = int(digits, 16 if digits.startswith("0x") else 10)
         if isinstance(value, bool) or not isinstance(value, int):

@@ -137,7 +137,7 @@ def _lacks_dev(route: Route) -> bool:
     return route.type in _LEAVING and not is_known
 
 
-_RECORD, _CHECK = "record the host with hostrouting snapshot", "check on the host itself"
+_RECORD, _CHECK = "take the snapshot with hostrouting snapshot", "check on the host itself"
 
 
 def _unknown_fact(what: str, address: IpAddress, advice: str) -> RouteError:
@@ -200,7 +200,7 @@ class SnapshotBackend(WholeTables):
             UnstableHostError: the host changed while the snapshot was taken.
         """
         if self.snapshot.is_torn:
-            raise UnstableHostError("the host changed while it was recorded", hint="record it again")
+            raise UnstableHostError("the host changed while the snapshot was taken", hint="take another snapshot")
         yield lambda: False
 
     def lookup(
@@ -276,7 +276,7 @@ class SnapshotBackend(WholeTables):
         """Raise an error, because a snapshot is read-only."""
         if not routes:
             return ()
-        raise RouteError(f"can't change {routes[0]}: this is a recorded host", hint="do it on the host itself")
+        raise RouteError(f"can't change {routes[0]}: the host is a snapshot", hint="do it on the host itself")
 
     replace = delete = add
 

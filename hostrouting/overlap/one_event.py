@@ -221,7 +221,7 @@ def _why_unpredictable(snapshot: Snapshot, event: HostEvent) -> str | None:
         return f"{link.name} is a port of {link.master}, whose state may follow"
     secondary = [each for each in snapshot.addresses if each.dev == link.name and each.is_secondary]
     if event.kind is EventKind.RENUMBERED and secondary:
-        return f"whether the other addresses of {link.name} then go isn't recorded (promote_secondaries)"
+        return f"whether the other addresses of {link.name} then go isn't in the snapshot (promote_secondaries)"
     stacked = [each.name for each in snapshot.links if each.kind in _STACKED]
     if stacked and link.kind not in _STACKED and event.address is None:
         return f"{stacked[0]} may lie on {link.name}, and follow its state"

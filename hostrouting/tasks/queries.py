@@ -155,7 +155,7 @@ def snapshot(*, host: Host | None = None) -> Snapshot:
     """Record the state read by a check, plus the sysctl and network managers that determine how events affect the host.
 
     Args:
-        host: the host to record; defaults to this host.
+        host: the host to take a snapshot of; defaults to this host.
 
     Returns:
         The snapshot. It includes IPv6 unless the host has no IPv6 backend or its kernel has no IPv6. Use ``save`` to

@@ -214,7 +214,7 @@ report() {
       mapfile -t shown <<<"$LINES"
       complain "${shown[@]:0:SHOWN_LINES}"
       [ "${#shown[@]}" -le "$SHOWN_LINES" ] || complain "and $((${#shown[@]} - SHOWN_LINES)) more; all are in $MARKER_DETECTED"
-      complain 'fix: hostrouting fix prints what fixes it, or why no route does; without it here, record this host, and elsewhere run:' \
+      complain 'fix: hostrouting fix prints what fixes it, or why no route does; without it, take a snapshot of this host, and run elsewhere:' \
         '  hostrouting fix --snapshot FILE' ;;
     *)
       [ "$FAMILIES" = 4 ] && what=anything || what=everything

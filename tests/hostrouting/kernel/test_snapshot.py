@@ -133,7 +133,7 @@ def test_all_problems_are_reported_at_once_with_their_paths() -> None:
         "managers[0].devs",
     ]
     assert found["schema"] == "2 is not a schema that is known here; expected 1"
-    assert found["rules[0].table"] == "'blue' is not a number; record with ip -N, which prints no names"
+    assert found["rules[0].table"] == "'blue' is not a number; use ip -N, which prints no names"
     assert found["rules[1].table"] == "is missing"
     assert "is not an IPv4 prefix" in found["routes[0].dst"]
     assert "host bits" in found["routes[1].dst"]
@@ -203,7 +203,7 @@ def test_a_snapshot_answers_and_never_changes(backend: SnapshotBackend) -> None:
     before = backend.routes()
     for change in (backend.add, backend.replace, backend.delete):
         assert change([]) == ()
-        with pytest.raises(RouteError, match="can't .* default via 10.1.0.1 dev eth0: this is a recorded host"):
+        with pytest.raises(RouteError, match="can't .* default via 10.1.0.1 dev eth0: the host is a snapshot"):
             change(before)
     assert backend.routes() == before
     scope = phases.CancelScope()

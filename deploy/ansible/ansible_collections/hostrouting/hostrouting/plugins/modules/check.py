@@ -9,7 +9,7 @@ module: check
 short_description: Check a node's routes now
 description:
   - Runs C(hostrouting check).
-  - The task fails where a CIDR fails, in WARN mode too, and where nothing could be judged.
+  - The task fails if a CIDR fails, even in WARN mode, or if there is no verdict.
 author:
   - The hostrouting authors (@hostrouting)
 options:

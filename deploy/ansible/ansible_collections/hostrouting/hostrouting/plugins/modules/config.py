@@ -10,7 +10,7 @@ short_description: Write the config into a file that is shared with other compon
 description:
   - Runs C(hostrouting config set), which writes the keys C(hostRouting) and C(hostNetworking).
   - All other keys, the mode and the owner of the file stay.
-  - Keeps a backup beside a file that it changes, with the same mode and owner.
+  - If the file changes, keeps a backup next to it, with the same mode and owner.
 author:
   - The hostrouting authors (@hostrouting)
 options:
