@@ -94,7 +94,7 @@ nap() {
     MONITOR=$!
     exec 8<&"${NEWS[0]:-0}" # unset once ip has ended
     # Otherwise ip would keep running in the consumer's control group.
-    trap 'kill "$MONITOR" 2>/dev/null' EXIT
+    trap 'kill -9 "$MONITOR" 2>/dev/null' EXIT
     # ip doesn't report when it begins to listen, so return soon to detect earlier changes.
     limit=0.05
   fi
