@@ -181,7 +181,7 @@ def test_a_signal_rolls_it_back(tree: Path, tmp_path: Path, sent: signal.Signals
     folder, before = render(BOTH, tmp_path / "out"), contents(tree)
     os.mkfifo(tree / "run/wait")
     script = folder / "install.sh"
-    waits = f"`[[ ${{2-/check-}} != */check-* ]] || cat /run/wait; {moment[1:]}"  # of the checksums, the second script's
+    waits = f"`[[ ${{2-/check-}} != */check-* ]] || cat /run/wait; {moment[1:]}"  # or when the first script is replaced
     script.write_text(script.read_text().replace(moment, waits, 1).replace("-p /tmp", f"-p {tmp_path}"))
     process = start(tree, script)
     with (tree / "run/wait").open("w"):
