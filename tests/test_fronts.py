@@ -108,7 +108,9 @@ def test_the_plugin_prints_one_short_line(tmp_path: Path, plugin: Any, leave: An
 
 
 @pytest.mark.parametrize("leave", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("nowhere")])
-def test_a_marker_that_is_no_file_gets_no_verdict(tmp_path: Path, plugin: Any, leave: Callable[[Path], None]) -> None:
+def test_a_marker_that_is_not_a_file_gets_no_verdict(
+    tmp_path: Path, plugin: Any, leave: Callable[[Path], None]
+) -> None:
     folder = ok(tmp_path)
     leave(Path(folder) / "route-overlap.detected")
     done = plugin(folder)

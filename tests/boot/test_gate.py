@@ -131,7 +131,7 @@ FAULTS = {
 
 
 @pytest.mark.each_release
-def test_a_held_start_goes_on_by_itself_after_any_fix(node: Machine, by_turns: Any) -> None:
+def test_a_held_start_continues_by_itself_after_any_fix(node: Machine, by_turns: Any) -> None:
     payload = installed(node, FIXED).boot()
     faults = dict(by_turns([*FAULTS.items()]))
     for fault, (spoil, fix) in faults.items():
@@ -337,7 +337,7 @@ RequiredBy={TEMPLATE}
 """
 
 
-def test_a_first_run_never_bounces_the_machine(node: Machine) -> None:
+def test_a_first_run_never_restarts_the_machine(node: Machine) -> None:
     """The reference's symlinks are removed first; the gate applies from then on."""
     payload = add_nested_machine(node)
     for script in (ROUTES, CHECK):

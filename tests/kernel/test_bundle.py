@@ -343,7 +343,7 @@ def test_our_routes_of_any_type_are_removed(kernel: NamespaceKernel, tree: Path,
 
 @pytest.mark.parametrize("script", ["install.sh", "remove.sh"])
 @pytest.mark.parametrize("name", ["trial.json", "trial.confirmed.json"])
-def test_nothing_is_changed_while_a_trial_stands(
+def test_nothing_is_changed_during_a_trial(
     kernel: NamespaceKernel, tree: Path, tmp_path: Path, script: str, name: str
 ) -> None:
     """If its confirmation was killed, the timer would install the tried config over what the script leaves."""

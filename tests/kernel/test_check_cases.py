@@ -430,7 +430,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_every_check_says_what_sockets_do(case: Case, kernel: NamespaceKernel, tmp_path: Path) -> None:
+def test_every_check_matches_the_sockets(case: Case, kernel: NamespaceKernel, tmp_path: Path) -> None:
     case.build()
     all_say(case, tmp_path)
 

@@ -253,7 +253,7 @@ def _see_what_is_covered(entries: Sequence[StaticRoute], before: dict[IpAddress,
 @pytest.mark.kernel
 @settings(_FIX_SETTINGS)
 @given(question=questions(has_objects=True))
-def test_on_linux_the_fix_fixes_just_what_it_names(question: Question, root: Path) -> None:
+def test_on_linux_the_fix_fixes_exactly_what_it_names(question: Question, root: Path) -> None:
     kernel = on_linux()
     question.world.build(kernel)
     see_fix(Patient(kernel, question, root), few=not IS_NIGHTLY)

@@ -220,7 +220,7 @@ def test_a_step_ends_despite_a_childs_open_output(sandbox: Sandbox) -> None:
     assert (done.returncode, done.stderr) == (0, "begun\n")
 
 
-def test_a_hold_looks_until_the_fix_and_reports_once(sandbox: Sandbox) -> None:
+def test_a_hold_retries_until_the_fix_and_reports_once(sandbox: Sandbox) -> None:
     body = "[ ! -e /run/fixed ] || exit 0; echo $# >>/run/looks; echo shadowed >&2; exit 1"
     prepare = installed(f"{CHECK} required", check_route_overlap=body)
     process = sandbox.start(gate(), "hold", is_host=True, etc=True, prepare=prepare)

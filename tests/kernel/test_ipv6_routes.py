@@ -403,7 +403,7 @@ def test_a_device_without_ipv6_is_named_as_the_reason(node: Host) -> None:
 
 
 @pytest.mark.parametrize("is_wanted", [False, True], ids=["removed", "added"])
-def test_routes_are_put_back_past_one_that_covers_their_gateway(
+def test_routes_are_restored_despite_one_that_covers_their_gateway(
     node: Host, run: Callable[..., None], is_wanted: bool
 ) -> None:
     """The kernel refuses a route whose gateway is behind another gateway of its interface (ip6_validate_gw)."""
@@ -428,7 +428,7 @@ def test_routes_that_cover_gateways_are_added_last(node: Host, run: Callable[...
     assert len(install(node, *asked).changes.routes) == 2
 
 
-def test_old_routes_that_cover_half_of_a_new_one_go(node: Host, tmp_path: Path) -> None:
+def test_old_routes_that_cover_half_of_a_new_one_are_removed(node: Host, tmp_path: Path) -> None:
     """The rest is another program's, so the new route isn't used before the old ones, with several hops, are removed."""
     mine, theirs = WANTED.subnets()
     hops = "metric 512 proto 217 nexthop via fd00:a::1 dev eth0 nexthop via fd00:b::1 dev ib0"
@@ -459,7 +459,7 @@ def test_our_discard_goes_with_other_old_routes(
         assert (len(node.our_routes()), destinations) == (2, {str(WANTED), "fd00:2::/48"})
 
 
-def test_another_programs_hop_beside_ours_is_reported_and_left_alone(node: Host) -> None:
+def test_another_programs_hop_next_to_ours_is_reported_and_left_alone(node: Host) -> None:
     install(node, *BOTH)
     join(IB0)
     before = tables(node)

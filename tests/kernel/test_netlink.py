@@ -269,7 +269,7 @@ def test_every_user_gets_roots_answer(node: NamespaceKernel) -> None:
 # --- writes ----------------------------------------------------------------------------------------------------
 
 
-def test_a_device_is_looked_up_anew_for_each_batch(node: NamespaceKernel) -> None:
+def test_a_device_is_looked_up_again_for_each_batch(node: NamespaceKernel) -> None:
     (wanted,) = many(1, (NextHop("ib0"),))
     assert node.add([wanted]) == ()
     before = socket.if_nametoindex("ib0")
@@ -559,7 +559,7 @@ def test_a_waits_socket_ends_with_the_thread(busy: NamespaceKernel) -> None:
             thread.join()
 
 
-def test_a_wait_listens_only_to_what_the_port_reads(busy: NamespaceKernel) -> None:
+def test_a_wait_listens_only_to_what_the_backend_reads(busy: NamespaceKernel) -> None:
     with Listener(everywhere(Family.IPV4)) as changes:
         run_ip("address add fd00::1/64 dev eth0 nodad", "neighbour add 10.1.0.9 lladdr 02:00:00:00:00:01 dev eth0")
         assert select.select([changes], [], [], 0.05)[0] == []

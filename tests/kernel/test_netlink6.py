@@ -126,7 +126,7 @@ def random_host(seed: int) -> Host:
     return drawn
 
 
-def test_entries_that_share_a_nexthop_object_are_told_apart(host: NetlinkBackend6) -> None:
+def test_entries_that_share_a_nexthop_object_are_distinguished(host: NetlinkBackend6) -> None:
     run_ip(
         "nexthop add id 1 via fd00:a::1 dev eth0",
         "nexthop add id 2 via fd00:b::1 dev ib0",
@@ -204,7 +204,7 @@ def test_routers_that_do_not_answer_are_silent_unless_the_host_forwards(host: Ne
 # --- real sockets --------------------------------------------------------------------------------------------------
 
 
-def test_sockets_leave_by_the_entries_that_the_port_finds() -> None:
+def test_sockets_use_the_entries_that_the_backend_finds() -> None:
     """Each address is looked up without a source, and then with each source that a connection may use."""
     for seed in range(by_day(3, by_night=1000)):
         drawn, kernel = random_host(seed), NetlinkBackend6()
@@ -328,7 +328,7 @@ def test_what_ip_prints_is_read_like_the_kernels_answers(seed: int) -> None:
 
 @pytest.mark.parametrize("uplinks", [None, ["eth0"]])
 @pytest.mark.parametrize("is_off", [0, 1])
-def test_a_host_without_ipv6_routes_is_judged_alike_by_its_snapshot(
+def test_a_snapshot_without_ipv6_routes_gets_the_hosts_verdict(
     kernel: NamespaceKernel, tmp_path: Path, is_off: int, uplinks: list[str] | None
 ) -> None:
     Path("/proc/sys/net/ipv6/conf/all/disable_ipv6").write_text(str(is_off), encoding="ascii")

@@ -206,7 +206,7 @@ def test_probes_of_the_host_need_the_route(bare: lab.World, defaults: list[str])
     assert REWRITTEN_SOURCE in peers
 
 
-def test_packets_by_other_interfaces_keep_their_address(bare: lab.World) -> None:
+def test_packets_on_other_interfaces_keep_their_address(bare: lab.World) -> None:
     """The uplink's link-local address must not appear on other links."""
     bare.add_nic()
     lab.load_rules()
@@ -319,7 +319,7 @@ def test_another_run_restores_wiped_rules(bare: lab.World, host: Host, wipe: str
         assert bare.probe() == lab.ANSWER
 
 
-def test_probes_by_another_nic_are_answered_as_without_rules(bare: lab.World, host: Host) -> None:
+def test_probes_on_another_nic_are_answered_as_without_rules(bare: lab.World, host: Host) -> None:
     bare.add_nic()
     for dev, metric in (("eth0", 10), ("eth1", 20)):
         lab.ip(f"route add default via {PROBE_SOURCE} dev {dev} metric {metric}")

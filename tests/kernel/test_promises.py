@@ -283,7 +283,7 @@ def test_a_failed_rollback_is_reported(node: Kernel, layout: Layout) -> None:
     assert any("while putting things back: can't take back 172.16.1.0/24" in note for note in caught.value.__notes__)
 
 
-def test_a_rollback_puts_old_routes_back_before_new_ones_go(node: Kernel, layout: Layout) -> None:
+def test_a_rollback_restores_old_routes_before_new_ones_are_removed(node: Kernel, layout: Layout) -> None:
     configure(node, layout, config("172.16.1.0/24", "172.16.2.0/24"))
     failing, before = FailingBackend(node, {"delete": {2: errno.ENOMEM}}), sorted(table(node))
     with heard(node) as events, pytest.raises(RouteError):
@@ -460,7 +460,7 @@ def test_a_rollback_restores_the_route_to_a_gateway_first(node: Kernel, layout: 
     configure(node, layout, NOTHING)
 
 
-def test_a_route_that_meanwhile_replaced_ours_stays(node: Kernel, layout: Layout) -> None:
+def test_a_route_that_has_replaced_ours_stays(node: Kernel, layout: Layout) -> None:
     configure(node, layout)
     theirs = Route(DESTINATION, (NextHop("eth1", SECOND_GATEWAY),), protocol=Protocol.DHCP)
 
@@ -478,7 +478,7 @@ def test_a_route_that_meanwhile_replaced_ours_stays(node: Kernel, layout: Layout
     assert route_of(node) == theirs
 
 
-def test_a_route_of_a_higher_metric_may_stand_by(node: Kernel, layout: Layout) -> None:
+def test_a_backup_route_may_have_a_higher_metric(node: Kernel, layout: Layout) -> None:
     both = config(str(DESTINATION), {"destination": str(DESTINATION), "metric": 100})
     assert len(configure(node, layout, both).plan.add) == 2
     assert len(configure(node, layout, both).plan.unchanged) == 2

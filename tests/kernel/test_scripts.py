@@ -332,7 +332,7 @@ def test_tables_that_change_all_the_time_are_unknown(node: NamespaceKernel, sand
 @pytest.mark.parametrize(
     ("route", "looks"), [("-6 route {} fd00:9::/64 dev eth1", 2), ("route {} 10.9.0.0/24 dev eth1", 1)], ids=("6", "4")
 )
-def test_any_ipv6_route_that_goes_means_another_look(
+def test_any_removed_ipv6_route_causes_another_check(
     node: NamespaceKernel, sandbox: Sandbox, route: str, looks: int
 ) -> None:
     """A listing of IPv6 routes that goes on skips as many as it has shown, and so may miss one elsewhere."""
@@ -373,7 +373,7 @@ def test_each_kind_of_failure_is_recognised(node: NamespaceKernel, sandbox: Sand
         assert line.endswith(f"; by {route}") is (kind != "NO-ROUTE")
 
 
-def test_a_rule_with_unknown_words_is_no_discard(node: NamespaceKernel, sandbox: Sandbox) -> None:
+def test_a_rule_with_unknown_words_does_not_discard(node: NamespaceKernel, sandbox: Sandbox) -> None:
     block = Route(IPv4Network("10.96.0.0/12"), type=RouteType.BLACKHOLE, protocol=Protocol.BIRD)
     assert node.add([block]) == ()
     run_ip("rule add tun_id 5 blackhole")

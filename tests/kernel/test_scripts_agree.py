@@ -486,7 +486,7 @@ CASES = {
 
 
 @pytest.mark.parametrize(("name", "awk"), [(name, awk) for name in CASES for awk in awks_for(name)])
-def test_the_script_judges_rare_hosts(name: str, awk: str, tmp_path: Path) -> None:
+def test_the_script_checks_rare_hosts(name: str, awk: str, tmp_path: Path) -> None:
     case = CASES[name]
     on_linux()
     make([*_NICS, *case.steps])

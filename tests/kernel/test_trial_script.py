@@ -81,7 +81,7 @@ def test_a_route_that_took_our_place_stays(node: NamespaceKernel, sandbox: Sandb
 
 
 @pytest.mark.parametrize("awk", AWKS)
-def test_a_trial_stands_until_ip_has_made_all_changes(
+def test_a_trial_lasts_until_ip_has_made_all_changes(
     node: NamespaceKernel, tmp_path: Path, trial: Path, awk: str
 ) -> None:
     """At words that it can't read, ip ends despite -force."""

@@ -149,7 +149,7 @@ def test_a_failure_changes_nothing(host: Host, node: FakeProbeNode, message: str
     assert ((node.tables, node.pinned), outside_run(host.layout.root)) == (before, texts)
 
 
-def test_the_port_of_a_vrf_is_no_bridges(host: Host, node: FakeProbeNode) -> None:
+def test_the_port_of_a_vrf_is_not_a_bridge_port(host: Host, node: FakeProbeNode) -> None:
     """tests/kernel/test_probe_packets.py has a bridge, whose port is refused."""
     assert isinstance(host.routes, FakeKernel)
     host.routes.add_link("above", kind="vrf")
@@ -182,7 +182,7 @@ def test_no_answer_is_an_error(host: Host) -> None:
     assert files(host) == set()
 
 
-def test_installed_rules_stay_whatever_azure_answers(host: Host, node: FakeProbeNode) -> None:
+def test_installed_rules_stay_regardless_of_azures_answer(host: Host, node: FakeProbeNode) -> None:
     configure(host, node, asked())
     assert configure(host, node, METADATA).device == "eth0"
     assert files(host) == FILES

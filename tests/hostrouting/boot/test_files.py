@@ -141,7 +141,7 @@ def test_a_rewrite_keeps_no_setuid_bit(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o755
 
 
-def test_reading_and_removing_missing_files_is_no_error(tmp_path: Path) -> None:
+def test_reading_and_removing_missing_files_is_not_an_error(tmp_path: Path) -> None:
     assert read_text(tmp_path / "none") is None
     assert not remove(tmp_path / "none")
     assert not remove(tmp_path / "no" / "folder")

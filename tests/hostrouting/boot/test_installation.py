@@ -439,7 +439,7 @@ CONSUMERS = ("systemd-nspawn@.service", "kubelet.service")
 
 
 @pytest.mark.parametrize("consumer", CONSUMERS)
-def test_it_holds_every_file_with_its_mode(consumer: str) -> None:
+def test_it_contains_every_file_with_its_mode(consumer: str) -> None:
     files = rendered_files(config(SHADOWED, consumer=consumer), LAYOUT)
     expected = {LAYOUT.relative(file.path): (file.text, file.mode) for file in files}
     document = ignition(config(SHADOWED, consumer=consumer))

@@ -194,7 +194,7 @@ def test_plan_shows_the_changes_of_apply_and_makes_none(run: Any, config: Path, 
         ("WARN", "would be let through: the mode is WARN, although OVERLAP"),
     ],
 )
-def test_plan_foretells_the_next_start(run: Any, write: Any, mode: str, told: str) -> None:
+def test_plan_predicts_the_next_start(run: Any, write: Any, mode: str, told: str) -> None:
     code, out, _ = run("plan", write({"hostRouting": section(cidrs=["172.16.2.0/24"], mode=mode)}))
     assert code == 2
     assert told in out.splitlines()[-1]

@@ -93,7 +93,7 @@ def test_without_a_default_route_lookups_are_still_shown(
     assert [line.split()[1:3] for line in out.splitlines() if line.startswith("?")] == [["by", "eth0,"], ["by", "eth1"]]
 
 
-def test_a_lookup_for_the_source_is_no_failure(told: Any, host: Host, kernel: FakeKernel) -> None:
+def test_a_lookup_for_the_source_is_not_a_failure(told: Any, host: Host, kernel: FakeKernel) -> None:
     """Table 7 only determines TCP's source address. The second lookup uses that address and leads to eth0."""
     kernel.add_rule(Rule(10, source=IPv4Network("10.1.0.4/32")))
     kernel.add_rule(Rule(20, table=7, ip_protocol=TCP))

@@ -131,7 +131,7 @@ def test_a_check_names_the_failing_part_and_the_fix(on: Any) -> None:
     assert "✓ 10.96.0.0/12  by eth0" in out
 
 
-def test_a_passing_cidr_is_told_by_its_own_interfaces(on: Any, write: Any) -> None:
+def test_a_passing_cidr_lists_its_own_interfaces(on: Any, write: Any) -> None:
     named = [{"cidr": "10.2.0.128/25", "devs": ["rail*"]}, {"cidr": CIDR, "devs": ["rail0", "rail1"]}]
     config = write({"hostRouting": {"routeOverlap": {"expectedCidrs": ["10.96.0.0/12", *named]}}})
     _, out, _ = on(snapshot_of(DEFAULT, f"{CIDR} via fe80::2 dev rail0"), "check", config)
@@ -139,7 +139,7 @@ def test_a_passing_cidr_is_told_by_its_own_interfaces(on: Any, write: Any) -> No
     assert by == {"10.96.0.0/12": "eth0", "10.2.0.128/25": "rail*", CIDR: "rail0,rail1"}
 
 
-def test_a_check_tells_which_family_could_not_be_judged(on: Any) -> None:
+def test_a_check_names_the_family_without_a_verdict(on: Any) -> None:
     code, out, _ = on(snapshot_of(RIVAL), "check", "--cidr", CIDR, "--cidr", "10.96.0.0/12")
     assert code == 2
     assert "unknown on node-6: 1 of 2 expected CIDRs couldn't be judged; mode WARN" in out
@@ -219,7 +219,7 @@ def test_an_explained_lookup_without_a_route_says_so(on: Any) -> None:
     assert "no route; nothing is sent yet" in out
 
 
-def test_the_script_at_boot_judges_ipv6_only_if_it_is_expected() -> None:
+def test_the_boot_script_checks_ipv6_only_if_it_is_expected() -> None:
     without, both = (
         render_check(Config(route_overlap={"expectedCidrs": cidrs}))
         for cidrs in (["10.96.0.0/12"], ["10.96.0.0/12", CIDR])

@@ -40,7 +40,7 @@ def kinds(report: OverlapReport) -> set[NoteKind]:
 # --- the uplink ------------------------------------------------------------------------------------------------------
 
 
-def test_a_host_whose_cidrs_leave_by_the_uplink_is_ok() -> None:
+def test_a_host_whose_cidrs_leave_through_the_uplink_is_ok() -> None:
     report = judged(host(DEFAULT, addresses=["2001:db8::4/128 dev eth0"]), CIDR, "2001:db8::/64")
     assert (report.verdict, report.default_devs, report.notes[1:]) == (Verdict.OK, ("eth0",), ())
     assert report.notes[0].kind is NoteKind.LOCAL
@@ -62,7 +62,7 @@ def test_the_subnet_of_another_interface_shadows_a_part() -> None:
         pytest.param((DEFAULT, RIVAL.replace("1024", "512")), id="a lower metric wins"),
     ],
 )
-def test_a_default_route_by_another_interface_is_no_uplink(defaults: tuple[str, ...]) -> None:
+def test_a_default_route_through_another_interface_is_not_an_uplink(defaults: tuple[str, ...]) -> None:
     """Without the IPv4 default route, the check would wrongly accept rail0."""
     report = judged(host(*defaults))
     assert told(report) == [("OVERLAP", ("rail0",), CIDR)]
@@ -71,14 +71,14 @@ def test_a_default_route_by_another_interface_is_no_uplink(defaults: tuple[str, 
     assert (NoteKind.CONTESTED in kinds(report)) is ("metric 512" not in defaults[1])
 
 
-def test_hops_that_networkd_has_joined_are_no_uplink() -> None:
+def test_hops_that_networkd_has_joined_are_not_uplinks() -> None:
     both = "default proto ra metric 1024 nexthop via fe80::1 dev eth0 nexthop via fe80::2 dev rail0"
     report = judged(host(both))
     assert told(report) == [("OVERLAP", ("eth0", "rail0"), CIDR)]
     assert proposed(report) == [f"{CIDR} dev eth0"]
 
 
-def test_a_rival_that_may_win_is_a_note() -> None:
+def test_a_competing_default_that_may_win_is_a_note() -> None:
     report = judged(host(DEFAULT, RIVAL))
     (note,) = report.notes
     assert (report.verdict, note.kind, note.devs) == (Verdict.OK, NoteKind.CONTESTED, ("eth0", "rail0"))
@@ -86,7 +86,7 @@ def test_a_rival_that_may_win_is_a_note() -> None:
     assert "accept_ra" not in note.message
 
 
-def test_without_any_default_route_nothing_is_judged() -> None:
+def test_without_any_default_route_there_is_no_verdict() -> None:
     report = judged(host(f"{DEFAULT} table 100"))
     assert "no unicast ::/0" in report.reason_detail
     assert "another table has one: default via fe80::1 dev eth0 table 100" in report.reason_detail
@@ -143,7 +143,7 @@ def test_a_cidr_may_name_its_interfaces() -> None:
         ("throw fd00:10:0:8::/64", "NO-ROUTE", None),
     ],
 )
-def test_entries_are_told_apart(line: str, finding: str | None, note: NoteKind | None) -> None:
+def test_entries_are_distinguished(line: str, finding: str | None, note: NoteKind | None) -> None:
     report = judged(host(DEFAULT, line))
     assert [str(each.kind) for each in report.findings] == ([finding] if finding else [])
     assert kinds(report) == ({note} if note else set())
@@ -151,7 +151,7 @@ def test_entries_are_told_apart(line: str, finding: str | None, note: NoteKind |
         assert "has no IPv6 route; expected via eth0" in report.findings[0].message
 
 
-def test_special_blocks_are_not_judged() -> None:
+def test_special_blocks_are_not_checked() -> None:
     blocks = ("fe80::/10", "ff00::/8", "::ffff:0:0/96", "::/127")
     report = judged(
         host(DEFAULT, "ff00::/8 dev rail0 table local", *(f"{block} dev rail0" for block in blocks)), "::/0"

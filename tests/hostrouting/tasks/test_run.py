@@ -257,7 +257,7 @@ def test_a_whole_run_logs_two_tasks(host: Host) -> None:
     assert phases.path_of(refused.value) == "configure/configure-static-routes"
 
 
-def test_the_hosts_kubelet_as_no_consumer_is_a_warning(host: Host, layout: Layout) -> None:
+def test_a_host_kubelet_that_is_not_the_consumer_is_a_warning(host: Host, layout: Layout) -> None:
     write_link(layout.units / "multi-user.target.wants/kubelet.service", "../kubelet.service")
     (warning,) = phases.run(Configure(INSTALLED, host=host)).warnings
     assert "kubelet.service starts at boot, and nothing holds it back" in warning

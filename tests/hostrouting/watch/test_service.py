@@ -218,5 +218,5 @@ def test_each_message_is_a_datagram_to_the_named_socket(folder: Path, listener: 
 
 
 @pytest.mark.parametrize("name", ["", "@", "relative", "/nowhere/at/all"])
-def test_a_missing_notify_socket_is_no_error(name: str) -> None:
+def test_a_missing_notify_socket_is_not_an_error(name: str) -> None:
     notify(name, "READY=1")
