@@ -159,7 +159,7 @@ class Printing:
 
 
 def look(config: Config, host: Host, file: Path) -> int:
-    """Print what is wrong and what would change, take a snapshot, and return the exit code of the agent."""
+    """Print the failures and the planned changes, take a snapshot, and return the agent's exit code."""
     report = check(config, host=host)
     print(f"verdict: {report.verdict}")
     for finding in report.findings:

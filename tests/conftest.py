@@ -192,7 +192,7 @@ def node(kernel: NamespaceKernel) -> NamespaceKernel:
 
 @pytest.fixture(params=range(by_day(1, by_night=len(AWKS))))
 def sandbox(request: pytest.FixtureRequest, tmp_path: Path) -> Sandbox:
-    """Return a sandbox for boot scripts, with one awk by day and with each awk in nightly runs."""
+    """Return a sandbox for boot scripts, with each awk in nightly runs, otherwise with one."""
     return Sandbox(tmp_path, awk_or_skip(awks_for(request.function.__name__)[request.param]))
 
 

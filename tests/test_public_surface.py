@@ -111,7 +111,7 @@ def test_a_value_can_be_sent_to_another_process(value: object) -> None:
 # --- type checkers -----------------------------------------------------------------------------------------------------
 
 
-# What stands around the README's code blocks.
+# The text around the README's code blocks.
 BEFORE = """\
 # pyright: strict, reportUnusedImport=false, reportDuplicateImport=false
 import phases

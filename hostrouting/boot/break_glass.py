@@ -1,4 +1,4 @@
-"""Ways to open the gate by hand: a file or a kernel argument."""
+"""The two ways to open the gate: a file or a kernel argument."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def plan_next_boot(host: Host, wanted: Wanted) -> BootPlan:
     ]
     changed = [file for file in lasting if not _is_there(file)]
     remove, unseen = _removed(layout, wanted, before, after)
-    links = tuple(reference_links(layout)) if wanted.parts else ()
+    links = tuple(go_package_links(layout)) if wanted.parts else ()
     has_list = after.has_gate or files.is_present(layout.gate_list)
     lists = [first_list] if has_list and (changed or remove or links) else []
     switched = {layout.manifest, layout.gate_list, *(script.path for script in scripts.values())}
@@ -135,7 +135,7 @@ def plan_next_boot(host: Host, wanted: Wanted) -> BootPlan:
     return attrs.evolve(plan, changes=_changes(layout, plan, changed))
 
 
-def reference_links(layout: Layout) -> list[Path]:
+def go_package_links(layout: Layout) -> list[Path]:
     """Return the symlinks that make other units require or want our oneshots, including dangling ones."""
     # Don't glob for the symlink itself: before Python 3.13, glob skips dangling symlinks, and in an image all of these
     # are dangling.

@@ -22,7 +22,7 @@ from hostrouting.model.jsonable import to_json_text
 if TYPE_CHECKING:
     from hostrouting.tasks.reports import ConfigureReport
 
-# The watcher goes on, and a signal ends a trial, even if their terminal is stopped.
+# Even if the terminal is stopped, the watcher continues, and a signal ends a trial.
 _LINE_SECONDS, _TRIAL_SECONDS = 1.0, 5.0
 
 

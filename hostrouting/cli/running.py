@@ -52,7 +52,7 @@ def say_json(document: dict[str, Any], patience: float | None = None) -> None:
 
 
 class Result(NamedTuple):
-    """What a command has to say. Only the format that is asked for is built.
+    """A command's output. Only the requested format is built.
 
     Args:
         document: builds the JSON document, if the command has one.

@@ -11,7 +11,7 @@ from pathlib import Path
 from hostrouting.boot.files import read_state
 from hostrouting.boot.locks import locked
 from hostrouting.boot.parts import CONFIGURED, Wanted, installed_files, wanted_manifest, wanted_parts
-from hostrouting.boot.plan import reference_links
+from hostrouting.boot.plan import go_package_links
 from hostrouting.boot.unit_files import UNIT_PATH, is_masked
 from hostrouting.doctor.checks import DoctorFinding, ExaminedHost, Severity, missing_tools, stale_files
 from hostrouting.model.errors import FileError
@@ -153,11 +153,11 @@ def _has_flag(folder: Path, flag: int) -> bool:
 def leftovers(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check for leftovers from the Go package, earlier versions or a previous consumer."""
     layout = examined.layout
-    for link in map(layout.relative, reference_links(layout)):
+    for link in map(layout.relative, go_package_links(layout)):
         is_bouncing = ".requires/" in link
         message = "a restart of that unit stops the running node" if is_bouncing else "it is the Go package's"
         hint = f"{examined.command('apply')} removes it; by hand: rm {link}; systemctl daemon-reload"
-        yield DoctorFinding("reference-link", link, message, hint, Severity.BROKEN if is_bouncing else Severity.RISK)
+        yield DoctorFinding("go-package-link", link, message, hint, Severity.BROKEN if is_bouncing else Severity.RISK)
     gates = set(layout.units.glob("*.service.d/*hostrouting*.conf")) - set(examined.manifest.files(layout))
     # Masked drop-ins are reported by ``gate``.
     for gate in (layout.relative(path) for path in sorted(gates) if not is_masked(path)):

@@ -195,7 +195,7 @@ def advertisements(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     patterns = uplinks_of(config, routes6, [examined.host.routes])
     if patterns is None:
         patterns = tuple(dev for route in defaults for dev in route.devs)
-    # Those that an administrator or a network manager has made stay.
+    # Routes that an administrator or a network manager has added stay.
     lasting = {dev for route in defaults if route.protocol != Protocol.RA for dev in route.devs}
     for link in examined.host.routes.links():
         if link.name in lasting or not is_among(link.name, patterns):

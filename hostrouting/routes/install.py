@@ -66,7 +66,7 @@ def apply_routes(
     Raises:
         RouteError: the kernel rejected a change. ``undo`` covers the changes made so far.
     """
-    # What another program has taken away, or has added to our IPv6 route, isn't put back.
+    # Routes that another program has removed, and next hops that it has added to our IPv6 route, aren't restored.
     removed = [*plan.remove]
     if removed:
         undo.push(partial(_put_back, backend, removed))
@@ -79,7 +79,7 @@ def apply_routes(
     if removed:
         before_removal()
         # Put routes back before added ones are deleted, so that no destination is ever without a route. An added route
-        # may cover the gateway of a removed one, which then can be put back only later.
+        # may cover the gateway of a removed one, which can then only be restored later.
         undo.push(restore_removed)
     for remove in _bulks(plan.remove, scope, _READING_CALLS_MAX):
         failures = backend.delete(remove)
@@ -123,7 +123,7 @@ def _covers(route: Route, gateways: PrefixSet) -> bool:
 
 def _put_back(backend: RouteBackend, routes: Sequence[Route]) -> None:
     failures = backend.add(by_gateways(routes))
-    # Those that haven't been removed are there. In IPv6, another program's next hop may have kept their place.
+    # Routes that haven't been removed still exist. In IPv6, another program's next hop may have kept their place.
     there = {route.key for route in backend.our_routes()} if failures else set()
     _refuse("put back", [each for each in failures if each.route.key not in there])
 
@@ -199,7 +199,7 @@ def _add(
 
 
 def _as_they_are(items: Sequence[Replacement], backend: RouteBackend) -> list[Replacement]:
-    """Return the replacements of what is in the table now.
+    """Return the replacements with the routes that are currently in the table.
 
     Raises:
         RouteError: another program has replaced one of our routes. NLM_F_REPLACE ignores the owner, so the kernel would

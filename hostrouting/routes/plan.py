@@ -168,7 +168,7 @@ def plan_possible(wanted: Sequence[Route], main: Sequence[Route]) -> tuple[Route
 
 
 def _entry_behind(route: Route, same: Sequence[Route]) -> Route | None:
-    """Return another program's separate IPv6 entry with a route's key. What replaces ours would come after it.
+    """Return another program's separate IPv6 entry with a route's key. A replacement for ours would come after it.
 
     The kernel doesn't merge entries without a gateway, or from router advertisements (rt6_qualify_for_ecmp).
     """

@@ -223,7 +223,7 @@ class HostAudit(Audit):
         for truth in truths(addresses, kinds=FIRST_PACKETS):
             is_tcp, connects = truth.kind is SocketKind.SYN, truth.kind is not SocketKind.DATAGRAM
             ends = _ends_of(explained[truth.address], is_tcp=is_tcp, connects=connects)
-            # The address of a local route of table main is no valid source for a connection to itself.
+            # The address of a local route of table main isn't a valid source for a connection to itself.
             if not truth.ends <= ends | ({None} if "lo" in ends else set()):
                 yield f"{truth}, but the explanation says {words(ends)}"
 

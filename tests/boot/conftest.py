@@ -72,7 +72,7 @@ def suite(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def by_turns(suite: str) -> Callable[[Sequence[T]], Sequence[T]]:
-    """Return a function that selects the cases for a release: all of them by night, an equal share by day."""
+    """Return a function that selects the cases for a release: all of them in nightly runs, otherwise an equal share."""
     releases = list(trees.SUITES)
     return lambda cases: cases if IS_NIGHTLY else cases[releases.index(suite) :: len(releases)]
 

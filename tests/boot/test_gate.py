@@ -1,4 +1,4 @@
-"""Test the gate at boot and at every later start, and the units beside it, on a booted systemd."""
+"""Test the gate at boot and at every later start, together with other units, on a booted systemd."""
 
 from __future__ import annotations
 
@@ -303,7 +303,7 @@ def test_an_update_or_a_removal_during_a_start_counts(node: Machine) -> None:
     assert not node.exists(f"{UNITS}/{TEMPLATE}.d")
 
 
-# Another program's line that takes until it is told to go on.
+# Another program's line that blocks until the test lets it continue.
 WAITING = "/bin/sh -c 'touch /run/waits; until [ -e /run/go ]; do sleep 0.05; done'"
 
 

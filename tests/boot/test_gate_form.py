@@ -1,4 +1,4 @@
-"""Tests that explain the design of the gate's drop-ins, and update or remove it at random times, often by night."""
+"""Tests that explain the design of the gate's drop-ins, and update or remove it at random times, more often in nightly runs."""
 
 from __future__ import annotations
 

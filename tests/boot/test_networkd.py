@@ -51,7 +51,7 @@ SAYABLE_BY_NETWORKD = [
 ODD_NAMES = ("on", "null", "1e3", "0x1", "eth0.100", "-x", "---", ".inf", "version", "match", "lo")
 
 CIDR = "172.16.1.0/24"
-# What systemd.network(5) has of the node's two interfaces.
+# The node's two interfaces in the format of systemd.network(5).
 UPLINK, SHADOW = f"Address={OWN}/24\nGateway={GATEWAY}\n", "Address=172.16.0.10/16\n"
 NO_IPV6 = "LinkLocalAddressing=no\n"
 

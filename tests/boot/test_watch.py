@@ -1,4 +1,4 @@
-"""Test the watcher as a service on a booted systemd. ``test_networkd`` has what it does beside systemd-networkd."""
+"""Test the watcher as a service on a booted systemd. ``test_networkd`` tests it together with systemd-networkd."""
 
 from __future__ import annotations
 

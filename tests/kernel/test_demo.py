@@ -30,7 +30,7 @@ ADDRESSES = ("172.16.1.1", "fd00:172:16::1")
 
 
 def check_story(output: str, families: int = 2) -> None:
-    """Check that each step is told, for IPv4 and, with two families, for IPv6."""
+    """Check that each step is printed, for IPv4 and, with two families, for IPv6."""
     told = re.findall(r"OVERLAP|added|unchanged|removed", output)
     assert told == [
         *["OVERLAP"] * families,

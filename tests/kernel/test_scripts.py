@@ -85,7 +85,7 @@ def read_line(process: subprocess.Popen[str]) -> str:
 
 @pytest.mark.parametrize("seconds", [-2, 600])
 def test_the_oneshot_ends_only_an_expired_trial(node: NamespaceKernel, plain: Sandbox, seconds: int) -> None:
-    """A trial's timer can be lost, for example in a soft reboot. While a trial stands, only the gate installs."""
+    """A trial's timer can be lost, for example in a soft reboot. During a trial, only the gate installs routes."""
     trial = plain.root / "run/aks-flex-node/trial.json"
     trial.parent.mkdir(parents=True)
     trial.write_text(to_json_text(times_of(seconds)))
@@ -292,7 +292,7 @@ def test_changes_are_rolled_back_if_awk_is_killed(node: NamespaceKernel, sandbox
 
 
 def test_a_stopped_run_says_what_either_family_left(node: NamespaceKernel, sandbox: Sandbox) -> None:
-    """IPv6 is committed last and put back first, and ip fails at both."""
+    """IPv6 is committed last and rolled back first, and ip fails in both cases."""
     build_node6("eth6", "ib6")
     before = table(node)
     wanted = {"destination": "fd00:9::/64", "gateway": "fd00:a::1", "dev": "eth6"}
@@ -335,7 +335,7 @@ def test_tables_that_change_all_the_time_are_unknown(node: NamespaceKernel, sand
 def test_any_removed_ipv6_route_causes_another_check(
     node: NamespaceKernel, sandbox: Sandbox, route: str, looks: int
 ) -> None:
-    """A listing of IPv6 routes that goes on skips as many as it has shown, and so may miss one elsewhere."""
+    """When a listing of IPv6 routes continues, it skips as many as it has returned, and so may miss another one."""
     run_ip6("addr flush scope link", "route add default dev eth0")
     changes = "; ".join(f'"$ROOT/ip-itself" {route.format(verb)}' for verb in ("add", "del"))
     change = f'[ "$calls" != 2 ] || {{ {changes}; }}'

@@ -375,7 +375,7 @@ def test_the_script_agrees_with_the_library(seed: int, awk: str, tmp_path: Path)
     report = reported(config)
     told, said = judged(config, awk, tmp_path)
     if told != _first_parts(marker_text(report).splitlines()):
-        # Whether a silent router is passed over may change by itself.
+        # Whether the kernel skips a silent router may change by itself.
         report = reported(config)
     assert told == _first_parts(marker_text(report).splitlines()), "\n".join((said, *steps, str(config.to_mapping())))
 

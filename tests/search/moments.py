@@ -272,7 +272,7 @@ class _Moment:
             self._see_end(updates[0])
 
     def _meet(self, update: Update, chance: random.Random) -> None:
-        """Pause the gate, too, and then kill the update or let it go on."""
+        """Pause the gate, too, and then kill the update or let it continue."""
         call, is_killing = chance.randint(1, len(self.search.calls)), chance.random() < 0.5
 
         def meet() -> None:

@@ -16,7 +16,7 @@ from search.pairs import PAIRS, TWO_STEPS
 from search.programs import LoadedSystemd
 from search.world import AWKS, make_world, read_state, use_awk
 
-# What a search leaves running ends with its PID namespace.
+# Processes that a search leaves running end with its PID namespace.
 _PROGRAM = 'exec unshare --pid --fork --kill-child --mount-proc "$PYTHON" -m search.run "$@"'
 
 

@@ -362,7 +362,7 @@ def _with_failures(sorts: list[Sort]) -> Sort:
         if other.kind == "BROADCAST" and first.kind not in ("LOCAL", "BROADCAST"):
             other = attrs.evolve(other, kind="BLACKHOLE", devs=(), discarded_by="broadcast")
         if other.kind == "CNI-DISCARD" and first.is_failure:
-            other = attrs.evolve(other, source=None)  # a note, beside the finding
+            other = attrs.evolve(other, source=None)  # a note, in addition to the finding
         elif not other.is_failure and other.kind != "LOCAL":
             continue
         if (other.kind, other.devs, None) not in told:

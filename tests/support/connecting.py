@@ -85,7 +85,7 @@ class _Expected:
             if unsaid - {"lo", None}:
                 yield f"{address} leaves through {words(devs)}, and the check takes it for this host's own"
             return
-        # A local route of table main takes packets, but its address is no valid source for a connection to itself.
+        # A local route of table main takes packets, but its address isn't a valid source for a connection to itself.
         may_fail = (is_refused and told) or "lo" in told
         if unsaid - ({None} if may_fail else set()):
             yield f"{address} leaves through {words(unsaid)}, and the check doesn't say so"

@@ -1,4 +1,4 @@
-"""What an update can change on a host: files, and our routes of both families."""
+"""The state that an update can change on a host: files, and our routes of both families."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scale the amount of work, which is small by day and large by night, and fail tests that may not be skipped.
+"""Scale the amount of work, which is larger in nightly runs, and fail tests that may not be skipped.
 
 ``HYPOTHESIS_PROFILE=nightly`` sets the scale, and ``HOSTROUTING_REQUIRE`` names the marks of these tests.
 """
@@ -28,5 +28,5 @@ def by_day(few: int, *, by_night: int) -> int:
 
 
 def is_chosen(name: str, *, one_of: int) -> bool:
-    """Return whether a test runs an expensive part: always by night, and in one of ``one_of`` cases by day."""
+    """Return whether a test runs an expensive part: always in nightly runs, otherwise in one of ``one_of`` cases."""
     return IS_NIGHTLY or crc32(name.encode()) % one_of == 0

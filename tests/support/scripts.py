@@ -89,7 +89,7 @@ def told_by(lines: list[str]) -> tuple[tuple[str, ...], ...]:
 
 
 def awks_for(test: str) -> tuple[str, ...]:
-    """Return all awks by night, or a single one by day, selected by the name of the test or case."""
+    """Return all awks in nightly runs, otherwise a single one, selected by the name of the test or case."""
     return AWKS if IS_NIGHTLY else (AWKS[crc32(test.encode()) % len(AWKS)],)
 
 
@@ -212,7 +212,7 @@ class Sandbox:
 
 
 def sandboxes(test: str, root: Path) -> Iterator[Sandbox]:
-    """Yield a sandbox with each awk by night, or with one by day, selected by the name of the test or case."""
+    """Yield a sandbox with each awk in nightly runs, otherwise with one, selected by the name of the test or case."""
     for name in awks_for(test):
         folder = root / name
         folder.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""A destination to which another program has next hops beside ours, and what it may do while we change ours."""
+"""A destination to which another program also has next hops, and what it may do while we change ours."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ class Case:
 
 
 def cases(start: str, actions: Sequence[str], count: int, *, defaults: int) -> Iterator[tuple[Case, random.Random]]:
-    """Yield cases: some by day, and all by night, each with some of the default routes."""
+    """Yield cases: all in nightly runs, otherwise some, each with some of the default routes."""
     rng = random.Random(f"{start} {count}")
     every = [
         Case(gateways, start, action, meanwhile)
@@ -201,5 +201,5 @@ def cases(start: str, actions: Sequence[str], count: int, *, defaults: int) -> I
 
 
 def positions(total: int, rng: random.Random) -> list[int]:
-    """Return one position by day, and all by night."""
+    """Return all positions in nightly runs, otherwise one."""
     return [*range(total)] if IS_NIGHTLY else [rng.randrange(total)]

@@ -83,7 +83,7 @@ FLUSH_DROP_INS = {
     "nftables.service": (
         f"{_HEADER}[Service]\nExecStartPost={_GIVE_BACK}\nExecReload={_GIVE_BACK}\nExecStopPost={_GIVE_BACK}\n"
     ),
-    # Machines require the reference's flush unit, and are now ordered after it. It is skipped if nft is missing,
+    # The Go package's machines require its flush unit, and are now ordered after it. It is skipped if nft is missing,
     # because its failure would also fail the machines (Result=dependency, which Restart= doesn't retry).
     "nftables-flush.service": (
         f"{_HEADER}[Unit]\nConditionFileIsExecutable=/usr/sbin/nft\n\n[Service]\nExecStartPost={_GIVE_BACK}\n"

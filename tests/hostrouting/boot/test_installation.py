@@ -159,7 +159,7 @@ def test_removal_waits_for_starts_in_the_gate(host: Host, layout: Layout, units:
     assert not layout.gate_script.exists()
 
 
-# --- the reference's installation ----------------------------------------------------------------------------------
+# --- the Go package's installation ----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -174,7 +174,7 @@ def reference(layout: Layout) -> list[Path]:
     return links
 
 
-def test_the_references_links_are_removed_first(host: Host, layout: Layout, reference: list[Path]) -> None:
+def test_the_go_packages_links_are_removed_first(host: Host, layout: Layout, reference: list[Path]) -> None:
     """With such a symlink, restarting the oneshot would also restart the running machine."""
     order: list[tuple[int, bool]] = []
     unit = layout.unit(ROUTES)
@@ -188,7 +188,7 @@ def test_the_references_links_are_removed_first(host: Host, layout: Layout, refe
     assert not any(link.parent.exists() for link in reference)
 
 
-def test_a_failure_restores_the_references_links(host: Host, layout: Layout, reference: list[Path]) -> None:
+def test_a_failure_restores_the_go_packages_links(host: Host, layout: Layout, reference: list[Path]) -> None:
     override(layout, "ExecStartPre=")
     before = outside_run(layout.root)
     with pytest.raises(UnitError):

@@ -256,11 +256,11 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
     "no awk": (lambda n: n.remove("/usr/bin/awk"), "tool-missing", "awk", "install mawk"),
     "the reference's link": (
         links(f"{UNITS}/{TEMPLATE}.requires/{ONESHOT}", f"/etc/systemd/system/{ONESHOT}"),
-        *("reference-link", f"{TEMPLATE}.requires/{ONESHOT}", "rm /etc/systemd/system"),
+        *("go-package-link", f"{TEMPLATE}.requires/{ONESHOT}", "rm /etc/systemd/system"),
     ),
     "the reference's other link": (
         links(f"{UNITS}/{TEMPLATE}.wants/{ONESHOT}", f"/etc/systemd/system/{ONESHOT}"),
-        *("reference-link", f"{TEMPLATE}.wants/{ONESHOT}", "rm /etc/systemd/system"),
+        *("go-package-link", f"{TEMPLATE}.wants/{ONESHOT}", "rm /etc/systemd/system"),
     ),
     "the reference's agent": (
         writes(f"{UNITS}/aks-flex-node-agent.service", "[Service]\nExecStart=/usr/local/bin/aks-flex-node agent\n"),
@@ -322,7 +322,7 @@ def test_another_config_is_not_reported_as_an_edited_script(node: Node, other: C
 def test_without_an_installation_only_that_is_found(node: Node) -> None:
     manifest = f"{STATE_DIR}/installed.json"
     text = node.read(manifest)
-    node.remove(manifest)  # the reference leaves such files behind
+    node.remove(manifest)  # the Go package leaves such files behind
     assert {"stale-file", "stale-gate"} <= set(kinds(examine(host=node.host)))
     node.write(manifest, text)
     phases.run(RemoveHostRouting(host=node.host))

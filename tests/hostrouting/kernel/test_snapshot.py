@@ -102,7 +102,7 @@ def test_links_and_addresses_as_ip_words_them(infiniband: str) -> None:
     )
 
 
-# --- documents that are no snapshot --------------------------------------------------------------------------------
+# --- documents that aren't snapshots --------------------------------------------------------------------------------
 
 
 def test_all_problems_are_reported_at_once_with_their_paths() -> None:

@@ -75,7 +75,7 @@ INHERITED = {"source": IPv4Address("10.1.0.4"), "mtu": 1400}
 DEAD = default(NextHop("eth0", GATEWAY, is_dead=True, is_linkdown=True), metric=100)
 RESOLVED = {
     "all is inherited": (StaticRoute(TO, metric=7), [DHCP], whole(BY_ETH0, metric=7, **INHERITED)),
-    # The reference uses the third word of the line as the gateway, whatever it is.
+    # The Go package always uses the third word of the line as the gateway.
     "no gateway": (StaticRoute(TO), [default(NextHop("eth0"))], whole(NextHop("eth0"), scope=Scope.LINK)),
     "IPv6": (StaticRoute(TO), [default(hop := NextHop("eth0", IPv6Address("fe80::1")))], whole(hop)),
     "onlink": (StaticRoute(TO), [default(ONLINK)], whole(ONLINK)),
