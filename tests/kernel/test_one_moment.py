@@ -203,7 +203,7 @@ def test_a_torn_snapshot_gets_no_verdict(kernel: NamespaceKernel) -> None:
     backend = SnapshotBackend(Snapshot.from_document(json.loads(torn.to_text())))
     report = checked(backend)
     assert (report.verdict, report.reason_kind) == ("unknown", "check-failed")
-    assert "recorded" in str(report.reason)
+    assert "while the snapshot was taken" in str(report.reason)
     found = explain(IPv4Address("10.5.0.9"), CONFIG, backend, phases.CancelScope())
     assert (found.is_torn, found.is_as_expected, found.to_json()["isTorn"]) == (True, True, True)
 
