@@ -44,8 +44,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Parse the command line, or exit with an error message."""
     parser = argparse.ArgumentParser(
         prog="./run bench",
-        description="Measures hostrouting beside the fastest other ways to do the same, each time in a fresh network "
-        "namespace, and prints a table of ratios.",
+        description="Compares hostrouting with the fastest alternatives, each in a new network namespace, and prints a "
+        "table of ratios.",
         epilog=f"NAME is one of: {' '.join(NAMES)}",
     )
     parser.add_argument("names", metavar="NAME", nargs="*", help="measure only this")

@@ -24,7 +24,7 @@ def explanation_page(found: Explanation) -> Page:
     whose = f"of {expected}" if expected else "in no expected CIDR"
     page: Page = [
         head(f"{found.address}, {whose}; {uplinks}"),
-        dim("the kernel evaluates the rules from the top: after ↓ it goes on, at → an entry decides"),
+        dim("the kernel evaluates the rules from the top: after ↓ it continues; at → an entry decides"),
     ]
     if found.is_torn:
         page.append(bad("the host changed while it was being read, so this may be inconsistent"))

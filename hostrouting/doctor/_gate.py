@@ -101,7 +101,7 @@ def held(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         began = int(shown["InactiveExitTimestampMonotonic"] or 0) / 1e6
         seconds = time.clock_gettime(time.CLOCK_MONOTONIC) - began
         if shown["SubState"] == "condition" and seconds > _LOOK_SECONDS:
-            message = f"its start has been held for {seconds:.0f} s; it goes on by itself once that is fixed"
+            message = f"its start has been held for {seconds:.0f} s; it continues by itself after the fix"
             yield DoctorFinding("held", instance, message, f"journalctl -u {instance} says what it waits for")
 
 

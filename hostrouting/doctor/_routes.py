@@ -21,7 +21,7 @@ from hostrouting.routes.plan import MISSING_HINT, RoutePlan, plan_now, uplinks_o
 from hostrouting.routes.verify import verify_routes
 from hostrouting.tasks.queries import snapshot
 
-_WATCHED = "hostrouting watch puts them back whenever they get lost"
+_WATCHED = "hostrouting watch restores lost routes"
 
 
 def trial(examined: ExaminedHost) -> Iterator[DoctorFinding]:
@@ -118,7 +118,10 @@ def events(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             failure = each.lasting_findings[0].failure
             found.setdefault((each.event.subject, failure), []).append(str(each.event.kind))
     for (subject, failure), kinds in found.items():
-        hint = f"{examined.command('check')} --one-event says more; watch.enabled in CONFIG puts our routes back"
+        hint = (
+            f"{examined.command('check')} --one-event shows details; with watch.enabled in CONFIG, the watcher "
+            "restores our routes"
+        )
         message = f"one event away ({', '.join(kinds)}): {failure}"
         yield DoctorFinding("one-event", subject, message, hint, Severity.RISK)
 
@@ -203,9 +206,9 @@ def advertisements(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         if (_value(examined, link.name, "accept_ra"), _value(examined, link.name, "forwarding")) == ("1", "1"):
             message = (
                 "it forwards packets and accept_ra is 1, so the kernel ignores its routers' advertisements: the IPv6 "
-                "default route that they made is gone, or goes when it expires"
+                "default route from them is gone, or will expire"
             )
-            # Slashes, as sysctl(8) takes a dot in an interface's name for a separator.
+            # Use slashes, because sysctl(8) treats a dot in an interface's name as a separator.
             hint = f"sysctl -w net/ipv6/conf/{link.name}/accept_ra=2, and the same in a file in /etc/sysctl.d"
             yield DoctorFinding("accept-ra", link.name, message, hint, Severity.RISK)
 

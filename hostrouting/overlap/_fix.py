@@ -194,7 +194,7 @@ class Fixes:
         address = classification.probe.lookup.address
         if (found := self._elsewhere.get(int(address))) is not None:
             expected, by = found
-            return f"{expected} is expected, and a route would lead it by {','.join(by)}"
+            return f"{expected} is expected, but a route would send it through {','.join(by)}"
         if (subnet := next(self._nested_rivals.around((int(address), self._bits)), None)) is not None:
             dev = self._rivals[subnet]
             return (
@@ -351,12 +351,13 @@ class Fixes:
             nested = (place for place in places.meeting(numbers(subnet)) if place[1] > subnet.prefixlen)
             if parts := [str(self._family.network(place)) for place in nested]:
                 yield (
-                    f"the node then reaches neighbours of {', '.join(dict.fromkeys(devs))} in {subnet} by {by} "
-                    f"({shortened(parts, ' ', 8)}); if an interface must still answer them itself, give it a table: "
-                    f"{self._family.ip} route add {subnet} dev {quote(devs[0])} table 100; "
+                    f"the node then reaches neighbours of {', '.join(dict.fromkeys(devs))} in {subnet} through "
+                    f"{by} ({shortened(parts, ' ', 8)}); if an interface must still answer them itself, give it a "
+                    f"table: {self._family.ip} route add {subnet} dev {quote(devs[0])} table 100; "
                     f"{self._family.ip} rule add from ITS-ADDRESS lookup 100"
                 )
         for server in self._nameservers:
             now, then = self._fib.lookup(server).route, tables.lookup(server).route
             if now is not None and then is not None and now.devs != then.devs:
-                yield f"the node then reaches the DNS server {server} of resolv.conf by {by}, not {','.join(now.devs)}"
+                not_by = ",".join(now.devs)
+                yield f"the node then reaches the DNS server {server} of resolv.conf through {by}, not {not_by}"

@@ -57,8 +57,8 @@ def refuse_contested(config: Config, defaults: Sequence[Route]) -> None:
     is_4 = tied[0].family is Family.IPV4
     whose = "" if is_4 else "IPv6 "
     raise ContestedDefaultError(
-        f"table main has {len(tied)} {whose}default routes of metric {tied[0].metric} by several interfaces, and which"
-        f" the kernel takes may change with each packet: {'; '.join(map(str, tied))}",
+        f"table main has {len(tied)} {whose}default routes with metric {tied[0].metric} through several "
+        f"interfaces, and the kernel may choose another one for each packet: {'; '.join(map(str, tied))}",
         hint=f"{'give one of them a lower metric, or ' if is_4 else ''}name the node's uplinks (hostRouting.uplinks)",
     )
 

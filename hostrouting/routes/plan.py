@@ -193,13 +193,13 @@ def _refuse_outlasted(
         others = (entry for entry in entries[numbers(old.destination)] if entry.key == old.key and not entry.is_ours)
         hint = "choose another metric, or have its owner remove it"
         if (theirs := next(others, None)) is not None:
-            reason = f"another program's route beside our old one would win by its metric ({theirs})"
+            reason = f"another program's route next to our old one would win because of its metric ({theirs})"
             yield Refusal(f"can't install {route}: {reason}", hint)
         elif len(old.hops) > 1 and not old.has_same_next_hops(route):
             # The kernel doesn't show which next hops are another program's.
-            reason = f"another program may have added a hop to our old route, which would win by its metric ({old})"
+            why = "another program may have added a hop to our old one, which would win because of its metric"
             hint += "; if no other program has added one, raise the metric first, and then change the next hops"
-            yield Refusal(f"can't install {route}: {reason}", hint)
+            yield Refusal(f"can't install {route}: {why} ({old})", hint)
 
 
 def is_same(there: Route, wanted: Route) -> bool:

@@ -104,7 +104,7 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
     config, host = to_config(config), to_host(host)
     scope = scope or CancelScope()
     if host.is_image:
-        next_start = NextStart(config.consumer, None, "an image is judged at its first boot")
+        next_start = NextStart(config.consumer, None, "an image is checked at its first boot")
         planned = Plan(host.name, RoutePlan(), None, None, next_start)
     else:
         routes, missing = plan_now(config, *host.backends(config.static_routes.families))

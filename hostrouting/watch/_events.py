@@ -86,7 +86,7 @@ def status(report: OverlapReport, repair: Repair, problems: Sequence[str]) -> st
 
 
 _FIXED = {
-    Drift.LOST: (EventKind.ROUTES_RESTORED, "put back, because it was missing or changed"),
+    Drift.LOST: (EventKind.ROUTES_RESTORED, "restored, because it was missing or changed"),
     Drift.DEFAULT_CHANGED: (EventKind.ROUTES_FOLLOWED, "changed with the default route"),
     Drift.UNWANTED: (EventKind.ROUTES_REMOVED, "removed, because no config asks for it"),
 }
@@ -108,7 +108,7 @@ def of_routes(repair: Repair, managers: Mapping[str, str]) -> Iterator[Event]:
         who = "; ".join(managers.get(dev, "the kernel doesn't say which one") for dev in devs_of(taken))
         message = (
             f"another program keeps removing {_listed(taken)}: {failures.count} times lately; hostrouting keeps "
-            f"{those}, and puts {them} back in {failures.wait_seconds:g} s; {who}; {HOW_TO_STOP}"
+            f"{those}, and restores {them} in {failures.wait_seconds:g} s; {who}; {HOW_TO_STOP}"
         )
         yield _event(EventKind.ROUTES_CONTESTED, message, taken)
 

@@ -121,7 +121,7 @@ class Reconciler:
         try:
             with locked(host.layout.lock, scope):
                 if exists(host.layout.trial):
-                    return Repair(len(self.kept), problems=("leaves our routes alone as long as a trial stands",))
+                    return Repair(len(self.kept), problems=("doesn't change routes during a trial",))
                 wanted = config()
                 backends = host.backends(wanted.static_routes.families)
                 plan, problems = plan_repair(wanted, *backends)

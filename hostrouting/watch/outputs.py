@@ -90,7 +90,7 @@ def metrics_text(
         *check_metrics(report, time),
         Metric("routes_kept", "gauge", "Static routes that are in place.", {"": repair.kept}),
         Metric("routes_contested", "gauge", "Lost routes that are removed again and again.", {"": len(repair.waiting)}),
-        Metric("problem", "gauge", "1 if not all static routes can be kept as wanted.", {"": problem}),
+        Metric("problem", "gauge", "1 if not all static routes can be kept in place.", {"": problem}),
         Metric("checks_total", "counter", "Checks since the start of the watcher.", {"": counted["looks"]}),
         Metric(
             "routes_repaired_total",

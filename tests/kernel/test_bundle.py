@@ -196,7 +196,7 @@ def test_a_failed_rollback_of_a_file_is_reported(tree: Path, tmp_path: Path) -> 
     seals = '  [[ $3 != */zz-* ]] || mount -o remount,bind,ro /etc\n  sync "$new"\n'
     script.write_text(script.read_text().replace('  sync "$new"\n', seals))
     code, _, err = run(tree, script)
-    assert (code, "not all files could be put back" in err, "as they were" in err) == (1, True, False)
+    assert (code, "not all files could be restored" in err, "as they were" in err) == (1, True, False)
 
 
 def killed(script: Path, number: int) -> Path:
@@ -252,7 +252,7 @@ def test_damaged_files_are_refused(tree: Path, tmp_path: Path, cut: int) -> None
     script.write_text(script.read_text()[: -cut or None] + ("x" if cut == 0 else ""))
     code, out, err = run(tree, folder / "install.sh")
     assert (code, out, contents(tree)) == (1, "", before)
-    assert "aren't those that were rendered" in err
+    assert "aren't the rendered ones" in err
 
 
 def test_truncated_scripts_do_nothing(tree: Path, tmp_path: Path) -> None:

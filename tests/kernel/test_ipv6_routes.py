@@ -479,8 +479,8 @@ def test_another_programs_hop_next_to_ours_is_reported_and_left_alone(node: Host
         # The kernel doesn't merge hops without a gateway.
         ("dev ib0", {"destination": "fd00:2::/48"}, "doesn't win"),
         ("dev ib0", {"destination": str(WANTED), "gateway": "fd00:a::9"}, "another program's route has"),
-        ("via fd00:b::1 dev ib0", {"destination": str(WANTED), "metric": 1024}, "would win by its metric"),
-        ("dev ib0", {"destination": str(WANTED), "metric": 1024}, "would win by its metric"),
+        ("via fd00:b::1 dev ib0", {"destination": str(WANTED), "metric": 1024}, "would win because of its metric"),
+        ("dev ib0", {"destination": str(WANTED), "metric": 1024}, "would win because of its metric"),
     ],
     ids=["hop", "entry", "replaced", "hop with a lower metric", "entry with a lower metric"],
 )

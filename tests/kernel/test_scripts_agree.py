@@ -236,7 +236,7 @@ def compare_checks(world: World, config: Config, awk: str, roots: Callable[[], P
     return _first_parts(lines)
 
 
-_REASON = re.compile("^((check-failed|no-uplink): |contested-default: .* by several interfaces).*")
+_REASON = re.compile("^((check-failed|no-uplink): |contested-default: .* through several interfaces).*")
 
 
 def _first_parts(lines: Iterable[str]) -> list[str]:
@@ -412,7 +412,7 @@ class Case(NamedTuple):
     uplinks: tuple[str, ...] | None = None
 
 
-_CONTESTED = ("contested-default: table main has 2 IPv6 default routes of metric 1024 by several interfaces",)
+_CONTESTED = ("contested-default: table main has 2 IPv6 default routes with metric 1024 through several interfaces",)
 CASES = {
     "both are ok": Case((_DEFAULT4, _DEFAULT), cidrs=_BOTH),
     "IPv4 fails": Case((_DEFAULT4, _DEFAULT, _FOUR_SHADOW), (_FOUR_SHADOWED,), _BOTH),

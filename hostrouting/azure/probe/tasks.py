@@ -241,7 +241,8 @@ class RemoveLoadBalancerProbe:
         """
         host = (self.host or Host()).within(scope)
         with exclusive_run(host, scope, is_wanting=False) as done:
-            return _remove(_plan_removal(host, self.node, "nothing of it is installed"), host, self.node, scope, done)
+            plan = _plan_removal(host, self.node, "probe rewriting isn't installed")
+            return _remove(plan, host, self.node, scope, done)
 
 
 def _remove(plan: ProbeReport, host: Host, node: ProbeNode | None, scope: CancelScope, done: Done) -> ProbeReport:

@@ -212,7 +212,7 @@ function contested(    i, h, best, count, others, text, is_ipv6) {
   if (!others)
     return ""
   is_ipv6 = family == 6 && !is_of_ipv4
-  return "table main has " count (is_ipv6 ? " IPv6" : "") " default routes of metric " metric_of[best] " by several interfaces, and which the kernel takes may change with each packet: " substr(text, 3) "; " (is_ipv6 ? "" : "give one of them a lower metric, or ") "name the node\047s uplinks (hostRouting.uplinks)"
+  return "table main has " count (is_ipv6 ? " IPv6" : "") " default routes with metric " metric_of[best] " through several interfaces, and the kernel may choose another one for each packet: " substr(text, 3) "; " (is_ipv6 ? "" : "give one of them a lower metric, or ") "name the node\047s uplinks (hostRouting.uplinks)"
 }
 
 # Returns the type of the route or rule that discards the packet, or 0 if nothing matches.

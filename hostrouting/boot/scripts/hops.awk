@@ -64,7 +64,7 @@ function remove(step, prefix, some,    h) {
 }
 
 # Returns the command that adds hop h of the class that take_apart() last parsed. The kernel gives a single hop weight
-# 1, which ip shows as soon as another program's hop is beside it.
+# 1, which ip shows as soon as another program adds a hop.
 function single(prefix, h,    text) {
   text = identity() (field["src"] == "" ? "" : " src " field["src"]) (field["mtu"] == "" ? "" : " mtu " field["mtu"])
   return "append " prefix (weight[h] == "" || weight[h] == " weight 1" ? way(h) onlink[h] text : text " nexthop" hop[h])

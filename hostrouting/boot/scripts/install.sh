@@ -88,7 +88,7 @@ finish() {
         cp -aT "$OLD$path" "$new" && mv -fT "$new" "$path"
       else
         rm -f "$path"
-      fi || said="not all files could be put back; fix that, and run $0 or remove.sh beside it again"
+      fi || said="not all files could be restored; fix that, and run $0 or the remove.sh next to it again"
     done
     rm -rf "$STAGE"
     take_folders
@@ -107,7 +107,7 @@ for link in "$UNITS"/*.service.{requires,wants}/{static-routes,check-route-overl
 done
 while read -r _ sum path; do say "$sum  .$path"; done <<<"$FILES" |
   (cd "$HERE" && sha256sum --check --quiet --strict) >&2 ||
-  die "the files beside it aren't those that were rendered"
+  die "the files next to it aren't the rendered ones"
 trap finish EXIT
 trap 'exit 130' HUP INT TERM
 OLD=`mktemp -d -p /tmp` # an image may have no /run

@@ -195,7 +195,7 @@ function refuse_outlasted(i, old, id) {
   if (i == "" || wanted_metric[i] + 0 < metric_of[old] || !(id in behind || hops_of(old) > 1 && ways_of[old] != ways_of[wanted_class[i]]))
     return
   looked_at = wanted_to[i]
-  fail("refused", "another program\047s hop beside our old route would win by its metric:" (id in behind ? behind[id] : old))
+  fail("refused", "another program\047s hop next to our old route would win because of its metric:" (id in behind ? behind[id] : old))
 }
 
 # Fills has_gateway with the prefixes of wanted routes and of ours that contain gateways of such routes.

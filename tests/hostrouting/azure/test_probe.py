@@ -197,7 +197,7 @@ def test_everything_is_removed(host: Host, node: FakeProbeNode, is_by_config: bo
     report = configure(host, node, off) if is_by_config else phases.run(remove)
     assert (report.rules, [change.what for change in report.changes.routes]) == ("removed", [host_route("azure0")])
     assert (node.tables, node.pinned, files(host)) == ({}, None, set())
-    assert phases.run(remove) == ProbeReport(skipped_because="nothing of it is installed")
+    assert phases.run(remove) == ProbeReport(skipped_because="probe rewriting isn't installed")
 
 
 def test_an_interrupted_removal_is_completed(host: Host, node: FakeProbeNode) -> None:

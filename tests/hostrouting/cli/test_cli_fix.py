@@ -222,7 +222,7 @@ def test_its_json_has_findings_proposal_and_changes(run: Run, write: Any, kernel
 # --- nameservers, and snapshots ----------------------------------------------------------------------------------
 
 
-DNS_CHANGES = "caution: the node then reaches the DNS server 172.16.1.53 of resolv.conf by eth0, not ib0"
+DNS_CHANGES = "caution: the node then reaches the DNS server 172.16.1.53 of resolv.conf through eth0, not ib0"
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def told(run: Any) -> Callable[..., Any]:
 
 PAGE = """\
 172.16.3.4, in no expected CIDR; expected is eth0
-the kernel evaluates the rules from the top: after ↓ it goes on, at → an entry decides
+the kernel evaluates the rules from the top: after ↓ it continues; at → an entry decides
 1. no source is chosen yet (UDP)
 ↓ 0:      from all lookup local: table local has no entry for it
 ↓ 100:    from 10.1.0.4 lookup 100: it applies to packets from 10.1.0.4 and no source is chosen yet

@@ -50,7 +50,7 @@ def test_the_subnet_of_another_interface_shadows_a_part() -> None:
     report = judged(host(DEFAULT, addresses=["fd00:10:0:7::4/64 dev rail0"]))
     assert told(report) == [("OVERLAP", ("rail0",), "fd00:10:0:7::/64")]
     assert proposed(report) == ["fd00:10:0:7::/65 dev eth0", "fd00:10:0:7:8000::/65 dev eth0"]
-    assert "in fd00:10:0:7::/64 by eth0" in report.fix.consequences[0]
+    assert "in fd00:10:0:7::/64 through eth0" in report.fix.consequences[0]
     assert "ip -6 route add fd00:10:0:7::/64 dev rail0 table 100" in report.fix.consequences[0]
 
 

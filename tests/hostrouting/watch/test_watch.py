@@ -326,7 +326,7 @@ def test_repeated_removals_of_many_routes_are_reported_once(world: World) -> Non
     world.watch(60)
     ((_, event),) = world.of_kind(EventKind.ROUTES_CONTESTED)
     assert len(event.fields["ROUTE"]) == 100
-    assert "and 84 more: 3 times lately; hostrouting keeps these routes, and puts them back in 1 s" in event.message
+    assert "and 84 more: 3 times lately; hostrouting keeps these routes, and restores them in 1 s" in event.message
     assert len(world.ours()) == 100
 
 
@@ -523,8 +523,8 @@ def test_an_event_names_its_routes_and_interfaces() -> None:
         (EventKind.ROUTES_CONTESTED, [*map(str, routes.values())], ("eth0", "ib0")),
     ]
     alone, both = (event.message for event in events[2:])
-    assert "hostrouting keeps this route, and puts it back in 1 s; it is networkd; to stop" in alone
-    assert "keeps these routes, and puts them back in 2 s; the kernel doesn't say which one; it is networkd; to" in both
+    assert "hostrouting keeps this route, and restores it in 1 s; it is networkd; to stop" in alone
+    assert "keeps these routes, and restores them in 2 s; the kernel doesn't say which one; it is networkd; to" in both
 
 
 @given(st.lists(st.lists(st.sampled_from(["ib9 is missing", "the disk is full"]), unique=True)))
