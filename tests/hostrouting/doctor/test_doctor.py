@@ -225,7 +225,10 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
         links(f"{UNITS}/multi-user.target.wants/kubelet.service", "../kubelet.service"),
         *("not-held", "kubelet.service", "set hostRouting.consumer in CONFIG to kubelet.service"),
     ),
-    "machine masked": (lambda n: n.units.properties.update({MACHINE: {"LoadState": "masked"}}), "masked", MACHINE, f"systemctl unmask {MACHINE}"),
+    "machine masked": (
+        lambda n: n.units.properties.update({MACHINE: {"LoadState": "masked"}}),
+        *("masked", MACHINE, f"systemctl unmask {MACHINE}"),
+    ),
     "success by the gate's status": (has("SuccessExitStatus=133 255"), "gate-disobeyed", MACHINE, SHOW),
     "a separate network": (has("PrivateNetwork=yes"), "own-network", MACHINE, TAKE_AWAY),
     "override not read yet": (has("ExecStartPre=", name="zzz", reload=False), "not-reloaded", MACHINE, RELOAD),
@@ -244,12 +247,21 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
     "not ordered": (forget_to_reload, "not-ordered", MACHINE, "systemctl daemon-reload"),
     "no Restart=": (never_restart, "no-restart", MACHINE, "[Service] Restart=on-failure"),
     "no restart after the gate's status": (has("RestartPreventExitStatus=1 255"), "no-restart", MACHINE, "without 255"),
-    "two starts an hour": (has("StartLimitIntervalSec=1h\nStartLimitBurst=2", "Unit"), "no-restart", MACHINE, "StartLimitIntervalSec=0"),
-    "oneshot overridden": (lambda n: n.units.properties.update({ONESHOT: {"DropInPaths": "/x"}}), "overridden", ONESHOT, f"systemctl cat {ONESHOT}"),
+    "two starts an hour": (
+        has("StartLimitIntervalSec=1h\nStartLimitBurst=2", "Unit"),
+        *("no-restart", MACHINE, "StartLimitIntervalSec=0"),
+    ),
+    "oneshot overridden": (
+        lambda n: n.units.properties.update({ONESHOT: {"DropInPaths": "/x"}}),
+        *("overridden", ONESHOT, f"systemctl cat {ONESHOT}"),
+    ),
     "ordering cycle": (break_the_ordering, "ordering-cycle", ONESHOT, "remove one After= or Before="),
     "unit gone": (lambda n: n.remove(f"{UNITS}/{ONESHOT}"), "file-missing", ONESHOT, "hostrouting apply"),
     "unit masked": (links(f"{UNITS}/{ONESHOT}", "/dev/null"), "masked", ONESHOT, f"systemctl unmask {ONESHOT}"),
-    "unit not enabled": (lambda n: n.units.disable(OTHER_ONESHOT), "not-enabled", OTHER_ONESHOT, f"systemctl enable {OTHER_ONESHOT}"),
+    "unit not enabled": (
+        lambda n: n.units.disable(OTHER_ONESHOT),
+        *("not-enabled", OTHER_ONESHOT, f"systemctl enable {OTHER_ONESHOT}"),
+    ),
     "script gone": (lambda n: n.remove(ROUTES), "file-missing", ROUTES, "hostrouting apply"),
     "bash is another shell": (writes("/bin/bash", "#!/bin/sh\necho\n", 0o755), "tool-missing", "bash", "install bash"),
     "flock can't be run": (lambda n: n.layout.of("/usr/bin/flock").chmod(0o644), "tool-missing", "flock", "util-linux"),
@@ -272,17 +284,29 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
     ),
     "routes that wait": (delete_the_default, "route-waits", "static routes", "bring it up"),
     "route gone": (lambda n: n.delete_ours(), "route-missing", "172.16.1.0/24", "hostrouting apply"),
-    "route beaten": (lambda n: n.divert("172.16.1.0/25", "172.16.1.128/25"), "route-fails", "static routes", "ip -4 route show root 172.16.1.0/24"),
+    "route beaten": (
+        lambda n: n.divert("172.16.1.0/25", "172.16.1.128/25"),
+        *("route-fails", "static routes", "ip -4 route show root 172.16.1.0/24"),
+    ),
     "networkd": (flush_by_networkd, "networkd-flushes", "eth0", "  Destination=172.16.1.0/24\n  Gateway=10.1.0.1"),
-    "NetworkManager": (flush_by_network_manager, "network-manager-flushes", "eth0", "+ipv4.routes '172.16.1.0/24 GATEWAY'"),
+    "NetworkManager": (
+        flush_by_network_manager,
+        *("network-manager-flushes", "eth0", "+ipv4.routes '172.16.1.0/24 GATEWAY'"),
+    ),
     "cloud-init": (
         writes("/etc/udev/rules.d/90-cloud-init-hook-hotplug.rules", "ACTION==add\n"),
         *("cloud-init-hotplug", "/etc/udev/rules.d/90-cloud-init-hook-hotplug.rules", "updates.network.when"),
     ),
     "break-glass file": (writes(f"{STATE_DIR}/gate.off", ""), "gate-off", "gate.off", "rm /etc/hostrouting/gate.off"),
-    "break-glass argument": (writes("/proc/cmdline", "quiet hostrouting.gate=off\n"), "gate-off", "/proc/cmdline", "boot loader"),
-    "manifest broken": (writes(f"{STATE_DIR}/installed.json", "{"), "not-examined", "installed", "then: hostrouting doctor"),
-}  # fmt: skip
+    "break-glass argument": (
+        writes("/proc/cmdline", "quiet hostrouting.gate=off\n"),
+        *("gate-off", "/proc/cmdline", "boot loader"),
+    ),
+    "manifest broken": (
+        writes(f"{STATE_DIR}/installed.json", "{"),
+        *("not-examined", "installed", "then: hostrouting doctor"),
+    ),
+}
 
 # Kinds and faults that are only a risk. The severity of all others is "broken".
 RISKS = {
