@@ -59,7 +59,7 @@ Each command explains itself with `--help`, in the words of this page. `python -
 : the command failed; `check` found a failure; `doctor` found something broken.
 
 2
-: `check`, `fix` and `explain` could not judge; `plan` found something to change.
+: `check`, `fix` and `explain` reached no verdict; `plan` found something to change.
 
 64
 : the arguments are wrong.

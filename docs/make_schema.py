@@ -81,7 +81,7 @@ SOME, NONE, NULL = {"minItems": 1}, {"maxItems": 0}, {"type": "null"}
 VERDICTS = {
     "ok": {"findings": NONE, "reason": NULL},
     "overlap": {"findings": SOME, "defaultDevs": SOME, "reason": NULL},
-    # Findings in one family don't exclude that nothing could be judged in the other one.
+    # Even if there are findings in one family, the other one may have no verdict.
     "unknown": {"reason": {"type": "string"}},
 }
 MADE = {

@@ -124,7 +124,7 @@ _SELDOM = {
         ip -6 rule add lookup local pref 40
         ip -6 rule del pref 0
     """,
-    "a failing lookup of TCP alone that another source repeats": """
+    "a failing lookup for TCP only, repeated with another source": """
         ip -6 route add default via fe80::2 dev ib0 table 100
         ip -6 route add blackhole fd00:172:16::/52 table 101
         ip -6 route add default via fe80::1 dev eth0 table 102

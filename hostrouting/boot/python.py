@@ -11,7 +11,7 @@ from hostrouting.boot.layout import Layout
 from hostrouting.model.errors import FileError
 from hostrouting.model.opening import translate_errors
 
-# Generous enough for a cold start on a busy machine.
+# Long enough for a cold start on a busy machine.
 _SECONDS = 30.0
 
 

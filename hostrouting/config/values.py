@@ -99,5 +99,5 @@ def parse_textfile(value: str | None) -> str | None:
     *folders, name = (len(part.encode()) for part in value.split("/"))
     is_too_long = max(*folders, name + _TEMPORARY_BYTES) > _NAME_BYTES_MAX
     if is_too_long or sum(folders) + len(folders) + name + _TEMPORARY_BYTES > _PATH_BYTES_MAX:
-        raise ValueError(f"{shown(value)} is too long, or has too long a name in it")
+        raise ValueError(f"{shown(value)} is too long, or contains a file name that is too long")
     return value

@@ -37,7 +37,7 @@ _WORK_SECONDS = 10.0
 
 
 def enter_namespace() -> None:
-    """Move this thread into a new network namespace and set ``lo`` up.
+    """Move this thread into a new network namespace and bring ``lo`` up.
 
     Threads and processes that it starts later inherit the namespace. This can't be undone. Without CAP_SYS_ADMIN, the
     whole process first enters a user namespace, like ``unshare -rn``. This works only in a single-threaded process.

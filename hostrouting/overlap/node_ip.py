@@ -60,7 +60,7 @@ def _notes_on_node_ip(node_ip: IPv4Address, uplinks: tuple[str, ...], backend: R
     if set(devs) & set(uplinks):
         return
     own = next((f"{each.local}, which {each.dev} has" for each in addresses if each.dev in uplinks), "an uplink's")
-    where = f"is an address of {','.join(devs)} and of no uplink" if devs else "is an address of no interface"
+    where = f"is an address of {','.join(devs)}, which isn't an uplink" if devs else "isn't an address of any interface"
     hint = f"set it to {own}"
     # An interface with a default route may be the intended uplink.
     if meant := [dev for dev in devs if any(dev in route.devs for route in backend.default_routes())]:

@@ -63,7 +63,7 @@ def start(node: Machine, payload: Payload) -> bool:
         node.systemctl("stop", payload.unit)
     node.systemctl("reset-failed", payload.unit, check=False)
     node.systemctl("start", "--no-block", payload.unit)
-    node.wait_until(lambda: node.state(payload.unit) in ENDED or payload.is_held(), "the start has been judged")
+    node.wait_until(lambda: node.state(payload.unit) in ENDED or payload.is_held(), "the start has been checked")
     return node.state(payload.unit) == ENDED[0]
 
 

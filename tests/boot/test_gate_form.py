@@ -219,7 +219,7 @@ def start_with(node: Machine, payload: Payload, disturb: Any, seconds: float) ->
     begin(node, payload)
     node.run("sleep", f"{seconds:.3f}")
     disturb()
-    node.wait_until(lambda: node.state(payload.unit) in ENDED or payload.is_held(), "the start has been judged")
+    node.wait_until(lambda: node.state(payload.unit) in ENDED or payload.is_held(), "the start has been checked")
     if node.state(payload.unit) == ENDED[0]:
         wait_for_a_start(node, payload, before)
     return len(payload.starts()) > before

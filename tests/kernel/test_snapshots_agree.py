@@ -42,7 +42,7 @@ UNKNOWN: dict[str, Any] = {
 }
 
 
-def as_ip_tells(snapshot: Snapshot, *, protocols: bool = True) -> Snapshot:
+def as_ip_prints(snapshot: Snapshot, *, protocols: bool = True) -> Snapshot:
     """Clear what ip doesn't print: suppressors in rules without a table, and fields that aren't part of any listing."""
 
     def told(rule: Rule) -> Rule:
@@ -67,7 +67,7 @@ def test_live_host_and_snapshots_get_the_same_verdict(question: Question, data: 
     live = report(config, kernel)
     ours, by_hand = recorded(kernel), recorded_by(BY_HAND, shell)
     assert attrs.evolve(ours, time=None) == attrs.evolve(take_snapshot(kernel), time=None)
-    assert by_hand == as_ip_tells(ours)
+    assert by_hand == as_ip_prints(ours)
     assert report(config, SnapshotBackend(ours)) == live
     told = report(config, SnapshotBackend(by_hand))
     assert told == live or ("which source" if ours.sources else "local and main are one") in str(told["reason"])
@@ -126,9 +126,9 @@ def test_a_host_with_everything_has_the_same_snapshot_by_ip(host: NamespaceKerne
     ours = recorded(host)
     assert len(ours.rules) == 13
     # Our snapshots don't need nexthop objects because their routes contain the next hops.
-    assert recorded_by(BY_HAND) == as_ip_tells(ours)
+    assert recorded_by(BY_HAND) == as_ip_prints(ours)
     for commands in (WITHOUT_DETAILS, IN_WORDS):
-        assert as_ip_tells(recorded_by(commands), protocols=False) == as_ip_tells(ours, protocols=False)
+        assert as_ip_prints(recorded_by(commands), protocols=False) == as_ip_prints(ours, protocols=False)
 
 
 def test_routes_have_the_hidden_hops_of_their_nexthop_objects(host: NamespaceKernel) -> None:
@@ -160,6 +160,6 @@ def test_hops_without_carrier_count_as_on_the_host(host: NamespaceKernel, ignore
 
 def test_a_host_with_next_to_nothing_has_a_snapshot_too(kernel: NamespaceKernel) -> None:
     kernel.set_link("lo", up=False)
-    assert recorded_by(BY_HAND) == as_ip_tells(recorded(kernel))
+    assert recorded_by(BY_HAND) == as_ip_prints(recorded(kernel))
     run_ip("rule flush")
-    assert recorded_by(BY_HAND) == as_ip_tells(recorded(kernel))
+    assert recorded_by(BY_HAND) == as_ip_prints(recorded(kernel))

@@ -21,7 +21,7 @@ _UNSAYABLE = (
     "did you mean hostRouting?",  # for a key that is one edit away
     "did you mean hostNetworking?",
     "isn't one interface",  # naming the same interface twice is allowed
-    "is too long, or has too long a name in it",  # in bytes
+    "is too long, or contains a file name that is too long",  # in bytes
     *("lies in ::", "lies in f", "is not an IPv6 prefix"),  # IPv6 has many spellings
     *("gateway for", "is link-local; name dev"),  # a gateway depends on the destination
 )

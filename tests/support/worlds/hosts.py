@@ -104,7 +104,7 @@ class Host:
     def addresses(self, kernel: RouteBackend, most: int) -> list[IpAddress]:
         """Return the expected addresses around the boundaries of a kernel's prefixes, and random others.
 
-        Sockets take long for each address of an IPv6 host, so these are at most that many.
+        The number is limited, because sockets take long for each address of an IPv6 host.
         """
         chance, is_ipv4 = random.Random(self.text), self.family is Family.IPV4
         cidrs = [each.cidr for each in self.config.route_overlap.expected_cidrs]
