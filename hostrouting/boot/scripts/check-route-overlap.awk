@@ -34,12 +34,12 @@ section == "kernel" {
     read_link()
 }
 
-section == "heard" { is_restless = is_restless || matters($0) }
+section == "heard" { is_restless = is_restless || is_relevant($0) }
 
 # Returns whether a change is relevant. A route in the other family isn't. An IPv4 route isn't if it is outside table
 # local and overlaps no expected CIDR. When a dump of IPv6 routes continues, it skips as many routes as it has returned,
 # and misses one if one of those was deleted (fib6_dump_table).
-function matters(line,    word, i) {
+function is_relevant(line,    word, i) {
   sub(/^Deleted /, "", line)
   split(line, word, " ")
   to = word[1] in type_number ? word[2] : word[1]
@@ -140,10 +140,10 @@ function print_verdict() {
   else if (contested() != "")
     print "unknown\ncontested-default: " contested()
   else
-    judge_all()
+    check_all()
 }
 
-function judge_all(    i) {
+function check_all(    i) {
   find_places()
   look_up()
   devs_of["lo"] = "lo"
@@ -232,17 +232,17 @@ function judge(r,    p, k, list, count, is_said) {
     count = split(lookups_at[p], list, " ")
     for (k = 1; k <= count; k++)
       if (sends(list[k]))
-        consider(r, list[k], is_said)
+        report_failure(r, list[k], is_said)
   }
 }
 
 # Reports a failing lookup. A lookup with a source is only reported if the one without a source has a different result.
 # Failures that differ only in the route are reported once, with the first address.
-function consider(r, i, is_said,    what, id, c, pattern, kind) {
+function report_failure(r, i, is_said,    what, id, c, pattern, kind) {
   pattern = own_pattern[r]
   if (!(i in failed)) {
     c = class_of[i]
-    what = fault(c, pattern)
+    what = failure_of(c, pattern)
   }
   else if (!discarded_by[i])
     what = "NO-ROUTE has no IPv" family " route; expected via"
@@ -264,11 +264,11 @@ function consider(r, i, is_said,    what, id, c, pattern, kind) {
 }
 
 # Returns the kind of a class's failure and the beginning of its message, or "".
-function fault(c, pattern) {
+function failure_of(c, pattern) {
   # TCP can't connect through routes of types broadcast and multicast.
-  if (c == "shut" || (type_of[c] ~ /^[35]$/ && !(pattern == "" ? strangers(c, expected, "/") : strangers(c, "", pattern))))
+  if (c == "shut" || (type_of[c] ~ /^[35]$/ && !(pattern == "" ? unexpected_devs(c, expected, "/") : unexpected_devs(c, "", pattern))))
     return "BLACKHOLE is discarded by"
-  if (c == "own" || !(pattern == "" ? strangers(c, expected, any_pattern) : strangers(c, "", pattern)))
+  if (c == "own" || !(pattern == "" ? unexpected_devs(c, expected, any_pattern) : unexpected_devs(c, "", pattern)))
     return ""
   return "OVERLAP routes via " (devs_of[c] == "" ? "no device" : with_commas(devs_of[c])) ", expected"
 }
@@ -279,7 +279,7 @@ function with_commas(devs) {
 }
 
 # Returns how many interfaces of a class are neither in devs nor match the pattern, or 1 if it has no interface.
-function strangers(c, devs, pattern,    list, count, i, found) {
+function unexpected_devs(c, devs, pattern,    list, count, i, found) {
   count = split(devs_of[c], list, "/")
   found = !count
   for (i = 1; i <= count; i++)
@@ -361,7 +361,7 @@ function read_entries(    i, entry) {
       entry_class[entry] = class
       entry_text[entry] = route[i]
     }
-    if (strangers(class, expected, "/") > strangers(class, expected, pattern_of["container"]))
+    if (unexpected_devs(class, expected, "/") > unexpected_devs(class, expected, pattern_of["container"]))
       for (; bits > 0 && !((entry = key(table_of[class], first, bits)) in holds_pods); bits--)
         holds_pods[entry] = 1
   }

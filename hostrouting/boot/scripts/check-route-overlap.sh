@@ -45,7 +45,7 @@ BASH
 export CONNECT
 
 # think: reads a family's state as ip lists it, and prints a verdict. If the input has changes after "==heard", prints
-# whether any of them matters. The program and the config are quoted here-documents, so nothing in them is expanded. It
+# whether any of them is relevant. The program and the config are quoted here-documents, so nothing in them is expanded. It
 # replaces the calling subshell.
 think() {
   exec awk -v family="$FAMILY" -f /dev/fd/3 /dev/fd/4 -
@@ -88,7 +88,7 @@ judge() {
 # Starts LISTENER, which records changes. Or fails and sets MESSAGE.
 listen() {
   local inode
-  make_files && forget || return
+  make_files && discard_changes || return
   KNOWN=' '
   while read -r _ _ _ _ _ _ _ _ _ inode; do
     KNOWN+="$inode "
@@ -102,10 +102,10 @@ listen() {
 
 # Waits until LISTENER has recorded all changes: its socket's queue is empty, and then it sleeps. Its socket isn't
 # known, so the queues of all new sockets with these groups must be empty. Or fails and sets MESSAGE.
-hear_out() {
+drain_listener() {
   local until groups bytes inode state queued
   MESSAGE="can't listen for changes: /proc/net/netlink shows no idle ip monitor in $HEAR_SECONDS s"
-  look_at_time
+  read_clock
   until=$((NOW + HEAR_SECONDS * 100))
   while [ "$NOW" -lt "$until" ]; do
     queued='' # as long as there is no such socket
@@ -121,20 +121,20 @@ hear_out() {
       return 1
     fi
     [ "$queued$state" != 0S ] || return 0
-    look_at_time
+    read_clock
   done
   return 1
 }
 
 # Discards the recorded changes, or fails and sets MESSAGE. Writing the line detects a full file system, which ip
 # wouldn't report.
-forget() {
+discard_changes() {
   MESSAGE="can't write $SCRATCH.heard: $UNWRITABLE"
   say '==heard' >"$SCRATCH.heard"
 } 2>/dev/null
 
 # Returns whether no relevant change was recorded.
-is_calm() {
+is_unchanged() {
   [ "$(<"$SCRATCH.heard")" != ==heard ] || return 0
   for FAMILY in $FAMILIES; do
     [ "$(think <"$SCRATCH.heard")" = calm ] || return
@@ -143,19 +143,19 @@ is_calm() {
 
 # Runs the check, and repeats it if a relevant change happened in the meantime, even if it was undone. Or fails and sets
 # MESSAGE.
-judge_one_moment() {
+check_consistently() {
   local left
   listen || return
   for ((left = ATTEMPTS; left; left--)); do
-    hear_out && forget && judge || return
-    [ "$VERDICT" = again ] || ! hear_out || ! is_calm || return 0
+    drain_listener && discard_changes && judge || return
+    [ "$VERDICT" = again ] || ! drain_listener || ! is_unchanged || return 0
   done
   MESSAGE='the routes changed each time that they were read; try again later'
   return 1
 }
 
 look() {
-  judge_one_moment || VERDICT=unknown PENDING='' LACKS_DEFAULT='' LINES="check-failed: $MESSAGE"
+  check_consistently || VERDICT=unknown PENDING='' LACKS_DEFAULT='' LINES="check-failed: $MESSAGE"
   kill -9 "$LISTENER" 2>/dev/null
   LISTENER=''
   trap 'kill -9 $MONITOR 2>/dev/null' EXIT
@@ -168,7 +168,7 @@ attempt() {
     complain "$MESSAGE; judging without it"
     LOCK_LIMIT=0 SCRATCH+=.unlocked ERRORS+=.unlocked
   fi
-  give_way
+  run_replacement
   # Only the installed routes count for a start; without the lock, a trial may have begun in the meantime.
   { [ -n "$IS_GATE" ] && has_trial; } || look
   if [ -n "$IS_GATE" ] && has_trial; then
@@ -191,10 +191,10 @@ attempt() {
 }
 
 # Writes exactly one marker, atomically. Removes the stale one first, because a missing marker never means "ok".
-leave_marker() {
+write_marker() {
   local other=$MARKER_DETECTED text='' new=$RUN_DIR/route-overlap.$$ line stale
   [ "$VERDICT" = ok ] || while IFS= read -r line; do text+=${line%%$'\t'*}$'\n'; done <<<"$LINES"
-  ! is_glass_broken || [[ $text = gate-off:* ]] || text+="gate-off: $WHY; every start is admitted unchecked"$'\n'
+  ! is_gate_off || [[ $text = gate-off:* ]] || text+="gate-off: $WHY; every start is admitted unchecked"$'\n'
   [ -z "$text" ] || other=$MARKER_OK
   [ -d "$RUN_DIR" ] || mkdir -p "$RUN_DIR"
   for stale in "$other" "$REPORT"; do
@@ -207,7 +207,7 @@ leave_marker() {
 # Prints the verdict and writes the marker. Returns whether the consumer may start.
 report() {
   local is_left=1 shown what
-  leave_marker 2>/dev/null || { complain "can't write the markers in $RUN_DIR: $UNWRITABLE"; is_left=''; }
+  write_marker 2>/dev/null || { complain "can't write the markers in $RUN_DIR: $UNWRITABLE"; is_left=''; }
   case $VERDICT in
     ok) say "$LINES" ;;
     overlap)

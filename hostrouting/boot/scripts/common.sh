@@ -36,7 +36,7 @@ say() { printf '%s\n' "$@"; }
 complain() { printf '%s\n' "$@" >&2; }
 
 # Sets NOW to the uptime in hundredths of a second. The system clock may be set during a wait.
-look_at_time() {
+read_clock() {
   local up
   read -r up _ </proc/uptime
   NOW=$((10#${up/./}))
@@ -87,7 +87,7 @@ take_lock() {
 }
 
 # Returns at the next change of links, addresses or routes, or after a second, because some changes send no event.
-nap() {
+wait_for_change() {
   local limit=1
   if [ -z "$MONITOR" ]; then
     coproc NEWS { exec ip "${MONITORED[@]}" -o monitor link address route 2>/dev/null 9>&-; }
@@ -110,22 +110,22 @@ nap() {
 # until the end of the run.
 keep_trying() {
   local status start reported=''
-  look_at_time
+  read_clock
   start=$NOW
   while :; do
     attempt
     status=$?
-    look_at_time
-    [ "$status" -eq "$MAY_COME" ] && [ "$NOW" -lt $((start + LIMIT * 100)) ] && ! is_glass_broken || return "$status"
+    read_clock
+    [ "$status" -eq "$MAY_COME" ] && [ "$NOW" -lt $((start + LIMIT * 100)) ] && ! is_gate_off || return "$status"
     [ "$MISSING" = "$reported" ] || say "waiting up to $LIMIT s for $MISSING"
     reported=$MISSING
     exec 9>&-
-    nap
+    wait_for_change
   done
 }
 
 # Returns whether every start is let through unchecked; if so, sets WHY.
-is_glass_broken() {
+is_gate_off() {
   local words
   WHY="the file $GATE_OFF is there"
   [ ! -e "$GATE_OFF" ] || return 0
@@ -135,7 +135,7 @@ is_glass_broken() {
 }
 
 # If this script was replaced while it waited for the lock, runs its replacement. bash keeps its script open as 255.
-give_way() {
+run_replacement() {
   [ -e /dev/fd/255 ] && [ ! "$0" -ef /dev/fd/255 ] || return 0
   [ -z "$MONITOR" ] || kill "$MONITOR"
   [ -e "$0" ] || { complain "$0 isn't installed any more"; exit 1; }

@@ -45,7 +45,7 @@ tell() {
 ask() {
   local name=$1 left grace limit said='' status=''
   shift
-  look_at_time
+  read_clock
   left=$((END > NOW ? END - NOW : 1))
   printf -v limit '%d.%02d' $(((left + GRACE + 20) / 100)) $(((left + GRACE + 20) % 100))
   printf -v left '%d.%02d' $((left / 100)) $((left % 100))
@@ -85,7 +85,7 @@ has_passed() {
   [ -n "$when" ] && [ "$steps" = "$STEPS"$'\n' ] && [ $((NOW - when)) -le $(($1 * 100)) ]
 } 2>/dev/null
 
-leave_open() {
+open_gate() {
   IS_OPEN=yes
   exit 0
 }
@@ -94,10 +94,10 @@ leave_open() {
 # anyway.
 admit() {
   local path when old=()
-  look_at_time
-  [ -n "${INVOCATION_ID-}" ] || leave_open
+  read_clock
+  [ -n "${INVOCATION_ID-}" ] || open_gate
   if ! { { [ -d "$PASSED" ] || mkdir -p "$PASSED"; } && say "$NOW" "$STEPS" >"$PASSED/$INVOCATION_ID"; } 2>/dev/null; then
-    [ ! -e "$GATE_OFF" ] || leave_open
+    [ ! -e "$GATE_OFF" ] || open_gate
     tell pass "can't write the pass in $PASSED: $UNWRITABLE; until then no start gets through"
     return 1
   fi
@@ -105,11 +105,11 @@ admit() {
     read -r when <"$path" && [[ $when =~ ^[0-9]+$ && $((NOW - when)) -gt $((KEPT_SECONDS * 100)) ]] && old+=("$path")
   done 2>/dev/null
   [ "${#old[@]}" -eq 0 ] || rm -f "${old[@]}"
-  leave_open
+  open_gate
 }
 
-# leave_unjudged WORDS: makes the check write a marker with the reason why there is no verdict.
-leave_unjudged() {
+# write_unjudged WORDS: makes the check write a marker with the reason why there is no verdict.
+write_unjudged() {
   [ ! -x "$CHECK" ] || timeout -s KILL 1 "$CHECK" unjudged "$1" >/dev/null 2>&1
 }
 
@@ -155,7 +155,7 @@ take_step() {
     return
   elif [ -n "$ELSEWHERE" ]; then
     tell "$name" "$name: $ELSEWHERE"
-    leave_unjudged "check-failed: $ELSEWHERE"
+    write_unjudged "check-failed: $ELSEWHERE"
     return 1
   elif [ ! -x "$SCRIPT" ] || [[ `tail -c 2 "$SCRIPT"` != '}' ]]; then
     # An empty script, or one with only the first line, would succeed.
@@ -170,18 +170,18 @@ take_step() {
   ask "$name" "$SCRIPT" gate ${TOLD[$name]:+told} && return
   [ -n "$TOOK" ] || return
   tell "$name took" "$name took $TOOK"
-  [ "$name" != "${CHECK##*/}" ] || leave_unjudged "check-failed: it took $TOOK"
+  [ "$name" != "${CHECK##*/}" ] || write_unjudged "check-failed: it took $TOOK"
   return 1
 }
 
 # Runs the remaining steps, and returns whether the consumer may start.
 look() {
   SEEN='' DONE=' '
-  look_at_time
+  read_clock
   [ "$WORD" != hold ] || BEGAN=$NOW
-  if is_glass_broken; then
+  if is_gate_off; then
     complain "GATE OFF: $WHY; the start is admitted and nothing was checked"
-    leave_unjudged "gate-off: $WHY; the start was admitted and nothing was checked"
+    write_unjudged "gate-off: $WHY; the start was admitted and nothing was checked"
     STEPS=$WHY
     return
   fi
@@ -191,7 +191,7 @@ look() {
       read_list
       [ "$STEPS" = "$SEEN" ] || continue
       # An earlier check may have left an "ok" marker.
-      [ "${SCRIPT##*/}" = "${CHECK##*/}" ] || [ -n "$HELD_BY" ] || leave_unjudged "check-failed: ${SCRIPT##*/} holds the start"
+      [ "${SCRIPT##*/}" = "${CHECK##*/}" ] || [ -n "$HELD_BY" ] || write_unjudged "check-failed: ${SCRIPT##*/} holds the start"
       HELD_BY=$SCRIPT
       return 1
     fi
@@ -209,18 +209,18 @@ trap '' INT
 trap '[ -n "$IS_OPEN" ] || exit 255' EXIT
 [[ $#:${1-} =~ ^1:(hold|again|last)$ ]] || { complain "usage: ${0##*/} hold | again | last" && exit 255; }
 WORD=$1
-look_at_time
+read_clock
 BEGAN=$NOW
 case $WORD in
-  again) ! has_passed "$KEPT_SECONDS" || leave_open ;;
-  last) ! has_passed "$PASS_SECONDS" || leave_open ;;
+  again) ! has_passed "$KEPT_SECONDS" || open_gate ;;
+  last) ! has_passed "$PASS_SECONDS" || open_gate ;;
 esac
 if [ ! /proc/self/ns/net -ef /proc/1/ns/net ]; then
   ELSEWHERE='this unit has a network namespace of its own; the host is not seen from there'
   [ -e /proc/1/ns/net ] || ELSEWHERE="can't tell whether this is the host's network namespace; run as root"
 fi
 until look && admit; do
-  look_at_time
+  read_clock
   : "${FAILED:=$NOW}"
   [ "$WORD" != hold ] || tell held "the start is held until that is fixed; to let it through unchecked: touch $GATE_OFF"
   [ "$WORD" = hold ] || { [ $((NOW - FAILED)) -lt $((HOLD_SECONDS * 100)) ] && [ "$NOW" -lt "$END" ]; } || exit 255

@@ -63,7 +63,7 @@ stage() {
 run_own() { [[ $FILES != *" $1"* ]] || "$1"; }
 
 # Verifies that the consumer runs the gate; a drop-in may clear its lists.
-see_that_it_holds() {
+verify_gate() {
   local unit shown
   for unit in `instances`; do
     shown=`systemctl show --property=LoadState,ExecConditionEx,ExecStartPreEx -- "$unit"`
@@ -129,8 +129,8 @@ done
 if is_running; then
   reload_if_changed
   # If a run was killed before its reload, systemd hasn't read the files. Otherwise, a drop-in overrides them.
-  (see_that_it_holds) 2>/dev/null || reload
-  see_that_it_holds
+  (verify_gate) 2>/dev/null || reload
+  verify_gate
   # From here on, a signal must not restore the files, because the kernel already has the routes.
   trap : HUP INT TERM
   run_own /etc/aks-flex-node/static-routes.sh

@@ -26,7 +26,7 @@ function find_places(    i, end, head, covered, suspected) {
     if (is_for_tos[class])
       continue
     if (is_plain[class] == "")
-      is_plain[class] = type_of[class] == 1 && encap_of[class] == "" && (src_of[class] == "" || (src_of[class] in is_address && src_of[class] !~ /^127[.]/)) && !strangers(class, expected, "/")
+      is_plain[class] = type_of[class] == 1 && encap_of[class] == "" && (src_of[class] == "" || (src_of[class] in is_address && src_of[class] !~ /^127[.]/)) && !unexpected_devs(class, expected, "/")
     if (!is_plain[class]) {
       place(to)
       print_suspect(first, last)

@@ -35,7 +35,7 @@ ROUTES
 is_overdue() {
   local text=''
   read -r -d '' text 2>/dev/null <"$TRIAL" || [ -n "$text" ] || return
-  look_at_time
+  read_clock
   [[ ! -e $CONFIRMED && $text =~ \"uptime\":\ ([0-9]{1,12}) ]] && [ "$NOW" -gt "${BASH_REMATCH[1]}00" ]
 }
 
@@ -44,7 +44,7 @@ attempt() {
   local status=1
   ! is_overdue || bash -p "$RUN_DIR/trial.sh" gate
   take_lock && make_files || return 1
-  give_way
+  run_replacement
   if [ -e "$TRIAL" ] && [ -z "$IS_GATE" ]; then
     DONE=$'\nnothing is changed while a trial of routes is in progress'
     return
