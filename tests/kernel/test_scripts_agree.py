@@ -360,6 +360,7 @@ def judged(config: Config, awk: str, root: Path) -> tuple[list[str], str]:
     """Run the script, and return the first parts of its marker and its messages."""
     sandbox = Sandbox(root, awk_or_skip(awk))
     done = sandbox.run(render_check(config))
+    assert done.returncode == 0, done
     return _first_parts(sandbox.told()), done.stderr
 
 
