@@ -220,7 +220,7 @@ PAIRS = (
     # These updates only change the kernel's routes temporarily, or restore them.
     _passing("shadowed, fixed on trial", _config([], [X]), trying(_GOOD)),
     _passing("shadowed, fixed beside a route", _BAD, trying(_GOOD)),
-    _passing("shadowed, tried in vain", _config([], [X]), trying(_config([X], [X, Y]))),
+    _passing("shadowed, tried without effect", _config([], [X]), trying(_config([X], [X, Y]))),
     _passing("healthy, route tried", _GOOD, trying(_config([X, Z], [X]))),
     _passing("healthy, broken on trial", _GOOD, trying(_config([Z], [Z]))),
     _passing("healthy, trial confirmed", _GOOD, confirming, first=trying(_config([X, Z], [X]))),
