@@ -321,21 +321,6 @@ def change(*steps: Callable[[], None], error: BaseException | None = None) -> No
             raise error
 
 
-def test_a_success_is_not_undone() -> None:
-    taken: list[str] = []
-    change(lambda: taken.append("undone"))
-    assert taken == []
-
-
-@pytest.mark.parametrize("error", [ValueError("no"), Cancelled("stop")])
-def test_a_failure_or_cancel_undoes_the_last_step_first(error: BaseException) -> None:
-    taken: list[str] = []
-    with pytest.raises(type(error)) as caught:
-        change(lambda: taken.append("first"), lambda: taken.append("last"), error=error)
-    assert taken == ["last", "first"]
-    assert not hasattr(caught.value, "__notes__")
-
-
 def test_a_failed_undo_is_noted_and_the_others_run() -> None:
     taken: list[str] = []
 

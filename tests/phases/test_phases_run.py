@@ -378,16 +378,6 @@ def test_a_cancelled_scope_cancels_the_run() -> None:
     assert caught.reason == "the loop says so"
 
 
-def test_a_deadline_of_the_scope_raises_timed_out() -> None:
-    """The caller and the observer get the same results as with ``run``."""
-    observer = RecordingObserver()
-    scope = CancelScope(timeout=5, clock=FakeClock())
-    caught = asyncio.run(ending(run_async(Blocking("b"), scope=scope, observer=observer)))
-    assert isinstance(caught, TimedOut)
-    assert caught.seconds == 5
-    assert observer.events[-1] == ("finished", "b", Status.TIMED_OUT)
-
-
 def test_a_cancelled_coroutine_rolls_back_first() -> None:
     """A cancelled coroutine rolls back first, also if it is cancelled again meanwhile."""
     started, putting, go = threading.Event(), threading.Event(), threading.Event()
