@@ -17,7 +17,6 @@ from wanted import SHADOWED, section
 import phases
 from hostrouting import Config, ConfigureReport, Host
 from hostrouting.boot.layout import CHECK
-from hostrouting.boot.render import render_check
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.overlap.findings import UnknownReason, Verdict
 from hostrouting.tasks.configure import Configure
@@ -217,15 +216,6 @@ def test_an_explained_lookup_without_a_route_says_so(on: Any) -> None:
     narrow = "default from 2001:db8::/64 via fe80::1 dev eth0 proto static metric 1024"
     _, out, _ = on(snapshot_of(narrow, addresses=["2001:db8::4/64 dev eth0"]), "explain", "fd00:10::9")
     assert "no route; nothing is sent yet" in out
-
-
-def test_the_boot_script_checks_ipv6_only_if_it_is_expected() -> None:
-    without, both = (
-        render_check(Config(route_overlap={"expectedCidrs": cidrs}))
-        for cidrs in (["10.96.0.0/12"], ["10.96.0.0/12", CIDR])
-    )
-    assert "readonly FAMILIES=4\n" in without
-    assert "readonly FAMILIES='4 6'\n" in both
 
 
 def test_events_are_not_predicted_for_ipv6(on: Any) -> None:
