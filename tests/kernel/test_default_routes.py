@@ -6,7 +6,6 @@ from __future__ import annotations
 import socket
 import struct
 import subprocess
-import threading
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
 from pathlib import Path
 
@@ -186,24 +185,6 @@ def test_a_default_route_with_an_ipv6_gateway(kernel: NamespaceKernel, host: Hos
     assert kernel.add([default_route(NextHop("eth0", gateway))]) == ()
     assert install(host).hops == (NextHop("eth0", gateway),)
     with listening(kernel, "eth0") as servers:
-        assert hears(servers)
-
-
-def test_a_device_that_comes_late_is_waited_for(kernel: NamespaceKernel, host: Host) -> None:
-    """The link, the address and the gateway appear one after the other, as separate events."""
-
-    def come() -> None:
-        kernel.add_link("eth7", up=False)
-        kernel.set_link("eth7", up=True)
-        kernel.add_address("eth7", "10.7.0.4/24")
-        kernel.in_fabric(lambda: kernel.add_address("eth7", "10.7.0.1/24"))
-
-    late = threading.Timer(0.3, come)
-    late.start()
-    route = install(host, dev="eth7", gateway="10.7.0.1")
-    late.join()
-    assert route.hops == (NextHop("eth7", IPv4Address("10.7.0.1")),)
-    with listening(kernel, "eth7") as servers:
         assert hears(servers)
 
 

@@ -335,23 +335,6 @@ def test_the_script_names_the_changes_of_either_family(node: Host, tmp_path: Pat
         assert [line.split()[:2] for line in lines] == ([["route", "add"]] * count or [["nothing", "to"]])
 
 
-@pytest.mark.parametrize(
-    ("wanted", "hop"),
-    [
-        ({"gateway": "fd00:a::9"}, ETH0_TOO),
-        ({"gateway": "fe80::7", "dev": "ib0"}, NextHop("ib0", IPv6Address("fe80::7"))),
-        ({"gateway": "onlink"}, DIRECT),
-        ({"gateway": "onlink", "dev": "ib0"}, NextHop("ib0")),
-        ({"gateway": "fd00:b::1", "dev": "ib0"}, IB0),
-    ],
-    ids=str,
-)
-def test_a_named_next_hop_is_used(node: Host, wanted: dict[str, str], hop: NextHop) -> None:
-    install(node, {"destination": str(WANTED), **wanted})
-    (ours,) = node.routes_of(Family.IPV6).our_routes()
-    assert ours.hops == (hop,)
-
-
 def test_a_route_is_inherited_from_a_router_advertisement(node: Host) -> None:
     run_ip6(f"route del {DEFAULT}", "route add default via fe80::1 dev eth0 proto ra metric 1024 expires 1800")
     install(node, str(WANTED))

@@ -14,7 +14,7 @@ from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.model.family import Family
 from hostrouting.model.parsing import is_inside
 from hostrouting.model.rules import Rule, RuleAction
-from hostrouting.overlap.findings import FindingKind, NoteKind, UnknownReason, Verdict
+from hostrouting.overlap.findings import NoteKind, UnknownReason, Verdict
 from hostrouting.testing import FakeKernel, FakeSystemd
 
 CIDR, OTHER = "fd00:10::/48", "fd00:96::/108"
@@ -174,13 +174,6 @@ def test_a_rule_that_leads_past_main_is_named() -> None:
 
 OWN, FROM_OWN = ["2001:db8::4/128 dev eth0"], Rule(900, table=100, source=IPv6Network("2001:db8::4/128"))
 BY_RAIL0 = "default via fe80::2 dev rail0 table 100"
-
-
-def test_connections_from_a_source_fail_by_themselves() -> None:
-    report = judged(host(DEFAULT, BY_RAIL0, addresses=OWN, rules=[FROM_OWN]))
-    (finding,) = report.findings
-    assert (finding.kind, finding.devs, str(finding.source)) == (FindingKind.OVERLAP, ("rail0",), "2001:db8::4")
-    assert "for connections from 2001:db8::4" in finding.message
 
 
 def test_a_failing_lookup_is_repeated_with_a_source() -> None:
