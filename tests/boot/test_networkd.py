@@ -55,14 +55,6 @@ CIDR = "172.16.1.0/24"
 UPLINK, SHADOW = f"Address={OWN}/24\nGateway={GATEWAY}\n", "Address=172.16.0.10/16\n"
 NO_IPV6 = "LinkLocalAddressing=no\n"
 
-NETPLAN = """\
-network:
-  version: 2
-  ethernets:
-    eth0: {addresses: [10.1.0.4/24], routes: [{to: default, via: 10.1.0.1}]}
-    ib0: {addresses: [172.16.0.10/16]}
-"""
-
 
 def drop_ins(routes: list[Route]) -> dict[str, str]:
     """Return the contents of each interface's drop-in, which begins with a comment."""
@@ -117,20 +109,6 @@ def test_netplan_makes_the_sections_that_we_write_for_networkd(machine: Machine)
     machine.run_offline("netplan", "generate", "--root-dir", "/tmp/root")
     for dev, text in drop_ins(routes).items():
         assert sections(machine.read(f"/tmp/root/run/systemd/network/10-netplan-{dev}.network")) == sections(text)
-
-
-def test_a_netplan_file_fixes_at_boot(machine: Machine) -> None:
-    machine.add_nic("eth0")
-    machine.add_nic("ib0")
-    machine.write("/etc/netplan/01-node.yaml", NETPLAN, mode=0o600)
-    machine.boot()
-    await_routes(machine, [])
-    assert not is_fixed(machine)
-    machine.power_off()
-    machine.write(FRAGMENT, as_netplan(SAYABLE_BY_ALL), mode=0o600)
-    machine.boot()
-    await_routes(machine, SAYABLE_BY_ALL)
-    assert is_fixed(machine)
 
 
 @pytest.mark.each_release

@@ -152,13 +152,6 @@ def test_a_change_of_the_next_hop_leaves_no_gap(host: NetlinkBackend6) -> None:
         assert {found.route and found.route.destination for found in host.lookup(asked)} == {WANTED}
 
 
-def test_a_failed_replacement_restores_the_old_route(host: NetlinkBackend6) -> None:
-    host.add([old := route(ETH0)])
-    unreachable = NextHop("eth0", IPv6Address("fd00:99::1"))
-    assert [failure.errno for failure in host.replace([route(unreachable)])] == [errnos.EHOSTUNREACH]
-    assert host.our_routes() == (old,)
-
-
 def once(monkeypatch: pytest.MonkeyPatch, step: str, act: Callable[[], object], *, is_after: bool = False) -> None:
     """Let another program act right before the backend's next step, or right after it if the step succeeds."""
     original = getattr(NetlinkBackend6, step)

@@ -45,7 +45,6 @@ from hostrouting.model.errors import HostRoutingError
 from hostrouting.model.family import Family
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteFailure, RouteType, Table
 from hostrouting.model.rules import Rule
-from hostrouting.tasks.install_routes import InstallRoutes
 from hostrouting.testing import FakeSystemd
 
 DESTINATION = IPv4Network("172.16.1.0/24")
@@ -527,12 +526,6 @@ def test_a_check_without_lookups_is_unknown_with_the_reason(node: Kernel, layout
     report = phases.run(CheckRouteOverlap(config(cidrs=["172.16.1.0/24"], mode="WARN"), host=mute))
     assert (report.verdict, report.reason) == ("unknown", "check-failed: can't look up addresses: no buffer space")
     assert markers(layout) == {"route-overlap.detected": f"{report.reason}\n"}
-
-
-def test_routes_only_writes_only_the_lock_file(node: Kernel, layout: Layout) -> None:
-    phases.run(InstallRoutes(config(cidrs=["172.16.1.0/24"]), host=host_of(node, layout)))
-    assert {path for path in layout.root.rglob("*") if path.is_file()} == {layout.lock, layout.run_lock}
-    assert route_of(node).protocol == 217
 
 
 def test_removal_leaves_files_that_the_manifest_does_not_name(node: Kernel, layout: Layout) -> None:

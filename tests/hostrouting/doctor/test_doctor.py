@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 import pytest
 from acting import ActingSystemd, refusing
-from dual_stack import DEFAULT, RIVAL
+from dual_stack import DEFAULT
 from dual_stack import host as snapshot_of
 from file_trees import read_trees, write_file, write_link
 from node import shadowed_kernel
@@ -698,10 +698,3 @@ def test_a_default_route_that_forwarding_loses_is_a_risk(
         finding = findings["accept-ra"]
         assert (finding.subject, str(finding.severity)) == ("eth0", "risk")
         assert finding.hint.startswith("sysctl -w net/ipv6/conf/eth0/accept_ra=2,")
-
-
-def test_a_contested_default_route_is_a_risk(tmp_path: Path) -> None:
-    finding = found(tmp_path, "fd00:10::/48", {}, DEFAULT, RIVAL)["contested"]
-    assert "rail0" in finding.message
-    assert "uplinks" in finding.hint
-    assert "accept_ra" not in finding.message + finding.hint

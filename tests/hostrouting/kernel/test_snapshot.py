@@ -47,28 +47,20 @@ def problems(document: Any) -> dict[str, str]:
     ("item", "expected"),
     [
         ({"src": "all", "table": "main"}, {}),
-        ({"src": "10.0.0.0", "srclen": 8, "dst": "1.2.3.4", "table": "1000"},
-         {"source": IPv4Network("10.0.0.0/8"), "destination": IPv4Network("1.2.3.4/32"), "table": 1000}),
-        ({"not": None, "tos": "0x10", "iif": "lo", "oif": "eth0", "oif_detached": None, "table": "254"},
-         {"is_inverted": True, "tos": 16, "iif": "lo", "oif": "eth0"}),
         ({"dscp": "5", "table": "254"}, {"tos": 20}),
-        ({"fwmark": "0x10", "fwmask": "0xff", "table": "254"}, {"mark": 16, "mark_mask": 255}),
         ({"fwmark": "0", "table": "254"}, {"mark": 0}),
         ({"uid_start": 5, "uid_end": 10, "ipproto": "ipproto-6", "table": "254"}, {"uid_range": (5, 10), "ip_protocol": 6}),
         ({"ipproto": "udp", "dport": 53, "table": "254"}, {"ip_protocol": 17, "has_ports": True}),
         ({"sport_start": 1, "sport_end": 2, "table": "254"}, {"has_ports": True}),
-        ({"table": "254", "suppress_prefixlen": 0, "suppress_ifgroup": "default"},
-         {"suppress_prefix_length": 0, "suppress_group": 0}),
-        ({"l3mdev": None, "protocol": "217"}, {"is_l3mdev": True, "protocol": 217}),
         ({"goto": 50000, "unresolved": None}, {"action": RuleAction.GOTO, "goto": 50000}),
         ({"goto": "none"}, {"action": RuleAction.GOTO}),
-        ({"nop": None}, {"action": RuleAction.NOP}),
         ({"action": "7"}, {"action": RuleAction.UNREACHABLE}),
         ({"action": "prohibit"}, {"action": RuleAction.PROHIBIT}),
         ({"action": "10"}, {"action": RuleAction.BLACKHOLE}),
     ],
 )  # fmt: skip
 def test_rules_as_ip_words_them(item: dict[str, Any], expected: dict[str, Any]) -> None:
+    """tests/kernel/test_snapshots_agree.py has the other selectors and actions, as this machine's ip prints them."""
     (rule,) = read(rules=[{"priority": 100} | item]).rules
     assert rule == Rule(**{"preference": 100, "protocol": Protocol.KERNEL} | expected)
 
