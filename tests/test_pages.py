@@ -233,7 +233,8 @@ class Node:
     def _looked_up(self, address: str) -> str:
         (answer,) = self.kernel.lookup([IPv4Address(address)])
         assert answer.route is not None
-        return f"{address} {answer.route.hops[0].words(Family.IPV4)}\n"
+        (source,) = self.kernel.sources({answer.route: [IPv4Address(address)]})[answer.route]
+        return f"{address} {answer.route.hops[0].words(Family.IPV4)} src {source} uid 0\n    cache\n"
 
     def _globbed(self, word: str) -> list[str]:
         found = sorted(str(path.relative_to(self.folder)) for path in self.folder.glob(word)) if "/*" in word else []
