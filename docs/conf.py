@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Any
 
 from hostrouting import __version__
@@ -26,6 +27,11 @@ autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 python_use_unqualified_type_names = True
 
+# Names outside of these pages have no target. Anything else is text, such as a property's docstring with a colon, of
+# which napoleon makes a type.
+nitpicky = True
+nitpick_ignore_regex = [("py:.*", r"[\w.]+")]
+
 man_pages: list[tuple[str, str, str, list[str], int]] = [
     ("reference/commands", "hostrouting", "give a node's traffic the right interface, and prove it", [], 1),
     ("reference/config", "hostrouting-config", "the config file of hostrouting", [], 5),
@@ -33,15 +39,15 @@ man_pages: list[tuple[str, str, str, list[str], int]] = [
 
 
 def setup(app: Any) -> None:
-    """Omit module docstrings, which describe the code, and fields without a docstring."""
+    """Omit module docstrings, which describe the code, and fields of NamedTuples, but not enums' members."""
 
     def without_modules(_app: Any, what: str, _name: str, _object: Any, _options: Any, lines: list[str]) -> None:
         if what == "module":
             lines.clear()
 
-    def without_numbers(_app: Any, _what: str, _name: str, value: object, _skip: bool, _options: Any) -> bool | None:
-        # The Args section of a NamedTuple documents its fields.
-        return True if type(value).__name__ == "_tuplegetter" else None
+    def choose_members(_app: Any, _what: str, _name: str, value: object, _skip: bool, _options: Any) -> bool | None:
+        # The Args section of a NamedTuple documents its fields. An enum's members have no docstrings.
+        return True if type(value).__name__ == "_tuplegetter" else False if isinstance(value, Enum) else None
 
     app.connect("autodoc-process-docstring", without_modules)
-    app.connect("autodoc-skip-member", without_numbers)
+    app.connect("autodoc-skip-member", choose_members)

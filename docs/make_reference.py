@@ -112,10 +112,10 @@ CONFIG = """\
 
 hostrouting reads the keys `hostRouting` and `hostNetworking` of `/etc/aks-flex-node/config.json`, or of the file that
 the command line names. Other keys at the top of the document belong to other components, and hostrouting ignores
-them; only `check` compares `node.kubelet.nodeIP` and `networking.dnsServiceIP` with the host, for
-[a note](report.md). Inside its two keys an unknown or a duplicate key is an error. So is a key at the top that is
-probably a misspelt `hostRouting`. hostrouting reports all problems of a config at once, each with its path. A key whose
-value is `null` counts as missing.
+them; only `check` compares `node.kubelet.nodeIP` and `networking.dnsServiceIP` with the host, and notes a difference.
+Inside its two keys an unknown or a duplicate key is an error. So is a key at the top that is probably a misspelt
+`hostRouting`. hostrouting reports all problems of a config at once, each with its path. A key whose value is `null`
+counts as missing.
 
 ## Example
 

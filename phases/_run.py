@@ -26,7 +26,7 @@ class Task(Protocol[T_co]):
 
     @property
     def name(self) -> str:
-        """The name in paths and logs: a kebab-case verb phrase such as `configure-static-routes`."""
+        """A kebab-case verb phrase for paths and logs, such as ``configure-static-routes``."""
 
     def do(self, scope: CancelScope) -> T_co:
         """Do the work and return the result. Implementations wait and run subprocesses only through the scope.

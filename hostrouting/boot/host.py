@@ -111,7 +111,7 @@ class Host:
 
     @property
     def name(self) -> str:
-        """The host's name: this machine's hostname, the name in the snapshot, or an image's root folder."""
+        """This machine's hostname, the name in the snapshot, or an image's root folder."""
         if self.is_image:
             return str(self.layout.root)
         return os.uname().nodename if self.snapshot is None else self.snapshot.host or "an unnamed snapshot"

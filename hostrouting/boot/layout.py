@@ -76,7 +76,7 @@ class Layout:
     """Staging folders for scripts; they exist only during a run."""
 
     gate_off = _Below(STATE_DIR / "gate.off")
-    """Break-glass: while this file exists, the gate admits every start."""
+    """While this file exists, the gate admits every start."""
 
     protocol_names = _Below("etc/iproute2/rt_protos.d/hostrouting.conf")
     """Names protocol 217 "hostrouting" in iproute2."""

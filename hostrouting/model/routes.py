@@ -190,12 +190,12 @@ class Route:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """The attributes that identify a route in the kernel: table, destination, tos, metric (fib_find_alias)."""
+        """Table, destination, tos and metric, which identify a route in the kernel (fib_find_alias)."""
         return (self.table, self.destination, self.tos, self.metric)
 
     @property
     def is_ours(self) -> bool:
-        """Return whether hostrouting installed the route: protocol 217 in table main, but not a default route."""
+        """Return whether the route is hostrouting's, with protocol 217 in table main, and not a default route."""
         return self.protocol == Protocol.HOSTROUTING and self.table == Table.MAIN and self.destination.prefixlen > 0
 
     @property
@@ -278,7 +278,7 @@ class Route6(Route):
 
     @property
     def key(self) -> tuple[object, ...]:
-        """The attributes that identify a route in the kernel: table, destination, metric, source prefix."""
+        """Table, destination, metric and source prefix, which identify a route in the kernel."""
         return (self.table, self.destination, self.metric, self.source_prefix)
 
     @property

@@ -150,7 +150,7 @@ class ConfigureLoadBalancerProbe:
     Args:
         config: the desired config.
         host: the host to operate on; the local host by default.
-        node: the host's IPv6 configuration; a ``LinuxProbeNode`` by default.
+        node: the host's IPv6 configuration; this host's by default.
     """
 
     name = "configure-load-balancer-probe"
@@ -220,7 +220,7 @@ class RemoveLoadBalancerProbe:
 
     Args:
         host: the host to operate on; the local host by default.
-        node: the host's IPv6 configuration; a ``LinuxProbeNode`` by default.
+        node: the host's IPv6 configuration; this host's by default.
     """
 
     name = "remove-load-balancer-probe"

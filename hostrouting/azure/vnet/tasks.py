@@ -63,7 +63,7 @@ class RemoveStaleAzureVnet:
     Args:
         config: the Azure config. Without ``staleAzureVnet``, the task is a no-op.
         host: the host to operate on; the local host by default.
-        node: the host's bridge; a ``LinuxBridgeNode`` by default.
+        node: the host's bridge; this host's by default.
     """
 
     name = "remove-stale-azure-vnet"
