@@ -25,7 +25,7 @@ def checks(config: HostNetworking | None) -> tuple[DoctorCheck, ...]:
     return (
         DoctorCheck("probes", "the probes are rewritten as configured", partial(_probes, config), False),
         DoctorCheck(
-            "azure-vnet", "azure-vnet has left no rule that affects a pod", partial(_azure_vnet, config), False
+            "azure-vnet", "azure-vnet has left nothing that affects a pod", partial(_azure_vnet, config), False
         ),
     )
 
