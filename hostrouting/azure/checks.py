@@ -59,7 +59,7 @@ def _azure_vnet(config: HostNetworking | None, examined: ExaminedHost) -> Iterat
     """Check for leftovers of pods that azure-vnet no longer serves."""
     if config is None or (stale := config.stale_azure_vnet) is None:
         return
-    plan = plan_stale(stale, host=examined.host)
+    plan = plan_stale(config, host=examined.host)
     if plan.is_unsure:
         message = f"can't tell whether azure-vnet has left rules that affect a pod: {'; '.join(plan.notes)}"
         hint = f"check those by hand; {examined.command('azure-vnet plan')} lists everything else"

@@ -10,7 +10,7 @@ from contextlib import nullcontext
 
 import attrs
 
-from hostrouting.azure.config import HostNetworking, StaleAzureVnet
+from hostrouting.azure.config import HostNetworking
 from hostrouting.azure.nodes import AzureVnetError, node_or_default
 from hostrouting.azure.vnet.linux import LinuxBridgeNode
 from hostrouting.azure.vnet.parse import parse_endpoints
@@ -27,11 +27,11 @@ STATE_FILE = "/var/run/azure-vnet.json"
 LOCK_FILE = "/var/run/azure-vnet/azure-vnet.lock"
 
 
-def plan_stale(config: StaleAzureVnet, *, host: Host | None = None, node: BridgeNode | None = None) -> AzureVnetReport:
+def plan_stale(config: HostNetworking, *, host: Host | None = None, node: BridgeNode | None = None) -> AzureVnetReport:
     """Plan the clean-up for the host's current state, without changing anything or blocking.
 
     Args:
-        config: the settings.
+        config: the Azure config. Without ``staleAzureVnet``, the plan is empty.
         host: the host; defaults to this host. Images aren't supported.
         node: the host's bridge; this host's by default.
 
@@ -42,10 +42,13 @@ def plan_stale(config: StaleAzureVnet, *, host: Host | None = None, node: Bridge
         AzureVnetError: the node can't be read, azure-vnet's state is malformed, or the host is an image.
         FileError: azure-vnet's state can't be read.
     """
+    stale = config.stale_azure_vnet
+    if stale is None:
+        return AzureVnetReport()
     host = host or Host()
-    state = _node(host, node).read_state(config.bridge)
+    state = _node(host, node).read_state(stale.bridge)
     path = host.layout.of(STATE_FILE)
-    return plan_cleaning(config, state, parse_endpoints(read_text(path) or "", str(path)))
+    return plan_cleaning(stale, state, parse_endpoints(read_text(path) or "", str(path)))
 
 
 def _node(host: Host, given: BridgeNode | None) -> BridgeNode:
@@ -92,7 +95,7 @@ class RemoveStaleAzureVnet:
         # needed. If an older version is setting up a pod, its veth pair already exists.
         kept_out = locked(theirs, scope, seconds=stale.lock_wait_seconds) if theirs.parent.is_dir() else nullcontext()
         with locked(host.layout.lock, scope), kept_out:
-            plan = plan_stale(stale, host=host, node=node)
+            plan = plan_stale(self.config, host=host, node=node)
             scope.check()
             neighbours = [item.what for item in plan.removed if isinstance(item.what, Neighbour)]
             rules = [item.what for item in plan.removed if isinstance(item.what, str)]

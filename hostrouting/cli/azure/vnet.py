@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 
-from hostrouting.azure.config import SECTION, HostNetworking, StaleAzureVnet
+from hostrouting.azure.config import SECTION, HostNetworking
 from hostrouting.azure.vnet.parse import parse_pod_rule
 from hostrouting.azure.vnet.plan import AzureVnetReport, Item
 from hostrouting.azure.vnet.port import Neighbour
@@ -18,14 +18,14 @@ from hostrouting.model.errors import ConfigError
 from hostrouting.model.text import clean
 
 
-def _load(options: argparse.Namespace, host: Host) -> StaleAzureVnet:
+def _load(options: argparse.Namespace, host: Host) -> HostNetworking:
     """Read the settings. CIDRs are mandatory, because the command only touches objects inside them."""
     _, config = read_section(options, host, SECTION, HostNetworking.from_mapping)
     if config.stale_azure_vnet is None:
         raise ConfigError(
             [("hostNetworking.staleAzureVnet", 'is missing; name the CIDRs of the pods: {"cidrs": ["10.241.0.0/16"]}')]
         )
-    return config.stale_azure_vnet
+    return config
 
 
 def plan(options: argparse.Namespace, host: Host) -> Result:
@@ -48,8 +48,7 @@ def remove(options: argparse.Namespace, host: Host) -> Result:
       hostrouting azure-vnet plan config.json && echo nothing to do
       hostrouting azure-vnet clean config.json
     """
-    config = HostNetworking(stale_azure_vnet=_load(options, host))
-    result = run_task(RemoveStaleAzureVnet(config, host=host))
+    result = run_task(RemoveStaleAzureVnet(_load(options, host), host=host))
     return Result(result.to_json, lambda: report_text(result))
 
 

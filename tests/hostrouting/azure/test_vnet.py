@@ -379,7 +379,7 @@ def clean(host: Host, node: FakeBridgeNode, scope: CancelScope | None = None, **
 
 def test_neighbours_are_removed_before_rules_and_both_verified(host: Host, node: FakeBridgeNode) -> None:
     before = node.state
-    assert plan_stale(config(), host=host, node=node).removed == clean(host, node).removed
+    assert plan_stale(networking(), host=host, node=node).removed == clean(host, node).removed
     assert node.calls == ["look", "look", "remove_neighbours", "remove_rules", "look"]
     assert node.state == attrs.evolve(before, rules=LEFT, neighbours=before.neighbours[:1])
     assert not clean(host, node).removed
@@ -416,12 +416,13 @@ def test_a_leftover_that_was_not_removed_is_an_error(host: Host, node: FakeBridg
 
 
 def test_nothing_is_done_without_a_config_or_in_an_image(tmp_path: Path, host: Host, node: FakeBridgeNode) -> None:
+    assert plan_stale(HostNetworking(), host=host, node=node) == AzureVnetReport()
     assert phases.run(RemoveStaleAzureVnet(HostNetworking(), host=host, node=node)) == AzureVnetReport()
     (tmp_path / "usr/lib/systemd/system").mkdir(parents=True)
     with pytest.raises(AzureVnetError, match="has no kernel to ask"):
         clean(Host.image(tmp_path), node)
     with pytest.raises(AzureVnetError, match="has no kernel to ask"):
-        plan_stale(config(), host=Host.image(tmp_path))
+        plan_stale(networking(), host=Host.image(tmp_path))
     assert node.calls == []
 
 
@@ -436,7 +437,7 @@ def test_a_held_lock_is_an_error(host: Host, node: FakeBridgeNode, lock: str, se
         with pytest.raises(FileError, match=f"{path}: another run has held it for {seconds} s"):
             clean(host, node, CancelScope(clock=FakeClock()), lock_wait_seconds=min(seconds, 5))
         if lock != LOCK_FILE:
-            assert plan_stale(config(), host=host, node=node).removed  # a plan doesn't wait
+            assert plan_stale(networking(), host=host, node=node).removed  # a plan doesn't wait
     assert "remove_rules" not in node.calls
 
 
