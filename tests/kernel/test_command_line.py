@@ -209,18 +209,13 @@ def run_apply(tmp_path: Path, python: Path, *words: str, **more: object) -> subp
     return on_a_host(tmp_path, script, *words, config=config, PYTHON=str(python), PYTHONPATH=packages)
 
 
-def test_a_package_by_pythonpath_is_never_rendered(tmp_path: Path, bare: Path) -> None:
-    done = run_apply(tmp_path, bare)
+@pytest.mark.parametrize("is_bare", [True, False])
+def test_only_a_package_of_every_environment_is_rendered(tmp_path: Path, bare: Path, is_bare: bool) -> None:
+    python = bare if is_bare else Path(sys.executable)
+    done = run_apply(tmp_path, python)
     assert done.returncode == 0, done.stderr
-    assert f"{bare} -I finds no hostrouting" in done.stderr
-    assert "readonly PYTHON=''\n" in done.stdout
-
-
-def test_a_package_of_every_environment_is_rendered(tmp_path: Path) -> None:
-    done = run_apply(tmp_path, Path(sys.executable))
-    assert done.returncode == 0, done.stderr
-    assert "finds no hostrouting" not in done.stderr
-    assert f"readonly PYTHON={sys.executable}\n" in done.stdout
+    assert (f"{python} -I finds no hostrouting" in done.stderr) == is_bare
+    assert ("readonly PYTHON=''\n" if is_bare else f"readonly PYTHON={python}\n") in done.stdout
 
 
 def test_a_watcher_by_pythonpath_is_not_installed(tmp_path: Path, bare: Path) -> None:

@@ -115,6 +115,7 @@ FORMS = {
     "a nexthop object": Form(BY_ID, (ETH0,), has={"nexthop_id": None}),
     "a group of nexthop objects": Form(BY_GROUP, (attrs.evolve(ETH0, weight=3), ETH1)),
     "hidden hops": Form(BY_ID, (ETH0,), has={"nexthop_id": None}, compat_mode="0"),
+    # The Go package always uses the third word of the line as the gateway.
     "without a gateway": Form("route add default dev eth0", (NextHop("eth0"),), has={"scope": 253}),
     "with a source and an MTU": Form(
         f"{ADDRESS}\nroute add default {BY_ETH0} src 10.1.0.44 mtu lock 1400",

@@ -107,11 +107,6 @@ def test_every_tcp_checksum_is_right(world: lab.World, length: int, offload: boo
     assert [packet for packet in came + went if not packet.is_right] == []
 
 
-def test_a_probe_of_a_closed_port_is_refused(world: lab.World) -> None:
-    with pytest.raises(ConnectionRefusedError):
-        world.probe(port=lab.CLOSED_PORT)
-
-
 def test_a_probe_of_a_node_port_is_answered(bare: lab.World) -> None:
     """kube-proxy forwards the probe to a pod with DNAT and masquerading, so the pod sees the node's address."""
     lab.nft(SERVICE)

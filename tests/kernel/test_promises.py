@@ -536,13 +536,3 @@ def test_removal_leaves_files_that_the_manifest_does_not_name(node: Kernel, layo
     assert layout.protocol_names.read_text().splitlines()[-1] == "217\thostrouting"
     phases.run(RemoveHostRouting(host=host_of(node, layout)))
     assert outside_run(layout.root) == before
-
-
-def test_a_run_waits_once_and_no_longer(kernel: Kernel, layout: Layout) -> None:
-    """The reference waits again for each route, up to 30 s each time."""
-    build_links(kernel)
-    observer = OnProgress(act=lambda: kernel.add([default_route()]))
-    asked = config(*(f"172.16.{n}.0/24" for n in range(1, 50)), wait=60)
-    report = phases.run(ConfigureStaticRoutes(asked, host=host_of(kernel, layout)), observer=observer)
-    assert len(report.plan.add) == 49
-    assert observer.messages[0].startswith("waiting up to 60 s for the default route")

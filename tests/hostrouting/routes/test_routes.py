@@ -75,18 +75,7 @@ INHERITED = {"source": IPv4Address("10.1.0.4"), "mtu": 1400}
 DEAD = default(NextHop("eth0", GATEWAY, is_dead=True, is_linkdown=True), metric=100)
 RESOLVED = {
     "all is inherited": (StaticRoute(TO, metric=7), [DHCP], whole(BY_ETH0, metric=7, **INHERITED)),
-    # The Go package always uses the third word of the line as the gateway.
-    "no gateway": (StaticRoute(TO), [default(NextHop("eth0"))], whole(NextHop("eth0"), scope=Scope.LINK)),
-    "IPv6": (StaticRoute(TO), [default(hop := NextHop("eth0", IPv6Address("fe80::1")))], whole(hop)),
-    "onlink": (StaticRoute(TO), [default(ONLINK)], whole(ONLINK)),
-    "multipath": (StaticRoute(TO), [default(*WEIGHED)], whole(*WEIGHED)),
-    "no nexthop object": (StaticRoute(TO), [default(BY_ETH0, nexthop_id=7)], whole(BY_ETH0)),
     "a device's own hops": (StaticRoute(TO, dev="eth1"), [default(*WEIGHED)], whole(BY_ETH1)),
-    "a device's own default": (
-        StaticRoute(TO, dev="eth1"),
-        [DHCP, default(BY_ETH1, metric=200, mtu=9000)],
-        whole(BY_ETH1, mtu=9000),
-    ),
     "a lost carrier isn't copied": (
         StaticRoute(TO),
         [default(NextHop("eth0", GATEWAY, is_linkdown=True), NextHop("eth1", SECOND, is_dead=True))],
@@ -102,6 +91,7 @@ RESOLVED = {
 
 @pytest.mark.parametrize(("route", "main", "expected"), RESOLVED.values(), ids=RESOLVED)
 def test_missing_fields_come_from_the_default_route(route: StaticRoute, main: list[Route], expected: Route) -> None:
+    """tests/kernel/test_default_routes.py has the forms of the default route."""
     assert resolution_of(route, *main) == ((expected,), None)
 
 
