@@ -186,6 +186,14 @@ def test_a_boot_script_that_can_not_listen_gives_no_verdict(kernel: NamespaceKer
     assert sandbox.told() == [f"check-failed: can't listen for changes: {why}"]
 
 
+def test_a_boot_script_never_kills_a_monitor_that_has_ended(kernel: NamespaceKernel, tmp_path: Path) -> None:
+    """Its PID may be another process's by then."""
+    ends = '[[ " $* " = *" rule "* ]] || exit; exec "$ROOT/ip-itself" "$@"'
+    script = render_check(config(cidrs=[CIDR], waitSeconds=2))
+    done = Sandbox(tmp_path).run(script.replace("trap 'kill -9", "trap 'echo kills"), prepare=other_ip(monitor=ends))
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (1, "kills")
+
+
 def test_interfaces_that_swap_names_are_kept_apart(kernel: NamespaceKernel) -> None:
     run_ip(NODE + "route add 10.5.0.9/32 dev ib0")
     steps = tuple(f"link set {old} name {new}" for old, new in (("eth0", "x"), ("ib0", "eth0"), ("x", "ib0")))

@@ -94,7 +94,7 @@ listen() {
     KNOWN+="$inode "
   done </proc/self/net/netlink
   # Set this first, because a signal may arrive right after the start.
-  trap 'kill -9 ${!-} $MONITOR 2>/dev/null' EXIT
+  trap 'kill -9 ${!-} ${NEWS_PID-} 2>/dev/null' EXIT
   ip "${MONITORED[@]}" -N -o monitor link address route rule nexthop netconf </dev/null >>"$SCRATCH.heard" 2>&1 8<&- 9>&- &
   LISTENER=$!
   disown 2>/dev/null || true # it may have ended already
@@ -158,7 +158,7 @@ look() {
   check_consistently || VERDICT=unknown PENDING='' LACKS_DEFAULT='' LINES="check-failed: $MESSAGE"
   kill -9 "$LISTENER" 2>/dev/null
   LISTENER=''
-  trap 'kill -9 $MONITOR 2>/dev/null' EXIT
+  trap 'kill -9 ${NEWS_PID-} 2>/dev/null' EXIT
 }
 
 attempt() {

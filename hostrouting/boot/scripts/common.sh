@@ -89,12 +89,12 @@ take_lock() {
 # Returns at the next change of links, addresses or routes, or after a second, because some changes send no event.
 wait_for_change() {
   local limit=1
-  if [ -z "$MONITOR" ]; then
+  if [ -z "$HAS_MONITOR" ]; then
+    # Otherwise ip would keep running in the consumer's control group. bash forgets the PID of a process that has ended.
+    trap 'kill -9 ${NEWS_PID-} 2>/dev/null' EXIT
     coproc NEWS { exec ip "${MONITORED[@]}" -o monitor link address route 2>/dev/null 9>&-; }
-    MONITOR=$!
+    HAS_MONITOR=yes
     exec 8<&"${NEWS[0]:-0}" # unset once ip has ended
-    # Otherwise ip would keep running in the consumer's control group.
-    trap 'kill -9 "$MONITOR" 2>/dev/null' EXIT
     # ip doesn't report when it begins to listen, so return soon to detect earlier changes.
     limit=0.05
   fi
@@ -137,7 +137,7 @@ is_gate_off() {
 # If this script was replaced while it waited for the lock, runs its replacement. bash keeps its script open as 255.
 run_replacement() {
   [ -e /dev/fd/255 ] && [ ! "$0" -ef /dev/fd/255 ] || return 0
-  [ -z "$MONITOR" ] || kill "$MONITOR"
+  kill "${NEWS_PID-}" 2>/dev/null
   [ -e "$0" ] || { complain "$0 isn't installed any more"; exit 1; }
   say "another $0 has been installed; it takes over"
   exec "$0" "${ARGUMENTS[@]}"
@@ -153,4 +153,4 @@ read_arguments() {
 
 has_trial() { [ -e "$TRIAL" ] || [ -e "$CONFIRMED" ]; }
 
-FAMILY=4 MONITORED=(-4) ARGUMENTS=("$@") MONITOR='' MESSAGE='' MISSING='' NOW=0 LOCK_LIMIT=$LOCK_SECONDS LIMIT=0
+FAMILY=4 MONITORED=(-4) ARGUMENTS=("$@") HAS_MONITOR='' MESSAGE='' MISSING='' NOW=0 LOCK_LIMIT=$LOCK_SECONDS LIMIT=0
