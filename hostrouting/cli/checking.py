@@ -174,13 +174,13 @@ def explain(options: argparse.Namespace, host: Host) -> Result:
 def fix(options: argparse.Namespace, host: Host) -> Result:
     """Print a config that fixes the failures found by the check.
 
-    The fix is the smallest set of routes that covers every failing address and no passing ones. Each route is more
-    specific than the one that currently matches. With CONFIG, the command assumes that CONFIG's routes are installed,
-    and prints the whole document with the new routes merged in. With --cidr alone, it prints a document that contains
-    the CIDRs and the new routes. It reports on stderr what no route can fix, and any side effects of the fix. It
-    changes nothing unless --in-place is given, which updates CONFIG and preserves everything outside hostRouting byte
-    for byte. It exits with 0 on success, with 1 if some failures can't be fixed (it still prints the rest), and with 2
-    if there is no verdict.
+    The fix is the smallest set of routes that fixes every failing address without affecting any passing one. Each route
+    takes precedence over the one that currently matches. With CONFIG, the command assumes that CONFIG's routes are
+    installed, and prints the whole document with the new routes merged in. With --cidr alone, it prints a document that
+    contains the CIDRs and the new routes. It reports on stderr what no route can fix, and any side effects of the fix.
+    It changes nothing unless --in-place is given, which updates CONFIG and preserves everything outside hostRouting
+    byte for byte. It exits with 0 on success, with 1 if some failures can't be fixed (it still prints the rest), and
+    with 2 if there is no verdict.
 
       hostrouting fix --in-place config.json && hostrouting apply config.json
       hostrouting fix config.json > fixed.json                      to review it first; config.json isn't changed

@@ -57,11 +57,11 @@ def apply(options: argparse.Namespace, host: Host) -> Result | int:
 
     The command first installs the static routes, either all or none, and then runs the check. For later boots, it
     installs scripts, units and the gate. The gate consists of two drop-ins that hold back the consumer
-    (systemd-nspawn@.service, or the unit set in CONFIG) until the routes are installed and the check has passed. The
-    command never stops or restarts a running machine. It removes anything from an earlier run that is no longer in
-    CONFIG. It lists every route, file and unit that it changes, even if it fails half-way. With --output json it always
-    prints a single document, regardless of the exit code. The document has "host", "changed", lists of "routes",
-    "files" and "units", "overlap", and "error" on failure.
+    (systemd-nspawn@.service, or the unit set in CONFIG) until the routes are installed and, in STRICT mode, the check
+    has passed. The command never stops or restarts a running machine. It removes anything from an earlier run that is
+    no longer in CONFIG. It lists every route, file and unit that it changes, even if it fails half-way. With --output
+    json it always prints a single document, regardless of the exit code. The document has "host", "changed", lists of
+    "routes", "files" and "units", "overlap", and "error" on failure.
 
     With --try it only changes the kernel's routes and runs the check. When the timeout expires, systemd restores the
     previous routes, even if other processes have died. To keep the routes and install the rest, run hostrouting

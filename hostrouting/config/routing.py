@@ -269,8 +269,9 @@ class RouteOverlap(Section):
         allowed_devs: shell patterns for interfaces that may carry expected traffic, such as secondary NICs, storage
             networks and VPNs.
         settle_seconds: how long to wait for InfiniBand interfaces to get an address, from 0 to 600. By default, a
-            ``STRICT`` check waits 60 s for interfaces that are up, because Azure's agent assigns their addresses late,
-            and a ``WARN`` check doesn't wait. Immediately before the node starts, the check waits for at most 5 s.
+            ``STRICT`` check waits up to 60 s for interfaces that are up, because Azure's agent assigns their addresses
+            late, and a ``WARN`` check doesn't wait. Immediately before the node starts, the check waits for at most
+            5 s.
         foreseen: CIDRs that may be assigned to another interface later. The check reports any addresses that they would
             shadow as a note.
 
@@ -336,8 +337,9 @@ class Config(Section):
         wait_seconds: total time that a run waits for the default route, devices and gateways, from 0 to 600.
         uplinks: shell patterns for the interfaces that connect the node to the cluster. Set this if several interfaces
             have a default route. Defaults to the interface of the default route with the lowest metric.
-        consumer: the unit that must not start before the routes are installed and the check has passed. A template
-            covers all of its instances; single instances aren't supported. ``kubelet.service`` is a regular unit.
+        consumer: the unit that must not start before the routes are installed and, in ``STRICT`` mode, the check has
+            passed. A template covers all of its instances; single instances aren't supported. ``kubelet.service`` is a
+            regular unit.
         watch: settings for the watcher.
 
     Raises:

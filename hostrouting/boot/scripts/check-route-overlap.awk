@@ -323,10 +323,10 @@ function pending_devs(    list, count, i) {
   return count ? " " sorted(list, count, ", ") : ""
 }
 
-# Sets discarder, and returns whether it is a CNI's own block: a blackhole route, not a default one, with routes to pods
-# inside it in the same table. The kernel doesn't report the entry: it is the longest match in one of the tables that
-# rules look up. If several entries, or a rule, may have discarded the packet, all of them must be a CNI's. If there is
-# none, the kernel has rejected a unicast route whose source is a loopback address.
+# Sets discarder, and returns whether it is a CNI's own block: a discarding route, not a default one, that has a CNI's
+# protocol or routes to pods inside it in the same table. The kernel doesn't report the entry: it is the longest match
+# in one of the tables that rules look up. If several entries, or a rule, may have discarded the packet, all of them
+# must be a CNI's. If there is none, the kernel has rejected a unicast route whose source is a loopback address.
 function find_discarder(n, type,    table, bits, entry, is_block, is_of_cni, unicast) {
   read_entries()
   discarder = ""
