@@ -55,10 +55,11 @@ def write_markers(layout: Layout, report: OverlapReport) -> None:
         text += f"gate-off: {why}; every start is admitted unchecked\n"
     if text:
         marker, other = other, marker
+    # Remove the old marker before anything that may fail, so that no reader sees a wrong one, or both. Readers don't
+    # treat a missing marker as "ok".
+    remove(other)
     if report.verdict is Verdict.OK:
         remove(layout.report)
     else:
         write_if_changed(layout.report, to_json_text(report.to_json()))
-    # Remove the old marker first, so that a reader never sees both. Readers don't treat a missing marker as "ok".
-    remove(other)
     write_if_changed(marker, text)

@@ -201,7 +201,7 @@ write_marker() {
     [ ! -e "$stale" ] || rm -f "$stale" || return
   done
   [ -n "$text" ] || { : >"$MARKER_OK"; return; } # an empty file needs no rename
-  (trap '' HUP INT TERM && printf '%s' "$text" >"$new" && mv -f "$new" "$MARKER_DETECTED")
+  (trap '' HUP INT TERM && { printf '%s' "$text" >"$new" && mv -f "$new" "$MARKER_DETECTED" || ! rm -f "$new"; })
 }
 
 # Prints the verdict and writes the marker. Returns whether the consumer may start.

@@ -305,6 +305,14 @@ def test_an_open_gate_leaves_no_marker_that_says_ok(host: Host, layout: Layout, 
     assert found[-1] == "gate-off: the file /etc/hostrouting/gate.off is there; every start is admitted unchecked"
 
 
+def test_no_stale_marker_says_ok_without_room_for_the_report(host: Host, layout: Layout) -> None:
+    phases.run(Configure(INSTALLED, host=host))
+    write_file(layout.report / "in its place")
+    with pytest.raises(FileError):
+        phases.run(CheckRouteOverlap(SICK, host=host))
+    assert not layout.marker_ok.exists()
+
+
 def test_a_link_in_place_of_a_staging_folder_is_removed(host: Host, layout: Layout) -> None:
     phases.run(Configure(INSTALLED, host=host))
     (others := layout.root / "home/me").mkdir(parents=True)
