@@ -312,7 +312,8 @@ class SnapshotBackend6(SnapshotBackend):
         own = snapshot.ipv6
         if own is None:
             raise RouteError(
-                "can't check IPv6: the snapshot holds no IPv6 routes", hint=f"if the host has any, {_RECORD}"
+                "can't check IPv6: the snapshot holds no IPv6 routes",
+                hint=f"if the host has any, {_RECORD}, or with ip and only= as its --help shows",
             )
         state = attrs.evolve(
             snapshot, addresses=own.addresses, rules=own.rules, routes=own.routes, is_merged=False, sources=()
