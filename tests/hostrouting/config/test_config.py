@@ -263,12 +263,6 @@ def test_a_good_value_is_kept_unchanged(place: str, value: Any) -> None:
     assert (held | {"consumer": config.consumer} | attrs.asdict(route))[key] == value
 
 
-@pytest.mark.parametrize("value", [[], "x", 3, True])
-def test_a_document_is_an_object(value: Any) -> None:
-    for document in (value, {"hostRouting": value}):
-        assert "expected an object" in only_problem(document)[1]
-
-
 def test_a_duplicate_route_is_refused_and_names_the_first() -> None:
     twin = {"destination": "172.16.1.0/24", "dev": "eth1"}
     path, message = only_problem(routes({"destination": "172.16.1.0/24"}, {"destination": "10.0.0.0/8"}, twin))

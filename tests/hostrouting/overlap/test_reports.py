@@ -107,13 +107,6 @@ def test_a_report_with_everything_is_valid(report_of_all: OverlapReport) -> None
         assert problems(attrs.evolve(report_of_all, mode=mode).to_json()) == []
 
 
-def test_a_report_of_a_healthy_node_is_valid() -> None:
-    for cidrs, verdict in (((), Verdict.UNKNOWN), (("192.0.2.0/24",), Verdict.OK)):
-        healthy = checked(*cidrs)
-        assert healthy.verdict is verdict
-        assert problems(healthy.to_json()) == []
-
-
 # --- invalid reports ---------------------------------------------------------------------------------------------
 
 
