@@ -366,14 +366,6 @@ def test_each_check_leaves_one_marker(install: Installer, mode: str) -> None:
         assert markers(Layout(install.root)) == {}
 
 
-def test_a_shadow_anywhere_in_a_cidr_is_found(install: Installer) -> None:
-    install("172.16.0.0/17", "172.16.128.0/17")
-    assert install.check("172.16.0.0/16")[0]
-    assert install.kernel.add([Route(IPv4Network("172.16.7.0/29"), (NextHop("eth1", SECOND_GATEWAY),))]) == ()
-    _, said = install.check("172.16.0.0/16")
-    assert said.startswith("OVERLAP: expected CIDR 172.16.0.0/16 (probe 172.16.7.0) routes via eth1, expected eth0; ")
-
-
 @pytest.mark.parametrize("mode", ["STRICT", "WARN"])
 def test_without_a_default_route_another_table_is_named(install: Installer, mode: str) -> None:
     wrong = Route(DEFAULT_DESTINATION, type=RouteType.UNREACHABLE, protocol=Protocol.BOOT, metric=4278198272)
