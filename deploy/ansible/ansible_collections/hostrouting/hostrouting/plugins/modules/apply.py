@@ -20,7 +20,7 @@ options:
   try_seconds:
     description:
       - Install the routes in the kernel for this number of seconds. systemd then restores the former routes.
-      - M(hostrouting.hostrouting.confirm) keeps them and installs the rest.
+      - M(hostrouting.hostrouting.confirm) keeps the new routes and installs the rest.
     type: int
   executable:
     description: The C(hostrouting) command of the node.
