@@ -132,10 +132,12 @@ def test_protocol_217_may_have_any_name(node: NamespaceKernel, plain: Sandbox) -
 def test_sigterm_in_the_middle_rolls_everything_back(node: NamespaceKernel, sandbox: Sandbox, whom: str) -> None:
     installed(sandbox, routes_script("172.16.2.0/24"))
     before = table(node)
+    again = 'think() {\n  [ "$1" != undo ] || kill -TERM "$BASHPID"\n'
+    text = many(by_day(1000, by_night=4000)).replace("think() {\n", again)
     half = '{ head -n 500; until [ -e "$ROOT/go" ]; do sleep 0.05; done; cat; }'
     change = f'[ "$calls" != 2 ] || {{ {half} | "$ROOT/ip-itself" "$@"; exit; }}'
     with Listener(everywhere(Family.IPV4)) as changes:
-        process = sandbox.start(many(by_day(1000, by_night=4000)), prepare=other_ip(change))
+        process = sandbox.start(text, prepare=other_ip(change))
         assert select.select([changes], [], [], 30)[0]
         (os.killpg if whom.startswith("all") else os.kill)(process.pid, signal.SIGTERM)
         (sandbox.root / "go").touch()

@@ -105,6 +105,7 @@ carry_out() {
 put_back() {
   local left
   for FAMILY in $BEGUN; do
+    trap '' HUP INT TERM # another signal could end think before it ignores signals itself
     LISTED=${LISTINGS[FAMILY]}
     left=`think undo` || left='not all could be put back: awk ended without an answer'
     MESSAGE+=${left:+; $left} LEFT+=${left:+${LEFT:+; }$left}
