@@ -52,9 +52,7 @@ def check_metrics(report: OverlapReport, time: float) -> tuple[Metric, ...]:
         Metric("last_run_timestamp_seconds", "gauge", "When it was last checked, in seconds since 1970.", {"": time}),
         Metric("cidr_verdict", "gauge", "1 for the verdict on an expected CIDR, 0 for the others.", verdicts),
         Metric("failures", "gauge", "How many failures the last check has found, by their kind.", failures),
-        Metric(
-            "one_event_away", "gauge", "Single events that would permanently change an expected CIDR's interface.", away
-        ),
+        Metric("one_event_away", "gauge", "Single events after which an expected CIDR would permanently fail.", away),
     )
 
 
