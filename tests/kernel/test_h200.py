@@ -117,6 +117,21 @@ def test_a_sick_nodes_fix_lets_it_through(variant: Variant, each_kernel: Kernel,
     assert run("fix", config) == (0, json.dumps(fixed, indent=2) + "\n", "nothing fails: there is nothing to fix\n")
 
 
+@pytest.mark.parametrize("variant", FIXED, ids=lambda variant: variant.name)
+def test_every_entry_of_a_fix_is_needed(variant: Variant, each_kernel: Kernel, host: Host, run: Run) -> None:
+    variant.build(each_kernel)
+    fix = EXPECTED[variant.name][2]
+    config = config_of(variant, host)
+    for entry in fix:
+        others = [each for each in fix if each != entry]
+        static = {"staticRoutes": {"enabled": True, "routes": others}} if others else {}
+        section = variant.config["hostRouting"] | static
+        config.write_text(json.dumps({"hostRouting": section}))
+        document = json.loads(run("fix", config)[1])
+        routes = document["hostRouting"]["staticRoutes"]["routes"]
+        assert routes == [*others, entry]
+
+
 @pytest.mark.parametrize("each_kernel", [pytest.param("linux", marks=pytest.mark.kernel)], indirect=True)
 @pytest.mark.parametrize("variant", FIXED, ids=lambda variant: variant.name)
 def test_packets_reach_the_api_server_only_after_the_fix(

@@ -475,7 +475,14 @@ def test_a_backup_route_may_have_a_higher_metric(node: Kernel, layout: Layout) -
     assert len(configure(node, layout, both).plan.unchanged) == 2
 
 
-# --- the lock --------------------------------------------------------------------------------------------
+# --- two runs at once ------------------------------------------------------------------------------------
+
+
+def test_two_runs_take_turns_with_the_same_result(node: Kernel, layout: Layout) -> None:
+    host = host_of(node, layout)
+    reports = phases.run(phases.Parallel(*(ConfigureStaticRoutes(many(300), host=host) for _ in range(2))))
+    assert sorted(len(report.plan.add) for report in reports) == [0, 300]
+    assert sum(route.protocol == 217 for route in node.routes(Table.MAIN)) == 300
 
 
 def test_a_run_holds_the_lock_except_while_it_waits(kernel: Kernel, layout: Layout) -> None:

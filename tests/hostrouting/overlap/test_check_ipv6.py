@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipaddress import IPv6Network
+from ipaddress import IPv6Address, IPv6Network
 from typing import Any
 
 import attrs
@@ -149,6 +149,18 @@ def test_entries_are_distinguished(line: str, finding: str | None, note: NoteKin
     assert kinds(report) == ({note} if note else set())
     if finding == "NO-ROUTE":
         assert "has no IPv6 route; expected via eth0" in report.findings[0].message
+
+
+def test_special_blocks_are_not_checked() -> None:
+    blocks = ("fe80::/10", "ff00::/8", "::ffff:0:0/96", "::/127")
+    report = judged(
+        host(DEFAULT, "ff00::/8 dev rail0 table local", *(f"{block} dev rail0" for block in blocks)), "::/0"
+    )
+    assert report.verdict is Verdict.OK
+    report = judged(host(DEFAULT, "::/80 dev rail0"), "::/0")
+    (finding,) = report.findings
+    assert finding.probe == IPv6Address("::2")
+    assert sum(part.num_addresses for part in finding.ranges) == 2**48 - 2**32 - 2
 
 
 def test_a_rule_that_leads_past_main_is_named() -> None:
