@@ -175,8 +175,8 @@ async def run_async(
         The task's result.
 
     Raises:
-        asyncio.CancelledError: the asyncio task was cancelled. Its cause is the run's exception: a failure, or
-        `Cancelled` with notes from the rollback.
+        asyncio.CancelledError: the asyncio task was cancelled. Its cause is the run's exception, which is a failure or
+            a `Cancelled` with notes from the rollback.
         Cancelled: the scope was cancelled.
         TimedOut: the deadline of the scope or of a `Timeout` passed.
         BaseException: any other exception raised by `run`.

@@ -132,7 +132,7 @@ class HostNetworking(_Sections):
 
     Args:
         load_balancer_probe: settings for rewriting health probes.
-        stale_azure_vnet: settings for the azure-vnet clean-up, or None to disable it.
+        stale_azure_vnet: settings for the azure-vnet clean-up, which is disabled by default.
         consumer: the unit to start after the rules are loaded; read from ``hostRouting.consumer``.
 
     Raises:

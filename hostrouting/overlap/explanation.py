@@ -54,7 +54,7 @@ class ExplainedLookup:
     """A lookup and every rule evaluated for it.
 
     Args:
-        classification: the classification of the kernel's result.
+        classification: the kernel's result, with the kind of failure or note (``kind``), ``devs`` and ``route``.
         steps: the evaluated rules, ending with the one that determines the model's result.
         sources: the source addresses that the kernel may select if the lookup has none.
         is_modelled: whether the model returns the same result as the kernel.

@@ -31,7 +31,7 @@ _GONE_TOO = "the pod that had this address and MAC is gone"
 
 
 @attrs.frozen
-class Item:
+class AzureVnetItem:
     """A rule or neighbour, and why it is removed or kept.
 
     Args:
@@ -68,8 +68,8 @@ class AzureVnetReport:
         is_unsure: whether unreadable rules may block a pod; always False without the bridge.
     """
 
-    removed: tuple[Item, ...] = ()
-    kept: tuple[Item, ...] = ()
+    removed: tuple[AzureVnetItem, ...] = ()
+    kept: tuple[AzureVnetItem, ...] = ()
     notes: tuple[str, ...] = ()
     other_rules: int = 0
     is_unsure: bool = False
@@ -127,10 +127,10 @@ class _Planner:
         rules = [(line, rule, self._why_rule_stays(rule)) for line, rule in self._rules]
         stale = {(rule.address, rule.mac) for _, rule, why in rules if why is None}
         neighbours = [(one, self._why_neighbour_stays(one, stale)) for one in self._state.neighbours]
-        removed = [Item(line, rule.address, _GONE[rule.is_tunnel]) for line, rule, why in rules if why is None]
-        removed += [Item(one, one.address, _GONE_TOO) for one, why in neighbours if why is None]
-        kept = [Item(line, rule.address, *why) for line, rule, why in rules if why is not None]
-        kept += [Item(one, one.address, *why) for one, why in neighbours if why is not None]
+        removed = [AzureVnetItem(line, rule.address, _GONE[rule.is_tunnel]) for line, rule, why in rules if why is None]
+        removed += [AzureVnetItem(one, one.address, _GONE_TOO) for one, why in neighbours if why is None]
+        kept = [AzureVnetItem(line, rule.address, *why) for line, rule, why in rules if why is not None]
+        kept += [AzureVnetItem(one, one.address, *why) for one, why in neighbours if why is not None]
         goes, stays = (tuple(sorted(items, key=_place)) for items in (removed, kept))
         notes, others = self._state.notes, len(self._state.rules) - len(self._rules)
         return AzureVnetReport(goes, stays, notes, others, bool(notes) and self._config.bridge in self._names)
@@ -184,7 +184,7 @@ class _Planner:
         return {endpoint.mac for endpoint in self._dead if address in endpoint.addresses}
 
 
-def _place(item: Item) -> tuple[bool, int, int, str]:
+def _place(item: AzureVnetItem) -> tuple[bool, int, int, str]:
     """Return a sort key: rules before neighbours, each ordered by address.
 
     The key is independent of the input order.

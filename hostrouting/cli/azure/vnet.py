@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from hostrouting.azure.config import SECTION, HostNetworking
 from hostrouting.azure.vnet.parse import parse_pod_rule
-from hostrouting.azure.vnet.plan import AzureVnetReport, Item
+from hostrouting.azure.vnet.plan import AzureVnetItem, AzureVnetReport
 from hostrouting.azure.vnet.port import Neighbour
 from hostrouting.azure.vnet.tasks import RemoveStaleAzureVnet, plan_stale
 from hostrouting.boot.host import Host
@@ -75,7 +75,7 @@ def report_text(about: AzureVnetReport, goes: str = "removed") -> str:
     return "\n".join([*lines, *(f"note: {clean(note)}" for note in about.notes)])
 
 
-def _lines(word: str, mark: str, paint: Callable[[str], str], items: Sequence[Item]) -> list[str]:
+def _lines(word: str, mark: str, paint: Callable[[str], str], items: Sequence[AzureVnetItem]) -> list[str]:
     """Return a heading for each reason, followed by a line for each object."""
     lines = []
     for reason in dict.fromkeys(item.reason for item in items):
@@ -88,7 +88,7 @@ def _lines(word: str, mark: str, paint: Callable[[str], str], items: Sequence[It
     return lines
 
 
-def _rest(item: Item) -> str:
+def _rest(item: AzureVnetItem) -> str:
     """Return the details to print after an item's address."""
     behind = "" if item.interface is None else f"  ({item.interface})"
     if isinstance(item.what, Neighbour):

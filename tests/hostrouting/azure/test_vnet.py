@@ -53,7 +53,7 @@ from hostrouting.azure import (
     RemoveStaleAzureVnet,
 )
 from hostrouting.azure.vnet.parse import Endpoint, PodRule, parse_endpoints, parse_pod_rule
-from hostrouting.azure.vnet.plan import Item, plan_cleaning
+from hostrouting.azure.vnet.plan import AzureVnetItem, plan_cleaning
 from hostrouting.azure.vnet.tasks import LOCK_FILE, STATE_FILE, plan_stale
 from hostrouting.cli.azure.vnet import report_text
 from hostrouting.model.errors import FileError
@@ -80,11 +80,11 @@ def only(*rules: str, **fields: Any) -> NodeState:
     return node_state(**({"rules": rules, "neighbours": ()} | fields))
 
 
-def of(items: tuple[Item, ...]) -> set[str | Neighbour]:
+def of(items: tuple[AzureVnetItem, ...]) -> set[str | Neighbour]:
     return {item.what for item in items}
 
 
-def why(items: tuple[Item, ...], what: str | Neighbour) -> tuple[str, str | None]:
+def why(items: tuple[AzureVnetItem, ...], what: str | Neighbour) -> tuple[str, str | None]:
     """Return the reason and interface for one of the given items."""
     (reason,) = {(item.reason, item.interface) for item in items if item.what == what}
     return reason
