@@ -182,7 +182,9 @@ def test_a_signal_rolls_it_back(tree: Path, tmp_path: Path, sent: signal.Signals
     os.mkfifo(tree / "run/wait")
     script = folder / "install.sh"
     waits = f"`[[ ${{2-/check-}} != */check-* ]] || cat /run/wait; {moment[1:]}"  # or when the first script is replaced
-    script.write_text(script.read_text().replace(moment, waits, 1).replace("-p /tmp", f"-p {tmp_path}"))
+    again = 'finish() {\n  [ -n "${AGAIN-}" ] || { AGAIN=yes && kill -HUP $$; }'  # must not end the rollback
+    text = script.read_text().replace("finish() {", again).replace("-p /tmp", f"-p {tmp_path}")
+    script.write_text(text.replace(moment, waits, 1))
     process = start(tree, script)
     with (tree / "run/wait").open("w"):
         process.send_signal(sent)

@@ -76,8 +76,12 @@ verify_gate() {
 # A reload restarts the timeout of each unit that is starting, so only reload if units have changed.
 reload_if_changed() { [[ " ${CHANGED[*]} " != *" $UNITS/"* ]] || reload; }
 
+# finish STATUS: restores all files unless the run is done, and exits. Signals call it rather than exit, because an exit
+# for a second signal would end the restoration.
 finish() {
-  local status=$? i path new said='nothing was installed: all files are as they were'
+  local i path new said='nothing was installed: all files are as they were'
+  [ -z "$IS_ENDING" ] || return 0
+  IS_ENDING=yes
   trap '' HUP INT TERM
   set +e
   if [ -z "$IS_DONE" ]; then
@@ -96,11 +100,11 @@ finish() {
     complain "${0##*/}: $said"
   fi
   rm -rf "$OLD"
-  exit "$status"
+  exit "$1"
 }
 
 HERE=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
-CHANGED=() FOLDERS='' IS_DONE='' OLD='' STAGE=''
+CHANGED=() FOLDERS='' IS_DONE='' IS_ENDING='' OLD='' STAGE=''
 begin "$@"
 for link in "$UNITS"/*.service.{requires,wants}/{static-routes,check-route-overlap}.service; do
   ! is_there "$link" || die "$link is the Go package's: systemctl disable its units first, or run hostrouting apply"
@@ -108,8 +112,8 @@ done
 while read -r _ sum path; do say "$sum  .$path"; done <<<"$FILES" |
   (cd "$HERE" && sha256sum --check --quiet --strict) >&2 ||
   die "the files next to it aren't the rendered ones"
-trap finish EXIT
-trap 'exit 130' HUP INT TERM
+trap 'finish $?' EXIT
+trap 'finish 130' HUP INT TERM
 OLD=`mktemp -d -p /tmp` # an image may have no /run
 STAGE=$STAGES/${OLD##*/} # the list of a killed run may name another folder
 
