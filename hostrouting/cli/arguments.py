@@ -25,7 +25,6 @@ from hostrouting.model.text import shown
 
 ActionT = TypeVar("ActionT", bound=argparse.Action)
 
-_TRY_SECONDS_MAX = 86400
 _COMMAND = "COMMAND"
 
 _VERBOSE = "log each task when it starts and ends"
@@ -229,8 +228,10 @@ def _add_where(parser: Parser) -> None:
 
 
 def _try_seconds(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= _TRY_SECONDS_MAX):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 1 to {_TRY_SECONDS_MAX}")
+    from hostrouting.tasks.trial import SECONDS_MAX
+
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= SECONDS_MAX):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 1 to {SECONDS_MAX}")
     return int(text)
 
 

@@ -10,6 +10,7 @@ from functools import partial
 from shlex import quote
 
 import attrs
+from attrs.validators import ge, instance_of, le
 
 from hostrouting.boot import files
 from hostrouting.boot.host import Host
@@ -32,6 +33,8 @@ from hostrouting.tasks.install_routes import apply_and_verify, planned_routes, w
 from hostrouting.tasks.reports import ConfigureReport
 from phases import CancelScope, all_or_nothing
 
+SECONDS_MAX = 86400
+
 
 @attrs.frozen
 class TryRoutes(ConfigTask):
@@ -42,13 +45,13 @@ class TryRoutes(ConfigTask):
 
     Args:
         config: the config to try.
-        seconds: duration of the trial in seconds.
+        seconds: duration of the trial in seconds, from 1 to 86400.
         host: the target host; defaults to this host.
     """
 
     name = "try-routes"
 
-    seconds: int
+    seconds: int = attrs.field(validator=[instance_of(int), ge(1), le(SECONDS_MAX)])
 
     def do(self, scope: CancelScope) -> ConfigureReport:
         """Start the trial.

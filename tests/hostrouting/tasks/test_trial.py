@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from acting import ActingSystemd, refusing
+from acting import ActingSystemd, at, refusing
 from backends import FailingBackend
 from file_trees import outside_run, write_file
 from wanted import SHADOWED, TrialSystemd, config, ours
@@ -25,6 +25,7 @@ from hostrouting.overlap.findings import RouteOverlapError
 from hostrouting.tasks.install_routes import InstallRoutes
 from hostrouting.tasks.trial import ConfirmTrial, TryRoutes
 from hostrouting.testing import FakeKernel
+from phases.testing import FakeClock
 
 TIMER = "hostrouting-trial.timer"
 
@@ -73,28 +74,38 @@ def test_a_failed_strict_check_rolls_back_at_once(host: Host, kernel: FakeKernel
     assert (trial_deadline(host.layout.trial), units.timers) == (None, {})
 
 
-FAILS: dict[str, tuple[Callable[[Host], Host], int, type[HostRoutingError], str]] = {
+def acting(host: Host, act: Callable[..., None]) -> Host:
+    return Host(host.routes, ActingSystemd(host.layout, act), host.layout)
+
+
+FAILS: dict[str, tuple[Callable[[Host, FakeClock], Host], type[HostRoutingError], str]] = {
     "a refused route": (
-        lambda host: Host(FailingBackend(host.routes, {"add": {1: errno.ENOMEM}}), host.units, host.layout),
-        *(60, RouteError, "memory"),
+        lambda host, _: Host(FailingBackend(host.routes, {"add": {1: errno.ENOMEM}}), host.units, host.layout),
+        *(RouteError, "memory"),
     ),
-    "expired before its first change": (lambda host: host, 0, RouteError, "expired before"),
-    "no running systemd": (
-        lambda host: Host(host.routes, ActingSystemd(host.layout, refusing("run_later")), host.layout),
-        *(60, UnitError, "timed out"),
+    "expired before its first change": (
+        lambda host, clock: acting(host, at("run_later", lambda: clock.advance(60))),
+        *(RouteError, "expired before"),
     ),
+    "no running systemd": (lambda host, _: acting(host, refusing("run_later")), UnitError, "timed out"),
 }
 
 
-@pytest.mark.parametrize(("spoil", "seconds", "error", "why"), FAILS.values(), ids=FAILS)
+@pytest.mark.parametrize(("spoil", "error", "why"), FAILS.values(), ids=FAILS)
 def test_a_trial_that_fails_leaves_nothing(
-    host: Host, spoil: Callable[[Host], Host], seconds: int, error: type[HostRoutingError], why: str
+    host: Host, spoil: Callable[[Host, FakeClock], Host], error: type[HostRoutingError], why: str
 ) -> None:
-    before = host.routes.our_routes()
+    before, clock = host.routes.our_routes(), FakeClock()
     with pytest.raises(error, match=why):
-        phases.run(TryRoutes(NEW, seconds, host=spoil(host)))
+        phases.run(TryRoutes(NEW, 60, host=spoil(host, clock)), scope=phases.CancelScope(clock=clock))
     assert host.routes.our_routes() == before
     assert (trial_deadline(host.layout.trial), host.units.is_active(TIMER)) == (None, False)
+
+
+@pytest.mark.parametrize(("seconds", "error"), [(0, ValueError), (86401, ValueError), (1.5, TypeError)])
+def test_an_impossible_duration_is_refused(host: Host, seconds: int, error: type[Exception]) -> None:
+    with pytest.raises(error, match="seconds"):
+        TryRoutes(NEW, seconds, host=host)
 
 
 def test_a_second_trial_is_refused_with_a_hint(host: Host, kernel: FakeKernel) -> None:
