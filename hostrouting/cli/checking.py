@@ -267,11 +267,11 @@ def judge(options: argparse.Namespace, host: Host) -> Result:
 def doctor(options: argparse.Namespace, host: Host) -> Result:
     """Report whether this host's gate works, and what may break it.
 
-    The doctor first reports the check's current verdict. Then it examines the loaded systemd units, every installed
+    The doctor first reports the check's current verdict, and then examines the loaded systemd units, every installed
     file, the kernel's routes, and programs that may remove these routes. It prints a hint with each finding, and
-    changes nothing. If neither CONFIG nor the default config exists, it compares the installation with the config that
-    was used to create it. It exits with 1 if anything is broken or couldn't be examined, and otherwise with 0, even if
-    it reports risks.
+    changes nothing. If nothing is installed, it says so, without a verdict: for that, run hostrouting check. If neither
+    CONFIG nor the default config exists, it compares the installation with the config that was used to create it. It
+    exits with 1 if anything is broken or couldn't be examined, and otherwise with 0, even if it reports risks.
 
     With --output preflight it prints JSON in AKSFlexNode's preflight format, without any values from CONFIG.
 
