@@ -39,7 +39,7 @@ man_pages: list[tuple[str, str, str, list[str], int]] = [
 
 
 def setup(app: Any) -> None:
-    """Omit module docstrings, which describe the code, and fields of NamedTuples, but not enums' members."""
+    """Omit what doesn't help a caller, such as module docstrings, which describe the code, and add enums' members."""
 
     def without_modules(_app: Any, what: str, _name: str, _object: Any, _options: Any, lines: list[str]) -> None:
         if what == "module":
@@ -49,5 +49,10 @@ def setup(app: Any) -> None:
         # The Args section of a NamedTuple documents its fields. An enum's members have no docstrings.
         return True if type(value).__name__ == "_tuplegetter" else False if isinstance(value, Enum) else None
 
+    def without_arguments(_app: Any, _what: str, _name: str, value: object, *_given: Any) -> tuple[str, str] | None:
+        # A protocol isn't called; its __init__ takes anything.
+        return ("", "") if getattr(value, "_is_protocol", False) else None
+
     app.connect("autodoc-process-docstring", without_modules)
+    app.connect("autodoc-process-signature", without_arguments)
     app.connect("autodoc-skip-member", choose_members)
