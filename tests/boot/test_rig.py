@@ -69,7 +69,8 @@ def _open_files() -> Iterator[str]:
 
 
 def _cgroups(prefix: str) -> list[str]:
-    look = f"mount -t cgroup2 cgroup2 /sys/fs/cgroup && find /sys/fs/cgroup -name '{prefix}*'"
+    # Of another machine's, some may vanish while find looks, and then it fails.
+    look = f"mount -t cgroup2 cgroup2 /sys/fs/cgroup; find /sys/fs/cgroup -name '{prefix}*' || :"
     private = ("unshare", "--mount", "--propagation", "private", "sh", "-euc")
     return subprocess.run([*private, look], capture_output=True, text=True, check=True).stdout.split()
 
