@@ -192,15 +192,16 @@ attempt() {
 
 # Writes exactly one marker, atomically. Removes the stale one first, because a missing marker never means "ok".
 write_marker() {
-  local other=$MARKER_DETECTED text='' new=$RUN_DIR/route-overlap.$$ line stale
-  [ "$VERDICT" = ok ] || while IFS= read -r line; do text+=${line%%$'\t'*}$'\n'; done <<<"$LINES"
-  ! is_gate_off || [[ $text = gate-off:* ]] || text+="gate-off: $WHY; every start is admitted unchecked"$'\n'
-  [ -z "$text" ] || other=$MARKER_OK
+  local other=$MARKER_OK text='' new=$RUN_DIR/route-overlap.$$ line stale
+  is_gate_off || WHY=''
+  [ "$VERDICT$WHY" != ok ] || other=$MARKER_DETECTED
   [ -d "$RUN_DIR" ] || mkdir -p "$RUN_DIR"
   for stale in "$other" "$REPORT"; do
     [ ! -e "$stale" ] || rm -f "$stale" || return
   done
-  [ -n "$text" ] || { : >"$MARKER_OK"; return; } # an empty file needs no rename
+  [ "$VERDICT$WHY" != ok ] || { : >"$MARKER_OK"; return; } # an empty file needs no rename
+  [ "$VERDICT" = ok ] || while IFS= read -r line; do text+=${line%%$'\t'*}$'\n'; done <<<"$LINES" || return
+  [[ -z $WHY || $text = gate-off:* ]] || text+="gate-off: $WHY; every start is admitted unchecked"$'\n'
   (trap '' HUP INT TERM && { printf '%s' "$text" >"$new" && mv -f "$new" "$MARKER_DETECTED" || ! rm -f "$new"; })
 }
 
