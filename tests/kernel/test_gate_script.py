@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from importlib import resources
 from pathlib import Path
 from shlex import quote
@@ -96,6 +97,18 @@ def test_a_broken_script_blocks(sandbox: Sandbox) -> None:
     fine = installed(f"{ROUTES} required", static_routes=PASS)
     assert codes(sandbox, fine, *(f"{fine}\n{each}" for each in breaks)) == [0] + [255] * len(breaks)
     assert (sandbox.root / "said").read_text().count("is truncated") == len(breaks)
+
+
+def test_no_failing_system_call_opens_it(sandbox: Sandbox) -> None:
+    if shutil.which("strace") is None:
+        pytest.skip("strace isn't installed")
+    trace = 'strace --quiet=all -o /dev/null -e "inject=$call:when=$n" "$@" 2>/dev/null; echo $?'
+    calls = "read:error=EIO write:error=EIO pipe2:error=EMFILE openat:error=EMFILE"
+    each = f"for call in {calls}; do for ((n = 1; n < {by_day(40, by_night=200)}; n++)); do {trace}; done; done"
+    prepare = installed(f"{ROUTES} required", static_routes=FAIL)
+    codes = run(sandbox, prepare, text=gate(PASS_SECONDS=0), before=("bash", "-c", each, "bash")).stdout.split()
+    assert "255" in codes
+    assert "0" not in codes
 
 
 def test_every_truncation_behind_its_first_line_is_an_error(sandbox: Sandbox) -> None:

@@ -135,16 +135,17 @@ set_end() {
 # Sets SCRIPT and HOW to the first remaining step, or SCRIPT to "". An incomplete or invalid list is itself such a step,
 # which fails.
 find_step() {
-  local form=$'^(/[^[:space:]]+ (required|forgiven)( [^[:space:]]+)?\n)*end$'
+  local rest step='(/[^[:space:]]+) (required|forgiven)' more=$'( [^[:space:]]+)?\n'
   read_list
   # Each line contains its script's checksum, so the list changes with the scripts.
   [ "$STEPS" = "$SEEN" ] || DONE=' ' SEEN=$STEPS
-  SCRIPT=$LIST HOW=required
-  [[ $STEPS =~ $form ]] || return 0
-  while read -r SCRIPT HOW _; do
-    [ "$SCRIPT" != end ] || break
+  rest=$STEPS SCRIPT=$LIST HOW=required
+  [[ $STEPS =~ ^($step$more)*end$ ]] || return 0
+  # A here-document that can't be written or read would look like the end of the list.
+  while [[ $rest =~ ^$step ]]; do
+    SCRIPT=${BASH_REMATCH[1]} HOW=${BASH_REMATCH[2]} rest=${rest#*$'\n'}
     [[ $DONE == *" $SCRIPT "* ]] || return 0
-  done <<<"$STEPS"
+  done
   SCRIPT=''
 }
 
