@@ -9,6 +9,7 @@ import attrs
 
 from hostrouting.boot import files
 from hostrouting.boot.gate import list_text
+from hostrouting.boot.go_package import go_package_links
 from hostrouting.boot.host import Host
 from hostrouting.boot.layout import CHECK, ROUTES, WATCH, Layout
 from hostrouting.boot.manifest import InstalledPart, Manifest
@@ -133,15 +134,6 @@ def plan_next_boot(host: Host, wanted: Wanted) -> BootPlan:
         unseen=unseen,
     )
     return attrs.evolve(plan, changes=_changes(layout, plan, changed))
-
-
-def go_package_links(layout: Layout) -> list[Path]:
-    """Return the symlinks that make other units require or want our oneshots, including dangling ones."""
-    # Don't glob for the symlink itself: before Python 3.13, glob skips dangling symlinks, and in an image all of these
-    # are dangling.
-    folders = [folder for kind in ("requires", "wants") for folder in files.matching(layout.units, f"*.service.{kind}")]
-    links = [folder / f"{name}.service" for folder in folders for name in (ROUTES, CHECK)]
-    return [link for link in links if files.is_present(link)]
 
 
 def _is_there(file: BootFile) -> bool:

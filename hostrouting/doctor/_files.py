@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hostrouting.boot.files import read_state
+from hostrouting.boot.go_package import go_package_links
 from hostrouting.boot.locks import locked
 from hostrouting.boot.parts import CONFIGURED, Wanted, installed_files, wanted_manifest, wanted_parts
-from hostrouting.boot.plan import go_package_links
 from hostrouting.boot.unit_files import UNIT_PATH, is_masked
 from hostrouting.doctor.checks import DoctorFinding, ExaminedHost, Severity, missing_tools, stale_files
 from hostrouting.model.errors import FileError
