@@ -105,6 +105,9 @@ class Layout:
     trial_script = _Below(RUN_DIR / "trial.sh")
     """The script that restores the routes as they were before the trial."""
 
+    adopted = _Below(RUN_DIR / "adopted")
+    """The Go package's routes that a run takes over. In /run, as it must not outlive the kernel's table."""
+
     marker_ok = _Below(RUN_DIR / "route-overlap.ok")
     """Empty; exists if the last check found no failure."""
 

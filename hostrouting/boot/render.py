@@ -34,12 +34,12 @@ _JUDGED = {
     for family in Family
 }
 
-_INHERITED = "*"  # neither an interface name nor a gateway can look like this
+INHERITED = "*"  # neither an interface name nor a gateway can look like this
 
 
 def render_static_routes(config: Config) -> str:
     """Render the static routes script for a config."""
-    rows = [*_uplink_rows(config), *map(_route_row, config.static_routes.routes)]
+    rows = [*_uplink_rows(config), *map(route_row, config.static_routes.routes)]
     families = family_words({Family.IPV4, *config.static_routes.families})
     wait_seconds = f"{config.wait_seconds:d}"
     return fill("static-routes.sh", WAIT_SECONDS=wait_seconds, FAMILIES=families, ROUTES="\n".join(rows))
@@ -50,11 +50,11 @@ def family_words(families: Collection[Family]) -> str:
     return quote(" ".join(str(family.value) for family in Family if family in families))
 
 
-def _route_row(route: StaticRoute) -> str:
+def route_row(route: StaticRoute) -> str:
     """Return a route as a row with one field per attribute, in declaration order."""
     fields = attrs.asdict(route, recurse=False)
     fields["metric"] = route.metric or Family.of(route.destination).usual_metric
-    return " ".join(_INHERITED if field is None else str(field) for field in fields.values())
+    return " ".join(INHERITED if field is None else str(field) for field in fields.values())
 
 
 def render_check(config: Config, *, python: str = "") -> str:

@@ -124,7 +124,8 @@ def _covers(route: Route, gateways: PrefixSet) -> bool:
 def _put_back(backend: RouteBackend, routes: Sequence[Route]) -> None:
     failures = backend.add(by_gateways(routes))
     # Routes that haven't been removed still exist. In IPv6, another program's next hop may have kept their place.
-    there = {route.key for route in backend.our_routes()} if failures else set()
+    main, same = backend.routes(Table.MAIN) if failures else (), {*routes}
+    there = {route.key for route in main if route.is_ours or route in same}
     _refuse("put back", [each for each in failures if each.route.key not in there])
 
 
@@ -210,7 +211,7 @@ def _as_they_are(items: Sequence[Replacement], backend: RouteBackend) -> list[Re
         there.setdefault(route.key, route)
     now = [attrs.evolve(item, old=there.get(item.old.key, item.old)) for item in items]
     for item, found in zip(items, now, strict=True):
-        if not found.old.is_ours:
+        if not found.old.is_ours and found.old != item.old:
             reason = f"another program has put {found.old} in its place"
             raise RouteError(f"can't replace {item.old}: {reason}", hint="run again")
     return now

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -15,7 +15,7 @@ from hostrouting.model.changes import Change, Changes
 from hostrouting.model.errors import Refusal, RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.prefixes import Prefix, numbers
-from hostrouting.model.routes import Route, Route6, Table
+from hostrouting.model.routes import Protocol, Route, Route6, Table
 from hostrouting.routes.resolve import resolve
 
 
@@ -97,12 +97,13 @@ class RoutesReport:
         return {"schema": 1} | self.changes.to_json() | same
 
 
-def plan_routes(wanted: Sequence[Route], main: Sequence[Route]) -> RoutePlan:
+def plan_routes(wanted: Sequence[Route], main: Sequence[Route], adopted: Collection[Route] = ()) -> RoutePlan:
     """Compare wanted routes with table main.
 
     Args:
         wanted: the resolved routes, with unique keys.
         main: the entries in table main, in the kernel's order.
+        adopted: those of them that another program hands over to us.
 
     Returns:
         The plan.
@@ -110,22 +111,25 @@ def plan_routes(wanted: Sequence[Route], main: Sequence[Route]) -> RoutePlan:
     Raises:
         RouteError: some routes can't be installed. The error lists them, each with the conflicting route and a hint.
     """
-    plan, refusals = plan_possible(wanted, main)
+    plan, refusals = plan_possible(wanted, main, adopted)
     if refusals:
         raise RouteError.of(refusals)
     return plan
 
 
-def plan_possible(wanted: Sequence[Route], main: Sequence[Route]) -> tuple[RoutePlan, list[Refusal]]:
+def plan_possible(
+    wanted: Sequence[Route], main: Sequence[Route], adopted: Collection[Route] = ()
+) -> tuple[RoutePlan, list[Refusal]]:
     """Compare wanted routes with table main, and plan those that don't conflict.
 
-    Only our own routes (protocol 217) are ever replaced or removed. Another program's route with the same destination,
-    tos and metric is left alone if its next hops are the same. Otherwise, the wanted route is rejected, because
-    NLM_F_REPLACE ignores the owner (fib_table_insert in net/ipv4/fib_trie.c).
+    Only our own routes (protocol 217) and adopted ones are ever replaced or removed. Another program's route with the
+    same destination, tos and metric is left alone if its next hops are the same. Otherwise, the wanted route is
+    rejected, because NLM_F_REPLACE ignores the owner (fib_table_insert in net/ipv4/fib_trie.c).
 
     Args:
         wanted: the resolved routes, with unique keys.
         main: the entries in table main, in the kernel's order.
+        adopted: those of them that another program hands over to us.
 
     Returns:
         The plan for the accepted routes, and a refusal for each rejected route, with the conflicting route and a hint.
@@ -133,6 +137,7 @@ def plan_possible(wanted: Sequence[Route], main: Sequence[Route]) -> tuple[Route
     """
     # The entries by destination. Pairs of numbers hash several times faster than networks.
     entries: dict[Prefix, list[Route]] = {}
+    taken_over = {*adopted}
     for route in main:
         entries.setdefault(numbers(route.destination), []).append(route)
     sorted_: dict[str, list[Any]] = {field.name: [] for field in attrs.fields(RoutePlan)}
@@ -145,21 +150,22 @@ def plan_possible(wanted: Sequence[Route], main: Sequence[Route]) -> tuple[Route
         connected = next((entry for entry in same if entry.is_connected), None)
         # If several entries have the same key, NLM_F_REPLACE replaces the first one.
         there = next((entry for entry in same if entry.key == route.key), None)
+        has_ours = there is not None and (there.is_ours or there in taken_over)
         if connected is not None:
             refusals.append(_refuse_connected(route, connected))
         elif there is None:
             sorted_["add"].append(route)
-        elif there.is_ours and is_same(there, route):
+        elif has_ours and is_same(there, route):
             sorted_["unchanged"].append(there)
-        elif there.is_ours and (behind := _entry_behind(route, same)) is not None:
+        elif has_ours and (behind := _entry_behind(route, same)) is not None:
             refusals.append(_refuse_foreign(route, behind))
-        elif there.is_ours:
+        elif has_ours:
             sorted_["replace"].append(Replacement(there, route))
         elif there.has_same_next_hops(route) and not (isinstance(there, Route6) and there.is_expired):
             sorted_["foreign"].append(there)
         else:
             refusals.append(_refuse_foreign(route, there))
-    ours = [route for route in main if route.is_ours]
+    ours = [*(route for route in main if route.is_ours), *adopted]
     keys = {route.key for route in wanted} if ours else set()
     # Remove routes that make gateways reachable last, so that a rollback, in reverse order, restores them first.
     sorted_["remove"] = sorted((route for route in ours if route.key not in keys), key=lambda route: route.is_near)
@@ -207,7 +213,7 @@ def is_same(there: Route, wanted: Route) -> bool:
 
     def substance(route: Route) -> tuple[object, ...]:
         hops = tuple(hop.path for hop in route.hops)
-        return (route.type, hops, route.scope, route.source, route.mtu, route.nexthop_id)
+        return (route.type, hops, route.scope, route.source, route.mtu, route.nexthop_id, route.protocol)
 
     return substance(there) == substance(wanted)
 
@@ -252,12 +258,36 @@ def uplinks_of(config: Config, backend: RouteBackend, backends: Iterable[RouteBa
     return None if default is None else default.devs
 
 
-def plan_now(config: Config, *backends: RouteBackend) -> tuple[RoutePlan, str | None]:
+def adopted_routes(rows: Iterable[StaticRoute], main: Iterable[Route]) -> tuple[Route, ...]:
+    """Return the entries that the Go package has installed for its rows, with ``ip route replace``.
+
+    Args:
+        rows: the Go package's routes. A missing interface or gateway stands for any.
+        main: the entries in table main.
+    """
+    by_key: dict[tuple[Prefix, int], list[StaticRoute]] = {}
+    for row in rows:
+        by_key.setdefault((numbers(row.destination), row.metric), []).append(row)
+
+    def is_adopted(route: Route) -> bool:
+        if route.protocol != Protocol.BOOT or route.tos or len(route.hops) != 1 or route.hops[0].gateway is None:
+            return False
+        (hop,) = route.hops
+        alike = by_key.get((numbers(route.destination), route.metric), ())
+        return any(row.dev in (None, hop.dev) and row.gateway in (None, hop.gateway) for row in alike)
+
+    return tuple(filter(is_adopted, main)) if by_key else ()
+
+
+def plan_now(
+    config: Config, *backends: RouteBackend, adopted: Sequence[StaticRoute] = ()
+) -> tuple[RoutePlan, str | None]:
     """Plan the routes for the host's current state, without changing anything.
 
     Args:
         config: the wanted routes.
         backends: the backends for kernel access, one for each address family.
+        adopted: the Go package's IPv4 routes, which become ours: they are replaced if they are wanted, or else removed.
 
     Returns:
         The plan, and a phrase that says what is still missing, or None. If anything is missing, the plan is empty.
@@ -272,16 +302,18 @@ def plan_now(config: Config, *backends: RouteBackend) -> tuple[RoutePlan, str | 
         routes, missing = resolve(wanted, backend.links(), backend.addresses(), main, uplinks)
         if missing is not None:
             return RoutePlan(), missing
-        plan |= plan_routes(routes, main)
+        plan |= plan_routes(routes, main, adopted_routes(adopted, main) if backend.family is Family.IPV4 else ())
     return plan, None
 
 
 MISSING_HINT = "bring it up or add it, or name another gateway or dev"
 
 
-def plan_or_raise(config: Config, attempt: str, *backends: RouteBackend) -> RoutePlan:
+def plan_or_raise(
+    config: Config, attempt: str, *backends: RouteBackend, adopted: Sequence[StaticRoute] = ()
+) -> RoutePlan:
     """Return the result of ``plan_now``, or raise a RouteError if the attempt fails because something is missing."""
-    plan, missing = plan_now(config, *backends)
+    plan, missing = plan_now(config, *backends, adopted=adopted)
     if missing is not None:
         raise RouteError(f"can't {attempt} without {missing}", hint=MISSING_HINT)
     return plan

@@ -13,6 +13,7 @@ import attrs
 
 from hostrouting.boot import installation
 from hostrouting.boot.files import exists
+from hostrouting.boot.go_package import hand_over, routes_to_adopt
 from hostrouting.boot.host import Host
 from hostrouting.boot.installation import KUBELET
 from hostrouting.boot.layout import CHECK, ROUTES, WATCH
@@ -29,7 +30,7 @@ from hostrouting.overlap.findings import OverlapReport, RouteOverlapError, Unkno
 from hostrouting.overlap.markers import write_markers
 from hostrouting.overlap.wording import error_text
 from hostrouting.routes.install import apply_routes
-from hostrouting.routes.plan import RoutePlan, RoutesReport, plan_routes
+from hostrouting.routes.plan import RoutePlan, RoutesReport, adopted_routes, plan_routes
 from hostrouting.tasks.arguments import ConfigTask, to_host
 from hostrouting.tasks.install_routes import wait_for_network, write_routes
 from hostrouting.tasks.queries import with_namespace_note
@@ -280,12 +281,17 @@ class Run:
         self.warnings += self.boot.unseen
         with all_or_nothing() as undo:
             installation.prepare(self.boot, host, undo)
-            if has_routes and self.boot.changes_routes_script:
-                # If the node starts now, the routes script may install the new routes before this run does.
-                undo.push(partial(_restore, host.our_routes(), host))
+            if has_routes:
+                before = host.our_routes()
+                if rows := routes_to_adopt(host, is_wanting=bool(self.wanted.parts)):
+                    hand_over(rows, host.layout, undo)
+                    before += adopted_routes(rows, host.routes.routes(Table.MAIN))
+                if self.boot.changes_routes_script:
+                    # If the node starts now, the routes script may install the new routes before this run does.
+                    undo.push(partial(_restore, before, host))
             placed, plan = installation.apply_additions(self.boot, host, undo), RoutePlan()
             # A script holding the lock may be installing our routes right now.
-            if has_routes and (config.static_routes.routes or exists(host.layout.lock) or host.our_routes()):
+            if has_routes and (config.static_routes.routes or exists(host.layout.lock) or before):
                 plan = write_routes(config, host, scope, self.started)
         self.done.changes |= placed | plan.changes
         return plan
@@ -339,9 +345,11 @@ def raise_if_strict(report: OverlapReport, warnings: tuple[str, ...] = (), *, hi
 
 
 def _restore(before: tuple[Route, ...], host: Host) -> None:
-    """Restore our previous kernel routes. If they are unchanged, return immediately without taking the lock."""
-    if host.our_routes() == before:
-        return
+    """Restore our previous kernel routes, and those that we have adopted, unless nothing has changed them."""
+    adopted = {route for route in before if not route.is_ours}
+    left = {route for route in host.routes.routes(Table.MAIN) if route in adopted} if adopted else adopted
+    if left == adopted and host.our_routes() == tuple(route for route in before if route.is_ours):
+        return  # without taking the lock
     scope = CancelScope()
     with locked(host.layout.lock, scope), all_or_nothing() as undo:
         for backend in host.backends({route.family for route in before}):

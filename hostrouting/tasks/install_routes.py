@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
 import attrs
 
 from hostrouting.boot.files import remove
+from hostrouting.boot.go_package import read_adopted
 from hostrouting.boot.host import Host
 from hostrouting.boot.locks import exclusive_run, locked
-from hostrouting.config.routing import Config
+from hostrouting.config.routing import Config, StaticRoute
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.waiting import look_until
 from hostrouting.model.errors import RouteError
@@ -53,8 +54,17 @@ def _waited_in_vain(missing: str, config: Config) -> RouteError:
 
 
 @contextmanager
-def planned_routes(config: Config, host: Host, scope: CancelScope, started: float) -> Iterator[RoutePlan]:
+def planned_routes(
+    config: Config, host: Host, scope: CancelScope, started: float, adopted: Sequence[StaticRoute] = ()
+) -> Iterator[RoutePlan]:
     """Wait until the routes can be planned, then plan them under the lock, and hold the lock for the ``with`` block.
+
+    Args:
+        config: the config with the static routes.
+        host: the host to change.
+        scope: cancels the wait.
+        started: when the run started, for ``wait_for_network``.
+        adopted: the Go package's routes to take over.
 
     Raises:
         RouteError: the wait timed out (see ``wait_for_network``), or a conflicting route exists.
@@ -63,7 +73,7 @@ def planned_routes(config: Config, host: Host, scope: CancelScope, started: floa
     while True:
         wait_for_network(config, host, scope, started)
         with locked(host.layout.lock, scope):
-            plan, missing = plan_now(config, *host.backends(config.static_routes.families))
+            plan, missing = plan_now(config, *host.backends(config.static_routes.families), adopted=adopted)
             if missing is None:
                 yield plan
                 return
@@ -102,7 +112,7 @@ def _verify_early(plan: RoutePlan, backend: RouteBackend) -> None:
 
 
 def write_routes(config: Config, host: Host, scope: CancelScope, started: float) -> RoutePlan:
-    """Install a config's routes in the kernel, verify them, and remove our other routes.
+    """Install a config's routes in the kernel, verify them, and remove our other routes, and those we have adopted.
 
     This is atomic: if any route can't be installed, none are.
 
@@ -119,10 +129,12 @@ def write_routes(config: Config, host: Host, scope: CancelScope, started: float)
         RouteError: a route can't be installed or isn't used by the kernel; the table is unchanged.
         FileError: the lock can't be acquired.
     """
-    with planned_routes(config, host, scope, started) as plan, all_or_nothing() as undo:
+    adopted = read_adopted(host.layout)
+    with planned_routes(config, host, scope, started, adopted) as plan, all_or_nothing() as undo:
         done = apply_and_verify(plan, host, scope, undo)
         scope.check()
         remove(host.layout.trial)
+        remove(host.layout.adopted)
     return done
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 
 from hostrouting.boot.break_glass import why_open
+from hostrouting.boot.go_package import routes_to_adopt
 from hostrouting.boot.host import Host
 from hostrouting.boot.parts import Wanted
 from hostrouting.boot.plan import plan_next_boot
@@ -107,7 +108,8 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
         next_start = NextStart(config.consumer, None, "an image is checked at its first boot")
         planned = Plan(host.name, RoutePlan(), None, None, next_start)
     else:
-        routes, missing = plan_now(config, *host.backends(config.static_routes.families))
+        adopted = routes_to_adopt(host, is_wanting=config.is_gated)
+        routes, missing = plan_now(config, *host.backends(config.static_routes.families), adopted=adopted)
         next_start = _next_start(config, host, routes, missing, scope)
         planned = Plan(host.name, routes, missing, None, next_start, pending=awaited_devs(config, host.routes))
     if host.snapshot is not None:
@@ -164,5 +166,6 @@ def as_installed(config: Config, host: Host) -> Callable[[Family], RouteBackend]
         RouteError: the routes can't currently be installed.
     """
     backends = host.backends(config.static_routes.families)
-    plan = plan_or_raise(config, "propose routes beside those of the config", *backends)
+    adopted = routes_to_adopt(host, is_wanting=True)
+    plan = plan_or_raise(config, "propose routes beside those of the config", *backends, adopted=adopted)
     return _planned(config, host, plan, CancelScope())

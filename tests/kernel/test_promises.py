@@ -19,6 +19,7 @@ import wanted
 from acting import is_held
 from backends import Altered, FailingBackend, RecordingBackend
 from file_trees import outside_run, write_file
+from go_package import ANY, go_package_script
 from nightly import by_day
 from node import GATEWAY, SECOND_GATEWAY, build_links, build_node, default_route, on_linux
 from recording_tasks import OnProgress, handling
@@ -36,6 +37,8 @@ from hostrouting import (
     RouteOverlapError,
     RoutesReport,
 )
+from hostrouting.boot.go_package import hand_over, routes_to_adopt
+from hostrouting.boot.layout import ROUTES
 from hostrouting.boot.render import render_static_routes
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.port import Kernel
@@ -133,6 +136,13 @@ class Installer:
             raise Refused(str(error)) from error
         return [f"{verb} {route.destination}" for verb, route in snapshot.written]
 
+    def take_over(self, *rows: str) -> None:
+        """Let the installer find the rows of the Go package's script: in it, or as install.sh hands them over."""
+        layout = Layout(self.root)
+        write_file(layout.script(ROUTES), go_package_script(*rows))
+        if self.sandbox is not None:
+            hand_over(routes_to_adopt(host_of(self.kernel, layout), is_wanting=True), layout, phases.Undo())
+
     def check(self, *cidrs: str, mode: str = "STRICT") -> tuple[bool, str]:
         """Check these CIDRs, and return whether a node would start, and the problems found."""
         if self.sandbox is not None:
@@ -223,6 +233,68 @@ def test_a_foreign_route_is_never_changed(install: Installer, protocol: int) -> 
     with pytest.raises(Refused, match=r"can't install 172\.16\.2\.0/24.* via 10\.2\.0\.1"):
         install("172.16.2.0/24")
     assert table(install.kernel) == before
+
+
+def boot(destination: str, *, metric: int = 0, dev: str = "eth0", gateway: IPv4Address | None = GATEWAY) -> Route:
+    """Return a route as ``ip route add`` or ``ip route replace`` installs it."""
+    return Route(IPv4Network(destination), (NextHop(dev, gateway),), protocol=Protocol.BOOT, metric=metric)
+
+
+def test_the_go_packages_routes_become_ours(install: Installer) -> None:
+    """Wanted routes are replaced in place, the others removed; routes that its rows don't describe stay."""
+    install.take_over(
+        f"172.16.1.0/24|{ANY}|0",
+        "172.16.2.0/24|eth1|10.2.0.1|9",
+        *(f"172.16.{n}.0/24|eth0|10.1.0.1|0" for n in range(3, 8)),
+        f"0.0.0.0/0|{ANY}|7",
+    )
+    theirs = boot("172.16.1.0/24"), boot("172.16.2.0/24", metric=9, dev="eth1", gateway=SECOND_GATEWAY)
+    by_hand = (
+        boot("172.16.4.0/24", gateway=IPv4Address("10.1.0.2")),
+        boot("172.16.5.0/24", dev="eth1", gateway=SECOND_GATEWAY),
+        boot("172.16.6.0/24", metric=1),
+        boot("172.16.7.0/24", gateway=None),
+        boot("172.16.8.0/24"),
+        attrs.evolve(boot("172.16.3.0/24"), tos=0x10),
+        boot("0.0.0.0/0", metric=7, dev="eth1", gateway=SECOND_GATEWAY),
+    )
+    assert install.kernel.delete([default_route()]) == ()
+    first = default_route(metric=0)
+    assert install.kernel.add([*theirs, boot("172.16.3.0/24"), *by_hand, first]) == ()
+    wanted = "172.16.1.0/24", {"destination": "172.16.2.0/24", "metric": 9}
+    with heard(install.kernel) as events:
+        made = install(*wanted)
+    assert made == ["replace 172.16.1.0/24", "replace 172.16.2.0/24", "delete 172.16.3.0/24"]
+    told = [] if isinstance(install.kernel, FakeKernel) else [rtnl.RTM_NEWROUTE, rtnl.RTM_NEWROUTE, rtnl.RTM_DELROUTE]
+    assert events == told
+    assert install(*wanted) == []
+    install()
+    left = [route for route in install.kernel.routes(Table.MAIN) if route.protocol in (Protocol.BOOT, 217)]
+    assert sorted(left, key=str) == sorted(by_hand, key=str)
+    assert install.kernel.add([boot("172.16.3.0/24")]) == ()
+    install(str(DESTINATION))
+    assert boot("172.16.3.0/24") in install.kernel.routes(Table.MAIN)
+
+
+def test_a_taken_over_route_follows_a_gateway_that_has_moved(install: Installer) -> None:
+    """The Go package's next run would replace it, too."""
+    install.take_over(f"{DESTINATION}|{ANY}|0")
+    moved = IPv4Address("10.1.0.254")
+    assert install.kernel.add([boot(str(DESTINATION))]) == ()
+    assert install.kernel.replace([default_route(NextHop("eth0", moved))]) == ()
+    assert install(str(DESTINATION)) == [f"replace {DESTINATION}"]
+    assert route_of(install.kernel) == Route(DESTINATION, (NextHop("eth0", moved),))
+
+
+def test_a_failed_run_gives_the_go_packages_routes_back(install: Installer) -> None:
+    install.take_over(f"172.16.1.0/24|{ANY}|0", f"172.16.2.0/24|{ANY}|0")
+    assert install.kernel.add([boot("172.16.1.0/24"), boot("172.16.2.0/24")]) == ()
+    before, files = table(install.kernel), outside_run(install.root)
+    with pytest.raises(Refused, match="Nexthop has invalid gateway"):
+        install("172.16.1.0/24", {"destination": "172.16.9.0/24", "dev": "eth0", "gateway": "10.1.0.255"})
+    assert table(install.kernel) == before
+    assert install.sandbox is not None or outside_run(install.root) == files
+    assert install("172.16.1.0/24") == ["replace 172.16.1.0/24", "delete 172.16.2.0/24"]
 
 
 def test_a_connected_route_is_never_replaced(install: Installer) -> None:

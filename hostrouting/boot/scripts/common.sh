@@ -17,6 +17,8 @@ readonly CHECK=/etc/aks-flex-node/check-route-overlap.sh
 readonly TRIAL=$RUN_DIR/trial.json
 readonly CONFIRMED=$RUN_DIR/trial.confirmed.json
 readonly GATE_OFF=/etc/hostrouting/gate.off
+# The rows of the Go package's script while its routes are taken over. It's in /run because a reboot removes both.
+readonly ADOPTED=$RUN_DIR/adopted
 readonly UNWRITABLE='no space is left, or it is not writable'
 # The commands that awk passes to ip, and ip's stderr. The answers are in $SCRATCH.out, because a pipe would wake awk
 # for each answer. A writer holds the lock.

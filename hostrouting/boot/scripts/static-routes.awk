@@ -15,6 +15,12 @@ section == "config" && !index($1, ":") == (family == 4) {
   next
 }
 
+# DESTINATION GATEWAY DEV METRIC: a route of the Go package's script, which becomes ours. A "*" stands for any.
+section == "adopted" {
+  is_adopted[$1, $4] = is_adopted[$1, $4, $2, $3] = 1
+  next
+}
+
 section == "kernel" && /^[0-9]+: +[^ ]+ +inet6? / { sub(/\/.*/, "", $4); is_own[$4] = 1 }
 section == "kernel" && /^[0-9]+: [^ ]+: </ { read_link() }
 section == "kernel" && !/^[0-9]+: / { read_route() }
@@ -47,7 +53,7 @@ function read_route(    id) {
     there[id] = class
   else if (!is_apart(class) && proto_of[class] != 217)
     behind[id] = class
-  if (proto_of[class] == 217 && to != ANYWHERE) {
+  if (to != ANYWHERE && is_ours(to, class)) {
     our_to[++our_count] = to
     our_class[our_count] = class
     return
@@ -56,6 +62,16 @@ function read_route(    id) {
     cover(to, in_main)
   if (type_of[class] == 1 && is_near(class))
     near[to] = near[to] "/" devs_of[class] "/"
+}
+
+# Returns whether a route is ours, or becomes ours: the Go package has installed it with "ip route replace" and a
+# gateway. ip doesn't show the protocol of such routes.
+function is_ours(prefix, some,    id) {
+  id = prefix SUBSEP metric_of[some]
+  if (proto_of[some] != "" || !(id in is_adopted))
+    return proto_of[some] == 217
+  return !is_apart(some) && hops_of(some) == 1 && via[1] != "" && ((id, via[1], dev[1]) in is_adopted ||
+    (id, "*", dev[1]) in is_adopted || (id, via[1], "*") in is_adopted || (id, "*", "*") in is_adopted)
 }
 
 # Returns whether a route can reach gateways (fib_check_nh_v4_gw, ip6_route_check_nh).
@@ -226,9 +242,9 @@ function plan_one(i,    id, old) {
     fail("refused", "it is a connected network, which another route would cut off; name its halves instead")
   else if (old == "")
     add(class)
-  else if (proto_of[old] != 217 && (ways_of[old] != ways_of[class] || old ~ / expires /))
+  else if (!is_ours(looked_at, old) && (ways_of[old] != ways_of[class] || old ~ / expires /))
     fail("refused", "another program\047s route has its destination and metric:" old)
-  else if (proto_of[old] != 217 || is_same(old, class))
+  else if (!is_ours(looked_at, old) || is_same(old, class))
     carried_by[i] = old
   else if (family == 6 && id in behind)
     fail("refused", "another program\047s route has its destination and metric:" behind[id])
@@ -239,7 +255,7 @@ function plan_one(i,    id, old) {
       remove(3, looked_at, old)
     exchange(old, class)
   }
-  if (old == "" || proto_of[old] == 217)
+  if (old == "" || is_ours(looked_at, old))
     in_ours[looked_at] = 1
 }
 

@@ -41,7 +41,7 @@ is_overdue() {
 
 # Returns whether the routes are as configured. Sets MESSAGE, and MISSING to what may still appear.
 attempt() {
-  local status=1
+  local status=1 rows=''
   ! is_overdue || bash -p "$RUN_DIR/trial.sh" gate
   take_lock && make_files || return 1
   run_replacement
@@ -56,6 +56,10 @@ attempt() {
     fi
     list $'link show type vrf\nlink show\naddress show\nroute show table all' || return 1
     LISTINGS[FAMILY]=$LISTED
+    if [ "$FAMILY" = 4 ] && [ -e "$ADOPTED" ]; then
+      read -r -d '' rows <"$ADOPTED"
+      LISTINGS[FAMILY]=$'==adopted\n'$rows$'\n==kernel\n'$LISTED
+    fi
   done
   IS_WRITING=1 DONE='' BEGUN=''
   # A problem in one family prevents changes in both, so plan both first.
@@ -67,7 +71,7 @@ attempt() {
       [ "$status" -eq 0 ] || break 2
     done
   done
-  [ "$status$STOPPED" != 0 ] || return 0 # a signal is too late from here on
+  [ "$status$STOPPED" != 0 ] || { rm -f "$ADOPTED" && return; } # a signal is too late from here on
   put_back
   IS_WRITING=''
   [ -z "$STOPPED" ] || { [ "$status" -ne 1 ] || complain "$MESSAGE"; stop; }
