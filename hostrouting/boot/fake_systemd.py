@@ -90,9 +90,11 @@ class FakeSystemd:
         return unit in self.active
 
     def is_enabled(self, unit: str) -> bool:
-        """Return whether the unit's link exists, or whether a unit without a file is meant to have one."""
-        is_there = files.exists(self._layout.units / unit)
-        return files.is_present(self._link(unit)) or (unit in self.enabled and not is_there)
+        """Return whether another unit wants or requires it, or whether a unit without a file is meant to be wanted."""
+        if not files.exists(self._layout.units / unit):
+            return files.is_present(self._link(unit)) or unit in self.enabled
+        folders = [each for kind in ("wants", "requires") for each in files.matching(self._layout.units, f"*.{kind}")]
+        return any(files.is_present(folder / unit) for folder in folders)
 
     def instances(self, consumer: str) -> tuple[str, ...]:
         """Return the running units that match a consumer."""

@@ -112,7 +112,9 @@ def plan_next_boot(host: Host, wanted: Wanted) -> BootPlan:
     has_list = after.has_gate or files.is_present(layout.gate_list)
     lists = [first_list] if has_list and (changed or remove or links) else []
     switched = {layout.manifest, layout.gate_list, *(script.path for script in scripts.values())}
-    enable = tuple(part.name for part in wanted.parts if not _is_enabled(host, part.name))
+    # To systemd, the Go package's symlinks enable the units, too.
+    losing = {link.stem for link in links if not files.is_present(layout.enablement(link.stem))}
+    enable = tuple(part.name for part in wanted.parts if part.name in losing or not _is_enabled(host, part.name))
     watches = not host.is_image and any(part.name == WATCH for part in wanted.parts)
     restarts = watches and (layout.unit(WATCH) in {file.path for file in changed} or not _is_watching(host))
     plan = BootPlan(
