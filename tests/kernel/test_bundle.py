@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from file_trees import write_link
+from go_package import ANY, TEMPLATE, write_go_package
 from nightly import by_day
 from node import tool
 from wanted import ROUTE, config
@@ -25,7 +27,6 @@ from hostrouting.model.routes import Protocol, Table
 
 pytestmark = pytest.mark.kernel
 
-TEMPLATE = "systemd-nspawn@.service"
 # Bind-mount the tree's /etc and /run over the real ones for the scripts under test.
 _ENTER = 'mount --bind "$0/etc" /etc && mount --bind "$0/run" /run && exec "$@"'
 _CHROOT = """
@@ -267,14 +268,32 @@ def test_truncated_scripts_do_nothing(tree: Path, tmp_path: Path) -> None:
     assert contents(tree) == before
 
 
-def test_the_go_packages_installation_is_left_alone(tree: Path, tmp_path: Path) -> None:
-    requires = tree / "etc/systemd/system" / f"{TEMPLATE}.requires"
-    requires.mkdir()
-    (requires / "static-routes.service").symlink_to("../static-routes.service")
-    before = contents(tree)
-    code, _, err = run(tree, render(BOTH, tmp_path / "out") / "install.sh")
-    assert (code, contents(tree)) == (1, before)
-    assert "is the Go package's" in err
+def test_the_go_packages_links_are_taken(new_tree: Callable[[str], Path], tmp_path: Path) -> None:
+    """A failure restores them, and a run that succeeds leaves what ``apply`` leaves."""
+    there, applied = new_tree("there"), new_tree("applied")
+    for root in (there, applied):
+        links = write_go_package(Layout(root), f"172.16.1.0/24|{ANY}|0")
+        write_link(links[0].parent.parent / "other unit.service.wants" / links[0].name, "../x")
+    obstacle = Layout(there).gate_script
+    obstacle.mkdir(parents=True)
+    before = contents(there)
+    folder = render(BOTH, tmp_path / "out")
+    assert run(there, folder / "install.sh")[0] == 1
+    assert contents(there) == before
+    obstacle.rmdir()
+    obstacle.parent.rmdir()
+    code, out, err = run(there, folder / "install.sh")
+    assert (code, err) == (0, "")
+    apply(BOTH, applied)
+    assert contents(there) == contents(applied)
+    assert [line for line in out.splitlines() if line.startswith("removed ")] == [
+        f"removed /etc/systemd/system/{unit}/{name}.service"
+        for unit, names in (
+            (f"{TEMPLATE}.requires", ("static-routes", "check-route-overlap")),
+            ("other unit.service.wants", ("static-routes",)),
+        )
+        for name in names
+    ]
 
 
 def test_other_programs_files_of_these_names_stay(tree: Path, tmp_path: Path) -> None:

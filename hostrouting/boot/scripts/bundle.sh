@@ -39,12 +39,13 @@ take_folders() {
   done <<<"$(sort -r <<<"$FOLDERS"$'\n/etc/hostrouting\n'"$STAGES")"
 }
 
-# Prints the consumer's units that systemd may start. For a template, adds a fictitious instance to show its settings.
+# instances CONSUMER: prints the consumer's units that systemd may start. For a template, adds a fictitious instance to
+# show its settings.
 instances() {
   is_running || return 0
-  say "${CONSUMER/@./@hostrouting-probe.}"
-  [[ $CONSUMER == *@.* ]] || return 0
-  systemctl list-units --all --full --plain --no-legend --no-pager -- "${CONSUMER/@./@*.}" | cut -d ' ' -f 1
+  say "${1/@./@hostrouting-probe.}"
+  [[ $1 == *@.* ]] || return 0
+  systemctl list-units --all --full --plain --no-legend --no-pager -- "${1/@./@*.}" | cut -d ' ' -f 1
 }
 
 # Acquires the lock of a whole run, and checks that this script may change the installation.

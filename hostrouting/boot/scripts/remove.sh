@@ -35,7 +35,7 @@ take "$LIST" "$UNITS/$CONSUMER.d"/{00,zz}-hostrouting.conf
 # During a reload, systemd would skip the remaining commands of a start that is running the gate. Wait for these starts;
 # new ones pass, because the list is gone.
 left=150
-for unit in $(instances); do
+for unit in $(instances "$CONSUMER"); do
   while [[ $(systemctl show --property=SubState -- "$unit") =~ =(condition|start-pre)$ ]] && [ $((left--)) -gt 0 ]; do
     sleep 0.1
   done

@@ -6,18 +6,30 @@ import json
 import shutil
 import subprocess
 from collections.abc import Callable
-from ipaddress import IPv4Network
+from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 from acting import ActingSystemd, at, is_held, refusing
 from file_trees import outside_run, version_of, write_file, write_link, written_by_ignition
+from go_package import ANY, write_go_package
+from node import GATEWAY
 from planning import install_for_boot, wanted_probe
-from wanted import MACHINE, SHADOWED, config
+from wanted import MACHINE, SHADOWED, config, ours
 
 import phases
-from hostrouting import CheckRouteOverlap, Config, Configure, ConfigureStaticRoutes, Host, Layout, RemoveHostRouting
+from hostrouting import (
+    CheckRouteOverlap,
+    Config,
+    Configure,
+    ConfigureStaticRoutes,
+    Host,
+    Layout,
+    RemoveHostRouting,
+    plan,
+)
 from hostrouting.backend import NextHop, Protocol, Route
 from hostrouting.boot.bundle import ignition, rendered_files
 from hostrouting.boot.gate import DROP_INS
@@ -31,7 +43,7 @@ from hostrouting.doctor.examine import examine
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.errors import FileError, HostRoutingError, RouteError, UnitError
 from hostrouting.overlap.findings import RouteOverlapError
-from hostrouting.tasks import render
+from hostrouting.tasks import InstallRoutes, TryRoutes, render
 from hostrouting.testing import FakeKernel, FakeSystemd
 from phases.testing import FakeClock
 
@@ -164,14 +176,23 @@ def test_removal_waits_for_starts_in_the_gate(host: Host, layout: Layout, units:
 
 @pytest.fixture
 def reference(layout: Layout) -> list[Path]:
-    """Create the Go package's units and symlinks, which have the same names as ours."""
-    links = []
-    for name in (ROUTES, CHECK):
-        layout.unit(name).write_text("[Service]\nType=oneshot\nExecStart=/x\n")
-        for kind in ("requires", "wants"):
-            path = layout.units / f"systemd-nspawn@.service.{kind}/{name}.service"
-            links.append(write_link(path, f"../{name}.service"))
-    return links
+    """Create the Go package's installation, whose units have the same names as ours, and other links to its units."""
+    links = write_go_package(layout, f"{SHADOWED}|{ANY}|0", f"172.16.2.0/24|{ANY}|0")
+    wants = layout.units / "systemd-nspawn@.service.wants"
+    return [*links, *(write_link(wants / link.name, f"../{link.name}") for link in links)]
+
+
+def boot(destination: str) -> Route:
+    """Return a route as the Go package's script installs it."""
+    return Route(IPv4Network(destination), (NextHop("eth0", GATEWAY),), protocol=Protocol.BOOT)
+
+
+def test_it_is_enabled_without_the_go_packages_links(host: Host, layout: Layout, reference: list[Path]) -> None:
+    assert host.units.is_enabled(f"{ROUTES}.service")
+    apply(host)
+    assert not any(link.is_symlink() for link in reference)
+    assert all(layout.enablement(name).is_symlink() for name in (ROUTES, CHECK))
+    assert not plan(WANTED, host=host)
 
 
 def test_the_go_packages_links_are_removed_first(host: Host, layout: Layout, reference: list[Path]) -> None:
@@ -186,6 +207,75 @@ def test_the_go_packages_links_are_removed_first(host: Host, layout: Layout, ref
     apply(Host(routes=host.routes, units=ActingSystemd(layout, at("reload", look)), layout=layout))
     assert order[:2] == [(0, True), (0, False)]
     assert not any(link.parent.exists() for link in reference)
+
+
+def test_a_plan_tells_what_becomes_of_the_go_packages_routes(
+    host: Host, layout: Layout, kernel: FakeKernel, reference: list[Path]
+) -> None:
+    assert not kernel.add([boot(SHADOWED), boot("172.16.2.0/24")])
+    planned = plan(WANTED, host=host)
+    assert [(each.action, str(each.what)) for each in planned.changes.routes] == [
+        ("replaced", f"{SHADOWED} via 10.1.0.1 dev eth0 proto hostrouting"),
+        ("removed", "172.16.2.0/24 via 10.1.0.1 dev eth0"),
+    ]
+    assert not plan(Config(), host=host).changes.routes
+    report = phases.run(Configure(WANTED, host=host))
+    assert report.changes.routes == planned.changes.routes
+    phases.run(RemoveHostRouting(host=host))
+    assert not [route for route in kernel.routes() if route.protocol in (Protocol.BOOT, Protocol.HOSTROUTING)]
+
+
+@pytest.mark.parametrize("task", [TryRoutes, InstallRoutes])
+def test_only_a_run_that_replaces_its_script_takes_its_routes(
+    host: Host, kernel: FakeKernel, reference: list[Path], task: Any
+) -> None:
+    """Neither a trial nor the kernel's routes alone replace the Go package, so it keeps its routes."""
+    there = attrs.evolve(boot(SHADOWED), hops=(NextHop("eth1", IPv4Address("10.2.0.1")),))
+    kernel.add_link("eth1")
+    kernel.add_address("eth1", "10.2.0.4/24")
+    assert not kernel.add([there, boot("172.16.2.0/24")])
+    before = kernel.routes()
+    arguments = (WANTED, 60) if task is TryRoutes else (WANTED,)
+    with pytest.raises(RouteError, match="another program's route has its destination and metric"):
+        phases.run(task(*arguments, host=host))
+    assert kernel.routes() == before
+
+
+@pytest.mark.parametrize("is_wanting", [True, False])
+def test_a_later_run_takes_over_what_a_killed_one_has_begun(
+    host: Host, layout: Layout, kernel: FakeKernel, is_wanting: bool
+) -> None:
+    """It was killed after it had replaced the script, and before it had replaced all of the routes."""
+    apply(host, config("172.16.3.0/24", cidrs=()))
+    write_file(layout.adopted, f"{SHADOWED} * * 0\n172.16.2.0/24 * * 0\n")
+    assert not kernel.add([boot(SHADOWED), boot("172.16.2.0/24")])
+    phases.run(Configure(WANTED, host=host) if is_wanting else RemoveHostRouting(host=host))
+    assert not [route for route in kernel.routes() if route.protocol == Protocol.BOOT]
+    assert [str(route.destination) for route in ours(kernel)] == [SHADOWED] * is_wanting
+    assert not layout.adopted.exists()
+
+
+def test_a_rollback_undoes_what_a_start_has_taken_over(
+    kernel: FakeKernel, layout: Layout, reference: list[Path]
+) -> None:
+    """Once the script is in place, the gate of a start may run it, before the run that has written it fails."""
+    assert not kernel.add([boot(SHADOWED), boot("172.16.2.0/24")])
+    override(layout, "ExecStartPre=")
+    before, files = kernel.routes(), outside_run(layout.root)
+
+    def start() -> None:
+        if layout.gate_list.exists() and layout.adopted.exists():
+            assert not kernel.replace([attrs.evolve(boot(SHADOWED), protocol=Protocol.HOSTROUTING)])
+            assert not kernel.delete([boot("172.16.2.0/24")])
+            layout.adopted.unlink()
+
+    with pytest.raises(UnitError):
+        apply(Host(routes=kernel, units=ActingSystemd(layout, at("reload", start)), layout=layout))
+    assert sorted(map(str, kernel.routes())) == sorted(map(str, before))
+    assert (outside_run(layout.root), layout.adopted.exists()) == (files, False)
+    override(layout, "")
+    apply(Host(routes=kernel, units=FakeSystemd(layout, running=[MACHINE]), layout=layout))
+    assert [str(route.destination) for route in ours(kernel)] == [SHADOWED]
 
 
 def test_a_failure_restores_the_go_packages_links(host: Host, layout: Layout, reference: list[Path]) -> None:
