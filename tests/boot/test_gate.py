@@ -323,42 +323,6 @@ def test_another_programs_vanishing_line_does_not_skip_the_gate(node: Machine) -
     assert not payload.has_run()
 
 
-# A oneshot of the Go package.
-REFERENCE = f"""\
-[Unit]
-Before={TEMPLATE}
-[Service]
-Type=oneshot
-RemainAfterExit=yes
-ExecStart={{script}}
-[Install]
-WantedBy=multi-user.target
-RequiredBy={TEMPLATE}
-"""
-
-
-def test_a_first_run_never_restarts_the_machine(node: Machine) -> None:
-    """The reference's symlinks are removed first; the gate applies from then on."""
-    payload = add_nested_machine(node)
-    for script in (ROUTES, CHECK):
-        unit = f"{script.rpartition('/')[2].removesuffix('.sh')}.service"
-        node.write(script, "#!/bin/sh\nexit 0\n", mode=0o755)
-        node.write(f"{UNITS}/{unit}", REFERENCE.format(script=script))
-        node.systemctl("enable", unit)
-    payload.boot()
-    pid = payload.main_pid()
-    write_config(node, FIXED)
-    node.python("apply")
-    assert payload.main_pid() == pid
-    assert "static-routes.service" not in node.show(payload.unit, "Requires")["Requires"].split()
-    node.systemctl("restart", "static-routes.service", "check-route-overlap.service")
-    assert payload.main_pid() == pid
-    node.ip("route", "del", "172.16.1.0/24", "proto", "217")
-    node.systemctl("stop", payload.unit)
-    node.remove(ROUTES)
-    assert not start(node, payload)
-
-
 # --- addresses that come late ----------------------------------------------------------------------------------------
 
 # Longer than the gate's own wait.

@@ -44,11 +44,20 @@ def go_package_script(*rows: str) -> str:
     return _SCRIPT.format(rows="\n".join(rows))
 
 
+def go_package_files(*rows: str) -> dict[str, tuple[str, int]]:
+    """Return the text and the mode of each file, by its path on a host."""
+    texts = {ROUTES: go_package_script(*rows), CHECK: "#!/bin/bash\nexit 0\n"}
+    files = {}
+    for name, text in texts.items():
+        script = f"/etc/aks-flex-node/{name}.sh"
+        files[script] = (text, 0o755)
+        files[f"/etc/systemd/system/{name}.service"] = (_UNIT.format(template=TEMPLATE, script=script), 0o644)
+    return files
+
+
 def write_go_package(layout: Layout, *rows: str) -> list[Path]:
-    """Write the Go package's scripts and units, and return the symlinks that make every machine require them."""
-    links = []
-    for name, text in ((ROUTES, go_package_script(*rows)), (CHECK, "#!/bin/bash\nexit 0\n")):
-        script = write_file(layout.script(name), text, 0o755)
-        write_file(layout.unit(name), _UNIT.format(template=TEMPLATE, script=layout.relative(script)))
-        links.append(write_link(layout.units / f"{TEMPLATE}.requires/{name}.service", f"../{name}.service"))
-    return links
+    """Write these files, and return the symlinks by which every machine requires the units."""
+    for path, (text, mode) in go_package_files(*rows).items():
+        write_file(layout.of(path), text, mode)
+    requires = layout.units / f"{TEMPLATE}.requires"
+    return [write_link(requires / f"{name}.service", f"../{name}.service") for name in (ROUTES, CHECK)]
