@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from ipaddress import IPv4Address, IPv4Network
 from typing import Any
 
 import attrs
+from go_package import ANY, write_go_package
 from wanted import MACHINE, config
 
 from hostrouting import CheckRouteOverlap, Config, Configure, ConfigureStaticRoutes, Host, RemoveHostRouting
 from hostrouting.model.family import Family, IpNetwork
+from hostrouting.model.routes import NextHop, Protocol, Route
 from hostrouting.tasks.trial import ConfirmTrial, TryRoutes
 from hostrouting.watch.loop import WatchHostRouting, _Watch
 from phases import Serial, Task, task
@@ -156,6 +159,14 @@ def losing(host: Host) -> Task[object]:
     return task("lose")(lambda _: [backend.delete(backend.our_routes()) for backend in backends])
 
 
+def running_go_package(host: Host) -> Task[object]:
+    """Return a task that installs the Go package's files, and its routes through a gateway that has moved since."""
+    rows = [f"{destination}|{ANY}|0" for destination in (X, Y)]
+    moved = NextHop("eth0", IPv4Address("10.1.0.99"))
+    routes = [Route(IPv4Network(destination), (moved,), protocol=Protocol.BOOT) for destination in (X, Y)]
+    return task("go-package")(lambda _: (write_go_package(host.layout, *rows), host.routes.add(routes)))
+
+
 def looking(config: Config) -> Make:
     """Return a factory for a task that runs a single iteration of the watcher."""
 
@@ -226,6 +237,9 @@ PAIRS = (
     _passing("healthy, trial confirmed", _GOOD, confirming, first=trying(_config([X, Z], [X]))),
     _passing("healthy, route lost and watched", _GOOD, looking(_GOOD), first=losing),
     _passing("shadowed, route lost and watched", _BAD, looking(_BAD), first=losing),
+    # The Go package's routes change hands.
+    _pair("healthy, from the Go package", None, _GOOD, first=running_go_package),
+    _pair("shadowed, from the Go package", None, _BAD, "+-", first=running_go_package),
     _pair("healthy, IPv6 begun", _GOOD, _EITHER),
     _pair("healthy, IPv6 dropped", _EITHER, _GOOD),
     _pair("healthy, IPv6 swapped", _GOOD6, _config([Y6], [Y6])),

@@ -1,4 +1,4 @@
-"""The state that an update can change on a host: files, and our routes of both families."""
+"""The state that an update can change on a host: files, our routes of both families, and those of the Go package."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from file_trees import Entry, read_trees, restore_trees
 
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
-from hostrouting.model.routes import Route, Table
+from hostrouting.model.routes import Protocol, Route, Table
 
 PLACES = [Path("/etc", name) for name in ("aks-flex-node", "hostrouting", "systemd/system", "iproute2")]
 BACKENDS = (NetlinkBackend(), NetlinkBackend6())
@@ -18,7 +18,7 @@ BACKENDS = (NetlinkBackend(), NetlinkBackend6())
 
 @attrs.frozen
 class HostState:
-    """The installed files, the files in /run, which don't count in comparisons, and our routes."""
+    """The installed files, the files in /run, which don't count in comparisons, and the routes."""
 
     files: Mapping[str, Entry]
     run: Mapping[str, Entry] = attrs.field(eq=False)
@@ -43,7 +43,10 @@ class HostState:
 
 
 def our_routes() -> list[Route]:
-    return [route for backend in BACKENDS for route in backend.routes(Table.MAIN) if route.is_ours]
+    main = (route for backend in BACKENDS for route in backend.routes(Table.MAIN))
+    return [
+        route for route in main if route.is_ours or (route.protocol == Protocol.BOOT and route.destination.prefixlen)
+    ]
 
 
 def delete_routes(routes: Collection[Route]) -> None:
