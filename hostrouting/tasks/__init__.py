@@ -1,7 +1,8 @@
 """More tasks, and ``render``, which returns the files of an installation.
 
 ``InstallRoutes`` changes only the kernel's routes (``apply --routes-only``). ``TryRoutes`` installs routes for a
-limited time (``apply --try``), and ``ConfirmTrial`` keeps them (``confirm``).
+limited time (``apply --try``), ``ConfirmTrial`` keeps them (``confirm``), and ``EndTrial`` restores the former ones
+(``revert``).
 """
 
 from typing import TYPE_CHECKING
@@ -12,8 +13,9 @@ if TYPE_CHECKING:
     from hostrouting.tasks.install_routes import InstallRoutes as InstallRoutes
     from hostrouting.tasks.queries import render as render
     from hostrouting.tasks.trial import ConfirmTrial as ConfirmTrial
+    from hostrouting.tasks.trial import EndTrial as EndTrial
     from hostrouting.tasks.trial import TryRoutes as TryRoutes
 else:
     __all__, __getattr__, __dir__ = lazily(
-        __name__, {"install_routes": "InstallRoutes", "queries": "render", "trial": "ConfirmTrial TryRoutes"}
+        __name__, {"install_routes": "InstallRoutes", "queries": "render", "trial": "ConfirmTrial EndTrial TryRoutes"}
     )

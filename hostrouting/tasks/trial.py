@@ -6,7 +6,8 @@ A trial's state is kept in /run, so a reboot discards both the trial routes and 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from functools import partial
+from functools import partial, reduce
+from operator import or_
 from shlex import quote
 
 import attrs
@@ -27,6 +28,7 @@ from hostrouting.model.jsonable import to_json_text
 from hostrouting.model.routes import Route
 from hostrouting.overlap.check import check_families
 from hostrouting.routes.install import by_gateways
+from hostrouting.routes.plan import RoutePlan, RoutesReport, plan_routes
 from hostrouting.tasks.arguments import ConfigTask, to_host
 from hostrouting.tasks.configure import Run, raise_if_strict, warnings_of
 from hostrouting.tasks.install_routes import apply_and_verify, planned_routes, wait_for_network
@@ -73,7 +75,7 @@ class TryRoutes(ConfigTask):
             if stands := trial_deadline(host.layout.trial) or trial_deadline(host.layout.confirmed):
                 raise RouteError(
                     f"a trial of routes is in progress until {stands}",
-                    hint="to keep it: hostrouting confirm; to end it: hostrouting remove, or apply with a new config",
+                    hint="to keep it: hostrouting confirm; to end it: hostrouting revert",
                 )
             started = scope.clock.monotonic()
             backends = host.backends(config.static_routes.families)
@@ -152,6 +154,53 @@ class ConfirmTrial:
 def _take_back_confirm(host: Host) -> None:
     files.move(host.layout.confirmed, host.layout.trial)
     put_back(host)
+
+
+@attrs.frozen
+class EndTrial:
+    """End a trial before its timeout: our routes from before ``TryRoutes`` are restored.
+
+    Args:
+        host: the target host; defaults to this host.
+    """
+
+    name = "end-trial"
+
+    host: Host = attrs.field(default=None, converter=to_host, kw_only=True, repr=False)
+
+    def do(self, scope: CancelScope) -> RoutesReport:
+        """End the trial, even if the process that confirmed it was killed.
+
+        Returns:
+            The routes that were added, replaced and removed, and those that the trial left unchanged.
+
+        Raises:
+            RouteError: there is no trial.
+            UnitError: systemd refuses to run the script that restores the routes, or the script fails. The error lists
+                the routes that have changed; systemd runs the script again at the timeout.
+        """
+        host = self.host.within(scope)
+        with exclusive_run(host, scope, is_wanting=True) as done:
+            # The run lock is free, so a process that was confirming the trial has been killed.
+            with locked(host.layout.lock, scope):
+                files.move(host.layout.confirmed, host.layout.trial)
+            if read_trial(host.layout.trial) is None:
+                raise RouteError(
+                    "there is nothing to end: no trial of routes is in progress",
+                    hint="a trial ends at its timeout, with confirm, or when the consumer starts",
+                )
+            before = host.our_routes()
+            try:
+                put_back(host)
+            finally:
+                plan = _difference(before, host.our_routes())
+                done.changes |= plan.changes
+        return RoutesReport(plan, done.changes)
+
+
+def _difference(before: Sequence[Route], after: Sequence[Route]) -> RoutePlan:
+    by_family = ([[route for route in routes if route.family is each] for routes in (after, before)] for each in Family)
+    return reduce(or_, (plan_routes(now, then) for now, then in by_family))
 
 
 # --- the files in /run ---------------------------------------------------------------------------------------------

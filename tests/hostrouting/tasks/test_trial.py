@@ -23,7 +23,7 @@ from hostrouting.boot.trial import trial_deadline
 from hostrouting.model.errors import FileError, HostRoutingError, RouteError, UnitError
 from hostrouting.overlap.findings import RouteOverlapError
 from hostrouting.tasks.install_routes import InstallRoutes
-from hostrouting.tasks.trial import ConfirmTrial, TryRoutes
+from hostrouting.tasks.trial import ConfirmTrial, EndTrial, TryRoutes
 from hostrouting.testing import FakeKernel
 from phases.testing import FakeClock
 
@@ -110,8 +110,10 @@ def test_an_impossible_duration_is_refused(host: Host, seconds: int, error: type
 
 def test_a_second_trial_is_refused_with_a_hint(host: Host, kernel: FakeKernel) -> None:
     until = phases.run(TryRoutes(NEW, 60, host=host)).until
-    with pytest.raises(RouteError, match=f"{until}.*hostrouting confirm"):
+    with pytest.raises(RouteError, match=until) as caught:
         phases.run(TryRoutes(OLD, 60, host=host))
+    assert "hostrouting revert" in caught.value.hint
+    assert "remove" not in caught.value.hint
     assert destinations(kernel) == ["172.16.1.0/24"]
     assert trial_deadline(host.layout.trial) == until
 
@@ -220,10 +222,73 @@ def test_a_killed_confirm_can_be_repeated_until_another_run(host: Host) -> None:
     assert Manifest.load(host.layout).config == OLD
 
 
+@pytest.mark.parametrize("is_confirm_killed", [False, True])
+def test_an_ended_trial_leaves_nothing(
+    host: Host, kernel: FakeKernel, units: TrialSystemd, *, is_confirm_killed: bool
+) -> None:
+    before, files = ours(kernel), outside_run(host.layout.root)
+    phases.run(TryRoutes(NEW, 60, host=host))
+    if is_confirm_killed:
+        host.layout.trial.rename(host.layout.confirmed)
+    report = phases.run(EndTrial(host=host))
+    assert [(str(each.what.destination), each.action) for each in report.changes.routes] == [
+        ("172.16.9.0/24", "added"),
+        ("172.16.1.0/24", "removed"),
+    ]
+    assert (ours(kernel), outside_run(host.layout.root), units.timers) == (before, files, {})
+    assert not (host.layout.trial.exists() or host.layout.confirmed.exists())
+    phases.run(TryRoutes(NEW, 60, host=host))
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(lambda _: phases.task("nothing")(lambda _: None), id="no trial"),
+        pytest.param(lambda host: EndTrial(host=host), id="an ended one"),
+        pytest.param(lambda host: ConfirmTrial(host=host), id="a confirmed one"),
+        pytest.param(lambda host: Configure(OLD, host=host), id="another run"),
+    ],
+)
+def test_without_a_trial_nothing_is_ended(
+    host: Host, kernel: FakeKernel, first: Callable[[Host], phases.Task[object]], request: pytest.FixtureRequest
+) -> None:
+    if "no trial" not in request.node.name:
+        phases.run(TryRoutes(NEW, 60, host=host))
+    phases.run(first(host))
+    before = ours(kernel)
+    with pytest.raises(RouteError, match="nothing to end"):
+        phases.run(EndTrial(host=host))
+    assert ours(kernel) == before
+
+
+def test_an_expired_trial_is_not_ended_twice(host: Host, units: TrialSystemd) -> None:
+    phases.run(TryRoutes(NEW, 60, host=host))
+    units.restart("hostrouting-trial.service")
+    with pytest.raises(RouteError, match="nothing to end"):
+        phases.run(EndTrial(host=host))
+
+
+def test_a_trial_that_cannot_be_ended_continues(
+    host: Host, kernel: FakeKernel, units: TrialSystemd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        kernel.delete(ours(kernel))
+        raise UnitError("the trial's script failed")
+
+    until = phases.run(TryRoutes(NEW, 60, host=host)).until
+    monkeypatch.setattr(units, "restart", fail)
+    with pytest.raises(UnitError, match="script failed") as caught:
+        phases.run(EndTrial(host=host))
+    assert [each.action for each in caught.value.changes.routes] == ["removed"]
+    assert (trial_deadline(host.layout.trial), [*units.timers]) == (until, [TIMER])
+
+
 @pytest.mark.parametrize("text", ["{", "[]", "{}", "3"])
 def test_an_edited_trial_is_one_of_our_errors(host: Host, text: str) -> None:
     write_file(host.layout.trial, text)
     with pytest.raises(FileError):
         phases.run(TryRoutes(NEW, 60, host=host))
+    with pytest.raises(FileError):
+        phases.run(EndTrial(host=host))
     with pytest.raises(FileError):
         phases.run(ConfirmTrial(host=host))
