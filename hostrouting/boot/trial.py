@@ -37,7 +37,9 @@ def read_trial(path: Path) -> dict[str, Any] | None:
         document = json.loads(text)
         return {**document, "until": str(document["until"]), "uptime": int(document["uptime"])}
     except (ValueError, KeyError, TypeError) as error:
-        raise FileError(f"can't read the trial {path}: {error!r}", hint="hostrouting apply ends the trial") from error
+        raise FileError(
+            f"can't read the trial {path}: {error!r}", hint="hostrouting apply CONFIG ends the trial"
+        ) from error
 
 
 def trial_deadline(path: Path) -> str | None:

@@ -373,6 +373,7 @@ def all_words() -> Mapping[str, Word]:
         "demo": Word(commands.demo),
         "apply": _APPLY,
         "confirm": Word(commands.confirm, (_add_output,)),
+        "revert": Word(commands.revert, (_add_output,)),
         "plan": Word(commands.plan, (_add_config, _add_root, _add_snapshot, _add_output)),
         "render": Word(commands.render, (_add_config, _add_folder)),
         "check": Word(checking.check, (_add_config, _add_cidr, _add_snapshot, _add_more_output), EXIT_CHECK_UNKNOWN),

@@ -65,9 +65,9 @@ def apply(options: argparse.Namespace, host: Host) -> Result | int:
 
     With --try it only changes the kernel's routes and runs the check. When the timeout expires, systemd restores the
     previous routes, even if other processes have died. To keep the routes and install the rest, run hostrouting
-    confirm, or press Enter on a terminal. Ctrl-C restores the previous routes immediately, as does a failing check in
-    STRICT mode. The watcher doesn't change routes during a trial. Another apply, a remove or a start of the consumer
-    ends the trial. Such a start is checked against the installed config.
+    confirm, or press Enter on a terminal. hostrouting revert and Ctrl-C restore the previous routes immediately, as
+    does a failing check in STRICT mode. The watcher doesn't change routes during a trial. Another apply, a remove or a
+    start of the consumer ends the trial, too. Such a start is checked against the installed config.
 
       hostrouting apply /etc/aks-flex-node/config.json
       hostrouting apply --try 60 config.json                 Enter or hostrouting confirm keeps the routes
@@ -108,7 +108,10 @@ def _try_routes(options: argparse.Namespace, config: Config, host: Host) -> Resu
         try:
             report = run_task(TryRoutes(config, seconds, host=host), scope)
             until = report.until
-            text = applied_text(report, f"the former routes return at {until}, unless you run: hostrouting confirm")
+            ending = (
+                f"the former routes return at {until}, or now: hostrouting revert; to keep these: hostrouting confirm"
+            )
+            text = applied_text(report, ending)
             say_result(options, Result(report.to_json, lambda: text), _TRIAL_SECONDS)
             if not is_asking:
                 if options.output != "json":
@@ -158,6 +161,22 @@ def confirm(_options: argparse.Namespace, host: Host) -> Result:
     from hostrouting.tasks.trial import ConfirmTrial
 
     return _applied(run_task(ConfirmTrial(host=host)), "confirmed: the routes are installed for every boot")
+
+
+def revert(_options: argparse.Namespace, host: Host) -> Result:
+    """Restore the routes from before apply --try.
+
+    The command ends the trial without waiting for its timeout, from any terminal, and lists the routes that it changes.
+    The trial hasn't changed any files or units. It exits with 1 if there is no trial.
+
+      hostrouting apply --try 600 config.json      in one terminal
+      hostrouting revert                           in another one, if something doesn't work with these routes
+    """
+    from hostrouting.tasks.trial import EndTrial
+
+    report = run_task(EndTrial(host=host))
+    text = "\n".join([*changes_lines(report.changes), "the trial is over: the former routes are back"])
+    return Result(report.to_json, lambda: text)
 
 
 def plan(options: argparse.Namespace, host: Host) -> Result:

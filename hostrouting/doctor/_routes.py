@@ -29,10 +29,10 @@ def trial(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     until, subject = trial_deadline(examined.layout.trial), "trial of routes"
     if is_overdue(examined.layout):
         message = "its time is over, and the timer that restores the former routes is lost"
-        yield DoctorFinding("trial-overdue", subject, message, examined.command("apply"))
+        yield DoctorFinding("trial-overdue", subject, message, "hostrouting revert")
     elif until is not None:
         message = f"it is in progress until {until}: the kernel has the tried routes, not the installed ones"
-        hint = "hostrouting confirm keeps them; hostrouting remove, or apply, ends it"
+        hint = "hostrouting confirm keeps them; hostrouting revert restores the former ones"
         yield DoctorFinding("trial-stands", subject, message, hint, Severity.RISK)
 
 

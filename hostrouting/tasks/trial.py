@@ -5,10 +5,11 @@ A trial's state is kept in /run, so a reboot discards both the trial routes and 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial, reduce
 from operator import or_
 from shlex import quote
+from typing import Any
 
 import attrs
 from attrs.validators import ge, instance_of, le
@@ -17,6 +18,7 @@ from hostrouting.boot import files
 from hostrouting.boot.host import Host
 from hostrouting.boot.layout import Layout
 from hostrouting.boot.locks import exclusive_run, locked
+from hostrouting.boot.manifest import Manifest
 from hostrouting.boot.parts import Wanted
 from hostrouting.boot.python import python_of
 from hostrouting.boot.render import family_words, fill
@@ -135,8 +137,8 @@ class ConfirmTrial:
             if document is None:
                 raise RouteError(
                     "there is nothing to confirm: no trial of routes is in progress",
-                    hint="a trial ends at its timeout, or when the consumer starts; to install for good: hostrouting "
-                    "apply",
+                    hint="a trial ends at its timeout, with revert, or when the consumer starts; to install for good: "
+                    "hostrouting apply",
                 )
             with all_or_nothing() as undo:
                 undo.push(partial(_take_back_confirm, host))
@@ -175,16 +177,19 @@ class EndTrial:
             The routes that were added, replaced and removed, and those that the trial left unchanged.
 
         Raises:
-            RouteError: there is no trial.
+            RouteError: there is no trial; or the routes are restored, but a confirmation that was killed had already
+                installed the config of the trial.
             UnitError: systemd refuses to run the script that restores the routes, or the script fails. The error lists
                 the routes that have changed; systemd runs the script again at the timeout.
         """
         host = self.host.within(scope)
         with exclusive_run(host, scope, is_wanting=True) as done:
             # The run lock is free, so a process that was confirming the trial has been killed.
+            was_confirmed = files.exists(host.layout.confirmed)
             with locked(host.layout.lock, scope):
                 files.move(host.layout.confirmed, host.layout.trial)
-            if read_trial(host.layout.trial) is None:
+            document = read_trial(host.layout.trial)
+            if document is None:
                 raise RouteError(
                     "there is nothing to end: no trial of routes is in progress",
                     hint="a trial ends at its timeout, with confirm, or when the consumer starts",
@@ -195,7 +200,17 @@ class EndTrial:
             finally:
                 plan = _difference(before, host.our_routes())
                 done.changes |= plan.changes
+            if was_confirmed and plan.changes and _is_installed(document, host):
+                raise RouteError(
+                    "the trial is over, but its routes return at the next boot: a confirmation, which was killed, has "
+                    "installed its config",
+                    hint="to install the former config again: hostrouting apply CONFIG",
+                )
         return RoutesReport(plan, done.changes)
+
+
+def _is_installed(document: Mapping[str, Any], host: Host) -> bool:
+    return Manifest.of_host(host.layout).config.static_routes == Config.from_mapping(document).static_routes
 
 
 def _difference(before: Sequence[Route], after: Sequence[Route]) -> RoutePlan:

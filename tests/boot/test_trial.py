@@ -65,6 +65,47 @@ def test_unconfirmed_routes_are_rolled_back_in_time(node: Machine, running: Payl
     assert running.main_pid() == pid
 
 
+def test_revert_ends_a_trial_at_once(node: Machine, running: Payload) -> None:
+    pid, before = running.main_pid(), files(node)
+    node.python("apply", "--try", "600", TRIED)
+    said = json.loads(node.python("revert", "--output", "json").stdout)
+    assert [(each["route"].split()[0], each["change"]) for each in said["routes"]] == [
+        ("172.16.9.0/24", "removed"),
+        ("172.16.1.0/24", "added"),
+    ]
+    assert is_over(node)
+    assert outcome(node, before) == "back"
+    assert node.python("revert", check=False).returncode == 1
+    # The timer is lost, as after a soft reboot, and a confirmation has been killed.
+    node.python("apply", "--try", "600", TRIED)
+    node.systemctl("stop", f"{UNIT}.timer")
+    node.run("mv", TRIAL, f"{MARKERS}/trial.confirmed.json")
+    node.python("revert")
+    assert is_over(node)
+    assert outcome(node, before) == "back"
+    assert running.main_pid() == pid
+
+
+def test_revert_races_with_every_other_end(node: Machine, running: Payload) -> None:
+    """The timer, a confirmation and a kill may come at the same time."""
+    chance = random.Random(57)
+    pid = running.main_pid()
+    for _ in range(by_day(3, by_night=60)):
+        before = files(node)
+        node.python("apply", "--try", "2", TRIED)
+        other = chance.choice(["confirm", "revert", "--version"])
+        script = (
+            f"sleep {chance.uniform(0, 1.6):.3f}; python3 -m hostrouting {other} & "
+            f"sleep {chance.uniform(0, 1.6):.3f}; python3 -m hostrouting revert & r=$!; "
+            f"[ {chance.randrange(2)} = 0 ] || {{ sleep {chance.uniform(0.1, 0.4):.3f}; kill -s KILL $r; }}; wait"
+        )
+        node.run("sh", "-c", script)
+        node.wait_until(lambda: is_over(node), "the trial is over")
+        assert outcome(node, before) in ("back", "confirmed")
+        assert running.main_pid() == pid
+        node.python("apply", CONFIG)
+
+
 def test_a_start_ignores_the_trial_and_ends_it(node: Machine, running: Payload) -> None:
     before = files(node)
     node.systemctl("stop", running.unit)

@@ -255,7 +255,9 @@ echo "left: $?" $(ours 2>"$SCRATCH/said")
 
 @pytest.mark.timeout(by_day(300, by_night=7200))
 @pytest.mark.parametrize("part", range(PARTS))
-@pytest.mark.parametrize("command", ["apply", "remove", "start", *(["try", "confirm", "watch"] if IS_NIGHTLY else [])])
+@pytest.mark.parametrize(
+    "command", ["apply", "remove", "start", *(["try", "confirm", "revert", "watch"] if IS_NIGHTLY else [])]
+)
 def test_a_refused_call_is_a_clear_error(tmp_path: Path, command: str, part: int) -> None:
     """Check that each failing call leaves either all or none of the changes, and that the next run repairs the rest.
 

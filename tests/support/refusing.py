@@ -267,6 +267,7 @@ def main(config: str, command: str, count: int, part: int, parts: int) -> None:
         "remove": Story(("remove",), (("apply", config),), is_taken_back=False),
         "try": Story(trial),
         "confirm": Story(("confirm",), (trial,)),
+        "revert": Story(("revert",), (trial,)),
         "watch": Story(("watch", config), (("apply", config),), is_endless=True),
         "start": Story(("apply", config), is_started=True),
     }[command]
@@ -317,8 +318,8 @@ def wrong(
     # Python's own error messages aren't ours to check.
     if not story.is_started:
         yield from wrong_words(refusal, run, line)
-    # A trial that has been confirmed or rolled back can't be confirmed again.
-    if story.words[0] != "confirm" and (found := (state.files, state.run, state.routes)) not in healed:
+    # A trial that has been confirmed or rolled back can't be confirmed or rolled back again.
+    if story.words[0] not in ("confirm", "revert") and (found := (state.files, state.run, state.routes)) not in healed:
         healed.append(found)
         forget_looks()
         again = story.run()

@@ -56,7 +56,7 @@ begin() {
     die "can't see whether this is a chroot: root may not look at /proc/1/root" 77
   if is_running; then
     take_lock || die "$MESSAGE"
-    ! has_trial || die "a trial of routes is in progress: hostrouting confirm, or remove, ends it"
+    ! has_trial || die "a trial of routes is in progress: hostrouting confirm keeps it, hostrouting revert ends it"
   fi
   [ -e "$MANIFEST" ] || return 0
   if [ "$(installed_files "$MANIFEST")" != "$(rendered_files)" ] ||

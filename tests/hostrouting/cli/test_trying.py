@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from nightly import IS_NIGHTLY
 from terminals import PATIENCE_SECONDS, Terminal, await_file, await_looks, opened
-from wanted import SHADOWED, TrialSystemd, ours, section
+from wanted import LINE, SHADOWED, TrialSystemd, ours, section
 
 from hostrouting import Host, Layout
 from hostrouting.boot.trial import trial_deadline
@@ -41,9 +41,9 @@ def test_without_a_terminal_it_prints_how_to_confirm(run: Any, host: Host, confi
     code, out, err = run("apply", "--try", "60", config)
     assert (code, err) == (0, "")
     assert out.startswith("added     172.16.1.0/24 via 10.1.0.1 dev eth0 proto hostrouting\n")
-    assert (
-        out.splitlines()[-1]
-        == f"the former routes return at {trial_deadline(host.layout.trial)}, unless you run: hostrouting confirm"
+    ending = out.splitlines()[-1]
+    assert all(
+        said in ending for said in (trial_deadline(host.layout.trial), "hostrouting confirm", "hostrouting revert")
     )
     code, out, _ = run("confirm")
     assert code == 0
@@ -51,6 +51,29 @@ def test_without_a_terminal_it_prints_how_to_confirm(run: Any, host: Host, confi
     code, out, err = run("confirm")
     assert (code, out) == (1, "")
     assert "nothing to confirm" in err
+
+
+def test_revert_ends_the_trial(run: Any, host: Host, kernel: FakeKernel, config: Path) -> None:
+    run("apply", "--try", "60", config)
+    code, out, err = run("revert")
+    assert (code, out.splitlines()[0], err) == (0, f"removed   {LINE}", "")
+    assert (ours(kernel), trial_deadline(host.layout.trial)) == ((), None)
+    code, out, err = run("revert")
+    assert (code, out) == (1, "")
+    assert "nothing to end" in err
+    run("apply", "--try", "60", config)
+    code, out, _ = run("revert", "--output", "json")
+    assert (code, [each["change"] for each in json.loads(out)["routes"]]) == (0, ["removed"])
+
+
+@pytest.mark.parametrize("command", ["confirm", "revert", "apply"])
+def test_no_hint_about_a_trial_names_remove(run: Any, config: Path, command: str) -> None:
+    words = ["apply", "--try", "60", config] if command == "apply" else [command]
+    run("apply", "--try", "60", config)
+    if command != "apply":
+        run(*words)
+    code, _, err = run(*words)
+    assert (code, "hostrouting remove" in err) == (1, False)
 
 
 def test_confirm_warns_as_apply_does(run: Any, write: Any) -> None:

@@ -602,7 +602,7 @@ def test_a_running_trial_is_reported_without_an_installation_too(host: Host) -> 
     phases.run(TryRoutes(config(SHADOWED), 600, host=host))
     found = {each.kind: each for each in examine(host=host).findings}
     assert found.keys() == {"trial-stands", "not-installed"}
-    assert "hostrouting remove" in found["trial-stands"].hint
+    assert "hostrouting revert" in found["trial-stands"].hint
     host.layout.trial.write_text(json.dumps(times_of(-2)))
     assert {each.kind for each in examine(host=host).findings} == {"trial-overdue", "not-installed"}
 

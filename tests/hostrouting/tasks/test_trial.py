@@ -6,6 +6,7 @@ import errno
 import json
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
@@ -236,29 +237,43 @@ def test_an_ended_trial_leaves_nothing(
         ("172.16.1.0/24", "removed"),
     ]
     assert (ours(kernel), outside_run(host.layout.root), units.timers) == (before, files, {})
-    assert not (host.layout.trial.exists() or host.layout.confirmed.exists())
+    assert not [path for path in (host.layout.trial, host.layout.confirmed) if path.exists()]
     phases.run(TryRoutes(NEW, 60, host=host))
 
 
 @pytest.mark.parametrize(
-    "first",
+    "tasks",
     [
-        pytest.param(lambda _: phases.task("nothing")(lambda _: None), id="no trial"),
-        pytest.param(lambda host: EndTrial(host=host), id="an ended one"),
-        pytest.param(lambda host: ConfirmTrial(host=host), id="a confirmed one"),
-        pytest.param(lambda host: Configure(OLD, host=host), id="another run"),
+        pytest.param((), id="no trial"),
+        pytest.param((partial(TryRoutes, NEW, 60), EndTrial), id="an ended one"),
+        pytest.param((partial(TryRoutes, NEW, 60), ConfirmTrial), id="a confirmed one"),
+        pytest.param((partial(TryRoutes, NEW, 60), partial(Configure, OLD)), id="another run"),
     ],
 )
 def test_without_a_trial_nothing_is_ended(
-    host: Host, kernel: FakeKernel, first: Callable[[Host], phases.Task[object]], request: pytest.FixtureRequest
+    host: Host, kernel: FakeKernel, tasks: tuple[Callable[..., phases.Task[object]], ...]
 ) -> None:
-    if "no trial" not in request.node.name:
-        phases.run(TryRoutes(NEW, 60, host=host))
-    phases.run(first(host))
+    for task in tasks:
+        phases.run(task(host=host))
     before = ours(kernel)
     with pytest.raises(RouteError, match="nothing to end"):
         phases.run(EndTrial(host=host))
     assert ours(kernel) == before
+
+
+def test_an_end_names_a_config_that_stays(host: Host, kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A confirmation that is killed may have installed its config already."""
+    before = ours(kernel)
+    phases.run(TryRoutes(NEW, 60, host=host))
+    with monkeypatch.context() as killed:
+        killed.setattr("hostrouting.tasks.trial.forget_trial", lambda _: None)
+        phases.run(ConfirmTrial(host=host))
+    with pytest.raises(RouteError) as caught:
+        phases.run(EndTrial(host=host))
+    assert len(caught.value.changes.routes) == 2
+    assert ours(kernel) == before
+    phases.run(Configure(OLD, host=host))
+    assert Manifest.load(host.layout).config == OLD
 
 
 def test_an_expired_trial_is_not_ended_twice(host: Host, units: TrialSystemd) -> None:
