@@ -220,6 +220,20 @@ def wanted_manifest(there: Manifest, wanted: Wanted, layout: Layout) -> Manifest
     return attrs.evolve(manifest, consumer=wanted.consumer if moves_gate else there.consumer or wanted.consumer)
 
 
+def differing_parts(there: Manifest, config: Config, layout: Layout) -> list[str]:
+    """Return the names of the parts that a config would change, and the consumer whose gate it would move.
+
+    Args:
+        there: the current manifest.
+        config: the config.
+        layout: the file layout.
+    """
+    wanted = wanted_manifest(there, Wanted.of(config, layout), layout).parts
+    names = [name for name in sorted({*wanted, *there.parts}) if wanted.get(name) != there.parts.get(name)]
+    moves_gate = wanted and there.consumer not in ("", config.consumer)
+    return [*names, f"the gate on {there.consumer}"] if moves_gate else names
+
+
 def installed_files(
     layout: Layout, manifest: Manifest, parts: Iterable[Part], scripts: Mapping[str, bytes]
 ) -> list[BootFile]:

@@ -9,15 +9,19 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+import attrs
+
 import phases
 from hostrouting.boot.host import Host
 from hostrouting.cli.changes import NOTHING, applied_text, changed_text, changes_lines, plan_text
-from hostrouting.cli.options import asked_host, config_path, load
+from hostrouting.cli.options import asked_host, config_path, load, read
 from hostrouting.cli.output import complain, say
 from hostrouting.cli.running import EXIT_PLAN_CHANGES, Result, cancelled_by_signals, run_function, run_task, say_result
 from hostrouting.config.routing import Config
 from hostrouting.model.errors import FileError, RouteError
 from hostrouting.model.jsonable import to_json_text
+from hostrouting.model.text import clean
+from hostrouting.overlap.findings import RouteOverlapError
 
 if TYPE_CHECKING:
     from hostrouting.tasks.reports import ConfigureReport
@@ -63,6 +67,10 @@ def apply(options: argparse.Namespace, host: Host) -> Result | int:
     json it always prints a single document, regardless of the exit code. The document has "host", "changed", lists of
     "routes", "files" and "units", "overlap", and "error" on failure.
 
+    Other commands, and apply without an argument, use the default CONFIG. If it asks for something other than the
+    CONFIG that was applied, the last line says so, with the command that records the applied one there. If the default
+    CONFIG has no key hostRouting, apply without an argument fails rather than remove a working installation.
+
     With --try it only changes the kernel's routes and runs the check. When the timeout expires, systemd restores the
     previous routes, even if other processes have died. To keep the routes and install the rest, run hostrouting
     confirm, or press Enter on a terminal. hostrouting revert and Ctrl-C restore the previous routes immediately, as
@@ -74,7 +82,11 @@ def apply(options: argparse.Namespace, host: Host) -> Result | int:
       hostrouting apply --root /mnt/image config.json        takes effect at the image's first boot
     """
     on = options.image or host
-    config = load(options, on)
+    document, config = read(options, on)
+    if options.config is None:
+        from hostrouting.cli.default_config import refuse_to_remove
+
+        refuse_to_remove(document, on)
     if options.try_seconds is not None:
         return _try_routes(options, config, host)
     if options.routes_only:
@@ -87,17 +99,41 @@ def apply(options: argparse.Namespace, host: Host) -> Result | int:
 
     is_held = options.image is not None and config.is_gated
     ending = f"{on.layout.root} is set up from its first boot on" if is_held else ""
-    return _applied(run_task(Configure(config, host=on)), ending)
+    return _applied(Configure(config, host=on), on, ending, options.config)
 
 
-def _applied(report: ConfigureReport, ending: str) -> Result:
-    return Result(report.to_json, lambda: applied_text(report, ending), warnings=report.warnings)
+def _applied(task: phases.Task[ConfigureReport], host: Host, ending: str, source: str | None = "") -> Result:
+    """Run a task that installs a config, and end its output with a note if the default CONFIG differs.
+
+    Args:
+        task: the task.
+        host: the host or the image.
+        ending: a line for the end of the output, or an empty string.
+        source: the path of the config, if it is known; None for the default CONFIG.
+    """
+    try:
+        report = run_task(task)
+    except RouteOverlapError as error:  # everything is installed
+        error.warnings += _notes_on_default(host, source)
+        raise
+    notes = _notes_on_default(host, source)
+    noted = attrs.evolve(report, warnings=(*report.warnings, *notes))
+    lines = "\n".join(filter(None, [ending, *map(clean, notes)]))
+    return Result(noted.to_json, lambda: applied_text(report, lines), warnings=report.warnings)
+
+
+def _notes_on_default(host: Host, source: str | None) -> tuple[str, ...]:
+    if source is None:
+        return ()
+    from hostrouting.cli.default_config import note_on_default
+
+    note = note_on_default(host, source)
+    return (note,) if note else ()
 
 
 def _try_routes(options: argparse.Namespace, config: Config, host: Host) -> Result | int:
     """Install the routes temporarily until Enter is pressed; without a terminal, print how to confirm them."""
     from hostrouting.boot.trial import put_back, trial_deadline
-    from hostrouting.overlap.findings import RouteOverlapError
     from hostrouting.tasks.trial import TryRoutes
 
     seconds = options.try_seconds
@@ -160,7 +196,7 @@ def confirm(_options: argparse.Namespace, host: Host) -> Result:
     """
     from hostrouting.tasks.trial import ConfirmTrial
 
-    return _applied(run_task(ConfirmTrial(host=host)), "confirmed: the routes are installed for every boot")
+    return _applied(ConfirmTrial(host=host), host, "confirmed: the routes are installed for every boot")
 
 
 def revert(_options: argparse.Namespace, host: Host) -> Result:

@@ -7,11 +7,12 @@ import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from shlex import quote
 
 from hostrouting.boot.files import read_state
 from hostrouting.boot.go_package import go_package_links
 from hostrouting.boot.locks import locked
-from hostrouting.boot.parts import CONFIGURED, Wanted, installed_files, wanted_manifest, wanted_parts
+from hostrouting.boot.parts import CONFIGURED, differing_parts, installed_files, wanted_parts
 from hostrouting.boot.unit_files import UNIT_PATH, is_masked
 from hostrouting.doctor.checks import DoctorFinding, ExaminedHost, Severity, missing_tools, stale_files
 from hostrouting.model.errors import FileError
@@ -41,21 +42,21 @@ _AGENT = "aks-flex-node-agent.service"
 def installed(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that the manifest matches the config."""
     manifest, layout, apply = examined.manifest, examined.layout, examined.command("apply")
-    subject, wanted = layout.relative(layout.manifest), manifest.parts
-    if examined.given is not None:
-        wanted = wanted_manifest(manifest, Wanted.of(examined.given, layout), layout).parts
+    subject = layout.relative(layout.manifest)
+    differing = [] if examined.given is None else differing_parts(manifest, examined.given, layout)
     if not manifest.parts:
         also, hint = "", apply
-        if not wanted and examined.given is not None:
+        if not differing and examined.given is not None:
             also, hint = ", and CONFIG enables nothing", f"name routes and CIDRs in CONFIG; {apply}"
         yield DoctorFinding("not-installed", subject, f"nothing is installed{also}: no node is held back", hint)
         return
-    differing = [name for name in sorted({*wanted, *manifest.parts}) if wanted.get(name) != manifest.parts.get(name)]
-    if wanted and examined.config.consumer != manifest.consumer:
-        differing.append(f"the gate on {manifest.consumer}")
     if differing:
         message = f"{' and '.join(differing)}: CONFIG asks for something else"
-        hint = f"{examined.command('plan')} shows the difference; {apply}"
+        config = examined.config_name or quote(str(layout.config))
+        hint = (
+            f"to keep what is installed: hostrouting config set {config} --from {quote(str(layout.manifest))}\n"
+            f"to change to CONFIG: {examined.command('plan')} shows the difference, then {apply}"
+        )
         yield DoctorFinding("another-config", subject, message, hint)
     if manifest.former:
         message = f"a run was stopped while it moved the gate: the old gate is still on {' '.join(manifest.former)}"

@@ -70,8 +70,8 @@ def test_revert_ends_a_trial_at_once(node: Machine, running: Payload) -> None:
     node.python("apply", "--try", "600", TRIED)
     said = json.loads(node.python("revert", "--output", "json").stdout)
     assert [(each["route"].split()[0], each["change"]) for each in said["routes"]] == [
-        ("172.16.9.0/24", "removed"),
         ("172.16.1.0/24", "added"),
+        ("172.16.9.0/24", "removed"),
     ]
     assert is_over(node)
     assert outcome(node, before) == "back"

@@ -1,0 +1,69 @@
+"""Protect what is installed from the default CONFIG, if that asks for something else.
+
+AKSFlexNode's config is the default CONFIG, and an operator may have applied another file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from shlex import quote
+from typing import Any
+
+from hostrouting.boot.files import exists, read_text
+from hostrouting.boot.host import Host
+from hostrouting.boot.manifest import Manifest
+from hostrouting.boot.parts import differing_parts
+from hostrouting.config.routing import SECTION, Config
+from hostrouting.model.errors import ConfigError, HostRoutingError
+
+
+def refuse_to_remove(document: Mapping[str, Any], host: Host) -> None:
+    """Raise an error if the default CONFIG lacks our key, and applying it would remove a working installation.
+
+    AKSFlexNode's reset removes the scripts of an installation. What is left of it doesn't work, and may be removed.
+
+    Args:
+        document: the default CONFIG.
+        host: the host or the image.
+
+    Raises:
+        ConfigError: all scripts of the installation are there.
+        FileError: the manifest can't be read.
+    """
+    layout = host.layout
+    installed = [name for name, part in Manifest.load(layout).parts.items() if part.is_gated]
+    if SECTION in document or not installed or not all(exists(layout.script(name)) for name in installed):
+        return
+    message = f"it has no key {SECTION}, so applying it would remove {' and '.join(installed)}"
+    error = ConfigError([(str(layout.config), message)])
+    root = f" --root {quote(str(layout.root))}" if host.is_image else ""
+    error.hint = (
+        f"to keep what is installed, and record it in CONFIG: {_recording(host, str(layout.manifest))}\n"
+        f"to remove it: hostrouting remove{root}"
+    )
+    raise error
+
+
+def note_on_default(host: Host, applied: str = "") -> str:
+    """Return a sentence if the default CONFIG asks for something other than what is installed, or else an empty string.
+
+    Args:
+        host: the host or the image.
+        applied: the path of the applied config; defaults to the manifest, which contains its keys.
+
+    Raises:
+        FileError: the manifest can't be read.
+    """
+    layout = host.layout
+    manifest = Manifest.load(layout)
+    try:
+        if read_text(layout.config) is None or not differing_parts(manifest, Config.load(layout.config), layout):
+            return ""
+    except HostRoutingError as error:
+        return f"the default CONFIG, which commands read without an argument, can't be used: {error}"
+    how = _recording(host, applied or str(layout.manifest))
+    return f"{layout.config}, the default CONFIG, asks for something else; to record there what is installed: {how}"
+
+
+def _recording(host: Host, source: str) -> str:
+    return f"hostrouting config set {quote(str(host.layout.config))} --from {quote(source)}"

@@ -1,0 +1,166 @@
+"""Tests that no command and no hint takes away what is installed, if the default CONFIG asks for something else."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from file_trees import outside_run, read_trees, write_file
+from wanted import SHADOWED, TrialSystemd, ours, section
+
+from hostrouting import Host, Layout
+from hostrouting.testing import FakeKernel
+
+GIVEN = {"hostRouting": section(SHADOWED)}
+OTHERS = {"azure": {"subscriptionId": "s"}}
+PROBE = {"hostNetworking": {"loadBalancerProbe": {"enabled": True}}}
+
+
+@pytest.fixture
+def host(kernel: FakeKernel, layout: Layout) -> Host:
+    return Host(kernel, TrialSystemd(layout, kernel), layout)
+
+
+@pytest.fixture
+def given(run: Any, write: Any, host: Host) -> Path:
+    """Return a config that is installed, while the default CONFIG has only other components' keys."""
+    write_default(host, OTHERS)
+    path: Path = write(GIVEN)
+    assert run("apply", path)[0] == 0
+    return path
+
+
+def write_default(host: Host, document: object) -> None:
+    text = document if isinstance(document, str) else json.dumps(document)
+    write_file(host.layout.config, text)
+
+
+def commands_in(text: str) -> list[list[str]]:
+    """Return the arguments of the commands at the ends of the lines of a hint."""
+    return [shlex.split(line.partition(": hostrouting ")[2]) for line in text.splitlines() if ": hostrouting " in line]
+
+
+def doctors(run: Any) -> dict[str, str]:
+    """Return the hint of each kind of finding."""
+    findings = json.loads(run("doctor", "--output", "json")[1])["findings"]
+    return {each["kind"]: each["hint"] for each in findings}
+
+
+@pytest.mark.parametrize("default", [OTHERS, PROBE, {}], ids=["other keys", "the plug-in's key", "no key"])
+@pytest.mark.parametrize("words", [(), ("--routes-only",), ("--try", "60")])
+def test_a_bare_apply_removes_nothing(
+    run: Any, host: Host, kernel: FakeKernel, given: Path, default: dict[str, Any], words: tuple[str, ...]
+) -> None:
+    write_default(host, default)
+    before = ours(kernel), outside_run(host.layout.root)
+    code, out, err = run("apply", *words)
+    assert (code, out) == (78, "")
+    assert (ours(kernel), outside_run(host.layout.root)) == before
+    keep, remove = commands_in("\n".join(line for line in err.splitlines() if "hint:" in line))
+    assert remove == ["remove"]
+    assert run(*keep)[0] == 0
+    assert run("plan")[0] == 0
+    assert run("apply")[0] == 0
+    assert json.loads(host.layout.config.read_text()).items() > default.items()
+
+
+def test_the_refusal_in_json_is_one_document(run: Any, given: Path) -> None:
+    code, out, _ = run("apply", "--output", "json")
+    said = json.loads(out)
+    assert (code, said["changed"], len(said["problems"]), len(said["hint"].splitlines())) == (78, False, 1, 2)
+
+
+@pytest.mark.parametrize("lost", ["static-routes", "check-route-overlap"])
+def test_a_bare_apply_repairs_after_a_reset(run: Any, host: Host, kernel: FakeKernel, given: Path, lost: str) -> None:
+    """AKSFlexNode's reset removes the folder with our scripts, and a later join writes a config without our keys."""
+    host.layout.script(lost).unlink()
+    assert run("apply")[0] == 0
+    assert (ours(kernel), host.layout.manifest.exists()) == ((), False)
+
+
+def test_a_bare_apply_on_a_fresh_host_is_not_refused(run: Any, host: Host) -> None:
+    write_default(host, OTHERS)
+    assert run("apply")[0] == 0
+
+
+def test_an_empty_section_still_removes_everything(run: Any, host: Host, kernel: FakeKernel, given: Path) -> None:
+    write_default(host, {"hostRouting": {}})
+    assert run("apply")[0] == 0
+    assert ours(kernel) == ()
+
+
+LESS = {"hostRouting": section(cidrs=(SHADOWED,), mode="WARN")}
+
+
+@pytest.mark.parametrize("default", [OTHERS, LESS, "{"], ids=["no key", "another config", "no JSON"])
+@pytest.mark.parametrize("is_tried", [False, True], ids=["apply", "confirm"])
+def test_the_last_line_names_another_default(
+    run: Any, write: Any, host: Host, *, is_tried: bool, default: object
+) -> None:
+    write_default(host, default)
+    path = write(GIVEN)
+    if is_tried:
+        run("apply", "--try", "60", path)
+    code, out, err = run(*(["confirm"] if is_tried else ["apply", path]))
+    assert (code, err) == (0, "")
+    last = out.splitlines()[-1]
+    assert "the default CONFIG" in last
+    if default == "{":
+        return
+    (record,) = commands_in(last)
+    assert run(*record)[0] == 0
+    assert run("apply")[0] == 0
+    assert "default CONFIG" not in run("apply", path)[1]
+    assert "another-config" not in doctors(run)
+
+
+def test_the_note_is_a_warning_in_json(run: Any, host: Host, given: Path) -> None:
+    code, out, err = run("apply", "--output", "json", given)
+    (warning,) = json.loads(out)["warnings"]
+    assert (code, err) == (0, "")
+    assert commands_in(warning) == [["config", "set", str(host.layout.config), "--from", str(given)]]
+
+
+@pytest.mark.parametrize("default", [None, GIVEN])
+def test_the_same_or_no_default_is_not_mentioned(run: Any, write: Any, host: Host, default: object) -> None:
+    if default is not None:
+        write_default(host, default)
+    assert "default CONFIG" not in run("apply", write(GIVEN))[1]
+
+
+def test_a_failing_check_names_another_default_too(run: Any, write: Any, host: Host) -> None:
+    write_default(host, OTHERS)
+    code, _, err = run("apply", write({"hostRouting": section(cidrs=(SHADOWED,))}))
+    assert code == 1
+    assert "the default CONFIG" in err
+
+
+def test_the_doctors_hint_keeps_what_works(run: Any, host: Host, kernel: FakeKernel, given: Path) -> None:
+    before = ours(kernel)
+    keep, *_ = commands_in(doctors(run)["another-config"])
+    assert run(*keep)[0] == 0
+    assert run("apply")[0] == 0
+    assert ours(kernel) == before
+    assert "another-config" not in doctors(run)
+
+
+def test_an_images_own_default_counts(run: Any, write: Any, tmp_path: Path) -> None:
+    if shutil.which("systemctl") is None:
+        pytest.skip("no systemctl on this machine")
+    root = tmp_path / "an image"
+    write_file(root / "usr/lib/systemd/system/systemd-nspawn@.service", "[Service]\nExecStart=true\n")
+    write_file(root / "etc/aks-flex-node/config.json", json.dumps(OTHERS))
+    path = write(GIVEN)
+    code, out, _ = run("apply", "--root", root, path)
+    (record,) = commands_in(out.splitlines()[-1])
+    assert (code, record[2]) == (0, str(root / "etc/aks-flex-node/config.json"))
+    before = read_trees(root)
+    code, _, err = run("apply", "--root", root)
+    assert (code, read_trees(root)) == (78, before)
+    assert ["remove", "--root", str(root)] in commands_in(err)
+    assert run(*record)[0] == 0
+    assert run("apply", "--root", root)[0] == 0
