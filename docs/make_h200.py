@@ -246,6 +246,7 @@ install the fix now and at every boot, list the expected CIDRs in a config, and 
 $ hostrouting fix --in-place config.json     # adds the routes to your config
 $ hostrouting plan config.json               # shows what would change
 $ hostrouting apply config.json
+$ hostrouting config set /etc/aks-flex-node/config.json --from config.json   # the file that commands read by default
 ```
 
 In STRICT mode, [the gate](../explanation/gate.md) then holds the node back whenever an expected CIDR is shadowed. By

@@ -45,7 +45,7 @@ import pytest
 from azure_fakes import FakeBridgeNode, FakeProbeNode, on_fakes
 from file_trees import write_file, write_link
 from node import add_nics, default_route, shadowed_kernel
-from wanted import MACHINE, SHADOWED, section
+from wanted import MACHINE, SHADOWED, TrialSystemd, section
 
 from hostrouting import Config, ConfigError, Host, Layout, azure, cli
 from hostrouting.azure import HostNetworking, NodeState
@@ -103,7 +103,7 @@ class Node:
         assert self.kernel.add([default_route(metric=0)]) == ()
         layout = Layout(self.root)
         layout.config.parent.mkdir(parents=True)
-        self.host = Host(routes=self.kernel, units=FakeSystemd(layout, running=[MACHINE]), layout=layout)
+        self.host = Host(routes=self.kernel, units=TrialSystemd(layout, self.kernel), layout=layout)
         self.names: dict[str, Any] = {}
         self.azure = FakeProbeNode(), FakeBridgeNode(NodeState(rules=(STALE_RULE,)))
         for name in ("bash", "ip", "awk", "flock", "timeout"):
@@ -356,6 +356,22 @@ def test_the_blocks_of_a_page_run(name: str, tmp_path: Path) -> None:
         except Exception as error:
             error.add_note(f"{name}:{block.line}")
             raise
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/tutorial.md", "docs/howto/h200.md", "docs/howto/try.md"])
+def test_a_page_that_applies_a_file_records_it(name: str, tmp_path: Path) -> None:
+    """Otherwise, the next ``apply`` without CONFIG would install something else."""
+    node = Node(tmp_path)
+    node.host.layout.config.write_text('{"azure": {}}')
+    for block in blocks((ROOT / name).read_text()):
+        default = node.host.layout.config.read_text()
+        node.run(block)
+        if block.language == "json":  # a page's config is that of its folder alone
+            node.host.layout.config.write_text(default)
+        if "hostrouting config set" in block.text:
+            break
+    assert {"azure", "hostRouting"} == json.loads(node.host.layout.config.read_text()).keys()
+    assert cli.main(["plan"], host=node.host) == 0
 
 
 def anchors(page: str) -> set[str]:
