@@ -48,8 +48,7 @@ def prepare(plan: BootPlan, host: Host, undo: Undo) -> None:
         files.remove_litter(path)
     if not plan:
         return
-    if plan.is_wanting:
-        host.units.is_active(f"{WATCH}.service")  # without systemd, fail before anything is changed
+    require_systemd(plan, host)
     undo.push(partial(files.remove_empty_folder, layout.manifest.parent))
     if plan.links:
         undo.push(host.units.within(CancelScope()).reload)
@@ -58,6 +57,16 @@ def prepare(plan: BootPlan, host: Host, undo: Undo) -> None:
         _write(BootFile(layout.manifest, plan.during.to_text()), undo)
     undo.push(partial(_remove_folders, layout, plan.during))
     undo.push(partial(switch, layout, {file.path: files.look_at(file.path) for file in plan.switched}))
+
+
+def require_systemd(plan: BootPlan, host: Host) -> None:
+    """Raise an error if the plan can't be applied, because it installs something and systemd isn't running.
+
+    Raises:
+        UnitError: systemd doesn't answer.
+    """
+    if plan and plan.is_wanting:
+        host.units.is_active(f"{WATCH}.service")
 
 
 def apply_additions(plan: BootPlan, host: Host, undo: Undo) -> Changes:

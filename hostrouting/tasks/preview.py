@@ -10,12 +10,14 @@ import attrs
 from hostrouting.boot.break_glass import why_open
 from hostrouting.boot.go_package import routes_to_adopt
 from hostrouting.boot.host import Host
+from hostrouting.boot.installation import require_systemd
 from hostrouting.boot.parts import Wanted
-from hostrouting.boot.plan import plan_next_boot
+from hostrouting.boot.plan import BootPlan, plan_next_boot
 from hostrouting.config.routing import Config, OverlapMode
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.snapshot_backend import backends_of, take_snapshot
 from hostrouting.model.changes import Changes
+from hostrouting.model.errors import UnitError
 from hostrouting.model.family import Family
 from hostrouting.model.jsonable import fields_in_json
 from hostrouting.model.routes import Route
@@ -59,7 +61,7 @@ class Plan:
         missing: a phrase describing what the routes are waiting for, or None. If it is set, ``routes`` is empty.
         boot: changes to files and units, or None for a snapshot, which doesn't include them.
         next_start: the gate's decision about the consumer's next start after the changes.
-        warnings: reasons why the installation can't work yet, one sentence each.
+        warnings: reasons why ``Configure`` would fail here, or why the installation can't work yet, one sentence each.
         pending: InfiniBand interfaces without an address that the check would wait for.
     """
 
@@ -116,7 +118,16 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
         return planned
     host, wanted = host.within(scope), Wanted.of(config, host.layout)
     boot = plan_next_boot(host, wanted)
-    return attrs.evolve(planned, boot=boot.changes, warnings=(*warnings_of(config, wanted, host), *boot.unseen))
+    warnings = (*_why_apply_fails(boot, host), *warnings_of(config, wanted, host), *boot.unseen)
+    return attrs.evolve(planned, boot=boot.changes, warnings=warnings)
+
+
+def _why_apply_fails(boot: BootPlan, host: Host) -> tuple[str, ...]:
+    try:
+        require_systemd(boot, host)
+    except UnitError as error:
+        return (f"apply can't install this here: {error.message}",)
+    return ()
 
 
 def _next_start(config: Config, host: Host, plan: RoutePlan, missing: str | None, scope: CancelScope) -> NextStart:

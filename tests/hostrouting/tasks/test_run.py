@@ -264,6 +264,25 @@ def test_a_host_kubelet_that_is_not_the_consumer_is_a_warning(host: Host, layout
     assert plan(INSTALLED, host=host).warnings == (warning,)
 
 
+class NoSystemd(FakeSystemd):
+    """A host on which systemd doesn't run, such as a container."""
+
+    def is_active(self, unit: str) -> bool:
+        raise UnitError(f"`systemctl is-active {unit}` failed")
+
+
+def test_a_plan_warns_where_apply_fails_without_systemd(kernel: FakeKernel, layout: Layout) -> None:
+    without = Host(kernel, NoSystemd(layout, running=[MACHINE]), layout)
+    (warning,) = plan(INSTALLED, host=without).warnings
+    assert "apply can't install this here" in warning
+    with pytest.raises(UnitError):
+        phases.run(Configure(INSTALLED, host=without))
+    assert plan(Config(), host=without).warnings == ()
+    host = Host(kernel, FakeSystemd(layout, running=[MACHINE]), layout)
+    phases.run(Configure(INSTALLED, host=host))
+    assert plan(INSTALLED, host=without).warnings == ()
+
+
 def test_an_idle_watcher_is_a_warning(host: Host) -> None:
     report = phases.run(Configure(Config(watch={"enabled": True}), host=host))
     assert not report.changes
