@@ -180,6 +180,7 @@ def test_the_debian_package_survives_its_whole_life_from_install_to_purge(node: 
     before = names(node)
 
     dpkg(node, "--install", DEB)
+    assert "watch" not in dpkg(node, "--install", DEB)
     assert node.run("hostrouting", "check", check=False).returncode == 1
     node.run("hostrouting", "apply")
     node.run("hostrouting", "lb-probe", "apply")

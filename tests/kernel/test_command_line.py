@@ -294,6 +294,25 @@ def test_an_unreadable_file_prevents_no_other_removal(tmp_path: Path) -> None:
     ]
 
 
+UPGRADE = r"""
+mkdir -p /run/systemd/system
+printf '#!/bin/sh\n' >"$SCRATCH/bin/py3compile"
+chmod +x "$SCRATCH/bin/py3compile"
+sh "$1" configure 0.1.0
+echo installed
+touch /etc/systemd/system/hostrouting-watch.service
+sh "$1" configure 0.1.0
+sh "$1" configure
+"""
+
+
+def test_an_upgrade_restarts_only_an_installed_watcher(tmp_path: Path) -> None:
+    postinst = Path(__file__).parents[2] / "deploy/debian/postinst"
+    done = on_a_host(tmp_path, UPGRADE, str(postinst), SYSTEMCTL='echo "$@"; exit 1')
+    assert (done.returncode, len(done.stderr.splitlines())) == (0, 1), done.stderr
+    assert done.stdout.splitlines() == ["installed", "try-restart hostrouting-watch.service"]
+
+
 # --- signals -----------------------------------------------------------------------------------------------------------
 
 HANGING = r"""
