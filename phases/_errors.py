@@ -80,8 +80,11 @@ class Observer(Protocol):
     def progress(self, path: str, message: str, fraction: float | None) -> None:
         """Report a task's progress: a status message, and the completed fraction (0…1), if known."""
 
-    def finished(self, path: str, status: Status, error: BaseException | None, seconds: float) -> None:
-        """Report that a task has finished, with its duration, and its exception unless the status is `ok`."""
+    def finished(self, path: str, status: Status, result: object, error: BaseException | None, seconds: float) -> None:
+        """Report that a task has finished, with its result or exception, and its duration.
+
+        A task that returns after its scope has ended has both: its result, and the scope's exception.
+        """
 
 
 def text_of(error: BaseException) -> str:

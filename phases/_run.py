@@ -231,8 +231,9 @@ def run_child(task: Task[T], scope: CancelScope) -> T:
 
     def tell_end(status: Status, error: BaseException | None) -> None:
         seconds = scope.clock.monotonic() - begin
-        scope.tell(lambda observer: observer.finished(path, status, error, seconds))
+        scope.tell(lambda observer: observer.finished(path, status, result, error, seconds))
 
+    result: T | None = None
     try:
         with scope.at(path) as inner:
             inner.check()

@@ -77,10 +77,11 @@ class RecordingObserver:
     """An observer that records its calls.
 
     Each call is a tuple in `events`: `("started", path)`, `("progress", path, message, fraction)` or `("finished",
-    path, status)`. `errors` and `durations` map paths to exceptions and to durations in seconds.
+    path, status)`. `results`, `errors` and `durations` map paths to results, exceptions and durations in seconds.
     """
 
     events: list[tuple[str | float | None, ...]] = field(factory=list)
+    results: dict[str, object] = field(factory=dict)
     errors: dict[str, BaseException] = field(factory=dict)
     durations: dict[str, float] = field(factory=dict)
 
@@ -92,9 +93,10 @@ class RecordingObserver:
         """Record progress."""
         self.events.append(("progress", path, message, fraction))
 
-    def finished(self, path: str, status: Status, error: BaseException | None, seconds: float) -> None:
+    def finished(self, path: str, status: Status, result: object, error: BaseException | None, seconds: float) -> None:
         """Record an end."""
         self.events.append(("finished", path, status))
+        self.results[path] = result
         self.durations[path] = seconds
         if error is not None:
             self.errors[path] = error

@@ -142,9 +142,11 @@ class _Waits:
             complain(text, patience=0)
         self._last = text
 
-    def finished(self, path: str, status: phases.Status, error: BaseException | None, seconds: float) -> None:
+    def finished(
+        self, path: str, status: phases.Status, result: object, error: BaseException | None, seconds: float
+    ) -> None:
         """Clear the line."""
-        del path, status, error, seconds
+        del path, status, result, error, seconds
         if self._columns:
             complain(f"\r{' ' * self._columns}\r", patience=0, end="")
         self._columns, self._last = 0, ""

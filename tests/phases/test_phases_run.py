@@ -118,13 +118,15 @@ def test_a_late_end_is_reported_as_late(
     scope = CancelScope(clock=clock, timeout=5)
 
     @task("late")
-    def work(_scope: CancelScope) -> None:
+    def work(_scope: CancelScope) -> str:
         clock.advance(6) if late is TimedOut else scope.cancel("stop")
+        return "done"
 
     with pytest.raises(late):
         run(work, scope=scope, observer=observer)
     assert observer.events[-1] == ("finished", "late", Status(status))
     assert type(observer.errors["late"]) is late
+    assert observer.results["late"] == "done"
     assert data(logged.records[-1])["status"] == status
 
 
@@ -182,6 +184,20 @@ def test_an_observer_is_called_by_one_thread_at_a_time() -> None:
     observer: Any = Exclusive()
     run(Parallel(*[chat] * 8), observer=observer)
     assert len(calls) == 8 * 102 + 2
+
+
+def test_an_observer_gets_the_results_that_a_failure_drops() -> None:
+    observer = RecordingObserver()
+    tree = Serial(Parallel(Returning("a", 1), Returning("b", 2)), Raising("fail", ValueError("no")))
+    with pytest.raises(ValueError, match="no"):
+        run(tree, observer=observer)
+    assert observer.results == {
+        "serial/parallel/a": 1,
+        "serial/parallel/b": 2,
+        "serial/parallel": (1, 2),
+        "serial/fail": None,
+        "serial": None,
+    }
 
 
 class Broken(RecordingObserver):
