@@ -1,8 +1,8 @@
 """Report types for tasks and functions, and the types they contain. All are frozen and have ``to_json()``.
 
 ``Configure`` returns a ``ConfigureReport``, which consists of a ``RoutesReport``, a ``WatchReport`` and an
-``OverlapReport``. All of them have ``changes``. If any changes remain, a cancelled run raises ``StoppedRun``, and a run
-that exceeds its deadline raises ``OverdueRun``.
+``OverlapReport``. All of them have ``changes``. If any changes remain, a cancelled task raises ``StoppedRun``, and a
+task that exceeds its deadline raises ``OverdueRun``. ``ChangesObserver`` collects the changes of a tree of tasks.
 
 Of the functions, ``check`` returns an ``OverlapReport``, ``plan`` a ``Plan``, ``explain`` an ``Explanation``, ``judge``
 a ``FleetReport``, and ``examine`` a ``DoctorReport`` covering its checks (``CHECKS`` by default).
@@ -32,11 +32,11 @@ from hostrouting.overlap.findings import (
 from hostrouting.overlap.fleet import FleetReport, GroupFailure, HostGroup
 from hostrouting.routes.plan import Replacement, RoutePlan, RoutesReport
 from hostrouting.tasks.preview import NextStart, Plan
-from hostrouting.tasks.reports import ConfigureReport, WatchReport
+from hostrouting.tasks.reports import ChangesObserver, ConfigureReport, WatchReport
 
 # fmt: off
 __all__ = [
-    "CHECKS", "Change", "Changes", "ConfigureReport", "DoctorCheck", "DoctorFinding", "DoctorReport",
+    "CHECKS", "Change", "Changes", "ChangesObserver", "ConfigureReport", "DoctorCheck", "DoctorFinding", "DoctorReport",
     "EventKind", "EventVerdict", "ExaminedHost", "ExplainedLookup", "Explanation", "FamilyVerdict", "Finding",
     "FindingKind", "Fix", "FleetReport", "GroupFailure", "HostEvent", "HostGroup", "NextStart", "Note",
     "NoteKind", "Obstacle", "Outlook", "OverdueRun", "OverlapReport", "Plan", "Replacement", "RoutePlan",

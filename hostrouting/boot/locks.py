@@ -74,13 +74,13 @@ def _is_taken(descriptor: int, path: Path) -> bool:
 
 
 class OverdueRun(TimedOut):
-    """Raised if a run times out after making changes; ``changes`` lists those still in place."""
+    """Raised if a task times out after making changes; ``changes`` lists those still in place."""
 
     changes = Changes()
 
 
 class StoppedRun(Cancelled):
-    """Raised if a run is cancelled after making changes; ``changes`` lists those still in place."""
+    """Raised if a task is cancelled after making changes; ``changes`` lists those still in place."""
 
     changes = Changes()
 

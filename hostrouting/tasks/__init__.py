@@ -1,4 +1,4 @@
-"""More tasks, and ``render``, which returns the files of an installation.
+"""More tasks, and functions: ``render`` returns a config's files, and ``installed_config`` the installed config.
 
 ``InstallRoutes`` changes only the kernel's routes (``apply --routes-only``). ``TryRoutes`` installs routes for a
 limited time (``apply --try``), ``ConfirmTrial`` keeps them (``confirm``), and ``EndTrial`` restores the former ones
@@ -11,11 +11,17 @@ from hostrouting._lazy import lazily
 
 if TYPE_CHECKING:
     from hostrouting.tasks.install_routes import InstallRoutes as InstallRoutes
+    from hostrouting.tasks.queries import installed_config as installed_config
     from hostrouting.tasks.queries import render as render
     from hostrouting.tasks.trial import ConfirmTrial as ConfirmTrial
     from hostrouting.tasks.trial import EndTrial as EndTrial
     from hostrouting.tasks.trial import TryRoutes as TryRoutes
 else:
     __all__, __getattr__, __dir__ = lazily(
-        __name__, {"install_routes": "InstallRoutes", "queries": "render", "trial": "ConfirmTrial EndTrial TryRoutes"}
+        __name__,
+        {
+            "install_routes": "InstallRoutes",
+            "queries": "installed_config render",
+            "trial": "ConfirmTrial EndTrial TryRoutes",
+        },
     )

@@ -13,7 +13,7 @@ import attrs
 
 from hostrouting.boot.host import Host
 from hostrouting.config.routing import Config
-from hostrouting.model.errors import ConfigError, RouteError
+from hostrouting.model.errors import ConfigError, FileError, RouteError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.parsing import parse_any_unicast_address
 from hostrouting.overlap.check import check_families
@@ -149,6 +149,35 @@ def render(config: Config) -> dict[str, str]:
 
     layout = Layout("/sysroot")
     return {layout.relative(file.path): file.text for file in rendered_files(to_config(config), layout)}
+
+
+def installed_config(*, host: Host | None = None) -> Config:
+    """Return the config that is installed for the next boot, or an empty one if nothing is.
+
+    If you change the host afterwards, ``Configure`` with this config restores the installation.
+
+    Args:
+        host: the host to inspect; defaults to this host.
+
+    Returns:
+        The config of the installed parts. It includes neither routes that are only in the kernel nor other sections of
+        the document. If the parts were installed with different values of ``waitSeconds``, the last one counts.
+
+    Raises:
+        FileError: the manifest, which contains the config, can't be read or is invalid, or is missing although other
+            files are installed.
+    """
+    from hostrouting.boot.files import exists
+    from hostrouting.boot.manifest import Manifest
+
+    layout = to_host(host).layout
+    manifest = Manifest.of_host(layout)
+    if manifest.parts and not exists(layout.manifest):
+        raise FileError(
+            f"can't tell what was installed: the manifest {layout.manifest} is missing, but its units are there",
+            hint="run apply with the wanted config, or remove",
+        )
+    return manifest.config
 
 
 def snapshot(*, host: Host | None = None) -> Snapshot:

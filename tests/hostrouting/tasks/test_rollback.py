@@ -1,0 +1,278 @@
+"""Tests that an observer learns what a failed tree leaves, and that the installed config restores an installation."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import attrs
+import pytest
+from acting import ActingSystemd, at, refusing
+from azure_fakes import FakeProbeNode
+from file_trees import outside_run, write_file
+from node import shadowed_kernel
+from wanted import MACHINE, SHADOWED, config
+
+import phases
+from hostrouting import (
+    CheckRouteOverlap,
+    Config,
+    Configure,
+    ConfigureStaticRoutes,
+    ConfigureWatch,
+    FileError,
+    Host,
+    Layout,
+    Snapshot,
+    UnitError,
+)
+from hostrouting.azure import ConfigureLoadBalancerProbe, HostNetworking
+from hostrouting.report import Changes, ChangesObserver, ConfigureReport
+from hostrouting.tasks import installed_config
+from hostrouting.testing import FakeSystemd
+
+if sys.version_info < (3, 11):
+    from exceptiongroup import ExceptionGroup
+
+WATCHED = config(SHADOWED, watch={"enabled": True})
+
+
+class MyError(Exception):
+    pass
+
+
+@phases.task("start-machine")
+def failing(scope: phases.CancelScope) -> NoReturn:
+    raise MyError
+
+
+@phases.task("start-machine")
+def cancelled(scope: phases.CancelScope) -> NoReturn:
+    scope.cancel("SIGTERM")
+    scope.check()
+    raise AssertionError
+
+
+@attrs.frozen
+class Passing:
+    """A task that runs another one, and passes on its result or exception."""
+
+    task: phases.Task[Any]
+    name: str = "passing"
+
+    def do(self, scope: phases.CancelScope) -> object:
+        return phases.run_child(self.task, scope)
+
+
+def node(layout: Layout, name: str) -> Host:
+    """Return another node, below the first one's root."""
+    other = Layout(layout.root / name)
+    other.units.mkdir(parents=True)
+    return Host(shadowed_kernel(), FakeSystemd(other, running=[MACHINE]), other)
+
+
+@pytest.fixture
+def units(layout: Layout) -> ActingSystemd:
+    return ActingSystemd(layout)
+
+
+# --- changes -----------------------------------------------------------------------------------------------------------
+
+
+TREES: dict[str, tuple[Callable[[phases.Task[Any]], phases.Task[Any]], type[BaseException]]] = {
+    "a later task fails": (lambda done: phases.Serial(done, failing), MyError),
+    "a later task is cancelled": (lambda done: phases.Serial(done, cancelled), phases.Cancelled),
+    "a report is passed on": (lambda done: phases.Serial(Passing(phases.Timeout(9, done)), failing), MyError),
+    "it was parallel": (lambda done: phases.Serial(phases.Parallel(done), failing), MyError),
+}
+
+
+@pytest.mark.parametrize(("tree", "error"), TREES.values(), ids=TREES)
+def test_an_observer_learns_once_what_completed_tasks_have_changed(
+    tree: Callable[[phases.Task[Any]], phases.Task[Any]], error: type[BaseException], host: Host, layout: Layout
+) -> None:
+    observer = ChangesObserver()
+    with pytest.raises(error) as caught:
+        phases.run(tree(Configure(WATCHED, host=host)), observer=observer)
+    assert not hasattr(caught.value, "changes")
+    alone = ChangesObserver()
+    changes = phases.run(Configure(WATCHED, host=node(layout, "other")), observer=alone).changes
+    assert observer.changes == alone.changes == changes
+    assert all((changes.routes, changes.files, changes.units))
+
+
+def test_an_observer_learns_what_a_stopped_sibling_has_changed(host: Host, units: ActingSystemd) -> None:
+    """The sibling's failure stops `Configure` as it starts the watcher, and the group contains the failure alone."""
+    is_stopped = threading.Event()
+
+    @phases.task("fail")
+    def fail(scope: phases.CancelScope) -> NoReturn:
+        scope.wait(is_stopped)
+        raise MyError
+
+    @phases.task("wait")
+    def wait(scope: phases.CancelScope) -> None:
+        is_stopped.set()
+        scope.wait(60)
+
+    scopes: list[phases.CancelScope] = []
+
+    @phases.task("configure-now")
+    def configure_now(scope: phases.CancelScope) -> ConfigureReport:
+        scopes.append(scope)
+        return phases.run_child(Configure(WATCHED, host=host), scope)
+
+    units.act = at("restart", lambda: phases.run(wait, scope=scopes[0]))
+    observer = ChangesObserver()
+    with pytest.raises(ExceptionGroup) as caught:
+        phases.run(phases.Parallel(configure_now, fail), observer=observer)
+    assert [type(error) for error in caught.value.exceptions] == [MyError]
+    assert observer.changes.routes
+    assert observer.changes.files
+
+
+def test_an_observer_learns_what_a_failure_left_that_became_a_note(host: Host, units: ActingSystemd) -> None:
+    """If the run is cancelled, the group's failures are notes, which contain no changes."""
+    scope = phases.CancelScope()
+
+    def refuse() -> NoReturn:
+        scope.cancel("SIGTERM")
+        raise UnitError("`systemctl` failed: Connection timed out")
+
+    units.act = at("restart", refuse)
+    observer = ChangesObserver()
+    with pytest.raises(phases.Cancelled):
+        phases.run(phases.Parallel(Configure(WATCHED, host=host)), scope=scope, observer=observer)
+    assert observer.changes.routes
+    assert observer.changes.files
+
+
+def test_an_observer_learns_what_a_late_cancel_dropped(host: Host) -> None:
+    observer, scope = ChangesObserver(), phases.CancelScope()
+
+    @phases.task("configure-then-cancel")
+    def late(inner: phases.CancelScope) -> ConfigureReport:
+        report = phases.run(Configure(WATCHED, host=host))
+        scope.cancel("SIGTERM")
+        return report
+
+    with pytest.raises(phases.Cancelled):
+        phases.run(late, scope=scope, observer=observer)
+    assert observer.changes.routes
+
+
+def test_a_rolled_back_task_leaves_nothing(host: Host, units: ActingSystemd, layout: Layout) -> None:
+    observer, before = ChangesObserver(), outside_run(layout.root)
+    units.act = refusing("enable", "static-routes.service")
+    with pytest.raises(UnitError):
+        phases.run(phases.Serial(Configure(WATCHED, host=host), failing), observer=observer)
+    assert observer.changes == Changes()
+    assert (outside_run(layout.root), host.our_routes()) == (before, ())
+
+
+# --- the state before --------------------------------------------------------------------------------------------------
+
+
+def with_probe(task: phases.Task[Any], host: Host) -> phases.Task[Any]:
+    """Return a task that also installs the plug-in's part."""
+    networking = HostNetworking.from_mapping({"hostNetworking": {"loadBalancerProbe": {"enabled": True}}})
+    return phases.Serial(ConfigureLoadBalancerProbe(networking, host=host, node=FakeProbeNode()), task)
+
+
+FULL = config(
+    SHADOWED,
+    {"destination": "172.16.2.0/24", "gateway": "10.1.0.9", "dev": "eth0", "metric": 5},
+    cidrs=[SHADOWED, {"cidr": "10.1.0.0/24", "devs": ["eth*"]}],
+    uplinks=["eth*"],
+    watch={"enabled": True, "textfile": "/var/lib/node_exporter/hostrouting.prom"},
+    consumer="kubelet.service",
+    waitSeconds=7,
+)
+FORMER: dict[str, Callable[[Host], list[phases.Task[Any]]]] = {
+    "nothing": lambda _: [],
+    "everything": lambda host: [Configure(FULL, host=host)],
+    "only routes": lambda host: [ConfigureStaticRoutes(FULL, host=host)],
+    "only the check": lambda host: [CheckRouteOverlap(config(mode="WARN"), host=host)],
+    "routes and the watcher": lambda host: [ConfigureStaticRoutes(FULL, host=host), ConfigureWatch(FULL, host=host)],
+    "routes, then the check": lambda host: [ConfigureStaticRoutes(FULL, host=host), CheckRouteOverlap(FULL, host=host)],
+    "routes, then another check": lambda host: [
+        ConfigureStaticRoutes(attrs.evolve(FULL, uplinks=None), host=host),
+        CheckRouteOverlap(attrs.evolve(WATCHED, wait_seconds=FULL.wait_seconds), host=host),
+    ],
+    "a plug-in": lambda host: [with_probe(Configure(FULL, host=host), host)],
+    "only a plug-in": lambda host: [with_probe(Configure(Config(), host=host), host)],
+}
+LATER: dict[str, Config] = {
+    "another consumer": config(SHADOWED, "172.16.3.0/24", mode="WARN"),
+    "nothing": Config(),
+    "only routes": config("172.16.9.0/24", cidrs=[]),
+}
+
+
+def installation(host: Host) -> Any:
+    """Return all files outside of /run. The manifest may also list folders that were created in the meantime."""
+    manifest = host.layout.manifest
+    listed = json.loads(manifest.read_text()) | {"folders": []} if manifest.exists() else None
+    files = {name: entry for name, entry in outside_run(host.layout.root).items() if name != str(manifest)}
+    return files, listed
+
+
+def state(host: Host) -> Any:
+    """Return our routes, the files, and the units that are enabled or watch. Oneshots are never stopped."""
+    units = host.units
+    assert isinstance(units, FakeSystemd)
+    return host.our_routes(), installation(host), units.enabled, units.is_active("hostrouting-watch.service")
+
+
+@pytest.mark.parametrize("later", LATER.values(), ids=LATER)
+@pytest.mark.parametrize("former", FORMER.values(), ids=FORMER)
+def test_the_installed_config_restores_the_state_before(
+    former: Callable[[Host], list[phases.Task[Any]]], later: Config, host: Host
+) -> None:
+    for task in former(host):
+        phases.run(task)
+    before, installed = state(host), installed_config(host=host)
+    with pytest.raises(MyError):
+        phases.run(phases.Serial(Configure(later, host=host), failing))
+    assert state(host) != before or later == installed
+    phases.run(Configure(installed, host=host))
+    assert state(host) == before
+
+
+@pytest.mark.parametrize("later", LATER.values(), ids=LATER)
+def test_an_image_is_restored_with_ipv6(later: Config, tmp_path: Path) -> None:
+    """An image has no kernel, and a fake one has no IPv6."""
+    write_file(tmp_path / "usr/lib/systemd/system/systemd-nspawn@.service")
+    host = Host.image(tmp_path)
+    wanted = config("fd00:172::/32", SHADOWED, cidrs=["fd00::/8", {"cidr": "fd00:9::/48", "devs": ["eth1"]}, SHADOWED])
+    phases.run(Configure(wanted, host=host))
+    before, installed = installation(host), installed_config(host=host)
+    assert installed == wanted
+    phases.run(Configure(later, host=host))
+    phases.run(Configure(installed, host=host))
+    assert installation(host) == before
+
+
+@pytest.mark.parametrize("wanted", [Config(), FULL, WATCHED], ids=["nothing", "full", "watched"])
+def test_the_installed_config_is_the_wanted_one(wanted: Config, host: Host) -> None:
+    phases.run(Configure(wanted, host=host))
+    assert installed_config(host=host) == wanted
+
+
+def test_an_installation_without_its_manifest_is_not_taken_for_none(host: Host, layout: Layout) -> None:
+    """Restoring an empty config would open the gate."""
+    phases.run(Configure(WATCHED, host=host))
+    shutil.rmtree(layout.manifest.parent)
+    with pytest.raises(FileError, match=str(layout.manifest)) as caught:
+        installed_config(host=host)
+    assert caught.value.hint
+
+
+def test_a_snapshot_has_no_installed_config() -> None:
+    with pytest.raises(FileError):
+        installed_config(host=Host.recorded(Snapshot((), (), (), ())))
