@@ -53,6 +53,7 @@ from hostrouting.backend import (
     Systemctl,
     WholeTables,
 )
+from hostrouting.report import ChangesObserver
 from hostrouting.testing import FakeKernel, FakeSystemd
 
 log = logging.getLogger("agent")
@@ -142,8 +143,11 @@ class Logged(WholeTables):
         return write(routes)
 
 
-class Printing:
-    """An observer that prints every start, progress and end. Its calls never overlap, even with parallel tasks."""
+class Printing(ChangesObserver):
+    """An observer that prints every start, progress and end, and collects the changes.
+
+    Its calls never overlap, even with parallel tasks.
+    """
 
     def started(self, path: str) -> None:
         """Print that a task starts."""
@@ -153,8 +157,11 @@ class Printing:
         """Print what a task does."""
         print(f"{path}: {message}" + ("" if fraction is None else f" ({fraction:.0%})"))
 
-    def finished(self, path: str, status: phases.Status, error: BaseException | None, seconds: float) -> None:
+    def finished(
+        self, path: str, status: phases.Status, result: object, error: BaseException | None, seconds: float
+    ) -> None:
         """Print that a task has ended."""
+        super().finished(path, status, result, error, seconds)
         print(f"{path}: {status} after {seconds:.1f} s" + (f": {error}" if error else ""))
 
 
@@ -178,7 +185,11 @@ def look(config: Config, host: Host, file: Path) -> int:
 
 
 async def bootstrap(config: Config, host: Host, pull: Sequence[str]) -> int:
-    """Bring the node up or change nothing, and return the exit code of the agent."""
+    """Bring the node up, and return the exit code of the agent.
+
+    If a task fails or is stopped, it rolls back its own changes. The tasks that have completed keep theirs, which are
+    printed: such routes are safe to keep, and the next run continues from there.
+    """
     scope = phases.CancelScope()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, scope.cancel, number.name)
@@ -187,20 +198,23 @@ async def bootstrap(config: Config, host: Host, pull: Sequence[str]) -> int:
     )
     tree = phases.Serial(prepare, CheckRouteOverlap(config, host=host), start_node, name="bootstrap")
     print(tree)
+    observer = Printing()
     try:
-        (routes, _image), overlap, node = await phases.run_async(tree, scope=scope, observer=Printing())
+        (routes, _image), overlap, node = await phases.run_async(tree, scope=scope, observer=observer)
     except phases.Cancelled as stop:
         print(f"stopped by {stop.reason}; no node was started", file=sys.stderr)
-        return 1
     except Exception as error:  # noqa: BLE001 - also the group of all that failed in parallel: except* is Python 3.11's
         failures: Sequence[Exception] = getattr(error, "exceptions", (error,))
         for failure in failures:
             print(f"not starting the node: {failure}", file=sys.stderr)
-        return 1
-    for finding in overlap.findings:  # only in WARN mode, as findings are an error in STRICT mode
-        print(f"warning: {finding.message}")
-    print(f"{len(routes.plan.add)} routes added; verdict: {overlap.verdict}; started {node}")
-    return 0
+    else:
+        for finding in overlap.findings:  # only in WARN mode, as findings are an error in STRICT mode
+            print(f"warning: {finding.message}")
+        print(f"{len(routes.plan.add)} routes added; verdict: {overlap.verdict}; started {node}")
+        return 0
+    for change in (*observer.changes.routes, *observer.changes.files):
+        print(f"{change.action}, and stays: {change.what}")
+    return 1
 
 
 def h200() -> FakeKernel:

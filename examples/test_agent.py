@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import logging
 import os
 import signal
@@ -70,9 +71,38 @@ def test_a_look_reports_problems_and_changes_nothing(
     assert not (tmp_path / "another.json").exists()
 
 
-def test_without_an_image_nothing_starts_and_no_route_stays(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
-    assert asyncio.run(bootstrap(TRIED, host, ["false"])) == 1
-    assert "not starting the node: Command" in capsys.readouterr().err
+def files(host: Host) -> set[str]:
+    return {host.layout.relative(path) for path in host.layout.root.glob("etc/**/*") if not path.is_dir()}
+
+
+def test_a_pull_that_fails_before_the_routes_leaves_nothing(
+    kernel: FakeKernel, host: Host, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The routes task waits for another run, whose lock the test holds, and is stopped."""
+    host.layout.run_lock.parent.mkdir(parents=True)
+    with host.layout.run_lock.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert asyncio.run(bootstrap(TRIED, host, ["false"])) == 1
+    assert (ours(kernel), files(host)) == ([], set())
+    said = capsys.readouterr()
+    assert "not starting the node: Command" in said.err
+    assert "stays: " not in said.out
+
+
+def test_a_pull_that_fails_after_the_routes_leaves_them(
+    kernel: FakeKernel, host: Host, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The pull takes until the routes task releases its lock."""
+    script, lock = host.layout.script("static-routes"), host.layout.run_lock
+    slow = f"until [ -e {script} ]; do sleep 0.01; done; exec flock {lock} false"
+    assert asyncio.run(bootstrap(TRIED, host, ["sh", "-c", slow])) == 1
+    assert ours(kernel) == ["172.16.1.0/24"]
+    said = capsys.readouterr()
+    assert "not starting the node: Command" in said.err
+    told = [line.partition(", and stays: ") for line in said.out.splitlines() if ", and stays: " in line]
+    assert [what.split()[0] for _, _, what in told if not what.startswith("/")] == ours(kernel)
+    assert {what for _, _, what in told if what.startswith("/")} == files(host)
+    assert "start-node: started" not in said.out
 
 
 def test_a_signal_ends_it_at_once(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
