@@ -70,7 +70,7 @@ class _Several(_Tree, Generic[T_co]):
 
 
 class Serial(_Several[T_co]):
-    """A task that runs other tasks sequentially and stops at the first failure.
+    """A task that runs other tasks sequentially and stops at the first failure. Completed tasks aren't rolled back.
 
     Args:
         tasks: the tasks, in execution order.

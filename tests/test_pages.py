@@ -43,17 +43,19 @@ from xml.etree import ElementTree
 import attrs
 import pytest
 from azure_fakes import FakeBridgeNode, FakeProbeNode, on_fakes
-from file_trees import write_file, write_link
+from file_trees import outside_run, write_file, write_link
 from node import add_nics, default_route, shadowed_kernel
-from wanted import MACHINE, SHADOWED, TrialSystemd, section
+from wanted import MACHINE, SHADOWED, TrialSystemd, config, section
 
-from hostrouting import Config, ConfigError, Host, Layout, azure, cli
+import phases
+from hostrouting import Config, ConfigError, Configure, Host, Layout, azure, cli
 from hostrouting.azure import HostNetworking, NodeState
 from hostrouting.backend import Table
 from hostrouting.config import documents
 from hostrouting.doctor.examine import CHECKS
 from hostrouting.model.family import Family
 from hostrouting.overlap.findings import FindingKind, NoteKind
+from hostrouting.tasks import installed_config
 from hostrouting.testing import FakeKernel, FakeSystemd
 
 ROOT = Path(__file__).parents[1]
@@ -372,6 +374,38 @@ def test_a_page_that_applies_a_file_records_it(name: str, tmp_path: Path) -> Non
             break
     assert {"azure", "hostRouting"} == json.loads(node.host.layout.config.read_text()).keys()
     assert cli.main(["plan"], host=node.host) == 0
+
+
+@pytest.mark.parametrize("destination", [SHADOWED, None], ids=["a former config", "nothing installed"])
+def test_the_recipe_for_going_back_restores_the_node(destination: str | None, tmp_path: Path) -> None:
+    """The code is the page's own, up to its recipe; only the last task is another one."""
+    node, name = Node(tmp_path), "docs/howto/embed.md"
+
+    @phases.task("start-machine")
+    def start_machine(scope: phases.CancelScope) -> None:
+        seen.append(installed())
+        scope.cancel("SIGTERM")
+        scope.check()
+
+    def installed() -> object:
+        files = outside_run(node.root)
+        files.pop(str(node.host.layout.manifest), None)  # it also lists folders that were created in the meantime
+        return node.host.our_routes(), files, installed_config(host=node.host)
+
+    for block in blocks((ROOT / name).read_text()):
+        node.run(block)
+        if "def bring_up" in block.text:
+            break
+    former = Config() if destination is None else config(destination, mode="WARN", consumer="kubelet.service")
+    phases.run(Configure(former, host=node.host))
+    before = installed()
+    seen: list[object] = []
+    node.names |= {"start_machine": start_machine, "scope": phases.CancelScope(), "wanted": node.names["config"]}
+    with pytest.raises(phases.Cancelled):
+        node.run(Block("python", "bring_up(wanted)", 1))
+    assert len(seen) == 1
+    assert before not in seen
+    assert installed() == before
 
 
 def anchors(page: str) -> set[str]:

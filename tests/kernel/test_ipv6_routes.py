@@ -21,7 +21,7 @@ from scripts import AWKS, Sandbox, awk_or_skip
 from wanted import config
 
 import phases
-from hostrouting import Config, Host, Layout, RouteError, RoutesReport, check, plan
+from hostrouting import Config, Configure, Host, Layout, RouteError, RoutesReport, check, plan
 from hostrouting.boot.render import render_static_routes
 from hostrouting.kernel.namespace import enter_namespace
 from hostrouting.kernel.netlink import NetlinkBackend
@@ -31,6 +31,7 @@ from hostrouting.model.routes import NextHop, Protocol, Route, Route6, RouteFail
 from hostrouting.routes.install import apply_routes
 from hostrouting.routes.plan import Replacement, RoutePlan
 from hostrouting.routes.verify import verify_routes
+from hostrouting.tasks import installed_config
 from hostrouting.tasks.install_routes import InstallRoutes
 from hostrouting.tasks.trial import render_trial
 from hostrouting.testing import FakeSystemd
@@ -302,6 +303,15 @@ def test_routes_of_both_families_are_installed_once(node: Host, tmp_path: Path) 
     assert boot(tmp_path, *BOTH).returncode == 0
     assert tables(node) == installed
     assert [change.action for change in install(node).changes.routes] == ["removed", "removed"]
+    assert tables(node) == before
+
+
+def test_the_installed_config_restores_routes_of_both_families(node: Host) -> None:
+    phases.run(Configure(config(*BOTH, cidrs=[]), host=node))
+    before, installed = tables(node), installed_config(host=node)
+    phases.run(Configure(config("fd00:9::/48", cidrs=[]), host=node))
+    assert tables(node) != before
+    phases.run(Configure(installed, host=node))
     assert tables(node) == before
 
 
