@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import sys
@@ -241,6 +242,32 @@ def test_the_installed_config_restores_the_state_before(
         phases.run(phases.Serial(Configure(later, host=host), failing))
     assert state(host) != before or later == installed
     phases.run(Configure(installed, host=host))
+    assert state(host) == before
+
+
+def test_a_cancelled_coroutine_restores_the_state_before(host: Host) -> None:
+    phases.run(Configure(FULL, host=host))
+    before, installed = state(host), installed_config(host=host)
+
+    async def bring_up() -> None:
+        running = asyncio.current_task()
+        assert running is not None
+        loop = asyncio.get_running_loop()
+
+        @phases.task("start-machine")
+        def start_machine(scope: phases.CancelScope) -> None:
+            loop.call_soon_threadsafe(running.cancel)
+            scope.wait(60)
+
+        try:
+            await phases.run_async(phases.Serial(Configure(WATCHED, host=host), start_machine))
+        except BaseException:
+            assert state(host) != before
+            await phases.run_async(Configure(installed, host=host))
+            raise
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(bring_up())
     assert state(host) == before
 
 
