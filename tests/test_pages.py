@@ -349,7 +349,7 @@ MADE = {"docs/howto/h200.md", "docs/explanation/performance.md"}
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in MADE])
+@pytest.mark.parametrize("name", [*(name for name in NAMES if name not in MADE), "CONTRIBUTING.md"])
 def test_the_blocks_of_a_page_run(name: str, tmp_path: Path) -> None:
     node = Node(tmp_path)
     for block in blocks((ROOT / name).read_text()):
@@ -423,6 +423,17 @@ def test_every_link_leads_somewhere(name: str) -> None:
         to = (ROOT / name).parent / path if path else ROOT / name
         assert to.exists(), target
         assert not anchor or anchor in anchors(to.read_text()), target
+
+
+def test_contributing_names_existing_files() -> None:
+    names = re.findall(r"`([\w.-]+(?:/[\w.-]+)*/?)`", (ROOT / "CONTRIBUTING.md").read_text())
+    named = {name.rstrip("/") for name in names if "/" in name or re.search(r"\.(py|md|toml|txt|json|yml)$", name)}
+    folders = "hostrouting", "tests", "docs", "examples", "deploy", "phases"
+    known = [path.relative_to(ROOT) for folder in folders for path in (ROOT / folder).rglob("*")]
+    there = [f"/{path}" for path in known]
+    missing = {name for name in named if not any(path.endswith(f"/{name}") for path in there)}
+    assert len(named) > 30
+    assert {name for name in missing if not (ROOT / name).exists()} == set()
 
 
 def test_every_page_is_in_the_sites_contents() -> None:
