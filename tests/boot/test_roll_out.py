@@ -11,10 +11,12 @@ import sys
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
+from file_trees import write_file
 from nightly import IS_NIGHTLY, by_day
 from wanted import section
 
@@ -62,10 +64,10 @@ class Fleet:
             "hostrouting_try_seconds": TRY_SECONDS,
             "hostrouting_bake_seconds": 0,
         }
-        self._inventory = folder / "nodes.json"
+        self._inventory = folder / "nodes"
         self._inventory.write_text(json.dumps({"all": {"hosts": hosts, "vars": common}}))
         self._env = {
-            "PATH": os.environ["PATH"],
+            "PATH": f"{PROGRAMS}:{os.environ['PATH']}",
             "LC_ALL": "C.UTF-8",
             "HOME": str(folder),
             "ANSIBLE_HOME": str(folder / "ansible"),
@@ -82,6 +84,24 @@ class Fleet:
     def run(self, program: str, *words: str) -> subprocess.CompletedProcess[str]:
         argv = [sys.executable, str(PROGRAMS / program), "-i", str(self._inventory), *words]
         return subprocess.run(argv, env=self._env, cwd=self._folder, capture_output=True, text=True)
+
+    def shell(self, line: str) -> tuple[int, str]:
+        """Run a line as a user would, with an installed collection, and return its exit code and its output."""
+        env = {name: value for name, value in self._env.items() if name != "ANSIBLE_COLLECTIONS_PATH"}
+        done = subprocess.run(["bash", "-c", line], env=env, cwd=self._folder, capture_output=True, text=True)
+        return done.returncode, done.stdout + done.stderr
+
+    def forget(self, variable: str) -> None:
+        """Remove a variable from the inventory."""
+        known = json.loads(self._inventory.read_text())
+        del known["all"]["vars"][variable]
+        self._inventory.write_text(json.dumps(known))
+
+    def rename(self, host: str, name: str) -> None:
+        """Give a host another name in the inventory."""
+        known = json.loads(self._inventory.read_text())
+        known["all"]["hosts"][name] = known["all"]["hosts"].pop(host)
+        self._inventory.write_text(json.dumps(known))
 
     def module(self, name: str, *words: str, **arguments: Any) -> subprocess.CompletedProcess[str]:
         """Run one of the collection's modules on the first host."""
@@ -114,6 +134,11 @@ def state(node: Machine) -> str:
     if ours(node) or node.exists(CONFIG) or node.exists("/etc/hostrouting"):
         return "half"
     return "put back" if f"{UNIT}.service" in node.journal(f"{UNIT}.service") else "untouched"
+
+
+def removed(node: Machine) -> bool:
+    """Return whether neither a route nor a file of ours is left, except for the config."""
+    return not (ours(node) or node.exists("/etc/hostrouting"))
 
 
 @pytest.fixture
@@ -190,8 +215,8 @@ def test_a_node_that_its_trial_cuts_off_stops_the_batch(new_fleet: Callable[[int
     assert fleet.states() == ["put back", "put back"], said
 
 
-def test_check_mode_plans_strict_fails_and_snapshots_are_fetched(
-    new_fleet: Callable[[int, Collection[int]], Fleet], tmp_path: Path
+def test_check_mode_plans_and_a_failed_strict_installs_nothing(
+    new_fleet: Callable[[int, Collection[int]], Fleet],
 ) -> None:
     fleet = new_fleet(1, {1})
     apply = partial(fleet.module, "apply", config={"hostRouting": ROUTING}, try_seconds=60)
@@ -209,6 +234,56 @@ def test_check_mode_plans_strict_fails_and_snapshots_are_fetched(
     result = json.loads(done.stdout.partition("=>")[2])
     assert [finding["kind"] for finding in result["report"]["overlap"]["findings"]] == ["OVERLAP"]
     assert (ours(fleet.nodes[0]), is_over(fleet.nodes[0])) == ([], True)
-    done = fleet.run("ansible-playbook", "hostrouting.hostrouting.record", "-e", f"hostrouting_snapshots={tmp_path}")
-    assert done.returncode == 0, done.stdout
-    assert json.loads((tmp_path / "n01.json").read_text())["host"] == "node"
+
+
+# --- docs/howto/two-thousand-nodes.md ----------------------------------------------------------------------------------
+
+
+PAGE = (ROOT / "docs/howto/two-thousand-nodes.md").read_text()
+JUDGE = "hostrouting judge"
+# The page's commands, and the node's state after each. pip and apt need a package index and a package: the version of
+# Ansible is checked instead, and test_ways_to_install.py installs the package.
+GUIDE = [
+    ("pip install 'ansible-core>=2.19'", None),
+    ("ansible-galaxy collection install", "untouched"),
+    ("ansible -i nodes all -m ansible.builtin.apt", None),
+    ("mkdir snapshots", "untouched"),
+    ("ansible-playbook -i nodes --forks 50 hostrouting.hostrouting.record", "untouched"),
+    (JUDGE, "untouched"),
+    ("ansible-playbook -i nodes hostrouting.hostrouting.roll_out --tags warn --limit gpu-0001 --check", "untouched"),
+    ("ansible-playbook -i nodes --forks 50 hostrouting.hostrouting.roll_out --tags warn", "WARN"),
+    ("ansible-playbook -i nodes --forks 50 hostrouting.hostrouting.roll_out --tags strict", "STRICT"),
+    ("ansible -i nodes all -m ansible.builtin.apt", None),
+    ("ansible-playbook -i nodes --forks 50 hostrouting.hostrouting.roll_out --tags strict", "STRICT"),
+    ("ansible-playbook -i nodes --forks 50 hostrouting.hostrouting.roll_out --tags strict -e", "WARN"),
+    ("ansible -i nodes --forks 50 all -m ansible.builtin.command -a 'hostrouting remove'", "removed"),
+]
+
+
+@pytest.mark.timeout(by_day(900, by_night=3600), func_only=True)
+def test_the_guides_commands_work_as_printed(
+    new_fleet: Callable[[int, Collection[int]], Fleet], tmp_path: Path
+) -> None:
+    fleet = new_fleet(1, ())
+    (node,) = fleet.nodes
+    fleet.rename("n01", "gpu-0001")
+    fleet.forget("hostrouting_config")
+    (tmp_path / "deploy").symlink_to(ROOT / "deploy")
+    write_file(tmp_path / "config.json", json.dumps({"hostRouting": ROUTING}))
+    ((name, variables),) = re.findall(r"^```text\n# (group_vars\S+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    write_file(tmp_path / name, variables)
+    commands = re.findall(r"^\$ (.*)", PAGE, re.MULTILINE)
+    assert len(commands) == len(GUIDE)
+    for command, (start, after) in zip(commands, GUIDE, strict=True):
+        assert command.startswith(start)
+        if after is None:
+            continue
+        code, said = fleet.shell(command)
+        assert code == (1 if start == JUDGE else 0), f"{command}\n{said}"  # the node is shadowed
+        assert removed(node) if after == "removed" else state(node) == after, f"{command}\n{said}"
+    assert [path.name for path in (tmp_path / "snapshots").iterdir()] == ["gpu-0001.json"]
+
+
+def test_the_guides_ansible_is_the_tested_one() -> None:
+    (least,) = re.findall(r"'ansible-core>=(\d+)\.(\d+)'", PAGE)
+    assert tuple(map(int, version("ansible-core").split(".")[:2])) >= tuple(map(int, least))
