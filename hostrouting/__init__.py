@@ -52,7 +52,7 @@ except ImportError as _error:
         raise  # a dependency of our own package is missing
     raise ImportError(
         f"the package phases is not hostrouting's, but another distribution's ({_error}): "
-        "pip uninstall phases, then pip install --force-reinstall hostrouting"
+        "pip uninstall phases, then pip install --force-reinstall /path/to/hostrouting"
     ) from _error
 
 __version__ = "0.1.0"

@@ -436,6 +436,25 @@ def test_contributing_names_existing_files() -> None:
     assert {name for name in missing if not (ROOT / name).exists()} == set()
 
 
+def test_nothing_names_a_distribution_that_no_index_has() -> None:
+    """Whoever registered hostrouting on PyPI would get code onto the machines of those who follow such a text."""
+    texts = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+    for folder in ("hostrouting", "phases", "examples", "deploy"):
+        texts += [path for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".md", ".sh", ".yml", ".toml")]
+    from_an_index = re.compile(
+        r"""(?<![\w./-])hostrouting\[\w+\]|pipx? (?:install|inject) (?:.*[ '"])?hostrouting\b(?![/-])"""
+    )
+    assert from_an_index.search("pip install hostrouting") is not None
+    assert from_an_index.search("the extra 'hostrouting[html]'") is not None
+    found = [
+        f"{path.relative_to(ROOT)}: {line}"
+        for path in texts
+        for line in path.read_text().splitlines()
+        if from_an_index.search(line)
+    ]
+    assert found == []
+
+
 def test_every_page_is_in_the_sites_contents() -> None:
     listed = set(re.findall(r"^((?:\w+/)?[\w.-]+)$", (ROOT / "docs/index.md").read_text(), re.MULTILINE))
     pages = {str(page.relative_to(ROOT / "docs").with_suffix("")) for page in (ROOT / "docs").rglob("*.md")}

@@ -243,7 +243,7 @@ def judge(options: argparse.Namespace, host: Host) -> Result:
     host fails, and otherwise with 2 if any verdict is unknown.
 
       hostrouting judge config.json snapshots/*.json
-      hostrouting judge config.json snapshots/*.json --output html > fleet.html    needs hostrouting[html]
+      hostrouting judge config.json snapshots/*.json --output html > fleet.html    needs Jinja
     """
     from importlib.util import find_spec
 
@@ -251,7 +251,7 @@ def judge(options: argparse.Namespace, host: Host) -> Result:
     from hostrouting.overlap.fleet import judge as judge_all
 
     if options.output == "html" and find_spec("jinja2") is None:
-        how = "pip install 'hostrouting[html]'"
+        how = "pip install '/path/to/hostrouting[html]' (a clone or a wheel)"
         raise HostRoutingError("--output html needs jinja2, which isn't installed", hint=how)
     config = load(options, host)
     report = run_function(
