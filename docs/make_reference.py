@@ -1,12 +1,13 @@
-"""Write the reference pages of the commands and the config:  ./run docs.
+"""Write the reference pages of the commands and the config, and the tables of the library's names:  ./run docs.
 
-Their only sources are ``--help`` and the docstrings of the config classes. Sphinx turns them into pages of the site and
-into the man pages hostrouting(1) and hostrouting-config(5).
+Their only sources are ``--help`` and docstrings. Sphinx turns them into pages of the site and into the man pages
+hostrouting(1) and hostrouting-config(5).
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import inspect
 import io
 import json
@@ -20,6 +21,7 @@ from unittest import mock
 
 import attrs
 
+import hostrouting
 from hostrouting import Config, ExpectedCidr, StaticRoute, cli
 from hostrouting.azure import HostNetworking, StaleAzureVnet
 from hostrouting.config.schema import Section
@@ -274,8 +276,49 @@ def _default(field: attrs.Attribute[Any]) -> str:
     return f"default: `{' '.join(value) if isinstance(value, list) else json.dumps(value).strip(chr(34))}`"
 
 
+# --- library -------------------------------------------------------------------------------------------------------
+
+# Sphinx directives, and the table above them, which is for those who read the page in a clone.
+_DIRECTIVES = re.compile(r"(?:^\| name \|.*\n(?:^\|.*\n)*\n)?^```{eval-rst}\n((?:(?!```).*\n)*)```$", re.MULTILINE)
+_DIRECTIVE = re.compile(r"^\.\. auto(\w+):: ([\w.]+).*\n((?:   .*\n)*)", re.MULTILINE)
+
+
+def library_page() -> str:
+    """Return the text of the library's page, with a table of the names above each group of directives."""
+
+    def with_table(found: re.Match[str]) -> str:
+        rows = "".join(f"| `{name}` | {summary} |\n" for name, summary in _summaries(found[1]))
+        return f"| name | purpose |\n|---|---|\n{rows}\n```{{eval-rst}}\n{found[1]}```"
+
+    return _DIRECTIVES.sub(with_table, (FOLDER / "api.md").read_text(encoding="utf-8"))
+
+
+def _summaries(directives: str) -> Iterator[tuple[str, str]]:
+    """Yield the names of classes and functions, and the first sentence of each docstring."""
+    for kind, name, options in _DIRECTIVE.findall(directives):
+        if kind != "module":
+            yield name, _first_sentence(getattr(hostrouting, name))
+            continue
+        module = importlib.import_module(name)
+        told = dict(re.findall(r":([\w-]+): *(.*)", options))
+        local = (each for each, value in vars(module).items() if getattr(value, "__module__", "") == name)
+        public = told["members"].split(", ") if told["members"] else getattr(module, "__all__", local)
+        for each in public:
+            value = getattr(module, each)
+            is_told = each not in told.get("exclude-members", "").split(", ") and not each.startswith("_")
+            if is_told and (inspect.isclass(value) or inspect.isfunction(value)):
+                yield each, _first_sentence(value)
+
+
+def _first_sentence(value: object) -> str:
+    paragraph = " ".join((inspect.getdoc(value) or "").partition("\n\n")[0].split())
+    sentence = re.match(r".*?\.(?= |$)", paragraph)
+    return (sentence[0] if sentence else paragraph).replace("``", "`").replace("|", "\\|")
+
+
 def main(folder: Path = FOLDER) -> None:
     """Write the pages."""
+    (folder / "api.md").write_text(library_page(), encoding="utf-8")
     (folder / "commands.md").write_text(commands_page(), encoding="utf-8")
     (folder / "config.md").write_text(config_page(), encoding="utf-8")
 

@@ -7,8 +7,8 @@
     phases.run(Configure(config))    # on this host, now and at every boot
     print(check(config).verdict)
 
-The config is read from the ``hostRouting`` key of a JSON document. A Config has StaticRoutes (a list of StaticRoute)
-and RouteOverlap (a list of ExpectedCidr, and an OverlapMode).
+The config is read from the ``hostRouting`` key of a JSON document. A Config has StaticRoutes (a list of StaticRoute),
+RouteOverlap (a list of ExpectedCidr, and an OverlapMode) and Watch.
 
 Tasks change the host and are run by ``phases.run``:
 
@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from hostrouting.config.routing import RouteOverlap as RouteOverlap
     from hostrouting.config.routing import StaticRoute as StaticRoute
     from hostrouting.config.routing import StaticRoutes as StaticRoutes
+    from hostrouting.config.routing import Watch as Watch
     from hostrouting.doctor.examine import examine as examine
     from hostrouting.kernel.snapshot import Snapshot as Snapshot
     from hostrouting.model.errors import ConfigError as ConfigError
@@ -94,7 +95,7 @@ else:
         {
             "boot.host": "Host",
             "boot.layout": "Layout",
-            "config.routing": "Config ExpectedCidr OverlapMode RouteOverlap StaticRoute StaticRoutes",
+            "config.routing": "Config ExpectedCidr OverlapMode RouteOverlap StaticRoute StaticRoutes Watch",
             "doctor.examine": "examine",
             "kernel.snapshot": "Snapshot",
             "model.errors": "ConfigError FileError HostRoutingError RouteError UnitError",
