@@ -26,7 +26,8 @@ kernel to change links, addresses and rules. Use ``pair`` to combine the two::
     TestMyBackend = conformance_test(my_backend)
 
 The number of examples and steps is set by ``settings``, or by the Hypothesis profile that is active when the class is
-created. In each example, Hypothesis disables some of the rules (swarm testing), so that it also finds effects that
+created. By default, a disagreement is reported as it was found, because Hypothesis may take five minutes to find the
+shortest example, during which it prints nothing: ``settings(phases=Phase)`` lets it. In each example, Hypothesis disables some of the rules (swarm testing), so that it also finds effects that
 another rule would always undo. For each call, the test compares refusals by errno. After each step, it compares links
 (ignoring their indexes), addresses, rules, a full dump of all tables in order and with all flags, dumps of individual
 tables (one of which never exists), and lookup results.
@@ -45,7 +46,7 @@ from typing import ClassVar, cast
 from unittest import TestCase
 
 import attrs
-from hypothesis import HealthCheck
+from hypothesis import HealthCheck, Phase
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -98,12 +99,15 @@ def conformance_test(
 
     Args:
         make_kernel: a context manager that yields a kernel in its initial state: ``lo`` is up and nothing else exists.
-        settings: Hypothesis settings; defaults to the current profile.
+        settings: Hypothesis settings; defaults to the current profile without ``Phase.shrink``.
 
     Returns:
         The class. Assign it to a name in a test module.
     """
     kernel_maker = make_kernel
+    if settings is None:
+        usual = hypothesis_settings()
+        settings = hypothesis_settings(usual, phases=[phase for phase in usual.phases if phase is not Phase.shrink])
 
     class Machine(ConformanceMachine):
         make_kernel = staticmethod(kernel_maker)

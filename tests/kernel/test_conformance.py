@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import errno
 import unittest
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 from ip_command_backend import IpCommandBackend
 from nightly import by_day
 from node import GATEWAY, on_linux
@@ -21,7 +21,7 @@ import phases
 from hostrouting import ConfigureStaticRoutes, Host, Layout, RouteError
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceKernel
-from hostrouting.kernel.port import RouteBackend
+from hostrouting.kernel.port import Kernel, RouteBackend
 from hostrouting.model.routes import NextHop, Route
 from hostrouting.testing import FakeSystemd
 from hostrouting.testing.conformance import conformance_test, pair
@@ -49,6 +49,23 @@ def test_it_reads_single_tables_too() -> None:
     result = unittest.TestResult()
     unittest.defaultTestLoader.loadTestsFromTestCase(test_case).run(result)
     assert "DisagreementError: routes of table" in result.errors[0][1]
+
+
+def test_a_disagreement_is_reported_without_shrinking() -> None:
+    """Hypothesis runs the failing example once more to report it; to shrink it, it would try others first."""
+    made: list[_LaxKernel] = []
+
+    @contextmanager
+    def lax_kernel() -> Iterator[Kernel]:
+        made.append(_LaxKernel())
+        yield made[-1]
+
+    test_case = conformance_test(lax_kernel)
+    result = unittest.TestResult()
+    unittest.defaultTestLoader.loadTestsFromTestCase(test_case).run(result)
+    assert len(result.errors) == 1
+    assert len(made) <= 4
+    assert Phase.shrink not in test_case.settings.phases  # type: ignore[attr-defined]
 
 
 # --- the backends in examples/ --------------------------------------------------------------------------------------
