@@ -68,8 +68,10 @@ class WatchHostRouting:
         """Run the watcher until the scope ends.
 
         Raises:
-            phases.Cancelled: the scope was cancelled. ConfigError, FileError: the config can't be read at startup, the
-            lock can't be acquired, or the watcher shares the host's files but not its network namespace.
+            phases.Cancelled: the scope was cancelled.
+            ConfigError: the config is invalid at startup.
+            FileError: the config can't be read at startup, the lock can't be acquired, or the watcher shares the host's
+                files but not its network namespace.
         """
         load_all()
         if self.host.has_another_network:
