@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from enum import Enum
 from typing import Any
+
+import attrs
+from sphinx.util.inspect import stringify_signature
 
 from hostrouting import __version__
 
@@ -23,6 +28,7 @@ html_copy_source = False
 
 autodoc_member_order = "alphabetical"
 maximum_signature_line_length = 70
+_DEFAULT_CHARACTERS = 60
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 python_use_unqualified_type_names = True
@@ -38,6 +44,23 @@ man_pages: list[tuple[str, str, str, list[str], int]] = [
 ]
 
 
+class _Shortened:
+    """A default that would take more room in a signature than the rest of it."""
+
+    def __repr__(self) -> str:
+        return "…"
+
+
+def short_signature(function: Callable[..., Any]) -> str:
+    """Return a signature without annotations, which the descriptions of the arguments include, or long defaults."""
+    found = inspect.signature(function)
+    given = [
+        each.replace(default=_Shortened()) if len(repr(each.default)) > _DEFAULT_CHARACTERS else each
+        for each in found.parameters.values()
+    ]
+    return stringify_signature(found.replace(parameters=given), show_annotation=False, show_return_annotation=False)
+
+
 def setup(app: Any) -> None:
     """Omit what doesn't help a caller, such as module docstrings, which describe the code, and add enums' members."""
 
@@ -49,10 +72,11 @@ def setup(app: Any) -> None:
         # The Args section of a NamedTuple documents its fields. An enum's members have no docstrings.
         return True if type(value).__name__ == "_tuplegetter" else False if isinstance(value, Enum) else None
 
-    def without_arguments(_app: Any, _what: str, _name: str, value: object, *_given: Any) -> tuple[str, str] | None:
-        # A protocol isn't called; its __init__ takes anything.
-        return ("", "") if getattr(value, "_is_protocol", False) else None
+    def shorten(_app: Any, _what: str, _name: str, value: object, *_given: Any) -> tuple[str, str] | None:
+        if getattr(value, "_is_protocol", False):  # it isn't called; its __init__ takes anything
+            return "", ""
+        return (short_signature(value), "") if isinstance(value, type) and attrs.has(value) else None
 
     app.connect("autodoc-process-docstring", without_modules)
-    app.connect("autodoc-process-signature", without_arguments)
+    app.connect("autodoc-process-signature", shorten)
     app.connect("autodoc-skip-member", choose_members)

@@ -515,6 +515,13 @@ def test_generated_files_are_up_to_date(
         ElementTree.fromstring(picture.read_text())
 
 
+def test_no_default_makes_a_signature_unreadable() -> None:
+    pytest.importorskip("sphinx", reason="sphinx isn't installed")
+    conf = runpy.run_path(str(ROOT / "docs/conf.py"))
+    assert conf["short_signature"](Layout) == f"(root={Path('/')!r})"
+    assert len(conf["short_signature"](Config)) < 200
+
+
 # --- docs/promises.md --------------------------------------------------------------------------------------------------
 
 
