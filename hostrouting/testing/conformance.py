@@ -27,10 +27,11 @@ kernel to change links, addresses and rules. Use ``pair`` to combine the two::
 
 The number of examples and steps is set by ``settings``, or by the Hypothesis profile that is active when the class is
 created. By default, a disagreement is reported as it was found, because Hypothesis may take five minutes to find the
-shortest example, during which it prints nothing: ``settings(phases=Phase)`` lets it. In each example, Hypothesis disables some of the rules (swarm testing), so that it also finds effects that
-another rule would always undo. For each call, the test compares refusals by errno. After each step, it compares links
-(ignoring their indexes), addresses, rules, a full dump of all tables in order and with all flags, dumps of individual
-tables (one of which never exists), and lookup results.
+shortest example, during which it prints nothing: ``settings(phases=Phase)`` lets it. In each example, Hypothesis
+disables some of the rules (swarm testing), so that it also finds effects that another rule would always undo. For each
+call, the test compares refusals by errno. After each step, it compares links (ignoring their indexes), addresses,
+rules, a full dump of all tables in order and with all flags, dumps of individual tables (one of which never exists),
+and lookup results.
 """
 
 from __future__ import annotations

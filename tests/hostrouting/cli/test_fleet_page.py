@@ -20,12 +20,12 @@ from hostrouting.model.routes import NextHop, Protocol, Route
 pytest.importorskip("jinja2", reason="jinja2 isn't installed")
 pytest.importorskip("selenium", reason="selenium isn't installed")
 
-from selenium.webdriver import Chrome  # noqa: E402
-from selenium.webdriver.common.by import By  # noqa: E402
-from selenium.webdriver.common.keys import Keys  # noqa: E402
-from selenium.webdriver.remote.webelement import WebElement  # noqa: E402
+from selenium.webdriver import Chrome
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webelement import WebElement
 
-from benchmarks.fleet import chromium, write_page  # noqa: E402
+from benchmarks.fleet import chromium, write_page
 
 EVIL = "</script><img src=x onerror=\"document.title='run'\"><svg onload=document.title='run'>{{ 7 * 7 }}\x1b[31m\u202e"
 
