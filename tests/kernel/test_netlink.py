@@ -6,6 +6,7 @@ import ctypes
 import errno
 import gc
 import os
+import resource
 import select
 import socket
 import struct
@@ -139,6 +140,17 @@ def test_a_route_of_an_unknown_type_drops_packets(node: NamespaceKernel, kind: s
     (answer,) = node.lookup([IPv4Address("198.51.101.1")])
     assert (answer.route, answer.errno, answer.discarded_by) == (None, errno.EINVAL, RouteType.BLACKHOLE)
     assert [failure.errno for failure in node.delete([there])] == [errno.ESRCH]
+
+
+@pytest.mark.parametrize("ask", [lambda: rtnl.name_of(1), lambda: rtnl.index_of("lo")], ids=["name", "index"])
+def test_without_file_descriptors_no_interface_is_called_missing(ask: Callable[[], object]) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+        with pytest.raises(OSError, match="Too many open files"):
+            ask()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.mark.parametrize("name", ["ib\udcff", "ibé"], ids=["latin-1", "utf-8"])

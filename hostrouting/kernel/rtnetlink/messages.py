@@ -179,7 +179,8 @@ def name_of(index: int) -> str:
     try:
         return socket.if_indextoname(index)
     except OSError as error:
-        if error.errno != errnos.ENXIO:  # the query itself failed, as if_indextoname opens a socket
+        _open_a_socket()
+        if error.errno != errnos.ENXIO:
             raise
         raise DumpInterrupted from error
 
@@ -193,7 +194,13 @@ def index_of(name: str) -> int:
     try:
         return socket.if_nametoindex(name)
     except (OSError, ValueError) as error:
+        _open_a_socket()
         raise NetlinkError(errnos.ENODEV, f"no interface is named {name!r}") from error
+
+
+def _open_a_socket() -> None:
+    """Raise the reason if no socket can be opened: glibc's queries for interfaces open one, and don't tell why not."""
+    socket.socket(socket.AF_UNIX).close()
 
 
 @contextmanager
