@@ -255,7 +255,9 @@ def judge(options: argparse.Namespace, host: Host) -> Result:
         raise HostRoutingError("--output html needs jinja2, which isn't installed", hint=how)
     config = load(options, host)
     report = run_function(
-        "judge", lambda scope: judge_all(options.snapshots, config, scope=scope, one_event=options.one_event)
+        "judge",
+        lambda scope: judge_all(options.snapshots, config, scope=scope, one_event=options.one_event),
+        waits=False,
     )
     code = EXIT_CHECK_UNKNOWN if report.counts[Verdict.UNKNOWN] else 0
     if report.counts[Verdict.OVERLAP]:

@@ -223,7 +223,8 @@ def nagios(report: OverlapReport) -> tuple[int, str]:
         return nagios_unknown(summary(report) if report.families else f"nothing could be judged: {report.reason}")
     is_strict = report.mode is OverlapMode.STRICT
     total, failing = len(report.cidrs), {finding.cidr for finding in report.findings}
-    status, said = _OK, f"{total} expected CIDRs leave through {','.join(report.default_devs)}"
+    all_of_them = "1 expected CIDR leaves" if total == 1 else f"{total} expected CIDRs leave"
+    status, said = _OK, f"{all_of_them} through {','.join(report.default_devs)}"
     if failing:
         status = _CRITICAL if is_strict else _WARNING
         said = f"{len(failing)} of {total} expected CIDRs fail: {report.findings[0].message}"

@@ -27,23 +27,24 @@ _SAME_SIGNAL_SECONDS = 0.5
 _NO_COLUMNS = 80
 
 
-def run_task(task: phases.Task[T], scope: phases.CancelScope | None = None) -> T:
+def run_task(task: phases.Task[T], scope: phases.CancelScope | None = None, *, waits: bool = True) -> T:
     """Run a task with progress output, cancel it on signals, and return its result.
 
     Args:
         task: the task to run.
         scope: a scope with signal handling already set up; a new one by default.
+        waits: whether its progress explains waits, which is of interest in a log; other progress is only for terminals.
     """
     if scope is not None:
-        return phases.run(task, scope=scope, observer=_Waits())
+        return phases.run(task, scope=scope, observer=_Progress(is_logged=waits))
     scope = phases.CancelScope()
     with cancelled_by_signals(scope):
-        return run_task(task, scope)
+        return run_task(task, scope, waits=waits)
 
 
-def run_function(name: str, function: Callable[[phases.CancelScope], T]) -> T:
+def run_function(name: str, function: Callable[[phases.CancelScope], T], *, waits: bool = True) -> T:
     """Run a function that takes the scope as a task with this name."""
-    return run_task(phases.task(name)(function))
+    return run_task(phases.task(name)(function), waits=waits)
 
 
 def say_json(document: dict[str, Any], patience: float | None = None) -> None:
@@ -115,13 +116,17 @@ def cancelled_by_signals(scope: phases.CancelScope) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-class _Waits:
+class _Progress:
     """An observer that reports progress on stderr: on a single line of a terminal, or otherwise on separate lines.
 
     It never blocks on the stream, because a signal handler in the same thread couldn't interrupt it.
+
+    Args:
+        is_logged: whether progress is reported without a terminal.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_logged: bool) -> None:
+        self._is_logged = is_logged
         self._columns = 0
         self._last = ""
 
@@ -138,7 +143,7 @@ class _Waits:
             line = f"{text}{share}"[: (columns(sys.stderr) or _NO_COLUMNS) - 1]
             complain(f"\r{line.ljust(self._columns)}", patience=0, end="")
             self._columns = len(line)
-        elif text != self._last:
+        elif self._is_logged and text != self._last:
             complain(text, patience=0)
         self._last = text
 

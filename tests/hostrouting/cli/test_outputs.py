@@ -141,6 +141,7 @@ def test_a_healthy_host_is_0(plugin: Any) -> None:
     code, (word, said, _, failing, _, _, count) = plugin("--cidr", "10.96.0.0/12", "--cidr", "10.1.2.0/24")
     assert (code, word, failing, count) == (0, "OK", "0", "2")
     assert said == "2 expected CIDRs leave through eth0"
+    assert plugin("--cidr", "10.96.0.0/12")[1][1] == "1 expected CIDR leaves through eth0"
 
 
 @pytest.mark.parametrize(
