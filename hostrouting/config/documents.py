@@ -5,10 +5,10 @@ from __future__ import annotations
 import codecs
 import os
 from collections import Counter
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NoReturn
 
 from hostrouting.model.errors import ConfigError, FileError
-from hostrouting.model.opening import only_regular
+from hostrouting.model.opening import NotRegularError, only_regular
 
 CONFIG_BYTES_MAX = 64 << 20
 
@@ -46,6 +46,8 @@ def read_document(path: str | os.PathLike[str], what: str, *, bytes_max: int) ->
         raise ConfigError([(name, "there is no such file")]) from None
     except IsADirectoryError:
         raise ConfigError([(name, "is a directory; expected a JSON file")]) from None
+    except NotRegularError:
+        raise ConfigError([(name, "is not a regular file; expected a JSON file")]) from None
     except OSError as error:
         raise FileError.of(f"read the {what} {name}", error) from error
     except ValueError as error:  # a NUL in the path
@@ -82,11 +84,22 @@ def parse_document(file: BinaryIO, name: str, what: str, *, bytes_max: int) -> A
         raise ConfigError([(name, "begins with a byte order mark (BOM): save it as UTF-8 without BOM")])
     try:
         # Same as in os.fsdecode: the kernel allows arbitrary bytes in interface names, and ip prints them verbatim.
-        return json.loads(raw.decode("utf-8", "surrogateescape"), object_pairs_hook=_json_object)
+        text = raw.decode("utf-8", "surrogateescape")
+        return json.loads(text, object_pairs_hook=_json_object, parse_constant=_refuse_constant)
     except RecursionError:
         raise ConfigError([(name, f"is not a {what}: it is nested too deeply")]) from None
-    except ValueError as error:
+    except (json.JSONDecodeError, _NotANumberError) as error:
         raise ConfigError([(name, f"is not JSON: {error}")]) from None
+    except ValueError:  # Python refuses to convert thousands of digits
+        raise ConfigError([(name, f"is not a {what}: a number in it has thousands of digits")]) from None
+
+
+class _NotANumberError(Exception):
+    """The error for a number that Python writes, but JSON doesn't have."""
+
+
+def _refuse_constant(word: str) -> NoReturn:
+    raise _NotANumberError(f"{word} is not a JSON number")
 
 
 class _Doubled(dict[str, Any]):

@@ -10,6 +10,10 @@ from collections.abc import Iterator
 from hostrouting.model.errors import FileError
 
 
+class NotRegularError(OSError):
+    """The error for a file that isn't regular, such as a FIFO or a device."""
+
+
 @contextlib.contextmanager
 def translate_errors(attempt: str, *ignored: int) -> Iterator[None]:
     """Translate an ``OSError`` into a ``FileError`` that says what was attempted, unless its errno is ignored."""
@@ -31,7 +35,8 @@ def only_regular(path: str, flags: int, *, dir_fd: int | None = None) -> int:
         dir_fd: file descriptor of the directory that the path is relative to; defaults to the working directory.
 
     Raises:
-        OSError: the file can't be opened, or isn't a regular file.
+        OSError: the file can't be opened.
+        NotRegularError: it isn't a regular file.
     """
     descriptor = os.open(path, flags | os.O_NONBLOCK, dir_fd=dir_fd)
     found = os.fstat(descriptor)
@@ -40,4 +45,4 @@ def only_regular(path: str, flags: int, *, dir_fd: int | None = None) -> int:
     if stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode) or is_mask:  # open() itself refuses a directory
         return descriptor
     os.close(descriptor)
-    raise OSError("it is not a regular file")
+    raise NotRegularError("it is not a regular file")

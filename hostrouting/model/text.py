@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 _SHOWN_CHARACTERS = 80
+_JSON_WORDS = ((True, "true"), (False, "false"), (None, "null"))
+# The form in which "surrogateescape" decodes bytes that aren't UTF-8.
+_ESCAPED = re.compile("[\udc80-\udcff]")
 
 
 def shown(value: object) -> str:
-    """Format a value for use in a message, on one line and truncated to 80 characters."""
-    text = repr(value)
+    """Format a value for use in a message as in JSON, except for quotes, on one line and truncated to 80 characters."""
+    text = next((word for each, word in _JSON_WORDS if value is each), repr(value))
+    if isinstance(value, str) and _ESCAPED.search(value):
+        text += " (which isn't UTF-8)"
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 1]}…"
 
 

@@ -123,13 +123,17 @@ def test_the_version_is_the_packages(run: Any) -> None:
 
 
 @pytest.mark.parametrize("command", [["apply", "--routes-only"], ["plan"], ["check"], ["watch"], ["fix"]])
-@pytest.mark.parametrize("content", [None, "folder", "", "{", "[]", '{"hostRouting": 3}', '{"hostRouting": {"x": 1}}'])
+@pytest.mark.parametrize(
+    "content", [None, "folder", "fifo", "", "{", "[]", '{"hostRouting": 3}', '{"hostRouting": {"x": 1}}']
+)
 def test_a_bad_or_missing_config_is_78(
     run: Any, tmp_path: Path, kernel: FakeKernel, command: list[str], content: str | None
 ) -> None:
     path = tmp_path / "bad.json"
     if content == "folder":
         path.mkdir()
+    elif content == "fifo":
+        os.mkfifo(path)
     elif content is not None:
         path.write_text(content)
     before = kernel.routes()

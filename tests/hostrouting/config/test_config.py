@@ -405,6 +405,16 @@ def test_constructors_apply_the_same_rules_and_report_all_fields() -> None:
         Config(route_overlap={"mode": "x"})
 
 
+@pytest.mark.parametrize(
+    ("value", "word"),
+    [(True, "true"), (None, "null"), (b"\xff.service".decode("utf-8", "surrogateescape"), "isn't UTF-8")],
+)
+def test_a_refused_value_is_named_as_in_json(value: object, word: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        StaticRoute("10.0.0.0/8", dev=value, metric=value)  # type: ignore[arg-type]
+    assert word in caught.value.problems[-1][1]
+
+
 # --- files -------------------------------------------------------------------------------------------------------
 
 
@@ -437,6 +447,9 @@ def test_duplicate_keys_are_errors_only_inside_the_section(tmp_path: Path) -> No
         (b"\xef\xbb\xbf{}", "UTF-8 without BOM"),
         ("{}".encode("utf-16"), "UTF-8 without BOM"),
         ("[" * 100_000, "nested too deeply"),
+        ('{"hostRouting": {"waitSeconds": Infinity}}', "Infinity is not a JSON number"),
+        ('{"x": NaN}', "NaN is not a JSON number"),
+        (f'{{"x": {"1" * 5000}}}', "thousands of digits"),
         ("[]", "expected an object"),
         ("null", "expected an object"),
     ],
@@ -452,8 +465,8 @@ NO_FILES: dict[str, tuple[type[Exception], str]] = {
     "a\0b": (ConfigError, "is not a path"),
     "endless.json": (ConfigError, "larger than 64 MiB"),
     "loop.json": (FileError, "can't read the config .*symbolic links"),
-    "pipe.json": (FileError, "not a regular file"),
-    "/dev/zero": (FileError, "not a regular file"),
+    "pipe.json": (ConfigError, "not a regular file"),
+    "/dev/zero": (ConfigError, "not a regular file"),
 }
 
 
