@@ -218,6 +218,11 @@ def warnings_of(config: Config, wanted: Wanted, host: Host) -> tuple[str, ...]:
     warnings = []
     if WATCH in wanted.names and config.watch.enabled and not config.is_gated:
         warnings.append("there is nothing to watch, so no watcher is installed: CONFIG names no route and no CIDR")
+    textfile = config.watch.textfile
+    if textfile is not None and WATCH in {part.name for part in wanted.parts}:
+        folder = textfile.rpartition("/")[0] or "/"
+        if not host.layout.of(folder).is_dir():
+            warnings.append(f"there is no folder {folder}: make it, and restart the watcher, which can't write metrics")
     if not any(part.is_gated for part in wanted.parts):
         return tuple(warnings)
     if host.layout.is_this_host and CHECK in {part.name for part in wanted.parts} and not python_of(host.layout):

@@ -290,6 +290,15 @@ def test_an_idle_watcher_is_a_warning(host: Host) -> None:
     assert "nothing to watch" in warning
 
 
+def test_a_missing_folder_for_metrics_is_a_warning(host: Host, layout: Layout) -> None:
+    metrics = attrs.evolve(INSTALLED, watch={"enabled": True, "textfile": "/var/lib/metrics/node.prom"})
+    (warning,) = plan(metrics, host=host).warnings
+    assert "/var/lib/metrics:" in warning
+    assert phases.run(Configure(metrics, host=host)).warnings == (warning,)
+    layout.of("/var/lib/metrics").mkdir(parents=True)
+    assert phases.run(Configure(metrics, host=host)).warnings == ()
+
+
 def test_a_cancelled_plan_reads_the_routes_no_more(kernel: FakeKernel, layout: Layout) -> None:
     scope, reads = phases.CancelScope(), []
 
