@@ -220,9 +220,9 @@ def plan(options: argparse.Namespace, host: Host) -> Result:
 
     The plan marks each route: + added, ~ replaced, - removed, = unchanged. It shows file changes as diffs, then unit
     changes, and finally whether the consumer would be allowed to start. It warns if apply can't do it on this host. It
-    exits with 2 if anything would change, and with 0 otherwise. The JSON has the same format as apply's output. With --snapshot it only compares routes, and
-    predicts the next start on the snapshot's host, because a snapshot doesn't include files or units. With --root it
-    only compares files and units.
+    exits with 2 if anything would change, and with 0 otherwise. The JSON has the same format as apply's output. With
+    --snapshot it only compares routes, and predicts the next start on the snapshot's host, because a snapshot doesn't
+    include files or units. With --root it only compares files and units.
     """
     from hostrouting.tasks import preview
 

@@ -92,7 +92,7 @@ def _tell(error: HostRoutingError, failed: int, words: Sequence[str], last_words
     if _is_asked_for("nagios", words):
         from hostrouting.cli.report import nagios_unknown
 
-        code, line = nagios_unknown(" ".join([*said, *hints]))
+        code, line = nagios_unknown("; ".join([*said, *hints]))
         say(line, patience)
         return code
     for warning in getattr(error, "warnings", ()):

@@ -54,12 +54,12 @@ def _counts(report: FleetReport) -> str:
 
 def _title(group: HostGroup) -> str:
     """Return the result shared by all hosts in a group."""
-    if group.verdict is Verdict.UNKNOWN:
-        return f"unknown: {clean(group.report.reason or '')}"
-    failures = (
+    failures = [
         f"{each.kind} {each.cidr}" + (f" by {clean(dev_words(each.devs))}" if each.devs else "")
         for each in group.failures
-    )
+    ]
+    if group.verdict is Verdict.UNKNOWN:
+        return "; ".join([*failures, f"unknown: {clean(group.report.reason or '')}"])
     risks = [clean(f"{e.event.subject} {e.event.kind}") for e in group.report.events or () if e.is_risk]
     away = f"; one event away: {shortened(risks, ', ', _SHOWN_EVENTS)}" if risks else ""
     return ("; ".join(failures) or "ok") + away

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import chain, groupby
 
@@ -77,15 +77,18 @@ def overlap_picture(report: OverlapReport) -> str:
 
 def verdict_line(report: OverlapReport) -> str:
     """Return a line with the verdict, the host, the number of failing CIDRs, and the mode."""
-    total, failing = len(report.cidrs), len({finding.cidr for finding in report.findings})
-    if not total:
-        said = "no CIDRs are expected"
-    elif report.verdict is Verdict.UNKNOWN:
-        unjudged = sum(report.verdict_on(cidr) is Verdict.UNKNOWN for cidr in report.cidrs)
-        said = f"{unjudged} of {total} expected CIDRs couldn't be judged"
-    else:
-        said = f"{failing} of {total} expected CIDRs {'fails' if failing == 1 else 'fail'}"
+    said = _counts(report) if report.cidrs else "no CIDRs are expected"
     return f"{report.verdict} on {clean(report.host)}: {said}; mode {report.mode}"
+
+
+def _counts(report: OverlapReport) -> str:
+    """Return a clause with the number of failing CIDRs, and of those without a verdict."""
+    verdicts = Counter(map(report.verdict_on, report.cidrs))
+    failing, unjudged = verdicts[Verdict.OVERLAP], verdicts[Verdict.UNKNOWN]
+    if unjudged and not failing:
+        return f"{unjudged} of {len(report.cidrs)} expected CIDRs couldn't be judged"
+    said = f"{failing} of {len(report.cidrs)} expected CIDRs {'fails' if failing == 1 else 'fail'}"
+    return f"{said}, {unjudged} couldn't be judged" if unjudged else said
 
 
 def _page(report: OverlapReport, width: int | None) -> Page:
@@ -220,14 +223,16 @@ def nagios(report: OverlapReport) -> tuple[int, str]:
     if not report.cidrs:
         return nagios_unknown("no CIDRs are expected: there is nothing to check")
     if report.verdict is Verdict.UNKNOWN:
-        return nagios_unknown(summary(report) if report.families else f"nothing could be judged: {report.reason}")
+        said = "; ".join(summary(report).splitlines())
+        said = f"{_counts(report)}: {said}" if report.findings else said
+        return nagios_unknown(said if report.families else f"nothing could be judged: {report.reason}")
     is_strict = report.mode is OverlapMode.STRICT
     total, failing = len(report.cidrs), {finding.cidr for finding in report.findings}
     all_of_them = "1 expected CIDR leaves" if total == 1 else f"{total} expected CIDRs leave"
     status, said = _OK, f"{all_of_them} through {','.join(report.default_devs)}"
     if failing:
         status = _CRITICAL if is_strict else _WARNING
-        said = f"{len(failing)} of {total} expected CIDRs fail: {report.findings[0].message}"
+        said = f"{_counts(report)}: {report.findings[0].message}"
     # A threshold of 0 alerts on any other value. Only the current mode's threshold is set.
     thresholds = ";0" if is_strict else "0;"
     return status, f"{_text(status, said)} | failing={len(failing)};{thresholds};0;{total}"

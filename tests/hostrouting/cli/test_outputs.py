@@ -152,7 +152,9 @@ def test_failures_are_1_in_warn_and_2_in_strict(
 ) -> None:
     got, (status, said, _, *numbers) = plugin(write(expecting(mode, "172.16.0.0/16", "10.96.0.0/12")))
     assert (got, status) == (code, word)
-    assert said.startswith("1 of 2 expected CIDRs fail: OVERLAP: expected CIDR 172.16.0.0/16 (probe 172.16.0.0) routes")
+    assert said.startswith(
+        "1 of 2 expected CIDRs fails: OVERLAP: expected CIDR 172.16.0.0/16 (probe 172.16.0.0) routes"
+    )
     assert numbers == ["1", warn, crit, "2"]
 
 

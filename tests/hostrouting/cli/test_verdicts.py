@@ -147,6 +147,22 @@ def test_a_check_names_the_family_without_a_verdict(on: Any) -> None:
     assert "ip -6 route" in out
 
 
+def test_a_failure_beside_a_family_without_a_verdict_is_told(on: Any, elsewhere: Any, write: Any) -> None:
+    """The verdict stays unknown: more may fail."""
+    words = ("check", "--cidr", CIDR, "--cidr", "10.2.0.0/24")
+    code, out, _ = on(snapshot_of(RIVAL), *words)
+    said = "1 of 2 expected CIDRs fails, 1 couldn't be judged"
+    assert (code, out.splitlines()[0]) == (2, f"unknown on node-6: {said}; mode WARN")
+    code, out, _ = on(snapshot_of(RIVAL), *words, "--output", "nagios")
+    assert (code, out.startswith(f"HOSTROUTING UNKNOWN - {said}: ")) == (3, True)
+    assert "; OVERLAP: expected CIDR 10.2.0.0/24 " in out
+    config = write({"hostRouting": {"routeOverlap": {"expectedCidrs": [CIDR, "10.2.0.0/24"]}}})
+    path = write_file(config.with_name("node-6.json"), snapshot_of(RIVAL).to_text())
+    code, out, _ = elsewhere("judge", config, path)
+    title = out.splitlines()[1]
+    assert (code, "OVERLAP 10.2.0.0/24" in title, "unknown: no-default-route" in title) == (2, True, True)
+
+
 def test_the_hint_is_about_the_family_that_the_reason_names(on: Any) -> None:
     _, out, _ = on(snapshot_of(ipv4_default=None), "check", "--cidr", CIDR, "--cidr", "10.96.0.0/12")
     assert "no-default-route: table main has no unicast 0.0.0.0/0 to compare with" in out
