@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from ipaddress import IPv4Interface, IPv4Network
@@ -10,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from node import LOST_AFTER_SECONDS, hears, listening
+from node import LOST_AFTER_SECONDS, add_nics, default_route, hears, listening, tool
 
 import phases
-from hostrouting import Config, Configure, Host, Layout, RouteOverlapError
+from hostrouting import Config, Configure, Host, Layout, RouteOverlapError, check
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.port import Kernel
 from hostrouting.model.routes import Table
+from hostrouting.report import FindingKind
 from hostrouting.testing import FakeSystemd
 
 sys.path.append(str(Path(__file__).parents[2] / "docs"))
@@ -68,6 +70,19 @@ def config_of(variant: Variant, host: Host) -> Path:
     path = host.layout.root / "config.json"
     path.write_text(json.dumps(variant.config))
     return path
+
+
+def test_the_tutorials_commands_make_the_sick_node(kernel: NamespaceKernel, tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/tutorial.md").read_text()
+    (script,) = re.findall(r"^```text\n(for number in .*?)^```", page, re.MULTILINE | re.DOTALL)
+    add_nics(kernel, eth0="10.1.0.4/24")
+    assert kernel.add([default_route(metric=0)]) == ()
+    tool("sh", "-ec", script)
+    infiniband = [route for route in kernel.routes(Table.MAIN) if str(route.destination) == "172.16.0.0/16"]
+    assert [route.hops[0].dev for route in infiniband] == [f"ib{number}" for number in range(8)]
+    host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(tmp_path))
+    findings = check(Config(route_overlap={"expectedCidrs": ["172.16.0.0/16"]}), host=host).findings
+    assert [finding.kind for finding in findings] == [FindingKind.OVERLAP]
 
 
 def noted(report: dict[str, Any]) -> list[str]:
