@@ -161,11 +161,22 @@ def commands_page() -> str:
 
 def _command(*words: str) -> str:
     told = _help(*words)
-    parts = [f"### {' '.join(words)}", f"```text\n{_usage(told['usage'])}\n```", _prose(told["description"])]
+    prose, separator, examples = told["description"].partition("\n\n  hostrouting ")
+    if prose.endswith(":"):  # it introduces the examples
+        prose, separator = told["description"], ""
+    parts = [f"### {' '.join(words)}", f"```text\n{_usage(told['usage'])}\n```", _prose(prose)]
     rows = [*_rows(told.get("positional arguments", "")), *_rows(told["options"])]
     known = [(name, said) for name, said in rows if name not in ("-h, --help", "-v, --verbose")]
-    parts += [f"`{name}`\n: {said}" for name, said in known]
+    if known:
+        parts += ["Arguments:", *(f"`{name}`\n: {_marked(said)}" for name, said in known)]
+    if separator:
+        parts += ["Examples:", _prose(separator.lstrip("\n") + examples)]
     return "\n\n".join([*parts, *(_command(*words, below) for below in _listed(told))])
+
+
+def _marked(text: str) -> str:
+    """Return a text with its options as code, which browsers don't break at a hyphen."""
+    return re.sub(r"(?<![\w`-])--[a-z][a-z-]*(?: (?:json|nagios|preflight|[A-Z]+)\b)?", r"`\g<0>`", text)
 
 
 def _help(*words: str) -> dict[str, str]:
@@ -213,7 +224,7 @@ def _prose(text: str) -> str:
             language = "sh" if paragraph.startswith("  { ") else "text"
             parts.append(f"```{language}\n{textwrap.dedent(paragraph)}\n```")
         else:
-            parts.append(paragraph)
+            parts.append(_marked(paragraph))
     return "\n\n".join(parts)
 
 
@@ -224,7 +235,9 @@ def _examples(paragraph: str) -> list[str]:
             found[-1].append(line.strip())
         else:
             found.append(re.split(r" {2,}", line.strip()))
-    return [f"`{command}`\n: {' '.join(said)}" if said else f"```text\n{command}\n```" for command, *said in found]
+    return [
+        f"`{command}`\n: {_marked(' '.join(said))}" if said else f"```text\n{command}\n```" for command, *said in found
+    ]
 
 
 # --- config --------------------------------------------------------------------------------------------------------
