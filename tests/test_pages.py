@@ -437,7 +437,7 @@ def test_contributing_names_existing_files() -> None:
 
 
 def test_nothing_names_a_distribution_that_no_index_has() -> None:
-    """Whoever registered hostrouting on PyPI would get code onto the machines of those who follow such a text."""
+    """Otherwise, another project with that name on PyPI would get its code onto the reader's machine."""
     texts = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
     for folder in ("hostrouting", "phases", "examples", "deploy"):
         texts += [path for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".md", ".sh", ".yml", ".toml")]
