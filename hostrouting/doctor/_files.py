@@ -53,9 +53,10 @@ def installed(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     if differing:
         message = f"{' and '.join(differing)}: CONFIG asks for something else"
         config = examined.config_name or quote(str(layout.config))
+        named = "" if examined.config_name else f" {config}"  # without CONFIG, apply refuses to remove everything
         hint = (
             f"to keep what is installed: hostrouting config set {config} --from {quote(str(layout.manifest))}\n"
-            f"to change to CONFIG: {examined.command('plan')} shows the difference, then {apply}"
+            f"to change to CONFIG: {examined.command('plan')}{named} shows the difference, then {apply}{named}"
         )
         yield DoctorFinding("another-config", subject, message, hint)
     if manifest.former:
