@@ -14,6 +14,8 @@ _ESCAPED = re.compile("[\udc80-\udcff]")
 def shown(value: object) -> str:
     """Format a value for use in a message as in JSON, except for quotes, on one line and truncated to 80 characters."""
     text = next((word for each, word in _JSON_WORDS if value is each), repr(value))
+    if isinstance(value, float) and abs(value) == float("inf"):
+        text = "a number beyond 1.7e308"  # Python reads it as infinity, which JSON doesn't have
     if isinstance(value, str) and _ESCAPED.search(value):
         text += " (which isn't UTF-8)"
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 1]}…"

@@ -407,7 +407,12 @@ def test_constructors_apply_the_same_rules_and_report_all_fields() -> None:
 
 @pytest.mark.parametrize(
     ("value", "word"),
-    [(True, "true"), (None, "null"), (b"\xff.service".decode("utf-8", "surrogateescape"), "isn't UTF-8")],
+    [
+        (True, "true"),
+        (None, "null"),
+        (1e999, "a number beyond"),
+        (b"\xff.service".decode("utf-8", "surrogateescape"), "isn't UTF-8"),
+    ],
 )
 def test_a_refused_value_is_named_as_in_json(value: object, word: str) -> None:
     with pytest.raises(ConfigError) as caught:
