@@ -73,7 +73,7 @@ def rendered(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         if file.path.suffix == ".service" and is_masked(file.path):
             continue  # ``units`` reports masked units
         if state is None:
-            yield DoctorFinding("file-missing", name, "it isn't there", examined.command("apply"))
+            yield DoctorFinding("file-missing", name, "it isn't there", examined.repairing("apply"))
             continue
         content, mode = state
         if settled.sub(b"", content) != settled.sub(b"", file.content):
@@ -158,7 +158,7 @@ def leftovers(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     for link in map(layout.relative, go_package_links(layout)):
         is_bouncing = ".requires/" in link
         message = "a restart of that unit stops the running node" if is_bouncing else "it is the Go package's"
-        hint = f"{examined.command('apply')} removes it; by hand: rm {link}; systemctl daemon-reload"
+        hint = f"{examined.repairing('apply')} removes it; by hand: rm {link}; systemctl daemon-reload"
         yield DoctorFinding("go-package-link", link, message, hint, Severity.BROKEN if is_bouncing else Severity.RISK)
     gates = set(layout.units.glob("*.service.d/*hostrouting*.conf")) - set(examined.manifest.files(layout))
     # Masked drop-ins are reported by ``gate``.

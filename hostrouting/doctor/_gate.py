@@ -80,7 +80,7 @@ def _shadowed(examined: ExaminedHost, report: OverlapReport, follows: str) -> It
         lines = reasons(installed, finding.cidr)
         if any(each.fix and each.cidr == finding.cidr for each in installed.findings):
             lines.append(f"{examined.command('fix')} prints what fixes {'the rest' if lines else 'it'}")
-        hint = "\n".join(lines) or examined.command("apply")
+        hint = "\n".join(lines) or examined.repairing("apply")
         yield DoctorFinding("shadowed", examined.consumer, f"{follows}: {finding.message}", hint)
 
 

@@ -37,21 +37,23 @@ def trial(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def routes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that the kernel has every route as configured and that none is shadowed."""
+    """Check that the kernel has every route as installed and that none is shadowed."""
+    installed = examined.manifest.config
+    backends = examined.host.backends(installed.static_routes.families)
     try:
-        plan, missing = plan_now(examined.config, *examined.backends)
+        plan, missing = plan_now(installed, *backends)
         if missing is not None:
             message = f"they wait for {missing}"
             yield DoctorFinding("route-waits", "static routes", message, MISSING_HINT)
         for route in plan.add:
-            yield DoctorFinding("route-missing", str(route), "it isn't in the kernel", examined.command("apply"))
+            yield DoctorFinding("route-missing", str(route), "it isn't in the kernel", examined.repairing("apply"))
         for change in plan.replace:
             message = f"the kernel has: {change.old}"
-            yield DoctorFinding("route-differs", str(change.new), message, examined.command("apply"))
-        verify_routes((*plan.unchanged, *plan.foreign), *examined.backends)
+            yield DoctorFinding("route-differs", str(change.new), message, examined.repairing("apply"))
+        verify_routes((*plan.unchanged, *plan.foreign), *backends)
     except RouteError as error:
         # Query the kernel again so that a failing kernel isn't reported as a route problem.
-        for backend in examined.backends:
+        for backend in backends:
             backend.routes()
         hint = error.hint or f"look at: {examined.command('plan')}"
         yield DoctorFinding("route-fails", "static routes", error.message, hint)

@@ -16,6 +16,7 @@ from hostrouting.boot.gate import SETTINGS
 from hostrouting.boot.host import Host
 from hostrouting.boot.layout import SEARCH_PATH, WATCH, Layout
 from hostrouting.boot.manifest import Manifest
+from hostrouting.boot.parts import differing_parts
 from hostrouting.boot.systemd import ANY_INSTANCE, UnitManager
 from hostrouting.config.routing import Config
 from hostrouting.kernel.port import RouteBackend
@@ -142,12 +143,21 @@ class ExaminedHost:
     @property
     def writing_anew(self) -> str:
         """A hint for files that differ from the rendered version."""
-        return f"{self.command('plan')} shows the difference, {self.command('apply')} fixes it"
+        return f"{self.repairing('plan')} shows the difference, {self.repairing('apply')} fixes it"
+
+    def repairing(self, verb: str) -> str:
+        """Return a command line for the config that is installed, even if CONFIG asks for something else."""
+        if self.given is not None and not differing_parts(self.manifest, self.given, self.layout):
+            return self.command(verb)
+        return f"hostrouting {verb}{self._root} {quote(str(self.layout.manifest))}"
 
     def command(self, verb: str) -> str:
         """Return a hostrouting command line that can be copied and pasted."""
-        root = f" --root {quote(str(self.layout.root))}" if self.host.is_image else ""
-        return f"hostrouting {verb}{root} {self.config_name}".rstrip()
+        return f"hostrouting {verb}{self._root} {self.config_name}".rstrip()
+
+    @property
+    def _root(self) -> str:
+        return f" --root {quote(str(self.layout.root))}" if self.host.is_image else ""
 
 
 _PROPERTIES = (

@@ -123,7 +123,7 @@ def test_a_missing_list_admits_only_without_the_drop_in(sandbox: Sandbox) -> Non
     done = run(sandbox, f"{gone}; echo ExecStartPre=+/etc/hostrouting/gate.sh last >{DROP_IN}")
     assert (done.returncode, done.stderr) == (
         255,
-        "/etc/hostrouting/gate.list is missing, can't be run, or is truncated; to write it again: hostrouting apply\n",
+        "/etc/hostrouting/gate.list is missing, can't be run, or is truncated; to write it again: hostrouting apply /etc/hostrouting/installed.json\n",
     )
     assert run(sandbox, f"{gone}; : >/etc/hostrouting/gate.list").returncode == 255
     # The list may be briefly missing during apply or remove, so the gate checks again.
@@ -307,7 +307,7 @@ def test_a_trial_that_does_not_end_fails_the_step(sandbox: Sandbox, how: str) ->
     prepare = installed(f"{ROUTES} required", static_routes="echo routes")
     done = run(sandbox, f"{begun}\n{prepare}", text=gate(ALL_SECONDS=1))
     assert done.returncode == 255
-    assert done.stderr.endswith("a trial of routes is in progress, and can't be ended; to end it: hostrouting apply\n")
+    assert "a trial of routes is in progress, and can't be ended; to end it: hostrouting apply /" in done.stderr
 
 
 def test_a_signal_is_not_a_success(sandbox: Sandbox) -> None:

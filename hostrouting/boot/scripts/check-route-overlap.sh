@@ -172,7 +172,7 @@ attempt() {
   # Only the installed routes count for a start; without the lock, a trial may have begun in the meantime.
   { [ -n "$IS_GATE" ] && has_trial; } || look
   if [ -n "$IS_GATE" ] && has_trial; then
-    VERDICT=unknown LINES='check-failed: a trial of routes is in progress; to end it: hostrouting apply' MISSING='the end of the trial of routes'
+    VERDICT=unknown LINES='check-failed: a trial of routes is in progress; to end it: hostrouting revert' MISSING='the end of the trial of routes'
     return "$MAY_COME"
   fi
   MISSING=''

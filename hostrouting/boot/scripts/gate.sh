@@ -20,6 +20,8 @@ false # what bash returns if it can't parse the group
 @common.sh@
 
 readonly LIST=/etc/hostrouting/gate.list
+# Unlike a bare apply, this doesn't depend on the default CONFIG, which may ask for something else.
+readonly AGAIN='hostrouting apply /etc/hostrouting/installed.json'
 # One file for each start that has passed, named after its invocation ID, with the time and the list.
 readonly PASSED=$RUN_DIR/passed
 readonly PASS_SECONDS=1
@@ -160,11 +162,11 @@ take_step() {
     return 1
   elif [ ! -x "$SCRIPT" ] || [[ `tail -c 2 "$SCRIPT"` != '}' ]]; then
     # An empty script, or one with only the first line, would succeed.
-    tell "$name" "$SCRIPT is missing, can't be run, or is truncated; to write it again: hostrouting apply"
+    tell "$name" "$SCRIPT is missing, can't be run, or is truncated; to write it again: $AGAIN"
     return 1
   elif has_trial && ! ask trial bash -p "$RUN_DIR/trial.sh" gate; then
     # Only the installed routes count for a start.
-    tell "$name" "$name wasn't run: a trial of routes is in progress, and can't be ended; to end it: hostrouting apply"
+    tell "$name" "$name wasn't run: a trial of routes is in progress, and can't be ended; to end it: $AGAIN"
     return 1
   fi
   # Don't explain the same failure again.

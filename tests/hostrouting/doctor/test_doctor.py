@@ -217,7 +217,7 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
     "script not executable": (lambda n: n.layout.of(CHECK).chmod(0o644), "file-mode", CHECK, "chmod 0755"),
     "folder behind a link": (put_the_scripts_behind_a_link, "file-mode", "/srv/open", "chmod go-w /srv/open"),
     "shadowed": (lambda n: n.divert("172.16.1.0/25"), "shadowed", TEMPLATE, "fix CONFIG prints what fixes it"),
-    "shadowed without ours": (lambda n: n.delete_ours(), "shadowed", TEMPLATE, "hostrouting apply CONFIG"),
+    "shadowed without ours": (lambda n: n.delete_ours(), "shadowed", TEMPLATE, "hostrouting apply /"),
     "no default route": (delete_the_default, "unjudged", TEMPLATE, "hostrouting check"),
     "two default routes": (add_a_default, "contested", TEMPLATE, "hostRouting.uplinks"),
     "consumer gone": (lambda n: setattr(n.units, "_running", ()), "no-consumer", TEMPLATE, "as consumer in CONFIG"),
@@ -585,8 +585,9 @@ def test_an_edited_drop_in_has_one_hint(node: Node, is_read: bool) -> None:
         node.reload()
     found = [each for each in examine(host=node.host).findings if each.kind not in ("not-examined", "no-restart")]
     assert sorted(each.kind for each in found) == ["file-differs", "gate-overridden" if is_read else "not-reloaded"]
+    manifest = node.layout.manifest
     assert {each.hint for each in found} == {
-        "hostrouting plan CONFIG shows the difference, hostrouting apply CONFIG fixes it"
+        f"hostrouting plan {manifest} shows the difference, hostrouting apply {manifest} fixes it"
     }
 
 
@@ -629,7 +630,7 @@ def test_a_named_config_must_exist(node: Node, capsys: Any) -> None:
     assert cli.main(["doctor"], host=node.host) == 1
     out = capsys.readouterr().out
     assert "CONFIG asks for something else" in out
-    assert "do: hostrouting apply\n" in out
+    assert "do: hostrouting apply\n" not in out
     path = node.layout.of("/my config.json")
     path.write_text(node.read(f"{CONFIG_DIR}/config.json"))
     assert cli.main(["doctor", str(path)], host=node.host) == 1
