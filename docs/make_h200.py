@@ -240,7 +240,13 @@ $ hostrouting fix --cidr 172.16.0.0/16     # shows the routes that fix them
 ```
 
 Otherwise, [take a snapshot with a shell and `ip`](snapshots.md), and pass it to both commands with `--snapshot`. To
-install the fix now and at every boot, list the expected CIDRs in a config, and let `fix` add the routes to it:
+install the fix now and at every boot, list the expected CIDRs in a config, `config.json`:
+
+```json
+{{config}}
+```
+
+Then let `fix` add the routes to it, and apply it:
 
 ```console
 $ hostrouting fix --in-place config.json     # adds the routes to your config
@@ -251,11 +257,7 @@ $ hostrouting config set /etc/aks-flex-node/config.json --from config.json   # t
 
 In STRICT mode, [the gate](../explanation/gate.md) then holds the node back whenever an expected CIDR is shadowed. By
 default, "the node" is every instance of `systemd-nspawn@.service`; if the kubelet runs directly on the host, add
-`"consumer": "kubelet.service"`. Start with this config:
-
-```json
-{{config}}
-```
+`"consumer": "kubelet.service"`.
 
 Azure's agent may assign the InfiniBand addresses only after the node has booted. In STRICT mode, the check at boot and
 the check in `apply` therefore wait up to 60 s until all InfiniBand interfaces that are up have addresses. If your agent

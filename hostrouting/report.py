@@ -31,8 +31,9 @@ from hostrouting.overlap.findings import (
 )
 from hostrouting.overlap.fleet import FleetReport, GroupFailure, HostGroup
 from hostrouting.routes.plan import Replacement, RoutePlan, RoutesReport
+from hostrouting.tasks.observer import ChangesObserver
 from hostrouting.tasks.preview import NextStart, Plan
-from hostrouting.tasks.reports import ChangesObserver, ConfigureReport, WatchReport
+from hostrouting.tasks.reports import ConfigureReport, WatchReport
 
 # fmt: off
 __all__ = [

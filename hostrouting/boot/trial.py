@@ -36,7 +36,7 @@ def read_trial(path: Path) -> dict[str, Any] | None:
     try:
         document = json.loads(text)
         return {**document, "until": str(document["until"]), "uptime": int(document["uptime"])}
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise FileError(
             f"can't read the trial {path}: {error!r}", hint="hostrouting apply CONFIG ends the trial"
         ) from error

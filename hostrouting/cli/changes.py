@@ -87,11 +87,15 @@ def diff_lines(change: Change) -> list[str]:
     """Return a planned file change as a unified diff, or just the name for removed files and long new ones."""
     import difflib
 
+    from hostrouting.boot.go_package import is_go_package_script
+
     name, before, after = clean(str(change.what)), (change.before or "").splitlines(), (change.after or "").splitlines()
     if change.before is None and len(after) > _NEW_FILE_LINES:
         return [good(f"+ {name} ({len(after)} lines, new)")]
     if change.after is None:
         return [bad(f"- {name}")]
+    if change.before is not None and is_go_package_script(change.before):
+        return [good(f"~ {name} ({len(after)} lines, instead of the Go package's)")]
     if change.before == change.after:
         return [f"~ {name} (its mode or owner)"]
     old, new = (name if text is not None else "/dev/null" for text in (change.before, change.after))

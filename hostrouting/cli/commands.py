@@ -7,7 +7,7 @@ import os
 import sys
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -24,6 +24,8 @@ from hostrouting.model.text import clean
 from hostrouting.overlap.findings import RouteOverlapError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from hostrouting.tasks.reports import ConfigureReport
 
 # Even if the terminal is stopped, the watcher continues, and a signal ends a trial.
@@ -69,7 +71,8 @@ def apply(options: argparse.Namespace, host: Host) -> Result | int:
 
     Other commands, and apply without an argument, use the default CONFIG. If it asks for something other than the
     CONFIG that was applied, the last line says so, with the command that records the applied one there. If the default
-    CONFIG has no key hostRouting, apply without an argument fails rather than remove a working installation.
+    CONFIG has no key hostRouting, apply without an argument fails rather than remove what is installed, unless all of
+    its scripts are gone, as after a reset by AKSFlexNode.
 
     With --try it only changes the kernel's routes and runs the check. When the timeout expires, systemd restores the
     previous routes, even if other processes have died. To keep the routes and install the rest, run hostrouting
@@ -83,10 +86,7 @@ def apply(options: argparse.Namespace, host: Host) -> Result | int:
     """
     on = options.image or host
     document, config = read(options, on)
-    if options.config is None:
-        from hostrouting.cli.default_config import refuse_to_remove
-
-        refuse_to_remove(document, on)
+    _refuse_to_remove(options, document, on)
     if options.try_seconds is not None:
         return _try_routes(options, config, host)
     if options.routes_only:
@@ -100,6 +100,14 @@ def apply(options: argparse.Namespace, host: Host) -> Result | int:
     is_held = options.image is not None and config.is_gated
     ending = f"{on.layout.root} is set up from its first boot on" if is_held else ""
     return _applied(Configure(config, host=on), on, ending, options.config)
+
+
+def _refuse_to_remove(options: argparse.Namespace, document: Mapping[str, Any], host: Host) -> None:
+    """Raise an error if the default CONFIG was meant, and would take a working installation away."""
+    if options.config is None:
+        from hostrouting.cli.default_config import refuse_to_remove
+
+        refuse_to_remove(document, host)
 
 
 def _applied(task: phases.Task[ConfigureReport], host: Host, ending: str, source: str | None = "") -> Result:
@@ -226,8 +234,10 @@ def plan(options: argparse.Namespace, host: Host) -> Result:
     """
     from hostrouting.tasks import preview
 
-    config = load(options, options.image or host)
+    document, config = read(options, options.image or host)
     on = asked_host(options, host)
+    if on.snapshot is None:
+        _refuse_to_remove(options, document, on)
     found = run_function("plan", lambda scope: preview.plan(config, host=on, scope=scope))
     code = EXIT_PLAN_CHANGES if found else 0
     return Result(found.to_json, lambda: plan_text(found, config), code, found.warnings)

@@ -18,21 +18,21 @@ from hostrouting.model.errors import ConfigError, HostRoutingError
 
 
 def refuse_to_remove(document: Mapping[str, Any], host: Host) -> None:
-    """Raise an error if the default CONFIG lacks our key, and applying it would remove a working installation.
+    """Raise an error if the default CONFIG lacks our key, and applying it would remove an installation.
 
-    AKSFlexNode's reset removes the scripts of an installation. What is left of it doesn't work, and may be removed.
+    AKSFlexNode's reset removes all scripts of an installation. What is left only holds starts, and may be removed.
 
     Args:
         document: the default CONFIG.
         host: the host or the image.
 
     Raises:
-        ConfigError: all scripts of the installation are there.
+        ConfigError: a script of the installation is there.
         FileError: the manifest can't be read.
     """
     layout = host.layout
     installed = [name for name, part in Manifest.load(layout).parts.items() if part.is_gated]
-    if SECTION in document or not installed or not all(exists(layout.script(name)) for name in installed):
+    if SECTION in document or not any(exists(layout.script(name)) for name in installed):
         return
     message = f"it has no key {SECTION}, so applying it would remove {' and '.join(installed)}"
     error = ConfigError([(str(layout.config), message)])
@@ -66,4 +66,5 @@ def note_on_default(host: Host, applied: str = "") -> str:
 
 
 def _recording(host: Host, source: str) -> str:
+    source = f"./{source}" if source.startswith("-") else source
     return f"hostrouting config set {quote(str(host.layout.config))} --from {quote(source)}"

@@ -77,7 +77,15 @@ def read_section(
             complain(f"{bad('hostrouting:')} {clean(str(path))} breaks the rules:")
         elif "cidr" in options and (options.config is None or _is_cidr(options.config)):
             complain("hostrouting: name a CONFIG, or the CIDRs to expect: --cidr 172.16.0.0/16")
+        elif options.config is None and _has_manifest(host):
+            error.hint = error.hint or f"to use the installed config, name it: {host.layout.manifest}"
         raise
+
+
+def _has_manifest(host: Host) -> bool:
+    from hostrouting.boot.files import exists
+
+    return exists(host.layout.manifest)
 
 
 def _is_cidr(word: str) -> bool:

@@ -158,7 +158,9 @@ def leftovers(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     for link in map(layout.relative, go_package_links(layout)):
         is_bouncing = ".requires/" in link
         message = "a restart of that unit stops the running node" if is_bouncing else "it is the Go package's"
-        hint = f"{examined.repairing('apply')} removes it; by hand: rm {link}; systemctl daemon-reload"
+        hint = f"{examined.repairing('apply')} removes it"
+        if examined.manifest.parts:
+            hint += f"; by hand: rm {link}; systemctl daemon-reload"
         yield DoctorFinding("go-package-link", link, message, hint, Severity.BROKEN if is_bouncing else Severity.RISK)
     gates = set(layout.units.glob("*.service.d/*hostrouting*.conf")) - set(examined.manifest.files(layout))
     # Masked drop-ins are reported by ``gate``.

@@ -55,7 +55,7 @@ def verdict(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         return
     if trial_deadline(examined.layout.trial) is not None:
         message = "a start ends the trial of routes first, so the kernel doesn't have the routes that decide it now"
-        hint = "hostrouting confirm, or apply; then: hostrouting check"
+        hint = "hostrouting confirm, or hostrouting revert; then: hostrouting check"
         yield DoctorFinding("unjudged", examined.consumer, message, hint, Severity.UNKNOWN)
         return
     report = check_families(config, examined.host.routes_of, examined.scope)

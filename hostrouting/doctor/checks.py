@@ -12,7 +12,9 @@ from shlex import quote
 
 import attrs
 
+from hostrouting.boot.files import read_text
 from hostrouting.boot.gate import SETTINGS
+from hostrouting.boot.go_package import is_go_package_script
 from hostrouting.boot.host import Host
 from hostrouting.boot.layout import SEARCH_PATH, WATCH, Layout
 from hostrouting.boot.manifest import Manifest
@@ -147,7 +149,8 @@ class ExaminedHost:
 
     def repairing(self, verb: str) -> str:
         """Return a command line for the config that is installed, even if CONFIG asks for something else."""
-        if self.given is not None and not differing_parts(self.manifest, self.given, self.layout):
+        is_asked_for = self.given is not None and not differing_parts(self.manifest, self.given, self.layout)
+        if is_asked_for or not self.manifest.parts:
             return self.command(verb)
         return f"hostrouting {verb}{self._root} {quote(str(self.layout.manifest))}"
 
@@ -195,6 +198,9 @@ def stale_files(examined: ExaminedHost, part: str) -> Iterator[DoctorFinding]:
         if path not in known and path.exists() and not path.is_symlink():
             message = "it isn't in the manifest: the Go package, or an earlier run, has left it behind"
             hint = f"{disable} {part}.service; rm {layout.relative(path)}; systemctl daemon-reload"
+            if not examined.manifest.parts and is_go_package_script(read_text(layout.script(part)) or ""):
+                message = "it is the Go package's"
+                hint = f"keep it: {examined.command('apply')} takes its place, and its routes"
             yield DoctorFinding("stale-file", layout.relative(path), message, hint, Severity.RISK)
 
 

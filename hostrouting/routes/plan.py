@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from ipaddress import IPv4Address
 from typing import Any
 
 import attrs
@@ -15,7 +16,7 @@ from hostrouting.model.changes import Change, Changes
 from hostrouting.model.errors import Refusal, RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.prefixes import Prefix, numbers
-from hostrouting.model.routes import Protocol, Route, Route6, Table
+from hostrouting.model.routes import NextHop, Protocol, Route, Route6, Table
 from hostrouting.routes.resolve import resolve
 
 
@@ -259,24 +260,31 @@ def uplinks_of(config: Config, backend: RouteBackend, backends: Iterable[RouteBa
 
 
 def adopted_routes(rows: Iterable[StaticRoute], main: Iterable[Route]) -> tuple[Route, ...]:
-    """Return the entries that the Go package has installed for its rows, with ``ip route replace``.
+    """Return the entries that the Go package has installed for its rows.
+
+    Its ``ip route replace DESTINATION via GATEWAY dev DEV metric METRIC`` leaves a single entry with that key, without
+    other attributes. An entry next to another one, or with others, is the administrator's.
 
     Args:
         rows: the Go package's routes. A missing interface or gateway stands for any.
         main: the entries in table main.
     """
-    by_key: dict[tuple[Prefix, int], list[StaticRoute]] = {}
+    alike: dict[tuple[Prefix, int], tuple[list[StaticRoute], list[Route]]] = {}
     for row in rows:
-        by_key.setdefault((numbers(row.destination), row.metric), []).append(row)
+        alike.setdefault((numbers(row.destination), row.metric), ([], []))[0].append(row)
+    for route in main if alike else ():
+        if not route.tos and (found := alike.get((numbers(route.destination), route.metric))) is not None:
+            found[1].append(route)
 
-    def is_adopted(route: Route) -> bool:
-        if route.protocol != Protocol.BOOT or route.tos or len(route.hops) != 1 or route.hops[0].gateway is None:
-            return False
-        (hop,) = route.hops
-        alike = by_key.get((numbers(route.destination), route.metric), ())
-        return any(row.dev in (None, hop.dev) and row.gateway in (None, hop.gateway) for row in alike)
+    def is_installed_for(row: StaticRoute, route: Route) -> bool:
+        (hop,) = route.hops if len(route.hops) == 1 else (NextHop(),)
+        plain = NextHop(hop.dev, hop.gateway, is_dead=hop.is_dead, is_linkdown=hop.is_linkdown)
+        is_plain = route == Route(row.destination, (plain,), protocol=Protocol.BOOT, metric=row.metric)
+        is_named = row.dev in (None, hop.dev) and row.gateway in (None, hop.gateway)
+        return is_plain and is_named and isinstance(hop.gateway, IPv4Address)
 
-    return tuple(filter(is_adopted, main)) if by_key else ()
+    sole = ((wanted, entries[0]) for wanted, entries in alike.values() if len(entries) == 1)
+    return tuple(route for wanted, route in sole if any(is_installed_for(row, route) for row in wanted))
 
 
 def plan_now(

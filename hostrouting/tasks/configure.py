@@ -288,16 +288,17 @@ class Run:
             installation.prepare(self.boot, host, undo)
             if has_routes:
                 before = host.our_routes()
-                if rows := routes_to_adopt(host, is_wanting=bool(self.wanted.parts)):
-                    hand_over(rows, host.layout, undo)
-                    before += adopted_routes(rows, host.routes.routes(Table.MAIN))
+                adopted = routes_to_adopt(host, replaces_script=bool(config.static_routes.routes))
+                if adopted or exists(host.layout.adopted):
+                    hand_over(adopted, host.layout, undo)
+                    before += adopted_routes(adopted, host.routes.routes(Table.MAIN))
                 if self.boot.changes_routes_script:
                     # If the node starts now, the routes script may install the new routes before this run does.
                     undo.push(partial(_restore, before, host))
             placed, plan = installation.apply_additions(self.boot, host, undo), RoutePlan()
             # A script holding the lock may be installing our routes right now.
             if has_routes and (config.static_routes.routes or exists(host.layout.lock) or before):
-                plan = write_routes(config, host, scope, self.started)
+                plan = write_routes(config, host, scope, self.started, adopted)
         self.done.changes |= placed | plan.changes
         return plan
 

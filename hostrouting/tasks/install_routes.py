@@ -9,7 +9,7 @@ from functools import partial
 import attrs
 
 from hostrouting.boot.files import remove
-from hostrouting.boot.go_package import read_adopted
+from hostrouting.boot.go_package import routes_to_adopt
 from hostrouting.boot.host import Host
 from hostrouting.boot.locks import exclusive_run, locked
 from hostrouting.config.routing import Config, StaticRoute
@@ -111,7 +111,9 @@ def _verify_early(plan: RoutePlan, backend: RouteBackend) -> None:
         verify_routes(plan.wanted, backend, has_old=True)
 
 
-def write_routes(config: Config, host: Host, scope: CancelScope, started: float) -> RoutePlan:
+def write_routes(
+    config: Config, host: Host, scope: CancelScope, started: float, adopted: Sequence[StaticRoute]
+) -> RoutePlan:
     """Install a config's routes in the kernel, verify them, and remove our other routes, and those we have adopted.
 
     This is atomic: if any route can't be installed, none are.
@@ -121,6 +123,7 @@ def write_routes(config: Config, host: Host, scope: CancelScope, started: float)
         host: the host to change.
         scope: cancels the run.
         started: when the run started, for ``wait_for_network``.
+        adopted: the Go package's routes to take over.
 
     Returns:
         The executed plan. Any trial has been ended.
@@ -129,7 +132,6 @@ def write_routes(config: Config, host: Host, scope: CancelScope, started: float)
         RouteError: a route can't be installed or isn't used by the kernel; the table is unchanged.
         FileError: the lock can't be acquired.
     """
-    adopted = read_adopted(host.layout)
     with planned_routes(config, host, scope, started, adopted) as plan, all_or_nothing() as undo:
         done = apply_and_verify(plan, host, scope, undo)
         scope.check()
@@ -157,6 +159,7 @@ class InstallRoutes(ConfigTask):
             FileError: the lock can't be acquired.
         """
         with exclusive_run(self.host, scope, is_wanting=True):
-            plan = write_routes(self.config, self.host, scope, scope.clock.monotonic())
+            adopted = routes_to_adopt(self.host, replaces_script=False)
+            plan = write_routes(self.config, self.host, scope, scope.clock.monotonic(), adopted)
             remove(self.host.layout.confirmed)
         return RoutesReport(plan, plan.changes)

@@ -110,7 +110,7 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
         next_start = NextStart(config.consumer, None, "an image is checked at its first boot")
         planned = Plan(host.name, RoutePlan(), None, None, next_start)
     else:
-        adopted = routes_to_adopt(host, is_wanting=config.is_gated)
+        adopted = routes_to_adopt(host, replaces_script=bool(config.static_routes.routes))
         routes, missing = plan_now(config, *host.backends(config.static_routes.families), adopted=adopted)
         next_start = _next_start(config, host, routes, missing, scope)
         planned = Plan(host.name, routes, missing, None, next_start, pending=awaited_devs(config, host.routes))
@@ -177,6 +177,6 @@ def as_installed(config: Config, host: Host) -> Callable[[Family], RouteBackend]
         RouteError: the routes can't currently be installed.
     """
     backends = host.backends(config.static_routes.families)
-    adopted = routes_to_adopt(host, is_wanting=True)
+    adopted = routes_to_adopt(host, replaces_script=bool(config.static_routes.routes))
     plan = plan_or_raise(config, "propose routes beside those of the config", *backends, adopted=adopted)
     return _planned(config, host, plan, CancelScope())

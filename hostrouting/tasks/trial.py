@@ -30,7 +30,7 @@ from hostrouting.model.jsonable import to_json_text
 from hostrouting.model.routes import Route
 from hostrouting.overlap.check import check_families
 from hostrouting.routes.install import by_gateways
-from hostrouting.routes.plan import RoutePlan, RoutesReport, plan_routes
+from hostrouting.routes.plan import RoutePlan, RoutesReport, plan_possible
 from hostrouting.tasks.arguments import ConfigTask, to_host
 from hostrouting.tasks.configure import Run, raise_if_strict, warnings_of
 from hostrouting.tasks.install_routes import apply_and_verify, planned_routes, wait_for_network
@@ -137,8 +137,8 @@ class ConfirmTrial:
             if document is None:
                 raise RouteError(
                     "there is nothing to confirm: no trial of routes is in progress",
-                    hint="a trial ends at its timeout, with revert, or when the consumer starts; to install for good: "
-                    "hostrouting apply",
+                    hint="a trial ends at its timeout, with revert, or when the consumer starts; to install its "
+                    "config: hostrouting apply CONFIG",
                 )
             with all_or_nothing() as undo:
                 undo.push(partial(_take_back_confirm, host))
@@ -215,7 +215,7 @@ def _is_installed(document: Mapping[str, Any], host: Host) -> bool:
 
 def _difference(before: Sequence[Route], after: Sequence[Route]) -> RoutePlan:
     by_family = ([[route for route in routes if route.family is each] for routes in (after, before)] for each in Family)
-    return reduce(or_, (plan_routes(now, then) for now, then in by_family))
+    return reduce(or_, (plan_possible(now, then)[0] for now, then in by_family))
 
 
 # --- the files in /run ---------------------------------------------------------------------------------------------

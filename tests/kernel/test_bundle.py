@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from file_trees import write_link
+from file_trees import write_file, write_link
 from go_package import ANY, TEMPLATE, write_go_package
 from nightly import by_day
-from node import tool
+from node import build_node, on_linux, run_ip, tool
 from wanted import ROUTE, config
 
 import phases
@@ -294,6 +294,38 @@ def test_the_go_packages_links_are_taken(new_tree: Callable[[str], Path], tmp_pa
         )
         for name in names
     ]
+
+
+_SYSTEMCTL = """\
+#!/bin/bash
+[[ $1 != show || $* != *ExecConditionEx* ]] || {
+  # A start of the node runs the installed script before install.sh sees that nothing would hold the node.
+  /etc/aks-flex-node/static-routes.sh gate >&2
+  echo LoadState=loaded
+}
+exit 0
+"""
+
+
+def test_a_failure_gives_back_what_a_start_has_taken_over(tree: Path, tmp_path: Path) -> None:
+    kernel = build_node(on_linux())
+    rows = [f"172.16.{number}.0/24|{ANY}|0" for number in (1, 2)]
+    write_go_package(Layout(tree), *rows)
+    (tree / "run/systemd/system").mkdir(parents=True)
+    (tree / "etc/alternatives").mkdir()
+    (tree / "etc/alternatives/awk").symlink_to(tool("readlink", "-f", "/usr/bin/mawk").strip())
+    run_ip(*(f"route add {row.partition('|')[0]} via 10.1.0.1 dev eth0" for row in rows))
+    before, files = [*map(str, kernel.routes(Table.MAIN))], contents(tree)
+    systemctl = write_file(tmp_path / "systemctl", _SYSTEMCTL, 0o755)
+    words = ("sh", "-c", 'mount --bind "$0" "$(readlink -f "$(command -v systemctl)")" && exec "$@"', str(systemctl))
+    enter = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--")
+    code, _, err = run(
+        tree, render(config({"destination": "172.16.1.0/24"}), tmp_path / "out") / "install.sh", *enter, *words
+    )
+    assert (code, "the gate doesn't hold" in err) == (1, True), err
+    assert "hostrouting" not in str(kernel.our_routes())
+    assert sorted(map(str, kernel.routes(Table.MAIN))) == sorted(before)
+    assert contents(tree) == files
 
 
 def test_other_programs_files_of_these_names_stay(tree: Path, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from backends import Altered, FailingBackend, RecordingBackend
 from file_trees import outside_run, write_file
 from go_package import ANY, go_package_script
 from nightly import by_day
-from node import GATEWAY, SECOND_GATEWAY, build_links, build_node, default_route, on_linux
+from node import GATEWAY, OWN, SECOND_GATEWAY, build_links, build_node, default_route, on_linux, run_ip
 from recording_tasks import OnProgress, handling
 from scripts import AWKS, Sandbox, awk_or_skip, awks_for, render_check_route_overlap_script
 
@@ -141,7 +141,7 @@ class Installer:
         layout = Layout(self.root)
         write_file(layout.script(ROUTES), go_package_script(*rows))
         if self.sandbox is not None:
-            hand_over(routes_to_adopt(host_of(self.kernel, layout), is_wanting=True), layout, phases.Undo())
+            hand_over(routes_to_adopt(host_of(self.kernel, layout), replaces_script=True), layout, phases.Undo())
 
     def check(self, *cidrs: str, mode: str = "STRICT") -> tuple[bool, str]:
         """Check these CIDRs, and return whether a node would start, and the problems found."""
@@ -246,6 +246,7 @@ def test_the_go_packages_routes_become_ours(install: Installer) -> None:
         f"172.16.1.0/24|{ANY}|0",
         "172.16.2.0/24|eth1|10.2.0.1|9",
         *(f"172.16.{n}.0/24|eth0|10.1.0.1|0" for n in range(3, 8)),
+        *(f"172.16.{n}.0/24|{ANY}|0" for n in range(9, 13)),
         f"0.0.0.0/0|{ANY}|7",
     )
     theirs = boot("172.16.1.0/24"), boot("172.16.2.0/24", metric=9, dev="eth1", gateway=SECOND_GATEWAY)
@@ -257,6 +258,10 @@ def test_the_go_packages_routes_become_ours(install: Installer) -> None:
         boot("172.16.8.0/24"),
         attrs.evolve(boot("172.16.3.0/24"), tos=0x10),
         boot("0.0.0.0/0", metric=7, dev="eth1", gateway=SECOND_GATEWAY),
+        attrs.evolve(boot("172.16.9.0/24"), source=OWN),
+        attrs.evolve(boot("172.16.10.0/24"), mtu=1400),
+        attrs.evolve(boot("172.16.11.0/24"), hops=(NextHop("eth0", GATEWAY, onlink=True),)),
+        attrs.evolve(boot("172.16.12.0/24"), hops=(NextHop("eth0", GATEWAY), NextHop("eth1", SECOND_GATEWAY))),
     )
     assert install.kernel.delete([default_route()]) == ()
     first = default_route(metric=0)
@@ -274,6 +279,22 @@ def test_the_go_packages_routes_become_ours(install: Installer) -> None:
     assert install.kernel.add([boot("172.16.3.0/24")]) == ()
     install(str(DESTINATION))
     assert boot("172.16.3.0/24") in install.kernel.routes(Table.MAIN)
+
+
+# FakeKernel holds a single route for each key.
+@pytest.mark.kernel
+@pytest.mark.parametrize("install", ["linux", 0], indirect=True)
+@pytest.mark.parametrize("order", ["append", "prepend"])
+@pytest.mark.parametrize("more", ["via 10.1.0.2 dev eth0", "via 10.1.0.1 dev eth0 proto static"])
+def test_a_route_beside_another_one_is_not_taken_over(install: Installer, order: str, more: str) -> None:
+    """The kernel would replace or delete the first of them, whichever program's it is."""
+    install.take_over(f"172.16.2.0/24|{ANY}|0")
+    assert install.kernel.add([boot("172.16.2.0/24")]) == ()
+    run_ip(f"route {order} 172.16.2.0/24 {more}")
+    before = table(install.kernel)
+    assert install(str(DESTINATION)) == [f"add {DESTINATION}"]
+    install()
+    assert table(install.kernel) == before
 
 
 def test_a_taken_over_route_follows_a_gateway_that_has_moved(install: Installer) -> None:

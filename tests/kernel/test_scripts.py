@@ -110,6 +110,13 @@ def test_a_trial_never_decides_about_a_start(node: NamespaceKernel, plain: Sandb
     assert plain.run(text, "gate").returncode == 0
 
 
+def test_a_run_never_undoes_what_it_reports(node: NamespaceKernel, plain: Sandbox) -> None:
+    """At its end, the script removes the list of the Go package's routes, which usually isn't there."""
+    done = plain.run(routes_script(), prepare='mount --bind /bin/false "$(readlink -f "$(command -v rm)")"')
+    assert (done.returncode, done.stdout.splitlines()) == (0, [ADDED])
+    assert DESTINATION in {route.destination for route in node.routes(Table.MAIN)}
+
+
 def test_a_gateway_behind_a_removed_route_is_missing(node: NamespaceKernel, sandbox: Sandbox) -> None:
     assert node.add([Route(IPv4Network("10.7.0.0/24"), (NextHop("eth1"),))]) == ()
     before = table(node)

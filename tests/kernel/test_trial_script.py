@@ -9,13 +9,18 @@ from pathlib import Path
 
 import attrs
 import pytest
+from acting import ActingSystemd
 from node import build_node6, run_ip, run_ip6
 from scripts import AWKS, Sandbox, awk_or_skip, other_ip, with_constants
+from wanted import config
 
+import phases
+from hostrouting import Configure, Host, Layout
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.netlink6 import NetlinkBackend6
 from hostrouting.model.family import Family
 from hostrouting.model.routes import NextHop, Protocol, Route, Scope, Table
+from hostrouting.tasks import EndTrial, TryRoutes
 from hostrouting.tasks.trial import render_trial
 
 pytestmark = pytest.mark.kernel
@@ -35,6 +40,32 @@ def trial(tmp_path: Path) -> Path:
 
 def ours(kernel: NamespaceKernel) -> set[str]:
     return {str(route) for route in kernel.routes(Table.MAIN) if route.is_ours}
+
+
+def test_a_revert_succeeds_where_the_trial_had_several_hops(
+    node: NamespaceKernel, tmp_path: Path, sandbox: Sandbox
+) -> None:
+    """To install the former route beside these hops, which may be another program's, would be refused."""
+    run_ip6("address add fd00:a::4/64 dev eth0 nodad")
+    run_ip6("route replace default metric 1024 nexthop via fd00:a::1 dev eth0 nexthop via fd00:a::2 dev eth0")
+    layout = Layout(tmp_path)
+
+    def act(call: str, *given: object) -> None:
+        if (call, *given) == ("restart", "hostrouting-trial.service"):
+            assert sandbox.run(layout.trial_script.read_text()).returncode == 0
+
+    host = Host(node, ActingSystemd(layout, act), layout, routes6=NetlinkBackend6())
+    former, tried = (
+        config({"destination": "fd00:1::/48", "metric": metric} | more, cidrs=())
+        for metric, more in ((20, {"gateway": "fd00:a::1", "dev": "eth0"}), (10, {}))
+    )
+    phases.run(Configure(former, host=host))
+    before = host.our_routes()
+    phases.run(TryRoutes(tried, 60, host=host))
+    assert len(host.our_routes()[0].hops) == 2
+    report = phases.run(EndTrial(host=host))
+    assert host.our_routes() == before
+    assert {change.action for change in report.changes.routes} == {"added", "removed"}
 
 
 def test_only_our_routes_are_restored_exactly(node: NamespaceKernel, sandbox: Sandbox, trial: Path) -> None:

@@ -53,9 +53,14 @@ function read_route(    id) {
     there[id] = class
   else if (!is_apart(class) && proto_of[class] != 217)
     behind[id] = class
-  if (to != ANYWHERE && is_ours(to, class)) {
+  entries_of[id] += !is_apart(class)
+  if (to != ANYWHERE && proto_of[class] == 217) {
     our_to[++our_count] = to
     our_class[our_count] = class
+    return
+  }
+  if (to != ANYWHERE && entries_of[id] == 1 && !is_apart(class) && is_of_go_package(to, class)) {
+    adoptable[id] = to
     return
   }
   if (!is_apart(class) && !is_dead_of[class])
@@ -64,14 +69,33 @@ function read_route(    id) {
     near[to] = near[to] "/" devs_of[class] "/"
 }
 
-# Returns whether a route is ours, or becomes ours: the Go package has installed it with "ip route replace" and a
-# gateway. ip doesn't show the protocol of such routes.
-function is_ours(prefix, some,    id) {
+# Returns whether a route is as the Go package installs one of its rows: with "ip route replace", a gateway, and no other
+# attributes. ip doesn't show the protocol of such routes.
+function is_of_go_package(prefix, some,    id, word) {
   id = prefix SUBSEP metric_of[some]
-  if (proto_of[some] != "" || !(id in is_adopted))
-    return proto_of[some] == 217
-  return !is_apart(some) && hops_of(some) == 1 && via[1] != "" && ((id, via[1], dev[1]) in is_adopted ||
-    (id, "*", dev[1]) in is_adopted || (id, via[1], "*") in is_adopted || (id, "*", "*") in is_adopted)
+  if (!(id in is_adopted) || some !~ /^ via [0-9.]+ dev [^ ]+( metric [0-9]+)?( (dead|linkdown))* *$/)
+    return 0
+  split(some, word, " ")
+  return (id, word[2], word[4]) in is_adopted || (id, "*", word[4]) in is_adopted || \
+    (id, word[2], "*") in is_adopted || (id, "*", "*") in is_adopted
+}
+
+# Makes such routes ours if they are the only ones with their key. An entry next to another one is the administrator's.
+function adopt(    id) {
+  for (id in adoptable)
+    if (entries_of[id] == 1) {
+      our_to[++our_count] = adoptable[id]
+      # Without a protocol, ip would delete the first entry with these next hops.
+      our_class[our_count] = there[id] " proto 3"
+      classify(1, our_class[our_count])
+      is_taken_over[id] = 1
+    }
+    else
+      cover(adoptable[id], in_main)
+}
+
+function is_ours(some, id) {
+  return proto_of[some] == 217 || id in is_taken_over
 }
 
 # Returns whether a route can reach gateways (fib_check_nh_v4_gw, ip6_route_check_nh).
@@ -170,6 +194,7 @@ function fail(how, why) {
 }
 
 function make_plan(    i, id, words_of, carrier) {
+  adopt()
   for (i = 1; i <= wanted; i++)
     if (wanted_gateway[i] == "onlink")
       near[wanted_to[i]] = near[wanted_to[i]] "/" (wanted_dev[i] == "*" ? uplinks_of(default_on("*")) : wanted_dev[i]) "/"
@@ -242,9 +267,9 @@ function plan_one(i,    id, old) {
     fail("refused", "it is a connected network, which another route would cut off; name its halves instead")
   else if (old == "")
     add(class)
-  else if (!is_ours(looked_at, old) && (ways_of[old] != ways_of[class] || old ~ / expires /))
+  else if (!is_ours(old, id) && (ways_of[old] != ways_of[class] || old ~ / expires /))
     fail("refused", "another program\047s route has its destination and metric:" old)
-  else if (!is_ours(looked_at, old) || is_same(old, class))
+  else if (!is_ours(old, id) || is_same(old, class))
     carried_by[i] = old
   else if (family == 6 && id in behind)
     fail("refused", "another program\047s route has its destination and metric:" behind[id])
@@ -255,7 +280,7 @@ function plan_one(i,    id, old) {
       remove(3, looked_at, old)
     exchange(old, class)
   }
-  if (old == "" || is_ours(looked_at, old))
+  if (old == "" || is_ours(old, id))
     in_ours[looked_at] = 1
 }
 

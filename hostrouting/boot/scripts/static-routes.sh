@@ -56,7 +56,7 @@ attempt() {
     fi
     list $'link show type vrf\nlink show\naddress show\nroute show table all' || return 1
     LISTINGS[FAMILY]=$LISTED
-    if [ "$FAMILY" = 4 ] && [ -e "$ADOPTED" ]; then
+    if [ "$FAMILY" = 4 ] && [ -f "$ADOPTED" ]; then
       read -r -d '' rows <"$ADOPTED"
       LISTINGS[FAMILY]=$'==adopted\n'$rows$'\n==kernel\n'$LISTED
     fi
@@ -71,7 +71,7 @@ attempt() {
       [ "$status" -eq 0 ] || break 2
     done
   done
-  [ "$status$STOPPED" != 0 ] || { rm -f "$ADOPTED" && return; } # a signal is too late from here on
+  [ "$status$STOPPED" != 0 ] || { [ ! -e "$ADOPTED" ] || rm -f "$ADOPTED"; return 0; } # a signal is too late from here on
   put_back
   IS_WRITING=''
   [ -z "$STOPPED" ] || { [ "$status" -ne 1 ] || complain "$MESSAGE"; stop; }

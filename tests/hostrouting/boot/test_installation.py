@@ -225,6 +225,18 @@ def test_a_plan_tells_what_becomes_of_the_go_packages_routes(
     assert not [route for route in kernel.routes() if route.protocol in (Protocol.BOOT, Protocol.HOSTROUTING)]
 
 
+def test_a_config_without_routes_leaves_the_go_package_its_routes(
+    host: Host, layout: Layout, kernel: FakeKernel, reference: list[Path]
+) -> None:
+    """The Go package's script stays, too, as nothing of ours takes its place."""
+    assert not kernel.add([boot(SHADOWED), boot("172.16.2.0/24")])
+    before, script = kernel.routes(), layout.script(ROUTES).read_text()
+    wanted = config(cidrs=["10.96.0.0/12"])
+    assert not plan(wanted, host=host).changes.routes
+    apply(host, wanted)
+    assert (kernel.routes(), layout.script(ROUTES).read_text()) == (before, script)
+
+
 @pytest.mark.parametrize("task", [TryRoutes, InstallRoutes])
 def test_only_a_run_that_replaces_its_script_takes_its_routes(
     host: Host, kernel: FakeKernel, reference: list[Path], task: Any

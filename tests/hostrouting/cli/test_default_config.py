@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from file_trees import outside_run, read_trees, write_file
+from go_package import ANY, write_go_package
 from wanted import SHADOWED, TrialSystemd, ours, section
 
 from hostrouting import Host, Layout
@@ -74,12 +75,40 @@ def test_the_refusal_in_json_is_one_document(run: Any, given: Path) -> None:
     assert (code, said["changed"], len(said["problems"]), len(said["hint"].splitlines())) == (78, False, 1, 2)
 
 
-@pytest.mark.parametrize("lost", ["static-routes", "check-route-overlap"])
-def test_a_bare_apply_repairs_after_a_reset(run: Any, host: Host, kernel: FakeKernel, given: Path, lost: str) -> None:
+def test_a_bare_apply_repairs_after_a_reset(run: Any, host: Host, kernel: FakeKernel, given: Path) -> None:
     """AKSFlexNode's reset removes the folder with our scripts, and a later join writes a config without our keys."""
-    host.layout.script(lost).unlink()
+    shutil.rmtree(host.layout.config.parent)
+    code, _, err = run("apply")
+    assert (code, f"name it: {host.layout.manifest}" in err) == (78, True)
+    write_default(host, OTHERS)
     assert run("apply")[0] == 0
     assert (ours(kernel), host.layout.manifest.exists()) == ((), False)
+
+
+@pytest.mark.parametrize("lost", ["static-routes", "check-route-overlap"])
+def test_a_lost_script_is_written_again_as_advised(
+    run: Any, host: Host, kernel: FakeKernel, given: Path, lost: str
+) -> None:
+    """A bare command would take the rest away, too."""
+    host.layout.script(lost).unlink()
+    assert [run(word)[0] for word in ("apply", "plan")] == [78, 78]
+    assert run(*shlex.split(doctors(run)["file-missing"])[1:])[0] == 0
+    assert (host.layout.script(lost).exists(), len(ours(kernel))) == (True, 1)
+
+
+def test_no_advice_removes_the_go_packages_script_first(run: Any, host: Host, kernel: FakeKernel, write: Any) -> None:
+    """Its rows are needed to take over its routes."""
+    links = write_go_package(host.layout, f"{SHADOWED}|{ANY}|0")
+    path = write(GIVEN)
+    findings = json.loads(run("doctor", path, "--output", "json")[1])["findings"]
+    hints = {each["hint"] for each in findings if each["kind"] in ("stale-file", "go-package-link")}
+    assert len(hints) == 2
+    assert not any("rm " in hint for hint in hints)
+    lines = run("plan", path)[1].splitlines()
+    assert [line for line in lines if "instead of the Go package's" in line]
+    assert not [line for line in lines if line.startswith("-IFS")]
+    assert run("apply", path)[0] == 0
+    assert not any(link.is_symlink() for link in links)
 
 
 def test_a_bare_apply_on_a_fresh_host_is_not_refused(run: Any, host: Host) -> None:

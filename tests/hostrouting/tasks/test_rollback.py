@@ -31,6 +31,7 @@ from hostrouting import (
     Layout,
     Snapshot,
     UnitError,
+    plan,
 )
 from hostrouting.azure import ConfigureLoadBalancerProbe, HostNetworking
 from hostrouting.report import Changes, ChangesObserver, ConfigureReport
@@ -165,6 +166,13 @@ def test_an_observer_learns_what_a_late_cancel_dropped(host: Host) -> None:
     with pytest.raises(phases.Cancelled):
         phases.run(late, scope=scope, observer=observer)
     assert observer.changes.routes
+
+
+def test_an_observer_takes_no_plan_for_a_change(host: Host) -> None:
+    observer = ChangesObserver()
+    look = phases.task("look")(lambda _: plan(FULL, host=host))
+    assert phases.run(phases.Serial(look), observer=observer)[0].changes
+    assert not observer.changes
 
 
 def test_a_rolled_back_task_leaves_nothing(host: Host, units: ActingSystemd, layout: Layout) -> None:
