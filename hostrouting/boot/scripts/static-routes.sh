@@ -6,6 +6,7 @@ false # what bash returns if it can't parse the group
 #
 #   static-routes.sh         the oneshot at boot: waits for the network as configured
 #   static-routes.sh gate    before the consumer starts: waits for at most 5 s
+#   static-routes.sh trial   called by trial.sh, which holds the lock, to end a trial of routes: doesn't wait
 #
 # One ip process lists the current state, awk plans the changes, and another ip process makes them and looks up whether
 # the routes win. After a failure, all changes are undone. The error is one line; `hostrouting apply` prints more.
@@ -13,19 +14,21 @@ false # what bash returns if it can't parse the group
 @common.sh@
 
 readonly WAIT_SECONDS=@WAIT_SECONDS@
-readonly FAMILIES=@FAMILIES@
+FAMILIES=@FAMILIES@
 
 # think plan: prints what prevents a family's routes. think commit: makes the changes, and undoes them if a route
 # doesn't win. think undo: undoes all changes. The program and the routes are quoted here-documents, so nothing in them
 # is expanded. It replaces the calling subshell. It ignores signals, which systemd sends to all processes of a unit,
 # because finishing late is better than leaving half of the changes. ip inherits descriptor 5, so that the reader of the
-# output waits for ip even if awk is killed.
+# output waits for ip even if awk is killed. With FIRST, it only removes routes: see end_trial.
 think() {
   trap '' HUP INT TERM
-  exec awk -v family="$FAMILY" -v task="$1" -f /dev/fd/3 /dev/fd/4 - <<<"$LISTED" 5>&1
-} 3<<'AWK' 4<<'ROUTES'
+  exec awk -v family="$FAMILY" -v task="$1" "${FIRST[@]}" -f /dev/fd/3 /dev/fd/4 - <<<"$LISTED" 5>&1
+} 3<<'AWK' 6<<'FIRST' 4<<'ROUTES'
 @static-routes.awk@
 AWK
+@unlisted.awk@
+FIRST
 ==config
 @ROUTES@
 ==kernel
@@ -42,10 +45,10 @@ is_overdue() {
 # Returns whether the routes are as configured. Sets MESSAGE, and MISSING to what may still appear.
 attempt() {
   local status=1 rows=''
-  ! is_overdue || bash -p "$RUN_DIR/trial.sh" gate
+  [ -n "$IS_END" ] || ! is_overdue || bash -p "$RUN_DIR/trial.sh" gate
   take_lock && make_files || return 1
   run_replacement
-  if [ -e "$TRIAL" ] && [ -z "$IS_GATE" ]; then
+  if [ -e "$TRIAL" ] && [ -z "$IS_GATE$IS_END" ]; then
     DONE=$'\nnothing is changed while a trial of routes is in progress'
     return
   fi
@@ -71,7 +74,7 @@ attempt() {
       [ "$status" -eq 0 ] || break 2
     done
   done
-  [ "$status$STOPPED" != 0 ] || { [ ! -e "$ADOPTED" ] || rm -f "$ADOPTED"; return 0; } # a signal is too late from here on
+  [ "$status$STOPPED" != 0 ] || { [ -n "$IS_END" ] || [ ! -e "$ADOPTED" ] || rm -f "$ADOPTED"; return 0; } # a signal is too late from here on
   put_back
   IS_WRITING=''
   [ -z "$STOPPED" ] || { [ "$status" -ne 1 ] || complain "$MESSAGE"; stop; }
@@ -127,12 +130,29 @@ stop() {
   exit 1
 }
 
-LISTINGS=() DONE='' STOPPED='' IS_WRITING='' LEFT='' LIMIT=$WAIT_SECONDS
-read_arguments "$@"
+# Makes our routes as listed. If that fails, it removes ours that aren't as listed, which may have been in the way, and
+# tries once more. The trial is over unless not even the removal succeeds; then, and after a signal, its file stays.
+end_trial() {
+  local status=0
+  FAMILIES='4 6' # the trial may have added routes of a family that isn't listed
+  if ! attempt; then
+    FIRST=(-f /dev/fd/6)
+    attempt || return
+    [ -z "$DONE" ] || say "${DONE#$'\n'}"
+    FIRST=()
+    attempt
+    status=$?
+  fi
+  rm -f "$TRIAL"
+  return "$status"
+}
+
+LISTINGS=() FIRST=() DONE='' STOPPED='' IS_WRITING='' IS_END='' IS_GATE='' LEFT='' LIMIT=$WAIT_SECONDS
+if [ "$*" = trial ]; then IS_END=yes LIMIT=0; else read_arguments "$@"; fi
 trap 'on_signal SIGHUP' HUP
 trap 'on_signal SIGINT' INT
 trap 'on_signal SIGTERM' TERM
-keep_trying || { complain "$MESSAGE"; exit 1; }
+if [ -n "$IS_END" ]; then end_trial; else keep_trying; fi || { complain "$MESSAGE"; exit 1; }
 DONE=${DONE#$'\n'}
 say "${DONE:-nothing to change}"
 exit 0
