@@ -16,9 +16,8 @@ import attrs
 from hostrouting.boot.layout import Layout
 from hostrouting.boot.manifest import Manifest
 from hostrouting.boot.parts import BootFile, Wanted, installed_files, wanted_manifest
-from hostrouting.boot.render import family_words, fill
+from hostrouting.boot.render import fill, render_no_routes
 from hostrouting.config.routing import Config
-from hostrouting.model.family import Family
 
 IGNITION_VERSION = "3.4.0"
 # Ignition's view of the host. It's a placeholder root, so no data from the build machine can leak into the document.
@@ -49,8 +48,7 @@ def bundle(config: Config, layout: Layout) -> list[BootFile]:
     if not files:
         return []
     rows = (f"{file.mode:04o} {sha256(file.content).hexdigest()} {layout.relative(file.path)}" for file in files)
-    no_routes = fill("static-routes.sh", WAIT_SECONDS="0", FAMILIES=family_words(tuple(Family)), ROUTES="")
-    values = {"CONSUMER": quote(config.consumer), "FILES": "\n".join(rows), "NO_ROUTES": no_routes}
+    values = {"CONSUMER": quote(config.consumer), "FILES": "\n".join(rows), "NO_ROUTES": render_no_routes()}
     texts = {name: fill(name, **values) for name in ("install.sh", "remove.sh")}
     return [*files, *(BootFile(layout.root / name, text, 0o755) for name, text in texts.items())]
 

@@ -103,7 +103,7 @@ class Layout:
     """The trial's file while it is being confirmed."""
 
     trial_script = _Below(RUN_DIR / "trial.sh")
-    """The script that restores the routes as they were before the trial."""
+    """The script that ends the trial."""
 
     adopted = _Below(RUN_DIR / "adopted")
     """The Go package's routes that a run takes over. In /run, as it must not outlive the kernel's table."""

@@ -45,6 +45,11 @@ def render_static_routes(config: Config) -> str:
     return fill("static-routes.sh", WAIT_SECONDS=wait_seconds, FAMILIES=families, ROUTES="\n".join(rows))
 
 
+def render_no_routes() -> str:
+    """Render the static routes script without routes, which removes all of ours."""
+    return fill("static-routes.sh", WAIT_SECONDS="0", FAMILIES=family_words(tuple(Family)), ROUTES="")
+
+
 def family_words(families: Collection[Family]) -> str:
     """Return the families' IP versions as a single shell word."""
     return quote(" ".join(str(family.value) for family in Family if family in families))

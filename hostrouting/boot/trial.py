@@ -95,10 +95,10 @@ def _stop_timer(host: Host) -> None:
 
 
 def put_back(host: Host) -> None:
-    """End the current trial, if any, by running its rollback script immediately.
+    """End the current trial, if any, by running its script immediately.
 
     Raises:
-        UnitError: the script failed. If possible, it runs again at the trial's deadline.
+        UnitError: the script failed. If the trial isn't over, the script runs again at its deadline if possible.
     """
     host = host.within(CancelScope())
     if exists(host.layout.trial):

@@ -221,9 +221,11 @@ def _add_where(parser: Parser) -> None:
     where = parser.add_mutually_exclusive_group()
     _add_root(where)
     where.add_argument(
-        "--routes-only", action="store_true", help="change only the kernel's routes: no files, units or check"
+        "--routes-only",
+        action="store_true",
+        help="change only the kernel's routes, until the next boot or the end of a trial: no files, units or check",
     )
-    what = "change only the kernel's routes, and check; restore them after SECONDS unless confirmed"
+    what = "change only the kernel's routes, and check; restore the installed ones after SECONDS unless confirmed"
     where.add_argument("--try", type=_try_seconds, dest="try_seconds", metavar="SECONDS", help=what)
 
 

@@ -75,10 +75,11 @@ def apply(options: argparse.Namespace, host: Host) -> Result | int:
     its scripts are gone, as after a reset by AKSFlexNode.
 
     With --try it only changes the kernel's routes and runs the check. When the timeout expires, systemd restores the
-    previous routes, even if other processes have died. To keep the routes and install the rest, run hostrouting
-    confirm, or press Enter on a terminal. hostrouting revert and Ctrl-C restore the previous routes immediately, as
-    does a failing check in STRICT mode. The watcher doesn't change routes during a trial. Another apply, a remove or a
-    start of the consumer ends the trial, too. Such a start is checked against the installed config.
+    installed routes, even if other processes have died. To keep the tried routes and install the rest, run hostrouting
+    confirm, or press Enter on a terminal. hostrouting revert and Ctrl-C restore the installed routes immediately, as
+    does a failing check in STRICT mode. The end of a trial removes all other routes of hostrouting, also those that
+    --routes-only added before it. The watcher doesn't change routes during a trial. Another apply, a remove or a start
+    of the consumer ends the trial, too. Such a start is checked against the installed config.
 
       hostrouting apply /etc/aks-flex-node/config.json
       hostrouting apply --try 60 config.json                 Enter or hostrouting confirm keeps the routes
@@ -152,9 +153,8 @@ def _try_routes(options: argparse.Namespace, config: Config, host: Host) -> Resu
         try:
             report = run_task(TryRoutes(config, seconds, host=host), scope)
             until = report.until
-            ending = (
-                f"the former routes return at {until}, or now: hostrouting revert; to keep these: hostrouting confirm"
-            )
+            ending = f"the installed routes return at {until}, or now: hostrouting revert; "
+            ending += "to keep these: hostrouting confirm"
             text = applied_text(report, ending)
             say_result(options, Result(report.to_json, lambda: text), _TRIAL_SECONDS)
             if not is_asking:
@@ -164,7 +164,7 @@ def _try_routes(options: argparse.Namespace, config: Config, host: Host) -> Resu
             is_kept = run_task(phases.task("await-enter")(partial(_await_enter, host, seconds, until)), scope)
         except RouteOverlapError:
             complain(
-                "hostrouting: the former routes are back, because the check fails with the new ones:", _TRIAL_SECONDS
+                "hostrouting: the installed routes are back, because the check fails with the new ones:", _TRIAL_SECONDS
             )
             raise
         except phases.Cancelled:
@@ -173,7 +173,7 @@ def _try_routes(options: argparse.Namespace, config: Config, host: Host) -> Resu
                 put_back(host)
             raise
     if not is_kept:
-        raise RouteError("the trial is over: the former routes are back, unless another process confirmed these")
+        raise RouteError("the trial is over: the installed routes are back, unless another process confirmed these")
     return confirm(options, host)
 
 
@@ -185,7 +185,7 @@ def _await_enter(host: Host, seconds: int, until: str, scope: phases.CancelScope
     while trial_deadline(host.layout.trial) == until:
         left = max(0.0, end - scope.clock.monotonic())
         scope.progress(
-            f"Enter keeps the routes, Ctrl-C restores the former ones; {left:.0f} s left", 1 - left / seconds
+            f"Enter keeps the routes, Ctrl-C restores the installed ones; {left:.0f} s left", 1 - left / seconds
         )
         with suppress(phases.TimedOut):
             scope.child(timeout=0.5).wait(sys.stdin)
@@ -208,10 +208,11 @@ def confirm(_options: argparse.Namespace, host: Host) -> Result:
 
 
 def revert(_options: argparse.Namespace, host: Host) -> Result:
-    """Restore the routes from before apply --try.
+    """Restore the installed routes after apply --try.
 
     The command ends the trial without waiting for its timeout, from any terminal, and lists the routes that it changes.
-    The trial hasn't changed any files or units. It exits with 1 if there is no trial.
+    The trial hasn't changed any files or units. It exits with 1 if there is no trial, or if the installed routes can't
+    be installed; then it still removes the tried ones.
 
       hostrouting apply --try 600 config.json      in one terminal
       hostrouting revert                           in another one, if something doesn't work with these routes
@@ -219,7 +220,7 @@ def revert(_options: argparse.Namespace, host: Host) -> Result:
     from hostrouting.tasks.trial import EndTrial
 
     report = run_task(EndTrial(host=host))
-    text = "\n".join([*changes_lines(report.changes), "the trial is over: the former routes are back"])
+    text = "\n".join([*changes_lines(report.changes), "the trial is over: the installed routes are back"])
     return Result(report.to_json, lambda: text)
 
 

@@ -28,11 +28,11 @@ def trial(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that no route trial is active; during a trial, the kernel's routes differ from the installed ones."""
     until, subject = trial_deadline(examined.layout.trial), "trial of routes"
     if is_overdue(examined.layout):
-        message = "its time is over, and the timer that restores the former routes is lost"
+        message = "its time is over, and the timer that restores the installed routes is lost"
         yield DoctorFinding("trial-overdue", subject, message, "hostrouting revert")
     elif until is not None:
         message = f"it is in progress until {until}: the kernel has the tried routes, not the installed ones"
-        hint = "hostrouting confirm keeps them; hostrouting revert restores the former ones"
+        hint = "hostrouting confirm keeps them; hostrouting revert restores the installed ones"
         yield DoctorFinding("trial-stands", subject, message, hint, Severity.RISK)
 
 

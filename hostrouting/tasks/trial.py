@@ -1,15 +1,15 @@
 """Trial routes: installed in the kernel and removed by systemd after a timeout unless they are confirmed.
 
-A trial's state is kept in /run, so a reboot discards both the trial routes and the pending rollback.
+A trial's state is kept in /run, so a reboot discards both the trial routes and their timer. A trial's end is a run of
+the installed routes script, so nothing about the former routes is written down.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial, reduce
 from operator import or_
 from shlex import quote
-from typing import Any
 
 import attrs
 from attrs.validators import ge, instance_of, le
@@ -21,7 +21,7 @@ from hostrouting.boot.locks import exclusive_run, locked
 from hostrouting.boot.manifest import Manifest
 from hostrouting.boot.parts import Wanted
 from hostrouting.boot.python import python_of
-from hostrouting.boot.render import family_words, fill
+from hostrouting.boot.render import fill, render_no_routes
 from hostrouting.boot.trial import forget_trial, is_overdue, put_back, read_trial, start_timer, times_of, trial_deadline
 from hostrouting.config.routing import Config
 from hostrouting.model.errors import RouteError
@@ -29,7 +29,6 @@ from hostrouting.model.family import Family
 from hostrouting.model.jsonable import to_json_text
 from hostrouting.model.routes import Route
 from hostrouting.overlap.check import check_families
-from hostrouting.routes.install import by_gateways
 from hostrouting.routes.plan import RoutePlan, RoutesReport, plan_possible
 from hostrouting.tasks.arguments import ConfigTask, to_host
 from hostrouting.tasks.configure import Run, raise_if_strict, warnings_of
@@ -44,8 +43,9 @@ SECONDS_MAX = 86400
 class TryRoutes(ConfigTask):
     """Install the static routes for a limited time and run the check, without changing units or files outside /run.
 
-    A systemd timer restores our previous routes even if this process dies, unless the trial has been confirmed, or
-    ended early by another run or a start of the consumer. If a STRICT check fails, the routes are restored immediately.
+    A systemd timer restores the routes of the installed config even if this process dies, unless the trial has been
+    confirmed, or ended early by another run or a start of the consumer. If a STRICT check fails, they are restored
+    immediately. The end of a trial also removes routes that only ``InstallRoutes`` has installed.
 
     Args:
         config: the config to try.
@@ -80,16 +80,14 @@ class TryRoutes(ConfigTask):
                     hint="to keep it: hostrouting confirm; to end it: hostrouting revert",
                 )
             started = scope.clock.monotonic()
-            backends = host.backends(config.static_routes.families)
             wait_for_network(config, host, scope, started)
             times, end = times_of(self.seconds), scope.clock.monotonic() + self.seconds
             start_timer(host, self.seconds)
             with all_or_nothing() as ending:
                 ending.push(partial(put_back, host))
                 with planned_routes(config, host, scope, started) as plan:
-                    # Write the rollback script before changing any routes.
-                    script = render_trial(host.our_routes(), {backend.family for backend in backends}, times["until"])
-                    files.write_if_changed(host.layout.trial_script, script, mode=0o755)
+                    # Write the script that ends the trial before changing any routes.
+                    files.write_if_changed(host.layout.trial_script, render_trial(times["until"]), mode=0o755)
                     files.write_if_changed(host.layout.trial, to_json_text(times | config.to_mapping()))
                     if scope.clock.monotonic() >= end:
                         files.remove(host.layout.trial)
@@ -160,7 +158,7 @@ def _take_back_confirm(host: Host) -> None:
 
 @attrs.frozen
 class EndTrial:
-    """End a trial before its timeout: our routes from before ``TryRoutes`` are restored.
+    """End a trial before its timeout: our routes become those of the installed config.
 
     Args:
         host: the target host; defaults to this host.
@@ -177,10 +175,10 @@ class EndTrial:
             The routes that were added, replaced and removed, and those that the trial left unchanged.
 
         Raises:
-            RouteError: there is no trial; or the routes are restored, but a confirmation that was killed had already
-                installed the config of the trial.
-            UnitError: systemd refuses to run the script that restores the routes, or the script fails. The error lists
-                the routes that have changed; systemd runs the script again at the timeout.
+            RouteError: there is no trial; or the trial is over, but a confirmation that was killed had already
+                installed its config.
+            UnitError: systemd refuses to run the script that ends the trial, or the script fails. The error lists
+                the routes that have changed. If the trial isn't over, systemd runs the script again at the timeout.
         """
         host = self.host.within(scope)
         with exclusive_run(host, scope, is_wanting=True) as done:
@@ -200,17 +198,12 @@ class EndTrial:
             finally:
                 plan = _difference(before, host.our_routes())
                 done.changes |= plan.changes
-            if was_confirmed and plan.changes and _is_installed(document, host):
+            if was_confirmed and Manifest.of_host(host.layout).config == Config.from_mapping(document):
                 raise RouteError(
-                    "the trial is over, but its routes return at the next boot: a confirmation, which was killed, has "
-                    "installed its config",
+                    "the trial is over, but a confirmation, which was killed, has installed its config",
                     hint="to install the former config again: hostrouting apply CONFIG",
                 )
         return RoutesReport(plan, done.changes)
-
-
-def _is_installed(document: Mapping[str, Any], host: Host) -> bool:
-    return Manifest.of_host(host.layout).config.static_routes == Config.from_mapping(document).static_routes
 
 
 def _difference(before: Sequence[Route], after: Sequence[Route]) -> RoutePlan:
@@ -221,14 +214,10 @@ def _difference(before: Sequence[Route], after: Sequence[Route]) -> RoutePlan:
 # --- the files in /run ---------------------------------------------------------------------------------------------
 
 
-def render_trial(routes: Sequence[Route], families: Collection[Family], until: str) -> str:
-    """Render the script that restores the routes after a trial.
+def render_trial(until: str) -> str:
+    """Render the script that ends a trial.
 
     Args:
-        routes: our routes before the trial.
-        families: the address families with routes before or during the trial.
         until: end of the trial. The script uses it to identify the trial, and ignores any other trial.
     """
-    lines = [route.words(is_numeric=True) for route in by_gateways(routes)]
-    words = family_words(families)
-    return fill("trial.sh", UNTIL=until, FAMILIES=words, PYTHON=quote(python_of(Layout())), ROUTES="\n".join(lines))
+    return fill("trial.sh", UNTIL=until, PYTHON=quote(python_of(Layout())), NO_ROUTES=render_no_routes())

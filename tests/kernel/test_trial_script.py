@@ -4,29 +4,38 @@ from __future__ import annotations
 
 import fcntl
 import json
-from ipaddress import IPv4Network
+import subprocess
+from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
-import attrs
 import pytest
 from acting import ActingSystemd
-from node import build_node6, run_ip, run_ip6
-from scripts import AWKS, Sandbox, awk_or_skip, other_ip, with_constants
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+from nightly import by_day
+from node import attempt, build_node6, on_linux, run_ip, run_ip6
+from scripts import AWKS, Sandbox, awk_or_skip, other_ip, render_static_routes_script
 from wanted import config
+from worlds import Question
+from worlds.cut import questions
 
 import phases
-from hostrouting import Configure, Host, Layout
+from hostrouting import Config, Configure, Host, Layout
+from hostrouting.boot.render import render_static_routes
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.netlink6 import NetlinkBackend6
-from hostrouting.model.family import Family
-from hostrouting.model.routes import NextHop, Protocol, Route, Scope, Table
+from hostrouting.model.routes import Table
 from hostrouting.tasks import EndTrial, TryRoutes
 from hostrouting.tasks.trial import render_trial
 
 pytestmark = pytest.mark.kernel
 
 UNTIL = "2026-11-21T12:00:00Z"
-FAMILIES = (Family.IPV4,)
+ROUTES = "/etc/aks-flex-node/static-routes.sh"
+INSTALLED = f'mkdir -p {ROUTES.rpartition("/")[0]}; cp "$ROOT/installed.sh" {ROUTES}'
+X, Y, Z = ({"destination": f"172.16.{n}.0/24"} for n in (1, 2, 3))
 
 
 @pytest.fixture
@@ -34,15 +43,153 @@ def trial(tmp_path: Path) -> Path:
     """Create trial.json for a running trial and return its path."""
     path = tmp_path / "run/aks-flex-node/trial.json"
     path.parent.mkdir(parents=True)
-    path.write_text(json.dumps({"until": UNTIL, "uptime": 1}))
+    begin(path)
     return path
+
+
+def begin(trial: Path) -> None:
+    trial.write_text(json.dumps({"until": UNTIL, "uptime": 1}))
 
 
 def ours(kernel: NamespaceKernel) -> set[str]:
     return {str(route) for route in kernel.routes(Table.MAIN) if route.is_ours}
 
 
-def test_a_revert_succeeds_where_the_trial_had_several_hops(
+def change_routes(sandbox: Sandbox, routes: Sequence[dict[str, Any]]) -> str:
+    """Install routes in the kernel, and return the script for them."""
+    text = render_static_routes_script(routes)
+    trial = sandbox.root / "run/aks-flex-node/trial.json"
+    trial.unlink(missing_ok=True)
+    done = sandbox.run(text)
+    assert (done.returncode, done.stderr) == (0, "")
+    begin(trial)
+    return text
+
+
+def end(
+    sandbox: Sandbox, installed: str | None, *arguments: str, prepare: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Run the trial's script where this routes script is installed."""
+    if installed is not None:
+        (sandbox.root / "installed.sh").write_text(installed)
+        prepare = f"{INSTALLED}\n{prepare}"
+    return sandbox.run(render_trial(UNTIL), *arguments, etc=True, prepare=prepare)
+
+
+# --- which routes are there afterwards -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("awk", AWKS)
+@pytest.mark.parametrize("word", [(), ("gate",)])
+def test_the_installed_routes_alone_remain(
+    node: NamespaceKernel, tmp_path: Path, trial: Path, awk: str, word: tuple[str, ...]
+) -> None:
+    """The trial replaces a route, and adds and removes others, among them the path to a gateway."""
+    sandbox = Sandbox(tmp_path, awk_or_skip(awk))
+    near = {"destination": "192.0.2.0/24", "gateway": "onlink", "dev": "eth0"}
+    behind = {"destination": "172.16.4.0/24", "gateway": "192.0.2.1", "dev": "eth0", "metric": 7}
+    installed = change_routes(sandbox, [X, Y, near, behind])
+    before = set(node.routes())
+    change_routes(sandbox, [X | {"gateway": "10.1.0.9"}, Z, {"destination": "172.16.5.7/32", "metric": 3}])
+    run_ip("route add 172.16.8.0/24 via 10.1.0.1 dev eth0 proto 217", "route add 172.16.9.0/24 dev eth0 proto static")
+    done = end(sandbox, installed, *word)
+    assert (done.returncode, done.stderr, trial.exists()) == (0, "", False)
+    (other,) = set(node.routes()) - before
+    assert str(other).startswith("172.16.9.0/24 ")
+    assert before <= set(node.routes())
+    assert done.stdout.splitlines()[-1] == f"the trial of routes until {UNTIL} has ended"
+
+
+@pytest.mark.parametrize("word", [(), ("gate",)])
+def test_on_a_host_without_routes_none_of_ours_remain(
+    node: NamespaceKernel, sandbox: Sandbox, trial: Path, word: tuple[str, ...]
+) -> None:
+    """Those of ``apply --routes-only``, which no script lists, go as well."""
+    before = set(node.routes())
+    change_routes(sandbox, [X, Z])
+    run_ip("route add 172.16.8.0/24 via 10.1.0.1 dev eth0 proto 217")
+    done = end(sandbox, None, *word)
+    assert (done.returncode, done.stderr, trial.exists()) == (0, "", False)
+    assert set(node.routes()) == before
+
+
+@pytest.mark.parametrize(
+    "damage",
+    ["truncate -s 900 {}", "truncate -s -1 {}", ": >{}", "rm {0}; mkdir {0}"],
+    ids=["cut", "1 byte", "empty", "folder"],
+)
+def test_where_the_script_is_damaged_none_of_ours_remain(
+    node: NamespaceKernel, sandbox: Sandbox, trial: Path, damage: str
+) -> None:
+    """What was installed is unknown, and the trial's routes must go in time. At a boot, none would be installed."""
+    before = set(node.routes())
+    installed = change_routes(sandbox, [X])
+    change_routes(sandbox, [X, Z])
+    done = end(sandbox, installed, prepare=damage.format(ROUTES))
+    assert (done.returncode, trial.exists()) == (1, False)
+    assert set(node.routes()) == before
+    (line,) = done.stderr.splitlines()
+    assert ROUTES in line
+    assert "hostrouting apply /etc/hostrouting/installed.json" in line
+
+
+@pytest.mark.parametrize("awk", AWKS)
+def test_without_a_default_route_the_listed_routes_stay(
+    node: NamespaceKernel, tmp_path: Path, trial: Path, awk: str
+) -> None:
+    """It is unknown where they should lead. It doesn't wait: a trial must end in time."""
+    sandbox = Sandbox(tmp_path, awk_or_skip(awk))
+    installed = change_routes(sandbox, [X])
+    before = ours(node)
+    change_routes(sandbox, [X, X | {"metric": 7}, Z])
+    run_ip("route del default")
+    done = end(sandbox, installed)
+    assert (done.returncode, trial.exists(), ours(node)) == (1, False, before)
+    (line,) = done.stderr.splitlines()
+    assert "the default route" in line
+
+
+@pytest.mark.parametrize("awk", AWKS)
+def test_where_another_route_is_in_the_way_the_tried_ones_go(
+    node: NamespaceKernel, tmp_path: Path, trial: Path, awk: str
+) -> None:
+    """The installed script adds no route then. A route that has been changed by the trial isn't as listed."""
+    sandbox = Sandbox(tmp_path, awk_or_skip(awk))
+    kept = {"destination": "172.16.4.0/24"}
+    installed = change_routes(sandbox, [kept, X, Y])
+    before = set(node.routes())
+    change_routes(sandbox, [kept, X | {"gateway": "10.1.0.9"}, Z])
+    run_ip("route add 172.16.2.0/24 dev eth0 proto static")
+    done = end(sandbox, installed)
+    assert (done.returncode, trial.exists()) == (1, False)
+    (line,) = done.stderr.splitlines()
+    assert "can't install 172.16.2.0/24" in line
+    (other,) = set(node.routes()) - before
+    assert "172.16.2.0/24 dev eth0" in str(other)
+    assert ours(node) == {str(route) for route in before if str(route.destination) == "172.16.4.0/24"}
+
+
+@pytest.mark.parametrize("awk", AWKS)
+def test_the_routes_of_both_families_go(kernel: NamespaceKernel, tmp_path: Path, trial: Path, awk: str) -> None:
+    """The installed script lists none in IPv6. The hops of other programs stay."""
+    assert kernel.links()
+    build_node6()
+    run_ip("address add 10.1.0.4/24 dev eth0", "route add default via 10.1.0.1 dev eth0")
+    sandbox = Sandbox(tmp_path, awk_or_skip(awk))
+    installed = change_routes(sandbox, [X])
+    backend = NetlinkBackend6()
+    before, before6 = ours(kernel), backend.routes()
+    change_routes(
+        sandbox, [Z, *({"destination": f"fd00:{n}::/48", "gateway": "fd00:a::1", "dev": "eth0"} for n in (1, 2))]
+    )
+    run_ip6("route append fd00:2::/48 via fd00:b::1 dev ib0 metric 512 proto static")
+    done = end(sandbox, installed)
+    assert (done.returncode, done.stderr, trial.exists(), ours(kernel)) == (0, "", False, before)
+    (joined,) = set(backend.routes()) - set(before6)
+    assert [str(hop.gateway) for hop in joined.hops] == ["fd00:b::1"]
+
+
+def test_a_revert_succeeds_where_the_tried_routes_are_in_the_way(
     node: NamespaceKernel, tmp_path: Path, sandbox: Sandbox
 ) -> None:
     """To install the former route beside these hops, which may be another program's, would be refused."""
@@ -52,7 +199,8 @@ def test_a_revert_succeeds_where_the_trial_had_several_hops(
 
     def act(call: str, *given: object) -> None:
         if (call, *given) == ("restart", "hostrouting-trial.service"):
-            assert sandbox.run(layout.trial_script.read_text()).returncode == 0
+            copied = f'mkdir -p {ROUTES.rpartition("/")[0]}; cp "$ROOT{ROUTES}" {ROUTES}'
+            assert sandbox.run(layout.trial_script.read_text(), etc=True, prepare=copied).returncode == 0
 
     host = Host(node, ActingSystemd(layout, act), layout, routes6=NetlinkBackend6())
     former, tried = (
@@ -68,96 +216,56 @@ def test_a_revert_succeeds_where_the_trial_had_several_hops(
     assert {change.action for change in report.changes.routes} == {"added", "removed"}
 
 
-def test_only_our_routes_are_restored_exactly(node: NamespaceKernel, sandbox: Sandbox, trial: Path) -> None:
-    """The routes include an on-link route, a gateway behind it, several next hops, a metric, a source and an MTU."""
-    run_ip("""
-        route add 192.0.2.0/24 dev eth0 proto 217
-        route add 172.16.1.0/24 via 192.0.2.1 dev eth0 proto 217 mtu 1400
-        route add 172.16.2.0/24 proto 217 metric 7 nexthop via 10.1.0.1 dev eth0 weight 2 nexthop via 10.1.0.9 dev eth0
-        route add 172.16.3.0/24 via 10.1.0.1 dev eth0 proto 217 src 10.1.0.4
-        route add blackhole 172.16.4.7 proto 217
-        route add 172.16.9.0/24 via 10.1.0.1 dev eth0 proto 217 onlink
-    """)
-    before = node.routes()
-    text = render_trial([route for route in before if route.is_ours], FAMILIES, UNTIL)
-    run_ip("""
-        route del 192.0.2.0/24 proto 217
-        route del 172.16.2.0/24 proto 217
-        route del 172.16.4.7 proto 217
-        route del 172.16.9.0/24 proto 217
-        route replace 172.16.3.0/24 via 10.1.0.9 dev eth0 proto 217
-        route add 172.16.5.0/24 via 10.1.0.1 dev eth0 proto 217
-        route add 172.16.6.0/24 via 10.1.0.1 dev eth0 proto static
-    """)
-    done = sandbox.run(text)
-    assert (done.returncode, done.stderr) == (0, "")
-    (new,) = set(node.routes()) - set(before)
-    assert (new.destination, new.protocol) == (IPv4Network("172.16.6.0/24"), Protocol.STATIC)
-    assert set(before) <= set(node.routes())
-    assert "172.16.1.0/24" not in done.stdout
-    assert {line.split()[:2] == ["ip", "route"] for line in done.stdout.splitlines() if line.startswith("ip")} == {True}
-    assert not trial.exists()
+# --- how it ends -----------------------------------------------------------------------------------------------------
 
 
-def test_a_route_that_took_our_place_stays(node: NamespaceKernel, sandbox: Sandbox, trial: Path) -> None:
-    route = Route(IPv4Network("172.16.1.0/24"), (NextHop("eth0"),))
-    run_ip("route add 172.16.1.0/24 dev eth0 proto static")
-    done = sandbox.run(render_trial([route], FAMILIES, UNTIL))
-    assert done.returncode == 1
-    told, _, failed = done.stdout.splitlines()
-    assert told.endswith("; not all are as before")
-    assert failed == "failed: ip route add 172.16.1.0/24 dev eth0 proto 217 scope 253: File exists"
-    assert attrs.evolve(route, protocol=Protocol.STATIC) in node.routes(Table.MAIN)
-    assert not trial.exists()
+@pytest.mark.parametrize("signal", ["KILL", "TERM", "HUP"])
+def test_an_end_that_is_interrupted_anywhere_is_repeated(
+    node: NamespaceKernel, sandbox: Sandbox, trial: Path, signal: str
+) -> None:
+    """A signal goes to all processes of the unit, at each call of ip in turn."""
+    installed = change_routes(sandbox, [X, Y])
+    before = set(node.routes())
+    position, is_interrupted = 0, True
+    while is_interrupted:
+        position += 1
+        change_routes(sandbox, [X | {"gateway": "10.1.0.9"}, Z])
+        (sandbox.root / "calls").unlink(missing_ok=True)
+        change = f"[ $calls != {position} ] || {{ trap '' TERM HUP; kill -{signal} 0; }}"
+        done = end(sandbox, installed, prepare=other_ip(change))
+        is_interrupted = done.returncode < 0
+        if trial.exists():
+            again = end(sandbox, installed, *[(), ("gate",)][position % 2])
+            assert (again.returncode, again.stderr) == (0, "")
+        assert (set(node.routes()), trial.exists()) == (before, False), (position, done)
+    assert position >= 4
 
 
 @pytest.mark.parametrize("awk", AWKS)
-def test_a_trial_lasts_until_ip_has_made_all_changes(
+def test_a_trial_lasts_while_nothing_can_be_changed(
     node: NamespaceKernel, tmp_path: Path, trial: Path, awk: str
 ) -> None:
-    """At words that it can't read, ip ends despite -force."""
-    run_ip("route add 172.16.2.0/24 dev eth0 proto 217")
-    routes = [Route(IPv4Network(f"172.16.{n}.0/24"), (NextHop("eth0"),), scope=Scope.LINK) for n in (1, 3)]
-    text = render_trial(routes, FAMILIES, UNTIL)
-    damaged = text.replace("172.16.3.0/24", "172.16.3.0/24 tos 0xfff")
     sandbox = Sandbox(tmp_path, awk_or_skip(awk))
-    run_ip("route add 172.16.1.0/24 dev eth0 proto static")  # the only command that fails
-    done = sandbox.run(damaged, "gate")
-    assert (done.returncode, done.stdout, trial.exists()) == (1, "", True)
-    assert "can't end the trial of routes: " in done.stderr
-    assert "awk" not in done.stderr
-    run_ip("route del 172.16.1.0/24 proto static")
-    done = sandbox.run(text, "gate")
+    installed = change_routes(sandbox, [X])
+    change_routes(sandbox, [Z])
+    there = ours(node)
+    failing = ('echo "RTNETLINK answers: Input/output error" >&2; exit 2', "case $* in *-force*) exit 2 ;; esac")
+    for change in failing:
+        refuse = other_ip(change)
+        done = end(sandbox, None if "force" in change else installed, "gate", prepare=refuse)
+        assert (done.returncode, trial.exists(), ours(node)) == (1, True, there)
+        assert "can't end the trial of routes: " in done.stderr
+    assert end(sandbox, installed, "gate").returncode == 0
+    assert {line.split()[0] for line in ours(node)} == {"172.16.1.0/24"}
+
+
+def test_nobody_else_gets_the_lock_before_the_end(node: NamespaceKernel, sandbox: Sandbox, trial: Path) -> None:
+    installed = change_routes(sandbox, [X])
+    change_routes(sandbox, [Z])
+    look = "[ ! -e /run/aks-flex-node/trial.json ] || ! flock -n /run/aks-flex-node/lock true || touch $ROOT/free"
+    done = end(sandbox, installed, prepare=other_ip(look))
     assert (done.returncode, done.stderr, trial.exists()) == (0, "", False)
-    assert {route.destination for route in node.our_routes()} == {route.destination for route in routes}
-
-
-@pytest.mark.parametrize("awk", AWKS)
-@pytest.mark.parametrize(
-    ("when", "what", "failure"),
-    [
-        ("4", 'echo "Dump was interrupted and may be inconsistent." >&2', ""),
-        ("[4-9]", 'echo "Dump was interrupted and may be inconsistent." >&2', "Dump was interrupted"),
-        ("4", 'echo "RTNETLINK answers: Input/output error" >&2; exit 2', "Input/output error"),
-        ("4", "exit 2", "ip was ended"),
-    ],
-    ids=["once", "always", "failed", "ended"],
-)
-def test_a_failed_look_for_hidden_hops_is_reported(
-    kernel: NamespaceKernel, tmp_path: Path, trial: Path, awk: str, when: str, what: str, failure: str
-) -> None:
-    """The first two calls of ip list the routes, the third changes them."""
-    assert kernel.links()
-    build_node6()
-    run_ip6("route add fd00:7::/64 dev eth0 proto 217 metric 512")
-    text = render_trial([], tuple(Family), UNTIL)
-    prepare = other_ip(f"case $calls in {when}) {what} ;; esac")
-    done = Sandbox(tmp_path, awk_or_skip(awk)).run(text.replace("tries = 32", "tries = 3"), prepare=prepare)
-    changed, *failed = [line for line in done.stdout.splitlines() if line.startswith(("ip", "failed: "))]
-    assert changed.startswith("ip route del fd00:7::/64 ")
-    assert (done.returncode, len(failed)) == ((1, 1) if failure else (0, 0))
-    assert all(failure in line for line in failed)
-    assert not NetlinkBackend6().our_routes()
+    assert not (sandbox.root / "free").exists()
 
 
 @pytest.mark.parametrize("state", ["over", "another"])
@@ -170,7 +278,7 @@ def test_ended_and_other_trials_are_left_alone(
         trial.unlink()
     else:
         trial.write_text(json.dumps({"until": UNTIL.replace("12", "13"), "uptime": 1}))
-    done = sandbox.run(render_trial([], FAMILIES, UNTIL))
+    done = end(sandbox, None)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert ours(node) == there
     assert trial.exists() == (state == "another")
@@ -178,20 +286,24 @@ def test_ended_and_other_trials_are_left_alone(
 
 def test_a_trials_end_makes_the_check_write_a_marker(node: NamespaceKernel, sandbox: Sandbox, trial: Path) -> None:
     """The old marker may describe the trial's routes. At the gate, a check follows in any case."""
-    folder = "/etc/aks-flex-node"
-    check = f"{folder}/check-route-overlap.sh"
-    prepare = f"mkdir -p {folder}; printf '#!/bin/sh\\necho judged $*\\n' >{check}; chmod 755 {check}"
-    there = trial.read_text()
-    for arguments, end in (((), "judged gate\n"), (("gate",), "they are as before\n")):
-        trial.write_text(there)
-        done = sandbox.run(render_trial([], FAMILIES, UNTIL), *arguments, etc=True, prepare=prepare)
-        assert (done.returncode, trial.exists()) == (0, False)
-        assert done.stdout.rstrip("\n").endswith(end.rstrip("\n"))
+    check = "/etc/aks-flex-node/check-route-overlap.sh"
+    prepare = f"printf '#!/bin/sh\\necho judged $*\\n' >{check}; chmod 755 {check}"
+    installed = render_static_routes_script([X])
+    for is_refused in (False, True):
+        if is_refused:
+            run_ip("route del default")
+        for arguments, last in (((), "judged gate"), (("gate",), f"the trial of routes until {UNTIL} has ended")):
+            begin(trial)
+            done = end(sandbox, installed, *arguments, prepare=prepare)
+            assert (done.returncode, trial.exists()) == (int(is_refused), False)
+            assert done.stdout.splitlines()[-1] == last
 
 
 def test_it_waits_for_the_lock_except_at_the_gate(node: NamespaceKernel, sandbox: Sandbox, trial: Path) -> None:
     run_ip("route add 172.16.1.0/24 dev eth0 proto 217")
-    text = with_constants(render_trial([], FAMILIES, UNTIL), GATE_SECONDS=1, LOCK_SECONDS=1)
+    text = render_trial(UNTIL)
+    text = text.replace("readonly GATE_SECONDS=5", "readonly GATE_SECONDS=1")
+    text = text.replace("readonly LOCK_SECONDS=60", "readonly LOCK_SECONDS=1")
     with (trial.parent / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         at_the_gate = sandbox.run(text, "gate")
@@ -209,7 +321,7 @@ def test_it_waits_for_the_lock_except_at_the_gate(node: NamespaceKernel, sandbox
 def test_a_start_ends_a_trial_if_its_confirm_was_killed(node: NamespaceKernel, sandbox: Sandbox, trial: Path) -> None:
     run_ip("route add 172.16.1.0/24 dev eth0 proto 217")
     claimed = trial.rename(trial.with_name("trial.confirmed.json"))
-    text = with_constants(render_trial([], FAMILIES, UNTIL), GATE_SECONDS=1)
+    text = render_trial(UNTIL).replace("readonly GATE_SECONDS=5", "readonly GATE_SECONDS=1")
     with (trial.parent / "run.lock").open("w") as lock:
         # The held lock indicates that a confirm is in progress.
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -228,7 +340,7 @@ def test_a_killed_confirm_is_completed_or_undone(node: NamespaceKernel, sandbox:
     python = sandbox.root / "python"
     python.write_text('#!/bin/sh\necho "$@"\nrm /run/aks-flex-node/trial.json\n')
     python.chmod(0o755)
-    text = render_trial([], FAMILIES, UNTIL)
+    text = render_trial(UNTIL)
     (line,) = [line for line in text.splitlines() if line.startswith("readonly PYTHON=")]
     done = sandbox.run(text.replace(line, f"readonly PYTHON={python}"))
     assert (done.returncode, done.stdout) == (0, "-I -m hostrouting confirm\n")
@@ -238,3 +350,63 @@ def test_a_killed_confirm_is_completed_or_undone(node: NamespaceKernel, sandbox:
     assert ours(node) == set()
     assert not claimed.exists()
     assert not trial.exists()
+
+
+# --- random hosts ----------------------------------------------------------------------------------------------------
+
+
+def configs(question: Question) -> st.SearchStrategy[Config]:
+    """Return configs with routes for the expected CIDRs."""
+    entries = st.fixed_dictionaries(
+        {
+            "destination": st.sampled_from([str(cidr) for cidr in question.cidrs]),
+            "gateway": st.sampled_from(("",) * 8 + ("onlink", "10.1.0.9")),
+            "dev": st.sampled_from(("",) * 8 + ("eth0",)),
+            "metric": st.sampled_from((0, 0, 0, 10, 20)),
+        }
+    )
+    some = st.lists(entries, min_size=1, max_size=6, unique_by=lambda each: (each["destination"], each["metric"]))
+    return some.map(lambda routes: config(*routes, cidrs=(), mode="WARN"))
+
+
+@settings(max_examples=by_day(6, by_night=1500), suppress_health_check=list(HealthCheck))
+@given(data=st.data(), question=st.one_of(questions(), questions(has_objects=True)))
+def test_a_trial_on_any_host_leaves_the_installed_routes(data: st.DataObject, question: Question) -> None:
+    """Something else may change meanwhile. Then the end installs what the installed script can install, or no route."""
+    installed, tried = data.draw(configs(question)), data.draw(configs(question))
+    is_bare = data.draw(st.sampled_from([False] * 4 + [True]))
+    there = str(installed.static_routes.routes[0].destination)
+    meanwhile = data.draw(st.sampled_from(["", "", "route del default", f"route add {there} dev eth0 proto static"]))
+    text = render_static_routes(installed)
+    kernel = on_linux()
+    question.world.build(kernel)
+    with TemporaryDirectory() as folder:
+        sandbox = Sandbox(Path(folder), awk_or_skip(data.draw(st.sampled_from(AWKS))))
+        if not is_bare and sandbox.run(text).returncode:
+            event("refused")
+            return
+        before = sorted(map(str, kernel.routes()))
+        if sandbox.run(render_static_routes(tried)).returncode:
+            event("refused on trial")
+            return
+        event("changed" if sorted(map(str, kernel.routes())) != before else "unchanged")
+        if meanwhile:
+            attempt("ip", *meanwhile.split())
+        trial = sandbox.root / "run/aks-flex-node/trial.json"
+        begin(trial)
+        done = end(sandbox, None if is_bare else text)
+        assert not trial.exists()
+        event(f"{meanwhile[:9]}, exit {done.returncode}{', bare' if is_bare else ''}")
+        listed = set() if is_bare else {(str(each.destination), each.metric) for each in installed.static_routes.routes}
+        left = {(str(each.destination), each.metric) for each in kernel.routes(Table.MAIN) if each.is_ours}
+        if not meanwhile:
+            assert (done.returncode, sorted(map(str, kernel.routes()))) == (0, before), done
+        elif done.returncode:
+            assert sandbox.run(text).returncode == 1
+            assert left <= listed
+            assert len(done.stderr.splitlines()) == 1
+        elif is_bare:
+            assert not left
+        else:
+            assert sandbox.run(text).stdout == "nothing to change\n"
+            assert left <= listed

@@ -150,7 +150,7 @@ def test_filled_scripts_are_shellcheck_clean(tmp_path: Path) -> None:
     )
     scripts = {file.path.name: file.text for file in bundle(config, Layout("/out")) if file.path.suffix == ".sh"}
     scripts["check-of-both-families.sh"] = render_check_route_overlap_script(["10.0.0.0/8", "fd00:10::/48"])
-    scripts["trial.sh"] = render_trial([], tuple(Family), "2026-11-21T12:00:00Z")
+    scripts["trial.sh"] = render_trial("2026-11-21T12:00:00Z")
     for name, text in scripts.items():
         (tmp_path / name).write_text(text)
     # A script doesn't use all of the shared code. For backquotes (SC2006), see static-routes.sh.

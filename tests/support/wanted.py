@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any
 
-from hostrouting import Config, Layout
+from hostrouting import Config, Host, Layout
+from hostrouting.boot.manifest import Manifest
 from hostrouting.model.routes import Route, Table
+from hostrouting.tasks.install_routes import write_routes
 from hostrouting.testing import FakeKernel, FakeSystemd
+from phases import CancelScope
 
 MACHINE = "systemd-nspawn@kube1.service"
 SHADOWED = "172.16.1.0/24"
@@ -40,22 +43,15 @@ def ours(kernel: FakeKernel) -> tuple[Route, ...]:
 
 
 class TrialSystemd(FakeSystemd):
-    """A systemd whose timer expires when the test tells it to."""
+    """A systemd that ends a trial as its script does, when the test tells it that the time is over."""
 
     def __init__(self, layout: Layout, kernel: FakeKernel) -> None:
         super().__init__(layout, running=[MACHINE])
-        self._trial = layout.trial
-        self._kernel = kernel
-        self._before: tuple[Route, ...] = ()
-
-    def run_later(self, name: str, seconds: int, argv: Sequence[str]) -> None:
-        super().run_later(name, seconds, argv)
-        self._before = ours(self._kernel)
+        self._host = Host(kernel, self, layout)
 
     def restart(self, unit: str) -> None:
         if unit != "hostrouting-trial.service":
             super().restart(unit)
-        elif self._trial.exists():
-            self._kernel.delete(ours(self._kernel))
-            self._kernel.add(self._before)
-            self._trial.unlink()
+        elif self._host.layout.trial.exists():
+            installed = Manifest.of_host(self._host.layout).config
+            write_routes(installed, self._host, CancelScope(), 0, ())

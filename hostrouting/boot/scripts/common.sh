@@ -150,7 +150,7 @@ read_arguments() {
   [[ $#:${1-} =~ ^(0:|[12]:gate)$ ]] || { complain "usage: ${0##*/} [gate [told]]"; exit 64; }
   IS_GATE=${1-} IS_TOLD=${2-}
   [ -z "$IS_GATE" ] || LOCK_LIMIT=$GATE_SECONDS LIMIT=$((LIMIT < GATE_SECONDS ? LIMIT : GATE_SECONDS))
-  [ "$FAMILIES" = 4 ] || MONITORED=()
+  [ "${FAMILIES-4}" = 4 ] || MONITORED=()
 }
 
 has_trial() { [ -e "$TRIAL" ] || [ -e "$CONFIRMED" ]; }

@@ -165,8 +165,9 @@ take_step() {
     tell "$name" "$SCRIPT is missing, can't be run, or is truncated; to write it again: $AGAIN"
     return 1
   elif has_trial && ! ask trial bash -p "$RUN_DIR/trial.sh" gate; then
-    # Only the installed routes count for a start.
-    tell "$name" "$name wasn't run: a trial of routes is in progress, and can't be ended; to end it: $AGAIN"
+    # Only the installed routes count for a start. If they can't be installed, the trial is over, and says why.
+    ! has_trial ||
+      tell "$name" "$name wasn't run: a trial of routes is in progress, and can't be ended; to end it: $AGAIN"
     return 1
   fi
   # Don't explain the same failure again.

@@ -1,107 +1,53 @@
 #!/bin/bash -p
 false # what bash returns if it can't parse the group
 {
-# Restores our routes as they were before `hostrouting apply --try`, unless the trial has ended. Rendered: edits are
-# lost.
+# Ends the trial of routes that `hostrouting apply --try` has begun, unless it has ended. Rendered: edits are lost.
 #
 #   trial.sh         run by a systemd timer when the time is over, even if the process that began the trial is gone
 #   trial.sh gate    run before the consumer starts, because only the installed routes count for a start
 #
-# The trial is in progress as long as its file exists. Whatever ends it removes the file while holding the lock.
+# A trial changes nothing but the kernel's routes, so the installed routes script knows which routes should be there after
+# it. This script takes the lock that every writing run holds, and runs that script, which inherits the lock: it installs
+# its routes and removes ours that it doesn't list. If it can't install them, it still removes the others. If no routes
+# script is installed, or only a part of one, a script without routes runs instead and removes all of ours.
+#
+# The trial is in progress as long as its file exists. Whatever ends it removes the file while holding the lock: here,
+# the routes script does that when it has made all changes. As long as the file is there, whatever has failed or was
+# killed, this script tries again; in the gate, it fails, and the gate tries again.
+#
+# A process that confirms the trial renames the file first, so the trial can't end meanwhile. It holds another lock until
+# it has installed everything. If the file with the other name is there and that lock is free, the process was killed: the
+# timer finishes what it began, and the gate ends the trial.
 
 @common.sh@
 
 readonly UNTIL=@UNTIL@
-readonly FAMILIES=@FAMILIES@
+readonly ROUTES=/etc/aks-flex-node/static-routes.sh
 readonly RUN_LOCK=$RUN_DIR/run.lock
 readonly PYTHON=@PYTHON@
+readonly AGAIN='hostrouting apply /etc/hostrouting/installed.json'
 
-# Prints "done", the changes, and ip's errors. Like ip, it ignores signals that are sent to all processes of a unit.
-think() {
-  trap '' HUP INT TERM
-  exec awk -v family="$FAMILY" -f /dev/fd/3 /dev/fd/4 - <<<"$LISTED"
-} 3<<'AWK' 4<<'ROUTES'
-@routes.awk@
+IFS= read -r -d '' NO_ROUTES <<'SCRIPT' || true
+@NO_ROUTES@
+SCRIPT
 
-@hops.awk@
-
-section == "saved" && !index(($1 in type_number) ? $2 : $1, ":") == (family == 4) {
-  parse($0)
-  saved[++saves] = key()
-  before[key()] = class
-}
-
-section == "kernel" {
-  parse($0)
-  if (proto_of[class] == 217 && to != ANYWHERE)
-    now[key()] = class
-}
-
-function key() {
-  return to " " metric_of[class] (is_for_tos[class] || class ~ / from / ? class : "")
-}
-
-function change(step, words, words_back) {
-  commands[++changes] = "route " words
-}
-
-# In IPv4, a route that differs is deleted and added: replace would overwrite another program's route that took its
-# place.
-function put_back(some, present) {
-  if (family == 6 && type_of[some] < 6 && type_of[present] + 0 < 6)
-    exchange(present, some)
-  else if (command(looked_at, present) != command(looked_at, some)) {
-    if (present != "")
-      remove(0, looked_at, present)
-    change(0, "add " command(looked_at, some))
-  }
-}
-
-END {
-  for (i = 1; i <= saves; i++) {
-    looked_at = substr(saved[i], 1, index(saved[i], " ") - 1)
-    put_back(before[saved[i]], saved[i] in now ? now[saved[i]] : "")
-  }
-  for (i in now)
-    if (!(i in before))
-      remove(0, substr(i, 1, index(i, " ") - 1), now[i])
-  # In IPv4, an existing route is another program's.
-  left = make_all(commands, changes + 0, family == 4 ? "No such process$" : MOOT)
-  if (was_ended) {
-    print left
-    exit
-  }
-  print "done"
-  for (i = 1; i <= changes; i++)
-    if (is_made[commands[i]])
-      print "ip " commands[i]
-  if (left != "")
-    print "failed: " left
-}
-AWK
-==saved
-@ROUTES@
-==kernel
-ROUTES
-
-# Restores the routes, or fails and sets MESSAGE if it has to be retried.
+# Ends this trial, or fails and sets MESSAGE if it has to be tried again. Sets STATUS to whether all routes are as
+# installed.
 attempt() {
-  local answer outcome='they are as before'
   take_lock || return
   [[ $(<"$TRIAL") == *"\"$UNTIL\""* ]] 2>/dev/null || return 0
-  make_files || return
-  DONE=''
-  for FAMILY in $FAMILIES; do
-    list 'route show table main' || return
-    MESSAGE='awk ended without an answer'
-    answer=$(think) || return
-    MESSAGE=$answer
-    [[ $answer == done* ]] || return
-    DONE+=${DONE:+${answer#done}} DONE=${DONE:-$answer}
-  done
-  rm -f "$TRIAL"
-  [[ $DONE != *$'\nfailed: '* ]] || outcome='not all are as before'
-  say "the trial of routes until $UNTIL has ended; $outcome" "${DONE#done}"
+  if [[ $(tail -c 2 "$ROUTES") == '}' ]] 2>/dev/null; then
+    bash -p "$ROUTES" trial
+    STATUS=$?
+  else
+    bash -p -c "$NO_ROUTES" "${ROUTES##*/}" trial
+    STATUS=$?
+    [ ! -e "$ROUTES" ] || STATUS=1
+    [ ! -e "$ROUTES" ] || complain "$ROUTES can't be read or is truncated, so all our routes go; to write it again: $AGAIN"
+  fi
+  MESSAGE="${ROUTES##*/} hasn't ended it"
+  [ ! -e "$TRIAL" ] || return
+  say "the trial of routes until $UNTIL has ended"
 }
 
 # A confirming process holds the other lock until it ends. If that lock is free, it was killed, and its trial resumes.
@@ -123,7 +69,7 @@ end_trial() {
   exec 9>&-
 }
 
-DONE=''
+STATUS=''
 read_arguments "$@"
 end_trial
 if [ -z "$IS_GATE" ] && [ -e "$CONFIRMED" ]; then
@@ -134,7 +80,6 @@ if [ -z "$IS_GATE" ] && [ -e "$CONFIRMED" ]; then
   end_trial
 fi
 # The marker may describe the routes of the trial.
-[[ -n $IS_GATE || $DONE != done* || ! -x $CHECK ]] || "$CHECK" gate
-[[ $DONE != *$'\nfailed: '* ]]
-exit
+[[ -n $IS_GATE || -z $STATUS || ! -x $CHECK ]] || "$CHECK" gate
+exit "${STATUS:-0}"
 }

@@ -101,7 +101,7 @@ def test_a_failed_strict_check_is_1_with_its_failures(run: Any, kernel: FakeKern
     config.write_text(json.dumps(CONFIG).replace("172.16.1.0/24", "172.16.2.0/24", 1))
     code, _, err = run("apply", "--try", "60", config)
     assert code == 1
-    assert "the former routes are back" in err
+    assert "the installed routes are back" in err
     assert "OVERLAP: expected CIDR 172.16.1.0/24" in err
     assert ours(kernel) == ()
 

@@ -19,7 +19,7 @@ options:
     default: /etc/aks-flex-node/config.json
   try_seconds:
     description:
-      - Install the routes in the kernel for this number of seconds. systemd then restores the former routes.
+      - Install the routes in the kernel for this number of seconds. systemd then restores the installed routes.
       - M(hostrouting.hostrouting.confirm) keeps the new routes and installs the rest.
     type: int
   executable:
