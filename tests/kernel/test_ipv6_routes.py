@@ -656,3 +656,25 @@ def test_script_and_task_leave_the_same_table(tmp_path: Path, seed: int) -> None
     assert "put back" not in done.stderr
     if said:
         assert after == before
+
+
+def install_any(rng: random.Random, sandbox: Sandbox) -> Config | None:
+    """Run scripts until one doesn't refuse its routes, and return its config."""
+    for _ in range(12):
+        wanted = draw_config(rng)
+        if sandbox.run(render_static_routes(wanted)).returncode == 0:
+            return wanted
+    return None
+
+
+@pytest.mark.parametrize("seed", range(by_day(4, by_night=600)))
+def test_a_trial_on_any_host_leaves_the_installed_routes(tmp_path: Path, seed: int) -> None:
+    rng, awk = random.Random(seed), AWKS[seed % len(AWKS)]
+    build(draw_host(rng))
+    sandbox = Sandbox(tmp_path, awk_or_skip(awk))
+    installed = install_any(rng, sandbox)
+    before = shown()
+    if installed is None or install_any(rng, sandbox) is None:
+        return
+    status, error = end_trial(tmp_path, awk, installed)
+    assert (status, shown()) == (0, before), error
