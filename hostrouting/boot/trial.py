@@ -94,18 +94,21 @@ def _stop_timer(host: Host) -> None:
     host.units.within(CancelScope()).stop(_TIMER)
 
 
-def put_back(host: Host) -> None:
+def end_trial(host: Host) -> None:
     """End the current trial, if any, by running its script immediately.
 
     Raises:
         UnitError: the script failed. If the trial isn't over, the script runs again at its deadline if possible.
     """
     host = host.within(CancelScope())
-    if exists(host.layout.trial):
-        if host.units.show(_SERVICE, "LoadState")["LoadState"] == "not-found":
-            start_timer(host, _LATER_SECONDS)  # systemd removes the unit together with its timer
-        host.units.restart(_SERVICE)
-    _stop_timer(host)
+    try:
+        if exists(host.layout.trial):
+            if host.units.show(_SERVICE, "LoadState")["LoadState"] == "not-found":
+                start_timer(host, _LATER_SECONDS)  # systemd removes the unit together with its timer
+            host.units.restart(_SERVICE)
+    finally:
+        if not exists(host.layout.trial):
+            _stop_timer(host)
 
 
 _LATER_SECONDS = 60

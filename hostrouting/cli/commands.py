@@ -142,7 +142,7 @@ def _notes_on_default(host: Host, source: str | None) -> tuple[str, ...]:
 
 def _try_routes(options: argparse.Namespace, config: Config, host: Host) -> Result | int:
     """Install the routes temporarily until Enter is pressed; without a terminal, print how to confirm them."""
-    from hostrouting.boot.trial import put_back, trial_deadline
+    from hostrouting.boot.trial import end_trial, trial_deadline
     from hostrouting.tasks.trial import TryRoutes
 
     seconds = options.try_seconds
@@ -170,7 +170,7 @@ def _try_routes(options: argparse.Namespace, config: Config, host: Host) -> Resu
         except phases.Cancelled:
             # The signal may have arrived after the task's last cancellation check.
             if trial_deadline(host.layout.trial) not in (None, stood):
-                put_back(host)
+                end_trial(host)
             raise
     if not is_kept:
         raise RouteError("the trial is over: the installed routes are back, unless another process confirmed these")
@@ -179,7 +179,7 @@ def _try_routes(options: argparse.Namespace, config: Config, host: Host) -> Resu
 
 def _await_enter(host: Host, seconds: int, until: str, scope: phases.CancelScope) -> bool:
     """Return whether Enter is pressed before the trial ends; EOF on stdin ends the trial."""
-    from hostrouting.boot.trial import put_back, trial_deadline
+    from hostrouting.boot.trial import end_trial, trial_deadline
 
     end = scope.clock.monotonic() + seconds
     while trial_deadline(host.layout.trial) == until:
@@ -191,7 +191,7 @@ def _await_enter(host: Host, seconds: int, until: str, scope: phases.CancelScope
             scope.child(timeout=0.5).wait(sys.stdin)
             if sys.stdin.buffer.readline():  # other bytes may come before Enter
                 return True
-            put_back(host)
+            end_trial(host)
         scope.check()
     return False
 

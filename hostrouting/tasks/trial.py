@@ -22,7 +22,15 @@ from hostrouting.boot.manifest import Manifest
 from hostrouting.boot.parts import Wanted
 from hostrouting.boot.python import python_of
 from hostrouting.boot.render import fill, render_no_routes
-from hostrouting.boot.trial import forget_trial, is_overdue, put_back, read_trial, start_timer, times_of, trial_deadline
+from hostrouting.boot.trial import (
+    end_trial,
+    forget_trial,
+    is_overdue,
+    read_trial,
+    start_timer,
+    times_of,
+    trial_deadline,
+)
 from hostrouting.config.routing import Config
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
@@ -72,7 +80,7 @@ class TryRoutes(ConfigTask):
         config, host = self.config, self.host.within(scope)
         with exclusive_run(host, scope, is_wanting=True):
             if is_overdue(host.layout):
-                put_back(host)
+                end_trial(host)
             # A trial whose confirmation was killed still has to be confirmed.
             if stands := trial_deadline(host.layout.trial) or trial_deadline(host.layout.confirmed):
                 raise RouteError(
@@ -84,7 +92,7 @@ class TryRoutes(ConfigTask):
             times, end = times_of(self.seconds), scope.clock.monotonic() + self.seconds
             start_timer(host, self.seconds)
             with all_or_nothing() as ending:
-                ending.push(partial(put_back, host))
+                ending.push(partial(end_trial, host))
                 with planned_routes(config, host, scope, started) as plan:
                     # Write the script that ends the trial before changing any routes.
                     files.write_if_changed(host.layout.trial_script, render_trial(times["until"]), mode=0o755)
@@ -153,7 +161,7 @@ class ConfirmTrial:
 
 def _take_back_confirm(host: Host) -> None:
     files.move(host.layout.confirmed, host.layout.trial)
-    put_back(host)
+    end_trial(host)
 
 
 @attrs.frozen
@@ -194,7 +202,7 @@ class EndTrial:
                 )
             before = host.our_routes()
             try:
-                put_back(host)
+                end_trial(host)
             finally:
                 plan = _difference(before, host.our_routes())
                 done.changes |= plan.changes

@@ -16,7 +16,7 @@ import attrs
 from hostrouting.boot.files import remove_litter, write_if_changed
 from hostrouting.boot.host import Host
 from hostrouting.boot.locks import locked
-from hostrouting.boot.trial import is_overdue, put_back
+from hostrouting.boot.trial import end_trial, is_overdue
 from hostrouting.config.routing import Config
 from hostrouting.kernel.managers import who_manages
 from hostrouting.model.errors import FileError, HostRoutingError, RouteError
@@ -160,7 +160,7 @@ class _Watch:
     def _end_overdue_trial(self) -> None:
         try:
             if is_overdue(self.task.host.layout):
-                put_back(self.task.host)
+                end_trial(self.task.host)
         except HostRoutingError as error:
             self.problems.append(f"can't end the trial of routes, which is over: {error}")
 

@@ -86,6 +86,20 @@ def test_revert_ends_a_trial_at_once(node: Machine, running: Payload) -> None:
     assert running.main_pid() == pid
 
 
+def test_a_trial_ends_where_the_installed_routes_cannot_be_installed(node: Machine, running: Payload) -> None:
+    before, default = files(node), node.run("ip", "route", "show", "default").stdout.split()
+    node.python("apply", "--try", "600", TRIED)
+    node.run("ip", "route", "del", "default")
+    assert node.python("revert", check=False).returncode == 1
+    assert is_over(node)
+    assert ours(node) == []
+    assert "the default route" in node.journal(UNIT)
+    node.run("ip", "route", "add", *default)
+    node.systemctl("restart", "static-routes.service")
+    assert outcome(node, before) == "back"
+    assert running.is_running()
+
+
 def test_revert_races_with_every_other_end(node: Machine, running: Payload) -> None:
     """The timer, a confirmation and a kill may come at the same time."""
     chance = random.Random(57)
