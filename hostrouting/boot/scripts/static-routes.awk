@@ -7,23 +7,23 @@ family == 6 && $0 == "==kernel" && uplink_pattern == "" {
 
 # DESTINATION GATEWAY DEV METRIC: a wanted route. A "*" is inherited from the default route.
 section == "config" && !index($1, ":") == (family == 4) {
-  wanted++
-  wanted_to[wanted] = $1
+  wanted_to[++wanted] = $1
   wanted_gateway[wanted] = $2
   wanted_dev[wanted] = $3
   wanted_metric[wanted] = $4
+  is_wanted[$1 " metric " $4] = 1
   next
 }
 
 # DESTINATION GATEWAY DEV METRIC: a route of the Go package's script, which becomes ours. A "*" stands for any.
 section == "adopted" {
-  is_adopted[$1, $4] = is_adopted[$1, $4, $2, $3] = 1
+  is_adopted[$1, $4, $2, $3] = 1
   next
 }
 
 section == "kernel" && /^[0-9]+: +[^ ]+ +inet6? / { sub(/\/.*/, "", $4); is_own[$4] = 1 }
 section == "kernel" && /^[0-9]+: [^ ]+: </ { read_link() }
-section == "kernel" && !/^[0-9]+: / { read_route() }
+section ~ /^(kernel|after)$/ && !/^[0-9]+: / { read_route() }
 
 # ip lists the VRFs first, and then all links, so a name that appears twice is a VRF.
 function read_link(    name, i) {
@@ -44,26 +44,30 @@ function read_route(    id) {
     cover(to, in_local)
   if (table_of[class] != 254)
     return
-  read_default()
-  if (type_of[class] == 1 && proto_of[class] == 2 && is_near(class))
-    is_connected[to] = 1
-  # The kernel would replace the first match.
-  id = to " " metric_of[class]
-  if (!is_apart(class) && !(id in there))
-    there[id] = class
-  else if (!is_apart(class) && proto_of[class] != 217)
-    behind[id] = class
-  entries_of[id] += !is_apart(class)
-  if (to != ANYWHERE && proto_of[class] == 217) {
-    our_to[++our_count] = to
-    our_class[our_count] = class
-    return
+  id = key(to, class)
+  entries[section, id]++
+  if (section == "kernel") {
+    read_default()
+    if (type_of[class] == 1 && proto_of[class] == 2 && is_near(class))
+      is_connected[to] = 1
+    if (!(id in there))
+      there[id] = class
   }
-  if (to != ANYWHERE && entries_of[id] == 1 && !is_apart(class) && is_of_go_package(to, class)) {
-    adoptable[id] = to
-    return
-  }
-  if (!is_apart(class) && !is_dead_of[class])
+  if (to != ANYWHERE && proto_of[class] == 217)
+    hold(section, to, class)
+  else if (to != ANYWHERE && entries[section, id] == 1 && is_of_go_package(class))
+    adoptable[section, id] = class
+  else
+    read_theirs(id)
+}
+
+function read_theirs(id,    h) {
+  theirs[id] = class
+  # The kernel shows only the first hop's protocol, so a hop of ours behind another program's wouldn't be found again.
+  if (section == "after" && family == 6 && (id in is_wanted || ("kernel", id) in is_ours))
+    for (h = hops_of(class); h > 1; h--)
+      change(12, "del " removal(id SUBSEP way(h)))
+  if (section == "kernel" && !is_apart(class) && !is_dead_of[class])
     cover(to, in_main)
   if (type_of[class] == 1 && is_near(class))
     near[to] = near[to] "/" devs_of[class] "/"
@@ -71,36 +75,37 @@ function read_route(    id) {
 
 # Returns whether a route is as the Go package installs one of its rows: with "ip route replace", a gateway, and no other
 # attributes. ip doesn't show the protocol of such routes.
-function is_of_go_package(prefix, some,    id, word) {
-  id = prefix SUBSEP metric_of[some]
-  if (!(id in is_adopted) || some !~ /^ via [0-9.]+ dev [^ ]+( metric [0-9]+)?( (dead|linkdown))* *$/)
+function is_of_go_package(some,    m, word) {
+  if (some !~ /^ via [0-9.]+ dev [^ ]+( metric [0-9]+)?( (dead|linkdown))* *$/)
     return 0
+  m = metric_of[some] + 0
   split(some, word, " ")
-  return (id, word[2], word[4]) in is_adopted || (id, "*", word[4]) in is_adopted || \
-    (id, word[2], "*") in is_adopted || (id, "*", "*") in is_adopted
+  return (to, m, word[2], word[4]) in is_adopted || (to, m, "*", word[4]) in is_adopted || \
+    (to, m, word[2], "*") in is_adopted || (to, m, "*", "*") in is_adopted
 }
 
 # Makes such routes ours if they are the only ones with their key. An entry next to another one is the administrator's.
-function adopt(    id) {
-  for (id in adoptable)
-    if (entries_of[id] == 1) {
-      our_to[++our_count] = adoptable[id]
+function adopt(    i, at, prefix) {
+  for (i in adoptable) {
+    split(i, at, SUBSEP)
+    prefix = substr(at[2], 1, index(at[2], " ") - 1)
+    if (entries[i] == 1) {
       # Without a protocol, ip would delete the first entry with these next hops.
-      our_class[our_count] = there[id] " proto 3"
-      classify(1, our_class[our_count])
-      is_taken_over[id] = 1
+      classify(1, adoptable[i] " proto 3")
+      hold(at[1], prefix, there[at[2]] = adoptable[i] " proto 3")
     }
     else
-      cover(adoptable[id], in_main)
+      cover(prefix, in_main)
+  }
 }
 
-function is_ours(some, id) {
-  return proto_of[some] == 217 || id in is_taken_over
+function key(prefix, some) {
+  return prefix " metric " metric_of[some] (is_apart(some) && match(some, / (from|tos) [^ ]+/) ? substr(some, RSTART, RLENGTH) : "")
 }
 
 # Returns whether a route can reach gateways (fib_check_nh_v4_gw, ip6_route_check_nh).
-function is_near(some) {
-  return family == 4 ? scope_of[some] >= 253 : some !~ / via /
+function is_near(words) {
+  return family == 4 ? words ~ / scope 25[3-5]/ : words !~ / via /
 }
 
 # Returns whether a route only applies to some packets.
@@ -108,6 +113,33 @@ function is_apart(some) {
   return is_for_tos[some] || some ~ / from /
 }
 
+# Adds a route to a list of ours: in IPv6, each next hop, because another program's may be beside it.
+function hold(list, prefix, some,    id, h, how) {
+  id = key(prefix, some)
+  is_ours[list, id] = 1
+  if (family == 4) {
+    put(list, id, command(prefix, some))
+    return
+  }
+  lengths[substr(prefix, index(prefix, "/") + 1)] = 1
+  if (type_of[some] >= 6)
+    put(list, id SUBSEP " dev lo", command(prefix, some))
+  hops_of(some)
+  how = id " proto 217" (src_of[some] == "" ? "" : " src " src_of[some]) (mtu_of[some] == "" ? "" : " mtu " mtu_of[some])
+  for (h = 1; h <= hops; h++) {
+    if (via[h] != "")
+      gateways[number(via[h])] = 1
+    # The kernel gives a single hop weight 1, which ip shows as soon as another program adds a hop.
+    put(list, id SUBSEP way(h), how (weight[h] ~ /^( weight 1)?$/ ? way(h) onlink[h] : " nexthop" hop[h]))
+  }
+}
+
+function put(list, name, words) {
+  if ((list, name) in words_of)
+    name = name SUBSEP words
+  part[list, ++parts[list]] = name
+  words_of[list, name] = words
+}
 # Returns a route without its destination, in the format of ip.
 function resolve(gateway, name, rank,    best, count, h, head, legs, source, mtu) {
   split("", onlink_by)
@@ -193,160 +225,145 @@ function fail(how, why) {
     reason[how] = how == "lacking" ? why ", needed by " looked_at : "can\047t install " looked_at ": " why
 }
 
-function make_plan(    i, id, words_of, carrier) {
-  adopt()
+function resolve_all(    i, id, known) {
   for (i = 1; i <= wanted; i++)
     if (wanted_gateway[i] == "onlink")
       near[wanted_to[i]] = near[wanted_to[i]] "/" (wanted_dev[i] == "*" ? uplinks_of(default_on("*")) : wanted_dev[i]) "/"
   for (i = 1; i <= wanted; i++) {
     looked_at = wanted_to[i]
     id = wanted_gateway[i] " " wanted_dev[i] " " wanted_metric[i]
-    if (!(id in words_of)) {
-      words_of[id] = resolve(wanted_gateway[i], wanted_dev[i], wanted_metric[i])
-      classify(1, words_of[id])
+    if (!(id in known)) {
+      known[id] = resolve(wanted_gateway[i], wanted_dev[i], wanted_metric[i])
+      classify(1, known[id])
     }
-    wanted_class[i] = words_of[id]
-    is_wanted[looked_at " " wanted_metric[i]] = 1
+    wanted_class[i] = known[id]
     # The lowest metric for a destination carries the packets.
     if (!(looked_at in carrier) || wanted_metric[i] + 0 < wanted_metric[carrier[looked_at]] + 0)
       carrier[looked_at] = i
   }
-  if ("lacking" in reason || "refused" in reason)
-    return
-  if (family == 6)
-    find_gateways()
-  for (i = 1; i <= wanted; i++)
-    plan_one(i)
-  for (i = 1; i <= our_count; i++) {
-    id = our_to[i] " " metric_of[our_class[i]]
-    if (is_apart(our_class[i]) || !(id in is_wanted)) {
-      remove(is_near(our_class[i]) ? 8 : our_to[i] in has_gateway ? 6 : 7, our_to[i], our_class[i])
-      asks_early = asks_early || family == 6 && (hops_of(our_class[i]) > 1 || id in behind)
-      if (family == 6 && !is_apart(our_class[i]))
-        refuse_outlasted(carrier[our_to[i]], our_class[i], id)
-    }
-  }
-  for (i = 1; i <= wanted; i++)
-    if (carrier[wanted_to[i]] == i)
-      plan_proof(i)
+  return !("lacking" in reason || "refused" in reason)
 }
 
-# Another program's hop beside our old route stays when ours goes, which couldn't be put back before it.
-function refuse_outlasted(i, old, id) {
-  if (i == "" || wanted_metric[i] + 0 < metric_of[old] || !(id in behind || hops_of(old) > 1 && ways_of[old] != ways_of[wanted_class[i]]))
-    return
+# Refuses a wanted route, finds it there, or adds it to the list.
+function want(i,    id, old) {
   looked_at = wanted_to[i]
-  fail("refused", "another program\047s hop next to our old route would win because of its metric:" (id in behind ? behind[id] : old))
-}
-
-# Fills has_gateway with the prefixes of wanted routes and of ours that contain gateways of such routes.
-function find_gateways(    i, h, prefix, some, is_known, lengths, gateways) {
-  for (i = 1; i <= wanted + our_count; i++) {
-    prefix = i <= wanted ? wanted_to[i] : our_to[i - wanted]
-    some = i <= wanted ? wanted_class[i] : our_class[i - wanted]
-    lengths[substr(prefix, index(prefix, "/") + 1)] = 1
-    if (!(some in is_known))
-      for (h = hops_of(some); h >= 1; h--)
-        if (via[h] != "")
-          gateways[number(via[h])] = 1
-    is_known[some] = 1
-  }
-  for (i in gateways)
-    for (h in lengths)
-      has_gateway[dotted(end_of(i, h, ZEROS)) "/" h] = 1
-}
-
-function plan_one(i,    id, old) {
-  looked_at = wanted_to[i]
-  id = looked_at " " wanted_metric[i]
+  id = looked_at " metric " wanted_metric[i]
   cover(looked_at, in_main)
-  class = wanted_class[i]
-  carried_by[i] = class
+  class = carried_by[i] = wanted_class[i]
   old = id in there ? there[id] : ""
   if (looked_at in is_connected)
     fail("refused", "it is a connected network, which another route would cut off; name its halves instead")
-  else if (old == "")
-    add(class)
-  else if (!is_ours(old, id) && (ways_of[old] != ways_of[class] || old ~ / expires /))
-    fail("refused", "another program\047s route has its destination and metric:" old)
-  else if (!is_ours(old, id) || is_same(old, class))
-    carried_by[i] = old
-  else if (family == 6 && id in behind)
-    fail("refused", "another program\047s route has its destination and metric:" behind[id])
-  else if (family == 4)
-    change(3 + is_near(class), "replace " looked_at class, "replace " command(looked_at, old))
+  else if (old != "" && proto_of[old] !~ /^(217|3)$/)
+    if (ways_of[old] != ways_of[class] || old ~ / expires /)
+      fail("refused", "another program\047s route has its destination and metric:" old)
+    else
+      carried_by[i] = old
   else {
-    if (type_of[old] >= 6)
-      remove(3, looked_at, old)
-    exchange(old, class)
-  }
-  if (old == "" || is_ours(old, id))
+    hold("config", looked_at, class)
     in_ours[looked_at] = 1
-}
-
-function is_same(old, new) {
-  return family == 4 ? command(looked_at, old) == command(looked_at, new) : ways_of[old] src_of[old] "," mtu_of[old] == ways_of[new] src_of[new] "," mtu_of[new]
-}
-
-# There are eight steps, because routes that gateways may need are added first and removed last. Those that cover IPv6
-# gateways are added or put back last, because gateways must not be behind other gateways (ip6_validate_gw).
-function change(step, words, words_back) {
-  made[step, ++lines[step]] = "route " words
-  undone[step, lines[step]] = "route " words_back
-}
-
-function add(some,    h, words, back) {
-  words = back = command(looked_at, some)
-  if (family == 6) {
-    hops_of(some)
-    back = looked_at identity()
-    for (h = 1; h <= hops; h++)
-      back = back " nexthop" exact(h)
+    if (family == 6 && id in theirs && effect(old) != effect(class))
+      fail("refused", "another program\047s route has its destination and metric:" theirs[id])
   }
-  change(is_near(some) ? 1 : looked_at in has_gateway ? 5 : 2, "add " words, "del " back)
 }
 
-@hops.awk@
-
-# Prints "done" and the changes, "refused" or "lacking" and the reason, or "failed", what couldn't be put back, and the
-# reason.
-function carry_out(    step, i) {
-  step = "refused" in reason ? "refused" : "lacking"
-  if (step in reason) {
-    print step, reason[step]
+# Another program's hop beside our old route stays when ours goes, and ours couldn't be put back before it.
+function beware(i,    id, old, to, new) {
+  id = key_of(part["kernel", i])
+  old = there[id]
+  if (id in is_wanted || !(id in theirs) && hops_of(old) < 2)
     return
-  }
-  if (task == "plan") {
-    print "done"
+  asks_early = 1
+  to = prefix_of(id)
+  new = to in carrier && !is_apart(old) ? wanted_class[carrier[to]] : ""
+  if (new == "" || metric_of[new] < metric_of[old] || !(id in theirs) && ways_of[old] == ways_of[new])
     return
-  }
+  looked_at = to
+  fail("refused", "another program\047s hop next to our old route would win because of its metric:" old)
+}
+
+function effect(some) {
+  return ways_of[some] src_of[some] "," mtu_of[some]
+}
+
+function key_of(name) {
+  return index(name, SUBSEP) ? substr(name, 1, index(name, SUBSEP) - 1) : name
+}
+
+function prefix_of(id) {
+  return substr(id, 1, index(id, " ") - 1)
+}
+
+# Plans the changes that make the routes in one list those in another one.
+function plan(goal, present,    i, n, name, id, here, at, is_kept) {
   changes = 0 # busybox takes a variable without a value for unequal to 0 if it is passed to a function
-  for (step = 1; step <= 8; step++)
-    for (i = 1; i <= lines[step]; i++) {
-      commands[++changes] = made[step, i]
-      undoing[changes] = undone[step, i]
+  for (i in gateways)
+    for (n in lengths)
+      has_gateway[dotted(end_of(i, n, ZEROS)) "/" n] = 1
+  for (i = 1; i <= parts[present]; i++)
+    here[key_of(part[present, i])]++
+  for (i = 1; i <= parts[goal]; i++) {
+    name = part[goal, i]
+    id = key_of(name)
+    is_kept[id] = 1
+    if (!((present, name) in words_of)) {
+      if (!(id in at))
+        at[id] = here[id] ? 3 : step_of(id, words_of[goal, name])
+      if (!here[id] && id in theirs)
+        taken = "another program\047s route has taken the place of " words_of[goal, name]
+      else
+        change(at[id], (here[id]++ ? "append " : "add ") words_of[goal, name])
     }
-  if (task == "undo")
-    print put_back(changes)
-  else
-    commit()
+    else if (words_of[goal, name] != words_of[present, name]) {
+      if (family == 4)
+        change(3, "replace " words_of[goal, name])
+      else {
+        change(5, "del " removal(name))
+        change(5, "append " words_of[goal, name])
+      }
+    }
+  }
+  # Other programs' hops come last, so try those first.
+  for (i = 1; i <= parts[present]; i++) {
+    name = part[present, family == 4 ? i : parts[present] + 1 - i]
+    id = key_of(name)
+    if (!((goal, name) in words_of) && (family == 6 || !(id in is_kept)))
+      change(id in is_kept ? 4 : 13 - step_of(id, words_of[present, name]), "del " (family == 4 ? words_of[present, name] : removal(name)))
+  }
+  for (n = 1; n <= 12; n++) {
+    if (n == 7)
+      firm = changes
+    for (i = 1; i <= lines[n]; i++)
+      commands[++changes] = made[n, i]
+  }
 }
 
-# Makes the changes, and asks which routes win. A route or an IPv6 hop that is no longer there, or ours, needs no
-# removal. A hop that is removed from beside another program's can't be put back before it, so ask before the removals,
-# too, if others' hops may be beside ours.
-function commit(    i, firm, shown, why) {
-  firm = changes - lines[6] - lines[7] - lines[8]
-  why = why_not(1, firm, firm == changes || asks_early ? questions : 0, "")
+function step_of(id, words) {
+  return is_near(words) ? 1 : prefix_of(id) in has_gateway ? 6 : 2
+}
+
+function change(step, words) {
+  made[step, ++lines[step]] = "route " words
+}
+
+# Returns words that delete a hop. With a gateway ("::" if there is none), the kernel deletes a single one, and only
+# ours (ip6_route_del).
+function removal(name,    hop) {
+  hop = substr(name, index(name, SUBSEP) + 1)
+  return key_of(name) (hop ~ / via / ? "" : " via ::") hop " proto 217"
+}
+
+# Makes the changes, and asks which routes win. A hop that is removed from beside another program's can't be put back
+# before it, so ask before the removals, too, if others' hops may be beside ours.
+function commit(    i, why, shown) {
+  why = write(1, firm, firm == changes || asks_early ? questions + 0 : 0, "")
   if (why == "" && firm < changes && asks_early)
     why = find_loser(1)
   if (why == "" && firm < changes)
-    why = why_not(firm + 1, changes, questions, "-force")
+    why = write(firm + 1, changes, questions + 0, "-force")
   if (why == "")
     why = find_loser(0)
   if (why != "") {
-    print "failed", put_back(reached)
-    print why
+    print "refused", why
     return
   }
   print "done"
@@ -357,38 +374,38 @@ function commit(    i, firm, shown, why) {
     print "and " shown - 50 " more"
 }
 
-# Has ip run some commands and answer questions. Sets reached to the number of commands that may have succeeded.
-function why_not(from, until, asked, options,    i, count, list, is_gone) {
+# Has ip run some commands and answer questions. Returns why that failed, or "". A route or hop that is no longer there,
+# or isn't ours, needs no removal.
+function write(from, until, asked, options,    i, count, list, is_gone) {
   count = until - from + 1
   for (i = 1; i <= count; i++)
     list[i] = commands[from + i - 1]
   for (i = 1; i <= asked; i++)
     list[count + i] = question[i]
   run(list, count + asked, options)
-  reached = has_run ? until : from - 1
-  for (i = 1; i <= count + asked && status != 0; i++)
-    if (i in failed) {
-      if (i > count)
-        return wanted_to[asked_for[i - count]] " doesn\047t win: packets to it go nowhere (" failed[i] ")"
-      if (options == "")
-        reached = from + i - 2
-      else if (failed[i] ~ /^(No such process$|Cannot find device)/) {
-        is_gone = 1
-        commands[from + i - 1] = undoing[from + i - 1] = ""
-        continue
-      }
+  for (i = 1; i <= count + asked; i++) {
+    if (!(i in failed))
+      continue
+    if (i > count)
+      return wanted_to[asked_for[i - count]] " doesn\047t win: packets to it go nowhere (" failed[i] ")"
+    if (options == "" || list[i] !~ /^route del / || failed[i] !~ /^(No such process$|Cannot find device)/)
       return "can\047t change the static routes: ip " list[i] ": " failed[i]
-    }
+    is_gone = 1
+    commands[from + i - 1] = ""
+  }
   return status == 0 || is_gone ? "" : "can\047t change the static routes: " (complaint == "" ? "ip was ended" : complaint)
 }
 
-# Undoes the first changes in reverse order, and returns what failed. A change that another program has undone isn't a
-# failure.
-function put_back(count,    i, list, left) {
-  for (i = 1; i <= count; i++)
-    list[i] = undoing[count + 1 - i]
-  left = make_all(list, count, MOOT)
-  return left == "" ? "" : "not all could be put back: " left
+# Prints what couldn't be put back, or "". Exits with 1 if anything has changed, because that may help what failed.
+function undo(    i, left, has_changed) {
+  plan("kernel", "after")
+  if (changes)
+    left = write(1, changes, 0, "-force")
+  for (i = 1; i <= changes; i++)
+    has_changed = has_changed || !(i in failed)
+  sub(/^can\047t change the static routes: /, "", left)
+  print left == "" ? taken : left
+  exit has_changed
 }
 
 function cover(prefix, some,    slash) {
@@ -449,6 +466,25 @@ function outcome(prefix, some) {
 END {
   # Packets to 0.0.0.0, :: and ::1 stay on the host, regardless of the tables.
   cover(family == 4 ? "0.0.0.0/32" : "::/127", in_local)
-  make_plan()
-  carry_out()
+  adopt()
+  if (task == "undo")
+    undo()
+  if (resolve_all()) {
+    for (i = 1; i <= wanted; i++)
+      want(i)
+    for (i = 1; i <= parts["kernel"] && family == 6; i++)
+      beware(i)
+    for (i = 1; i <= wanted; i++)
+      if (carrier[wanted_to[i]] == i)
+        plan_proof(i)
+  }
+  kind = "refused" in reason ? "refused" : "lacking"
+  if (kind in reason)
+    print kind, reason[kind]
+  else if (task == "plan")
+    print "done"
+  else {
+    plan("config", "kernel")
+    commit()
+  }
 }

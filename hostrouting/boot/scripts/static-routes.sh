@@ -66,7 +66,7 @@ attempt() {
   for TASK in plan commit; do
     for FAMILY in $FAMILIES; do
       [ "$TASK $FAMILIES" != 'plan 4' ] || continue
-      carry_out "$TASK"
+      carry_out
       status=$?
       [ "$status" -eq 0 ] || break 2
     done
@@ -81,39 +81,35 @@ attempt() {
 carry_out() {
   local answer
   LISTED=${LISTINGS[FAMILY]}
-  answer=`think "$1"`
+  answer=`think "$TASK"`
+  [ ! -s "$SCRATCH" ] || BEGUN="$FAMILY $BEGUN"
   case $answer in
-    done*)
-      DONE+=${answer#done}
-      [ "$1" = plan ] || BEGUN="$FAMILY $BEGUN"
-      return
-      ;;
+    done*) DONE+=${answer#done} && return ;;
     lacking\ *)
       MISSING=${answer#lacking }
       MESSAGE="can't install the static routes: timed out after $LIMIT s waiting for $MISSING"
       return "$MAY_COME"
       ;;
     refused\ *) MESSAGE=${answer#refused } ;;
-    failed\ *)
-      LEFT=${answer%%$'\n'*} LEFT=${LEFT#failed } MESSAGE=${answer#*$'\n'}${LEFT:+; $LEFT}
-      ;;
-    *)
-      MESSAGE="can't plan the static routes: awk ended without an answer"
-      [ ! -s "$SCRATCH" ] || BEGUN="$FAMILY $BEGUN"
-      ;;
+    *) MESSAGE="can't plan the static routes: awk ended without an answer" ;;
   esac
   return 1
 }
 
-# Undoes all changes that may have been made.
+# Makes our routes what they were when the kernel was first listed, in each family that may have been changed.
 put_back() {
-  local left
+  local left tries why=$MESSAGE
   for FAMILY in $BEGUN; do
-    trap '' HUP INT TERM # another signal could end think before it ignores signals itself
-    LISTED=${LISTINGS[FAMILY]}
-    left=`think undo` || left='not all could be put back: awk ended without an answer'
-    MESSAGE+=${left:+; $left} LEFT+=${left:+${LEFT:+; }$left}
+    for ((tries = ATTEMPTS; tries; tries--)); do
+      trap '' HUP INT TERM # another signal could end think before it ignores signals itself
+      list 'route show table main' || { left=$MESSAGE && continue; }
+      LISTED=${LISTINGS[FAMILY]}$'\n==after\n'$LISTED
+      left=`think undo` && break
+      left=${left:-awk ended without an answer}
+    done
+    LEFT+=${left:+${LEFT:+; }not all could be put back: $left}
   done
+  MESSAGE=$why${LEFT:+; $LEFT}
 }
 
 # If changes are in progress, they are undone before the run ends.
