@@ -103,7 +103,7 @@ put_back() {
     for ((tries = ATTEMPTS; tries; tries--)); do
       trap '' HUP INT TERM # another signal could end think before it ignores signals itself
       list 'route show table main' || { left=$MESSAGE && continue; }
-      LISTED=${LISTINGS[FAMILY]}$'\n==after\n'$LISTED
+      LISTED=${LISTINGS[FAMILY]}$'\n==now\n'$LISTED
       left=`think undo` && break
       left=${left:-awk ended without an answer}
     done
