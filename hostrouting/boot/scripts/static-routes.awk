@@ -32,7 +32,7 @@ function read_link(    name, i) {
       master[name] = $(i + 1)
 }
 
-function read_route(    id, is_ours) {
+function read_route(    id) {
   parse($0)
   if (table_of[class] == 255)
     cover(to, in_local)
@@ -58,8 +58,8 @@ function read_route(    id, is_ours) {
 
 # near and in_main omit our existing routes, because only the wanted ones will remain.
 function read_theirs(id,    h) {
-  if (!(id in theirs))
-    theirs[id] = class
+  if (!((section, id) in theirs))
+    theirs[section, id] = class
   if (!is_apart(class) && !is_dead_of[class])
     cover(to, in_main)
   if (type_of[class] == 1 && is_near(class))
@@ -117,13 +117,15 @@ function key(prefix, some,    id) {
 function hold(list, prefix, some,    id, h, how) {
   id = key(prefix, some)
   is_held[list, id] = 1
-  hops_of(some)
-  if (family == 4 || type_of[some] >= 6) {
-    put(list, id, "", command(prefix, some), family == 4 ? command(prefix, some) : removal(id, 1))
+  if (family == 4) {
+    put(list, id, "", command(prefix, some), command(prefix, some))
     return
   }
-  lengths[substr(prefix, index(prefix, "/") + 1)] = 1
-  how = id " proto 217" (src_of[some] == "" ? "" : " src " src_of[some]) (mtu_of[some] == "" ? "" : " mtu " mtu_of[some])
+  hops_of(some)
+  if (type_of[some] >= 6)
+    put(list, id, "", command(prefix, some), removal(id, 1))
+  how = id " proto 217" (field["src"] == "" ? "" : " src " field["src"])
+  how = how (field["mtu"] == "" ? "" : " mtu " field["mtu"])
   for (h = 1; h <= hops; h++) {
     if (via[h] != "")
       gateways[number(via[h])] = 1
@@ -228,7 +230,7 @@ function fail(how, why) {
 }
 
 # Resolves the wanted routes. Routes with the same words share a class.
-function resolve_all(    i, word, class_for, best) {
+function resolve_all(    i, word, class_for) {
   for (i = 1; i <= wanted; i++)
     if (split(words_for[i], word, " ") && word[1] == "onlink")
       near[wanted_to[i]] = near[wanted_to[i]] "/" (word[2] == "*" ? uplinks_of(default_on("*")) : word[2]) "/"
@@ -236,13 +238,11 @@ function resolve_all(    i, word, class_for, best) {
     looked_at = wanted_to[i]
     if (!(words_for[i] in class_for)) {
       split(words_for[i], word, " ")
-      class_for[words_for[i]] = resolve(word[1], word[2], word[3])
-      classify(1, class_for[words_for[i]])
+      classify(1, class_for[words_for[i]] = resolve(word[1], word[2], word[3]))
     }
     wanted_class[i] = class_for[words_for[i]]
     # The lowest metric for a destination carries the packets.
-    best = looked_at in carrier ? wanted_class[carrier[looked_at]] : ""
-    if (best == "" || metric_of[wanted_class[i]] < metric_of[best])
+    if (!(looked_at in carrier) || metric_of[wanted_class[i]] < metric_of[wanted_class[carrier[looked_at]]])
       carrier[looked_at] = i
   }
 }
@@ -264,19 +264,20 @@ function want(i,    id, old, is_foreign) {
     fail("refused", "it is a connected network, which another route would cut off; name its halves instead")
   # A new hop of ours would come after another program's separate IPv6 entry.
   else if (is_foreign ? ways_of[old] != ways_of[class] || old ~ / expires / : \
-    family == 6 && id in theirs && ways_of[old] src_of[old] mtu_of[old] != ways_of[class] src_of[class] mtu_of[class])
-    fail("refused", "another program\047s route has its destination and metric:" theirs[id])
+    family == 6 && ("kernel", id) in theirs && ways_of[old] src_of[old] mtu_of[old] != ways_of[class] src_of[class] mtu_of[class])
+    fail("refused", "another program\047s route has its destination and metric:" theirs["kernel", id])
 }
 
 # Another program's hop beside our old IPv6 route stays when ours goes, and ours couldn't be put back before it.
-function beware(id,    old, new) {
+function beware(id,    old, new, is_shared) {
   old = there[id]
-  if (id in is_wanted || !(id in theirs) && hops_of(old) < 2)
+  is_shared = ("kernel", id) in theirs
+  if (id in is_wanted || !is_shared && hops_of(old) < 2)
     return
   asks_early = 1
   looked_at = prefix_of[id]
   new = looked_at in carrier && !is_apart(old) ? wanted_class[carrier[looked_at]] : ""
-  if (new != "" && metric_of[new] >= metric_of[old] && (id in theirs || ways_of[old] != ways_of[new]))
+  if (new != "" && metric_of[new] >= metric_of[old] && (is_shared || ways_of[old] != ways_of[new]))
     fail("refused", "another program\047s hop next to our old route would win because of its metric:" old)
 }
 
@@ -285,7 +286,7 @@ function beware(id,    old, new) {
 # (ip6_validate_gw).
 function plan(list, table,    i, n, name, id, words, is_there, at, count) {
   for (i in gateways)
-    for (n in lengths)
+    for (n = 0; n <= BITS; n++)
       has_gateway[dotted(end_of(i, n, ZEROS)) "/" n] = 1
   for (i = 1; i <= parts[table]; i++)
     count[id_of[part[table, i]]]++
@@ -298,7 +299,7 @@ function plan(list, table,    i, n, name, id, words, is_there, at, count) {
       at[id] = count[id] ? 3 : step_of(id, words)
     if (is_there && words == words_of[table, name])
       continue
-    if (!count[id] && id in theirs)
+    if (!count[id] && (table, id) in theirs)
       taken = "another program\047s route has taken the place of " words
     else if (is_there && family == 4)
       change(3, "replace " words)
@@ -317,7 +318,7 @@ function plan(list, table,    i, n, name, id, words, is_there, at, count) {
   }
   for (n = 1; n <= 12; n++)
     for (i = 1; i <= lines[n]; i++)
-      if (n <= 6)
+      if (n <= 6 || task == "undo")
         early[++earlies] = made[n, i]
       else
         late[++lates] = made[n, i]
@@ -365,10 +366,8 @@ function write(list, count, asked, options,    i, why, is_gone) {
 }
 
 # Prints what couldn't be put back, or "". Exits with 1 if anything has changed, because that may help what failed.
-function undo(    i, left) {
+function undo(    left) {
   plan("kernel", "now")
-  for (i = 1; i <= lates; i++)
-    early[++earlies] = late[i]
   if (earlies)
     left = write(early, earlies, 0, "-force")
   sub(/^can\047t change the static routes: /, "", left)
