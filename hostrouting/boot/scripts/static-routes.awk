@@ -65,7 +65,7 @@ function read_theirs(id,    h) {
   if (type_of[class] == 1 && is_near(class))
     near[to] = near[to] "/" devs_of[class] "/"
   # The kernel shows only the first hop's protocol, so a hop of ours behind another program's wouldn't be found again.
-  if (family == 6 && section == "now" && (id in is_wanted || ("kernel", id) in is_held))
+  if (family == 6 && section == "now" && (id in is_wanted || ("kernel", id) in whole_of))
     for (h = hops_of(class); h > 1; h--)
       change(12, "del " removal(id, h))
 }
@@ -116,14 +116,14 @@ function key(prefix, some,    id) {
 # Adds a route to a list of ours: for IPv6 each next hop, because another program's may be beside it.
 function hold(list, prefix, some,    id, h, how) {
   id = key(prefix, some)
-  is_held[list, id] = 1
+  whole_of[list, id] = command(prefix, some)
   if (family == 4) {
-    put(list, id, "", command(prefix, some), command(prefix, some))
+    put(list, id, "", whole_of[list, id], whole_of[list, id])
     return
   }
   hops_of(some)
   if (type_of[some] >= 6)
-    put(list, id, "", command(prefix, some), removal(id, 1))
+    put(list, id, "", whole_of[list, id], removal(id, 1))
   how = id " proto 217" (field["src"] == "" ? "" : " src " field["src"])
   how = how (field["mtu"] == "" ? "" : " mtu " field["mtu"])
   for (h = 1; h <= hops; h++) {
@@ -284,7 +284,7 @@ function beware(id,    old, new, is_shared) {
 # Plans the changes that make our routes in the table those in a list. Routes that gateways may need are added first and
 # removed last. Those that cover IPv6 gateways are added last, because gateways must not be behind other gateways
 # (ip6_validate_gw).
-function plan(list, table,    i, n, name, id, words, is_there, at, count) {
+function plan(list, table,    i, n, name, id, words, is_there, count, is_new, is_kept) {
   for (i in gateways)
     for (n = 0; n <= BITS; n++)
       has_gateway[dotted(end_of(i, n, ZEROS)) "/" n] = 1
@@ -295,26 +295,29 @@ function plan(list, table,    i, n, name, id, words, is_there, at, count) {
     id = id_of[name]
     words = words_of[list, name]
     is_there = (table, name) in words_of
-    if (!(id in at))
-      at[id] = count[id] ? 3 : step_of(id, words)
-    if (is_there && words == words_of[table, name])
+    is_kept[id] = 1
+    if (is_there && words == words_of[table, name] || family == 6 && id in is_new)
       continue
     if (!count[id] && (table, id) in theirs)
       taken = "another program\047s route has taken the place of " words
     else if (is_there && family == 4)
       change(3, "replace " words)
+    else if (!count[id]++) {
+      is_new[id] = 1
+      change(step_of(id, words), "add " (family == 4 ? words : whole_of[list, id]))
+    }
     else {
       if (is_there)
         change(5, "del " removal_of[table, name])
-      change(is_there ? 5 : at[id], (count[id]++ ? "append " : "add ") words)
+      change(is_there ? 5 : 3, "append " words)
     }
   }
   for (i = 1; i <= parts[table]; i++) {
     # Other programs' hops come last, so try those first.
     name = part[table, family == 4 ? i : parts[table] + 1 - i]
     id = id_of[name]
-    if (!((list, name) in words_of) && !(family == 4 && id in at))
-      change(id in at ? 4 : 13 - step_of(id, words_of[table, name]), "del " removal_of[table, name])
+    if (!((list, name) in words_of) && !(family == 4 && id in is_kept))
+      change(id in is_kept ? 4 : 13 - step_of(id, words_of[table, name]), "del " removal_of[table, name])
   }
   for (n = 1; n <= 12; n++)
     for (i = 1; i <= lines[n]; i++)
