@@ -1,3 +1,41 @@
+# Makes our routes (protocol 217, table main) of one family equal to a list. Installing, removing and undoing are the
+# same job with another list: the wanted routes, none, or those that were there before.
+#
+# Input. Sections follow each other: "==config", the wanted routes; "==adopted", routes of the Go package; "==kernel",
+# what ip listed at the start, which is links, addresses and the routes of all tables; and, only for task=undo, "==now",
+# what table main holds by now.
+#
+# Parts. The unit of comparison is a part: for IPv4 a whole route, for IPv6 one next hop. The kernel joins IPv6 routes
+# with the same destination and metric, whichever program they belong to, and shows only the first one's protocol. So an
+# IPv6 route is never replaced or deleted as a whole, which would take another program's hops along. A deletion of a
+# single hop names our protocol, and fails if the hop isn't ours. hold() sorts parts into the lists "config", "kernel"
+# and "now".
+#
+# Resolving. resolve() completes each wanted row: what it doesn't name is inherited from the default route. What may
+# still appear is "lacking"; what can't be installed is "refused". Both are found before the first change, and so are
+# conflicts with other programs' routes (want(), beware()).
+#
+# Planning. plan() compares two lists of parts and sorts the changes into steps, so that no packet finds a gap and no
+# gateway is missing when the kernel checks it, which it does only when a route is added:
+#    1  add routes without a gateway, which others' gateways may need
+#    2  add the others
+#    3  replace (IPv4), or add hops to a route that exists (IPv6)
+#    4  delete hops of a route that stays
+#    5  delete and add a hop with other attributes, which the kernel takes for the same hop
+#    6  add IPv6 routes that cover gateways: a gateway mustn't be behind another one (ip6_validate_gw)
+#    7  delete such routes; 11: delete others; 12: delete routes without a gateway
+#
+# Writing. Steps 1 to 6 run as one ip process, which stops at the first error. The rest runs as a second one, which goes
+# on: a route that is already gone needs no deletion.
+#
+# Proof. The same ip processes are asked which route carries packets to each destination: to its first address that no
+# longer prefix covers. A route that doesn't win is an error.
+#
+# Undoing. Whatever happened (an error, a signal, an awk or ip that was killed), the script lists table main again, and
+# this program plans from "now" to "kernel". So it needs no record of what it did, and it sees what other programs did
+# meanwhile: a route of theirs that took the place of ours stays, and is named. The script repeats this until nothing
+# changes any more.
+
 family == 6 && $0 == "==kernel" && uplink_pattern == "" {
   read_ipv4()
   expect_its_devices()
@@ -70,8 +108,8 @@ function read_theirs(id,    h) {
       change(12, "del " removal(id, h))
 }
 
-# Returns whether a route is as the Go package installs one of its rows: with "ip route replace", a gateway, and no other
-# attributes. ip doesn't show the protocol of such routes.
+# Returns whether a route is as the Go package installs one of its rows: with "ip route replace", a gateway, and no
+# other attributes. ip doesn't show the protocol of such routes.
 function is_of_go_package(id,    word) {
   if (class !~ /^ via [0-9.]+ dev [^ ]+( metric [0-9]+)?( (dead|linkdown))* *$/)
     return 0
@@ -113,7 +151,7 @@ function key(prefix, some,    id) {
   return id
 }
 
-# Adds a route to a list of ours: for IPv6 each next hop, because another program's may be beside it.
+# Adds the parts of a route to a list.
 function hold(list, prefix, some,    id, h, how) {
   id = key(prefix, some)
   whole_of[list, id] = command(prefix, some)
@@ -144,8 +182,8 @@ function put(list, id, hop, words, words_back,    name) {
   removal_of[list, name] = words_back
 }
 
-# Returns words that delete a hop. With a gateway ("::" if there is none), the kernel deletes a single hop, and only ours
-# (ip6_route_del).
+# Returns words that delete a hop. With a gateway ("::" if there is none), the kernel deletes a single hop, and only if
+# it is ours (ip6_route_del).
 function removal(id, h) {
   return id (via[h] == "" ? " via ::" : "") way(h) " proto 217"
 }
@@ -264,8 +302,12 @@ function want(i,    id, old, is_foreign) {
     fail("refused", "it is a connected network, which another route would cut off; name its halves instead")
   # A new hop of ours would come after another program's separate IPv6 entry.
   else if (is_foreign ? ways_of[old] != ways_of[class] || old ~ / expires / : \
-    family == 6 && ("kernel", id) in theirs && ways_of[old] src_of[old] mtu_of[old] != ways_of[class] src_of[class] mtu_of[class])
+    family == 6 && ("kernel", id) in theirs && effect(old) != effect(class))
     fail("refused", "another program\047s route has its destination and metric:" theirs["kernel", id])
+}
+
+function effect(some) {
+  return ways_of[some] src_of[some] "," mtu_of[some]
 }
 
 # Another program's hop beside our old IPv6 route stays when ours goes, and ours couldn't be put back before it.
@@ -281,9 +323,7 @@ function beware(id,    old, new, is_shared) {
     fail("refused", "another program\047s hop next to our old route would win because of its metric:" old)
 }
 
-# Plans the changes that make our routes in the table those in a list. Routes that gateways may need are added first and
-# removed last. Those that cover IPv6 gateways are added last, because gateways must not be behind other gateways
-# (ip6_validate_gw).
+# Plans the changes that make the parts in a table those in a list.
 function plan(list, table,    i, n, name, id, words, is_there, count, is_new, is_kept) {
   for (i in gateways)
     for (n = 0; n <= BITS; n++)

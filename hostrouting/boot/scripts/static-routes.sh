@@ -7,19 +7,21 @@ false # what bash returns if it can't parse the group
 #   static-routes.sh         the oneshot at boot: waits for the network as configured
 #   static-routes.sh gate    before the consumer starts: waits for at most 5 s
 #
-# One ip process lists the current state, awk plans the changes, and another ip process makes them and looks up whether
-# the routes win. After a failure, all changes are undone. The error is one line; `hostrouting apply` prints more.
+# One ip process lists the current state. awk plans what makes our routes equal to the wanted ones, has another ip
+# process make these changes, and asks the kernel whether the routes win. After a failure, the current state is listed
+# again, and awk makes our routes equal to those that were there before. The error is one line; `hostrouting apply`
+# prints more.
 
 @common.sh@
 
 readonly WAIT_SECONDS=@WAIT_SECONDS@
 readonly FAMILIES=@FAMILIES@
 
-# think plan: prints what prevents a family's routes. think commit: makes the changes, and undoes them if a route
-# doesn't win. think undo: undoes all changes. The program and the routes are quoted here-documents, so nothing in them
-# is expanded. It replaces the calling subshell. It ignores signals, which systemd sends to all processes of a unit,
-# because finishing late is better than leaving half of the changes. ip inherits descriptor 5, so that the reader of the
-# output waits for ip even if awk is killed.
+# think plan: prints what prevents a family's routes. think commit: makes the changes, and prints them or what failed.
+# think undo: makes our routes what they were before. The program and the routes are quoted here-documents, so nothing
+# in them is expanded. It replaces the calling subshell. It ignores signals, which systemd sends to all processes of a
+# unit, because finishing late is better than leaving half of the changes. ip inherits descriptor 5, so that the reader
+# of the output waits for ip even if awk is killed.
 think() {
   trap '' HUP INT TERM
   exec awk -v family="$FAMILY" -v task="$1" -f /dev/fd/3 /dev/fd/4 - <<<"$LISTED" 5>&1
@@ -28,7 +30,7 @@ think() {
 AWK
 ==config
 @ROUTES@
-==kernel
+==adopted
 ROUTES
 
 # Returns whether a trial should have ended, and no process is confirming it: its timer is lost after a soft reboot.
@@ -45,6 +47,7 @@ attempt() {
   ! is_overdue || bash -p "$RUN_DIR/trial.sh" gate
   take_lock && make_files || return 1
   run_replacement
+  [ ! -f "$ADOPTED" ] || read -r -d '' rows <"$ADOPTED"
   if [ -e "$TRIAL" ] && [ -z "$IS_GATE" ]; then
     DONE=$'\nnothing is changed while a trial of routes is in progress'
     return
@@ -55,11 +58,7 @@ attempt() {
       export IPV4_DEFAULTS=$LISTED
     fi
     list $'link show type vrf\nlink show\naddress show\nroute show table all' || return 1
-    LISTINGS[FAMILY]=$LISTED
-    if [ "$FAMILY" = 4 ] && [ -f "$ADOPTED" ]; then
-      read -r -d '' rows <"$ADOPTED"
-      LISTINGS[FAMILY]=$'==adopted\n'$rows$'\n==kernel\n'$LISTED
-    fi
+    LISTINGS[FAMILY]=$rows$'\n==kernel\n'$LISTED
   done
   IS_WRITING=1 DONE='' BEGUN=''
   # A problem in one family prevents changes in both, so plan both first.
@@ -71,7 +70,8 @@ attempt() {
       [ "$status" -eq 0 ] || break 2
     done
   done
-  [ "$status$STOPPED" != 0 ] || { [ ! -e "$ADOPTED" ] || rm -f "$ADOPTED"; return 0; } # a signal is too late from here on
+  # A signal is too late from here on.
+  [ "$status$STOPPED" != 0 ] || { [ ! -e "$ADOPTED" ] || rm -f "$ADOPTED"; return 0; }
   put_back
   IS_WRITING=''
   [ -z "$STOPPED" ] || { [ "$status" -ne 1 ] || complain "$MESSAGE"; stop; }
@@ -90,13 +90,14 @@ carry_out() {
       MESSAGE="can't install the static routes: timed out after $LIMIT s waiting for $MISSING"
       return "$MAY_COME"
       ;;
-    refused\ *) MESSAGE=${answer#refused } ;;
-    *) MESSAGE="can't plan the static routes: awk ended without an answer" ;;
   esac
+  MESSAGE=${answer#refused }
+  MESSAGE=${MESSAGE:-can\'t plan the static routes: awk ended without an answer}
   return 1
 }
 
-# Makes our routes what they were when the kernel was first listed, in each family that may have been changed.
+# Makes our routes what they were, in each family that may have been changed. What one attempt puts back, such as the
+# route to a gateway, may be what the next one needs.
 put_back() {
   local left tries why=$MESSAGE
   for FAMILY in $BEGUN; do
