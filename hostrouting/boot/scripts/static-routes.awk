@@ -324,40 +324,38 @@ function beware(id,    old, new, is_shared) {
 }
 
 # Plans the changes that make the parts in a table those in a list.
-function plan(list, table,    i, n, name, id, words, is_there, count, is_new, is_kept) {
+function plan(list, table,    i, n, name, id, words, is_there, is_new) {
   for (i in gateways)
     for (n = 0; n <= BITS; n++)
       has_gateway[dotted(end_of(i, n, ZEROS)) "/" n] = 1
-  for (i = 1; i <= parts[table]; i++)
-    count[id_of[part[table, i]]]++
   for (i = 1; i <= parts[list]; i++) {
     name = part[list, i]
     id = id_of[name]
     words = words_of[list, name]
     is_there = (table, name) in words_of
-    is_kept[id] = 1
     if (is_there && words == words_of[table, name] || family == 6 && id in is_new)
       continue
-    if (!count[id] && (table, id) in theirs)
-      taken = "another program\047s route has taken the place of " words
-    else if (is_there && family == 4)
+    if (is_there && family == 4)
       change(3, "replace " words)
-    else if (!count[id]++) {
-      is_new[id] = 1
-      change(step_of(id, words), "add " (family == 4 ? words : whole_of[list, id]))
-    }
-    else {
+    else if ((table, id) in whole_of || id in is_new) {
       if (is_there)
         change(5, "del " removal_of[table, name])
       change(is_there ? 5 : 3, "append " words)
+    }
+    else if ((table, id) in theirs)
+      taken = "another program\047s route has taken the place of " words
+    else {
+      is_new[id] = 1
+      change(step_of(id, words), "add " (family == 4 ? words : whole_of[list, id]))
     }
   }
   for (i = 1; i <= parts[table]; i++) {
     # Other programs' hops come last, so try those first.
     name = part[table, family == 4 ? i : parts[table] + 1 - i]
     id = id_of[name]
-    if (!((list, name) in words_of) && !(family == 4 && id in is_kept))
-      change(id in is_kept ? 4 : 13 - step_of(id, words_of[table, name]), "del " removal_of[table, name])
+    n = (list, id) in whole_of ? 4 : 13 - step_of(id, words_of[table, name])
+    if (!((list, name) in words_of) && (family == 6 || n != 4))
+      change(n, "del " removal_of[table, name])
   }
   for (n = 1; n <= 12; n++)
     for (i = 1; i <= lines[n]; i++)
@@ -418,18 +416,13 @@ function undo(    left) {
   exit shown > 0
 }
 
-function cover(prefix, some,    slash) {
+function cover(prefix, some) {
   some[prefix] = 1
-  slash = index(prefix, "/")
-  starts[substr(prefix, 1, slash - 1)]++
-  has_length[substr(prefix, slash + 1)] = 1
+  has_length[substr(prefix, index(prefix, "/") + 1)] = 1
 }
 
 # Returns the first address of a prefix that no longer prefix covers, or "".
 function own_address_of(prefix, some, more,    address, n, end, longer, own_bits) {
-  address = substr(prefix, 1, index(prefix, "/") - 1)
-  if (starts[address] < 2)
-    return address
   place(prefix)
   end = last
   own_bits = bits
