@@ -49,6 +49,7 @@ section == "config" && !index($1, ":") == (family == 4) {
   words_for[wanted] = $2 " " $3 " " $4
   wanted_id[wanted] = $1 " metric " $4
   is_wanted[wanted_id[wanted]] = 1
+  prefix_of[wanted_id[wanted]] = $1
 }
 
 # DESTINATION GATEWAY DEV METRIC: a route of the Go package's script, which becomes ours. A "*" stands for any.
@@ -76,7 +77,7 @@ function read_route(    id) {
     cover(to, in_local)
   if (table_of[class] != 254)
     return
-  id = key(to, class)
+  id = key()
   if (section == "kernel") {
     read_default()
     if (type_of[class] == 1 && proto_of[class] == 2 && is_near(class))
@@ -87,7 +88,7 @@ function read_route(    id) {
   }
   entries[section, id]++
   if (to != ANYWHERE && proto_of[class] == 217)
-    hold(section, to, class)
+    hold(section, id, class)
   else if (to != ANYWHERE && entries[section, id] == 1 && is_of_go_package(id))
     adoptable[section, id] = class
   else
@@ -125,7 +126,7 @@ function adopt(    i, at) {
     if (entries[i] == 1) {
       # Without a protocol, ip would delete the first entry with these next hops.
       classify(1, there[at[2]] = adoptable[i] " proto 3")
-      hold(at[1], prefix_of[at[2]], there[at[2]])
+      hold(at[1], at[2], there[at[2]])
     }
     else
       cover(prefix_of[at[2]], in_main)
@@ -142,19 +143,18 @@ function is_apart(some) {
   return is_for_tos[some] || some ~ / from /
 }
 
-# Returns the words that distinguish a route from others.
-function key(prefix, some,    id) {
-  id = prefix " metric " metric_of[some]
-  if (is_apart(some) && match(some, / (from|tos) [^ ]+/))
-    id = id substr(some, RSTART, RLENGTH)
-  prefix_of[id] = prefix
+# Returns the words that distinguish the route that parse() last split from others.
+function key(    id) {
+  id = to " metric " metric_of[class]
+  if (is_apart(class) && match(class, / (from|tos) [^ ]+/))
+    id = id substr(class, RSTART, RLENGTH)
+  prefix_of[id] = to
   return id
 }
 
 # Adds the parts of a route to a list.
-function hold(list, prefix, some,    id, h, how) {
-  id = key(prefix, some)
-  whole_of[list, id] = command(prefix, some)
+function hold(list, id, some,    h, how) {
+  whole_of[list, id] = command(prefix_of[id], some)
   if (family == 4) {
     put(list, id, "", whole_of[list, id], whole_of[list, id])
     return
@@ -296,7 +296,7 @@ function want(i,    id, old, is_foreign) {
   cover(looked_at, in_main)
   if (!is_foreign) {
     cover(looked_at, in_ours)
-    hold("config", looked_at, class)
+    hold("config", id, class)
   }
   if (looked_at in is_connected)
     fail("refused", "it is a connected network, which another route would cut off; name its halves instead")
