@@ -295,7 +295,7 @@ function want(i,    id, old, is_foreign) {
   carried_by[i] = is_foreign ? old : class
   cover(looked_at, in_main)
   if (!is_foreign) {
-    cover(looked_at, in_ours)
+    in_ours[looked_at] = 1
     hold("config", id, class)
   }
   if (looked_at in is_connected)
@@ -418,11 +418,15 @@ function undo(    left) {
 
 function cover(prefix, some) {
   some[prefix] = 1
+  starts[substr(prefix, 1, index(prefix, "/") - 1)]++
   has_length[substr(prefix, index(prefix, "/") + 1)] = 1
 }
 
 # Returns the first address of a prefix that no longer prefix covers, or "".
 function own_address_of(prefix, some, more,    address, n, end, longer, own_bits) {
+  address = substr(prefix, 1, index(prefix, "/") - 1)
+  if (starts[address] < 2)
+    return address
   place(prefix)
   end = last
   own_bits = bits
