@@ -87,8 +87,10 @@ function read_route(    id) {
       there[id] = class
   }
   entries[section, id]++
-  if (to != ANYWHERE && proto_of[class] == 217)
-    hold(section, id, class)
+  if (to != ANYWHERE && proto_of[class] == 217) {
+    if (section == "kernel" || may_be_new(id))
+      hold(section, id, class)
+  }
   else if (to != ANYWHERE && entries[section, id] == 1 && is_of_go_package(id))
     adoptable[section, id] = class
   else
@@ -104,9 +106,14 @@ function read_theirs(id,    h) {
   if (type_of[class] == 1 && is_near(class))
     near[to] = near[to] "/" devs_of[class] "/"
   # The kernel shows only the first hop's protocol, so a hop of ours behind another program's wouldn't be found again.
-  if (family == 6 && section == "now" && (id in is_wanted || ("kernel", id) in whole_of))
+  if (family == 6 && section == "now" && may_be_new(id))
     for (h = hops_of(class); h > 1; h--)
       change(12, "del " removal(id, h))
+}
+
+# Returns whether this run may have added routes with this key. Another program's change may reveal others of ours.
+function may_be_new(id) {
+  return id in is_wanted || ("kernel", id) in whole_of
 }
 
 # Returns whether a route is as the Go package installs one of its rows: with "ip route replace", a gateway, and no
