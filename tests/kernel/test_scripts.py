@@ -190,6 +190,18 @@ def test_a_route_that_is_already_gone_needs_no_removal(
     assert [str(each.destination) for each in node.our_routes()] == left
 
 
+def test_a_route_that_took_our_place_before_the_undo_stays(node: NamespaceKernel, sandbox: Sandbox) -> None:
+    """The first call lists, the second adds, the third deletes and finds the loser, and the fourth lists again."""
+    installed(sandbox, routes_script("172.16.2.0/24"))
+    theirs = "route add 172.16.2.0/24 dev ib0 proto static"
+    rule = "rule add pref 9 to 172.16.1.0/24 blackhole"
+    change = f'case $calls in 2) "$ROOT/ip-itself" {rule} ;; 4) "$ROOT/ip-itself" {theirs} ;; esac'
+    error = refused(sandbox, routes_script(), prepare=other_ip(change))
+    assert "another program's route has taken the place of 172.16.2.0/24 " in error
+    (there,) = [route for route in node.routes(Table.MAIN) if route.destination == IPv4Network("172.16.2.0/24")]
+    assert (there.protocol, node.our_routes()) == (Protocol.STATIC, ())
+
+
 # --- the lock --------------------------------------------------------------------------------------------------------
 
 
