@@ -386,7 +386,7 @@ function commit(    why) {
   why = write(early, earlies + 0, lates && !asks_early ? 0 : questions + 0, "")
   if (why == "" && lates)
     why = write(late, lates, questions + 0, "-force")
-  print why == "" ? "done" told : "refused " why
+  print why == "" ? "done" told : "failed " why
   if (why == "" && shown > 50)
     print "and " shown - 50 " more"
 }

@@ -82,7 +82,7 @@ carry_out() {
   local answer
   LISTED=${LISTINGS[FAMILY]}
   answer=`think "$TASK"`
-  [ ! -s "$SCRATCH" ] || BEGUN="$FAMILY $BEGUN"
+  [[ $TASK == plan || $answer =~ ^(lacking|refused) ]] || BEGUN="$FAMILY $BEGUN"
   case $answer in
     done*) DONE+=${answer#done} && return ;;
     lacking\ *)
@@ -91,7 +91,7 @@ carry_out() {
       return "$MAY_COME"
       ;;
   esac
-  MESSAGE=${answer#refused }
+  MESSAGE=${answer#refused } MESSAGE=${MESSAGE#failed }
   MESSAGE=${MESSAGE:-can\'t plan the static routes: awk ended without an answer}
   return 1
 }
