@@ -307,7 +307,8 @@ def test_a_route_added_during_the_lookups_is_seen(node: NamespaceKernel, sandbox
 def test_changes_are_rolled_back_if_awk_is_killed(node: NamespaceKernel, sandbox: Sandbox) -> None:
     """It is killed as soon as it has emptied its file for the next commands."""
     before = table(node)
-    change = '[ "$calls" != 2 ] || { kill -9 $PPID; sleep 0.3; "$ROOT/ip-itself" "$@"; : > "$SCRATCH"; : > "$ROOT/ended"; exit; }'
+    late = 'sleep 0.3; "$ROOT/ip-itself" "$@"; : > "$SCRATCH"; : > "$ROOT/ended"'
+    change = f'[ "$calls" != 2 ] || {{ kill -9 $PPID; {late}; exit; }}'
     error = refused(sandbox, routes_script(), prepare=other_ip(change))
     assert error.endswith("can't plan the static routes: awk ended without an answer\n")
     assert (sandbox.root / "ended").exists()
