@@ -414,6 +414,14 @@ def test_routes_that_cover_gateways_are_added_last(node: Host, run: Callable[...
     assert len(install(node, *asked).changes.routes) == 2
 
 
+def test_a_route_with_two_hops_may_cover_their_gateways(node: Host, run: Callable[..., None]) -> None:
+    """The kernel refuses a second hop whose gateway is behind the first one."""
+    run_ip6(f"route del {DEFAULT}", "route add default nexthop via fd00:a::1 dev eth0 nexthop via fd00:a::9 dev eth0")
+    run("fd00:a::/65")
+    (ours,) = node.routes_of(Family.IPV6).our_routes()
+    assert ours.hops == (ETH0, ETH0_TOO)
+
+
 def test_old_routes_that_cover_half_of_a_new_one_are_removed(node: Host, tmp_path: Path) -> None:
     """The rest is another program's, so the new route isn't used before the old ones, with several hops, are removed."""
     mine, theirs = WANTED.subnets()

@@ -175,7 +175,7 @@ def test_routes_that_another_program_adds_meanwhile_are_noticed(
 def test_a_route_that_is_already_gone_needs_no_removal(
     node: NamespaceKernel, sandbox: Sandbox, loss: str, is_loser: bool
 ) -> None:
-    """It vanishes after the routes were listed. If the run then fails, that route isn't restored."""
+    """It vanishes after the routes were listed. If the run then fails, that route is restored, or named."""
     gone = {"destination": "172.16.2.0/24", "gateway": str(SECOND_GATEWAY), "dev": "eth1"}
     installed(sandbox, routes_script(gone, "172.16.3.0/24"))
     rule = '"$ROOT/ip-itself" rule add pref 9 to 172.16.1.0/24 blackhole;' * is_loser
@@ -184,8 +184,22 @@ def test_a_route_that_is_already_gone_needs_no_removal(
     assert done.returncode == is_loser
     made = [] if is_loser else [["add", "172.16.1.0/24"], ["del", "172.16.3.0/24"]]
     assert [line.split()[1:3] for line in done.stdout.splitlines()] == made
-    assert "put back" not in done.stderr
-    assert [str(each.destination) for each in node.our_routes()] == ["172.16.3.0/24" if is_loser else "172.16.1.0/24"]
+    assert ("put back: ip route add 172.16.2.0/24" in done.stderr) == (is_loser and loss.startswith("link"))
+    back = ["172.16.2.0/24"] if loss.startswith("route") else []
+    left = [*back, "172.16.3.0/24"] if is_loser else ["172.16.1.0/24"]
+    assert [str(each.destination) for each in node.our_routes()] == left
+
+
+def test_a_route_that_took_our_place_before_the_undo_stays(node: NamespaceKernel, sandbox: Sandbox) -> None:
+    """The first call lists, the second adds, the third deletes and finds the loser, and the fourth lists again."""
+    installed(sandbox, routes_script("172.16.2.0/24"))
+    theirs = "route add 172.16.2.0/24 dev ib0 proto static"
+    rule = "rule add pref 9 to 172.16.1.0/24 blackhole"
+    change = f'case $calls in 2) "$ROOT/ip-itself" {rule} ;; 4) "$ROOT/ip-itself" {theirs} ;; esac'
+    error = refused(sandbox, routes_script(), prepare=other_ip(change))
+    assert "another program's route has taken the place of 172.16.2.0/24 " in error
+    (there,) = [route for route in node.routes(Table.MAIN) if route.destination == IPv4Network("172.16.2.0/24")]
+    assert (there.protocol, node.our_routes()) == (Protocol.STATIC, ())
 
 
 # --- the lock --------------------------------------------------------------------------------------------------------
@@ -291,24 +305,27 @@ def test_a_route_added_during_the_lookups_is_seen(node: NamespaceKernel, sandbox
 
 
 def test_changes_are_rolled_back_if_awk_is_killed(node: NamespaceKernel, sandbox: Sandbox) -> None:
+    """It is killed as soon as it has emptied its file for the next commands."""
     before = table(node)
-    change = '[ "$calls" != 2 ] || { kill -9 $PPID; sleep 0.3; "$ROOT/ip-itself" "$@"; : > "$ROOT/ended"; exit; }'
+    late = 'sleep 0.3; "$ROOT/ip-itself" "$@"; : > "$SCRATCH"; : > "$ROOT/ended"'
+    change = f'[ "$calls" != 2 ] || {{ kill -9 $PPID; {late}; exit; }}'
     error = refused(sandbox, routes_script(), prepare=other_ip(change))
     assert error.endswith("can't plan the static routes: awk ended without an answer\n")
     assert (sandbox.root / "ended").exists()
-    assert len((sandbox.root / "calls").read_text()) == 3
+    # List and change; list, undo, and list again.
+    assert len((sandbox.root / "calls").read_text()) == 5
     assert table(node) == before
 
 
 def test_a_stopped_run_says_what_either_family_left(node: NamespaceKernel, sandbox: Sandbox) -> None:
-    """IPv6 is committed last and rolled back first, and ip fails in both cases."""
+    """IPv6 is committed last and rolled back first, and its ip fails in both cases."""
     build_node6("eth6", "ib6")
     before = table(node)
     wanted = {"destination": "fd00:9::/64", "gateway": "fd00:a::1", "dev": "eth6"}
     kill = 'read -r _ _ _ script _ < "/proc/$PPID/stat"; kill -TERM "$script"'
-    change = f"case $calls in 5 | 6) {kill}; exit 1 ;; esac"
+    change = f'[ "$calls" != 5 ] || {{ {kill}; }}; [ "$calls" -lt 5 ] || [ "$1" = -4 ] || exit 1'
     done = sandbox.run(routes_script(str(DESTINATION), wanted), prepare=other_ip(change))
-    left = "not all could be put back: ip was ended"
+    left = "not all could be put back: can't list the routes: ip was ended"
     assert (done.returncode, done.stderr.splitlines()) == (
         1,
         [f"can't change the static routes: ip was ended; {left}", f"stopped: SIGTERM; {left}"],

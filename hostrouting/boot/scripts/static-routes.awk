@@ -1,3 +1,41 @@
+# Makes our routes (protocol 217, table main) of one family equal to a list. Installing, removing and undoing are the
+# same job with another list: the wanted routes, none, or those that were there before.
+#
+# Input. Sections follow each other: "==config", the wanted routes; "==adopted", routes of the Go package; "==kernel",
+# what ip listed at the start, which is links, addresses and the routes of all tables; and, only for task=undo, "==now",
+# what table main holds by now.
+#
+# Parts. The unit of comparison is a part: for IPv4 a whole route, for IPv6 one next hop. The kernel joins IPv6 routes
+# with the same destination and metric, whichever program they belong to, and shows only the first one's protocol. So an
+# IPv6 route is never replaced or deleted as a whole, which would take another program's hops along. A deletion of a
+# single hop names our protocol, and fails if the hop isn't ours. hold() sorts parts into the lists "config", "kernel"
+# and "now".
+#
+# Resolving. resolve() completes each wanted row: what it doesn't name is inherited from the default route. What may
+# still appear is "lacking"; what can't be installed is "refused". Both are found before the first change, and so are
+# conflicts with other programs' routes (want(), beware()).
+#
+# Planning. plan() compares two lists of parts and sorts the changes into steps, so that no packet finds a gap (but for
+# step 5) and no gateway is missing when the kernel checks it, which it does only when a route is added:
+#    1  add routes without a gateway, which others' gateways may need
+#    2  add the others
+#    3  replace (IPv4), or add hops to a route that exists (IPv6)
+#    4  delete hops of a route that stays
+#    5  delete and add a hop with other attributes, which the kernel takes for the same hop
+#    6  add IPv6 routes that cover gateways: a gateway mustn't be behind another one (ip6_validate_gw)
+#    7  delete such routes; 11: delete others; 12: delete routes without a gateway
+#
+# Writing. Steps 1 to 6 run as one ip process, which stops at the first error. The rest runs as a second one, which goes
+# on: a route that is already gone needs no deletion. Whatever only removes or undoes runs as the second one does.
+#
+# Proof. The same ip processes are asked which route carries packets to each destination: to its first address that no
+# longer prefix covers. A route that doesn't win is an error.
+#
+# Undoing. Whatever happened (an error, a signal, an awk or ip that was killed), the script lists table main again, and
+# this program plans from "now" to "kernel". So it needs no record of what it did, and it sees what other programs did
+# meanwhile: a route of theirs that took the place of ours stays, and is named. The script repeats this until nothing
+# changes any more.
+
 family == 6 && $0 == "==kernel" && uplink_pattern == "" {
   read_ipv4()
   expect_its_devices()
@@ -7,23 +45,19 @@ family == 6 && $0 == "==kernel" && uplink_pattern == "" {
 
 # DESTINATION GATEWAY DEV METRIC: a wanted route. A "*" is inherited from the default route.
 section == "config" && !index($1, ":") == (family == 4) {
-  wanted++
-  wanted_to[wanted] = $1
-  wanted_gateway[wanted] = $2
-  wanted_dev[wanted] = $3
-  wanted_metric[wanted] = $4
-  next
+  wanted_to[++wanted] = $1
+  words_for[wanted] = $2 " " $3 " " $4
+  wanted_id[wanted] = $1 " metric " $4
+  is_wanted[wanted_id[wanted]] = 1
+  prefix_of[wanted_id[wanted]] = $1
 }
 
 # DESTINATION GATEWAY DEV METRIC: a route of the Go package's script, which becomes ours. A "*" stands for any.
-section == "adopted" {
-  is_adopted[$1, $4] = is_adopted[$1, $4, $2, $3] = 1
-  next
-}
+section == "adopted" { is_adopted[$1 " metric " $4, $2, $3] = 1 }
 
 section == "kernel" && /^[0-9]+: +[^ ]+ +inet6? / { sub(/\/.*/, "", $4); is_own[$4] = 1 }
 section == "kernel" && /^[0-9]+: [^ ]+: </ { read_link() }
-section == "kernel" && !/^[0-9]+: / { read_route() }
+section ~ /^(kernel|now)$/ && !/^[0-9]+: / { read_route() }
 
 # ip lists the VRFs first, and then all links, so a name that appears twice is a VRF.
 function read_link(    name, i) {
@@ -37,70 +71,78 @@ function read_link(    name, i) {
       master[name] = $(i + 1)
 }
 
-# near and in_main omit our existing routes, because only the wanted ones will remain.
 function read_route(    id) {
   parse($0)
   if (table_of[class] == 255)
     cover(to, in_local)
   if (table_of[class] != 254)
     return
-  read_default()
-  if (type_of[class] == 1 && proto_of[class] == 2 && is_near(class))
-    is_connected[to] = 1
-  # The kernel would replace the first match.
-  id = to " " metric_of[class]
-  if (!is_apart(class) && !(id in there))
-    there[id] = class
-  else if (!is_apart(class) && proto_of[class] != 217)
-    behind[id] = class
-  entries_of[id] += !is_apart(class)
+  id = key()
+  if (section == "kernel") {
+    read_default()
+    if (type_of[class] == 1 && proto_of[class] == 2 && is_near(class))
+      is_connected[to] = 1
+    # The kernel would replace the first match.
+    if (!(id in there))
+      there[id] = class
+  }
+  entries[section, id]++
   if (to != ANYWHERE && proto_of[class] == 217) {
-    our_to[++our_count] = to
-    our_class[our_count] = class
-    return
+    if (section == "kernel" || may_be_new(id))
+      hold(section, id, class)
   }
-  if (to != ANYWHERE && entries_of[id] == 1 && !is_apart(class) && is_of_go_package(to, class)) {
-    adoptable[id] = to
-    return
-  }
+  else if (to != ANYWHERE && entries[section, id] == 1 && is_of_go_package(id))
+    adoptable[section, id] = class
+  else
+    read_theirs(id)
+}
+
+# near and in_main omit our existing routes, because only the wanted ones will remain.
+function read_theirs(id,    h) {
+  if (!((section, id) in theirs))
+    theirs[section, id] = class
   if (!is_apart(class) && !is_dead_of[class])
     cover(to, in_main)
   if (type_of[class] == 1 && is_near(class))
     near[to] = near[to] "/" devs_of[class] "/"
+  # The kernel shows only the first hop's protocol, so a hop of ours behind another program's wouldn't be found again.
+  if (family == 6 && section == "now" && may_be_new(id))
+    for (h = hops_of(class); h > 1; h--)
+      change(12, "del " removal(id, h))
 }
 
-# Returns whether a route is as the Go package installs one of its rows: with "ip route replace", a gateway, and no other
-# attributes. ip doesn't show the protocol of such routes.
-function is_of_go_package(prefix, some,    id, word) {
-  id = prefix SUBSEP metric_of[some]
-  if (!(id in is_adopted) || some !~ /^ via [0-9.]+ dev [^ ]+( metric [0-9]+)?( (dead|linkdown))* *$/)
+# Returns whether this run may have added routes with this key. Another program's change may reveal others of ours.
+function may_be_new(id) {
+  return id in is_wanted || ("kernel", id) in whole_of
+}
+
+# Returns whether a route is as the Go package installs one of its rows: with "ip route replace", a gateway, and no
+# other attributes. ip doesn't show the protocol of such routes.
+function is_of_go_package(id,    word) {
+  if (class !~ /^ via [0-9.]+ dev [^ ]+( metric [0-9]+)?( (dead|linkdown))* *$/)
     return 0
-  split(some, word, " ")
+  split(class, word, " ")
   return (id, word[2], word[4]) in is_adopted || (id, "*", word[4]) in is_adopted || \
     (id, word[2], "*") in is_adopted || (id, "*", "*") in is_adopted
 }
 
 # Makes such routes ours if they are the only ones with their key. An entry next to another one is the administrator's.
-function adopt(    id) {
-  for (id in adoptable)
-    if (entries_of[id] == 1) {
-      our_to[++our_count] = adoptable[id]
+function adopt(    i, at) {
+  for (i in adoptable) {
+    split(i, at, SUBSEP)
+    if (entries[i] == 1) {
       # Without a protocol, ip would delete the first entry with these next hops.
-      our_class[our_count] = there[id] " proto 3"
-      classify(1, our_class[our_count])
-      is_taken_over[id] = 1
+      classify(1, there[at[2]] = adoptable[i] " proto 3")
+      hold(at[1], at[2], there[at[2]])
     }
     else
-      cover(adoptable[id], in_main)
-}
-
-function is_ours(some, id) {
-  return proto_of[some] == 217 || id in is_taken_over
+      cover(prefix_of[at[2]], in_main)
+  }
 }
 
 # Returns whether a route can reach gateways (fib_check_nh_v4_gw, ip6_route_check_nh).
-function is_near(some) {
-  return family == 4 ? scope_of[some] >= 253 : some !~ / via /
+function is_near(words) {
+  return family == 4 ? words ~ / scope 25[3-5]/ : words !~ / via /
 }
 
 # Returns whether a route only applies to some packets.
@@ -108,70 +150,109 @@ function is_apart(some) {
   return is_for_tos[some] || some ~ / from /
 }
 
-# Returns a route without its destination, in the format of ip.
-function resolve(gateway, name, rank,    best, count, h, head, legs, source, mtu) {
-  split("", onlink_by)
-  if (name != "*" && !is_ready(name))
-    return ""
-  if (name != "*" && gateway != "*")
-    return in_order(named_hop(gateway, name), "", rank, "")
-  best = default_on(name)
-  if (best == "") {
-    name = name == "*" ? uplink_words : name
-    fail("lacking", "the default route" (name == "" ? "" : " on " name))
-    return ""
+# Returns the words that distinguish the route that parse() last split from others.
+function key(    id) {
+  id = to " metric " metric_of[class]
+  if (is_apart(class) && match(class, / (from|tos) [^ ]+/))
+    id = id substr(class, RSTART, RLENGTH)
+  prefix_of[id] = to
+  return id
+}
+
+# Adds the parts of a route to a list.
+function hold(list, id, some,    h, how) {
+  whole_of[list, id] = command(prefix_of[id], some)
+  if (family == 4) {
+    put(list, id, "", whole_of[list, id], whole_of[list, id])
+    return
   }
-  take_apart(1, best)
-  for (h = 1; h <= hops; h++)
-    if (!is_dead[h] && (name == "*" ? is_uplink(dev[h]) : dev[h] == name)) {
-      count++
-      head = way(h)
-      onlink_by[head] = onlink[h]
-      legs = legs " nexthop" hop[h]
+  hops_of(some)
+  if (type_of[some] >= 6)
+    put(list, id, "", whole_of[list, id], removal(id, 1))
+  how = id " proto 217" (field["src"] == "" ? "" : " src " field["src"])
+  how = how (field["mtu"] == "" ? "" : " mtu " field["mtu"])
+  for (h = 1; h <= hops; h++) {
+    if (via[h] != "")
+      gateways[number(via[h])] = 1
+    # The kernel gives a single hop weight 1, which ip shows as soon as another program adds a hop.
+    put(list, id, way(h), how (weight[h] ~ /^( weight 1)?$/ ? way(h) onlink[h] : " nexthop" hop[h]), removal(id, h))
+  }
+}
+
+function put(list, id, hop, words, words_back,    name) {
+  name = id SUBSEP hop
+  if ((list, name) in words_of)
+    name = name SUBSEP words
+  part[list, ++parts[list]] = name
+  id_of[name] = id
+  words_of[list, name] = words
+  removal_of[list, name] = words_back
+}
+
+# Returns words that delete a hop. With a gateway ("::" if there is none), the kernel deletes a single hop, and only if
+# it is ours (ip6_route_del).
+function removal(id, h) {
+  return id (via[h] == "" ? " via ::" : "") way(h) " proto 217"
+}
+
+# Returns a route without its destination, in the format of ip.
+function resolve(gateway, name, rank,    best, count, h, head, legs, source, tail) {
+  split("", onlink_by)
+  if (name != "*")
+    await(name)
+  if (name == "*" || gateway == "*") {
+    best = default_on(name)
+    if (best == "") {
+      name = name == "*" ? uplink_words : name
+      fail("lacking", "the default route" (name == "" ? "" : " on " name))
+      return ""
     }
-  source = field["src"] == "" ? "" : " src " field["src"]
-  mtu = field["mtu"] == "" ? "" : " mtu " field["mtu"]
-  if (gateway == "*")
-    return count == 1 ? in_order(head, source, rank, onlink_by[head] mtu) : in_order("", source, rank, mtu legs)
-  head = named_hop(gateway, name == "*" ? one_of(uplinks_of(best), gateway) : name)
-  return in_order(head, source, rank, onlink_by[head] mtu)
+    take_apart(1, best)
+    for (h = 1; h <= hops; h++)
+      if (!is_dead[h] && (name == "*" ? is_uplink(dev[h]) : dev[h] == name)) {
+        count++
+        head = way(h)
+        onlink_by[head] = onlink[h]
+        legs = legs " nexthop" hop[h]
+      }
+    source = field["src"] == "" ? "" : " src " field["src"]
+    tail = field["mtu"] == "" ? "" : " mtu " field["mtu"]
+  }
+  if (gateway != "*")
+    head = named_hop(gateway, name == "*" ? one_of(uplinks_of(best), gateway) : name)
+  else if (count > 1)
+    head = ""
+  tail = onlink_by[head] tail (head == "" ? legs : "")
+  source = (family == 4 && head ~ /^ dev / ? " scope 253" : "") source
+  return head " proto 217" source (rank == "0" ? "" : " metric " rank) tail
 }
 
-function in_order(head, source, rank, tail) {
-  return head " proto 217" (family == 4 && head ~ /^ dev / ? " scope 253" : "") source (rank == "0" ? "" : " metric " rank) tail
-}
-
-function is_ready(name) {
+function await(name) {
   if (!(name in is_up))
     fail("lacking", "device " name " (there is no such interface)")
   else if (name in master && !(master[name] in is_vrf))
     fail("refused", name " is a port of " master[name] ", which takes its packets; name " master[name] " as dev")
   else if (!is_up[name])
     fail("lacking", "device " name " (it is down)")
-  else
-    return 1
-  return 0
 }
 
-# Returns the only one of the interfaces that reaches a gateway, or "".
-function one_of(devs, gateway,    list, count, i, reaching) {
-  count = split(devs, list, "/")
-  for (i = 1; i <= count && count > 1 && gateway != "onlink"; i++)
+# Returns the only one of the interfaces that reaches a gateway.
+function one_of(devs, gateway,    list, i, reaching) {
+  for (i = split(devs, list, "/"); i >= 1 && gateway != "onlink"; i--)
     if (is_reachable(gateway, list[i]))
-      reaching = reaching (reaching == "" ? "" : "/") list[i]
+      reaching = list[i] (reaching == "" ? "" : "/") reaching
   if (reaching != "")
     devs = reaching
-  if (!gsub("/", " and ", devs))
-    return devs
-  fail("refused", "the default route leaves through " devs "; set dev to one of them")
-  return ""
+  if (gsub("/", " and ", devs))
+    fail("refused", "the default route leaves through " devs "; set dev to one of them")
+  return devs
 }
 
 function named_hop(gateway, name,    head) {
   head = (gateway == "onlink" ? "" : " via " gateway) " dev " name
   if (gateway in is_own)
     fail("refused", "the gateway " gateway " is an address of this host")
-  else if (name != "" && gateway != "onlink" && onlink_by[head] == "" && !is_reachable(gateway, name))
+  else if (gateway != "onlink" && onlink_by[head] == "" && !is_reachable(gateway, name))
     fail("lacking", "gateway " gateway " (no route of scope link reaches it on " name ")")
   return head
 }
@@ -193,220 +274,201 @@ function fail(how, why) {
     reason[how] = how == "lacking" ? why ", needed by " looked_at : "can\047t install " looked_at ": " why
 }
 
-function make_plan(    i, id, words_of, carrier) {
-  adopt()
+# Resolves the wanted routes. Routes with the same words share a class.
+function resolve_all(    i, word, class_for) {
   for (i = 1; i <= wanted; i++)
-    if (wanted_gateway[i] == "onlink")
-      near[wanted_to[i]] = near[wanted_to[i]] "/" (wanted_dev[i] == "*" ? uplinks_of(default_on("*")) : wanted_dev[i]) "/"
+    if (split(words_for[i], word, " ") && word[1] == "onlink")
+      near[wanted_to[i]] = near[wanted_to[i]] "/" (word[2] == "*" ? uplinks_of(default_on("*")) : word[2]) "/"
   for (i = 1; i <= wanted; i++) {
     looked_at = wanted_to[i]
-    id = wanted_gateway[i] " " wanted_dev[i] " " wanted_metric[i]
-    if (!(id in words_of)) {
-      words_of[id] = resolve(wanted_gateway[i], wanted_dev[i], wanted_metric[i])
-      classify(1, words_of[id])
+    if (!(words_for[i] in class_for)) {
+      split(words_for[i], word, " ")
+      classify(1, class_for[words_for[i]] = resolve(word[1], word[2], word[3]))
     }
-    wanted_class[i] = words_of[id]
-    is_wanted[looked_at " " wanted_metric[i]] = 1
+    wanted_class[i] = class_for[words_for[i]]
     # The lowest metric for a destination carries the packets.
-    if (!(looked_at in carrier) || wanted_metric[i] + 0 < wanted_metric[carrier[looked_at]] + 0)
+    if (!(looked_at in carrier) || metric_of[wanted_class[i]] < metric_of[wanted_class[carrier[looked_at]]])
       carrier[looked_at] = i
   }
-  if ("lacking" in reason || "refused" in reason)
-    return
-  if (family == 6)
-    find_gateways()
-  for (i = 1; i <= wanted; i++)
-    plan_one(i)
-  for (i = 1; i <= our_count; i++) {
-    id = our_to[i] " " metric_of[our_class[i]]
-    if (is_apart(our_class[i]) || !(id in is_wanted)) {
-      remove(is_near(our_class[i]) ? 8 : our_to[i] in has_gateway ? 6 : 7, our_to[i], our_class[i])
-      asks_early = asks_early || family == 6 && (hops_of(our_class[i]) > 1 || id in behind)
-      if (family == 6 && !is_apart(our_class[i]))
-        refuse_outlasted(carrier[our_to[i]], our_class[i], id)
-    }
-  }
-  for (i = 1; i <= wanted; i++)
-    if (carrier[wanted_to[i]] == i)
-      plan_proof(i)
 }
 
-# Another program's hop beside our old route stays when ours goes, which couldn't be put back before it.
-function refuse_outlasted(i, old, id) {
-  if (i == "" || wanted_metric[i] + 0 < metric_of[old] || !(id in behind || hops_of(old) > 1 && ways_of[old] != ways_of[wanted_class[i]]))
-    return
+# Refuses a wanted route, finds it there, or adds it to the list.
+function want(i,    id, old, is_foreign) {
   looked_at = wanted_to[i]
-  fail("refused", "another program\047s hop next to our old route would win because of its metric:" (id in behind ? behind[id] : old))
-}
-
-# Fills has_gateway with the prefixes of wanted routes and of ours that contain gateways of such routes.
-function find_gateways(    i, h, prefix, some, is_known, lengths, gateways) {
-  for (i = 1; i <= wanted + our_count; i++) {
-    prefix = i <= wanted ? wanted_to[i] : our_to[i - wanted]
-    some = i <= wanted ? wanted_class[i] : our_class[i - wanted]
-    lengths[substr(prefix, index(prefix, "/") + 1)] = 1
-    if (!(some in is_known))
-      for (h = hops_of(some); h >= 1; h--)
-        if (via[h] != "")
-          gateways[number(via[h])] = 1
-    is_known[some] = 1
-  }
-  for (i in gateways)
-    for (h in lengths)
-      has_gateway[dotted(end_of(i, h, ZEROS)) "/" h] = 1
-}
-
-function plan_one(i,    id, old) {
-  looked_at = wanted_to[i]
-  id = looked_at " " wanted_metric[i]
-  cover(looked_at, in_main)
+  id = wanted_id[i]
   class = wanted_class[i]
-  carried_by[i] = class
-  old = id in there ? there[id] : ""
+  old = there[id]
+  is_foreign = old != "" && proto_of[old] !~ /^(217|3)$/
+  carried_by[i] = is_foreign ? old : class
+  cover(looked_at, in_main)
+  if (!is_foreign) {
+    in_ours[looked_at] = 1
+    hold("config", id, class)
+  }
   if (looked_at in is_connected)
     fail("refused", "it is a connected network, which another route would cut off; name its halves instead")
-  else if (old == "")
-    add(class)
-  else if (!is_ours(old, id) && (ways_of[old] != ways_of[class] || old ~ / expires /))
-    fail("refused", "another program\047s route has its destination and metric:" old)
-  else if (!is_ours(old, id) || is_same(old, class))
-    carried_by[i] = old
-  else if (family == 6 && id in behind)
-    fail("refused", "another program\047s route has its destination and metric:" behind[id])
-  else if (family == 4)
-    change(3 + is_near(class), "replace " looked_at class, "replace " command(looked_at, old))
-  else {
-    if (type_of[old] >= 6)
-      remove(3, looked_at, old)
-    exchange(old, class)
-  }
-  if (old == "" || is_ours(old, id))
-    in_ours[looked_at] = 1
+  # A new hop of ours would come after another program's separate IPv6 entry.
+  else if (is_foreign ? ways_of[old] != ways_of[class] || old ~ / expires / : \
+    family == 6 && ("kernel", id) in theirs && effect(old) != effect(class))
+    fail("refused", "another program\047s route has its destination and metric:" theirs["kernel", id])
 }
 
-function is_same(old, new) {
-  return family == 4 ? command(looked_at, old) == command(looked_at, new) : ways_of[old] src_of[old] "," mtu_of[old] == ways_of[new] src_of[new] "," mtu_of[new]
+function effect(some) {
+  return ways_of[some] src_of[some] "," mtu_of[some]
 }
 
-# There are eight steps, because routes that gateways may need are added first and removed last. Those that cover IPv6
-# gateways are added or put back last, because gateways must not be behind other gateways (ip6_validate_gw).
-function change(step, words, words_back) {
-  made[step, ++lines[step]] = "route " words
-  undone[step, lines[step]] = "route " words_back
-}
-
-function add(some,    h, words, back) {
-  words = back = command(looked_at, some)
-  if (family == 6) {
-    hops_of(some)
-    back = looked_at identity()
-    for (h = 1; h <= hops; h++)
-      back = back " nexthop" exact(h)
-  }
-  change(is_near(some) ? 1 : looked_at in has_gateway ? 5 : 2, "add " words, "del " back)
-}
-
-@hops.awk@
-
-# Prints "done" and the changes, "refused" or "lacking" and the reason, or "failed", what couldn't be put back, and the
-# reason.
-function carry_out(    step, i) {
-  step = "refused" in reason ? "refused" : "lacking"
-  if (step in reason) {
-    print step, reason[step]
+# Another program's hop beside our old IPv6 route stays when ours goes, and ours couldn't be put back before it.
+function beware(id,    old, new, is_shared) {
+  old = there[id]
+  is_shared = ("kernel", id) in theirs
+  if (id in is_wanted || !is_shared && hops_of(old) < 2)
     return
-  }
-  if (task == "plan") {
-    print "done"
-    return
-  }
-  changes = 0 # busybox takes a variable without a value for unequal to 0 if it is passed to a function
-  for (step = 1; step <= 8; step++)
-    for (i = 1; i <= lines[step]; i++) {
-      commands[++changes] = made[step, i]
-      undoing[changes] = undone[step, i]
+  asks_early = 1
+  looked_at = prefix_of[id]
+  new = looked_at in carrier && !is_apart(old) ? wanted_class[carrier[looked_at]] : ""
+  if (new != "" && metric_of[new] >= metric_of[old] && (is_shared || ways_of[old] != ways_of[new]))
+    fail("refused", "another program\047s hop next to our old route would win because of its metric:" old)
+}
+
+# Plans the changes that make the parts in a table those in a list.
+function plan(list, table,    i, n, name, id, words, is_there, is_new) {
+  for (i in gateways)
+    for (n = 0; n <= BITS; n++)
+      has_gateway[dotted(end_of(i, n, ZEROS)) "/" n] = 1
+  for (i = 1; i <= parts[list]; i++) {
+    name = part[list, i]
+    id = id_of[name]
+    words = words_of[list, name]
+    is_there = (table, name) in words_of
+    if (is_there && words == words_of[table, name] || family == 6 && id in is_new)
+      continue
+    if (is_there && family == 4)
+      change(3, "replace " words)
+    else if ((table, id) in whole_of || id in is_new) {
+      if (is_there)
+        change(5, "del " removal_of[table, name])
+      change(is_there ? 5 : 3, "append " words)
     }
-  if (task == "undo")
-    print put_back(changes)
-  else
-    commit()
+    else if ((table, id) in theirs)
+      taken = "another program\047s route has taken the place of " words
+    else {
+      is_new[id] = 1
+      change(step_of(id, words), "add " (family == 4 ? words : whole_of[list, id]))
+    }
+  }
+  for (i = 1; i <= parts[table]; i++) {
+    # Other programs' hops come last, so try those first.
+    name = part[table, family == 4 ? i : parts[table] + 1 - i]
+    id = id_of[name]
+    n = (list, id) in whole_of ? 4 : 13 - step_of(id, words_of[table, name])
+    if (!((list, name) in words_of) && (family == 6 || n != 4))
+      change(n, "del " removal_of[table, name])
+  }
+  for (n = 1; n <= 12; n++)
+    for (i = 1; i <= lines[n]; i++)
+      if (n <= 6 && task != "unlist" || task == "undo")
+        early[++earlies] = made[n, i]
+      else
+        late[++lates] = made[n, i]
 }
 
-# Makes the changes, and asks which routes win. A route or an IPv6 hop that is no longer there, or ours, needs no
-# removal. A hop that is removed from beside another program's can't be put back before it, so ask before the removals,
-# too, if others' hops may be beside ours.
-function commit(    i, firm, shown, why) {
-  firm = changes - lines[6] - lines[7] - lines[8]
-  why = why_not(1, firm, firm == changes || asks_early ? questions : 0, "")
-  if (why == "" && firm < changes && asks_early)
-    why = find_loser(1)
-  if (why == "" && firm < changes)
-    why = why_not(firm + 1, changes, questions, "-force")
-  if (why == "")
-    why = find_loser(0)
-  if (why != "") {
-    print "failed", put_back(reached)
-    print why
-    return
-  }
-  print "done"
-  for (i = 1; i <= changes; i++)
-    if (commands[i] != "" && ++shown <= 50)
-      print commands[i]
-  if (shown > 50)
+function step_of(id, words) {
+  return is_near(words) ? 1 : prefix_of[id] in has_gateway ? 6 : 2
+}
+
+function change(step, words) {
+  made[step, ++lines[step]] = "route " words
+}
+
+# Makes the changes, and asks which routes win. A hop that is removed from beside another program's can't be put back
+# before it, so ask before the removals, too, if others' hops may be beside ours.
+function commit(    why) {
+  why = write(early, earlies + 0, lates && !asks_early ? 0 : questions + 0, "")
+  if (why == "" && lates)
+    why = write(late, lates, questions + 0, "-force")
+  print why == "" ? "done" told : "failed " why
+  if (why == "" && shown > 50)
     print "and " shown - 50 " more"
 }
 
-# Has ip run some commands and answer questions. Sets reached to the number of commands that may have succeeded.
-function why_not(from, until, asked, options,    i, count, list, is_gone) {
-  count = until - from + 1
-  for (i = 1; i <= count; i++)
-    list[i] = commands[from + i - 1]
+# Has ip run commands and answer questions. Returns why that failed, or "". A route or hop that is no longer there, or
+# isn't ours, needs no removal. Sets shown to the number of commands so far that didn't fail. The last line of output
+# tells that ip wasn't killed.
+function write(list, count, asked, options,    i, why, is_whole) {
   for (i = 1; i <= asked; i++)
     list[count + i] = question[i]
-  run(list, count + asked, options)
-  reached = has_run ? until : from - 1
-  for (i = 1; i <= count + asked && status != 0; i++)
-    if (i in failed) {
-      if (i > count)
-        return wanted_to[asked_for[i - count]] " doesn\047t win: packets to it go nowhere (" failed[i] ")"
-      if (options == "")
-        reached = from + i - 2
-      else if (failed[i] ~ /^(No such process$|Cannot find device)/) {
-        is_gone = 1
-        commands[from + i - 1] = undoing[from + i - 1] = ""
-        continue
-      }
-      return "can\047t change the static routes: ip " list[i] ": " failed[i]
+  list[count + asked + 1] = "link show dev lo"
+  run(list, count + asked + 1, options)
+  is_whole = has_run && answer[answers] ~ /^[0-9]+: lo: /
+  answers -= is_whole
+  for (i = 1; i <= count + asked; i++)
+    if (!(i in failed)) {
+      if (i <= count && ++shown <= 50)
+        told = told "\n" list[i]
     }
-  return status == 0 || is_gone ? "" : "can\047t change the static routes: " (complaint == "" ? "ip was ended" : complaint)
+    else if (i > count)
+      why = wanted_to[asked_for[i - count]] " doesn\047t win: packets to it go nowhere (" failed[i] ")"
+    else if (options == "" || list[i] !~ /^route del / || failed[i] !~ /^(No such process$|Cannot find device)/)
+      why = "can\047t change the static routes: ip " list[i] ": " failed[i]
+  if (why == "" && !is_whole)
+    why = "can\047t change the static routes: " (complaint == "" ? "ip was ended" : complaint)
+  return why == "" && asked ? find_loser(options == "" && lates) : why
 }
 
-# Undoes the first changes in reverse order, and returns what failed. A change that another program has undone isn't a
-# failure.
-function put_back(count,    i, list, left) {
-  for (i = 1; i <= count; i++)
-    list[i] = undoing[count + 1 - i]
-  left = make_all(list, count, MOOT)
-  return left == "" ? "" : "not all could be put back: " left
+# Prints what couldn't be put back, or "". Exits with 1 if anything has changed, because that may help what failed.
+function undo(    left) {
+  plan("kernel", "now")
+  if (earlies)
+    left = write(early, earlies, 0, "-force")
+  sub(/^can\047t change the static routes: /, "", left)
+  print left == "" ? taken : left
+  exit shown > 0
 }
 
-function cover(prefix, some,    slash) {
+# Removes our routes that aren't as listed, which is what is left to do at a trial's end if the listed ones can't be
+# installed. If it is unknown where a listed route should lead, for example without a default route, ours stays.
+function unlist(    i, word, words, name, id, is_unknown) {
+  for (i = 1; i <= wanted; i++) {
+    split("", reason)
+    split(words_for[i], word, " ")
+    words = resolve(word[1], word[2], word[3])
+    if ("lacking" in reason || "refused" in reason)
+      is_unknown[wanted_id[i]] = 1
+    else {
+      classify(1, words)
+      hold("config", wanted_id[i], words)
+    }
+  }
+  for (i = 1; i <= parts["kernel"]; i++) {
+    name = part["kernel", i]
+    id = id_of[name]
+    if (id in is_unknown || words_of["config", name] == words_of["kernel", name]) {
+      part["kept", ++parts["kept"]] = name
+      words_of["kept", name] = words_of["kernel", name]
+      whole_of["kept", id] = whole_of["kernel", id]
+    }
+  }
+  plan("kept", "kernel")
+  commit()
+  exit
+}
+
+function cover(prefix, some) {
   some[prefix] = 1
-  slash = index(prefix, "/")
-  starts[substr(prefix, 1, slash - 1)]++
-  has_length[substr(prefix, slash + 1)] = 1
+  starts[substr(prefix, 1, index(prefix, "/") - 1)]++
+  has_length[substr(prefix, index(prefix, "/") + 1)] = 1
 }
 
 # Returns the first address of a prefix that no longer prefix covers, or "".
-function own_address_of(prefix, some, more,    slash, address, own_bits, n, end, longer) {
-  slash = index(prefix, "/")
-  address = substr(prefix, 1, slash - 1)
+function own_address_of(prefix, some, more,    address, n, end, longer, own_bits) {
+  address = substr(prefix, 1, index(prefix, "/") - 1)
   if (starts[address] < 2)
     return address
-  own_bits = substr(prefix, slash + 1) + 0
-  n = number(address)
-  for (end = end_of(n, own_bits, ONES); n <= end; address = dotted(n = after(end_of(n, longer, ONES)))) {
+  place(prefix)
+  end = last
+  own_bits = bits
+  for (n = first; n <= end; n = after(end_of(n, longer, ONES))) {
+    address = dotted(n)
     for (longer = own_bits + 1; longer <= BITS; longer++)
       if (longer in has_length && ((address "/" longer) in some || (address "/" longer) in more))
         break
@@ -433,22 +495,39 @@ function find_loser(has_old,    i, right, prefix) {
   for (i = 1; i <= questions && i <= answers; i++) {
     prefix = wanted_to[asked_for[i]]
     right = carried_by[asked_for[i]]
-    if (answer[i] == prefix right " ") # usually
-      continue
     parse(answer[i])
-    if (outcome(to, class) != outcome(prefix, right) && !(has_old && proto_of[class] == 217))
+    if ((to != prefix || metric_of[class] != metric_of[right] || table_of[class] != table_of[right] || \
+      ways_of[class] != ways_of[right]) && !(has_old && proto_of[class] == 217))
       return prefix " doesn\047t win: packets to it go by " answer[i]
   }
   return answers == questions ? "" : "ip gave " answers " answers to " questions + 0 " questions"
 }
 
-function outcome(prefix, some) {
-  return prefix " " metric_of[some] " " table_of[some] " " ways_of[some]
-}
-
 END {
   # Packets to 0.0.0.0, :: and ::1 stay on the host, regardless of the tables.
   cover(family == 4 ? "0.0.0.0/32" : "::/127", in_local)
-  make_plan()
-  carry_out()
+  adopt()
+  if (task == "undo")
+    undo()
+  resolve_all()
+  if (task == "unlist")
+    unlist()
+  if (!("lacking" in reason || "refused" in reason)) {
+    for (i = 1; i <= wanted; i++)
+      want(i)
+    for (i = 1; i <= parts["kernel"] && family == 6; i++)
+      beware(id_of[part["kernel", i]])
+    for (i = 1; i <= wanted; i++)
+      if (carrier[wanted_to[i]] == i)
+        plan_proof(i)
+  }
+  kind = "refused" in reason ? "refused" : "lacking"
+  if (kind in reason)
+    print kind, reason[kind]
+  else if (task == "plan")
+    print "done"
+  else {
+    plan("config", "kernel")
+    commit()
+  }
 }

@@ -1,6 +1,6 @@
 #!/bin/bash -p
 false # what bash returns if it can't parse the group
-# shellcheck disable=SC2006 # bash 5.2 parses $(...) and <(...) anew when it runs them, and loses a signal trapped meanwhile
+# shellcheck disable=SC2006 # bash 5.2 parses $(...) anew when it runs it, and loses a signal trapped meanwhile
 {
 # Installs the static routes below, all of them or none. Rendered by hostrouting: edits are lost.
 #
@@ -8,30 +8,30 @@ false # what bash returns if it can't parse the group
 #   static-routes.sh gate    before the consumer starts: waits for at most 5 s
 #   static-routes.sh trial   called by trial.sh, which holds the lock, to end a trial of routes: doesn't wait
 #
-# One ip process lists the current state, awk plans the changes, and another ip process makes them and looks up whether
-# the routes win. After a failure, all changes are undone. The error is one line; `hostrouting apply` prints more.
+# One ip process lists the current state. awk plans what makes our routes equal to the wanted ones, has another ip
+# process make these changes, and asks the kernel whether the routes win. After a failure, the current state is listed
+# again, and awk makes our routes equal to those that were there before. The error is one line; `hostrouting apply`
+# prints more.
 
 @common.sh@
 
 readonly WAIT_SECONDS=@WAIT_SECONDS@
 FAMILIES=@FAMILIES@
 
-# think plan: prints what prevents a family's routes. think commit: makes the changes, and undoes them if a route
-# doesn't win. think undo: undoes all changes. The program and the routes are quoted here-documents, so nothing in them
-# is expanded. It replaces the calling subshell. It ignores signals, which systemd sends to all processes of a unit,
-# because finishing late is better than leaving half of the changes. ip inherits descriptor 5, so that the reader of the
-# output waits for ip even if awk is killed. With FIRST, it only removes routes: see end_trial.
+# think plan: prints what prevents a family's routes. think commit: makes the changes, and prints them or what failed.
+# think undo: makes our routes what they were before. think unlist: removes ours that aren't as listed. The program and
+# the routes are quoted here-documents, so nothing in them is expanded. It replaces the calling subshell. It ignores
+# signals, which systemd sends to all processes of a unit, because finishing late is better than leaving half of the
+# changes. ip inherits descriptor 5, so that the reader of the output waits for ip even if awk is killed.
 think() {
   trap '' HUP INT TERM
-  exec awk -v family="$FAMILY" -v task="$1" "${FIRST[@]}" -f /dev/fd/3 /dev/fd/4 - <<<"$LISTED" 5>&1
-} 3<<'AWK' 6<<'FIRST' 4<<'ROUTES'
+  exec awk -v family="$FAMILY" -v task="$1" -f /dev/fd/3 /dev/fd/4 - <<<"$LISTED" 5>&1
+} 3<<'AWK' 4<<'ROUTES'
 @static-routes.awk@
 AWK
-@unlisted.awk@
-FIRST
 ==config
 @ROUTES@
-==kernel
+==adopted
 ROUTES
 
 # Returns whether a trial should have ended, and no process is confirming it: its timer is lost after a soft reboot.
@@ -42,12 +42,15 @@ is_overdue() {
   [[ ! -e $CONFIRMED && $text =~ \"uptime\":\ ([0-9]{1,12}) ]] && [ "$NOW" -gt "${BASH_REMATCH[1]}00" ]
 }
 
-# Returns whether the routes are as configured. Sets MESSAGE, and MISSING to what may still appear.
+# Returns 0 if the routes are as configured or a trial forbids changes, MAY_COME if MISSING may still appear, or else 1,
+# and sets MESSAGE.
 attempt() {
   local status=1 rows=''
   [ -n "$IS_END" ] || ! is_overdue || bash -p "$RUN_DIR/trial.sh" gate
   take_lock && make_files || return 1
   run_replacement
+  # A trial's end takes nothing over.
+  [ -n "$IS_END" ] || [ ! -f "$ADOPTED" ] || read -r -d '' rows <"$ADOPTED"
   if [ -e "$TRIAL" ] && [ -z "$IS_GATE$IS_END" ]; then
     DONE=$'\nnothing is changed while a trial of routes is in progress'
     return
@@ -58,23 +61,22 @@ attempt() {
       export IPV4_DEFAULTS=$LISTED
     fi
     list $'link show type vrf\nlink show\naddress show\nroute show table all' || return 1
-    LISTINGS[FAMILY]=$LISTED
-    if [ "$FAMILY" = 4 ] && [ -f "$ADOPTED" ]; then
-      read -r -d '' rows <"$ADOPTED"
-      LISTINGS[FAMILY]=$'==adopted\n'$rows$'\n==kernel\n'$LISTED
-    fi
+    LISTINGS[FAMILY]=$rows$'\n==kernel\n'$LISTED
   done
   IS_WRITING=1 DONE='' BEGUN=''
   # A problem in one family prevents changes in both, so plan both first.
-  for TASK in plan commit; do
+  for TASK in $TASKS; do
     for FAMILY in $FAMILIES; do
       [ "$TASK $FAMILIES" != 'plan 4' ] || continue
-      carry_out "$TASK"
+      carry_out
       status=$?
       [ "$status" -eq 0 ] || break 2
     done
   done
-  [ "$status$STOPPED" != 0 ] || { [ -n "$IS_END" ] || [ ! -e "$ADOPTED" ] || rm -f "$ADOPTED"; return 0; } # a signal is too late from here on
+  if [ "$status$STOPPED" = 0 ]; then
+    [ -n "$IS_END" ] || [ ! -e "$ADOPTED" ] || rm -f "$ADOPTED" # a signal is too late from here on
+    return 0
+  fi
   put_back
   IS_WRITING=''
   [ -z "$STOPPED" ] || { [ "$status" -ne 1 ] || complain "$MESSAGE"; stop; }
@@ -84,39 +86,36 @@ attempt() {
 carry_out() {
   local answer
   LISTED=${LISTINGS[FAMILY]}
-  answer=`think "$1"`
+  answer=`think "$TASK"`
+  [[ $TASK == plan || $answer =~ ^(lacking|refused) ]] || BEGUN="$FAMILY $BEGUN"
   case $answer in
-    done*)
-      DONE+=${answer#done}
-      [ "$1" = plan ] || BEGUN="$FAMILY $BEGUN"
-      return
-      ;;
+    done*) DONE+=${answer#done} && return ;;
     lacking\ *)
       MISSING=${answer#lacking }
       MESSAGE="can't install the static routes: timed out after $LIMIT s waiting for $MISSING"
       return "$MAY_COME"
       ;;
-    refused\ *) MESSAGE=${answer#refused } ;;
-    failed\ *)
-      LEFT=${answer%%$'\n'*} LEFT=${LEFT#failed } MESSAGE=${answer#*$'\n'}${LEFT:+; $LEFT}
-      ;;
-    *)
-      MESSAGE="can't plan the static routes: awk ended without an answer"
-      [ ! -s "$SCRATCH" ] || BEGUN="$FAMILY $BEGUN"
-      ;;
   esac
+  MESSAGE=${answer#refused } MESSAGE=${MESSAGE#failed }
+  MESSAGE=${MESSAGE:-can\'t plan the static routes: awk ended without an answer}
   return 1
 }
 
-# Undoes all changes that may have been made.
+# Makes our routes what they were, in each family that may have been changed. What one attempt puts back, such as the
+# route to a gateway, may be what the next one needs.
 put_back() {
-  local left
+  local left tries why=$MESSAGE
   for FAMILY in $BEGUN; do
-    trap '' HUP INT TERM # another signal could end think before it ignores signals itself
-    LISTED=${LISTINGS[FAMILY]}
-    left=`think undo` || left='not all could be put back: awk ended without an answer'
-    MESSAGE+=${left:+; $left} LEFT+=${left:+${LEFT:+; }$left}
+    for ((tries = ATTEMPTS; tries; tries--)); do
+      trap '' HUP INT TERM # another signal could end think before it ignores signals itself
+      list 'route show table main' || { left=$MESSAGE && continue; }
+      LISTED=${LISTINGS[FAMILY]}$'\n==now\n'$LISTED
+      left=`think undo` && break
+      left=${left:-awk ended without an answer}
+    done
+    LEFT+=${left:+${LEFT:+; }not all could be put back: $left}
   done
+  MESSAGE=$why${LEFT:+; $LEFT}
 }
 
 # If changes are in progress, they are undone before the run ends.
@@ -134,12 +133,15 @@ stop() {
 # tries once more. The trial is over unless not even the removal succeeds; then, and after a signal, its file stays.
 end_trial() {
   local status=0
-  FAMILIES='4 6' # the trial may have added routes of a family that isn't listed
+  # The trial may have added routes of a family that isn't listed.
+  [ ! -e /proc/net/if_inet6 ] || FAMILIES='4 6'
   if ! attempt; then
-    FIRST=(-f /dev/fd/6)
+    TASKS=unlist
     attempt || return
+    IS_WRITING=''
+    [ -z "$STOPPED" ] || stop
     [ -z "$DONE" ] || say "${DONE#$'\n'}"
-    FIRST=()
+    TASKS='plan commit'
     attempt
     status=$?
   fi
@@ -147,7 +149,7 @@ end_trial() {
   return "$status"
 }
 
-LISTINGS=() FIRST=() DONE='' STOPPED='' IS_WRITING='' IS_END='' IS_GATE='' LEFT='' LIMIT=$WAIT_SECONDS
+LISTINGS=() TASKS='plan commit' DONE='' STOPPED='' IS_WRITING='' IS_END='' IS_GATE='' LEFT='' LIMIT=$WAIT_SECONDS
 if [ "$*" = trial ]; then IS_END=yes LIMIT=0; else read_arguments "$@"; fi
 trap 'on_signal SIGHUP' HUP
 trap 'on_signal SIGINT' INT

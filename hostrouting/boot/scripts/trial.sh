@@ -6,18 +6,18 @@ false # what bash returns if it can't parse the group
 #   trial.sh         run by a systemd timer when the time is over, even if the process that began the trial is gone
 #   trial.sh gate    run before the consumer starts, because only the installed routes count for a start
 #
-# A trial changes nothing but the kernel's routes, so the installed routes script knows which routes should be there after
-# it. This script takes the lock that every writing run holds, and runs that script, which inherits the lock: it installs
-# its routes and removes ours that it doesn't list. If it can't install them, it still removes the others. If no routes
-# script is installed, or only a part of one, a script without routes runs instead and removes all of ours.
+# A trial changes nothing but the kernel's routes, so the installed routes script knows which routes should be there
+# after it. This script takes the lock that every writing run holds, and runs that script, which inherits the lock: it
+# installs its routes and removes ours that it doesn't list. If it can't install them, it still removes the others. If
+# no routes script is installed, or only a part of one, a script without routes runs instead and removes all of ours.
 #
 # The trial is in progress as long as its file exists. Whatever ends it removes the file while holding the lock: here,
 # the routes script does that when it has made all changes. As long as the file is there, whatever has failed or was
 # killed, this script tries again; in the gate, it fails, and the gate tries again.
 #
-# A process that confirms the trial renames the file first, so the trial can't end meanwhile. It holds another lock until
-# it has installed everything. If the file with the other name is there and that lock is free, the process was killed: the
-# timer finishes what it began, and the gate ends the trial.
+# A process that confirms the trial renames the file first, so the trial can't end meanwhile. It holds another lock
+# until it has installed everything. If the file with the other name is there and that lock is free, the process was
+# killed: the timer finishes what it began, and the gate ends the trial.
 
 @common.sh@
 
@@ -36,14 +36,17 @@ SCRIPT
 attempt() {
   take_lock || return
   [[ $(<"$TRIAL") == *"\"$UNTIL\""* ]] 2>/dev/null || return 0
-  if [[ $(tail -c 2 "$ROUTES") == '}' ]] 2>/dev/null; then
+  # bash can't parse a script that is cut off, and an empty one, or one of a single line, does nothing.
+  if [[ $(tail -c 2 "$ROUTES") == '}' ]] 2>/dev/null && bash -pn "$ROUTES" 2>/dev/null; then
     bash -p "$ROUTES" trial
     STATUS=$?
   else
     bash -p -c "$NO_ROUTES" "${ROUTES##*/}" trial
     STATUS=$?
-    [ ! -e "$ROUTES" ] || STATUS=1
-    [ ! -e "$ROUTES" ] || complain "$ROUTES can't be read or is truncated, so all our routes go; to write it again: $AGAIN"
+    if [ -e "$ROUTES" ]; then
+      STATUS=1
+      complain "$ROUTES can't be read or is truncated, so all our routes go; to write it again: $AGAIN"
+    fi
   fi
   MESSAGE="${ROUTES##*/} hasn't ended it"
   [ ! -e "$TRIAL" ] || return
