@@ -26,6 +26,10 @@ from hostrouting.overlap._coverage import Interval
 # The cost of leaving a target uncovered. It exceeds the cost of any number of prefixes.
 _TOO_MUCH = 1 << 40
 
+# A prefix whose addresses all need prefixes that are longer by this much is left uncovered. A fix with 4,096 routes for
+# it wouldn't be of use, and a search for billions would never end.
+_SPLITS = 12
+
 # The maximum prefix length in either family.
 _ANY_LENGTH = 128
 
@@ -105,7 +109,7 @@ def fewest_prefixes(segments: Sequence[Segment], family: Family, taken: Containe
             and (most >= bits or not any(is_served(half, length + 1, around) for half in halves))
         ):
             return 1, ((first, length),)
-        if length == bits:
+        if length == bits or (is_covered and min(aboves[inner]) >= length + _SPLITS):
             return _TOO_MUCH, ()
         without, found = _sum(cheapest(half, length + 1, around) for half in halves)
         if is_usable and without > 1:

@@ -16,6 +16,7 @@ from hostrouting.kernel.memory import FakeKernel
 from hostrouting.model.family import IpAddress, IpNetwork
 from hostrouting.model.parsing import is_inside
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Table
+from hostrouting.model.rules import Rule
 from hostrouting.overlap.check import check_overlap
 from hostrouting.testing.strategies import NewAddress
 
@@ -177,3 +178,16 @@ def test_the_fix_is_the_fewest_harmless_routes(question: Question) -> None:
     for finding in report.findings:
         winners = {judge.winner(address, tuple(more)) for part in finding.ranges for address in part}
         assert {more[winner] for winner in winners if winner in more} <= set(finding.fix) <= set(more.values())
+
+
+def test_a_fix_by_millions_of_routes_is_not_looked_for() -> None:
+    """Only routes longer than /30 are used here, before a rule that discards the rest."""
+    kernel = FakeKernel()
+    kernel.add_link("eth0")
+    kernel.add_address("eth0", "192.0.2.4/24")
+    kernel.add_rule(Rule(30, suppress_prefix_length=30))
+    kernel.add_rule(Rule(31, table=100))
+    discard = Route(IPv4Network("10.0.0.0/8"), type=RouteType.PROHIBIT, table=100)
+    assert not kernel.add([DEFAULT, discard])
+    report = check_overlap(Config(route_overlap=RouteOverlap(["10.0.0.0/8"])), kernel, phases.CancelScope())
+    assert [(finding.kind, finding.fix) for finding in report.findings] == [("BLACKHOLE", ())]
