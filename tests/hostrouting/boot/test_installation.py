@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -265,6 +266,26 @@ def test_a_later_run_takes_over_what_a_killed_one_has_begun(
     assert not [route for route in kernel.routes() if route.protocol == Protocol.BOOT]
     assert [str(route.destination) for route in ours(kernel)] == [SHADOWED] * is_wanting
     assert not layout.adopted.exists()
+
+
+@pytest.mark.parametrize("kind", ["fifo", "folder", "without a usable row", "binary"])
+def test_a_list_without_a_route_takes_nothing_over(host: Host, layout: Layout, kernel: FakeKernel, kind: str) -> None:
+    apply(host, config("172.16.3.0/24", cidrs=()))
+    layout.adopted.parent.mkdir(parents=True, exist_ok=True)
+    if kind == "fifo":
+        os.mkfifo(layout.adopted)
+    elif kind == "folder":
+        layout.adopted.mkdir()
+    else:
+        layout.adopted.write_bytes(b"0.0.0.0/0 * * 0\nx\n" if kind.startswith("without") else b"\xff\x00")
+    there = boot("172.16.2.0/24")
+    assert not kernel.add([there])
+    if kind in ("fifo", "folder"):
+        with pytest.raises(FileError, match="adopted"):
+            apply(host)
+    else:
+        apply(host)
+    assert there in kernel.routes()
 
 
 def test_a_rollback_undoes_what_a_start_has_taken_over(

@@ -52,6 +52,14 @@ def destinations(kernel: FakeKernel) -> list[str]:
     return sorted(str(route.destination) for route in ours(kernel))
 
 
+@pytest.mark.parametrize("text", ['{"until": "x", "uptime": 1e999}', '{"uptime": 1}', "[" * 100_000, '"x"', ""])
+def test_a_broken_trial_is_a_file_error(layout: Layout, text: str) -> None:
+    write_file(layout.trial, text)
+    with pytest.raises(FileError) as caught:
+        trial_deadline(layout.trial)
+    assert caught.value.hint == "hostrouting apply CONFIG ends the trial"
+
+
 def test_a_timer_rolls_back_and_no_file_is_written(host: Host, kernel: FakeKernel, units: TrialSystemd) -> None:
     before, files = ours(kernel), outside_run(host.layout.root)
     report = phases.run(TryRoutes(NEW, 60, host=host))
