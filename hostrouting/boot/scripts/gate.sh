@@ -98,7 +98,8 @@ admit() {
   local path when old=()
   read_clock
   [ -n "${INVOCATION_ID-}" ] || open_gate
-  if ! { { [ -d "$PASSED" ] || mkdir -p "$PASSED"; } && say "$NOW" "$STEPS" >"$PASSED/$INVOCATION_ID"; } 2>/dev/null; then
+  [ -d "$PASSED" ] || mkdir -p "$PASSED" 2>/dev/null
+  if ! { say "$NOW" "$STEPS" >"$PASSED/$INVOCATION_ID"; } 2>/dev/null; then
     [ ! -e "$GATE_OFF" ] || open_gate
     tell pass "can't write the pass in $PASSED: $UNWRITABLE; until then no start gets through"
     return 1
@@ -195,7 +196,8 @@ look() {
       read_list
       [ "$STEPS" = "$SEEN" ] || continue
       # An earlier check may have left an "ok" marker.
-      [ "${SCRIPT##*/}" = "${CHECK##*/}" ] || [ -n "$HELD_BY" ] || write_unjudged "check-failed: ${SCRIPT##*/} holds the start"
+      [ "${SCRIPT##*/}" = "${CHECK##*/}" ] || [ -n "$HELD_BY" ] ||
+        write_unjudged "check-failed: ${SCRIPT##*/} holds the start"
       HELD_BY=$SCRIPT
       return 1
     fi

@@ -98,7 +98,7 @@ hand_over() {
 their_routes() { ip -4 -N -o route show table main proto 3; }
 our_routes() { ip -4 -N -o route show table main proto 217; }
 
-# Gives the Go package's routes back. A start of the node may already have run our script, which has then taken them over.
+# Gives the Go package's routes back. A start of the node may already have run our script, which has taken them over.
 give_back() {
   local route
   [ -n "$HAS_HANDED_OVER" ] || return 0
