@@ -226,7 +226,7 @@ def apply_removals(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[C
 
 
 # Files by which the scripts talk to awk and ip, and a killed check's unfinished marker.
-_SCRATCH = *(f"{name}.sh.{kind}*" for name in (ROUTES, CHECK) for kind in ("batch", "errors")), "route-overlap.[0-9]*"
+_SCRATCH = *(f"{name}.sh.[0-9]*" for name in (ROUTES, CHECK)), "route-overlap.[0-9]*"
 
 
 def _remove_from_boot(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[Changes]:

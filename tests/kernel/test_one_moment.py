@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import signal
 import sys
 from ipaddress import IPv4Address
@@ -30,6 +32,9 @@ from hostrouting.overlap.explanation import explain
 from hostrouting.overlap.findings import OverlapReport
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timeout(by_day(300, by_night=7200))]
+
+# linux/netlink.h, linux/rtnetlink.h
+_SOL_NETLINK, _ADD_MEMBERSHIP, _GROUP_NEXTHOP = 270, 1, 32
 
 TRIES = by_day(3, by_night=2000)
 CIDR = "10.5.0.0/16"
@@ -141,7 +146,7 @@ def test_no_verdict_mixes_two_states(churn: Churn, kernel: NamespaceKernel, tmp_
         by_ip = [recorded_by(BY_HAND) for _ in range(by_day(1, by_night=200))]
         if len(churn.asked) == 1:
             explained = [explain(address, CONFIG, NetlinkBackend(), phases.CancelScope()) for _ in range(TRIES)]
-        told = {booted(each) for each in sandboxes(repr(churn), tmp_path) for _ in range(by_day(1, by_night=100))}
+        told = {booted(each) for each in sandboxes(repr(churn), tmp_path) for _ in range(by_day(1, by_night=200))}
     assert [report for report in reports if not is_right(report, churn)] == []
     assert churn.matters or {report.verdict for report in reports} | told == {churn.verdict}
     for snapshot in map(Snapshot.from_document, map(json.loads, taken)):
@@ -173,6 +178,51 @@ def test_a_stopped_boot_script_leaves_no_listener(kernel: NamespaceKernel, tmp_p
     running.communicate(timeout=20)
     assert running.returncode == -signal.SIGTERM
     until(lambda: listeners() == 0)
+
+
+# Joins the groups for links, addresses, routes, rules and nexthop objects, and never reads.
+_DEAF = f"""
+import socket, sys, time
+deaf = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
+deaf.bind((0, {0x800000D1}))
+deaf.setsockopt({_SOL_NETLINK}, {_ADD_MEMBERSHIP}, {_GROUP_NEXTHOP})
+open(sys.argv[1], "w").close()
+sys.stdin.read()
+"""
+
+
+def test_a_process_that_never_reads_its_events_delays_no_check(kernel: NamespaceKernel, tmp_path: Path) -> None:
+    """Joining netlink groups takes no privilege."""
+    run_ip(NODE)
+    (tmp_path / "deaf.py").write_text(_DEAF)
+    os.mkfifo(tmp_path / "end")
+    deaf = f'{sys.executable} -I "$ROOT/deaf.py" "$ROOT/is-deaf" <"$ROOT/end" >/dev/null 2>&1 &'
+    monitor = (
+        f'{deaf} exec 3>"$ROOT/end"; until [ -e "$ROOT/is-deaf" ]; do sleep 0.01; done; exec "$ROOT/ip-itself" "$@"'
+    )
+    # The first check is repeated, because of this change.
+    change = '[ "$calls" != 1 ] || "$ROOT/ip-itself" link set ib0 mtu 1400'
+    text = with_constants(SCRIPT, HEAR_SECONDS=1)
+    done = Sandbox(tmp_path).run(text, prepare=other_ip(change, monitor=monitor))
+    assert (tmp_path / "is-deaf").exists()
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_checks_without_the_lock_do_not_disturb_each_other(kernel: NamespaceKernel, tmp_path: Path) -> None:
+    """Whatever holds the lock, all instances of a consumer may start at the same time."""
+    run_ip(NODE + "".join(f"route add 10.5.{n}.0/24 via 10.1.0.1\n" for n in range(100)))
+    sandbox = Sandbox(tmp_path)
+    lock = tmp_path / "run/aks-flex-node/lock"
+    lock.parent.mkdir(parents=True)
+    text = with_constants(SCRIPT, GATE_SECONDS=1)
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        for _ in range(by_day(1, by_night=50)):
+            running = [sandbox.start(text, "gate") for _ in range(8)]
+            said = {process.communicate(timeout=60)[0] for process in running}
+            assert {process.returncode for process in running} == {0}
+            assert said == {"every expected CIDR leaves through eth0\n"}
+    assert {path.name for path in lock.parent.iterdir()} == {"lock", "route-overlap.ok"}
 
 
 @pytest.mark.parametrize("does", ["echo it fails; exit 3", "exec sleep 20", 'exec "$ROOT/ip-itself" monitor link'])

@@ -7,19 +7,19 @@ import random
 import re
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
 import attrs
 import pytest
 from audit.making import make
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from nightly import IS_NIGHTLY, by_day
+from nightly import by_day
 from node import NICS, churning, lines, nics, on_linux, run_ip
-from scripts import AWKS, Sandbox, awk_or_skip, awks_for, render_check_route_overlap_script
+from scripts import AWKS, UNJUDGED, Sandbox, awk_or_skip, awks_for, render_check_route_overlap_script
 from worlds import Question, World, hosts, ipv6
 from worlds.cut import questions
 from worlds.seldom import HIDDEN_HOPS, SELDOM
@@ -200,6 +200,9 @@ def checks(question: Question) -> st.SearchStrategy[Config]:
     return st.builds(lambda section, uplinks: config_of(uplinks, routeOverlap=section), overlap, UPLINKS)
 
 
+CHECKED = st.one_of(questions(), questions(has_objects=True), questions(by_source=True))
+
+
 def _check(config: Config, kernel: Kernel, root: Path) -> tuple[Outcome, OverlapReport]:
     host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(root))
     report = check_overlap(config, host.routes, phases.CancelScope())
@@ -209,11 +212,11 @@ def _check(config: Config, kernel: Kernel, root: Path) -> tuple[Outcome, Overlap
     return Outcome(_table(kernel), said, _markers(root)), report
 
 
-def compare_checks(world: World, config: Config, awk: str, roots: Callable[[], Path]) -> list[str]:
+def compare_checks(world: World, config: Config, awk: str, roots: Callable[[], Path]) -> tuple[list[str], str]:
     """Compare the in-memory task with the task on Linux, and the script with the Linux task's report.
 
     Returns:
-        The beginning of each line in the script's marker.
+        The beginning of each line in the script's marker, and why the script has no verdict although the library has.
     """
     outcomes: dict[str, Outcome] = {}
     reports: dict[str, OverlapReport] = {}
@@ -229,14 +232,10 @@ def compare_checks(world: World, config: Config, awk: str, roots: Callable[[], P
     assert outcomes.get("memory", outcomes["task"]) == outcomes["task"]
     report = reports["task"]
     assert done.returncode == (config.route_overlap.mode == "STRICT" and bool(lines)), done
-    if report.verdict == "unknown":
-        assert lines == marker_text(report).splitlines()
-    else:
-        _hold(_first_parts(lines), report)
-    return _first_parts(lines)
+    return _first_parts(lines), unjudged(lines, report)
 
 
-_REASON = re.compile("^((check-failed|no-uplink): |contested-default: .* through several interfaces).*")
+_REASON = re.compile("^(check-failed|no-uplink|contested-default): .*")
 
 
 def _first_parts(lines: Iterable[str]) -> list[str]:
@@ -244,33 +243,41 @@ def _first_parts(lines: Iterable[str]) -> list[str]:
     return [_REASON.sub(r"\1", re.sub("; (shadowed:|by) .*", "", line)) for line in lines]
 
 
-def _hold(told: list[str], report: OverlapReport) -> None:
-    """Compare the script's lines with the library's findings.
+def unjudged(lines: Sequence[str], report: OverlapReport) -> str:
+    """Compare the lines of the script's marker with the library's report.
 
-    If several tables or rules discard an address in the same way, the script may report a discard by a CNI as a
-    failure.
+    Returns:
+        An empty string if they match, or one of the known reasons why the script has no verdict. A script that has no
+        line has the verdict ok, which matches no other one.
     """
-    found = _first_parts(marker_text(report).splitlines())
-    of_cni = {str(note.cidr) for note in report.notes if note.kind == "CNI-DISCARD"}
-
-    def may_differ(line: str) -> bool:
-        return line.startswith("BLACKHOLE: ") and _cidr(line) in of_cni
-
-    if told != found:
-        event("the script calls a CNI's own block a failure")
-        assert set(map(_cidr, filter(may_differ, found))) <= set(map(_cidr, filter(may_differ, told)))
-        told, found = ([line for line in some if not may_differ(line)] for some in (told, found))
-    assert told == found
-
-
-def _cidr(line: str) -> str:
-    return line.split()[3]
+    found = marker_text(report).splitlines()
+    told, all_found = _first_parts(lines), _first_parts(found)
+    # Some failures of connections may be missing beside a failure that has the same interfaces without a source.
+    if told == all_found or (
+        told and {*told} < {*all_found} and all(" for connections from " in line for line in {*all_found} - {*told})
+    ):
+        return ""
+    reason = next(filter(None, map(UNJUDGED.match, lines)), None)
+    assert reason is not None, (lines, found)
+    return reason[1]
 
 
-@_SOME
-@given(data=st.data(), question=st.one_of(questions(), questions(has_objects=True)), awk=st.sampled_from(AWKS))
-def test_checking(data: st.DataObject, question: Question, awk: str, roots: Callable[[], Path]) -> None:
-    compare_checks(question.world, data.draw(checks(question)), awk, roots)
+def see_few_unjudged(tally: Counter[str]) -> None:
+    """Check that few verdicts are missing; rules on ports are rarer than in the random hosts."""
+    total = tally.total() - tally.pop("a policy rule matches ports", 0)
+    assert total - tally[""] <= max(1, 0.03 * total), tally
+
+
+def test_checking(roots: Callable[[], Path]) -> None:
+    tally = Counter[str]()
+
+    @settings(_SOME, max_examples=by_day(5, by_night=10_000))
+    @given(data=st.data(), question=CHECKED, awk=st.sampled_from(AWKS))
+    def check(data: st.DataObject, question: Question, awk: str) -> None:
+        tally[compare_checks(question.world, data.draw(checks(question)), awk, roots)[1]] += 1
+
+    check()
+    see_few_unjudged(tally)
 
 
 def expecting(question: Question) -> Config:
@@ -281,14 +288,14 @@ def expecting(question: Question) -> Config:
     ("question", "awk"), [(question, awk) for number, question in enumerate(SELDOM) for awk in awks_for(str(number))]
 )
 def test_checking_rare_hosts(question: Question, awk: str, roots: Callable[[], Path]) -> None:
-    compare_checks(question.world, expecting(question), awk, roots)
+    assert not compare_checks(question.world, expecting(question), awk, roots)[1]
 
 
 @pytest.mark.parametrize("awk", awks_for("checking routes by nexthop objects"))
 def test_checking_routes_by_nexthop_objects(awk: str, roots: Callable[[], Path]) -> None:
     config = expecting(HIDDEN_HOPS)
     hidden = compare_checks(HIDDEN_HOPS.world, config, awk, roots)
-    assert not any("no device" in line for line in hidden)
+    assert not any("no device" in line for line in hidden[0])
     assert compare_checks(attrs.evolve(HIDDEN_HOPS.world, hides_hops=False), config, awk, roots) == hidden
 
 
@@ -357,28 +364,28 @@ def reported(config: Config) -> OverlapReport:
 
 
 def judged(config: Config, awk: str, root: Path) -> tuple[list[str], str]:
-    """Run the script, and return the first parts of its marker and its messages."""
+    """Run the script, and return the lines of its marker and its messages."""
     sandbox = Sandbox(root, awk_or_skip(awk))
     done = sandbox.run(render_check(config))
     assert done.returncode == 0, done
-    return _first_parts(sandbox.told()), done.stderr
+    return sandbox.told(), done.stderr
 
 
-# By day, one awk for each host.
-HOSTS = [*product(range(500), AWKS)] if IS_NIGHTLY else [(seed, AWKS[seed % 3]) for seed in range(6)]
-
-
-@pytest.mark.parametrize(("seed", "awk"), HOSTS)
-def test_the_script_agrees_with_the_library(seed: int, awk: str, tmp_path: Path) -> None:
-    steps, config = with_ipv4(ipv6.world(seed), seed)
-    on_linux()
-    make(steps)
-    report = reported(config)
-    told, said = judged(config, awk, tmp_path)
-    if told != _first_parts(marker_text(report).splitlines()):
-        # Whether the kernel skips a silent router may change by itself.
-        report = reported(config)
-    assert told == _first_parts(marker_text(report).splitlines()), "\n".join((said, *steps, str(config.to_mapping())))
+def test_checking_ipv6(roots: Callable[[], Path]) -> None:
+    tally = Counter[str]()
+    for seed in range(by_day(6, by_night=10_000)):
+        steps, config = with_ipv4(ipv6.world(seed), seed)
+        on_linux()
+        make(steps)
+        told, said = judged(config, AWKS[seed % 3], roots())
+        try:
+            tally[unjudged(told, reported(config))] += 1
+        except AssertionError as error:
+            # Whether the kernel skips a silent router may change by itself.
+            again, _ = judged(config, AWKS[seed % 3], roots())
+            if unjudged(again, reported(config)):
+                raise AssertionError("\n".join((said, *steps, str(config.to_mapping())))) from error
+    see_few_unjudged(tally)
 
 
 # --- IPv6 hosts that random draws rarely produce ---------------------------------------------------------------------------------
@@ -413,7 +420,7 @@ class Case(NamedTuple):
     uplinks: tuple[str, ...] | None = None
 
 
-_CONTESTED = ("contested-default: table main has 2 IPv6 default routes with metric 1024 through several interfaces",)
+_CONTESTED = ("contested-default",)
 CASES = {
     "both are ok": Case((_DEFAULT4, _DEFAULT), cidrs=_BOTH),
     "IPv4 fails": Case((_DEFAULT4, _DEFAULT, _FOUR_SHADOW), (_FOUR_SHADOWED,), _BOTH),
@@ -421,7 +428,7 @@ CASES = {
     "IPv4 has no default route": Case((_DEFAULT,), ("no-default-route",), _BOTH),
     "IPv6 has no default route": Case((_DEFAULT4, _FOUR_SHADOW), ("no-default-route: IPv6", _FOUR_SHADOWED), _BOTH),
     "none has one": Case((), ("no-default-route", "no-default-route: IPv6"), _BOTH),
-    "no uplink exists": Case((_DEFAULT4, _DEFAULT), ("no-uplink: ",), _BOTH, ("eth9",)),
+    "no uplink exists": Case((_DEFAULT4, _DEFAULT), ("no-uplink",), _BOTH, ("eth9",)),
     "IPv6's own default route is won elsewhere": Case((_BY_RA, _DEFAULT)),
     "IPv4 tells the uplink": Case(
         (_DEFAULT4, _BY_RA, _DEFAULT),
@@ -493,7 +500,7 @@ def test_the_script_checks_rare_hosts(name: str, awk: str, tmp_path: Path) -> No
     make([*_NICS, *case.steps])
     config = Config(route_overlap={"expectedCidrs": case.cidrs}, wait_seconds=0, uplinks=case.uplinks)
     told, said = judged(config, awk, tmp_path)
-    assert told == [*case.lines], said
+    assert _first_parts(told) == [*case.lines], said
     assert _first_parts(marker_text(reported(config)).splitlines()) == [*case.lines]
 
 
@@ -525,3 +532,102 @@ def test_no_verdict_of_the_script_mixes_two_states(churn: str, sandbox: Sandbox)
             sandbox.run(script)
             (kind,) = {line.partition(": ")[0] for line in sandbox.told()}
             assert kind in ("OVERLAP", *(("check-failed",) if matters else ()))
+
+
+# --- ordinary hosts --------------------------------------------------------------------------------------------------
+
+_ETH0 = lines(nics(eth0=NICS["eth0"]), "ip address add 2001:db8:1::4/64 dev eth0 nodad", _DEFAULT4, _DEFAULT)
+
+
+def _with(*devs: str) -> tuple[str, ...]:
+    """Return the commands that make a node with an uplink and other interfaces."""
+    return (*_ETH0, *lines(nics(*devs).replace("02:00:00:00:00", "02:00:00:00:01")))
+
+
+# As the programs set them up. In each, 10.244.0.0/16 or fd00:244::/56 is the pods' network.
+ORDINARY = {
+    "a default route": _ETH0,
+    "InfiniBand": (*_with("ib0", "ib1"), *(f"ip address add 172.16.0.1{n}/16 dev ib{n}" for n in (0, 1))),
+    "InfiniBand and its fix": (
+        *_with("ib0"),
+        "ip address add 172.16.0.10/16 dev ib0",
+        *(f"ip route add 172.16.{part}.0/17 via 10.1.0.1 dev eth0 proto 217" for part in (0, 128)),
+    ),
+    "a bridge of Docker": (*_with("docker0"), "ip address add 172.17.0.1/16 dev docker0"),
+    "Calico": (
+        *_with("cali1", "cali2", "vxlan.calico"),
+        *(f"ip route add 10.244.7.{n} dev cali{n} scope link" for n in (1, 2)),
+        "ip route add blackhole 10.244.7.0/26 proto 80",
+        "ip address add 10.244.7.0/32 dev vxlan.calico",
+        "ip route add 10.244.9.0/26 via 10.244.9.0 dev vxlan.calico onlink proto 80",
+        "ip -6 route add fd00:244:0:7::1 dev cali1",
+        "ip -6 route add blackhole fd00:244:0:7::/122 proto 80",
+    ),
+    "Calico with BIRD": (
+        *_with("cali1", "tunl0"),
+        "ip route add 10.244.7.1 dev cali1 scope link",
+        "ip route add blackhole 10.244.7.0/26 proto bird",
+        "ip route add 10.244.9.0/26 via 10.1.0.9 dev eth0 proto bird",
+        "ip route add 10.244.10.0/26 via 10.9.0.9 dev tunl0 onlink proto bird",
+    ),
+    "Cilium": (
+        *_with("cilium_host", "lxc1"),
+        "ip address add 10.244.7.1/32 dev cilium_host",
+        "ip route add 10.244.7.1 dev cilium_host scope link",
+        "ip route add 10.244.0.0/16 via 10.244.7.1 dev cilium_host",
+        "ip route add local default dev lo table 2004",
+        "ip rule add fwmark 0x200/0xf00 lookup 2004 pref 9",
+        "ip rule add lookup local pref 100",
+        "ip rule del pref 0",
+    ),
+    "Flannel": (
+        *_with("cni0", "flannel.1"),
+        "ip address add 10.244.7.1/24 dev cni0",
+        "ip address add 10.244.7.0/32 dev flannel.1",
+        "ip route add 10.244.9.0/24 via 10.244.9.0 dev flannel.1 onlink",
+        "ip address add fd00:244:0:7::1/64 dev cni0 nodad",
+    ),
+    "Azure CNI": (*_with("azv1", "azv2"), *(f"ip route add 10.1.0.2{n} dev azv{n} proto static" for n in (1, 2))),
+    "AWS CNI": (
+        *_with("eni1a2b3c", "eni4d5e6f", "eth1"),
+        "ip route add 10.1.0.21 dev eni1a2b3c scope link",
+        "ip route add 10.1.0.22 dev eni4d5e6f scope link",
+        "ip route add default via 10.1.0.1 dev eth1 onlink table 2",
+        "ip rule add to 10.1.0.21 lookup main pref 512",
+        "ip rule add to 10.1.0.22 lookup main pref 512",
+        "ip rule add fwmark 0x80/0x80 lookup main pref 1024",
+        "ip rule add from 10.1.0.22 lookup 2 pref 1536",
+    ),
+    "WireGuard": (*_with("wg0"), "ip address add 10.8.0.2/24 dev wg0", "ip route add 10.96.0.0/16 dev wg0"),
+    "a default route by WireGuard": (
+        *_with("wg0"),
+        "ip address add 10.8.0.2/24 dev wg0",
+        "ip route add default dev wg0 table 51820",
+        "ip rule add not fwmark 51820 lookup 51820",
+        "ip rule add lookup main suppress_prefixlength 0",
+    ),
+    "Tailscale": (
+        *_with("tailscale0"),
+        "ip address add 100.100.7.7/32 dev tailscale0",
+        "ip route add 100.64.0.0/10 dev tailscale0 table 52",
+        "ip rule add fwmark 0x80000/0xff0000 lookup main pref 5210",
+        "ip rule add fwmark 0x80000/0xff0000 lookup default pref 5230",
+        "ip rule add fwmark 0x80000/0xff0000 unreachable pref 5250",
+        "ip rule add lookup 52 pref 5270",
+    ),
+}
+
+
+@pytest.mark.parametrize("uplinks", [None, ("eth0",)])
+@pytest.mark.parametrize(("name", "awk"), [(name, awk) for name in ORDINARY for awk in awks_for(name)])
+def test_an_ordinary_host_always_has_a_verdict(
+    name: str, awk: str, uplinks: Sequence[str] | None, tmp_path: Path
+) -> None:
+    on_linux()
+    make(ORDINARY[name])
+    cidrs = ("172.16.0.0/16", "10.96.0.0/12", "10.1.0.0/16", "10.244.0.0/16", "100.64.0.0/10", "fd00:244::/56")
+    config = Config(route_overlap={"expectedCidrs": cidrs}, wait_seconds=0, uplinks=uplinks)
+    told, said = judged(config, awk, tmp_path)
+    report = reported(config)
+    assert report.verdict in ("ok", "overlap")
+    assert _first_parts(told) == _first_parts(marker_text(report).splitlines()), said

@@ -21,6 +21,13 @@ from hostrouting.boot.render import render_check, render_static_routes
 
 AWKS = ("mawk", "gawk", "busybox")
 
+UNJUDGED = re.compile(
+    "check-failed: (a policy rule matches ports"
+    "|several routes or rules, one of them a CNI's own block, may discard"
+    "|what is sent to [^ ]+ depends on the kind of socket)"
+)
+"""Why the boot check may have no verdict where the library has one. docs/explanation/verdict.md lists these reasons."""
+
 # The mounts disappear when the script exits. The scripts set their own PATH and find awk there, so the chosen awk is
 # bind-mounted over it. /etc/aks-flex-node may not exist on the host, so an overlay covers all of /etc.
 _ENTER = r"""

@@ -1,3 +1,21 @@
+# The theory of operation. The kernel knows by which route each packet leaves, so this program asks it, and compares the
+# answers with the interfaces that the config expects.
+#
+# Cut. Routes and rules match prefixes, so the kernel's answer can only change where a prefix begins or ends.
+# find_places() cuts the expected CIDRs there. One lookup of the first address of each piece, a "place", stands for the
+# whole piece. In a large table, most routes lead through an expected interface. Where the answer only changes from one
+# of these to another, nothing fails, so routes cut only if they are "suspect", or lie within a suspect one.
+#
+# Ask. look_up() asks as a socket does: first without a source; then, for a TCP client, with the source that the kernel
+# has chosen for the first answer. The second answer can only differ if rules or routes distinguish sources, so other
+# hosts get no second lookup. TCP and UDP are asked about separately only if a rule treats them apart.
+#
+# Compare. judge() passes each answer that decides where a socket sends through the exemptions: interfaces that the
+# config allows, this host's addresses, and a CNI's own blocks.
+#
+# Whatever this program can't be certain about gives the verdict "unknown" with a reason (can_not()). Python, where it
+# is installed, can judge more of these states.
+
 # A unicast route other than a default route. There may be a million of them, and no other line begins like this.
 section == "kernel" && /^([0-9]+\.|[0-9a-f]*:[0-9a-f.]*:)/ {
   route[++routes] = $0
@@ -7,18 +25,11 @@ section == "kernel" && /^([0-9]+\.|[0-9a-f]*:[0-9a-f.]*:)/ {
 $0 == "==kernel" && family == 6 && uplink_pattern == "" {
   read_ipv4()
   is_of_ipv4 = default_count > 0
-  contest = contested()
+  is_contested = contested()
   expect_its_devices()
 }
 
 @routes.awk@
-
-@lookups.awk@
-
-BEGIN {
-  # The kernel's labels (net/ipv6/addrlabel.c), and site-local addresses.
-  labels = borders = split("::/96 2001::/32 2001:10::/28 3ffe::/16 2002::/16 fec0::/10 fc00::/7", border, " ")
-}
 
 section == "kernel" {
   if (!/^[0-9]+:/)
@@ -27,36 +38,17 @@ section == "kernel" {
     read_rule()
   else if (/^[0-9]+: +[^ ]+ +inet6? /) {
     has_address[$2] = 1
-    border[++borders] = $4
+    address_prefix[++addresses] = $4
     is_address[substr($4, 1, index($4 "/", "/") - 1)] = 1
   }
   else
     read_link()
 }
 
-section == "heard" { is_restless = is_restless || is_relevant($0) }
-
-# Returns whether a change is relevant. A route in the other family isn't. An IPv4 route isn't if it is outside table
-# local and overlaps no expected CIDR. When a dump of IPv6 routes continues, it skips as many routes as it has returned,
-# and misses one if one of those was deleted (fib6_dump_table).
-function is_relevant(line,    word, i) {
-  sub(/^Deleted /, "", line)
-  split(line, word, " ")
-  to = word[1] in type_number ? word[2] : word[1]
-  if (to !~ /^([0-9]+\.|[0-9a-f]*:[0-9a-f.]*:)/)
-    return 1
-  if (!index(to, ":") != (family == 4))
-    return 0
-  if (family == 6 || line ~ / table 255 /)
-    return 1
-  place(to)
-  # When a dump continues within entries that have the same first address, it counts the previous ones.
-  while (bits > 0 && end_of(first, bits - 1, ZEROS) == first)
-    bits--
-  last = end_of(first, bits, ONES)
-  for (i = 1; i <= ranges && (range_last[i] < first || range_first[i] > last); i++)
-    ;
-  return i <= ranges
+section == "heard" {
+  kind = relevance($0)
+  if (kind > restlessness)
+    restlessness = kind
 }
 
 # expect FIRST LAST CIDR [PATTERN WORDS]: a range of an expected CIDR outside reserved blocks, in either family.
@@ -70,10 +62,13 @@ section == "config" && $1 == "expect" {
   expected_cidr[ranges] = $4
   own_pattern[ranges] = $5
   own_words[ranges] = $6
+  needs_uplinks = needs_uplinks || $5 == ""
   next
 }
 # The patterns are regular expressions; "/" matches no interface name.
 section == "config" { pattern_of[$1] = $2 }
+
+# --- reading ---------------------------------------------------------------------------------------------------------
 
 function read_link(    name) {
   name = $2
@@ -86,93 +81,111 @@ function read_link(    name) {
 
 function read_route() {
   route[++routes] = $0
+  # No route can change where this host's own and broadcast addresses lead.
   if (/^[0-9] [0-9a-f:.]+ .* table 255 / && ($1 == 2 || (family == 4 ? $1 == 3 : $1 == 4 && / proto 2 /)))
     is_own[$1 " " $2 "/" BITS] = 1
   if (!/^([0-9]+ )?default /)
     return
   parse($0)
   read_default()
-  if (family == 4 && turn_of(class) != "")
-    turn[turn_of(class), ++turns[turn_of(class)]] = $0
+  if (is_by_turns())
+    turn[turn_of_class(), ++turns[turn_of_class()]] = $0
   if (elsewhere == "" && type_of[class] == 1 && table_of[class] != 254)
     elsewhere = "; another table has one: " in_words($0)
 }
 
 # For each lookup, the kernel chooses among default routes with the same table, metric and scope, by the state of their
-# gateways. Returns these attributes, or "" if the kernel always uses this route.
-function turn_of(c) {
-  if (!(c in turns_of)) {
-    take_apart(type_of[c], c)
-    turns_of[c] = type_of[c] == 1 && hops == 1 && via[1] != "" && !is_dead[1] && !is_for_tos[c] ? table_of[c] " " metric_of[c] " " scope_of[c] : ""
-  }
-  return turns_of[c]
+# gateways. Returns whether it does so for the route that parse() has read last.
+function is_by_turns() {
+  return family == 4 && to == ANYWHERE && type_of[class] == 1 && !is_for_tos[class] && \
+    class ~ / via / && class !~ / (nexthop|dead) /
 }
 
-# Reads a rule's prefixes. The kernel evaluates the rules itself, but doesn't report which rule discards a packet. Rules
-# with unknown selectors are assumed not to match.
-function read_rule(    line, i) {
+function turn_of_class() {
+  return table_of[class] " " metric_of[class] " " scope_of[class]
+}
+
+# Reads what a rule distinguishes. The kernel evaluates the rules itself, but doesn't tell which one discards a packet.
+function read_rule(    line) {
   if (++rules == 1)
     asks_local_first = /^0:\tfrom all lookup 255 *$/
-  has_source_ports = has_source_ports || / sport 1-65534/
-  # A range with all ports that a client may use doesn't restrict the rule.
-  has_all_ports += gsub(/ [sd]port 1-65534/, "")
-  for (i = 2; i < NF; i++)
-    if ($i ~ /^[sd]port$/)
-      ports[++port_ranges] = $(i + 1)
   usual_rules += /^(0:\tfrom all lookup 255|32766:\tfrom all lookup 254|32767:\tfrom all lookup 253) *$/
+  has_ports = has_ports || / [sd]port /
   has_sources = has_sources || /from [0-9a-f]*[.:]/
-  treats_tcp_apart = treats_tcp_apart || (/ ipproto / && !/ [sd]port /)
+  treats_tcp_apart = treats_tcp_apart || / ipproto /
   if (match($0, / to [0-9a-f]*[.:][^ ]*/))
     rule_to[++rules_to] = substr($0, RSTART + 4, RLENGTH - 4)
-  line = " " substr($0, index($0, "\t") + 1)
-  gsub(/ (not|(from|to|tos|fwmark|iif|oif|uidrange|ipproto|sport|dport|suppress_prefixlength|suppress_ifgroup|realms|proto) [^ ]+| \[detached\])/, "", line)
-  if (line ~ /^ lookup [0-9]+ *$/)
-    is_asked[substr(line, 9) + 0] = 1
-  else if (line ~ /^ [68] *$/)
-    rule_discards[substr(line, 2) + 0] = 1
+  # What may discard a packet, in the kernel's order: a table or a rule. A rule's action may be followed by its
+  # protocol.
+  line = $0
+  sub(/ (proto [^ ]+)? *$/, "", line)
+  if (match($0, / lookup [0-9]+/)) {
+    action_table[++actions] = substr($0, RSTART + 8, RLENGTH - 8) + 0
+    is_asked[action_table[actions]] = 1
+    # Only what is found can be suppressed, and packets have no mark.
+    is_suppressing[actions] = sub(/ suppress_prefixlength [0-9]+$/, "", line)
+    is_unconditional[actions] = line ~ /^[0-9]+:\t(from all|not from all fwmark 0x[1-9a-f][0-9a-f]*) lookup [0-9]+$/
+  }
+  else if (line ~ / [68]$/)
+    action_type[++actions] = substr(line, length(line)) + 0
 }
 
-function print_verdict() {
+# Returns how much a recorded change matters: 2 if it may change the verdict, 1 if it may only spoil a dump, 0 if it
+# does neither. IPv4 routes outside table local that overlap no expected CIDR don't matter. When a dump of IPv6 routes
+# continues, it skips as many routes as it has returned, and misses one if one of those was deleted (fib6_dump_table).
+function relevance(line,    word, i) {
+  sub(/^Deleted /, "", line)
+  split(line, word, " ")
+  to = word[1] in type_number ? word[2] : word[1]
+  if (to !~ /^([0-9]+\.|[0-9a-f]*:[0-9a-f.]*:)/ || (line ~ / table 255 / && !index(to, ":") == (family == 4)))
+    return 2
+  if (!index(to, ":") != (family == 4))
+    return 0
+  place(to)
+  # When a dump continues within entries that have the same first address, it counts the previous ones.
+  while (bits > 0 && end_of(first, bits - 1, ZEROS) == first)
+    bits--
+  last = end_of(first, bits, ONES)
+  for (i = 1; i <= ranges && (range_last[i] < first || range_first[i] > last); i++)
+    ;
+  return i <= ranges ? 2 : family == 6
+}
+
+# --- the verdict -----------------------------------------------------------------------------------------------------
+
+END {
+  if (uplink_pattern == "" || (is_of_ipv4 && !is_contested && default_on("*") == ""))
+    expected = devs_of[default_on("*")]
+  else
+    expected = sorted(uplink, uplinks, "/")
+  if (section == "heard")
+    print restlessness + 0
+  else {
+    print_verdict()
+    print "end"
+  }
+}
+
+function print_verdict(    i) {
   if (expected == "" && uplink_pattern != "" && !is_of_ipv4)
     print "unknown\nno-uplink: there is no interface " uplink_words ", which hostRouting.uplinks names"
   else if (expected == "")
     print "no-default-route\n" missing_default() elsewhere
-  else if (contested() != "")
-    print "unknown\ncontested-default: " contested()
-  else
-    check_all()
+  else if (is_contested || contested())
+    print "unknown\ncontested-default: several default routes with the lowest metric lead through several interfaces," \
+      " and the kernel may choose another one for each packet; name the node\047s uplinks (hostRouting.uplinks)"
+  else {
+    if (has_ports)
+      can_not("a policy rule matches ports")
+    find_places()
+    look_up()
+    for (i = 1; i <= ranges && problem == ""; i++)
+      judge(i)
+    print_findings()
+  }
 }
 
-function check_all(    i) {
-  find_places()
-  look_up()
-  devs_of["lo"] = "lo"
-  type_of["shut"] = 3
-  any_pattern = pattern_of["container"] "|" pattern_of["allowed"]
-  for (i = 1; i <= questions && problem == ""; i++)
-    if (i in failed)
-      discarded_by[i] = discards_by(failed[i])
-    else {
-      # No route can change where a local or broadcast address in table local leads. The kernel reports table local as
-      # main until a rule is added. Packets that match any other local route stay on this host.
-      parse(text_of[i])
-      if (encap_of[class] != "")
-        problem = "what is sent to " address_at[place_of[i]] " is encapsulated as " encap_of[class] " (by " in_words(text_of[i]) "), and where that leaves is decided by other tables"
-      class_of[i] = (type_of[class] " " to) in is_own ? "own" : type_of[class] == 2 || (type_of[class] == 4 && proto_of[class] == 2) ? "lo" : class
-      # If unconnected datagrams are routed elsewhere, TCP can't connect to a broadcast address at all.
-      if (class_of[i] == "own" && type_of[class] == 3 && class_of[first_at[place_of[i]]] != "own")
-        class_of[i] = "shut"
-      if (type_of[class] == 5 && is_last_of_tcp(i))
-        is_refused[place_of[i]] = 1
-    }
-  # Datagrams use a multicast route, but TCP can't connect through it.
-  for (i = 1; i <= questions; i++)
-    if (type_of[class_of[i]] == 5 && !(place_of[i] in is_refused)) {
-      devs_of["sent" class_of[i]] = devs_of[class_of[i]]
-      class_of[i] = "sent" class_of[i]
-    }
-  for (i = 1; i <= ranges && problem == ""; i++)
-    judge(i)
+function print_findings(    i) {
   if (problem == "again")
     print "again"
   else if (problem != "")
@@ -186,47 +199,306 @@ function check_all(    i) {
   }
 }
 
-# Returns whether TCP uses this lookup: its second one if there is one, or else its first.
-function is_last_of_tcp(i) {
-  return is_of_tcp(i) && (source_of[i] != "" || !connects_at[place_of[i]])
+# Keeps the first reason why there is no verdict. "again" is one that another attempt may resolve.
+function can_not(reason) {
+  if (problem == "")
+    problem = reason
 }
 
-# Returns why neither the config nor the default routes determine the expected interface, or "".
-function contested(    i, h, best, count, others, text, is_ipv6) {
-  for (i = 1; i <= ranges && own_pattern[i] != ""; i++)
-    ;
-  if (i > ranges || uplink_pattern != "")
-    return contest
+# The marker omits the text after the tab.
+function missing_default() {
+  if (family == 4)
+    return "no-default-route\t: table main has no unicast 0.0.0.0/0 to compare with"
+  return "no-default-route: IPv6\t has no unicast ::/0 in table main" \
+    (is_of_ipv4 ? " through " uplink_words : "") " to compare with"
+}
+
+# Returns whether the kernel chooses among several interfaces with equal right. networkd merges all routers' default
+# routes into one.
+function contested(    i, best, others) {
   best = default_on("*")
-  for (i = 1; i <= default_count; i++)
-    if (metric_of[defaults[i]] == metric_of[best]) {
-      # networkd merges all routers' default routes.
-      if (proto_of[defaults[i]] == 9)
-        for (h = hops_of(defaults[i]); h >= 1; h--)
-          count += !is_dead[h]
-      else
-        count++
-      others += devs_of[defaults[i]] != devs_of[best] || (proto_of[defaults[i]] == 9 && index(devs_of[defaults[i]], "/"))
-      text = text "; " in_words("default" defaults[i])
+  for (i = 1; i <= default_count && needs_uplinks && uplink_pattern == ""; i++)
+    if (metric_of[defaults[i]] == metric_of[best])
+      others += devs_of[defaults[i]] != devs_of[best] || \
+        (proto_of[defaults[i]] == 9 && index(devs_of[defaults[i]], "/"))
+  return others > 0
+}
+
+# Returns the InfiniBand interfaces without an address, as " ib0, ib1"; their connected routes may still be added.
+function pending_devs(    list, count, i) {
+  for (i = 1; i <= infinibands; i++)
+    if (!(infiniband[i] in has_address) && !index("/" expected "/", "/" infiniband[i] "/"))
+      list[++count] = infiniband[i]
+  return count ? " " sorted(list, count, ", ") : ""
+}
+
+# --- cut -------------------------------------------------------------------------------------------------------------
+
+# Sets the places, in order: address_at, and place_at by address. A place reaches up to the next one.
+function find_places(    i, covered, suspected) {
+  sorter = "exec sort >\"$SCRATCH\""
+  for (i = 1; i <= ranges; i++) {
+    print range_first[i], "expected", range_last[i] | sorter
+    # This CIDR doesn't expect the uplinks, or no default route catches the rest.
+    if (own_pattern[i] != "" || default_on("*") == "")
+      add_suspect(range_first[i], range_last[i])
+  }
+  # Custom rules may affect any address.
+  if (rules != usual_rules || rules != (family == 6 ? 2 : 3))
+    add_suspect("x" ZEROS, "x" ONES)
+  for (i = 1; i <= rules_to; i++) {
+    place(rule_to[i])
+    add_suspect(first, last)
+  }
+  add_suspect_routes()
+  add_plain_routes()
+  if (family == 6 && has_sources)
+    add_source_borders()
+  if (close(sorter) != 0)
+    can_not("again")
+  covered = suspected = ""
+  while ((getline <ENVIRON["SCRATCH"]) > 0) {
+    if ($2 == "expected" && $3 > covered)
+      covered = $3
+    if ($2 == "suspect" && $3 > suspected)
+      suspected = $3
+    if ($1 <= covered && !($1 in place_at) && ($2 != "plain" || $1 <= suspected)) {
+      place_at[$1] = ++places
+      place_first[places] = $1
+      address_at[places] = dotted($1)
     }
-  if (!others)
-    return ""
-  is_ipv6 = family == 6 && !is_of_ipv4
-  return "table main has " count (is_ipv6 ? " IPv6" : "") " default routes with metric " metric_of[best] " through several interfaces, and the kernel may choose another one for each packet: " substr(text, 3) "; " (is_ipv6 ? "" : "give one of them a lower metric, or ") "name the node\047s uplinks (hostRouting.uplinks)"
+  }
+  close(ENVIRON["SCRATCH"])
 }
 
-# Returns the type of the route or rule that discards the packet, or 0 if nothing matches.
-function discards_by(text) {
-  if (text !~ /^(Invalid argument|No route to host|Host is unreachable|Permission denied|Network( is)? unreachable)$/)
-    problem = "can\047t look up routes: " text
-  return text ~ /^I/ ? 6 : text ~ /^(No|H)/ ? 7 : text ~ /^P/ ? 8 : 0
+# Routes with the same attributes share a class, so that only the first one has to be parsed.
+function add_suspect_routes(    i) {
+  for (i = 1; i <= routes; i++) {
+    class = substr(route[i], index(route[i], " "))
+    if (is_plain[class])
+      continue
+    parse(route[i])
+    if (is_for_tos[class])
+      continue
+    if (is_plain[class] == "")
+      is_plain[class] = type_of[class] == 1 && encap_of[class] == "" && !strays(class, expected, "/") && \
+        (src_of[class] == "" || (src_of[class] in is_address && src_of[class] !~ /^127[.]/))
+    if (is_plain[class])
+      continue
+    place(to)
+    add_suspect(first, last)
+  }
 }
 
-# Checks a range, beginning with its first address.
+function add_suspect(begin, end) {
+  print begin, "suspect", end "\n" after(end), "end" | sorter
+  suspect_first[++suspects] = begin
+  suspect_last[suspects] = end
+}
+
+function add_plain_routes(    i, head) {
+  for (i = 1; i <= routes; i++) {
+    # "10." or "fd00:", or "" for prefixes shorter than that.
+    head = route[i] ~ (family == 4 ? "^[^ ]*/. " : "^[^ ]*/1?. ") ? "" : substr(route[i], 1, match(route[i], /[.:]/))
+    if (!is_near_suspect(head))
+      continue
+    parse(route[i])
+    if (is_plain[class] == 1) {
+      place(to)
+      add_borders(first, last)
+    }
+  }
+}
+
+function add_borders(begin, end) {
+  print begin, "plain\n" after(end), "plain" | sorter
+}
+
+# Returns whether a suspect range overlaps the addresses that begin with head.
+function is_near_suspect(head,    begin, end, i) {
+  if (!(head in is_near)) {
+    begin = number(head (family == 6 ? ":" : "0.0.0"))
+    end = end_of(begin, family == 6 ? 16 : 8, ONES)
+    for (i = 1; i <= suspects && (suspect_last[i] < begin || suspect_first[i] > end); i++)
+      ;
+    is_near[head] = head == "" || i <= suspects
+  }
+  return is_near[head]
+}
+
+# Adds the borders between which the kernel chooses one source (ipv6_get_saddr_eval): those of the labels in
+# net/ipv6/addrlabel.c and of site-local addresses, and each leading part of an address's prefix.
+function add_source_borders(    i, length_, label, labels) {
+  labels = split("::/96 2001::/32 2001:10::/28 3ffe::/16 2002::/16 fec0::/10 fc00::/7", label, " ")
+  for (i = 1; i <= labels + addresses; i++) {
+    place(i <= labels ? label[i] : address_prefix[i - labels])
+    for (length_ = i <= labels ? bits : 1; length_ <= bits; length_++)
+      add_borders(end_of(first, length_, ZEROS), end_of(first, length_, ONES))
+  }
+}
+
+# --- ask -------------------------------------------------------------------------------------------------------------
+
+# Looks up all places. A question stands for UDP unless it says TCP, and for both unless a rule treats them apart.
+function look_up(    i, firsts) {
+  for (i = 1; i <= places; i++) {
+    first_at[i] = questions + 1
+    add_question(i, "", "")
+    if (treats_tcp_apart)
+      add_question(i, "", " ipproto 6")
+  }
+  ask()
+  add_turns(1)
+  find_sources()
+  firsts = questions
+  add_connections()
+  ask()
+  for (i = firsts + 1; i <= questions; i++)
+    if (family == 6 && !(i in error_of))
+      works[place_of[i], is_tcp[i]] = 1
+  add_turns(firsts + 1)
+}
+
+function add_question(p, from, as_tcp) {
+  place_of[++questions] = p
+  source_of[questions] = from
+  is_tcp[questions] = as_tcp
+  lookups_at[p] = lookups_at[p] " " questions
+  question[questions] = "route get fibmatch " address_at[p] (from == "" ? "" : " from " from) " uid 0" protocol(as_tcp)
+}
+
+function protocol(as_tcp) {
+  return family == 6 && as_tcp == "" ? " ipproto 17" : as_tcp
+}
+
+# Any default route of a turn counts as an answer. Starts with question i.
+function add_turns(i,    count, k, t) {
+  count = questions
+  for (; i <= count; i++) {
+    parse(text_of[i])
+    t = !(i in error_of) && is_by_turns() ? turn_of_class() : ""
+    for (k = 1; t != "" && turns[t] > 1 && k <= turns[t]; k++) {
+      add_question(place_of[i], source_of[i], is_tcp[i])
+      text_of[questions] = turn[t, k]
+    }
+  }
+  asked = questions
+}
+
+# Finds the sources that the kernel chooses for connections: sources_of[i], for each question i that leads to a second
+# lookup. A route's own source needs no question. For others, a lookup without fibmatch shows the source, with oif that
+# of each hop's interface.
+function find_sources(    i, k, list, count, firsts) {
+  firsts = questions
+  for (i = 1; i <= firsts; i++) {
+    if (i in error_of)
+      continue
+    parse(text_of[i])
+    # A rule for a source may also catch local addresses if it precedes table local, or in IPv6 table main.
+    if (type_of[class] == 2 && asks_local_first && (family == 4 || table_of[class] != 254))
+      continue
+    # Without such a rule, a second lookup only differs if a route names a source that this host doesn't have.
+    if (!has_sources && (family == 6 || src_of[class] == "" || src_of[class] in is_address))
+      continue
+    sources_of[i] = src_of[class]
+    count = src_of[class] == "" ? split(devs_of[class], list, "/") : 0
+    for (k = 1; k <= count; k++) {
+      question[++questions] = "route get " address_at[place_of[i]] " uid 0" protocol(is_tcp[i]) \
+        (count > 1 ? " oif " list[k] : "")
+      asked_for[questions] = i
+    }
+  }
+  ask()
+  for (i = firsts + 1; i <= questions; i++) {
+    if (i in error_of)
+      discarder_of(error_of[i])
+    else if (match(text_of[i], / src [^ ]+/))
+      sources_of[asked_for[i]] = sources_of[asked_for[i]] " " substr(text_of[i], RSTART + 5, RLENGTH - 5)
+  }
+  if (family == 6 && has_sources)
+    find_sources_without_route(firsts)
+}
+
+# For a failed lookup in IPv6, the kernel chooses a source among all addresses and tries again. Only a socket shows that
+# source. Connecting it sends no packets.
+function find_sources_without_route(firsts,    i, file, line, word) {
+  file = ENVIRON["SCRATCH"]
+  printf "" >file
+  for (i = 1; i <= firsts; i++)
+    if (i in error_of) {
+      if (is_tcp[i] != "" && !((i - 1) in error_of))
+        can_not("no socket shows TCP\047s source to " address_at[place_of[i]] ", because UDP needs none")
+      print i, address_at[place_of[i]], toupper(swapped(substr(place_first[place_of[i]], 2))) >file
+    }
+  close(file)
+  for (file = "exec bash -p -c \"$CONNECT\" <\"$SCRATCH\" 2>/dev/null"; (file | getline line) > 0;) {
+    split(line, word, " ")
+    sources_of[word[1]] = dotted("x" swapped(tolower(word[2])))
+  }
+  close(file)
+}
+
+# Converts from or to /proc, which reverses each group of four bytes.
+function swapped(digits,    i, out) {
+  for (i = 0; i < 32; i += 2)
+    out = out substr(digits, i - 2 * (i % 8) + 7, 2)
+  return out
+}
+
+# Adds the second lookups, sorted by source, each source at a place once.
+function add_connections(    i, k, list, count, n, from, froms, asked_by, name_of, p, is_asked_already) {
+  for (i = 1; i <= questions; i++) {
+    count = i in sources_of ? split(sources_of[i], list, " ") : 0
+    for (k = 1; k <= count; k++) {
+      n = number(list[k])
+      if (!(n in name_of))
+        from[++froms] = n
+      name_of[n] = list[k]
+      if (!((n, place_of[i], is_tcp[i]) in is_asked_already))
+        asked_by[n] = asked_by[n] " " i
+      is_asked_already[n, place_of[i], is_tcp[i]] = 1
+    }
+  }
+  split(sorted(from, froms, " "), from, " ")
+  for (i = 1; i <= froms; i++) {
+    count = split(asked_by[from[i]], list, " ")
+    for (k = 1; k <= count; k++) {
+      p = place_of[list[k]]
+      add_question(p, name_of[from[i]], is_tcp[list[k]])
+      connects_at[p] += is_tcp[list[k]] != "" || !treats_tcp_apart
+    }
+  }
+}
+
+# Asks all questions that haven't been asked. The kernel announces a change before it releases its lock. Lookups don't
+# take this lock, but the last line does. So all changes that the answers reflect have been announced by then. An answer
+# may show an expired hop, which the kernel still uses beside one that hasn't expired (fib6_select_path).
+function ask(    i, list, count, given) {
+  if (asked == questions)
+    return
+  for (i = asked + 1; i <= questions; i++)
+    list[++count] = question[i]
+  list[count + 1] = "link show dev lo"
+  run(list, count + 1, "-force")
+  for (i = 1; i <= count; i++)
+    if (i in failed)
+      error_of[asked + i] = failed[i]
+    else {
+      text_of[asked + i] = answer[++given]
+      sub(/ expires -?[0-9]+sec/, "", text_of[asked + i])
+    }
+  if (was_interrupted || answers != given + !((count + 1) in failed))
+    can_not("again")
+  asked = questions
+}
+
+# --- compare ---------------------------------------------------------------------------------------------------------
+
+# Judges a range, beginning with its first address.
 function judge(r,    p, k, list, count, is_said) {
   p = place_at[range_first[r]]
   if (!p)
-    problem = "again"
+    can_not("again")
   for (; p && p <= places && place_first[p] <= range_last[r]; p++) {
     split("", is_said)
     count = split(lookups_at[p], list, " ")
@@ -236,18 +508,20 @@ function judge(r,    p, k, list, count, is_said) {
   }
 }
 
+# Returns whether a lookup decides where a socket sends. In IPv4, TCP's first one only chooses the source if there is a
+# second one. In IPv6, a socket repeats one that fails.
+function sends(i) {
+  if (source_of[i] != "")
+    return 1
+  if (family == 6)
+    return !(i in error_of && (place_of[i], is_tcp[i]) in works)
+  return is_tcp[i] == "" || !connects_at[place_of[i]]
+}
+
 # Reports a failing lookup. A lookup with a source is only reported if the one without a source has a different result.
 # Failures that differ only in the route are reported once, with the first address.
-function report_failure(r, i, is_said,    what, id, c, pattern, kind) {
-  pattern = own_pattern[r]
-  if (!(i in failed)) {
-    c = class_of[i]
-    what = failure_of(c, pattern)
-  }
-  else if (!discarded_by[i])
-    what = "NO-ROUTE has no IPv" family " route; expected via"
-  else if (!find_discarder(number(address_at[place_of[i]]), discarded_by[i]) || pattern != "")
-    what = "BLACKHOLE is discarded by"
+function report_failure(r, i, is_said,    what, id) {
+  what = i in error_of ? failure_of_discard(r, i) : failure_of_answer(r, i)
   if (what == "" || what in is_said)
     return
   if (source_of[i] == "")
@@ -256,21 +530,52 @@ function report_failure(r, i, is_said,    what, id, c, pattern, kind) {
   if (!(id in told_at)) {
     finding[++findings] = id
     told_at[id] = address_at[place_of[i]]
-    told_by[id] = i in failed ? discarder : text_of[i]
+    told_by[id] = i in error_of ? discarder : text_of[i]
   }
-  kind = type_name[i in failed ? discarded_by[i] : type_of[c]]
-  if (what ~ /^B/ && !index("," discards[id] ",", "," kind ","))
-    discards[id] = discards[id] (discards[id] == "" ? "" : ",") kind
+  if (what ~ /^B/ && !index("," discards_at[id] ",", "," discarding_type ","))
+    discards_at[id] = discards_at[id] (discards_at[id] == "" ? "" : ",") discarding_type
 }
 
-# Returns the kind of a class's failure and the beginning of its message, or "".
-function failure_of(c, pattern) {
-  # TCP can't connect through routes of types broadcast and multicast.
-  if (c == "shut" || (type_of[c] ~ /^[35]$/ && !(pattern == "" ? unexpected_devs(c, expected, "/") : unexpected_devs(c, "", pattern))))
-    return "BLACKHOLE is discarded by"
-  if (c == "own" || !(pattern == "" ? unexpected_devs(c, expected, any_pattern) : unexpected_devs(c, "", pattern)))
+# Returns the kind of failure of a lookup that the kernel rejects, and the beginning of its message, or "". Sets
+# discarding_type.
+function failure_of_discard(r, i,    type) {
+  type = discarder_of(error_of[i])
+  if (!type)
+    return "NO-ROUTE has no IPv" family " route; expected via"
+  discarding_type = type_name[type]
+  return is_discarded_by_cni(place_first[place_of[i]], type) && own_pattern[r] == "" ? "" : "BLACKHOLE is discarded by"
+}
+
+# Returns the type of the route or rule that discards the packet, or 0 if nothing matches.
+function discarder_of(text) {
+  if (text !~ /^(Invalid argument|No route to host|Host is unreachable|Permission denied|Network( is)? unreachable)$/)
+    can_not("can\047t look up routes: " text)
+  return text ~ /^I/ ? 6 : text ~ /^(No|H)/ ? 7 : text ~ /^P/ ? 8 : 0
+}
+
+# Returns the kind of failure of an answer, and the beginning of its message, or "". Sets discarding_type.
+function failure_of_answer(r, i,    pattern, devs, is_local) {
+  parse(text_of[i])
+  if (encap_of[class] != "")
+    can_not("what is sent to " address_at[place_of[i]] " is encapsulated as " encap_of[class])
+  devs = own_pattern[r] == "" ? expected : ""
+  pattern = own_pattern[r] == "" ? pattern_of["container"] "|" pattern_of["allowed"] : own_pattern[r]
+  is_local = (type_of[class] " " to) in is_own
+  # TCP can't connect by broadcast and multicast routes. Where it is looked up differently, don't tell it from UDP.
+  if (type_of[class] ~ /^[35]$/)
+    if (is_local ? text_of[first_at[place_of[i]]] != text_of[i] : treats_tcp_apart || connects_at[place_of[i]])
+      can_not("what is sent to " address_at[place_of[i]] " depends on the kind of socket: " in_words(text_of[i]))
+  if (is_local)
     return ""
-  return "OVERLAP routes via " (devs_of[c] == "" ? "no device" : with_commas(devs_of[c])) ", expected"
+  # Packets that match any other local route stay on this host.
+  if (type_of[class] == 2 || (type_of[class] == 4 && proto_of[class] == 2))
+    devs_of[class] = "lo"
+  discarding_type = type_name[type_of[class]]
+  if (type_of[class] ~ /^[35]$/ && !strays(class, devs, devs == "" ? pattern : "/"))
+    return "BLACKHOLE is discarded by"
+  if (!strays(class, devs, pattern))
+    return ""
+  return "OVERLAP routes via " (devs_of[class] == "" ? "no device" : with_commas(devs_of[class])) ", expected"
 }
 
 function with_commas(devs) {
@@ -279,7 +584,7 @@ function with_commas(devs) {
 }
 
 # Returns how many interfaces of a class are neither in devs nor match the pattern, or 1 if it has no interface.
-function unexpected_devs(c, devs, pattern,    list, count, i, found) {
+function strays(c, devs, pattern,    list, count, i, found) {
   count = split(devs_of[c], list, "/")
   found = !count
   for (i = 1; i <= count; i++)
@@ -287,12 +592,88 @@ function unexpected_devs(c, devs, pattern,    list, count, i, found) {
   return found
 }
 
+# Sets discarder, and returns whether it is a CNI's own block: a discarding route, not a default one, that has a CNI's
+# protocol, or routes to pods inside it in the same table. The kernel doesn't tell the entry: it is the longest match in
+# one of the tables that rules look up, the first one unless a rule has conditions.
+function is_discarded_by_cni(n, type,    i, table, best, blocks, others, is_certain) {
+  read_entries()
+  discarder = ""
+  for (i = 1; i <= entries; i++) {
+    table = entry_table[i]
+    # Of entries with the same prefix, the first one has the lowest metric.
+    if (entry_first[i] <= n && n <= entry_last[i] && entry_bits[i] > (table in best ? entry_bits[best[table]] : -1))
+      best[table] = i
+  }
+  for (i = 1; i <= actions && !is_certain; i++) {
+    table = action_table[i]
+    if (table == "" && action_type[i] == type) {
+      others++
+      discarder = "a policy rule"
+    }
+    else if (table in best && entry_type[best[table]] == type) {
+      if (is_block(best[table]))
+        blocks++
+      else
+        others++
+      discarder = entry_text[best[table]]
+      is_certain = is_unconditional[i]
+    }
+    else if (table in best && entry_type[best[table]] == 1 && is_unconditional[i] && !is_suppressing[i]) {
+      # The kernel refuses to send by this route, because of its source.
+      others++
+      is_certain = 1
+      if (discarder == "")
+        discarder = entry_text[best[table]]
+    }
+  }
+  if (blocks && others)
+    can_not("several routes or rules, one of them a CNI\047s own block, may discard what is sent to " dotted(n))
+  return blocks > 0
+}
+
+# Reads the entries from which the kernel may choose, and those of pods.
+function read_entries(    i, may_win) {
+  for (i = 1; i <= routes && !has_read_entries; i++) {
+    parse(route[i])
+    may_win = !is_for_tos[class] && !is_dead_of[class] && class !~ / from / && table_of[class] in is_asked
+    # For IPv6, the kernel skips a route whose router is silent.
+    if (family == 6 && type_of[class] == 1)
+      may_win = 0
+    is_pod_entry[++entries] = strays(class, expected, "/") > strays(class, expected, pattern_of["container"])
+    if (!may_win && !is_pod_entry[entries]) {
+      entries--
+      continue
+    }
+    place(to)
+    entry_first[entries] = first
+    entry_last[entries] = last
+    entry_bits[entries] = may_win ? bits : -1
+    entry_table[entries] = table_of[class]
+    entry_type[entries] = type_of[class]
+    entry_text[entries] = route[i]
+    is_of_cni[entries] = proto_of[class] ~ /^(12|80)$/
+  }
+  has_read_entries = 1
+}
+
+function is_block(e,    i) {
+  if (!(e in known_block)) {
+    known_block[e] = is_of_cni[e]
+    for (i = 1; i <= entries && !known_block[e]; i++)
+      known_block[e] = is_pod_entry[i] && entry_table[i] == entry_table[e] && \
+        entry_first[i] >= entry_first[e] && entry_last[i] <= entry_last[e]
+  }
+  return known_block[e] && entry_bits[e] > 0
+}
+
+# --- words -----------------------------------------------------------------------------------------------------------
+
 function message(id,    part, list, count, kind, text) {
   split(id, part, SUBSEP)
   kind = substr(part[3], 1, index(part[3], " ") - 1)
   text = kind ": expected CIDR " part[1] " (probe " told_at[id] ")" substr(part[3], length(kind) + 1)
   if (kind == "BLACKHOLE") {
-    count = split(discards[id], list, ",")
+    count = split(discards_at[id], list, ",")
     text = text " " sorted(list, count, ",") "; expected via"
   }
   text = text " " (part[2] == "" ? with_commas(expected) : part[2])
@@ -309,84 +690,10 @@ function in_words(text,    word, count, i) {
     gsub(/ (pref medium|(error|expires|hoplimit) -?[0-9]+[a-z]*)/, "", text)
   if (match(text, /^[0-9]+ /))
     text = type_name[substr(text, 1, RLENGTH - 1)] substr(text, RLENGTH)
-  count = split("proto 2,proto kernel,proto 9,proto ra,proto 3,proto boot,proto 4,proto static,proto 12,proto bird,proto 16,proto dhcp,proto 217,proto hostrouting,scope 253,scope link,scope 254,scope host,table 253,table default,table 255,table local", word, ",")
+  count = split("proto 2,proto kernel,proto 9,proto ra,proto 3,proto boot,proto 4,proto static,proto 12,proto bird," \
+    "proto 16,proto dhcp,proto 217,proto hostrouting,scope 253,scope link,scope 254,scope host," \
+    "table 253,table default,table 255,table local", word, ",")
   for (i = 1; i < count; i += 2)
     sub(" " word[i] " ", " " word[i + 1] " ", text)
   return substr(text, 1, length(text) - 1)
-}
-
-# Returns the InfiniBand interfaces without an address, as " ib0, ib1"; their connected routes may still be added.
-function pending_devs(    list, count, i) {
-  for (i = 1; i <= infinibands; i++)
-    if (!(infiniband[i] in has_address) && !index("/" expected "/", "/" infiniband[i] "/"))
-      list[++count] = infiniband[i]
-  return count ? " " sorted(list, count, ", ") : ""
-}
-
-# Sets discarder, and returns whether it is a CNI's own block: a discarding route, not a default one, that has a CNI's
-# protocol or routes to pods inside it in the same table. The kernel doesn't report the entry: it is the longest match
-# in one of the tables that rules look up. If several entries, or a rule, may have discarded the packet, all of them
-# must be a CNI's. If there is none, the kernel has rejected a unicast route whose source is a loopback address.
-function find_discarder(n, type,    table, bits, entry, is_block, is_of_cni, unicast) {
-  read_entries()
-  discarder = ""
-  is_of_cni = !(type in rule_discards)
-  for (table in is_asked) {
-    for (bits = BITS; bits >= 0 && !((entry = key(table, n, bits)) in entry_class); bits--)
-      ;
-    if (bits >= 0 && type_of[entry_class[entry]] == 1)
-      unicast = entry_text[entry]
-    if (bits < 0 || type_of[entry_class[entry]] != type)
-      continue
-    is_block = bits > 0 && (entry in holds_pods || proto_of[entry_class[entry]] ~ /^(12|80)$/)
-    if (discarder == "" || !is_block)
-      discarder = entry_text[entry]
-    is_of_cni = is_of_cni && is_block
-  }
-  is_of_cni = is_of_cni && discarder != ""
-  if (discarder == "")
-    discarder = type in rule_discards || unicast == "" ? "a policy rule" : unicast
-  return is_of_cni
-}
-
-# Reads the entries that the kernel may choose; for each prefix the first one, which has the lowest metric.
-function read_entries(    i, entry) {
-  for (i = 1; i <= routes && !has_read_entries; i++) {
-    parse(route[i])
-    if (is_for_tos[class] || is_dead_of[class])
-      continue
-    place(to)
-    entry = key(table_of[class], first, bits)
-    if (!(entry in entry_class) && class !~ / from /) {
-      entry_class[entry] = class
-      entry_text[entry] = route[i]
-    }
-    if (unexpected_devs(class, expected, "/") > unexpected_devs(class, expected, pattern_of["container"]))
-      for (; bits > 0 && !((entry = key(table_of[class], first, bits)) in holds_pods); bits--)
-        holds_pods[entry] = 1
-  }
-  has_read_entries = 1
-}
-
-function key(table, n, bits) {
-  return table SUBSEP end_of(n, bits, ZEROS) SUBSEP bits
-}
-
-# The marker omits the text after the tab.
-function missing_default() {
-  if (family == 4)
-    return "no-default-route\t: table main has no unicast 0.0.0.0/0 to compare with"
-  if (!is_of_ipv4)
-    return "no-default-route: IPv6\t has no unicast ::/0 in table main to compare with"
-  return "no-default-route: IPv6\t has no default route by " uplink_words (default_count ? "; " with_commas(devs_of[defaults[1]]) " has one (" in_words("default" defaults[1]) ")" : "")
-}
-
-END {
-  expected = uplink_pattern == "" || (is_of_ipv4 && contest == "" && default_on("*") == "") ? devs_of[default_on("*")] : sorted(uplink, uplinks, "/")
-  if (section == "heard")
-    print is_restless ? "restless" : "calm"
-  else {
-    print_verdict()
-    print "end"
-  }
 }

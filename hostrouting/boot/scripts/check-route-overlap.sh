@@ -6,13 +6,17 @@ false # what bash returns if it can't parse the group
 #
 #   check-route-overlap.sh         the oneshot at boot: waits for the network as configured
 #   check-route-overlap.sh gate    before the consumer starts: waits for at most 5 s
+#   check-route-overlap.sh gate told    the same, but it doesn't repeat a failure that the marker already has
 #   check-route-overlap.sh unjudged WHY    writes a marker without a verdict, if the gate couldn't run the check
 #
 # In STRICT mode, it exits with 1 if anything fails or there is no verdict; in WARN mode, it only reports this. It only
 # prints the verdict: `hostrouting check` also prints notes, the shadowed prefixes and the fix.
 #
-# Routes and rules match prefixes, so the kernel's answer only changes where a prefix begins or ends. One lookup between
-# two such addresses therefore covers all addresses there.
+# attempt() takes the lock, so that no run is changing our routes, and looks: ip lists the tables, and awk judges them
+# by asking the kernel (the program begins with its theory of operation). Meanwhile, an ip monitor of this run records
+# all changes. If one of them may have mattered, the look is repeated. If the network isn't complete, because the
+# default route or the address of an InfiniBand interface may still come, keep_trying() gives up the lock and waits.
+# At the end, report() leaves one marker. A run that is killed leaves none of its own that says more than it knows.
 
 @common.sh@
 
@@ -45,8 +49,8 @@ BASH
 export CONNECT
 
 # think: reads a family's state as ip lists it, and prints a verdict. If the input has changes after "==heard", prints
-# whether any of them is relevant. The program and the config are quoted here-documents, so nothing in them is expanded. It
-# replaces the calling subshell.
+# how much they matter: 2 if the verdict may be wrong, 1 if a dump may be incomplete, else 0. The program and the config
+# are quoted here-documents, so nothing in them is expanded. It replaces the calling subshell.
 think() {
   exec awk -v family="$FAMILY" -f /dev/fd/3 /dev/fd/4 -
 } 3<<'AWK' 4<<'CONFIG'
@@ -87,68 +91,74 @@ judge() {
 
 # Starts LISTENER, which records changes. Or fails and sets MESSAGE.
 listen() {
-  local inode
   make_files && discard_changes || return
-  KNOWN=' '
-  while read -r _ _ _ _ _ _ _ _ _ inode; do
-    KNOWN+="$inode "
-  done </proc/self/net/netlink
+  SOCKETS=''
   # Set this first, because a signal may arrive right after the start.
   trap 'kill -9 ${!-} ${NEWS_PID-} 2>/dev/null' EXIT
-  ip "${MONITORED[@]}" -N -o monitor link address route rule nexthop netconf </dev/null >>"$SCRATCH.heard" 2>&1 8<&- 9>&- &
+  ip "${MONITORED[@]}" -N -o monitor link address route rule nexthop netconf \
+    </dev/null >>"$HEARD" 2>&1 8<&- 9>&- &
   LISTENER=$!
   disown 2>/dev/null || true # it may have ended already
 }
 
-# Waits until LISTENER has recorded all changes: its socket's queue is empty, and then it sleeps. Its socket isn't
-# known, so the queues of all new sockets with these groups must be empty. Or fails and sets MESSAGE.
+# Waits until LISTENER has recorded all changes: the queue of its socket is empty, and then it sleeps. Or fails and sets
+# MESSAGE. It finds the socket by its inode, because other processes may listen to the same groups.
 drain_listener() {
-  local until groups bytes inode state queued
-  MESSAGE="can't listen for changes: /proc/net/netlink shows no idle ip monitor in $HEAR_SECONDS s"
+  local until rows socket state queued
   read_clock
   until=$((NOW + HEAR_SECONDS * 100))
   while [ "$NOW" -lt "$until" ]; do
-    queued='' # as long as there is no such socket
-    while read -r _ _ _ groups bytes _ _ _ _ inode; do
-      [[ $groups != Groups && $KNOWN != *" $inode "* ]] || continue
-      [ $((16#$groups & GROUPS_HEARD)) -eq "$GROUPS_HEARD" ] || continue
-      queued=$((queued + bytes))
-    done </proc/self/net/netlink
+    IFS= read -r -d '' rows </proc/self/net/netlink
+    queued=''
+    for socket in $SOCKETS; do
+      [[ $socket =~ ^socket:.([0-9]+).$ ]] || continue
+      [[ $rows =~ \ ([0-9a-f]{8})\ +([0-9]+)\ [^$'\n']*\ ${BASH_REMATCH[1]}\ *$'\n' ]] || continue
+      [ $((16#${BASH_REMATCH[1]} & GROUPS_HEARD)) -ne "$GROUPS_HEARD" ] || queued=${BASH_REMATCH[2]}
+    done
     if ! { read -r _ _ state _ <"/proc/$LISTENER/stat"; } 2>/dev/null; then
       MESSAGE=''
-      { read -r _ && IFS= read -r MESSAGE; } 2>/dev/null <"$SCRATCH.heard"
+      { read -r _ && IFS= read -r MESSAGE; } 2>/dev/null <"$HEARD"
       MESSAGE="can't listen for changes: ip monitor has ended: $MESSAGE"
       return 1
     fi
     [ "$queued$state" != 0S ] || return 0
+    # Once it sleeps, it probably has its socket.
+    [ "$queued$state" != S ] || SOCKETS=$(readlink "/proc/$LISTENER/fd/"* 2>/dev/null)
     read_clock
   done
+  MESSAGE="can't listen for changes: /proc/net/netlink shows no idle ip monitor in $HEAR_SECONDS s"
   return 1
 }
 
 # Discards the recorded changes, or fails and sets MESSAGE. Writing the line detects a full file system, which ip
 # wouldn't report.
 discard_changes() {
-  MESSAGE="can't write $SCRATCH.heard: $UNWRITABLE"
-  say '==heard' >"$SCRATCH.heard"
+  MESSAGE="can't write to $RUN_DIR: $UNWRITABLE"
+  say '==heard' >"$HEARD"
 } 2>/dev/null
 
-# Returns whether no relevant change was recorded.
-is_unchanged() {
-  [ "$(<"$SCRATCH.heard")" != ==heard ] || return 0
+# Sets CHANGE to how much the recorded changes matter, as think says; to 2 if awk was killed.
+weigh_changes() {
+  local level
+  CHANGE=0
+  [ "$(<"$HEARD")" != ==heard ] || return 0
   for FAMILY in $FAMILIES; do
-    [ "$(think <"$SCRATCH.heard")" = calm ] || return
+    level=$(think <"$HEARD")
+    [ "${level:-2}" -le "$CHANGE" ] || CHANGE=${level:-2}
   done
 }
 
-# Runs the check, and repeats it if a relevant change happened in the meantime, even if it was undone. Or fails and sets
-# MESSAGE.
+# Runs the check, and repeats it if a change that matters happened in the meantime, even if it was undone. If the only
+# effect may be an incomplete dump, two checks in a row must say the same. Or fails and sets MESSAGE.
 check_consistently() {
-  local left
+  local left earlier=''
   listen || return
   for ((left = ATTEMPTS; left; left--)); do
-    drain_listener && discard_changes && judge || return
-    [ "$VERDICT" = again ] || ! drain_listener || ! is_unchanged || return 0
+    drain_listener && discard_changes && judge && drain_listener || return
+    weigh_changes
+    [ "$VERDICT" != again ] || CHANGE=2
+    [ "$CHANGE" -ne 0 ] && [ "$CHANGE$VERDICT$LINES" != "1$earlier" ] || return 0
+    [ "$CHANGE" -eq 1 ] && earlier=$VERDICT$LINES || earlier=''
   done
   MESSAGE='the routes changed each time that they were read; try again later'
   return 1
@@ -166,13 +176,14 @@ attempt() {
   # A process that holds the lock that long won't release it, so don't wait again.
   if [ "$LOCK_LIMIT" -gt 0 ] && ! take_lock; then
     complain "$MESSAGE; judging without it"
-    LOCK_LIMIT=0 SCRATCH+=.unlocked ERRORS+=.unlocked
+    LOCK_LIMIT=0
   fi
   run_replacement
   # Only the installed routes count for a start; without the lock, a trial may have begun in the meantime.
   { [ -n "$IS_GATE" ] && has_trial; } || look
   if [ -n "$IS_GATE" ] && has_trial; then
-    VERDICT=unknown LINES='check-failed: a trial of routes is in progress; to end it: hostrouting revert' MISSING='the end of the trial of routes'
+    VERDICT=unknown LINES='check-failed: a trial of routes is in progress; to end it: hostrouting revert'
+    MISSING='the end of the trial of routes'
     return "$MAY_COME"
   fi
   MISSING=''
@@ -214,8 +225,10 @@ report() {
     overlap)
       mapfile -t shown <<<"$LINES"
       complain "${shown[@]:0:SHOWN_LINES}"
-      [ "${#shown[@]}" -le "$SHOWN_LINES" ] || complain "and $((${#shown[@]} - SHOWN_LINES)) more; all are in $MARKER_DETECTED"
-      complain 'fix: hostrouting fix prints what fixes it, or why no route does; without it, take a snapshot of this host, and run elsewhere:' \
+      [ "${#shown[@]}" -le "$SHOWN_LINES" ] ||
+        complain "and $((${#shown[@]} - SHOWN_LINES)) more; all are in $MARKER_DETECTED"
+      what='fix: hostrouting fix prints what fixes it, or why no route does'
+      complain "$what; without it, take a snapshot of this host, and run elsewhere:" \
         '  hostrouting fix --snapshot FILE' ;;
     *)
       [ "$FAMILIES" = 4 ] && what=anything || what=everything
@@ -231,7 +244,7 @@ explain() {
     timeout -k 1 "$EXPLAIN_LIMIT" "$PYTHON" -I -m hostrouting check --report >&2
 }
 
-VERDICT='' PENDING='' LINES='' LACKS_DEFAULT='' LISTENER='' KNOWN='' EXPLAIN_LIMIT=$EXPLAIN_SECONDS
+VERDICT='' PENDING='' LINES='' LACKS_DEFAULT='' LISTENER='' SOCKETS='' CHANGE=0 EXPLAIN_LIMIT=$EXPLAIN_SECONDS
 [ "$#:${1-}" != 2:unjudged ] || { VERDICT=unknown LINES=$2; report; exit; }
 LIMIT=$WAIT_SECONDS SETTLE_LIMIT=$SETTLE_SECONDS
 read_arguments "$@"

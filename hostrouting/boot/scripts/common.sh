@@ -20,16 +20,15 @@ readonly GATE_OFF=/etc/hostrouting/gate.off
 # The rows of the Go package's script while its routes are taken over. It's in /run because a reboot removes both.
 readonly ADOPTED=$RUN_DIR/adopted
 readonly UNWRITABLE='no space is left, or it is not writable'
-# The commands that awk passes to ip, and ip's stderr. The answers are in $SCRATCH.out, because a pipe would wake awk
-# for each answer. A writer holds the lock.
-SCRATCH=$RUN_DIR/${0##*/}.batch ERRORS=$RUN_DIR/${0##*/}.errors
-export SCRATCH ERRORS
+# Files with the commands that awk passes to ip, ip's answers (a pipe would wake awk for each one), its errors, those of
+# a listing, and the changes that a listener records. make_files() opens them.
+export SCRATCH='' ANSWERS='' ERRORS='' LISTING_ERRORS='' HEARD=''
 
 # The gate waits only briefly, because the oneshot has already done the long wait.
 readonly GATE_SECONDS=5
 # The tasks use the same timeout.
 readonly LOCK_SECONDS=60
-# Under constant churn, two of three dumps are interrupted; 32 in a row happen once in a million.
+# Under constant churn, two of three dumps are interrupted; 32 in a row happen twice in a million.
 readonly ATTEMPTS=32
 # attempt() returns this if MISSING may still appear.
 readonly MAY_COME=75
@@ -46,7 +45,7 @@ read_clock() {
 
 ask_kernel() {
   [ $# -eq 1 ] || exec > >("$2")
-  exec ip "-$FAMILY" -N -o -batch - <<<"$1" 2>"$ERRORS.listing"
+  exec ip "-$FAMILY" -N -o -batch - <<<"$1" 2>"$LISTING_ERRORS"
 }
 
 # list COMMANDS [READER]: sets LISTED to the output of ip, one object per line and with numbers instead of names (an
@@ -57,7 +56,7 @@ list() {
   for ((left = ATTEMPTS; left; left--)); do
     LISTED=`ask_kernel "$@"`
     status=$?
-    read -r -d '' error <"$ERRORS.listing"
+    read -r -d '' error <"$LISTING_ERRORS"
     [[ $error != *'Dump was interrupted'* ]] || continue
     error=${error%%$'\n'*}
     MESSAGE="can't list the routes: ${error:-ip was ended}"
@@ -67,13 +66,23 @@ list() {
   return 1
 }
 
-# Creates the temporary files, or sets MESSAGE, because the errors of awk and ip wouldn't help an operator.
+# Opens this run's own files, and removes their names: no other run can share them, and a killed run leaves none. Or
+# sets MESSAGE, because the errors of awk and ip wouldn't help an operator.
 make_files() {
-  local file
-  for file in "$SCRATCH"{,.out} "$ERRORS"{,.listing}; do
-    MESSAGE="can't write $file: $UNWRITABLE"
-    : 2>/dev/null >"$file" || return
+  local name path paths=() fd status=0
+  [ -z "$SCRATCH" ] || return 0
+  MESSAGE="can't write to $RUN_DIR: $UNWRITABLE"
+  set -o noclobber # another run's file isn't opened
+  for name in SCRATCH ANSWERS ERRORS LISTING_ERRORS HEARD; do
+    path=$RUN_DIR/${0##*/}.$$.$RANDOM.$name
+    paths+=("$path")
+    { exec {fd}>"$path"; } 2>/dev/null || { status=1 && break; }
+    printf -v "$name" '/proc/self/fd/%d' "$fd"
   done
+  set +o noclobber
+  rm -f "${paths[@]}"
+  [ "$status" -eq 0 ] || SCRATCH=''
+  return "$status"
 }
 
 # Acquires the lock that every writing run holds, or sets MESSAGE. The trial's script hands it down as descriptor 9.
