@@ -317,6 +317,23 @@ def test_changes_are_rolled_back_if_awk_is_killed(node: NamespaceKernel, sandbox
     assert table(node) == before
 
 
+@pytest.mark.parametrize("why", ["Dump was interrupted and may be inconsistent.", "Error: no answer"])
+def test_changes_are_rolled_back_if_the_table_can_not_be_listed(
+    node: NamespaceKernel, sandbox: Sandbox, why: str
+) -> None:
+    """The run has replaced one route, added one and removed one."""
+    gone = {"destination": "172.16.3.0/24"}
+    installed(sandbox, routes_script(str(DESTINATION), gone))
+    before = table(node)
+    wanted = {"destination": str(DESTINATION), "gateway": "10.1.0.9"}
+    # A batch comes from a file, a question for a list through a pipe.
+    commit = '[ -e "$ROOT/made" ] || { "$ROOT/ip-itself" "$@" >/dev/null; : >"$ROOT/made"; exit 2; }'
+    change = f'if [ -f /proc/self/fd/0 ]; then {commit}; elif [ -e "$ROOT/made" ]; then echo "{why}" >&2; exit 2; fi'
+    assert refused(sandbox, routes_script(wanted, "172.16.2.0/24"), prepare=other_ip(change))
+    assert (sandbox.root / "made").exists()
+    assert table(node) == before
+
+
 def test_a_stopped_run_says_what_either_family_left(node: NamespaceKernel, sandbox: Sandbox) -> None:
     """IPv6 is committed last and rolled back first, and its ip fails in both cases."""
     build_node6("eth6", "ib6")
@@ -325,7 +342,7 @@ def test_a_stopped_run_says_what_either_family_left(node: NamespaceKernel, sandb
     kill = 'read -r _ _ _ script _ < "/proc/$PPID/stat"; kill -TERM "$script"'
     change = f'[ "$calls" != 5 ] || {{ {kill}; }}; [ "$calls" -lt 5 ] || [ "$1" = -4 ] || exit 1'
     done = sandbox.run(routes_script(str(DESTINATION), wanted), prepare=other_ip(change))
-    left = "not all could be put back: can't list the routes: ip was ended"
+    left = "not all could be put back: ip was ended"
     assert (done.returncode, done.stderr.splitlines()) == (
         1,
         [f"can't change the static routes: ip was ended; {left}", f"stopped: SIGTERM; {left}"],

@@ -150,6 +150,38 @@ def test_without_a_default_route_the_listed_routes_stay(
     assert "the default route" in line
 
 
+@pytest.mark.parametrize("call", range(8, 15))
+def test_a_signal_after_a_failed_end_leaves_the_trial_for_another_try(
+    node: NamespaceKernel, tmp_path: Path, trial: Path, call: int
+) -> None:
+    """The first attempt fails, and the signal arrives while the tried routes go, or in the second attempt."""
+    sandbox = Sandbox(tmp_path)
+    installed = change_routes(sandbox, [X, Y])
+    listed = ours(node)
+    change_routes(sandbox, [{"destination": "172.16.1.0/25"}, {"destination": "172.16.1.128/25"}])
+    (tmp_path / "calls").unlink(missing_ok=True)
+    fault = f'[ "$calls" != 3 ] || exit 2; [ "$calls" != {call} ] || {{ kill -TERM 0; sleep 1; }}'
+    assert end(sandbox, installed, prepare=other_ip(fault)).returncode != 0
+    assert trial.exists()
+    assert end(sandbox, installed).returncode == 0
+    assert (trial.exists(), ours(node)) == (False, listed)
+
+
+@pytest.mark.parametrize("awk", AWKS)
+def test_a_tried_route_by_another_gateway_goes_if_the_listed_device_is_down(
+    node: NamespaceKernel, tmp_path: Path, trial: Path, awk: str
+) -> None:
+    sandbox = Sandbox(tmp_path, awk_or_skip(awk))
+    named = X | {"gateway": "10.2.0.1", "dev": "eth1"}
+    installed = change_routes(sandbox, [named, Y])
+    change_routes(sandbox, [X | {"gateway": "10.1.0.9", "dev": "eth0"}, Z])
+    run_ip("link set eth1 down")
+    done = end(sandbox, installed)
+    assert (done.returncode, trial.exists(), ours(node)) == (1, False, set())
+    (line,) = done.stderr.splitlines()
+    assert "device eth1 (it is down)" in line
+
+
 @pytest.mark.parametrize("awk", AWKS)
 def test_where_another_route_is_in_the_way_the_tried_ones_go(
     node: NamespaceKernel, tmp_path: Path, trial: Path, awk: str

@@ -164,4 +164,5 @@ read_arguments() {
 
 has_trial() { [ -e "$TRIAL" ] || [ -e "$CONFIRMED" ]; }
 
+unset NEWS NEWS_PID # of the environment
 FAMILY=4 MONITORED=(-4) ARGUMENTS=("$@") HAS_MONITOR='' MESSAGE='' MISSING='' NOW=0 LOCK_LIMIT=$LOCK_SECONDS LIMIT=0

@@ -34,7 +34,7 @@
 # Undoing. Whatever happened (an error, a signal, an awk or ip that was killed), the script lists table main again, and
 # this program plans from "now" to "kernel". So it needs no record of what it did, and it sees what other programs did
 # meanwhile: a route of theirs that took the place of ours stays, and is named. The script repeats this until nothing
-# changes any more.
+# changes any more. If the table can't be listed, "config" stands for "now": the run may have made all of its changes.
 
 family == 6 && $0 == "==kernel" && uplink_pattern == "" {
   read_ipv4()
@@ -408,7 +408,8 @@ function write(list, count, asked, options,    i, why, is_whole) {
     }
     else if (i > count)
       why = wanted_to[asked_for[i - count]] " doesn\047t win: packets to it go nowhere (" failed[i] ")"
-    else if (options == "" || list[i] !~ /^route del / || failed[i] !~ /^(No such process$|Cannot find device)/)
+    else if (!(is_blind && failed[i] ~ /^File exists$/) && \
+      (options == "" || list[i] !~ /^route del / || failed[i] !~ /^(No such process$|Cannot find device)/))
       why = "can\047t change the static routes: ip " list[i] ": " failed[i]
   if (why == "" && !is_whole)
     why = "can\047t change the static routes: " (complaint == "" ? "ip was ended" : complaint)
@@ -416,24 +417,31 @@ function write(list, count, asked, options,    i, why, is_whole) {
 }
 
 # Prints what couldn't be put back, or "". Exits with 1 if anything has changed, because that may help what failed.
-function undo(    left) {
-  plan("kernel", "now")
+function undo(    left, i) {
+  if (section != "now") {
+    is_blind = 1
+    resolve_all()
+    for (i = 1; i <= wanted; i++)
+      want(i)
+  }
+  plan("kernel", is_blind ? "config" : "now")
   if (earlies)
     left = write(early, earlies, 0, "-force")
   sub(/^can\047t change the static routes: /, "", left)
   print left == "" ? taken : left
-  exit shown > 0
+  exit shown > 0 && !is_blind
 }
 
 # Removes our routes that aren't as listed, which is what is left to do at a trial's end if the listed ones can't be
-# installed. If it is unknown where a listed route should lead, for example without a default route, ours stays.
-function unlist(    i, word, words, name, id, is_unknown) {
+# installed. If it is unknown where a listed route should lead, for example without a default route, ours stays unless
+# its row names another gateway or interface.
+function unlist(    i, word, words, name, id, row_of) {
   for (i = 1; i <= wanted; i++) {
     split("", reason)
     split(words_for[i], word, " ")
     words = resolve(word[1], word[2], word[3])
     if ("lacking" in reason || "refused" in reason)
-      is_unknown[wanted_id[i]] = 1
+      row_of[wanted_id[i]] = words_for[i]
     else {
       classify(1, words)
       hold("config", wanted_id[i], words)
@@ -442,7 +450,8 @@ function unlist(    i, word, words, name, id, is_unknown) {
   for (i = 1; i <= parts["kernel"]; i++) {
     name = part["kernel", i]
     id = id_of[name]
-    if (id in is_unknown || words_of["config", name] == words_of["kernel", name]) {
+    if (id in row_of && agrees(row_of[id], words_of["kernel", name] " ") || \
+      words_of["config", name] == words_of["kernel", name]) {
       part["kept", ++parts["kept"]] = name
       words_of["kept", name] = words_of["kernel", name]
       whole_of["kept", id] = whole_of["kernel", id]
@@ -451,6 +460,14 @@ function unlist(    i, word, words, name, id, is_unknown) {
   plan("kept", "kernel")
   commit()
   exit
+}
+
+# Returns whether a route has the gateway and the interface that a row names.
+function agrees(row, words,    word) {
+  split(row, word, " ")
+  if (word[2] != "*" && !index(words, " dev " word[2] " "))
+    return 0
+  return word[1] == "*" || (word[1] == "onlink" ? !index(words, " via ") : index(words, " via " word[1] " "))
 }
 
 function cover(prefix, some) {

@@ -16,6 +16,7 @@ false # what bash returns if it can't parse the group
 @common.sh@
 
 readonly WAIT_SECONDS=@WAIT_SECONDS@
+readonly UNDO_ATTEMPTS=8
 FAMILIES=@FAMILIES@
 
 # think plan: prints what prevents a family's routes. think commit: makes the changes, and prints them or what failed.
@@ -102,14 +103,17 @@ carry_out() {
 }
 
 # Makes our routes what they were, in each family that may have been changed. What one attempt puts back, such as the
-# route to a gateway, may be what the next one needs.
+# route to a gateway, may be what the next one needs. If the table can't be listed, it undoes what it may have done.
 put_back() {
   local left tries why=$MESSAGE
   for FAMILY in $BEGUN; do
-    for ((tries = ATTEMPTS; tries; tries--)); do
+    for ((tries = UNDO_ATTEMPTS; tries; tries--)); do
       trap '' HUP INT TERM # another signal could end think before it ignores signals itself
-      list 'route show table main' || { left=$MESSAGE && continue; }
-      LISTED=${LISTINGS[FAMILY]}$'\n==now\n'$LISTED
+      if list 'route show table main'; then
+        LISTED=${LISTINGS[FAMILY]}$'\n==now\n'$LISTED
+      else
+        LISTED=${LISTINGS[FAMILY]} tries=1
+      fi
       left=`think undo` && break
       left=${left:-awk ended without an answer}
     done
@@ -138,13 +142,14 @@ end_trial() {
   if ! attempt; then
     TASKS=unlist
     attempt || return
-    IS_WRITING=''
+    IS_WRITING='' LEFT=''
     [ -z "$STOPPED" ] || stop
     [ -z "$DONE" ] || say "${DONE#$'\n'}"
     TASKS='plan commit'
     attempt
     status=$?
   fi
+  [ -z "$STOPPED" ] || stop
   rm -f "$TRIAL"
   return "$status"
 }
