@@ -123,7 +123,7 @@ function read_rule(    line) {
     action_table[++actions] = substr($0, RSTART + 8, RLENGTH - 8) + 0
     is_asked[action_table[actions]] = 1
     # Only what is found can be suppressed, and packets have no mark.
-    is_suppressing[actions] = sub(/ suppress_prefixlength [0-9]+$/, "", line)
+    sub(/ suppress_prefixlength [0-9]+$/, "", line)
     is_unconditional[actions] = line ~ /^[0-9]+:\t(from all|not from all fwmark 0x[1-9a-f][0-9a-f]*) lookup [0-9]+$/
   }
   else if (line ~ / [68]$/)
@@ -282,12 +282,17 @@ function add_suspect_routes(    i) {
       continue
     if (is_plain[class] == "")
       is_plain[class] = type_of[class] == 1 && encap_of[class] == "" && !strays(class, expected, "/") && \
-        (src_of[class] == "" || (src_of[class] in is_address && src_of[class] !~ /^127[.]/))
+        has_usable_source(class)
     if (is_plain[class])
       continue
     place(to)
     add_suspect(first, last)
   }
+}
+
+# Returns whether a route names no source, or one that packets may leave this host with.
+function has_usable_source(c) {
+  return src_of[c] == "" || (src_of[c] in is_address && src_of[c] !~ /^127[.]/)
 }
 
 function add_suspect(begin, end) {
@@ -618,10 +623,8 @@ function is_discarded_by_cni(n, type,    i, table, best, blocks, others, is_cert
       discarder = entry_text[best[table]]
       is_certain = is_unconditional[i]
     }
-    else if (table in best && entry_type[best[table]] == 1 && is_unconditional[i] && !is_suppressing[i]) {
-      # The kernel refuses to send by this route, because of its source.
+    else if (table in best && is_refused[best[table]]) {
       others++
-      is_certain = 1
       if (discarder == "")
         discarder = entry_text[best[table]]
     }
@@ -651,6 +654,8 @@ function read_entries(    i, may_win) {
     entry_table[entries] = table_of[class]
     entry_type[entries] = type_of[class]
     entry_text[entries] = route[i]
+    # The kernel refuses to send with such a source.
+    is_refused[entries] = type_of[class] == 1 && !has_usable_source(class)
     is_of_cni[entries] = proto_of[class] ~ /^(12|80)$/
   }
   has_read_entries = 1
