@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import unittest
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from ipaddress import IPv4Address, IPv4Network
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.port import Kernel, RouteBackend
 from hostrouting.model.routes import NextHop, Route
+from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.testing import FakeSystemd
 from hostrouting.testing.conformance import conformance_test, pair
 
@@ -66,6 +68,36 @@ def test_a_disagreement_is_reported_without_shrinking() -> None:
     assert len(result.errors) == 1
     assert len(made) <= 4
     assert Phase.shrink not in test_case.settings.phases  # type: ignore[attr-defined]
+
+
+_PREFIX = IPv4Network("10.2.0.0/16")
+_SOME_RULES = (
+    Rule(10, table=100),
+    Rule(10, table=101),
+    Rule(11, table=100),
+    Rule(10, table=100, source=_PREFIX),
+    Rule(10, table=100, destination=_PREFIX),
+    Rule(10, table=100, source=_PREFIX, is_inverted=True),
+    Rule(10, table=100, tos=4),
+    Rule(10, table=100, mark=3),
+    Rule(10, table=100, ip_protocol=6),
+    Rule(10, table=100, iif="lo"),
+    Rule(10, table=100, suppress_prefix_length=0),
+    Rule(10, action=RuleAction.GOTO, goto=20),
+    Rule(10, action=RuleAction.GOTO, goto=30),
+    Rule(10, action=RuleAction.BLACKHOLE),
+)
+
+
+def test_a_rule_that_the_kernel_takes_for_another_one() -> None:
+    for first, second in permutations(_SOME_RULES, 2):
+        left = []
+        for kernel in (on_linux(), FakeKernel()):
+            kernel.add_rule(first)
+            with suppress(RouteError):
+                kernel.add_rule(second)
+            left.append(kernel.rules())
+        assert left[0] == left[1], (first, second)
 
 
 # --- the backends in examples/ --------------------------------------------------------------------------------------

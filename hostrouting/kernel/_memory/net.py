@@ -18,6 +18,19 @@ from hostrouting.model.routes import Route, Scope
 from hostrouting.model.rules import Rule
 
 
+def _is_taken_for(rule: Rule, other: Rule) -> bool:
+    """Return whether a new rule counts as the same as an existing one (rule_exists, fib4_rule_compare)."""
+    compared = attrs.evolve(
+        rule,
+        source=rule.source or other.source,
+        destination=rule.destination or other.destination,
+        tos=rule.tos or other.tos,
+        goto=other.goto,
+        is_inverted=other.is_inverted,
+    )
+    return compared == other
+
+
 class WriteMode(Enum):
     """Modes for inserting an entry whose key may already exist (NLM_F_EXCL, NLM_F_REPLACE, NLM_F_APPEND)."""
 
@@ -86,7 +99,7 @@ class Net(Fib):
         Raises:
             NetlinkError: EEXIST.
         """
-        if rule in self.rules:
+        if any(_is_taken_for(rule, each) for each in self.rules):
             raise NetlinkError(errnos.EEXIST)
         self.is_merged = False
         self.rules.insert(sum(each.preference <= rule.preference for each in self.rules), rule)
