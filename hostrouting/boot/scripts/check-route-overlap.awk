@@ -238,20 +238,20 @@ function pending_devs(    list, count, i) {
 function find_places(    i, covered, suspected) {
   sorter = "exec sort >\"$SCRATCH\""
   for (i = 1; i <= ranges; i++) {
-    print range_first[i], "expected", range_last[i] | sorter
+    cut(range_first[i], range_last[i], "expected")
     # This CIDR doesn't expect the uplinks, or no default route catches the rest.
     if (own_pattern[i] != "" || default_on("*") == "")
-      add_suspect(range_first[i], range_last[i])
+      cut(range_first[i], range_last[i], "suspect")
   }
   # Custom rules may affect any address.
   if (rules != usual_rules || rules != (family == 6 ? 2 : 3))
-    add_suspect("x" ZEROS, "x" ONES)
+    cut("x" ZEROS, "x" ONES, "suspect")
   for (i = 1; i <= rules_to; i++) {
     place(rule_to[i])
-    add_suspect(first, last)
+    cut(first, last, "suspect")
   }
-  add_suspect_routes()
-  add_plain_routes()
+  cut_by_routes("suspect")
+  cut_by_routes("plain")
   if (family == 6 && has_sources)
     add_source_borders()
   if (close(sorter) != 0)
@@ -271,22 +271,20 @@ function find_places(    i, covered, suspected) {
   close(ENVIRON["SCRATCH"])
 }
 
-# Routes with the same attributes share a class, so that only the first one has to be parsed.
-function add_suspect_routes(    i) {
+# Adds the borders of the suspect routes, or those of the plain ones near a suspect range. Routes with the same
+# attributes share a class, so that only the first one has to be parsed.
+function cut_by_routes(kind,    i) {
   for (i = 1; i <= routes; i++) {
-    class = substr(route[i], index(route[i], " "))
-    if (is_plain[class])
+    if (kind == "plain" ? !is_near_suspect(route[i]) : is_plain[substr(route[i], index(route[i], " "))])
       continue
     parse(route[i])
-    if (is_for_tos[class])
-      continue
     if (is_plain[class] == "")
       is_plain[class] = type_of[class] == 1 && encap_of[class] == "" && !strays(class, expected, "/") && \
         has_usable_source(class)
-    if (is_plain[class])
-      continue
-    place(to)
-    add_suspect(first, last)
+    if (!is_for_tos[class] && is_plain[class] == (kind == "plain")) {
+      place(to)
+      cut(first, last, kind)
+    }
   }
 }
 
@@ -295,32 +293,19 @@ function has_usable_source(c) {
   return src_of[c] == "" || (src_of[c] in is_address && src_of[c] !~ /^127[.]/)
 }
 
-function add_suspect(begin, end) {
-  print begin, "suspect", end "\n" after(end), "end" | sorter
-  suspect_first[++suspects] = begin
-  suspect_last[suspects] = end
-}
-
-function add_plain_routes(    i, head) {
-  for (i = 1; i <= routes; i++) {
-    # "10." or "fd00:", or "" for prefixes shorter than that.
-    head = route[i] ~ (family == 4 ? "^[^ ]*/. " : "^[^ ]*/1?. ") ? "" : substr(route[i], 1, match(route[i], /[.:]/))
-    if (!is_near_suspect(head))
-      continue
-    parse(route[i])
-    if (is_plain[class] == 1) {
-      place(to)
-      add_borders(first, last)
-    }
+# Adds the borders of a range to the addresses that may become places.
+function cut(begin, end, kind) {
+  print begin, kind, end "\n" after(end), kind | sorter
+  if (kind == "suspect") {
+    suspect_first[++suspects] = begin
+    suspect_last[suspects] = end
   }
 }
 
-function add_borders(begin, end) {
-  print begin, "plain\n" after(end), "plain" | sorter
-}
-
-# Returns whether a suspect range overlaps the addresses that begin with head.
-function is_near_suspect(head,    begin, end, i) {
+# Returns whether a suspect range overlaps the addresses that begin like a route's.
+function is_near_suspect(line,    head, begin, end, i) {
+  # "10." or "fd00:", or "" for prefixes shorter than that.
+  head = line ~ (family == 4 ? "^[^ ]*/. " : "^[^ ]*/1?. ") ? "" : substr(line, 1, match(line, /[.:]/))
   if (!(head in is_near)) {
     begin = number(head (family == 6 ? ":" : "0.0.0"))
     end = end_of(begin, family == 6 ? 16 : 8, ONES)
@@ -338,7 +323,7 @@ function add_source_borders(    i, length_, label, labels) {
   for (i = 1; i <= labels + addresses; i++) {
     place(i <= labels ? label[i] : address_prefix[i - labels])
     for (length_ = i <= labels ? bits : 1; length_ <= bits; length_++)
-      add_borders(end_of(first, length_, ZEROS), end_of(first, length_, ONES))
+      cut(end_of(first, length_, ZEROS), end_of(first, length_, ONES), "plain")
   }
 }
 
