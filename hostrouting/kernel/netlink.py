@@ -270,13 +270,17 @@ class NetlinkBackend(Ipv4Lookups):
 
         return self._read("ask for sources", ask) if entries else {}
 
-    def _flows(self, _: Route, addresses: Sequence[IpAddress]) -> Iterable[Flow]:
-        """Return the flows that exercise all hops of an entry.
+    def _flows(self, entry: Route, addresses: Sequence[IpAddress]) -> Iterator[Flow]:
+        """Yield the flows that exercise all hops of an entry.
 
-        The kernel selects a hop by hashing the address or, depending on a sysctl, the address and port.
+        The kernel selects a hop by hashing the address or, depending on a sysctl, the address and port. Few addresses
+        may all have the same hop, so ask about each interface, too.
         """
         several = len(addresses) > 1
-        return [(address, port if several else None, None) for port, address in enumerate(addresses, _FIRST_PORT)]
+        for port, address in enumerate(addresses, _FIRST_PORT):
+            yield address, port if several else None, None
+        if several:
+            yield from ((addresses[0], None, oif) for oif in map(rtnl.index_of, entry.devs))
 
     # --- writing -----------------------------------------------------------------------------------------------
 

@@ -52,8 +52,8 @@ class Lookups(Protocol):
         Args:
             entries: entries returned by ``lookup``, each with addresses that it matches. One address is enough for an
                 entry with a single hop. An entry with several hops needs enough addresses to exercise all of them. Each
-                address gets its own port. The kernel is queried for each address. A backend without a kernel derives
-                the sources from the entries.
+                address gets its own port. The kernel is queried for each address, and for each interface of several
+                hops. A backend without a kernel derives the sources from the entries.
             is_tcp: see ``lookup``.
 
         Returns:

@@ -26,6 +26,7 @@ from node import GATEWAY, NICS, PAIR, add_nics, attempt, run_ip, tool
 from scenario import play, route, skip_without_other_users
 
 from hostrouting.kernel._namespaces import in_thread
+from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.port import RouteBackend
@@ -246,6 +247,20 @@ def test_hundreds_of_addresses_are_looked_up_in_order(node: NamespaceKernel) -> 
     answers = node.lookup([there.destination[9] for there in routes])
     assert [answer.route for answer in answers] == [attrs.evolve(there) for there in routes]
     assert node.lookup([]) == ()
+
+
+def test_each_hop_has_its_source_however_few_the_addresses_are(kernel: NamespaceKernel) -> None:
+    """By default, the kernel hashes addresses only, so a single destination always has the same hop."""
+    devs = [f"eth{number}" for number in range(8)]
+    hops = tuple(NextHop(dev, IPv4Address(f"10.{part}.0.1")) for part, dev in enumerate(devs, 1))
+    route, found = Route(IPv4Network("172.16.0.7/32"), hops), list[object]()
+    for each in (kernel, FakeKernel()):
+        for part, dev in enumerate(devs, 1):
+            each.add_link(dev)
+            each.add_address(dev, f"10.{part}.0.4/24")
+        assert each.add([route]) == ()
+        found.append(each.sources({route: [IPv4Address("172.16.0.7")] * 2}))
+    assert found == [{route: tuple(IPv4Address(f"10.{part}.0.4") for part in range(1, 9))}] * 2
 
 
 def as_uid(uid: int, function: Callable[[], T]) -> T:
