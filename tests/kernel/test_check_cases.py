@@ -401,6 +401,7 @@ CASES = {
     "two hops by one interface have two sources": Case(
         f"addr add 10.1.7.4/24 dev eth0\n{BY_IB0}\nrule add from 10.1.7.4 lookup 100",
         "ib0 from 10.1.7.4",
+        at_boot="check-failed: what is sent to 10.5.0.0 depends on the next hop",
         node=ETH0,
         default="route add default nexthop via 10.1.0.1 dev eth0 nexthop via 10.1.7.1 dev eth0 onlink",
     ),

@@ -124,6 +124,7 @@ class Case:
         unknown: the reason for an unknown verdict, or an empty string.
         recorded: the reason for an unknown verdict on our own snapshot, if it differs from the live one.
         by_ip: the reason for an unknown verdict on a snapshot taken with ip, if it differs from the live one.
+        at_boot: the reason for an unknown verdict of the boot script, if it differs from the live one.
         notes: expected kinds of notes about local and broadcast addresses, or None to accept any.
         cidr: the expected CIDR.
         ip: the version of ip to imitate.
@@ -138,6 +139,7 @@ class Case:
     unknown: str = ""
     recorded: str = ""
     by_ip: str = ""
+    at_boot: str = ""
     notes: str | None = ""
     cidr: Any = "10.5.0.0/16"
     ip: str = "iproute2-9999.0"
@@ -191,7 +193,8 @@ def leaving(address: str, *, count: int = 1) -> frozenset[str | None]:
 def all_say(case: Case, tmp_path: Path) -> list[OverlapReport]:
     """Check the case with the library, both snapshots and the boot script, and return all reports with a verdict.
 
-    Sockets do what the reports say. By day, only some cases use the snapshot made with ip, and only some run the script.
+    Sockets do what the reports say. By day, only some cases use the snapshot made with ip, and only some run the script
+    unless it has another verdict.
     """
     live, reports = NetlinkBackend(), []
     backends: list[tuple[RouteBackend, str]] = [(live, ""), (SnapshotBackend(recorded(live)), case.recorded)]
@@ -216,12 +219,12 @@ def all_say(case: Case, tmp_path: Path) -> list[OverlapReport]:
         unconnected = [r.destination for r in live.routes() if r.type in (RouteType.BROADCAST, RouteType.MULTICAST)]
         seen = seen_leaving(sorted(asked), tries=16)
         assert disagreements(reports[0], case.config.route_overlap, seen, unconnected=unconnected) == []
-    for sandbox in sandboxes(case.does, tmp_path) if is_chosen(f"script {case.does}", one_of=4) else ():
+    for sandbox in sandboxes(case.does, tmp_path) if case.at_boot or is_chosen(f"script {case.does}", one_of=4) else ():
         done = sandbox.run(render_check(case.config))
         assert done.returncode == bool(case.told or case.unknown), done.stderr
         lines = sandbox.told()
-        if case.unknown:
-            assert lines[0].startswith(f"{case.unknown}: ")
+        if why := case.unknown or case.at_boot:
+            assert lines[0].startswith(why)
             continue
         assert told_by(lines) == case.told
         for line, finding in zip(lines, reports[0].findings, strict=True):

@@ -37,7 +37,7 @@ section == "kernel" {
   else if (/^[0-9]+:\t/)
     read_rule()
   else if (/^[0-9]+: +[^ ]+ +inet6? /) {
-    has_address[$2] = 1
+    has_address[$2]++
     address_prefix[++addresses] = $4
     is_address[substr($4, 1, index($4 "/", "/") - 1)] = 1
   }
@@ -393,6 +393,9 @@ function find_sources(    i, k, list, count, firsts) {
     sources_of[i] = src_of[class]
     count = src_of[class] == "" ? split(devs_of[class], list, "/") : 0
     for (k = 1; k <= count; k++) {
+      # In IPv4, the source also depends on the gateway, and no lookup is for a gateway.
+      if (family == 4 && hops_by[class, list[k]] > 1 && has_address[list[k]] > 1)
+        can_not("what is sent to " address_at[place_of[i]] " depends on the next hop: " list[k] " has several")
       question[++questions] = "route get " address_at[place_of[i]] " uid 0" protocol(is_tcp[i]) \
         (count > 1 ? " oif " list[k] : "")
       asked_for[questions] = i
