@@ -47,7 +47,7 @@ SIDES = {
 # Modules that are pure functions of their arguments, by package.
 PURE = {
     "config": "schema values routing",
-    "kernel": "events fib nexthops rules",
+    "kernel": "default_routes events fib nexthops rules sources",
     "boot": "gate render",
     "routes": "formats resolve",
     "overlap": "_cover _coverage findings one_event _fix _grouping _classify wording",

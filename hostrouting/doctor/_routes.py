@@ -10,8 +10,8 @@ from hostrouting.boot.files import read_text
 from hostrouting.boot.layout import WATCH
 from hostrouting.boot.trial import is_overdue, trial_deadline
 from hostrouting.doctor.checks import DoctorFinding, ExaminedHost, Severity
+from hostrouting.kernel.default_routes import is_among, unicast_defaults
 from hostrouting.kernel.managers import NETWORK_MANAGER, NETWORKD, is_managed
-from hostrouting.kernel.nexthops import is_among, unicast_defaults
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.routes import Protocol, Route

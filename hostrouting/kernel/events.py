@@ -12,10 +12,12 @@ import attrs
 from hostrouting.kernel._memory import devinet
 from hostrouting.kernel._memory.net import Device, Net, WriteMode, fib_tables_dump
 from hostrouting.kernel._memory.semantics import fib_new_route
-from hostrouting.kernel.nexthops import Sources, unicast_defaults, with_shares
+from hostrouting.kernel.default_routes import unicast_defaults
+from hostrouting.kernel.nexthops import with_shares
 from hostrouting.kernel.refusals import NetlinkError
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.kernel.snapshot import Snapshot
+from hostrouting.kernel.sources import Sources
 from hostrouting.model.events import EventKind, HostEvent
 from hostrouting.model.family import IpAddress
 from hostrouting.model.links import Address

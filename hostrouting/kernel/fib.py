@@ -18,8 +18,9 @@ from typing import ClassVar, NamedTuple
 
 import attrs
 
-from hostrouting.kernel.nexthops import Router, Sources
+from hostrouting.kernel.nexthops import Router
 from hostrouting.kernel.rules import KERNEL_RULES, NO_SOURCE, TCP, UDP, Flow, loopback_of, matches
+from hostrouting.kernel.sources import Sources
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Address, Link
 from hostrouting.model.prefixes import Prefix, PrefixIndex, numbers

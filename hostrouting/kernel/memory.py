@@ -36,10 +36,10 @@ import attrs
 from hostrouting.kernel._memory import devinet
 from hostrouting.kernel._memory.net import Device, Net, WriteMode, fib_table_delete, fib_tables_dump
 from hostrouting.kernel._memory.semantics import fib_new_route
-from hostrouting.kernel.nexthops import Sources
 from hostrouting.kernel.port import WholeTables
 from hostrouting.kernel.refusals import Deletable, NetlinkError
 from hostrouting.kernel.rules import LOOPBACK
+from hostrouting.kernel.sources import Sources
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Address, Hardware, Link

@@ -14,13 +14,15 @@ from operator import attrgetter
 
 import attrs
 
+from hostrouting.kernel.default_routes import unicast_defaults
 from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.fib6 import Fib6
-from hostrouting.kernel.nexthops import Router, SourceKey, Sources, flows_through, source_key, spread, unicast_defaults
+from hostrouting.kernel.nexthops import Router
 from hostrouting.kernel.odd_sources import has_odd_sources
 from hostrouting.kernel.port import RouteBackend, UnstableHostError, WholeTables, read_consistently, refuse_datagrams
 from hostrouting.kernel.rules import KERNEL_RULES, NO_SOURCE, TCP, UDP, Flow, kernel_rules
 from hostrouting.kernel.snapshot import Ipv6State, Snapshot
+from hostrouting.kernel.sources import SourceKey, Sources, flows_through, source_key, spread
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.jsonable import rfc_3339

@@ -10,7 +10,7 @@ import attrs
 from hostrouting.config.routing import RouteOverlap
 from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.fib6 import Fib6
-from hostrouting.kernel.nexthops import SourceKey, Sources
+from hostrouting.kernel.sources import SourceKey, Sources
 from hostrouting.model.family import IpAddress
 from hostrouting.model.prefixes import numbers
 from hostrouting.model.routes import Lookup, Route, Table

@@ -23,8 +23,8 @@ from shlex import quote
 import attrs
 
 from hostrouting.config.routing import ONLINK, ExpectedCidr, StaticRoute
+from hostrouting.kernel.default_routes import unicast_defaults
 from hostrouting.kernel.fib import Fib
-from hostrouting.kernel.nexthops import unicast_defaults
 from hostrouting.kernel.rules import Flow
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress, IpNetwork

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import attrs
 
-from hostrouting.kernel.nexthops import SourceKey, in_turn, source_key, spread
+from hostrouting.kernel.default_routes import in_turn
 from hostrouting.kernel.port import Lookups
 from hostrouting.kernel.rules import KERNEL_RULES, NO_SOURCE, TCP, UDP, Flow
+from hostrouting.kernel.sources import SourceKey, source_key, spread
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Address
 from hostrouting.model.prefixes import Prefix, numbers

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import attrs
 
 from hostrouting.config.routing import Config, RouteOverlap
-from hostrouting.kernel.nexthops import Router, inherited_route, unicast_defaults
+from hostrouting.kernel.default_routes import inherited_route, unicast_defaults
+from hostrouting.kernel.nexthops import Router
 from hostrouting.kernel.port import RouteBackend, read_consistently
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress

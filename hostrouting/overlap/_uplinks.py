@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from hostrouting.config.routing import Config
-from hostrouting.kernel.nexthops import contested_defaults, default_route
+from hostrouting.kernel.default_routes import contested_defaults, default_route
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.rules import LOOPBACK
 from hostrouting.model.errors import RouteError

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import attrs
 
 from hostrouting.config.routing import Config, RouteOverlap
-from hostrouting.kernel.nexthops import default_route, missing_default_route, unicast_defaults
+from hostrouting.kernel.default_routes import default_route, missing_default_route, unicast_defaults
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.waiting import look_until
 from hostrouting.model.errors import RouteError

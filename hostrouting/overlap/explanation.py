@@ -13,10 +13,10 @@ import attrs
 
 from hostrouting.config.routing import Config, ExpectedCidr
 from hostrouting.kernel.fib import Fib
-from hostrouting.kernel.nexthops import spread
 from hostrouting.kernel.port import RouteBackend, read_consistently
 from hostrouting.kernel.rules import Flow, why_unmet
 from hostrouting.kernel.snapshot_backend import are_merged
+from hostrouting.kernel.sources import spread
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.jsonable import JsonObject, fields_in_json, in_json
 from hostrouting.model.routes import Route, RouteType, Table, word_of

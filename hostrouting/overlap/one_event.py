@@ -9,9 +9,9 @@ import attrs
 
 from hostrouting.config.routing import Config
 from hostrouting.kernel.events import after, lease_of, with_sources
-from hostrouting.kernel.nexthops import flows_through
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.snapshot_backend import SnapshotBackend
+from hostrouting.kernel.sources import flows_through
 from hostrouting.model.errors import RouteError
 from hostrouting.model.events import EventKind, HostEvent
 from hostrouting.model.family import Family, IpNetwork

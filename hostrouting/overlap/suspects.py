@@ -5,7 +5,7 @@ from __future__ import annotations
 from ipaddress import IPv4Network
 
 from hostrouting.config.routing import RouteOverlap
-from hostrouting.kernel.nexthops import default_route
+from hostrouting.kernel.default_routes import default_route
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.model.family import IpNetwork
 from hostrouting.model.links import is_like

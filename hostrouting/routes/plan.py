@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from hostrouting.config.routing import ONLINK, Config, StaticRoute
-from hostrouting.kernel.nexthops import default_route
+from hostrouting.kernel.default_routes import default_route
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.errors import Refusal, RouteError

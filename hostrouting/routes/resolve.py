@@ -11,7 +11,7 @@ from functools import cache
 import attrs
 
 from hostrouting.config.routing import ONLINK, Gateway, StaticRoute
-from hostrouting.kernel.nexthops import inherited_route, missing_default_route, unicast_defaults
+from hostrouting.kernel.default_routes import inherited_route, missing_default_route, unicast_defaults
 from hostrouting.model.errors import Refusal, RouteError
 from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.links import Address, Link

@@ -40,8 +40,8 @@ import phases
 from hostrouting import Config, ExpectedCidr, OverlapReport, RouteError, RouteOverlap, StaticRoute
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceKernel
-from hostrouting.kernel.nexthops import Sources
 from hostrouting.kernel.port import Kernel
+from hostrouting.kernel.sources import Sources
 from hostrouting.model.family import IpAddress
 from hostrouting.model.parsing import is_inside
 from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Table

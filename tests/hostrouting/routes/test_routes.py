@@ -18,7 +18,7 @@ from node import add_nics, lines
 from node import default_route as dhcp_route
 
 from hostrouting import RouteError, StaticRoute
-from hostrouting.kernel.nexthops import default_route
+from hostrouting.kernel.default_routes import default_route
 from hostrouting.model.links import Address, Link
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, Route6, RouteType, Scope, Table
 from hostrouting.routes.formats import as_ip, as_netplan, as_networkd

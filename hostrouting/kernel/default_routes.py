@@ -1,0 +1,125 @@
+"""Determine the effective default route, and the default routes among which the kernel chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from typing import Any
+
+import attrs
+
+from hostrouting.model.family import Family, IpAddress
+from hostrouting.model.links import is_like
+from hostrouting.model.routes import Lookup, Protocol, Route, Route6, RouteType, Table
+
+
+def default_route(routes: Iterable[Route], by: tuple[str, ...] | None = None) -> Route | None:
+    """Return the effective default route: the unicast 0.0.0.0/0 or ::/0 with the lowest metric in table main.
+
+    Args:
+        routes: entries from any tables, in the kernel's order.
+        by: shell-style patterns for interfaces. Only default routes with a live hop through a matching interface are
+            considered. None matches any interface.
+
+    Returns:
+        The route with all of its hops, or None if no route has a live hop.
+    """
+    candidates = [route for route in unicast_defaults(routes) if any(is_among(dev, by) for dev in route.devs)]
+    return min(candidates, key=lambda route: route.metric, default=None)
+
+
+def inherited_route(routes: Iterable[Route], by: tuple[str, ...] | None = None) -> Route | None:
+    """Return ``default_route`` with only its live hops through these interfaces, for static routes to inherit."""
+    default = default_route(routes, by)
+    if default is None:
+        return None
+    hops = [hop for hop in default.hops if not hop.is_dead and hop.dev is not None and is_among(hop.dev, by)]
+    return attrs.evolve(default, hops=tuple(hops))
+
+
+def is_among(dev: str, patterns: tuple[str, ...] | None) -> bool:
+    """Return whether an interface matches any of the shell-style patterns. None matches any interface."""
+    return patterns is None or is_like(dev, patterns)
+
+
+def contested_defaults(routes: Iterable[Route]) -> list[Route]:
+    """Return the default routes tied for the lowest metric, or an empty list if all use the same interfaces.
+
+    Networkd merges the routes from several IPv6 routers into a multipath route, so its hops count as single routes.
+    """
+    single = (
+        attrs.evolve(route, hops=hops)
+        for route in unicast_defaults(routes)
+        for hops in (((hop,) for hop in route.hops) if route.protocol == Protocol.RA else (route.hops,))
+    )
+    live = [route for route in single if route.devs]
+    lowest = min((route.metric for route in live), default=0)
+    tied = [route for route in live if route.metric == lowest]
+    return tied if len({route.devs for route in tied}) > 1 else []
+
+
+def in_turn(look_up: Callable[..., Iterable[Lookup]], routes: Iterable[Route]) -> Callable[..., list[Lookup]]:
+    """Wrap a lookup function so that it returns every default route that the kernel may choose, not just one.
+
+    Among default routes with the same table and metric and one gateway each, the kernel chooses one per lookup, based
+    on neighbour states (fib_select_default).
+
+    Args:
+        look_up: ``RouteBackend.lookup`` or a model of it.
+        routes: the entries in all tables, in the kernel's order.
+    """
+    alternatives: dict[tuple[object, ...], list[Route]] = {}
+    for route in filter(_is_alternative, routes):
+        alternatives.setdefault((route.key, route.scope), []).append(route)
+
+    def each(lookup: Lookup) -> Iterable[Lookup]:
+        route = lookup.route
+        if route is None or not _is_alternative(route):
+            return (lookup,)
+        found = alternatives.get((route.key, route.scope), [])
+        return [lookup._replace(route=other) for other in (found if route in found else (route, *found))]
+
+    def look_up_each(addresses: Sequence[IpAddress], **flow: Any) -> list[Lookup]:
+        return list(chain.from_iterable(map(each, look_up(addresses, **flow))))
+
+    return look_up_each
+
+
+def _is_alternative(route: Route) -> bool:
+    """Return whether a route is a candidate for fib_select_default."""
+    is_default = route.destination.prefixlen == 0 and route.type is RouteType.UNICAST and not route.is_dead
+    return is_default and route.family is Family.IPV4 and len(route.hops) == 1 and route.hops[0].gateway is not None
+
+
+def missing_default_route(routes: Iterable[Route], family: Family, by: tuple[str, ...] | None = None) -> str:
+    """Explain why ``default_route`` finds no route.
+
+    Args:
+        routes: see ``default_route``.
+        family: the routes' address family.
+        by: see ``default_route``.
+
+    Returns:
+        A phrase that says what is missing and what exists instead.
+    """
+    on = "" if by is None else f" on {','.join(by)}"
+    dead = [route for route in unicast_defaults(routes) if any(is_among(hop.dev or "", by) for hop in route.hops)]
+    if not dead:
+        return f"the default route{on} (table main has no unicast {family.any}{on})"
+    return f"a live default route{on} (all hops of {dead[0]} are dead)"
+
+
+def unicast_defaults(routes: Iterable[Route]) -> list[Route]:
+    """Return the unicast default routes in table main that match any packet, including dead ones, in the given order.
+
+    They have tos 0 and no source prefix.
+    """
+    return [
+        route
+        for route in routes
+        if route.destination.prefixlen == 0
+        and route.table == Table.MAIN
+        and route.type is RouteType.UNICAST
+        and route.tos == 0
+        and not (isinstance(route, Route6) and route.source_prefix)
+    ]

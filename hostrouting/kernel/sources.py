@@ -1,0 +1,132 @@
+"""Determine the source addresses that the hops of IPv4 entries select."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cache
+from ipaddress import IPv4Address, IPv6Address
+from itertools import chain, cycle, islice, product
+
+from hostrouting.kernel.rules import LOOPBACK
+from hostrouting.model.family import IpAddress
+from hostrouting.model.links import Address
+from hostrouting.model.routes import NextHop, Route, Scope
+
+# The attributes that determine which source addresses an entry selects.
+SourceKey = tuple[object, ...]
+
+
+def source_key(route: Route) -> SourceKey:
+    """Return a key that is equal for entries that select the same source addresses."""
+    hops = tuple(hop.path for hop in route.hops if not hop.is_dead)
+    return route.type, route.scope, route.source, route.nexthop_id, hops
+
+
+# With this many flows per share, the probability that a hop gets none is e**-16.
+_FLOWS_A_SHARE, _FLOWS_MAX = 16, 4096
+
+
+def flows_through(route: Route) -> int:
+    """Return the number of flows needed to exercise all hops of an entry."""
+    weights = [hop.weight for hop in route.hops]
+    if len(weights) < 2 or route.source is not None:
+        return 1
+    return min(_FLOWS_A_SHARE * -(-sum(weights) // min(weights)), _FLOWS_MAX)
+
+
+def spread(route: Route, addresses: Iterable[IpAddress]) -> list[IpAddress]:
+    """Return enough addresses to exercise all hops of an entry, repeating them if there are too few."""
+    return list(islice(cycle(addresses), flows_through(route)))
+
+
+class Sources:
+    """A model of the kernel's source address selection, based on a host's addresses and entries.
+
+    Where possible, the kernel is queried instead. Dumps lack three relevant facts: the order in which interfaces were
+    registered, the sysctl route_localnet, and the route that last set a nexthop object's source.
+
+    Args:
+        addresses: the host's addresses, in the kernel's order within each interface.
+    """
+
+    def __init__(self, addresses: Sequence[Address]) -> None:
+        self._primary: dict[str, list[Address]] = {}
+        for address in addresses:
+            if not address.is_secondary:
+                self._primary.setdefault(address.dev, []).append(address)
+        self._by_hop = cache(self._source_by)
+
+    def of(self, route: Route) -> tuple[IpAddress, ...]:
+        """Return the source addresses that an entry's hops select, in ascending order.
+
+        This assumes that interfaces were registered in index order, and that the other unknown facts have their
+        defaults.
+        """
+        return tuple(sorted(_each_once(self.by_hop(route, hop) for hop in route.hops if not hop.is_dead)))
+
+    def doubtful(self, route: Route, scopes: Iterable[int]) -> tuple[IpAddress, ...]:
+        """Return all source addresses that an entry may select, or an empty tuple if the selection is unambiguous.
+
+        Args:
+            route: the entry.
+            scopes: the scopes of all entries that use nexthop objects.
+        """
+        if route.source is not None:
+            return ()
+        shared = {route.scope}
+        if route.nexthop_id is not None:
+            # Until an address changes, the object keeps its initial source, which depends on its own scope
+            # (nh_create_ipv4).
+            shared |= {*scopes, Scope.LINK - 1, Scope.LINK}
+        cases = list(product(shared, (Scope.HOST, Scope.LINK)))
+        hops = [(hop.dev, _compared_gateway(route, hop)) for hop in route.hops if not hop.is_dead]
+        by_hop = [_each_once(chain.from_iterable(self._by_hop(*hop, *case) for case in cases)) for hop in hops]
+        return _each_once(chain.from_iterable(by_hop)) if any(len(sources) > 1 for sources in by_hop) else ()
+
+    def by_hop(self, route: Route, hop: NextHop) -> IpAddress | None:
+        """Return the source address for packets through a hop of an entry (fib_result_prefsrc), or None."""
+        if route.source is not None:
+            return route.source
+        return next(iter(self._by_hop(hop.dev, _compared_gateway(route, hop), route.scope, Scope.HOST)), None)
+
+    def _source_by(
+        self, dev: str | None, gateway: IpAddress | None, scope: int, local_scope: int
+    ) -> tuple[IpAddress, ...]:
+        """Return the source addresses that a hop may select (inet_select_addr), preferring the gateway's subnet.
+
+        Args:
+            dev: the hop's interface.
+            gateway: the hop's gateway, if any.
+            scope: the entry's scope.
+            local_scope: the upper limit for address scopes: host, or link with route_localnet.
+
+        Returns:
+            The interface's address. If it has none, the kernel uses the first interface that has one, so the result
+            contains an address for each interface that may be first.
+        """
+        own = [each for each in self._primary.get(dev or "", ()) if min(each.scope, local_scope) <= scope]
+        near = (each for each in own if gateway is not None and gateway in each.network)
+        if (found := next(chain(near, own), None)) is not None:
+            return (found.local,)
+        firsts = {
+            name: next((each.local for each in those if each.scope != Scope.LINK and each.scope <= scope), None)
+            for name, those in self._primary.items()
+        }
+        # The loopback interface is always registered first.
+        first = firsts.get(LOOPBACK)
+        return (first,) if first is not None else _each_once(firsts.values())
+
+
+def _compared_gateway(route: Route, hop: NextHop) -> IpAddress | None:
+    """Return the address that the kernel compares with subnets (fib_info_update_nhc_saddr).
+
+    For an IPv6 gateway, it uses the first four bytes.
+    """
+    if isinstance(hop.gateway, IPv6Address):
+        number = 0 if route.nexthop_id is not None else int(hop.gateway) >> 96
+        return IPv4Address(number) if number else None
+    return hop.gateway
+
+
+def _each_once(sources: Iterable[IpAddress | None]) -> tuple[IpAddress, ...]:
+    return tuple(dict.fromkeys(source for source in sources if source is not None))
