@@ -13,7 +13,7 @@
 The following isn't modelled:
 
 - sysctls: they have the kernel's defaults
-- invalid policy rules, and which one of several rules with the same preference the kernel deletes
+- most invalid policy rules, and which one of several rules with the same preference the kernel deletes
 - nexthop objects (EINVAL, as if the object didn't exist)
 - VRFs and encapsulation
 - IPv6: a device that is up can reach any IPv6 gateway

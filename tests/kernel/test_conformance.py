@@ -83,19 +83,21 @@ _SOME_RULES = (
     Rule(10, table=100, ip_protocol=6),
     Rule(10, table=100, iif="lo"),
     Rule(10, table=100, suppress_prefix_length=0),
+    Rule(10, action=RuleAction.GOTO, goto=10),
     Rule(10, action=RuleAction.GOTO, goto=20),
     Rule(10, action=RuleAction.GOTO, goto=30),
     Rule(10, action=RuleAction.BLACKHOLE),
 )
 
 
-def test_a_rule_that_the_kernel_takes_for_another_one() -> None:
+def test_the_same_rules_are_refused() -> None:
+    """The kernel takes some rules for others."""
     for first, second in permutations(_SOME_RULES, 2):
         left = []
         for kernel in (on_linux(), FakeKernel()):
-            kernel.add_rule(first)
-            with suppress(RouteError):
-                kernel.add_rule(second)
+            for each in (first, second):
+                with suppress(RouteError):
+                    kernel.add_rule(each)
             left.append(kernel.rules())
         assert left[0] == left[1], (first, second)
 

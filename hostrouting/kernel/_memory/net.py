@@ -97,8 +97,10 @@ class Net(Fib):
         """Add a policy rule after existing rules with the same preference (fib_newrule).
 
         Raises:
-            NetlinkError: EEXIST.
+            NetlinkError: EEXIST, or EINVAL if the target isn't after the rule.
         """
+        if rule.goto is not None and rule.goto <= rule.preference:
+            raise NetlinkError(errnos.EINVAL, "Backward goto not supported")
         if any(_is_taken_for(rule, each) for each in self.rules):
             raise NetlinkError(errnos.EEXIST)
         self.is_merged = False
