@@ -44,6 +44,7 @@ docs/explanation/design.md for an overview of the code.
 from typing import TYPE_CHECKING
 
 from hostrouting._lazy import lazily
+from hostrouting.model.version import VERSION
 
 try:
     from phases import CancelScope as _CancelScope  # noqa: F401
@@ -55,7 +56,7 @@ except ImportError as _error:
         "pip uninstall phases, then pip install --force-reinstall /path/to/hostrouting"
     ) from _error
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 if TYPE_CHECKING:
     from hostrouting.boot.host import Host as Host

@@ -33,8 +33,8 @@ from hostrouting.azure.probe.node import LinuxProbeNode
 from hostrouting.azure.vnet.linux import LinuxBridgeNode
 from hostrouting.boot.host import Host
 from hostrouting.boot.layout import SEARCH_PATH
-from hostrouting.kernel._namespaces import this_namespace
 from hostrouting.kernel.namespace import NamespaceError, NamespaceKernel, enter_namespace
+from hostrouting.kernel.netns import this_namespace
 from hostrouting.kernel.rtnetlink.conversation import Conversation
 from hostrouting.kernel.rtnetlink.messages import RTM_GETLINK, runs
 from hostrouting.testing import FakeKernel

@@ -33,8 +33,6 @@ LAYERS = (
 LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in packages}
 # The top layer consists of hostrouting itself and its user-facing modules outside of packages.
 TOP = len(LAYERS)
-# The version is the only name in the top layer that packages may import.
-VERSION = ("hostrouting", "hostrouting.__version__")
 # In the command line, only the plug-in's commands may import the plug-in.
 KNOWS_AZURE = "hostrouting.cli.azure."
 
@@ -116,7 +114,7 @@ def objection(module: str, name: str) -> str:
     here, there = package_of(module), package_of(name)
     if {side_of(module), side_of(name)} == {"fake", "adapter"}:
         return f"{name}: fake and adapter are siblings"
-    if there is None or here == there or (here in ("cli", "overlap") and name in VERSION):
+    if there is None or here == there:
         return ""
     if LEVEL.get(there, TOP) >= LEVEL.get(here or "", TOP):
         return f"{name}, which isn't below {here}"

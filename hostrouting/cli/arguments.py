@@ -14,7 +14,6 @@ from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
-from hostrouting import __version__
 from hostrouting.boot.host import Host
 from hostrouting.cli import commands
 from hostrouting.cli.options import UsageError
@@ -22,6 +21,7 @@ from hostrouting.cli.output import columns, complain, say
 from hostrouting.cli.running import EXIT_CHECK_UNKNOWN, EXIT_FAILURE, Result
 from hostrouting.model.parsing import parse_any_cidr, parse_any_unicast_address
 from hostrouting.model.text import shown
+from hostrouting.model.version import VERSION
 
 ActionT = TypeVar("ActionT", bound=argparse.Action)
 
@@ -136,7 +136,7 @@ def _parser(words: Mapping[str, Word], made_of: type[Parser] = Parser) -> Parser
     parser = made_of(
         prog="hostrouting", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=Help, allow_abbrev=False
     )
-    parser.add_argument("--version", action="version", version=f"hostrouting {__version__}")
+    parser.add_argument("--version", action="version", version=f"hostrouting {VERSION}")
     parser.add_argument("-v", "--verbose", action="store_true", help=_VERBOSE)
     _add_words(parser, words, "hostrouting")
     return parser

@@ -18,10 +18,10 @@ from functools import cached_property
 from ipaddress import IPv4Interface, IPv6Address, ip_interface
 from typing import Any, TypeVar
 
-from hostrouting.kernel._namespaces import Namespace, made, make_namespace, refusal, this_namespace
-from hostrouting.kernel._namespaces import NamespaceError as NamespaceError
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
+from hostrouting.kernel.netns import Namespace, made, make_namespace, refusal, this_namespace
+from hostrouting.kernel.netns import NamespaceError as NamespaceError
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink.conversation import Conversation
 from hostrouting.model.errors import RouteError

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from hostrouting import __version__
 from hostrouting.boot.break_glass import why_open
 from hostrouting.boot.layout import Layout
 from hostrouting.boot.manifest import Manifest
 from hostrouting.config.routing import OverlapMode
+from hostrouting.model.version import VERSION
 from hostrouting.overlap.findings import FindingKind, OverlapReport, Verdict
 
 
@@ -66,7 +66,7 @@ def gate_metrics(layout: Layout, mode: OverlapMode) -> tuple[Metric, ...]:
     Raises:
         FileError: the manifest can't be read.
     """
-    labels = f'{{version="{__version__}",mode="{mode}",consumer="{Manifest.load(layout).consumer}"}}'
+    labels = f'{{version="{VERSION}",mode="{mode}",consumer="{Manifest.load(layout).consumer}"}}'
     is_open = int(why_open(layout) is not None)
     return (
         Metric("info", "gauge", "1; the version, the check's mode, and the unit that the gate holds.", {labels: 1}),

@@ -12,9 +12,9 @@ from audit.examine import Audit
 from audit.making import make
 from hostrouting import Layout, OverlapReport, Snapshot
 from hostrouting.boot.network import devs_ignoring_linkdown
-from hostrouting.kernel._namespaces import Namespace
 from hostrouting.kernel.events import lease_of
 from hostrouting.kernel.namespace import NamespaceKernel
+from hostrouting.kernel.netns import Namespace
 from hostrouting.kernel.snapshot_backend import take_snapshot
 from hostrouting.model.events import EventKind, HostEvent
 from hostrouting.model.family import Family

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from scenario import play
 
-from hostrouting.kernel import _namespaces, namespace
-from hostrouting.kernel._namespaces import in_thread, this_namespace
+from hostrouting.kernel import namespace, netns
 from hostrouting.kernel.namespace import NamespaceError, NamespaceKernel
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
+from hostrouting.kernel.netns import in_thread, this_namespace
 from hostrouting.model.errors import HostRoutingError, RouteError
 from hostrouting.model.links import Address6
 from hostrouting.model.routes import NextHop, Route, RouteType
@@ -45,7 +45,7 @@ def test_every_call_is_refused_in_a_thread_of_another_namespace(kernel: Namespac
     ]
 
     def elsewhere() -> None:
-        _namespaces._call("unshare", _namespaces._CLONE_NEWNET)
+        netns._call("unshare", netns._CLONE_NEWNET)
         for call in calls:
             with pytest.raises(NamespaceError, match="refused") as caught:
                 call()
@@ -62,7 +62,7 @@ def test_a_namespaces_cookie_is_never_reused(kernel: NamespaceKernel) -> None:
 
 
 def a_namespace_that_is_gone_at_once() -> int:
-    _namespaces._call("unshare", _namespaces._CLONE_NEWNET)
+    netns._call("unshare", netns._CLONE_NEWNET)
     return this_namespace()
 
 
@@ -87,7 +87,7 @@ AS_ROOT_OF_ITS_OWN = ("unshare", "--user", "--map-root-user")
 
 
 def test_a_refusal_is_one_of_our_errors() -> None:
-    refusal = _namespaces.refusal(errno.EPERM)
+    refusal = netns.refusal(errno.EPERM)
     assert isinstance(refusal, HostRoutingError)
     assert refusal.is_not_permitted
     assert "Operation not permitted; " in str(refusal)

@@ -25,10 +25,10 @@ import pytest
 from node import GATEWAY, NICS, PAIR, add_nics, attempt, run_ip, tool
 from scenario import play, route, skip_without_other_users
 
-from hostrouting.kernel._namespaces import in_thread
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.netlink import NetlinkBackend
+from hostrouting.kernel.netns import in_thread
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink.conversation import Conversation, Listener, everywhere

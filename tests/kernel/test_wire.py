@@ -20,9 +20,9 @@ from node import GATEWAY, PAIR, run_ip
 from scenario import play
 from test_netlink import BY_ETH0, many
 
-from hostrouting.kernel._namespaces import in_thread
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.netlink import NetlinkBackend
+from hostrouting.kernel.netns import in_thread
 from hostrouting.kernel.rtnetlink import conversation
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink.conversation import Conversation

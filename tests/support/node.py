@@ -15,8 +15,8 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hostrouting.kernel._namespaces import this_namespace
 from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
+from hostrouting.kernel.netns import this_namespace
 from hostrouting.kernel.port import Kernel
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route
 from hostrouting.testing import FakeKernel
