@@ -19,8 +19,9 @@ from benchmarks.snapshots import CONFIG, KINDS, node, write_snapshots
 from benchmarks.worlds import SCRATCH, WrongOutcomeError
 from hostrouting.cli.fleet import fleet_page
 from hostrouting.config.routing import Config
+from hostrouting.fleet.groups import FleetReport
+from hostrouting.fleet.judge import judge
 from hostrouting.kernel.namespace import enter_namespace
-from hostrouting.overlap.fleet import FleetReport, judge
 
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome

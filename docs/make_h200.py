@@ -22,10 +22,10 @@ import phases
 from hostrouting import Config, Configure, Host, Layout, cli
 from hostrouting.cli.output import say
 from hostrouting.cli.report import overlap_picture, overlap_text
-from hostrouting.kernel.managers import NETWORKD, Manager
 from hostrouting.kernel.snapshot_backend import take_snapshot
 from hostrouting.model.jsonable import rfc_3339
 from hostrouting.model.links import Hardware
+from hostrouting.model.managers import NETWORKD, Manager
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, Table
 from hostrouting.overlap.check import check_overlap
 from hostrouting.testing import FakeKernel, FakeSystemd

@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from hostrouting.config.routing import StaticRoutes as StaticRoutes
     from hostrouting.config.routing import Watch as Watch
     from hostrouting.doctor.examine import examine as examine
+    from hostrouting.fleet.judge import judge as judge
     from hostrouting.kernel.snapshot import Snapshot as Snapshot
     from hostrouting.model.errors import ConfigError as ConfigError
     from hostrouting.model.errors import FileError as FileError
@@ -78,7 +79,6 @@ if TYPE_CHECKING:
     from hostrouting.overlap.findings import OverlapReport as OverlapReport
     from hostrouting.overlap.findings import RouteOverlapError as RouteOverlapError
     from hostrouting.overlap.findings import Verdict as Verdict
-    from hostrouting.overlap.fleet import judge as judge
     from hostrouting.routes.plan import RoutesReport as RoutesReport
     from hostrouting.tasks.configure import CheckRouteOverlap as CheckRouteOverlap
     from hostrouting.tasks.configure import Configure as Configure
@@ -101,7 +101,7 @@ else:
             "kernel.snapshot": "Snapshot",
             "model.errors": "ConfigError FileError HostRoutingError RouteError UnitError",
             "overlap.findings": "OverlapReport RouteOverlapError Verdict",
-            "overlap.fleet": "judge",
+            "fleet.judge": "judge",
             "routes.plan": "RoutesReport",
             "tasks.configure": "CheckRouteOverlap Configure ConfigureStaticRoutes ConfigureWatch RemoveHostRouting",
             "tasks.preview": "plan",

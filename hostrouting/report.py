@@ -11,6 +11,7 @@ a ``FleetReport``, and ``examine`` a ``DoctorReport`` covering its checks (``CHE
 from hostrouting.boot.locks import OverdueRun, StoppedRun
 from hostrouting.doctor.checks import DoctorCheck, DoctorFinding, ExaminedHost, Severity
 from hostrouting.doctor.examine import CHECKS, DoctorReport
+from hostrouting.fleet.groups import FleetReport, GroupFailure, HostGroup
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.events import EventKind, HostEvent
 from hostrouting.overlap.explanation import ExplainedLookup, Explanation, Step
@@ -29,7 +30,6 @@ from hostrouting.overlap.findings import (
     UnknownReason,
     Verdict,
 )
-from hostrouting.overlap.fleet import FleetReport, GroupFailure, HostGroup
 from hostrouting.routes.plan import Replacement, RoutePlan, RoutesReport
 from hostrouting.tasks.observer import ChangesObserver
 from hostrouting.tasks.preview import NextStart, Plan

@@ -168,7 +168,7 @@ class Node:
         assert textwrap.indent(text, "  ") in self._line("hostrouting snapshot --help")
 
     def _promql(self, text: str) -> None:
-        source = "".join((ROOT / f"hostrouting/{name}.py").read_text() for name in ("watch/outputs", "overlap/metrics"))
+        source = "".join((ROOT / f"hostrouting/{name}.py").read_text() for name in ("watch/outputs", "watch/metrics"))
         for metric in re.findall(r"hostrouting_(\w+)", text):
             assert metric in source
 

@@ -74,7 +74,7 @@ def check(options: argparse.Namespace, host: Host) -> Result | int:
 
 
 def _metrics(report: OverlapReport, host: Host) -> str:
-    from hostrouting.overlap.metrics import check_metrics, exposition, gate_metrics
+    from hostrouting.watch.metrics import check_metrics, exposition, gate_metrics
 
     # A snapshot doesn't include files.
     gate = () if host.snapshot is not None else gate_metrics(host.layout, report.mode)
@@ -102,7 +102,7 @@ def _next_lines(report: OverlapReport, host: Host) -> list[str]:
         return [f"to see why there is none: {ip} address; {ip} route; networkctl status"]
     if report.reason_kind is not UnknownReason.NOTHING_EXPECTED:
         return []
-    from hostrouting.overlap.suspects import taken_networks
+    from hostrouting.overlap.taken_networks import taken_networks
 
     taken = taken_networks(host.routes)
     asks = [
@@ -187,8 +187,8 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
       hostrouting fix --cidr 172.16.0.0/16 --format netplan          for a host whose routes are managed by netplan
       hostrouting fix --cidr 172.16.0.0/16 --snapshot node.json      for another host, from its snapshot
     """
-    from hostrouting.boot.network import nameservers
     from hostrouting.cli.fixing import merged, set_sections
+    from hostrouting.host_files.resolv_conf import nameservers
     from hostrouting.tasks.preview import as_installed
 
     document, config = read_with_cidrs(options, host)
@@ -248,7 +248,7 @@ def judge(options: argparse.Namespace, host: Host) -> Result:
     from importlib.util import find_spec
 
     from hostrouting.cli import fleet
-    from hostrouting.overlap.fleet import judge as judge_all
+    from hostrouting.fleet.judge import judge as judge_all
 
     if options.output == "html" and find_spec("jinja2") is None:
         how = "pip install '/path/to/hostrouting[html]' (a clone or a wheel)"

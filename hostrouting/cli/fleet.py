@@ -16,10 +16,10 @@ import attrs
 from hostrouting.cli.bars import dev_words
 from hostrouting.cli.output import Page, Row, bad, dim, good
 from hostrouting.cli.report import overlap_picture, page_text
+from hostrouting.fleet.groups import FleetReport, HostGroup
 from hostrouting.model.jsonable import in_json
 from hostrouting.model.text import clean, shortened
 from hostrouting.overlap.findings import Verdict
-from hostrouting.overlap.fleet import FleetReport, HostGroup
 from hostrouting.overlap.wording import advice, reasons
 
 # Limits for readability; the JSON output is complete.

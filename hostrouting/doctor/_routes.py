@@ -10,10 +10,11 @@ from hostrouting.boot.files import read_text
 from hostrouting.boot.layout import WATCH
 from hostrouting.boot.trial import is_overdue, trial_deadline
 from hostrouting.doctor.checks import DoctorFinding, ExaminedHost, Severity
+from hostrouting.host_files.managers import is_managed
 from hostrouting.kernel.default_routes import is_among, unicast_defaults
-from hostrouting.kernel.managers import NETWORK_MANAGER, NETWORKD, is_managed
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
+from hostrouting.model.managers import NETWORK_MANAGER, NETWORKD
 from hostrouting.model.routes import Protocol, Route
 from hostrouting.overlap.one_event import anticipate
 from hostrouting.routes.formats import as_networkd

@@ -1,5 +1,4 @@
 """Routing backends: netlink, a disposable network namespace, an in-memory kernel and snapshots.
 
 ``port`` defines the interface that they all implement. ``fib`` and ``rules`` model the kernel's lookup for snapshots.
-``managers`` detects which network manager controls an interface.
 """

@@ -45,13 +45,13 @@ from hostrouting.config.schema import each, kind
 from hostrouting.config.values import parse_boolean
 from hostrouting.kernel import _ip, _ip_rules
 from hostrouting.kernel._items import NEEDED, Key, Keys
-from hostrouting.kernel.managers import Manager
 from hostrouting.kernel.nexthops import Router, with_hops, with_shares
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.model.errors import ConfigError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.jsonable import in_json
 from hostrouting.model.links import Address, Link
+from hostrouting.model.managers import Manager
 from hostrouting.model.opening import translate_errors
 from hostrouting.model.parsing import parse_address
 from hostrouting.model.routes import Route

@@ -197,8 +197,9 @@ def snapshot(*, host: Host | None = None) -> Snapshot:
     host = to_host(host)
     if host.snapshot is not None:
         return host.snapshot
-    from hostrouting.boot.network import devs_ignoring_linkdown, nameservers
-    from hostrouting.kernel.managers import managers_of
+    from hostrouting.host_files.managers import managers_of
+    from hostrouting.host_files.resolv_conf import nameservers
+    from hostrouting.host_files.sysctl import devs_ignoring_linkdown
     from hostrouting.kernel.snapshot_backend import take_snapshot
 
     routes6 = host.routes6

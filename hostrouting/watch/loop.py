@@ -18,15 +18,15 @@ from hostrouting.boot.host import Host
 from hostrouting.boot.locks import locked
 from hostrouting.boot.trial import end_trial, is_overdue
 from hostrouting.config.routing import Config
-from hostrouting.kernel.managers import who_manages
+from hostrouting.host_files.managers import who_manages
 from hostrouting.model.errors import FileError, HostRoutingError, RouteError
 from hostrouting.model.family import Family
 from hostrouting.overlap.check import check_families, load_all
 from hostrouting.overlap.findings import OverlapReport, Verdict
 from hostrouting.overlap.markers import write_markers
-from hostrouting.overlap.metrics import gate_metrics
 from hostrouting.watch._events import HOW_TO_STOP, Event, EventKind, of_failures, of_problems, of_routes, status
 from hostrouting.watch._repair import Reconciler, Repair
+from hostrouting.watch.metrics import gate_metrics
 from hostrouting.watch.outputs import metrics_text
 from phases import Cancelled, CancelScope, TimedOut
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from hostrouting.model.text import clean
 from hostrouting.overlap.findings import OverlapReport
-from hostrouting.overlap.metrics import Metric, check_metrics, exposition
 from hostrouting.watch._events import Event
 from hostrouting.watch._repair import Drift, Repair
+from hostrouting.watch.metrics import Metric, check_metrics, exposition
 
 
 def write_entry(event: Event, journal: Path | None, print_line: Callable[[str], None]) -> None:

@@ -194,7 +194,7 @@ def test_a_concurrent_change_is_not_lost(run: Run, write: Any, monkeypatch: pyte
         path.write_text(theirs)
         return ()
 
-    monkeypatch.setattr("hostrouting.boot.network.nameservers", write_meanwhile)
+    monkeypatch.setattr("hostrouting.host_files.resolv_conf.nameservers", write_meanwhile)
     code, out, err = run("fix", "--in-place", path)
     assert (code, out) == (2, "")
     assert "was changed in the meantime" in err

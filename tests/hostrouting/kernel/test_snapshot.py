@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 
 import phases
 from hostrouting import Layout
-from hostrouting.boot.network import nameservers
-from hostrouting.kernel.managers import NETWORK_MANAGER, NETWORKD, Manager, is_managed, managers_of, who_manages
+from hostrouting.host_files.managers import is_managed, managers_of, who_manages
+from hostrouting.host_files.resolv_conf import nameservers
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.snapshot_backend import SnapshotBackend, take_snapshot
 from hostrouting.model.errors import ConfigError, FileError, RouteError
 from hostrouting.model.links import Address, Link
+from hostrouting.model.managers import NETWORK_MANAGER, NETWORKD, Manager
 from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Table
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.testing import FakeKernel

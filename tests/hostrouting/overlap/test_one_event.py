@@ -16,10 +16,10 @@ from worlds import Question, cut
 import phases
 from hostrouting import Config, Host, RouteOverlap, Snapshot, Verdict, check
 from hostrouting.kernel.events import after
-from hostrouting.kernel.managers import NETWORK_MANAGER, NETWORKD, Manager
 from hostrouting.kernel.port import Kernel
 from hostrouting.kernel.snapshot_backend import SnapshotBackend, take_snapshot
 from hostrouting.model.links import Hardware, Link
+from hostrouting.model.managers import NETWORK_MANAGER, NETWORKD, Manager
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route
 from hostrouting.model.rules import Rule
 from hostrouting.overlap.check import check_overlap

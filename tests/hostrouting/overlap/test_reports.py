@@ -42,8 +42,8 @@ from hostrouting import (
 )
 from hostrouting.boot.bundle import rendered_files
 from hostrouting.cli.fleet import fleet_page, fleet_text
-from hostrouting.kernel.managers import NETWORKD, Manager
 from hostrouting.model.links import Hardware
+from hostrouting.model.managers import NETWORKD, Manager
 from hostrouting.model.routes import NextHop, Protocol, Route
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import FindingKind, NoteKind, Verdict

@@ -11,14 +11,9 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, product
 from pathlib import Path
 
-import attrs
-
-from hostrouting.model.jsonable import JsonObject
 from hostrouting.model.links import Link
+from hostrouting.model.managers import NETWORK_MANAGER, NETWORKD, Manager
 from hostrouting.model.opening import only_regular, translate_errors
-from hostrouting.model.routes import Protocol, Route
-
-NETWORKD, NETWORK_MANAGER = "systemd-networkd", "NetworkManager"
 
 # networkd's file format is private but hasn't changed since 2014. NetworkManager's is documented only in its source
 # code.
@@ -26,7 +21,6 @@ _NOTES = {
     NETWORKD: ("run/systemd/netif/links", "ADMIN_STATE"),
     NETWORK_MANAGER: ("run/NetworkManager/devices", "managed"),
 }
-_ADDED = (Protocol.RA, Protocol.DHCP, Protocol.STATIC)
 _ADVICE = {
     NETWORKD: "which drops routes that aren't its own when it configures an interface again: set "
     "ManageForeignRoutes=no in networkd.conf and KeepConfiguration=yes in the .network file (before systemd 257 "
@@ -74,30 +68,6 @@ def is_managed(root: Path, manager: str, index: int) -> bool:
         pairs = [line.partition("=") for line in file]
     found = {name.strip(): value.strip() for name, _, value in pairs}
     return found.get(key, "no").lower() not in ("unmanaged", "no", "false", "0")
-
-
-@attrs.frozen
-class Manager(JsonObject):
-    """A network manager and the interfaces that it configures.
-
-    Args:
-        name: its service name.
-        devs: the interfaces that it configures.
-        drops_routes: whether it removes other programs' routes from these interfaces on restart, or null if unknown.
-    """
-
-    name: str
-    devs: tuple[str, ...]
-    drops_routes: bool | None = None
-
-    def adds(self, route: Route) -> bool:
-        """Return whether a route looks like one that the manager would restore, from a lease or its config files."""
-        return route.protocol in _ADDED and not set(self.devs).isdisjoint(route.devs)
-
-    def drops(self, route: Route) -> bool:
-        """Return whether the manager removes a given foreign route on restart."""
-        is_foreign = route.protocol not in (*_ADDED, Protocol.KERNEL)
-        return bool(self.drops_routes) and is_foreign and not set(self.devs).isdisjoint(route.devs)
 
 
 def managers_of(root: Path, links: Iterable[Link]) -> tuple[Manager, ...]:

@@ -1,4 +1,4 @@
-"""Check many hosts using their snapshots, and group hosts with the same result."""
+"""Check many hosts using their snapshots, in several processes."""
 
 from __future__ import annotations
 
@@ -12,19 +12,18 @@ from concurrent.futures import BrokenExecutor, Executor, Future
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from hostrouting.config.routing import Config, StaticRoute
+from hostrouting.config.routing import Config
+from hostrouting.fleet.groups import FleetReport, Groups, HostGroup, grouped
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.snapshot_backend import backends_of
 from hostrouting.model.errors import HostRoutingError
-from hostrouting.model.family import IpNetwork
-from hostrouting.model.jsonable import JsonObject
 from hostrouting.model.text import shown
 from hostrouting.overlap.check import check_families, unjudged
-from hostrouting.overlap.findings import FindingKind, OverlapReport, UnknownReason, Verdict
+from hostrouting.overlap.findings import OverlapReport, UnknownReason, Verdict
 from phases import CancelScope
 
 if TYPE_CHECKING:
@@ -33,9 +32,6 @@ if TYPE_CHECKING:
     SnapshotSource = Snapshot | str | os.PathLike[str] | Mapping[str, Any]
     # Each source with its number.
     _Sources = tuple[tuple[int, SnapshotSource], ...]
-    # Maps a group's shared result to its first host's report and the names of all its hosts.
-    _Signature = tuple[Verdict, tuple["GroupFailure", ...], tuple[StaticRoute, ...], UnknownReason | None, bool | None]
-    _Groups = dict[_Signature, tuple[OverlapReport, list[str]]]
 
 # Snapshots per portion, and the maximum number of portions in progress.
 _AT_ONCE, _UNDER_WAY = 16, 64
@@ -48,69 +44,6 @@ _TIMES_WITH_EVENTS = 10
 
 # A thread's stack (8 MiB), and the address space that glibc reserves for its arena (twice 64 MiB, to align it).
 _THREAD_BYTES = 136 << 20
-
-
-@attrs.frozen
-class GroupFailure(JsonObject):
-    """A failure shared by all hosts in a group.
-
-    Args:
-        kind: type of failure.
-        cidr: the expected CIDR.
-        devs: sorted names of the interfaces that packets leave through, plus those they would use instead, or empty if
-            packets don't leave the host. Both are listed because it may vary between hosts which of eight similar
-            interfaces is used.
-    """
-
-    kind: FindingKind
-    cidr: IpNetwork
-    devs: tuple[str, ...]
-
-
-@attrs.frozen
-class HostGroup(JsonObject):
-    """Hosts with the same verdict, failures and fix, or with the same kind of reason.
-
-    Args:
-        verdict: the verdict for each host.
-        failures: the failures on each host.
-        fix: the entries that fix the failures, as far as routes can fix them.
-        hosts: host names, in the order of the snapshots.
-        report: report for the first host. Details such as addresses may differ on other hosts.
-    """
-
-    verdict: Verdict
-    failures: tuple[GroupFailure, ...]
-    fix: tuple[StaticRoute, ...]
-    hosts: tuple[str, ...]
-    report: OverlapReport
-
-
-@attrs.frozen
-class FleetReport(JsonObject):
-    """The result of ``judge``.
-
-    Args:
-        groups: the groups, ordered by verdict (``ok``, ``overlap``, ``unknown``) and then by size, largest first.
-    """
-
-    schema: ClassVar[Literal[1]] = 1
-    json_names = ("schema", "counts", "one_event_away", "groups")
-
-    groups: tuple[HostGroup, ...]
-
-    @property
-    def counts(self) -> dict[Verdict, int]:
-        """Return the number of hosts for each verdict."""
-        return {
-            verdict: sum(len(group.hosts) for group in self.groups if group.verdict is verdict) for verdict in Verdict
-        }
-
-    @property
-    def one_event_away(self) -> int | None:
-        """Return the number of hosts that a single event would break permanently, or None if not predicted."""
-        told = [group for group in self.groups if group.report.events is not None]
-        return sum(len(group.hosts) for group in told if group.report.is_one_event_away) if told else None
 
 
 def judge(
@@ -150,7 +83,7 @@ def judge(
         raise TypeError(f"judge takes a Config, not {shown(config)}; make one with Config.load or Config.from_mapping")
     scope = CancelScope() if scope is None else scope
     total = len(snapshots) if isinstance(snapshots, Sized) else None
-    groups: _Groups = {}
+    groups: Groups = {}
     done = 0
     left = enumerate(snapshots, 1)
     portions = iter(lambda: tuple(islice(left, _AT_ONCE)), ())
@@ -209,9 +142,9 @@ def _begin_to_work(ended: Connection, lifeline: Connection, bytes_max: int) -> N
     resource.setrlimit(resource.RLIMIT_AS, (min([bytes_max, *allowed]), hard))
 
 
-def _results_of(executor: Executor, portions: Iterator[_Sources], work: _Work, scope: CancelScope) -> Iterator[_Groups]:
+def _results_of(executor: Executor, portions: Iterator[_Sources], work: _Work, scope: CancelScope) -> Iterator[Groups]:
     """Yield the results from the caller's executor."""
-    waiting: deque[Future[_Groups]] = deque()
+    waiting: deque[Future[Groups]] = deque()
     try:
         yield from _results(executor, portions, deque(), waiting, work, scope)
     except BrokenExecutor as error:
@@ -223,7 +156,7 @@ def _results_of(executor: Executor, portions: Iterator[_Sources], work: _Work, s
 
 def _results_here(
     portions: Iterator[_Sources], work: _Work, scope: CancelScope, *, most: int = _UNDER_WAY
-) -> Iterator[_Groups]:
+) -> Iterator[Groups]:
     """Yield the results from local processes, including a report for each snapshot that kills its process.
 
     The portions in progress when a process died are judged again, one at a time, and the last suspects one by one.
@@ -240,7 +173,7 @@ def _results_here(
                 pass
         if len(begun) == len(begun[0]) == 1:
             why = "the process that judged it died, for example for lack of memory"
-            yield _grouped([work.unjudged(*begun[0][0], why)])
+            yield grouped([work.unjudged(*begun[0][0], why)])
         else:
             again = begun if len(begun) > 1 else ((snapshot,) for snapshot in begun[0])
             yield from _results_here(iter(again), work, scope, most=1)
@@ -250,12 +183,12 @@ def _results(
     pool: Executor,
     portions: Iterator[_Sources],
     begun: deque[_Sources],
-    waiting: deque[Future[_Groups]],
+    waiting: deque[Future[Groups]],
     work: _Work,
     scope: CancelScope,
     *,
     most: int = _UNDER_WAY,
-) -> Iterator[_Groups]:
+) -> Iterator[Groups]:
     """Yield the workers' results in snapshot order, so that the report doesn't depend on the executor.
 
     Args:
@@ -277,7 +210,7 @@ def _results(
         begun.popleft()
 
 
-def _result(future: Future[_Groups], scope: CancelScope) -> _Groups:
+def _result(future: Future[Groups], scope: CancelScope) -> Groups:
     is_done = threading.Event()
     future.add_done_callback(lambda _: is_done.set())
     scope.wait(is_done)
@@ -304,8 +237,8 @@ class _Work:
     seconds: float
     one_event: bool
 
-    def __call__(self, snapshots: _Sources) -> _Groups:
-        return _grouped(self._judge_one(*snapshot) for snapshot in snapshots)
+    def __call__(self, snapshots: _Sources) -> Groups:
+        return grouped(self._judge_one(*snapshot) for snapshot in snapshots)
 
     def unjudged(
         self, number: int, given: SnapshotSource, why: str, kind: UnknownReason = UnknownReason.CHECK_FAILED
@@ -371,19 +304,3 @@ def _name_of(number: int, given: SnapshotSource) -> str:
     if isinstance(given, (str, os.PathLike)):
         return Path(given).name.removesuffix(".json")
     return f"snapshot {number}"
-
-
-def _grouped(reports: Iterable[OverlapReport]) -> _Groups:
-    groups: _Groups = {}
-    for report in reports:
-        signature = (report.verdict, _failures(report), report.fix.routes, report.reason_kind, report.is_one_event_away)
-        groups.setdefault(signature, (report, []))[1].append(report.host)
-    return groups
-
-
-def _failures(report: OverlapReport) -> tuple[GroupFailure, ...]:
-    failures = (
-        GroupFailure(each.kind, each.cidr, tuple(sorted((*each.devs, *each.behind)))) for each in report.findings
-    )
-    # Connections from several source addresses may fail in the same way.
-    return tuple(dict.fromkeys(failures))

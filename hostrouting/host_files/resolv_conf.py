@@ -1,23 +1,19 @@
-"""Read the files that describe a host's network: its nameservers, and a sysctl of each interface."""
+"""Read a host's nameservers."""
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable
 from ipaddress import IPv4Address
 from pathlib import Path
 
 from hostrouting.boot.files import read_text
 from hostrouting.boot.layout import Layout
 from hostrouting.model.family import IpAddress
-from hostrouting.model.links import Link
 from hostrouting.model.parsing import parse_address
 
 # The stub listener of systemd-resolved.service(8). Its upstream servers are listed in another file.
 _STUB = IPv4Address("127.0.0.53")
-
-_SYSCTL = "/proc/sys/net/ipv4/conf/{}/ignore_routes_with_linkdown"
 
 
 def nameservers(layout: Layout) -> tuple[IpAddress, ...]:
@@ -46,23 +42,3 @@ def _named(path: Path) -> tuple[IpAddress, ...]:
         with contextlib.suppress(ValueError):  # an IPv6 address
             found[parse_address(word)] = None
     return tuple(found)
-
-
-def devs_ignoring_linkdown(layout: Layout, links: Iterable[Link]) -> tuple[str, ...] | None:
-    """Return the interfaces whose routes are ignored when the carrier is down, or None if the sysctl doesn't exist.
-
-    Args:
-        layout: the host's layout.
-        links: the host's links.
-
-    Raises:
-        FileError: a sysctl can't be read.
-    """
-
-    def value(name: str) -> str | None:
-        return read_text(layout.of(_SYSCTL.format(name)))
-
-    # "all" is ORed with the per-interface value (IN_DEV_ORCONF).
-    if (of_all := value("all")) is None:
-        return None
-    return tuple(link.name for link in links if {of_all, value(link.name)} - {"0\n", None})

@@ -1,0 +1,1 @@
+"""Check the snapshots of many hosts: ``judge`` runs the checks, and ``groups`` collects equal results."""

@@ -1,0 +1,1 @@
+"""Read the files in which other programs of a host keep their settings and state."""
