@@ -56,10 +56,10 @@ class NetlinkBackend(Ipv4Lookups):
     """
 
     family: Family = Family.IPV4
-    _arrange: Callable[[Iterable[NextHop]], tuple[NextHop, ...]] = staticmethod(in_order)
 
     def __init__(self) -> None:
         self._local = threading.local()
+        self._arrange: Callable[[Iterable[NextHop]], tuple[NextHop, ...]] = in_order
 
     # --- reading -----------------------------------------------------------------------------------------------
 

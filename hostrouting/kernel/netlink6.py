@@ -155,7 +155,9 @@ class NetlinkBackend6(NetlinkBackend):
         """Return the next hops of our routes with these keys, in the order in which they were added."""
         found: dict[tuple[object, ...], dict[Router, Route]] = {}
         keys = {route.key for route in routes}
-        for route in _Unsorted().our_routes():
+        unsorted = NetlinkBackend6()
+        unsorted._arrange = tuple
+        for route in unsorted.our_routes():
             if route.key in keys:
                 found.setdefault(route.key, {}).update(_by_hop(route))
         return found
@@ -192,10 +194,6 @@ class NetlinkBackend6(NetlinkBackend):
             return packer.delete(route, sequence)
 
         return self._write([hop for route in routes for hop in _by_hop(route).values()], pack)
-
-
-class _Unsorted(NetlinkBackend6):
-    _arrange = staticmethod(tuple)
 
 
 def _by_hop(route: Route) -> dict[Router, Route]:

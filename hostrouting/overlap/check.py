@@ -19,8 +19,14 @@ from hostrouting.model.routes import Table
 from hostrouting.overlap._classify import classify_probes
 from hostrouting.overlap._grouping import findings_and_notes
 from hostrouting.overlap._state import State, read_host
-from hostrouting.overlap._uplinks import ContestedDefaultError, NoUplinkError, contested, named_uplinks, pending_devs
-from hostrouting.overlap._uplinks import uplink_patterns as uplink_patterns
+from hostrouting.overlap._uplinks import (
+    ContestedDefaultError,
+    NoUplinkError,
+    contested,
+    named_uplinks,
+    pending_devs,
+    uplink_patterns,
+)
 from hostrouting.overlap.findings import (
     FamilyVerdict,
     Finding,
