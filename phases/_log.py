@@ -6,9 +6,9 @@ import logging
 
 from phases._errors import Status, paths_of, text_of
 
-OWN = logging.getLogger("phases")
+LOGGER = logging.getLogger("phases")
 # Without a handler, warnings would go to stderr through logging.lastResort.
-OWN.addHandler(logging.NullHandler())
+LOGGER.addHandler(logging.NullHandler())
 
 
 class Log:

@@ -79,9 +79,9 @@ class _Reporter(AbstractContextManager["_Reporter"]):
         self._observers: list[Observer] = [] if observer is None else [observer]
         # If logging hasn't been imported, the program can't have configured a logger.
         if "logging" in sys.modules:
-            from phases._log import OWN, Log
+            from phases._log import LOGGER, Log
 
-            self._observers.insert(0, Log(logger or OWN))
+            self._observers.insert(0, Log(logger or LOGGER))
         self._failures: list[Exception] = []
         self._calls: deque[Callable[[Observer], None]] = deque()
         # The lock is reentrant, because observers and signal handlers may report progress themselves.

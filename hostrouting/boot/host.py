@@ -250,8 +250,8 @@ def _refuse_what_is_no_image(layout: Layout) -> None:
     # This also detects bind mounts of the root or of the folders that we write to.
     written = (layout.units, layout.config.parent, layout.manifest.parent, layout.protocol_names.parent, layout.run_dir)
     for path in (root, *written):
-        own = layout.relative(path)
-        if os.path.exists(own) and path.exists() and path.samefile(own):  # noqa: PTH110
+        running = layout.relative(path)
+        if os.path.exists(running) and path.exists() and path.samefile(running):  # noqa: PTH110
             raise ConfigError([("root", f"{path} is this host's own; leave the root out to work on this host")])
     # All folders that we read or write, and our files that aren't units.
     touched = [*map(layout.of, UNIT_PATH), layout.protocol_names, layout.run_dir]

@@ -250,10 +250,10 @@ def _found(layout: Layout) -> Manifest:
         # A glob could match files of other programs with similar names.
         scripts = [path for end in ("sh", "nft") for path in files.matching(layout.config.parent, f"{name}.{end}")]
         drop_ins = [path for folder in folders if _is_ours(path := folder / f"hostrouting-{name}.conf")]
-        own = [units[name]] if name in units else []
+        unit = [units[name]] if name in units else []
         names = [layout.protocol_names] if name == ROUTES and files.exists(layout.protocol_names) else []
         is_gated = name in (ROUTES, CHECK)
-        paths = map(layout.relative, (*scripts, *own, *drop_ins, *names))
+        paths = map(layout.relative, (*scripts, *unit, *drop_ins, *names))
         parts[name] = InstalledPart(is_gated, is_gated, tuple(paths))
     consumer, *former = [folder.name.removesuffix(".d") for folder in gated] or [""]
     return Manifest(consumer, parts, former=tuple(former))

@@ -99,14 +99,14 @@ def _uplink_rows(config: Config) -> Iterable[str]:
 
 def _expected_rows(expected: ExpectedCidr) -> Iterable[str]:
     """Yield a row with the first and last address of each non-reserved range in an expected CIDR."""
-    own = "" if expected.devs is None else f" {_expression(expected.devs)} {','.join(expected.devs)}"
+    devs = "" if expected.devs is None else f" {_expression(expected.devs)} {','.join(expected.devs)}"
     family = Family.of(expected.cidr)
     # awk's numbers are too small for addresses. Strings of equal length that begin with a letter sort like the numbers.
     digits = family.bits // 4
     for low, high in _JUDGED[family]:
         first, last = max(low, int(expected.cidr.network_address)), min(high, int(expected.cidr.broadcast_address))
         if first <= last:
-            yield f"expect x{first:0{digits}x} x{last:0{digits}x} {expected.cidr}{own}"
+            yield f"expect x{first:0{digits}x} x{last:0{digits}x} {expected.cidr}{devs}"
 
 
 # This character is invalid in interface names.

@@ -56,8 +56,8 @@ def drop_ins(layout: Layout, unit: str) -> dict[str, Path]:
     For drop-ins with the same name, the first one takes precedence. Folders are searched in systemd's order, and more
     specific unit names come first within a folder. Drop-ins for all services come last.
     """
-    *own, kind = unit_names(unit)
-    folders = [f"{folder}/{name}.d" for folder in UNIT_PATH for name in own]
+    *names, kind = unit_names(unit)
+    folders = [f"{folder}/{name}.d" for folder in UNIT_PATH for name in names]
     found: dict[str, Path] = {}
     for folder in (*folders, *(f"{folder}/{kind}.d" for folder in UNIT_PATH)):
         for path in matching(layout.of(folder), "*.conf"):

@@ -152,8 +152,8 @@ def _below(text: str) -> str:
 def _build(kernel: Kernel) -> None:
     kernel.add_link("eth0")
     kernel.add_address("eth0", "10.1.0.4/24")
-    hop, own = NextHop("eth0", IPv4Address("10.1.0.1")), IPv4Address("10.1.0.4")
-    kernel.add([Route(DEFAULT_DESTINATION, (hop,), protocol=Protocol.DHCP, metric=100, source=own)])
+    hop, local = NextHop("eth0", IPv4Address("10.1.0.1")), IPv4Address("10.1.0.4")
+    kernel.add([Route(DEFAULT_DESTINATION, (hop,), protocol=Protocol.DHCP, metric=100, source=local)])
     for number in range(8):
         kernel.add_link(f"ib{number}")
         kernel.add_address(f"ib{number}", f"172.16.0.{10 + number}/16")

@@ -105,7 +105,7 @@ def _verdict(report: OverlapReport, width: int | None) -> Page:
         page.append(said.splitlines()[0])
     by_family = {each.family: clean(",".join(each.default_devs)) for each in report.families}
     default = clean(",".join(report.default_devs))
-    own = {each.cidr: ",".join(each.devs) for each in report.expected if each.devs is not None}
+    named = {each.cidr: ",".join(each.devs) for each in report.expected if each.devs is not None}
     findings: defaultdict[IpNetwork, list[str]] = defaultdict(list)
     for finding in report.findings:
         findings[finding.cidr].append(bad(clean(finding.failure)))
@@ -125,7 +125,7 @@ def _verdict(report: OverlapReport, width: int | None) -> Page:
     for cidr in shown:
         is_unknown = report.verdict_on(cidr) is Verdict.UNKNOWN
         mark = bad("✗") if cidr in findings else dim("•") if cidr in noted else bad("?") if is_unknown else good("✓")
-        passed = "not judged" if is_unknown else f"by {own.get(cidr) or by_family.get(Family.of(cidr), default)}"
+        passed = "not judged" if is_unknown else f"by {named.get(cidr) or by_family.get(Family.of(cidr), default)}"
         is_drawn = cidr in drawn  # as each CIDR with findings is
         paragraphs = [_bar_text(drawn[cidr], paints), *findings.get(cidr, ())] if is_drawn else [passed]
         page.append(Row(mark, str(cidr), paragraphs))

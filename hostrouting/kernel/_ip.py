@@ -305,10 +305,10 @@ def _without_tunnel(value: object) -> object:
     """
     if not isinstance(value, Mapping) or "encap" not in value:
         return value
-    own = {**value, "dst": getattr(value, "first", value).get("dst")}
+    fields = {**value, "dst": getattr(value, "first", value).get("dst")}
     if value["encap"] == "ip" and "tos" not in getattr(value, "duplicates", ()):
-        own.pop("tos", None)
-    return own
+        fields.pop("tos", None)
+    return fields
 
 
 def write_route(route: Route) -> dict[str, Any]:

@@ -146,10 +146,10 @@ def lease_of(snapshot: Snapshot, dev: str) -> Lease | None:
     """Return an interface's lease, or None if there is none with a default route via an IPv4 gateway."""
     of_dhcp = [route for route in snapshot.routes if route.protocol == Protocol.DHCP and route.nexthop_id is None]
     routes = [route for route in of_dhcp if [hop.dev for hop in route.hops] == [dev]]
-    own = [each for each in snapshot.addresses if each.dev == dev and each.prefix_length and not each.is_secondary]
+    local = [each for each in snapshot.addresses if each.dev == dev and each.prefix_length and not each.is_secondary]
     for default in unicast_defaults(routes):
         gateway = default.hops[0].gateway
-        if own and isinstance(gateway, IPv4Address):
-            ranks = [(each.local != default.source, gateway not in each.network) for each in own]
-            return Lease(own[ranks.index(min(ranks))], gateway, default, routes)
+        if local and isinstance(gateway, IPv4Address):
+            ranks = [(each.local != default.source, gateway not in each.network) for each in local]
+            return Lease(local[ranks.index(min(ranks))], gateway, default, routes)
     return None

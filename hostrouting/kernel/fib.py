@@ -175,7 +175,7 @@ class Fib:
         return PrefixIndex(tables, self.family.bits), tables
 
     def evaluated_rules(
-        self, flow: Flow, positions: Sequence[int] | None = None, *, own: str | None = None
+        self, flow: Flow, positions: Sequence[int] | None = None, *, through: str | None = None
     ) -> Iterator[tuple[Rule, bool | None, Route | None]]:
         """Yield the rules that a lookup evaluates, up to and including the one that ends it.
 
@@ -183,8 +183,8 @@ class Fib:
             flow: the lookup key.
             positions: the positions of the rules to evaluate. By default, rules that can't affect the address are
                 skipped.
-            own: the interface of a hypothetical host route in table main. The lookup continues past table main if the
-                rule would suppress such a route.
+            through: the interface of a hypothetical host route in table main. The lookup continues past table main if
+                the rule would suppress such a route.
 
         Yields:
             A rule, whether it matches (None if unknown), and the longest match in its table. The lookup skips rules for
@@ -204,7 +204,7 @@ class Fib:
                 next_ = next((at for at, each in enumerate(self.rules) if each.preference == rule.goto), 0)
             elif is_met and self._ends_with(rule, found):
                 is_of_main = found is not None and found.table == Table.MAIN
-                if not (own and is_of_main and self.suppresses(rule, self.family.bits, own)):
+                if not (through and is_of_main and self.suppresses(rule, self.family.bits, through)):
                     return
 
     def possible_decisions(self, flow: Flow) -> Iterator[Decision | None]:

@@ -112,15 +112,15 @@ class Fib6(Fib):
 
         If the host has temporary addresses, they are assumed to be preferred (sysctl use_tempaddr=2).
         """
-        own = [each for each in self.addresses() if isinstance(each, Address6) and not each.is_tentative]
+        usable = [each for each in self.addresses() if isinstance(each, Address6) and not each.is_tentative]
         scope, label = _scope(address), _label(address)
 
         def rank(each: Address6) -> tuple[int, ...]:
-            own_scope = _scope(each.local)
+            its_scope = _scope(each.local)
             alike = _BITS - (int(each.local) ^ int(address)).bit_length()
             return (
                 each.local == address,
-                -own_scope if own_scope >= scope else own_scope - _BITS,
+                -its_scope if its_scope >= scope else its_scope - _BITS,
                 not each.is_deprecated,
                 each.dev == dev,
                 _label(each.local) == label,
@@ -128,7 +128,7 @@ class Fib6(Fib):
                 min(alike, each.prefix_length),
             )
 
-        return max(own, key=rank).local if own else None
+        return max(usable, key=rank).local if usable else None
 
 
 MODELS: dict[Family, type[Fib]] = {Family.IPV4: Fib, Family.IPV6: Fib6}

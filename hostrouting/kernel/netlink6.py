@@ -48,10 +48,10 @@ class NetlinkBackend6(NetlinkBackend):
             return found
         from hostrouting.kernel.fib6 import Fib6
 
-        routes, own, links, silent = self.routes(), self.addresses(), self.links(), self.silent_routers()
+        known, links, silent = (self.routes(), self.addresses()), self.links(), self.silent_routers()
         # Until a rule is added, the kernel ignores that the rule for table main was deleted (fib6_rule_lookup).
         fibs = [
-            Fib6(rules, routes, own, links=links, silent_routers=silent)
+            Fib6(rules, *known, links=links, silent_routers=silent)
             for rules in (self.rules(), kernel_rules(self.family))
         ]
 

@@ -160,13 +160,13 @@ class Snapshot:
                 fields[rules] = tuple(map(_with_unknown, fields[rules]))
         addresses = tuple(chain.from_iterable(fields["addresses"]))
         fields["addresses"] = tuple(each for each in addresses if each.local.version == 4)
-        own = tuple(each for each in addresses if each.local.version == 6)
+        addresses6 = tuple(each for each in addresses if each.local.version == 6)
         rules, routes, silent, is_odd = map(fields.pop, ("rules6", "routes6", "neighbours6", "has_odd_sources6"))
         if rules is None or routes is None:
             if rules is not routes:
                 raise ConfigError([("rules6" if rules is None else "routes6", "is missing")])
             return cls(**fields)
-        return cls(**fields, ipv6=Ipv6State(own, rules, routes, frozenset(silent), is_odd))
+        return cls(**fields, ipv6=Ipv6State(addresses6, rules, routes, frozenset(silent), is_odd))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, bytes_max: int = _BYTES_MAX) -> Snapshot:
@@ -216,11 +216,11 @@ class Snapshot:
         # The routes already include the hops of nexthop objects.
         fields = {**attrs.asdict(self, recurse=False), "schema": SNAPSHOT_SCHEMA, "ip": None, "nexthops": ()}
         fields |= {"rules6": None, "routes6": None, "neighbours6": (), "has_odd_sources6": False}
-        if (own := self.ipv6) is not None:
-            silent = tuple(sorted(own.silent_routers, key=str))
-            fields |= {"rules6": own.rules, "routes6": own.routes, "neighbours6": silent}
-            fields["has_odd_sources6"] = own.has_odd_sources
-            fields["addresses"] = (*self.addresses, *own.addresses)
+        if (ipv6 := self.ipv6) is not None:
+            silent = tuple(sorted(ipv6.silent_routers, key=str))
+            fields |= {"rules6": ipv6.rules, "routes6": ipv6.routes, "neighbours6": silent}
+            fields["has_odd_sources6"] = ipv6.has_odd_sources
+            fields["addresses"] = (*self.addresses, *ipv6.addresses)
         return _KEYS.write(fields)
 
     def to_text(self) -> str:

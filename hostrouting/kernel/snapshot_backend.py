@@ -311,17 +311,17 @@ class SnapshotBackend6(SnapshotBackend):
     family = Family.IPV6
 
     def __init__(self, snapshot: Snapshot) -> None:
-        own = snapshot.ipv6
-        if own is None:
+        ipv6 = snapshot.ipv6
+        if ipv6 is None:
             raise RouteError(
                 "can't check IPv6: the snapshot holds no IPv6 routes",
                 hint=f"if the host has any, {_RECORD}, or with ip and only= as its --help shows",
             )
         state = attrs.evolve(
-            snapshot, addresses=own.addresses, rules=own.rules, routes=own.routes, is_merged=False, sources=()
+            snapshot, addresses=ipv6.addresses, rules=ipv6.rules, routes=ipv6.routes, is_merged=False, sources=()
         )
         super().__init__(state)
-        self._silent, self._has_odd_sources = own.silent_routers, own.has_odd_sources
+        self._silent, self._has_odd_sources = ipv6.silent_routers, ipv6.has_odd_sources
 
     def silent_routers(self) -> frozenset[Router]:
         """Return the routers that the kernel avoids because they are unreachable."""

@@ -104,9 +104,9 @@ class Sources:
             The interface's address. If it has none, the kernel uses the first interface that has one, so the result
             contains an address for each interface that may be first.
         """
-        own = [each for each in self._primary.get(dev or "", ()) if min(each.scope, local_scope) <= scope]
-        near = (each for each in own if gateway is not None and gateway in each.network)
-        if (found := next(chain(near, own), None)) is not None:
+        local = [each for each in self._primary.get(dev or "", ()) if min(each.scope, local_scope) <= scope]
+        near = (each for each in local if gateway is not None and gateway in each.network)
+        if (found := next(chain(near, local), None)) is not None:
             return (found.local,)
         firsts = {
             name: next((each.local for each in those if each.scope != Scope.LINK and each.scope <= scope), None)

@@ -65,8 +65,8 @@ class Changes:
 
     def of_part(self, name: str) -> Changes:
         """Return the changes to a part's script and unit, and to other files named after the part."""
-        own = tuple(change for change in self.files if f"/{name}." in str(change.what))
-        return Changes(files=own, units=tuple(change for change in self.units if change.what == f"{name}.service"))
+        of_it = tuple(change for change in self.files if f"/{name}." in str(change.what))
+        return Changes(files=of_it, units=tuple(change for change in self.units if change.what == f"{name}.service"))
 
     def to_json(self) -> dict[str, Any]:
         """Return the changes as JSON, including whether anything changed."""

@@ -98,7 +98,7 @@ def uncovered_addresses(prefixes: Iterable[Prefix], bits: int) -> dict[Prefix, i
     Returns:
         A mapping from prefix to address or None.
     """
-    own: dict[Prefix, int | None] = {}
+    uncovered: dict[Prefix, int | None] = {}
     all_ones = (1 << bits) - 1
     # Stack of (first, last) address pairs for the outermost prefixes after the current one, with the nearest on top.
     behind: list[tuple[int, int]] = []
@@ -109,6 +109,6 @@ def uncovered_addresses(prefixes: Iterable[Prefix], bits: int) -> dict[Prefix, i
             start, end = behind.pop()
             if start == free:
                 free = end + 1
-        own[first, length] = free if free <= last else None
+        uncovered[first, length] = free if free <= last else None
         behind.append((first, last))
-    return own
+    return uncovered

@@ -103,11 +103,11 @@ class Fixes:
             (hop.gateway, hop.dev): route for route in state.routes for hop in route.hops if hop.dev not in devs
         }
         # Static routes to any of these destinations would be refused.
-        own = state.family.usual_metric
+        usual = state.family.usual_metric
         self._taken = {
             numbers(route.destination)
             for route in state.routes
-            if route.table == Table.MAIN and ((route.tos == 0 and route.metric == own) or route.is_connected)
+            if route.table == Table.MAIN and ((route.tos == 0 and route.metric == usual) or route.is_connected)
         }
         sizes: Counter[int] = Counter()
         for interval in self._intervals:
@@ -234,7 +234,7 @@ class Fixes:
         last: Rule | None = None
         bounds: list[int] = []
         dev = self._default.devs[0]
-        for rule, is_met, found in self._fib.evaluated_rules(probe.flow, own=dev):
+        for rule, is_met, found in self._fib.evaluated_rules(probe.flow, through=dev):
             if not is_met or rule.action in (RuleAction.NOP, RuleAction.GOTO):
                 continue
             last = rule

@@ -99,14 +99,14 @@ def _note(expected: ExpectedCidr, group: _Group, state: State, ranges: _Networks
     devs = tuple(sorted({dev for _, each in group for dev in each.devs}))
     by = shortened(devs, ",", _SHOWN_DEVS)
     part = _part(cidr, shown)
-    own = _local_on_uplinks(expected, state)
+    local = _local_on_uplinks(expected, state)
     if classification.is_local:
         message = f"{part}: {kind.lower()}{f' on {by}' if by else ''}"
         if asks_local_first(state.rules):
             message += "; no route can change that"
         if classification.is_lost:
             message += ", so nothing in the cluster that has such an address can be reached"
-        elif kind is NoteKind.LOCAL and any(address.network != cidr for address in own):
+        elif kind is NoteKind.LOCAL and any(address.network != cidr for address in local):
             message += (
                 ", which is fine if the CIDR is the nodes'; a pod or Service that has such an address can't be reached:"
                 " move their CIDR"
@@ -117,10 +117,10 @@ def _note(expected: ExpectedCidr, group: _Group, state: State, ranges: _Networks
         message = f"{part} routes via {by} ({_KEYS[kind]})"
         # A host route leads to a local pod and doesn't shadow other addresses.
         hides_others = (each.route and each.route.destination.prefixlen < state.family.bits for _, each in group)
-        if kind is NoteKind.CONTAINER and own and any(hides_others):
+        if kind is NoteKind.CONTAINER and local and any(hides_others):
             message += (
-                f"; this host's own {own[0].local} on {own[0].dev} is in the same CIDR: if that is the nodes', nodes in"
-                " this part can't be reached; name the CIDR's devs in expectedCidrs to make that a failure"
+                f"; this host's own {local[0].local} on {local[0].dev} is in the same CIDR: if that is the nodes',"
+                " nodes in this part can't be reached; name the CIDR's devs in expectedCidrs to make that a failure"
             )
     return Note(kind, message, cidr, devs, ranges)
 
@@ -185,8 +185,8 @@ def _contested(state: State) -> Iterable[Note]:
     if (default := state.default) is None or not (others := rival_defaults(state)):
         return
     # If an IPv6 default route also has next hops on other interfaces, ``others`` already includes it.
-    own = [default] if default in state.routes or state.family is Family.IPV4 else []
-    found = sorted((*own, *others), key=attrgetter("metric"))
+    chosen = [default] if default in state.routes or state.family is Family.IPV4 else []
+    found = sorted((*chosen, *others), key=attrgetter("metric"))
     devs = tuple(sorted({dev for route in found for dev in route.devs}))
     listed = "; ".join(map(str, found))
     if state.family is Family.IPV6 and state.named is not None:

@@ -163,7 +163,8 @@ def _with_routes(overlap: RouteOverlap, tables: State, backend: RouteBackend) ->
     connected = [address.prefix for address in tables.addresses if address.dev not in devs]
     # The broadcast address is the last address of an IPv4 subnet; the anycast address is the first of an IPv6 subnet.
     end = 1 if family is Family.IPV4 else 0
-    single = [(each, bits) for own in tables.addresses for each in (int(own.local), ends(own.prefix, bits)[end])]
+    pairs = ((int(address.local), ends(address.prefix, bits)[end]) for address in tables.addresses)
+    single = [(each, bits) for pair in pairs for each in pair]
     foretold = _coverage(overlap, tables, (*connected, *single)).suspects(())
     sources = _plain_sources(tables)
     routes = backend.routes_except(devs, inside=foretold, sources=sources)

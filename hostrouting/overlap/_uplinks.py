@@ -96,7 +96,7 @@ def local_subnets(addresses: Iterable[Address], devs: Sequence[str]) -> dict[Pre
     Returns:
         The subnets, except /32s and /128s, which can't contain another host.
     """
-    own = (
+    local = (
         address for address in addresses if address.dev in devs and address.prefix_length < address.local.max_prefixlen
     )
-    return {address.prefix: address.dev for address in own}
+    return {address.prefix: address.dev for address in local}

@@ -59,9 +59,9 @@ def _notes_on_node_ip(node_ip: IPv4Address, uplinks: tuple[str, ...], backend: R
     devs = tuple(sorted({each.dev for each in addresses if each.local == node_ip}))
     if set(devs) & set(uplinks):
         return
-    own = next((f"{each.local}, which {each.dev} has" for each in addresses if each.dev in uplinks), "an uplink's")
+    local = next((f"{each.local}, which {each.dev} has" for each in addresses if each.dev in uplinks), "an uplink's")
     where = f"is an address of {','.join(devs)}, which isn't an uplink" if devs else "isn't an address of any interface"
-    hint = f"set it to {own}"
+    hint = f"set it to {local}"
     # An interface with a default route may be the intended uplink.
     if meant := [dev for dev in devs if any(dev in route.devs for route in backend.default_routes())]:
         hint = f"if the cluster is reached through {','.join(meant)}, name that in hostRouting.uplinks; else {hint}"

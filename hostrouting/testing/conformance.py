@@ -70,7 +70,7 @@ _TABLES = (Table.MAIN, 100, 4242)
 # Arguments for routes_except: the interfaces whose routes are excluded, and the networks in which all routes are kept.
 _CHOICES = (((), ()), (strategies.DEVICES[:1], ()), (strategies.DEVICES, ((10 << 24, 24), (0, 1))))
 # None of these are addresses of this host, and 0.0.0.0 isn't a valid address at all.
-_NOT_OWN = (IPv4Address(0), *map(IPv4Address, ("0.0.0.5", "198.51.100.7", "224.0.0.1")))
+_NOT_LOCAL = (IPv4Address(0), *map(IPv4Address, ("0.0.0.5", "198.51.100.7", "224.0.0.1")))
 _HEARD_SECONDS, _QUIET_SECONDS = 10.0, 0.01
 _few_routes = st.lists(strategies.routes(), min_size=1, max_size=3)
 
@@ -250,9 +250,9 @@ class ConformanceMachine(RuleBasedStateMachine):
         self._compare("default routes", lambda kernel: kernel.default_routes())
         for devs, inside in _CHOICES:
             self._compare(f"routes except through {devs}", methodcaller("routes_except", devs, inside=inside))
-        own = list(dict.fromkeys(address.local for address in self.reference.addresses()))
-        by_tcp = [(source, True) for source in (None, *own[-1:])]
-        for source, is_tcp in (*((source, False) for source in (None, *own, *_NOT_OWN)), *by_tcp):
+        local = list(dict.fromkeys(address.local for address in self.reference.addresses()))
+        by_tcp = [(source, True) for source in (None, *local[-1:])]
+        for source, is_tcp in (*((source, False) for source in (None, *local, *_NOT_LOCAL)), *by_tcp):
             ask = methodcaller("lookup", strategies.DESTINATIONS, source=source, is_tcp=is_tcp)
             self._compare(f"lookups from {source}, by TCP: {is_tcp}", ask)
         self._compare("lookups by attributes", _looked_up_by_attributes)

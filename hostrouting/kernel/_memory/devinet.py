@@ -154,21 +154,21 @@ def _routes_of(dev: Device, ifa: Address) -> dict[str, Route]:
     primary = next(of_subnet, None) if ifa.is_secondary else ifa
     if primary is None:
         return {}
-    routes = {"local": _own_route(dev, primary, RouteType.LOCAL, IPv4Network(ifa.local))}
+    routes = {"local": _kernel_route(dev, primary, RouteType.LOCAL, IPv4Network(ifa.local))}
     first = ifa.network.network_address
     # In current kernels, ipv4_is_zeronet matches only 0.0.0.0, not all of 0/8.
     if ifa.is_secondary or first == _ANY or (first == ifa.local and ifa.prefix_length == 32):
         return routes
     if ifa.has_prefix_route:
         kind = RouteType.LOCAL if dev.name == LOOPBACK else RouteType.UNICAST
-        routes["connected"] = _own_route(dev, primary, kind, ifa.network, ifa.metric)
+        routes["connected"] = _kernel_route(dev, primary, kind, ifa.network, ifa.metric)
     if ifa.prefix_length < 31:
         last = IPv4Network(ifa.network.broadcast_address)
-        routes["broadcast"] = _own_route(dev, primary, RouteType.BROADCAST, last)
+        routes["broadcast"] = _kernel_route(dev, primary, RouteType.BROADCAST, last)
     return routes
 
 
-def _own_route(dev: Device, primary: Address, kind: RouteType, destination: IpNetwork, metric: int = 0) -> Route:
+def _kernel_route(dev: Device, primary: Address, kind: RouteType, destination: IpNetwork, metric: int = 0) -> Route:
     """Return a route that the kernel creates for an address (fib_magic)."""
     return Route(
         destination=destination,
