@@ -202,6 +202,19 @@ def test_a_route_that_took_our_place_before_the_undo_stays(node: NamespaceKernel
     assert (there.protocol, node.our_routes()) == (Protocol.STATIC, ())
 
 
+def test_a_route_that_came_before_ours_before_the_undo_stays(node: NamespaceKernel, sandbox: Sandbox) -> None:
+    """The first call lists, the second replaces ours and finds that it doesn't win, and the third lists again."""
+    installed(sandbox, routes_script(str(DESTINATION)))
+    before = node.our_routes()
+    theirs = f"route prepend {DESTINATION} dev ib0 proto static"
+    rule = f"rule add pref 9 to {DESTINATION} blackhole"
+    change = f'case $calls in 2) "$ROOT/ip-itself" {rule} ;; 3) "$ROOT/ip-itself" {theirs} ;; esac'
+    wanted = {"destination": str(DESTINATION), "gateway": "10.1.0.9"}
+    refused(sandbox, routes_script(wanted), prepare=other_ip(change))
+    there = [route for route in node.routes(Table.MAIN) if route.destination == DESTINATION]
+    assert ([route.protocol for route in there], node.our_routes()) == ([Protocol.STATIC, Protocol.HOSTROUTING], before)
+
+
 # --- the lock --------------------------------------------------------------------------------------------------------
 
 

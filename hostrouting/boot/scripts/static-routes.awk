@@ -101,6 +101,8 @@ function read_route(    id) {
 function read_theirs(id,    h) {
   if (!((section, id) in theirs))
     theirs[section, id] = class
+  if (entries[section, id] == 1)
+    leads[section, id] = 1
   if (!is_apart(class) && !is_dead_of[class])
     cover(to, in_main)
   if (type_of[class] == 1 && is_near(class))
@@ -342,7 +344,8 @@ function plan(list, table,    i, n, name, id, words, is_there, is_new) {
     is_there = (table, name) in words_of
     if (is_there && words == words_of[table, name] || family == 6 && id in is_new)
       continue
-    if (is_there && family == 4)
+    # The kernel would replace the first route with this key.
+    if (is_there && family == 4 && !((table, id) in leads))
       change(3, "replace " words)
     else if ((table, id) in whole_of || id in is_new) {
       if (is_there)
