@@ -438,29 +438,33 @@ function swapped(digits,    i, out) {
   return out
 }
 
-# Adds the second lookups, sorted by source, each source at a place once.
-function add_connections(    i, k, list, count, n, from, froms, asked_by, name_of, p, is_asked_already) {
+# Adds the second lookups, sorted by source, each source at a place once. Those with one source form a chain, because
+# appending to a string takes quadratic time.
+function add_connections(    i, k, list, count, n, from, froms, name_of, p, links, first_of, last_of, next_of, asked_by, \
+  is_asked_already) {
   for (i = 1; i <= questions; i++) {
     count = i in sources_of ? split(sources_of[i], list, " ") : 0
     for (k = 1; k <= count; k++) {
-      n = number(list[k])
-      if (!(n in name_of))
-        from[++froms] = n
-      name_of[n] = list[k]
-      if (!((n, place_of[i], is_tcp[i]) in is_asked_already))
-        asked_by[n] = asked_by[n] " " i
-      is_asked_already[n, place_of[i], is_tcp[i]] = 1
+      if (!(list[k] in last_of)) {
+        n = from[++froms] = number(list[k])
+        name_of[n] = list[k]
+        first_of[n] = links + 1
+      }
+      else if ((list[k], place_of[i], is_tcp[i]) in is_asked_already)
+        continue
+      else
+        next_of[last_of[list[k]]] = links + 1
+      is_asked_already[list[k], place_of[i], is_tcp[i]] = 1
+      asked_by[last_of[list[k]] = ++links] = i
     }
   }
   split(sorted(from, froms, " "), from, " ")
-  for (i = 1; i <= froms; i++) {
-    count = split(asked_by[from[i]], list, " ")
-    for (k = 1; k <= count; k++) {
-      p = place_of[list[k]]
-      add_question(p, name_of[from[i]], is_tcp[list[k]])
-      connects_at[p] += is_tcp[list[k]] != "" || !treats_tcp_apart
+  for (i = 1; i <= froms; i++)
+    for (k = first_of[from[i]]; k; k = next_of[k]) {
+      p = place_of[asked_by[k]]
+      add_question(p, name_of[from[i]], is_tcp[asked_by[k]])
+      connects_at[p] += is_tcp[asked_by[k]] != "" || !treats_tcp_apart
     }
-  }
 }
 
 # Asks all questions that haven't been asked. The kernel announces a change before it releases its lock. Lookups don't
