@@ -285,12 +285,15 @@ class Run:
         self.boot = plan_next_boot(host, self.wanted)
         self.warnings += self.boot.unseen
         with all_or_nothing() as undo:
+            if has_routes:
+                adopted = routes_to_adopt(host, replaces_script=bool(config.static_routes.routes))
+                # A rollback forgets them last: once the Go package's script is back.
+                if adopted or exists(host.layout.adopted):
+                    hand_over(adopted, host.layout, undo)
             installation.prepare(self.boot, host, undo)
             if has_routes:
                 before = host.our_routes()
-                adopted = routes_to_adopt(host, replaces_script=bool(config.static_routes.routes))
-                if adopted or exists(host.layout.adopted):
-                    hand_over(adopted, host.layout, undo)
+                if adopted:
                     before += adopted_routes(adopted, host.routes.routes(Table.MAIN))
                 if self.boot.changes_routes_script:
                     # If the node starts now, the routes script may install the new routes before this run does.
