@@ -440,8 +440,8 @@ function swapped(digits,    i, out) {
 
 # Adds the second lookups, sorted by source, each source at a place once. Those with one source form a chain, because
 # appending to a string takes quadratic time.
-function add_connections(    i, k, list, count, n, from, froms, name_of, p, links, first_of, last_of, next_of, asked_by, \
-  is_asked_already) {
+function add_connections(    i, k, list, count, n, from, froms, name_of, p, links, asked_by, first_of, last_of, \
+  next_of, is_asked_already) {
   for (i = 1; i <= questions; i++) {
     count = i in sources_of ? split(sources_of[i], list, " ") : 0
     for (k = 1; k <= count; k++) {
