@@ -440,22 +440,25 @@ function swapped(digits,    i, out) {
 
 # Adds the second lookups, sorted by source, each source at a place once. Those with one source form a chain, because
 # appending to a string takes quadratic time.
-function add_connections(    i, k, list, count, n, from, froms, name_of, p, links, asked_by, first_of, last_of, \
-  next_of, is_asked_already) {
+function add_connections(    i, k, list, count, n, from, froms, number_of, name_of, p, links, asked_by, first_of, \
+  last_of, next_of, is_asked_already) {
   for (i = 1; i <= questions; i++) {
     count = i in sources_of ? split(sources_of[i], list, " ") : 0
     for (k = 1; k <= count; k++) {
-      if (!(list[k] in last_of)) {
-        n = from[++froms] = number(list[k])
+      if (!(list[k] in number_of))
+        number_of[list[k]] = number(list[k])
+      n = number_of[list[k]]
+      if (!(n in last_of)) {
+        from[++froms] = n
         name_of[n] = list[k]
         first_of[n] = links + 1
       }
-      else if ((list[k], place_of[i], is_tcp[i]) in is_asked_already)
+      else if ((n, place_of[i], is_tcp[i]) in is_asked_already)
         continue
       else
-        next_of[last_of[list[k]]] = links + 1
-      is_asked_already[list[k], place_of[i], is_tcp[i]] = 1
-      asked_by[last_of[list[k]] = ++links] = i
+        next_of[last_of[n]] = links + 1
+      is_asked_already[n, place_of[i], is_tcp[i]] = 1
+      asked_by[last_of[n] = ++links] = i
     }
   }
   split(sorted(from, froms, " "), from, " ")
