@@ -134,7 +134,7 @@ class _Classifier(dict[int, "tuple[Classification, ...]"]):
     """Classifications for one set of expected interfaces, computed lazily."""
 
     def __init__(self, overlap: RouteOverlap, state: State, expected: ExpectedCidr) -> None:
-        self._state, self._expected, self._uplinks = state, expected, state.uplinks
+        self._state, self._expected, self._uplinks = state, expected, state.uplinks.devs
         self._family, self._bits = state.family, state.family.bits
         # If a CIDR has its own list of interfaces, no others are allowed.
         exempted = (overlap.container_devs, overlap.allowed_devs) if expected.devs is None else ((), ())

@@ -106,4 +106,5 @@ def _obstacle(classification: Classification, fib: Fib, state: State) -> Obstacl
     entry = probe.lookup.route
     if entry is not None and entry.table == Table.MAIN:  # such as an IPv6 route with "from"; main is asked already
         return Obstacle(f"{entry} decides for {whose}: change that route")
-    return Obstacle(f"{decided_by(rule)} for {whose}", rule, state.default.hops if state.default else (), state.family)
+    default = state.uplinks.default
+    return Obstacle(f"{decided_by(rule)} for {whose}", rule, default.hops if default else (), state.family)

@@ -28,6 +28,7 @@ from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.rules import Flow
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress, IpNetwork
+from hostrouting.model.links import Link
 from hostrouting.model.parsing import is_device
 from hostrouting.model.prefixes import Prefix, PrefixIndex, PrefixSet, ends, numbers
 from hostrouting.model.routes import Route, Table
@@ -39,7 +40,7 @@ from hostrouting.overlap._cover import fewest_prefixes, summary_of
 from hostrouting.overlap._coverage import Interval, intervals_in, networks_of
 from hostrouting.overlap._probes import Probe, is_modelled, modelled_lookups
 from hostrouting.overlap._state import State
-from hostrouting.overlap._uplinks import local_subnets, usable_devs
+from hostrouting.overlap._uplinks import local_subnets
 from hostrouting.overlap.findings import Finding, Fix, Obstacle, Unfixable
 from hostrouting.overlap.wording import decided_by
 from hostrouting.routes.plan import plan_routes
@@ -70,10 +71,10 @@ class Fixes:
         self._state, self._default, self._family = state, default, state.family
         self._bits, bits = state.family.bits, state.family.bits
         self._nameservers = tuple(each for each in nameservers if Family.of(each) is state.family)
-        intervals, devs = state.intervals, state.uplinks
+        intervals, devs = state.intervals, state.uplinks.devs
         # If two uplinks share a subnet, it is assigned to the one used by the default route. Uplinks that can't have
         # routes are skipped.
-        usable = usable_devs(state.links, devs)
+        usable = _usable_devs(state.links, devs)
         self._local_subnets = local_subnets(state.addresses, usable) | local_subnets(state.addresses, default.devs)
         self._nested_subnets = PrefixIndex(self._local_subnets, bits)
         # Maps each probe to the classification of its first lookup. If several CIDRs contain the probe, a failure takes
@@ -96,7 +97,7 @@ class Fixes:
         self._look_up = modelled_lookups(self._fib)
         # The config doesn't rule out that the cluster is behind one of these interfaces instead.
         rivals = {hop.dev or "" for route in unicast_defaults(state.routes) for hop in route.hops} - {*devs}
-        self._rivals = local_subnets(state.addresses, () if state.named is not None else tuple(rivals))
+        self._rivals = local_subnets(state.addresses, () if state.uplinks.named is not None else tuple(rivals))
         self._nested_rivals = PrefixIndex(self._rivals, bits)
         # Gateways on interfaces other than the uplinks, mapped to a route that uses them.
         self._gateways = {
@@ -209,7 +210,7 @@ class Fixes:
 
     def _above(self, classification: Classification) -> int | Obstacle:
         """Return the prefix length that a route must exceed to fix a lookup, or the reason why no route can."""
-        if owner := owner_of(dev for dev in classification.devs if dev not in self._state.uplinks):
+        if owner := owner_of(dev for dev in classification.devs if dev not in self._state.uplinks.devs):
             return Obstacle(owner)
         address = classification.probe.lookup.address
         beaten = self._beaten(classification.probe)
@@ -297,7 +298,7 @@ class Fixes:
             (hop,) = default.hops
             return StaticRoute(network, hop.gateway if isinstance(hop.gateway, IPv4Address) else ONLINK, hop.dev)
         # Another default route may take precedence, so name the interface in the entry.
-        is_one = self._state.named is not None and len(default.devs) == 1 and is_device(default.devs[0])
+        is_one = self._state.uplinks.named is not None and len(default.devs) == 1 and is_device(default.devs[0])
         return StaticRoute(network, dev=default.devs[0] if is_one else None)
 
     @property
@@ -306,14 +307,14 @@ class Fixes:
 
         An entry with a gateway and a device inherits nothing, not even the src.
         """
-        return self._state.named is not None or len(self._default.devs) > 1 or self._has_lost_source
+        return self._state.uplinks.named is not None or len(self._default.devs) > 1 or self._has_lost_source
 
     def _tables_with(self, entries: Sequence[StaticRoute], fixed: Iterable[IpAddress]) -> Fib | str:
         """Return the tables after the planner has applied the entries, or the reason why the entries don't work."""
         state = self._state
         main = [route for route in state.routes if route.table == Table.MAIN]
         try:
-            routes, missing = resolve(entries, state.links, state.addresses, main, state.named)
+            routes, missing = resolve(entries, state.links, state.addresses, main, state.uplinks.named)
             # Keep our existing entries and add the new ones.
             plan = plan_routes(routes, [route for route in main if not route.is_ours])
         except RouteError as error:
@@ -323,11 +324,11 @@ class Fixes:
         fib = self._fib.with_routes(plan.add)
         for address in fixed:
             probe = fib.lookup(address).route
-            if probe is None or not set(probe.devs) <= set(state.uplinks):
+            if probe is None or not set(probe.devs) <= set(state.uplinks.devs):
                 silent = [
                     f"{gateway} on {dev} doesn't answer" for dev, gateway in sorted(state.silent_routers, key=str)
                 ]
-                return "; ".join([f"{address} would still not leave through {','.join(state.uplinks)}", *silent])
+                return "; ".join([f"{address} would still not leave through {','.join(state.uplinks.devs)}", *silent])
         return fib
 
     def _fixed_in(self, prefix: Prefix, entry: Prefix) -> list[int]:
@@ -345,7 +346,7 @@ class Fixes:
         state, places, by = self._state, PrefixIndex(entries, self._bits), ",".join(self._default.devs)
         neighbours: dict[IpNetwork, list[str]] = {}
         for address in state.addresses:
-            if address.dev not in state.uplinks and address.prefix_length < self._bits:
+            if address.dev not in state.uplinks.devs and address.prefix_length < self._bits:
                 neighbours.setdefault(address.network, []).append(address.dev)
         for subnet, devs in neighbours.items():
             nested = (place for place in places.meeting(numbers(subnet)) if place[1] > subnet.prefixlen)
@@ -361,3 +362,13 @@ class Fixes:
             if now is not None and then is not None and now.devs != then.devs:
                 not_by = ",".join(now.devs)
                 yield f"the node then reaches the DNS server {server} of resolv.conf through {by}, not {not_by}"
+
+
+def _usable_devs(links: Sequence[Link], devs: Sequence[str]) -> list[str]:
+    """Return the subset of interfaces on which the kernel accepts and uses routes."""
+    vrfs = {link.name for link in links if link.kind == "vrf"}
+    return [
+        link.name
+        for link in links
+        if link.name in devs and link.is_up and link.has_carrier and (link.master is None or link.master in vrfs)
+    ]

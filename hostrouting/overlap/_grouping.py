@@ -21,7 +21,6 @@ from hostrouting.overlap._cover import summary_of
 from hostrouting.overlap._coverage import Interval, intervals_in, networks_of
 from hostrouting.overlap._probes import asks_local_first
 from hostrouting.overlap._state import State, rival_defaults
-from hostrouting.overlap._uplinks import pending_devs
 from hostrouting.overlap.findings import Finding, FindingKind, Note, NoteKind
 
 # Intervals to report together, each with its classification.
@@ -83,7 +82,7 @@ def _finding(expected: ExpectedCidr, group: _Group, state: State, ranges: _Netwo
         cidr=expected.cidr,
         probe=state.family.address(interval.first),
         devs=classification.devs,
-        expected_devs=state.uplinks if expected.devs is None else expected.devs,
+        expected_devs=state.uplinks.devs if expected.devs is None else expected.devs,
         source=classification.probe.source,
         ranges=ranges,
         route=classification.route,
@@ -135,7 +134,7 @@ def _local_on_uplinks(expected: ExpectedCidr, state: State) -> list[Address]:
     """
     if expected.devs is not None:
         return []
-    devs = state.uplinks
+    devs = state.uplinks.devs
     return [each for each in state.addresses if each.dev in devs and each.local in expected.cidr]
 
 
@@ -152,7 +151,7 @@ def _behind(classification: Classification, expected: ExpectedCidr, state: State
     number, length = numbers(route.destination)
     entries = state.fib.tables.get(route.table, {}).get(length, {}).get(number, ())
     in_turn = takewhile(
-        lambda devs: not any(expected.is_expected(dev, state.uplinks) for dev in devs),
+        lambda devs: not any(expected.is_expected(dev, state.uplinks.devs) for dev in devs),
         (entry.devs for entry in entries if entry.tos == route.tos),
     )
     return set().union(*in_turn) - {*classification.devs}
@@ -182,19 +181,19 @@ def _would_lose(classification: Classification, prefix: IpNetwork) -> bool:
 
 def _contested(state: State) -> Iterable[Note]:
     """Yield a note if default routes through several interfaces make the expected interface ambiguous."""
-    if (default := state.default) is None or not (others := rival_defaults(state)):
+    if (default := state.uplinks.default) is None or not (others := rival_defaults(state)):
         return
     # If an IPv6 default route also has next hops on other interfaces, ``others`` already includes it.
     chosen = [default] if default in state.routes or state.family is Family.IPV4 else []
     found = sorted((*chosen, *others), key=attrgetter("metric"))
     devs = tuple(sorted({dev for route in found for dev in route.devs}))
     listed = "; ".join(map(str, found))
-    if state.family is Family.IPV6 and state.named is not None:
+    if state.family is Family.IPV6 and state.uplinks.named is not None:
         settles = (
             "of those with the same metric the kernel takes one of the highest preference whose router answers; a route"
             " for each expected CIDR settles it"
         )
-    elif state.named is not None:
+    elif state.uplinks.named is not None:
         settles = f"expected CIDRs that name no interface use {default}"
     else:
         settles = (
@@ -206,7 +205,7 @@ def _contested(state: State) -> Iterable[Note]:
 def _notes_on_host(state: State) -> Iterable[Note]:
     # Only IPv4 addresses depend on the Azure agent.
     is_4 = state.family is Family.IPV4
-    for dev in pending_devs(state.links, state.addresses, state.uplinks) if is_4 else ():
+    for dev in state.uplinks.pending(state.links, state.addresses) if is_4 else ():
         text = (
             f"{dev} is an InfiniBand interface without an IPv4 address; once it has one, its subnet's route comes too"
         )

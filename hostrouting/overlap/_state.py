@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from hostrouting.config.routing import Config, RouteOverlap
-from hostrouting.kernel.default_routes import inherited_route, unicast_defaults
+from hostrouting.kernel.default_routes import unicast_defaults
 from hostrouting.kernel.nexthops import Router
 from hostrouting.kernel.port import RouteBackend, read_consistently
 from hostrouting.model.errors import RouteError
@@ -23,7 +23,7 @@ from hostrouting.model.routes import Route
 from hostrouting.model.rules import Rule
 from hostrouting.overlap._coverage import Coverage, Interval
 from hostrouting.overlap._probes import Probe, ask, selects_source, source_borders
-from hostrouting.overlap._uplinks import NoUplinkError, local_subnets, named_uplinks, refuse_contested, uplink_patterns
+from hostrouting.overlap._uplinks import Uplinks, find_uplinks, local_subnets
 from phases import CancelScope
 
 if TYPE_CHECKING:
@@ -37,12 +37,7 @@ class State:
 
     Args:
         family: the CIDRs' address family.
-        uplinks: sorted names of the interfaces that may carry traffic to the cluster.
-        default: the default route to compare with, limited to live next hops on uplinks. It may be None if the config
-            names the uplinks.
-        named: the config's name patterns for uplinks, or None if it has none. For IPv6, they default to the interfaces
-            of the IPv4 default route. If uplinks are named, a default route through another interface may take
-            precedence.
+        uplinks: the interfaces that may carry traffic to the cluster.
         links: all interfaces.
         addresses: the host's addresses.
         rules: the policy rules, in evaluation order.
@@ -53,9 +48,7 @@ class State:
     """
 
     family: Family
-    uplinks: tuple[str, ...]
-    default: Route | None
-    named: tuple[str, ...] | None
+    uplinks: Uplinks
     links: Sequence[Link]
     addresses: Sequence[Address]
     rules: Sequence[Rule]
@@ -73,23 +66,19 @@ class State:
         return MODELS[self.family](*known, links=self.links, lacks_unknown=True, silent_routers=silent)
 
 
-def read_host(
-    config: Config, backend: RouteBackend, scope: CancelScope, ipv4: RouteBackend | None = None
-) -> State | None:
+def read_host(config: Config, backend: RouteBackend, scope: CancelScope, ipv4: RouteBackend | None = None) -> State:
     """Read the tables and look up the expected CIDRs in the kernel, retrying if the tables change in between.
 
     Args:
         config: the expected CIDRs, all in the backend's family, and the uplinks.
         backend: the kernel to query.
         scope: cancellation scope, checked between reads.
-        ipv4: see ``uplink_patterns``.
+        ipv4: see ``read_uplinks``.
 
     Returns:
-        The state, or None if there is no default route and the config doesn't name any uplinks.
+        The state. It has no lookups if the uplinks are unknown.
 
     Raises:
-        ContestedDefaultError: the expected interface is ambiguous because of the default routes.
-        NoUplinkError: none of the uplinks named in the config exist.
         RouteError: the kernel can't be queried, relevant routes changed during every read, or the outgoing interface
             depends on an encapsulation.
     """
@@ -108,54 +97,58 @@ def watched(
     return [(backend, config.route_overlap.judged), *also]
 
 
+def read_uplinks(config: Config, backend: RouteBackend, ipv4: RouteBackend | None = None) -> Uplinks:
+    """Read what determines the uplinks, and nothing else.
+
+    Args:
+        config: the config, which may name the uplinks.
+        backend: the kernel to query.
+        ipv4: the host's IPv4 backend, or None to ignore the IPv4 default route.
+    """
+    return find_uplinks(config, backend.links(), backend.default_routes(), _ipv4_defaults(config, backend, ipv4))
+
+
+def _ipv4_defaults(config: Config, backend: RouteBackend, ipv4: RouteBackend | None) -> Sequence[Route] | None:
+    is_asked = config.uplinks is None and backend.family is Family.IPV6 and ipv4 is not None
+    return ipv4.default_routes() if is_asked and ipv4 is not None else None
+
+
 def read_once(
     config: Config, backend: RouteBackend, ipv4: RouteBackend | None = None, *, needs_uplinks: bool = True
-) -> State | None:
+) -> State:
     """Read the tables and then perform the lookups, without retrying; see ``read_host``.
 
     Args:
         config: the expected CIDRs and the uplinks.
         backend: the kernel to query.
-        ipv4: see ``uplink_patterns``.
-        needs_uplinks: whether to return None if there is no uplink to compare with.
+        ipv4: see ``read_uplinks``.
+        needs_uplinks: whether to skip the lookups if there is no uplink to compare with.
     """
-    tables = _read_tables(config, backend, ipv4, needs_uplinks=needs_uplinks)
-    return None if tables is None else _with_lookups(config, tables, backend)
+    tables = _read_tables(config, backend, ipv4)
+    return tables if needs_uplinks and tables.uplinks.unknown else _with_lookups(config, tables, backend)
 
 
-def _read_tables(
-    config: Config, backend: RouteBackend, ipv4: RouteBackend | None, *, needs_uplinks: bool
-) -> State | None:
+def _read_tables(config: Config, backend: RouteBackend, ipv4: RouteBackend | None) -> State:
     """Return the state without lookups."""
     overlap, links, family = config.route_overlap, backend.links(), backend.family
-    named = uplink_patterns(config, backend, ipv4)
-    devs = () if named is None else named_uplinks(links, named)
-    if config.uplinks is not None and needs_uplinks and not devs:
-        raise NoUplinkError(f"there is no interface {','.join(config.uplinks)}, which hostRouting.uplinks names")
-    tables = State(family, devs, None, named, links, backend.addresses(), backend.rules())
-    if named is None:
-        defaults = backend.default_routes()
-        default = inherited_route(defaults)
-        if default is not None:
-            devs = default.devs
-            refuse_contested(config, defaults)
-    else:
-        # An IPv6 table ends with its default routes, so don't read it twice: assume that there is one.
-        assumed = attrs.evolve(tables, default=Route(family.network((0, 0)), ()))
-        found = _with_routes(overlap, assumed, backend)
-        default = inherited_route(found.routes, named)
-        if default is not None:
-            return attrs.evolve(found, default=default)
-    if default is None and config.uplinks is None:
-        if needs_uplinks:
-            return None
-        devs = ()
-    return _with_routes(overlap, attrs.evolve(tables, uplinks=devs, default=default), backend)
+    ipv4_defaults = _ipv4_defaults(config, backend, ipv4)
+    uplinks = find_uplinks(config, links, (), ipv4_defaults)
+    tables = State(family, uplinks, links, backend.addresses(), backend.rules())
+    if uplinks.named is None:
+        uplinks = find_uplinks(config, links, backend.default_routes())
+        return _with_routes(overlap, attrs.evolve(tables, uplinks=uplinks), backend)
+    # An IPv6 table ends with its default routes, so don't read it twice: assume that there is one.
+    assumed = attrs.evolve(uplinks, default=Route(family.network((0, 0)), ()))
+    found = _with_routes(overlap, attrs.evolve(tables, uplinks=assumed), backend)
+    uplinks = find_uplinks(config, links, found.routes, ipv4_defaults)
+    if uplinks.default is None:
+        found = _with_routes(overlap, tables, backend)
+    return attrs.evolve(found, uplinks=uplinks)
 
 
 def _with_routes(overlap: RouteOverlap, tables: State, backend: RouteBackend) -> State:
     """Return the state with its routes, except those that don't matter."""
-    family, bits, devs = tables.family, tables.family.bits, tables.uplinks
+    family, bits, devs = tables.family, tables.family.bits, tables.uplinks.devs
     if any(rule.source is not None or rule.ip_protocol for rule in tables.rules):
         # The full tables are needed to predict where connections would go after a fix.
         return attrs.evolve(tables, routes=backend.routes())
@@ -177,13 +170,13 @@ def _with_routes(overlap: RouteOverlap, tables: State, backend: RouteBackend) ->
 
 
 def _coverage(overlap: RouteOverlap, tables: State, besides: Iterable[Prefix] = ()) -> Coverage:
-    cidrs = [numbers(expected.cidr) for expected in overlap.expected_cidrs]
+    cidrs, uplinks = [numbers(expected.cidr) for expected in overlap.expected_cidrs], tables.uplinks
     # Also look up CIDRs that aren't allowed on the uplinks, or all CIDRs if there is no default route.
     elsewhere = (
-        each.cidr for each in overlap.expected_cidrs if tables.default is None or not each.allows_all(tables.uplinks)
+        each.cidr for each in overlap.expected_cidrs if uplinks.default is None or not each.allows_all(uplinks.devs)
     )
     besides = (*map(numbers, (*overlap.foreseen, *elsewhere)), *besides)
-    return Coverage(tables.family, cidrs, tables.uplinks, tables.rules, besides, _plain_sources(tables))
+    return Coverage(tables.family, cidrs, uplinks.devs, tables.rules, besides, _plain_sources(tables))
 
 
 def _plain_sources(tables: State) -> set[IpAddress]:
@@ -193,7 +186,7 @@ def _plain_sources(tables: State) -> set[IpAddress]:
 
 def _with_lookups(config: Config, tables: State, backend: RouteBackend) -> State:
     family, rules, routes = tables.family, tables.rules, tables.routes
-    borders = list(local_subnets(tables.addresses, tables.uplinks))
+    borders = list(local_subnets(tables.addresses, tables.uplinks.devs))
     if family is Family.IPV6 and selects_source(rules, routes, family):
         borders += source_borders(tables.addresses)
     intervals = _coverage(config.route_overlap, tables).intervals(routes, borders)
@@ -211,12 +204,13 @@ def rival_defaults(state: State) -> list[Route]:
     If uplinks are named, only those through an uplink are returned for IPv4. For IPv6, routes with the same metric
     through any other interface are returned instead, because they may take precedence.
     """
-    if state.default is None:
+    uplinks = state.uplinks
+    if uplinks.default is None:
         return []
-    defaults, uplinks = unicast_defaults(state.routes), {*state.uplinks}
-    if state.family is Family.IPV6 and state.named is not None:
-        return [each for each in defaults if each.metric == state.default.metric and not uplinks.issuperset(each.devs)]
-    rivals = {dev for route in defaults for dev in route.devs} - {*state.default.devs}
-    if state.named is not None:
-        rivals &= uplinks
+    defaults, devs = unicast_defaults(state.routes), {*uplinks.devs}
+    if state.family is Family.IPV6 and uplinks.named is not None:
+        return [each for each in defaults if each.metric == uplinks.default.metric and not devs.issuperset(each.devs)]
+    rivals = {dev for route in defaults for dev in route.devs} - {*uplinks.default.devs}
+    if uplinks.named is not None:
+        rivals &= devs
     return [route for route in defaults if not rivals.isdisjoint(route.devs)]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import attrs
 
 from hostrouting.config.routing import Config, RouteOverlap
-from hostrouting.kernel.default_routes import default_route, missing_default_route, unicast_defaults
+from hostrouting.kernel.default_routes import missing_default_route, unicast_defaults
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.waiting import look_until
 from hostrouting.model.errors import RouteError
@@ -18,15 +18,8 @@ from hostrouting.model.jsonable import rfc_3339
 from hostrouting.model.routes import Table
 from hostrouting.overlap._classify import classify_probes
 from hostrouting.overlap._grouping import findings_and_notes
-from hostrouting.overlap._state import State, read_host
-from hostrouting.overlap._uplinks import (
-    ContestedDefaultError,
-    NoUplinkError,
-    contested,
-    named_uplinks,
-    pending_devs,
-    uplink_patterns,
-)
+from hostrouting.overlap._state import State, read_host, read_uplinks
+from hostrouting.overlap._uplinks import contested_error
 from hostrouting.overlap.findings import (
     FamilyVerdict,
     Finding,
@@ -38,11 +31,6 @@ from hostrouting.overlap.findings import (
     Verdict,
 )
 from phases import CancelScope
-
-_REASONS: dict[type[RouteError], UnknownReason] = {
-    ContestedDefaultError: UnknownReason.CONTESTED_DEFAULT,
-    NoUplinkError: UnknownReason.NO_UPLINK,
-}
 
 
 def unjudged(overlap: RouteOverlap, reason_kind: UnknownReason, reason_detail: str) -> OverlapReport:
@@ -166,25 +154,24 @@ def check_overlap(
         if started is not None:
             _wait_for_addresses(config, backend, ipv4, scope, started)
         state = read_host(config, backend, scope, ipv4)
-        if state is None:
-            missing = _no_default_route(backend, uplink_patterns(config, backend, ipv4))
-            return unjudged(overlap, UnknownReason.NO_DEFAULT_ROUTE, missing)
     except RouteError as error:
-        return unjudged(overlap, _REASONS.get(type(error), UnknownReason.CHECK_FAILED), str(error))
+        return unjudged(overlap, UnknownReason.CHECK_FAILED, str(error))
+    if state.uplinks.unknown is not None:
+        return unjudged(overlap, state.uplinks.unknown, _why_unknown(config, state))
     classifications = classify_probes(overlap, state)
     findings, notes = findings_and_notes(overlap, state, classifications)
     verdict = Verdict.OVERLAP if findings else Verdict.OK
-    report = attrs.evolve(_without_findings(overlap, verdict), default_devs=state.uplinks, notes=notes)
+    report = attrs.evolve(_without_findings(overlap, verdict), default_devs=state.uplinks.devs, notes=notes)
     if not (findings and needs_fix):
         return attrs.evolve(report, findings=findings)
-    if state.default is None:
+    if state.uplinks.default is None:
         unfixable = tuple(_without_default(state, findings))
         return attrs.evolve(report, findings=findings, fix=Fix(unfixable=unfixable))
     from hostrouting.overlap._connections import unfixed_connections
     from hostrouting.overlap._fix import Fixes
 
     scope.check()
-    fixes = Fixes(state, state.default, classifications, nameservers)
+    fixes = Fixes(state, state.uplinks.default, classifications, nameservers)
     fix, tables = fixes.of_all()
     findings = tuple(fixes.with_fixes(findings, fix))
     unfixable = (*fix.unfixable, *unfixed_connections(overlap, state, tables))
@@ -201,19 +188,6 @@ def load_all() -> None:
     from hostrouting.overlap import _connections, _fix  # noqa: F401
 
 
-def uplink_devs(config: Config, backend: RouteBackend) -> tuple[str, ...]:
-    """Return the sorted names of the existing uplinks.
-
-    Args:
-        config: the config, which may name the uplinks.
-        backend: the kernel to query.
-    """
-    if config.uplinks is not None:
-        return named_uplinks(backend.links(), config.uplinks)
-    default = default_route(backend.default_routes())
-    return default.devs if default else ()
-
-
 def awaited_devs(config: Config, backend: RouteBackend) -> tuple[str, ...]:
     """Return the InfiniBand interfaces without an IPv4 address that a check should wait for.
 
@@ -223,10 +197,11 @@ def awaited_devs(config: Config, backend: RouteBackend) -> tuple[str, ...]:
     """
     overlap = config.route_overlap.of(Family.IPV4)
     is_asked = backend.family is Family.IPV4 and overlap.expected_cidrs and overlap.address_seconds
-    if not is_asked or contested(config, backend.default_routes()):
+    uplinks = read_uplinks(config, backend) if is_asked else None
+    if uplinks is None or uplinks.contested:
         return ()
     links = [link for link in backend.links() if link.is_up or overlap.settle_seconds is not None]
-    return pending_devs(links, backend.addresses(), uplink_devs(config, backend))
+    return uplinks.pending(links, backend.addresses())
 
 
 def _wait_for_addresses(
@@ -235,10 +210,10 @@ def _wait_for_addresses(
     """Wait for a default route on an uplink and then for InfiniBand addresses, each up to its own limit."""
 
     def find_default() -> str | None:
-        patterns = uplink_patterns(config, backend, ipv4)
-        on = "" if patterns is None else f" on {','.join(patterns)}"
+        uplinks = read_uplinks(config, backend, ipv4)
+        on = "" if uplinks.named is None else f" on {','.join(uplinks.named)}"
         whose = "" if backend.family is Family.IPV4 else "IPv6 "
-        return None if default_route(backend.default_routes(), patterns) else f"the {whose}default route{on}"
+        return None if uplinks.default or uplinks.contested else f"the {whose}default route{on}"
 
     def find_pending() -> str | None:
         devs = awaited_devs(config, backend)
@@ -246,28 +221,33 @@ def _wait_for_addresses(
 
     # If the config names uplinks, the check runs even without a default route.
     if look_until(backend, scope, started, config.wait_seconds, find_default) is None or (
-        config.uplinks is not None and uplink_devs(config, backend)
+        config.uplinks is not None and read_uplinks(config, backend).devs
     ):
         look_until(backend, scope, started, config.route_overlap.address_seconds, find_pending)
 
 
-def _no_default_route(backend: RouteBackend, uplinks: tuple[str, ...] | None) -> str:
-    routes = backend.routes()
-    others = [route for route in unicast_defaults(routes) if route.devs]
-    if uplinks is not None and others:
-        by = f"IPv6 has no default route by {','.join(uplinks)}"
+def _why_unknown(config: Config, state: State) -> str:
+    """Return why there is no uplink to compare with, and what settles it."""
+    uplinks, family = state.uplinks, state.family
+    if config.uplinks is not None:
+        return f"there is no interface {','.join(config.uplinks)}, which hostRouting.uplinks names"
+    if uplinks.contested:
+        return str(contested_error(uplinks.contested))
+    others = [route for route in unicast_defaults(state.routes) if route.devs]
+    if uplinks.named is not None and others:
+        by = f"IPv6 has no default route by {','.join(uplinks.named)}"
         return f"{by}; {','.join(others[0].devs)} has one ({others[0]})"
-    elsewhere = [str(r) for r in routes if r.destination.prefixlen == 0 and r.hops and r.table != Table.MAIN]
+    elsewhere = [str(r) for r in state.routes if r.destination.prefixlen == 0 and r.hops and r.table != Table.MAIN]
     other = f"; another table has one: {elsewhere[0]}" if elsewhere else ""
-    if not unicast_defaults(routes):
-        return f"table main has no unicast {backend.family.any} to compare with{other}"
-    return f"missing is {missing_default_route(routes, backend.family)}{other}"
+    if not unicast_defaults(state.routes):
+        return f"table main has no unicast {family.any} to compare with{other}"
+    return f"missing is {missing_default_route(state.routes, family)}{other}"
 
 
 def _without_default(state: State, findings: Iterable[Finding]) -> Iterator[Unfixable]:
     """Yield an unfixable item for each finding, because there is no default route for entries to inherit from."""
-    missing = f"missing is {missing_default_route(state.routes, state.family, state.named)}"
-    down = sorted(link.name for link in state.links if link.name in state.uplinks and not link.is_up)
+    missing = f"missing is {missing_default_route(state.routes, state.family, state.uplinks.named)}"
+    down = sorted(link.name for link in state.links if link.name in state.uplinks.devs and not link.is_up)
     if down:
         missing = f"{missing}, and {','.join(down)} {'is' if len(down) == 1 else 'are'} down"
     obstacle = Obstacle(f"{missing}: add one, or an entry that names gateway and dev")

@@ -24,6 +24,7 @@ from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap._classify import Classification, classify_each, sends
 from hostrouting.overlap._probes import Probe, is_modelled, modelled_lookups
 from hostrouting.overlap._state import read_once, watched
+from hostrouting.overlap._uplinks import contested_error
 from phases import CancelScope
 
 
@@ -137,15 +138,17 @@ def explain(
 
     def read() -> Explanation:
         state = read_once(narrow, backend, ipv4, needs_uplinks=False)
-        assert state is not None
+        if state.uplinks.contested:
+            raise contested_error(state.uplinks.contested)
         fib = attrs.evolve(state, routes=backend.routes()).fib
         merged = are_merged(state.addresses, backend) if family is Family.IPV4 else False
         if merged is not None:
             fib = attrs.evolve(fib, is_merged=merged)
-        classifications = classify_each(narrowed if state.uplinks else anything, state, int(address))
+        devs = () if state.uplinks.unknown else state.uplinks.devs
+        classifications = classify_each(narrowed if devs else anything, state, int(address))
         probes = [classification.probe for classification in classifications]
         lookups = [_explained(each, fib, backend, sends=sends(each.probe, probes)) for each in classifications]
-        return Explanation(address, around, state.uplinks, tuple(lookups))
+        return Explanation(address, around, devs, tuple(lookups))
 
     explanation, why_torn = read_consistently(watched(narrow, backend, ipv4), scope, read)
     return attrs.evolve(explanation, is_torn=why_torn is not None)

@@ -19,7 +19,7 @@ from hostrouting.model.links import Hardware
 from hostrouting.model.prefixes import PrefixSet, ends, numbers
 from hostrouting.model.routes import Protocol, Route
 from hostrouting.model.text import shortened
-from hostrouting.overlap._uplinks import named_uplinks, pending_devs
+from hostrouting.overlap._uplinks import Uplinks, find_uplinks
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import EventVerdict, Outlook, OverlapReport, UnknownReason, Verdict
 from hostrouting.routes.plan import plan_now
@@ -81,7 +81,7 @@ def events(config: Config, snapshot: Snapshot, cidrs6: Iterable[IpNetwork] = ())
             yield HostEvent(EventKind.GONE, link.name)
             yield HostEvent(EventKind.INTO_POD, link.name)
             yield from _renumbered(snapshot, link.name)
-    for dev in pending_devs(snapshot.links, snapshot.addresses, named_uplinks(snapshot.links, config.uplinks or ())):
+    for dev in _uplinks(config, snapshot).pending(snapshot.links, snapshot.addresses):
         yield from _late_addresses(config, snapshot, dev)
     yield from (HostEvent(EventKind.RESTART, manager.name) for manager in snapshot.managers)
 
@@ -99,7 +99,7 @@ def touching_devs(config: Config, snapshot: Snapshot) -> set[str]:
     expected = PrefixSet(cidrs, 32)
     spans = PrefixSet((*cidrs, *(prefix for prefix in discarded if expected.overlaps(*ends(prefix, 32)))), 32)
     owners = {address.local: address.dev for address in snapshot.addresses}
-    found = set(named_uplinks(snapshot.links, config.uplinks or ()))
+    found = {*_uplinks(config, snapshot).devs}
     for route in snapshot.routes:
         if spans.overlaps(*ends(numbers(route.destination), 32)):
             found.update(hop.dev for hop in route.hops if hop.dev is not None)
@@ -109,6 +109,10 @@ def touching_devs(config: Config, snapshot: Snapshot) -> set[str]:
         found.update(owners.values())
     found.update(link.name for link in snapshot.links if link.master in found)
     return found - {link.name for link in snapshot.links if link.hardware == Hardware.LOOPBACK}
+
+
+def _uplinks(config: Config, snapshot: Snapshot) -> Uplinks:
+    return find_uplinks(config, snapshot.links, snapshot.routes)
 
 
 def _renumbered(snapshot: Snapshot, dev: str) -> Iterator[HostEvent]:
