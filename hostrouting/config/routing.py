@@ -45,7 +45,8 @@ STRICT_SETTLE_SECONDS = 60
 CONTAINER_DEVS = (
     "veth*", "cni*", "cbr*", "cali*", "tunl*", "vxlan*", "geneve*", "genev_sys*", "gre_sys*", "ipip*",
     "wireguard.cali", "bpf*.cali", "cilium_*", "lxc*", "azure*", "azv*", "flannel*", "kube-*", "nodelocaldns",
-    "weave", "antrea-gw*", "ovn-k8s-*", "unbounded0", "gn[0-9]*",
+    "weave", "antrea-gw*", "ovn-k8s-*", "unbounded0", "gn[0-9]*", "localdns", "eni[0-9a-f]*", "gke[0-9a-f]*",
+    "tun-[0-9a-f][0-9a-f][0-9a-f][0-9a-f]*",
 )
 # fmt: on
 
@@ -265,7 +266,8 @@ class RouteOverlap(Section):
         mode: how to handle failures. ``WARN`` reports them and lets the node start. ``STRICT`` reports them and holds
             the node back.
         container_devs: shell patterns for pod interfaces. Traffic through one of these is reported as a note, not a
-            failure. Setting this key replaces the default list.
+            failure, unless its route can't be a network of pods: it is wider than /8 (IPv6: /16), or holds or lies in
+            the node's own network. Setting this key replaces the default list.
         allowed_devs: shell patterns for interfaces that may carry expected traffic, such as secondary NICs, storage
             networks and VPNs.
         settle_seconds: how long to wait for InfiniBand interfaces to get an address, from 0 to 600. By default, a

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from functools import cache, cached_property, partial
+from functools import cache, partial
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -12,8 +11,9 @@ from hostrouting.config.routing import ExpectedCidr, RouteOverlap
 from hostrouting.kernel.rules import Flow
 from hostrouting.model.family import Family
 from hostrouting.model.links import is_like
-from hostrouting.model.prefixes import ends, numbers
+from hostrouting.model.prefixes import PrefixSet, ends, numbers
 from hostrouting.model.routes import Protocol, Route, RouteType, Table
+from hostrouting.overlap._bounds import Bounds
 from hostrouting.overlap._probes import Probe
 from hostrouting.overlap._state import State
 from hostrouting.overlap.findings import FindingKind, NoteKind
@@ -22,9 +22,6 @@ Classifications = Mapping[int, tuple["Classification", ...]]
 
 # Kinds of notes that are reported even if other lookups for the address are as expected.
 _TOLD_OF_ANY_LOOKUP = (NoteKind.LOCAL, NoteKind.BROADCAST, NoteKind.CNI_DISCARD)
-
-# The blackhole route for Calico's own block has protocol 80; BIRD's has protocol 12.
-CNI_PROTOCOLS = (Protocol.BIRD, 80)
 
 
 class Classification(NamedTuple):
@@ -36,6 +33,8 @@ class Classification(NamedTuple):
         devs: interfaces to report: all outgoing interfaces, or only the exempted ones.
         route: the matching entry, which may discard packets, or None if no entry matches.
         is_lost: whether this local or broadcast address hides an address in the cluster.
+        bound: why the exemption for pods' interfaces doesn't cover this failure, or an empty string.
+        shared: the uplink's subnet in which this network of pods lies, in words, or an empty string.
     """
 
     kind: FindingKind | NoteKind | None
@@ -43,6 +42,8 @@ class Classification(NamedTuple):
     devs: tuple[str, ...] = ()
     route: Route | None = None
     is_lost: bool = False
+    bound: str = ""
+    shared: str = ""
 
     @property
     def discarded_by(self) -> RouteType | None:
@@ -74,7 +75,7 @@ class Classification(NamedTuple):
         """Return the key for grouping a CIDR's results into findings."""
         if self.is_failure:
             return (self.kind, self.devs, self.probe.source)
-        return (self.kind, self.is_lost, self.route if self.kind is NoteKind.CNI_DISCARD else None)
+        return (self.kind, self.is_lost, self.shared, self.route if self.kind is NoteKind.CNI_DISCARD else None)
 
 
 def classify_probes(overlap: RouteOverlap, state: State) -> dict[ExpectedCidr, Classifications]:
@@ -89,14 +90,27 @@ def classify_probes(overlap: RouteOverlap, state: State) -> dict[ExpectedCidr, C
         failures, local addresses and a CNI's discards that the first one doesn't cover. CIDRs that expect the same
         interfaces share their classifications.
     """
-    classifiers = {expected.devs: _Classifier(overlap, state, expected) for expected in overlap.expected_cidrs}
-    return {expected: classifiers[expected.devs] for expected in overlap.expected_cidrs}
+    bounds = _bounds(overlap, state)
+    discards = PrefixSet((numbers(route.destination) for route in state.routes if route.type.is_discard), bounds.bits)
+
+    # Whether a discard is a CNI's own block depends on the expected CIDR.
+    def key(expected: ExpectedCidr) -> Hashable:
+        is_open = discards.overlaps(*ends(numbers(expected.cidr), bounds.bits))
+        return expected if is_open else expected.devs
+
+    keys = {expected: key(expected) for expected in overlap.expected_cidrs}
+    classifiers = {each: _Classifier(overlap, state, bounds, expected) for expected, each in keys.items()}
+    return {expected: classifiers[each] for expected, each in keys.items()}
+
+
+def _bounds(overlap: RouteOverlap, state: State) -> Bounds:
+    return Bounds(overlap.container_devs, state.family, state.uplinks, state.addresses, state.routes)
 
 
 def classify_each(overlap: RouteOverlap, state: State, probed: int) -> list[Classification]:
     """Classify each lookup result of a probe for the first expected CIDR that fails, or for any CIDR if none fails."""
-    probes = state.probes[probed]
-    by_cidr = [_Classifier(overlap, state, expected).each(probes) for expected in overlap.expected_cidrs]
+    probes, bounds = state.probes[probed], _bounds(overlap, state)
+    by_cidr = [_Classifier(overlap, state, bounds, expected).each(probes) for expected in overlap.expected_cidrs]
     by_lookup = zip(*by_cidr, strict=True)
     return [next(filter(attrgetter("is_failure"), found), found[0]) for found in by_lookup]
 
@@ -133,7 +147,8 @@ def _refuses_tcp(probes: Sequence[Probe]) -> bool:
 class _Classifier(dict[int, "tuple[Classification, ...]"]):
     """Classifications for one set of expected interfaces, computed lazily."""
 
-    def __init__(self, overlap: RouteOverlap, state: State, expected: ExpectedCidr) -> None:
+    def __init__(self, overlap: RouteOverlap, state: State, bounds: Bounds, expected: ExpectedCidr) -> None:
+        self._bounds = bounds
         self._state, self._expected, self._uplinks = state, expected, state.uplinks.devs
         self._family, self._bits = state.family, state.family.bits
         # If a CIDR has its own list of interfaces, no others are allowed.
@@ -192,11 +207,15 @@ class _Classifier(dict[int, "tuple[Classification, ...]"]):
             return Classification(FindingKind.BLACKHOLE, probe, (), route)
         if devs and not foreign:
             return Classification(None, probe, devs, route)
-        if devs and all(map(self._belongs_to_pods, foreign)):
-            return Classification(NoteKind.CONTAINER, probe, foreign, route)
-        if devs and all(self._belongs_to_pods(dev) or is_like(dev, self._allowed_devs) for dev in foreign):
-            return Classification(NoteKind.ALLOWED, probe, foreign, route)
-        return Classification(FindingKind.OVERLAP, probe, devs, route)
+        of_pods = {dev for dev in foreign if not is_like(dev, self._allowed_devs)}
+        if not devs or not all(map(self._belongs_to_pods, of_pods)):
+            return Classification(FindingKind.OVERLAP, probe, devs, route)
+        if of_pods and (bound := self._bounds.why_beyond(route, probe.lookup.address)):
+            return Classification(FindingKind.OVERLAP, probe, devs, route, bound=bound)
+        if len(of_pods) == len(foreign):
+            shared = self._bounds.shared_subnet(route.destination)
+            return Classification(NoteKind.CONTAINER, probe, foreign, route, shared=shared)
+        return Classification(NoteKind.ALLOWED, probe, foreign, route)
 
     def _is_beyond_routes(self, probe: Probe, route: Route) -> bool:
         """Return whether an entry is a host route in table local, which takes precedence over any other route.
@@ -217,29 +236,6 @@ class _Classifier(dict[int, "tuple[Classification, ...]"]):
         if entry is not None and entry.type is not lookup.discarded_by:
             # The kernel refuses to send by a route from a loopback address.
             return Classification(FindingKind.BLACKHOLE, probe, (), entry if entry.type is RouteType.UNICAST else None)
-        if entry is not None and self._expected.devs is None and self._is_of_cni(entry):
+        if entry is not None and self._expected.devs is None and self._bounds.is_block(entry, self._expected.cidr):
             return Classification(NoteKind.CNI_DISCARD, probe, (), entry)
         return Classification(FindingKind.BLACKHOLE, probe, (), entry)
-
-    def _is_of_cni(self, discard: Route) -> bool:
-        """Return whether a CNI added this blackhole route for its own address block.
-
-        That is the case if the route has a CNI's protocol, or if the same table has routes to pods inside the block. A
-        blackhole default route never counts as such a block.
-        """
-        block = numbers(discard.destination)
-        if discard.destination.prefixlen == 0:
-            return False
-        if discard.protocol in CNI_PROTOCOLS:
-            return True
-        pods, table, last = self._pods, discard.table, ends(block, self._bits)[1]
-        return bisect_left(pods, (table, *block)) < bisect_right(pods, (table, last, self._bits))
-
-    @cached_property
-    def _pods(self) -> list[tuple[int, int, int]]:
-        """Return the table and destination of each route to a container interface, sorted."""
-        return sorted(
-            (route.table, *numbers(route.destination))
-            for route in self._state.routes
-            if any(dev not in self._uplinks and self._belongs_to_pods(dev) for dev in route.devs)
-        )

@@ -13,6 +13,7 @@ don't affect them::
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -177,6 +178,10 @@ class Fixes:
         if not classification.is_failure:
             # If a rule before main matches, the verification will reject the entry.
             return Constraint(self._above_of_connections(int(address)), holder=entry)
+        if classification.bound:
+            allow = f'"allowedDevs": {json.dumps(list(classification.devs))}'
+            reason = f"{classification.bound}: move that network, or, if it is meant to carry this, set {allow}"
+            return Constraint(obstacle=Obstacle(reason, is_policy=True))
         if reason := self._not_ours_to_fix(classification):
             return Constraint(obstacle=Obstacle(reason))
         holder = entry or self._fib.longest_match(Table.MAIN, Flow(address))

@@ -111,12 +111,18 @@ def _note(expected: ExpectedCidr, group: _Group, state: State, ranges: _Networks
                 " move their CIDR"
             )
     elif kind is NoteKind.CNI_DISCARD:
-        message = f"{part} is discarded by {classification.route}, a CNI's own block"
+        message = (
+            f"{part} is discarded by {classification.route}, a CNI's own block; an address in it that lives on another"
+            " node can't be reached from here"
+        )
     else:
         message = f"{part} routes via {by} ({_KEYS[kind]})"
         # A host route leads to a local pod and doesn't shadow other addresses.
         hides_others = (each.route and each.route.destination.prefixlen < state.family.bits for _, each in group)
-        if kind is NoteKind.CONTAINER and local and any(hides_others):
+        if classification.shared:
+            where = f"{classification.shared}, so other hosts there that have such an address can't be reached"
+            message += f"; it lies in {where}"
+        elif kind is NoteKind.CONTAINER and local and any(hides_others):
             message += (
                 f"; this host's own {local[0].local} on {local[0].dev} is in the same CIDR: if that is the nodes',"
                 " nodes in this part can't be reached; name the CIDR's devs in expectedCidrs to make that a failure"

@@ -18,9 +18,11 @@ from hostrouting.kernel.port import RouteBackend, read_consistently
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Address, Link
+from hostrouting.model.parsing import is_inside
 from hostrouting.model.prefixes import Prefix, PrefixSet, ends, numbers
-from hostrouting.model.routes import Route
+from hostrouting.model.routes import Route, RouteType
 from hostrouting.model.rules import Rule
+from hostrouting.overlap._bounds import CNI_PROTOCOLS, LINK_LOCAL
 from hostrouting.overlap._coverage import Coverage, Interval
 from hostrouting.overlap._probes import Probe, ask, selects_source, source_borders
 from hostrouting.overlap._uplinks import Uplinks, find_uplinks, local_subnets
@@ -163,10 +165,18 @@ def _with_routes(overlap: RouteOverlap, tables: State, backend: RouteBackend) ->
     routes = backend.routes_except(devs, inside=foretold, sources=sources)
     if selects_source((), routes, family):
         return attrs.evolve(tables, routes=backend.routes())
-    suspected = _coverage(overlap, tables).suspects(routes)
+    suspected = [*_coverage(overlap, tables).suspects(routes), *_around_blocks(overlap, routes)]
     if not all(map(PrefixSet(foretold, bits).covers, suspected)):
         routes = backend.routes_except(devs, inside=suspected, sources=sources)
     return attrs.evolve(tables, routes=routes)
+
+
+def _around_blocks(overlap: RouteOverlap, routes: Iterable[Route]) -> list[Prefix]:
+    """Return the expected CIDRs with a block that is only known as a CNI's by its routes to other nodes."""
+    discards = (route for route in routes if route.type is RouteType.BLACKHOLE and route.protocol in CNI_PROTOCOLS)
+    blocks = [route.destination for route in discards]
+    cidrs = (expected.cidr for expected in overlap.expected_cidrs)
+    return [numbers(cidr) for cidr in cidrs if any(is_inside(block, cidr) for block in blocks)]
 
 
 def _coverage(overlap: RouteOverlap, tables: State, besides: Iterable[Prefix] = ()) -> Coverage:
@@ -187,6 +197,8 @@ def _plain_sources(tables: State) -> set[IpAddress]:
 def _with_lookups(config: Config, tables: State, backend: RouteBackend) -> State:
     family, rules, routes = tables.family, tables.rules, tables.routes
     borders = list(local_subnets(tables.addresses, tables.uplinks.devs))
+    if family is Family.IPV4:
+        borders.append(LINK_LOCAL)
     if family is Family.IPV6 and selects_source(rules, routes, family):
         borders += source_borders(tables.addresses)
     intervals = _coverage(config.route_overlap, tables).intervals(routes, borders)

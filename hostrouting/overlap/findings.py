@@ -158,12 +158,14 @@ class Obstacle(NamedTuple):
         rule: the policy rule that takes precedence, or None if the cause isn't a rule.
         next_hops: the default route's next hops, to use in a route in the rule's table.
         family: the rule's family.
+        is_policy: whether a route could fix the addresses, but isn't proposed because the traffic may be wanted.
     """
 
     reason: str
     rule: Rule | None = None
     next_hops: tuple[NextHop, ...] = ()
     family: Family = Family.IPV4
+    is_policy: bool = False
 
     def sentence(self, cidr: str) -> str:
         """Return the reason and alternative commands that make a CIDR bypass the policy rule.

@@ -46,7 +46,11 @@ def pasted_entries(report: OverlapReport) -> tuple[list[str], str]:
 def reasons(report: OverlapReport, cidr: IpNetwork | None = None) -> list[str]:
     """Return a line for each group of addresses (in a CIDR) that no route can fix, with the reason."""
     unfixable = [each for each in report.fix.unfixable if cidr is None or any(map(cidr.overlaps, each.ranges))]
-    return [f"no route fixes {shortened(each.parts, ' ', _SHOWN_RANGES)}: {each.reason}" for each in unfixable]
+    return [
+        f"no route {'is proposed for' if each.obstacle.is_policy else 'fixes'} "
+        f"{shortened(each.parts, ' ', _SHOWN_RANGES)}: {each.reason}"
+        for each in unfixable
+    ]
 
 
 def decided_by(rule: Rule) -> str:

@@ -174,8 +174,8 @@ class HostAudit(Audit):
             cidrs = [each.cidr for each in self.config.route_overlap.expected_cidrs if each.devs == patterns]
             overlap = self.config.route_overlap
             judge = Judge(self._kernel, overlap, had_rules=self.host.had_rules, patterns=patterns)
-            found = sort_all(self._kernel, judge, [a for a in addresses if any(a in cidr for cidr in cidrs)])
-            sorts |= {cidr: {a: sort for a, sort in found.items() if a in cidr} for cidr in cidrs}
+            for cidr in cidrs:
+                sorts[cidr] = sort_all(self._kernel, judge, [a for a in addresses if a in cidr], cidr)
         return sorts
 
     # --- comparisons -------------------------------------------------------------------------------------------

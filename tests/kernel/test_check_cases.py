@@ -127,7 +127,8 @@ CASES = {
         "BLACKHOLE from 10.3.0.4",
     ),
     "a discard by a rule with realms is a CNI's": Case(
-        "route add blackhole 10.5.4.0/24 table 100 proto bird\nrule add pref 5 lookup 100 realms 5/6"
+        "route add 10.5.7.0/24 via 10.1.0.7 proto bird\nroute add blackhole 10.5.4.0/24 table 100 proto bird\n"
+        "rule add pref 5 lookup 100 realms 5/6"
     ),
     "TCP and datagrams are discarded differently": Case(
         "rule add pref 10 to 10.5.0.0/16 prohibit\nrule add pref 5 ipproto tcp to 10.5.0.0/16 blackhole", "BLACKHOLE"

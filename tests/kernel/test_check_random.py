@@ -66,7 +66,7 @@ def compare(kernel: Kernel, question: Question) -> None:
     if judge.default is None:
         assert report.verdict == "unknown"
         return
-    sorts = {cidr: sort_all(kernel, judge, judged(cidr)) for cidr in question.cidrs}
+    sorts = {cidr: sort_all(kernel, judge, judged(cidr), cidr) for cidr in question.cidrs}
     _see(disagreements(report, judge, sorts), kernel)
 
 
@@ -162,8 +162,10 @@ class Patient:
         """Classify each expected address by brute force."""
         overlap = RouteOverlap(self.question.cidrs, allowed_devs=self.question.allowed)
         judge = Judge(self.kernel, overlap, had_rules=len(self.kernel.rules()) > 3 or self.question.world.has_rules)
-        addresses = {address for cidr in self.question.cidrs for address in judged(cidr)}
-        return sort_all(self.kernel, judge, sorted(addresses))
+        each = [sort_all(self.kernel, judge, judged(cidr), cidr) for cidr in self.question.cidrs]
+        # What is a CNI's own block in one CIDR may be none in another.
+        parts = (item for found in each for item in found.items())
+        return dict(sorted(parts, key=lambda item: (item[0], item[1].has_failure)))
 
     def apply(self, entries: Sequence[StaticRoute]) -> None:
         install(self.kernel, entries, self.root)
@@ -233,7 +235,7 @@ def see_fix(patient: Patient, *, few: bool) -> None:
     # A single route could fix these. Without uplinks in the config, other default interfaces' subnets are left alone, and
     # an interface that no config can name keeps its subnet.
     left_alone = re.compile("has a default route too|a name that no config accepts")
-    hopeless_parts = [part for part in never if not left_alone.search(part.reason)]
+    hopeless_parts = [part for part in never if not (part.obstacle.is_policy or left_alone.search(part.reason))]
     for part in hopeless_parts[:1] if few else hopeless_parts[:4]:
         assert not patient.is_mendable(part.ranges[0][0], part.devs), f"one route would fix {part}"
 

@@ -408,7 +408,7 @@ OUTCOMES: list[tuple[str, dict[str, Any]]] = [
     ("NO-ROUTE", {"type": RouteType.THROW, "protocol": Protocol.STATIC}),
     ("BLACKHOLE", {"hops": (NextHop("eth0", GATEWAY),), "source": IPv4Address("127.0.0.1"), "protocol": Protocol.BIRD}),
     ("OVERLAP", {"hops": (NextHop("eth1", SECOND_GATEWAY),)}),
-    ("", {"type": RouteType.BLACKHOLE, "protocol": Protocol.BIRD}),
+    ("BLACKHOLE", {"type": RouteType.BLACKHOLE, "protocol": Protocol.BIRD}),
     ("", {"hops": (NextHop("cali1"),), "protocol": Protocol.BOOT}),
     ("", {"hops": (NextHop("eth9"),), "protocol": Protocol.BOOT}),
 ]
@@ -431,8 +431,9 @@ def test_each_kind_of_failure_is_recognised(node: NamespaceKernel, sandbox: Sand
 
 def test_a_rule_that_may_discard_a_cnis_block_is_unknown(node: NamespaceKernel, sandbox: Sandbox) -> None:
     """The kernel doesn't tell whether the rule or the block has discarded a packet."""
-    block = Route(IPv4Network("10.96.0.0/12"), type=RouteType.BLACKHOLE, protocol=Protocol.BIRD)
-    assert node.add([block]) == ()
+    block = Route(IPv4Network("10.96.1.0/24"), type=RouteType.BLACKHOLE, protocol=Protocol.BIRD)
+    peer = Route(IPv4Network("10.96.7.0/24"), (NextHop("eth0", GATEWAY),), protocol=Protocol.BIRD)
+    assert node.add([block, peer]) == ()
     assert sandbox.run(check_script("10.96.0.0/12")).returncode == 0
     run_ip("rule add tun_id 5 blackhole")
     assert "one of them a CNI's own block, may discard what is sent to" in refused(

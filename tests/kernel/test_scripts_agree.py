@@ -475,6 +475,7 @@ CASES = {
     "a block of a CNI": Case(
         (
             _DEFAULT,
+            "ip -6 route add fd00:172:0:9::/64 via 2001:db8:1::9 proto bird",
             "ip -6 route add blackhole fd00:172:0:7::/64 proto bird",
             "ip -6 route add prohibit fd00:172:0:8::/64",
         ),

@@ -11,6 +11,7 @@ import errno as errnos
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from fnmatch import fnmatchcase
 from functools import cache
 from ipaddress import IPv4Address, IPv4Network, collapse_addresses
@@ -98,6 +99,7 @@ class Judge:
         self, kernel: RouteBackend, overlap: RouteOverlap, *, had_rules: bool, patterns: tuple[str, ...] | None = None
     ) -> None:
         self._patterns = patterns
+        self._cidr: IpNetwork = DEFAULT_DESTINATION
         self._routes = kernel.routes()
         self.rules = kernel.rules()
         self._had_rules = had_rules
@@ -110,6 +112,12 @@ class Judge:
         self.addresses = kernel.addresses()
         self.default = default_route(self._routes)
         self.expected = live(self.default) if self.default is not None else ()
+
+    def of(self, cidr: IpNetwork) -> Judge:
+        """Return the same judge for one expected CIDR."""
+        judge = copy(self)
+        judge._cidr = cidr
+        return judge
 
     def sort(self, answer: Lookup, source: IpAddress | None = None, *, is_tcp: bool = False) -> Sort:
         """Return the classification that the check must assign to this answer."""
@@ -165,11 +173,25 @@ class Judge:
             word = answer.route.type.name.lower()
             return Sort("BLACKHOLE", (), answer.route, word) if is_unconnected else Sort(FINE, devs, answer.route)
         if devs and self._patterns is None:
-            if all(self._is_container(dev) for dev in foreign):
-                return Sort("CONTAINER", foreign, answer.route)
-            if all(self._is_container(dev) or _is_like(dev, self._overlap.allowed_devs) for dev in foreign):
-                return Sort("ALLOWED", foreign, answer.route)
+            of_pods = [dev for dev in foreign if not _is_like(dev, self._overlap.allowed_devs)]
+            is_exempt = not of_pods or not self._is_beyond_pods(answer.address, answer.route)
+            if is_exempt and all(map(self._is_container, of_pods)):
+                return Sort("CONTAINER" if len(of_pods) == len(foreign) else "ALLOWED", foreign, answer.route)
         return Sort("OVERLAP", devs, answer.route)
+
+    def _is_beyond_pods(self, address: IpAddress, route: Route) -> bool:
+        """Return whether a route through a pod's interface can't be a network of pods."""
+        network = route.destination
+        mine = [each for each in self.addresses if each.dev in self.expected]
+        defaults = [r for r in self._routes if (r.destination, r.table, r.tos) == (DEFAULT_DESTINATION, Table.MAIN, 0)]
+        gateways = [hop.gateway for r in defaults for hop in r.hops if hop.dev in self.expected]
+        subnets = [each.network for each in mine if each.prefix_length >= 12]
+        return (
+            address in IPv4Network("169.254.0.0/16")
+            or network.prefixlen < 8
+            or any(each in network for each in (*(own.local for own in mine), *gateways) if each is not None)
+            or (network.prefixlen < 32 and any(is_inside(network, subnet) for subnet in subnets))
+        )
 
     def _is_expected(self, dev: str) -> bool:
         return dev in self.expected if self._patterns is None else _is_like(dev, self._patterns)
@@ -180,19 +202,34 @@ class Judge:
             return Sort("NO-ROUTE")
         route = decision if isinstance(decision, Route) else None
         word = _DISCARDED[answer.errno]
-        if self._patterns is None and route is not None and self._is_of_cni(route):
+        if self._patterns is None and route is not None and self._is_of_cni(route, self._cidr):
             return Sort("CNI-DISCARD", (), route, word)
         return Sort("BLACKHOLE", (), route, word)
 
-    def _is_of_cni(self, discard: Route) -> bool:
-        if discard.destination.prefixlen == 0:
+    def _is_of_cni(self, discard: Route, cidr: IpNetwork) -> bool:
+        block = discard.destination
+        if discard.type is not RouteType.BLACKHOLE or block.prefixlen <= cidr.prefixlen:
             return False
-        return discard.protocol in (12, 80) or any(
-            route.table == discard.table
-            and is_inside(route.destination, discard.destination)
-            and any(self._is_container(dev) for dev in live(route))
+        has_peers = discard.protocol in (12, 80) and any(
+            route.protocol == discard.protocol
+            and route.type is RouteType.UNICAST
+            and is_inside(route.destination, cidr)
             for route in self._routes
         )
+        has_address = any(each.local in block and self._is_of_pods(each.dev) for each in self.addresses)
+        return (
+            has_peers
+            or has_address
+            or any(
+                route.table == discard.table
+                and is_inside(route.destination, block)
+                and any(self._is_of_pods(dev) for dev in live(route))
+                for route in self._routes
+            )
+        )
+
+    def _is_of_pods(self, dev: str) -> bool:
+        return self._is_container(dev) and dev not in ("kube-ipvs0", "kube-dummy-if", "nodelocaldns", "localdns")
 
     def _is_container(self, dev: str) -> bool:
         return dev not in self.expected and _is_like(dev, self._overlap.container_devs)
@@ -303,9 +340,12 @@ def judged(network: IPv4Network) -> list[IpAddress]:
     ]
 
 
-def sort_all(kernel: RouteBackend, judge: Judge, addresses: Iterable[IpAddress]) -> dict[IpAddress, Sort]:
-    """Classify each address, for datagrams and for connections."""
+def sort_all(
+    kernel: RouteBackend, judge: Judge, addresses: Iterable[IpAddress], cidr: IpNetwork
+) -> dict[IpAddress, Sort]:
+    """Classify each address of an expected CIDR, for datagrams and for connections."""
     asked = list(addresses)
+    judge = judge.of(cidr)
 
     def answers(*, is_tcp: bool = False) -> list[Lookup]:
         return [each for answer in kernel.lookup(asked, is_tcp=is_tcp) for each in judge.in_turn(answer)]

@@ -107,7 +107,9 @@ class _Expected:
         if finding.source is not None and any(map(self._is_fine, finding.devs)):
             # Linux 6.15 and later prefer the hop whose own address is the source, and that hop is always fine.
             return True
-        return any(dev in devs and not self._is_fine(dev) for dev in finding.devs)
+        # If only a bound of an exemption made it a failure, all of its interfaces are exempt elsewhere.
+        strays = [dev for dev in finding.devs if not self._is_fine(dev)] or finding.devs
+        return any(dev in devs for dev in strays)
 
 
 def local_ranges(report: OverlapReport) -> list[IpNetwork]:

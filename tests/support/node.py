@@ -88,10 +88,11 @@ def nics(*names: str, **addresses: str) -> str:
     steps: list[str] = []
     for number, (name, address) in enumerate((dict.fromkeys(names, "") | addresses).items()):
         dev = name.split()[0]
+        peer = f"peer-{dev}"[:15]
         steps += (
-            f"ip link add {name} address 02:00:00:00:00:0{number} type veth peer name peer-{dev}",
-            f"ip link set peer-{dev} addrgenmode none",
-            f"ip link set peer-{dev} arp off up",
+            f"ip link add {name} address 02:00:00:00:00:0{number} type veth peer name {peer}",
+            f"ip link set {peer} addrgenmode none",
+            f"ip link set {peer} arp off up",
             f"ip link set {dev} arp off up",
         )
         steps += [f"ip address add {address} dev {dev}"] if address else []

@@ -39,7 +39,10 @@ section == "kernel" {
   else if (/^[0-9]+: +[^ ]+ +inet6? /) {
     has_address[$2]++
     address_prefix[++addresses] = $4
-    is_address[substr($4, 1, index($4 "/", "/") - 1)] = 1
+    address_dev[addresses] = $2
+    subnet[addresses] = $5 == "peer" ? $6 : $4
+    address[addresses] = substr($4, 1, index($4 "/", "/") - 1)
+    is_address[address[addresses]] = 1
   }
   else
     read_link()
@@ -88,6 +91,8 @@ function read_route() {
     return
   parse($0)
   read_default()
+  if (to == ANYWHERE && type_of[class] == 1 && table_of[class] == 254 && !is_for_tos[class] && class !~ / from /)
+    has_gateways[class] = 1
   if (is_by_turns())
     turn[turn_of_class(), ++turns[turn_of_class()]] = $0
   if (elsewhere == "" && type_of[class] == 1 && table_of[class] != 254)
@@ -249,6 +254,10 @@ function find_places(    i, covered, suspected) {
   for (i = 1; i <= rules_to; i++) {
     place(rule_to[i])
     cut(first, last, "suspect")
+  }
+  if (family == 4) {
+    place("169.254.0.0/16")
+    cut(first, last, "plain")
   }
   cut_by_routes("suspect")
   cut_by_routes("plain")
@@ -543,7 +552,8 @@ function failure_of_discard(r, i,    type) {
   if (!type)
     return "NO-ROUTE has no IPv" family " route; expected via"
   discarding_type = type_name[type]
-  return is_discarded_by_cni(place_first[place_of[i]], type) && own_pattern[r] == "" ? "" : "BLACKHOLE is discarded by"
+  return is_discarded_by_cni(r, place_first[place_of[i]], type) && own_pattern[r] == "" ? "" : \
+    "BLACKHOLE is discarded by"
 }
 
 # Returns the type of the route or rule that discards the packet, or 0 if nothing matches.
@@ -573,7 +583,8 @@ function failure_of_answer(r, i,    pattern, devs, is_local) {
   discarding_type = type_name[type_of[class]]
   if (type_of[class] ~ /^[35]$/ && !strays(class, devs, devs == "" ? pattern : "/"))
     return "BLACKHOLE is discarded by"
-  if (!strays(class, devs, pattern))
+  if (!strays(class, devs, pattern) && (own_pattern[r] != "" || !strays(class, devs, pattern_of["allowed"]) || \
+    !is_beyond_pods(to, place_first[place_of[i]])))
     return ""
   return "OVERLAP routes via " (devs_of[class] == "" ? "no device" : with_commas(devs_of[class])) ", expected"
 }
@@ -592,10 +603,45 @@ function strays(c, devs, pattern,    list, count, i, found) {
   return found
 }
 
-# Sets discarder, and returns whether it is a CNI's own block: a discarding route, not a default one, that has a CNI's
-# protocol, or routes to pods inside it in the same table. The kernel doesn't tell the entry: it is the longest match in
-# one of the tables that rules look up, the first one unless a rule has conditions.
-function is_discarded_by_cni(n, type,    i, table, best, blocks, others, is_certain) {
+# Returns whether a route through a pod's interface can't be a network of pods: it is too wide, holds an uplink's
+# address or gateway, or lies in an uplink's subnet, unless that is so wide that pods may have a part of it.
+function is_beyond_pods(prefix, n,    i, c, h, low, high, length_) {
+  if (family == 4 && n ~ /^xa9fe/)
+    return 1
+  if (prefix in beyond_pods)
+    return beyond_pods[prefix] > 0
+  place(prefix)
+  low = first
+  high = last
+  length_ = bits
+  beyond_pods[prefix] = length_ < (family == 6 ? 16 : 8)
+  for (c in has_gateways) {
+    take_apart(1, c)
+    for (h = 1; h <= hops; h++)
+      if (is_expected(dev[h]) && !index(via[h], ":") == (family == 4))
+        beyond_pods[prefix] += via[h] != "" && is_between(low, number(via[h]), high)
+  }
+  for (i = 1; i <= addresses; i++)
+    if (is_expected(address_dev[i])) {
+      beyond_pods[prefix] += is_between(low, number(address[i]), high)
+      place(subnet[i])
+      if (bits > (family == 6 ? 64 : 11) && bits <= length_ && length_ < BITS)
+        beyond_pods[prefix] += is_between(first, low, last)
+    }
+  return beyond_pods[prefix] > 0
+}
+
+function is_between(low, n, high) {
+  return low <= n && n <= high
+}
+
+function is_expected(name) {
+  return index("/" expected "/", "/" name "/") > 0
+}
+
+# Sets discarder, and returns whether it is a CNI's own block (is_block). The kernel doesn't tell the entry: it is the
+# longest match in one of the tables that rules look up, the first one unless a rule has conditions.
+function is_discarded_by_cni(r, n, type,    i, table, best, blocks, others, is_certain) {
   read_entries()
   discarder = ""
   for (i = 1; i <= entries; i++) {
@@ -611,7 +657,7 @@ function is_discarded_by_cni(n, type,    i, table, best, blocks, others, is_cert
       discarder = "a policy rule"
     }
     else if (table in best && entry_type[best[table]] == type) {
-      if (is_block(best[table]))
+      if (is_block(best[table], r))
         blocks++
       else
         others++
@@ -629,15 +675,26 @@ function is_discarded_by_cni(n, type,    i, table, best, blocks, others, is_cert
   return blocks > 0
 }
 
-# Reads the entries from which the kernel may choose, and those of pods.
-function read_entries(    i, may_win) {
+# Reads the entries from which the kernel may choose, those of pods, and those of a CNI to other nodes. The interfaces
+# of Services and DNS caches aren't pods'.
+function read_entries(    i, may_win, others) {
+  others = expected "/kube-ipvs0/kube-dummy-if/nodelocaldns/localdns"
+  for (i = 1; i <= addresses && !has_read_entries; i++)
+    if (!index("/" others "/", "/" address_dev[i] "/") && address_dev[i] ~ ("^(" pattern_of["container"] ")$"))
+      pod_address[++pods] = number(address[i])
   for (i = 1; i <= routes && !has_read_entries; i++) {
     parse(route[i])
     may_win = !is_for_tos[class] && !is_dead_of[class] && class !~ / from / && table_of[class] in is_asked
     # For IPv6, the kernel skips a route whose router is silent.
     if (family == 6 && type_of[class] == 1)
       may_win = 0
-    is_pod_entry[++entries] = strays(class, expected, "/") > strays(class, expected, pattern_of["container"])
+    is_pod_entry[++entries] = strays(class, others, "/") > strays(class, others, pattern_of["container"])
+    if (proto_of[class] ~ /^(12|80)$/ && type_of[class] == 1) {
+      place(to)
+      peer_first[++peers] = first
+      peer_bits[peers] = bits
+      peer_proto[peers] = proto_of[class]
+    }
     if (!may_win && !is_pod_entry[entries]) {
       entries--
       continue
@@ -651,19 +708,30 @@ function read_entries(    i, may_win) {
     entry_text[entries] = route[i]
     # The kernel refuses to send with such a source.
     is_refused[entries] = type_of[class] == 1 && !has_usable_source(class)
-    is_of_cni[entries] = proto_of[class] ~ /^(12|80)$/
+    entry_proto[entries] = proto_of[class] ~ /^(12|80)$/ ? proto_of[class] : "none"
   }
   has_read_entries = 1
 }
 
-function is_block(e,    i) {
-  if (!(e in known_block)) {
-    known_block[e] = is_of_cni[e]
-    for (i = 1; i <= entries && !known_block[e]; i++)
-      known_block[e] = is_pod_entry[i] && entry_table[i] == entry_table[e] && \
-        entry_first[i] >= entry_first[e] && entry_last[i] <= entry_last[e]
-  }
-  return known_block[e] && entry_bits[e] > 0
+# Returns whether a CNI added a discarding route for its own block: a blackhole longer than the expected CIDR that holds
+# a pod's route in the same table or an address of a pod's interface, or, without pods, has the protocol of routes in
+# the CIDR to other nodes.
+function is_block(e, r,    i) {
+  if ((e, r) in known_block)
+    return known_block[e, r]
+  place(expected_cidr[r])
+  known_block[e, r] = 0
+  if (entry_type[e] != 6 || entry_bits[e] <= bits)
+    return 0
+  for (i = 1; i <= peers && !known_block[e, r]; i++)
+    known_block[e, r] = peer_proto[i] == entry_proto[e] && peer_bits[i] >= bits && \
+      is_between(first, peer_first[i], last)
+  for (i = 1; i <= pods && !known_block[e, r]; i++)
+    known_block[e, r] = is_between(entry_first[e], pod_address[i], entry_last[e])
+  for (i = 1; i <= entries && !known_block[e, r]; i++)
+    known_block[e, r] = is_pod_entry[i] && entry_table[i] == entry_table[e] && \
+      is_between(entry_first[e], entry_first[i], entry_last[e]) && entry_last[i] <= entry_last[e]
+  return known_block[e, r]
 }
 
 # --- words -----------------------------------------------------------------------------------------------------------

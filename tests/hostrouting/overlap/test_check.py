@@ -44,6 +44,7 @@ CONTAINERS = ("veth1a2b", "cali0", "cilium_host", "azv123", "unbounded0", "kube-
 SHADOWS = ("docker0", "br-1a2b", "podman1", "virbr0", "tailscale0", "wg0")
 GIVEN = {"allowedDevs": ["ib[0-3]"], "containerDevs": ["pod*"]}
 POD = "link add cali1\nroute add 172.20.0.9 dev cali1"
+BLOCK, PEER = "172.20.0.0/24", "route add 172.20.7.0/24 via 10.1.0.7 dev eth0"
 NO_DEFAULT = "route del default via 10.1.0.1 dev eth0 proto dhcp metric 100"
 BY_VETH0 = f"link add veth0\naddr add 10.7.0.4/24 dev veth0\n{NO_DEFAULT}\nroute add default via 10.7.0.1 dev veth0"
 IN_BOTH = f"{NO_DEFAULT}\nroute add default nexthop via 10.1.0.1 dev eth0 nexthop via 10.2.0.1 dev eth1"
@@ -64,12 +65,23 @@ ANSWERS: list[tuple[str, dict[str, Any], list[str]]] = [
     (f"{IN_BOTH}\nroute add {CIDR} nexthop dev eth1 nexthop dev ib0", {}, ["OVERLAP eth1,ib0"]),
     (f"link add veth1\nroute add {CIDR} nexthop dev veth1 nexthop dev ib0", {}, ["OVERLAP ib0,veth1"]),
     (NO_DEFAULT, {"uplinks": ["eth0"]}, ["NO-ROUTE "]),
-    (f"route add blackhole {CIDR} proto bird", {}, ["CNI-DISCARD "]),
-    (f"route add blackhole {CIDR} proto 80", {}, ["CNI-DISCARD "]),
-    # A blackhole also counts as a CNI discard if it contains a route to a container in the same table.
-    (f"{POD}\nroute add blackhole {CIDR}", {}, ["CNI-DISCARD ", "CONTAINER cali1"]),
-    (f"{POD.replace('172.20', '10.9')}\nroute add blackhole {CIDR}", {}, ["BLACKHOLE "]),
-    (f"{POD} table 100\nroute add blackhole {CIDR}", {}, ["BLACKHOLE "]),
+    # Only a blackhole longer than the CIDR is a CNI's own block, and only if it holds a route to a container in the same
+    # table, or an address of one, or if there are routes of its protocol to other nodes.
+    (f"{POD}\nroute add blackhole {BLOCK}", {}, ["CNI-DISCARD ", "CONTAINER cali1"]),
+    (f"{POD}\nroute add unreachable {BLOCK}", {}, ["BLACKHOLE ", "CONTAINER cali1"]),
+    (f"{POD}\nroute add blackhole {CIDR}", {}, ["BLACKHOLE ", "CONTAINER cali1"]),
+    (f"{POD.replace('172.20', '10.9')}\nroute add blackhole {BLOCK}", {}, ["BLACKHOLE "]),
+    (f"{POD} table 100\nroute add blackhole {BLOCK}", {}, ["BLACKHOLE "]),
+    (f"route add blackhole {BLOCK} proto bird", {}, ["BLACKHOLE "]),
+    (f"{PEER} proto bird\nroute add blackhole {BLOCK} proto bird", {}, ["CNI-DISCARD "]),
+    (f"{PEER} proto 80\nroute add blackhole {BLOCK} proto 80", {}, ["CNI-DISCARD "]),
+    (f"{PEER} proto 80\nroute add blackhole {BLOCK} proto bird", {}, ["BLACKHOLE "]),
+    (f"{PEER} proto static\nroute add blackhole {BLOCK} proto static", {}, ["BLACKHOLE "]),
+    (
+        f"link add tunl0\naddr add 172.20.0.0/32 dev tunl0\nroute add blackhole {BLOCK}",
+        {},
+        ["LOCAL tunl0", "CNI-DISCARD "],
+    ),
     # A default route that discards isn't a CNI's block.
     ("route add blackhole default proto bird table 100\nrule add 100 lookup 100", {}, ["BLACKHOLE "]),
 ]
@@ -241,7 +253,7 @@ NODES = {
     "discarded blocks with and without a pod inside": Node(
         """
         link add veth1
-        route add unreachable 10.244.1.0/24 proto static
+        route add blackhole 10.244.1.0/24 proto static
         route add 10.244.1.5 dev veth1 proto static scope link
         route add unreachable 10.244.2.0/24 proto static
         """,
@@ -360,7 +372,7 @@ def _see_around(kernel: Kernel, report: OverlapReport, case: Node) -> None:
     around = sorted(near)[:4] or [IPv4Network(case.cidrs[0])]
     config, closer = checked(kernel, around)
     judge = Judge(kernel, config.route_overlap, had_rules=len(kernel.rules()) > 3)
-    assert disagreements(closer, judge, {cidr: sort_all(kernel, judge, judged(cidr)) for cidr in around}) == []
+    assert disagreements(closer, judge, {cidr: sort_all(kernel, judge, judged(cidr), cidr) for cidr in around}) == []
 
 
 def lines_of(report: OverlapReport) -> list[str]:

@@ -134,7 +134,7 @@ def test_a_cidr_may_name_its_interfaces() -> None:
     [
         ("unreachable fd00:10:0:8::/64", "BLACKHOLE", None),
         ("prohibit fd00:10:0:8::/64 metric 4294967295", "BLACKHOLE", None),
-        ("blackhole fd00:10:0:8::/64 proto bird", None, NoteKind.CNI_DISCARD),
+        ("blackhole fd00:10:0:8::/64 proto bird", "BLACKHOLE", None),
         ("fd00:10:0:8::/64 dev cali0", None, NoteKind.CONTAINER),
         ("fd00:10:0:8::/64 via fe80::2 dev rail0 expires 0sec", None, None),
         ("fd00:10:0:8::/64 from fd00:99::/48 via fe80::2 dev rail0", None, None),

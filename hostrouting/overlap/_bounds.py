@@ -1,0 +1,146 @@
+"""Decide how far the exemptions for pods reach. This module does no I/O.
+
+An interface's name or a route's protocol says who added a route, but not whether the cluster expects it. Public
+incidents show pods' interfaces with a default route or in the node's own subnet, and a CNI's routes that discard what
+is sent to the API server. So each exemption only covers what a CNI adds on a healthy node.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+from hostrouting.kernel.default_routes import unicast_defaults
+from hostrouting.model.family import Family, IpAddress, IpNetwork
+from hostrouting.model.links import Address, is_like
+from hostrouting.model.parsing import is_inside
+from hostrouting.model.prefixes import Prefix, ends, numbers
+from hostrouting.model.routes import Protocol, Route, RouteType
+from hostrouting.overlap._uplinks import Uplinks
+
+# The blackhole route for Calico's own block has protocol 80; BIRD's has protocol 12.
+CNI_PROTOCOLS = (Protocol.BIRD, 80)
+
+# Interfaces that hold the addresses of Services or DNS caches. They say nothing about pods.
+_SERVICE_DEVS = ("kube-ipvs0", "kube-dummy-if", "nodelocaldns", "localdns")
+
+LINK_LOCAL = (0xA9FE0000, 16)
+"""169.254.0.0/16, in which clouds have their metadata service."""
+
+
+class _Widths(NamedTuple):
+    """Prefix lengths: of the widest network of pods, and of an uplink's subnet that may have pods inside."""
+
+    pods_min: int
+    shared_max: int
+
+
+_WIDTHS = {Family.IPV4: _Widths(8, 11), Family.IPV6: _Widths(16, 64)}
+
+
+class Bounds:
+    """The bounds of the exemptions on one host.
+
+    Args:
+        container_devs: name patterns for pods' interfaces.
+        family: the address family of all that follows.
+        uplinks: the host's uplinks.
+        addresses: the host's addresses.
+        routes: the entries in all tables.
+    """
+
+    def __init__(
+        self,
+        container_devs: tuple[str, ...],
+        family: Family,
+        uplinks: Uplinks,
+        addresses: Sequence[Address],
+        routes: Sequence[Route],
+    ) -> None:
+        self._container_devs, self._uplinks = container_devs, uplinks
+        self._addresses, self._routes = addresses, routes
+        self.bits, self._widths = family.bits, _WIDTHS[family]
+        self._reasons: dict[Route, str] = {}
+
+    def why_beyond(self, route: Route, address: IpAddress) -> str:
+        """Return why a route through a pod's interface isn't a network of pods, or an empty string if it may be one."""
+        if address.version == 4 and int(address) >> 16 == LINK_LOCAL[0] >> 16:
+            return "169.254.0.0/16 isn't for pods: clouds have their metadata service there"
+        if route not in self._reasons:
+            self._reasons[route] = self._why_beyond(route.destination)
+        return self._reasons[route]
+
+    def _why_beyond(self, network: IpNetwork) -> str:
+        if network.prefixlen < self._widths.pods_min:
+            return f"{network} is wider than any network of pods"
+        for what, address, dev in self._uplink_addresses:
+            if address in network:
+                return f"{network} holds {address}, {what} of {dev}"
+        for subnet in self._subnets_around(network) if network.prefixlen < self.bits else ():
+            if subnet.prefix_length > self._widths.shared_max:
+                return f"{network} lies in {subnet.network}, the subnet of {subnet.dev}"
+        return ""
+
+    def shared_subnet(self, network: IpNetwork) -> str:
+        """Return the wide subnet of an uplink in which a network of pods lies, in words, or an empty string."""
+        if network.prefixlen == self.bits:
+            return ""
+        return next((f"{each.network}, the subnet of {each.dev}" for each in self._subnets_around(network)), "")
+
+    def _subnets_around(self, network: IpNetwork) -> Iterator[Address]:
+        return (each for each in self._addresses_on_uplinks if is_inside(network, each.network))
+
+    def is_block(self, discard: Route, cidr: IpNetwork) -> bool:
+        """Return whether a CNI added this discard for its own block of pod addresses.
+
+        Only a blackhole route longer than the expected CIDR can be one. It must hold a pod's route in the same table,
+        or an address of a pod's interface. A block without pods is known by its protocol, if the CIDR also holds routes
+        of that protocol to other nodes.
+        """
+        if discard.type is not RouteType.BLACKHOLE or discard.destination.prefixlen <= cidr.prefixlen:
+            return False
+        block = numbers(discard.destination)
+        if self._has_any(self._pods, discard.table, block) or self._has_any(self._pod_addresses, 0, block):
+            return True
+        return discard.protocol in CNI_PROTOCOLS and any(
+            route.protocol == discard.protocol and is_inside(route.destination, cidr)
+            for route in self._routes
+            if route.type is RouteType.UNICAST
+        )
+
+    def _has_any(self, pods: list[tuple[int, int, int]], table: int, block: Prefix) -> bool:
+        last = ends(block, self.bits)[1]
+        return bisect_left(pods, (table, *block)) < bisect_right(pods, (table, last, self.bits))
+
+    @cached_property
+    def _addresses_on_uplinks(self) -> list[Address]:
+        return [each for each in self._addresses if each.dev in self._uplinks.devs]
+
+    @cached_property
+    def _uplink_addresses(self) -> list[tuple[str, IpAddress, str]]:
+        """Return the addresses and gateways of the uplinks, each with what it is and the uplink's name."""
+        mine = [("the address", each.local, each.dev) for each in self._addresses_on_uplinks]
+        hops = (hop for route in unicast_defaults(self._routes) for hop in route.hops)
+        theirs = (("the gateway", hop.gateway, hop.dev) for hop in hops if hop.dev in self._uplinks.devs)
+        return [(what, address, dev) for what, address, dev in (*mine, *theirs) if address is not None and dev]
+
+    @cached_property
+    def _pods(self) -> list[tuple[int, int, int]]:
+        """Return the table and destination of each route to a pod's interface, sorted."""
+        return sorted(
+            (route.table, *numbers(route.destination))
+            for route in self._routes
+            if any(map(self._is_of_pods, route.devs))
+        )
+
+    @cached_property
+    def _pod_addresses(self) -> list[tuple[int, int, int]]:
+        """Return the addresses of pods' interfaces, sorted, in the form of ``_pods``."""
+        found = (each for each in self._addresses if self._is_of_pods(each.dev))
+        return sorted((0, int(each.local), self.bits) for each in found)
+
+    def _is_of_pods(self, dev: str) -> bool:
+        is_uplink = dev in self._uplinks.devs
+        return not is_uplink and dev not in _SERVICE_DEVS and is_like(dev, self._container_devs)

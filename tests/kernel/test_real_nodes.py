@@ -1,0 +1,279 @@
+"""Nodes as CNIs and clouds set them up, healthy and sick: an exemption covers what a healthy node has, and no more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from asking import Case, all_say
+from node import nics
+from scripts import sandboxes, told_by
+from wanted import config
+
+from hostrouting import Config
+from hostrouting.boot.render import render_check
+from hostrouting.kernel.namespace import NamespaceKernel
+
+pytestmark = pytest.mark.kernel
+
+
+@attrs.frozen
+class Node(Case):
+    """A node and the failures that a check must find; see ``Case``."""
+
+    cidrs: tuple[str, ...] = ()
+    uplinks: tuple[str, ...] = ()
+
+    @property
+    def config(self) -> Config:
+        named: dict[str, Any] = {"uplinks": self.uplinks} if self.uplinks else {}
+        return config(cidrs=self.cidrs, **named)
+
+
+def node(links: str, does: str, cidrs: str, told: str = "", *, uplinks: str = "") -> Node:
+    """Describe a node.
+
+    Args:
+        links: the interfaces, each with its addresses, such as ``eth0=10.1.0.4/24,10.1.0.5/24``; a bridge has a ``+``.
+        does: ip commands without ``ip``, separated by semicolons or line breaks.
+        cidrs: the expected CIDRs.
+        told: the failures; see ``asking.failures``.
+        uplinks: the uplinks in the config.
+    """
+    steps = []
+    for link in links.split():
+        name, _, addresses = link.partition("=")
+        if (dev := name.removesuffix("+")) != name:
+            steps += [nics(f"p-{dev[:7]}"), f"link add {dev} type bridge", f"link set p-{dev[:7]} master {dev}"]
+            steps += [f"link set {dev} arp off up"]
+        else:
+            steps += [nics(dev)]
+        steps += [f"addr add {address} dev {dev}" for address in addresses.split(",") if address]
+    commands = "\n".join(filter(None, map(str.strip, does.replace(";", "\n").splitlines())))
+    named = tuple(uplinks.split())
+    return Node(
+        commands, told, notes=None, node="\n".join(steps), default="", cidrs=tuple(cidrs.split()), uplinks=named
+    )
+
+
+UP = "eth0=10.1.0.4/24"
+VIA = "route add default via 10.1.0.1 dev eth0 proto dhcp src 10.1.0.4 metric 100"
+PODS, SERVICES, NODES = "10.244.0.0/16", "10.96.0.0/12", "10.1.0.0/24"
+CLUSTER = f"{PODS} {SERVICES} {NODES}"
+CALICO_PEER = "route add 10.244.7.64/26 via 10.1.0.7 dev eth0 proto bird"
+CALICO_BLOCK = "route add blackhole 10.244.9.0/26 proto bird"
+CILIUM_FIRST = "rule add pref 9 fwmark 0x200/0xf00 lookup 2004; route add local default dev lo table 2004"
+LOCAL_AT_100 = "rule add pref 100 lookup local; rule del pref 0"
+
+HEALTHY = {
+    "Azure CNI, transparent": node(
+        "eth0=10.224.0.4/16 azv1",
+        """route add default via 10.224.0.1 dev eth0 proto dhcp metric 100
+        route add 168.63.129.16 via 10.224.0.1 dev eth0; route add 169.254.169.254 via 10.224.0.1 dev eth0
+        route add 10.224.0.9 dev azv1 proto static""",
+        "10.224.0.0/16 10.0.0.0/16 169.254.169.254/32 168.63.129.16/32",
+    ),
+    "Azure CNI, bridge": node(
+        "azure0+=10.240.0.4/16",
+        "route add default via 10.240.0.1 dev azure0; route add 169.254.169.254 via 10.240.0.1 dev azure0",
+        "10.240.0.0/16 10.0.0.0/16 169.254.169.254/32",
+    ),
+    "Azure CNI, overlay, with LocalDNS": node(
+        "eth0=10.224.0.5/16 azv1 localdns=169.254.10.10/32,169.254.10.11/32",
+        "route add default via 10.224.0.1 dev eth0 metric 100; route add 10.244.1.12 dev azv1",
+        f"{PODS} 10.0.0.0/16 10.224.0.0/16 169.254.10.10/32",
+    ),
+    "Azure with Cilium": node(
+        "eth0=10.224.0.6/16 cilium_host=169.254.23.0/32 azv1",
+        "route add default via 10.224.0.1 dev eth0 metric 100; route add 10.244.2.7 dev azv1 scope link",
+        f"{PODS} 10.0.0.0/16 10.224.0.0/16",
+    ),
+    "AWS": node(
+        "ens5=10.0.96.155/19 ens6 eni30c eniab8",
+        """route add default via 10.0.96.1 dev ens5 metric 512; route add default via 10.0.96.1 dev ens6 table 2 onlink
+        route add 10.0.97.41 dev eni30c scope link; route add 10.0.97.77 dev eniab8 scope link
+        rule add pref 512 to 10.0.97.41 lookup main; rule add pref 1024 fwmark 0x80/0x80 lookup main
+        rule add pref 1536 from 10.0.97.41 lookup 2""",
+        "10.0.0.0/16 172.20.0.0/16 169.254.169.254/32",
+    ),
+    "GKE": node(
+        "eth0=10.164.0.7/32 lxc75 gke0a1 cilium_host=169.254.4.6/32",
+        f"""route add 10.164.0.1 dev eth0 scope link metric 1024; route add default via 10.164.0.1 dev eth0 metric 1024
+        route add 10.68.0.3 dev lxc75 scope link; route add 10.68.0.5 dev gke0a1 scope link
+        {CILIUM_FIRST}; {LOCAL_AT_100}""",
+        "10.68.0.0/14 10.164.0.0/20 34.118.224.0/20",
+    ),
+    "Calico": node(
+        f"{UP} cali1", f"{VIA}; route add 10.244.9.2 dev cali1 scope link; {CALICO_BLOCK}; {CALICO_PEER}", CLUSTER
+    ),
+    "Calico, drained": node(UP, f"{VIA}; {CALICO_BLOCK}; {CALICO_PEER}", CLUSTER),
+    "Calico with IP-in-IP and a second, empty block": node(
+        f"{UP} tunl0=10.244.9.0/32",
+        f"""{VIA}; {CALICO_BLOCK}; route add blackhole 10.244.12.64/26 proto bird
+        route add 10.244.7.64/26 via 10.1.0.7 dev tunl0 proto bird onlink""",
+        CLUSTER,
+    ),
+    "Calico with VXLAN": node(
+        f"{UP} vxlan.cali=10.244.9.0/32 bpfin.cali",
+        f"""{VIA}; route add blackhole 10.244.9.0/26 proto 80; route add 169.254.1.1 dev bpfin.cali scope link
+        route add 10.244.7.64/26 via 10.244.7.64 dev vxlan.cali onlink
+        route add 10.96.0.0/12 via 169.254.1.1 dev bpfin.cali src 10.1.0.4""",
+        CLUSTER,
+    ),
+    "Cilium, native": node(
+        f"{UP} cilium_host=10.244.1.55/32",
+        f"""{VIA}; route add 10.244.1.55 dev cilium_host scope link
+        route add 10.244.1.0/24 via 10.244.1.55 dev cilium_host src 10.244.1.55
+        route add 10.244.2.0/24 via 10.1.0.7 dev eth0""",
+        CLUSTER,
+    ),
+    "Cilium, tunnelled, with its rules": node(
+        f"{UP} cilium_host=10.0.1.55/32",
+        f"""{VIA}; route add 10.0.1.55 dev cilium_host scope link
+        route add 10.0.1.0/24 via 10.0.1.55 dev cilium_host src 10.0.1.55
+        route add 10.0.2.0/24 via 10.0.1.55 dev cilium_host src 10.0.1.55 mtu 1450; {CILIUM_FIRST}; {LOCAL_AT_100}""",
+        f"10.0.0.0/16 {SERVICES}",
+    ),
+    "Flannel with host-gw": node(
+        f"{UP} cni0+=10.244.1.1/24", f"{VIA}; route add 10.244.2.0/24 via 10.1.0.7 dev eth0", CLUSTER
+    ),
+    "k3s in a flat 10/8": node(
+        "eth0=10.9.3.4/8 cni0+=10.42.0.1/24 flannel.1=10.42.0.0/32",
+        "route add default via 10.0.0.1 dev eth0; route add 10.42.1.0/24 via 10.42.1.0 dev flannel.1 onlink",
+        "10.42.0.0/16 10.43.0.0/16",
+    ),
+    "kubenet in a flat 10/9": node(
+        "eth0=10.0.0.4/9 cbr0+=10.44.3.1/24", "route add default via 10.0.0.1 dev eth0", f"10.44.0.0/16 {SERVICES}"
+    ),
+    "OVN-Kubernetes": node(
+        "br-ex+=10.0.128.4/17,169.254.169.2/29 ovn-k8s-m0=10.131.0.2/23",
+        """route add default via 10.0.128.1 dev br-ex metric 48; route add 10.128.0.0/14 via 10.131.0.1 dev ovn-k8s-m0
+        route add 169.254.169.3 via 10.131.0.1 dev ovn-k8s-m0
+        route add 172.30.0.0/16 via 169.254.169.4 dev br-ex src 169.254.169.2 mtu 1360""",
+        "10.128.0.0/14 172.30.0.0/16 10.0.128.0/17 169.254.169.254/32",
+    ),
+    "Antrea with proxyAll": node(
+        "eth0=192.168.77.101/24 antrea-gw0=10.10.0.1/24",
+        """route add default via 192.168.77.1 dev eth0; route add 10.10.1.0/24 via 10.10.1.1 dev antrea-gw0 onlink
+        route add 10.96.0.0/12 via 169.254.0.253 dev antrea-gw0 onlink
+        route add 192.168.77.200 via 169.254.0.253 dev antrea-gw0 onlink""",
+        f"10.10.0.0/16 {SERVICES} 192.168.77.0/24",
+    ),
+    "kube-router": node(
+        f"{UP} kube-br+=10.244.1.1/24 kube-dummy=10.96.0.1/32,10.96.0.10/32 tun-192168",
+        f"""{VIA}; route add 10.244.3.0/24 dev tun-192168 src 10.1.0.4
+        rule add pref 32764 from 10.244.1.0/24 lookup 77; route add 10.244.3.0/24 dev tun-192168 table 77""",
+        CLUSTER,
+    ),
+    "kube-proxy in IPVS mode, MetalLB, NodeLocal DNS, keepalived": node(
+        f"{UP},10.1.0.240/32 kube-ipvs0=10.96.0.1/32,10.1.0.200/32 cbr0+=10.244.1.1/24"
+        " nodelocaldns=169.254.20.10/32,10.96.0.10/32",
+        VIA,
+        f"{CLUSTER} 169.254.20.10/32",
+    ),
+    "unbounded beside InfiniBand": node(
+        f"{UP} ib0=192.168.0.9/24 ib1=192.168.1.9/24 unbounded0=10.244.5.1/24",
+        f"{VIA}; route add 10.244.0.0/16 dev unbounded0; route add 10.2.0.0/16 dev unbounded0",
+        f"{PODS} {SERVICES} 10.2.0.0/16",
+    ),
+    "BGP to the host": node(
+        "eth0 eth1",
+        "link set lo up; addr add 10.9.9.9/32 dev lo; route add default proto bgp src 10.9.9.9"
+        " nexthop via 169.254.0.1 dev eth0 onlink nexthop via 169.254.0.1 dev eth1 onlink",
+        f"{SERVICES} 10.9.0.0/16",
+    ),
+    "a VRF's rules": node(
+        UP, f"{VIA}; rule add pref 1000 l3mdev; rule add pref 2000 lookup local; rule del pref 0", SERVICES
+    ),
+    # What no table tells apart: name the devs of such a CIDR.
+    "another subnet of the network under a bridge": node(f"{UP} cni0+=10.1.7.1/24", VIA, "10.1.0.0/16"),
+    "a stale route of a pod to a neighbour": node(
+        f"{UP} cali1", f"{VIA}; route add 10.1.0.7 dev cali1 scope link", NODES
+    ),
+}
+
+SICK = {
+    "an unreachable network of the API server": node(
+        f"{UP} cali1",
+        f"{VIA}; route add unreachable 10.3.1.0/24 proto bird; route add 10.3.1.2 dev cali1 scope link",
+        "10.3.0.0/16",
+        "BLACKHOLE at 10.3.1.0",
+    ),
+    "an aggregate wider than the CIDRs": node(
+        f"{UP} cali1",
+        f"{VIA}; route add blackhole 10.0.0.0/8 proto bird; route add 10.3.9.2 dev cali1 scope link",
+        f"{SERVICES} 10.3.0.0/16",
+        "BLACKHOLE at 10.96.0.0; BLACKHOLE at 10.3.0.0",
+    ),
+    "discarded Services beside a DNS cache": node(
+        f"{UP} localdns=169.254.10.10/32,10.96.0.10/32",
+        f"{VIA}; route add blackhole 10.96.0.0/23 proto bird",
+        SERVICES,
+        "BLACKHOLE at 10.96.0.0",
+    ),
+    "discarded Services beside Calico's own block": node(
+        f"{UP} tunl0=10.244.9.1/32 cali1",
+        f"""{VIA}; route add blackhole 10.96.0.0/23 proto bird; {CALICO_BLOCK}; {CALICO_PEER}
+        route add 10.244.9.2 dev cali1 scope link""",
+        CLUSTER,
+        "BLACKHOLE at 10.96.0.0",
+    ),
+    "a default route by a container's interface": node(
+        f"{UP} veth1",
+        "route add default via 10.1.0.1 dev eth0 metric 2000; route add default dev veth1 scope link metric 1021",
+        SERVICES,
+        "veth1 at 10.96.0.0",
+        uplinks="eth0",
+    ),
+    "quarters of it": node(
+        f"{UP} veth1",
+        f"{VIA}; route add 0.0.0.0/2 dev veth1; route add 64.0.0.0/2 dev veth1; route add 128.0.0.0/2 dev veth1",
+        f"{SERVICES} {NODES}",
+        "veth1 at 10.96.0.0",
+    ),
+    "a default route of a container before table main": node(
+        f"{UP} veth1",
+        f"{VIA}; route add default dev veth1 table 9; rule add pref 9 lookup 9",
+        SERVICES,
+        "veth1 at 10.96.0.0",
+    ),
+    "the nodes' network under a bridge": node(
+        "eth0=10.244.3.4/16 cni0+=10.244.1.1/24",
+        "route add default via 10.244.0.1 dev eth0",
+        PODS,
+        "cni0 at 10.244.1.0",
+    ),
+    "the nodes' network under a bridge, with a /32 on the uplink": node(
+        "eth0=10.1.0.4/32 cni0+=10.1.0.99/24",
+        "route add 10.1.0.1 dev eth0 scope link; route add default via 10.1.0.1 dev eth0",
+        NODES,
+        "cni0 at 10.1.0.0",
+    ),
+    "the gateway by a container's interface": node(
+        f"{UP} veth1", f"{VIA}; route add 10.1.0.1 dev veth1 scope link", NODES, "veth1 at 10.1.0.1"
+    ),
+    "the metadata service by a container's interface": node(
+        f"{UP} veth1", f"{VIA}; route add 169.254.169.254 dev veth1", "169.254.169.254/32", "veth1 at 169.254.169.254"
+    ),
+    "link-local addresses within a wider network of containers": node(
+        f"{UP} veth1", f"{VIA}; route add 169.0.0.0/8 dev veth1", "169.252.0.0/14", "veth1 at 169.254.0.0"
+    ),
+    "a site's network inside the uplink's": node(
+        "eth0=10.1.0.4/16 unbounded0=10.244.5.1/24",
+        "route add default via 10.1.0.1 dev eth0; route add 10.1.8.0/24 dev unbounded0",
+        f"{PODS} 10.1.0.0/16",
+        "unbounded0 at 10.1.8.0",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", [*HEALTHY.values(), *SICK.values()], ids=[*HEALTHY, *SICK])
+def test_a_node_gets_its_verdict_live_recorded_and_at_boot(case: Node, kernel: NamespaceKernel, tmp_path: Path) -> None:
+    case.build()
+    all_say(case, tmp_path)
+    (tmp_path / "boot").mkdir()
+    for sandbox in sandboxes(case.does, tmp_path / "boot"):
+        done = sandbox.run(render_check(case.config))
+        assert (done.returncode, told_by(sandbox.told())) == (bool(case.told), case.told), done.stderr
