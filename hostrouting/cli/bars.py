@@ -94,6 +94,7 @@ class Paint(NamedTuple):
 KINDS: dict[str | None, Paint] = {
     FindingKind.NO_ROUTE: Paint("N", 198, "no route"),
     FindingKind.BLACKHOLE: Paint("X", 196, "discarded"),
+    FindingKind.GATEWAY: Paint("@", 202, "gateway is this host"),
     NoteKind.LOCAL: Paint("o", 250, "own address"),
     NoteKind.BROADCAST: Paint("b", 244, "broadcast address"),
     NoteKind.CONTAINER: Paint("c", 140, "containers"),

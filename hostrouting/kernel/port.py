@@ -135,12 +135,13 @@ class RouteBackend(Lookups, Protocol):
 
         Default routes are always included. A plain entry is unicast with tos 0, and all its live hops are on these
         interfaces. Entries with scope link or narrower aren't plain, because gateways are reached through them. A plain
-        entry has no encapsulation (``Route.encap``), and its ``src``, if any, is one of ``sources``.
+        entry has no encapsulation (``Route.encap``), its ``src``, if any, is one of ``sources``, and its gateways
+        aren't.
 
         Args:
             devs: the interface names.
             inside: prefixes in which plain entries are included too.
-            sources: the source addresses that a plain entry may have.
+            sources: the host's addresses, from which packets may leave.
 
         Returns:
             The entries in the kernel's order.
@@ -240,7 +241,7 @@ def is_plain_through(route: Route, devs: Collection[str], sources: Collection[Ip
     Args:
         route: the entry. Its destination is ignored.
         devs: the interface names.
-        sources: the source addresses that the entry may have.
+        sources: the host's addresses, from which packets may leave.
     """
     return route.tos == 0 and not route.is_near and leaves_through(route, devs, sources)
 
@@ -253,6 +254,7 @@ def leaves_through(route: Route, devs: Collection[str], sources: Collection[IpAd
         and set(by).issubset(devs)
         and not route.encap
         and (route.source is None or route.source in sources)
+        and not any(hop.gateway in sources for hop in route.hops)
         and not (isinstance(route, Route6) and route.source_prefix is not None)
     )
 

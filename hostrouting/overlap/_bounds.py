@@ -30,6 +30,21 @@ LINK_LOCAL = (0xA9FE0000, 16)
 """169.254.0.0/16, in which clouds have their metadata service."""
 
 
+def own_gateway(route: Route, addresses: Sequence[Address]) -> Address | None:
+    """Return this host's address on another interface that is a gateway of a route, if any.
+
+    The kernel sends to such a gateway all the same, because it looks for it on the route's interface. The router itself
+    isn't reached reliably: this host doesn't answer its ARP requests. An IPv6 link-local address counts on the route's
+    interface only.
+    """
+    for hop in route.hops if route.type is RouteType.UNICAST else ():
+        for address in addresses if hop.gateway is not None and not hop.is_dead else ():
+            is_of_link = address.local.version == 6 and address.local.is_link_local
+            if address.local == hop.gateway and (address.dev == hop.dev) == is_of_link:
+                return address
+    return None
+
+
 class _Widths(NamedTuple):
     """Prefix lengths: of the widest network of pods, and of an uplink's subnet that may have pods inside."""
 

@@ -10,10 +10,10 @@ from typing import NamedTuple
 from hostrouting.config.routing import ExpectedCidr, RouteOverlap
 from hostrouting.kernel.rules import Flow
 from hostrouting.model.family import Family
-from hostrouting.model.links import is_like
+from hostrouting.model.links import Address, is_like
 from hostrouting.model.prefixes import PrefixSet, ends, numbers
 from hostrouting.model.routes import Protocol, Route, RouteType, Table
-from hostrouting.overlap._bounds import Bounds
+from hostrouting.overlap._bounds import Bounds, own_gateway
 from hostrouting.overlap._probes import Probe
 from hostrouting.overlap._state import State
 from hostrouting.overlap.findings import FindingKind, NoteKind
@@ -35,6 +35,7 @@ class Classification(NamedTuple):
         is_lost: whether this local or broadcast address hides an address in the cluster.
         bound: why the exemption for pods' interfaces doesn't cover this failure, or an empty string.
         shared: the uplink's subnet in which this network of pods lies, in words, or an empty string.
+        gateway: this host's own address that is the gateway of the matching entry, if any.
     """
 
     kind: FindingKind | NoteKind | None
@@ -44,6 +45,7 @@ class Classification(NamedTuple):
     is_lost: bool = False
     bound: str = ""
     shared: str = ""
+    gateway: Address | None = None
 
     @property
     def discarded_by(self) -> RouteType | None:
@@ -154,6 +156,7 @@ class _Classifier(dict[int, "tuple[Classification, ...]"]):
         # If a CIDR has its own list of interfaces, no others are allowed.
         exempted = (overlap.container_devs, overlap.allowed_devs) if expected.devs is None else ((), ())
         container_devs, self._allowed_devs = exempted
+        self._own_gateway = cache(partial(own_gateway, addresses=state.addresses))
         self._belongs_to_pods = cache(partial(is_like, patterns=container_devs))
 
     def __missing__(self, probed: int) -> tuple[Classification, ...]:
@@ -206,7 +209,8 @@ class _Classifier(dict[int, "tuple[Classification, ...]"]):
         if devs and not foreign and route.type is RouteType.BROADCAST:
             return Classification(FindingKind.BLACKHOLE, probe, (), route)
         if devs and not foreign:
-            return Classification(None, probe, devs, route)
+            own = self._own_gateway(route)
+            return Classification(None if own is None else FindingKind.GATEWAY, probe, devs, route, gateway=own)
         of_pods = {dev for dev in foreign if not is_like(dev, self._allowed_devs)}
         if not devs or not all(map(self._belongs_to_pods, of_pods)):
             return Classification(FindingKind.OVERLAP, probe, devs, route)

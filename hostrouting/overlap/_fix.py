@@ -35,6 +35,7 @@ from hostrouting.model.prefixes import Prefix, PrefixIndex, PrefixSet, ends, num
 from hostrouting.model.routes import Route, Table
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.model.text import shortened
+from hostrouting.overlap._bounds import own_gateway
 from hostrouting.overlap._classify import Classification, Classifications
 from hostrouting.overlap._constraint import Constraint, length_to_exceed, owner_of
 from hostrouting.overlap._cover import fewest_prefixes, summary_of
@@ -198,6 +199,8 @@ class Fixes:
 
     def _not_ours_to_fix(self, classification: Classification) -> str:
         address = classification.probe.lookup.address
+        if (own := classification.gateway) is not None:
+            return f"{own.local} is the gateway of {classification.route}: remove that address from {own.dev}"
         if (found := self._elsewhere.get(int(address))) is not None:
             expected, by = found
             return f"{expected} is expected, but a route would send it through {','.join(by)}"
@@ -274,6 +277,8 @@ class Fixes:
     def _lost_gateway(self) -> str:
         """Return why the kernel would refuse entries via the default route's gateways, or "" if it wouldn't."""
         default = self._default
+        if (own := own_gateway(default, self._state.addresses)) is not None:
+            return f"{own.local}, the gateway of {default}, is also an address of {own.dev}: remove it from there"
         hop, *others = default.hops
         is_nameable = not others and not isinstance(hop.gateway, IPv6Address) and is_device(hop.dev)
         if self._has_lost_source and not is_nameable:

@@ -87,6 +87,7 @@ def _finding(expected: ExpectedCidr, group: _Group, state: State, ranges: _Netwo
         ranges=ranges,
         route=classification.route,
         shadowed=shown,
+        gateway=classification.gateway,
         discarded_by=tuple(sorted(type_ for type_ in types if type_ is not None)),
         behind=tuple(sorted({dev for _, each in group for dev in _behind(each, expected, state)})),
     )

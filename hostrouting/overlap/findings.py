@@ -12,6 +12,7 @@ from hostrouting.model.errors import HostRoutingError
 from hostrouting.model.events import HostEvent
 from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.jsonable import JsonObject, StrEnum
+from hostrouting.model.links import Address
 from hostrouting.model.routes import NextHop, Route, RouteType, Table, destination_words
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.model.text import shortened
@@ -46,6 +47,7 @@ class FindingKind(StrEnum):
     OVERLAP = "OVERLAP"
     NO_ROUTE = "NO-ROUTE"
     BLACKHOLE = "BLACKHOLE"
+    GATEWAY = "GATEWAY"
 
 
 class NoteKind(StrEnum):
@@ -70,7 +72,8 @@ class Finding(JsonObject):
 
     Args:
         kind: type of failure: ``OVERLAP`` if packets leave through the wrong interface, ``NO-ROUTE`` if there is no
-            route, or ``BLACKHOLE`` if packets are discarded.
+            route, ``BLACKHOLE`` if packets are discarded, or ``GATEWAY`` if the next hop is also an address of this
+            host on another interface, so that the router's ARP requests aren't answered.
         cidr: the expected CIDR, without host bits.
         probe: the first failing address.
         devs: sorted names of the interfaces that packets leave through, or empty if they are discarded or have no
@@ -86,6 +89,7 @@ class Finding(JsonObject):
         discarded_by: types of the entries that discard packets. Not included in the JSON.
         behind: sorted names of the interfaces that packets would use if the matching routes were removed. Not included
             in the JSON.
+        gateway: for ``GATEWAY``, this host's address. Not included in the JSON.
     """
 
     json_names = ("kind", "cidr", "probe", "devs", "expected_devs", "source", "ranges", "route", "fix", "message")
@@ -102,6 +106,7 @@ class Finding(JsonObject):
     source: IpAddress | None = None
     fix: tuple[StaticRoute, ...] = ()
     behind: tuple[str, ...] = ()
+    gateway: Address | None = None
 
     @property
     def message(self) -> str:
@@ -114,6 +119,9 @@ class Finding(JsonObject):
         subject, expected = f"{self.kind}: expected CIDR {self.cidr} (probe {self.probe})", ",".join(self.expected_devs)
         if self.kind is FindingKind.OVERLAP:
             text = f"{subject} routes via {','.join(self.devs) or 'no device'}, expected {expected}"
+        elif self.gateway is not None:
+            owner = f"which is also an address of this host ({self.gateway.dev})"
+            text = f"{subject} leaves for {self.gateway.local}, {owner}; expected via {expected}"
         elif self.kind is FindingKind.NO_ROUTE:
             text = f"{subject} has no {Family.of(self.cidr)} route; expected via {expected}"
         else:

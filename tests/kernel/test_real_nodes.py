@@ -260,6 +260,18 @@ SICK = {
     "link-local addresses within a wider network of containers": node(
         f"{UP} veth1", f"{VIA}; route add 169.0.0.0/8 dev veth1", "169.252.0.0/14", "veth1 at 169.254.0.0"
     ),
+    "the gateway's address on a bridge": node(
+        "ens160=10.244.0.15/24 cni0+",
+        "route add default via 10.244.0.1 dev ens160; addr add 10.244.0.1/24 dev cni0",
+        SERVICES,
+        "GATEWAY at 10.96.0.0",
+    ),
+    "a route's gateway on the loopback interface": node(
+        UP,
+        f"{VIA}; link set lo up; route add 10.97.0.0/16 via 10.1.0.9; addr add 10.1.0.9/32 dev lo",
+        SERVICES,
+        "GATEWAY at 10.97.0.0",
+    ),
     "a site's network inside the uplink's": node(
         "eth0=10.1.0.4/16 unbounded0=10.244.5.1/24",
         "route add default via 10.1.0.1 dev eth0; route add 10.1.8.0/24 dev unbounded0",

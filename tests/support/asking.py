@@ -32,7 +32,7 @@ from hostrouting.model.family import IpAddress
 from hostrouting.model.routes import RouteType
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.explanation import explain
-from hostrouting.overlap.findings import Finding, Fix, NoteKind
+from hostrouting.overlap.findings import Finding, FindingKind, Fix, NoteKind
 
 PAGE = (Path(__file__).parent.parent.parent / "docs/howto/snapshots.md").read_text()
 (_BY_HAND,) = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
@@ -163,7 +163,9 @@ class Case:
 
 
 def told(report: OverlapReport) -> Told:
-    return tuple((str(f.kind), ",".join(f.devs), str(f.probe), str(f.source or "")) for f in report.findings)
+    """Return what the boot script tells of each failure; it doesn't name the interface to a wrong gateway."""
+    found = ((f, ",".join(f.devs) if f.kind is FindingKind.OVERLAP else "") for f in report.findings)
+    return tuple((str(f.kind), devs, str(f.probe), str(f.source or "")) for f, devs in found)
 
 
 def _is_unfixable(finding: Finding, fix: Fix) -> bool:

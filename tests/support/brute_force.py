@@ -27,7 +27,7 @@ from hostrouting.model.routes import DEFAULT_DESTINATION, Lookup, Route, RouteTy
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap.findings import Finding, OverlapReport
 
-FAILURES = ("OVERLAP", "NO-ROUTE", "BLACKHOLE")
+FAILURES = ("OVERLAP", "NO-ROUTE", "BLACKHOLE", "GATEWAY")
 FINE = "fine"
 _UNJUDGED = tuple(map(IPv4Network, ("0.0.0.0/8", "127.0.0.0/8", "224.0.0.0/3")))
 _DISCARDED = {errnos.EINVAL: "blackhole", errnos.EHOSTUNREACH: "unreachable", errnos.EACCES: "prohibit"}
@@ -171,7 +171,11 @@ class Judge:
         if devs and not foreign:
             is_unconnected = answer.route.type in _UNCONNECTED
             word = answer.route.type.name.lower()
-            return Sort("BLACKHOLE", (), answer.route, word) if is_unconnected else Sort(FINE, devs, answer.route)
+            if is_unconnected:
+                return Sort("BLACKHOLE", (), answer.route, word)
+            owned = {(hop.gateway, hop.dev) for hop in answer.route.hops if not hop.is_dead}
+            is_own = any(gateway == own.local and dev != own.dev for gateway, dev in owned for own in self.addresses)
+            return Sort("GATEWAY" if is_own else FINE, devs, answer.route)
         if devs and self._patterns is None:
             of_pods = [dev for dev in foreign if not _is_like(dev, self._overlap.allowed_devs)]
             is_exempt = not of_pods or not self._is_beyond_pods(answer.address, answer.route)

@@ -14,6 +14,8 @@ from hostrouting.report import Finding, NoteKind
 
 Devs = frozenset["str | None"]
 
+_DROPS = (FindingKind.NO_ROUTE, FindingKind.BLACKHOLE)
+
 
 def disagreements(
     report: OverlapReport,
@@ -78,7 +80,7 @@ class _Expected:
     ) -> Iterator[str]:
         about = [finding for finding in self._findings if holds(finding.ranges, address)]
         told: set[str | None] = {dev for finding in about for dev in finding.devs}
-        if any(finding.kind is not FindingKind.OVERLAP for finding in about) or holds(self._discards, address):
+        if any(finding.kind in _DROPS for finding in about) or holds(self._discards, address):
             told.add(None)
         unsaid = {dev for dev in devs - told if not self._is_fine(dev)}
         if holds(self._own, address):
@@ -102,8 +104,10 @@ class _Expected:
 
     def _is_seen(self, finding: Finding, devs: Devs) -> bool:
         """Return whether a socket behaved as the finding says."""
-        if finding.kind is not FindingKind.OVERLAP:
+        if finding.kind in _DROPS:
             return None in devs
+        if finding.kind is FindingKind.GATEWAY:
+            return any(dev in devs for dev in finding.devs)
         if finding.source is not None and any(map(self._is_fine, finding.devs)):
             # Linux 6.15 and later prefer the hop whose own address is the source, and that hop is always fine.
             return True

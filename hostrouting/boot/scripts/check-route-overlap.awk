@@ -289,7 +289,7 @@ function cut_by_routes(kind,    i) {
     parse(route[i])
     if (is_plain[class] == "")
       is_plain[class] = type_of[class] == 1 && encap_of[class] == "" && !strays(class, expected, "/") && \
-        has_usable_source(class)
+        has_usable_source(class) && own_gateway(class) == ""
     if (!is_for_tos[class] && is_plain[class] == (kind == "plain")) {
       place(to)
       cut(first, last, kind)
@@ -300,6 +300,19 @@ function cut_by_routes(kind,    i) {
 # Returns whether a route names no source, or one that packets may leave this host with.
 function has_usable_source(c) {
   return src_of[c] == "" || (src_of[c] in is_address && src_of[c] !~ /^127[.]/)
+}
+
+# Returns a class's gateway that is also an address of this host on another interface, in words. An IPv6 link-local
+# address counts on the class's interface only.
+function own_gateway(c,    k, count, list, hop_, i) {
+  count = split(gateways_of[c], list, " ")
+  for (k = 1; k <= count; k++) {
+    split(list[k], hop_, "/")
+    for (i = 1; i <= addresses && hop_[1] in is_address; i++)
+      if (address[i] == hop_[1] && (address_dev[i] == hop_[2]) == (hop_[1] ~ /^fe[89ab]/))
+        return hop_[1] ", which is also an address of this host (" address_dev[i] ")"
+  }
+  return ""
 }
 
 # Adds the borders of a range to the addresses that may become places.
@@ -583,6 +596,8 @@ function failure_of_answer(r, i,    pattern, devs, is_local) {
   discarding_type = type_name[type_of[class]]
   if (type_of[class] ~ /^[35]$/ && !strays(class, devs, devs == "" ? pattern : "/"))
     return "BLACKHOLE is discarded by"
+  if (type_of[class] == 1 && !strays(class, devs, own_pattern[r] == "" ? "/" : pattern) && own_gateway(class) != "")
+    return "GATEWAY " devs_of[class]
   if (!strays(class, devs, pattern) && (own_pattern[r] != "" || !strays(class, devs, pattern_of["allowed"]) || \
     !is_beyond_pods(to, place_first[place_of[i]])))
     return ""
@@ -743,6 +758,10 @@ function message(id,    part, list, count, kind, text) {
   if (kind == "BLACKHOLE") {
     count = split(discards_at[id], list, ",")
     text = text " " sorted(list, count, ",") "; expected via"
+  }
+  if (kind == "GATEWAY") {
+    parse(told_by[id])
+    text = substr(text, 1, index(text, ")")) " leaves for " own_gateway(class) "; expected via"
   }
   text = text " " (part[2] == "" ? with_commas(expected) : part[2])
   if (part[4] != "")

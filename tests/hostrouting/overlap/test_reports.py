@@ -71,6 +71,8 @@ def host_with_everything() -> FakeKernel:
         route add 10.244.1.7 dev cali1 proto boot
         route add unreachable 192.168.4.0/24 proto static
         route add throw 192.168.5.0/24 proto static
+        route add 192.168.6.0/24 via 10.1.0.9 dev eth0 proto static
+        addr add 10.1.0.9/32 dev cali1
         route add 203.0.113.0/24 via 172.16.0.1 dev ib0 proto static
         rule add 99 fwmark 5 lookup 100
     """
