@@ -28,6 +28,8 @@ def explanation_page(found: Explanation) -> Page:
     ]
     if found.is_torn:
         page.append(bad("the host changed while it was being read, so this may be inconsistent"))
+    if found.not_received:
+        page.append(bad(clean(found.not_received)))
     for number, lookup in enumerate(found.lookups, 1):
         page += [
             head(f"{number}. {_asked(lookup)}"),

@@ -33,7 +33,7 @@ def kernel_rules(family: Family) -> tuple[Rule, ...]:
 
 
 class Flow(NamedTuple):
-    """A lookup key (struct flowi4, flowi6) for a gateway, or for a packet from this host with mark 0, tos 0 and uid 0.
+    """A lookup key (struct flowi4, flowi6) for a gateway, or for a packet with mark 0, tos 0 and uid 0.
 
     Args:
         address: the destination.
@@ -41,6 +41,7 @@ class Flow(NamedTuple):
         protocol: UDP, TCP, or 0 for a gateway lookup, which ignores missing carriers.
         oif: the required output interface, or None.
         scope: the minimum scope of matching entries.
+        iif: the interface through which the packet comes in, or None for a packet from this host.
     """
 
     address: IpAddress
@@ -48,6 +49,7 @@ class Flow(NamedTuple):
     protocol: int = UDP
     oif: str | None = None
     scope: int = Scope.UNIVERSE
+    iif: str | None = None
 
     @classmethod
     def to_gateway(cls, gateway: IpAddress, oif: str | None, scope: int = Scope.UNIVERSE) -> Flow:
@@ -122,7 +124,7 @@ def _mismatch(rule: Rule, flow: Flow, loopback: str) -> str | None:
         (rule.source is not None and flow.source not in rule.source, "packets from {source}"),
         (rule.mark is not None and rule.mark & rule.mark_mask != 0, "packets with a mark"),
         (rule.oif not in (None, flow.oif), "sockets bound to {rule.oif}"),
-        (rule.iif not in (None, loopback), "packets that come in through {rule.iif}"),
+        (rule.iif not in (None, flow.iif or loopback), "packets that come in through {rule.iif}"),
         (rule.uid_range is not None and rule.uid_range[0] > 0, "other users' packets"),
         (rule.tos != 0, "packets with a tos"),
         (rule.tun_id != 0, "packets out of a tunnel"),

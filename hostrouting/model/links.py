@@ -86,6 +86,11 @@ class Address:
     scope: int = 0
 
     @property
+    def is_usable(self) -> bool:
+        """Return whether packets to the address are delivered."""
+        return True
+
+    @property
     def network(self) -> IpNetwork:
         """The connected network, which is the peer's network if there is a peer."""
         return Family.of(self.local).network(self.prefix)
@@ -110,3 +115,8 @@ class Address6(Address):
     is_tentative: bool = False
     is_deprecated: bool = False
     is_temporary: bool = False
+
+    @property
+    def is_usable(self) -> bool:
+        """Return whether packets to the address are delivered."""
+        return not self.is_tentative

@@ -20,11 +20,11 @@ from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Address, Link
 from hostrouting.model.parsing import is_inside
 from hostrouting.model.prefixes import Prefix, PrefixSet, ends, numbers
-from hostrouting.model.routes import Route, RouteType
+from hostrouting.model.routes import Lookup, Route, RouteType
 from hostrouting.model.rules import Rule
 from hostrouting.overlap._bounds import CNI_PROTOCOLS, LINK_LOCAL
 from hostrouting.overlap._coverage import Coverage, Interval
-from hostrouting.overlap._probes import Probe, ask, selects_source, source_borders
+from hostrouting.overlap._probes import Probe, ask, asks_local_first, selects_source, source_borders
 from hostrouting.overlap._uplinks import Uplinks, find_uplinks, local_subnets
 from phases import CancelScope
 
@@ -47,6 +47,7 @@ class State:
         intervals: the intervals in the expected CIDRs, in address order.
         probes: maps each probed address to its lookup results. The first one is for unconnected UDP.
         silent_routers: routers that the kernel skips because they don't respond; always empty for IPv4.
+        own_lookups: the lookups of this host's addresses, unless table local is searched first anyway.
     """
 
     family: Family
@@ -58,6 +59,7 @@ class State:
     intervals: Sequence[Interval] = ()
     probes: Mapping[int, tuple[Probe, ...]] = attrs.field(factory=dict[int, tuple[Probe, ...]])
     silent_routers: frozenset[Router] = frozenset()
+    own_lookups: Sequence[Lookup] = ()
 
     @cached_property
     def fib(self) -> Fib:
@@ -151,8 +153,8 @@ def _read_tables(config: Config, backend: RouteBackend, ipv4: RouteBackend | Non
 def _with_routes(overlap: RouteOverlap, tables: State, backend: RouteBackend) -> State:
     """Return the state with its routes, except those that don't matter."""
     family, bits, devs = tables.family, tables.family.bits, tables.uplinks.devs
-    if any(rule.source is not None or rule.ip_protocol for rule in tables.rules):
-        # The full tables are needed to predict where connections would go after a fix.
+    if any(rule.source is not None or rule.ip_protocol for rule in tables.rules) or not asks_local_first(tables.rules):
+        # The full tables are needed to predict where connections would go after a fix, and what this host receives.
         return attrs.evolve(tables, routes=backend.routes())
     # Connected routes are the usual cause of shadowing, so a single pass over a large table is usually enough.
     connected = [address.prefix for address in tables.addresses if address.dev not in devs]
@@ -207,7 +209,11 @@ def _with_lookups(config: Config, tables: State, backend: RouteBackend) -> State
         if lookup.route is not None and lookup.route.encap:
             reason = f"what is sent to {lookup.address} is encapsulated as {lookup.route.encap} (by {lookup.route})"
             raise RouteError(f"{reason}, and where that leaves is decided by other tables")
-    return attrs.evolve(tables, intervals=intervals, probes=probes, silent_routers=backend.silent_routers())
+    devs = {*tables.uplinks.devs}
+    own = [a.local for a in tables.addresses if a.is_usable and (a.dev in devs or a.local.is_loopback)]
+    own_lookups = () if asks_local_first(rules) else backend.lookup([each for each in own if not each.is_link_local])
+    silent = backend.silent_routers()
+    return attrs.evolve(tables, intervals=intervals, probes=probes, silent_routers=silent, own_lookups=own_lookups)
 
 
 def rival_defaults(state: State) -> list[Route]:

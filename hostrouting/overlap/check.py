@@ -18,6 +18,7 @@ from hostrouting.model.jsonable import rfc_3339
 from hostrouting.model.routes import Table
 from hostrouting.overlap._classify import classify_probes
 from hostrouting.overlap._grouping import findings_and_notes
+from hostrouting.overlap._hearing import why_not_received
 from hostrouting.overlap._state import State, read_host, read_uplinks
 from hostrouting.overlap._uplinks import contested_error
 from hostrouting.overlap.findings import (
@@ -158,6 +159,8 @@ def check_overlap(
         return unjudged(overlap, UnknownReason.CHECK_FAILED, str(error))
     if state.uplinks.unknown is not None:
         return unjudged(overlap, state.uplinks.unknown, _why_unknown(config, state))
+    if deaf := why_not_received(state):
+        return unjudged(overlap, UnknownReason.NO_LOCAL_TABLE, deaf)
     classifications = classify_probes(overlap, state)
     findings, notes = findings_and_notes(overlap, state, classifications)
     verdict = Verdict.OVERLAP if findings else Verdict.OK

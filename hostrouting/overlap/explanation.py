@@ -22,6 +22,7 @@ from hostrouting.model.jsonable import JsonObject, fields_in_json, in_json
 from hostrouting.model.routes import Route, RouteType, Table, word_of
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap._classify import Classification, classify_each, sends
+from hostrouting.overlap._hearing import why_not_received
 from hostrouting.overlap._probes import Probe, is_modelled, modelled_lookups
 from hostrouting.overlap._state import read_once, watched
 from hostrouting.overlap._uplinks import contested_error
@@ -88,6 +89,7 @@ class Explanation:
         default_devs: sorted names of the uplinks, or empty if there is no default route to compare with.
         lookups: the lookups performed by a socket, in order.
         is_torn: whether the host changed during every read, so that the result may be inconsistent.
+        not_received: why what is sent to this host isn't delivered, or null if it is (see ``no-local-table``).
     """
 
     address: IpAddress
@@ -95,17 +97,18 @@ class Explanation:
     default_devs: tuple[str, ...]
     lookups: tuple[ExplainedLookup, ...]
     is_torn: bool = False
+    not_received: str | None = None
 
     @property
     def is_as_expected(self) -> bool | None:
-        """Return whether every lookup is as expected, or None if there is no default route to compare with."""
-        if not self.default_devs:
+        """Return whether every lookup is as expected, or None if there is nothing to compare with or no answer."""
+        if not self.default_devs or self.not_received:
             return None
         return not any(each.sends and each.classification.is_failure for each in self.lookups)
 
     def to_json(self) -> dict[str, Any]:
         """Return the explanation as JSON."""
-        found = fields_in_json(self, "address", "is_as_expected", "default_devs", "lookups", "is_torn")
+        found = fields_in_json(self, "address", "is_as_expected", "default_devs", "lookups", "is_torn", "not_received")
         return {"schema": 1, **found, "expected": [str(expected) for expected in self.expected]}
 
 
@@ -148,7 +151,7 @@ def explain(
         classifications = classify_each(narrowed if devs else anything, state, int(address))
         probes = [classification.probe for classification in classifications]
         lookups = [_explained(each, fib, backend, sends=sends(each.probe, probes)) for each in classifications]
-        return Explanation(address, around, devs, tuple(lookups))
+        return Explanation(address, around, devs, tuple(lookups), not_received=why_not_received(state) or None)
 
     explanation, why_torn = read_consistently(watched(narrow, backend, ipv4), scope, read)
     return attrs.evolve(explanation, is_torn=why_torn is not None)

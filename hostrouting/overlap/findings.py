@@ -35,6 +35,7 @@ class UnknownReason(StrEnum):
     NO_DEFAULT_ROUTE = "no-default-route"
     CONTESTED_DEFAULT = "contested-default"
     NO_UPLINK = "no-uplink"
+    NO_LOCAL_TABLE = "no-local-table"
     CHECK_FAILED = "check-failed"
     NO_SNAPSHOT = "no-snapshot"
     NO_KERNEL = "no-kernel"

@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from zlib import crc32
 
-from asking import AS_IT_IS, BY_HAND, KNOWS_ALL, recorded, recorded_by
+from asking import AS_IT_IS, BY_HAND, KNOWS_ALL, as_told, recorded, recorded_by
 from brute_force import Judge, Sort, default_route, disagreements_at, sort_all
 from connecting import disagreements, words
 from fixing import changed, failing, install, is_told
@@ -31,6 +31,7 @@ from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.snapshot_backend import SnapshotBackend, backends_of, take_snapshot
 from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.routes import RouteType
+from hostrouting.overlap._probes import asks_local_first
 from hostrouting.overlap.check import check_families
 from hostrouting.overlap.explanation import ExplainedLookup, Explanation, explain
 
@@ -60,6 +61,8 @@ class Audit(ABC):
         self._most = addresses
         self._make()
         self._has_default = host.family is Family.IPV6 or default_route(self._kernel.routes()) is not None
+        judge = Judge(self._kernel, self.config.route_overlap, had_rules=host.had_rules)
+        self._is_deaf = host.family is Family.IPV4 and self._has_default and judge.is_deaf()
 
     def _make(self) -> None:
         enter_namespace()
@@ -99,7 +102,10 @@ class Audit(ABC):
     def _doubt(self, way: str, reason: str) -> None:
         """Note an unknown verdict. It is only a mistake if a snapshot can represent the host completely."""
         self.unknown.append(f"{way}: {reason}")
-        if not self.host.may_be_unknown(way):
+        if reason.startswith("no-local-table"):
+            may_be_deaf = self.host.family is Family.IPV6 and not asks_local_first(self._kernel6.rules())
+            self._tell(way, [] if self._is_deaf or may_be_deaf else ["it receives everything"])
+        elif not self.host.may_be_unknown(way):
             self._tell(way, [f"the verdict is unknown: {reason}"])
 
     def _tell(self, way: str, wrong: list[str]) -> None:
@@ -140,11 +146,7 @@ class Audit(ABC):
                 self._tell("boot", [f"there is no default route, and it says {lines}"])
             return
         told = {*told_by(lines)}
-        truths = [
-            {(str(f.kind), ",".join(f.devs), str(f.probe), str(f.source or "")) for f in report.findings}
-            for report in reports
-            if not report.reason
-        ]
+        truths = [{*as_told(report)} for report in reports if not report.reason]
         if told not in truths:
             self._tell("boot", [f"it says {sorted(told)}, and the check {' or '.join(map(str, map(sorted, truths)))}"])
 
@@ -160,7 +162,7 @@ class HostAudit(Audit):
         for way, record in self._on_snapshots():
             self._compare(way, record, sorts)
         self._compare_boot([live])
-        if self._has_default:
+        if self._has_default and not self._is_deaf:
             self._connect(live)
             self._fix(live, sorts)
 
@@ -189,6 +191,8 @@ class HostAudit(Audit):
         elif verdict == "unknown":
             self._doubt(way, str(reason))
         elif not isinstance(report, str):
+            if self._is_deaf:
+                self._tell(way, [f"the verdict is {verdict}, and what is sent to this host isn't delivered"])
             told = {cidr: disagreements_at(report, cidr, there) for cidr, there in sorts.items()}
             wrong = [line for lines in told.values() for line in lines]
             fails = any(failing(there) for there in sorts.values())
@@ -284,4 +288,6 @@ def booted(config: Config, steps: Sequence[str]) -> list[str]:
 
 def is_unknown(lines: list[str]) -> bool:
     """Return whether the boot script's verdict is unknown."""
-    return any(line.startswith(("no-default-route", "contested-default", "check-failed")) for line in lines)
+    return any(
+        line.startswith(("no-default-route", "contested-default", "no-local-table", "check-failed")) for line in lines
+    )

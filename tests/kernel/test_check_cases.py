@@ -70,6 +70,8 @@ LOCAL_AROUND = """
     route add 10.5.1.0/24 via 10.1.0.1
     route add 10.5.2.0/24 dev ib0
 """
+# Whatever becomes of the other rules, the node still receives what is sent to its addresses.
+RECEIVES = "rule add pref 1 to 10.1.0.4 lookup local\nrule add pref 1 to 127.0.0.0/8 lookup local"
 # Table local is searched after main, except for connections from 10.1.0.4.
 LOCAL_LAST = """
     rule add pref 200 lookup local
@@ -220,11 +222,11 @@ CASES = {
     ),
     "local and broadcast addresses": Case("addr add 10.5.5.1/24 dev eth0", notes="BROADCAST LOCAL"),
     "table local throws for a network": Case(
-        "rule del pref 0\nroute add throw 10.5.1.0/24 table local\nroute add local 10.5.1.0/24 dev lo table main",
+        f"{RECEIVES}\nrule del pref 0\nroute add throw 10.5.1.0/24 table local\nroute add local 10.5.1.0/24 dev lo table main",
         "lo at 10.5.1.0",
     ),
     "table local discards local addresses": Case(
-        "rule add pref 50 lookup 7\nrule del pref 0\nroute add unreachable 10.5.1.0/24 table local\n"
+        f"{RECEIVES}\nrule add pref 50 lookup 7\nrule del pref 0\nroute add unreachable 10.5.1.0/24 table local\n"
         "route add local 10.5.1.0/24 dev lo table main",
         "lo at 10.5.1.0",
     ),
@@ -233,7 +235,7 @@ CASES = {
         "rule add pref 9 lookup 7\nroute add local 10.5.5.0/24 dev eth0 table main", "lo at 10.5.5.0"
     ),
     "a local route of main before table local": Case(
-        "route add local 10.5.5.0/24 dev lo table main\nrule add from 10.2.0.4 lookup 77\nrule del pref 0",
+        f"{RECEIVES}\nroute add local 10.5.5.0/24 dev lo table main\nrule add from 10.2.0.4 lookup 77\nrule del pref 0",
         "lo at 10.5.5.0; NO-ROUTE at 10.5.5.0 from 10.5.5.0",
     ),
     "a rule was added and deleted": Case(
@@ -417,9 +419,9 @@ CASES = {
         node=ETH0,
         default="route add default nexthop via 10.1.0.1 dev eth0 nexthop via 10.1.7.1 dev eth0 onlink",
     ),
-    "only connections meet an address of this host": Case(LOCAL_LAST, notes="LOCAL", cidr="10.5.5.1/32"),
+    "only connections meet an address of this host": Case(LOCAL_LAST, unknown="no-local-table", cidr="10.5.5.1/32"),
     "only connections meet a broadcast address": Case(
-        LOCAL_LAST,
+        f"{RECEIVES}\nrule add pref 2 to 10.5.5.1 lookup local\n{LOCAL_LAST}",
         "BLACKHOLE at 10.5.5.255 from 10.1.0.4",
         at_boot=KIND.replace("10.5.0.0", "10.5.5.255"),
         cidr="10.5.5.128/25",

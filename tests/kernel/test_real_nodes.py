@@ -32,7 +32,7 @@ class Node(Case):
         return config(cidrs=self.cidrs, **named)
 
 
-def node(links: str, does: str, cidrs: str, told: str = "", *, uplinks: str = "") -> Node:
+def node(links: str, does: str, cidrs: str, told: str = "", *, uplinks: str = "", unknown: str = "") -> Node:
     """Describe a node.
 
     Args:
@@ -41,6 +41,7 @@ def node(links: str, does: str, cidrs: str, told: str = "", *, uplinks: str = ""
         cidrs: the expected CIDRs.
         told: the failures; see ``asking.failures``.
         uplinks: the uplinks in the config.
+        unknown: the reason for an unknown verdict.
     """
     steps = []
     for link in links.split():
@@ -54,7 +55,14 @@ def node(links: str, does: str, cidrs: str, told: str = "", *, uplinks: str = ""
     commands = "\n".join(filter(None, map(str.strip, does.replace(";", "\n").splitlines())))
     named = tuple(uplinks.split())
     return Node(
-        commands, told, notes=None, node="\n".join(steps), default="", cidrs=tuple(cidrs.split()), uplinks=named
+        commands,
+        told,
+        unknown,
+        notes=None,
+        node="\n".join(steps),
+        default="",
+        cidrs=tuple(cidrs.split()),
+        uplinks=named,
     )
 
 
@@ -279,6 +287,44 @@ SICK = {
         "unbounded0 at 10.1.8.0",
     ),
 }
+
+
+# Rules that leave table local out of something that the node receives, and rules that don't.
+DEAF = {
+    "the rule is gone": "rule del pref 0",
+    "it comes after main": "rule add pref 40000 lookup local; rule del pref 0",
+    "it is for this host's packets": "rule add pref 1 iif lo lookup local; rule del pref 0",
+    "a table with a default comes before it": (
+        "route add default via 10.1.0.1 dev eth0 table 100; rule add pref 5 lookup 100; rule add pref 9 lookup local;"
+        " rule del pref 0"
+    ),
+    "a goto jumps over it": (
+        "rule add pref 300 lookup main; rule add pref 100 goto 300; rule add pref 200 lookup local; rule del pref 0"
+    ),
+}
+RECEIVING = {
+    "another preference": "rule add pref 100 lookup local; rule del pref 0",
+    "behind the rule for VRFs": "rule add pref 1000 l3mdev; rule add pref 2000 lookup local; rule del pref 0",
+    "in halves": "rule add pref 1 to 0.0.0.0/1 lookup local; rule add pref 1 to 128.0.0.0/1 lookup local; rule del pref 0",
+    "for all marks but one": "rule add pref 1 not fwmark 0x99 lookup local; rule del pref 0",
+    "for all marks": "rule add pref 1 fwmark 0/0xf00 lookup local; rule del pref 0",
+    "twice, once for this host's packets": "rule add pref 1 iif lo lookup local",
+}
+
+
+@pytest.mark.parametrize("rules", [*DEAF.values(), *RECEIVING.values()], ids=[*DEAF, *RECEIVING])
+def test_a_node_that_does_not_receive_everything_has_no_verdict(
+    rules: str, kernel: NamespaceKernel, tmp_path: Path
+) -> None:
+    unknown = "no-local-table" if rules in DEAF.values() else ""
+    case = node(UP, f"link set lo up; {VIA}; {rules}", SERVICES, unknown=unknown)
+    case.build()
+    all_say(case, tmp_path)
+    (tmp_path / "boot").mkdir()
+    for sandbox in sandboxes(case.does, tmp_path / "boot"):
+        done = sandbox.run(render_check(case.config))
+        assert done.returncode == bool(unknown), done.stderr
+        assert [line.partition(":")[0] for line in sandbox.told()] == ([unknown] if unknown else [])
 
 
 @pytest.mark.parametrize("case", [*HEALTHY.values(), *SICK.values()], ids=[*HEALTHY, *SICK])

@@ -162,7 +162,7 @@ class Case:
         run_ip(self.default, self.does)
 
 
-def told(report: OverlapReport) -> Told:
+def as_told(report: OverlapReport) -> Told:
     """Return what the boot script tells of each failure; it doesn't name the interface to a wrong gateway."""
     found = ((f, ",".join(f.devs) if f.kind is FindingKind.OVERLAP else "") for f in report.findings)
     return tuple((str(f.kind), devs, str(f.probe), str(f.source or "")) for f, devs in found)
@@ -207,7 +207,7 @@ def all_say(case: Case, tmp_path: Path) -> list[OverlapReport]:
         if unknown := case.unknown or why:
             assert (report.verdict, report.reason_kind) == ("unknown", unknown), report
         else:
-            assert (report.verdict, told(report)) == ("overlap" if case.told else "ok", case.told), report.reason
+            assert (report.verdict, as_told(report)) == ("overlap" if case.told else "ok", case.told), report.reason
             kinds = {note.kind for note in report.notes} & {NoteKind.LOCAL, NoteKind.BROADCAST}
             assert case.notes in (None, " ".join(sorted(kinds)))
             assert all(finding.fix or _is_unfixable(finding, report.fix) for finding in report.findings)

@@ -157,6 +157,18 @@ class Judge:
         local = (route.destination for route in self._routes if (route.type, route.table) == (RouteType.LOCAL, 255))
         return any(source in network for network in local) or any(each.local == source for each in self.addresses)
 
+    def is_deaf(self) -> bool:
+        """Return whether this host doesn't receive what is sent to one of its addresses."""
+        found: list[Route | int] = []
+        for own in self.addresses:
+            if own.local.is_loopback:
+                found.append(self.walk(int(own.local)))
+            elif own.dev in self.expected and not own.local.is_link_local:
+                gateways = [hop.gateway for hop in self.default.hops if hop.dev == own.dev] if self.default else []
+                sender = next((each for each in gateways if each is not None), own.local + 1)
+                found += [self.walk(int(own.local)), self.walk(int(own.local), int(sender), iif=own.dev)]
+        return any(isinstance(each, int) or each.type is not RouteType.LOCAL for each in found)
+
     def _sort(self, answer: Lookup, decision: Route | int) -> Sort:
         if answer.route is None:
             return self._sort_without_route(answer, decision)
@@ -247,13 +259,13 @@ class Judge:
             self._walked[key] = self.walk(address, source, protocol)
         return self._walked[key]
 
-    def walk(self, address: int, source: int = 0, protocol: int = 17) -> Route | int:
+    def walk(self, address: int, source: int = 0, protocol: int = 17, *, iif: str = "lo") -> Route | int:
         """Return the route entry that matches an address, or the errno if a rule discards it."""
         position = 0
         while position < len(self.rules):
             rule = self.rules[position]
             position += 1
-            if _selects(rule, address, source, protocol) == rule.is_inverted:
+            if _selects(rule, address, source, protocol, iif) == rule.is_inverted:
                 continue
             if rule.action is RuleAction.GOTO:
                 targets = [number for number, other in enumerate(self.rules) if other.preference == rule.goto]
@@ -301,8 +313,8 @@ def _is_suppressed(rule: Rule, found: Route) -> bool:
     return limit is not None and not is_discard and found.destination.prefixlen <= limit
 
 
-def _selects(rule: Rule, address: int, source: int, protocol: int) -> bool:
-    """Return whether a rule matches a packet from an unbound socket owned by uid 0, without a mark, TOS or ports."""
+def _selects(rule: Rule, address: int, source: int, protocol: int, iif: str) -> bool:
+    """Return whether a rule matches a packet without a mark, TOS or ports, from an unbound socket owned by uid 0."""
     if rule.destination is not None and not int(rule.destination[0]) <= address <= int(rule.destination[-1]):
         return False
     if rule.source is not None and not int(rule.source[0]) <= source <= int(rule.source[-1]):
@@ -311,7 +323,7 @@ def _selects(rule: Rule, address: int, source: int, protocol: int) -> bool:
         return False
     if rule.uid_range is not None and not rule.uid_range[0] <= 0 <= rule.uid_range[1]:
         return False
-    if rule.iif not in (None, "lo") or rule.oif is not None:
+    if rule.iif not in (None, iif) or rule.oif is not None:
         return False
     if rule.tun_id or rule.has_ports or rule.has_unknown:
         return False

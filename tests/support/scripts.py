@@ -24,7 +24,8 @@ AWKS = ("mawk", "gawk", "busybox")
 UNJUDGED = re.compile(
     "check-failed: (a policy rule matches ports"
     "|several routes or rules, one of them a CNI's own block, may discard"
-    "|what is sent to [^ ]+ depends on the (?:kind of socket|next hop))"
+    "|what is sent to [^ ]+ depends on the (?:kind of socket|next hop)"
+    "|whether this host receives what is sent)"
 )
 """Why the boot check may have no verdict where the library has one. docs/explanation/verdict.md lists these reasons."""
 

@@ -43,6 +43,7 @@ section == "kernel" {
     subnet[addresses] = $5 == "peer" ? $6 : $4
     address[addresses] = substr($4, 1, index($4 "/", "/") - 1)
     is_address[address[addresses]] = 1
+    is_usable[addresses] = !/ tentative / && $4 !~ /^(fe[89ab]|169[.]254[.])/
   }
   else
     read_link()
@@ -171,7 +172,7 @@ END {
   }
 }
 
-function print_verdict(    i) {
+function print_verdict(    i, deaf) {
   if (expected == "" && uplink_pattern != "" && !is_of_ipv4)
     print "unknown\nno-uplink: there is no interface " uplink_words ", which hostRouting.uplinks names"
   else if (expected == "")
@@ -179,6 +180,8 @@ function print_verdict(    i) {
   else if (is_contested || contested())
     print "unknown\ncontested-default: several default routes with the lowest metric lead through several interfaces," \
       " and the kernel may choose another one for each packet; name the node\047s uplinks (hostRouting.uplinks)"
+  else if (!asks_local_first && (deaf = why_not_received()) != "")
+    print "unknown\nno-local-table: what is sent " deaf " isn\047t delivered: table local isn\047t asked first about it"
   else {
     if (has_ports)
       can_not("a policy rule matches ports")
@@ -235,6 +238,46 @@ function pending_devs(    list, count, i) {
     if (!(infiniband[i] in has_address) && !index("/" expected "/", "/" infiniband[i] "/"))
       list[++count] = infiniband[i]
   return count ? " " sorted(list, count, ", ") : ""
+}
+
+# Returns what doesn't reach this host although it is sent to one of its addresses: the kernel delivers a packet if the
+# lookup of its destination returns a local route. The lookup of what comes in also fails for other reasons (rp_filter).
+function why_not_received(    i, count, list, about, is_sent, given) {
+  for (i = 1; i <= addresses; i++) {
+    if (!is_usable[i] || !(is_expected(address_dev[i]) || address[i] ~ /^(127[.]|::1$)/))
+      continue
+    if (is_expected(address_dev[i])) {
+      list[++count] = "route get " address[i] " from " sender(i) " iif " address_dev[i]
+      about[count] = "to " address[i] " through " address_dev[i]
+    }
+    list[++count] = "route get " address[i] " uid 0"
+    about[count] = "by this host to " address[i] ", its own address,"
+    is_sent[count] = 1
+  }
+  if (count)
+    run(list, count, "-force")
+  for (i = 1; i <= count; i++)
+    if (i in failed) {
+      if (is_sent[i] || failed[i] !~ /^Invalid/)
+        return about[i]
+      can_not("whether this host receives what is sent " about[i] " isn\047t known: " failed[i])
+    }
+    else if (answer[++given] !~ /^2 /)
+      return about[i]
+  return ""
+}
+
+# Returns the gateway on an address's interface, or else the next address.
+function sender(i,    c, list, k, count, part) {
+  for (c in has_gateways) {
+    count = split(gateways_of[c], list, " ")
+    for (k = 1; k <= count; k++) {
+      split(list[k], part, "/")
+      if (part[2] == address_dev[i] && !index(part[1], ":") == (family == 4))
+        return part[1]
+    }
+  }
+  return dotted(after(number(address[i])))
 }
 
 # --- cut -------------------------------------------------------------------------------------------------------------

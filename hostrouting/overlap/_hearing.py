@@ -1,0 +1,59 @@
+"""Tell whether table local decides about what is sent to this host. This module does no I/O.
+
+The kernel delivers a packet if the lookup of its destination returns a route of type local. The policy rule of
+preference 0 has table local searched first. Cilium and others move it, and may leave it out: then this host doesn't
+receive what is sent to it, or not everything, although all that it sends leaves as expected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hostrouting.kernel.default_routes import unicast_defaults
+from hostrouting.kernel.rules import Flow, kernel_rules
+from hostrouting.model.family import Family, IpAddress
+from hostrouting.model.links import Address
+from hostrouting.model.routes import Route, RouteType
+from hostrouting.overlap._probes import asks_local_first
+from hostrouting.overlap._state import State
+
+
+def why_not_received(state: State) -> str:
+    """Return why this host doesn't receive what is sent to one of its addresses, or an empty string if it does."""
+    if asks_local_first(state.rules):
+        return ""
+    # As long as IPv6 has never had another rule, the kernel searches local and main, whatever the rules say.
+    may_ignore_rules = state.family is Family.IPV6 and {*state.rules} <= {*kernel_rules(Family.IPV6)}
+    for flow in () if may_ignore_rules else _arriving(state):
+        if not _is_local(found := state.fib.decide(flow).route):
+            return _sentence(f"to {flow.address} through {flow.iif}", found, state)
+    for lookup in state.own_lookups:
+        if not _is_local(lookup.route):
+            return _sentence(f"by this host to {lookup.address}, its own address,", lookup.route, state)
+    return ""
+
+
+def _is_local(route: Route | None) -> bool:
+    return route is not None and route.type is RouteType.LOCAL
+
+
+def _arriving(state: State) -> Iterator[Flow]:
+    """Yield a packet that comes in through each uplink for each of its addresses."""
+    for address in state.addresses:
+        if address.dev in state.uplinks.devs and address.is_usable and not address.local.is_link_local:
+            yield Flow(address.local, _sender(address, state), iif=address.dev)
+
+
+def _sender(own: Address, state: State) -> IpAddress:
+    """Return the gateway on an uplink, or else the next address."""
+    hops = (hop for route in unicast_defaults(state.routes) for hop in route.hops if hop.dev == own.dev)
+    gateways = (hop.gateway for hop in hops if hop.gateway is not None and hop.gateway.version == own.local.version)
+    return next(gateways, own.local + 1)
+
+
+def _sentence(sent: str, found: Route | None, state: State) -> str:
+    whose = f"{found} decides" if found is not None else "no route does"
+    return (
+        f"what is sent {sent} isn't delivered: {whose}, not table local; have that table asked first: "
+        f"{state.family.ip} rule add preference 0 lookup local"
+    )
