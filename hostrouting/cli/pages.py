@@ -46,6 +46,8 @@ def explanation_page(found: Explanation) -> Page:
 def _asked(lookup: ExplainedLookup) -> str:
     answer = lookup.classification.probe
     protocol = "TCP" if answer.is_tcp else "UDP"
+    if answer.is_reply:
+        return f"a server that is called at {answer.source} answers from there ({protocol})"
     if answer.source is not None:
         return f"a connection now has the source {answer.source}, and the kernel looks it up again ({protocol})"
     return f"no source is chosen yet ({protocol})"

@@ -76,7 +76,7 @@ class Classification(NamedTuple):
     def group(self) -> Hashable:
         """Return the key for grouping a CIDR's results into findings."""
         if self.is_failure:
-            return (self.kind, self.devs, self.probe.source)
+            return (self.kind, self.devs, self.probe.source, self.probe.is_reply)
         return (self.kind, self.is_lost, self.shared, self.route if self.kind is NoteKind.CNI_DISCARD else None)
 
 
@@ -117,9 +117,9 @@ def classify_each(overlap: RouteOverlap, state: State, probed: int) -> list[Clas
     return [next(filter(attrgetter("is_failure"), found), found[0]) for found in by_lookup]
 
 
-def _rank(classification: Classification) -> tuple[bool, bool]:
+def _rank(classification: Classification) -> tuple[bool, bool, bool]:
     is_later = classification.probe.is_tcp or classification.probe.source is not None
-    return is_later, not (is_later or classification.is_failure)
+    return is_later, classification.probe.is_reply, not (is_later or classification.is_failure)
 
 
 def sends(probe: Probe, probes: Sequence[Probe]) -> bool:
@@ -128,7 +128,7 @@ def sends(probe: Probe, probes: Sequence[Probe]) -> bool:
     If TCP performs a second lookup over IPv4, the first one only selects the source address. Over IPv6, a failed first
     lookup is retried with a source address.
     """
-    again = [each for each in probes if each.source is not None and each.is_tcp == probe.is_tcp]
+    again = [each for each in probes if each.source is not None and each.is_tcp == probe.is_tcp and not each.is_reply]
     if probe.source is not None or not again:
         return True
     if probe.lookup.address.version == 6:
@@ -141,6 +141,7 @@ def _refuses_tcp(probes: Sequence[Probe]) -> bool:
 
     TCP repeats the lookup once it has selected a source address.
     """
+    probes = [probe for probe in probes if not probe.is_reply]
     of_tcp = [probe for probe in probes if probe.is_tcp] or probes
     last = [probe for probe in of_tcp if probe.source is not None] or of_tcp
     return any(each.lookup.route is not None and each.lookup.route.type is RouteType.MULTICAST for each in last)
@@ -168,16 +169,17 @@ class _Classifier(dict[int, "tuple[Classification, ...]"]):
         judged = (probe for probe in probes if sends(probe, probes))
         # If the kernel alternates between default routes, the first packet may use any of them, so sort failures first.
         first, *others = sorted(self.each(tuple(judged)), key=_rank)
-        unconnected = {each.group for each in (first, *others) if each.probe.source is None}
+        unconnected = {(each.kind, each.devs) for each in (first, *others) if each.probe.source is None}
         yield first
         more: dict[Hashable, Classification] = {first.group: first}
         for classification in others:
             kind, probe, devs, *_ = classification
-            is_reported = probe.source is not None and (kind, devs, None) in unconnected
+            is_reported = probe.source is not None and (kind, devs) in unconnected
+            is_reported |= probe.is_reply and (kind, devs, probe.source, False) in more
             is_told = classification.is_failure or kind in _TOLD_OF_ANY_LOOKUP
             if is_told and not is_reported:
                 more.setdefault(classification.group, classification)
-        yield from sorted([*more.values()][1:], key=lambda classification: int(classification.probe.source or 0))
+        yield from sorted([*more.values()][1:], key=lambda each: (int(each.probe.source or 0), each.probe.is_reply))
 
     def each(self, probes: Sequence[Probe]) -> list[Classification]:
         """Classify each lookup result."""

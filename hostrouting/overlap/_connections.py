@@ -16,7 +16,7 @@ from hostrouting.model.prefixes import numbers
 from hostrouting.model.routes import Lookup, Route, Table
 from hostrouting.overlap._classify import Classification, classify_probes
 from hostrouting.overlap._coverage import Interval, intervals_in, networks_of
-from hostrouting.overlap._probes import ask, source_key_to
+from hostrouting.overlap._probes import ask, replying, source_key_to
 from hostrouting.overlap._state import State
 from hostrouting.overlap.findings import Obstacle, Unfixable
 from hostrouting.overlap.wording import decided_by
@@ -29,7 +29,8 @@ def unfixed_connections(overlap: RouteOverlap, state: State, fixed: Fib) -> tupl
     Static routes only fix the first lookup for a datagram.
     """
     model = _Fixed(fixed, _known_sources(state), Sources(state.addresses))
-    probes = ask(state.intervals, state.rules, fixed.routes, model, state.family)
+    called = replying(state.addresses, state.uplinks.devs, state.rules)
+    probes = ask(state.intervals, state.rules, fixed.routes, model, state.family, called)
     after = attrs.evolve(state, routes=fixed.routes, probes=probes)
     left: dict[tuple[tuple[str, ...], Obstacle], set[Interval]] = {}
     for expected, classifications in classify_probes(overlap, after).items():
@@ -51,7 +52,7 @@ def _known_sources(state: State) -> dict[SourceKey, tuple[IpAddress, ...]]:
         for probe in probes:
             if probe.source is None:
                 key = source_key_to(*probe.lookup[:2])
-            else:
+            elif not probe.is_reply:
                 known.setdefault(key, {})[probe.source] = None
     return {key: tuple(sources) for key, sources in known.items()}
 
@@ -99,7 +100,7 @@ def _obstacle(classification: Classification, fib: Fib, state: State) -> Obstacl
             f"{probe.source}, the src of its route, isn't an address of this host: add it, or change the route"
         )
     rule = fib.decide(probe.flow).rule
-    whose = "TCP" if probe.source is None else f"connections from {probe.source}"
+    whose = "TCP" if probe.source is None else f"{'replies' if probe.is_reply else 'connections'} from {probe.source}"
     if rule is None:
         add = f"{state.family.ip} rule add preference 32766 lookup main"
         return Obstacle(f"no policy rule leads {whose} to a route: add one: {add}")

@@ -84,6 +84,7 @@ def _finding(expected: ExpectedCidr, group: _Group, state: State, ranges: _Netwo
         devs=classification.devs,
         expected_devs=state.uplinks.devs if expected.devs is None else expected.devs,
         source=classification.probe.source,
+        is_reply=classification.probe.is_reply,
         ranges=ranges,
         route=classification.route,
         shadowed=shown,

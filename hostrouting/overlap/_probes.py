@@ -4,13 +4,16 @@ All of them must succeed. An unconnected datagram uses the first lookup. A conne
 source address selected by the first one (ip_route_connect in include/net/route.h). The second result may differ if a
 policy rule matches on the source, or if an entry has a src that isn't one of this host's addresses.
 
+A server answers from the address that it was called at, whatever source a connection would get. So each address of an
+uplink is looked up from, too, wherever a rule or route treats it unlike a packet without a source.
+
 Over IPv6, every socket retries a failed lookup, with a source that the kernel selects from all of the host's addresses.
 A successful lookup is repeated whenever a route or rule changes (ip6_dst_lookup_tail in net/ipv6/ip6_output.c).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,12 +21,12 @@ import attrs
 
 from hostrouting.kernel.default_routes import in_turn
 from hostrouting.kernel.port import Lookups
-from hostrouting.kernel.rules import KERNEL_RULES, NO_SOURCE, TCP, UDP, Flow
+from hostrouting.kernel.rules import KERNEL_RULES, LOOPBACK, NO_SOURCE, TCP, UDP, Flow
 from hostrouting.kernel.sources import SourceKey, source_key, spread
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Address
 from hostrouting.model.prefixes import Prefix, numbers
-from hostrouting.model.routes import Lookup, Route, Route6, RouteType, Table
+from hostrouting.model.routes import Lookup, Route, Route6, RouteType, Scope, Table
 from hostrouting.model.rules import Rule
 from hostrouting.overlap._coverage import Interval
 
@@ -38,11 +41,13 @@ class Probe(NamedTuple):
         lookup: the result.
         source: source address used for the lookup, or None for the first lookup, which selects one.
         is_tcp: whether the lookup is for TCP rather than UDP.
+        is_reply: whether the lookup is for replies from ``source``, which no connection selects.
     """
 
     lookup: Lookup
     source: IpAddress | None = None
     is_tcp: bool = False
+    is_reply: bool = False
 
     @property
     def flow(self) -> Flow:
@@ -61,6 +66,24 @@ def selects_source(rules: Iterable[Rule], routes: Iterable[Route], family: Famil
         return True
     of_6 = routes if family is Family.IPV6 else ()
     return any(isinstance(route, Route6) and route.source_prefix is not None for route in of_6)
+
+
+def replying(addresses: Iterable[Address], devs: Collection[str], rules: Iterable[Rule]) -> list[IpAddress]:
+    """Return the addresses at which a server may be called and whose replies a rule may tell apart.
+
+    Args:
+        addresses: the host's addresses.
+        devs: the uplinks. Addresses on the loopback interface count too, because hosts with BGP have theirs there.
+        rules: the policy rules.
+    """
+    prefixes = [rule.source for rule in rules if rule.source is not None and NO_SOURCE not in rule.source]
+    called = (
+        address.local
+        for address in addresses
+        if (address.dev in devs or address.dev == LOOPBACK) and address.scope == Scope.UNIVERSE and address.is_usable
+        if not address.local.is_link_local
+    )
+    return [each for each in called if each.version == 6 or any(each in prefix for prefix in prefixes)]
 
 
 def source_borders(addresses: Iterable[Address]) -> Iterator[Prefix]:
@@ -98,7 +121,7 @@ def modelled_lookups(fib: Fib) -> Callable[..., list[Lookup]]:
 
 def is_modelled(probe: Probe, look_up: Callable[..., list[Lookup]]) -> bool:
     """Return whether a model's lookups give the same result as the kernel's."""
-    lookup, source, is_tcp = probe
+    lookup, source, is_tcp, _ = probe
     return _without_owner(lookup) in map(_without_owner, look_up([lookup.address], source=source, is_tcp=is_tcp))
 
 
@@ -108,7 +131,12 @@ def source_key_to(address: IpAddress, entry: Route | None) -> SourceKey:
 
 
 def ask(
-    intervals: Sequence[Interval], rules: Sequence[Rule], routes: Sequence[Route], asked: Lookups, family: Family
+    intervals: Sequence[Interval],
+    rules: Sequence[Rule],
+    routes: Sequence[Route],
+    asked: Lookups,
+    family: Family,
+    replying: Sequence[IpAddress] = (),
 ) -> dict[int, tuple[Probe, ...]]:
     """Perform every lookup that a socket may perform, except those with a known result.
 
@@ -120,6 +148,7 @@ def ask(
         routes: the entries in all tables, in the kernel's order.
         asked: the kernel to query.
         family: the address family.
+        replying: the addresses at which a server may be called.
 
     Returns:
         The results for each probe, UDP first. For each protocol, the result without a source comes first.
@@ -134,17 +163,20 @@ def ask(
     look_up = in_turn(asked.lookup, routes)
     found: dict[int, list[Probe]] = {interval.probed: [] for interval in intervals}
     addresses = [family.address(probed) for probed in found]
+
+    def may_have_source(lookup: Lookup) -> bool:
+        """Return whether a lookup from a source may differ: of addresses of this host, only if rules precede local."""
+        route = lookup.route
+        if family is Family.IPV6 and has_source and route is not None and route.table == Table.MAIN:
+            return True  # table main may have local entries too, and a source rule may precede it
+        return route is None or route.type is not RouteType.LOCAL or not is_local_safe
+
     for is_tcp in (False, True) if has_protocol else (False,):
-        again: list[Lookup] = []
-        for lookup in look_up(addresses, is_tcp=is_tcp):
+        firsts = look_up(addresses, is_tcp=is_tcp)
+        for lookup in firsts:
             found[int(lookup.address)].append(Probe(lookup, None, is_tcp))
-            route = lookup.route
-            is_local = route is not None and route.type is RouteType.LOCAL and is_local_safe
-            if family is Family.IPV6 and has_source and route is not None and route.table == Table.MAIN:
-                # Table main may have local entries too, and a source rule may precede it.
-                is_local = False
-            if not is_local and (has_source or (route is not None and route.source is not None)):
-                again.append(lookup)
+        beyond = [lookup for lookup in firsts if may_have_source(lookup)]
+        again = [each for each in beyond if has_source or (each.route is not None and each.route.source is not None)]
         by_source = _by_source(again, intervals, asked, family, is_tcp=is_tcp)
         for source, numbers_ in sorted(by_source.items()):
             from_it = [family.address(number) for number in numbers_]
@@ -152,6 +184,11 @@ def ask(
                 continue
             for lookup in look_up(from_it, source=source, is_tcp=is_tcp):
                 found[int(lookup.address)].append(Probe(lookup, source, is_tcp))
+        for source in replying if has_source else ():
+            known = {*by_source.get(source, ())}
+            unasked = dict.fromkeys(each.address for each in beyond if int(each.address) not in known)
+            for lookup in look_up([*unasked], source=source, is_tcp=is_tcp):
+                found[int(lookup.address)].append(Probe(lookup, source, is_tcp, is_reply=True))
     return {probed: tuple(probes) for probed, probes in found.items()}
 
 

@@ -24,7 +24,7 @@ from hostrouting.model.routes import Lookup, Route, RouteType
 from hostrouting.model.rules import Rule
 from hostrouting.overlap._bounds import CNI_PROTOCOLS, LINK_LOCAL
 from hostrouting.overlap._coverage import Coverage, Interval
-from hostrouting.overlap._probes import Probe, ask, asks_local_first, selects_source, source_borders
+from hostrouting.overlap._probes import Probe, ask, asks_local_first, replying, selects_source, source_borders
 from hostrouting.overlap._uplinks import Uplinks, find_uplinks, local_subnets
 from phases import CancelScope
 
@@ -204,7 +204,8 @@ def _with_lookups(config: Config, tables: State, backend: RouteBackend) -> State
     if family is Family.IPV6 and selects_source(rules, routes, family):
         borders += source_borders(tables.addresses)
     intervals = _coverage(config.route_overlap, tables).intervals(routes, borders)
-    probes = ask(intervals, rules, routes, backend, family)
+    called = replying(tables.addresses, tables.uplinks.devs, rules)
+    probes = ask(intervals, rules, routes, backend, family, called)
     for lookup in (probe.lookup for found in probes.values() for probe in found):
         if lookup.route is not None and lookup.route.encap:
             reason = f"what is sent to {lookup.address} is encapsulated as {lookup.route.encap} (by {lookup.route})"

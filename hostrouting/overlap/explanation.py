@@ -168,7 +168,7 @@ def _explained(classification: Classification, fib: Fib, backend: RouteBackend, 
 
 
 def _chosen_sources(probe: Probe, backend: RouteBackend) -> tuple[IpAddress, ...]:
-    lookup, source, is_tcp = probe
+    lookup, source, is_tcp, _ = probe
     route = lookup.route
     if route is None or route.type is RouteType.LOCAL or source is not None:
         return ()

@@ -80,7 +80,7 @@ class Finding(JsonObject):
         devs: sorted names of the interfaces that packets leave through, or empty if they are discarded or have no
             route.
         expected_devs: sorted names of the uplinks, or the config's interface patterns for this CIDR.
-        source: source address of the failing connections, or null if unconnected packets fail.
+        source: source address of the failing connections or replies, or null if unconnected packets fail.
         ranges: the failing addresses, as the fewest CIDRs.
         route: the entry that matches ``probe``, in the format of ``ip route show``, or null if no entry matches or a
             policy rule discards the packets.
@@ -91,6 +91,8 @@ class Finding(JsonObject):
         behind: sorted names of the interfaces that packets would use if the matching routes were removed. Not included
             in the JSON.
         gateway: for ``GATEWAY``, this host's address. Not included in the JSON.
+        is_reply: whether replies from ``source`` fail rather than connections, which don't select it here. Not included
+            in the JSON.
     """
 
     json_names = ("kind", "cidr", "probe", "devs", "expected_devs", "source", "ranges", "route", "fix", "message")
@@ -108,6 +110,7 @@ class Finding(JsonObject):
     fix: tuple[StaticRoute, ...] = ()
     behind: tuple[str, ...] = ()
     gateway: Address | None = None
+    is_reply: bool = False
 
     @property
     def message(self) -> str:
@@ -129,7 +132,7 @@ class Finding(JsonObject):
             types = ",".join(sorted(type_.name.lower() for type_ in self.discarded_by))
             text = f"{subject} is discarded by {types}; expected via {expected}"
         if self.source is not None:
-            text += f" for connections from {self.source}"
+            text += f" for {'replies' if self.is_reply else 'connections'} from {self.source}"
         if self.shadowed != (self.cidr,):
             text += f"; shadowed: {shortened(list(map(str, self.shadowed)), ' ', _SHOWN_NETWORKS)}"
         return text

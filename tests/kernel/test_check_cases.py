@@ -111,7 +111,18 @@ CASES = {
     "a rule for the source of a longer route": Case(
         f"{AWAY}\naddr add 10.1.0.9/24 dev eth0\nroute add 10.5.9.0/24 via 10.1.0.1 src 10.1.0.9\n"
         "rule add from 10.1.0.9 lookup 100",
-        "ib0 at 10.5.9.0 from 10.1.0.9",
+        "ib0 from 10.1.0.9; ib0 at 10.5.9.0 from 10.1.0.9",
+    ),
+    "a rule for replies alone": Case(
+        f"{AWAY}\naddr add 10.1.0.5/24 dev eth0\nroute replace default via 10.1.0.1 proto dhcp src 10.1.0.5\n{FROM_ETH0}",
+        "ib0 from 10.1.0.4",
+    ),
+    "a rule for replies from the loopback interface": Case(
+        f"{AWAY}\nlink set lo up\naddr add 10.9.9.9/32 dev lo\nrule add from 10.9.9.9 lookup 100", "ib0 from 10.9.9.9"
+    ),
+    "a rule for replies through another interface": Case(f"{AWAY}\nrule add from 10.2.0.4 lookup 100"),
+    "a rule for replies that leads back": Case(
+        "addr add 10.1.0.5/24 dev eth0\nroute add default via 10.1.0.1 table 100\nrule add from 10.1.0.5 lookup 100"
     ),
     "a rule that datagrams meet and connections don't": Case(f"{AWAY}\nrule add not from 10.1.0.4 lookup 100", "ib0"),
     "a failure of TCP's first lookup is reported once": Case(

@@ -235,7 +235,8 @@ def compare_checks(world: World, config: Config, awk: str, roots: Callable[[], P
     return _first_parts(lines), unjudged(lines, report)
 
 
-_REASON = re.compile("^(check-failed|no-uplink|contested-default): .*")
+_OF_SOURCE = re.compile(" for (connections|replies) from ")
+_REASON = re.compile("^(check-failed|no-uplink|no-local-table|contested-default): .*")
 
 
 def _first_parts(lines: Iterable[str]) -> list[str]:
@@ -254,7 +255,7 @@ def unjudged(lines: Sequence[str], report: OverlapReport) -> str:
     told, all_found = _first_parts(lines), _first_parts(found)
     # Some failures of connections may be missing beside a failure that has the same interfaces without a source.
     if told == all_found or (
-        told and {*told} < {*all_found} and all(" for connections from " in line for line in {*all_found} - {*told})
+        told and {*told} < {*all_found} and all(_OF_SOURCE.search(line) for line in {*all_found} - {*told})
     ):
         return ""
     reason = next(filter(None, map(UNJUDGED.match, lines)), None)

@@ -157,6 +157,16 @@ class Judge:
         local = (route.destination for route in self._routes if (route.type, route.table) == (RouteType.LOCAL, 255))
         return any(source in network for network in local) or any(each.local == source for each in self.addresses)
 
+    @property
+    def called(self) -> list[IpAddress]:
+        """The addresses at which a server may be called, if a rule tells them apart from packets without a source."""
+        return [
+            own.local
+            for own in self.addresses
+            if own.dev in (*self.expected, "lo") and own.scope == 0 and not own.local.is_link_local
+            if any(r.source and own.local in r.source and IPv4Address(0) not in r.source for r in self.rules)
+        ]
+
     def is_deaf(self) -> bool:
         """Return whether this host doesn't receive what is sent to one of its addresses."""
         found: list[Route | int] = []
@@ -374,7 +384,9 @@ def sort_all(
     connected: dict[IpAddress, list[Sort]] = defaultdict(list)
     refused: set[IpAddress] = set()
     for is_tcp, found in rounds:
-        for source, answer in _connecting(kernel, judge, found, is_tcp=is_tcp):
+        connecting = [*_connecting(kernel, judge, found, is_tcp=is_tcp)]
+        connecting += _replying(kernel, judge, found, {(s, a.address) for s, a in connecting}, is_tcp=is_tcp)
+        for source, answer in connecting:
             if is_tcp or source is not None:
                 connected[answer.address].append(judge.sort(answer, source, is_tcp=is_tcp))
             if is_tcp == rounds[-1][0] and answer.route is not None and answer.route.type is RouteType.MULTICAST:
@@ -404,6 +416,25 @@ def _connecting(
         for answer in kernel.lookup(asked, source=source, is_tcp=is_tcp):
             for each in judge.in_turn(answer):
                 yield source, each
+
+
+def _replying(
+    kernel: RouteBackend,
+    judge: Judge,
+    answers: Sequence[Lookup],
+    known: set[tuple[IpAddress | None, IpAddress]],
+    *,
+    is_tcp: bool,
+) -> Iterator[tuple[IpAddress, Lookup]]:
+    """Yield the answers for replies from each address at which a server may be called."""
+    is_local_first = judge.rules[:1] == (Rule(0, table=Table.LOCAL, protocol=2),)
+    for own in judge.called:
+        ends = (a.route is not None and a.route.type is RouteType.LOCAL and is_local_first for a in answers)
+        asked = [a.address for a, is_over in zip(answers, ends, strict=True) if not is_over]
+        asked = [address for address in dict.fromkeys(asked) if (own, address) not in known]
+        for answer in kernel.lookup(asked, source=own, is_tcp=is_tcp):
+            for each in judge.in_turn(answer):
+                yield own, each
 
 
 def _sent_to_many(sort: Sort) -> Sort:

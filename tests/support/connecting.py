@@ -92,7 +92,7 @@ class _Expected:
         if unsaid - ({None} if may_fail else set()):
             yield f"{address} leaves through {words(unsaid)}, and the check doesn't say so"
         for finding in about:
-            is_hidden = finding.source is not None and not is_connected
+            is_hidden = finding.source is not None and (finding.is_reply or not is_connected)
             is_excused = is_refused or is_hidden or (passes_hops and len(finding.devs) > 1)
             if not (self._is_seen(finding, soon) or is_excused):
                 yield f"{address} leaves through {words(devs)}, but: {finding.message}"

@@ -85,7 +85,7 @@ def other_ip(change: str = "", *, monitor: str = 'exec "$ROOT/ip-itself" "$@"') 
 
 _LINE = re.compile(
     r"(?P<kind>[A-Z-]+): expected CIDR \S+ \(probe (?P<probe>\S+)\) (?:routes via (?P<devs>\S+), )?"
-    r".*?(?: for connections from (?P<source>[0-9.]+))?(?:; by .*)?"
+    r".*?(?: for (?:connections|replies) from (?P<source>[0-9.]+))?(?:; by .*)?"
 )
 
 

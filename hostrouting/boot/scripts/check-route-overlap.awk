@@ -7,8 +7,9 @@
 # of these to another, nothing fails, so routes cut only if they are "suspect", or lie within a suspect one.
 #
 # Ask. look_up() asks as a socket does: first without a source; then, for a TCP client, with the source that the kernel
-# has chosen for the first answer. The second answer can only differ if rules or routes distinguish sources, so other
-# hosts get no second lookup. TCP and UDP are asked about separately only if a rule treats them apart.
+# has chosen for the first answer, and for a server, with the address at which it was called. These answers can only
+# differ if rules or routes distinguish sources, so other hosts get no second lookup. TCP and UDP are asked about
+# separately only if a rule treats them apart.
 #
 # Compare. judge() passes each answer that decides where a socket sends through the exemptions: interfaces that the
 # config allows, this host's addresses, and a CNI's own blocks.
@@ -43,6 +44,7 @@ section == "kernel" {
     subnet[addresses] = $5 == "peer" ? $6 : $4
     address[addresses] = substr($4, 1, index($4 "/", "/") - 1)
     is_address[address[addresses]] = 1
+    is_global[addresses] = / scope 0 /
     is_usable[addresses] = !/ tentative / && $4 !~ /^(fe[89ab]|169[.]254[.])/
   }
   else
@@ -118,6 +120,8 @@ function read_rule(    line) {
   usual_rules += /^(0:\tfrom all lookup 255|32766:\tfrom all lookup 254|32767:\tfrom all lookup 253) *$/
   has_ports = has_ports || / [sd]port /
   has_sources = has_sources || /from [0-9a-f]*[.:]/
+  if (match($0, /from [0-9a-f]*[.:][^ ]*/))
+    rule_from[++rules_from] = substr($0, RSTART + 5, RLENGTH - 5)
   treats_tcp_apart = treats_tcp_apart || / ipproto /
   if (match($0, / to [0-9a-f]*[.:][^ ]*/))
     rule_to[++rules_to] = substr($0, RSTART + 4, RLENGTH - 4)
@@ -406,10 +410,10 @@ function look_up(    i, firsts) {
   add_turns(1)
   find_sources()
   firsts = questions
-  add_connections()
+  add_connections(firsts)
   ask()
   for (i = firsts + 1; i <= questions; i++)
-    if (family == 6 && !(i in error_of))
+    if (family == 6 && !(i in error_of) && !(i in is_reply))
       works[place_of[i], is_tcp[i]] = 1
   add_turns(firsts + 1)
 }
@@ -446,12 +450,15 @@ function add_turns(i,    count, k, t) {
 function find_sources(    i, k, list, count, firsts) {
   firsts = questions
   for (i = 1; i <= firsts; i++) {
+    may_have_source[i] = 1
     if (i in error_of)
       continue
     parse(text_of[i])
     # A rule for a source may also catch local addresses if it precedes table local, or in IPv6 table main.
-    if (type_of[class] == 2 && asks_local_first && (family == 4 || table_of[class] != 254))
+    if (type_of[class] == 2 && asks_local_first && (family == 4 || table_of[class] != 254)) {
+      may_have_source[i] = 0
       continue
+    }
     # Without such a rule, a second lookup only differs if a route names a source that this host doesn't have.
     if (!has_sources && (family == 6 || src_of[class] == "" || src_of[class] in is_address))
       continue
@@ -503,36 +510,64 @@ function swapped(digits,    i, out) {
   return out
 }
 
-# Adds the second lookups, sorted by source, each source at a place once. Those with one source form a chain, because
-# appending to a string takes quadratic time.
-function add_connections(    i, k, list, count, n, from, froms, number_of, name_of, p, links, asked_by, first_of, \
-  last_of, next_of, is_asked_already) {
-  for (i = 1; i <= questions; i++) {
+# Adds the lookups with a source, sorted by source, each source at a place once: those of connections, and those of
+# replies, which have the address at which a server was called. Those with one source form a chain, because appending
+# to a string takes quadratic time.
+function add_connections(firsts,    i, k, list, count, n, p) {
+  for (i = 1; i <= firsts; i++) {
     count = i in sources_of ? split(sources_of[i], list, " ") : 0
     for (k = 1; k <= count; k++) {
       if (!(list[k] in number_of))
         number_of[list[k]] = number(list[k])
-      n = number_of[list[k]]
-      if (!(n in last_of)) {
-        from[++froms] = n
-        name_of[n] = list[k]
-        first_of[n] = links + 1
-      }
-      else if ((n, place_of[i], is_tcp[i]) in is_asked_already)
-        continue
-      else
-        next_of[last_of[n]] = links + 1
-      is_asked_already[n, place_of[i], is_tcp[i]] = 1
-      asked_by[last_of[n] = ++links] = i
+      add_link(number_of[list[k]], list[k], i, 0)
     }
   }
+  for (k = 1; k <= addresses; k++)
+    if (is_told_apart(k))
+      for (i = 1; i <= firsts; i++)
+        if (may_have_source[i])
+          add_link(number(address[k]), address[k], i, 1)
   split(sorted(from, froms, " "), from, " ")
   for (i = 1; i <= froms; i++)
-    for (k = first_of[from[i]]; k; k = next_of[k]) {
-      p = place_of[asked_by[k]]
-      add_question(p, name_of[from[i]], is_tcp[asked_by[k]])
-      connects_at[p] += is_tcp[asked_by[k]] != "" || !treats_tcp_apart
+    for (k = first_link[from[i]]; k; k = next_link[k]) {
+      p = place_of[linked[k]]
+      add_question(p, name_of[from[i]], is_tcp[linked[k]])
+      if (k in is_reply_link)
+        is_reply[questions] = 1
+      else
+        connects_at[p] += is_tcp[linked[k]] != "" || !treats_tcp_apart
     }
+}
+
+# Adds question i to the chain of source n, unless it is there already.
+function add_link(n, name, i, replies) {
+  if ((n, place_of[i], is_tcp[i]) in is_linked)
+    return
+  is_linked[n, place_of[i], is_tcp[i]] = 1
+  linked[++links] = i
+  if (n in last_link)
+    next_link[last_link[n]] = links
+  else {
+    from[++froms] = n
+    name_of[n] = name
+    first_link[n] = links
+  }
+  last_link[n] = links
+  if (replies)
+    is_reply_link[links] = 1
+}
+
+# Returns whether a server may be called at an address, and rules or IPv6 routes may tell its replies apart.
+function is_told_apart(k,    i, n, found) {
+  if (!has_sources || !is_global[k] || !is_usable[k] || !(is_expected(address_dev[k]) || address_dev[k] == "lo"))
+    return 0
+  found = family == 6
+  n = number(address[k])
+  for (i = 1; i <= rules_from && !found; i++) {
+    place(rule_from[i])
+    found = first != "x" ZEROS && is_between(first, n, last)
+  }
+  return found
 }
 
 # Asks all questions that haven't been asked. The kernel announces a change before it releases its lock. Lookups don't
@@ -587,11 +622,12 @@ function sends(i) {
 # Failures that differ only in the route are reported once, with the first address.
 function report_failure(r, i, is_said,    what, id) {
   what = i in error_of ? failure_of_discard(r, i) : failure_of_answer(r, i)
-  if (what == "" || what in is_said)
+  if (what == "" || what in is_said || (i in is_reply && (what, source_of[i]) in is_said))
     return
   if (source_of[i] == "")
     is_said[what] = 1
-  id = expected_cidr[r] SUBSEP own_words[r] SUBSEP what SUBSEP source_of[i]
+  is_said[what, source_of[i]] = 1
+  id = expected_cidr[r] SUBSEP own_words[r] SUBSEP what SUBSEP source_of[i] SUBSEP (i in is_reply)
   if (!(id in told_at)) {
     finding[++findings] = id
     told_at[id] = address_at[place_of[i]]
@@ -808,7 +844,7 @@ function message(id,    part, list, count, kind, text) {
   }
   text = text " " (part[2] == "" ? with_commas(expected) : part[2])
   if (part[4] != "")
-    text = text " for connections from " part[4]
+    text = text " for " (part[5] ? "replies" : "connections") " from " part[4]
   return text (kind == "NO-ROUTE" ? "" : "; by " in_words(told_by[id]))
 }
 

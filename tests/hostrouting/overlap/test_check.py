@@ -129,6 +129,31 @@ def test_a_local_address_in_the_pods_range_conflicts(length: int, is_named: bool
         assert ("a pod or Service that has" in note.message, note.devs) == (is_said, ("eth0",))
 
 
+@pytest.mark.parametrize(
+    ("rule", "sources"),
+    [
+        ("", []),
+        ("rule add 10 to 172.20.0.0/24 lookup main", []),
+        ("rule add 10 iif eth1 lookup main", []),
+        ("rule add 10 from 10.7.0.0/16 lookup main", ["10.1.0.4"]),
+        ("rule add 10 from 10.1.0.9/32 lookup main", ["10.1.0.4", "10.1.0.9"]),
+    ],
+)
+def test_only_a_rule_that_tells_replies_apart_costs_lookups(rule: str, sources: list[str]) -> None:
+    asked: set[str] = set()
+
+    class Counting(FakeKernel):
+        def lookup(self, addresses: Sequence[Any], *, source: Any = None, is_tcp: bool = False) -> tuple[Lookup, ...]:
+            asked.update([str(source)] if source and addresses else [])
+            return super().lookup(addresses, source=source, is_tcp=is_tcp)
+
+    kernel = build_node(Counting())
+    play(kernel, f"addr add 10.1.0.9/24 dev eth0\n{rule}")
+    config = Config.from_mapping({"hostRouting": {"routeOverlap": {"expectedCidrs": [CIDR]}, "waitSeconds": 0}})
+    assert check_overlap(config, kernel, phases.CancelScope()).verdict == "ok"
+    assert sorted(asked) == sources
+
+
 def test_an_address_that_another_interface_has_hides_one_in_the_cluster() -> None:
     note = next(each for each in answered("addr add 172.20.0.4/32 dev ib0").notes if each.kind is NoteKind.LOCAL)
     assert "so nothing in the cluster that has such an address can be reached" in note.message

@@ -198,10 +198,12 @@ def test_sources_differ_within_a_cidr() -> None:
     rule = Rule(100, table=100, source=IPv6Network("fd00:10:0:7::4/128"))
     addresses = [*OWN, "fd00:10:0:7::4/128 dev eth0", "fd00:10:0:8000::4/128 dev eth0"]
     report = judged(host(DEFAULT, BY_RAIL0, addresses=addresses, rules=[rule]))
-    (finding,) = report.findings
-    network = IPv6Network("fd00:10::/49")
-    assert all(is_inside(part, network) for part in finding.ranges)
-    assert sum(part.num_addresses for part in finding.ranges) == network.num_addresses - 1
+    connecting, replying = report.findings
+    assert (connecting.is_reply, replying.is_reply) == (False, True)
+    for finding, network in ((connecting, IPv6Network("fd00:10::/49")), (replying, IPv6Network("fd00:10:0:8000::/49"))):
+        assert finding.source == IPv6Address("fd00:10:0:7::4")
+        assert all(is_inside(part, network) for part in finding.ranges)
+        assert sum(part.num_addresses for part in finding.ranges) == network.num_addresses - 1
 
 
 def test_a_silent_router_is_named() -> None:
