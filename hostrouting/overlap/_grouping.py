@@ -5,11 +5,12 @@ Intervals of the same CIDR with equal classifications are reported together.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from itertools import takewhile
 from operator import attrgetter
 
 from hostrouting.config.routing import ExpectedCidr, RouteOverlap
+from hostrouting.kernel.default_routes import unicast_defaults
 from hostrouting.kernel.rules import is_about_other_packets, loopback_of
 from hostrouting.model.family import Family, IpNetwork
 from hostrouting.model.links import Address
@@ -21,6 +22,7 @@ from hostrouting.overlap._cover import summary_of
 from hostrouting.overlap._coverage import Interval, intervals_in, networks_of
 from hostrouting.overlap._probes import asks_local_first
 from hostrouting.overlap._state import State, rival_defaults
+from hostrouting.overlap._uplinks import container_devs
 from hostrouting.overlap.findings import Finding, FindingKind, Note, NoteKind
 
 # Intervals to report together, each with its classification.
@@ -70,7 +72,7 @@ def findings_and_notes(
                 notes.append(_note(expected, group, state, ranges, shown))
         notes += _foreseen(expected.cidr, foreseen, state, found)
     if any(expected.devs is None for expected in classifications):
-        notes += _contested(state)
+        notes += _contested(state, container_devs(overlap, state.links))
     return tuple(findings), (*dict.fromkeys(notes), *_notes_on_host(state))
 
 
@@ -187,9 +189,15 @@ def _would_lose(classification: Classification, prefix: IpNetwork) -> bool:
     return route.destination.prefixlen <= prefix.prefixlen
 
 
-def _contested(state: State) -> Iterable[Note]:
-    """Yield a note if default routes through several interfaces make the expected interface ambiguous."""
-    if (default := state.uplinks.default) is None or not (others := rival_defaults(state)):
+def _contested(state: State, of_pods: Collection[str]) -> Iterable[Note]:
+    """Yield notes on default routes through several interfaces, or through a container's."""
+    if (default := state.uplinks.default) is None:
+        return
+    defaults = [route for route in unicast_defaults(state.routes) if not {*of_pods}.isdisjoint(route.devs)]
+    for route in defaults:
+        text = f"{route} may be a container's default route, as {','.join(route.devs)} is in containerDevs"
+        yield Note(NoteKind.CONTESTED, f"{text}; name the node's uplinks (hostRouting.uplinks)", devs=route.devs)
+    if not (others := rival_defaults(state)):
         return
     # If an IPv6 default route also has next hops on other interfaces, ``others`` already includes it.
     chosen = [default] if default in state.routes or state.family is Family.IPV4 else []

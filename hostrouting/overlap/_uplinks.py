@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import attrs
 
-from hostrouting.config.routing import Config
-from hostrouting.kernel.default_routes import contested_defaults, default_route, inherited_route
+from hostrouting.config.routing import Config, RouteOverlap
+from hostrouting.kernel.default_routes import contested_defaults, default_route, inherited_route, unicast_defaults
 from hostrouting.kernel.rules import LOOPBACK
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
@@ -27,8 +27,9 @@ class Uplinks:
             of the IPv4 default route, because any router on a link can advertise an IPv6 default route. If uplinks are
             named, a default route through another interface may take precedence.
         default: the default route to compare with, limited to live next hops on uplinks, or None if there is none.
-        contested: default routes with equal metrics through several interfaces, if they make a CIDR's expected
-            interface ambiguous. For IPv6, they may be those of IPv4.
+        contested: default routes that make a CIDR's expected interface ambiguous: with equal metrics through several
+            interfaces, or the one that wins through a container's interface, and those through others. For IPv6, they
+            may be those of IPv4.
         unknown: why there is nothing to compare with, or None.
     """
 
@@ -54,7 +55,7 @@ def local_subnets(addresses: Iterable[Address], devs: Sequence[str]) -> dict[Pre
 
 
 def find_uplinks(
-    config: Config, links: Iterable[Link], defaults: Sequence[Route], ipv4_defaults: Sequence[Route] | None = None
+    config: Config, links: Sequence[Link], defaults: Sequence[Route], ipv4_defaults: Sequence[Route] | None = None
 ) -> Uplinks:
     """Determine a host's uplinks from its interfaces and default routes.
 
@@ -66,13 +67,13 @@ def find_uplinks(
     """
     named, contested = config.uplinks, tuple[Route, ...]()
     if named is None and ipv4_defaults is not None:
-        contested = _contested(config, ipv4_defaults)
+        contested = _contested(config, links, ipv4_defaults)
         default = default_route(ipv4_defaults)
         named = None if default is None else default.devs
     default = inherited_route(defaults, named)
     if named is None:
         devs = () if default is None else default.devs
-        contested = contested or _contested(config, defaults)
+        contested = contested or _contested(config, links, defaults)
     else:
         devs = tuple(sorted(link.name for link in links if link.name != LOOPBACK and is_like(link.name, named)))
     unknown = None
@@ -83,17 +84,33 @@ def find_uplinks(
     return Uplinks(devs, named, default, contested, unknown)
 
 
-def _contested(config: Config, defaults: Sequence[Route]) -> tuple[Route, ...]:
+def _contested(config: Config, links: Iterable[Link], defaults: Sequence[Route]) -> tuple[Route, ...]:
     is_open = config.uplinks is None and any(each.devs is None for each in config.route_overlap.expected_cidrs)
-    return tuple(contested_defaults(defaults)) if is_open else ()
+    best = default_route(defaults) if is_open else None
+    if best is None:
+        return ()
+    of_pods = container_devs(config.route_overlap, links)
+    others = [route for route in unicast_defaults(defaults) if route.devs and not of_pods.issuperset(route.devs)]
+    if others and of_pods.issuperset(best.devs):
+        return (best, *others)
+    return tuple(contested_defaults(defaults))
+
+
+def container_devs(overlap: RouteOverlap, links: Iterable[Link]) -> set[str]:
+    """Return the interfaces that may be a container's. A bridge with such a name may be the node's own (azure0)."""
+    return {link.name for link in links if link.kind != "bridge" and is_like(link.name, overlap.container_devs)}
 
 
 def contested_error(contested: Sequence[Route]) -> RouteError:
     """Return the error for default routes that make the expected interface ambiguous."""
-    is_4 = contested[0].family is Family.IPV4
-    whose = "" if is_4 else "IPv6 "
+    is_4, (best, *others) = contested[0].family is Family.IPV4, contested
+    whose, listed = "" if is_4 else "IPv6 ", "; ".join(map(str, contested))
+    name = "name the node's uplinks (hostRouting.uplinks)"
+    if any(route.metric != best.metric for route in others):
+        why = f"the {whose}default route that wins may be a container's, as {','.join(best.devs)} is in containerDevs"
+        return RouteError(f"{why}: {listed}", hint=name)
     return RouteError(
-        f"table main has {len(contested)} {whose}default routes with metric {contested[0].metric} through several "
-        f"interfaces, and the kernel may choose another one for each packet: {'; '.join(map(str, contested))}",
-        hint=f"{'give one of them a lower metric, or ' if is_4 else ''}name the node's uplinks (hostRouting.uplinks)",
+        f"table main has {len(contested)} {whose}default routes with metric {best.metric} through several interfaces, "
+        f"and the kernel may choose another one for each packet: {listed}",
+        hint=f"{'give one of them a lower metric, or ' if is_4 else ''}{name}",
     )

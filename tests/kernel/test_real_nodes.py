@@ -8,13 +8,15 @@ from typing import Any
 import attrs
 import pytest
 from asking import Case, all_say
-from node import nics
+from node import nics, run_ip
 from scripts import sandboxes, told_by
 from wanted import config
 
+import phases
 from hostrouting import Config
 from hostrouting.boot.render import render_check
 from hostrouting.kernel.namespace import NamespaceKernel
+from hostrouting.overlap.check import check_overlap
 
 pytestmark = pytest.mark.kernel
 
@@ -325,6 +327,30 @@ def test_a_node_that_does_not_receive_everything_has_no_verdict(
         done = sandbox.run(render_check(case.config))
         assert done.returncode == bool(unknown), done.stderr
         assert [line.partition(":")[0] for line in sandbox.told()] == ([unknown] if unknown else [])
+
+
+UNKNOWN = {
+    "a container's default route wins": node(
+        f"{UP} veth1",
+        "route add default via 10.1.0.1 dev eth0 metric 2000; route add default dev veth1 metric 1",
+        SERVICES,
+        unknown="contested-default",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNKNOWN.values(), ids=UNKNOWN)
+def test_a_containers_default_route_is_no_uplink(case: Node, kernel: NamespaceKernel, tmp_path: Path) -> None:
+    case.build()
+    all_say(case, tmp_path)
+    (tmp_path / "boot").mkdir()
+    for sandbox in sandboxes(case.does, tmp_path / "boot"):
+        assert sandbox.run(render_check(case.config)).returncode == 1
+        assert sandbox.told()[0].startswith(case.unknown)
+    run_ip("link del veth1\nlink add veth1 type bridge\nlink set veth1 up\nroute add default dev veth1 metric 1")
+    # A bridge may be the node's own, so only a note names it.
+    report = check_overlap(case.config, kernel, phases.CancelScope())
+    assert (report.verdict, report.default_devs) == ("ok", ("veth1",))
 
 
 @pytest.mark.parametrize("case", [*HEALTHY.values(), *SICK.values()], ids=[*HEALTHY, *SICK])

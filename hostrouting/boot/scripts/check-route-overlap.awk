@@ -182,8 +182,8 @@ function print_verdict(    i, deaf) {
   else if (expected == "")
     print "no-default-route\n" missing_default() elsewhere
   else if (is_contested || contested())
-    print "unknown\ncontested-default: several default routes with the lowest metric lead through several interfaces," \
-      " and the kernel may choose another one for each packet; name the node\047s uplinks (hostRouting.uplinks)"
+    print "unknown\ncontested-default: several interfaces have a default route, and the kernel may choose another one" \
+      " for each packet, or takes a container\047s; name the node\047s uplinks (hostRouting.uplinks)"
   else if (!asks_local_first && (deaf = why_not_received()) != "")
     print "unknown\nno-local-table: what is sent " deaf " isn\047t delivered: table local isn\047t asked first about it"
   else {
@@ -225,15 +225,34 @@ function missing_default() {
     (is_of_ipv4 ? " through " uplink_words : "") " to compare with"
 }
 
-# Returns whether the kernel chooses among several interfaces with equal right. networkd merges all routers' default
-# routes into one.
+# Returns whether the kernel chooses among several interfaces with equal right, or takes one that may be a container's.
+# networkd merges all routers' default routes into one.
 function contested(    i, best, others) {
   best = default_on("*")
+  for (i = 1; i <= default_count && needs_uplinks && uplink_pattern == "" && is_of_pods(devs_of[best]); i++)
+    others += !is_of_pods(devs_of[defaults[i]])
   for (i = 1; i <= default_count && needs_uplinks && uplink_pattern == ""; i++)
     if (metric_of[defaults[i]] == metric_of[best])
       others += devs_of[defaults[i]] != devs_of[best] || \
         (proto_of[defaults[i]] == 9 && index(devs_of[defaults[i]], "/"))
   return others > 0
+}
+
+# Returns whether all interfaces may be a container's. A bridge with such a name may be the node's own (azure0).
+function is_of_pods(devs,    list, count, i, found) {
+  count = split(devs, list, "/")
+  for (i = 1; i <= count; i++)
+    found += list[i] ~ ("^(" pattern_of["container"] ")$") && !is_bridge(list[i])
+  return count && found == count
+}
+
+function is_bridge(name,    line, word) {
+  while (!has_read_bridges && ("exec ip -o link show type bridge" | getline line) > 0) {
+    split(line, word, /[ :@]+/)
+    bridge[word[2]] = 1
+  }
+  has_read_bridges = 1
+  return name in bridge
 }
 
 # Returns the InfiniBand interfaces without an address, as " ib0, ib1"; their connected routes may still be added.
@@ -622,7 +641,7 @@ function sends(i) {
 # Failures that differ only in the route are reported once, with the first address.
 function report_failure(r, i, is_said,    what, id) {
   what = i in error_of ? failure_of_discard(r, i) : failure_of_answer(r, i)
-  if (what == "" || what in is_said || (i in is_reply && (what, source_of[i]) in is_said))
+  if (what == "" || what in is_said || (what, source_of[i]) in is_said)
     return
   if (source_of[i] == "")
     is_said[what] = 1

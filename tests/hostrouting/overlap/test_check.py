@@ -58,8 +58,8 @@ ANSWERS: list[tuple[str, dict[str, Any], list[str]]] = [
     (f"link add pod1\nroute add {CIDR} dev pod1", GIVEN, ["CONTAINER pod1"]),
     (f"link add veth1\nroute add {CIDR} dev veth1", GIVEN, ["OVERLAP veth1"]),
     # The default route's interface never counts as a container interface.
-    (BY_VETH0, {}, []),
-    (f"{BY_VETH0}\nroute add {CIDR} dev ib0", {}, ["OVERLAP ib0"]),
+    (BY_VETH0, {}, ["CONTESTED veth0"]),
+    (f"{BY_VETH0}\nroute add {CIDR} dev ib0", {}, ["OVERLAP ib0", "CONTESTED veth0"]),
     # The live hops must be a subset of the default route's hops.
     (f"{IN_BOTH}\nroute add {CIDR} dev eth1", {}, []),
     (f"{IN_BOTH}\nroute add {CIDR} nexthop dev eth1 nexthop dev ib0", {}, ["OVERLAP eth1,ib0"]),
