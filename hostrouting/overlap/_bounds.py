@@ -99,9 +99,7 @@ class Bounds:
         return ""
 
     def shared_subnet(self, network: IpNetwork) -> str:
-        """Return the wide subnet of an uplink in which a network of pods lies, in words, or an empty string."""
-        if network.prefixlen == self.bits:
-            return ""
+        """Return the subnet of an uplink in which a network of pods lies, in words, or an empty string."""
         return next((f"{each.network}, the subnet of {each.dev}" for each in self._subnets_around(network)), "")
 
     def _subnets_around(self, network: IpNetwork) -> Iterator[Address]:

@@ -33,8 +33,10 @@ class Classification(NamedTuple):
         devs: interfaces to report: all outgoing interfaces, or only the exempted ones.
         route: the matching entry, which may discard packets, or None if no entry matches.
         is_lost: whether this local or broadcast address hides an address in the cluster.
+        is_answered: whether a service of this host answers at this local address, such as a DNS cache or kube-proxy.
         bound: why the exemption for pods' interfaces doesn't cover this failure, or an empty string.
-        shared: the uplink's subnet in which this network of pods lies, in words, or an empty string.
+        shared: the uplink's subnet in which this network of pods or answered address lies, in words, or an empty
+            string.
         gateway: this host's own address that is the gateway of the matching entry, if any.
     """
 
@@ -43,6 +45,7 @@ class Classification(NamedTuple):
     devs: tuple[str, ...] = ()
     route: Route | None = None
     is_lost: bool = False
+    is_answered: bool = False
     bound: str = ""
     shared: str = ""
     gateway: Address | None = None
@@ -77,7 +80,13 @@ class Classification(NamedTuple):
         """Return the key for grouping a CIDR's results into findings."""
         if self.is_failure:
             return (self.kind, self.devs, self.probe.source, self.probe.is_reply)
-        return (self.kind, self.is_lost, self.shared, self.route if self.kind is NoteKind.CNI_DISCARD else None)
+        return (
+            self.kind,
+            self.is_lost,
+            self.is_answered,
+            self.shared,
+            self.route if self.kind is NoteKind.CNI_DISCARD else None,
+        )
 
 
 def classify_probes(overlap: RouteOverlap, state: State) -> dict[ExpectedCidr, Classifications]:
@@ -179,7 +188,7 @@ class _Classifier(dict[int, "tuple[Classification, ...]"]):
             is_told = classification.is_failure or kind in _TOLD_OF_ANY_LOOKUP
             if is_told and not is_reported:
                 more.setdefault(classification.group, classification)
-        yield from sorted([*more.values()][1:], key=lambda each: (int(each.probe.source or 0), each.probe.is_reply))
+        yield from sorted([*more.values()][1:], key=lambda each: (each.probe.is_reply, int(each.probe.source or 0)))
 
     def each(self, probes: Sequence[Probe]) -> list[Classification]:
         """Classify each lookup result."""
@@ -207,7 +216,11 @@ class _Classifier(dict[int, "tuple[Classification, ...]"]):
         foreign = tuple(dev for dev in devs if not self._expected.is_expected(dev, self._uplinks))
         if is_local:
             kind = NoteKind.LOCAL if ends_here else NoteKind.BROADCAST
-            return Classification(kind, probe, devs, route, is_lost=bool(set(foreign) - {"lo"}))
+            others = {*foreign} - {"lo"}
+            if others and all(map(self._belongs_to_pods, others)):
+                shared = self._bounds.shared_subnet(self._family.network((int(probe.lookup.address), self._bits)))
+                return Classification(kind, probe, devs, route, is_answered=True, shared=shared)
+            return Classification(kind, probe, devs, route, is_lost=bool(others))
         if devs and not foreign and route.type is RouteType.BROADCAST:
             return Classification(FindingKind.BLACKHOLE, probe, (), route)
         if devs and not foreign:
@@ -219,7 +232,8 @@ class _Classifier(dict[int, "tuple[Classification, ...]"]):
         if of_pods and (bound := self._bounds.why_beyond(route, probe.lookup.address)):
             return Classification(FindingKind.OVERLAP, probe, devs, route, bound=bound)
         if len(of_pods) == len(foreign):
-            shared = self._bounds.shared_subnet(route.destination)
+            is_wide = route.destination.prefixlen < self._bits
+            shared = self._bounds.shared_subnet(route.destination) if is_wide else ""
             return Classification(NoteKind.CONTAINER, probe, foreign, route, shared=shared)
         return Classification(NoteKind.ALLOWED, probe, foreign, route)
 

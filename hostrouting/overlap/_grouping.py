@@ -5,14 +5,11 @@ Intervals of the same CIDR with equal classifications are reported together.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from itertools import takewhile
-from operator import attrgetter
 
 from hostrouting.config.routing import ExpectedCidr, RouteOverlap
-from hostrouting.kernel.default_routes import unicast_defaults
-from hostrouting.kernel.rules import is_about_other_packets, loopback_of
-from hostrouting.model.family import Family, IpNetwork
+from hostrouting.model.family import IpNetwork
 from hostrouting.model.links import Address
 from hostrouting.model.prefixes import PrefixIndex, numbers
 from hostrouting.model.routes import Table, destination_words
@@ -20,9 +17,9 @@ from hostrouting.model.text import shortened
 from hostrouting.overlap._classify import Classification, Classifications
 from hostrouting.overlap._cover import summary_of
 from hostrouting.overlap._coverage import Interval, intervals_in, networks_of
+from hostrouting.overlap._host_notes import notes_on_host
 from hostrouting.overlap._probes import asks_local_first
-from hostrouting.overlap._state import State, rival_defaults
-from hostrouting.overlap._uplinks import container_devs
+from hostrouting.overlap._state import State
 from hostrouting.overlap.findings import Finding, FindingKind, Note, NoteKind
 
 # Intervals to report together, each with its classification.
@@ -71,9 +68,7 @@ def findings_and_notes(
             else:
                 notes.append(_note(expected, group, state, ranges, shown))
         notes += _foreseen(expected.cidr, foreseen, state, found)
-    if any(expected.devs is None for expected in classifications):
-        notes += _contested(state, container_devs(overlap, state.links))
-    return tuple(findings), (*dict.fromkeys(notes), *_notes_on_host(state))
+    return tuple(findings), (*dict.fromkeys(notes), *notes_on_host(overlap, state))
 
 
 def _finding(expected: ExpectedCidr, group: _Group, state: State, ranges: _Networks, shown: _Networks) -> Finding:
@@ -107,7 +102,11 @@ def _note(expected: ExpectedCidr, group: _Group, state: State, ranges: _Networks
         message = f"{part}: {kind.lower()}{f' on {by}' if by else ''}"
         if asks_local_first(state.rules):
             message += "; no route can change that"
-        if classification.is_lost:
+        if classification.is_answered:
+            message += ", it is answered on this host (containerDevs)"
+            if classification.shared:
+                message += f"; it lies in {classification.shared}, so another node may have it"
+        elif classification.is_lost:
             message += ", so nothing in the cluster that has such an address can be reached"
         elif kind is NoteKind.LOCAL and any(address.network != cidr for address in local):
             message += (
@@ -187,47 +186,3 @@ def _would_lose(classification: Classification, prefix: IpNetwork) -> bool:
     if classification.kind is not None or route is None or route.table != Table.MAIN:
         return False
     return route.destination.prefixlen <= prefix.prefixlen
-
-
-def _contested(state: State, of_pods: Collection[str]) -> Iterable[Note]:
-    """Yield notes on default routes through several interfaces, or through a container's."""
-    if (default := state.uplinks.default) is None:
-        return
-    defaults = [route for route in unicast_defaults(state.routes) if not {*of_pods}.isdisjoint(route.devs)]
-    for route in defaults:
-        text = f"{route} may be a container's default route, as {','.join(route.devs)} is in containerDevs"
-        yield Note(NoteKind.CONTESTED, f"{text}; name the node's uplinks (hostRouting.uplinks)", devs=route.devs)
-    if not (others := rival_defaults(state)):
-        return
-    # If an IPv6 default route also has next hops on other interfaces, ``others`` already includes it.
-    chosen = [default] if default in state.routes or state.family is Family.IPV4 else []
-    found = sorted((*chosen, *others), key=attrgetter("metric"))
-    devs = tuple(sorted({dev for route in found for dev in route.devs}))
-    listed = "; ".join(map(str, found))
-    if state.family is Family.IPV6 and state.uplinks.named is not None:
-        settles = (
-            "of those with the same metric the kernel takes one of the highest preference whose router answers; a route"
-            " for each expected CIDR settles it"
-        )
-    elif state.uplinks.named is not None:
-        settles = f"expected CIDRs that name no interface use {default}"
-    else:
-        settles = (
-            f"the one through {','.join(default.devs)} wins; name the node's uplinks (hostRouting.uplinks) to settle it"
-        )
-    yield Note(NoteKind.CONTESTED, f"several interfaces have a default route: {listed}; {settles}", devs=devs)
-
-
-def _notes_on_host(state: State) -> Iterable[Note]:
-    # Only IPv4 addresses depend on the Azure agent.
-    is_4 = state.family is Family.IPV4
-    for dev in state.uplinks.pending(state.links, state.addresses) if is_4 else ():
-        text = (
-            f"{dev} is an InfiniBand interface without an IPv4 address; once it has one, its subnet's route comes too"
-        )
-        yield Note(NoteKind.PENDING, text, devs=(dev,))
-    loopback = loopback_of(state.links)
-    others = [str(rule.preference) for rule in state.rules if is_about_other_packets(rule, loopback)]
-    if others:
-        text = f"policy rules on marks, users, interfaces, ports etc. weren't judged: preference {', '.join(others)}"
-        yield Note(NoteKind.RULE, text)

@@ -65,6 +65,8 @@ class NoteKind(StrEnum):
     NETNS = "NETNS"
     CONTESTED = "CONTESTED"
     NODE_IP = "NODE-IP"
+    SOURCE = "SOURCE"
+    LINK = "LINK"
 
 
 @attrs.frozen

@@ -378,7 +378,8 @@ def test_strict_holds_a_contested_default_and_a_shadow_until_the_fix(dual: Machi
     dual.ip("-6", "route", "append", "default", "dev", "ib0", "proto", "ra", "metric", "1024", "pref", "high")
     dual.ip("address", "add", "fd00:10:96:7::10/64", "dev", "ib0", "nodad")
     dual.ip("-6", "route", "add", "default", "via", GATEWAY, "dev", "eth0", "table", "100")
-    dual.ip("-6", "rule", "add", "from", "fd00:10:96:7::10", "to", "fd00:10:97::/48", "lookup", "100", "pref", "98")
+    for source in ("fd00:10:96:7::10", "2001:db8:1::4"):  # of connections, and of replies
+        dual.ip("-6", "rule", "add", "from", source, "to", "fd00:10:97::/48", "lookup", "100", "pref", "98")
     dual.ip("-6", "rule", "add", "to", "fd00:10:97::/48", "unreachable", "pref", "99")
     payload = installed(dual, FIXED, cidrs=(*CIDRS, "fd00:10:97::/48"))
     boot_held(dual, payload)

@@ -270,10 +270,10 @@ function why_not_received(    i, count, list, about, is_sent, given) {
     if (!is_usable[i] || !(is_expected(address_dev[i]) || address[i] ~ /^(127[.]|::1$)/))
       continue
     if (is_expected(address_dev[i])) {
-      list[++count] = "route get " address[i] " from " sender(i) " iif " address_dev[i]
+      list[++count] = "route get " address[i] " from " sender(i) " iif " address_dev[i] protocol("")
       about[count] = "to " address[i] " through " address_dev[i]
     }
-    list[++count] = "route get " address[i] " uid 0"
+    list[++count] = "route get " address[i] " uid 0" protocol("")
     about[count] = "by this host to " address[i] ", its own address,"
     is_sent[count] = 1
   }
@@ -529,8 +529,8 @@ function swapped(digits,    i, out) {
   return out
 }
 
-# Adds the lookups with a source, sorted by source, each source at a place once: those of connections, and those of
-# replies, which have the address at which a server was called. Those with one source form a chain, because appending
+# Adds the lookups with a source, sorted by source, each source at a place once: those of connections, and then those
+# of replies, which have the address at which a server was called. Those with one source form a chain, because appending
 # to a string takes quadratic time.
 function add_connections(firsts,    i, k, list, count, n, p) {
   for (i = 1; i <= firsts; i++) {
@@ -548,14 +548,18 @@ function add_connections(firsts,    i, k, list, count, n, p) {
           add_link(number(address[k]), address[k], i, 1)
   split(sorted(from, froms, " "), from, " ")
   for (i = 1; i <= froms; i++)
-    for (k = first_link[from[i]]; k; k = next_link[k]) {
-      p = place_of[linked[k]]
-      add_question(p, name_of[from[i]], is_tcp[linked[k]])
-      if (k in is_reply_link)
-        is_reply[questions] = 1
-      else
+    for (k = first_link[from[i]]; k; k = next_link[k])
+      if (!(k in is_reply_link)) {
+        p = place_of[linked[k]]
+        add_question(p, name_of[from[i]], is_tcp[linked[k]])
         connects_at[p] += is_tcp[linked[k]] != "" || !treats_tcp_apart
-    }
+      }
+  for (i = 1; i <= froms; i++)
+    for (k = first_link[from[i]]; k; k = next_link[k])
+      if (k in is_reply_link) {
+        add_question(place_of[linked[k]], name_of[from[i]], is_tcp[linked[k]])
+        is_reply[questions] = 1
+      }
 }
 
 # Adds question i to the chain of source n, unless it is there already.

@@ -154,6 +154,36 @@ def test_only_a_rule_that_tells_replies_apart_costs_lookups(rule: str, sources: 
     assert sorted(asked) == sources
 
 
+def test_an_address_that_a_dns_cache_answers_at_is_no_loss() -> None:
+    scenario = "link add nodelocaldns\naddr add {} dev nodelocaldns"
+    for address, is_shared in (("172.20.0.10/32", False), ("10.1.0.7/32", True)):
+        report = answered(scenario.format(address), expectedCidrs=[address])
+        (note,) = report.notes
+        assert (note.kind, note.devs) == (NoteKind.LOCAL, ("nodelocaldns",))
+        assert "it is answered on this host (containerDevs)" in note.message
+        assert ("so another node may have it" in note.message) == is_shared
+
+
+@pytest.mark.parametrize(
+    ("scenario", "devs"),
+    [
+        (f"route add {CIDR} via 10.1.0.1 dev eth0 src 172.16.0.10", ["ib0"]),
+        (f"route add {CIDR} via 10.1.0.1 dev eth0 src 10.1.0.4", []),
+        (f"addr add 10.9.9.9/32 dev lo\nroute add {CIDR} via 10.1.0.1 src 10.9.9.9", []),
+        # What cloud-init and NetworkManager write: connections to a pod of this host leave through the uplink.
+        (f"{POD}\nroute add default via 10.1.0.1 dev eth0 table 7\nrule add 10 from 10.1.0.4 lookup 7", ["eth0"]),
+    ],
+)
+def test_a_source_of_another_network_is_noted(scenario: str, devs: list[str]) -> None:
+    report = answered(scenario)
+    assert report.verdict == "ok"
+    assert [dev for note in report.notes if note.kind is NoteKind.SOURCE for dev in note.devs] == devs
+
+
+def test_an_uplink_without_carrier_is_noted() -> None:
+    assert [note.devs for note in answered("cable out eth0").notes if note.kind is NoteKind.LINK] == [("eth0",)]
+
+
 def test_an_address_that_another_interface_has_hides_one_in_the_cluster() -> None:
     note = next(each for each in answered("addr add 172.20.0.4/32 dev ib0").notes if each.kind is NoteKind.LOCAL)
     assert "so nothing in the cluster that has such an address can be reached" in note.message

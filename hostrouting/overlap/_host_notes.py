@@ -1,0 +1,120 @@
+"""Tell what a verdict doesn't show of a host: notes that don't depend on a single CIDR. This module does no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from operator import attrgetter
+
+from hostrouting.config.routing import RouteOverlap
+from hostrouting.kernel.default_routes import unicast_defaults
+from hostrouting.kernel.rules import is_about_other_packets, loopback_of
+from hostrouting.model.family import Family, IpAddress
+from hostrouting.model.links import Hardware
+from hostrouting.model.routes import RouteType
+from hostrouting.model.text import shortened
+from hostrouting.overlap._probes import Probe
+from hostrouting.overlap._state import State, rival_defaults
+from hostrouting.overlap._uplinks import container_devs
+from hostrouting.overlap.findings import Note, NoteKind
+
+# A limit for human-readable lines.
+_SHOWN_ADDRESSES = 8
+
+
+def notes_on_host(overlap: RouteOverlap, state: State) -> Iterable[Note]:
+    """Yield the notes on a host's default routes, interfaces, source addresses and policy rules."""
+    of_pods = container_devs(overlap, state.links) - {*state.uplinks.devs}
+    if any(expected.devs is None for expected in overlap.expected_cidrs):
+        yield from _contested(state, container_devs(overlap, state.links))
+    yield from _pending(state)
+    yield from _without_carrier(state)
+    yield from _foreign_sources(state)
+    yield from _detours_to_pods(state, of_pods)
+    loopback = loopback_of(state.links)
+    others = [str(rule.preference) for rule in state.rules if is_about_other_packets(rule, loopback)]
+    if others:
+        text = f"policy rules on marks, users, interfaces, ports etc. weren't judged: preference {', '.join(others)}"
+        yield Note(NoteKind.RULE, text)
+
+
+def _contested(state: State, of_pods: Collection[str]) -> Iterable[Note]:
+    """Yield notes on default routes through several interfaces, or through a container's."""
+    if (default := state.uplinks.default) is None:
+        return
+    defaults = [route for route in unicast_defaults(state.routes) if not {*of_pods}.isdisjoint(route.devs)]
+    for route in defaults:
+        text = f"{route} may be a container's default route, as {','.join(route.devs)} is in containerDevs"
+        yield Note(NoteKind.CONTESTED, f"{text}; name the node's uplinks (hostRouting.uplinks)", devs=route.devs)
+    if not (others := rival_defaults(state)):
+        return
+    # If an IPv6 default route also has next hops on other interfaces, ``others`` already includes it.
+    chosen = [default] if default in state.routes or state.family is Family.IPV4 else []
+    found = sorted((*chosen, *others), key=attrgetter("metric"))
+    devs = tuple(sorted({dev for route in found for dev in route.devs}))
+    listed = "; ".join(map(str, found))
+    if state.family is Family.IPV6 and state.uplinks.named is not None:
+        settles = (
+            "of those with the same metric the kernel takes one of the highest preference whose router answers; a route"
+            " for each expected CIDR settles it"
+        )
+    elif state.uplinks.named is not None:
+        settles = f"expected CIDRs that name no interface use {default}"
+    else:
+        settles = (
+            f"the one through {','.join(default.devs)} wins; name the node's uplinks (hostRouting.uplinks) to settle it"
+        )
+    yield Note(NoteKind.CONTESTED, f"several interfaces have a default route: {listed}; {settles}", devs=devs)
+
+
+def _pending(state: State) -> Iterable[Note]:
+    # Only IPv4 addresses depend on the Azure agent.
+    is_4 = state.family is Family.IPV4
+    for dev in state.uplinks.pending(state.links, state.addresses) if is_4 else ():
+        text = (
+            f"{dev} is an InfiniBand interface without an IPv4 address; once it has one, its subnet's route comes too"
+        )
+        yield Note(NoteKind.PENDING, text, devs=(dev,))
+
+
+def _without_carrier(state: State) -> Iterable[Note]:
+    for link in state.links:
+        if link.name in state.uplinks.devs and not link.has_carrier:
+            text = f"{link.name} has no carrier: until it has one, nothing that is sent through it arrives"
+            yield Note(NoteKind.LINK, text, devs=(link.name,))
+
+
+def _foreign_sources(state: State) -> Iterable[Note]:
+    """Yield a note for each route through an uplink whose source is another network's address."""
+    devs = {*state.uplinks.devs}
+    anywhere = {link.name for link in state.links if link.kind == "dummy" or link.hardware == Hardware.LOOPBACK}
+    owners = {address.local: address.dev for address in state.addresses}
+    routes = dict.fromkeys(route for probe in _firsts(state) if (route := probe.lookup.route) is not None)
+    for route in routes:
+        owner = owners.get(route.source) if route.source is not None else None
+        is_sent = route.type is RouteType.UNICAST and devs.issuperset(route.devs)
+        if is_sent and owner is not None and owner not in {*devs, *anywhere, *route.devs}:
+            text = f"what {route} sends has the source {route.source}, an address of {owner}: the network may drop it"
+            yield Note(NoteKind.SOURCE, text, devs=(owner,))
+
+
+def _detours_to_pods(state: State, of_pods: Collection[str]) -> Iterable[Note]:
+    """Yield a note for each source whose connections to this host's own pods leave through an uplink."""
+    devs, found = {*state.uplinks.devs}, dict[IpAddress, list[IpAddress]]()
+    for first in _firsts(state):
+        if first.lookup.route is None or not (leads := {*first.lookup.route.devs}) or not leads <= {*of_pods}:
+            continue
+        for probe in state.probes[int(first.lookup.address)]:
+            by = probe.lookup.route.devs if probe.lookup.route is not None else ()
+            if probe.source is not None and not probe.is_reply and by and devs.issuperset(by):
+                found.setdefault(probe.source, []).append(probe.lookup.address)
+    for source, addresses in found.items():
+        pods = shortened([*dict.fromkeys(map(str, addresses))], " ", _SHOWN_ADDRESSES)
+        text = (
+            f"connections from {source} to pods of this host ({pods}) leave through {','.join(state.uplinks.devs)}, "
+            "because a policy rule for that source decides"
+        )
+        yield Note(NoteKind.SOURCE, text, devs=state.uplinks.devs)
+
+
+def _firsts(state: State) -> Iterable[Probe]:
+    return (probe for probes in state.probes.values() for probe in probes if probe.source is None)
