@@ -231,7 +231,8 @@ def _words(route: Route) -> list[str]:
 def _link(item: dict[str, Any]) -> Link:
     is_up, has_carrier = "UP" in item["flags"], "LOWER_UP" in item["flags"]
     kind, hardware = item.get("linkinfo", {}).get("info_kind"), int(item["link_type"].strip("[]"))
-    return Link(item["ifindex"], item["ifname"], is_up, has_carrier, kind, hardware, item.get("master"))
+    name, master = item["ifname"], item.get("master")
+    return Link(item["ifindex"], name, is_up, has_carrier, kind, hardware, master, mtu=item["mtu"])
 
 
 def _address(dev: str, item: dict[str, Any]) -> Address:

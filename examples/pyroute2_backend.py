@@ -285,7 +285,8 @@ def _link(message: Any, names: dict[int, str]) -> Link:
     info, flags = message.get_attr("IFLA_LINKINFO"), message["flags"]
     kind, master = info and info.get_attr("IFLA_INFO_KIND"), names.get(message.get_attr("IFLA_MASTER"))
     is_up, has_carrier = bool(flags & 0x1), bool(flags & 0x10000)  # IFF_UP, IFF_LOWER_UP
-    return Link(message["index"], names[message["index"]], is_up, has_carrier, kind, message["ifi_type"], master)
+    name, mtu = names[message["index"]], message.get_attr("IFLA_MTU")
+    return Link(message["index"], name, is_up, has_carrier, kind, message["ifi_type"], master, mtu=mtu)
 
 
 def _address(message: Any) -> Address:

@@ -142,6 +142,7 @@ _LINK = Keys(
     Key("link_type", "hardware", _hardware),
     Key("master", "master", interface, None),
     Key("group", "group", group, 0),
+    Key("mtu", "mtu", uint32, 0),
     Key("linkinfo", "kind", _inside("info_kind", _text), None, lambda name: {"info_kind": name}),
 )
 _FLAGS6 = ("tentative", "optimistic", "deprecated", "temporary")

@@ -49,6 +49,7 @@ class Link:
         hardware: ARPHRD value (see ``Hardware``).
         master: the bridge, bond or other interface that it is a port of, if any.
         group: the interface group, which policy rules can use to suppress results; 0 is the default.
+        mtu: the largest packet in bytes, or 0 if it isn't known.
     """
 
     index: int
@@ -59,6 +60,7 @@ class Link:
     hardware: int = Hardware.ETHER
     master: str | None = None
     group: int = 0
+    mtu: int = 0
 
 
 @attrs.frozen

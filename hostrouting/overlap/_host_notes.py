@@ -29,6 +29,7 @@ def notes_on_host(overlap: RouteOverlap, state: State) -> Iterable[Note]:
     yield from _pending(state)
     yield from _without_carrier(state)
     yield from _foreign_sources(state)
+    yield from _beyond_mtu(state)
     yield from _detours_to_pods(state, of_pods)
     loopback = loopback_of(state.links)
     others = [str(rule.preference) for rule in state.rules if is_about_other_packets(rule, loopback)]
@@ -95,6 +96,17 @@ def _foreign_sources(state: State) -> Iterable[Note]:
         if is_sent and owner is not None and owner not in {*devs, *anywhere, *route.devs}:
             text = f"what {route} sends has the source {route.source}, an address of {owner}: the network may drop it"
             yield Note(NoteKind.SOURCE, text, devs=(owner,))
+
+
+def _beyond_mtu(state: State) -> Iterable[Note]:
+    """Yield a note for each route whose packets may be larger than its interface takes."""
+    mtus = {link.name: link.mtu for link in state.links if link.mtu}
+    routes = dict.fromkeys(route for probe in _firsts(state) if (route := probe.lookup.route) is not None)
+    for route in routes:
+        for dev in route.devs:
+            if route.mtu is not None and route.mtu > mtus.get(dev, route.mtu):
+                text = f"{route} has an mtu above that of {dev} ({mtus[dev]}): larger packets are lost without an error"
+                yield Note(NoteKind.MTU, text, devs=(dev,))
 
 
 def _detours_to_pods(state: State, of_pods: Collection[str]) -> Iterable[Note]:

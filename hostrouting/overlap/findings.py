@@ -66,6 +66,7 @@ class NoteKind(StrEnum):
     CONTESTED = "CONTESTED"
     NODE_IP = "NODE-IP"
     SOURCE = "SOURCE"
+    MTU = "MTU"
     LINK = "LINK"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 import pytest
-from asking import Case, all_say
+from asking import Case, all_say, recorded
 from node import nics, run_ip
 from scripts import sandboxes, told_by
 from wanted import config
@@ -16,6 +16,7 @@ import phases
 from hostrouting import Config
 from hostrouting.boot.render import render_check
 from hostrouting.kernel.namespace import NamespaceKernel
+from hostrouting.kernel.snapshot_backend import SnapshotBackend
 from hostrouting.overlap.check import check_overlap
 
 pytestmark = pytest.mark.kernel
@@ -361,3 +362,11 @@ def test_a_node_gets_its_verdict_live_recorded_and_at_boot(case: Node, kernel: N
     for sandbox in sandboxes(case.does, tmp_path / "boot"):
         done = sandbox.run(render_check(case.config))
         assert (done.returncode, told_by(sandbox.told())) == (bool(case.told), case.told), done.stderr
+
+
+def test_a_route_whose_mtu_is_above_its_interfaces_is_noted(kernel: NamespaceKernel) -> None:
+    case = node(UP, f"{VIA} mtu 9000; link set eth0 mtu 1400", SERVICES)
+    case.build()
+    for backend in (kernel, SnapshotBackend(recorded(kernel))):
+        report = check_overlap(case.config, backend, phases.CancelScope())
+        assert [(note.kind, note.devs) for note in report.notes] == [("MTU", ("eth0",))]

@@ -62,7 +62,8 @@ class Device:
 
     def show(self) -> Link:
         """Convert the device to a link, as shown in dumps."""
-        return Link(self.index, self.name, self.is_up, self.has_carrier, self.kind, self.hardware, self.master)
+        mtu = 65536 if self.hardware == Hardware.LOOPBACK else 1500
+        return Link(self.index, self.name, self.is_up, self.has_carrier, self.kind, self.hardware, self.master, mtu=mtu)
 
 
 class Net(Fib):

@@ -49,7 +49,7 @@ Listing = tuple[str, int, bytes, Callable[[bytes, rtnl.Names], T]]
 _ADDRESS, _RULE, _NEXTHOP = struct.Struct("=BBBBI"), struct.Struct("=5BxxBI"), struct.Struct("=BBBxI")
 
 # linux/if_link.h, linux/if_addr.h
-IFLA_IFNAME, IFLA_MASTER, _IFLA_LINKINFO, _IFLA_GROUP = 3, 10, 18, 27
+IFLA_IFNAME, _IFLA_MTU, IFLA_MASTER, _IFLA_LINKINFO, _IFLA_GROUP = 3, 4, 10, 18, 27
 _IFLA_INFO_KIND = 1
 _IFA_ADDRESS, _IFA_LOCAL, _IFA_FLAGS, _IFA_RT_PRIORITY = 1, 2, 8, 9
 
@@ -91,6 +91,7 @@ def _decode_link(message: bytes, names: rtnl.Names) -> Link:
         hardware=hardware,
         master=names(to_number(found[IFLA_MASTER])) if IFLA_MASTER in found else None,
         group=to_number(found.get(_IFLA_GROUP, b"")),
+        mtu=to_number(found.get(_IFLA_MTU, b"")),
     )
 
 
