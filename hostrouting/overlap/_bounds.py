@@ -77,6 +77,7 @@ class Bounds:
         self._container_devs, self._uplinks = container_devs, uplinks
         self._addresses, self._routes = addresses, routes
         self.bits, self._widths = family.bits, _WIDTHS[family]
+        self._locals = {address.local for address in addresses}
         self._reasons: dict[Route, str] = {}
 
     def why_beyond(self, route: Route, address: IpAddress) -> str:
@@ -104,6 +105,11 @@ class Bounds:
 
     def _subnets_around(self, network: IpNetwork) -> Iterator[Address]:
         return (each for each in self._addresses_on_uplinks if is_inside(network, each.network))
+
+    def own_gateway(self, route: Route) -> Address | None:
+        """Return ``own_gateway`` of a route, without a search unless a gateway is an address of this host."""
+        is_possible = any(hop.gateway in self._locals for hop in route.hops)
+        return own_gateway(route, self._addresses) if is_possible else None
 
     def is_block(self, discard: Route, cidr: IpNetwork) -> bool:
         """Return whether a CNI added this discard for its own block of pod addresses.

@@ -13,7 +13,7 @@ from hostrouting.model.family import Family
 from hostrouting.model.links import Address, is_like
 from hostrouting.model.prefixes import PrefixSet, ends, numbers
 from hostrouting.model.routes import Protocol, Route, RouteType, Table
-from hostrouting.overlap._bounds import Bounds, own_gateway
+from hostrouting.overlap._bounds import Bounds
 from hostrouting.overlap._probes import Probe
 from hostrouting.overlap._state import State
 from hostrouting.overlap.findings import FindingKind, NoteKind
@@ -110,7 +110,8 @@ def classify_probes(overlap: RouteOverlap, state: State) -> dict[ExpectedCidr, C
         return expected if is_open else expected.devs
 
     keys = {expected: key(expected) for expected in overlap.expected_cidrs}
-    classifiers = {each: _Classifier(overlap, state, bounds, expected) for expected, each in keys.items()}
+    firsts = {each: expected for expected, each in keys.items()}
+    classifiers = {each: _Classifier(overlap, state, bounds, expected) for each, expected in firsts.items()}
     return {expected: classifiers[each] for expected, each in keys.items()}
 
 
@@ -166,7 +167,6 @@ class _Classifier(dict[int, "tuple[Classification, ...]"]):
         # If a CIDR has its own list of interfaces, no others are allowed.
         exempted = (overlap.container_devs, overlap.allowed_devs) if expected.devs is None else ((), ())
         container_devs, self._allowed_devs = exempted
-        self._own_gateway = cache(partial(own_gateway, addresses=state.addresses))
         self._belongs_to_pods = cache(partial(is_like, patterns=container_devs))
 
     def __missing__(self, probed: int) -> tuple[Classification, ...]:
@@ -224,7 +224,7 @@ class _Classifier(dict[int, "tuple[Classification, ...]"]):
         if devs and not foreign and route.type is RouteType.BROADCAST:
             return Classification(FindingKind.BLACKHOLE, probe, (), route)
         if devs and not foreign:
-            own = self._own_gateway(route)
+            own = self._bounds.own_gateway(route)
             return Classification(None if own is None else FindingKind.GATEWAY, probe, devs, route, gateway=own)
         of_pods = {dev for dev in foreign if not is_like(dev, self._allowed_devs)}
         if not devs or not all(map(self._belongs_to_pods, of_pods)):

@@ -10,7 +10,7 @@ from hostrouting.kernel.default_routes import unicast_defaults
 from hostrouting.kernel.rules import is_about_other_packets, loopback_of
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Hardware
-from hostrouting.model.routes import RouteType
+from hostrouting.model.routes import Route, RouteType
 from hostrouting.model.text import shortened
 from hostrouting.overlap._probes import Probe
 from hostrouting.overlap._state import State, rival_defaults
@@ -89,11 +89,10 @@ def _foreign_sources(state: State) -> Iterable[Note]:
     devs = {*state.uplinks.devs}
     anywhere = {link.name for link in state.links if link.kind == "dummy" or link.hardware == Hardware.LOOPBACK}
     owners = {address.local: address.dev for address in state.addresses}
-    routes = dict.fromkeys(route for probe in _firsts(state) if (route := probe.lookup.route) is not None)
-    for route in routes:
-        owner = owners.get(route.source) if route.source is not None else None
-        is_sent = route.type is RouteType.UNICAST and devs.issuperset(route.devs)
-        if is_sent and owner is not None and owner not in {*devs, *anywhere, *route.devs}:
+    foreign = {local for local, owner in owners.items() if owner not in {*devs, *anywhere}}
+    found = (route for route in _sent(state) if route.source in foreign and devs.issuperset(route.devs))
+    for route in dict.fromkeys(found):
+        if route.source is not None and (owner := owners[route.source]) not in route.devs:
             text = f"what {route} sends has the source {route.source}, an address of {owner}: the network may drop it"
             yield Note(NoteKind.SOURCE, text, devs=(owner,))
 
@@ -101,8 +100,8 @@ def _foreign_sources(state: State) -> Iterable[Note]:
 def _beyond_mtu(state: State) -> Iterable[Note]:
     """Yield a note for each route whose packets may be larger than its interface takes."""
     mtus = {link.name: link.mtu for link in state.links if link.mtu}
-    routes = dict.fromkeys(route for probe in _firsts(state) if (route := probe.lookup.route) is not None)
-    for route in routes:
+    least = min(mtus.values(), default=0)
+    for route in dict.fromkeys(route for route in _sent(state) if (route.mtu or 0) > least):
         for dev in route.devs:
             if route.mtu is not None and route.mtu > mtus.get(dev, route.mtu):
                 text = f"{route} has an mtu above that of {dev} ({mtus[dev]}): larger packets are lost without an error"
@@ -126,6 +125,12 @@ def _detours_to_pods(state: State, of_pods: Collection[str]) -> Iterable[Note]:
             "because a policy rule for that source decides"
         )
         yield Note(NoteKind.SOURCE, text, devs=state.uplinks.devs)
+
+
+def _sent(state: State) -> Iterable[Route]:
+    """Yield the routes by which the probes are sent."""
+    routes = (probe.lookup.route for probe in _firsts(state))
+    return (route for route in routes if route is not None and route.type is RouteType.UNICAST)
 
 
 def _firsts(state: State) -> Iterable[Probe]:
