@@ -20,16 +20,14 @@ from hostrouting.overlap.findings import (
     FamilyVerdict,
     Finding,
     FindingKind,
-    Fix,
     Note,
     NoteKind,
-    Obstacle,
     Outlook,
     OverlapReport,
-    Unfixable,
     UnknownReason,
     Verdict,
 )
+from hostrouting.overlap.proposals import Fix, Obstacle, Unfixable
 from hostrouting.routes.plan import Replacement, RoutePlan, RoutesReport
 from hostrouting.tasks.observer import ChangesObserver
 from hostrouting.tasks.preview import NextStart, Plan

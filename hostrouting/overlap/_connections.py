@@ -18,7 +18,7 @@ from hostrouting.overlap._classify import Classification, classify_probes
 from hostrouting.overlap._coverage import Interval, intervals_in, networks_of
 from hostrouting.overlap._probes import ask, replying, source_key_to
 from hostrouting.overlap._state import State
-from hostrouting.overlap.findings import Obstacle, Unfixable
+from hostrouting.overlap.proposals import Obstacle, Unfixable
 from hostrouting.overlap.wording import decided_by
 
 

@@ -11,7 +11,7 @@ from hostrouting.model.prefixes import ends, numbers
 from hostrouting.model.routes import Route, Route6, Table
 from hostrouting.overlap._cover import Segment
 from hostrouting.overlap._coverage import Interval
-from hostrouting.overlap.findings import Obstacle
+from hostrouting.overlap.proposals import Obstacle
 
 # Networks managed by other programs. A static route to one of them would be removed, or would break the network.
 _OWNERS = (

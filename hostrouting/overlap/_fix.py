@@ -43,7 +43,8 @@ from hostrouting.overlap._coverage import Interval, intervals_in, networks_of
 from hostrouting.overlap._probes import Probe, is_modelled, modelled_lookups
 from hostrouting.overlap._state import State
 from hostrouting.overlap._uplinks import local_subnets
-from hostrouting.overlap.findings import Finding, Fix, Obstacle, Unfixable
+from hostrouting.overlap.findings import Finding
+from hostrouting.overlap.proposals import Fix, Obstacle, Unfixable
 from hostrouting.overlap.wording import decided_by
 from hostrouting.routes.plan import plan_routes
 from hostrouting.routes.resolve import resolve

@@ -21,16 +21,8 @@ from hostrouting.overlap._grouping import findings_and_notes
 from hostrouting.overlap._hearing import why_not_received
 from hostrouting.overlap._state import State, read_host, read_uplinks
 from hostrouting.overlap._uplinks import contested_error
-from hostrouting.overlap.findings import (
-    FamilyVerdict,
-    Finding,
-    Fix,
-    Obstacle,
-    OverlapReport,
-    Unfixable,
-    UnknownReason,
-    Verdict,
-)
+from hostrouting.overlap.findings import FamilyVerdict, Finding, OverlapReport, UnknownReason, Verdict
+from hostrouting.overlap.proposals import Fix, Obstacle, Unfixable
 from phases import CancelScope
 
 

@@ -47,7 +47,7 @@ from hostrouting.model.parsing import is_inside
 from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Table
 from hostrouting.model.rules import Rule
 from hostrouting.overlap.check import check_overlap
-from hostrouting.overlap.findings import Fix
+from hostrouting.overlap.proposals import Fix
 from hostrouting.routes.resolve import resolve
 
 _SETTINGS = settings(

@@ -32,7 +32,8 @@ from hostrouting.model.family import IpAddress
 from hostrouting.model.routes import RouteType
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.explanation import explain
-from hostrouting.overlap.findings import Finding, FindingKind, Fix, NoteKind
+from hostrouting.overlap.findings import Finding, FindingKind, NoteKind
+from hostrouting.overlap.proposals import Fix
 
 PAGE = (Path(__file__).parent.parent.parent / "docs/howto/snapshots.md").read_text()
 (_BY_HAND,) = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)

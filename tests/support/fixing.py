@@ -11,7 +11,7 @@ import phases
 from hostrouting import Config, Host, Layout, OverlapReport, StaticRoute, StaticRoutes
 from hostrouting.kernel.port import Kernel
 from hostrouting.model.family import IpAddress
-from hostrouting.overlap.findings import Fix, Unfixable
+from hostrouting.overlap.proposals import Fix, Unfixable
 from hostrouting.tasks.install_routes import InstallRoutes
 from hostrouting.testing import FakeSystemd
 

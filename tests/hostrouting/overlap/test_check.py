@@ -32,7 +32,8 @@ from hostrouting.model.routes import Lookup, NextHop, Route
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap._state import read_host
 from hostrouting.overlap.check import check_overlap
-from hostrouting.overlap.findings import Fix, NoteKind
+from hostrouting.overlap.findings import NoteKind
+from hostrouting.overlap.proposals import Fix
 from hostrouting.report import Finding, Note
 from hostrouting.testing import FakeKernel
 from phases.testing import FakeClock
