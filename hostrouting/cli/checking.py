@@ -106,7 +106,12 @@ def _next_lines(report: OverlapReport, host: Host) -> list[str]:
 
     taken = taken_networks(host.routes)
     asks = [
-        f"{network} leaves through {clean(','.join(devs))}: is the cluster's network in there?"
+        f"{network} leaves through {clean(','.join(devs))}: "
+        + (
+            "is the cluster's network in there?"
+            if network.prefixlen < 32
+            else "on Azure, the platform has this address"
+        )
         for network, devs in taken.items()
     ]
     return [*asks, _FIND_CIDRS]

@@ -1,26 +1,30 @@
-"""Find private networks that aren't routed through the default route's interfaces and may shadow a cluster."""
+"""Find networks that aren't routed through the default route's interfaces and may shadow a cluster."""
 
 from __future__ import annotations
 
-from ipaddress import IPv4Network
+from ipaddress import IPv4Address, IPv4Network
 
 from hostrouting.config.routing import RouteOverlap
 from hostrouting.kernel.default_routes import default_route
 from hostrouting.kernel.port import RouteBackend
-from hostrouting.model.family import IpNetwork
+from hostrouting.model.family import Family, IpNetwork
 from hostrouting.model.links import is_like
 from hostrouting.model.parsing import is_inside
 from hostrouting.model.prefixes import numbers
-from hostrouting.model.routes import Table
+from hostrouting.model.routes import RouteType, Table
 
 # Cluster networks are in these private ranges (RFC 1918, RFC 6598).
 _PRIVATE = tuple(map(IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10")))
 
+# The platform's services on Azure: DNS, health probes and the agent; and the metadata service, as on other clouds.
+_PLATFORM = (IPv4Address("168.63.129.16"), IPv4Address("169.254.169.254"))
+
 
 def taken_networks(backend: RouteBackend) -> dict[IpNetwork, tuple[str, ...]]:
-    """Return the private networks that main routes through other interfaces, mapped to the interface names.
+    """Return networks that are routed through other interfaces, mapped to the interface names.
 
-    Routes to a /32 and routes through container interfaces are excluded, because they can't shadow a cluster.
+    These are private networks in main, except /32s and routes through container interfaces, which can't shadow a
+    cluster; and Azure's own addresses, which no interface but the node's own leads to.
 
     Args:
         backend: the kernel to query.
@@ -37,4 +41,8 @@ def taken_networks(backend: RouteBackend) -> dict[IpNetwork, tuple[str, ...]]:
         is_private = any(is_inside(network, private) for private in _PRIVATE)
         if route.table == Table.MAIN and 0 < network.prefixlen < 32 and is_private and not is_pod:
             found.setdefault(network, set()).update(others)
+    for lookup in backend.lookup(_PLATFORM) if default is not None else ():
+        answer = lookup.route
+        if answer is not None and answer.type is RouteType.UNICAST and (others := {*answer.devs} - usual):
+            found.setdefault(Family.IPV4.network((int(lookup.address), 32)), set()).update(others)
     return {network: tuple(sorted(found[network])) for network in sorted(found, key=numbers)}

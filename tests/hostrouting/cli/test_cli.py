@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from file_trees import read_trees, write_file
+from scenario import play
 from terminals import opened
 from wanted import LINE, MACHINE, SHADOWED, lose_default_route, section
 
@@ -317,8 +318,11 @@ def test_a_terminal_shows_the_wait(kernel: FakeKernel, host: Host, monkeypatch: 
 # --- check -------------------------------------------------------------------------------------------------------
 
 
-def test_a_check_of_no_cidr_is_2_with_a_hint(run: Any, write: Any) -> None:
+def test_a_check_of_no_cidr_is_2_with_a_hint(run: Any, write: Any, kernel: FakeKernel) -> None:
+    play(kernel, "route add 169.254.0.0/16 dev ib0\nroute add 168.63.129.16 via 10.1.0.1 dev eth0")
     code, out, _ = run("check", write({}))
+    assert "169.254.169.254/32 leaves through ib0: on Azure, the platform has this address" in out
+    assert "168.63.129.16" not in out
     assert code == 2
     assert "nothing-expected: name the cluster's CIDRs with --cidr" in out
     assert "172.16.0.0/16 leaves through ib0: is the cluster's network in there?" in out
