@@ -256,7 +256,8 @@ def _ends(way: ExplainedLookup) -> set[str | None]:
 
 def _ends_of(found: Explanation, *, is_tcp: bool, connects: bool) -> set[str | None]:
     """Return the interfaces through which a socket's packets may leave, according to an explanation."""
-    of_protocol = [way for way in found.lookups if way.classification.probe.is_tcp is is_tcp] or found.lookups
+    lookups = [way for way in found.lookups if not way.classification.probe.is_reply]
+    of_protocol = [way for way in lookups if way.classification.probe.is_tcp is is_tcp] or lookups
     chosen = [way for way in of_protocol if way.classification.probe.source is not None]
     return set().union(*map(_ends, chosen if chosen and connects else of_protocol[:1]))
 
