@@ -34,7 +34,8 @@ def why_not_received(state: State) -> str:
 
 
 def _is_local(route: Route | None) -> bool:
-    return route is not None and route.type is RouteType.LOCAL
+    # An address may also be the broadcast address of another subnet.
+    return route is not None and route.type in (RouteType.LOCAL, RouteType.BROADCAST)
 
 
 def _arriving(state: State) -> Iterator[Flow]:

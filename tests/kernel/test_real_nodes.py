@@ -311,6 +311,9 @@ RECEIVING = {
     "in halves": "rule add pref 1 to 0.0.0.0/1 lookup local; rule add pref 1 to 128.0.0.0/1 lookup local; rule del pref 0",
     "for all marks but one": "rule add pref 1 not fwmark 0x99 lookup local; rule del pref 0",
     "for all marks": "rule add pref 1 fwmark 0/0xf00 lookup local; rule del pref 0",
+    "an address that is another subnet's broadcast address": (
+        "addr add 10.2.0.255/16 dev eth0; addr add 10.2.0.4/24 brd + dev eth0; rule add pref 9 lookup local; rule del pref 0"
+    ),
     "twice, once for this host's packets": "rule add pref 1 iif lo lookup local",
 }
 

@@ -177,7 +177,7 @@ class Judge:
                 gateways = [hop.gateway for hop in self.default.hops if hop.dev == own.dev] if self.default else []
                 sender = next((each for each in gateways if each is not None), own.local + 1)
                 found += [self.walk(int(own.local)), self.walk(int(own.local), int(sender), iif=own.dev)]
-        return any(isinstance(each, int) or each.type is not RouteType.LOCAL for each in found)
+        return any(isinstance(each, int) or each.type not in (RouteType.LOCAL, RouteType.BROADCAST) for each in found)
 
     def _sort(self, answer: Lookup, decision: Route | int) -> Sort:
         if answer.route is None:
