@@ -63,7 +63,7 @@ def compare(kernel: Kernel, question: Question) -> None:
     question.world.build(kernel)
     config, report = checked(kernel, question)
     judge = Judge(kernel, config.route_overlap, had_rules=question.world.has_rules)
-    if judge.default is None or judge.is_deaf():
+    if judge.default is None or judge.is_deaf() or judge.has_a_containers_default():
         assert report.verdict == "unknown"
         return
     sorts = {cidr: sort_all(kernel, judge, judged(cidr), cidr) for cidr in question.cidrs}

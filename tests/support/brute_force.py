@@ -167,6 +167,19 @@ class Judge:
             if any(r.source and own.local in r.source and IPv4Address(0) not in r.source for r in self.rules)
         ]
 
+    def has_a_containers_default(self) -> bool:
+        """Return whether the default route that wins may be a container's, while another interface has one, too."""
+        rivals = [
+            live(r)
+            for r in self._routes
+            if (r.destination, r.table, r.tos, r.type) == (DEFAULT_DESTINATION, Table.MAIN, 0, RouteType.UNICAST)
+            if live(r)
+        ]
+        are_pods = [
+            all(_is_like(dev, self._overlap.container_devs) for dev in devs) for devs in (self.expected, *rivals)
+        ]
+        return are_pods[0] and not all(are_pods)
+
     def is_deaf(self) -> bool:
         """Return whether this host doesn't receive what is sent to one of its addresses."""
         found: list[Route | int] = []
