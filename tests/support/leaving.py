@@ -14,6 +14,7 @@ from enum import Enum
 from ipaddress import IPv6Address
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
 import attrs
 import ipv6_frames as frames
@@ -36,6 +37,8 @@ _INFORMATIONAL = 128
 _REFUSALS = (errnos.ENETUNREACH, errnos.EHOSTUNREACH, errnos.EACCES, errnos.EINVAL, errnos.EADDRNOTAVAIL)
 
 _ROUTER = "02:00:00:00:ff:01"
+
+T = TypeVar("T")
 
 Neighbour = tuple[str, IPv6Address]
 """A router or host on the link of an interface, with the interface first."""
@@ -179,17 +182,33 @@ class Leaving:
             The interface name, or the errno, which is 0 if a packet is dropped without an error. None for a connection
             that can't be established because the reply doesn't reach the socket.
         """
+        if kind is SocketKind.CONNECTION:
+            return self._after(lambda: self._connection(address, port), address)
+        return self.sent(lambda: _SENDERS[kind](address, port), address)
+
+    def sent(self, send: Callable[[], object], address: IpAddress) -> str | int:
+        """Return the interface through which a packet to an address leaves, or the socket's errno; see ``end``.
+
+        Args:
+            send: a function that sends the packet.
+            address: the packet's destination.
+        """
+
+        def observe() -> str | int:
+            send()
+            return self.newest(address)
+
+        return self._after(observe, address)
+
+    def _after(self, observe: Callable[[], T], address: IpAddress) -> T | int:
         self._prepare(address)
         try:
-            if kind is SocketKind.CONNECTION:
-                return self._connection(address, port)
-            _SENDERS[kind](address, port)
+            return observe()
         except OSError as error:
             if error.errno not in _REFUSALS:
                 raise
             assert self._leaving_for(address) == [], f"{address}: the socket failed, and something left: {error}"
             return error.errno
-        return self.newest(address)
 
     def _connection(self, address: IpAddress, port: int) -> str | int | None:
         assert isinstance(address, IPv6Address)

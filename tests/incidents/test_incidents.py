@@ -1,0 +1,54 @@
+"""Rebuild public incidents, and compare what the check finds and what its fixes mend with what each file expects.
+
+An expectation is what happened when the case was last looked at, good or bad, so that it can't change unnoticed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from incidents import Case, Outcome, documents, outcome
+
+pytestmark = pytest.mark.kernel
+
+CASES, HEALTHY = documents("cases"), documents("healthy")
+
+
+def expected(document: dict[str, Any]) -> Outcome:
+    return Outcome(**{key: tuple(value) for key, value in document["expect"].items()})
+
+
+def turned_round(told: Outcome) -> list[Outcome]:
+    """Return expectations that say the opposite of one in a single point: found, mended, harmed, or how it leaves."""
+    return [
+        attrs.evolve(told, leaves=("elsewhere", *told.leaves[1:])),
+        attrs.evolve(told, says=() if told.says else ("OVERLAP eth0",)),
+        attrs.evolve(told, mends=() if told.mends else ("route",)),
+        attrs.evolve(told, breaks=() if told.breaks else ("route: moves 192.0.2.1",)),
+    ]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_incident_ends_as_its_file_expects(name: str, tmp_path: Path) -> None:
+    document = CASES[name]
+    case, told = Case.of(document), expected(document)
+    found = outcome(case, tmp_path)
+    assert found == told
+    assert found not in turned_round(told)
+    # It is an incident, and what isn't found has a reason.
+    assert any(way != probe.expected for probe, way in zip(case.probes, found.leaves, strict=True))
+    is_found = any(not each.startswith("note ") for each in found.says)
+    assert is_found != ("why" in document)
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_no_fix_moves_traffic_of_a_healthy_host(name: str, tmp_path: Path) -> None:
+    document = HEALTHY[name]
+    case, told = Case.of(document), expected(document)
+    found = outcome(case, tmp_path)
+    assert found == told
+    assert found not in turned_round(told)
+    assert found.leaves == tuple(probe.expected for probe in case.probes)

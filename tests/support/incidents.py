@@ -1,0 +1,386 @@
+"""Rebuild a public incident's host in a network namespace, check it, apply what is printed, and look with sockets.
+
+A case is a JSON file in ``tests/incidents``, whose keys CONTRIBUTING explains. Nothing here reads its expectation.
+"""
+
+from __future__ import annotations
+
+import errno as errnos
+import json
+import os
+import re
+import socket
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from ipaddress import ip_address
+from itertools import chain, zip_longest
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from asking import recorded
+from infiniband import infiniband
+from leaving import Leaving
+from node import attempt, on_linux, run_ip, tool, until
+
+from hostrouting import Config, Host, Layout, OverlapReport, check
+from hostrouting.kernel.netlink6 import NetlinkBackend6
+from hostrouting.model.family import Family, IpAddress
+from hostrouting.model.routes import Table
+from hostrouting.overlap.wording import reasons
+from hostrouting.report import Unfixable
+from hostrouting.tasks.install_routes import InstallRoutes
+from hostrouting.testing import FakeSystemd
+from phases import CancelScope
+
+FOLDER = Path(__file__).parents[1] / "incidents"
+
+_PORTS = range(9, 13)
+_IP_MTU, _IPV6_MTU = 14, 24  # linux/in.h, linux/in6.h
+_COMMAND = re.compile(r"\bip(?: -[46])? (?:route|rule) (?:add|prepend) .*?(?=, or: |; |$)")
+_ANSWERS = re.compile(r'"uplinks": \[[^]]*\]|\{"cidr": [^}]*\}')
+
+
+@attrs.frozen
+class Probe:
+    """A packet, and how it leaves when all is well.
+
+    Args:
+        to: the destination.
+        through: the interface through which it should leave, or ``lo`` if this host should receive it.
+        via: the gateway that should forward it, if the incident is about gateways.
+        mtu: the size of packets that should be sent, if the incident is about sizes.
+        source: the source address that the program has bound, or that of a packet that arrives.
+        uid: the user of the program.
+        bound: the interface that the program has bound.
+        arrives_on: the interface on which the packet arrives, if this host receives or forwards it.
+    """
+
+    to: IpAddress = attrs.field(converter=ip_address)
+    through: str
+    via: str = ""
+    mtu: int = 0
+    source: str = ""
+    uid: int = 0
+    bound: str = ""
+    arrives_on: str = ""
+
+    @property
+    def expected(self) -> str:
+        return _way(self.through, self.via, self.mtu)
+
+
+def _way(dev: str, via: str, mtu: int) -> str:
+    return dev + (f" via {via}" if via else "") + (f" mtu {mtu}" if mtu else "")
+
+
+@attrs.frozen
+class Case:
+    """A host and its probes, without what is expected of them.
+
+    Args:
+        host: the commands that build it; see ``Rebuilt.run``.
+        config: the ``uplinks`` and ``expectedCidrs`` of its config.
+        probes: the packets.
+        owner: the commands that change the cause, as its owner would.
+        advised: a word by which the check advises that.
+    """
+
+    host: tuple[str, ...]
+    config: Mapping[str, Any]
+    probes: tuple[Probe, ...]
+    owner: tuple[str, ...]
+    advised: str
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Case:
+        names = {"from": "source", "bind": "bound", "in": "arrives_on"}
+        probes = (Probe(**{names.get(key, key): value for key, value in row.items()}) for row in document["probes"])
+        owner = document.get("owner", {"does": (), "advised": ""})
+        return cls(tuple(document["host"]), document["config"], tuple(probes), tuple(owner["does"]), owner["advised"])
+
+
+def documents(folder: str) -> dict[str, Any]:
+    """Return the JSON of each case in a folder by its name."""
+    return {path.stem: json.loads(path.read_text()) for path in sorted((FOLDER / folder).glob("*.json"))}
+
+
+class Rebuilt:
+    """A case's host in a new network namespace, which the thread enters.
+
+    Args:
+        case: the case.
+        root: a directory for a lock.
+    """
+
+    def __init__(self, case: Case, root: Path) -> None:
+        self.case, self._open = case, ExitStack()
+        self._kernel, self._kernel6 = on_linux(), NetlinkBackend6()
+        self._host = Host(self._kernel, FakeSystemd(), Layout(root), self._kernel6)
+        own6 = re.findall(r"(\S*:\S*)/\d+", " ".join(line for line in case.host if "route" not in line))
+        self._families = [*Family][: 1 + bool(own6)]
+        _set("net.ipv6.conf.default.accept_dad" if own6 else "net.ipv6.conf.default.disable_ipv6", str(int(not own6)))
+        for family in self._families:
+            # The kernel then chooses among several next hops by the ports, so a few ports cover every hop.
+            _set(f"net.{str(family).lower()}.fib_multipath_hash_policy", "1")
+        self.run(case.host)
+        wanted = set(map(ip_address, own6))
+        until(lambda: wanted <= {route.destination.network_address for route in self._kernel6.routes(Table.LOCAL)})
+        self._wait_for_carriers()
+
+    def _wait_for_carriers(self) -> None:
+        lines = [line.split() for line in self.case.host]
+        devs = {name for word, name, *_ in lines if word in ("nic", "bridge")}
+        devs -= {name for word, name, *_ in lines if word == "unplug"}
+        until(lambda: devs <= {link.name for link in self._kernel.links() if link.has_carrier})
+        for dev in devs:
+            self._kernel.set_link(dev)  # changes nothing, but waits until the carrier is known to the routes
+
+    def __enter__(self) -> Rebuilt:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def run(self, lines: Iterable[str]) -> None:
+        """Run ip commands without ``ip``, and our own.
+
+        ``nic NAME ADDRESS...`` adds an interface with a carrier, ``unplug NAME`` removes the carrier, ``bridge`` and
+        ``infiniband`` add such interfaces, and ``sysctl NAME=VALUE`` changes a setting.
+        """
+        batch: list[str] = []
+        for line in lines:
+            word, *words = line.split()
+            if word in ("sysctl", "infiniband"):
+                run_ip(*batch)
+                batch = []
+            if word == "sysctl":
+                _set(*words[0].split("="))
+            elif word == "infiniband":
+                self._open.enter_context(infiniband(words[0]))
+                batch += [f"addr add {address} dev {words[0]}" for address in words[1:]]
+            elif word == "unplug":
+                batch.append(f"link set {_far(words[0])} down")
+            else:
+                batch += _linked(word, *words) if word in ("nic", "bridge") else [line]
+        run_ip(*batch)
+
+    def check(self, **answer: Any) -> OverlapReport:
+        """Check the host, with an answer in the config, live and from a snapshot, which must agree."""
+        given = dict(self.case.config)
+        if "cidr" in answer:
+            others = [each for each in given["expectedCidrs"] if each != answer["cidr"]]
+            given["expectedCidrs"] = [*others, answer]
+        elif answer:
+            given |= answer
+        overlap = {"expectedCidrs": given.pop("expectedCidrs")}
+        config = Config.from_mapping({"hostRouting": {"waitSeconds": 0, "routeOverlap": overlap} | given})
+        snapshot = recorded(self._kernel, self._kernel6 if len(self._families) > 1 else None)
+        live, later = check(config, host=self._host), check(config, host=Host.recorded(snapshot))
+        assert (later.verdict, later.reason_kind, later.findings) == (live.verdict, live.reason_kind, live.findings)
+        assert later.fix == live.fix
+        return live
+
+    def install(self, report: OverlapReport) -> None:
+        routes = [entry.to_mapping() for entry in report.fix.routes]
+        section = {"staticRoutes": {"enabled": bool(routes), "routes": routes}, "waitSeconds": 0}
+        InstallRoutes(Config.from_mapping({"hostRouting": section}), host=self._host).do(CancelScope())
+
+    def leaves(self) -> list[str]:
+        """Send the probes, and return how their packets leave."""
+        devs = [link.name for link in self._kernel.links() if link.name != "lo"]
+        with Leaving(*devs) as leaving:
+            return [_observed(leaving, probe) for probe in self.case.probes]
+
+    def bystanders(self, report: OverlapReport) -> dict[IpAddress, object]:
+        """Return the kernel's answers for an address of each route and each gateway, except those that fail."""
+        found: dict[IpAddress, object] = {}
+        failing = [part for finding in report.findings for part in finding.ranges]
+        for backend in (self._host.routes_of(family) for family in self._families):
+            routes = [route for route in backend.routes() if route.destination.prefixlen and not route.is_ours]
+            asked = {route.destination[min(1, route.destination.num_addresses - 1)] for route in routes}
+            asked |= {ip_address(hop.gateway) for route in routes for hop in route.hops if hop.gateway is not None}
+            asked = {each for each in asked if not (each.is_multicast or any(each in part for part in failing))}
+            found |= {each.address: (each.errno, each.route and each.route.hops) for each in backend.lookup([*asked])}
+        return found
+
+
+def _set(name: str, value: str) -> None:
+    Path("/proc/sys", *name.split(".")).write_text(value)
+
+
+def _far(dev: str) -> str:
+    return f"peer-{dev}"[:15]
+
+
+def _linked(word: str, dev: str, *addresses: str) -> list[str]:
+    """Return the commands for an interface with a carrier: one end of a veth pair, or a bridge with such a port."""
+    port = dev if word == "nic" else f"port-{dev}"[:15]
+    far = _far(port)
+    return [
+        f"link add {port} type veth peer name {far}",
+        f"link set {far} addrgenmode none",
+        f"link set {far} arp off up",
+        *([f"link add {dev} type bridge", f"link set {port} addrgenmode none master {dev} up"] if port != dev else []),
+        f"link set {dev} arp off up",
+        *(f"addr add {address} dev {dev}" for address in addresses),
+    ]
+
+
+# --- packets ---------------------------------------------------------------------------------------------------------
+
+
+def _observed(leaving: Leaving, probe: Probe) -> str:
+    if probe.via or probe.arrives_on:
+        return _answered(probe)
+    sends = (partial(_send, probe, kind, port) for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM) for port in _PORTS)
+    ends = {leaving.sent(send, probe.to) for send in sends}
+    names = {end if isinstance(end, str) else errnos.errorcode.get(end, "dropped") for end in ends}
+    return _way(",".join(sorted(names)), "", _mtu(probe) if probe.mtu else 0)
+
+
+def _send(probe: Probe, kind: int, port: int) -> None:
+    with _opened(probe, kind) as client:
+        if kind == socket.SOCK_DGRAM:
+            client.sendto(b"", (str(probe.to), port))
+        elif (errno := client.connect_ex((str(probe.to), port))) not in (errnos.EINPROGRESS, errnos.ECONNREFUSED):
+            raise OSError(errno, "")
+
+
+def _opened(probe: Probe, kind: int) -> socket.socket:
+    try:
+        os.seteuid(probe.uid)  # a socket keeps the user of the process that opened it
+    except OSError:
+        pytest.skip("root of a user namespace with one user can't become another")
+    try:
+        client = socket.socket(Family.of(probe.to).af, kind | socket.SOCK_NONBLOCK)
+    finally:
+        os.seteuid(0)
+    if probe.bound:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, probe.bound.encode())
+    if probe.source:
+        client.bind((probe.source, 0))
+    return client
+
+
+def _mtu(probe: Probe) -> int:
+    with _opened(probe, socket.SOCK_DGRAM) as client:
+        client.connect((str(probe.to), 9))
+        is_4 = probe.to.version == 4
+        return client.getsockopt(*((socket.IPPROTO_IP, _IP_MTU) if is_4 else (socket.IPPROTO_IPV6, _IPV6_MTU)))
+
+
+def _answered(probe: Probe) -> str:
+    """Return the kernel's answer for a packet that arrives, or whose gateway matters, which no socket here sees."""
+    arrival = ("from", probe.source, "iif", probe.arrives_on) if probe.arrives_on else ()
+    done = attempt("ip", "route", "get", str(probe.to), *arrival)
+    if done.returncode:
+        return "dropped"
+    dev, via = (re.search(rf"\b{word} (\S+)", done.stdout) for word in ("dev", "via"))
+    assert dev is not None
+    return _way("lo" if done.stdout.startswith("local") else dev[1], via[1] if probe.via and via else "", 0)
+
+
+# --- what is printed -------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Outcome:
+    """What happened to a case, in the form of its expectation.
+
+    Args:
+        leaves: for each probe, how its packets leave: an interface, a socket's errno, or ``dropped``.
+        says: the findings about the probes that go wrong, or why the verdict is ``unknown``, or else the notes.
+        mends: what was printed, applied, and led every probe as expected: a ``route``, a ``rule``, a route in another
+            ``table``, the ``answer`` to a question, or the change that the ``owner`` was advised to make.
+        breaks: what was printed, applied, and led a probe or another address elsewhere than promised.
+    """
+
+    leaves: tuple[str, ...]
+    says: tuple[str, ...]
+    mends: tuple[str, ...] = ()
+    breaks: tuple[str, ...] = ()
+
+
+def outcome(case: Case, root: Path) -> Outcome:
+    """Rebuild a case's host, check it, and apply each printed fix to another copy of it."""
+    with Rebuilt(case, root) as host:
+        report, leaves = host.check(), host.leaves()
+    results = {name: _result(name, case, root, report, leaves, apply) for name, apply in _attempts(case, report)}
+    names = {name.partition(" ")[0]: None for name, result in results.items() if result == ""}
+    broken = tuple(f"{name}: {result}" for name, result in results.items() if result)
+    return Outcome(tuple(leaves), tuple(_said(case, report, leaves)), tuple(names), broken)
+
+
+Apply = Callable[[Rebuilt], OverlapReport]
+
+
+def _said(case: Case, report: OverlapReport, leaves: Sequence[str]) -> Iterator[str]:
+    wrong = [probe for probe, way in zip(case.probes, leaves, strict=True) if way != probe.expected] or case.probes
+    if report.reason_kind is not None:
+        yield f"unknown {report.reason_kind}"
+    for each in report.findings:
+        sources = {probe.source for probe in wrong if any(probe.to in part for part in each.ranges)}
+        if sources and (not each.is_reply or str(each.source) in sources):
+            yield f"{each.kind} {','.join(each.devs)}".strip() + (f" from {each.source}" if each.source else "")
+    for note in report.notes:
+        if not note.ranges or any(probe.to in part for probe in wrong for part in note.ranges):
+            yield f"note {note.kind} {','.join(note.devs)}".strip()
+
+
+def _attempts(case: Case, report: OverlapReport) -> Iterator[tuple[str, Apply]]:
+    """Yield a name for each printed fix, and a function that applies it and checks again."""
+    text = "\n".join([report.reason or "", *reasons(report)])
+
+    def apply(host: Rebuilt, commands: Sequence[str] = (), changes: Sequence[str] = ()) -> OverlapReport:
+        host.install(report)
+        tool("sh", "-ec", "\n".join(commands))
+        host.run(changes)
+        return host.check()
+
+    def reply(host: Rebuilt, given: Mapping[str, Any]) -> OverlapReport:
+        found = host.check(**given)
+        host.install(found)
+        return host.check(**given) if found.fix.routes else found
+
+    if report.fix.routes:
+        yield "route", apply
+    printed = [_COMMAND.findall(report.reason or ""), *map(_commands, report.fix.unfixable)]
+    for number, commands in enumerate(zip_longest(*filter(None, printed), fillvalue=()), 1):
+        name = "table" if any(" table " in command for command in chain(*commands)) else "rule"
+        yield f"{name} {number}", partial(apply, commands=[*chain(*commands)])
+    for number, text_ in enumerate(dict.fromkeys(_ANSWERS.findall(text)), 1):
+        yield f"answer {number}", partial(reply, given=json.loads(text_ if text_[0] == "{" else f"{{{text_}}}"))
+    if case.owner and case.advised in text:
+        yield "owner", partial(apply, changes=case.owner)
+
+
+def _commands(unfixable: Unfixable) -> list[list[str]]:
+    """Return each alternative among the printed commands, for each prefix if they contain a placeholder."""
+    return [
+        [re.sub(r"\bCIDR\b", part, command) for part in unfixable.parts]
+        for command in _COMMAND.findall(unfixable.reason)
+    ]
+
+
+def _result(
+    name: str, case: Case, root: Path, report: OverlapReport, leaves: Sequence[str], apply: Apply
+) -> str | None:
+    """Return what a fix broke, an empty string if it led every probe as expected, or None if it did neither."""
+    is_owner = name == "owner"  # who may change anything
+    told = [part for each in report.fix.unfixable for part in each.ranges if not is_owner]
+    with Rebuilt(case, root) as host:
+        before = {} if is_owner else host.bystanders(report)
+        after = apply(host)
+        left = [str(part) for each in after.findings for part in each.ranges if not any(map(part.overlaps, told))]
+        if after.reason_kind is not None or left:
+            return f"then {after.reason_kind or ' '.join(left)}"
+        now = host.bystanders(report)
+        moved = [str(address) for address in before if now.get(address, before[address]) != before[address]]
+        ways = [(probe, way, later) for probe, way, later in zip(case.probes, leaves, host.leaves(), strict=True)]
+    moved += [f"{probe.to} to {later}" for probe, way, later in ways if later != way == probe.expected]
+    if moved:
+        return f"moves {' '.join(moved)}"
+    return "" if all(later == probe.expected for probe, _, later in ways) else None
