@@ -229,8 +229,10 @@ def _encap(value: object) -> str:
     return "" if word in BY_DEVICE else word
 
 
-def _is_over(value: object) -> bool:
-    return isinstance(value, int) and value <= 0
+def _seconds(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{shown(value)} is not a whole number of seconds")
+    return value
 
 
 def _hop_keys(parse_gateway: Callable[[Any], Any]) -> tuple[Key, ...]:
@@ -271,7 +273,7 @@ def _route_keys(family: Family) -> Keys:
         *keys,
         Key("from", "source_prefix", prefix6, None),
         Key("pref", "preference", lambda value: Preference(_preference(value)), Preference.MEDIUM),
-        Key("expires", "is_expired", _is_over, False, lambda _: -1),
+        Key("expires", "expires", _seconds, None),
     )
 
 
@@ -293,7 +295,8 @@ def read_route(value: object, family: Family = Family.IPV4) -> Route:
         fields["hops"] = () if fields["type"] >= RouteType.BLACKHOLE or hop == _NO_HOP else (hop,)
     if family is Family.IPV4:
         return Route(**fields)
-    hops = [attrs.evolve(hop, is_dead=hop.is_dead or fields["is_expired"]) for hop in fields["hops"]]
+    is_expired = fields["expires"] is not None and fields["expires"] <= 0
+    hops = [attrs.evolve(hop, is_dead=hop.is_dead or is_expired) for hop in fields["hops"]]
     # As with netlink, the preference of a multipath route is ignored, because each next hop has its own.
     preference = fields["preference"] if len(hops) < 2 else Preference.MEDIUM
     return Route6(**{**fields, "hops": in_order(hops), "preference": preference})

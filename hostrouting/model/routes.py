@@ -260,6 +260,10 @@ class Preference(IntEnum):
         return cls.MEDIUM  # the reserved value 2 means medium (IPV6_EXTRACT_PREF)
 
 
+def _has_expired(expires: int | None) -> bool:
+    return expires is not None and expires <= 0
+
+
 @attrs.frozen
 class Route6(Route):
     """An entry in the IPv6 FIB, which has neither a tos nor a scope.
@@ -267,14 +271,20 @@ class Route6(Route):
     Args:
         source_prefix: the source prefix to match (``from`` in ip-route(8)), or None for any source.
         preference: preference among routes with the same metric.
-        is_expired: whether the route has expired. The kernel ignores expired routes and removes them later.
+        expires: for how many more seconds the kernel uses the route, or None if it doesn't expire. Two routes are equal
+            even if one expires sooner, unless only one of them has expired. Read-only.
     """
 
     family: ClassVar[Family] = Family.IPV6
 
     source_prefix: IPv6Network | None = None
     preference: Preference = Preference.MEDIUM
-    is_expired: bool = False
+    expires: int | None = attrs.field(default=None, eq=_has_expired)
+
+    @property
+    def is_expired(self) -> bool:
+        """Return whether the route has expired. The kernel ignores expired routes and removes them later."""
+        return _has_expired(self.expires)
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -298,6 +308,8 @@ class Route6(Route):
 
     def words(self, *, is_numeric: bool = False) -> str:
         """Return the route in the format of ``ip -6 route show``.
+
+        Unlike ip, omit how long a route lasts, so that an unchanged route always has the same words.
 
         Args:
             is_numeric: see ``Route.words``.

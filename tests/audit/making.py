@@ -39,7 +39,7 @@ def make(steps: Sequence[str]) -> None:
                 name, _, value = step.split()[-1].partition("=")
                 Path("/proc/sys", name.replace(".", "/")).write_text(value)
             elif program == "ra":
-                _advertise(*step.split()[1:])
+                advertise(*step.split()[1:])
             elif program == "dscp":
                 add_dscp_rule(*step.split()[4:9:2])
             else:
@@ -66,7 +66,7 @@ def _program(step: str) -> str:
     return step.split()[0] if step.startswith(("ip ", "ra ", "sysctl ")) else "sh"
 
 
-def _advertise(dev: str, router: str, lifetime: str, preference: str, *more: str) -> None:
+def advertise(dev: str, router: str, lifetime: str, preference: str, *more: str) -> None:
     """Send a router advertisement from the other end of a veth pair.
 
     Args:

@@ -42,7 +42,7 @@ def entry(line: str) -> Route6:
         mtu=int(options["mtu"]) if "mtu" in options else None,
         source_prefix=IPv6Network(options["from"]) if "from" in options else None,
         preference=Preference[options.get("pref", "medium").upper()],
-        is_expired=options.get("expires") == "0sec",
+        expires=int(options["expires"].removesuffix("sec")) if "expires" in options else None,
     )
 
 

@@ -8,6 +8,7 @@ the result. Other entries are decoded one by one. Both code paths use ``_decode`
 from __future__ import annotations
 
 import functools
+import os
 import struct
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from ipaddress import IPv6Network, ip_address, ip_network
@@ -25,7 +26,8 @@ from hostrouting.model.routes import BY_DEVICE, NextHop, NexthopObject, Preferen
 
 # Offsets of the destination within an entry: the prefix length, the RTA_DST header and the address.
 _LENGTH_AT, _DST_HEADER, _ADDRESS_AT = 17, slice(36, 40), 40
-_EXPIRES = struct.Struct("=8xi")  # in struct rta_cacheinfo
+_EXPIRES = struct.Struct("=8xi")  # in struct rta_cacheinfo, in clock ticks
+_TICKS = os.sysconf("SC_CLK_TCK")  # per second
 
 _KEPT_MAX = 4096  # in case each entry differs
 
@@ -183,17 +185,25 @@ class RouteReader:
             return Route(hops=hops, scope=scope, tos=tos, **fields)
         # The kernel ignores an entry as soon as it expires, but only removes it later (fib6_check_expired, fib6_age).
         # It still uses an expired hop beside one that hasn't expired (fib6_select_path).
-        lifetime = b"" if self._is_for_lookups else found.get(wire.RTA_CACHEINFO, b"")
-        is_expired = bool(lifetime) and _EXPIRES.unpack_from(lifetime)[0] < 0
+        expires = _decode_lifetime(found.get(wire.RTA_CACHEINFO))
+        if self._is_for_lookups and expires is not None and expires <= 0:
+            expires = None
+        is_expired = expires is not None and expires <= 0
         return Route6(
             hops=self._arrange(attrs.evolve(hop, is_dead=hop.is_dead or is_expired) for hop in hops),
             source_prefix=IPv6Network((found[wire.RTA_SRC], source_length)) if source_length else None,
             # Each next hop of a multipath route has its own preference. The kernel reports only one, and uses every
             # hop (rt6_fill_node).
             preference=Preference(0 if wire.RTA_MULTIPATH in found else to_number(found.get(wire.RTA_PREF, b""))),
-            is_expired=is_expired,
+            expires=expires,
             **fields,
         )
+
+
+def _decode_lifetime(found: bytes | None) -> int | None:
+    """Return the seconds until an entry expires, rounded up, or None if it doesn't expire."""
+    ticks = 0 if found is None else _EXPIRES.unpack_from(found)[0]
+    return -(-ticks // _TICKS) if ticks else None
 
 
 def routes_of(groups: Iterable[Group]) -> tuple[Route, ...]:

@@ -46,6 +46,23 @@ def test_an_ipv6_route_reads_as_ip_prints_it(line: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("one", "other", "are_equal"),
+    [
+        ("expires 30sec", "expires 20sec", True),
+        ("expires 30sec", "", True),
+        ("expires 0sec", "expires -7sec", True),
+        ("expires 30sec", "expires 0sec", False),
+        ("", "expires -7sec", False),
+    ],
+)
+def test_a_countdown_is_no_difference(one: str, other: str, are_equal: bool) -> None:
+    route, later = (entry(f"default via fe80::1 dev eth0 proto ra metric 1024 {expires}") for expires in (one, other))
+    assert (route == later) == are_equal
+    assert (hash(route) == hash(later)) == are_equal
+    assert (str(route) == str(later)) == are_equal
+
+
+@pytest.mark.parametrize(
     ("network", "is_reserved"),
     [
         *(("0.0.0.0/7", False), ("0.0.0.0/8", True), ("239.1.2.3/32", True), ("224.0.0.0/3", True)),

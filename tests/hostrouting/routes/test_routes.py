@@ -230,7 +230,7 @@ REFUSALS: dict[str, tuple[Route, Route, tuple[str, ...]]] = {
         for protocol in (Protocol.DHCP, Protocol.STATIC)
         for there in [foreign(protocol=protocol, hops=ELSEWHERE)]
     },
-    "it has expired": (WANTED6, foreign(WANTED6, is_expired=True), ("it has expired: try again",)),
+    "it has expired": (WANTED6, foreign(WANTED6, expires=0), ("it has expired: try again",)),
     "it discards": (WANTED, foreign(protocol=Protocol.BIRD, type=RouteType.BLACKHOLE, hops=()), ("blackhole 172.16.1.0/24 proto bird",)),
     # Replacing the route would cut the interface off from its own network.
     **{
