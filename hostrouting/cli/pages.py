@@ -10,6 +10,7 @@ from hostrouting.cli.bars import KINDS
 from hostrouting.cli.output import Page, Row, bad, dim, good, head
 from hostrouting.doctor.checks import Severity
 from hostrouting.doctor.examine import DoctorReport
+from hostrouting.model.routes import Route6
 from hostrouting.model.text import clean
 from hostrouting.overlap.explanation import ExplainedLookup, Explanation, Step
 from hostrouting.overlap.findings import FindingKind
@@ -58,6 +59,8 @@ def _row(step: Step) -> Row:
     if step.passed is not None:
         return Row(dim("↓"), label, [dim(f"{clean(str(step.rule))}: {clean(step.passed)}")])
     entry = str(step.route) if step.route is not None else f"{step.rule.action.name.lower()}: it is discarded"
+    if isinstance(step.route, Route6) and step.route.expires is not None:
+        entry += f" expires {step.route.expires}sec"
     return Row("→", label, [clean(str(step.rule)), clean(entry)])
 
 

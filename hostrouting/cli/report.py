@@ -175,7 +175,7 @@ def _events(report: OverlapReport) -> Page:
     for each in report.events:
         if each.outlook is not Outlook.SAME:
             mark = bad("✗") if each.outlook is Outlook.LASTING else dim("•")
-            words = f"{each.event.kind} {each.event.address or ''}".rstrip()
+            words = f"{each.event.kind} {each.event.address or each.event.gateway or ''}".rstrip()
             rows.setdefault((mark, clean(each.event.subject), (*_said(each),)), []).append(words)
     news = sum(each.outlook in (Outlook.RESTORED, Outlook.LASTING) for each in report.events)
     page: Page = [head(f"one event away: {news} of {len(report.events)} events would change the verdict")]

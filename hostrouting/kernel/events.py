@@ -21,7 +21,7 @@ from hostrouting.kernel.sources import Sources
 from hostrouting.model.events import EventKind, HostEvent
 from hostrouting.model.family import IpAddress
 from hostrouting.model.links import Address
-from hostrouting.model.routes import Protocol, Route
+from hostrouting.model.routes import Protocol, Route, Route6
 
 
 def after(snapshot: Snapshot, event: HostEvent, restored: Iterable[Route] = ()) -> Snapshot:
@@ -32,6 +32,8 @@ def after(snapshot: Snapshot, event: HostEvent, restored: Iterable[Route] = ()) 
         event: an event on one of the host's interfaces or network managers.
         restored: routes that a program restores afterwards. Routes that the kernel would reject are skipped.
     """
+    if event.kind is EventKind.EXPIRED:
+        return _without_router(snapshot, event)
     net = _load(snapshot)
     if event.kind is EventKind.RESTART:
         managers = [manager for manager in snapshot.managers if manager.name == event.subject]
@@ -131,6 +133,22 @@ def _renew(net: Net, dev: Device, event: HostEvent, old: Lease) -> None:
     with suppress(NetlinkError):
         fib_new_route(net, default, WriteMode.APPEND)
     devinet.inet_del_ifa(net, dev, old.address.local, old.address.prefix_length)
+
+
+def _without_router(snapshot: Snapshot, event: HostEvent) -> Snapshot:
+    """Return a snapshot in which the routes that a router has advertised have just expired."""
+    if snapshot.ipv6 is None:
+        return snapshot
+
+    def later(route: Route) -> Route:
+        if not isinstance(route, Route6) or route.expires is None:
+            return route
+        gone = (event.subject, event.gateway)
+        hops = [attrs.evolve(hop, is_dead=hop.is_dead or (hop.dev, hop.gateway) == gone) for hop in route.hops]
+        expires = 0 if all(hop.is_dead for hop in hops) else route.expires
+        return attrs.evolve(route, hops=tuple(hops), expires=expires)
+
+    return attrs.evolve(snapshot, ipv6=attrs.evolve(snapshot.ipv6, routes=tuple(map(later, snapshot.ipv6.routes))))
 
 
 class Lease(NamedTuple):

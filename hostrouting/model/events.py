@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from ipaddress import IPv4Address, IPv4Interface
+from ipaddress import IPv4Interface
 
 import attrs
 
+from hostrouting.model.family import IpAddress
 from hostrouting.model.jsonable import JsonObject, StrEnum
 
 
@@ -19,6 +20,7 @@ class EventKind(StrEnum):
     RENUMBERED = "renumbered"
     INTO_POD = "into-pod"
     RESTART = "restart"
+    EXPIRED = "expired"
 
 
 @attrs.frozen
@@ -29,13 +31,14 @@ class HostEvent(JsonObject):
         kind: ``flap``: the interface goes down and comes back up; ``gone``: it is deleted, for example by a driver
             restart; ``carrier-lost``: it loses its carrier; ``late-address``: it gets an address after the check, as
             InfiniBand interfaces do; ``renumbered``: it gets a different address and gateway from DHCP; ``into-pod``:
-            it moves to another network namespace; ``restart``: a network manager restarts.
+            it moves to another network namespace; ``restart``: a network manager restarts; ``expired``: a router on the
+            interface stops advertising itself, and its IPv6 routes expire.
         subject: the interface or the service.
         address: the new address and its prefix length, if any.
-        gateway: gateway for the new default route, if any.
+        gateway: gateway for the new default route, or the router that stops advertising itself, if any.
     """
 
     kind: EventKind
     subject: str
     address: IPv4Interface | None = None
-    gateway: IPv4Address | None = None
+    gateway: IpAddress | None = None

@@ -20,7 +20,7 @@ from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Address, Link
 from hostrouting.model.parsing import is_inside
 from hostrouting.model.prefixes import Prefix, PrefixSet, ends, numbers
-from hostrouting.model.routes import Lookup, Route, RouteType
+from hostrouting.model.routes import Lookup, Route, Route6, RouteType
 from hostrouting.model.rules import Rule
 from hostrouting.overlap._bounds import CNI_PROTOCOLS, LINK_LOCAL
 from hostrouting.overlap._coverage import Coverage, Interval
@@ -233,3 +233,14 @@ def rival_defaults(state: State) -> list[Route]:
     if uplinks.named is not None:
         rivals &= devs
     return [route for route in defaults if not rivals.isdisjoint(route.devs)]
+
+
+def default_expires(state: State) -> int | None:
+    """Return for how many more seconds an uplink has a default route, or None if it has one that doesn't expire."""
+    if state.family is Family.IPV4:
+        return None
+    uplinks = {*state.uplinks.devs}
+    live = (route for route in unicast_defaults(state.routes) if not uplinks.isdisjoint(route.devs))
+    lifetimes = [route.expires for route in live if isinstance(route, Route6)]
+    known = [lifetime for lifetime in lifetimes if lifetime is not None]
+    return max(known, default=None) if len(known) == len(lifetimes) else None

@@ -19,7 +19,7 @@ from hostrouting.model.routes import Table
 from hostrouting.overlap._classify import classify_probes
 from hostrouting.overlap._grouping import findings_and_notes
 from hostrouting.overlap._hearing import why_not_received
-from hostrouting.overlap._state import State, read_host, read_uplinks
+from hostrouting.overlap._state import State, default_expires, read_host, read_uplinks
 from hostrouting.overlap._uplinks import contested_error
 from hostrouting.overlap.findings import FamilyVerdict, Finding, OverlapReport, UnknownReason, Verdict
 from hostrouting.overlap.proposals import Fix, Obstacle, Unfixable
@@ -103,7 +103,7 @@ def _joined(config: Config, reports: dict[Family, OverlapReport]) -> OverlapRepo
             tuple(line for fix in fixes for line in fix.consequences),
         ),
         families=tuple(
-            FamilyVerdict(family, report.verdict, report.default_devs, report.reason)
+            FamilyVerdict(family, report.verdict, report.default_devs, report.reason, report.default_expires)
             for family, report in reports.items()
         ),
     )
@@ -156,7 +156,9 @@ def check_overlap(
     classifications = classify_probes(overlap, state)
     findings, notes = findings_and_notes(overlap, state, classifications)
     verdict = Verdict.OVERLAP if findings else Verdict.OK
-    report = attrs.evolve(_without_findings(overlap, verdict), default_devs=state.uplinks.devs, notes=notes)
+    report = _without_findings(overlap, verdict)
+    expires = default_expires(state)
+    report = attrs.evolve(report, default_devs=state.uplinks.devs, notes=notes, default_expires=expires)
     if not (findings and needs_fix):
         return attrs.evolve(report, findings=findings)
     if state.uplinks.default is None:

@@ -19,7 +19,7 @@ from hostrouting.kernel.snapshot_backend import are_merged
 from hostrouting.kernel.sources import spread
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.jsonable import JsonObject, fields_in_json, in_json
-from hostrouting.model.routes import Route, RouteType, Table, word_of
+from hostrouting.model.routes import Route, Route6, RouteType, Table, word_of
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap._classify import Classification, classify_each, sends
 from hostrouting.overlap._hearing import why_not_received
@@ -70,12 +70,18 @@ class ExplainedLookup:
     is_modelled: bool
     sends: bool
 
+    @property
+    def expires(self) -> int | None:
+        """Return for how many more seconds the kernel uses the route, or None if it doesn't expire."""
+        route = self.classification.route
+        return route.expires if isinstance(route, Route6) else None
+
     def to_json(self) -> dict[str, Any]:
         """Return the lookup as JSON."""
         probe = self.classification.probe
         ends = {"protocol": "tcp" if probe.is_tcp else "udp", "source": in_json(probe.source)}
         meaning = fields_in_json(self.classification, "kind", "devs", "route")
-        return ends | meaning | fields_in_json(self, "sources", "sends", "is_modelled", "steps")
+        return ends | meaning | fields_in_json(self, "expires", "sources", "sends", "is_modelled", "steps")
 
 
 @attrs.frozen

@@ -215,14 +215,17 @@ class FamilyVerdict(JsonObject):
         verdict: the verdict.
         default_devs: sorted names of the uplinks, or empty if the check couldn't run.
         reason: why the verdict is ``unknown``, or null if it isn't.
+        default_expires: for how many more seconds an uplink has a default route, unless a router advertises one again,
+            or null if one of them doesn't expire.
     """
 
-    json_names = ("verdict", "default_devs", "reason")
+    json_names = ("verdict", "default_devs", "reason", "default_expires")
 
     family: Family
     verdict: Verdict
     default_devs: tuple[str, ...]
     reason: str | None
+    default_expires: int | None = attrs.field(default=None, eq=False)
 
 
 @attrs.frozen
@@ -247,6 +250,8 @@ class OverlapReport(JsonObject):
         changes: changes made by the task that ran the check. Not included in the JSON, which doesn't depend on the
             task.
         events: the predicted verdict after each possible event, or null if not requested.
+        default_expires: for how many more seconds an uplink has an IPv6 default route, if the report is about IPv6. Not
+            included in the JSON, in which ``families`` has it.
     """
 
     schema: ClassVar[Literal[1]] = 1
@@ -266,6 +271,7 @@ class OverlapReport(JsonObject):
     fix: Fix = attrs.field(factory=Fix)
     changes: Changes = attrs.field(factory=Changes)
     events: tuple[EventVerdict, ...] | None = None
+    default_expires: int | None = attrs.field(default=None, eq=False)
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON, including the families if IPv6 CIDRs are expected."""

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from ipaddress import IPv4Interface, IPv4Network
+from itertools import chain
 
 import attrs
 
 from hostrouting.config.routing import Config
 from hostrouting.kernel.events import after, lease_of, with_sources
 from hostrouting.kernel.snapshot import Snapshot
-from hostrouting.kernel.snapshot_backend import SnapshotBackend
+from hostrouting.kernel.snapshot_backend import SnapshotBackend, SnapshotBackend6
 from hostrouting.kernel.sources import flows_through
 from hostrouting.model.errors import RouteError
 from hostrouting.model.events import EventKind, HostEvent
-from hostrouting.model.family import Family, IpNetwork
+from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.links import Hardware
 from hostrouting.model.prefixes import PrefixSet, ends, numbers
-from hostrouting.model.routes import Protocol, Route
+from hostrouting.model.routes import Protocol, Route, Route6
 from hostrouting.model.text import shortened
 from hostrouting.overlap._uplinks import Uplinks, find_uplinks
 from hostrouting.overlap.check import check_overlap
@@ -45,11 +46,15 @@ def anticipate(config: Config, snapshot: Snapshot, scope: CancelScope) -> tuple[
         snapshot: the snapshot of the host.
         scope: cancellation scope.
     """
-    cidrs6 = [each.cidr for each in config.route_overlap.of(Family.IPV6).expected_cidrs]
+    config6 = attrs.evolve(config, route_overlap=config.route_overlap.of(Family.IPV6))
+    cidrs6 = [each.cidr for each in config6.route_overlap.expected_cidrs]
     config = attrs.evolve(config, route_overlap=config.route_overlap.of(Family.IPV4))
     predictor, found = _Predictor(config, snapshot), list[EventVerdict]()
     for event in events(config, snapshot, cidrs6):
         scope.check()
+        if event.kind is EventKind.EXPIRED:
+            found.append(_after_expiry(config6, snapshot, event))
+            continue
         # For the host, an interface that moves into a pod is gone, so the previous event's verdict applies.
         is_known = event.kind is EventKind.INTO_POD
         verdict = attrs.evolve(found[-1], event=event) if is_known else predictor.verdict(event)
@@ -84,6 +89,15 @@ def events(config: Config, snapshot: Snapshot, cidrs6: Iterable[IpNetwork] = ())
     for dev in _uplinks(config, snapshot).pending(snapshot.links, snapshot.addresses):
         yield from _late_addresses(config, snapshot, dev)
     yield from (HostEvent(EventKind.RESTART, manager.name) for manager in snapshot.managers)
+    expiring = (route for route in routes6 if spans6.overlaps(*ends(numbers(route.destination), 128)))
+    for dev, router in dict.fromkeys(chain.from_iterable(map(_advertised_by, expiring))):
+        yield HostEvent(EventKind.EXPIRED, dev, gateway=router)
+
+
+def _advertised_by(route: Route) -> Iterator[tuple[str, IpAddress]]:
+    """Yield the routers on whose advertisements a route depends, each with its interface."""
+    if isinstance(route, Route6) and route.expires is not None and not route.is_dead:
+        yield from ((hop.dev, hop.gateway) for hop in route.hops if hop.dev is not None and hop.gateway is not None)
 
 
 def touching_devs(config: Config, snapshot: Snapshot) -> set[str]:
@@ -189,6 +203,21 @@ class _Predictor:
         if self._config.watch.enabled and (ours := _kept_routes(self._config, restored)):
             programs, restored = [*programs, _WATCHER], after(self._snapshot, event, (*back, *ours))
         return tuple(programs), restored
+
+
+def _after_expiry(config: Config, snapshot: Snapshot, event: HostEvent) -> EventVerdict:
+    """Predict the verdict on IPv6 CIDRs once a router's routes have expired. No program restores these."""
+    now, later = _check6(config, snapshot), _check6(config, after(snapshot, event))
+    for report in (now, later):
+        if report.reason_kind is UnknownReason.CHECK_FAILED:
+            return EventVerdict(event, Outlook.UNPREDICTABLE, Verdict.UNKNOWN, reason=report.reason)
+    outlook = Outlook.SAME if _comparable(later) == _comparable(now) else Outlook.LASTING
+    return EventVerdict(event, outlook, later.verdict, later.findings, later.reason, (), later.verdict, later.findings)
+
+
+def _check6(config: Config, snapshot: Snapshot) -> OverlapReport:
+    backend, ipv4 = SnapshotBackend6(snapshot), SnapshotBackend(snapshot)
+    return check_overlap(config, backend, CancelScope(), ipv4=ipv4, needs_fix=False)
 
 
 def _check(config: Config, snapshot: Snapshot) -> OverlapReport:

@@ -15,6 +15,8 @@ from hostrouting.config.routing import OverlapMode
 from hostrouting.model.version import VERSION
 from hostrouting.overlap.findings import FindingKind, OverlapReport, Verdict
 
+_EXPIRY = "When the uplinks lose their default route unless a router advertises one again, in seconds since 1970."
+
 
 class Metric(NamedTuple):
     """A metric and its samples.
@@ -45,6 +47,12 @@ def check_metrics(report: OverlapReport, time: float) -> tuple[Metric, ...]:
         for found in (report.verdict_on(cidr),)
         for verdict in Verdict
     }
+    lifetimes = {each.family: each.default_expires for each in report.families}
+    expiries = {
+        f'{{family="{str(family).lower()}"}}': time + seconds
+        for family, seconds in lifetimes.items()
+        if seconds is not None
+    }
     kinds = FindingKind if report.cidrs else ()
     away = {} if report.events is None else {"": sum(each.is_risk for each in report.events)}
     failures = {f'{{kind="{kind}"}}': sum(each.kind is kind for each in report.findings) for kind in kinds}
@@ -53,6 +61,7 @@ def check_metrics(report: OverlapReport, time: float) -> tuple[Metric, ...]:
         Metric("cidr_verdict", "gauge", "1 for the verdict on an expected CIDR, 0 for the others.", verdicts),
         Metric("failures", "gauge", "How many failures the last check has found, by their kind.", failures),
         Metric("one_event_away", "gauge", "Single events after which an expected CIDR would permanently fail.", away),
+        Metric("default_route_expiry_timestamp_seconds", "gauge", _EXPIRY, expiries),
     )
 
 

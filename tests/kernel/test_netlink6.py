@@ -13,12 +13,12 @@ from typing import Any
 import attrs
 import pytest
 from asking import BY_HAND, recorded_by
-from audit.making import advertise, make
+from audit.making import make
 from backends import Altered
 from dual_stack import entry
 from leaving import SocketKind, truths
 from nightly import by_day
-from node import SUBNETS6, build_node, build_node6, on_linux, run_ip, run_ip6, tool, until
+from node import SUBNETS6, build_node, build_node6, on_linux, run_ip, run_ip6, tool
 from wanted import config
 from worlds.hosts import Host
 from worlds.ipv6 import world
@@ -41,9 +41,6 @@ from phases import CancelScope
 pytestmark = pytest.mark.kernel
 
 OWN = IPv6Address("fd00:a::2")
-
-# A busy machine may take this long between two steps.
-_SLOW_SECONDS = 30
 
 
 @pytest.fixture
@@ -327,46 +324,6 @@ def test_what_ip_prints_is_read_like_the_kernels_answers(seed: int) -> None:
     assert isinstance(expired, Route6)
     assert (expired.is_expired, expired.is_dead, expired.devs) == (True, True, ())
     assert recorded.silent_routers() == host.silent_routers()
-
-
-def test_an_advertised_route_tells_how_long_it_lasts(host: NetlinkBackend6) -> None:
-    def lasts() -> int:
-        (default,) = host.default_routes()
-        (lookup,) = host.lookup([IPv6Address("2001:db8::1")])
-        by_ip = recorded_by(BY_HAND.replace("only=-4", "only=")).ipv6
-        assert by_ip is not None
-        (recorded,) = (each for each in by_ip.routes if each == default)
-        assert isinstance(default, Route6)
-        assert isinstance(recorded, Route6)
-        assert default.expires is not None
-        assert lookup.route == default
-        assert lookup.route.expires in (default.expires, default.expires - 1)
-        assert recorded.expires is not None
-        assert 0 <= default.expires - recorded.expires < _SLOW_SECONDS
-        return default.expires
-
-    advertise("eth0", "fe80::1", "600", "medium")
-    until(lambda: bool(host.default_routes()))
-    assert 600 - _SLOW_SECONDS < lasts() <= 600
-    before = host.routes()
-    with host.noticing_changes([(0, 0)]) as may_have_changed:
-        advertise("eth0", "fe80::1", "900", "medium")
-        until(lambda: lasts() > 600)
-        assert not may_have_changed()
-    assert host.routes() == before
-
-
-def test_an_expired_route_is_told_from_one_that_lasts(host: NetlinkBackend6) -> None:
-    run_ip6("route add default via fe80::1 dev eth0 proto ra expires 1")
-    (before,) = host.default_routes()
-    assert isinstance(before, Route6)
-    assert (before.expires, before.is_expired) == (1, False)
-    until(lambda: host.default_routes()[0] != before)
-    (after,) = host.default_routes()
-    assert isinstance(after, Route6)
-    assert after.is_expired
-    (lookup,) = host.lookup([IPv6Address("2001:db8::1")])
-    assert lookup.errno == errnos.ENETUNREACH
 
 
 @pytest.mark.parametrize("uplinks", [None, ["eth0"]])

@@ -9,13 +9,17 @@ import attrs
 import pytest
 from dual_stack import DEFAULT, RIVAL, entry, host
 
-from hostrouting import Config, ExpectedCidr, Host, Layout, OverlapReport, RouteOverlap, check
+from hostrouting import Config, ExpectedCidr, Host, Layout, OverlapReport, RouteOverlap, check, explain
+from hostrouting.cli.pages import explanation_page
+from hostrouting.cli.report import page_text
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.model.family import Family
 from hostrouting.model.parsing import is_inside
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap.findings import NoteKind, UnknownReason, Verdict
+from hostrouting.report import EventKind, HostEvent, Outlook
 from hostrouting.testing import FakeKernel, FakeSystemd
+from hostrouting.watch.metrics import check_metrics, exposition
 
 CIDR, OTHER = "fd00:10::/48", "fd00:96::/108"
 
@@ -227,7 +231,81 @@ def test_the_worst_verdict_counts() -> None:
     assert [str(each.cidr) for each in mixed.findings] == ["10.2.0.0/16"]
     assert [mixed.verdict_on(cidr) for cidr in mixed.cidrs] == [Verdict.UNKNOWN, Verdict.OK, Verdict.OVERLAP]
     document = mixed.to_json()
-    assert document["families"]["ipv6"] == {"verdict": "unknown", "defaultDevs": [], "reason": mixed.reason}
+    nothing: dict[str, Any] = {"verdict": "unknown", "defaultDevs": [], "reason": mixed.reason, "defaultExpires": None}
+    assert document["families"]["ipv6"] == nothing
+
+
+@pytest.mark.parametrize(
+    ("defaults", "expires"),
+    [
+        ((DEFAULT,), None),
+        ((f"{DEFAULT} expires 600sec",), 600),
+        ((f"{DEFAULT} expires 600sec", "default via fe80::3 dev eth0 proto ra metric 2048 expires 900sec"), 900),
+        ((f"{DEFAULT} expires 600sec", "default via fe80::3 dev eth0 proto static metric 2048"), None),
+        ((f"{DEFAULT} expires 600sec", "default via fe80::2 dev rail0 proto ra metric 2048 expires 9000sec"), 600),
+        ((f"{DEFAULT} expires 600sec", "default via fe80::3 dev eth0 proto ra metric 512 expires 0sec"), 600),
+    ],
+)
+def test_a_report_says_how_long_the_default_route_lasts(defaults: tuple[str, ...], expires: int | None) -> None:
+    report = judged(host(*defaults))
+    assert report.verdict is Verdict.OK
+    assert report.to_json()["families"]["ipv6"]["defaultExpires"] == expires
+    text = exposition(*check_metrics(report, 1_000))
+    sample = 'hostrouting_default_route_expiry_timestamp_seconds{family="ipv6"} '
+    found = [float(line.removeprefix(sample)) for line in text.splitlines() if line.startswith(sample)]
+    assert found == ([] if expires is None else [1_000 + expires])
+    explained = explain("fd00:10::1", host=Host.recorded(host(*defaults)))
+    lasts = None if defaults == (DEFAULT,) else 600
+    assert explained.to_json()["lookups"][0]["expires"] == lasts
+    assert ("expires 600sec" in page_text(explanation_page(explained), None)) == (lasts is not None)
+
+
+def test_a_shorter_lifetime_is_no_other_report() -> None:
+    sooner, later = (judged(host(f"{DEFAULT} expires {seconds}sec")) for seconds in (5, 9000))
+    assert attrs.evolve(sooner, time=later.time) == later
+
+
+# --- a router falls silent -------------------------------------------------------------------------------------------
+
+_EXPIRING = f"{DEFAULT} expires 1800sec"
+
+
+@pytest.mark.parametrize(
+    ("lines", "uplinks", "outlook", "verdict"),
+    [
+        ((_EXPIRING,), None, Outlook.LASTING, Verdict.UNKNOWN),
+        ((_EXPIRING,), ("eth0",), Outlook.LASTING, Verdict.OVERLAP),
+        ((_EXPIRING, "default via fe80::3 dev eth0 proto ra metric 2048"), None, Outlook.SAME, Verdict.OK),
+        ((_EXPIRING, "default via fe80::3 dev rail0 metric 2048"), ("eth0",), Outlook.LASTING, Verdict.OVERLAP),
+        ((DEFAULT, f"{CIDR} via fe80::1 dev eth0 proto ra expires 9sec"), None, Outlook.SAME, Verdict.OK),
+    ],
+)
+def test_routes_of_a_router_that_falls_silent_expire(
+    lines: tuple[str, ...], uplinks: tuple[str, ...] | None, outlook: Outlook, verdict: Verdict
+) -> None:
+    config = Config(route_overlap=RouteOverlap((CIDR,)), wait_seconds=0, uplinks=uplinks)
+    report = check(config, host=Host.recorded(host(*lines)), one_event=True)
+    assert report.verdict is Verdict.OK
+    (expired,) = (each for each in report.events or () if each.event.kind is EventKind.EXPIRED)
+    assert expired.event == HostEvent(EventKind.EXPIRED, "eth0", gateway=IPv6Address("fe80::1"))
+    assert (expired.outlook, expired.verdict, expired.lasting_verdict) == (outlook, verdict, verdict)
+    assert expired.is_risk == (verdict is Verdict.OVERLAP)
+
+
+@pytest.mark.parametrize(
+    ("line", "cidr"),
+    [
+        (DEFAULT, CIDR),
+        (f"{DEFAULT} expires 0sec", CIDR),
+        (_EXPIRING, "10.96.0.0/12"),
+        ("fd00:77::/64 via fe80::1 dev eth0 proto ra expires 9sec", CIDR),
+    ],
+)
+def test_other_routes_do_not_expire(line: str, cidr: str) -> None:
+    report = check(
+        Config(route_overlap=RouteOverlap((cidr,)), wait_seconds=0), host=Host.recorded(host(line)), one_event=True
+    )
+    assert EventKind.EXPIRED not in {each.event.kind for each in report.events or ()}
 
 
 def test_a_config_without_ipv6_asks_nothing_of_it(layout: Layout, unasked: Any) -> None:
