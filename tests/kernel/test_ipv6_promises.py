@@ -87,7 +87,7 @@ def test_the_promises_hold_between_any_two_messages(host: Host, monkeypatch: pyt
         case.build()
         between.expect(-1)
         install(host, case.wanted)
-        for at in siblings.positions(between.count, rng):
+        for at in siblings.positions(case, between.count, rng):
             case.build()
             between.expect(at, case)
             report, error = install(host, case.wanted)
@@ -168,7 +168,7 @@ def test_the_promises_hold_between_any_two_commands_of_the_script(host: Host, tm
     for case, rng in siblings.cases(start, ["apply", "refused apply", "refused removal"], 1, defaults=1):
         case.build()
         _, commands, _ = script.run(case, -1)
-        for at in siblings.positions(len(commands), rng):
+        for at in siblings.positions(case, len(commands), rng):
             case.build()
             error, commands, has_acted = script.run(case, at)
             case.judge(

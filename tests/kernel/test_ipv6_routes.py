@@ -100,15 +100,6 @@ def test_a_route_is_added_and_deleted(host: NetlinkBackend6, each: Route6) -> No
     assert {failure.errno for failure in host.delete([each])} == {errnos.ESRCH}
 
 
-@pytest.mark.parametrize("ours", [(ETH0,), (ETH0, ETH0_TOO)], ids=["one hop", "two hops"])
-def test_only_our_next_hops_are_deleted(host: NetlinkBackend6, ours: tuple[NextHop, ...]) -> None:
-    host.add([route(*ours)])
-    join(IB0)
-    (shown,) = host.our_routes()
-    assert [failure.route.hops for failure in host.delete([shown])] == [(IB0,)]
-    assert found(host) == [(Protocol.STATIC, (IB0,))]
-
-
 @pytest.mark.parametrize(
     "old",
     [route(ETH0), route(DIRECT), route(ETH0, ETH0_TOO), route(IB0, mtu=1400), route(ETH0_TOO, metric=100)],
@@ -119,15 +110,6 @@ def test_our_route_is_replaced(host: NetlinkBackend6, old: Route6, new: Route6) 
     host.add([old])
     assert host.replace([new]) == ()
     assert {*host.our_routes()} == ({new} if old.key == new.key else {old, new})
-
-
-@pytest.mark.parametrize("new", [(ETH0,), (ETH0_TOO,), (ETH0, ETH0_TOO)], ids=["same", "other", "more"])
-def test_a_route_with_another_programs_hop_is_not_replaced(host: NetlinkBackend6, new: tuple[NextHop, ...]) -> None:
-    host.add([route(ETH0)])
-    join(IB0)
-    before = host.routes()
-    assert [failure.errno for failure in host.replace([route(*new)])] == [errnos.EEXIST]
-    assert {*host.routes()} == {*before}
 
 
 def test_a_missing_route_is_noticed_inside_another(host: NetlinkBackend6) -> None:
@@ -153,41 +135,18 @@ def test_a_change_of_the_next_hop_leaves_no_gap(host: NetlinkBackend6) -> None:
         assert {found.route and found.route.destination for found in host.lookup(asked)} == {WANTED}
 
 
-def once(monkeypatch: pytest.MonkeyPatch, step: str, act: Callable[[], object], *, is_after: bool = False) -> None:
-    """Let another program act right before the backend's next step, or right after it if the step succeeds."""
+def after(monkeypatch: pytest.MonkeyPatch, step: str, act: Callable[[], object]) -> None:
+    """Let another program act right after the backend's next step that succeeds."""
     original = getattr(NetlinkBackend6, step)
 
     def take(self: NetlinkBackend6, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        failures: tuple[RouteFailure, ...] = original(self, routes) if is_after else ()
+        failures: tuple[RouteFailure, ...] = original(self, routes)
         if not failures:
             monkeypatch.undo()
             act()
-        return failures if is_after else original(self, routes)
+        return failures
 
     monkeypatch.setattr(NetlinkBackend6, step, take)
-
-
-@pytest.mark.parametrize("new", [(ETH0_TOO,), (ETH0, ETH0_TOO)], ids=["other", "more"])
-def test_a_hop_that_joins_during_a_replacement_does_not_hide_ours(
-    host: NetlinkBackend6, monkeypatch: pytest.MonkeyPatch, new: tuple[NextHop, ...]
-) -> None:
-    host.add([old := route(ETH0)])
-    once(monkeypatch, "_append", lambda: join(IB0))
-    assert [failure.errno for failure in host.replace([route(*new)])] == [errnos.EEXIST]
-    assert found(host) == [(Protocol.HOSTROUTING, (ETH0, IB0))]
-    assert host.delete([old]) == ()
-    assert found(host) == [(Protocol.STATIC, (IB0,))]
-
-
-def test_a_hop_that_joins_while_ours_is_missing_keeps_its_place(
-    host: NetlinkBackend6, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    host.add([route(ETH0, mtu=1400)])
-    once(monkeypatch, "add", lambda: join(IB0))
-    (failure,) = host.replace([route(ETH0)])
-    assert failure.errno == errnos.ENOTRECOVERABLE
-    assert failure.message.endswith(f"can't put back {route(ETH0, mtu=1400)}")
-    assert found(host) == [(Protocol.STATIC, (IB0,))]
 
 
 @pytest.mark.parametrize(
@@ -210,33 +169,13 @@ def test_a_hop_that_is_lost_during_a_replacement_is_reported(
         for hop in theirs:
             join(hop)
 
-    once(monkeypatch, step, take_its_place, is_after=True)
+    after(monkeypatch, step, take_its_place)
     undo = phases.Undo()
     with pytest.raises(RouteError, match=f"can't put back {WANTED} via {IB0.gateway}"):
         apply_routes(RoutePlan(replace=(Replacement(old, new),)), host, phases.CancelScope(), undo)
     # If ours are gone, the rollback can't put them back, either.
     assert len(undo.roll_back()) == (ETH0 in theirs)
     assert [hop for _, hops in found(host) for hop in hops] == [ETH0, IB0]
-
-
-@pytest.mark.parametrize(
-    ("new", "left"),
-    [((ETH0_TOO, IB0), (IB0,)), ((attrs.evolve(ETH0, weight=3), IB0), (attrs.evolve(ETH0, weight=3), IB0))],
-    ids=["hop", "weight"],
-)
-def test_a_rollback_keeps_hops_that_were_there(
-    host: NetlinkBackend6, new: tuple[NextHop, ...], left: tuple[NextHop, ...]
-) -> None:
-    """If another program's hop has joined, only the hops that the change added are deleted."""
-    host.add([old := route(ETH0, IB0)])
-    theirs = NextHop("ib0", IPv6Address("fd00:b::9"))
-    undo = phases.Undo()
-    apply_routes(RoutePlan(replace=(Replacement(old, route(*new)),)), host, phases.CancelScope(), undo)
-    join(theirs)
-    (problem,) = undo.roll_back()
-    assert "another program has added the next hop" in problem
-    ((protocol, hops),) = found(host)
-    assert (protocol, {*hops}) == (Protocol.HOSTROUTING, {*left, theirs})
 
 
 # --- the task ------------------------------------------------------------------------------------------------------
@@ -466,32 +405,6 @@ def test_another_programs_hop_next_to_ours_is_reported_and_left_alone(node: Host
     assert found(NetlinkBackend6()) == [(Protocol.STATIC, (IB0,))]
 
 
-@pytest.mark.parametrize(
-    ("theirs", "asked", "words"),
-    [
-        ("via fd00:b::1 dev ib0", {"destination": "fd00:2::/48"}, "doesn't win"),
-        # The kernel doesn't merge hops without a gateway.
-        ("dev ib0", {"destination": "fd00:2::/48"}, "doesn't win"),
-        ("dev ib0", {"destination": str(WANTED), "gateway": "fd00:a::9"}, "another program's route has"),
-        ("via fd00:b::1 dev ib0", {"destination": str(WANTED), "metric": 1024}, "would win because of its metric"),
-        ("dev ib0", {"destination": str(WANTED), "metric": 1024}, "would win because of its metric"),
-    ],
-    ids=["hop", "entry", "replaced", "hop with a lower metric", "entry with a lower metric"],
-)
-def test_a_refused_config_keeps_ours_before_another_programs(
-    node: Host, run: Callable[..., None], theirs: str, asked: dict[str, str], words: str
-) -> None:
-    install(node, str(WANTED))
-    run_ip6(f"route append {WANTED} {theirs} metric 512 proto static")
-    run_ip6("rule add to fd00:2::/48 lookup 100 priority 50", "route add default dev ib0 table 100")
-    before = shown()
-    with pytest.raises(Refused, match=words) as caught:
-        run(asked)
-    assert "put back" not in str(caught.value)
-    assert shown() == before
-    assert found(NetlinkBackend6())[0][0] == Protocol.HOSTROUTING
-
-
 def test_a_missing_default_route_is_waited_for(node: Host) -> None:
     run_ip6(f"route del {DEFAULT}")
     with pytest.raises(RouteError, match="::/0"):
@@ -534,19 +447,6 @@ def end_trial(folder: Path, awk: str, installed: Config) -> tuple[int, str]:
     )
     assert not trial.exists()
     return done.returncode, done.stderr
-
-
-@pytest.mark.parametrize("awk", AWKS)
-def test_the_end_of_a_trial_restores_our_hops_alone(node: Host, tmp_path: Path, awk: str) -> None:
-    installed = (*BOTH, {"destination": "fd00:3::/48", "gateway": "onlink"}, "fd00:5::/48")
-    install(node, *installed)
-    before = {*node.our_routes()}
-    install(node, {"destination": str(WANTED), "gateway": "fd00:a::9"}, "fd00:3::/48", "fd00:4::/48")
-    run_ip6("route append fd00:4::/48 via fd00:b::1 dev ib0 metric 512 proto static")
-    assert end_trial(tmp_path, awk, config(*installed)) == (0, "")
-    assert {*node.our_routes()} == before
-    (line,) = [line for line in shown() if line.startswith("fd00:4::/48")]
-    assert "via fd00:b::1 dev ib0 proto 4 metric 512" in line
 
 
 @pytest.mark.parametrize("awk", AWKS)
