@@ -195,6 +195,21 @@ HEALTHY = {
         " nexthop via 169.254.0.1 dev eth0 onlink nexthop via 169.254.0.1 dev eth1 onlink",
         f"{SERVICES} 10.9.0.0/16",
     ),
+    "InfiniBand and its fix": node(
+        f"{UP} ib0=172.16.0.10/16",
+        f"{VIA}; route add 172.16.0.0/17 via 10.1.0.1 proto 217; route add 172.16.128.0/17 via 10.1.0.1 proto 217",
+        "172.16.0.0/16",
+        uplinks="eth0",
+    ),
+    "Docker": node(f"{UP} docker0+=172.17.0.1/16", VIA, f"172.16.0.0/16 {SERVICES}"),
+    "Tailscale": node(
+        f"{UP} tailscale0=100.100.7.7/32",
+        f"""{VIA}; route add 100.64.0.0/10 dev tailscale0 table 52; rule add pref 5270 lookup 52
+        rule add pref 5210 fwmark 0x80000/0xff0000 lookup main; rule add pref 5230 fwmark 0x80000/0xff0000 lookup default
+        rule add pref 5250 fwmark 0x80000/0xff0000 unreachable""",
+        CLUSTER,
+        uplinks="eth0",
+    ),
     "a VRF's rules": node(
         UP, f"{VIA}; rule add pref 1000 l3mdev; rule add pref 2000 lookup local; rule del pref 0", SERVICES
     ),
@@ -206,6 +221,17 @@ HEALTHY = {
 }
 
 SICK = {
+    "InfiniBand": node(f"{UP} ib0=172.16.0.10/16 ib1=172.16.0.11/16", VIA, "172.16.0.0/16", "ib0 at 172.16.0.0"),
+    "WireGuard": node(
+        f"{UP} wg0=10.8.0.2/24", f"{VIA}; route add 10.97.0.0/16 dev wg0", SERVICES, "wg0 at 10.97.0.0", uplinks="eth0"
+    ),
+    "a default route by WireGuard": node(
+        f"{UP} wg0=10.8.0.2/24",
+        f"""{VIA}; route add default dev wg0 table 51820; rule add not fwmark 51820 lookup 51820
+        rule add lookup main suppress_prefixlength 0""",
+        f"{SERVICES} {NODES}",
+        "wg0 at 10.96.0.0",
+    ),
     "an unreachable network of the API server": node(
         f"{UP} cali1",
         f"{VIA}; route add unreachable 10.3.1.0/24 proto bird; route add 10.3.1.2 dev cali1 scope link",

@@ -18,11 +18,11 @@ from audit.making import make
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nightly import by_day
-from node import NICS, churning, lines, nics, on_linux, run_ip
+from node import NICS, churning, lines, nics, on_linux
 from scripts import AWKS, UNJUDGED, Sandbox, awk_or_skip, awks_for, render_check_route_overlap_script
 from worlds import Question, World, hosts, ipv6
 from worlds.cut import questions
-from worlds.seldom import HIDDEN_HOPS, SELDOM
+from worlds.seldom import SELDOM
 
 import phases
 from hostrouting import Config, Host, Layout
@@ -40,7 +40,6 @@ from hostrouting.overlap.markers import marker_text, write_markers
 from hostrouting.overlap.wording import advice, summary
 from hostrouting.tasks.install_routes import InstallRoutes
 from hostrouting.testing import FakeSystemd
-from hostrouting.testing.strategies import DEVICES, NewAddress
 
 pytestmark = pytest.mark.kernel
 
@@ -292,52 +291,6 @@ def test_checking_rare_hosts(question: Question, awk: str, roots: Callable[[], P
     assert not compare_checks(question.world, expecting(question), awk, roots)[1]
 
 
-@pytest.mark.parametrize("awk", awks_for("checking routes by nexthop objects"))
-def test_checking_routes_by_nexthop_objects(awk: str, roots: Callable[[], Path]) -> None:
-    config = expecting(HIDDEN_HOPS)
-    hidden = compare_checks(HIDDEN_HOPS.world, config, awk, roots)
-    assert not any("no device" in line for line in hidden[0])
-    assert compare_checks(attrs.evolve(HIDDEN_HOPS.world, hides_hops=False), config, awk, roots) == hidden
-
-
-OBJECTS = """
-ip nexthop add id 1 via 10.0.0.5 dev v0
-ip nexthop add id 2 via 10.0.1.7 dev v1
-ip nexthop add id 3 group 1,3/2
-ip nexthop add id 4 dev v1
-ip route add default nhid DEFAULT metric 100
-ip route add 10.0.9.0/24 nhid DEFAULT
-ip route add 192.0.2.0/24 nhid 4 scope link
-ip route add 172.16.1.0/24 nhid 2 proto 217
-ip route add 172.16.2.0/24 nhid 2 proto 217
-"""
-
-
-@pytest.mark.parametrize(
-    ("default", "awk"), [(default, awk) for default in (1, 3) for awk in awks_for(f"default by object {default}")]
-)
-def test_installing_with_nexthop_objects(default: int, awk: str, roots: Callable[[], Path]) -> None:
-    """The objects are used by the default route, an existing route, the route to a gateway, and two of our routes."""
-    entries = [{"destination": text} for text in ("172.16.3.0/24", "10.0.9.0/24", "172.16.1.0/24")]
-    entries += [{"destination": "172.16.4.0/24", "gateway": "192.0.2.1", "dev": "v1"}]
-    config = config_of(None, staticRoutes={"enabled": True, "routes": entries})
-    outcomes: dict[str, Outcome] = {}
-    for compat_mode in ("0", "1"):
-        for who in ("task", "script"):
-            kernel = on_linux()
-            addresses = (("v0", NewAddress("10.0.0.1/24")), ("v1", NewAddress("10.0.1.1/24")))
-            World(addresses, (), links=DEVICES).build(kernel)
-            Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text(compat_mode)  # only in this namespace
-            run_ip(OBJECTS.replace("DEFAULT", str(default)))
-            if who == "task":
-                outcomes[who + compat_mode] = _install(config, kernel, roots())
-            else:
-                outcomes[who + compat_mode] = _install_at_boot(config, Sandbox(roots(), awk_or_skip(awk)), kernel)
-    script = outcomes.pop("script0")
-    assert script.is_ok
-    _see_same_end(config, script, outcomes)
-
-
 # --- the check of random IPv6 hosts, some of which have IPv4 too -----------------------------------------------------
 
 
@@ -534,102 +487,3 @@ def test_no_verdict_of_the_script_mixes_two_states(churn: str, sandbox: Sandbox)
             sandbox.run(script)
             (kind,) = {line.partition(": ")[0] for line in sandbox.told()}
             assert kind in ("OVERLAP", *(("check-failed",) if matters else ()))
-
-
-# --- ordinary hosts --------------------------------------------------------------------------------------------------
-
-_ETH0 = lines(nics(eth0=NICS["eth0"]), "ip address add 2001:db8:1::4/64 dev eth0 nodad", _DEFAULT4, _DEFAULT)
-
-
-def _with(*devs: str) -> tuple[str, ...]:
-    """Return the commands that make a node with an uplink and other interfaces."""
-    return (*_ETH0, *lines(nics(*devs).replace("02:00:00:00:00", "02:00:00:00:01")))
-
-
-# As the programs set them up. In each, 10.244.0.0/16 or fd00:244::/56 is the pods' network.
-ORDINARY = {
-    "a default route": _ETH0,
-    "InfiniBand": (*_with("ib0", "ib1"), *(f"ip address add 172.16.0.1{n}/16 dev ib{n}" for n in (0, 1))),
-    "InfiniBand and its fix": (
-        *_with("ib0"),
-        "ip address add 172.16.0.10/16 dev ib0",
-        *(f"ip route add 172.16.{part}.0/17 via 10.1.0.1 dev eth0 proto 217" for part in (0, 128)),
-    ),
-    "a bridge of Docker": (*_with("docker0"), "ip address add 172.17.0.1/16 dev docker0"),
-    "Calico": (
-        *_with("cali1", "cali2", "vxlan.calico"),
-        *(f"ip route add 10.244.7.{n} dev cali{n} scope link" for n in (1, 2)),
-        "ip route add blackhole 10.244.7.0/26 proto 80",
-        "ip address add 10.244.7.0/32 dev vxlan.calico",
-        "ip route add 10.244.9.0/26 via 10.244.9.0 dev vxlan.calico onlink proto 80",
-        "ip -6 route add fd00:244:0:7::1 dev cali1",
-        "ip -6 route add blackhole fd00:244:0:7::/122 proto 80",
-    ),
-    "Calico with BIRD": (
-        *_with("cali1", "tunl0"),
-        "ip route add 10.244.7.1 dev cali1 scope link",
-        "ip route add blackhole 10.244.7.0/26 proto bird",
-        "ip route add 10.244.9.0/26 via 10.1.0.9 dev eth0 proto bird",
-        "ip route add 10.244.10.0/26 via 10.9.0.9 dev tunl0 onlink proto bird",
-    ),
-    "Cilium": (
-        *_with("cilium_host", "lxc1"),
-        "ip address add 10.244.7.1/32 dev cilium_host",
-        "ip route add 10.244.7.1 dev cilium_host scope link",
-        "ip route add 10.244.0.0/16 via 10.244.7.1 dev cilium_host",
-        "ip route add local default dev lo table 2004",
-        "ip rule add fwmark 0x200/0xf00 lookup 2004 pref 9",
-        "ip rule add lookup local pref 100",
-        "ip rule del pref 0",
-    ),
-    "Flannel": (
-        *_with("cni0", "flannel.1"),
-        "ip address add 10.244.7.1/24 dev cni0",
-        "ip address add 10.244.7.0/32 dev flannel.1",
-        "ip route add 10.244.9.0/24 via 10.244.9.0 dev flannel.1 onlink",
-        "ip address add fd00:244:0:7::1/64 dev cni0 nodad",
-    ),
-    "Azure CNI": (*_with("azv1", "azv2"), *(f"ip route add 10.1.0.2{n} dev azv{n} proto static" for n in (1, 2))),
-    "AWS CNI": (
-        *_with("eni1a2b3c", "eni4d5e6f", "eth1"),
-        "ip route add 10.1.0.21 dev eni1a2b3c scope link",
-        "ip route add 10.1.0.22 dev eni4d5e6f scope link",
-        "ip route add default via 10.1.0.1 dev eth1 onlink table 2",
-        "ip rule add to 10.1.0.21 lookup main pref 512",
-        "ip rule add to 10.1.0.22 lookup main pref 512",
-        "ip rule add fwmark 0x80/0x80 lookup main pref 1024",
-        "ip rule add from 10.1.0.22 lookup 2 pref 1536",
-    ),
-    "WireGuard": (*_with("wg0"), "ip address add 10.8.0.2/24 dev wg0", "ip route add 10.96.0.0/16 dev wg0"),
-    "a default route by WireGuard": (
-        *_with("wg0"),
-        "ip address add 10.8.0.2/24 dev wg0",
-        "ip route add default dev wg0 table 51820",
-        "ip rule add not fwmark 51820 lookup 51820",
-        "ip rule add lookup main suppress_prefixlength 0",
-    ),
-    "Tailscale": (
-        *_with("tailscale0"),
-        "ip address add 100.100.7.7/32 dev tailscale0",
-        "ip route add 100.64.0.0/10 dev tailscale0 table 52",
-        "ip rule add fwmark 0x80000/0xff0000 lookup main pref 5210",
-        "ip rule add fwmark 0x80000/0xff0000 lookup default pref 5230",
-        "ip rule add fwmark 0x80000/0xff0000 unreachable pref 5250",
-        "ip rule add lookup 52 pref 5270",
-    ),
-}
-
-
-@pytest.mark.parametrize("uplinks", [None, ("eth0",)])
-@pytest.mark.parametrize(("name", "awk"), [(name, awk) for name in ORDINARY for awk in awks_for(name)])
-def test_an_ordinary_host_always_has_a_verdict(
-    name: str, awk: str, uplinks: Sequence[str] | None, tmp_path: Path
-) -> None:
-    on_linux()
-    make(ORDINARY[name])
-    cidrs = ("172.16.0.0/16", "10.96.0.0/12", "10.1.0.0/16", "10.244.0.0/16", "100.64.0.0/10", "fd00:244::/56")
-    config = Config(route_overlap={"expectedCidrs": cidrs}, wait_seconds=0, uplinks=uplinks)
-    told, said = judged(config, awk, tmp_path)
-    report = reported(config)
-    assert report.verdict in ("ok", "overlap")
-    assert _first_parts(told) == _first_parts(marker_text(report).splitlines()), said
