@@ -58,7 +58,7 @@ def verdict(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         hint = "hostrouting confirm, or hostrouting revert; then: hostrouting check"
         yield DoctorFinding("unjudged", examined.consumer, message, hint, Severity.UNKNOWN)
         return
-    report = check_families(config, examined.host.routes_of, examined.scope)
+    report = check_families(config, examined.host.routes_of, examined.scope, host=examined.host)
     if report.verdict is Verdict.UNKNOWN:
         message = f"{follows}: the check can't judge: {report.reason}"
         severity = Severity.BROKEN if is_strict else Severity.UNKNOWN

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 
-from hostrouting.boot.files import read_text
 from hostrouting.boot.layout import WATCH
 from hostrouting.boot.trial import is_overdue, trial_deadline
 from hostrouting.doctor.checks import DoctorFinding, ExaminedHost, Severity
+from hostrouting.host_files.advertisements import ignored_advertisements
 from hostrouting.host_files.managers import is_managed
-from hostrouting.kernel.default_routes import is_among, unicast_defaults
+from hostrouting.kernel.default_routes import unicast_defaults
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.managers import NETWORK_MANAGER, NETWORKD
@@ -188,33 +188,26 @@ def watcher(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 # --- IPv6 ----------------------------------------------------------------------------------------------------------
 
-_SYSCTL = "/proc/sys/net/ipv6/conf/{}/{}"
-
 
 def advertisements(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Find uplinks on which the kernel ignores advertisements because the host forwards packets."""
-    config = examined.manifest.config
+    """Find uplinks on which the kernel ignores router advertisements."""
+    config = examined.config
     if Family.IPV6 not in (*config.route_overlap.families, *config.static_routes.families):
         return
     routes6 = examined.host.routes_of(Family.IPV6)
     defaults = unicast_defaults(routes6.default_routes())
     patterns = uplinks_of(config, routes6, [examined.host.routes])
-    if patterns is None:
+    if patterns is None and defaults:
         patterns = tuple(dev for route in defaults for dev in route.devs)
+    having = {dev for route in defaults for dev in route.devs}
     # Routes that an administrator or a network manager has added stay.
     lasting = {dev for route in defaults if route.protocol != Protocol.RA for dev in route.devs}
-    for link in examined.host.routes.links():
-        if link.name in lasting or not is_among(link.name, patterns):
-            continue
-        if (_value(examined, link.name, "accept_ra"), _value(examined, link.name, "forwarding")) == ("1", "1"):
+    for each in ignored_advertisements(examined.layout, examined.host.routes.links(), patterns):
+        # If accept_ra is 0, an unknown program may have added the route, and renew it.
+        if each.dev not in (lasting if each.is_of_forwarding else having):
             message = (
-                "it forwards packets and accept_ra is 1, so the kernel ignores its routers' advertisements: the IPv6 "
-                "default route from them is gone, or will expire"
+                f"{each.reason}, so the kernel ignores its routers' advertisements: the IPv6 default route from them "
+                "is gone, or will expire"
             )
-            # Use slashes, because sysctl(8) treats a dot in an interface's name as a separator.
-            hint = f"sysctl -w net/ipv6/conf/{link.name}/accept_ra=2, and the same in a file in /etc/sysctl.d"
-            yield DoctorFinding("accept-ra", link.name, message, hint, Severity.RISK)
-
-
-def _value(examined: ExaminedHost, dev: str, name: str) -> str:
-    return (read_text(examined.layout.of(_SYSCTL.format(dev, name))) or "").strip()
+            hint = f"{each.command}, and the same in a file in /etc/sysctl.d"
+            yield DoctorFinding("accept-ra", each.dev, message, hint, Severity.RISK)

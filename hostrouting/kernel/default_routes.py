@@ -106,6 +106,8 @@ def missing_default_route(routes: Iterable[Route], family: Family, by: tuple[str
     dead = [route for route in unicast_defaults(routes) if any(is_among(hop.dev or "", by) for hop in route.hops)]
     if not dead:
         return f"the default route{on} (table main has no unicast {family.any}{on})"
+    if isinstance(dead[0], Route6) and dead[0].is_expired:
+        return f"a live default route{on} ({dead[0]} has expired, as no advertisement has renewed it)"
     return f"a live default route{on} (all hops of {dead[0]} are dead)"
 
 

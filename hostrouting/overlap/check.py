@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import attrs
 
+from hostrouting.boot.host import Host
 from hostrouting.config.routing import Config, RouteOverlap
 from hostrouting.kernel.default_routes import missing_default_route, unicast_defaults
 from hostrouting.kernel.port import RouteBackend
@@ -16,6 +17,7 @@ from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.jsonable import rfc_3339
 from hostrouting.model.routes import Table
+from hostrouting.model.text import shortened
 from hostrouting.overlap._classify import classify_probes
 from hostrouting.overlap._grouping import findings_and_notes
 from hostrouting.overlap._hearing import why_not_received
@@ -24,6 +26,9 @@ from hostrouting.overlap._uplinks import contested_error
 from hostrouting.overlap.findings import FamilyVerdict, Finding, OverlapReport, UnknownReason, Verdict
 from hostrouting.overlap.proposals import Fix, Obstacle, Unfixable
 from phases import CancelScope
+
+# A limit for human-readable lines.
+_SHOWN_DEVS = 3
 
 
 def unjudged(overlap: RouteOverlap, reason_kind: UnknownReason, reason_detail: str) -> OverlapReport:
@@ -57,6 +62,7 @@ def check_families(
     backends: Callable[[Family], RouteBackend],
     scope: CancelScope,
     *,
+    host: Host | None = None,
     started: float | None = None,
     nameservers: Sequence[IpAddress] = (),
 ) -> OverlapReport:
@@ -67,6 +73,7 @@ def check_families(
         backends: a function that returns the backend for a family. It is only called for IPv6 if IPv6 CIDRs are
             expected.
         scope: see ``check_overlap``.
+        host: see ``check_overlap``.
         started: see ``check_overlap``.
         nameservers: see ``check_overlap``.
 
@@ -79,7 +86,7 @@ def check_families(
             backend, ipv4 = backends(family), backends(Family.IPV4)
         except RouteError as error:
             return unjudged(config.route_overlap.of(family), UnknownReason.CHECK_FAILED, str(error))
-        return check_overlap(config, backend, scope, ipv4=ipv4, started=started, nameservers=nameservers)
+        return check_overlap(config, backend, scope, ipv4=ipv4, host=host, started=started, nameservers=nameservers)
 
     families = config.route_overlap.families
     if Family.IPV6 not in families:
@@ -115,6 +122,7 @@ def check_overlap(
     scope: CancelScope,
     *,
     ipv4: RouteBackend | None = None,
+    host: Host | None = None,
     started: float | None = None,
     nameservers: Sequence[IpAddress] = (),
     needs_fix: bool = True,
@@ -129,6 +137,8 @@ def check_overlap(
         scope: cancellation scope for the check.
         ipv4: the host's IPv4 backend. If the config doesn't name uplinks, the interfaces of the IPv4 default route are
             also the uplinks for IPv6.
+        host: the host, whose files tell why it has no IPv6 default route, or None to leave that out. A snapshot has no
+            files.
         started: when the run started, in seconds on the scope's clock, to wait for a default route on an uplink and for
             InfiniBand addresses as long as the config says, or None to check immediately.
         nameservers: the host's DNS servers. The fix lists those whose traffic it moves to another interface.
@@ -150,7 +160,7 @@ def check_overlap(
     except RouteError as error:
         return unjudged(overlap, UnknownReason.CHECK_FAILED, str(error))
     if state.uplinks.unknown is not None:
-        return unjudged(overlap, state.uplinks.unknown, _why_unknown(config, state))
+        return unjudged(overlap, state.uplinks.unknown, _why_unknown(config, state, host))
     if deaf := why_not_received(state):
         return unjudged(overlap, UnknownReason.NO_LOCAL_TABLE, deaf)
     classifications = classify_probes(overlap, state)
@@ -162,7 +172,7 @@ def check_overlap(
     if not (findings and needs_fix):
         return attrs.evolve(report, findings=findings)
     if state.uplinks.default is None:
-        unfixable = tuple(_without_default(state, findings))
+        unfixable = tuple(_without_default(state, findings, host))
         return attrs.evolve(report, findings=findings, fix=Fix(unfixable=unfixable))
     from hostrouting.overlap._connections import unfixed_connections
     from hostrouting.overlap._fix import Fixes
@@ -181,6 +191,7 @@ def load_all() -> None:
 
     A running watcher can't import them after a package upgrade.
     """
+    from hostrouting.host_files import advertisements  # noqa: F401
     from hostrouting.kernel import fib6, netlink6  # noqa: F401
     from hostrouting.overlap import _connections, _fix  # noqa: F401
 
@@ -223,7 +234,7 @@ def _wait_for_addresses(
         look_until(backend, scope, started, config.route_overlap.address_seconds, find_pending)
 
 
-def _why_unknown(config: Config, state: State) -> str:
+def _why_unknown(config: Config, state: State, host: Host | None) -> str:
     """Return why there is no uplink to compare with, and what settles it."""
     uplinks, family = state.uplinks, state.family
     if config.uplinks is not None:
@@ -231,19 +242,31 @@ def _why_unknown(config: Config, state: State) -> str:
     if uplinks.contested:
         return str(contested_error(uplinks.contested))
     others = [route for route in unicast_defaults(state.routes) if route.devs]
+    ignored = _ignored_advertisements(state, host)
     if uplinks.named is not None and others:
-        by = f"IPv6 has no default route by {','.join(uplinks.named)}"
-        return f"{by}; {','.join(others[0].devs)} has one ({others[0]})"
+        missing = missing_default_route(state.routes, family, uplinks.named)
+        return f"missing is {missing}{ignored}; {','.join(others[0].devs)} has one ({others[0]})"
     elsewhere = [str(r) for r in state.routes if r.destination.prefixlen == 0 and r.hops and r.table != Table.MAIN]
     other = f"; another table has one: {elsewhere[0]}" if elsewhere else ""
     if not unicast_defaults(state.routes):
-        return f"table main has no unicast {family.any} to compare with{other}"
-    return f"missing is {missing_default_route(state.routes, family)}{other}"
+        return f"table main has no unicast {family.any} to compare with{ignored}{other}"
+    return f"missing is {missing_default_route(state.routes, family)}{ignored}{other}"
 
 
-def _without_default(state: State, findings: Iterable[Finding]) -> Iterator[Unfixable]:
+def _ignored_advertisements(state: State, host: Host | None) -> str:
+    """Return a clause with the uplinks on which the kernel ignores router advertisements, or an empty string."""
+    if state.family is Family.IPV4 or host is None or host.snapshot is not None:
+        return ""
+    from hostrouting.host_files.advertisements import why_ignored
+
+    found = why_ignored(host.layout, state.links, state.uplinks.named)
+    return f"; {shortened(found, '; ', _SHOWN_DEVS)}" if found else ""
+
+
+def _without_default(state: State, findings: Iterable[Finding], host: Host | None) -> Iterator[Unfixable]:
     """Yield an unfixable item for each finding, because there is no default route for entries to inherit from."""
     missing = f"missing is {missing_default_route(state.routes, state.family, state.uplinks.named)}"
+    missing += _ignored_advertisements(state, host)
     down = sorted(link.name for link in state.links if link.name in state.uplinks.devs and not link.is_up)
     if down:
         missing = f"{missing}, and {','.join(down)} {'is' if len(down) == 1 else 'are'} down"

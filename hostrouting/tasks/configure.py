@@ -335,7 +335,7 @@ class Run:
             return nothing_expected(overlap)
         if host.is_image:
             return unjudged(overlap, UnknownReason.NO_KERNEL, "an image is checked at its first boot")
-        report = check_families(self.config, host.routes_of, scope, started=self.started)
+        report = check_families(self.config, host.routes_of, scope, host=host, started=self.started)
         report = with_namespace_note(report, host)
         # The script and the watcher take this lock, too. Concurrent writes could leave both markers behind.
         with locked(host.layout.lock, scope):

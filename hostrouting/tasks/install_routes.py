@@ -13,12 +13,15 @@ from hostrouting.boot.go_package import routes_to_adopt
 from hostrouting.boot.host import Host
 from hostrouting.boot.locks import exclusive_run, locked
 from hostrouting.config.routing import Config, StaticRoute
+from hostrouting.host_files.advertisements import why_ignored
+from hostrouting.kernel.default_routes import default_route
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.waiting import look_until
 from hostrouting.model.errors import RouteError
+from hostrouting.model.family import Family
 from hostrouting.model.routes import Route6, Table
 from hostrouting.routes.install import apply_routes
-from hostrouting.routes.plan import MISSING_HINT, RoutePlan, RoutesReport, find_missing, plan_now
+from hostrouting.routes.plan import MISSING_HINT, RoutePlan, RoutesReport, find_missing, plan_now, uplinks_of
 from hostrouting.routes.verify import verify_routes
 from hostrouting.tasks.arguments import ConfigTask
 from phases import CancelScope, Undo, all_or_nothing
@@ -43,14 +46,35 @@ def wait_for_network(config: Config, host: Host, scope: CancelScope, started: fl
     # The IPv6 backend also notices IPv4 changes.
     missing = look_until(backends[-1], scope, started, config.wait_seconds, partial(find_missing, config, *backends))
     if missing is not None:
-        raise _waited_in_vain(missing, config)
+        raise _waited_in_vain(missing, config, host)
 
 
-def _waited_in_vain(missing: str, config: Config) -> RouteError:
+def _waited_in_vain(missing: str, config: Config, host: Host) -> RouteError:
     return RouteError(
         f"can't install the static routes: timed out after {config.wait_seconds} s waiting for {missing}",
-        hint=f"{MISSING_HINT}, or raise waitSeconds",
+        hint="; ".join((*why_no_default6(config, host), f"{MISSING_HINT}, or raise waitSeconds")),
     )
+
+
+def why_no_default6(config: Config, host: Host) -> tuple[str, ...]:
+    """Return a sentence for each interface whose IPv6 default route is missing because advertisements are ignored.
+
+    Args:
+        config: the config with the static routes, which may inherit from that default route.
+        host: the host to query. A snapshot has no sysctls.
+
+    Raises:
+        RouteError: the kernel can't be queried.
+    """
+    wanted = config.static_routes.of(Family.IPV6)
+    if not wanted or host.snapshot is not None:
+        return ()
+    backend = host.routes_of(Family.IPV6)
+    uplinks, defaults, links = uplinks_of(config, backend, [host.routes]), backend.default_routes(), backend.links()
+    inheriting = (route for route in wanted if route.gateway is None or route.dev is None)
+    patterns = {uplinks if route.dev is None else (route.dev,) for route in inheriting}
+    lacking = (by for by in patterns if default_route(defaults, by) is None)
+    return tuple(sorted({said for by in lacking for said in why_ignored(host.layout, links, by)}))
 
 
 @contextmanager
@@ -78,7 +102,7 @@ def planned_routes(
                 yield plan
                 return
         if scope.clock.monotonic() >= started + config.wait_seconds:
-            raise _waited_in_vain(missing, config)
+            raise _waited_in_vain(missing, config, host)
         scope.wait(_FLAP_SECONDS)
 
 

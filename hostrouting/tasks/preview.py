@@ -27,6 +27,7 @@ from hostrouting.overlap.findings import Verdict
 from hostrouting.routes.plan import RoutePlan, RoutesReport, plan_now, plan_or_raise
 from hostrouting.tasks.arguments import to_config, to_host
 from hostrouting.tasks.configure import warnings_of
+from hostrouting.tasks.install_routes import why_no_default6
 from phases import CancelScope
 
 _NAMED_FINDINGS = 3
@@ -118,7 +119,8 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
         return planned
     host, wanted = host.within(scope), Wanted.of(config, host.layout)
     boot = plan_next_boot(host, wanted)
-    warnings = (*_why_apply_fails(boot, host), *warnings_of(config, wanted, host), *boot.unseen)
+    ignored = () if planned.missing is None else why_no_default6(config, host)
+    warnings = (*_why_apply_fails(boot, host), *warnings_of(config, wanted, host), *boot.unseen, *ignored)
     return attrs.evolve(planned, boot=boot.changes, warnings=warnings)
 
 
@@ -139,7 +141,7 @@ def _next_start(config: Config, host: Host, plan: RoutePlan, missing: str | None
         return NextStart(consumer, False, f"the static routes can't be installed without {missing}")
     if not config.route_overlap.expected_cidrs:
         return NextStart(consumer, True, "every route is installed; no CIDR is expected, so nothing is checked")
-    result = check_families(config, _planned(config, host, plan, scope), scope)
+    result = check_families(config, _planned(config, host, plan, scope), scope, host=host)
     if result.verdict is Verdict.UNKNOWN:
         reason = f"the check can't judge: {result.reason}"
     elif result.findings:

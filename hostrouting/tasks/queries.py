@@ -92,7 +92,7 @@ def check_kernel(
     is_live = host.snapshot is None and backends is None
     started = scope.clock.monotonic() if is_live else None
     asked = backends or host.routes_of
-    report = check_families(config, asked, scope, started=started, nameservers=nameservers)
+    report = check_families(config, asked, scope, host=host, started=started, nameservers=nameservers)
     report = attrs.evolve(report, host=host.name)
     return with_namespace_note(report, host) if is_live else report
 

@@ -104,7 +104,7 @@ class TryRoutes(ConfigTask):
                         )
                     with all_or_nothing() as undo:
                         plan = apply_and_verify(plan, host, scope, undo)
-                overlap = check_families(config, host.routes_of, scope)
+                overlap = check_families(config, host.routes_of, scope, host=host)
                 scope.check()
                 raise_if_strict(overlap)
         report = ConfigureReport.of(plan, overlap, plan.changes, ())

@@ -136,7 +136,7 @@ class _Watch:
         self._end_overdue_trial()
         done = self.reconciler.repair(self._reread, host, self.scope)
         tell(_PING)
-        report = check_families(self.config, host.routes_of, self.scope)
+        report = check_families(self.config, host.routes_of, self.scope, host=host)
         tell(_PING)
         self.counted.update({"looks": 1} | {str(drift): len(routes) for drift, routes in done.fixed.items()})
         for write in (self._write_markers, self._write_metrics):

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import errno as errnos
+import re
 from ipaddress import IPv6Address
 from pathlib import Path
+from typing import Any
 
 import pytest
 from asking import BY_HAND, recorded_by
 from audit.making import advertise
+from file_trees import write_file
 from node import build_node6, run_ip, run_ip6, until
 from wanted import config
 
 import phases
-from hostrouting import Host, Layout, check
+from hostrouting import Config, ConfigureStaticRoutes, Host, Layout, RouteError, check, plan
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
 from hostrouting.model.routes import Route6
 from hostrouting.overlap.one_event import anticipate
-from hostrouting.report import EventKind, Outlook, Verdict
+from hostrouting.report import EventKind, Outlook, UnknownReason, Verdict
 from hostrouting.tasks.queries import snapshot
 from hostrouting.testing import FakeSystemd
 
@@ -39,6 +42,19 @@ def host(kernel: NamespaceKernel) -> NetlinkBackend6:
     build_node6()
     run_ip("address add 10.1.0.4/24 dev eth0\nroute add default via 10.1.0.1 dev eth0")
     return NetlinkBackend6()
+
+
+def node_in(root: Path, host: NetlinkBackend6) -> Host:
+    """Return this namespace as a host that has this machine's sysctls, and no other file of it."""
+    (root / "proc").mkdir()
+    (root / "proc/sys").symlink_to("/proc/sys")
+    layout = Layout(root)
+    return Host(NetlinkBackend(), FakeSystemd(layout), layout, host)
+
+
+def set_sysctls(**values: int) -> None:
+    for name, value in values.items():
+        Path(f"/proc/sys/net/ipv6/conf/eth0/{name}").write_text(str(value), encoding="ascii")
 
 
 def test_an_advertised_route_tells_how_long_it_lasts(host: NetlinkBackend6) -> None:
@@ -100,8 +116,7 @@ def test_the_end_of_an_advertisement_is_predicted(
         advertise(dev, router, "9000", "low")
     advertise("eth0", "fe80::1", "2", "high")
     until(lambda: len(host.default_routes()) == 1 + len(others))
-    layout = Layout(tmp_path)
-    asked, on = config(cidrs=[CIDR], uplinks=["eth0"]), Host(NetlinkBackend(), FakeSystemd(layout), layout, host)
+    asked, on = config(cidrs=[CIDR], uplinks=["eth0"]), node_in(tmp_path, host)
     before = snapshot(host=on)
     (told,) = (
         each
@@ -113,3 +128,79 @@ def test_the_end_of_an_advertisement_is_predicted(
     now = check(asked, host=on)
     assert now.verdict is told.verdict is told.lasting_verdict is verdict
     assert [each.devs for each in now.findings] == [each.devs for each in told.findings] == devs
+
+
+IGNORING = pytest.mark.parametrize(
+    ("sysctls", "reason"),
+    [
+        ({"forwarding": 1, "accept_ra": 1}, "it forwards packets and its accept_ra is 1"),
+        ({"forwarding": 1, "accept_ra": 0}, "its accept_ra is 0, and no network manager claims it"),
+        ({"forwarding": 0, "accept_ra": 0}, "its accept_ra is 0, and no network manager claims it"),
+    ],
+)
+
+
+@IGNORING
+def test_a_check_says_why_there_is_no_default_route(
+    host: NetlinkBackend6, tmp_path: Path, sysctls: dict[str, int], reason: str
+) -> None:
+    on, asked, named = node_in(tmp_path, host), expecting(), expecting(uplinks=["eth0"])
+    set_sysctls(**sysctls)
+    advertise("eth0", "fe80::1", "1800", "medium")
+    assert host.default_routes() == ()
+    why = f"; eth0 ignores router advertisements, because {reason}: sysctl -w "
+    (unfixable,) = check(named, host=on).fix.unfixable
+    assert why in unfixable.reason
+    report = check(asked, host=on)
+    assert report.reason_kind is UnknownReason.NO_DEFAULT_ROUTE
+    assert why in report.reason_detail
+    recorded = check(asked, host=Host.recorded(snapshot(host=on)))
+    assert recorded.reason_kind is UnknownReason.NO_DEFAULT_ROUTE
+    assert "router advertisements" not in recorded.reason_detail
+
+    # What it says is what helps.
+    (setting,) = re.findall(r"sysctl -w (\S+)", report.reason_detail)
+    name, _, value = setting.partition("=")
+    Path("/proc/sys", name).write_text(value, encoding="ascii")
+    advertise("eth0", "fe80::1", "1800", "medium")
+    until(lambda: bool(host.default_routes()))
+    assert check(asked, host=on).verdict is Verdict.OK
+
+
+@IGNORING
+def test_an_installation_says_why_it_waits_in_vain(
+    host: NetlinkBackend6, tmp_path: Path, sysctls: dict[str, int], reason: str
+) -> None:
+    on, wanted = node_in(tmp_path, host), config("fd00:1::/48", cidrs=[], mode="WARN", waitSeconds=0)
+    set_sysctls(**sysctls)
+    why = f"eth0 ignores router advertisements, because {reason}: sysctl -w "
+    assert any(each.startswith(why) for each in plan(wanted, host=on).warnings)
+    with pytest.raises(RouteError, match="::/0") as caught:
+        phases.run(ConfigureStaticRoutes(wanted, host=on))
+    assert caught.value.hint.startswith(why)
+
+
+def test_a_manager_may_handle_advertisements(host: NetlinkBackend6, tmp_path: Path) -> None:
+    on = node_in(tmp_path, host)
+    set_sysctls(forwarding=1, accept_ra=0)
+    (eth0,) = (link for link in host.links() if link.name == "eth0")
+    write_file(on.layout.of(f"/run/systemd/netif/links/{eth0.index}"), "ADMIN_STATE=configured\n")
+    report = check(expecting(), host=on)
+    assert report.reason_kind is UnknownReason.NO_DEFAULT_ROUTE
+    assert "router advertisements" not in report.reason_detail
+
+
+def test_an_expired_default_route_is_the_reason(host: NetlinkBackend6, tmp_path: Path) -> None:
+    on = node_in(tmp_path, host)
+    advertise("eth0", "fe80::1", "1", "medium")
+    until(lambda: any(isinstance(route, Route6) and route.is_expired for route in host.default_routes()))
+    for reason in (
+        check(expecting(), host=on).reason_detail,
+        check(expecting(), host=Host.recorded(snapshot(host=on))).reason_detail,
+        plan(config("fd00:1::/48", cidrs=[], mode="WARN"), host=on).missing or "",
+    ):
+        assert "expires 0sec has expired, as no advertisement has renewed it" in reason
+
+
+def expecting(**more: Any) -> Config:
+    return config(cidrs=[CIDR], waitSeconds=0, **more)

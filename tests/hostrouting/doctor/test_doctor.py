@@ -30,7 +30,9 @@ from hostrouting.cli.report import page_text
 from hostrouting.doctor._gate import find_cycle
 from hostrouting.doctor.checks import DoctorFinding, Severity
 from hostrouting.doctor.examine import CHECKS, DoctorReport, examine
+from hostrouting.host_files.advertisements import ignored_advertisements
 from hostrouting.kernel.snapshot_backend import SnapshotBackend, SnapshotBackend6
+from hostrouting.model.links import Link
 from hostrouting.model.parsing import parse_any_cidr
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Route, Table
 from hostrouting.model.rules import Rule
@@ -699,3 +701,50 @@ def test_a_default_route_that_forwarding_loses_is_a_risk(
         finding = findings["accept-ra"]
         assert (finding.subject, str(finding.severity)) == ("eth0", "risk")
         assert finding.hint.startswith("sysctl -w net/ipv6/conf/eth0/accept_ra=2,")
+
+
+@pytest.mark.parametrize(
+    ("defaults", "manager", "is_risk"),
+    [
+        ((), "", True),
+        ((), "ADMIN_STATE=configured", False),
+        ((DEFAULT,), "", False),
+        ((DEFAULT.replace("eth0", "rail0"),), "", True),
+    ],
+)
+def test_an_uplink_that_ignores_advertisements_is_a_risk(
+    tmp_path: Path, defaults: tuple[str, ...], manager: str, *, is_risk: bool
+) -> None:
+    write_file(tmp_path / "run/systemd/netif/links/2", f"{manager}\n")
+    sysctls = {f"{dev}/{name}": "0" for dev in ("eth0", "rail0") for name in ("accept_ra", "forwarding")}
+    findings = found(tmp_path, "fd00:10::/48", sysctls, *defaults)
+    assert ("accept-ra" in findings) is is_risk
+    if is_risk:
+        assert findings["accept-ra"].subject == "eth0"
+        assert findings["accept-ra"].hint.startswith("sysctl -w net/ipv6/conf/eth0/accept_ra=1,")
+
+
+def test_ignored_advertisements_are_found_before_an_installation(tmp_path: Path) -> None:
+    layout, snapshot = Layout(tmp_path), snapshot_of()
+    node = Host(SnapshotBackend(snapshot), FakeSystemd(layout), layout, SnapshotBackend6(snapshot))
+    write_file(layout.of("/proc/sys/net/ipv6/conf/eth0/accept_ra"), "0\n")
+    for cidr, kinds in (("fd00:10::/48", {"accept-ra"}), ("10.96.0.0/12", set())):
+        config = Config.from_mapping({"hostRouting": {"routeOverlap": {"expectedCidrs": [cidr]}}})
+        assert {each.kind for each in examine(config, host=node).findings} & {"accept-ra"} == kinds
+
+
+@pytest.mark.parametrize(
+    ("link", "is_found"),
+    [
+        (Link(2, "eth0"), True),
+        (Link(2, "bond0", kind="bond"), True),
+        (Link(2, "eth0", is_up=False), False),
+        (Link(2, "eth0", master="bond0"), False),
+        (Link(2, "cali1", kind="veth"), False),
+        (Link(1, "lo"), False),
+    ],
+)
+def test_any_uplink_may_be_behind_a_router_if_none_is_known(tmp_path: Path, link: Link, *, is_found: bool) -> None:
+    layout = Layout(tmp_path)
+    write_file(layout.of(f"/proc/sys/net/ipv6/conf/{link.name}/accept_ra"), "0\n")
+    assert [each.dev for each in ignored_advertisements(layout, [link], None)] == ([link.name] if is_found else [])

@@ -1,0 +1,95 @@
+"""Tell why the kernel takes no IPv6 default route from router advertisements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from shlex import quote
+
+import attrs
+
+from hostrouting.boot.files import read_text
+from hostrouting.boot.layout import Layout
+from hostrouting.host_files.managers import is_managed
+from hostrouting.kernel.default_routes import is_among
+from hostrouting.kernel.rules import LOOPBACK
+from hostrouting.model.errors import FileError
+from hostrouting.model.links import Link
+from hostrouting.model.managers import NETWORK_MANAGER, NETWORKD
+
+_SYSCTL = "/proc/sys/net/ipv6/conf/{}/{}"
+
+# Kinds of interfaces that a router may be behind, besides physical ones, which have no kind.
+_KINDS = (None, "bond", "team", "vlan")
+
+
+@attrs.frozen
+class IgnoredAdvertisements:
+    """An interface on which the kernel ignores router advertisements.
+
+    Args:
+        dev: the interface.
+        reason: why, in words.
+        command: a command that makes the kernel accept the next advertisement.
+        is_of_forwarding: whether the reason is that the host forwards packets.
+    """
+
+    dev: str
+    reason: str
+    command: str
+    is_of_forwarding: bool
+
+    def __str__(self) -> str:
+        return f"{self.dev} ignores router advertisements, because {self.reason}: {self.command}"
+
+
+def ignored_advertisements(
+    layout: Layout, links: Iterable[Link], patterns: tuple[str, ...] | None
+) -> Iterator[IgnoredAdvertisements]:
+    """Yield the interfaces whose router advertisements give no default route.
+
+    If a network manager handles advertisements itself, it sets accept_ra to 0.
+
+    Args:
+        layout: the host's layout.
+        links: the host's links.
+        patterns: shell-style patterns for the interfaces, or None for all that a router may be behind.
+
+    Raises:
+        FileError: a sysctl or a manager's file can't be read.
+    """
+    for link in links:
+        may_be = link.kind in _KINDS and link.master is None and link.is_up and link.name != LOOPBACK
+        if not (may_be if patterns is None else is_among(link.name, patterns)):
+            continue
+        accept_ra, forwarding = (_value(layout, link.name, name) for name in ("accept_ra", "forwarding"))
+        forwards = forwarding not in ("", "0")
+        # Use slashes, because sysctl(8) treats a dot in an interface's name as a separator.
+        command = f"sysctl -w {quote(f'net/ipv6/conf/{link.name}/accept_ra={2 if forwards else 1}')}"
+        if accept_ra == "1" and forwards:  # ipv6_accept_ra
+            reason = "it forwards packets and its accept_ra is 1"
+            yield IgnoredAdvertisements(link.name, reason, command, is_of_forwarding=True)
+        elif accept_ra == "0" and not _is_managed(layout, link):
+            reason = "its accept_ra is 0, and no network manager claims it"
+            yield IgnoredAdvertisements(link.name, reason, command, is_of_forwarding=False)
+
+
+def why_ignored(layout: Layout, links: Iterable[Link], patterns: tuple[str, ...] | None) -> list[str]:
+    """Return a sentence for each of the interfaces, or the reason why that can't be told.
+
+    Args:
+        layout: see ``ignored_advertisements``.
+        links: see ``ignored_advertisements``.
+        patterns: see ``ignored_advertisements``.
+    """
+    try:
+        return [*map(str, ignored_advertisements(layout, links, patterns))]
+    except FileError as error:
+        return [str(error)]
+
+
+def _is_managed(layout: Layout, link: Link) -> bool:
+    return any(is_managed(layout.root, manager, link.index) for manager in (NETWORKD, NETWORK_MANAGER))
+
+
+def _value(layout: Layout, dev: str, name: str) -> str:
+    return (read_text(layout.of(_SYSCTL.format(dev, name))) or "").strip()
