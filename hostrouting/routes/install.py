@@ -15,7 +15,7 @@ from hostrouting.model.errors import Refusal, RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.prefixes import PrefixSet, ends, numbers
 from hostrouting.model.routes import NextHop, Route, Route6, RouteFailure, Table
-from hostrouting.routes.plan import Replacement, RoutePlan
+from hostrouting.routes.plan import Replacement, RoutePlan, plan_possible, plan_routes
 from phases import CancelScope, Undo
 
 T = TypeVar("T")
@@ -56,7 +56,7 @@ def apply_routes(
         plan: the changes to make.
         backend: the backend for kernel access.
         scope: the cancel scope, checked between bulk calls.
-        undo: collects the rollback steps for the changes.
+        undo: collects the rollback step for the changes.
         before_removal: called before the first route is removed, if any is.
 
     Returns:
@@ -66,27 +66,72 @@ def apply_routes(
     Raises:
         RouteError: the kernel rejected a change. ``undo`` covers the changes made so far.
     """
-    # Routes that another program has removed, and next hops that it has added to our IPv6 route, aren't restored.
     removed = [*plan.remove]
-    if removed:
-        undo.push(partial(_put_back, backend, removed))
-    for verb, failures in _add_and_replace(plan, backend, scope, undo):
+    undo.push(partial(_undo, plan, removed, backend))
+    for verb, failures in _add_and_replace(plan, backend, scope):
         _refuse(verb, failures, _ours_around(failures, backend))
-
-    def restore_removed() -> None:
-        backend.add(by_gateways(removed))
-
     if removed:
         before_removal()
-        # Put routes back before added ones are deleted, so that no destination is ever without a route. An added route
-        # may cover the gateway of a removed one, which can then only be restored later.
-        undo.push(restore_removed)
-    for remove in _bulks(plan.remove, scope, _READING_CALLS_MAX):
-        failures = backend.delete(remove)
-        if gone := {failure.route for failure in failures if failure.errno == errnos.ESRCH}:
-            removed[:] = [kept for route in removed if (kept := _without(route, gone)) is not None]
-        _refuse("remove", [failure for failure in failures if failure.route not in gone])
+    _remove(removed, backend, scope)
     return attrs.evolve(plan, remove=tuple(removed))
+
+
+def converge(
+    wanted: Sequence[Route], backend: RouteBackend, may_remove: Callable[[Route], bool] = lambda _: True
+) -> None:
+    """Make our routes equal to a list, which may contain routes that we have adopted.
+
+    Another program's routes stay, even if they have taken the place of a wanted one.
+
+    Args:
+        wanted: the routes that were there before.
+        backend: the backend for kernel access.
+        may_remove: a function that returns whether to remove a route of ours that isn't wanted.
+
+    Raises:
+        RouteError: some of the routes can't be put back, or others can't be removed.
+    """
+    keys = {route.key for route in wanted}
+    # An unwanted route may cover the gateway of a wanted one, which can then only be added once that route is gone.
+    for _ in range(2):
+        main = backend.routes(Table.MAIN)
+        plan, _ = plan_possible(wanted, [route for route in main if not route.is_ours or route.key in keys])
+        failures = [*backend.add(by_gateways(plan.add)), *backend.replace([item.new for item in plan.replace])]
+        # In IPv6, another program's next hop may have joined ours. Then only what we have added goes.
+        joined = {failure.route for failure in failures if failure.errno == errnos.EEXIST}
+        backend.delete([hop for item in plan.replace if item.new in joined for hop in _replaced_hops(item)])
+        unwanted = [route for route in main if route.is_ours and route.key not in keys and may_remove(route)]
+        left = [each for each in backend.delete(unwanted) if each.errno != errnos.ESRCH]
+        if not (failures or left):
+            break
+    ours = {route.key for route in plan.wanted if route not in plan.foreign}
+    taken = [route for route in wanted if route.key not in ours and route not in plan.foreign]
+    refusals = [Refusal(f"can't put back {route}: another program's has taken its place") for route in taken]
+    refusals += [_explain("put back", failure) for failure in failures]
+    refusals += [_explain("take back", failure) for failure in left]
+    if refusals:
+        raise RouteError.of(refusals)
+
+
+def _undo(plan: RoutePlan, removed: Sequence[Route], backend: RouteBackend) -> None:
+    """Put back the routes that were removed or replaced, and remove those that were added."""
+    added = {route.key for route in plan.add}
+    converge([*(item.old for item in plan.replace), *removed], backend, lambda route: route.key in added)
+
+
+def _replaced_hops(item: Replacement) -> list[Route]:
+    """Return a route for each next hop that a replacement replaces."""
+    kept = {(hop.dev, hop.gateway) for hop in item.new.hops}
+    return [part for part in _parts(item.old) if not kept & {(hop.dev, hop.gateway) for hop in part.hops}]
+
+
+def _remove(routes: list[Route], backend: RouteBackend, scope: CancelScope) -> None:
+    """Remove routes. Drop those from the list, and those of their next hops, that another program has removed."""
+    for bulk in _bulks([*routes], scope, _READING_CALLS_MAX):
+        failures = backend.delete(bulk)
+        if gone := {failure.route for failure in failures if failure.errno == errnos.ESRCH}:
+            routes[:] = [kept for route in routes if (kept := _without(route, gone)) is not None]
+        _refuse("remove", [failure for failure in failures if failure.route not in gone])
 
 
 def _parts(route: Route) -> list[Route]:
@@ -121,27 +166,6 @@ def _covers(route: Route, gateways: PrefixSet) -> bool:
     return is_behind and gateways.overlaps(*ends(numbers(route.destination), gateways.bits))
 
 
-def _put_back(backend: RouteBackend, routes: Sequence[Route]) -> None:
-    failures = backend.add(by_gateways(routes))
-    # Routes that haven't been removed still exist. In IPv6, another program's next hop may have kept their place.
-    main, same = backend.routes(Table.MAIN) if failures else (), {*routes}
-    there = {route.key for route in main if route.is_ours or route in same}
-    _refuse("put back", [each for each in failures if each.route.key not in there])
-
-
-def _swap_back(items: Sequence[Replacement], backend: RouteBackend) -> None:
-    failures = backend.replace([item.old for item in items])
-    # In IPv6, another program's next hop may have joined ours. Then only what we have added goes.
-    joined = {failure.route for failure in failures if failure.errno == errnos.EEXIST}
-    added: list[Route] = []
-    for item in items:
-        if item.old in joined:
-            had = {(hop.dev, hop.gateway) for hop in item.old.hops}
-            added += [part for part in _parts(item.new) if not had & {(hop.dev, hop.gateway) for hop in part.hops}]
-    backend.delete(added)
-    _refuse("put back", failures)
-
-
 def apply_possible(
     plan: RoutePlan, backend: RouteBackend, scope: CancelScope, undo: Undo
 ) -> tuple[RoutePlan, dict[Route, str]]:
@@ -151,7 +175,7 @@ def apply_possible(
         plan: the changes to make.
         backend: the backend for kernel access.
         scope: the cancel scope, checked between bulk calls.
-        undo: collects the rollback steps for the changes.
+        undo: collects the rollback step for the changes.
 
     Returns:
         The plan without what was rejected or had already been removed, and the reason for each rejected route.
@@ -160,61 +184,42 @@ def apply_possible(
         RouteError: the kernel can't be queried, or fails to remove a route. ``undo`` covers the changes made so far.
     """
     refusals: dict[Route, str] = {}
-    for verb, failures in _add_and_replace(plan, backend, scope, undo):
+    removed = [*plan.remove]
+    undo.push(partial(_undo, plan, removed, backend))
+    for verb, failures in _add_and_replace(plan, backend, scope):
         ours = _ours_around(failures, backend)
         refusals |= {failure.route: str(_explain(verb, failure, ours)) for failure in failures}
-    done = apply_routes(RoutePlan(remove=() if refusals else plan.remove), backend, scope, undo)
-    return attrs.evolve(plan.only(lambda route: route not in refusals), remove=done.remove), refusals
+    if refusals:
+        removed.clear()
+    _remove(removed, backend, scope)
+    return attrs.evolve(plan.only(lambda route: route not in refusals), remove=tuple(removed)), refusals
 
 
 def _add_and_replace(
-    plan: RoutePlan, backend: RouteBackend, scope: CancelScope, undo: Undo
+    plan: RoutePlan, backend: RouteBackend, scope: CancelScope
 ) -> Iterator[tuple[str, Sequence[RouteFailure]]]:
     """Yield the verb and the failures of each bulk call. Routes that cover gateways are added last."""
     gateways = _gateways((*plan.wanted, *plan.remove))
     last = [route for route in plan.add if _covers(route, gateways)]
     first = [route for route in plan.add if not _covers(route, gateways)] if last else plan.add
-    yield from _add(first, backend, scope, undo)
+    for add in _bulks(first, scope):
+        yield "add", backend.add(add)
     for replace in _bulks(plan.replace, scope, _READING_CALLS_MAX):
-        swapped = _as_they_are(replace, backend)
-        undo.push(partial(_swap_back, swapped, backend))
-        failures = backend.replace([item.new for item in replace])
-        kept = {failure.route for failure in failures if failure.errno == errnos.EEXIST}
-        swapped[:] = [item for item in swapped if item.new not in kept]
-        yield "replace", failures
-    yield from _add(last, backend, scope, undo)
+        _refuse_taken(replace, backend)
+        yield "replace", backend.replace([item.new for item in replace])
+    for add in _bulks(last, scope):
+        yield "add", backend.add(add)
 
 
-def _add(
-    routes: Sequence[Route], backend: RouteBackend, scope: CancelScope, undo: Undo
-) -> Iterator[tuple[str, Sequence[RouteFailure]]]:
-    added: list[Route] = []
+def _refuse_taken(items: Sequence[Replacement], backend: RouteBackend) -> None:
+    """Raise an error if another program has replaced one of our routes.
 
-    def take_back() -> None:
-        _refuse("take back", [each for each in backend.delete(added[::-1]) if each.errno != errnos.ESRCH])
-
-    undo.push(take_back)
-    for bulk in _bulks(routes, scope):
-        added += bulk
-        yield "add", backend.add(bulk)
-
-
-def _as_they_are(items: Sequence[Replacement], backend: RouteBackend) -> list[Replacement]:
-    """Return the replacements with the routes that are currently in the table.
-
-    Raises:
-        RouteError: another program has replaced one of our routes. NLM_F_REPLACE ignores the owner, so the kernel would
-            overwrite the other program's route.
+    NLM_F_REPLACE ignores the owner, so the kernel would overwrite the other program's route.
     """
-    there: dict[object, Route] = {}
-    for route in backend.routes(Table.MAIN):
-        there.setdefault(route.key, route)
-    now = [attrs.evolve(item, old=there.get(item.old.key, item.old)) for item in items]
-    for item, found in zip(items, now, strict=True):
-        if not found.old.is_ours and found.old != item.old:
-            reason = f"another program has put {found.old} in its place"
-            raise RouteError(f"can't replace {item.old}: {reason}", hint="run again")
-    return now
+    old = [item.old for item in items]
+    keys = {route.key for route in old}
+    there = [route for route in backend.routes(Table.MAIN) if route.key in keys]
+    plan_routes([item.new for item in items], there, old)
 
 
 def _bulks(items: Sequence[T], scope: CancelScope, most: int | None = None) -> Iterator[Sequence[T]]:

@@ -29,8 +29,8 @@ from hostrouting.overlap.check import check_families, nothing_expected, unjudged
 from hostrouting.overlap.findings import OverlapReport, RouteOverlapError, UnknownReason, Verdict
 from hostrouting.overlap.markers import write_markers
 from hostrouting.overlap.wording import error_text
-from hostrouting.routes.install import apply_routes
-from hostrouting.routes.plan import RoutePlan, RoutesReport, adopted_routes, plan_routes
+from hostrouting.routes.install import converge
+from hostrouting.routes.plan import RoutePlan, RoutesReport, adopted_routes
 from hostrouting.tasks.arguments import ConfigTask, to_host
 from hostrouting.tasks.install_routes import wait_for_network, write_routes
 from hostrouting.tasks.queries import with_namespace_note
@@ -359,8 +359,6 @@ def _restore(before: tuple[Route, ...], host: Host) -> None:
     left = {route for route in host.routes.routes(Table.MAIN) if route in adopted} if adopted else adopted
     if left == adopted and host.our_routes() == tuple(route for route in before if route.is_ours):
         return  # without taking the lock
-    scope = CancelScope()
-    with locked(host.layout.lock, scope), all_or_nothing() as undo:
+    with locked(host.layout.lock, CancelScope()):
         for backend in host.backends({route.family for route in before}):
-            of_family = [route for route in before if route.family is backend.family]
-            apply_routes(plan_routes(of_family, backend.routes(Table.MAIN)), backend, scope, undo)
+            converge([route for route in before if route.family is backend.family], backend)
