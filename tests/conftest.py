@@ -36,7 +36,7 @@ from hostrouting.boot.layout import SEARCH_PATH
 from hostrouting.kernel.namespace import NamespaceError, NamespaceKernel, enter_namespace
 from hostrouting.kernel.netns import this_namespace
 from hostrouting.kernel.rtnetlink.conversation import Conversation
-from hostrouting.kernel.rtnetlink.messages import RTM_GETLINK, runs
+from hostrouting.kernel.rtnetlink.messages import RTM_GETLINK, stretches
 from hostrouting.testing import FakeKernel
 
 # HOSTROUTING_TEST_HOST_NAMESPACE identifies the host's network namespace and is inherited by workers.
@@ -293,7 +293,7 @@ def _guard_netlink(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def guarded_send(self: Conversation, messages: bytes) -> None:
         # Message types come in groups of four: RTM_NEW*, RTM_DEL*, RTM_GET* and RTM_SET*.
-        if any(run.kind % 4 != RTM_GETLINK % 4 for run in runs(messages)):
+        if any(stretch.kind % 4 != RTM_GETLINK % 4 for stretch in stretches(messages)):
             refuse_host()
         send(self, messages)
 

@@ -50,7 +50,7 @@ PURE = {
     "boot": "gate render",
     "routes": "formats resolve",
     "overlap": "_cover _coverage findings one_event _fix _grouping _classify wording",
-    "azure": "config probe.ruleset vnet.parse vnet.plan",
+    "azure": "config probe.ruleset vnet.leftovers vnet.parse",
     "watch": "_events",
 }
 IMPURE_MODULES = {"os", "subprocess", "socket", "time", "logging", "datetime", "pathlib", "random"}

@@ -10,7 +10,7 @@ from hostrouting.azure.config import HostNetworking, Ipv6Detection, LoadBalancer
 from hostrouting.azure.nodes import AzureVnetError, LoadBalancerProbeError
 from hostrouting.azure.probe.node import ProbeNode
 from hostrouting.azure.probe.tasks import ConfigureLoadBalancerProbe, ProbeReport, RemoveLoadBalancerProbe, plan_probe
-from hostrouting.azure.vnet.plan import AzureVnetItem, AzureVnetReport
+from hostrouting.azure.vnet.leftovers import AzureVnetItem, AzureVnetReport
 from hostrouting.azure.vnet.port import BridgeNode, Interface, Neighbour, NodeState
 from hostrouting.azure.vnet.tasks import RemoveStaleAzureVnet, plan_stale
 

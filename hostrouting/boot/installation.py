@@ -20,8 +20,8 @@ from hostrouting.boot.host import Host
 from hostrouting.boot.layout import CHECK, ROUTES, WATCH, Layout
 from hostrouting.boot.locks import locked
 from hostrouting.boot.manifest import Manifest
+from hostrouting.boot.next_boot import BootPlan
 from hostrouting.boot.parts import BootFile
-from hostrouting.boot.plan import BootPlan
 from hostrouting.boot.systemd import ANY_INSTANCE, UnitManager
 from hostrouting.boot.unit_files import unit_files
 from hostrouting.model.changes import Change, Changes

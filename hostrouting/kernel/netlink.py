@@ -106,7 +106,7 @@ class NetlinkBackend(Ipv4Lookups):
     def _groups(self, table: int | None, selection: Selection = _EVERYTHING, protocol: int = 0) -> list[Group]:
         def ask(talk: Conversation) -> list[Group]:
             reader = self._reader(selection)
-            return [group for run in self._dump(talk, table, protocol) for group in reader.groups(run)]
+            return [group for stretch in self._dump(talk, table, protocol) for group in reader.groups(stretch)]
 
         for _ in range(_READ_ATTEMPTS):
             with self.noticing_changes([(0, 0)]) as may_have_changed:
@@ -115,15 +115,15 @@ class NetlinkBackend(Ipv4Lookups):
                     break
         return groups
 
-    def _dump(self, talk: Conversation, table: int | None, protocol: int = 0) -> Iterator[rtnl.Run]:
+    def _dump(self, talk: Conversation, table: int | None, protocol: int = 0) -> Iterator[rtnl.Stretch]:
         """Yield the entries in one table or in all tables, like ``Conversation.dump``."""
         if table is not None and not 0 < table <= rtnl.TABLE_MAX:
             return
         try:
-            for run in talk.dump(rtnl.RTM_GETROUTE, wire.dump_routes(self.family, table, protocol)):
+            for stretch in talk.dump(rtnl.RTM_GETROUTE, wire.dump_routes(self.family, table, protocol)):
                 # With ipv6.disable=1, the kernel answers with the routes of the other families (rtnl_dump_all).
-                if run.messages[rtnl.HEADER_BYTES] == self.family.af:
-                    yield run
+                if stretch.messages[rtnl.HEADER_BYTES] == self.family.af:
+                    yield stretch
         except NetlinkError as refusal:
             if table is None or refusal.errno != errnos.ENOENT:
                 raise
@@ -136,9 +136,9 @@ class NetlinkBackend(Ipv4Lookups):
 
         def ask(talk: Conversation) -> tuple[Route, ...]:
             reader, found = self._reader(_DEFAULT_ROUTES), list[Group]()
-            for run in self._dump(talk, Table.MAIN):
-                found += reader.groups(run)
-                if self.family is Family.IPV4 and reader.last_address(run):
+            for stretch in self._dump(talk, Table.MAIN):
+                found += reader.groups(stretch)
+                if self.family is Family.IPV4 and reader.last_address(stretch):
                     break  # the kernel dumps a table in address order (leaf_walk_rcu); closing the socket ends the dump
             return routes_of(found)
 

@@ -32,8 +32,8 @@ from stale import GONE_MAC, LIVE_MAC, LIVE_RULES, NIC_MAC, NODE_RULES, TUNNEL_MA
 import phases
 from hostrouting import Host, Layout
 from hostrouting.azure.nodes import AzureVnetError
+from hostrouting.azure.vnet.leftovers import AzureVnetReport
 from hostrouting.azure.vnet.linux import LinuxBridgeNode
-from hostrouting.azure.vnet.plan import AzureVnetReport
 from hostrouting.azure.vnet.port import Neighbour
 from hostrouting.azure.vnet.tasks import LOCK_FILE, STATE_FILE, RemoveStaleAzureVnet
 from hostrouting.kernel.namespace import NamespaceKernel

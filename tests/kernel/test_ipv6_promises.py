@@ -51,9 +51,9 @@ class Between:
 
         def send_each(talk: Conversation, messages: bytes) -> None:
             # The kernel lets other programs in between two messages of a batch.
-            for run in rtnl.runs(messages):
-                self.see(run)
-                send(talk, run.messages)
+            for stretch in rtnl.stretches(messages):
+                self.see(stretch)
+                send(talk, stretch.messages)
 
         monkeypatch.setattr(Conversation, "_send", send_each)
         self.expect(-1)
@@ -62,12 +62,12 @@ class Between:
         """Wait for a message, or for none if its number is negative."""
         self.at, self.case, self.count, self.has_acted, self.is_asked = at, case, 0, False, False
 
-    def see(self, run: rtnl.Run) -> None:
+    def see(self, stretch: rtnl.Stretch) -> None:
         if self.count == self.at and self.case is not None:
             self.has_acted = (
                 siblings.expire() if self.case.meanwhile == EXPIRES else try_ip6(MEANWHILE[self.case.meanwhile])
             )
-        is_lookup = run.kind == rtnl.RTM_GETROUTE and run.flags & rtnl.DUMP != rtnl.DUMP
+        is_lookup = stretch.kind == rtnl.RTM_GETROUTE and stretch.flags & rtnl.DUMP != rtnl.DUMP
         self.is_asked |= is_lookup and self.count >= self.at
         self.count += 1
 

@@ -183,7 +183,7 @@ def heard(kernel: Kernel) -> Iterator[list[int]]:
     with closing(Listener(everywhere(Family.IPV4))) as listener:
         yield kinds
         while select.select([listener], [], [], 0)[0]:
-            heard = [run.kind for run in rtnl.runs(listener.recv(1 << 16))]
+            heard = [stretch.kind for stretch in rtnl.stretches(listener.recv(1 << 16))]
             kinds += [kind for kind in heard if kind in (rtnl.RTM_NEWROUTE, rtnl.RTM_DELROUTE)]
 
 

@@ -162,7 +162,7 @@ def test_the_routes_of_both_families_go(kernel: NamespaceKernel, sandbox: Sandbo
 def test_where_the_script_is_damaged_none_of_ours_remain(
     node: NamespaceKernel, sandbox: Sandbox, trial: Path, damage: str
 ) -> None:
-    """What was installed is unknown, and the trial's routes must go in time. At a boot, none would be installed."""
+    """The former installation is unknown, and the trial's routes must go in time. At a boot, none would be installed."""
     before = set(node.routes())
     installed = change_routes(sandbox, [X])
     change_routes(sandbox, [X, Z])

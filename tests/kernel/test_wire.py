@@ -26,7 +26,7 @@ from hostrouting.kernel.netns import in_thread
 from hostrouting.kernel.rtnetlink import conversation
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink.conversation import Conversation
-from hostrouting.kernel.rtnetlink.messages import HEADER, Run, attribute, number
+from hostrouting.kernel.rtnetlink.messages import HEADER, Stretch, attribute, number
 from hostrouting.model.errors import RouteError
 from hostrouting.model.parsing import is_inside
 from hostrouting.model.prefixes import numbers
@@ -408,7 +408,7 @@ class Changing(NetlinkBackend):
         talk = super()._connect()
         whole = talk.dump
 
-        def dump(kind: int, body: bytes) -> Iterator[Run]:
+        def dump(kind: int, body: bytes) -> Iterator[Stretch]:
             self.dumps += 1
             for run in whole(kind, body):
                 yield run

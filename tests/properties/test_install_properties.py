@@ -35,8 +35,8 @@ from hostrouting.azure.probe.ruleset import PROBE
 from hostrouting.boot.gate import DROP_INS, list_text
 from hostrouting.boot.layout import CHECK, ROUTES, WATCH
 from hostrouting.boot.manifest import Manifest
+from hostrouting.boot.next_boot import plan_next_boot
 from hostrouting.boot.parts import is_watched
-from hostrouting.boot.plan import plan_next_boot
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Table
@@ -179,7 +179,7 @@ def test_each_run_does_what_is_planned_and_removal_leaves_nothing(story: list[Co
             assert contents(layout) == before
             told = carry_out(host, asked)
             assert not planned_boot(host, asked)
-            became = fates(before, contents(layout), {*layout.markers})
+            became = actions(before, contents(layout), {*layout.markers})
             assert {layout.of(str(path)): action for path, action, *_ in planned.files} == became
             of_files = {layout.of(str(path)): action for path, action, *_ in told.files}
             # A task may remove a file that the next task recreates unchanged.
@@ -217,7 +217,7 @@ def contents(layout: Layout) -> dict[Path, object]:
     return {Path(name): entry for name, entry in found.items() if entry[0] == "file"}
 
 
-def fates(before: dict[Path, object], after: dict[Path, object], found: set[Path]) -> dict[Path, str]:
+def actions(before: dict[Path, object], after: dict[Path, object], found: set[Path]) -> dict[Path, str]:
     """Return how each file changed; for the check's markers, return only removals."""
     became = dict.fromkeys(before.keys() - after.keys(), "removed")
     became |= dict.fromkeys(after.keys() - before.keys() - found, "added")

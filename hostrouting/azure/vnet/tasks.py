@@ -12,9 +12,9 @@ import attrs
 
 from hostrouting.azure.config import HostNetworking
 from hostrouting.azure.nodes import AzureVnetError, node_or_default
+from hostrouting.azure.vnet.leftovers import AzureVnetReport, plan_cleaning
 from hostrouting.azure.vnet.linux import LinuxBridgeNode
 from hostrouting.azure.vnet.parse import parse_endpoints
-from hostrouting.azure.vnet.plan import AzureVnetReport, plan_cleaning
 from hostrouting.azure.vnet.port import BridgeNode, Neighbour
 from hostrouting.boot.files import read_text
 from hostrouting.boot.host import Host

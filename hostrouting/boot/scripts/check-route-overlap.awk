@@ -66,8 +66,8 @@ section == "config" && $1 == "expect" {
   range_first[ranges] = $2
   range_last[ranges] = $3
   expected_cidr[ranges] = $4
-  own_pattern[ranges] = $5
-  own_words[ranges] = $6
+  devs_pattern[ranges] = $5
+  devs_words[ranges] = $6
   needs_uplinks = needs_uplinks || $5 == ""
   next
 }
@@ -89,7 +89,7 @@ function read_route() {
   route[++routes] = $0
   # No route can change where this host's own and broadcast addresses lead.
   if (/^[0-9] [0-9a-f:.]+ .* table 255 / && ($1 == 2 || (family == 4 ? $1 == 3 : $1 == 4 && / proto 2 /)))
-    is_own[$1 " " $2 "/" BITS] = 1
+    is_of_host[$1 " " $2 "/" BITS] = 1
   if (!/^([0-9]+ )?default /)
     return
   parse($0)
@@ -312,7 +312,7 @@ function find_places(    i, covered, suspected) {
   for (i = 1; i <= ranges; i++) {
     cut(range_first[i], range_last[i], "expected")
     # This CIDR doesn't expect the uplinks, or no default route catches the rest.
-    if (own_pattern[i] != "" || default_on("*") == "")
+    if (devs_pattern[i] != "" || default_on("*") == "")
       cut(range_first[i], range_last[i], "suspect")
   }
   # Custom rules may affect any address.
@@ -356,7 +356,7 @@ function cut_by_routes(kind,    i) {
     parse(route[i])
     if (is_plain[class] == "")
       is_plain[class] = type_of[class] == 1 && encap_of[class] == "" && !strays(class, expected, "/") && \
-        has_usable_source(class) && own_gateway(class) == ""
+        has_usable_source(class) && local_gateway(class) == ""
     if (!is_for_tos[class] && is_plain[class] == (kind == "plain")) {
       place(to)
       cut(first, last, kind)
@@ -371,7 +371,7 @@ function has_usable_source(c) {
 
 # Returns a class's gateway that is also an address of this host on another interface, in words. An IPv6 link-local
 # address counts on the class's interface only.
-function own_gateway(c,    k, count, list, hop_, i) {
+function local_gateway(c,    k, count, list, hop_, i) {
   count = split(gateways_of[c], list, " ")
   for (k = 1; k <= count; k++) {
     split(list[k], hop_, "/")
@@ -651,7 +651,7 @@ function report_failure(r, i, is_said,    what, id) {
   if (source_of[i] == "")
     is_said[what] = 1
   is_said[what, source_of[i]] = 1
-  id = expected_cidr[r] SUBSEP own_words[r] SUBSEP what SUBSEP source_of[i] SUBSEP (i in is_reply)
+  id = expected_cidr[r] SUBSEP devs_words[r] SUBSEP what SUBSEP source_of[i] SUBSEP (i in is_reply)
   if (!(id in told_at)) {
     finding[++findings] = id
     told_at[id] = address_at[place_of[i]]
@@ -668,7 +668,7 @@ function failure_of_discard(r, i,    type) {
   if (!type)
     return "NO-ROUTE has no IPv" family " route; expected via"
   discarding_type = type_name[type]
-  return is_discarded_by_cni(r, place_first[place_of[i]], type) && own_pattern[r] == "" ? "" : \
+  return is_discarded_by_cni(r, place_first[place_of[i]], type) && devs_pattern[r] == "" ? "" : \
     "BLACKHOLE is discarded by"
 }
 
@@ -684,9 +684,9 @@ function failure_of_answer(r, i,    pattern, devs, is_local) {
   parse(text_of[i])
   if (encap_of[class] != "")
     can_not("what is sent to " address_at[place_of[i]] " is encapsulated as " encap_of[class])
-  devs = own_pattern[r] == "" ? expected : ""
-  pattern = own_pattern[r] == "" ? pattern_of["container"] "|" pattern_of["allowed"] : own_pattern[r]
-  is_local = (type_of[class] " " to) in is_own
+  devs = devs_pattern[r] == "" ? expected : ""
+  pattern = devs_pattern[r] == "" ? pattern_of["container"] "|" pattern_of["allowed"] : devs_pattern[r]
+  is_local = (type_of[class] " " to) in is_of_host
   # TCP can't connect by broadcast and multicast routes. Where it is looked up differently, don't tell it from UDP.
   if (type_of[class] ~ /^[35]$/)
     if (is_local ? text_of[first_at[place_of[i]]] != text_of[i] : treats_tcp_apart || connects_at[place_of[i]])
@@ -699,9 +699,9 @@ function failure_of_answer(r, i,    pattern, devs, is_local) {
   discarding_type = type_name[type_of[class]]
   if (type_of[class] ~ /^[35]$/ && !strays(class, devs, devs == "" ? pattern : "/"))
     return "BLACKHOLE is discarded by"
-  if (type_of[class] == 1 && !strays(class, devs, own_pattern[r] == "" ? "/" : pattern) && own_gateway(class) != "")
+  if (type_of[class] == 1 && !strays(class, devs, devs_pattern[r] == "" ? "/" : pattern) && local_gateway(class) != "")
     return "GATEWAY " devs_of[class]
-  if (!strays(class, devs, pattern) && (own_pattern[r] != "" || !strays(class, devs, pattern_of["allowed"]) || \
+  if (!strays(class, devs, pattern) && (devs_pattern[r] != "" || !strays(class, devs, pattern_of["allowed"]) || \
     !is_beyond_pods(to, place_first[place_of[i]])))
     return ""
   return "OVERLAP routes via " (devs_of[class] == "" ? "no device" : with_commas(devs_of[class])) ", expected"
@@ -864,7 +864,7 @@ function message(id,    part, list, count, kind, text) {
   }
   if (kind == "GATEWAY") {
     parse(told_by[id])
-    text = substr(text, 1, index(text, ")")) " leaves for " own_gateway(class) "; expected via"
+    text = substr(text, 1, index(text, ")")) " leaves for " local_gateway(class) "; expected via"
   }
   text = text " " (part[2] == "" ? with_commas(expected) : part[2])
   if (part[4] != "")

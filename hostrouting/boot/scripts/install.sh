@@ -110,8 +110,8 @@ give_back() {
   [ -n "$OURS" ] || [ -z "$(our_routes)" ] || ip -4 route flush table main proto 217
 }
 
-# run_own SCRIPT: runs a script if it is ours; another program may have one with the same name.
-run_own() { [[ $FILES != *" $1"* ]] || "$1"; }
+# run_ours SCRIPT: runs a script if it is ours; another program may have one with the same name.
+run_ours() { [[ $FILES != *" $1"* ]] || "$1"; }
 
 # Verifies that the consumer runs the gate; a drop-in may clear its lists.
 verify_gate() {
@@ -188,7 +188,7 @@ if is_running; then
   verify_gate
   # From here on, a signal must not restore the files, because the kernel already has the routes.
   trap : HUP INT TERM
-  run_own /etc/aks-flex-node/static-routes.sh
+  run_ours /etc/aks-flex-node/static-routes.sh
 fi
 IS_DONE=yes
 for link in "${LINKS[@]}"; do
@@ -200,6 +200,6 @@ is_running || exit 0
 for unit in `units`; do
   ! systemctl is-active --quiet network-online.target || systemctl start --no-block "$unit"
 done
-run_own /etc/aks-flex-node/check-route-overlap.sh
+run_ours /etc/aks-flex-node/check-route-overlap.sh
 exit 0
 }

@@ -55,7 +55,7 @@ section == "config" && !index($1, ":") == (family == 4) {
 # DESTINATION GATEWAY DEV METRIC: a route of the Go package's script, which becomes ours. A "*" stands for any.
 section == "adopted" { is_adopted[$1 " metric " $4, $2, $3] = 1 }
 
-section == "kernel" && /^[0-9]+: +[^ ]+ +inet6? / { sub(/\/.*/, "", $4); is_own[$4] = 1 }
+section == "kernel" && /^[0-9]+: +[^ ]+ +inet6? / { sub(/\/.*/, "", $4); is_local[$4] = 1 }
 section == "kernel" && /^[0-9]+: [^ ]+: </ { read_link() }
 section ~ /^(kernel|now)$/ && !/^[0-9]+: / { read_route() }
 
@@ -252,7 +252,7 @@ function one_of(devs, gateway,    list, i, reaching) {
 
 function named_hop(gateway, name,    head) {
   head = (gateway == "onlink" ? "" : " via " gateway) " dev " name
-  if (gateway in is_own)
+  if (gateway in is_local)
     fail("refused", "the gateway " gateway " is an address of this host")
   else if (gateway != "onlink" && onlink_by[head] == "" && !is_reachable(gateway, name))
     fail("lacking", "gateway " gateway " (no route of scope link reaches it on " name ")")
@@ -384,7 +384,7 @@ function change(step, words) {
 }
 
 # Makes the changes, and asks which routes win. A hop that is removed from beside another program's can't be put back
-# before it, so ask before the removals, too, if others' hops may be beside ours.
+# before it, so ask before the removals, too, if others' hops may be next to ours.
 function commit(    why) {
   why = write(early, earlies + 0, lates && !asks_early ? 0 : questions + 0, "")
   if (why == "" && lates)
@@ -480,16 +480,16 @@ function cover(prefix, some) {
 }
 
 # Returns the first address of a prefix that no longer prefix covers, or "".
-function own_address_of(prefix, some, more,    address, n, end, longer, own_bits) {
+function uncovered_address_of(prefix, some, more,    address, n, end, longer, outer_bits) {
   address = substr(prefix, 1, index(prefix, "/") - 1)
   if (starts[address] < 2)
     return address
   place(prefix)
   end = last
-  own_bits = bits
+  outer_bits = bits
   for (n = first; n <= end; n = after(end_of(n, longer, ONES))) {
     address = dotted(n)
-    for (longer = own_bits + 1; longer <= BITS; longer++)
+    for (longer = outer_bits + 1; longer <= BITS; longer++)
       if (longer in has_length && ((address "/" longer) in some || (address "/" longer) in more))
         break
     if (longer > BITS)
@@ -501,12 +501,13 @@ function own_address_of(prefix, some, more,    address, n, end, longer, own_bits
 # Longer routes may cover a route if some of them are ours and the rest are this host's addresses.
 function plan_proof(i,    address) {
   looked_at = wanted_to[i]
-  address = own_address_of(looked_at, in_main, in_local)
+  address = uncovered_address_of(looked_at, in_main, in_local)
   if (address != "") {
     question[++questions] = "route get fibmatch " address " uid 0" (family == 4 ? "" : " ipproto 17")
     asked_for[questions] = i
   }
-  else if (own_address_of(looked_at, in_ours, in_local) != "" || own_address_of(looked_at, in_local, in_local) == "")
+  else if (uncovered_address_of(looked_at, in_ours, in_local) != "" || \
+    uncovered_address_of(looked_at, in_local, in_local) == "")
     fail("refused", "longer prefixes cover all of it; look at: ip -" family " route show root " looked_at)
 }
 

@@ -24,7 +24,7 @@ from hostrouting.kernel.port import is_relevant
 from hostrouting.kernel.refusals import NetlinkError
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink import wire
-from hostrouting.kernel.rtnetlink.messages import HEADER, HEADER_BYTES, Run, attributes, runs
+from hostrouting.kernel.rtnetlink.messages import HEADER, HEADER_BYTES, Stretch, attributes, stretches
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.prefixes import PrefixSet
@@ -114,7 +114,7 @@ class Conversation(Socket):
 
     # --- lists -------------------------------------------------------------------------------------------------
 
-    def dump(self, kind: int, body: bytes) -> Iterator[Run]:
+    def dump(self, kind: int, body: bytes) -> Iterator[Stretch]:
         """Request a dump, and yield it one datagram at a time as it arrives.
 
         Args:
@@ -129,20 +129,20 @@ class Conversation(Socket):
         sequence = self._reserve(1)
         self._send(rtnl.message(kind, rtnl.DUMP, sequence, body))
         while True:
-            for run in runs(self._receive(_DATAGRAM_BYTES)):
-                if run.sequence != sequence or run.port != self._port:
+            for stretch in stretches(self._receive(_DATAGRAM_BYTES)):
+                if stretch.sequence != sequence or stretch.port != self._port:
                     continue
-                if run.flags & rtnl.NLM_F_DUMP_INTR:
+                if stretch.flags & rtnl.NLM_F_DUMP_INTR:
                     raise rtnl.DumpInterrupted
-                if run.kind == rtnl.NLMSG_ERROR:
-                    raise _refusal(run.messages)
-                if run.kind == rtnl.NLMSG_DONE:
+                if stretch.kind == rtnl.NLMSG_ERROR:
+                    raise _refusal(stretch.messages)
+                if stretch.kind == rtnl.NLMSG_DONE:
                     # NLMSG_DONE may be the only message that says why a dump is empty.
-                    (errno,) = _INT.unpack_from(run.messages, HEADER_BYTES)
+                    (errno,) = _INT.unpack_from(stretch.messages, HEADER_BYTES)
                     if errno:
                         raise NetlinkError(-errno)
                     return
-                yield run
+                yield stretch
 
     def messages(self, kind: int, body: bytes) -> Iterator[bytes]:
         """Yield the messages from ``dump`` one by one."""
@@ -239,9 +239,9 @@ class Conversation(Socket):
             try:
                 # Read until the queue is empty, even after an error. Until then, a socket that lost a reply drops
                 # further ones.
-                for run in runs(self.recv(_DATAGRAM_BYTES, socket.MSG_DONTWAIT)):
-                    if run.sequence in messages and run.port == self._port and run.kind == rtnl.NLMSG_ERROR:
-                        refusals[run.sequence] = _refusal(run.messages)
+                for stretch in stretches(self.recv(_DATAGRAM_BYTES, socket.MSG_DONTWAIT)):
+                    if stretch.sequence in messages and stretch.port == self._port and stretch.kind == rtnl.NLMSG_ERROR:
+                        refusals[stretch.sequence] = _refusal(stretch.messages)
             except BlockingIOError:
                 break
             except OSError:

@@ -19,7 +19,7 @@ import attrs
 from hostrouting.kernel.nexthops import with_hops, with_shares
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink import wire
-from hostrouting.kernel.rtnetlink.messages import HEADER_BYTES, Run, attributes, to_number
+from hostrouting.kernel.rtnetlink.messages import HEADER_BYTES, Stretch, attributes, to_number
 from hostrouting.model.family import Family, IpNetwork
 from hostrouting.model.prefixes import Prefix, PrefixSet, numbers
 from hostrouting.model.routes import BY_DEVICE, NextHop, NexthopObject, Preference, Route, Route6, RouteType
@@ -103,18 +103,18 @@ class RouteReader:
         common = self._attributes(message[HEADER_BYTES : address.start] + self._any + message[address.stop :])
         return common, (int.from_bytes(message[address], "big"), message[_LENGTH_AT])
 
-    def last_address(self, run: Run) -> int:
-        """Return the first address of the last destination in a run of messages."""
-        _, (first, _) = self.single(run.messages[-((run.length + 3) & ~3) :])
+    def last_address(self, stretch: Stretch) -> int:
+        """Return the first address of the last destination in a stretch of messages."""
+        _, (first, _) = self.single(stretch.messages[-((stretch.length + 3) & ~3) :])
         return first
 
-    def groups(self, run: Run) -> list[Group]:
-        """Decode the wanted entries in a run of messages, in order.
+    def groups(self, stretch: Stretch) -> list[Group]:
+        """Decode the wanted entries in a stretch of messages, in order.
 
         Raises:
             DumpInterrupted: an entry's interface is gone.
         """
-        block, length, step = run.messages, run.length, (run.length + 3) & ~3
+        block, length, step = stretch.messages, stretch.length, (stretch.length + 3) & ~3
         if step == length < len(block) and block[_DST_HEADER] == self._has_dst:
             blanked = bytearray(block)
             zeros = bytes(len(block) // length)

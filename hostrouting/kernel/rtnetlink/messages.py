@@ -109,7 +109,7 @@ def to_number(value: bytes) -> int:
     return int.from_bytes(value, sys.byteorder)
 
 
-class Run(NamedTuple):
+class Stretch(NamedTuple):
     """Consecutive messages in a datagram with the same header, and therefore the same length."""
 
     kind: int
@@ -120,8 +120,8 @@ class Run(NamedTuple):
     messages: bytes
 
 
-def runs(datagram: bytes) -> Iterator[Run]:
-    """Split a datagram into runs of messages with the same header.
+def stretches(datagram: bytes) -> Iterator[Stretch]:
+    """Split a datagram into stretches of messages with the same header.
 
     Raises:
         struct.error: a message is shorter than its header.
@@ -136,26 +136,26 @@ def runs(datagram: bytes) -> Iterator[Run]:
         end = _end_of_like(datagram, header, step) if start == 0 else start + step
         while datagram[end : end + HEADER_BYTES] == header:
             end += step
-        yield Run(kind, flags, sequence, port, length, datagram[start:end])
+        yield Stretch(kind, flags, sequence, port, length, datagram[start:end])
         start = end
 
 
-def split(run: Run) -> Iterator[bytes]:
-    """Yield the messages in a run."""
-    for start in range(0, len(run.messages), (run.length + 3) & ~3):
-        yield run.messages[start : start + run.length]
+def split(stretch: Stretch) -> Iterator[bytes]:
+    """Yield the messages in a stretch."""
+    for start in range(0, len(stretch.messages), (stretch.length + 3) & ~3):
+        yield stretch.messages[start : start + stretch.length]
 
 
 def _end_of_like(datagram: bytes, header: bytes, step: int) -> int:
-    """Return the end of the datagram if it is a single run, or else the end of the first message.
+    """Return the end of the datagram if it is a single stretch, or else the end of the first message.
 
     Headers are compared by column, because comparing sixteen strided slices is faster than comparing hundreds of
     headers.
     """
     count = len(datagram) // step
     end = count * step
-    is_run = all(datagram[column:end:step] == header[column : column + 1] * count for column in range(HEADER_BYTES))
-    return end if is_run else step
+    is_stretch = all(datagram[column:end:step] == header[column : column + 1] * count for column in range(HEADER_BYTES))
+    return end if is_stretch else step
 
 
 def decode_name(value: bytes) -> str:

@@ -52,8 +52,8 @@ from hostrouting.azure import (
     NodeState,
     RemoveStaleAzureVnet,
 )
+from hostrouting.azure.vnet.leftovers import AzureVnetItem, plan_cleaning
 from hostrouting.azure.vnet.parse import Endpoint, PodRule, parse_endpoints, parse_pod_rule
-from hostrouting.azure.vnet.plan import AzureVnetItem, plan_cleaning
 from hostrouting.azure.vnet.tasks import LOCK_FILE, STATE_FILE, plan_stale
 from hostrouting.cli.azure.vnet import report_text
 from hostrouting.model.errors import FileError

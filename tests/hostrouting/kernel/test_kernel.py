@@ -147,7 +147,7 @@ _prefixes = st.builds(
 )
 
 
-def dumped(prefixes: Sequence[Prefix]) -> rtnl.Run:
+def dumped(prefixes: Sequence[Prefix]) -> rtnl.Stretch:
     """Return a run of messages as the kernel sends them, for entries that differ only in their destinations."""
     kind, size = rtnl.RTM_NEWROUTE, rtnl.HEADER_BYTES + wire.BODY.size + 36
     header = rtnl.HEADER.pack(size, kind, 0, 1, 1)
@@ -159,7 +159,7 @@ def dumped(prefixes: Sequence[Prefix]) -> rtnl.Run:
         + struct.pack("=HHI", 8, wire.RTA_PRIORITY, 1024)
         for first, length in prefixes
     ]
-    return rtnl.Run(kind, 0, 1, 1, size, b"".join(found))
+    return rtnl.Stretch(kind, 0, 1, 1, size, b"".join(found))
 
 
 @given(st.lists(_prefixes, min_size=2, max_size=8), st.integers(0, 7))

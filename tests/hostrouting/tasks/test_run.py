@@ -377,8 +377,8 @@ def units(layout: Layout) -> ActingSystemd:
 
 
 def named(changes: Changes) -> dict[str, list[str]]:
-    fates = {"files": changes.files, "units": changes.units, "routes": changes.routes}
-    return {kind: sorted(str(change.what) for change in of_kind) for kind, of_kind in fates.items()}
+    by_kind = {"files": changes.files, "units": changes.units, "routes": changes.routes}
+    return {kind: sorted(str(change.what) for change in of_kind) for kind, of_kind in by_kind.items()}
 
 
 def test_a_strict_failure_reports_changes_and_findings(host: Host) -> None:

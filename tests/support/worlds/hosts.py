@@ -48,7 +48,7 @@ FEATURES: Mapping[Family, Collection[str]] = {
         *_words("config", "uplinks allowedDevs"),
     ),
 }
-"""What the hosts of a night have in their commands and configs. Where there is a ``|``, one of both is enough."""
+"""The commands and configs that the hosts of a night have. Where there is a ``|``, one of both is enough."""
 
 # Rules by source, and an interface without an address: its source address depends on the order in which interfaces were
 # registered, which dumps don't include.
