@@ -234,20 +234,6 @@ def test_the_next_run_finishes_a_killed_one(new_tree: Callable[[str], Path], tmp
     pytest.fail("it never ended")
 
 
-def test_staged_scripts_stay_until_a_run_succeeds(tree: Path, tmp_path: Path) -> None:
-    """The list of a killed update names them."""
-    apply(config({"destination": "172.16.9.0/24"}), tree)
-    script, last = render(BOTH, tmp_path / "out") / "install.sh", '\n  put 0644 "$OLD/list" "$LIST"\n'
-    text = script.read_text()
-    script.write_text(text.replace(last, f"{last}  kill -9 $$\n"))
-    assert run(tree, script)[0] == -signal.SIGKILL
-    staged = {name: told for name, told in contents(tree, times=True).items() if "/stages/" in name}
-    script.write_text(text.replace(last, "\n  exit 3\n"))
-    assert run(tree, script)[0] == 3
-    assert staged
-    assert staged.items() <= contents(tree, times=True).items()
-
-
 @pytest.mark.parametrize("cut", [0, 1, 100])
 def test_damaged_files_are_refused(tree: Path, tmp_path: Path, cut: int) -> None:
     folder, before = render(BOTH, tmp_path / "out"), contents(tree)

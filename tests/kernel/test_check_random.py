@@ -21,9 +21,8 @@ from hypothesis import HealthCheck, given, settings
 from nightly import IS_NIGHTLY, by_day
 from node import DEFAULT, attempt, build_node, nics, on_linux, run_ip
 from scenario import play
-from worlds import Question, World, scopes
+from worlds import Question, World
 from worlds.cut import questions
-from worlds.scopes import hosts_with_scopes
 from worlds.seldom import (
     BLACKHOLED_GATEWAY,
     CLAIMED_GATEWAY,
@@ -41,7 +40,6 @@ from hostrouting import Config, ExpectedCidr, OverlapReport, RouteError, RouteOv
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.port import Kernel
-from hostrouting.kernel.sources import Sources
 from hostrouting.model.family import IpAddress
 from hostrouting.model.parsing import is_inside
 from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Table
@@ -86,43 +84,6 @@ def test_in_memory_rare_hosts_agree_with_brute_force(question: Question) -> None
 @given(question=questions(has_objects=True))
 def test_on_linux_the_check_agrees_with_brute_force(question: Question) -> None:
     compare(on_linux(), question)
-
-
-# --- the source of a connection ---------------------------------------------------------------------------------------
-
-ASKED = [IPv4Address(f"192.0.2.{16 * place + 1}") for place in range(9)]
-
-
-def _batch(lines: Sequence[str]) -> str:
-    return attempt("ip", "-4", "-o", "-force", "-batch", "-", stdin="\n".join(lines)).stdout
-
-
-def chosen_by_the_kernel(addresses: Sequence[IpAddress]) -> dict[IpAddress, IpAddress | None]:
-    """Return the source that ``ip route get`` prints for each address, or None."""
-    chosen: dict[IpAddress, IpAddress | None] = {}
-    for line in _batch([f"route get {address}" for address in addresses]).splitlines():
-        source = re.search(r" src (\S+)", line)
-        chosen[IPv4Address(line.split()[0])] = IPv4Address(source[1]) if source else None
-    return chosen
-
-
-@settings(max_examples=by_day(2, by_night=1000), suppress_health_check=[HealthCheck.too_slow])
-@pytest.mark.kernel
-@given(commands=hosts_with_scopes())
-def test_the_computed_source_is_the_kernels_choice(commands: list[str]) -> None:
-    kernel = on_linux()
-    for dev in scopes.DEVICES:
-        kernel.add_link(dev)
-    _batch(commands)
-    addresses, chosen = kernel.addresses(), chosen_by_the_kernel(ASKED)
-    for answer in kernel.lookup(ASKED):
-        if answer.route is None or answer.route.type is not RouteType.UNICAST:
-            continue
-        computed, source = Sources(addresses).of(answer.route), chosen[answer.address]
-        if sum(not hop.is_dead for hop in answer.route.hops) == 1:
-            assert computed == (() if source is None else (source,)), str(answer.route)
-        else:  # a simple lookup shows only one of the hops
-            assert source in (computed or (None,)), str(answer.route)
 
 
 # --- fixes ------------------------------------------------------------------------------------------------------------
@@ -350,34 +311,6 @@ def test_no_refused_entry_is_proposed_with_vrfs(kernel: NamespaceKernel) -> None
     assert (report.verdict, report.fix.routes) == ("overlap", ())
     assert [str(each.ranges[0]) for each in report.fix.unfixable] == ["10.5.0.0/32"]
     assert attempt("ip", "route", "add", "10.5.0.0/25", "via", "10.1.0.1").returncode != 0
-
-
-METRICS = "route add 10.5.0.0/24 via 10.2.0.1 dev ib0 metric 100\nroute add 10.5.7.7/32 via 10.2.0.1 dev ib0 metric 100"
-HALVES = ["10.5.0.0/25", "10.5.0.128/25"]
-
-
-@pytest.mark.kernel
-@pytest.mark.parametrize(
-    ("does", "cidr", "expected", "left"),
-    [
-        (METRICS, "10.5.0.0/24", ["10.5.0.0/24"], []),
-        (METRICS, "10.5.7.7/32", ["10.5.7.7/32"], []),
-        ("addr add 10.5.0.1/24 dev ib0 metric 50", "10.5.0.0/24", HALVES, []),
-        ("route add local 10.5.0.0/24 dev lo table local", "10.5.0.0/24", HALVES, []),
-        ("route add local 10.5.0.0/24 dev lo table local\nrule add lookup 7", "10.5.0.0/24", [], ["10.5.0.0/24"]),
-    ],
-)
-def test_a_fix_is_as_short_as_the_kernel_allows(
-    does: str, cidr: str, expected: list[str], left: list[str], kernel: NamespaceKernel
-) -> None:
-    run_ip(f"{NODE}\n{DEFAULT}\n{does}")
-    fix = asking.checked(kernel, [IPv4Network(cidr)])[1].fix
-    assert [str(entry.destination) for entry in fix.routes] == expected
-    assert [str(network) for each in fix.unfixable for network in each.ranges][:1] == left
-    run_ip("\n".join(f"route add {destination} via 10.1.0.1" for destination in expected))
-    if not left:
-        assert asking.checked(kernel, [IPv4Network(cidr)])[1].verdict == "ok"
-        assert leaving(str(IPv4Network(cidr)[-1] - (cidr != "10.5.7.7/32"))) == {"eth0"}
 
 
 @pytest.mark.kernel

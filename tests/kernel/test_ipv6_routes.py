@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno as errnos
-import json
 import random
 import re
 import subprocess
@@ -18,10 +17,11 @@ import pytest
 from nightly import by_day
 from node import NICS, UPLINK, attempt, build_node6, run_ip, run_ip6, tool, until
 from scripts import AWKS, Sandbox, awk_or_skip
+from test_trial_script import begin, end
 from wanted import config
 
 import phases
-from hostrouting import Config, Configure, Host, Layout, RouteError, RoutesReport, check, plan
+from hostrouting import Config, Host, Layout, RouteError, RoutesReport, check, plan
 from hostrouting.boot.render import render_static_routes
 from hostrouting.kernel.namespace import enter_namespace
 from hostrouting.kernel.netlink import NetlinkBackend
@@ -31,9 +31,7 @@ from hostrouting.model.routes import NextHop, Protocol, Route, Route6, RouteFail
 from hostrouting.routes.install import apply_routes
 from hostrouting.routes.plan import Replacement, RoutePlan
 from hostrouting.routes.verify import verify_routes
-from hostrouting.tasks import installed_config
 from hostrouting.tasks.install_routes import InstallRoutes
-from hostrouting.tasks.trial import render_trial
 from hostrouting.testing import FakeSystemd
 from hostrouting.watch._repair import Reconciler
 
@@ -245,15 +243,6 @@ def test_routes_of_both_families_are_installed_once(node: Host, tmp_path: Path) 
     assert tables(node) == before
 
 
-def test_the_installed_config_restores_routes_of_both_families(node: Host) -> None:
-    phases.run(Configure(config(*BOTH, cidrs=[]), host=node))
-    before, installed = tables(node), installed_config(host=node)
-    phases.run(Configure(config("fd00:9::/48", cidrs=[]), host=node))
-    assert tables(node) != before
-    phases.run(Configure(installed, host=node))
-    assert tables(node) == before
-
-
 def test_a_plan_for_one_family_asks_the_kernel_about_the_other(node: Host) -> None:
     """Only the kernel knows the sources of this host's connections."""
     run_ip6(
@@ -431,22 +420,14 @@ def test_a_refused_ipv6_route_does_not_stop_the_repair_of_ipv4(node: Host) -> No
     assert [str(route.destination) for route in node.our_routes()] == ["172.16.1.0/24"]
 
 
-UNTIL = "2026-11-21T12:00:00Z"
-
-
-def end_trial(folder: Path, awk: str, installed: Config) -> tuple[int, str]:
-    """End a trial where this config is installed, and return the exit code and the error."""
-    sandbox = Sandbox(folder, awk_or_skip(awk))
-    trial = folder / "run/aks-flex-node/trial.json"
+def end_trial(sandbox: Sandbox, installed: Config) -> subprocess.CompletedProcess[str]:
+    """End a trial where this config is installed."""
+    trial = sandbox.root / "run/aks-flex-node/trial.json"
     trial.parent.mkdir(parents=True, exist_ok=True)
-    trial.write_text(json.dumps({"until": UNTIL, "uptime": 1}))
-    (folder / "installed.sh").write_text(render_static_routes(installed))
-    place = "/etc/aks-flex-node/static-routes.sh"
-    done = sandbox.run(
-        render_trial(UNTIL), etc=True, prepare=f'mkdir -p /etc/aks-flex-node; cp "$ROOT/installed.sh" {place}'
-    )
+    begin(trial)
+    done = end(sandbox, render_static_routes(installed))
     assert not trial.exists()
-    return done.returncode, done.stderr
+    return done
 
 
 @pytest.mark.parametrize("awk", AWKS)
@@ -456,9 +437,9 @@ def test_the_end_of_a_trial_leaves_a_listed_route_that_a_hop_has_joined(node: Ho
     join(IB0)
     before = shown()
     run_ip6("route add fd00:4::/48 via fd00:a::1 dev eth0 proto 217 metric 512")
-    status, error = end_trial(tmp_path, awk, config(str(WANTED)))
-    assert (status, shown()) == (1, before)
-    assert str(WANTED) in error
+    done = end_trial(Sandbox(tmp_path, awk_or_skip(awk)), config(str(WANTED)))
+    assert (done.returncode, shown()) == (1, before)
+    assert str(WANTED) in done.stderr
 
 
 # --- script and task -----------------------------------------------------------------------------------------------
@@ -584,5 +565,5 @@ def test_a_trial_on_any_host_leaves_the_installed_routes(tmp_path: Path, seed: i
     before = shown()
     if installed is None or install_any(rng, sandbox) is None:
         return
-    status, error = end_trial(tmp_path, awk, installed)
-    assert (status, shown()) == (0, before), error
+    done = end_trial(sandbox, installed)
+    assert (done.returncode, shown()) == (0, before), done.stderr

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 import attrs
 import pytest
-from node import GATEWAY, NICS, PAIR, add_nics, attempt, run_ip, tool
+from node import GATEWAY, PAIR, attempt, run_ip, tool
 from scenario import play, route, skip_without_other_users
 
 from hostrouting.kernel.memory import FakeKernel
@@ -36,7 +36,7 @@ from hostrouting.kernel.rtnetlink.messages import HEADER, attribute, number
 from hostrouting.kernel.rtnetlink.values import ADDRESSES
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
-from hostrouting.model.routes import NextHop, Route, RouteType, Table
+from hostrouting.model.routes import NextHop, Route, RouteType
 from hostrouting.model.rules import Rule, RuleAction
 from phases import Cancelled, CancelScope, TimedOut
 
@@ -97,14 +97,6 @@ def test_written_routes_read_as_iproute2_prints_them(node: NamespaceKernel) -> N
     ]
 
 
-def test_a_table_is_filtered_and_a_missing_one_is_empty(node: NamespaceKernel) -> None:
-    play(node, RICH)
-    everything = node.routes()
-    for table in (100, 100_000, 2**32 - 1, Table.DEFAULT, Table.MAIN, Table.LOCAL):
-        assert node.routes(table) == tuple(there for there in everything if there.table == table) != ()
-    assert [node.routes(table) for table in (77, 2**32 - 2, 0, -1, 2**32)] == [(), (), (), (), ()]
-
-
 def test_a_rule_with_an_unknown_action_drops_packets(kernel: NamespaceKernel) -> None:
     fields = {"family": 2, "action": 77}
     kernel._ask("add a rule", rtnl.RTM_NEWRULE, rtnl.ADD, fields, ("FRA_PRIORITY", 100))
@@ -125,12 +117,6 @@ def test_a_rule_for_a_dscp_is_read_with_it(kernel: NamespaceKernel) -> None:
         if talk.change([plain], pack):
             pytest.skip("this kernel has no rules for a DSCP")
     assert kernel.rules()[1] == attrs.evolve(plain, tos=0x10)
-
-
-def test_host_bits_in_a_rules_selector_are_ignored(kernel: NamespaceKernel) -> None:
-    run_ip("rule add pref 100 from 10.9.0.5/24 to 10.8.7.6/16 lookup 100")
-    there = kernel.rules()[1]
-    assert (there.source, there.destination) == (IPv4Network("10.9.0.0/24"), IPv4Network("10.8.0.0/16"))
 
 
 @pytest.mark.parametrize("kind", ["xresolve", "nat"])
@@ -239,14 +225,6 @@ def test_a_replaced_nexthop_object_has_its_new_hops(node: NamespaceKernel) -> No
 
 
 # --- lookups --------------------------------------------------------------------------------------------------
-
-
-def test_hundreds_of_addresses_are_looked_up_in_order(node: NamespaceKernel) -> None:
-    routes = many(250)
-    node.add(routes)
-    answers = node.lookup([there.destination[9] for there in routes])
-    assert [answer.route for answer in answers] == [attrs.evolve(there) for there in routes]
-    assert node.lookup([]) == ()
 
 
 def test_each_hop_has_its_source_however_few_the_addresses_are(kernel: NamespaceKernel) -> None:
@@ -427,18 +405,6 @@ def test_every_file_is_closed(node: NamespaceKernel) -> None:
                 node.del_link("nope")
 
 
-def test_a_failed_name_lookup_is_an_error(kernel: NamespaceKernel, monkeypatch: pytest.MonkeyPatch) -> None:
-    add_nics(kernel, eth0=NICS["eth0"])
-
-    def refuse(_index: int) -> str:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-    monkeypatch.setattr(socket, "if_indextoname", refuse)
-    with pytest.raises(RouteError) as caught:
-        kernel.routes()
-    assert caught.value.errno == errno.EMFILE
-
-
 # --- changes ---------------------------------------------------------------------------------------------------
 
 MORE = """
@@ -559,13 +525,6 @@ def is_overrun(changes: Listener) -> bool:
     except OSError as error:
         return error.errno == errno.ENOBUFS
     return False
-
-
-def test_a_flood_is_one_change(busy: NamespaceKernel) -> None:
-    busy.wait_for_change(CancelScope())
-    busy.add(many(300))
-    assert returns(busy)
-    assert is_quiet(busy)
 
 
 def test_a_waits_socket_ends_with_the_backend(busy: NamespaceKernel) -> None:

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterable
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Network
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,6 @@ from scripts import (
     other_ip,
     render_check_route_overlap_script,
     render_static_routes_script,
-    told_by,
     with_constants,
 )
 from test_promises import DESTINATION, entries_of, table
@@ -398,35 +397,6 @@ def test_any_removed_ipv6_route_causes_another_check(
     done = sandbox.run(check_script("fd00:172::/32"), prepare=other_ip(change))
     assert (done.returncode, done.stderr) == (0, "")
     assert len((sandbox.root / "calls").read_text()) == 3 * looks
-
-
-# The kind of each failure, and the route that causes it.
-OUTCOMES: list[tuple[str, dict[str, Any]]] = [
-    ("BLACKHOLE", {"type": RouteType.BLACKHOLE, "protocol": Protocol.STATIC}),
-    ("BLACKHOLE", {"type": RouteType.UNREACHABLE, "protocol": Protocol.STATIC}),
-    ("BLACKHOLE", {"type": RouteType.PROHIBIT, "protocol": Protocol.STATIC}),
-    ("NO-ROUTE", {"type": RouteType.THROW, "protocol": Protocol.STATIC}),
-    ("BLACKHOLE", {"hops": (NextHop("eth0", GATEWAY),), "source": IPv4Address("127.0.0.1"), "protocol": Protocol.BIRD}),
-    ("OVERLAP", {"hops": (NextHop("eth1", SECOND_GATEWAY),)}),
-    ("BLACKHOLE", {"type": RouteType.BLACKHOLE, "protocol": Protocol.BIRD}),
-    ("", {"hops": (NextHop("cali1"),), "protocol": Protocol.BOOT}),
-    ("", {"hops": (NextHop("eth9"),), "protocol": Protocol.BOOT}),
-]
-
-
-def test_each_kind_of_failure_is_recognised(node: NamespaceKernel, sandbox: Sandbox) -> None:
-    for dev in ("cali1", "eth9"):
-        node.add_link(dev)
-    routes = {Route(IPv4Network(f"10.{96 + n}.0.0/16"), **fields): kind for n, (kind, fields) in enumerate(OUTCOMES)}
-    assert node.add([*routes]) == ()
-    cidrs = [str(route.destination) for route in routes]
-    done = sandbox.run(check_script(*cidrs, mode="WARN", allowed_devs=["eth[89]"]))
-    assert done.returncode == 0
-    failing = [(route, kind) for route, kind in routes.items() if kind]
-    lines = sandbox.told()
-    assert [told[0::2] for told in told_by(lines)] == [(kind, str(route.destination[0])) for route, kind in failing]
-    for line, (route, kind) in zip(lines, failing, strict=True):
-        assert line.endswith(f"; by {route}") is (kind != "NO-ROUTE")
 
 
 def test_a_rule_that_may_discard_a_cnis_block_is_unknown(node: NamespaceKernel, sandbox: Sandbox) -> None:

@@ -8,7 +8,6 @@ different kind of host:
 - ``hosts``: the same as commands, for any kernel that ip(8) can change; knobs ask for more interfaces
 - ``features``: the same with one or two things that only sockets can judge
 - ``ipv6``: hosts with IPv6, as commands
-- ``scopes``: addresses with scopes, as commands
 - ``seldom``: hosts that random draws rarely produce
 
 ``hostrouting.testing.strategies`` is public and draws single routes, rules and addresses.
