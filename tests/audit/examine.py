@@ -14,7 +14,7 @@ from zlib import crc32
 from asking import AS_IT_IS, BY_HAND, KNOWS_ALL, as_told, recorded, recorded_by
 from brute_force import Judge, Sort, default_route, disagreements_at, sort_all
 from connecting import disagreements, words
-from fixing import changed, failing, install, is_told
+from fixing import failing
 from leaving import FIRST_PACKETS, SocketKind, seen_leaving, truths
 from nightly import by_day
 from scripts import AWKS, UNJUDGED, Sandbox, told_by
@@ -22,7 +22,7 @@ from worlds.hosts import Host
 
 import phases
 from audit.making import make
-from hostrouting import Config, HostRoutingError, OverlapReport, StaticRoute, Verdict
+from hostrouting import Config, HostRoutingError, OverlapReport, Verdict
 from hostrouting.backend import RouteBackend
 from hostrouting.boot.render import render_check
 from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
@@ -49,7 +49,6 @@ class Audit(ABC):
         config: the host's config.
         mistakes: a message for each mistake.
         unknown: the reason for each unknown verdict of a host with a default route.
-        fixes: how many fixes were applied.
     """
 
     def __init__(self, host: Host, addresses: int) -> None:
@@ -57,7 +56,6 @@ class Audit(ABC):
         self.config = host.config
         self.mistakes: list[str] = []
         self.unknown: list[str] = []
-        self.fixes = 0
         self._most = addresses
         self._make()
         self._has_default = host.family is Family.IPV6 or default_route(self._kernel.routes()) is not None
@@ -113,23 +111,6 @@ class Audit(ABC):
             more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
             self.mistakes.append(f"{way}: {wrong[0]}{more}")
 
-    def _install(self, entries: Sequence[StaticRoute]) -> str:
-        """Install a fix, and return why that isn't possible, or an empty string."""
-        with TemporaryDirectory() as root:
-            try:
-                install(self._kernel, entries, Path(root))
-            except HostRoutingError as error:
-                return str(error)
-        return ""
-
-    def _is_installed(self, entries: Sequence[StaticRoute]) -> bool:
-        if not entries:
-            return False
-        self.fixes += 1
-        if refused := self._install(entries):
-            self._tell("fix", [f"it can't be applied: {refused}"])
-        return not refused
-
     def _addresses(self) -> list[IpAddress]:
         kernel = self._kernel if self.host.family is Family.IPV4 else self._kernel6
         return self.host.addresses(kernel, self._most)
@@ -164,7 +145,6 @@ class HostAudit(Audit):
         self._compare_boot([live])
         if self._has_default and not self._is_deaf:
             self._connect(live)
-            self._fix(live, sorts)
 
     # --- the truth ---------------------------------------------------------------------------------------------
 
@@ -228,20 +208,6 @@ class HostAudit(Audit):
             # The address of a local route of table main isn't a valid source for a connection to itself.
             if not truth.ends <= ends | ({None} if "lo" in ends else set()):
                 yield f"{truth}, but the explanation says {words(ends)}"
-
-    def _fix(self, live: OverlapReport, before: Sorts) -> None:
-        fix = live.fix
-        if not self._is_installed(fix.routes):
-            return
-        # An address may pass for one expected CIDR and fail for another one that contains it.
-        failed = {address for there in before.values() for address, sort in there.items() if sort.has_failure}
-        for cidr, after in self._sorts().items():
-            there = {address: sort for address, sort in before[cidr].items() if address in after}
-            left = [a for a in failing(after) if a in there and not is_told(a, fix.unfixable)]
-            other = changed(fix, there, {address: after[address] for address in there})
-            other = {address for address in other if address not in failed or after[address].is_failure}
-            self._tell("fix", [f"{a} of {cidr} still fails: {after[a]}" for a in left])
-            self._tell("fix", [f"{a} of {cidr} was {there[a]}, and is {after[a]}" for a in other])
 
 
 def _ends(way: ExplainedLookup) -> set[str | None]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from brute_force import default_route, live
 from connecting import disagreements, local_ranges, words
-from fixing import is_told
+from fixing import install, is_told
 from leaving import FIRST_PACKETS, Leaving, Seen, SocketKind, truths
 from node import as_batch, attempt, churning
 
@@ -28,7 +29,13 @@ _NOTES = 3
 
 
 class SocketAudit(Audit):
-    """An audit that only uses sockets. See ``Audit`` for the arguments."""
+    """An audit that only uses sockets, and applies the fix. See ``Audit`` for the arguments.
+
+    Attributes:
+        fixes: how many fixes were applied.
+    """
+
+    fixes = 0
 
     def run(self) -> None:
         """Run every comparison."""
@@ -148,7 +155,11 @@ class SocketAudit(Audit):
     # --- the fix -------------------------------------------------------------------------------------------------
 
     def _fix(self, report: OverlapReport, seen: Seen) -> None:
-        if not self._is_installed(report.fix.routes):
+        if not report.fix.routes:
+            return
+        self.fixes += 1
+        if refused := self._install(report.fix.routes):
+            self._tell("fix", [f"it can't be applied: {refused}"])
             return
         after, unfixable = self._live(), report.fix.unfixable
         # The kernel may skip the fix's entries too, and the fix assumes RFC 6724 source address selection.
@@ -166,20 +177,19 @@ class SocketAudit(Audit):
         self._tell("fix", left)
 
     def _install(self, entries: Sequence[StaticRoute]) -> str:
-        if self._has_ipv4:
-            return super()._install(entries)
-        # IPv6 routes are installed with the commands that ``fix`` prints, of which there may be thousands.
-        backend = self._kernel6
+        """Install a fix, and return why that isn't possible, or an empty string."""
         try:
-            routes, missing = resolve(
-                entries, backend.links(), backend.addresses(), backend.routes(), self.config.uplinks
-            )
-            batch = as_batch(as_ip(routes))
+            if self._has_ipv4:
+                with TemporaryDirectory() as root:
+                    install(self._kernel, entries, Path(root))
+                return ""
+            # IPv6 routes are installed with the commands that ``fix`` prints, of which there may be thousands.
+            backend = self._kernel6
+            links, addresses, routes = backend.links(), backend.addresses(), backend.routes()
+            resolved, missing = resolve(entries, links, addresses, routes, self.config.uplinks)
+            return missing or attempt("ip", "-6", "-batch", "-", stdin=as_batch(as_ip(resolved))).stderr.strip()
         except HostRoutingError as error:
             return str(error)
-        if missing:
-            return missing
-        return attempt("ip", "-6", "-batch", "-", stdin=batch).stderr.strip()
 
 
 def _essence(report: OverlapReport) -> tuple[frozenset[object], ...]:

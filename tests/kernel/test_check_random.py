@@ -18,6 +18,7 @@ from asking import ETH0, NODE, Case, leaving
 from brute_force import Judge, Sort, disagreements, judged, sort_all
 from fixing import changed, covered, failing, found, install
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from nightly import IS_NIGHTLY, by_day
 from node import DEFAULT, attempt, build_node, nics, on_linux, run_ip
 from scenario import play
@@ -215,7 +216,7 @@ def _see_what_is_covered(entries: Sequence[StaticRoute], before: dict[IpAddress,
 
 @pytest.mark.kernel
 @settings(_FIX_SETTINGS)
-@given(question=questions(has_objects=True))
+@given(question=st.one_of(questions(has_objects=True), questions(by_source=True)))
 def test_on_linux_the_fix_fixes_exactly_what_it_names(question: Question, root: Path) -> None:
     kernel = on_linux()
     question.world.build(kernel)
