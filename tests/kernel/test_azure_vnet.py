@@ -15,18 +15,22 @@ ARP requests: it knows that all of these addresses are behind the NIC's MAC.
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
+from socketserver import BaseRequestHandler, UDPServer
 from typing import Any
 
+import attrs
 import pytest
 import stale
 from acting import is_held
 from backends import Altered
-from datagrams import Customers, Echo, Place, answer, loses
-from node import refuse_host, run_ip, tool
+from node import refuse_host, run_ip, tool, until
 from stale import GONE_MAC, LIVE_MAC, LIVE_RULES, NIC_MAC, NODE_RULES, TUNNEL_MAC, arp_reply, dnat, state
 
 import phases
@@ -71,18 +75,21 @@ class AzureWorld:
     def __init__(self, kernel: NamespaceKernel, layout: Layout) -> None:
         self.kernel = kernel
         self.layout = layout
-        self.echo = Echo()
+        self._servers: list[UDPServer] = []
         self._endpoints: dict[str, tuple[str, str, str]] = {}
         self.host = Place("node", in_thread)
         self._build_node()
         self.fabric = Place("fabric", kernel.in_fabric)
         kernel.in_fabric(self._build_fabric)
+        self._servers.append(self.fabric.listen(GATEWAY))
         layout.of(LOCK_FILE).parent.mkdir(parents=True)
         layout.of(LOCK_FILE).touch()
         self.live = self._add_live_pod()
 
     def close(self) -> None:
-        self.echo.close()
+        for server in self._servers:
+            server.shutdown()
+            server.server_close()
 
     # --- the node and the fabric -------------------------------------------------------------------------------
 
@@ -119,7 +126,6 @@ class AzureWorld:
             f"address add {GATEWAY}/24 dev eth0",
             *(f"neighbour add {there} lladdr {NIC_MAC} dev eth0 nud permanent" for there in (NODE, LIVE, NEW)),
         )
-        self.echo.listen("fabric", GATEWAY)
 
     # --- pods --------------------------------------------------------------------------------------------------
 
@@ -136,7 +142,7 @@ class AzureWorld:
                 f"route add default via {GATEWAY} dev eth0",
             )
         )
-        pod.run(lambda: self.echo.listen(pod.name))
+        self._servers.append(pod.listen())
         self._await_carrier("azv33")
         self.save_endpoint(LIVE, LIVE_MAC, "azv33")
         return pod
@@ -158,7 +164,7 @@ class AzureWorld:
                 "route add default via 169.254.1.1 dev eth0 onlink",
             )
         )
-        pod.run(lambda: self.echo.listen(pod.name))
+        self._servers.append(pod.listen())
         self._await_carrier("lxc32")
         return pod
 
@@ -214,6 +220,87 @@ def _sysctl(name: str, value: int) -> None:
     Path("/proc/sys/net/ipv4", name).write_text(str(value))
 
 
+# --- datagrams --------------------------------------------------------------------------------------------------------
+
+PORT = 5353
+PATIENCE_SECONDS, LOST_AFTER_SECONDS = 5.0, 0.1
+
+
+@attrs.frozen
+class Place:
+    """A named namespace that sends datagrams, and echoes each with its name.
+
+    Args:
+        name: the name in its answers.
+        run: a callable that runs a function in the namespace.
+    """
+
+    name: str
+    run: Callable[[Callable[[], Any]], Any]
+
+    def answer(self, address: str, *, patience: float = PATIENCE_SECONDS) -> str | None:
+        """Return the name of the responder to a datagram, or None after ``patience`` seconds."""
+        with self.run(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as client:
+            client.settimeout(patience)
+            with suppress(OSError):  # the time is up, or the host found that no machine has this address
+                client.sendto(b"", (address, PORT))
+                return str(client.recv(64).decode())
+        return None
+
+    def loses(self, address: str) -> bool:
+        """Return whether a datagram to an address gets no reply."""
+        return self.answer(address, patience=LOST_AFTER_SECONDS) is None
+
+    def listen(self, address: str = "") -> UDPServer:
+        """Answer in the namespace, in a thread."""
+        name = self.name.encode()
+
+        class Handler(BaseRequestHandler):
+            def handle(self) -> None:
+                with suppress(OSError):  # there is no route back; the client will time out
+                    self.request[1].sendto(name, self.client_address)
+
+        server: UDPServer = self.run(lambda: UDPServer((address, PORT), Handler))
+        threading.Thread(target=server.serve_forever, args=[0.05], daemon=True).start()
+        return server
+
+
+@contextmanager
+def served(*pairs: tuple[Place, str, str]) -> Iterator[Callable[[], None]]:
+    """Send datagrams in a loop, and fail if one gets no reply, or another one than expected.
+
+    A single thread serves all pairs, because more threads would take CPU time away from the code under test.
+
+    Args:
+        pairs: source, destination address, and name of the expected responder.
+
+    Yields:
+        A function that waits until each pair has had five more replies.
+    """
+    lost, done, is_over = list[str](), 0, threading.Event()
+
+    def keep_asking() -> None:
+        nonlocal done
+        while not is_over.is_set():
+            answers = [(source.name, address, source.answer(address), name) for source, address, name in pairs]
+            lost.extend(f"{source} -> {address}: {found}" for source, address, found, name in answers if found != name)
+            done += 1
+
+    def await_more() -> None:
+        aim = done + 5
+        until(lambda: bool(lost) or done >= aim)
+
+    thread = threading.Thread(target=keep_asking)
+    thread.start()
+    try:
+        await_more()
+        yield await_more
+    finally:
+        is_over.set()
+        thread.join()
+    assert lost == []
+
+
 # --- the tests ---------------------------------------------------------------------------------------------------------
 
 
@@ -243,18 +330,17 @@ def test_a_live_pod_is_served_throughout(world: AzureWorld) -> None:
     world.add_new_pod()
     rules, neighbours, routes = world.rules(), world.neighbours(), world.routes()
     world.leave(*((f"10.1.0.{number}", f"a2:00:00:00:00:{number}") for number in (32, *range(40, 60))))
-    assert loses(world.fabric, NEW)
-    assert answer(world.host, NEW) == "new pod"  # so a probe from the host proves nothing
+    assert world.fabric.loses(NEW)
+    assert world.host.answer(NEW) == "new pod"  # so a probe from the host proves nothing
     kept = (world.fabric, LIVE, "pod .33"), (world.host, LIVE, "pod .33"), (world.live, GATEWAY, "fabric")
     are_held: list[bool] = []
-    with Customers(*kept) as customers:
+    with served(*kept) as await_more:
         clean(world, before_rules(lambda: are_held.append(is_held(world.layout.of(LOCK_FILE)))))
-        customers.await_more()
-    assert customers.lost == []
+        await_more()
     assert are_held == [True]  # all in one transaction, under azure-vnet's lock
     assert (world.rules(), world.neighbours(), world.routes()) == (rules, neighbours, routes)
     for source in (world.fabric, world.live, world.host):
-        assert answer(source, NEW) == "new pod"
+        assert source.answer(NEW) == "new pod"
 
 
 @pytest.mark.parametrize(
@@ -340,7 +426,7 @@ def test_only_permanent_neighbours_are_listed(world: AzureWorld) -> None:
 def test_peers_are_found_in_any_namespace(world: AzureWorld) -> None:
     """After a crash amidst adding a pod, both ends of its veth are on the node."""
     run_ip(f"link add azv34 type veth peer name azv342 address {GONE_MAC}")
-    assert answer(world.live, GATEWAY) == "fabric"
+    assert world.live.answer(GATEWAY) == "fabric"
     found = {one.name: one for one in LinuxBridgeNode().read_state("azure0").interfaces}
     assert found["azv33"].far_mac == LIVE_MAC
     assert LIVE_MAC in found["azv33"].seen_macs

@@ -12,6 +12,7 @@ import ipv6_frames as frames
 import probe_world as lab
 import pytest
 from nightly import IS_NIGHTLY, by_day
+from node import run_ip6
 
 import phases
 from hostrouting import Host, Layout
@@ -69,7 +70,7 @@ def bare(kernel: NamespaceKernel, request: pytest.FixtureRequest) -> lab.World:
 def world(bare: lab.World) -> lab.World:
     """Return a node with the rules and the host route, but without a default route."""
     lab.load_rules()
-    lab.ip(f"route add {lab.PIN}")
+    run_ip6(f"route add {lab.PIN}")
     return bare
 
 
@@ -113,7 +114,7 @@ def test_a_probe_of_a_node_port_is_answered(bare: lab.World) -> None:
     with lab.serving(lab.SERVICE_PORT, bare.pod) as peers, lab.capturing("eth0", bare.balancer) as wire:
         assert bare.is_lost(lab.NODE, NODE_PORT)  # address translation alone doesn't help
         lab.load_rules()
-        lab.ip(f"route add {lab.PIN}")
+        run_ip6(f"route add {lab.PIN}")
         wire.packets()
         assert bare.probe(lab.NODE, NODE_PORT) == lab.ANSWER
         went = [packet for packet in wire.packets() if packet.protocol == frames.TCP]
@@ -191,11 +192,11 @@ A_BETTER_ONE = f"route add default via {PROBE_SOURCE} dev eth1 metric 1"
 @pytest.mark.parametrize("defaults", [[], [BY_ETH0, A_BETTER_ONE]], ids=["no default", "a better one elsewhere"])
 def test_probes_of_the_host_need_the_route(bare: lab.World, defaults: list[str]) -> None:
     bare.add_nic()
-    lab.ip(*defaults)
+    run_ip6(*defaults)
     lab.load_rules()
     with lab.serving(lab.HOST_PORT) as peers, lab.serving(lab.SERVICE_PORT, bare.pod):
         assert bare.is_lost(lab.NODE, lab.HOST_PORT)
-        lab.ip(f"route add {lab.PIN}")
+        run_ip6(f"route add {lab.PIN}")
         assert bare.probe(lab.NODE, lab.HOST_PORT) == lab.ANSWER
         assert bare.probe() == lab.ANSWER
     assert REWRITTEN_SOURCE in peers
@@ -205,7 +206,7 @@ def test_packets_on_other_interfaces_keep_their_address(bare: lab.World) -> None
     """The uplink's link-local address must not appear on other links."""
     bare.add_nic()
     lab.load_rules()
-    lab.ip(BY_ETH0, A_BETTER_ONE)
+    run_ip6(BY_ETH0, A_BETTER_ONE)
     with lab.capturing("eth1", bare.balancer) as wire:
         bare.send_from_pod(*segments(frames.ACK))
         wire.until(lambda packet: packet.source == lab.POD and packet.destination == REWRITTEN_SOURCE)
@@ -290,11 +291,11 @@ CHANGES = {
 def test_the_rules_survive_changes_of_the_default_route(bare: lab.World, host: Host, change: list[str]) -> None:
     """The next run keeps the device, and the doctor doesn't recommend another one."""
     bare.add_nic()
-    lab.ip(BY_ETH0)
+    run_ip6(BY_ETH0)
     with lab.serving(lab.SERVICE_PORT, bare.pod), lab.serving(lab.HOST_PORT):
         assert bare.is_lost()
         assert configure(host).changed
-        lab.ip(*change)
+        run_ip6(*change)
         for _ in range(2):  # before and after another run
             assert bare.probe() == lab.ANSWER
             assert bare.probe(lab.NODE, lab.HOST_PORT) == lab.ANSWER
@@ -307,7 +308,7 @@ def test_the_rules_survive_changes_of_the_default_route(bare: lab.World, host: H
 def test_another_run_restores_wiped_rules(bare: lab.World, host: Host, wipe: str) -> None:
     configure(host)
     lab.nft(wipe)
-    lab.ip(f"route del {lab.PIN}")
+    run_ip6(f"route del {lab.PIN}")
     with lab.serving(lab.SERVICE_PORT, bare.pod):
         assert bare.is_lost()
         assert configure(host).rules == "loaded"
@@ -317,7 +318,7 @@ def test_another_run_restores_wiped_rules(bare: lab.World, host: Host, wipe: str
 def test_probes_on_another_nic_are_answered_as_without_rules(bare: lab.World, host: Host) -> None:
     bare.add_nic()
     for dev, metric in (("eth0", 10), ("eth1", 20)):
-        lab.ip(f"route add default via {PROBE_SOURCE} dev {dev} metric {metric}")
+        run_ip6(f"route add default via {PROBE_SOURCE} dev {dev} metric {metric}")
     with lab.serving(lab.SERVICE_PORT, bare.pod), lab.serving(lab.HOST_PORT) as own:
         configure(host)
         assert bare.probe(lab.NODE_BY_SECOND_NIC, lab.HOST_PORT, by="eth1") == lab.ANSWER

@@ -140,17 +140,17 @@ def run_ip6(*commands: str) -> None:
     run_ip(*commands, program="ip -6")
 
 
-def tool(*argv: str, stdin: str = "", pass_fds: tuple[int, ...] = ()) -> str:
+def tool(*argv: str, stdin: str = "") -> str:
     """Run a program in this thread's network namespace, which the tests have made, and return its output."""
-    done = attempt(*argv, stdin=stdin, pass_fds=pass_fds)
+    done = attempt(*argv, stdin=stdin)
     assert done.returncode == 0, f"{' '.join(argv)}: {done.stderr}\n{stdin}"
     return done.stdout
 
 
-def attempt(*argv: str, stdin: str = "", pass_fds: tuple[int, ...] = ()) -> subprocess.CompletedProcess[str]:
+def attempt(*argv: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     """Run a program and ignore its exit status."""
     refuse_host()
-    return subprocess.run(argv, input=stdin, text=True, capture_output=True, check=False, timeout=30, pass_fds=pass_fds)
+    return subprocess.run(argv, input=stdin, text=True, capture_output=True, check=False, timeout=30)
 
 
 def refuse_host() -> None:

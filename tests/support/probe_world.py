@@ -26,7 +26,7 @@ from pathlib import Path
 
 import attrs
 from ipv6_frames import ICMPV6, NEIGHBOUR_ADVERTISEMENT, Packet, neighbour_solicitation, read, written
-from node import refuse_host, tool, until
+from node import refuse_host, run_ip6, tool, until
 
 from hostrouting.azure.probe.ruleset import PROBE_SOURCE, REWRITTEN_SOURCE, TABLE, render_ruleset
 from hostrouting.kernel.netns import Namespace
@@ -66,18 +66,21 @@ class World:
         self.set_checksum_offload(False)
 
     def _wire(self) -> None:
-        far = f"peer name eth0 address {BALANCER_MAC} netns /proc/self/fd/{self.balancer.fd}"
-        pod = f"peer name eth0 address {POD_MAC} netns /proc/self/fd/{self.pod.fd}"
-        ip(
+        far = f"peer name eth0 address {BALANCER_MAC} netns {_path(self.balancer)}"
+        pod = f"peer name eth0 address {POD_MAC} netns {_path(self.pod)}"
+        run_ip6(
             f"link add eth0 address {NODE_MAC} type veth {far}",
             f"link add pod0 address {NODE_POD_MAC} type veth {pod}",
             *_up("eth0", f"{NODE}/64", f"{NODE_LINK_LOCAL}/64"),
             *_up("pod0", f"{NODE_ON_POD_LINK}/64", "fe80::4/64"),
-            pass_fds=(self.balancer.fd, self.pod.fd),
         )
         addresses = [f"{address}/64" for address in (PROBE_SOURCE, BALANCER)]
-        self.balancer.run(lambda: ip(*_up("eth0", *addresses), f"route add default via {NODE_LINK_LOCAL} dev eth0"))
-        self.pod.run(lambda: ip(*_up("eth0", f"{POD}/64", "fe80::10/64"), f"route add default via {NODE_ON_POD_LINK}"))
+        self.balancer.run(
+            lambda: run_ip6(*_up("eth0", *addresses), f"route add default via {NODE_LINK_LOCAL} dev eth0")
+        )
+        self.pod.run(
+            lambda: run_ip6(*_up("eth0", f"{POD}/64", "fe80::10/64"), f"route add default via {NODE_ON_POD_LINK}")
+        )
 
     def _await_addresses(self) -> None:
         for inside in (_here, self.balancer.run, self.pod.run):
@@ -90,7 +93,7 @@ class World:
 
     def bridge(self) -> None:
         """Set up azure-vnet's bridge mode: eth0 becomes a port of azure0, and the node's addresses move to azure0."""
-        ip(
+        run_ip6(
             f"link add azure0 address {NODE_MAC} type bridge forward_delay 0",
             "address flush dev eth0",
             "link set eth0 master azure0",
@@ -100,11 +103,11 @@ class World:
 
     def add_nic(self) -> None:
         """Add eth1 to the node so that the balancer can send probes to it too."""
-        far = f"peer name eth1 netns /proc/self/fd/{self.balancer.fd}"
+        far = f"peer name eth1 netns {_path(self.balancer)}"
         node = _up("eth1", f"{NODE_BY_SECOND_NIC}/64", f"{NODE_LINK_LOCAL}/64")
-        ip(f"link add eth1 type veth {far}", *node, pass_fds=(self.balancer.fd,))
+        run_ip6(f"link add eth1 type veth {far}", *node)
         balancer = _up("eth1", f"{PROBE_SOURCE}/64", "2001:db8:2::1/64")
-        self.balancer.run(lambda: ip(*balancer))
+        self.balancer.run(lambda: run_ip6(*balancer))
         self._await_addresses()
         for inside in (_here, self.balancer.run):
             inside(lambda: _set_checksum_offload(False, "eth1"))
@@ -160,6 +163,10 @@ class World:
 def icmp(destination: IPv6Address, payload: bytes) -> Packet:
     """Return an ICMPv6 packet from the probe source address."""
     return Packet(PROBE_SOURCE, destination, ICMPV6, payload)
+
+
+def _path(namespace: Namespace) -> str:
+    return f"/proc/{os.getpid()}/fd/{namespace.fd}"
 
 
 def _here(function: Callable[[], None]) -> None:
@@ -292,13 +299,4 @@ def counters(table: str = TABLE) -> tuple[int, ...]:
 
 def everything() -> tuple[str, str]:
     """Return all rules with their handles, and all routes."""
-    return tool("nft", "-s", "-a", "list", "ruleset"), routes("show")
-
-
-def ip(*commands: str, pass_fds: tuple[int, ...] = ()) -> None:
-    tool("ip", "-6", "-batch", "-", stdin="\n".join(commands), pass_fds=pass_fds)
-
-
-def routes(*words: str) -> str:
-    """Return the routes as ``ip -6 route`` prints them."""
-    return tool("ip", "-6", "route", *words)
+    return tool("nft", "-s", "-a", "list", "ruleset"), tool("ip", "-6", "route", "show")
