@@ -330,14 +330,6 @@ def test_a_connected_route_is_never_replaced(install: Installer) -> None:
     assert answer.route == route_of(install.kernel, "172.16.128.0/17")
 
 
-def test_routes_of_our_protocol_in_other_tables_stay(install: Installer) -> None:
-    elsewhere = Route(DESTINATION, (NextHop("eth0", GATEWAY),), table=100)
-    assert install.kernel.add([elsewhere]) == ()
-    install(str(DESTINATION))
-    install()
-    assert install.kernel.routes(100) == (elsewhere,)
-
-
 def test_one_failed_route_of_1000_leaves_the_table_as_before(install: Installer) -> None:
     install("172.16.2.0/24", "172.16.3.0/24")
     before, files = table(install.kernel), outside_run(install.root)
@@ -516,34 +508,6 @@ def test_sigterm_in_the_middle_rolls_everything_back(node: Kernel, layout: Layou
     assert (table(node), outside_run(layout.root)) == (before, files)
 
 
-@pytest.mark.parametrize(("call", "number"), [("add", 1), ("add", 2), ("replace", 1), ("delete", 1)])
-def test_a_failure_of_any_step_rolls_all_steps_back(node: Kernel, layout: Layout, call: str, number: int) -> None:
-    configure(node, layout, config("172.16.1.0/24", "172.16.2.0/24"))
-    before, files = table(node), outside_run(layout.root)
-    changed = config(
-        {"destination": "172.16.1.0/24", "dev": "eth1", "gateway": "10.2.0.1"},
-        "172.16.3.0/24",
-        "172.16.4.0/24",
-    )
-    with pytest.raises(RouteError, match="can't (add|replace|remove) 172.*no memory"):
-        configure(FailingBackend(node, {call: {number: errno.ENOMEM}}), layout, changed)
-    assert (sorted(table(node)), outside_run(layout.root)) == (sorted(before), files)
-    configure(node, layout, changed)
-
-
-def test_a_rollback_restores_the_route_to_a_gateway_first(node: Kernel, layout: Layout) -> None:
-    """A dump lists the dependent route first, but it can't be added before the gateway is reachable."""
-    on_link = {"destination": "192.168.5.0/24", "gateway": "onlink", "dev": "eth1"}
-    behind = {"destination": "172.16.1.0/24", "gateway": "192.168.5.1", "dev": "eth1"}
-    configure(node, layout, config(on_link, behind))
-    before = table(node)
-    with pytest.raises(RouteError, match="doesn't win") as caught:
-        configure(node, layout, config("172.16.0.10/32"))
-    assert not any("putting things back" in note for note in caught.value.__notes__)
-    assert sorted(table(node)) == sorted(before)
-    configure(node, layout, NOTHING)
-
-
 def test_a_route_that_has_replaced_ours_stays(node: Kernel, layout: Layout) -> None:
     configure(node, layout)
     theirs = Route(DESTINATION, (NextHop("eth1", SECOND_GATEWAY),), protocol=Protocol.DHCP)
@@ -560,12 +524,6 @@ def test_a_route_that_has_replaced_ours_stays(node: Kernel, layout: Layout) -> N
     with pytest.raises(RouteError, match="172.16.1.0/24 via 10.2.0.1 dev eth1 proto dhcp"):
         configure(Altered(node, routes=routes), layout, changed)
     assert route_of(node) == theirs
-
-
-def test_a_backup_route_may_have_a_higher_metric(node: Kernel, layout: Layout) -> None:
-    both = config(str(DESTINATION), {"destination": str(DESTINATION), "metric": 100})
-    assert len(configure(node, layout, both).plan.add) == 2
-    assert len(configure(node, layout, both).plan.unchanged) == 2
 
 
 # --- two runs at once ------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ from hostrouting.boot.next_boot import plan_next_boot
 from hostrouting.boot.parts import is_watched
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.model.changes import Change, Changes
-from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Table
+from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Scope, Table
 from hostrouting.testing import FakeSystemd
 
 PREFIXES = ["172.16.0.0/16", "172.16.0.0/17", "172.16.128.0/17", "172.16.1.0/24", "172.16.1.9/32", "172.16.0.10/32",
@@ -95,13 +95,27 @@ def configure(kernel: object, config: Config, root: str) -> HostRoutingError | N
     return None
 
 
+# One of our routes can only be put back after another one.
+NEAR = IPv4Network("192.168.5.0/24")
+OURS = [
+    Route(IPv4Network("172.16.1.0/24"), (NextHop("eth0", GATEWAYS[0]),)),
+    Route(NEAR, (NextHop("eth1"),), scope=Scope.LINK),
+    Route(IPv4Network("10.96.0.0/12"), (NextHop("eth1", NEAR[1]),)),
+]
+CHANGED = Config(
+    StaticRoutes(True, [StaticRoute("172.16.1.0/24", "10.1.0.9"), StaticRoute("172.16.128.0/17")]), wait_seconds=0
+)
+LOSING = Config(StaticRoutes(True, [StaticRoute("172.16.0.10/32")]), wait_seconds=0)
+
 refused_calls = st.tuples(st.sampled_from(["add", "replace", "delete"]), st.integers(1, 4))
 
 
 @given(tables, configs, st.none() | refused_calls)
 @settings(max_examples=by_day(24, by_night=10_000))
 @example([], Config(StaticRoutes(True, [StaticRoute("172.16.1.0/24"), StaticRoute("10.96.0.0/12")])), ("add", 2))
-@example([], Config(StaticRoutes(True, [StaticRoute("172.16.0.10/32")]), wait_seconds=0), ("delete", 1))
+@example([], LOSING, ("delete", 1))
+@example(OURS, LOSING, None)
+@example(OURS, CHANGED, ("delete", 1))
 def test_any_run_is_all_or_nothing(table: list[Route], config: Config, refused: tuple[str, int] | None) -> None:
     kernel = node(table)
     before, others = kernel.routes(), foreign(kernel)
