@@ -530,55 +530,50 @@ function swapped(digits,    i, out) {
   return out
 }
 
-# Adds the lookups with a source, sorted by source, each source at a place once: those of connections, and then those
-# of replies, which have the address at which a server was called. Those with one source form a chain, because appending
-# to a string takes quadratic time.
-function add_connections(firsts,    i, k, list, count, n, p) {
+# Adds the lookups with a source: those of connections, sorted by source, and then those of replies, which have the
+# address at which a server was called. Each source is asked about at a place once.
+function add_connections(firsts,    i, k, list, count, p) {
   for (i = 1; i <= firsts; i++) {
     count = i in sources_of ? split(sources_of[i], list, " ") : 0
     for (k = 1; k <= count; k++) {
       if (!(list[k] in number_of))
         number_of[list[k]] = number(list[k])
-      add_link(number_of[list[k]], list[k], i, 0)
+      add_link("connection", number_of[list[k]], list[k], i)
     }
   }
   for (k = 1; k <= addresses; k++)
     if (is_told_apart(k))
       for (i = 1; i <= firsts; i++)
         if (may_have_source[i])
-          add_link(number(address[k]), address[k], i, 1)
-  split(sorted(from, froms, " "), from, " ")
-  for (i = 1; i <= froms; i++)
-    for (k = first_link[from[i]]; k; k = next_link[k])
-      if (!(k in is_reply_link)) {
-        p = place_of[linked[k]]
-        add_question(p, name_of[from[i]], is_tcp[linked[k]])
-        connects_at[p] += is_tcp[linked[k]] != "" || !treats_tcp_apart
-      }
-  for (i = 1; i <= froms; i++)
-    for (k = first_link[from[i]]; k; k = next_link[k])
-      if (k in is_reply_link) {
-        add_question(place_of[linked[k]], name_of[from[i]], is_tcp[linked[k]])
+          add_link("reply", number(address[k]), address[k], i)
+  split(sorted(chain, chains, " "), chain, " ")
+  for (i = 1; i <= chains; i++)
+    for (k = first_link[chain[i]]; k; k = next_link[k]) {
+      p = place_of[linked[k]]
+      add_question(p, name_of[chain[i]], is_tcp[linked[k]])
+      if (chain[i] ~ /^r/)
         is_reply[questions] = 1
-      }
+      else
+        connects_at[p] += is_tcp[linked[k]] != "" || !treats_tcp_apart
+    }
 }
 
-# Adds question i to the chain of source n, unless it is there already.
-function add_link(n, name, i, replies) {
+# Adds question i to the chain of a kind and source n, unless source n has it already. There are chains because
+# appending to a string takes quadratic time.
+function add_link(kind, n, name, i) {
   if ((n, place_of[i], is_tcp[i]) in is_linked)
     return
   is_linked[n, place_of[i], is_tcp[i]] = 1
   linked[++links] = i
-  if (n in last_link)
-    next_link[last_link[n]] = links
+  kind = kind n
+  if (kind in last_link)
+    next_link[last_link[kind]] = links
   else {
-    from[++froms] = n
-    name_of[n] = name
-    first_link[n] = links
+    chain[++chains] = kind
+    name_of[kind] = name
+    first_link[kind] = links
   }
-  last_link[n] = links
-  if (replies)
-    is_reply_link[links] = 1
+  last_link[kind] = links
 }
 
 # Returns whether a server may be called at an address, and rules or IPv6 routes may tell its replies apart.
