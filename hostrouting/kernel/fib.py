@@ -139,21 +139,40 @@ class Fib:
     # --- all rules ---------------------------------------------------------------------------------------------
 
     def _rules_around(self, address: IpAddress) -> Sequence[int]:
-        """Return the positions of the rules that may affect an address, without most rules for other destinations."""
+        """Return the positions of the rules that may affect an address.
+
+        This skips rules for other destinations, and rules for tables (other than local and main) without an entry that
+        covers the address.
+        """
         if len(self.rules) <= _FEW_RULES:
             return range(len(self.rules))
-        index, positions = self._rules_by_destination
-        around = index.around((int(address), self.family.bits))
-        return sorted(chain.from_iterable(positions[prefix] for prefix in around))
+        entries, tables = self._tables_by_prefix
+        rules, by_table = self._rules_by_destination
+        single = (int(address), self.family.bits)
+        around = {None}.union(*(tables[prefix] for prefix in entries.around(single)))
+        groups = [by_table[prefix] for prefix in rules.around(single)]
+        return sorted(chain.from_iterable(group[table] for group in groups for table in group.keys() & around))
 
     @cached_property
-    def _rules_by_destination(self) -> tuple[PrefixIndex, dict[Prefix, list[int]]]:
-        """Return the positions of the rules, grouped by destination."""
-        positions: dict[Prefix, list[int]] = {}
+    def _rules_by_destination(self) -> tuple[PrefixIndex, dict[Prefix, dict[int | None, list[int]]]]:
+        """Return the positions of the rules, grouped by destination and table.
+
+        The table is None for rules that must always be evaluated.
+        """
+        positions: dict[Prefix, dict[int | None, list[int]]] = {}
         for position, rule in enumerate(self.rules):
             prefix = (0, 0) if rule.destination is None or rule.is_inverted else numbers(rule.destination)
-            positions.setdefault(prefix, []).append(position)
+            is_of_other = rule.action is RuleAction.TO_TABLE and rule.table not in (Table.LOCAL, Table.MAIN)
+            group = positions.setdefault(prefix, {})
+            group.setdefault(rule.table if is_of_other else None, []).append(position)
         return PrefixIndex(positions, self.family.bits), positions
+
+    @cached_property
+    def _tables_by_prefix(self) -> tuple[PrefixIndex, dict[Prefix, set[int]]]:
+        tables: dict[Prefix, set[int]] = {}
+        for route in self.routes:
+            tables.setdefault(numbers(route.destination), set()).add(route.table)
+        return PrefixIndex(tables, self.family.bits), tables
 
     def evaluated_rules(
         self, flow: Flow, positions: Sequence[int] | None = None, *, through: str | None = None

@@ -143,19 +143,17 @@ class NexthopObject(NamedTuple):
     members: tuple[tuple[int, int], ...] = ()
 
 
-_USUAL_SCOPES = {
-    RouteType.LOCAL: Scope.HOST,
-    **dict.fromkeys((RouteType.BROADCAST, RouteType.MULTICAST, RouteType.ANYCAST), Scope.LINK),
-}
-
-
 def _usual_scope(route: Route) -> int:
     """Return the default scope that ip-route(8) assigns to a route."""
+    if route.type is RouteType.UNICAST:
+        is_on_link = len(route.hops) == 1 and route.hops[0].gateway is None
+        return Scope.LINK if is_on_link and route.family is Family.IPV4 else Scope.UNIVERSE
     if route.family is Family.IPV6:
         return Scope.UNIVERSE
-    if route.type is RouteType.UNICAST and len(route.hops) == 1 and route.hops[0].gateway is None:
-        return Scope.LINK
-    return _USUAL_SCOPES.get(route.type, Scope.UNIVERSE)
+    if route.type is RouteType.LOCAL:
+        return Scope.HOST
+    is_near = route.type in (RouteType.BROADCAST, RouteType.MULTICAST, RouteType.ANYCAST)
+    return Scope.LINK if is_near else Scope.UNIVERSE
 
 
 @attrs.frozen
