@@ -1,4 +1,4 @@
-"""Rebuild public incidents, and compare what the check finds and what its fixes mend with what each file expects.
+"""Rebuild public incidents, and compare what the check finds and the effect of its fixes with what each file expects.
 
 An expectation is what happened when the case was last looked at, good or bad, so that it can't change unnoticed.
 """
@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 import pytest
-from incidents import Case, Outcome, documents, outcome
+from incidents import Case, Outcome, Rebuilt, documents, outcome
 
 pytestmark = pytest.mark.kernel
 
@@ -22,11 +22,11 @@ def expected(document: dict[str, Any]) -> Outcome:
 
 
 def turned_round(told: Outcome) -> list[Outcome]:
-    """Return expectations that say the opposite of one in a single point: found, mended, harmed, or how it leaves."""
+    """Return expectations that say the opposite of one in a single point: found, fixed, harmed, or how it leaves."""
     return [
         attrs.evolve(told, leaves=("elsewhere", *told.leaves[1:])),
         attrs.evolve(told, says=() if told.says else ("OVERLAP eth0",)),
-        attrs.evolve(told, mends=() if told.mends else ("route",)),
+        attrs.evolve(told, fixes=() if told.fixes else ("route",)),
         attrs.evolve(told, breaks=() if told.breaks else ("route: moves 192.0.2.1",)),
     ]
 
@@ -52,3 +52,5 @@ def test_no_fix_moves_traffic_of_a_healthy_host(name: str, tmp_path: Path) -> No
     assert found == told
     assert found not in turned_round(told)
     assert found.leaves == tuple(probe.expected for probe in case.probes)
+    with Rebuilt(case, tmp_path) as host:
+        assert host.check(**document["named"]).verdict == "ok"

@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from functools import partial
 from ipaddress import ip_address
 from itertools import chain, zip_longest
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from node import attempt, on_linux, run_ip, tool, until
 from hostrouting import Config, Host, Layout, OverlapReport, check
 from hostrouting.kernel.netlink6 import NetlinkBackend6
 from hostrouting.model.family import Family, IpAddress
-from hostrouting.model.routes import Table
+from hostrouting.model.routes import NextHop, Table
 from hostrouting.overlap.wording import reasons
 from hostrouting.report import Unfixable
 from hostrouting.tasks.install_routes import InstallRoutes
@@ -194,16 +195,18 @@ class Rebuilt:
         with Leaving(*devs) as leaving:
             return [_observed(leaving, probe) for probe in self.case.probes]
 
-    def bystanders(self, report: OverlapReport) -> dict[IpAddress, object]:
-        """Return the kernel's answers for an address of each route and each gateway, except those that fail."""
-        found: dict[IpAddress, object] = {}
+    def bystanders(self, report: OverlapReport) -> dict[IpAddress, tuple[NextHop, ...]]:
+        """Return the route to an address of each route and to each gateway, except those that fail or have none."""
+        found: dict[IpAddress, tuple[NextHop, ...]] = {}
         failing = [part for finding in report.findings for part in finding.ranges]
         for backend in (self._host.routes_of(family) for family in self._families):
-            routes = [route for route in backend.routes() if route.destination.prefixlen and not route.is_ours]
+            routes = [
+                r for r in backend.routes() if r.destination.prefixlen and r.table != Table.LOCAL and not r.is_ours
+            ]
             asked = {route.destination[min(1, route.destination.num_addresses - 1)] for route in routes}
             asked |= {ip_address(hop.gateway) for route in routes for hop in route.hops if hop.gateway is not None}
             asked = {each for each in asked if not (each.is_multicast or any(each in part for part in failing))}
-            found |= {each.address: (each.errno, each.route and each.route.hops) for each in backend.lookup([*asked])}
+            found |= {each.address: each.route.hops for each in backend.lookup([*asked]) if each.route is not None}
         return found
 
 
@@ -274,8 +277,8 @@ def _mtu(probe: Probe) -> int:
 
 def _answered(probe: Probe) -> str:
     """Return the kernel's answer for a packet that arrives, or whose gateway matters, which no socket here sees."""
-    arrival = ("from", probe.source, "iif", probe.arrives_on) if probe.arrives_on else ()
-    done = attempt("ip", "route", "get", str(probe.to), *arrival)
+    words = {"from": probe.source, "iif": probe.arrives_on}
+    done = attempt("ip", "route", "get", str(probe.to), *chain(*filter(itemgetter(1), words.items())))
     if done.returncode:
         return "dropped"
     dev, via = (re.search(rf"\b{word} (\S+)", done.stdout) for word in ("dev", "via"))
@@ -288,19 +291,19 @@ def _answered(probe: Probe) -> str:
 
 @attrs.frozen
 class Outcome:
-    """What happened to a case, in the form of its expectation.
+    """The outcome of a case, in the form of its expectation.
 
     Args:
         leaves: for each probe, how its packets leave: an interface, a socket's errno, or ``dropped``.
         says: the findings about the probes that go wrong, or why the verdict is ``unknown``, or else the notes.
-        mends: what was printed, applied, and led every probe as expected: a ``route``, a ``rule``, a route in another
+        fixes: what was printed, applied, and led every probe as expected: a ``route``, a ``rule``, a route in another
             ``table``, the ``answer`` to a question, or the change that the ``owner`` was advised to make.
         breaks: what was printed, applied, and led a probe or another address elsewhere than promised.
     """
 
     leaves: tuple[str, ...]
     says: tuple[str, ...]
-    mends: tuple[str, ...] = ()
+    fixes: tuple[str, ...] = ()
     breaks: tuple[str, ...] = ()
 
 
@@ -347,7 +350,7 @@ def _attempts(case: Case, report: OverlapReport) -> Iterator[tuple[str, Apply]]:
 
     if report.fix.routes:
         yield "route", apply
-    printed = [_COMMAND.findall(report.reason or ""), *map(_commands, report.fix.unfixable)]
+    printed = [[[each] for each in _COMMAND.findall(report.reason or "")], *map(_commands, report.fix.unfixable)]
     for number, commands in enumerate(zip_longest(*filter(None, printed), fillvalue=()), 1):
         name = "table" if any(" table " in command for command in chain(*commands)) else "rule"
         yield f"{name} {number}", partial(apply, commands=[*chain(*commands)])
@@ -378,7 +381,7 @@ def _result(
         if after.reason_kind is not None or left:
             return f"then {after.reason_kind or ' '.join(left)}"
         now = host.bystanders(report)
-        moved = [str(address) for address in before if now.get(address, before[address]) != before[address]]
+        moved = [str(address) for address in before if now.get(address) != before[address]]
         ways = [(probe, way, later) for probe, way, later in zip(case.probes, leaves, host.leaves(), strict=True)]
     moved += [f"{probe.to} to {later}" for probe, way, later in ways if later != way == probe.expected]
     if moved:
