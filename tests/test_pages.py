@@ -345,7 +345,7 @@ OTHERS: dict[str, Callable[[Node, list[str]], str]] = {
 
 
 # These pages' sections are generated, and the generators' tests check them. Their introductions run like other pages.
-MADE = {"docs/howto/h200.md", "docs/explanation/performance.md"}
+MADE = {"docs/howto/h200.md", "docs/howto/your-symptom.md", "docs/explanation/performance.md"}
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
 
@@ -498,7 +498,12 @@ def test_the_reports_page_names_every_kind_of_finding_and_note() -> None:
 
 @pytest.mark.parametrize(
     ("program", "folder"),
-    [("make_reference.py", "docs/reference"), ("make_schema.py", "hostrouting"), ("make_h200.py", "docs/howto")],
+    [
+        ("make_reference.py", "docs/reference"),
+        ("make_schema.py", "hostrouting"),
+        ("make_h200.py", "docs/howto"),
+        ("make_symptoms.py", "docs/howto"),
+    ],
 )
 def test_generated_files_are_up_to_date(
     program: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

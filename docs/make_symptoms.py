@@ -1,0 +1,122 @@
+"""Write the page of symptoms, and the figures on it, from the cases in ``tests/incidents``:  ./run docs.
+
+The tests run each case and compare it with its expectation, so the page says what the tool did.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent / "howto"
+INCIDENTS = Path(__file__).parents[1] / "tests/incidents"
+
+FIXES = {
+    "route": "the routes that it prints",
+    "rule": "a policy rule that it prints",
+    "table": "a route in another table, which it prints",
+    "answer": "an answer to its question",
+    "owner": "the change that it advises",
+}
+
+HEAD = """\
+<!-- Made by docs/make_symptoms.py from tests/incidents; edits are lost. -->
+
+# Your symptom
+
+This page lists {all} incidents that people have described in public, by what they saw. Each is rebuilt in the tests, on
+the real kernel: `hostrouting check` judges the host, each fix that it prints is applied to a copy of it, and sockets
+show where packets leave before and after. **It finds {found} of {all}, and {fixed} of these are fixed** by what it
+says:
+
+{fixes}
+
+{noted} more are only mentioned in a note, and {unseen} aren't seen: [here is why](#what-it-cant-see). On {healthy}
+healthy hosts with several NICs, {harmed}.
+
+To see what it says of your host, name the addresses that you can't reach; this changes nothing:
+
+```console
+$ hostrouting check --cidr 172.16.0.0/16
+```
+
+{contents}
+"""
+
+UNSEEN = """\
+## What it can't see
+
+The check asks where the kernel sends packets of this host to the expected CIDRs, and compares the interface. In these
+incidents, that was right, or isn't known:
+
+"""
+
+
+def load(folder: str) -> list[dict[str, Any]]:
+    """Return the cases in a folder."""
+    return [json.loads(path.read_text()) for path in sorted((INCIDENTS / folder).glob("*.json"))]
+
+
+def page() -> str:
+    """Return the page as Markdown."""
+    cases, healthy = load("cases"), load("healthy")
+    classes = json.loads((INCIDENTS / "classes.json").read_text())
+    found = [case for case in cases if "why" not in case]
+    noted = [case for case in cases if "why" in case and case["expect"]["says"]]
+    fixes = Counter(case["expect"]["fixes"][0] for case in found if "fixes" in case["expect"])
+    harmed = sum("breaks" in case["expect"] for case in healthy)
+    rows = {name: [case for case in cases if case["class"] == name] for name in classes}
+    head = HEAD.format(
+        all=len(cases),
+        found=len(found),
+        fixed=fixes.total(),
+        fixes="\n".join(f"- {fixes[name]} by {words}" for name, words in FIXES.items() if fixes[name]),
+        noted=len(noted),
+        unseen=len(cases) - len(found) - len(noted),
+        healthy=len(healthy),
+        harmed=f"{harmed} have a printed fix that moves working traffic" if harmed else "no printed fix moves traffic",
+        contents="\n".join(f"- [{classes[name]['title']}](#{_anchor(classes[name]['title'])})" for name in classes),
+    )
+    sections = [_section(classes[name], rows[name]) for name in classes]
+    whys = dict.fromkeys(case["why"] for case in cases if "why" in case)
+    return "\n".join([head, *sections, UNSEEN + "\n".join(_why(why, cases) for why in whys) + "\n"])
+
+
+def _anchor(title: str) -> str:
+    kept = "".join(c for c in title.lower() if c.isalnum() or c in " -_")
+    return kept.replace(" ", "-")
+
+
+def _section(about: dict[str, str], cases: list[dict[str, Any]]) -> str:
+    table = ["| what people saw | what the check says | what fixes it |", "|---|---|---|", *map(_row, cases)]
+    return "\n".join([f"## {about['title']}\n", f"```text\n{about['look']}\n```\n", f"{about['fix']}\n", *table, ""])
+
+
+def _row(case: dict[str, Any]) -> str:
+    expect = case["expect"]
+    says = ", ".join(f"`{each}`" for each in expect["says"]) or "nothing"
+    fixed = "; ".join(FIXES[name] for name in expect.get("fixes", ()))
+    return f"| {case['symptom']} {case['cause']} ({_link(case)}) | {says} | {fixed or 'people: ' + case['people']} |"
+
+
+def _link(case: dict[str, Any]) -> str:
+    name, _, number = case["source"].partition("#")
+    if not number:
+        return f"[{name.split('/')[2]}]({name})"
+    return f"[{name}#{number}](https://github.com/{name}/issues/{number})"
+
+
+def _why(why: str, cases: list[dict[str, Any]]) -> str:
+    return f"- {why} ({', '.join(_link(case) for case in cases if case.get('why') == why)})"
+
+
+def main(folder: Path = FOLDER) -> None:
+    """Write the page."""
+    (folder / "your-symptom.md").write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))
