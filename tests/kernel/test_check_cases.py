@@ -9,14 +9,13 @@ from typing import Any
 
 import attrs
 import pytest
-from asking import ETH0, Case, all_say, leaving
+from asking import ETH0, Case, all_say, leaving, words_of
 from audit.making import add_dscp_rule
 from node import nics, run_ip, until
 from scripts import Sandbox, sandboxes
 from wanted import config
 
 import phases
-from hostrouting import Config
 from hostrouting.boot.render import render_check, render_static_routes
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.model.errors import RouteError
@@ -572,7 +571,6 @@ class UplinkCase(Case):
     """A host with default routes through several interfaces, and its expected report. Lists are separated by spaces.
 
     Args:
-        uplinks: the uplinks in the config, or an empty string to omit them.
         by: the expected interfaces, or an empty string if there is no verdict.
         inherits: the interfaces of a route that names none, if they aren't the expected ones, or an empty string if
             such a route has to wait.
@@ -581,7 +579,6 @@ class UplinkCase(Case):
         left: the failures that no route can fix.
     """
 
-    uplinks: str = ""
     by: str = ""
     inherits: str = attrs.field(default=attrs.Factory(lambda self: self.by, takes_self=True))
     is_contested: bool = False
@@ -590,14 +587,7 @@ class UplinkCase(Case):
     notes: str | None = None
     node: str = THREE_NICS
     default: str = ""
-
-    @property
-    def config(self) -> Config:
-        return self.config_with()
-
-    def config_with(self, *routes: dict[str, Any]) -> Config:
-        named: dict[str, Any] = {"uplinks": self.uplinks.split()} if self.uplinks else {}
-        return config(*routes, cidrs=(NODES, SERVICES, PODS), **named)
+    cidrs: tuple[str, ...] = attrs.field(default=f"{NODES} {SERVICES} {PODS}", converter=words_of)
 
 
 UPLINK_CASES = {

@@ -12,7 +12,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from acting import ActingSystemd
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from nightly import by_day
@@ -22,13 +21,11 @@ from wanted import config
 from worlds import Question
 from worlds.cut import questions
 
-import phases
-from hostrouting import Config, Configure, Host, Layout
+from hostrouting import Config
 from hostrouting.boot.render import render_static_routes
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.netlink6 import NetlinkBackend6
 from hostrouting.model.routes import Table
-from hostrouting.tasks import EndTrial, TryRoutes
 from hostrouting.tasks.trial import render_trial
 
 pytestmark = pytest.mark.kernel
@@ -172,33 +169,6 @@ def test_where_the_script_is_damaged_none_of_ours_remain(
     (line,) = done.stderr.splitlines()
     assert ROUTES in line
     assert "hostrouting apply /etc/hostrouting/installed.json" in line
-
-
-def test_a_revert_succeeds_where_the_tried_routes_are_in_the_way(
-    node: NamespaceKernel, tmp_path: Path, sandbox: Sandbox
-) -> None:
-    """To install the former route beside these hops, which may be another program's, would be refused."""
-    run_ip6("address add fd00:a::4/64 dev eth0 nodad")
-    run_ip6("route replace default metric 1024 nexthop via fd00:a::1 dev eth0 nexthop via fd00:a::2 dev eth0")
-    layout = Layout(tmp_path)
-
-    def act(call: str, *given: object) -> None:
-        if (call, *given) == ("restart", "hostrouting-trial.service"):
-            copied = f'mkdir -p {ROUTES.rpartition("/")[0]}; cp "$ROOT{ROUTES}" {ROUTES}'
-            assert sandbox.run(layout.trial_script.read_text(), etc=True, prepare=copied).returncode == 0
-
-    host = Host(node, ActingSystemd(layout, act), layout, routes6=NetlinkBackend6())
-    former, tried = (
-        config({"destination": "fd00:1::/48", "metric": metric} | more, cidrs=())
-        for metric, more in ((20, {"gateway": "fd00:a::1", "dev": "eth0"}), (10, {}))
-    )
-    phases.run(Configure(former, host=host))
-    before = host.our_routes()
-    phases.run(TryRoutes(tried, 60, host=host))
-    assert len(host.our_routes()[0].hops) == 2
-    report = phases.run(EndTrial(host=host))
-    assert host.our_routes() == before
-    assert {change.action for change in report.changes.routes} == {"added", "removed"}
 
 
 # --- how it ends -----------------------------------------------------------------------------------------------------

@@ -115,6 +115,10 @@ def failures(text: str) -> Told:
     return tuple(found)
 
 
+def words_of(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
 @attrs.frozen
 class Case:
     """A node and its expected report.
@@ -128,6 +132,8 @@ class Case:
         at_boot: the reason for an unknown verdict of the boot script, if it differs from the live one.
         notes: expected kinds of notes about local and broadcast addresses, or None to accept any.
         cidr: the expected CIDR.
+        cidrs: several expected CIDRs instead, separated by spaces.
+        uplinks: the uplinks in the config, if they are named, separated by spaces.
         ip: the version of ip to imitate.
         node: ip commands that create the node's interfaces.
         default: ip command that adds the default route.
@@ -143,6 +149,8 @@ class Case:
     at_boot: str = ""
     notes: str | None = ""
     cidr: Any = "10.5.0.0/16"
+    cidrs: tuple[str, ...] = attrs.field(default="", converter=words_of)
+    uplinks: tuple[str, ...] = attrs.field(default="", converter=words_of)
     ip: str = "iproute2-9999.0"
     node: str = NODE
     default: str = DEFAULT
@@ -151,7 +159,11 @@ class Case:
 
     @property
     def config(self) -> Config:
-        return config(cidrs=[self.cidr])
+        return self.config_with()
+
+    def config_with(self, *routes: dict[str, Any]) -> Config:
+        named: dict[str, Any] = {"uplinks": self.uplinks} if self.uplinks else {}
+        return config(*routes, cidrs=self.cidrs or [self.cidr], **named)
 
     def build(self) -> None:
         # This makes the kernel choose the next hop by port number, so trying a few ports covers every hop.
