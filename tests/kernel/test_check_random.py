@@ -368,13 +368,6 @@ SUPPRESSED = """
     rule add 32767 lookup 100
     rule del 32767 lookup default proto kernel
 """
-ODD_UPLINK = """
-    link add ;reboot
-    addr add 10.7.0.4/24 dev ;reboot
-    route add default via 10.7.0.1 dev ;reboot proto dhcp
-    route add default via 10.2.0.1 dev eth1 table 100
-    rule add 100 lookup 100
-"""
 WIDE = ExpectedCidr("10.9.0.0/16")
 # Each has a host, what it expects, how many entries the fix has, and a part of the reason why it isn't enough.
 FIXES: dict[str, tuple[str, list[ExpectedCidr], int, str]] = {
@@ -390,7 +383,6 @@ FIXES: dict[str, tuple[str, list[ExpectedCidr], int, str]] = {
         0,
         "10.2.0.0/24 by eth1 is expected",
     ),
-    "an interface whose name a shell would run": (ODD_UPLINK, [WIDE], 0, "dev ';reboot'"),
     **{
         f"a fixed {kind} route, and then a rule": (DISCARDED.format(kind=kind), [WIDE], 2, "rule of preference 100")
         for kind in ("unreachable", "blackhole")

@@ -189,29 +189,30 @@ def test_a_route_that_is_already_gone_needs_no_removal(
     assert [str(each.destination) for each in node.our_routes()] == left
 
 
-def test_a_route_that_took_our_place_before_the_undo_stays(node: NamespaceKernel, sandbox: Sandbox) -> None:
-    """The first call lists, the second adds, the third deletes and finds the loser, and the fourth lists again."""
-    installed(sandbox, routes_script("172.16.2.0/24"))
-    theirs = "route add 172.16.2.0/24 dev ib0 proto static"
-    rule = "rule add pref 9 to 172.16.1.0/24 blackhole"
-    change = f'case $calls in 2) "$ROOT/ip-itself" {rule} ;; 4) "$ROOT/ip-itself" {theirs} ;; esac'
-    error = refused(sandbox, routes_script(), prepare=other_ip(change))
-    assert "another program's route has taken the place of 172.16.2.0/24 " in error
-    (there,) = [route for route in node.routes(Table.MAIN) if route.destination == IPv4Network("172.16.2.0/24")]
-    assert (there.protocol, node.our_routes()) == (Protocol.STATIC, ())
+# The run removes or replaces ours, and before the call of ip with this number, another program acts.
+UNDONE = {
+    "takes the place of a removed one": (
+        "172.16.2.0/24", str(DESTINATION), 4, "route add 172.16.2.0/24 dev ib0", "has taken the place of 172.16.2.0/24 "
+    ),
+    "comes before a replaced one": (
+        str(DESTINATION), {"destination": str(DESTINATION), "gateway": "10.1.0.9"}, 3,
+        f"route prepend {DESTINATION} dev ib0", "",
+    ),
+}  # fmt: skip
 
 
-def test_a_route_that_came_before_ours_before_the_undo_stays(node: NamespaceKernel, sandbox: Sandbox) -> None:
-    """The first call lists, the second replaces ours and finds that it doesn't win, and the third lists again."""
-    installed(sandbox, routes_script(str(DESTINATION)))
-    before = node.our_routes()
-    theirs = f"route prepend {DESTINATION} dev ib0 proto static"
-    rule = f"rule add pref 9 to {DESTINATION} blackhole"
-    change = f'case $calls in 2) "$ROOT/ip-itself" {rule} ;; 3) "$ROOT/ip-itself" {theirs} ;; esac'
-    wanted = {"destination": str(DESTINATION), "gateway": "10.1.0.9"}
-    refused(sandbox, routes_script(wanted), prepare=other_ip(change))
-    there = [route for route in node.routes(Table.MAIN) if route.destination == DESTINATION]
-    assert ([route.protocol for route in there], node.our_routes()) == ([Protocol.STATIC, Protocol.HOSTROUTING], before)
+@pytest.mark.parametrize(("there", "wanted", "call", "does", "why"), UNDONE.values(), ids=UNDONE)
+def test_another_programs_route_stays_in_an_undo(
+    node: NamespaceKernel, sandbox: Sandbox, there: str, wanted: str | dict[str, str], call: int, does: str, why: str
+) -> None:
+    installed(sandbox, routes_script(there))
+    ours = node.our_routes()
+    rule = f'"$ROOT/ip-itself" rule add pref 9 to {DESTINATION} blackhole'
+    change = f'case $calls in 2) {rule} ;; {call}) "$ROOT/ip-itself" {does} proto static ;; esac'
+    assert why in refused(sandbox, routes_script(wanted), prepare=other_ip(change))
+    found = [route for route in node.routes(Table.MAIN) if route.destination == IPv4Network(there)]
+    assert found[0].protocol == Protocol.STATIC
+    assert node.our_routes() == (() if why else ours)
 
 
 # --- the lock --------------------------------------------------------------------------------------------------------

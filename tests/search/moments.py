@@ -65,31 +65,6 @@ _PATIENCE_SECONDS = 1.0
 _POLL_SECONDS = 0.01
 
 
-@attrs.frozen
-class Counterexample:
-    """A disturbance that leads to an incorrect gate decision or final state.
-
-    Args:
-        pair: the update's name.
-        kind: the disturbance.
-        number: the disturbance happened just before the step with this number.
-        step: a description of that step.
-        complaint: a description of the error.
-        words: the combined output of the update and the gate.
-    """
-
-    pair: str
-    kind: str
-    number: int
-    step: str
-    complaint: str
-    words: str
-
-    def __str__(self) -> str:
-        said = "".join(f"\n    {line}" for line in self.words.splitlines())
-        return f"{self.pair}: {self.kind} before step {self.number} ({self.step}): {self.complaint}{said}"
-
-
 @attrs.frozen(slots=False)  # for the cached properties
 class Search:
     """Search for counterexamples in a single update.
@@ -182,8 +157,8 @@ class Search:
         drawn = (possible[(turn + count) % len(possible)] for count in range(most))
         return [(kind, chance.choice(self.numbers(kind))) for kind in drawn]
 
-    def examine(self, kind: Kind, number: int) -> Counterexample | None:
-        """Inject a disturbance and return a counterexample or None.
+    def examine(self, kind: Kind, number: int) -> str:
+        """Inject a disturbance, and return what was wrong about the gate's decision or the final state, if anything.
 
         Args:
             kind: the disturbance.
@@ -193,9 +168,10 @@ class Search:
         moment = _Moment(self, kind, number)
         moment.pass_by()
         if not moment.complaints:
-            return None
-        complaint, words = "; ".join(moment.complaints), "\n".join(moment.words)
-        return Counterexample(self.pair.name, kind.value, number, self._step(kind, number), complaint, words)
+            return ""
+        said = "".join(f"\n    {line}" for words in moment.words for line in words.splitlines())
+        place = f"{kind.value} before step {number} ({self._step(kind, number)})"
+        return f"{self.pair.name}: {place}: {'; '.join(moment.complaints)}{said}"
 
     def _step(self, kind: Kind, number: int) -> str:
         names = {Kind.GATE: self.calls, Kind.ONESHOT: self.oneshot_calls, Kind.BOTH: ()}.get(kind, self.steps)

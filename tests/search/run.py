@@ -8,10 +8,9 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-import attrs
 from command_line import on_a_host
 
-from search.moments import Counterexample, Search
+from search.moments import Search
 from search.pairs import PAIRS, TWO_STEPS
 from search.programs import LoadedSystemd
 from search.world import AWKS, make_world, read_state, use_awk
@@ -20,23 +19,8 @@ from search.world import AWKS, make_world, read_state, use_awk
 _PROGRAM = 'exec unshare --pid --fork --kill-child --mount-proc "$PYTHON" -m search.run "$@"'
 
 
-@attrs.frozen
-class Result:
-    """The search results for an update.
-
-    Args:
-        pair: the update's name.
-        states: how many states were checked.
-        counterexamples: the counterexamples found.
-    """
-
-    pair: str
-    states: int
-    counterexamples: tuple[Counterexample, ...]
-
-
-def search(folder: Path, pairs: Iterable[str], kinds: Iterable[str], *, most: int | None) -> list[Result]:
-    """Search the updates, and return their results in the given order.
+def search(folder: Path, pairs: Iterable[str], kinds: Iterable[str], *, most: int | None) -> tuple[int, list[str]]:
+    """Search the updates, and return how many states were checked, and the counterexamples.
 
     Args:
         folder: an empty folder for the temporary host.
@@ -48,7 +32,7 @@ def search(folder: Path, pairs: Iterable[str], kinds: Iterable[str], *, most: in
     done = on_a_host(folder, _PROGRAM, json.dumps([[*pairs], [*kinds], most]), PYTHONPATH=packages)
     assert done.returncode == 0, done.stderr
     results = [json.loads(line) for line in done.stdout.splitlines()]
-    return [Result(pair, states, tuple(Counterexample(**each) for each in found)) for pair, states, found in results]
+    return sum(states for states, _ in results), [one for _, found in results for one in found]
 
 
 def _search(asked: str) -> None:
@@ -60,12 +44,11 @@ def _search(asked: str) -> None:
     for turn, name in enumerate(pairs):
         (pair,) = (each for each in (*PAIRS, TWO_STEPS) if each.name == name)
         search = Search.prepare(pair, nothing)
-        moments, found = search.moments(kinds, most, turn), list[Counterexample]()
+        moments, found = search.moments(kinds, most, turn), list[str]()
         for count, (kind, number) in enumerate(moments, turn):
             use_awk(AWKS[count % len(AWKS)])
-            counterexample = search.examine(kind, number)
-            found += [counterexample] if counterexample else []
-        sys.stdout.write(f"{json.dumps([name, len(moments), [attrs.asdict(one) for one in found]])}\n")
+            found += filter(None, [search.examine(kind, number)])
+        sys.stdout.write(f"{json.dumps([len(moments), found])}\n")
         sys.stdout.flush()
 
 
