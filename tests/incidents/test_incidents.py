@@ -5,12 +5,14 @@ An expectation is what happened when the case was last looked at, good or bad, s
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
-from incidents import Case, Outcome, Rebuilt, documents, outcome
+from incident_outcomes import Outcome, outcome
+from incidents import Case, Rebuilt, documents
 
 pytestmark = pytest.mark.kernel
 
@@ -19,6 +21,12 @@ CASES, HEALTHY = documents("cases"), documents("healthy")
 
 def expected(document: dict[str, Any]) -> Outcome:
     return Outcome(**{key: tuple(value) for key, value in document["expect"].items()})
+
+
+def pasted(found: Outcome) -> str:
+    """Return an outcome as JSON for the case's file."""
+    kept = {key: value for key, value in attrs.asdict(found).items() if value or key in ("leaves", "says")}
+    return f'"expect": {json.dumps(kept)}'
 
 
 def turned_round(told: Outcome) -> list[Outcome]:
@@ -36,7 +44,7 @@ def test_an_incident_ends_as_its_file_expects(name: str, tmp_path: Path) -> None
     document = CASES[name]
     case, told = Case.of(document), expected(document)
     found = outcome(case, tmp_path)
-    assert found == told
+    assert found == told, pasted(found)
     assert found not in turned_round(told)
     # It is an incident, and what isn't found has a reason.
     assert any(way != probe.expected for probe, way in zip(case.probes, found.leaves, strict=True))
@@ -49,7 +57,7 @@ def test_no_fix_moves_traffic_of_a_healthy_host(name: str, tmp_path: Path) -> No
     document = HEALTHY[name]
     case, told = Case.of(document), expected(document)
     found = outcome(case, tmp_path)
-    assert found == told
+    assert found == told, pasted(found)
     assert found not in turned_round(told)
     assert found.leaves == tuple(probe.expected for probe in case.probes)
     with Rebuilt(case, tmp_path) as host:
