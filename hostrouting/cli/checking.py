@@ -193,7 +193,6 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
       hostrouting fix --cidr 172.16.0.0/16 --snapshot node.json      for another host, from its snapshot
     """
     from hostrouting.cli.fixing import merged, set_sections
-    from hostrouting.host_files.resolv_conf import nameservers
     from hostrouting.tasks.preview import as_installed
 
     document, config = read_with_cidrs(options, host)
@@ -202,8 +201,7 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
     on = asked_host(options, host)
     # A config is complete. A proposal for --cidr alone will be merged into a config that we don't know.
     backends = None if document is None else as_installed(config, on)
-    servers = nameservers(on.layout) if on.snapshot is None else on.snapshot.nameservers
-    result = run_function("check", lambda scope: queries.check_kernel(config, on, backends, scope, servers))
+    result = run_function("check", lambda scope: queries.check_kernel(config, on, backends, scope))
     contested = (f"caution: {clean(note.message)}" for note in result.notes if note.kind is NoteKind.CONTESTED)
     for line in (*fix_lines(result), *_next_lines(result, on), *contested):
         complain(line)

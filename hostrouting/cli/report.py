@@ -50,6 +50,7 @@ def fix_lines(report: OverlapReport) -> list[str]:
         return [bad(clean(summary(report)))]
     lines = [bad(clean(summary(report).splitlines()[0]))] if report.verdict is Verdict.UNKNOWN else []
     lines += [bad(clean(reason)) for reason in reasons(report)]
+    lines += [f"hint: {clean(line)}" for line in report.fix.hints]
     lines += [f"caution: {clean(line)}" for line in report.fix.consequences]
     return lines or [good("nothing fails: there is nothing to fix")] if not report.fix.routes else lines
 
@@ -119,7 +120,7 @@ def _verdict(report: OverlapReport, width: int | None) -> Page:
     paints = legend(chain.from_iterable(drawn.values()), report.default_devs)
     if len(set(by_family.values()) - {""}) > 1:
         page += [head(f"expected interface of {family}: {devs}") for family, devs in by_family.items() if devs]
-    else:
+    elif default and len(named) < len(report.cidrs):
         page.append(head(f"expected interface: {default}"))
     page += [f"  {paint.on(f' {paint.symbol} ')} {clean(paint.meaning)}" for paint in dict.fromkeys(paints.values())]
     for cidr in shown:
@@ -135,6 +136,7 @@ def _verdict(report: OverlapReport, width: int | None) -> Page:
     if entries:
         page += [good(PASTE), *(good(f"  {entry},") for entry in entries[:-1]), good(f"  {entries[-1]}{rest}")]
     page += [bad(clean(said)) for said in reasons(report)]
+    page += [dim(f"hint: {clean(said)}") for said in report.fix.hints]
     page += [dim(f"caution: {clean(said)}") for said in report.fix.consequences]
     return page
 

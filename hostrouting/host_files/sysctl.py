@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from hostrouting.boot.files import read_text
 from hostrouting.boot.layout import Layout
 from hostrouting.model.links import Link
 
-_SYSCTL = "/proc/sys/net/ipv4/conf/{}/ignore_routes_with_linkdown"
+_CONF = "/proc/sys/net/ipv4/conf"
 
 
 def devs_ignoring_linkdown(layout: Layout, links: Iterable[Link]) -> tuple[str, ...] | None:
@@ -21,11 +21,25 @@ def devs_ignoring_linkdown(layout: Layout, links: Iterable[Link]) -> tuple[str, 
     Raises:
         FileError: a sysctl can't be read.
     """
-
-    def value(name: str) -> str | None:
-        return read_text(layout.of(_SYSCTL.format(name)))
-
     # "all" is ORed with the per-interface value (IN_DEV_ORCONF).
+    return _devs_with(lambda of_all, value: max(of_all, value) > 0, "ignore_routes_with_linkdown", layout, links)
+
+
+def strict_devs(layout: Layout, links: Iterable[Link]) -> tuple[str, ...] | None:
+    """Return the interfaces that drop a packet if its reply would leave elsewhere, or None if the sysctl doesn't exist.
+
+    The arguments and errors are those of ``devs_ignoring_linkdown``.
+    """
+    # The larger value counts (IN_DEV_RPFILTER); 2 only asks for a route through any interface.
+    return _devs_with(lambda of_all, value: max(of_all, value) == 1, "rp_filter", layout, links)
+
+
+def _devs_with(
+    is_set: Callable[[int, int], bool], name: str, layout: Layout, links: Iterable[Link]
+) -> tuple[str, ...] | None:
+    def value(dev: str) -> str | None:
+        return read_text(layout.of(f"{_CONF}/{dev}/{name}"))
+
     if (of_all := value("all")) is None:
         return None
-    return tuple(link.name for link in links if {of_all, value(link.name)} - {"0\n", None})
+    return tuple(link.name for link in links if is_set(int(of_all), int(value(link.name) or 0)))

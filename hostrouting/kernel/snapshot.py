@@ -16,6 +16,7 @@
      "hasOddSources6": true,           sources of IPv6 packets don't follow RFC 6724,
      "nameservers": ["10.0.0.10"],
      "ignoringLinkdown": ["eth0"],    interfaces whose routes are ignored without a carrier (a sysctl),
+     "strictDevs": ["ib0"],           interfaces that drop what they wouldn't answer (rp_filter = 1),
      "managers": [{"name": "systemd-networkd", "devs": ["eth0"], "dropsRoutes": false}],    network managers
      "isTorn": true,                   the host changed during the read,
      "isMerged": true,                whether tables local and main are one, as they are until the first custom rule,
@@ -107,6 +108,7 @@ class Snapshot:
         sources: entries with the source addresses of connections through them and through entries with the same next
             hops. Sources that can be derived from addresses and entries are omitted.
         ignoring_linkdown: the interfaces with net.ipv4.conf.*.ignore_routes_with_linkdown, or None if unknown.
+        strict_devs: the interfaces with net.ipv4.conf.*.rp_filter = 1, or None if unknown.
         managers: the network managers and the interfaces that they configure.
         ipv6: the IPv6 addresses, rules and routes, or None if unknown.
     """
@@ -123,6 +125,7 @@ class Snapshot:
     is_torn: bool = False
     sources: tuple[tuple[Route, tuple[IpAddress, ...]], ...] = ()
     ignoring_linkdown: tuple[str, ...] | None = None
+    strict_devs: tuple[str, ...] | None = None
     managers: tuple[Manager, ...] = ()
     ipv6: Ipv6State | None = None
 
@@ -325,6 +328,7 @@ _KEYS = Keys(
     _list("nameservers", parse_address, ()),
     _list("sources", _read_sources, (), _write_sources),
     _list("ignoringLinkdown", _text, None, field="ignoring_linkdown"),
+    _list("strictDevs", _text, None, field="strict_devs"),
     _list(
         "rules6",
         partial(_ip_rules.read_rule, family=Family.IPV6),

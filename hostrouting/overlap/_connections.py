@@ -2,31 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 
 import attrs
 
-from hostrouting.config.routing import RouteOverlap
+from hostrouting.config.routing import ExpectedCidr, RouteOverlap
 from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.fib6 import Fib6
 from hostrouting.kernel.sources import SourceKey, Sources
 from hostrouting.model.family import IpAddress
 from hostrouting.model.prefixes import numbers
-from hostrouting.model.routes import Lookup, Route, Table
+from hostrouting.model.routes import Lookup, Route
 from hostrouting.overlap._classify import Classification, classify_probes
-from hostrouting.overlap._coverage import Interval, intervals_in, networks_of
+from hostrouting.overlap._coverage import Interval, intervals_in
 from hostrouting.overlap._probes import ask, replying, source_key_to
 from hostrouting.overlap._state import State
-from hostrouting.overlap.proposals import Obstacle, Unfixable
-from hostrouting.overlap.wording import decided_by
+from hostrouting.overlap.proposals import Obstacle
 
 
-def unfixed_connections(overlap: RouteOverlap, state: State, fixed: Fib) -> tuple[Unfixable, ...]:
+def unfixed_connections(
+    overlap: RouteOverlap, state: State, fixed: Fib, obstacle: Callable[[ExpectedCidr, Classification, Fib], Obstacle]
+) -> dict[tuple[tuple[str, ...], Obstacle], list[Interval]]:
     """Return the connections and TCP lookups that still fail once the first lookups are fixed.
 
     The fix changes the result of the first lookup, so connections may use a different source and match other rules.
     Static routes only fix the first lookup for a datagram.
+
+    Args:
+        overlap: the expected CIDRs.
+        state: the host's state before the fix.
+        fixed: the tables after the fix.
+        obstacle: a function that returns why a lookup for an expected CIDR fails in these tables.
+
+    Returns:
+        The failing intervals, by their outgoing interfaces and the reason.
     """
     model = _Fixed(fixed, _known_sources(state), Sources(state.addresses))
     called = replying(state.addresses, state.uplinks.devs, state.rules)
@@ -36,12 +46,9 @@ def unfixed_connections(overlap: RouteOverlap, state: State, fixed: Fib) -> tupl
     for expected, classifications in classify_probes(overlap, after).items():
         for interval in intervals_in(state.intervals, numbers(expected.cidr), state.family.bits):
             for classification in filter(attrgetter("is_failure"), classifications[interval.probed][1:]):
-                obstacle = _obstacle(classification, fixed, state)
-                left.setdefault((classification.devs, obstacle), set()).add(interval)
-    return tuple(
-        Unfixable(networks_of(sorted(intervals), state.family), devs, obstacle)
-        for (devs, obstacle), intervals in left.items()
-    )
+                reason = obstacle(expected, classification, fixed)
+                left.setdefault((classification.devs, reason), set()).add(interval)
+    return {key: sorted(intervals) for key, intervals in left.items()}
 
 
 def _known_sources(state: State) -> dict[SourceKey, tuple[IpAddress, ...]]:
@@ -91,21 +98,3 @@ class _Fixed:
         if isinstance(self.fib, Fib6):
             return self.fib.sources_to(address, entry)
         return () if entry is None else self.chosen.doubtful(entry, ()) or self.chosen.of(entry)
-
-
-def _obstacle(classification: Classification, fib: Fib, state: State) -> Obstacle:
-    probe = classification.probe
-    if probe.source is not None and not fib.is_local(probe.source):
-        return Obstacle(
-            f"{probe.source}, the src of its route, isn't an address of this host: add it, or change the route"
-        )
-    rule = fib.decide(probe.flow).rule
-    whose = "TCP" if probe.source is None else f"{'replies' if probe.is_reply else 'connections'} from {probe.source}"
-    if rule is None:
-        add = f"{state.family.ip} rule add preference 32766 lookup main"
-        return Obstacle(f"no policy rule leads {whose} to a route: add one: {add}")
-    entry = probe.lookup.route
-    if entry is not None and entry.table == Table.MAIN:  # such as an IPv6 route with "from"; main is asked already
-        return Obstacle(f"{entry} decides for {whose}: change that route")
-    default = state.uplinks.default
-    return Obstacle(f"{decided_by(rule)} for {whose}", rule, default.hops if default else (), state.family)

@@ -2,33 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import attrs
 
-from hostrouting.model.links import is_like
 from hostrouting.model.prefixes import ends, numbers
 from hostrouting.model.routes import Route, Route6, Table
 from hostrouting.overlap._cover import Segment
 from hostrouting.overlap._coverage import Interval
 from hostrouting.overlap.proposals import Obstacle
-
-# Networks managed by other programs. A static route to one of them would be removed, or would break the network.
-_OWNERS = (
-    (("docker*", "br-*"), "Docker: move its address pools (bip, default-address-pools in daemon.json)"),
-    (("podman*",), "Podman: move its subnets (default_subnet, default_subnet_pools in containers.conf)"),
-    (("virbr*",), "libvirt: move its network (virsh net-edit)"),
-    (
-        ("tailscale*", "wg*", "tun*", "tap*", "ppp*", "zt*", "nebula*"),
-        "a VPN: have it take fewer routes, or name it in routeOverlap.allowedDevs if it may carry this traffic",
-    ),
-)
-
-
-def owner_of(devs: Iterable[str]) -> str:
-    """Return the program that owns any of the interfaces, with advice, or an empty string if none is known."""
-    owned = (f"{dev} belongs to {advice}" for dev in devs for patterns, advice in _OWNERS if is_like(dev, patterns))
-    return next(owned, "")
 
 
 @attrs.frozen
@@ -42,12 +22,14 @@ class Constraint:
         most: maximum prefix length of a route that may cover the addresses, or -1 if none may.
         holder: the entry in table main that covers the addresses. It overrides ``most``: routes with a shorter prefix
             may cover the addresses.
+        dev: the interface to which a route must lead to fix the failure, or None for the uplinks.
     """
 
     above: int | None = None
     obstacle: Obstacle | None = None
     most: int = -1
     holder: Route | None = None
+    dev: str | None = None
 
     def segment(self, interval: Interval, bits: int) -> Segment:
         """Return the constraint for one interval."""

@@ -31,6 +31,7 @@ class Uplinks:
             interfaces, or the one that wins through a container's interface, and those through others. For IPv6, they
             may be those of IPv4.
         unknown: why there is nothing to compare with, or None.
+        is_configured: whether the config names the uplinks.
     """
 
     devs: tuple[str, ...] = ()
@@ -38,6 +39,7 @@ class Uplinks:
     default: Route | None = None
     contested: tuple[Route, ...] = ()
     unknown: UnknownReason | None = None
+    is_configured: bool = False
 
     def pending(self, links: Iterable[Link], addresses: Iterable[Address]) -> tuple[str, ...]:
         """Return the InfiniBand interfaces that have no IPv4 address yet and may still get connected routes."""
@@ -76,12 +78,15 @@ def find_uplinks(
         contested = contested or _contested(config, links, defaults)
     else:
         devs = tuple(sorted(link.name for link in links if link.name != LOOPBACK and is_like(link.name, named)))
+    # Expected CIDRs that name their interfaces need no default route.
+    expected = config.route_overlap.expected_cidrs
+    is_needed = not expected or any(each.devs is None for each in expected)
     unknown = None
     if config.uplinks is not None:
         unknown = None if devs else UnknownReason.NO_UPLINK
-    elif contested or default is None:
+    elif contested or (default is None and is_needed):
         unknown = UnknownReason.CONTESTED_DEFAULT if contested else UnknownReason.NO_DEFAULT_ROUTE
-    return Uplinks(devs, named, default, contested, unknown)
+    return Uplinks(devs, named, default, contested, unknown, is_configured=config.uplinks is not None)
 
 
 def _contested(config: Config, links: Iterable[Link], defaults: Sequence[Route]) -> tuple[Route, ...]:

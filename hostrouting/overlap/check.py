@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable
 
 import attrs
 
@@ -13,8 +13,8 @@ from hostrouting.config.routing import Config, RouteOverlap
 from hostrouting.kernel.default_routes import missing_default_route, unicast_defaults
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.waiting import look_until
-from hostrouting.model.errors import RouteError
-from hostrouting.model.family import Family, IpAddress
+from hostrouting.model.errors import FileError, RouteError
+from hostrouting.model.family import Family
 from hostrouting.model.jsonable import rfc_3339
 from hostrouting.model.routes import Table
 from hostrouting.model.text import shortened
@@ -23,8 +23,8 @@ from hostrouting.overlap._grouping import findings_and_notes
 from hostrouting.overlap._hearing import why_not_received
 from hostrouting.overlap._state import State, default_expires, read_host, read_uplinks
 from hostrouting.overlap._uplinks import contested_error
-from hostrouting.overlap.findings import FamilyVerdict, Finding, OverlapReport, UnknownReason, Verdict
-from hostrouting.overlap.proposals import Fix, Obstacle, Unfixable
+from hostrouting.overlap.findings import FamilyVerdict, OverlapReport, UnknownReason, Verdict
+from hostrouting.overlap.proposals import Fix, HostSettings
 from phases import CancelScope
 
 # A limit for human-readable lines.
@@ -64,7 +64,6 @@ def check_families(
     *,
     host: Host | None = None,
     started: float | None = None,
-    nameservers: Sequence[IpAddress] = (),
 ) -> OverlapReport:
     """Check every expected CIDR against the kernel's routing decisions for its family, without modifying the host.
 
@@ -75,7 +74,6 @@ def check_families(
         scope: see ``check_overlap``.
         host: see ``check_overlap``.
         started: see ``check_overlap``.
-        nameservers: see ``check_overlap``.
 
     Returns:
         The report, named after this host. If IPv6 CIDRs are expected, it has the worse verdict of the two families.
@@ -86,7 +84,7 @@ def check_families(
             backend, ipv4 = backends(family), backends(Family.IPV4)
         except RouteError as error:
             return unjudged(config.route_overlap.of(family), UnknownReason.CHECK_FAILED, str(error))
-        return check_overlap(config, backend, scope, ipv4=ipv4, host=host, started=started, nameservers=nameservers)
+        return check_overlap(config, backend, scope, ipv4=ipv4, host=host, started=started)
 
     families = config.route_overlap.families
     if Family.IPV6 not in families:
@@ -108,6 +106,7 @@ def _joined(config: Config, reports: dict[Family, OverlapReport]) -> OverlapRepo
             tuple(route for fix in fixes for route in fix.routes),
             tuple(item for fix in fixes for item in fix.unfixable),
             tuple(line for fix in fixes for line in fix.consequences),
+            tuple(dict.fromkeys(line for fix in fixes for line in fix.hints)),
         ),
         families=tuple(
             FamilyVerdict(family, report.verdict, report.default_devs, report.reason, report.default_expires)
@@ -124,7 +123,6 @@ def check_overlap(
     ipv4: RouteBackend | None = None,
     host: Host | None = None,
     started: float | None = None,
-    nameservers: Sequence[IpAddress] = (),
     needs_fix: bool = True,
 ) -> OverlapReport:
     """Check every expected CIDR of the backend's family against the kernel's routing decisions.
@@ -137,11 +135,10 @@ def check_overlap(
         scope: cancellation scope for the check.
         ipv4: the host's IPv4 backend. If the config doesn't name uplinks, the interfaces of the IPv4 default route are
             also the uplinks for IPv6.
-        host: the host, whose files tell why it has no IPv6 default route, or None to leave that out. A snapshot has no
-            files.
+        host: the host, whose files tell why it has no IPv6 default route, and what else a fix changes; or None to leave
+            that out. A snapshot has some of it.
         started: when the run started, in seconds on the scope's clock, to wait for a default route on an uplink and for
             InfiniBand addresses as long as the config says, or None to check immediately.
-        nameservers: the host's DNS servers. The fix lists those whose traffic it moves to another interface.
         needs_fix: whether to compute a fix for the findings.
 
     Returns:
@@ -171,19 +168,12 @@ def check_overlap(
     report = attrs.evolve(report, default_devs=state.uplinks.devs, notes=notes, default_expires=expires)
     if not (findings and needs_fix):
         return attrs.evolve(report, findings=findings)
-    if state.uplinks.default is None:
-        unfixable = tuple(_without_default(state, findings, host))
-        return attrs.evolve(report, findings=findings, fix=Fix(unfixable=unfixable))
-    from hostrouting.overlap._connections import unfixed_connections
     from hostrouting.overlap._fix import Fixes
 
     scope.check()
-    fixes = Fixes(state, state.uplinks.default, classifications, nameservers)
-    fix, tables = fixes.of_all()
-    findings = tuple(fixes.with_fixes(findings, fix))
-    unfixable = (*fix.unfixable, *unfixed_connections(overlap, state, tables))
-    unfixable += tuple(fixes.unexplained(findings, unfixable))
-    return attrs.evolve(report, findings=findings, fix=attrs.evolve(fix, unfixable=unfixable))
+    missing = _missing_default(state, host) if state.uplinks.default is None else ""
+    findings, fix = Fixes(state, classifications, missing, _settings_of(host)).report(overlap, findings)
+    return attrs.evolve(report, findings=findings, fix=fix)
 
 
 def load_all() -> None:
@@ -191,7 +181,7 @@ def load_all() -> None:
 
     A running watcher can't import them after a package upgrade.
     """
-    from hostrouting.host_files import advertisements  # noqa: F401
+    from hostrouting.host_files import advertisements, resolv_conf, sysctl  # noqa: F401
     from hostrouting.kernel import fib6, netlink6  # noqa: F401
     from hostrouting.overlap import _connections, _fix  # noqa: F401
 
@@ -221,7 +211,9 @@ def _wait_for_addresses(
         uplinks = read_uplinks(config, backend, ipv4)
         on = "" if uplinks.named is None else f" on {','.join(uplinks.named)}"
         whose = "" if backend.family is Family.IPV4 else "IPv6 "
-        return None if uplinks.default or uplinks.contested else f"the {whose}default route{on}"
+        is_needed = config.uplinks is not None or uplinks.unknown is not None
+        is_awaited = is_needed and not (uplinks.default or uplinks.contested)
+        return f"the {whose}default route{on}" if is_awaited else None
 
     def find_pending() -> str | None:
         devs = awaited_devs(config, backend)
@@ -263,13 +255,26 @@ def _ignored_advertisements(state: State, host: Host | None) -> str:
     return f"; {shortened(found, '; ', _SHOWN_DEVS)}" if found else ""
 
 
-def _without_default(state: State, findings: Iterable[Finding], host: Host | None) -> Iterator[Unfixable]:
-    """Yield an unfixable item for each finding, because there is no default route for entries to inherit from."""
+def _missing_default(state: State, host: Host | None) -> str:
+    """Return why there is no default route for entries to inherit from."""
     missing = f"missing is {missing_default_route(state.routes, state.family, state.uplinks.named)}"
     missing += _ignored_advertisements(state, host)
     down = sorted(link.name for link in state.links if link.name in state.uplinks.devs and not link.is_up)
     if down:
         missing = f"{missing}, and {','.join(down)} {'is' if len(down) == 1 else 'are'} down"
-    obstacle = Obstacle(f"{missing}: add one, or an entry that names gateway and dev")
-    for finding in findings:
-        yield Unfixable(finding.ranges, finding.devs, obstacle, finding.shadowed)
+    return f"{missing}: add one, or an entry that names gateway and dev"
+
+
+def _settings_of(host: Host | None) -> HostSettings:
+    """Return the settings of a host that a fix's cautions depend on."""
+    if host is None:
+        return HostSettings()
+    if host.snapshot is not None:
+        return HostSettings(host.snapshot.nameservers, host.snapshot.strict_devs or ())
+    from hostrouting.host_files.resolv_conf import nameservers
+    from hostrouting.host_files.sysctl import strict_devs
+
+    try:
+        return HostSettings(nameservers(host.layout), strict_devs(host.layout, host.routes.links()) or ())
+    except FileError as error:
+        return HostSettings(unread=str(error))

@@ -2,26 +2,64 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import attrs
 
-from hostrouting.config.routing import StaticRoute
-from hostrouting.model.family import Family, IpNetwork
+from hostrouting.config.routing import ExpectedCidr, StaticRoute
+from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.jsonable import JsonObject
 from hostrouting.model.routes import NextHop, Table, destination_words
 from hostrouting.model.rules import Rule, RuleAction
+from hostrouting.model.text import shortened
+
+# A limit for human-readable lines.
+_SHOWN_CIDRS = 4
+
+
+class Question(NamedTuple):
+    """A question to the user: whether addresses leave through another interface than the uplinks on purpose.
+
+    Each answer is a change of the config.
+
+    Args:
+        devs: the interfaces that carry the addresses now.
+        wanted: the uplinks to name if that is wanted for the whole node.
+        cidrs: the expected CIDRs to give their own interfaces if it is wanted for these.
+        unwanted: the uplinks to name if it isn't wanted. After that, a fix is proposed.
+    """
+
+    devs: tuple[str, ...]
+    wanted: tuple[str, ...] = ()
+    cidrs: tuple[ExpectedCidr, ...] = ()
+    unwanted: tuple[str, ...] = ()
+
+    def answers(self) -> list[dict[str, Any]]:
+        """Return each answer as the keys of ``hostRouting`` to set, in the order of the arguments."""
+        cidrs = [expected.to_mapping() for expected in self.cidrs]
+        return [{"uplinks": list(self.wanted)}, {"expectedCidrs": cidrs}, {"uplinks": list(self.unwanted)}]
+
+    def sentence(self) -> str:
+        """Return the answers, ready to paste."""
+        from json import dumps
+
+        shown = shortened([dumps(expected.to_mapping()) for expected in self.cidrs], ", ", _SHOWN_CIDRS)
+        return (
+            f'if it is wanted, set "uplinks": {dumps(self.wanted)}, or expect {shown}; if it isn\'t, set "uplinks": '
+            f"{dumps(self.unwanted)}, and hostrouting fix proposes routes"
+        )
 
 
 class Obstacle(NamedTuple):
-    """The reason why no route in table main can fix some addresses.
+    """The reason why no route in table main fixes some addresses.
 
     Args:
         reason: the reason, including how to fix it unless the cause is a policy rule.
         rule: the policy rule that takes precedence, or None if the cause isn't a rule.
-        next_hops: the default route's next hops, to use in a route in the rule's table.
+        next_hops: the next hops through the expected interface, to use in a route in the rule's table.
         family: the rule's family.
         is_policy: whether a route could fix the addresses, but isn't proposed because the traffic may be wanted.
+        question: what to ask the user before a route is proposed, or None if nothing is asked.
     """
 
     reason: str
@@ -29,6 +67,7 @@ class Obstacle(NamedTuple):
     next_hops: tuple[NextHop, ...] = ()
     family: Family = Family.IPV4
     is_policy: bool = False
+    question: Question | None = None
 
     def sentence(self, cidr: str) -> str:
         """Return the reason and alternative commands that make a CIDR bypass the policy rule.
@@ -37,12 +76,15 @@ class Obstacle(NamedTuple):
             cidr: the CIDR, or a placeholder for it.
         """
         rule, family = self.rule, self.family
+        if self.question is not None:
+            return f"{self.reason}: {self.question.sentence()}"
         if rule is None:
             return self.reason
         from shlex import quote
 
         commands = []
-        if rule.action is RuleAction.TO_TABLE and rule.table not in (Table.MAIN, Table.LOCAL):
+        has_table = rule.action is RuleAction.TO_TABLE and rule.table not in (Table.MAIN, Table.LOCAL)
+        if has_table and self.next_hops:
             named = [attrs.evolve(hop, dev=quote(hop.dev or "")) for hop in self.next_hops]
             hops = [hop.words(family) + (" onlink" if hop.onlink else "") for hop in named]
             next_hops = hops[0] if len(hops) == 1 else " ".join(f"nexthop {hop}" for hop in hops)
@@ -68,7 +110,7 @@ class Unfixable(JsonObject):
             ``ranges``.
     """
 
-    json_names = ("ranges", "devs", "reason")
+    json_names = ("ranges", "devs", "reason", "answers")
 
     ranges: tuple[IpNetwork, ...]
     devs: tuple[str, ...]
@@ -84,6 +126,11 @@ class Unfixable(JsonObject):
         return self.obstacle.sentence(self.parts[0] if len(self.parts) == 1 else "CIDR")
 
     @property
+    def answers(self) -> list[dict[str, Any]]:
+        """Return the answers to choose from, as keys of ``hostRouting`` to set, or an empty list without a question."""
+        return [] if self.obstacle.question is None else self.obstacle.question.answers()
+
+    @property
     def parts(self) -> tuple[str, ...]:
         """Return the fewest prefixes to display, omitting the length of a single address."""
         return tuple(map(destination_words, self.about or self.ranges))
@@ -97,8 +144,26 @@ class Fix(JsonObject):
         routes: the fewest entries that cover the failing addresses without affecting any others.
         unfixable: the failures that these entries don't fix.
         consequences: unrelated traffic that the entries move to another interface, one line each.
+        hints: what the owners of other interfaces can change instead, one line each.
     """
 
     routes: tuple[StaticRoute, ...] = ()
     unfixable: tuple[Unfixable, ...] = ()
     consequences: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
+
+
+@attrs.frozen
+class HostSettings:
+    """Settings of a host that a fix's cautions depend on.
+
+    Args:
+        nameservers: its DNS servers. The cautions list those whose traffic the fix moves to another interface.
+        strict_devs: the interfaces with net.ipv4.conf.*.rp_filter = 1, which drop packets if the reply would leave
+            through another interface.
+        unread: why they couldn't be read, or an empty string.
+    """
+
+    nameservers: tuple[IpAddress, ...] = ()
+    strict_devs: tuple[str, ...] = ()
+    unread: str = ""

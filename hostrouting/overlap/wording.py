@@ -27,9 +27,10 @@ PASTE = "fix: add to hostRouting.staticRoutes.routes:"
 
 
 def advice(report: OverlapReport) -> list[str]:
-    """Return the entries to paste in one line, and a line for each group of addresses that no route can fix."""
+    """Return the entries to paste in one line, a line for each group of addresses that no route fixes, and hints."""
     entries, rest = pasted_entries(report)
-    return [*([f"{PASTE} {', '.join(entries)}{rest}"] if entries else []), *reasons(report)]
+    hints = (f"hint: {line}" for line in report.fix.hints)
+    return [*([f"{PASTE} {', '.join(entries)}{rest}"] if entries else []), *reasons(report), *hints]
 
 
 def pasted_entries(report: OverlapReport) -> tuple[list[str], str]:

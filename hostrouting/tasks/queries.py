@@ -6,7 +6,7 @@ Pass ``host=Host.recorded(snapshot)`` to inspect a host from a snapshot.
 from __future__ import annotations
 
 import errno as errnos
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -77,7 +77,6 @@ def check_kernel(
     host: Host,
     backends: Callable[[Family], RouteBackend] | None,
     scope: CancelScope,
-    nameservers: Sequence[IpAddress] = (),
 ) -> OverlapReport:
     """Check a host using a different kernel, for example one that already has the config's routes.
 
@@ -86,13 +85,12 @@ def check_kernel(
         host: the host named in the report.
         backends: a function that returns the kernel to query for a family, or None to query the host's own.
         scope: cancels the check.
-        nameservers: the host's DNS servers. The fix lists those whose traffic it moves to another interface.
     """
     # Snapshots and kernels with planned routes never change, so there is no point in waiting.
     is_live = host.snapshot is None and backends is None
     started = scope.clock.monotonic() if is_live else None
     asked = backends or host.routes_of
-    report = check_families(config, asked, scope, host=host, started=started, nameservers=nameservers)
+    report = check_families(config, asked, scope, host=host, started=started)
     report = attrs.evolve(report, host=host.name)
     return with_namespace_note(report, host) if is_live else report
 
@@ -199,7 +197,7 @@ def snapshot(*, host: Host | None = None) -> Snapshot:
         return host.snapshot
     from hostrouting.host_files.managers import managers_of
     from hostrouting.host_files.resolv_conf import nameservers
-    from hostrouting.host_files.sysctl import devs_ignoring_linkdown
+    from hostrouting.host_files.sysctl import devs_ignoring_linkdown, strict_devs
     from hostrouting.kernel.snapshot_backend import take_snapshot
 
     routes6 = host.routes6
@@ -215,5 +213,6 @@ def snapshot(*, host: Host | None = None) -> Snapshot:
         recorded,
         nameservers=nameservers(host.layout),
         ignoring_linkdown=devs_ignoring_linkdown(host.layout, recorded.links),
+        strict_devs=strict_devs(host.layout, recorded.links),
         managers=managers_of(host.layout.root, recorded.links),
     )

@@ -743,7 +743,7 @@ DOWN = f"{BY_ETH0}\nlink set eth1 down\naddr add 10.9.0.9/16 dev ib0"
     [
         (SHARED, NODES, ["10.1.2.0/25", "10.1.2.128/25"]),
         (DOWN, "10.9.0.0/16", ["10.9.0.0/17", "10.9.128.0/17"]),
-        (BY_ETH0, {"cidr": "10.9.0.0/24", "devs": ["eth0"]}, []),
+        (BY_ETH0, {"cidr": "10.9.0.0/24", "devs": ["eth0"]}, ["10.9.0.0/25", "10.9.0.128/25"]),
     ],
 )
 def test_a_fix_uses_an_expected_uplink_that_works(

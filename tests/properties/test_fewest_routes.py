@@ -165,9 +165,8 @@ WITH_METRICS = host_of((), tuple(attrs.evolve(route, metric=10) for route in BY_
 def test_the_fix_is_the_fewest_harmless_routes(question: Question) -> None:
     kernel = FakeKernel()
     question.world.build(kernel)
-    config = Config(
-        route_overlap=RouteOverlap([str(cidr) for cidr in question.cidrs], allowed_devs=["eth1"], container_devs=[])
-    )
+    overlap = RouteOverlap([str(cidr) for cidr in question.cidrs], allowed_devs=["eth1"], container_devs=[])
+    config = Config(route_overlap=overlap, uplinks=["eth0"])  # else the user is asked first
     report = check_overlap(config, kernel, phases.CancelScope())
     judge = Judge(kernel, question.cidrs)
     assert {a for finding in report.findings for part in finding.ranges for a in part} == judge.failing

@@ -57,9 +57,11 @@ def checked(
     expected: Sequence[ExpectedCidr | IPv4Network],
     allowed: Sequence[str] = (),
     foreseen: Sequence[IPv4Network] = (),
+    uplinks: Sequence[str] = (),
 ) -> tuple[Config, OverlapReport]:
     """Check a host that expects these CIDRs, and return the config and the report."""
-    asked = Config.from_mapping({"hostRouting": section(as_expected(expected), allowed, foreseen)})
+    named = {"uplinks": [*uplinks]} if uplinks else {}
+    asked = Config.from_mapping({"hostRouting": named | section(as_expected(expected), allowed, foreseen)})
     return asked, check_overlap(asked, backend, phases.CancelScope())
 
 

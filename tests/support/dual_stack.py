@@ -25,6 +25,8 @@ from hostrouting.model.rules import Rule
 
 DEVS = ("eth0", "rail0", "rail1", "cali0")
 DEFAULT = "default via fe80::1 dev eth0 proto ra metric 1024"
+_HARDWARE = {"rail0": Hardware.INFINIBAND}  # whose own networks need no question
+
 RIVAL = "default via fe80::2 dev rail0 proto ra metric 1024"
 
 
@@ -68,7 +70,10 @@ def host(
         ipv4_default: the interface used by the IPv4 default route, or None to omit the route.
         silent: unreachable routers, as pairs of interface and address.
     """
-    links = [Link(1, "lo", hardware=Hardware.LOOPBACK), *(Link(index, dev) for index, dev in enumerate(DEVS, 2))]
+    links = [
+        Link(1, "lo", hardware=Hardware.LOOPBACK),
+        *(Link(index, dev, hardware=_HARDWARE.get(dev, Hardware.ETHER)) for index, dev in enumerate(DEVS, 2)),
+    ]
     own4 = [Address(dev, IPv4Address(f"10.{index}.0.4"), 24) for index, dev in enumerate(DEVS[:2], 1)]
     routes4 = [Route(each.network, (NextHop(each.dev),), protocol=Protocol.KERNEL, scope=Scope.LINK) for each in own4]
     if ipv4_default is not None:

@@ -170,9 +170,10 @@ def test_the_hint_is_about_the_family_that_the_reason_names(on: Any) -> None:
     assert "to see why there is none: ip -4 address; ip -4 route; networkctl status" in out
 
 
-def test_no_rule_is_advised_where_main_is_asked_already(on: Any) -> None:
+def test_no_rule_is_advised_where_main_is_asked_already(on: Any, write: Any) -> None:
     narrow = f"{CIDR.replace('/48', '7/128')} from 2001:db8::/64 via fe80::2 dev rail0 proto static metric 1024"
-    _, out, _ = on(snapshot_of(DEFAULT, narrow, addresses=["2001:db8::4/64 dev eth0"]), "check", "--cidr", CIDR)
+    config = write({"hostRouting": {"uplinks": ["eth0"], "routeOverlap": {"expectedCidrs": [CIDR]}}})
+    _, out, _ = on(snapshot_of(DEFAULT, narrow, addresses=["2001:db8::4/64 dev eth0"]), "check", config)
     assert f"no route fixes fd00:10::7: {narrow.replace('/128', '', 1)}" in out
     assert "decides for connections from 2001:db8::4: change that route" in out
     assert "lookup main" not in out

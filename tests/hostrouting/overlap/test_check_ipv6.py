@@ -212,7 +212,7 @@ def test_sources_differ_within_a_cidr() -> None:
 
 def test_a_silent_router_is_named() -> None:
     lines = (RIVAL, DEFAULT, f"{CIDR} via fe80::2 dev rail0")
-    report = judged(host(*lines, silent=[("eth0", "fe80::1")]))
+    report = judged(host(*lines, silent=[("eth0", "fe80::1")]), uplinks=["eth0"])
     assert told(report) == [("OVERLAP", ("rail0",), CIDR)]
     assert (proposed(report), len(report.fix.unfixable)) == ([], 1)
     assert "fe80::1 on eth0 doesn't answer" in report.fix.unfixable[0].reason

@@ -1,0 +1,214 @@
+"""Make the static routes that lead to the expected interfaces. This module does no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from ipaddress import IPv4Address, IPv6Address
+
+from hostrouting.config.routing import ONLINK, ExpectedCidr, StaticRoute
+from hostrouting.kernel.default_routes import unicast_defaults
+from hostrouting.model.errors import RouteError
+from hostrouting.model.family import Family, IpNetwork
+from hostrouting.model.links import Link, is_like
+from hostrouting.model.parsing import is_device, is_inside
+from hostrouting.model.prefixes import Prefix, PrefixIndex, numbers
+from hostrouting.model.routes import NextHop, Route, RouteType, Table
+from hostrouting.overlap._bounds import own_gateway
+from hostrouting.overlap._state import State
+from hostrouting.overlap._uplinks import local_subnets
+from hostrouting.overlap.proposals import Obstacle
+from hostrouting.routes.resolve import resolve
+
+
+class Entries:
+    """The static routes that a fix may propose on a host.
+
+    An entry leads to the uplinks, or to the only interface that an expected CIDR allows. In the methods' arguments, the
+    latter is ``dev``, and the uplinks are None.
+
+    Args:
+        state: the host's state.
+        missing: why there is no default route to inherit from, or an empty string if there is one.
+    """
+
+    def __init__(self, state: State, missing: str) -> None:
+        self._missing = missing
+        self._state, self._family, self._bits = state, state.family, state.family.bits
+        self._default = state.uplinks.default
+        # If two uplinks share a subnet, it is assigned to the one used by the default route. Uplinks that can't have
+        # routes are skipped.
+        self._usable = _usable_devs(state.links)
+        usable = [dev for dev in self._usable if dev in state.uplinks.devs]
+        default_devs = () if self._default is None else self._default.devs
+        self._local_subnets = local_subnets(state.addresses, usable) | local_subnets(state.addresses, default_devs)
+        self._nested_subnets = PrefixIndex(self._local_subnets, self._bits)
+
+    def subnet_of(self, prefix: Prefix) -> Prefix | None:
+        """Return the innermost uplink subnet that contains a prefix, if any."""
+        return next(self._nested_subnets.around(prefix), None)
+
+    def devs(self, prefix: Prefix, dev: str | None) -> tuple[str, ...]:
+        """Return the interfaces that an entry for a prefix would use."""
+        if dev is not None:
+            return (dev,)
+        if (subnet := self.subnet_of(prefix)) is not None:
+            return (self._local_subnets[subnet],)
+        return () if self._default is None else self._default.devs
+
+    def dev_of(self, expected: ExpectedCidr, prefix: Prefix) -> str | Obstacle | None:
+        """Return the interface to which an entry for an expected CIDR leads, or the reason why none is proposed.
+
+        Args:
+            expected: the expected CIDR.
+            prefix: the failing addresses in it.
+        """
+        uplinks = self.devs(prefix, None)
+        if expected.devs is None or (uplinks and expected.allows_all(uplinks)):
+            return Obstacle(self._missing) if self._missing else None
+        named = ",".join(expected.devs)
+        there = [link.name for link in self._state.links if is_like(link.name, expected.devs)]
+        usable = [dev for dev in self._usable if dev in there]
+        if len(usable) == 1:
+            return usable[0]
+        if usable:
+            several = f"{', '.join(usable)} may carry {expected.cidr}: name one of them in its devs, or add the route"
+            return Obstacle(several, is_policy=True)
+        why = f"{','.join(there)} is down or has no carrier" if there else f"there is no interface {named}"
+        return Obstacle(f"{why}, and no other interface may carry {expected.cidr}")
+
+    def why_refused(self, prefix: Prefix, dev: str | None) -> str:
+        """Return why no entry for a prefix can be made or the kernel would refuse it, or an empty string."""
+        if dev is not None:
+            return self._why_refused_by(dev, self._hop_by(dev, prefix))
+        if (subnet := self.subnet_of(prefix)) is None:
+            return self._lost_gateway
+        dev = self._local_subnets[subnet]
+        is_unnameable = self._names_devs and not is_device(dev)
+        return f"it is on the link of {dev}, a name that no config accepts: rename it" if is_unnameable else ""
+
+    def _why_refused_by(self, dev: str, hop: NextHop | None) -> str:
+        if not is_device(dev):
+            return f"it is expected on {dev}, a name that no config accepts: rename it"
+        if hop is None or (hop.gateway is not None and Family.of(hop.gateway) is not self._family):
+            return f"no route through {dev} tells its next hop: add an entry that names gateway and dev"
+        state = self._state
+        main = [route for route in state.routes if route.table == Table.MAIN]
+        entry = self._entry_by(dev, hop, self._family.network((1 << (self._bits - 1), self._bits)))
+        try:
+            _, missing = resolve([entry], state.links, state.addresses, main, state.uplinks.named)
+        except RouteError as error:
+            return str(error)
+        return f"an entry for it through {dev} lacks {missing}" if missing else ""
+
+    def length_min(self, prefix: Prefix, dev: str | None) -> int:
+        """Return the least length of an entry for a prefix: of the uplink's subnet around it, which is on-link."""
+        subnet = self.subnet_of(prefix) if dev is None else None
+        return 0 if subnet is None else subnet[1]
+
+    def entry(self, network: IpNetwork, dev: str | None) -> StaticRoute:
+        """Return the entry for a prefix for which ``why_refused`` gives no reason."""
+        if dev is not None:
+            return self._entry_by(dev, self._hop_by(dev, numbers(network)), network)
+        if (subnet := self.subnet_of(numbers(network))) is not None:
+            return StaticRoute(network, ONLINK, self._local_subnets[subnet] if self._names_devs else None)
+        default = self._inherited
+        if self._has_lost_source:
+            (hop,) = default.hops
+            return StaticRoute(network, hop.gateway if isinstance(hop.gateway, IPv4Address) else ONLINK, hop.dev)
+        # Another default route may take precedence, so name the interface in the entry.
+        is_one = self._state.uplinks.named is not None and len(default.devs) == 1 and is_device(default.devs[0])
+        return StaticRoute(network, dev=default.devs[0] if is_one else None)
+
+    def next_hops(self, prefix: Prefix, dev: str | None) -> tuple[NextHop, ...]:
+        """Return the next hops of a route for a prefix, for use in any table, or an empty tuple if none is known."""
+        if dev is not None:
+            hop = self._hop_by(dev, prefix)
+            return () if hop is None else (hop,)
+        if (subnet := self.subnet_of(prefix)) is not None:
+            return (NextHop(self._local_subnets[subnet]),)
+        return () if self._default is None else self._default.hops
+
+    def _entry_by(self, dev: str, hop: NextHop | None, network: IpNetwork) -> StaticRoute:
+        if hop is None or hop.gateway is None:
+            return StaticRoute(network, ONLINK, dev)
+        defaults = (route for route in unicast_defaults(self._state.routes) if route.devs == (dev,))
+        is_inherited = any(hop in route.hops for route in defaults)
+        return StaticRoute(network, None if is_inherited else hop.gateway, dev)
+
+    @property
+    def _inherited(self) -> Route:
+        if self._default is None:  # ``dev_of`` has returned an obstacle
+            raise AssertionError("an entry for the uplinks needs a default route")
+        return self._default
+
+    def _hop_by(self, dev: str, prefix: Prefix) -> NextHop | None:
+        """Return the next hop for a prefix through an interface: that of the longest route around it.
+
+        Without such a route, a prefix is on the interface's link if it is in the subnet of one of its addresses, or if
+        no route through the interface has a gateway.
+        """
+        network = self._family.network(prefix)
+        routes = self._routes_by.get(dev, ())
+        around = [route for route in routes if is_inside(network, route.destination)]
+        if around:
+            return max(around, key=lambda route: route.destination.prefixlen).hops[0]
+        subnets = (address.network for address in self._state.addresses if address.dev == dev)
+        is_near = any(is_inside(network, subnet) for subnet in subnets)
+        return NextHop(dev) if is_near or all(route.hops[0].gateway is None for route in routes) else None
+
+    @cached_property
+    def _routes_by(self) -> Mapping[str, Sequence[Route]]:
+        """Return the live unicast routes with one next hop, in any table, by its interface."""
+        found: dict[str, list[Route]] = {}
+        for route in self._state.routes:
+            if route.type is RouteType.UNICAST and len(route.hops) == 1 and route.devs:
+                found.setdefault(route.devs[0], []).append(route)
+        return found
+
+    @property
+    def _names_devs(self) -> bool:
+        """Return whether entries in an uplink's subnet must name the uplink.
+
+        An entry with a gateway and a device inherits nothing, not even the src.
+        """
+        is_one = self._default is not None and len(self._default.devs) == 1
+        return self._state.uplinks.named is not None or not is_one or self._has_lost_source
+
+    @cached_property
+    def _has_lost_source(self) -> bool:
+        """Return whether the default route has a src that isn't one of this host's addresses.
+
+        The kernel refuses new routes with such a src.
+        """
+        source = None if self._default is None else self._default.source
+        return source is not None and not self._state.fib.is_local(source)
+
+    @cached_property
+    def _lost_gateway(self) -> str:
+        """Return why the kernel would refuse entries via the default route's gateways, or "" if it wouldn't."""
+        default, fib = self._inherited, self._state.fib
+        if (own := own_gateway(default, self._state.addresses)) is not None:
+            return f"{own.local}, the gateway of {default}, is also an address of {own.dev}: remove it from there"
+        hop, *others = default.hops
+        is_nameable = not others and not isinstance(hop.gateway, IPv6Address) and is_device(hop.dev)
+        if self._has_lost_source and not is_nameable:
+            return f"the kernel would refuse entries with the src of {default}: it isn't an address of this host"
+        for hop in default.hops:
+            if not isinstance(gateway := hop.gateway, IPv4Address):
+                continue
+            if hop.onlink:
+                if (claim := fib.claims_gateway(gateway)) is not None:
+                    return f"the kernel would refuse entries via {gateway}, because it is in {claim}: remove that"
+            elif not fib.finds_gateway(gateway, hop.dev or ""):
+                reason = f"under the policy rules, it isn't reachable on {hop.dev}; change the rules"
+                return f"the kernel would refuse entries via {gateway}: {reason}"
+        return ""
+
+
+def _usable_devs(links: Sequence[Link]) -> list[str]:
+    """Return the interfaces on which the kernel accepts and uses routes."""
+    vrfs = {link.name for link in links if link.kind == "vrf"}
+    return [
+        link.name for link in links if link.is_up and link.has_carrier and (link.master is None or link.master in vrfs)
+    ]

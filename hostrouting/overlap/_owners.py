@@ -1,0 +1,188 @@
+"""Tell which program leads addresses through another interface, and whether it may do so on purpose.
+
+A private network of a cloud, a storage network and a tunnel look like an overlap, but a host may need them. A static
+route would take their traffic away, so none is proposed until the config says what is wanted. What can't be wanted
+needs no question: an InfiniBand fabric's or a bridge's own network, half of the address space of a VPN, and addresses
+in an uplink's subnet. This module does no I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+
+from hostrouting.config.routing import ExpectedCidr
+from hostrouting.kernel.rules import LOOPBACK
+from hostrouting.model.family import Family
+from hostrouting.model.links import Hardware, is_like
+from hostrouting.model.parsing import is_device
+from hostrouting.model.prefixes import Prefix, PrefixIndex, numbers
+from hostrouting.model.routes import Route
+from hostrouting.model.text import shortened
+from hostrouting.overlap._classify import Classification
+from hostrouting.overlap._coverage import Interval
+from hostrouting.overlap._state import State
+from hostrouting.overlap.findings import FindingKind
+from hostrouting.overlap.proposals import Obstacle, Question
+
+# Networks of containers and virtual machines. A static route to one of them would cut it off.
+_BRIDGES = (
+    (("docker*", "br-*"), "belongs to Docker: move its address pools (bip, default-address-pools in daemon.json)"),
+    (("podman*",), "belongs to Podman: move its subnets (default_subnet, default_subnet_pools in containers.conf)"),
+    (("virbr*",), "belongs to libvirt: move its network (virsh net-edit)"),
+)
+_ANY_BRIDGE = "is a bridge without an uplink among its ports: move its network"
+_VPNS, _OF_VPN = (
+    ("tailscale*", "wg*", "tun*", "tap*", "ppp*", "zt*", "nebula*"),
+    "belongs to a VPN: have it take fewer routes",
+)
+
+# The kernel's names, and systemd's (systemd.net-naming-scheme(7)). An interface in a VM may have another type.
+_INFINIBAND = ("ib*",)
+
+# Prefix lengths below which a route takes a part of the whole address space, as a VPN's do.
+# A limit for human-readable lines.
+_SHOWN_ROUTES = 2
+
+_NETWORK_LENGTH_MIN = {Family.IPV4: 8, Family.IPV6: 16}
+
+
+class Owners:
+    """The owners of the interfaces on one host, as far as names and types tell.
+
+    Args:
+        state: the host's state.
+    """
+
+    def __init__(self, state: State) -> None:
+        self._state, self._uplinks = state, {*state.uplinks.devs}
+        self._links = {link.name: link for link in state.links}
+
+    def advice(self, devs: Iterable[str]) -> tuple[str, ...]:
+        """Return what the owner of each interface can change, for interfaces other than uplinks."""
+        found = ((dev, self._advice(dev)) for dev in devs if dev not in self._uplinks)
+        return tuple(
+            f'{dev} {advice}, or set "allowedDevs": ["{dev}"] if it may carry this traffic'
+            for dev, advice in found
+            if advice
+        )
+
+    def _advice(self, dev: str) -> str:
+        if dev in self._bridges:
+            return next((advice for patterns, advice in _BRIDGES if is_like(dev, patterns)), _ANY_BRIDGE)
+        return _OF_VPN if is_like(dev, _VPNS) else ""
+
+    def is_network_of_bridge(self, classification: Classification) -> bool:
+        """Return whether packets leave into a bridge's own network, which a static route would cut off."""
+        devs = self._elsewhere(classification)
+        return bool(devs) and self._bridges.issuperset(devs) and self._is_connected(classification.route)
+
+    def asked_about(self, classification: Classification, *, is_near: bool) -> tuple[str, ...]:
+        """Return the interfaces that may carry an address on purpose, or an empty tuple if none can.
+
+        Args:
+            classification: the result of a lookup for an expected CIDR without interfaces of its own.
+            is_near: whether the address is in an uplink's subnet.
+        """
+        devs, route = self._elsewhere(classification), classification.route
+        if self._state.uplinks.is_configured or is_near or not devs or route is None:
+            return ()
+        if route.destination.prefixlen < _NETWORK_LENGTH_MIN[self._state.family]:
+            return ()
+        is_own_network = all(map(self._is_infiniband, devs)) or self._bridges.issuperset(devs)
+        return () if is_own_network and self._is_connected(route) else devs
+
+    def question(self, devs: tuple[str, ...], reason: str) -> Obstacle:
+        """Return an obstacle that asks whether interfaces carry an address on purpose; see ``Questions``."""
+        return Obstacle(reason, is_policy=True, question=Question(devs))
+
+    def _elsewhere(self, classification: Classification) -> tuple[str, ...]:
+        is_overlap = classification.kind is FindingKind.OVERLAP
+        devs = classification.devs if is_overlap else ()
+        return tuple(dev for dev in devs if dev not in self._uplinks and dev != LOOPBACK)
+
+    def _is_infiniband(self, dev: str) -> bool:
+        link = self._links.get(dev)
+        return is_like(dev, _INFINIBAND) or (link is not None and link.hardware == Hardware.INFINIBAND)
+
+    @cached_property
+    def _bridges(self) -> frozenset[str]:
+        """Return the bridges without an uplink among their ports."""
+        named = tuple(pattern for patterns, _ in _BRIDGES for pattern in patterns)
+        bridges = {link.name for link in self._links.values() if link.kind == "bridge" or is_like(link.name, named)}
+        of_uplinks = {link.master for link in self._links.values() if link.name in self._uplinks}
+        return frozenset(bridges - of_uplinks - self._uplinks)
+
+    def _is_connected(self, route: Route | None) -> bool:
+        """Return whether a route leads to the subnet, or a part of it, of an address on its interface."""
+        if route is None or any(hop.gateway is not None for hop in route.hops):
+            return False
+        return any(any(self._subnets[dev].around(numbers(route.destination))) for dev in route.devs)
+
+    @cached_property
+    def _subnets(self) -> Mapping[str, PrefixIndex]:
+        """Return the subnets of each interface's addresses."""
+        found: dict[str, list[Prefix]] = {link: [] for link in self._links}
+        for address in self._state.addresses:
+            found.setdefault(address.dev, []).append(address.prefix)
+        return {dev: PrefixIndex(prefixes, self._state.family.bits) for dev, prefixes in found.items()}
+
+
+class Questions:
+    """The questions to the user about a host, with their answers.
+
+    Args:
+        state: the host's state.
+        classifications: the classification of each probe's first lookup.
+        expected: the expected CIDR of each probe.
+        connections: the failures of its other lookups, each with the expected CIDR.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        classifications: Mapping[int, Classification],
+        expected: Mapping[int, ExpectedCidr],
+        connections: Mapping[int, Sequence[tuple[ExpectedCidr, Classification]]],
+    ) -> None:
+        self._state, self._classifications = state, classifications
+        self._expected, self._connections = expected, connections
+
+    def completed(self, obstacle: Obstacle, group: Iterable[Interval]) -> Obstacle:
+        """Return an obstacle whose question names the routes and the answers.
+
+        Args:
+            obstacle: the obstacle, with or without a question.
+            group: the intervals that the question is about.
+        """
+        if obstacle.question is None:
+            return obstacle
+        devs = obstacle.question.devs
+        failing = [each for interval in group for each in self._failures_of(interval.probed)]
+        routes = dict.fromkeys(str(each.route) for _, each in failing if each.route and {*devs} & {*each.route.devs})
+        reason = obstacle.reason or f"{shortened([*routes], '; ', _SHOWN_ROUTES)} may be there on purpose"
+        if not all(map(is_device, devs)):
+            return Obstacle(f"{reason}, but {', '.join(devs)} has a name that no config accepts: rename it")
+        cidrs = dict.fromkeys(expected for expected, _ in failing if expected.devs is None)
+        by = self._carrying
+        question = Question(
+            devs,
+            tuple(sorted({*devs}.union(*by.values()))),
+            tuple(ExpectedCidr(each.cidr, sorted({*devs, *by.get(each, ())})) for each in cidrs),
+            self._state.uplinks.devs,
+        )
+        return obstacle._replace(reason=reason, question=question)
+
+    def _failures_of(self, probed: int) -> Iterable[tuple[ExpectedCidr, Classification]]:
+        first = (self._expected[probed], self._classifications[probed])
+        return [each for each in (first, *self._connections[probed]) if each[1].is_failure]
+
+    @cached_property
+    def _carrying(self) -> dict[ExpectedCidr, set[str]]:
+        """Return the uplinks that carry a part of each expected CIDR without interfaces of its own."""
+        found: dict[ExpectedCidr, set[str]] = {}
+        for probed, expected in self._expected.items():
+            classification = self._classifications[probed]
+            if expected.devs is None and classification.kind is None:
+                found.setdefault(expected, set()).update(classification.devs)
+        return found

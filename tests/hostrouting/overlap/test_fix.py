@@ -1,0 +1,166 @@
+"""Test what is proposed, asked and advised where other programs lead expected addresses through another interface."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from node import build_node
+from scenario import play
+
+import phases
+from hostrouting import Config, ConfigureStaticRoutes, Host, Layout, check
+from hostrouting.model.links import Hardware
+from hostrouting.overlap._cautions import cautions
+from hostrouting.overlap._state import read_host
+from hostrouting.overlap.proposals import HostSettings
+from hostrouting.testing import FakeKernel, FakeSystemd
+
+
+@attrs.frozen
+class Row:
+    """A node, and what a check says of it. The node has eth0 (10.1.0.4/24 and the default route) and eth1.
+
+    Args:
+        has: scenario commands.
+        cidrs: the expected CIDRs, as in a config.
+        proposed: the proposed entries.
+        wanted: the interfaces that the check asks about, named as the node's uplinks if they are wanted.
+        hints: the first words of each hint, or of the reason why nothing is proposed.
+        uplinks: the uplinks that the config names.
+    """
+
+    has: str
+    cidrs: tuple[Any, ...]
+    proposed: tuple[str, ...] = ()
+    wanted: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
+    uplinks: tuple[str, ...] = ()
+
+
+PRIVATE = "route add 10.9.0.0/16 via 10.2.0.1 dev eth1 proto dhcp"
+VPN = "link add tun0\naddr add 10.8.8.5/24 dev tun0\n"
+HALVES = f"{VPN}route add 0.0.0.0/1 via 10.8.8.1 dev tun0\nroute add 128.0.0.0/1 via 10.8.8.1 dev tun0"
+DOCKER = "link add docker0\naddr add 10.9.0.1/16 dev docker0"
+POLICY = {"cidr": "10.9.0.0/16", "devs": ["eth1"]}
+ROWS = {
+    "another interface's gateway": Row(PRIVATE, ("10.9.0.0/16",), wanted=("eth1",)),
+    "the same for a part": Row(PRIVATE, ("10.8.0.0/15", "10.96.0.0/12"), wanted=("eth0", "eth1")),
+    "the same once uplinks are named": Row(
+        PRIVATE, ("10.9.0.0/16",), ("10.9.0.0/17 dev eth0", "10.9.128.0/17 dev eth0"), uplinks=("eth0",)
+    ),
+    "another interface's network": Row("", ("10.2.0.0/24",), wanted=("eth1",)),
+    "InfiniBand's network": Row("", ("172.16.0.0/16",), ("172.16.0.0/17", "172.16.128.0/17")),
+    "InfiniBand by its type": Row("addr add 10.9.0.1/16 dev rdma0", ("10.9.0.0/16",), ("10.9.0.0/17", "10.9.128.0/17")),
+    "a gateway behind InfiniBand": Row(
+        "route add 10.9.0.0/16 via 172.16.0.1 dev ib0", ("10.9.0.0/16",), wanted=("ib0",)
+    ),
+    "half of the address space": Row(HALVES, ("10.96.0.0/12",), ("10.96.0.0/12",), hints=("tun0 belongs to a VPN",)),
+    "a network behind a tunnel": Row(
+        f"{VPN}route add 10.9.0.0/16 via 10.8.8.1 dev tun0",
+        ("10.9.0.0/16",),
+        wanted=("tun0",),
+        hints=("tun0 belongs to a VPN",),
+    ),
+    "a part of the uplink's subnet": Row(
+        f"{VPN}route add 10.1.0.128/25 dev tun0",
+        ("10.1.0.0/24",),
+        ("10.1.0.128/26 onlink", "10.1.0.192/26 onlink"),
+        hints=("tun0 belongs to a VPN",),
+    ),
+    "a bridge's network": Row(DOCKER, ("10.9.0.0/16",), hints=("docker0 belongs to Docker: move its address pools",)),
+    "a bridge of any name": Row("addr add 10.9.0.1/16 dev lab", ("10.9.0.0/16",), hints=("lab is a bridge without",)),
+    "a gateway behind a bridge": Row(
+        "addr add 10.9.0.1/16 dev lab\nroute add 10.96.0.0/12 via 10.9.0.2 dev lab",
+        ("10.96.0.0/12",),
+        wanted=("lab",),
+        hints=("lab is a bridge without",),
+    ),
+    "no other route, and one interface allowed": Row("", (POLICY,), ("10.9.0.0/16 onlink dev eth1",)),
+    "its gateway elsewhere": Row(
+        "route add default via 10.2.0.1 dev eth1 metric 900", (POLICY,), ("10.9.0.0/16 dev eth1",)
+    ),
+    "its gateway in a shorter route": Row(
+        "route add 10.8.0.0/14 via 10.2.0.1 dev eth1\nroute add 10.9.0.0/17 dev ib0 scope link",
+        (POLICY,),
+        ("10.9.0.0/18 via 10.2.0.1 dev eth1", "10.9.64.0/18 via 10.2.0.1 dev eth1"),
+    ),
+    "two interfaces allowed": Row(
+        "", ({"cidr": "10.9.0.0/16", "devs": ["eth1", "ib0"]},), hints=("eth1, ib0 may carry 10.9.0.0/16",)
+    ),
+    "two interfaces behind one router": Row(
+        "addr add 10.1.0.9/24 dev eth1\nroute del 10.1.0.0/24 dev eth0 proto kernel scope link src 10.1.0.4",
+        ("10.1.0.0/24",),
+        ("10.1.0.0/25 onlink dev eth0", "10.1.0.128/25 onlink dev eth0"),
+        uplinks=("eth0",),
+    ),
+}
+
+
+def _host(row: Row, root: Path) -> Host:
+    kernel = FakeKernel()
+    kernel.add_link("rdma0", hardware=Hardware.INFINIBAND)
+    kernel.add_link("lab", kind="bridge")
+    build_node(kernel)
+    play(kernel, row.has)
+    return Host(routes=kernel, units=FakeSystemd(), layout=Layout(root))
+
+
+def _config(row: Row, **more: Any) -> Config:
+    overlap = {"expectedCidrs": list(row.cidrs)}
+    keys = {"uplinks": list(row.uplinks)} if row.uplinks else {}
+    return Config.from_mapping({"hostRouting": keys | {"waitSeconds": 0, "routeOverlap": overlap} | more})
+
+
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+def test_nothing_is_led_back_unasked(row: Row, tmp_path: Path) -> None:
+    fix = check(_config(row), host=_host(row, tmp_path)).fix
+    assert tuple(map(str, fix.routes)) == row.proposed
+    asked = [each.answers for each in fix.unfixable if each.answers]
+    assert [answers[0]["uplinks"] for answers in asked] == ([list(row.wanted)] if row.wanted else [])
+    told = (*fix.hints, *(each.reason for each in fix.unfixable if not each.answers))
+    assert len(told) == len(row.hints)
+    assert all(said.startswith(hint) for said, hint in zip(told, row.hints, strict=True))
+
+
+@pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row.wanted])
+def test_each_answer_settles_the_question(name: str, tmp_path: Path) -> None:
+    """If it is wanted, the check is ok; if not, the routes are proposed, and after them it is ok."""
+    row = ROWS[name]
+    answers = next(
+        each.answers for each in check(_config(row), host=_host(row, tmp_path)).fix.unfixable if each.answers
+    )
+    wanted, of_cidrs, unwanted = answers
+    assert check(_config(row, **wanted), host=_host(row, tmp_path)).verdict == "ok"
+    assert check(_config(attrs.evolve(row, cidrs=_answered(row, of_cidrs))), host=_host(row, tmp_path)).verdict == "ok"
+    host = _host(row, tmp_path)
+    fix = check(_config(row, **unwanted), host=host).fix
+    assert fix.routes
+    entries = {"enabled": True, "routes": [entry.to_mapping() for entry in fix.routes]}
+    phases.run(ConfigureStaticRoutes(_config(row, staticRoutes=entries, **unwanted), host=host))
+    again = check(_config(row, **unwanted), host=host)
+    assert {part for finding in again.findings for part in finding.ranges} <= {
+        part for each in fix.unfixable for part in each.ranges
+    }
+
+
+def _answered(row: Row, answer: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the expected CIDRs with those in an answer replaced."""
+    named = {each["cidr"]: each for each in answer["expectedCidrs"]}
+    return tuple(named.get(cidr, cidr) for cidr in row.cidrs)
+
+
+def test_a_caution_tells_what_strict_rp_filter_drops(tmp_path: Path) -> None:
+    row = ROWS["InfiniBand's network"]
+    host = _host(row, tmp_path)
+    for name, dev in (("0", "all"), ("1", "ib0")):
+        sysctl = tmp_path / f"proc/sys/net/ipv4/conf/{dev}/rp_filter"
+        sysctl.parent.mkdir(parents=True)
+        sysctl.write_text(f"{name}\n")
+    (caution,) = check(_config(row), host=host).fix.consequences
+    assert "drops what they send to ib0" in caution
+    state = read_host(_config(row), host.routes, phases.CancelScope())
+    (lax,) = cautions(state, HostSettings(strict_devs=("eth0",)), {(0xAC100000, 17): ("eth0",)}, state.fib)
+    assert "drops" not in lax
