@@ -36,7 +36,7 @@ from phases import CancelScope
 
 FOLDER = Path(__file__).parents[1] / "incidents"
 
-_PORTS = range(9, 13)
+_PORTS = range(9, 41)
 _IP_MTU, _IPV6_MTU = 14, 24  # linux/in.h, linux/in6.h
 
 
