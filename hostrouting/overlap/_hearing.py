@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import attrs
+
 from hostrouting.kernel.default_routes import unicast_defaults
-from hostrouting.kernel.rules import Flow, kernel_rules
+from hostrouting.kernel.rules import KERNEL_RULES, Flow, kernel_rules
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Address
-from hostrouting.model.routes import Route, RouteType
+from hostrouting.model.routes import Protocol, Route, RouteType
 from hostrouting.overlap._probes import asks_local_first
 from hostrouting.overlap._state import State
 
@@ -54,7 +56,17 @@ def _sender(own: Address, state: State) -> IpAddress:
 
 def _sentence(sent: str, found: Route | None, state: State) -> str:
     whose = f"{found} decides" if found is not None else "no route does"
-    return (
-        f"what is sent {sent} isn't delivered: {whose}, not table local; have that table asked first: "
-        f"{state.family.ip} rule add preference 0 lookup local"
-    )
+    return f"what is sent {sent} isn't delivered: {whose}, not table local; have that table asked first: {_fix(state)}"
+
+
+def _fix(state: State) -> str:
+    """Return the command that has table local asked first, and what to do with rules that would still come before."""
+    first = [rule for rule in state.rules if rule.preference == 0]
+    others = [rule for rule in first if attrs.evolve(rule, protocol=Protocol.KERNEL) != KERNEL_RULES[0]]
+    steps = [f"{state.family.ip} rule add preference 0 lookup local"] if len(first) == len(others) else []
+    if others:
+        # fib_nl_newrule inserts a rule behind those of the same preference.
+        steps.append(
+            "delete each other rule of preference 0 and add it again, which puts it behind that of table local"
+        )
+    return "; then ".join(steps)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ import phases
 from hostrouting.boot.render import render_check
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.snapshot_backend import SnapshotBackend
+from hostrouting.model.routes import Table
 from hostrouting.overlap.check import check_overlap
+from hostrouting.report import UnknownReason
 
 pytestmark = pytest.mark.kernel
 
@@ -312,6 +315,10 @@ DEAF = {
     "a goto jumps over it": (
         "rule add pref 300 lookup main; rule add pref 100 goto 300; rule add pref 200 lookup local; rule del pref 0"
     ),
+    "another rule of preference 0 comes before it": (
+        "rule add pref 0 lookup main; rule del pref 0 lookup local; rule add pref 0 lookup local"
+    ),
+    "another rule of preference 0 takes its place": "rule add pref 0 lookup main; rule del pref 0 lookup local",
 }
 RECEIVING = {
     "another preference": "rule add pref 100 lookup local; rule del pref 0",
@@ -355,6 +362,24 @@ def test_a_node_gets_its_verdict_live_recorded_and_at_boot(case: Case, kernel: N
             assert [line.partition(":")[0] for line in lines] == [case.unknown]
         else:
             assert told_by(lines) == case.told, done.stderr
+
+
+@pytest.mark.parametrize("name", DEAF)
+def test_a_deaf_node_receives_what_is_sent_to_it_as_advised(name: str, kernel: NamespaceKernel) -> None:
+    case = UNKNOWN[name]
+    case.build()
+    report = check_overlap(case.config, kernel, phases.CancelScope())
+    assert report.reason_kind is UnknownReason.NO_LOCAL_TABLE
+    for command in re.findall(r"ip (rule add \S+ \S+ lookup local)", report.reason_detail):
+        run_ip(command)
+    if "each other rule of preference 0" in report.reason_detail:
+        for rule in kernel.rules():
+            if rule.preference == 0 and rule.table != Table.LOCAL:
+                kernel.del_rule(rule)
+                kernel.add_rule(rule)
+    assert kernel.rules()[0].table == Table.LOCAL
+    after = check_overlap(case.config, kernel, phases.CancelScope())
+    assert after.reason_kind is not UnknownReason.NO_LOCAL_TABLE
 
 
 def test_a_bridge_may_be_the_nodes_own(kernel: NamespaceKernel) -> None:

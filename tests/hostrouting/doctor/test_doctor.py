@@ -31,11 +31,13 @@ from hostrouting.doctor._gate import find_cycle
 from hostrouting.doctor.checks import DoctorFinding, Severity
 from hostrouting.doctor.examine import CHECKS, DoctorReport, examine
 from hostrouting.host_files.advertisements import ignored_advertisements
+from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.kernel.snapshot_backend import SnapshotBackend, SnapshotBackend6
 from hostrouting.model.links import Link
 from hostrouting.model.parsing import parse_any_cidr
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Route, Table
 from hostrouting.model.rules import Rule
+from hostrouting.report import UnknownReason
 from hostrouting.tasks.trial import TryRoutes
 from hostrouting.testing import FakeKernel, FakeSystemd
 from phases import CancelScope
@@ -204,6 +206,10 @@ def add_a_default(node: Node) -> None:
     assert not node.kernel.add([other])
 
 
+def delete_the_rule_of_table_local(node: Node) -> None:
+    node.kernel.del_rule(KERNEL_RULES[0])
+
+
 def put_the_scripts_behind_a_link(node: Node) -> None:
     """Any user with write access to /srv/open can replace the symlink's target."""
     folder = node.layout.of("/srv/open")
@@ -221,6 +227,7 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
     "shadowed": (lambda n: n.divert("172.16.1.0/25"), "shadowed", TEMPLATE, "fix CONFIG prints what fixes it"),
     "shadowed without ours": (lambda n: n.delete_ours(), "shadowed", TEMPLATE, "hostrouting apply /"),
     "no default route": (delete_the_default, "unjudged", TEMPLATE, "hostrouting check"),
+    "no rule for table local": (delete_the_rule_of_table_local, "unjudged", TEMPLATE, "hostrouting check"),
     "two default routes": (add_a_default, "contested", TEMPLATE, "hostRouting.uplinks"),
     "consumer gone": (lambda n: setattr(n.units, "_running", ()), "no-consumer", TEMPLATE, "as consumer in CONFIG"),
     "the host's own kubelet": (
@@ -333,6 +340,13 @@ def test_each_planted_fault_is_found_with_its_hint(node: Node, finding: str) -> 
     assert hint in found[0].hint
     assert found[0].severity is SEVERITIES.get(finding, SEVERITIES.get(kind, Severity.BROKEN))
     assert found[0].subject in page_text(doctor_page(report), None)
+
+
+def test_the_verdict_names_why_nothing_is_received(node: Node) -> None:
+    delete_the_rule_of_table_local(node)
+    (unjudged,) = (each for each in examine(host=node.host, checks=CHECKS_OF_NOW).findings if each.kind == "unjudged")
+    assert UnknownReason.NO_LOCAL_TABLE in unjudged.message
+    assert "rule add preference 0 lookup local" in unjudged.message
 
 
 @pytest.mark.parametrize(
