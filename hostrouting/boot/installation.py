@@ -111,7 +111,7 @@ def apply_additions(plan: BootPlan, host: Host, undo: Undo) -> Changes:
     # These files get their final content at the end.
     written = {layout.manifest, *(file.path for file in plan.switched)}
     placed += [Change(layout.relative(path), "replaced") for path in plan.remove if path in written]
-    enabled = tuple(change for change in plan.changes.units if change.action == "enabled")
+    enabled = (Change(f"{name}.service", "enabled") for name in plan.enable)
     return Changes(files=tuple(placed), units=(*reloaded, *enabled))
 
 

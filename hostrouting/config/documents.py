@@ -72,6 +72,9 @@ def parse_document(file: BinaryIO, name: str, what: str, *, bytes_max: int) -> A
     """
     import json
 
+    def refuse_constant(word: str) -> NoReturn:  # Python writes such numbers, but JSON doesn't have them
+        raise ConfigError([(name, f"is not JSON: {word} is not a JSON number")])
+
     raw = file.read(bytes_max + 1)
     if len(raw) > bytes_max:
         raise ConfigError([(name, f"is not a {what}: it is larger than {bytes_max >> 20} MiB")])
@@ -85,21 +88,13 @@ def parse_document(file: BinaryIO, name: str, what: str, *, bytes_max: int) -> A
     try:
         # Same as in os.fsdecode: the kernel allows arbitrary bytes in interface names, and ip prints them verbatim.
         text = raw.decode("utf-8", "surrogateescape")
-        return json.loads(text, object_pairs_hook=_json_object, parse_constant=_refuse_constant)
+        return json.loads(text, object_pairs_hook=_json_object, parse_constant=refuse_constant)
     except RecursionError:
         raise ConfigError([(name, f"is not a {what}: it is nested too deeply")]) from None
-    except (json.JSONDecodeError, _NotANumberError) as error:
+    except json.JSONDecodeError as error:
         raise ConfigError([(name, f"is not JSON: {error}")]) from None
     except ValueError:  # Python refuses to convert thousands of digits
         raise ConfigError([(name, f"is not a {what}: a number in it has thousands of digits")]) from None
-
-
-class _NotANumberError(Exception):
-    """The error for a number that Python writes, but JSON doesn't have."""
-
-
-def _refuse_constant(word: str) -> NoReturn:
-    raise _NotANumberError(f"{word} is not a JSON number")
 
 
 class _Doubled(dict[str, Any]):

@@ -290,6 +290,11 @@ def _list(
     return Key(key, field or key, parse_list, default, lambda values: [*map(show, values)])
 
 
+def _rules(key: str, family: Family, default: object) -> Key:
+    parse, show = (partial(convert, family=family) for convert in (_ip_rules.read_rule, _ip_rules.write_rule))
+    return _list(key, parse, default, show)
+
+
 _SOURCES = Keys(_list("sources", parse_address))
 
 
@@ -318,23 +323,14 @@ _KEYS = Keys(
     Key("hasOddSources6", "has_odd_sources6", parse_boolean, False),
     _list("links", _ip.read_link, show=_ip.write_link),
     _list("addresses", _ip.read_addresses)._replace(show=_ip.write_addresses),
-    _list(
-        "rules",
-        partial(_ip_rules.read_rule, family=Family.IPV4),
-        show=partial(_ip_rules.write_rule, family=Family.IPV4),
-    ),
+    _rules("rules", Family.IPV4, NEEDED),
     _list("routes", _ip.read_route, show=_ip.write_route),
     _list("nexthops", _ip.read_nexthop, ()),
     _list("nameservers", parse_address, ()),
     _list("sources", _read_sources, (), _write_sources),
     _list("ignoringLinkdown", _text, None, field="ignoring_linkdown"),
     _list("strictDevs", _text, None, field="strict_devs"),
-    _list(
-        "rules6",
-        partial(_ip_rules.read_rule, family=Family.IPV6),
-        None,
-        partial(_ip_rules.write_rule, family=Family.IPV6),
-    ),
+    _rules("rules6", Family.IPV6, None),
     _list("routes6", partial(_ip.read_route, family=Family.IPV6), None, _ip.write_route),
     _list("neighbours6", _ip.read_router, (), _ip.write_router),
     _list("managers", lambda value: Manager(**_MANAGER.read(value)), ()),

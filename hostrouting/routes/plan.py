@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from hostrouting.config.routing import ONLINK, Config, StaticRoute
+from hostrouting.config.routing import Config, StaticRoute
 from hostrouting.kernel.default_routes import default_route
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.model.changes import Change, Changes
@@ -325,52 +325,3 @@ def plan_or_raise(
     if missing is not None:
         raise RouteError(f"can't {attempt} without {missing}", hint=MISSING_HINT)
     return plan
-
-
-def find_missing(config: Config, *backends: RouteBackend) -> str | None:
-    """Return what is missing before the configured routes can be planned, without reading the whole table.
-
-    This reads only links, addresses, default routes and entries near the configured gateways.
-
-    Args:
-        config: the wanted routes.
-        backends: the backends for kernel access, one for each address family.
-
-    Returns:
-        A phrase that says what is missing, or None if the routes can be planned or can never be installed.
-
-    Raises:
-        RouteError: the kernel can't be queried.
-    """
-    for backend in backends:
-        routes, uplinks = config.static_routes.of(backend.family), uplinks_of(config, backend, backends)
-        if (missing := _find_missing(routes, uplinks, backend)) is not None:
-            return missing
-    return None
-
-
-def _find_missing(routes: Sequence[StaticRoute], uplinks: tuple[str, ...] | None, backend: RouteBackend) -> str | None:
-    # One route per device and gateway is enough, plus all on-link routes, which may make gateways reachable. Using all
-    # routes from a config with 100,000 routes would slow down apply by 0.4 s.
-    firsts: dict[object, StaticRoute] = {}
-    for route in routes:
-        firsts.setdefault((route.dev, route.gateway, route.gateway == ONLINK and route.destination), route)
-    if not firsts:
-        return None
-    wanted = tuple(firsts.values())
-    gateways = tuple({route.gateway: None for route in wanted if route.gateway is not None and route.gateway != ONLINK})
-    links, addresses, defaults = backend.links(), backend.addresses(), backend.default_routes()
-
-    def missing_with(found: Iterable[Route | None]) -> str | None:
-        around = (each for each in found if each is not None and each.table == Table.MAIN)
-        main = (*defaults, *(each for each in around if each.destination.prefixlen))
-        try:
-            return resolve(wanted, links, addresses, main, uplinks)[1]
-        except RouteError:  # waiting doesn't help
-            return None
-
-    missing = missing_with(answer.route for answer in backend.lookup(gateways))
-    if missing is not None and gateways:
-        # A lookup may match a longer prefix or another table than the kernel's gateway check.
-        missing = missing_with(backend.routes_except({dev for route in defaults for dev in route.devs}))
-    return missing

@@ -21,13 +21,10 @@ from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.routes import Route6, Table
 from hostrouting.routes.install import apply_routes
-from hostrouting.routes.plan import MISSING_HINT, RoutePlan, RoutesReport, find_missing, plan_now, uplinks_of
+from hostrouting.routes.plan import MISSING_HINT, RoutePlan, RoutesReport, plan_now, uplinks_of
 from hostrouting.routes.verify import verify_routes
 from hostrouting.tasks.arguments import ConfigTask
 from phases import CancelScope, Undo, all_or_nothing
-
-# Retry interval for an interface or gateway that vanishes between the wait and the plan.
-_FLAP_SECONDS = 0.1
 
 
 def wait_for_network(config: Config, host: Host, scope: CancelScope, started: float) -> None:
@@ -43,8 +40,15 @@ def wait_for_network(config: Config, host: Host, scope: CancelScope, started: fl
         RouteError: the routes still can't be planned then.
     """
     backends = host.backends(config.static_routes.families)
+
+    def find_missing() -> str | None:
+        try:
+            return plan_now(config, *backends)[1]
+        except RouteError:  # waiting doesn't help
+            return None
+
     # The IPv6 backend also notices IPv4 changes.
-    missing = look_until(backends[-1], scope, started, config.wait_seconds, partial(find_missing, config, *backends))
+    missing = look_until(backends[-1], scope, started, config.wait_seconds, find_missing)
     if missing is not None:
         raise _waited_in_vain(missing, config, host)
 
@@ -95,7 +99,6 @@ def planned_routes(
         FileError: the lock can't be acquired.
     """
     while True:
-        wait_for_network(config, host, scope, started)
         with locked(host.layout.lock, scope):
             plan, missing = plan_now(config, *host.backends(config.static_routes.families), adopted=adopted)
             if missing is None:
@@ -103,7 +106,7 @@ def planned_routes(
                 return
         if scope.clock.monotonic() >= started + config.wait_seconds:
             raise _waited_in_vain(missing, config, host)
-        scope.wait(_FLAP_SECONDS)
+        wait_for_network(config, host, scope, started)
 
 
 def apply_and_verify(plan: RoutePlan, host: Host, scope: CancelScope, undo: Undo) -> RoutePlan:

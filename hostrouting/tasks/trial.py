@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial, reduce
 from operator import or_
+from pathlib import Path
 from shlex import quote
+from typing import Any
 
 import attrs
 from attrs.validators import ge, instance_of, le
@@ -137,15 +139,8 @@ class ConfirmTrial:
         host = self.host.within(scope)
         with exclusive_run(host, scope, is_wanting=True) as done:
             # From here on, the timer can't end the trial, even if an earlier confirmation was killed.
-            with locked(host.layout.lock, scope):
-                files.move(host.layout.trial, host.layout.confirmed)
-            document = read_trial(host.layout.confirmed)
-            if document is None:
-                raise RouteError(
-                    "there is nothing to confirm: no trial of routes is in progress",
-                    hint="a trial ends at its timeout, with revert, or when the consumer starts; to install its "
-                    "config: hostrouting apply CONFIG",
-                )
+            hint = "revert, or when the consumer starts; to install its config: hostrouting apply CONFIG"
+            document = _moved(host.layout.trial, host.layout.confirmed, host, scope, "confirm", hint)
             with all_or_nothing() as undo:
                 undo.push(partial(_take_back_confirm, host))
                 config = Config.from_mapping(document)
@@ -192,14 +187,8 @@ class EndTrial:
         with exclusive_run(host, scope, is_wanting=True) as done:
             # The run lock is free, so a process that was confirming the trial has been killed.
             was_confirmed = files.exists(host.layout.confirmed)
-            with locked(host.layout.lock, scope):
-                files.move(host.layout.confirmed, host.layout.trial)
-            document = read_trial(host.layout.trial)
-            if document is None:
-                raise RouteError(
-                    "there is nothing to end: no trial of routes is in progress",
-                    hint="a trial ends at its timeout, with confirm, or when the consumer starts",
-                )
+            hint = "confirm, or when the consumer starts"
+            document = _moved(host.layout.confirmed, host.layout.trial, host, scope, "end", hint)
             before = host.our_routes()
             try:
                 end_trial(host)
@@ -212,6 +201,16 @@ class EndTrial:
                     hint="to install the former config again: hostrouting apply CONFIG",
                 )
         return RoutesReport(plan, done.changes)
+
+
+def _moved(at: Path, to: Path, host: Host, scope: CancelScope, verb: str, hint: str) -> dict[str, Any]:
+    """Rename the file of the trial in progress under the lock, if it has the first name, and return its content."""
+    with locked(host.layout.lock, scope):
+        files.move(at, to)
+    if (document := read_trial(to)) is None:
+        reason = f"there is nothing to {verb}: no trial of routes is in progress"
+        raise RouteError(reason, hint=f"a trial ends at its timeout, with {hint}")
+    return document
 
 
 def _difference(before: Sequence[Route], after: Sequence[Route]) -> RoutePlan:
