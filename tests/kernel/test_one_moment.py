@@ -255,6 +255,17 @@ def test_interfaces_that_swap_names_are_kept_apart(kernel: NamespaceKernel) -> N
             assert checked(SnapshotBackend(take_snapshot(NetlinkBackend()))).verdict in ("overlap", "unknown")
 
 
+def test_a_torn_snapshot_gets_no_verdict(kernel: NamespaceKernel) -> None:
+    run_ip(NODE)
+    torn = attrs.evolve(take_snapshot(kernel), is_torn=True)
+    backend = SnapshotBackend(Snapshot.from_document(json.loads(torn.to_text())))
+    report = checked(backend)
+    assert (report.verdict, report.reason_kind) == ("unknown", "check-failed")
+    assert "while the snapshot was taken" in str(report.reason)
+    found = explain(IPv4Address("10.5.0.9"), CONFIG, backend, phases.CancelScope())
+    assert (found.is_torn, found.is_as_expected, found.to_json()["isTorn"]) == (True, True, True)
+
+
 OBJECTS = """
     nexthop add id 3 via 10.2.0.1 dev ib0
     nexthop add id 4 via 10.1.0.1 dev eth0
