@@ -1,8 +1,7 @@
-"""Test that the boot scripts and the library, on Linux and in memory, agree on the table, markers and messages."""
+"""Test that the boot scripts and the library agree on the table, the marker and the errors."""
 
 from __future__ import annotations
 
-import json
 import random
 import re
 import shutil
@@ -12,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import attrs
 import pytest
 from audit.making import make
 from hypothesis import HealthCheck, given, settings
@@ -27,17 +25,14 @@ from worlds.seldom import SELDOM
 import phases
 from hostrouting import Config, Host, Layout
 from hostrouting.boot.render import render_check, render_static_routes
-from hostrouting.kernel.memory import FakeKernel
-from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
+from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
-from hostrouting.kernel.port import Kernel
 from hostrouting.model.errors import HostRoutingError
 from hostrouting.model.family import Family
 from hostrouting.overlap.check import check_families, check_overlap
 from hostrouting.overlap.findings import OverlapReport
-from hostrouting.overlap.markers import marker_text, write_markers
-from hostrouting.overlap.wording import advice, summary
+from hostrouting.overlap.markers import marker_text
 from hostrouting.tasks.install_routes import InstallRoutes
 from hostrouting.testing import FakeSystemd
 
@@ -47,37 +42,6 @@ pytestmark = pytest.mark.kernel
 def config_of(uplinks: Sequence[str] | None, **sections: object) -> Config:
     named = {} if uplinks is None else {"uplinks": uplinks}
     return Config.from_mapping({"hostRouting": {"waitSeconds": 0} | named | sections})
-
-
-# --- the compared outcomes ---------------------------------------------------------------------------------------
-
-
-@attrs.frozen
-class Outcome:
-    """The routes, files and output of a run."""
-
-    table: tuple[str, ...]
-    said: tuple[str, ...]
-    markers: dict[str, str] = attrs.field(factory=dict)
-    is_ok: bool = True
-
-
-def _table(kernel: Kernel) -> tuple[str, ...]:
-    return tuple(str(route) for route in kernel.routes())
-
-
-def _lines(text: str) -> tuple[str, ...]:
-    return tuple(text.splitlines())
-
-
-def _error_lines(error: BaseException) -> tuple[str, ...]:
-    return _lines("\n".join([str(error), *getattr(error, "__notes__", ())]))
-
-
-def _markers(root: Path) -> dict[str, str]:
-    found = {path.name: path.read_text() for path in (root / "run/aks-flex-node").glob("route-overlap.*")}
-    report = json.loads(found.pop("route-overlap.json", "{}"))
-    return found | {"route-overlap.json": json.dumps(report | {"time": ""}, indent=2)}
 
 
 @pytest.fixture(scope="module")
@@ -94,43 +58,40 @@ def roots() -> Iterator[Callable[[], Path]]:
         yield fresh
 
 
-def _kernels() -> Iterator[tuple[str, Kernel]]:
-    enter_namespace()
-    yield "task", NamespaceKernel()
-    yield "memory", FakeKernel()
+# --- installation ------------------------------------------------------------------------------------------------
 
 
-def _install(config: Config, kernel: Kernel, root: Path) -> Outcome:
+class Outcome(NamedTuple):
+    """The routes after a run, and what it failed with, or an empty string."""
+
+    table: list[str]
+    error: str
+
+
+def _table(kernel: NamespaceKernel) -> list[str]:
+    return [str(route) for route in kernel.routes()]
+
+
+def _install(config: Config, kernel: NamespaceKernel, root: Path) -> Outcome:
+    host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(root))
     try:
-        InstallRoutes(config, host=Host(routes=kernel, units=FakeSystemd(), layout=Layout(root))).do(
-            phases.CancelScope()
-        )
+        InstallRoutes(config, host=host).do(phases.CancelScope())
     except HostRoutingError as error:
-        return Outcome(_table(kernel), _error_lines(error), is_ok=False)
-    return Outcome(_table(kernel), ())
+        return Outcome(_table(kernel), "\n".join([str(error), *getattr(error, "__notes__", ())]))
+    return Outcome(_table(kernel), "")
 
 
-def _install_at_boot(config: Config, sandbox: Sandbox, kernel: Kernel) -> Outcome:
+def _install_at_boot(config: Config, kernel: NamespaceKernel, sandbox: Sandbox) -> Outcome:
     """Run the script, check that a second run writes nothing, and return the outcome of the first."""
     script = render_static_routes(config)
     done = sandbox.run(script)
-    outcome = Outcome(_table(kernel), _lines(done.stderr), is_ok=done.returncode == 0)
-    if outcome.is_ok:
+    outcome = Outcome(_table(kernel), done.stderr)
+    assert (done.returncode == 0, len(done.stderr.splitlines())) == (not done.stderr, bool(done.stderr))
+    if not outcome.error:
         again = sandbox.run(script)
         assert (again.returncode, again.stderr, again.stdout) == (0, "", "nothing to change\n"), done.stdout
         assert _table(kernel) == outcome.table
     return outcome
-
-
-def _see_same_end(config: Config, script: Outcome, others: dict[str, Outcome]) -> None:
-    """Check that the tables and exit statuses match. If a route fails, both errors name it."""
-    wanted = [str(route.destination).removesuffix("/32") for route in config.static_routes.routes]
-    for name, other in others.items():
-        assert (other.is_ok, other.table) == (script.is_ok, script.table), (name, script.said, other.said)
-        assert len(script.said) == (0 if script.is_ok else 1)
-        if not script.is_ok:
-            error = "\n".join(other.said)
-            assert any(word in script.said[0] and word in error for word in wanted), (script.said, other.said)
 
 
 # Each example runs a script and a task, which takes about 80 ms.
@@ -160,19 +121,21 @@ def _configs_for(question: Question) -> st.SearchStrategy[Config]:
 def test_installing_one_config_after_another(
     data: st.DataObject, question: Question, awk: str, roots: Callable[[], Path]
 ) -> None:
+    """If a route fails, both errors name it."""
     configs = (data.draw(_configs_for(question)), data.draw(_configs_for(question)))
-    kernel = on_linux()
-    question.world.build(kernel)
-    scripts = [_install_at_boot(config, Sandbox(roots(), awk_or_skip(awk)), kernel) for config in configs]
-    others: list[dict[str, Outcome]] = [{}, {}]
-    for name, other in _kernels():
-        # Only a real kernel supports nexthop objects.
-        if not question.world.objects or isinstance(other, NamespaceKernel):
-            question.world.build(other)
-            for outcomes, config in zip(others, configs, strict=True):
-                outcomes[name] = _install(config, other, roots())
-    for config, script, outcomes in zip(configs, scripts, others, strict=True):
-        _see_same_end(config, script, outcomes)
+    outcomes: list[list[Outcome]] = []
+    for is_boot in (True, False):
+        kernel, folder = on_linux(), roots()
+        question.world.build(kernel)
+        sandbox = Sandbox(folder, awk_or_skip(awk))
+        outcomes.append(
+            [_install_at_boot(each, kernel, sandbox) if is_boot else _install(each, kernel, folder) for each in configs]
+        )
+    for config, script, task in zip(configs, *outcomes, strict=True):
+        assert (task.table, bool(task.error)) == (script.table, bool(script.error)), (script.error, task.error)
+        wanted = [str(route.destination).removesuffix("/32") for route in config.static_routes.routes]
+        named = [word for word in wanted if word in script.error and word in task.error]
+        assert named or not script.error, (script.error, task.error)
 
 
 # --- the check ---------------------------------------------------------------------------------------------------
@@ -202,36 +165,15 @@ def checks(question: Question) -> st.SearchStrategy[Config]:
 CHECKED = st.one_of(questions(), questions(has_objects=True), questions(by_source=True))
 
 
-def _check(config: Config, kernel: Kernel, root: Path) -> tuple[Outcome, OverlapReport]:
-    host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(root))
-    report = check_overlap(config, host.routes, phases.CancelScope())
-    write_markers(host.layout, report)
-    notes = [f"{note.kind}: {note.message}" for note in report.notes]
-    said = (*_lines(summary(report)), *advice(report), *notes)
-    return Outcome(_table(kernel), said, _markers(root)), report
-
-
-def compare_checks(world: World, config: Config, awk: str, roots: Callable[[], Path]) -> tuple[list[str], str]:
-    """Compare the in-memory task with the task on Linux, and the script with the Linux task's report.
-
-    Returns:
-        The beginning of each line in the script's marker, and why the script has no verdict although the library has.
-    """
-    outcomes: dict[str, Outcome] = {}
-    reports: dict[str, OverlapReport] = {}
-    for name, kernel in _kernels():
-        # Only a real kernel supports nexthop objects.
-        if not world.objects or isinstance(kernel, NamespaceKernel):
-            world.build(kernel)
-            outcomes[name], reports[name] = _check(config, kernel, roots())
-        if name == "task":
-            sandbox = Sandbox(roots(), awk_or_skip(awk))
-            done = sandbox.run(render_check(config))
-            lines = sandbox.told()
-    assert outcomes.get("memory", outcomes["task"]) == outcomes["task"]
-    report = reports["task"]
+def compare_checks(world: World, config: Config, awk: str, root: Path) -> str:
+    """Compare the script with the library, and return why the script has no verdict although the library has."""
+    kernel, sandbox = on_linux(), Sandbox(root, awk_or_skip(awk))
+    world.build(kernel)
+    report = check_overlap(config, kernel, phases.CancelScope())
+    done = sandbox.run(render_check(config))
+    lines = sandbox.told()
     assert done.returncode == (config.route_overlap.mode == "STRICT" and bool(lines)), done
-    return _first_parts(lines), unjudged(lines, report)
+    return unjudged(lines, report)
 
 
 _OF_SOURCE = re.compile(" for (connections|replies) from ")
@@ -274,21 +216,18 @@ def test_checking(roots: Callable[[], Path]) -> None:
     @settings(_SOME, max_examples=by_day(5, by_night=10_000))
     @given(data=st.data(), question=CHECKED, awk=st.sampled_from(AWKS))
     def check(data: st.DataObject, question: Question, awk: str) -> None:
-        tally[compare_checks(question.world, data.draw(checks(question)), awk, roots)[1]] += 1
+        tally[compare_checks(question.world, data.draw(checks(question)), awk, roots())] += 1
 
     check()
     see_few_unjudged(tally)
 
 
-def expecting(question: Question) -> Config:
-    return config_of(None, routeOverlap={"expectedCidrs": [str(cidr) for cidr in question.cidrs]})
-
-
 @pytest.mark.parametrize(
     ("question", "awk"), [(question, awk) for number, question in enumerate(SELDOM) for awk in awks_for(str(number))]
 )
-def test_checking_rare_hosts(question: Question, awk: str, roots: Callable[[], Path]) -> None:
-    assert not compare_checks(question.world, expecting(question), awk, roots)[1]
+def test_checking_rare_hosts(question: Question, awk: str, tmp_path: Path) -> None:
+    config = config_of(None, routeOverlap={"expectedCidrs": [str(cidr) for cidr in question.cidrs]})
+    assert not compare_checks(question.world, config, awk, tmp_path)
 
 
 # --- the check of random IPv6 hosts, some of which have IPv4 too -----------------------------------------------------
