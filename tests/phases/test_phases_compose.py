@@ -5,7 +5,6 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable
-from contextvars import ContextVar
 from typing import Any
 
 import attrs
@@ -49,12 +48,8 @@ class After:
         return self.task.do(scope)
 
 
-def cancelling(name: str, cancel: Callable[[], object]) -> Task[None]:
-    @task(name)
-    def do(scope: CancelScope) -> None:
-        cancel()
-
-    return do
+def cancelling(name: str, cancel: Callable[[CancelScope], object]) -> Task[object]:
+    return task(name)(cancel)
 
 
 # Serial
@@ -73,7 +68,7 @@ def test_a_late_cancel_ends_a_serial() -> None:
     scope = CancelScope()
     calls: list[str] = []
     with pytest.raises(Cancelled, match="enough") as caught:
-        run(Serial(cancelling("a", lambda: scope.cancel("enough")), Returning("b", 2, calls=calls)), scope=scope)
+        run(Serial(cancelling("a", lambda _: scope.cancel("enough")), Returning("b", 2, calls=calls)), scope=scope)
     with pytest.raises(Cancelled, match="enough"):
         run(Returning("c", 3, calls=calls), scope=scope)
     assert (path_of(caught.value), calls) == ("serial/a", [])
@@ -82,22 +77,11 @@ def test_a_late_cancel_ends_a_serial() -> None:
 def test_results_come_in_the_order_of_the_tasks() -> None:
     assert run(Serial()) == run(Parallel()) == ()
     assert Serial(Returning("a", 1)).do(CancelScope()) == (1,)
-    first, second = threading.Event(), threading.Event()
-    tasks = (After(first, Returning("a", 1)), After(second, cancelling("b", first.set)), cancelling("c", second.set))
-    assert run(Parallel(*tasks)) == (1, None, None)
+    last = threading.Event()
+    assert run(Parallel(After(last, Returning("a", 1)), cancelling("b", lambda _: last.set()))) == (1, None)
 
 
 # Parallel
-
-
-def test_parallel_runs_all_tasks_at_once() -> None:
-    barrier = threading.Barrier(5)
-
-    @task("meet")
-    def meet(scope: CancelScope) -> None:
-        barrier.wait(30)
-
-    run(Parallel(*[meet] * 5))
 
 
 def test_the_first_failure_cancels_the_others_without_failing_them() -> None:
@@ -127,7 +111,7 @@ def test_every_failure_is_kept_in_task_order_with_its_path() -> None:
 def test_failures_during_an_outer_cancel_become_notes() -> None:
     scope, stumble = CancelScope(), Blocking("stumble", OSError("rollback failed"))
     with pytest.raises(Cancelled, match="SIGTERM") as caught:
-        run(Parallel(stumble, After(stumble.started, cancelling("c", lambda: scope.cancel("SIGTERM")))), scope=scope)
+        run(Parallel(stumble, After(stumble.started, cancelling("c", lambda _: scope.cancel("SIGTERM")))), scope=scope)
     # There is an additional note if the cancelling task returns before the other task is cancelled.
     notes = caught.value.__notes__
     assert "besides: OSError: rollback failed (in task parallel/stumble)" in notes, notes
@@ -182,14 +166,9 @@ def test_a_late_cancel_ends_a_parallel() -> None:
     """``Parallel`` raises the exception even if every task has returned. Tasks can also cancel the shared scope."""
     scope = CancelScope()
     with pytest.raises(Cancelled, match="late"):
-        run(Parallel(Returning("a", 1), cancelling("b", lambda: scope.cancel("late"))), scope=scope)
-
-    @task("give-up")
-    def give_up(scope: CancelScope) -> None:
-        scope.cancel("gave up")
-
+        run(Parallel(Returning("a", 1), cancelling("b", lambda _: scope.cancel("late"))), scope=scope)
     with pytest.raises(Cancelled, match="gave up"):
-        run(Parallel(give_up, Blocking("blocking")))
+        run(Parallel(cancelling("b", lambda shared: shared.cancel("gave up")), Blocking("blocking")))
 
 
 def test_a_sibling_that_returns_late_is_not_a_failure() -> None:
@@ -205,17 +184,6 @@ def test_a_sibling_that_returns_late_is_not_a_failure() -> None:
         run(Parallel(late, Raising("fail", ValueError("no"))), observer=observer)
     assert [type(error) for error in caught.value.exceptions] == [ValueError]
     assert ("finished", "parallel/late", Status.CANCELLED) in observer.events
-
-
-def test_tasks_see_the_context_variables_of_the_caller() -> None:
-    node: ContextVar[str] = ContextVar("node")
-    node.set("kube1")
-
-    @task("read")
-    def read(scope: CancelScope) -> str:
-        return node.get()
-
-    assert run(Parallel(read, read)) == ("kube1", "kube1")
 
 
 def test_without_new_threads_the_running_ones_are_awaited(monkeypatch: pytest.MonkeyPatch) -> None:

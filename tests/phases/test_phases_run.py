@@ -364,9 +364,9 @@ def test_tasks_run_in_a_thread_with_the_context() -> None:
 
     async def main() -> object:
         node.set("kube1")
-        return await run_async(Serial(read, Returning("b", "two")))
+        return await run_async(Serial(Parallel(read, read), Returning("b", "two")))
 
-    assert asyncio.run(main()) == (("kube1", False), "two")
+    assert asyncio.run(main()) == ((("kube1", False), ("kube1", False)), "two")
     assert isinstance(asyncio.run(ending(run_async("no task"))), TypeError)  # type: ignore[arg-type]
 
 

@@ -209,11 +209,9 @@ def test_every_key_is_read() -> None:
         LoadBalancerProbe(True, ("azure0",), Ipv6Detection.METADATA),
         StaleAzureVnet(cidrs, keep, "azure1", "enP1s0", 10),
     )
-
-
-@pytest.mark.parametrize("document", [{}, {"hostNetworking": None}, {"hostNetworking": {}}, {"other": {"a": 1}}])
-def test_without_a_section_nothing_is_wanted(document: dict[str, Any]) -> None:
-    assert HostNetworking.from_mapping(document) == HostNetworking()
+    document: dict[str, Any]
+    for document in ({}, {"hostNetworking": None}, {"hostNetworking": {}}, {"other": {"a": 1}}):
+        assert HostNetworking.from_mapping(document) == HostNetworking()
 
 
 @pytest.mark.parametrize("config", [HostNetworking(), read(**WHOLE), HostNetworking(consumer="kubelet.service")])
@@ -233,15 +231,9 @@ def test_the_consumer_comes_from_host_routing() -> None:
     ("key", "section", "path", "message"),
     [
         ("loadBalancerProbe", {"probe": 1}, "probe", "unknown key"),
-        ("loadBalancerProbe", {"required": True}, "required", "unknown key"),
         ("loadBalancerProbe", {"enabled": 1}, "enabled", "expected true or false"),
         ("loadBalancerProbe", {"devices": ["a/b"]}, "devices[0]", "'a/b' is no"),
-        (
-            "loadBalancerProbe",
-            {"devices": []},
-            "devices",
-            "isn't one interface; name the one through which probes arrive",
-        ),
+        ("loadBalancerProbe", {"devices": []}, "devices", "isn't one interface; name the one through which probes"),
         ("loadBalancerProbe", {"devices": ["eth0", "azure0"]}, "devices", "isn't one interface; name the one"),
         ("loadBalancerProbe", {"ipv6Detection": "KERNEL"}, "ipv6Detection", "expected ALWAYS or METADATA"),
         ("staleAzureVnet", {}, "cidrs", "is missing"),
@@ -249,7 +241,6 @@ def test_the_consumer_comes_from_host_routing() -> None:
         ("staleAzureVnet", {"cidrs": "10.0.0.0/8"}, "cidrs", "expected a list, not a string"),
         ("staleAzureVnet", {"cidrs": ["10.0.0.1/8"]}, "cidrs[0]", "has host bits set"),
         ("staleAzureVnet", {"cidrs": ["0.0.0.0/0"]}, "cidrs[0]", "'0.0.0.0/0' is the default route"),
-        ("staleAzureVnet", {"cidrs": ["::/0"]}, "cidrs[0]", "'::/0' is the default route"),
         ("staleAzureVnet", {"cidrs": ["10.0.0.0/8"], "keep": ["10.0.0.0/8"]}, "keep[0]", "is not an IP"),
         ("staleAzureVnet", {"cidrs": ["10.0.0.0/8"], "lockWaitSeconds": True}, "lockWaitSeconds", "is not an integer"),
     ],
@@ -258,12 +249,6 @@ def test_a_value_that_breaks_a_rule_is_named(key: str, section: dict[str, Any], 
     assert message in problems({"hostNetworking": {key: section}})[f"hostNetworking.{key}.{path}"]
 
 
-@pytest.mark.parametrize(
-    ("document", "problem"),
-    [
-        ({"hostnetworking": {}}, {"hostnetworking": "unknown key; did you mean hostNetworking?"}),
-        ([], {"": "expected an object with the key hostNetworking, not a list"}),
-    ],
-)
-def test_a_typo_is_an_error(document: Any, problem: dict[str, str]) -> None:
-    assert problems(document) == problem
+def test_a_typo_is_an_error() -> None:
+    assert problems({"hostnetworking": {}}) == {"hostnetworking": "unknown key; did you mean hostNetworking?"}
+    assert problems([]) == {"": "expected an object with the key hostNetworking, not a list"}

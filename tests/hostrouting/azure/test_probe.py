@@ -10,7 +10,6 @@ import attrs
 import pytest
 from azure_fakes import FakeProbeNode
 from file_trees import outside_run
-from wanted import MACHINE
 
 import phases
 from hostrouting import Host
@@ -24,7 +23,7 @@ from hostrouting.azure import (
 from hostrouting.azure.probe.ruleset import TABLE, has_rules, host_route, render_ruleset
 from hostrouting.azure.probe.tasks import plan_probe
 from hostrouting.model.errors import ConfigError
-from hostrouting.testing import FakeKernel, FakeSystemd
+from hostrouting.testing import FakeKernel
 
 UNIT, CONSUMER = "etc/systemd/system/load-balancer-probe.service", "etc/systemd/system/systemd-nspawn@.service.d"
 FILES = {
@@ -101,17 +100,6 @@ def test_no_other_text_reaches_a_rendered_file(device: str) -> None:
         host_route(device)
 
 
-def test_the_unit_loads_rules_and_route_and_retries(host: Host, node: FakeProbeNode) -> None:
-    configure(host, node, asked(devices=["azure0"]))
-    unit = host.layout.of(UNIT).read_text()
-    assert f"ExecStart=/usr/sbin/ip -6 route replace {host_route('azure0')}\n" in unit
-    assert "ExecStart=/usr/sbin/nft -f /etc/aks-flex-node/load-balancer-probe.nft\n" in unit
-    assert "\nRestart=on-failure\n" in unit
-    assert host.layout.of("etc/aks-flex-node/load-balancer-probe.nft").read_text() == render_ruleset("azure0")
-    assert isinstance(host.units, FakeSystemd)
-    assert "load-balancer-probe.service" in host.units.show(MACHINE, "Wants")["Wants"].split()
-
-
 def test_another_device_replaces_the_first(host: Host, node: FakeProbeNode) -> None:
     configure(host, node, asked())
     (change,) = configure(host, node, asked(devices=["azure0"])).changes.routes
@@ -160,43 +148,26 @@ def test_the_port_of_a_vrf_is_not_a_bridge_port(host: Host, node: FakeProbeNode)
 METADATA = asked(ipv6Detection="METADATA")
 
 
-@pytest.mark.parametrize(
-    ("node", "config", "skipped"),
-    [
-        (FakeProbeNode(), METADATA, "Azure's metadata service has assigned no IPv6 address"),
-        (FakeProbeNode([IPv6Address("fd00::4")]), METADATA, None),
-        (FakeProbeNode(problem="asked"), HostNetworking(), "loadBalancerProbe isn't enabled in the config"),
-    ],
-)
-def test_a_node_without_need_gets_no_rules(
-    host: Host, node: FakeProbeNode, config: HostNetworking, skipped: str | None
-) -> None:
-    planned, done = plan_probe(config, host=host, node=node), configure(host, node, config)
-    assert (planned.skipped_because, done.skipped_because) == (skipped, skipped)
-    assert (bool(node.tables), bool(files(host))) == (skipped is None, skipped is None)
-
-
-def test_no_answer_is_an_error(host: Host) -> None:
+def test_a_node_without_ipv6_gets_no_rules(host: Host, node: FakeProbeNode) -> None:
+    """Installed rules stay regardless of Azure's answer. Without one, nothing is changed."""
+    planned, done = plan_probe(METADATA, host=host, node=node), configure(host, node, METADATA)
+    assert planned.skipped_because == done.skipped_because == "Azure's metadata service has assigned no IPv6 address"
     with pytest.raises(LoadBalancerProbeError, match="unavailable"):
         configure(host, FakeProbeNode(problem="unavailable"), METADATA)
-    assert files(host) == set()
-
-
-def test_installed_rules_stay_regardless_of_azures_answer(host: Host, node: FakeProbeNode) -> None:
-    configure(host, node, asked())
+    assert (node.tables, files(host)) == ({}, set())
+    assert configure(host, FakeProbeNode([IPv6Address("fd00::4")]), METADATA).device == "eth0"
     assert configure(host, node, METADATA).device == "eth0"
     assert files(host) == FILES
 
 
-@pytest.mark.parametrize("is_by_config", [True, False])
-def test_everything_is_removed(host: Host, node: FakeProbeNode, is_by_config: bool) -> None:
+def test_a_config_without_it_removes_everything(host: Host, node: FakeProbeNode) -> None:
+    """test_commands.py has the commands that remove it."""
     configure(host, node, asked(devices=["azure0"]))
-    off = HostNetworking()
-    assert plan_probe(off, host=host, node=node).rules == "removed"
-    remove = RemoveLoadBalancerProbe(host=host, node=node)
-    report = configure(host, node, off) if is_by_config else phases.run(remove)
+    assert plan_probe(HostNetworking(), host=host, node=node).rules == "removed"
+    report = configure(host, node, HostNetworking())
     assert (report.rules, [change.what for change in report.changes.routes]) == ("removed", [host_route("azure0")])
     assert (node.tables, node.pinned, files(host)) == ({}, None, set())
+    remove = RemoveLoadBalancerProbe(host=host, node=node)
     assert phases.run(remove) == ProbeReport(skipped_because="probe rewriting isn't installed")
 
 
