@@ -16,8 +16,11 @@ from wanted import ROUTE, SHADOWED, config
 
 import phases
 from hostrouting import (
+    CheckRouteOverlap,
     ConfigError,
     Configure,
+    ConfigureStaticRoutes,
+    ConfigureWatch,
     FileError,
     Host,
     Layout,
@@ -34,6 +37,7 @@ from hostrouting import (
     snapshot,
 )
 from hostrouting.report import CHECKS
+from hostrouting.tasks import InstallRoutes
 from hostrouting.testing import FakeKernel, FakeSystemd
 from phases.testing import FakeClock
 
@@ -124,17 +128,12 @@ def test_a_saved_snapshot_loads_unchanged(host: Host, tmp_path: Path) -> None:
     for of_this_machine in ("layout", "units"):
         with pytest.raises(FileError):
             getattr(recorded, of_this_machine)
-    assert [path.name for path in tmp_path.glob("*node.json*")] == ["node.json"]
-
-
-def test_a_failed_save_of_a_snapshot_leaves_nothing(host: Host, tmp_path: Path) -> None:
-    taken = snapshot(host=host)
     with pytest.raises(FileError, match=r"can't write the snapshot .*node\.json: No such file"):
         taken.save(tmp_path / "missing/node.json")
-    (tmp_path / "node.json").mkdir()
+    (tmp_path / "folder.json").mkdir()
     with pytest.raises(FileError):
-        taken.save(tmp_path / "node.json")
-    assert [path.name for path in tmp_path.glob("*node.json*")] == ["node.json"]
+        taken.save(tmp_path / "folder.json")
+    assert {path.name for path in tmp_path.glob("*.json*")} == {"node.json", "folder.json"}
 
 
 def test_a_snapshot_is_checked(recorded: Host, shell: Callable[..., Document], tmp_path: Path) -> None:
@@ -167,14 +166,23 @@ def test_no_task_runs_on_a_snapshot(recorded: Host, make: Callable[[Host], phase
         phases.run(make(recorded))
 
 
+TASKS: tuple[Any, ...] = (Configure, ConfigureStaticRoutes, ConfigureWatch, CheckRouteOverlap, InstallRoutes)
+
+
 def test_wrong_arguments_are_refused_with_a_hint(host: Host) -> None:
+    no_config = r"takes a Config, not .*Config\.load.*Config\.from_mapping"
     document: Any = CONFIG.to_mapping()
-    with pytest.raises(TypeError, match=r"takes a Config, not .*Config\.from_mapping"):
+    with pytest.raises(TypeError, match=no_config):
         judge([], document)
-    for function in (check, plan, examine):
-        with pytest.raises(TypeError, match=r"takes a Config, not .*Config\.from_mapping"):
-            function(document, host=host)
-        with pytest.raises(TypeError, match=r"takes host=Host\("):
-            function(CONFIG, host=document)
+    wrong: Any
+    for function in (check, plan, examine, *TASKS):
+        for wrong in (document, "/etc/aks-flex-node/config.json"):
+            with pytest.raises(TypeError, match=no_config):
+                function(wrong, host=host)
+        for wrong in ("/mnt/image", object(), Host):
+            with pytest.raises(TypeError, match=r"takes host=Host\("):
+                function(CONFIG, host=wrong)
+    with pytest.raises(TypeError, match="takes host="):
+        RemoveHostRouting(host=document)
     with pytest.raises(ConfigError, match="address: 'fe80::1'"):
         explain("fe80::1", host=host)

@@ -37,8 +37,6 @@ from hostrouting.boot.gate import DROP_INS
 from hostrouting.boot.layout import CHECK, ROUTES
 from hostrouting.boot.locks import locked
 from hostrouting.boot.manifest import InstalledPart, Manifest
-from hostrouting.boot.next_boot import plan_next_boot
-from hostrouting.boot.parts import Wanted
 from hostrouting.boot.systemctl import Systemctl
 from hostrouting.doctor.examine import examine
 from hostrouting.model.changes import Change, Changes
@@ -103,16 +101,6 @@ def test_the_units_time_out_after_the_longest_wait(host: Host, layout: Layout) -
         assert "RestrictAddressFamilies=AF_NETLINK AF_UNIX" in lines
         (after,) = [line for line in lines if line.startswith("After=")]
         assert "systemd-udev-settle.service ib_rdma_configure.service" in after
-
-
-# --- the gate must hold --------------------------------------------------------------------------------------------
-
-
-def test_a_short_timeout_defeats_only_a_strict_gate(host: Host, layout: Layout) -> None:
-    override(layout, "TimeoutStartSec=4")
-    apply(host, config(SHADOWED, mode="WARN"))
-    with pytest.raises(UnitError, match=f"doesn't hold {MACHINE}: TimeoutStartSec="):
-        apply(host)
 
 
 # --- oneshots ------------------------------------------------------------------------------------------------------
@@ -186,14 +174,6 @@ def reference(layout: Layout) -> list[Path]:
 def boot(destination: str) -> Route:
     """Return a route as the Go package's script installs it."""
     return Route(IPv4Network(destination), (NextHop("eth0", GATEWAY),), protocol=Protocol.BOOT)
-
-
-def test_it_is_enabled_without_the_go_packages_links(host: Host, layout: Layout, reference: list[Path]) -> None:
-    assert host.units.is_enabled(f"{ROUTES}.service")
-    apply(host)
-    assert not any(link.is_symlink() for link in reference)
-    assert all(layout.enablement(name).is_symlink() for name in (ROUTES, CHECK))
-    assert not plan(WANTED, host=host)
 
 
 def test_the_go_packages_links_are_removed_first(host: Host, layout: Layout, reference: list[Path]) -> None:
@@ -311,15 +291,6 @@ def test_a_rollback_undoes_what_a_start_has_taken_over(
     assert [str(route.destination) for route in ours(kernel)] == [SHADOWED]
 
 
-def test_a_failure_restores_the_go_packages_links(host: Host, layout: Layout, reference: list[Path]) -> None:
-    override(layout, "ExecStartPre=")
-    before = outside_run(layout.root)
-    with pytest.raises(UnitError):
-        apply(host)
-    assert outside_run(layout.root) == before
-    assert all(link.is_symlink() for link in reference)
-
-
 # --- faults --------------------------------------------------------------------------------------------------------
 
 
@@ -351,23 +322,6 @@ def test_a_rollback_makes_systemd_forget_the_gate_first(kernel: FakeKernel, layo
     with pytest.raises(RouteError):
         apply(Host(routes=kernel, units=ActingSystemd(layout, look), layout=layout))
     assert seen == [(True, True), (False, True), (False, False)]
-
-
-def test_a_rollback_restores_the_old_scripts(host: Host, layout: Layout) -> None:
-    """If the initial routes are rolled back, the check must no longer expect them."""
-    apply(host, config(cidrs=["10.96.0.0/12"]))
-    script = layout.script(CHECK)
-    plan = plan_next_boot(host, Wanted.of(WANTED, host.layout))
-    assert {file.path: file.text for file in plan.way_back}[script] == script.read_text()
-    assert [file.path for file in plan.way_back][-1] == layout.gate_list
-
-
-def test_only_the_routes_script_stays_a_step_of_a_removal(host: Host, layout: Layout) -> None:
-    """It removes the routes, and a removed check would hold every start."""
-    apply(host)
-    texts = {file.path: file.text for file in plan_next_boot(host, Wanted.of(Config(), layout)).switched}
-    steps = [line.split()[0] for line in texts[layout.gate_list].splitlines()]
-    assert steps == ["/etc/aks-flex-node/static-routes.sh", "end"]
 
 
 # --- plan and images -----------------------------------------------------------------------------------------------

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
-import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -37,9 +34,6 @@ from hostrouting.azure import ConfigureLoadBalancerProbe, HostNetworking
 from hostrouting.report import Changes, ChangesObserver, ConfigureReport
 from hostrouting.tasks import installed_config
 from hostrouting.testing import FakeSystemd
-
-if sys.version_info < (3, 11):
-    from exceptiongroup import ExceptionGroup
 
 WATCHED = config(SHADOWED, watch={"enabled": True})
 
@@ -108,45 +102,19 @@ def test_an_observer_learns_once_what_completed_tasks_have_changed(
     assert all((changes.routes, changes.files, changes.units))
 
 
-def test_an_observer_learns_what_a_stopped_sibling_has_changed(host: Host, units: ActingSystemd) -> None:
-    """The sibling's failure stops `Configure` as it starts the watcher, and the group contains the failure alone."""
-    is_stopped = threading.Event()
-
-    @phases.task("fail")
-    def fail(scope: phases.CancelScope) -> NoReturn:
-        scope.wait(is_stopped)
-        raise MyError
-
-    @phases.task("wait")
-    def wait(scope: phases.CancelScope) -> None:
-        is_stopped.set()
-        scope.wait(60)
-
-    scopes: list[phases.CancelScope] = []
-
-    @phases.task("configure-now")
-    def configure_now(scope: phases.CancelScope) -> ConfigureReport:
-        scopes.append(scope)
-        return phases.run_child(Configure(WATCHED, host=host), scope)
-
-    units.act = at("restart", lambda: phases.run(wait, scope=scopes[0]))
-    observer = ChangesObserver()
-    with pytest.raises(ExceptionGroup) as caught:
-        phases.run(phases.Parallel(configure_now, fail), observer=observer)
-    assert [type(error) for error in caught.value.exceptions] == [MyError]
-    assert observer.changes.routes
-    assert observer.changes.files
-
-
-def test_an_observer_learns_what_a_failure_left_that_became_a_note(host: Host, units: ActingSystemd) -> None:
-    """If the run is cancelled, the group's failures are notes, which contain no changes."""
+@pytest.mark.parametrize("error", [None, UnitError("`systemctl` failed: Connection timed out")])
+def test_an_observer_learns_what_a_stopped_task_has_changed(
+    host: Host, units: ActingSystemd, error: UnitError | None
+) -> None:
+    """A cancelled task's own exception is dropped, and its failure becomes a note, which contains no changes."""
     scope = phases.CancelScope()
 
-    def refuse() -> NoReturn:
+    def stop() -> None:
         scope.cancel("SIGTERM")
-        raise UnitError("`systemctl` failed: Connection timed out")
+        if error is not None:
+            raise error
 
-    units.act = at("restart", refuse)
+    units.act = at("restart", stop)
     observer = ChangesObserver()
     with pytest.raises(phases.Cancelled):
         phases.run(phases.Parallel(Configure(WATCHED, host=host)), scope=scope, observer=observer)
@@ -250,32 +218,6 @@ def test_the_installed_config_restores_the_state_before(
         phases.run(phases.Serial(Configure(later, host=host), failing))
     assert state(host) != before or later == installed
     phases.run(Configure(installed, host=host))
-    assert state(host) == before
-
-
-def test_a_cancelled_coroutine_restores_the_state_before(host: Host) -> None:
-    phases.run(Configure(FULL, host=host))
-    before, installed = state(host), installed_config(host=host)
-
-    async def bring_up() -> None:
-        running = asyncio.current_task()
-        assert running is not None
-        loop = asyncio.get_running_loop()
-
-        @phases.task("start-machine")
-        def start_machine(scope: phases.CancelScope) -> None:
-            loop.call_soon_threadsafe(running.cancel)
-            scope.wait(60)
-
-        try:
-            await phases.run_async(phases.Serial(Configure(WATCHED, host=host), start_machine))
-        except BaseException:
-            assert state(host) != before
-            await phases.run_async(Configure(installed, host=host))
-            raise
-
-    with pytest.raises(asyncio.CancelledError):
-        asyncio.run(bring_up())
     assert state(host) == before
 
 

@@ -40,7 +40,6 @@ from hostrouting import (
 from hostrouting.backend import Hardware, NextHop, Route, RouteFailure, Scope
 from hostrouting.boot.layout import CHECK
 from hostrouting.report import Change, Changes, OverdueRun, StoppedRun
-from hostrouting.tasks.install_routes import InstallRoutes
 from hostrouting.testing import FakeKernel, FakeSystemd
 from phases.testing import FakeClock
 
@@ -348,23 +347,6 @@ def test_a_link_in_place_of_a_staging_folder_is_removed(host: Host, layout: Layo
         link.symlink_to(others.parent)
         phases.run(Configure(attrs.evolve(INSTALLED, wait_seconds=seconds), host=host))
         assert (others.is_dir(), link.is_symlink()) == (True, False)
-
-
-TASKS = (Configure, ConfigureStaticRoutes, ConfigureWatch, CheckRouteOverlap, InstallRoutes)
-
-
-@pytest.mark.parametrize("task", TASKS)
-def test_wrong_arguments_are_refused_with_a_hint(task: Any) -> None:
-    no_config = r"takes a Config, not .*Config\.load\(path\).*Config\.from_mapping\(mapping\)"
-    wrong: Any
-    for wrong in ({"hostRouting": {}}, "/etc/aks-flex-node/config.json", None):
-        with pytest.raises(TypeError, match=no_config):
-            task(wrong)
-    for wrong in ("/mnt/image", object(), Host):
-        with pytest.raises(TypeError, match=r"takes host=Host\(.*Host\.image\(root\), not .*leave it out"):
-            task(Config(), host=wrong)
-        with pytest.raises(TypeError, match=r"takes host="):
-            RemoveHostRouting(host=wrong)
 
 
 # --- what a run that fails halfway has changed -------------------------------------------------------------------------
