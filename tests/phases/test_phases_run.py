@@ -186,20 +186,6 @@ def test_an_observer_is_called_by_one_thread_at_a_time() -> None:
     assert len(calls) == 8 * 102 + 2
 
 
-def test_an_observer_gets_the_results_that_a_failure_drops() -> None:
-    observer = RecordingObserver()
-    tree = Serial(Parallel(Returning("a", 1), Returning("b", 2)), Raising("fail", ValueError("no")))
-    with pytest.raises(ValueError, match="no"):
-        run(tree, observer=observer)
-    assert observer.results == {
-        "serial/parallel/a": 1,
-        "serial/parallel/b": 2,
-        "serial/parallel": (1, 2),
-        "serial/fail": None,
-        "serial": None,
-    }
-
-
 class Broken(RecordingObserver):
     def started(self, path: str) -> None:
         super().started(path)

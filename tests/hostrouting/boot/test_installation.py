@@ -37,6 +37,8 @@ from hostrouting.boot.gate import DROP_INS
 from hostrouting.boot.layout import CHECK, ROUTES
 from hostrouting.boot.locks import locked
 from hostrouting.boot.manifest import InstalledPart, Manifest
+from hostrouting.boot.next_boot import plan_next_boot
+from hostrouting.boot.parts import Wanted
 from hostrouting.boot.systemctl import Systemctl
 from hostrouting.doctor.examine import examine
 from hostrouting.model.changes import Change, Changes
@@ -324,6 +326,15 @@ def test_a_rollback_makes_systemd_forget_the_gate_first(kernel: FakeKernel, layo
     assert seen == [(True, True), (False, True), (False, False)]
 
 
+def test_a_rollback_restores_the_old_scripts(host: Host, layout: Layout) -> None:
+    """If the initial routes are rolled back, the check must no longer expect them."""
+    apply(host, config(cidrs=["10.96.0.0/12"]))
+    script = layout.script(CHECK)
+    plan = plan_next_boot(host, Wanted.of(WANTED, host.layout))
+    assert {file.path: file.text for file in plan.way_back}[script] == script.read_text()
+    assert [file.path for file in plan.way_back][-1] == layout.gate_list
+
+
 # --- plan and images -----------------------------------------------------------------------------------------------
 
 
@@ -355,6 +366,7 @@ OUTWARD = ["/opt/elsewhere", "../" * 30 + "opt/elsewhere"]
         "etc/aks-flex-node",
         "etc/aks-flex-node/static-routes.sh",
         "etc/systemd/system/systemd-nspawn@.service.d",
+        "etc/systemd/system/systemd-nspawn@.service.d/zz-hostrouting.conf",
         "etc/systemd/system/multi-user.target.wants",
         "etc/iproute2",
         "etc/iproute2/rt_protos.d",

@@ -11,7 +11,7 @@ import termios
 from collections.abc import Iterable
 from contextlib import redirect_stdout
 from ipaddress import IPv4Address, IPv4Network, summarize_address_range
-from itertools import groupby, pairwise
+from itertools import pairwise
 from typing import NamedTuple
 from xml.etree import ElementTree
 
@@ -119,10 +119,6 @@ def printed(text: str, encoding: str = "utf-8") -> list[str]:
     return raw.getvalue().decode(encoding).splitlines()
 
 
-def runs(drawn: Iterable[CellKind | None]) -> list[tuple[int, CellKind | None]]:
-    return [(len(list(same)), answer) for answer, same in groupby(drawn)]
-
-
 def test_a_bar_is_readable_without_colours() -> None:
     assert printed(overlap_text(report(H200, bar("10.96.0.0/12")))) == [
         "overlap on node-7: 1 of 2 expected CIDRs fails; mode STRICT",
@@ -185,10 +181,6 @@ def test_a_thousand_healthy_cidrs_are_few_lines() -> None:
     assert len(lines) < 50
 
 
-def test_unjudged_addresses_are_blank() -> None:
-    assert runs(cells(IPv4Network("112.0.0.0/4"), [], 16)) == [(15, CellKind()), (1, None)]
-
-
 def test_local_addresses_and_containers_have_one_colour_each() -> None:
     notes = [Note(NoteKind.LOCAL, "own", H200.cidr, (f"ib{n}",), (IPv4Network(f"172.16.0.{n}"),)) for n in range(64)]
     lines = printed(overlap_text(report(bar(str(H200.cidr)), notes=notes)))
@@ -228,26 +220,9 @@ def test_failures_come_before_notes_and_failing_rows_first() -> None:
 # --- pictures ------------------------------------------------------------------------------------------------------
 
 
-def words(picture: str) -> list[str]:
-    """Return an SVG's lines of text, with whitespace collapsed."""
-    lines: dict[str, list[str]] = {}
-    for text in ElementTree.fromstring(picture).iter("{http://www.w3.org/2000/svg}text"):
-        lines.setdefault(text.attrib["y"], []).append(text.text or "")
-    return [" ".join(" ".join(parts).split()) for parts in lines.values()]
-
-
 def test_a_picture_needs_no_other_resource() -> None:
     picture = overlap_picture(report(H200))
     assert not re.search(r"href|url\((?!#)|@import|@font-face|<script|<image|<foreignObject", picture)
-
-
-def test_a_hostile_interface_is_text_in_a_picture() -> None:
-    name = '<a"&\udcff\x1b'
-    hostile = bar("10.0.0.0/8", segment("10.0.0.0", "10.0.0.0", FindingKind.OVERLAP, name))
-    note = Note(NoteKind.LOCAL, name, hostile.cidr)
-    said = words(overlap_picture(report(hostile, notes=[note])))
-    assert 'A <a"&?? shadow' in said
-    assert 'note: LOCAL: <a"&??' in said
 
 
 # --- any bars ----------------------------------------------------------------------------------------------------------

@@ -154,19 +154,6 @@ def test_a_cidr_instead_of_a_config_is_78(run: Any, command: str) -> None:
     assert "--cidr 172.16.0.0/16" in err
 
 
-def test_every_problem_of_a_config_is_a_line(run: Any, tmp_path: Path) -> None:
-    path = tmp_path / "bad.json"
-    entries = [{"destination": f"10.0.0.{n}/24"} for n in range(1, 11)]
-    path.write_text(json.dumps({"hostRouting": {"staticRoutes": {"enabled": True, "routes": entries}}}))
-    code, _, err = run("plan", path)
-    assert code == 78
-    assert len(err.splitlines()) == 11
-    assert err.splitlines()[0] == f"hostrouting: {path} breaks the rules:"
-    assert err.splitlines()[10].startswith(
-        "hostrouting: hostRouting.staticRoutes.routes[9].destination: '10.0.0.10/24'"
-    )
-
-
 # --- apply, plan, remove -----------------------------------------------------------------------------------------
 
 

@@ -97,13 +97,15 @@ def test_json_output_has_the_same_facts(run: Any, host: Host, config: Path) -> N
     assert (code, json.loads(out)["overlap"]["verdict"]) == (0, "ok")
 
 
-def test_a_failed_strict_check_is_1_with_its_failures(run: Any, kernel: FakeKernel, config: Path) -> None:
-    config.write_text(json.dumps(CONFIG).replace("172.16.1.0/24", "172.16.2.0/24", 1))
-    code, _, err = run("apply", "--try", "60", config)
+def test_a_failed_strict_check_rolls_back_at_once(run: Any, host: Host, kernel: FakeKernel, write: Any) -> None:
+    run("apply", write({"hostRouting": section("172.16.9.0/24", mode="WARN")}))
+    before = ours(kernel)
+    code, _, err = run("apply", "--try", "60", write({"hostRouting": section("172.16.2.0/24")}))
     assert code == 1
     assert "the installed routes are back" in err
     assert "OVERLAP: expected CIDR 172.16.1.0/24" in err
-    assert ours(kernel) == ()
+    assert (ours(kernel), trial_deadline(host.layout.trial)) == (before, None)
+    assert not host.units.is_active("hostrouting-trial.timer")
 
 
 # --- a separate process on a terminal, which no program reads after the prompt -------------------------------------
