@@ -626,16 +626,8 @@ def test_the_agents_own_tests_pass_outside_this_project(tmp_path: Path) -> None:
 
 
 def test_the_agent_names_the_path_of_each_problem(tmp_path: Path) -> None:
-    config = tmp_path / "config.json"
-    routes = [{"destination": "172.16.1.7/24"}, {"destination": "10.9.0.0/16", "gatway": "10.1.0.1"}]
-    overlap = {"mode": "LOOSE"}
-    document = {"hostRouting": {"staticRoutes": {"enabled": True, "routes": routes}, "routeOverlap": overlap}}
-    config.write_text(json.dumps(document))
-    done = run_example("agent.py", str(config))
-    assert done.returncode == 78
-    assert done.stdout == ""
-    assert [line.partition(": ")[0] for line in done.stderr.splitlines()] == [
-        "hostRouting.staticRoutes.routes[0].destination",
-        "hostRouting.staticRoutes.routes[1].gatway",
-        "hostRouting.routeOverlap.mode",
-    ]
+    document = {"hostRouting": section("172.16.1.7/24", mode="LOOSE")}
+    done = run_example("agent.py", str(write_file(tmp_path / "config.json", json.dumps(document))))
+    assert (done.returncode, done.stdout) == (78, "")
+    places = [line.partition(": ")[0] for line in done.stderr.splitlines()]
+    assert places == ["hostRouting.staticRoutes.routes[0].destination", "hostRouting.routeOverlap.mode"]

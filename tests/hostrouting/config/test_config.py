@@ -83,29 +83,17 @@ def test_null_and_missing_are_the_same_empty_config(document: dict[str, Any]) ->
 
 
 def test_all_problems_are_reported_in_the_documents_order() -> None:
-    document = section(
-        staticRoutes={
-            "enabled": True,
-            "routes": [
-                {"destination": "172.16.1.5/24"},
-                {"destination": "10.0.0.0/8", "gateway": "fe80:::1", "dev": "../x", "metric": True},
-                7,
-                {"gateway": "10.1.0.1"},
-                {"destination": "10.2.0.0/16", "metrc": 4},
-            ],
-        },
-        routeOverlap={"expectedCidrs": ["10.0.0.0/08", "ff02::/16"], "mode": "LOUD"},
-    )
-    found = problems_of(document)
+    bad = {"destination": "10.0.0.0/8", "gateway": "fe80:::1", "dev": "../x", "metric": True}
+    document = routes({"destination": "172.16.1.5/24"}, bad, 7, {"gateway": "10.1.0.1"}, ROUTE | {"metrc": 4})
+    document["hostRouting"]["routeOverlap"] = {"expectedCidrs": ["10.0.0.0/08", "ff02::/16"], "mode": "LOUD"}
+    found = {path.removeprefix("hostRouting."): message for path, message in problems_of(document)}
     places = "[0].destination", "[1].gateway", "[1].dev", "[1].metric", "[2]", "[3].destination", "[4].metrc"
-    assert [path.removeprefix("hostRouting.") for path, _ in found] == [
+    assert list(found) == [
         *(f"staticRoutes.routes{place}" for place in places),
         *(f"routeOverlap.{key}" for key in ("expectedCidrs[0]", "expectedCidrs[1]", "mode")),
     ]
-    assert found[1] == (
-        "hostRouting.staticRoutes.routes[1].gateway",
-        "'fe80:::1' is not an IPv6 address; expected for example fd00:1::20",
-    )
+    gateway = found["staticRoutes.routes[1].gateway"]
+    assert gateway == "'fe80:::1' is not an IPv6 address; expected for example fd00:1::20"
 
 
 NO_PREFIX, NO_ADDRESS = "not an IPv4 prefix", "not an IPv4 address"
