@@ -26,18 +26,16 @@ from hostrouting.kernel.namespace import enter_namespace
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome
 
-# Prints the sizes of the groups, and then the peak memory, in KiB, of the process and of its largest worker. The worker
-# has ended by that time.
+# Prints the sizes of the groups, and then the peak memory of the process in KiB.
 _JUDGE = """
-import json, resource, sys
+import json, sys
 from pathlib import Path
 from hostrouting import Config, judge
 folder = Path(sys.argv[1])
 paths = [folder / f"node-{number:05}.json" for number in range(int(sys.argv[2]))]
 report = judge(paths, Config.from_mapping(json.loads((folder / "config.json").read_text())))
 own = next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM:"))
-worker = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-print(json.dumps([[len(group.hosts) for group in report.groups], int(own) + worker]))
+print(json.dumps([[len(group.hosts) for group in report.groups], int(own)]))
 """
 
 

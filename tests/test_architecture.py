@@ -26,8 +26,8 @@ LAYERS = (
     ("boot", "routes"),
     ("host_files",),
     ("overlap",),
-    ("tasks", "fleet", "watch"),
-    ("doctor",),
+    ("tasks", "watch"),
+    ("doctor", "fleet"),
     ("azure",),
     ("cli", "testing"),
 )

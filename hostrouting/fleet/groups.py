@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Hashable, Iterable
 from typing import ClassVar, Literal
 
 import attrs
@@ -10,7 +11,7 @@ import attrs
 from hostrouting.config.routing import StaticRoute
 from hostrouting.model.family import IpNetwork
 from hostrouting.model.jsonable import JsonObject
-from hostrouting.overlap.findings import FindingKind, OverlapReport, UnknownReason, Verdict
+from hostrouting.overlap.findings import FindingKind, OverlapReport, Verdict
 
 
 @attrs.frozen
@@ -62,6 +63,20 @@ class FleetReport(JsonObject):
 
     groups: tuple[HostGroup, ...]
 
+    @classmethod
+    def of(cls, reports: Iterable[OverlapReport]) -> FleetReport:
+        """Group hosts by their results."""
+        groups: dict[Hashable, HostGroup] = {}
+        hosts: defaultdict[Hashable, list[str]] = defaultdict(list)
+        for report in reports:
+            group = HostGroup(report.verdict, _failures(report), report.fix.routes, (), report)
+            key = group.verdict, group.failures, group.fix, report.reason_kind, report.is_one_event_away
+            groups.setdefault(key, group)
+            hosts[key].append(report.host)
+        made = (attrs.evolve(group, hosts=tuple(hosts[key])) for key, group in groups.items())
+        order = [*Verdict]
+        return cls(tuple(sorted(made, key=lambda each: (order.index(each.verdict), -len(each.hosts)))))
+
     @property
     def counts(self) -> dict[Verdict, int]:
         """Return the number of hosts for each verdict."""
@@ -74,20 +89,6 @@ class FleetReport(JsonObject):
         """Return the number of hosts that a single event would break permanently, or None if not predicted."""
         told = [group for group in self.groups if group.report.events is not None]
         return sum(len(group.hosts) for group in told if group.report.is_one_event_away) if told else None
-
-
-# Maps a group's shared result to its first host's report and the names of all its hosts.
-_Signature = tuple[Verdict, tuple[GroupFailure, ...], tuple[StaticRoute, ...], UnknownReason | None, bool | None]
-Groups = dict[_Signature, tuple[OverlapReport, list[str]]]
-
-
-def grouped(reports: Iterable[OverlapReport]) -> Groups:
-    """Group hosts by their results."""
-    groups: Groups = {}
-    for report in reports:
-        signature = (report.verdict, _failures(report), report.fix.routes, report.reason_kind, report.is_one_event_away)
-        groups.setdefault(signature, (report, []))[1].append(report.host)
-    return groups
 
 
 def _failures(report: OverlapReport) -> tuple[GroupFailure, ...]:

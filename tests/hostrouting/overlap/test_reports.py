@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -399,7 +398,7 @@ def die() -> None:
 
 @pytest.mark.parametrize(
     ("harm", "why"),
-    [(spin, "more than 0.6 s of processor time"), (take_two_gib, "more memory"), (die, "process that judged it died")],
+    [(spin, "more than 0.6 s of processor time"), (take_two_gib, "MemoryError"), (die, "process that judged it died")],
 )
 def test_a_snapshot_that_harms_a_worker_is_a_row(harm: Callable[[], object], why: str, snapshots: list[Path]) -> None:
     """Snapshots in other workers still get their verdicts, and hosts keep their order."""
@@ -424,13 +423,13 @@ class Counting(Executor):
     def submit(self, function: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
 
-        def await_end(tell: Any) -> None:
+        def result(timeout: float | None = None) -> Any:
+            del timeout
             self.waiting.remove(future)
             self.done += 1
-            future.set_result(function(*args, **kwargs))
-            tell(future)
+            return function(*args, **kwargs)
 
-        future.add_done_callback = await_end  # type: ignore[assignment,method-assign]
+        future.result = result  # type: ignore[method-assign]
         self.waiting.append(future)
         self.most = max(self.most, len(self.waiting))
         return future
@@ -472,27 +471,24 @@ class Endless:
 
 
 def test_its_scope_ends_workers_in_the_middle_of_a_snapshot() -> None:
+    start = time.monotonic()
     with pytest.raises(phases.TimedOut):
         judge([Endless()], CONFIG_, scope=phases.CancelScope(timeout=1))  # type: ignore[list-item]
-    assert multiprocessing.active_children() == []
+    assert time.monotonic() - start < 60
 
 
-def test_no_worker_outlives_a_killed_process(tmp_path: Path) -> None:
-    script = (
-        "import pathlib, sys\n"
-        "from hostrouting import Config, judge\n"
-        "class Endless:\n"
-        "    def __reduce__(self):\n"
-        "        return exec, (f'import pathlib, time; pathlib.Path({sys.argv[1]!r}).touch(); time.sleep(600)',)\n"
-        "judge([Endless()], Config())\n"
-    )
-    begun = tmp_path / "begun"
-    with subprocess.Popen([sys.executable, "-c", script, begun], stdout=subprocess.PIPE) as process:
-        while not begun.exists() and process.poll() is None:
+def test_no_worker_outlives_a_killed_process(snapshots: list[Path]) -> None:
+    """A worker can't print the report on its next snapshot, and ends."""
+    script = "import sys; from hostrouting import Config, judge; judge(sys.argv[1:] * 1000, Config())"
+    with subprocess.Popen([sys.executable, "-c", script, snapshots[0]]) as process:
+        children = Path(f"/proc/{process.pid}/task")
+        while not (workers := [pid for each in children.glob("*/children") for pid in each.read_text().split()]):
             time.sleep(0.02)
         process.kill()
-        # The workers inherit the pipe, so EOF means that all of them have exited.
-        assert process.communicate(timeout=30)[0] == b""
+    end = time.monotonic() + 60
+    while any(Path("/proc", pid).exists() for pid in workers):
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 def test_a_worker_that_dies_is_an_error_of_ours(snapshots: list[Path]) -> None:
@@ -508,7 +504,7 @@ def test_it_reports_progress(snapshots: list[Path]) -> None:
     task = phases.task("judge")(lambda scope: judge(broken, CONFIG_, Counting(), scope=scope))
     phases.run(task, observer=observer)
     assert [event[3] for event in observer.events if event[0] == "progress"] == [
-        pytest.approx(done / 40) for done in (16, 32, 40)
+        pytest.approx(done / 40) for done in range(1, 41)
     ]
 
 
