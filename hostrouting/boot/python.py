@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from contextlib import suppress
 from functools import cache
@@ -10,6 +9,7 @@ from functools import cache
 from hostrouting.boot.layout import Layout
 from hostrouting.model.errors import FileError
 from hostrouting.model.opening import translate_errors
+from phases import CancelScope, TimedOut
 
 # Long enough for a cold start on a busy machine.
 _SECONDS = 30.0
@@ -35,10 +35,8 @@ def _finds_hostrouting(python: str) -> bool:
     argv = [python, "-I", "-c", "import hostrouting"]
     with translate_errors(f"run {python}"), suppress(FileNotFoundError):
         try:
-            done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS, check=False)
-        except subprocess.TimeoutExpired:
-            raise FileError(
-                f"can't tell whether {python} -I finds hostrouting: timed out after {_SECONDS:g} s"
-            ) from None
-        return done.returncode == 0
+            return CancelScope(timeout=_SECONDS).run(argv, check=False).returncode == 0
+        except TimedOut:
+            reason = f"can't tell whether {python} -I finds hostrouting: timed out after {_SECONDS:g} s"
+            raise FileError(reason) from None
     return False

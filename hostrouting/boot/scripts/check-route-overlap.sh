@@ -66,12 +66,7 @@ CONFIG
 judge() {
   local text said=() words word
   for FAMILY in $FAMILIES; do
-    if [ "$FAMILY" = 6 ]; then
-      # The IPv4 default routes, if any, determine the uplinks for IPv6.
-      FAMILY=4 list 'route show table main default' || return
-      export IPV4_DEFAULTS=$LISTED
-    fi
-    list "$TABLES" think || return
+    list_family "$TABLES" think || return
     # If awk was killed, its output is incomplete.
     MESSAGE='awk ended without an answer'
     [[ $LISTED = *$'\nend' ]] || return

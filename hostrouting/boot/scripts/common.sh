@@ -19,6 +19,8 @@ readonly CONFIRMED=$RUN_DIR/trial.confirmed.json
 readonly GATE_OFF=/etc/hostrouting/gate.off
 # The rows of the Go package's script while its routes are taken over. It's in /run because a reboot removes both.
 readonly ADOPTED=$RUN_DIR/adopted
+# Unlike a bare apply, this doesn't depend on the default CONFIG, which may ask for something else.
+readonly AGAIN='hostrouting apply /etc/hostrouting/installed.json'
 readonly UNWRITABLE='no space is left, or it is not writable'
 # Files with the commands that awk passes to ip, ip's answers (a pipe would wake awk for each one), its errors, those of
 # a listing, and the changes that a listener records. make_files() opens them.
@@ -64,6 +66,12 @@ list() {
   done
   MESSAGE="can't list the routes: they changed while they were read, $ATTEMPTS times over; try again later"
   return 1
+}
+
+# list_family COMMANDS [READER]: does the same for a family. The IPv4 default routes, if any, determine IPv6's uplinks.
+list_family() {
+  [ "$FAMILY" = 4 ] || { FAMILY=4 list 'route show table main default' && export IPV4_DEFAULTS=$LISTED; } || return
+  list "$@"
 }
 
 # Opens this run's own files, and removes their names: no other run can share them, and a killed run leaves none. Or

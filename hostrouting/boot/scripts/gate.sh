@@ -20,8 +20,6 @@ false # what bash returns if it can't parse the group
 @common.sh@
 
 readonly LIST=/etc/hostrouting/gate.list
-# Unlike a bare apply, this doesn't depend on the default CONFIG, which may ask for something else.
-readonly AGAIN='hostrouting apply /etc/hostrouting/installed.json'
 # One file for each start that has passed, named after its invocation ID, with the time and the list.
 readonly PASSED=$RUN_DIR/passed
 readonly PASS_SECONDS=1

@@ -57,11 +57,7 @@ attempt() {
     return
   fi
   for FAMILY in $FAMILIES; do
-    if [ "$FAMILY" = 6 ]; then
-      FAMILY=4 list 'route show table main default' || return 1
-      export IPV4_DEFAULTS=$LISTED
-    fi
-    list $'link show type vrf\nlink show\naddress show\nroute show table all' || return 1
+    list_family $'link show type vrf\nlink show\naddress show\nroute show table all' || return 1
     LISTINGS[FAMILY]=$rows$'\n==kernel\n'$LISTED
   done
   IS_WRITING=1 DONE='' BEGUN=''

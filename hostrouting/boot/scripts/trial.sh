@@ -25,7 +25,6 @@ readonly UNTIL=@UNTIL@
 readonly ROUTES=/etc/aks-flex-node/static-routes.sh
 readonly RUN_LOCK=$RUN_DIR/run.lock
 readonly PYTHON=@PYTHON@
-readonly AGAIN='hostrouting apply /etc/hostrouting/installed.json'
 
 IFS= read -r -d '' NO_ROUTES <<'SCRIPT' || true
 @NO_ROUTES@
