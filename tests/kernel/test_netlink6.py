@@ -16,7 +16,6 @@ from asking import BY_HAND, recorded_by
 from audit.making import make
 from backends import Altered
 from dual_stack import entry
-from leaving import SocketKind, truths
 from nightly import by_day
 from node import SUBNETS6, build_node, build_node6, on_linux, run_ip, run_ip6, tool
 from wanted import config
@@ -32,9 +31,9 @@ from hostrouting.kernel.rules import kernel_rules
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.snapshot_backend import SnapshotBackend6, take_snapshot
 from hostrouting.model.errors import ConfigError, RouteError
-from hostrouting.model.family import Family, IpAddress
+from hostrouting.model.family import Family
 from hostrouting.model.links import Address6
-from hostrouting.model.routes import Lookup, Protocol, Route6, RouteType, Table
+from hostrouting.model.routes import Lookup, Protocol, Route6, Table
 from hostrouting.testing import FakeSystemd
 from phases import CancelScope
 
@@ -199,61 +198,6 @@ def test_routers_that_do_not_answer_are_silent_unless_the_host_forwards(host: Ne
     assert NetlinkBackend().silent_routers() == frozenset()
     set_forwarding(1)
     assert host.silent_routers() == frozenset()
-
-
-# --- real sockets --------------------------------------------------------------------------------------------------
-
-
-def test_sockets_use_the_entries_that_the_backend_finds() -> None:
-    """Each address is looked up without a source, and then with each source that a connection may use."""
-    for seed in range(by_day(3, by_night=1000)):
-        drawn, kernel = random_host(seed), NetlinkBackend6()
-        addresses = drawn.addresses(kernel, 40)
-        told = {is_tcp: _answers(kernel, addresses, is_tcp=is_tcp) for is_tcp in (False, True)}
-        wrong = []
-        for truth in truths(addresses, tries=drawn.tries, failed=drawn.failed):
-            is_tcp = truth.kind in (SocketKind.SYN, SocketKind.CONNECTION)
-            if truth.address not in told[is_tcp]:
-                continue
-            first, second = told[is_tcp][truth.address]
-            ends = second if truth.kind in _SECOND else first
-            # In a multipath route, hops with unreachable routers are skipped, and the source may favour some hops.
-            may_pass = truth.kind in _SECOND or drawn.passes_hops
-            if truth.ends - ends or (ends - truth.ends and not (drawn.tries > 1 and may_pass)):
-                wrong.append(f"{truth}, but the port says {ends}")
-        assert not wrong, "\n".join((f"seed {seed}", *wrong, *drawn.steps))
-
-
-_SECOND = (SocketKind.LATER, SocketKind.CONNECTION)
-
-Ends = frozenset[str | None]
-
-
-def _answers(
-    kernel: NetlinkBackend6, addresses: Sequence[IpAddress], *, is_tcp: bool
-) -> dict[IpAddress, tuple[Ends, Ends]]:
-    """Map each address to the devices from its first lookup and, if the source is known, from its later lookups."""
-    found: dict[IpAddress, tuple[Ends, Ends]] = {}
-    for lookup in kernel.lookup(addresses, is_tcp=is_tcp):
-        address, route = lookup.address, lookup.route
-        if route is None and is_tcp and kernel.lookup([address])[0].route is not None:
-            continue  # the port can't tell the source
-        if route is None or route.type.is_discard:
-            sources: Sequence[IpAddress] = tuple(kernel.sources_of_unrouted([address], is_tcp=is_tcp).values())
-        else:
-            sources = kernel.sources({route: [address]}, is_tcp=is_tcp)[route]
-        again = [kernel.lookup([address], source=source, is_tcp=is_tcp)[0] for source in sources]
-        second = frozenset[str | None]().union(*map(_ends, again))
-        is_over = route is None or route.type.is_discard
-        found[address] = (second if is_over and again else _ends(lookup), second if again else _ends(lookup))
-    return found
-
-
-def _ends(lookup: Lookup) -> Ends:
-    route = lookup.route
-    if route is None or route.type.is_discard:
-        return frozenset({None})
-    return frozenset({"lo"} if route.type in (RouteType.LOCAL, RouteType.ANYCAST) else route.devs)
 
 
 # --- snapshots -----------------------------------------------------------------------------------------------------

@@ -297,16 +297,6 @@ def test_a_route_beside_another_one_is_not_taken_over(install: Installer, order:
     assert table(install.kernel) == before
 
 
-def test_a_taken_over_route_follows_a_gateway_that_has_moved(install: Installer) -> None:
-    """The Go package's next run would replace it, too."""
-    install.take_over(f"{DESTINATION}|{ANY}|0")
-    moved = IPv4Address("10.1.0.254")
-    assert install.kernel.add([boot(str(DESTINATION))]) == ()
-    assert install.kernel.replace([default_route(NextHop("eth0", moved))]) == ()
-    assert install(str(DESTINATION)) == [f"replace {DESTINATION}"]
-    assert route_of(install.kernel) == Route(DESTINATION, (NextHop("eth0", moved),))
-
-
 def test_a_failed_run_gives_the_go_packages_routes_back(install: Installer) -> None:
     install.take_over(f"172.16.1.0/24|{ANY}|0", f"172.16.2.0/24|{ANY}|0")
     assert install.kernel.add([boot("172.16.1.0/24"), boot("172.16.2.0/24")]) == ()
