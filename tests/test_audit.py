@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TypeVar
 
 import attrs
 import pytest
@@ -28,8 +27,6 @@ from hostrouting import ExpectedCidr, OverlapReport, Verdict
 from hostrouting.model.family import Family
 
 pytestmark = pytest.mark.kernel
-
-AnyAudit = TypeVar("AnyAudit", bound=Audit)
 
 ADDRESSES = by_day(32, by_night=1024)
 SEEDS = st.integers(0, 2**32 - 1)
@@ -172,13 +169,12 @@ def _judged_ok(report: OverlapReport | str) -> OverlapReport | str:
     return report if isinstance(report, str) else attrs.evolve(report, findings=(), verdict=Verdict.OK)
 
 
-def shadowed(kind: type[AnyAudit], family: Family) -> AnyAudit:
-    """Return an audit of a host whose ib0 shadows the expected CIDR."""
+def shadowed(family: Family, *, connects: bool = False) -> Host:
+    """Return a host whose ib0 shadows the expected CIDR."""
     if family is Family.IPV6:
-        return kind(Host(lines(SHADOWED), {"routeOverlap": {"expectedCidrs": ["fd00:16::/47"]}}, family), 16)
+        return Host(lines(SHADOWED), {"routeOverlap": {"expectedCidrs": ["fd00:16::/47"]}}, family)
     expected = (ExpectedCidr("172.16.0.0/15"),)
-    question = Question(World((), ()), expected) if kind is HostAudit else None
-    return kind(Host(lines(SHADOWED), section(expected), connecting=question), 16)
+    return Host(lines(SHADOWED), section(expected), connecting=Question(World((), ()), expected) if connects else None)
 
 
 AUDITS: list[tuple[type[Audit], Family]] = [
@@ -198,7 +194,7 @@ def test_wrong_reports_are_found(kind: type[Audit], family: Family, monkeypatch:
         examine, "seen_leaving", lambda *given, **how: dict.fromkeys(seen_leaving(*given, **how), frozenset({"ib9"}))
     )
     monkeypatch.setattr(examine, "_ends_of", lambda *_, **__: {"ib9"})
-    audit = shadowed(kind, family)
+    audit = kind(shadowed(family, connects=kind is HostAudit), 16)
     audit.run()
     found = {"live", "snapshot"} | ({"ip", "boot"} if family is Family.IPV4 else set())
     found |= {"sockets", "explanation"} if kind is HostAudit else set()
@@ -210,13 +206,13 @@ def test_wrong_reports_are_found(kind: type[Audit], family: Family, monkeypatch:
 def test_a_fix_without_effect_is_found(family: Family, has_effect: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not has_effect:
         monkeypatch.setattr(SocketAudit, "_install", lambda *_: "")
-    audit = shadowed(SocketAudit, family)
+    audit = SocketAudit(shadowed(family), 16)
     audit.run()
     assert audit.fixes == 1
     assert {mistake.partition(":")[0] for mistake in audit.mistakes} == (set() if has_effect else {"fix"})
 
 
 def test_an_unknown_verdict_is_wrong_with_a_complete_snapshot() -> None:
-    audit = shadowed(HostAudit, Family.IPV4)
+    audit = HostAudit(shadowed(Family.IPV4), 16)
     audit._doubt("snapshot", "check-failed: planted")
     assert audit.mistakes == ["snapshot: the verdict is unknown: check-failed: planted"]

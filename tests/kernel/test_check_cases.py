@@ -217,6 +217,12 @@ CASES = {
     "a rule for all but the ports that all have": Case(f"{AWAY}\nrule add not dport 1-65534 lookup 100", at_boot=PORTS),
     "a rule for all ports of TCP": Case(f"{AWAY}\nrule add ipproto tcp dport 1-65534 lookup 100", "ib0", at_boot=PORTS),
     "a rule for some ports": Case(f"{AWAY}\nrule add dport 1000-65534 lookup 100", at_boot=PORTS),
+    # Discards.
+    "a CNI's own block, or a rule for tunnels": Case(
+        "route add blackhole 10.5.1.0/24 proto bird\nroute add 10.5.7.0/24 via 10.1.0.1 proto bird\n"
+        "rule add tun_id 5 blackhole",
+        at_boot="check-failed: several routes or rules, one of them a CNI's own block, may discard",
+    ),
     # Tables local, main and default.
     "a wide local entry of table local": Case(
         "route add local 10.5.0.0/17 dev lo table local\nroute add 10.5.1.0/24 via 10.1.0.1", "lo", by_ip="check-failed"

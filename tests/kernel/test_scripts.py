@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from nightly import IS_NIGHTLY, by_day
-from node import GATEWAY, SECOND_GATEWAY, build_links, build_node6, default_route, run_ip, run_ip6
+from node import SECOND_GATEWAY, build_links, build_node6, default_route, run_ip, run_ip6
 from planning import manifest_of
 from scripts import (
     Sandbox,
@@ -36,7 +36,7 @@ from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.rtnetlink.conversation import Listener, everywhere
 from hostrouting.model.family import Family
 from hostrouting.model.jsonable import to_json_text
-from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Table
+from hostrouting.model.routes import NextHop, Protocol, Route, Table
 
 pytestmark = pytest.mark.kernel
 
@@ -398,18 +398,6 @@ def test_any_removed_ipv6_route_causes_another_check(
     done = sandbox.run(check_script("fd00:172::/32"), prepare=other_ip(change))
     assert (done.returncode, done.stderr) == (0, "")
     assert len((sandbox.root / "calls").read_text()) == 3 * looks
-
-
-def test_a_rule_that_may_discard_a_cnis_block_is_unknown(node: NamespaceKernel, sandbox: Sandbox) -> None:
-    """The kernel doesn't tell whether the rule or the block has discarded a packet."""
-    block = Route(IPv4Network("10.96.1.0/24"), type=RouteType.BLACKHOLE, protocol=Protocol.BIRD)
-    peer = Route(IPv4Network("10.96.7.0/24"), (NextHop("eth0", GATEWAY),), protocol=Protocol.BIRD)
-    assert node.add([block, peer]) == ()
-    assert sandbox.run(check_script("10.96.0.0/12")).returncode == 0
-    run_ip("rule add tun_id 5 blackhole")
-    assert "one of them a CNI's own block, may discard what is sent to" in refused(
-        sandbox, check_script("10.96.0.0/12")
-    )
 
 
 def test_the_gate_waits_for_the_default_route(kernel: NamespaceKernel, sandbox: Sandbox) -> None:
