@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 import attrs
 import pytest
+from audit.making import add_dscp_rule
 from node import GATEWAY, PAIR, attempt, run_ip, tool
 from scenario import play, route, skip_without_other_users
 
@@ -32,7 +33,7 @@ from hostrouting.kernel.netns import in_thread
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink.conversation import Conversation, Listener, everywhere
-from hostrouting.kernel.rtnetlink.messages import HEADER, attribute, number
+from hostrouting.kernel.rtnetlink.messages import HEADER
 from hostrouting.kernel.rtnetlink.values import ADDRESSES
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
@@ -105,18 +106,10 @@ def test_a_rule_with_an_unknown_action_drops_packets(kernel: NamespaceKernel) ->
 
 
 def test_a_rule_for_a_dscp_is_read_with_it(kernel: NamespaceKernel) -> None:
-    plain = Rule(100)
-    whole = bytes((socket.AF_INET, 0, 0, 0, 254, 0, 0, RuleAction.TO_TABLE)) + bytes(4)
-    # FRA_PRIORITY, FRA_TABLE, FRA_PROTOCOL and FRA_DSCP; pyroute2 doesn't support the last one.
-    whole += number(6, 100) + number(15, 254) + attribute(21, b"\x03") + attribute(25, b"\x04")
-
-    def pack(_: Rule, sequence: int) -> bytes:
-        return HEADER.pack(HEADER.size + len(whole), rtnl.RTM_NEWRULE, rtnl.ADD, sequence, 0) + whole
-
-    with closing(kernel._connect()) as talk:
-        if talk.change([plain], pack):
-            pytest.skip("this kernel has no rules for a DSCP")
-    assert kernel.rules()[1] == attrs.evolve(plain, tos=0x10)
+    if add_dscp_rule("100", "4", "254"):
+        pytest.skip("this kernel has no rules for a DSCP")
+    rule = kernel.rules()[1]
+    assert (rule.tos, rule.has_unknown) == (0x10, False)
 
 
 @pytest.mark.parametrize("kind", ["xresolve", "nat"])
