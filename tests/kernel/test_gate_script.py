@@ -162,6 +162,13 @@ def test_a_stuck_script_is_ended_in_time_with_a_marker(sandbox: Sandbox, how: st
     assert (sandbox.root / "run/marker").read_text() == "check-failed: it took more than 1 s\n"
 
 
+def test_a_forgiven_script_gets_most_of_the_start_timeout(sandbox: Sandbox) -> None:
+    """systemd prints a timeout such as "3s 500ms"."""
+    text = gate().replace("TIMEOUT=1h", "TIMEOUT='3s 500ms'").replace("</proc/self/cgroup", '<"$ROOT/cgroup"')
+    prepare = f"echo 0::/x.service >$ROOT/cgroup\n{installed(f'{CHECK} forgiven', check_route_overlap='sleep 0.7; echo seen')}"
+    assert run(sandbox, prepare, text=text).stderr == "seen\n"
+
+
 OF_A_START = ("env", "INVOCATION_ID=a1")
 
 
@@ -202,9 +209,8 @@ def test_no_start_gets_through_without_a_pass(sandbox: Sandbox) -> None:
     done = run(sandbox, f"{fine}\n{UNWRITABLE}", before=OF_A_START)
     assert done.returncode == 255
     assert "can't write the pass in /run/aks-flex-node/passed" in done.stderr
-    # A start still passes if gate.off exists.
-    broken = run(sandbox, f"{fine}\n{UNWRITABLE}\n: >/etc/hostrouting/gate.off", before=OF_A_START)
-    assert broken.returncode == 0
+    for off in BREAK_GLASS.values():
+        assert run(sandbox, f"{fine}\n{UNWRITABLE}\n{off}", before=OF_A_START).returncode == 0
 
 
 UNKNOWN_LINES = (
@@ -285,6 +291,8 @@ def test_the_gate_does_nothing_in_the_consumers_network(sandbox: Sandbox, how: s
     assert done.returncode == code
     assert done.stderr == f"{words}: static-routes.sh changed nothing\ncheck-route-overlap.sh: {words}\n"
     assert (sandbox.root / "run/marker").read_text() == f"check-failed: {words}\n"
+    cut = f"{prepare}\necho {ROUTES} >/etc/hostrouting/gate.list"
+    assert run(sandbox, cut, "again", before=inside, text=gate(HOLD_SECONDS=1)).returncode == 255
 
 
 TRIAL = (

@@ -98,7 +98,7 @@ admit() {
   [ -n "${INVOCATION_ID-}" ] || open_gate
   [ -d "$PASSED" ] || mkdir -p "$PASSED" 2>/dev/null
   if ! { say "$NOW" "$STEPS" >"$PASSED/$INVOCATION_ID"; } 2>/dev/null; then
-    [ ! -e "$GATE_OFF" ] || open_gate
+    ! is_gate_off || open_gate
     tell pass "can't write the pass in $PASSED: $UNWRITABLE; until then no start gets through"
     return 1
   fi
@@ -123,11 +123,8 @@ set_end() {
   [ -n "$TIMEOUT" ] ||
     TIMEOUT=`timeout 1 systemctl show --property=TimeoutStartUSec --value -- "${BASH_REMATCH[1]}" 2>/dev/null`
   span=${TIMEOUT:-4s}
-  case $span in
-    *min* | *h* | *d* | *w* | *y*) return ;; # "infinity" too
-    *ms | *us) ;;
-    *) seconds=${span%%[.s]*} ;;
-  esac
+  [[ $span != *@(min|[hdwy])* ]] || return 0 # "infinity" too
+  [[ ! $span =~ ^([0-9]+)(\.[0-9]+)?s ]] || seconds=${BASH_REMATCH[1]}
   [ "$seconds" -lt $((ALL_SECONDS + 2)) ] || return 0
   END=$((BEGAN + (seconds - 2) * 100))
   [ "$seconds" -ge 4 ] || END=$((BEGAN + seconds * 50 + 10)) GRACE=20
@@ -152,16 +149,16 @@ find_step() {
 
 take_step() {
   local name=${SCRIPT##*/}
-  if [ -n "$ELSEWHERE" ] && [ "$name" != "${CHECK##*/}" ] && [ -e /proc/1/ns/net ]; then
+  if [ ! -x "$SCRIPT" ] || [[ `tail -c 2 "$SCRIPT"` != '}' ]]; then
+    # An empty script, or one with only the first line, would succeed.
+    tell "$name" "$SCRIPT is missing, can't be run, or is truncated; to write it again: $AGAIN"
+    return 1
+  elif [ -n "$ELSEWHERE" ] && [ "$name" != "${CHECK##*/}" ] && [ -e /proc/1/ns/net ]; then
     tell "$name" "$ELSEWHERE: $name changed nothing"
     return
   elif [ -n "$ELSEWHERE" ]; then
     tell "$name" "$name: $ELSEWHERE"
     write_unjudged "check-failed: $ELSEWHERE"
-    return 1
-  elif [ ! -x "$SCRIPT" ] || [[ `tail -c 2 "$SCRIPT"` != '}' ]]; then
-    # An empty script, or one with only the first line, would succeed.
-    tell "$name" "$SCRIPT is missing, can't be run, or is truncated; to write it again: $AGAIN"
     return 1
   elif has_trial && ! ask trial bash -p "$RUN_DIR/trial.sh" gate; then
     # Only the installed routes count for a start. If they can't be installed, the trial is over, and says why.
