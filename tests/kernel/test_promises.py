@@ -292,6 +292,9 @@ def test_a_route_beside_another_one_is_not_taken_over(install: Installer, order:
     assert install.kernel.add([boot("172.16.2.0/24")]) == ()
     run_ip(f"route {order} 172.16.2.0/24 {more}")
     before = table(install.kernel)
+    first = more.split()[1] if order == "prepend" else "10.1.0.1"
+    with pytest.raises(Refused, match=rf"(metric:|172\.16\.2\.0/24) via {first} dev"):
+        install({"destination": "172.16.2.0/24", "gateway": "10.1.0.9"})
     assert install(str(DESTINATION)) == [f"add {DESTINATION}"]
     install()
     assert table(install.kernel) == before

@@ -363,6 +363,25 @@ def test_a_stopped_run_says_what_either_family_left(node: NamespaceKernel, sandb
     assert table(node) == before
 
 
+def test_a_signal_while_both_families_are_planned_changes_nothing(node: NamespaceKernel, plain: Sandbox) -> None:
+    build_node6("eth6", "ib6")
+    wanted = {"destination": "fd00:9::/64", "gateway": "fd00:a::1", "dev": "eth6"}
+    planned = 'answer=`think "$TASK"`'
+    text = routes_script(str(DESTINATION), wanted).replace(planned, f"{planned}; kill -TERM $$")
+    error = refused(plain, text, prepare=other_ip())
+    assert error == "stopped: SIGTERM; nothing is left half-done\n"
+    assert len((plain.root / "calls").read_text()) == 3  # all of them lists
+
+
+def test_an_undo_that_is_undone_each_time_says_so(node: NamespaceKernel, sandbox: Sandbox) -> None:
+    """Another process installs our route again before each listing."""
+    rule = f"rule add pref 9 to {DESTINATION} blackhole"
+    again = ADDED.replace(" add ", " replace ")
+    change = f'case $calls in 1) ;; 2) "$ROOT/ip-itself" {rule} ;; *[13579]) "$ROOT/ip-itself" {again} ;; esac'
+    error = refused(sandbox, routes_script(), prepare=other_ip(change))
+    assert "not all could be put back: the routes changed each time" in error
+
+
 def test_a_signal_after_the_changes_is_too_late(node: NamespaceKernel, plain: Sandbox) -> None:
     last = "\n    attempt\n    status=$?"
     assert installed(plain, routes_script().replace(last, f"{last}; kill -TERM $$")) == [ADDED]

@@ -151,6 +151,19 @@ def test_the_routes_of_both_families_go(kernel: NamespaceKernel, sandbox: Sandbo
     assert [str(hop.gateway) for hop in joined.hops] == ["fd00:b::1"]
 
 
+def test_ipv6_routes_by_the_listed_gateway_stay_without_a_default(
+    node: NamespaceKernel, sandbox: Sandbox, trial: Path
+) -> None:
+    run_ip6("address add fd00:a::4/64 dev eth0 nodad", "route replace default via fd00:a::9 dev eth0")
+    rows = [{"destination": f"fd00:{n}::/48", "gateway": "fd00:a::1"} for n in (1, 2)]
+    installed = change_routes(sandbox, rows)
+    change_routes(sandbox, [rows[0], rows[1] | {"gateway": "fd00:a::2"}])
+    run_ip6("route del default")
+    assert end(sandbox, installed).returncode == 1
+    left = [route for route in NetlinkBackend6().routes(Table.MAIN) if route.is_ours]
+    assert [str(route.destination) for route in left] == ["fd00:1::/48"]
+
+
 @pytest.mark.parametrize(
     "damage",
     ["truncate -s 900 {}", "truncate -s -1 {}", ": >{}", "rm {0}; mkdir {0}"],
@@ -224,6 +237,22 @@ def test_nobody_else_gets_the_lock_before_the_end(node: NamespaceKernel, sandbox
     assert not (sandbox.root / "free").exists()
 
 
+def test_a_signal_after_an_undo_is_heeded(node: NamespaceKernel, sandbox: Sandbox, trial: Path) -> None:
+    installed = change_routes(sandbox, [X, Y])
+    change_routes(sandbox, [Z])
+    stopped = '[ "$calls" != 4 ] || exit 2; [ "$calls" != 6 ] || kill -TERM $PPID'
+    done = end(sandbox, installed, "gate", prepare=f'rm -f "$ROOT/calls"; {other_ip(stopped)}')
+    assert (done.returncode, trial.exists()) == (1, True)
+    assert "stopped: SIGTERM" in done.stderr
+
+
+def test_a_damaged_trial_is_ended(node: NamespaceKernel, sandbox: Sandbox, trial: Path) -> None:
+    run_ip("route add 172.16.1.0/24 dev eth0 proto 217")
+    trial.write_text("{")
+    assert end(sandbox, None, "gate").returncode == 0
+    assert (trial.exists(), ours(node)) == (False, set())
+
+
 @pytest.mark.parametrize("state", ["over", "another"])
 def test_ended_and_other_trials_are_left_alone(
     node: NamespaceKernel, sandbox: Sandbox, trial: Path, state: str
@@ -283,7 +312,9 @@ def test_a_start_ends_a_trial_if_its_confirm_was_killed(node: NamespaceKernel, s
         fcntl.flock(lock, fcntl.LOCK_EX)
         done = sandbox.run(text, "gate")
         assert (done.returncode, claimed.exists(), ours(node) != set()) == (1, True, True)
-        assert "hostrouting confirm, which holds /run/aks-flex-node/run.lock" in done.stderr
+        assert "another run has held the lock /run/aks-flex-node/run.lock for 1 s" in done.stderr
+    done = sandbox.run(text, "gate", prepare='mount --bind /bin/false "$(readlink -f "$(command -v mv)")"')
+    assert (done.returncode, claimed.exists(), ours(node) != set()) == (1, True, True)
     done = sandbox.run(text, "gate")
     assert (done.returncode, done.stderr, ours(node)) == (0, "", set())
     assert not claimed.exists()
@@ -298,11 +329,17 @@ def test_a_killed_confirm_is_completed_or_undone(node: NamespaceKernel, sandbox:
     python.chmod(0o755)
     text = render_trial(UNTIL)
     (line,) = [line for line in text.splitlines() if line.startswith("readonly PYTHON=")]
-    done = sandbox.run(text.replace(line, f"readonly PYTHON={python}"))
-    assert (done.returncode, done.stdout) == (0, "-I -m hostrouting confirm\n")
+    lock = trial.with_name("run.lock")
+    lock.mkdir()
+    process = sandbox.start(text.replace(line, f"readonly PYTHON={python}"))
+    assert process.stderr is not None
+    assert "can't open the lock /run/aks-flex-node/run.lock" in process.stderr.readline()
+    lock.rmdir()
+    out, _ = process.communicate(timeout=30)
+    assert (process.returncode, out, lock.stat().st_mode & 0o777) == (0, "-I -m hostrouting confirm\n", 0o600)
     assert ours(node) != set()
     claimed.write_text(json.dumps({"until": UNTIL, "uptime": 1}))
-    done = sandbox.run(text.replace(line, "readonly PYTHON=/nowhere"))
+    sandbox.run(text.replace(line, "readonly PYTHON=/nowhere"))
     assert ours(node) == set()
     assert not claimed.exists()
     assert not trial.exists()

@@ -137,8 +137,11 @@ function adopt(    i, at) {
       classify(1, there[at[2]] = adoptable[i] " proto 3")
       hold(at[1], at[2], there[at[2]])
     }
-    else
+    else {
+      theirs[i] = adoptable[i]
+      leads[i] = 1
       cover(prefix_of[at[2]], in_main)
+    }
   }
 }
 
@@ -431,6 +434,8 @@ function undo(    left, i) {
   if (earlies)
     left = write(early, earlies, 0, "-force")
   sub(/^can\047t change the static routes: /, "", left)
+  if (left == "" && taken == "" && shown && !is_blind)
+    taken = "the routes changed each time"
   print left == "" ? taken : left
   exit shown > 0 && !is_blind
 }
@@ -468,6 +473,7 @@ function unlist(    i, word, words, name, id, row_of) {
 # Returns whether a route has the gateway and the interface that a row names.
 function agrees(row, words,    word) {
   split(row, word, " ")
+  sub(/ via inet6 /, " via ", words)
   if (word[2] != "*" && !index(words, " dev " word[2] " "))
     return 0
   return word[1] == "*" || (word[1] == "onlink" ? !index(words, " via ") : index(words, " via " word[1] " "))

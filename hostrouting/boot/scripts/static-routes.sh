@@ -67,7 +67,7 @@ attempt() {
       [ "$TASK $FAMILIES" != 'plan 4' ] || continue
       carry_out
       status=$?
-      [ "$status" -eq 0 ] || break 2
+      [ "$status$STOPPED" = 0 ] || break 2
     done
   done
   if [ "$status$STOPPED" = 0 ]; then
@@ -102,9 +102,9 @@ carry_out() {
 # route to a gateway, may be what the next one needs. If the table can't be listed, it undoes what it may have done.
 put_back() {
   local left tries why=$MESSAGE
+  trap '' HUP INT TERM # another signal could end ip, or think before it ignores signals itself
   for FAMILY in $BEGUN; do
     for ((tries = UNDO_ATTEMPTS; tries; tries--)); do
-      trap '' HUP INT TERM # another signal could end think before it ignores signals itself
       if list 'route show table main'; then
         LISTED=${LISTINGS[FAMILY]}$'\n==now\n'$LISTED
       else
@@ -116,6 +116,13 @@ put_back() {
     LEFT+=${left:+${LEFT:+; }not all could be put back: $left}
   done
   MESSAGE=$why${LEFT:+; $LEFT}
+  heed_signals
+}
+
+heed_signals() {
+  trap 'on_signal SIGHUP' HUP
+  trap 'on_signal SIGINT' INT
+  trap 'on_signal SIGTERM' TERM
 }
 
 # If changes are in progress, they are undone before the run ends.
@@ -152,9 +159,7 @@ end_trial() {
 
 LISTINGS=() TASKS='plan commit' DONE='' STOPPED='' IS_WRITING='' IS_END='' IS_GATE='' LEFT='' LIMIT=$WAIT_SECONDS
 if [ "$*" = trial ]; then IS_END=yes LIMIT=0; else read_arguments "$@"; fi
-trap 'on_signal SIGHUP' HUP
-trap 'on_signal SIGINT' INT
-trap 'on_signal SIGTERM' TERM
+heed_signals
 if [ -n "$IS_END" ]; then end_trial; else keep_trying; fi || { complain "$MESSAGE"; exit 1; }
 DONE=${DONE#$'\n'}
 say "${DONE:-nothing to change}"

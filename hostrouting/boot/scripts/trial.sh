@@ -33,8 +33,12 @@ SCRIPT
 # Ends this trial, or fails and sets MESSAGE if it has to be tried again. Sets STATUS to whether all routes are as
 # installed.
 attempt() {
+  local text
   take_lock || return
-  [[ $(<"$TRIAL") == *"\"$UNTIL\""* ]] 2>/dev/null || return 0
+  [ -e "$TRIAL" ] || return 0
+  # This may be an earlier trial's timer. A damaged file names no trial, and would hold the consumer for ever.
+  text=$(<"$TRIAL")
+  [[ $text == *"\"$UNTIL\""* || $text != *\"until\"* ]] || return 0
   # bash can't parse a script that is cut off, and an empty one, or one of a single line, does nothing.
   if [[ $(tail -c 2 "$ROUTES") == '}' ]] 2>/dev/null && bash -pn "$ROUTES" 2>/dev/null; then
     bash -p "$ROUTES" trial
@@ -55,14 +59,15 @@ attempt() {
 # A confirming process holds the other lock until it ends. If that lock is free, it was killed, and its trial resumes.
 take_back_confirm() {
   [ -e "$CONFIRMED" ] || return 0
-  MESSAGE="hostrouting confirm, which holds $RUN_LOCK, hasn't ended within $LOCK_LIMIT s"
-  { exec 8>>"$RUN_LOCK" && flock ${IS_GATE:+-w "$LOCK_LIMIT"} 8; } || return
-  [ ! -e "$CONFIRMED" ] || mv -f "$CONFIRMED" "$TRIAL"
-  exec 8>&-
+  LOCK=$RUN_LOCK take_lock || return
+  MESSAGE="can't rename $CONFIRMED"
+  [ ! -e "$CONFIRMED" ] || mv -f "$CONFIRMED" "$TRIAL" || return
+  exec 9>&-
 }
 
-end_trial() {
-  until { [ -z "$IS_GATE" ] || take_back_confirm; } && attempt; do
+# Repeats a function until it succeeds, except in the gate, which tries again itself.
+insist() {
+  until "$1"; do
     complain "can't end the trial of routes: $MESSAGE"
     exec 9>&-
     [ -z "$IS_GATE" ] || exit 1
@@ -73,13 +78,14 @@ end_trial() {
 
 STATUS=''
 read_arguments "$@"
-end_trial
+[ -z "$IS_GATE" ] || insist take_back_confirm
+insist attempt
 if [ -z "$IS_GATE" ] && [ -e "$CONFIRMED" ]; then
   # If the confirming process was killed, finish what it began. If that fails, end the trial.
-  take_back_confirm
+  insist take_back_confirm
   [ -e "$TRIAL" ] || exit 0
   "$PYTHON" -I -m hostrouting confirm
-  end_trial
+  insist attempt
 fi
 # The marker may describe the routes of the trial.
 [[ -n $IS_GATE || -z $STATUS || ! -x $CHECK ]] || "$CHECK" gate
