@@ -197,7 +197,8 @@ class Entries:
         for hop in default.hops:
             if not isinstance(gateway := hop.gateway, IPv4Address):
                 continue
-            if hop.onlink:
+            # An entry that names gateway and dev isn't onlink.
+            if hop.onlink and not self._has_lost_source:
                 if (claim := fib.claims_gateway(gateway)) is not None:
                     return f"the kernel would refuse entries via {gateway}, because it is in {claim}: remove that"
             elif not fib.finds_gateway(gateway, hop.dev or ""):

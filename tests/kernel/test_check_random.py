@@ -334,16 +334,38 @@ def test_rules_for_any_source_of_a_fix_are_reported(kernel: NamespaceKernel) -> 
     assert leaving("10.5.0.9") == {None, "up0"}
 
 
+LOST_SOURCE = """
+    route add local 10.7.7.7 dev lo
+    route add default via 10.1.0.1 src 10.7.7.7 {}
+    route del local 10.7.7.7 dev lo table local
+"""
+
+
 @pytest.mark.kernel
 def test_a_fix_has_no_source_that_was_removed(kernel: NamespaceKernel) -> None:
-    lost = "route add local 10.7.7.7 dev lo\nroute add default via 10.1.0.1 src 10.7.7.7\nroute del local 10.7.7.7 dev lo table local"
-    case = Case(f"addr add 10.5.0.1/24 dev ib0\n{lost}", cidr="10.5.0.0/24", node=ETH0, default="")
+    case = Case(f"addr add 10.5.0.1/24 dev ib0\n{LOST_SOURCE.format('')}", cidr="10.5.0.0/24", node=ETH0, default="")
     case.build()
     fix = check_overlap(case.config, kernel, phases.CancelScope()).fix
     main = kernel.routes(Table.MAIN)
     routes, missing = resolve(fix.routes, kernel.links(), kernel.addresses(), main, None)
     assert (fix.unfixable, missing, kernel.add(routes)) == ((), None, ())
     assert check_overlap(case.config, kernel, phases.CancelScope()).verdict == "ok"
+
+
+@pytest.mark.kernel
+def test_a_fix_without_a_removed_source_needs_its_gateway(kernel: NamespaceKernel) -> None:
+    """The rules hide the network of the gateway, which the default route needs no more, because it is onlink."""
+    hidden = "rule add pref 5 lookup main suppress_prefixlength 24\nrule del pref 32766"
+    case = Case(
+        f"route add blackhole 10.5.0.0/25\n{LOST_SOURCE.format('dev eth0 onlink')}\n{hidden}",
+        cidr="10.5.0.0/25",
+        node=ETH0,
+        default="",
+    )
+    case.build()
+    fix = check_overlap(case.config, kernel, phases.CancelScope()).fix
+    assert fix.routes == ()
+    assert "under the policy rules" in fix.unfixable[0].reason
 
 
 # --- failures with no fix or half of one -----------------------------------------------------------------------------
