@@ -324,6 +324,10 @@ CASES = {
     "packets encapsulated by a tunnel with addresses": Case(
         "route add 10.5.0.0/16 encap ip6 id 1 dst 2001:db8::1 dev ib0", "ib0"
     ),
+    "connections encapsulated by a tunnel": Case(
+        "route add 10.5.1.0/24 encap ip id 7 dst 192.0.2.1 dev ib0\nrule add from 10.2.0.4 to 10.5.1.0/24 prohibit",
+        "ib0 at 10.5.1.0; BLACKHOLE at 10.5.1.0 from 10.2.0.4",
+    ),
     "packets encapsulated in IPv6": Case(
         f"{WRAPPED}\nroute add 10.5.0.0/24 encap seg6 mode encap segs fc00::1 dev eth0", unknown="check-failed"
     ),

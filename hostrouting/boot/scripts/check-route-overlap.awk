@@ -497,8 +497,8 @@ function find_sources(    i, k, list, count, firsts) {
   for (i = firsts + 1; i <= questions; i++) {
     if (i in error_of)
       discarder_of(error_of[i])
-    else if (match(text_of[i], / src [^ ]+/))
-      sources_of[asked_for[i]] = sources_of[asked_for[i]] " " substr(text_of[i], RSTART + 5, RLENGTH - 5)
+    else if (sub(/.* src /, "", text_of[i]))  # an encapsulation has a src, too, which comes before
+      sources_of[asked_for[i]] = sources_of[asked_for[i]] " " substr(text_of[i], 1, index(text_of[i] " ", " ") - 1)
   }
   if (family == 6 && has_sources)
     find_sources_without_route(firsts)
