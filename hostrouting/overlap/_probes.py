@@ -76,14 +76,18 @@ def replying(addresses: Iterable[Address], devs: Collection[str], rules: Iterabl
         devs: the uplinks. Addresses on the loopback interface count too, because hosts with BGP have theirs there.
         rules: the policy rules.
     """
-    prefixes = [rule.source for rule in rules if rule.source is not None and NO_SOURCE not in rule.source]
+    prefixes = [(rule.source, NO_SOURCE in rule.source) for rule in rules if rule.source is not None]
     called = (
         address.local
         for address in addresses
         if (address.dev in devs or address.dev == LOOPBACK) and address.scope == Scope.UNIVERSE and address.is_usable
         if not address.local.is_link_local
     )
-    return [each for each in called if each.version == 6 or any(each in prefix for prefix in prefixes)]
+    return [
+        each
+        for each in called
+        if each.version == 6 or any((each in prefix) != has_none for prefix, has_none in prefixes)
+    ]
 
 
 def source_borders(addresses: Iterable[Address]) -> Iterator[Prefix]:

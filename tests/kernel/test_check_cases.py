@@ -119,6 +119,10 @@ CASES = {
     "a rule for replies from the loopback interface": Case(
         f"{AWAY}\nlink set lo up\naddr add 10.9.9.9/32 dev lo\nrule add from 10.9.9.9 lookup 100", "ib0 from 10.9.9.9"
     ),
+    "a rule for replies beside one for half of all sources": Case(
+        f"{AWAY}\naddr add 192.168.7.4/24 dev eth0\nrule add pref 7 from 0.0.0.0/1 lookup main\nrule add pref 8 lookup 100",
+        "ib0 from 192.168.7.4",
+    ),
     "a rule for replies through another interface": Case(f"{AWAY}\nrule add from 10.2.0.4 lookup 100"),
     "a rule for replies that leads back": Case(
         "addr add 10.1.0.5/24 dev eth0\nroute add default via 10.1.0.1 table 100\nrule add from 10.1.0.5 lookup 100"

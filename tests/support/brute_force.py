@@ -164,7 +164,7 @@ class Judge:
             own.local
             for own in self.addresses
             if own.dev in (*self.expected, "lo") and own.scope == 0 and not own.local.is_link_local
-            if any(r.source and own.local in r.source and IPv4Address(0) not in r.source for r in self.rules)
+            if any(r.source and (own.local in r.source) != (IPv4Address(0) in r.source) for r in self.rules)
         ]
 
     def has_a_containers_default(self) -> bool:

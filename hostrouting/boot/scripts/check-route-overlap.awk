@@ -584,7 +584,7 @@ function is_told_apart(k,    i, n, found) {
   n = number(address[k])
   for (i = 1; i <= rules_from && !found; i++) {
     place(rule_from[i])
-    found = first != "x" ZEROS && is_between(first, n, last)
+    found = (first == "x" ZEROS) != is_between(first, n, last)
   }
   return found
 }
