@@ -10,7 +10,7 @@ from ipaddress import IPv6Address, IPv6Network
 from itertools import groupby
 from pathlib import Path
 
-import ipv6_frames as frames
+import frames
 from leaving import far_end
 from node import as_batch, attempt, tool, until
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from brute_force import default_route, live
-from connecting import disagreements, local_ranges, words
+from connecting import disagreements, holds, local_ranges, words
 from fixing import install, is_told
-from leaving import FIRST_PACKETS, Leaving, Seen, SocketKind, truths
+from leaving import FIRST_PACKETS, Leaving, Seen, SocketKind, send_datagram, truths
 from node import as_batch, attempt, churning
 
 from audit.examine import Audit
@@ -48,6 +50,8 @@ class SocketAudit(Audit):
         ends = {end for finding in report.findings for part in finding.ranges for end in (part[0], part[-1])}
         seen |= self._look(sorted({*sorted(ends)[: self._most], *(f.probe for f in report.findings)} - {*seen}))
         self._compare_live(report, seen)
+        if not report.reason:
+            self._compare_replies(report, [*seen])
         for way, record in self._on_snapshots():
             self._compare_with_live(way, record, report)
         if self._has_ipv4:
@@ -89,7 +93,42 @@ class SocketAudit(Audit):
                 self._tell("live", [f"the default route is said to lead by {report.default_devs}"])
             self._tell("live", self._wrong(report, seen))
 
-    def _wrong(self, report: OverlapReport, seen: Seen) -> list[str]:
+    def _compare_replies(self, report: OverlapReport, addresses: Sequence[IpAddress]) -> None:
+        """Call servers on this host from each address through the uplinks, and compare where their replies leave."""
+        kernel = self._kernel if self._has_ipv4 else self._kernel6
+        plugged = {link.name for link in kernel.links() if link.is_up and link.has_carrier}
+        clients = [address for address in addresses if not holds(local_ranges(report), address)]
+        if self._has_ipv4:
+            with Leaving() as leaving:
+                sent = [address for address in clients if leaving.end(SocketKind.SYN, address) in plugged]
+                lost = [address for address in sent if leaving.end(SocketKind.CONNECTION, address) is None]
+            self._tell("rp_filter", [f"it drops what {address} answers to a SYN" for address in lost])
+        for own in kernel.addresses():
+            dev = report.default_devs[0] if own.dev == "lo" else own.dev
+            if own.scope or own.local.is_link_local or dev not in plugged.intersection(report.default_devs):
+                continue
+            with Leaving(failed=self.host.failed) as leaving:
+                seen = {a: self._replies(leaving, own.local, a, dev) for a in clients if a != own.local}
+            self._tell("replies", self._wrong(report, seen, own.local))
+
+    def _replies(self, leaving: Leaving, own: IpAddress, address: IpAddress, dev: str) -> frozenset[str | None]:
+        """Return the interfaces through which a server replies, whatever rp_filter lets in.
+
+        The kernel validates a packet by the lookup of its reply, so ``rp_filter`` only drops packets through ``dev`` whose
+        replies leave elsewhere.
+        """
+        ends = set[str | int | None]()
+        for port in range(9, 9 + self.host.tries):
+            end = leaving.answer(own, address, dev, port)
+            if not end and self._has_ipv4:
+                with _without_rp_filter():
+                    end = leaving.answer(own, address, dev, port)
+                if end == dev:
+                    self._tell("rp_filter", [f"it drops {address}, to which replies from {own} leave through {dev}"])
+            ends |= {end, leaving.sent(partial(send_datagram, address, port, str(own)), address)}
+        return frozenset(end if isinstance(end, str) else None for end in ends)
+
+    def _wrong(self, report: OverlapReport, seen: Seen, called: IpAddress | None = None) -> list[str]:
         routes, tied = self._kernel.routes(), dict[tuple[int, int], set[str | None]]()
         for route in routes:
             if route.destination.prefixlen == 0:
@@ -103,12 +142,13 @@ class SocketAudit(Audit):
             turns=tuple(map(frozenset, tied.values())),
             unconnected=unconnected,
             connected=None if self._has_ipv4 else self._connected,
+            called=called,
         )
 
     def _compare_with_live(self, way: str, found: OverlapReport | str, report: OverlapReport) -> None:
         """Compare a report on a snapshot, or the reason why there is none, with the live report."""
         reason = found if isinstance(found, str) else found.reason
-        if reason and not report.reason:
+        if reason and reason.partition(":")[0] != (report.reason or "").partition(":")[0]:
             self._doubt(way, reason)
         elif not isinstance(found, str):
             names = ("verdict", "findings", "notes")
@@ -190,6 +230,19 @@ class SocketAudit(Audit):
             return missing or attempt("ip", "-6", "-batch", "-", stdin=as_batch(as_ip(resolved))).stderr.strip()
         except HostRoutingError as error:
             return str(error)
+
+
+@contextmanager
+def _without_rp_filter() -> Iterator[None]:
+    """Disable the validation of source addresses on every interface."""
+    before = {path: path.read_text() for path in Path("/proc/sys/net/ipv4/conf").glob("*/rp_filter")}
+    for path in before:
+        path.write_text("0")
+    try:
+        yield
+    finally:
+        for path, value in before.items():
+            path.write_text(value)
 
 
 def _essence(report: OverlapReport) -> tuple[frozenset[object], ...]:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from ipaddress import IPv6Address
 from pathlib import Path
 
-import ipv6_frames as frames
+import frames
 import probe_world as lab
 import pytest
 from nightly import IS_NIGHTLY, by_day

@@ -26,6 +26,7 @@ def disagreements(
     turns: Sequence[Devs] = (),
     unconnected: Sequence[IpNetwork] = (),
     connected: Container[IpAddress] | None = None,
+    called: IpAddress | None = None,
 ) -> list[str]:
     """Return the differences between the check and the sockets.
 
@@ -39,6 +40,7 @@ def disagreements(
         unconnected: broadcast and multicast destinations, to which ordinary sockets can't connect.
         connected: addresses to which a TCP connection was established, or None if that wasn't tried. Elsewhere, the
             sockets don't show where connections from a source leave.
+        called: this host's address whose replies were observed, or None for packets with whatever source they get.
     """
     # A CIDR may be expected through the uplinks and again through the same named devices. Reports only show devices.
     strictest = {
@@ -47,7 +49,7 @@ def disagreements(
     }
     wrong: list[str] = []
     for expected in strictest.values():
-        check = _Expected(report, overlap, expected)
+        check = _Expected(report, overlap, expected, called)
         for address, devs in seen.items():
             if address in expected.cidr:
                 soon = devs.union(*(turn for turn in turns if turn & devs))
@@ -62,11 +64,18 @@ def disagreements(
 class _Expected:
     """The findings and notes of a report on one expected CIDR."""
 
-    def __init__(self, report: OverlapReport, overlap: RouteOverlap, expected: ExpectedCidr) -> None:
+    def __init__(
+        self, report: OverlapReport, overlap: RouteOverlap, expected: ExpectedCidr, called: IpAddress | None
+    ) -> None:
+        self._called = called
         self._expected_devs = () if expected.devs else report.default_devs
         self._patterns = expected.devs or (*overlap.allowed_devs, *overlap.container_devs)
         named = (expected.cidr, expected.devs or report.default_devs)
-        self._findings = [finding for finding in report.findings if (finding.cidr, finding.expected_devs) == named]
+        self._findings = [
+            finding
+            for finding in report.findings
+            if (finding.cidr, finding.expected_devs) == named and (called is None or finding.source in (None, called))
+        ]
         self._own = local_ranges(report)
         self._discards = [
             part
@@ -79,23 +88,26 @@ class _Expected:
         self, address: IpAddress, devs: Devs, soon: Devs, *, is_refused: bool, is_connected: bool, passes_hops: bool
     ) -> Iterator[str]:
         about = [finding for finding in self._findings if holds(finding.ranges, address)]
+        what = str(address) if self._called is None else f"a reply from {self._called} to {address}"
         told: set[str | None] = {dev for finding in about for dev in finding.devs}
         if any(finding.kind in _DROPS for finding in about) or holds(self._discards, address):
             told.add(None)
         unsaid = {dev for dev in devs - told if not self._is_fine(dev)}
         if holds(self._own, address):
             if unsaid - {"lo", None}:
-                yield f"{address} leaves through {words(devs)}, and the check takes it for this host's own"
+                yield f"{what} leaves through {words(devs)}, and the check takes it for this host's own"
             return
         # A local route of table main takes packets, but its address isn't a valid source for a connection to itself.
         may_fail = (is_refused and told) or "lo" in told
         if unsaid - ({None} if may_fail else set()):
-            yield f"{address} leaves through {words(unsaid)}, and the check doesn't say so"
+            yield f"{what} leaves through {words(unsaid)}, and the check doesn't say so"
         for finding in about:
             is_hidden = finding.source is not None and (finding.is_reply or not is_connected)
+            if self._called is not None:
+                is_hidden = finding.source is None
             is_excused = is_refused or is_hidden or (passes_hops and len(finding.devs) > 1)
             if not (self._is_seen(finding, soon) or is_excused):
-                yield f"{address} leaves through {words(devs)}, but: {finding.message}"
+                yield f"{what} leaves through {words(devs)}, but: {finding.message}"
 
     def _is_fine(self, dev: str | None) -> bool:
         if dev is None:

@@ -11,19 +11,20 @@ import socket
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
-from ipaddress import IPv6Address
+from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
 import attrs
-import ipv6_frames as frames
+import frames
 
 from hostrouting.model.family import Family, IpAddress
 
 # linux/if_ether.h, linux/if_packet.h, linux/sockios.h, linux/if.h, asm-generic/socket.h, netinet/tcp.h
 _ETH_P_ALL, _ETH_P_IP, _ETH_P_IPV6, _PACKET_OUTGOING = 0x0003, 0x0800, 0x86DD, 4
-_SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP, _IFF_RUNNING, _IFF_NOARP = 0x8913, 0x8914, 0x01, 0x40, 0x80
+_SIOCGIFFLAGS, _SIOCSIFFLAGS, _SIOCGIFHWADDR = 0x8913, 0x8914, 0x8927
+_IFF_UP, _IFF_RUNNING, _IFF_NOARP = 0x01, 0x40, 0x80
 _SO_MARK, _TCP_ESTABLISHED = 36, 1
 
 # linux/rtnetlink.h, linux/neighbour.h
@@ -37,6 +38,7 @@ _INFORMATIONAL = 128
 _REFUSALS = (errnos.ENETUNREACH, errnos.EHOSTUNREACH, errnos.EACCES, errnos.EINVAL, errnos.EADDRNOTAVAIL)
 
 _ROUTER = "02:00:00:00:ff:01"
+_SERVED = 80
 
 T = TypeVar("T")
 
@@ -156,9 +158,11 @@ class Leaving:
         self._may_drop = any(self._flags(dev) & (_IFF_UP | _IFF_RUNNING) == _IFF_UP for _, dev in socket.if_nameindex())
 
     def _flags(self, dev: str) -> int:
-        request = struct.pack("16sH14x", dev.encode(), 0)
-        flags: int = struct.unpack("16sH14x", fcntl.ioctl(self._wires, _SIOCGIFFLAGS, request))[1]
+        flags: int = struct.unpack("16sH14x", self._asked(_SIOCGIFFLAGS, dev))[1]
         return flags
+
+    def _asked(self, request: int, dev: str) -> bytes:
+        return fcntl.ioctl(self._wires, request, struct.pack("16s16x", dev.encode()))
 
     def __enter__(self) -> Leaving:
         return self
@@ -210,14 +214,30 @@ class Leaving:
             assert self._leaving_for(address) == [], f"{address}: the socket failed, and something left: {error}"
             return error.errno
 
+    def answer(self, own: IpAddress, address: IpAddress, dev: str, port: int = 9) -> str | int:
+        """Return the interface through which a server accepts a connection, or 0 if the client gets no answer.
+
+        Args:
+            own: the server's address.
+            address: the client's address.
+            dev: the interface through which the client's SYN arrives.
+            port: the client's port.
+        """
+        self._prepare(address)
+        link_address = self._asked(_SIOCGIFHWADDR, dev)[18:24].hex(":")
+        # Once the server is closed, the kernel doesn't repeat its answer.
+        with socket.create_server(("", _SERVED), family=Family.of(own).af):
+            self._send_back(address, own, frames.segment(port, _SERVED, frames.SYN), link_address, dev)
+            return self.newest(address)
+
     def _connection(self, address: IpAddress, port: int) -> str | int | None:
-        assert isinstance(address, IPv6Address)
-        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as client:
+        protocol_at = 9 if address.version == 4 else 6
+        with socket.socket(Family.of(address).af, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as client:
             # Otherwise, the connection keeps sending after it is closed.
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             _connect(client, address, port)
             self._set(self._answers)  # releases packets queued for a neighbour
-            sent = [frame for frame in self._leaving_for(address) if frame.packet[6] == frames.TCP]
+            sent = [frame for frame in self._leaving_for(address) if frame.packet[protocol_at] == frames.TCP]
             if not sent or sent[0].dev == "lo":
                 return sent[0].dev if sent else None
             self._accept(sent[0], address)
@@ -229,12 +249,17 @@ class Leaving:
             client.send(b"x")
             return self.newest(address)
 
-    def _accept(self, syn: _Frame, address: IPv6Address) -> None:
+    def _accept(self, syn: _Frame, address: IpAddress) -> None:
         """Reply to a SYN from the other end of the veth pair."""
-        sport, dport, number = struct.unpack_from("!HHI", syn.packet, 40)
+        own, header = (syn.packet[12:16], 20) if address.version == 4 else (syn.packet[8:24], 40)
+        sport, dport, number = struct.unpack_from("!HHI", syn.packet, header)
         reply = frames.segment(dport, sport, frames.SYN | frames.ACK, acknowledged=(number + 1) % 2**32)
-        packet = frames.Packet(address, IPv6Address(syn.packet[8:24]), frames.TCP, reply, hop_limit=64)
-        self._far.sendto(frames.written(packet, _ROUTER, syn.link_address), (far_end(syn.dev), 0))
+        self._send_back(address, ip_address(own), reply, syn.link_address, syn.dev)
+
+    def _send_back(self, address: IpAddress, own: IpAddress, segment: bytes, link_address: str, dev: str) -> None:
+        """Send a TCP segment to this host from the other end of the veth pair."""
+        packet = frames.Packet(address, own, frames.TCP, segment, hop_limit=64)
+        self._far.sendto(frames.written(packet, _ROUTER, link_address), (far_end(dev), 0))
 
     def _prepare(self, address: IpAddress) -> None:
         if self._fails:
@@ -321,13 +346,15 @@ def _drop_route(client: socket.socket) -> None:
         client.setsockopt(socket.SOL_SOCKET, _SO_MARK, mark)
 
 
-def _send_datagram(address: IpAddress, port: int) -> None:
+def send_datagram(address: IpAddress, port: int, own: str = "") -> None:
+    """Send a datagram, from this host's own address if one is named."""
     with socket.socket(Family.of(address).af, socket.SOCK_DGRAM) as client:
+        client.bind((own, 0))
         client.sendto(b"", (str(address), port))
 
 
 _SENDERS: dict[SocketKind, Callable[[IpAddress, int], None]] = {
-    SocketKind.DATAGRAM: _send_datagram,
+    SocketKind.DATAGRAM: send_datagram,
     SocketKind.CONNECTED: _send_connected,
     SocketKind.LATER: _send_later,
     SocketKind.SYN: _send_syn,

@@ -25,7 +25,7 @@ from ipaddress import IPv6Address
 from pathlib import Path
 
 import attrs
-from ipv6_frames import ICMPV6, NEIGHBOUR_ADVERTISEMENT, Packet, neighbour_solicitation, read, written
+from frames import ICMPV6, NEIGHBOUR_ADVERTISEMENT, Packet, neighbour_solicitation, read, written
 from node import refuse_host, run_ip6, tool, until
 
 from hostrouting.azure.probe.ruleset import PROBE_SOURCE, REWRITTEN_SOURCE, TABLE, render_ruleset

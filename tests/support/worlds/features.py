@@ -79,6 +79,9 @@ def with_features(question: Question, chance: random.Random) -> Host:
     devs = chance.sample(("eth0", "eth1", "ib0", "tap9"), 4)
     links = nics(*(f"{dev} index {number}" for number, dev in zip(numbers, devs, strict=True)))
     steps = [*links.splitlines(), *steps]
+    steps += [
+        f"sysctl -qw net.ipv4.conf.{dev}.rp_filter={chance.choice((0, 1, 2))}" for dev in ("all", "eth0", "eth1", "ib0")
+    ]
     hostrouting = section(expected, question.allowed)
     return Host(tuple(steps), hostrouting, cycle=tuple(cycle), is_seen=True, names=tuple(names))
 

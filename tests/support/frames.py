@@ -1,4 +1,4 @@
-"""Build and parse IPv6 packets in Ethernet frames by hand, including their checksums (RFC 8200, 8.1)."""
+"""Build IPv4 and IPv6 packets in Ethernet frames by hand, including their checksums, and parse those of IPv6."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from ipaddress import IPv6Address, IPv6Network
 
 import attrs
+
+from hostrouting.model.family import IpAddress
 
 TCP, UDP, ICMPV6, HOP_BY_HOP = socket.IPPROTO_TCP, socket.IPPROTO_UDP, socket.IPPROTO_ICMPV6, socket.IPPROTO_HOPOPTS
 
@@ -26,8 +28,8 @@ _PREFERENCE = {"medium": 0, "high": 1 << 3, "low": 3 << 3}  # RFC 4191, 2.1
 class Packet:
     """The contents of a frame; ``payload`` begins with the TCP, UDP or ICMPv6 header."""
 
-    source: IPv6Address
-    destination: IPv6Address
+    source: IpAddress
+    destination: IpAddress
     protocol: int
     payload: bytes
     hop_limit: int = 255
@@ -65,8 +67,13 @@ def written(packet: Packet, source: str, router: str) -> bytes:
     place = {TCP: 16, UDP: 6, ICMPV6: 2}[packet.protocol]
     payload[place : place + 2] = b"\0\0"
     payload[place : place + 2] = struct.pack("!H", _sum(attrs.evolve(packet, payload=bytes(payload))))
+    ends = packet.source.packed + destination
+    if packet.source.version == 4:
+        fixed = struct.pack("!BxHxxxxBB", 0x45, 20 + len(payload), packet.hop_limit, packet.protocol)
+        fixed += struct.pack("!H", _checksum(fixed + ends))
+        return link + _raw(source) + b"\x08\x00" + fixed + ends + payload
     fixed = struct.pack("!IHBB", 6 << 28, len(payload), packet.protocol, packet.hop_limit)
-    return link + _raw(source) + b"\x86\xdd" + fixed + packet.source.packed + destination + payload
+    return link + _raw(source) + b"\x86\xdd" + fixed + ends + payload
 
 
 def segment(source_port: int, destination_port: int, flags: int, *, acknowledged: int = 1) -> bytes:
@@ -117,10 +124,13 @@ def _raw(link_address: str) -> bytes:
 
 
 def _sum(packet: Packet) -> int:
-    """Return the Internet checksum of the pseudo-header and payload, which is 0 if the packet's checksum is correct."""
+    """Return the checksum of the pseudo-header and payload (RFC 8200, 8.1), which is 0 if the packet's is correct."""
     pseudo = packet.source.packed + packet.destination.packed
     pseudo += struct.pack("!II", len(packet.payload), packet.protocol)
-    covered = pseudo + packet.payload + b"\0" * (len(packet.payload) % 2)
+    return _checksum(pseudo + packet.payload + b"\0" * (len(packet.payload) % 2))
+
+
+def _checksum(covered: bytes) -> int:
     total: int = sum(struct.unpack(f"!{len(covered) // 2}H", covered))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
