@@ -34,8 +34,9 @@ says:
 
 {fixes}
 
-{noted} more are only mentioned in a note, and {unseen} aren't seen: [here is why](#what-it-cant-see). On {healthy}
-healthy hosts with several NICs, {harmed}.
+{noted} more are only mentioned in a note, and {unseen} aren't seen: [here is why](#what-it-cant-see). In {worse} of the
+incidents, what it prints leads packets to another wrong place; that is a bug. On {healthy} healthy hosts with several
+NICs, {harmed} of the printed fixes, or answers to its questions, moves working traffic.
 
 To see what it says of your host, name the addresses that you can't reach; this changes nothing:
 
@@ -67,7 +68,7 @@ def page() -> str:
     found = [case for case in cases if "why" not in case]
     noted = [case for case in cases if "why" in case and case["expect"]["says"]]
     fixes = Counter(case["expect"]["fixes"][0] for case in found if "fixes" in case["expect"])
-    harmed = sum("breaks" in case["expect"] for case in healthy)
+    harmed = sum(len(case["expect"].get("breaks", ())) for case in healthy)
     rows = {name: [case for case in cases if case["class"] == name] for name in classes}
     head = HEAD.format(
         all=len(cases),
@@ -77,7 +78,8 @@ def page() -> str:
         noted=len(noted),
         unseen=len(cases) - len(found) - len(noted),
         healthy=len(healthy),
-        harmed=f"{harmed} have a printed fix that moves working traffic" if harmed else "no printed fix moves traffic",
+        worse=sum("breaks" in case["expect"] for case in cases),
+        harmed=harmed or "none",
         contents="\n".join(f"- [{classes[name]['title']}](#{_anchor(classes[name]['title'])})" for name in classes),
     )
     sections = [_section(classes[name], rows[name]) for name in classes]

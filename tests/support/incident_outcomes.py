@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain, zip_longest
+from itertools import chain, count, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,13 @@ from incidents import Case, Rebuilt
 from node import tool
 
 from hostrouting import OverlapReport
+from hostrouting.model.family import IpNetwork
 from hostrouting.overlap.wording import reasons
 from hostrouting.report import Unfixable
 
 _COMMAND = re.compile(r"\bip(?: -[46])? (?:route|rule) (?:add|prepend) .*?(?=, or: |; |$)")
-_ANSWERS = re.compile(r'"uplinks": \[[^]]*\]|\{"cidr": [^}]*\}')
+_CIDR = r'\{"cidr": [^}]*\}'
+_ANSWERS = re.compile(rf'"uplinks": \[[^]]*\]|{_CIDR}(?:, {_CIDR})*')
 
 
 @attrs.frozen
@@ -44,13 +46,27 @@ def outcome(case: Case, root: Path) -> Outcome:
     """Rebuild a case's host, check it, and apply each printed fix to another copy of it."""
     with Rebuilt(case, root) as host:
         report, leaves = host.check(), host.leaves()
-    results = {name: _result(name, case, root, report, leaves, apply) for name, apply in _attempts(case, report)}
+    results = {each.name: _result(each, case, root, report, leaves) for each in _attempts(case, report)}
     names = {name.partition(" ")[0]: None for name, result in results.items() if result == ""}
     broken = tuple(f"{name}: {result}" for name, result in results.items() if result)
     return Outcome(tuple(leaves), tuple(_said(case, report, leaves)), tuple(names), broken)
 
 
-Apply = Callable[[Rebuilt], OverlapReport]
+@attrs.frozen
+class _Attempt:
+    """Something that is printed, to be applied to a copy of the host.
+
+    Args:
+        name: one of the words of ``Outcome.fixes``, with a number if there are several.
+        apply: a function that applies it and checks again.
+        settles: what it should fix at least, or None for everything that routes can fix.
+        may_move: whether it may lead working traffic elsewhere, because that is what the user has answered.
+    """
+
+    name: str
+    apply: Callable[[Rebuilt], OverlapReport]
+    settles: tuple[IpNetwork, ...] | None = None
+    may_move: bool = False
 
 
 def _said(case: Case, report: OverlapReport, leaves: Sequence[str]) -> Iterator[str]:
@@ -66,9 +82,8 @@ def _said(case: Case, report: OverlapReport, leaves: Sequence[str]) -> Iterator[
             yield f"note {note.kind} {','.join(note.devs)}".strip()
 
 
-def _attempts(case: Case, report: OverlapReport) -> Iterator[tuple[str, Apply]]:
-    """Yield a name for each printed fix, and a function that applies it and checks again."""
-    text = "\n".join([report.reason or "", *reasons(report)])
+def _attempts(case: Case, report: OverlapReport) -> Iterator[_Attempt]:
+    """Yield what is printed, in the order in which an operator would try it."""
 
     def apply(host: Rebuilt, commands: Sequence[str] = (), changes: Sequence[str] = ()) -> OverlapReport:
         host.install(report)
@@ -79,18 +94,34 @@ def _attempts(case: Case, report: OverlapReport) -> Iterator[tuple[str, Apply]]:
     def reply(host: Rebuilt, given: Mapping[str, Any]) -> OverlapReport:
         found = host.check(**given)
         host.install(found)
-        return host.check(**given) if found.fix.routes else found
+        return attrs.evolve(host.check(**given), fix=found.fix)
+
+    def act(host: Rebuilt) -> OverlapReport:
+        found = host.check(**case.answer)
+        host.run(case.does if case.advised in _printed(report) + _printed(found) else ())
+        return reply(host, case.answer)
 
     if report.fix.routes:
-        yield "route", apply
-    printed = [[[each] for each in _COMMAND.findall(report.reason or "")], *map(_commands, report.fix.unfixable)]
-    for number, commands in enumerate(zip_longest(*filter(None, printed), fillvalue=()), 1):
+        yield _Attempt("route", apply)
+    by_command = {each.ranges: _commands(each) for each in report.fix.unfixable}
+    by_command[()] = [[each] for each in _COMMAND.findall(report.reason or "")]
+    settled = tuple(chain(*(ranges for ranges, commands in by_command.items() if commands)))
+    for number, commands in enumerate(zip_longest(*filter(None, by_command.values()), fillvalue=()), 1):
         name = "table" if any(" table " in command for command in chain(*commands)) else "rule"
-        yield f"{name} {number}", partial(apply, commands=[*chain(*commands)])
-    for number, text_ in enumerate(dict.fromkeys(_ANSWERS.findall(text)), 1):
-        yield f"answer {number}", partial(reply, given=json.loads(text_ if text_[0] == "{" else f"{{{text_}}}"))
-    if case.owner and case.advised in text:
-        yield "owner", partial(apply, changes=case.owner)
+        yield _Attempt(f"{name} {number}", partial(apply, commands=[*chain(*commands)]), settled)
+    numbers = count(1)
+    for each in report.fix.unfixable:
+        for text in _ANSWERS.findall(each.reason):
+            named = json.loads(f'{{"expectedCidrs": [{text}]}}' if text[0] == "{" else f"{{{text}}}")
+            devs = {*chain(named.get("uplinks", ()), *(row["devs"] for row in named.get("expectedCidrs", ())))}
+            attempt = partial(reply, given=named)
+            yield _Attempt(f"answer {next(numbers)}", attempt, each.ranges, may_move=not devs.issuperset(each.devs))
+    if case.advised:
+        yield _Attempt("owner", act, report.cidrs, may_move=True)
+
+
+def _printed(report: OverlapReport) -> str:
+    return "\n".join([report.reason or "", *reasons(report)])
 
 
 def _commands(unfixable: Unfixable) -> list[list[str]]:
@@ -101,22 +132,23 @@ def _commands(unfixable: Unfixable) -> list[list[str]]:
     ]
 
 
-def _result(
-    name: str, case: Case, root: Path, report: OverlapReport, leaves: Sequence[str], apply: Apply
-) -> str | None:
-    """Return what a fix broke, an empty string if it led every probe as expected, or None if it did neither."""
-    is_owner = name == "owner"  # who may change anything
-    told = [part for each in report.fix.unfixable for part in each.ranges if not is_owner]
+def _result(attempt: _Attempt, case: Case, root: Path, report: OverlapReport, leaves: Sequence[str]) -> str | None:
+    """Return what an attempt broke, an empty string if it led every probe as expected, or None if it did neither."""
+    told = [part for each in report.fix.unfixable for part in each.ranges]
+    if attempt.settles is not None:
+        told = [part for part in told if not any(map(part.overlaps, attempt.settles))]
     with Rebuilt(case, root) as host:
-        before = {} if is_owner else host.bystanders(report)
-        after = apply(host)
+        before = {} if attempt.may_move else host.bystanders(report)
+        after = attempt.apply(host)
+        if attempt.name.startswith("answer"):
+            told += [part for each in after.fix.unfixable for part in each.ranges]
         left = [str(part) for each in after.findings for part in each.ranges if not any(map(part.overlaps, told))]
         if after.reason_kind is not None or left:
             return f"then {after.reason_kind or ' '.join(left)}"
         now = host.bystanders(report)
         moved = [str(address) for address in before if now.get(address) != before[address]]
         ways = [(probe, way, later) for probe, way, later in zip(case.probes, leaves, host.leaves(), strict=True)]
-    moved += [f"{probe.to} to {later}" for probe, way, later in ways if later != way == probe.expected]
-    if moved:
+    moved += [f"{probe.to} to {later}" for probe, way, later in ways if later not in (way, probe.expected)]
+    if moved and not attempt.may_move:
         return f"moves {' '.join(moved)}"
     return "" if all(later == probe.expected for probe, _, later in ways) else None

@@ -10,8 +10,8 @@ import json
 import os
 import re
 import socket
-from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from ipaddress import ip_address
 from itertools import chain
@@ -81,22 +81,23 @@ class Case:
         host: the commands that build it; see ``Rebuilt.run``.
         config: the ``uplinks`` and ``expectedCidrs`` of its config.
         probes: the packets.
-        owner: the commands that change the cause, as its owner would.
-        advised: a word by which the check advises that.
+        advised: words by which the check advises a change that isn't ours to make.
+        does: the commands that make that change, as the owner of the cause would.
+        answer: the uplinks that the user then names instead, if that is the advice.
     """
 
     host: tuple[str, ...]
     config: Mapping[str, Any]
     probes: tuple[Probe, ...]
-    owner: tuple[str, ...]
-    advised: str
+    advised: str = ""
+    does: tuple[str, ...] = ()
+    answer: Mapping[str, Any] = attrs.field(factory=dict)
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Case:
         names = {"from": "source", "bind": "bound", "in": "arrives_on"}
         probes = (Probe(**{names.get(key, key): value for key, value in row.items()}) for row in document["probes"])
-        owner = document.get("owner", {"does": (), "advised": ""})
-        return cls(tuple(document["host"]), document["config"], tuple(probes), tuple(owner["does"]), owner["advised"])
+        return cls(tuple(document["host"]), document["config"], tuple(probes), **document.get("owner", {}))
 
 
 def documents(folder: str) -> dict[str, Any]:
@@ -166,14 +167,11 @@ class Rebuilt:
 
     def check(self, **answer: Any) -> OverlapReport:
         """Check the host, with an answer in the config, live and from a snapshot, which must agree."""
-        given = dict(self.case.config)
-        if "cidr" in answer:
-            others = [each for each in given["expectedCidrs"] if each != answer["cidr"]]
-            given["expectedCidrs"] = [*others, answer]
-        elif answer:
-            given |= answer
-        overlap = {"expectedCidrs": given.pop("expectedCidrs")}
-        config = Config.from_mapping({"hostRouting": {"waitSeconds": 0, "routeOverlap": overlap} | given})
+        named = answer.get("expectedCidrs", [])
+        others = [each for each in self.case.config["expectedCidrs"] if each not in [row["cidr"] for row in named]]
+        section = {**self.case.config, **answer, "waitSeconds": 0, "routeOverlap": {"expectedCidrs": [*others, *named]}}
+        del section["expectedCidrs"]
+        config = Config.from_mapping({"hostRouting": section})
         snapshot = recorded(self._kernel, self._kernel6 if len(self._families) > 1 else None)
         live, later = check(config, host=self._host), check(config, host=Host.recorded(snapshot))
         assert (later.verdict, later.reason_kind, later.findings) == (live.verdict, live.reason_kind, live.findings)
@@ -248,7 +246,8 @@ def _send(probe: Probe, kind: int, port: int) -> None:
             raise OSError(errno, "")
 
 
-def _opened(probe: Probe, kind: int) -> socket.socket:
+@contextmanager
+def _opened(probe: Probe, kind: int) -> Iterator[socket.socket]:
     try:
         os.seteuid(probe.uid)  # a socket keeps the user of the process that opened it
     except OSError:
@@ -257,11 +256,12 @@ def _opened(probe: Probe, kind: int) -> socket.socket:
         client = socket.socket(Family.of(probe.to).af, kind | socket.SOCK_NONBLOCK)
     finally:
         os.seteuid(0)
-    if probe.bound:
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, probe.bound.encode())
-    if probe.source:
-        client.bind((probe.source, 0))
-    return client
+    with client:
+        if probe.bound:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, probe.bound.encode())
+        if probe.source:
+            client.bind((probe.source, 0))
+        yield client
 
 
 def _mtu(probe: Probe) -> int:
