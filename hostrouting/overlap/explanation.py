@@ -149,12 +149,15 @@ def explain(
         state = read_once(narrow, backend, ipv4, needs_uplinks=False)
         if state.uplinks.contested:
             raise contested_error(state.uplinks.contested)
-        fib = attrs.evolve(state, routes=backend.routes()).fib
+        whole = attrs.evolve(state, routes=backend.routes())
+        fib = whole.fib
         merged = are_merged(state.addresses, backend) if family is Family.IPV4 else False
         if merged is not None:
             fib = attrs.evolve(fib, is_merged=merged)
         devs = () if state.uplinks.unknown else state.uplinks.devs
-        classifications = classify_each(narrowed if devs else anything, state, int(address))
+        # Whether a discard is a CNI's own block depends on the whole CIDR.
+        judged = attrs.evolve(narrowed, expected_cidrs=around or (network,))
+        classifications = classify_each(judged if devs else anything, whole, int(address))
         probes = [classification.probe for classification in classifications]
         lookups = [_explained(each, fib, backend, sends=sends(each.probe, probes)) for each in classifications]
         return Explanation(address, around, devs, tuple(lookups), not_received=why_not_received(state) or None)

@@ -228,7 +228,8 @@ def all_say(case: Case, tmp_path: Path) -> list[OverlapReport]:
             assert all(finding.fix or _is_unfixable(finding, report.fix) for finding in report.findings)
             reports.append(report)
     asked = {each.cidr[9 % each.cidr.num_addresses] for each in case.config.route_overlap.expected_cidrs}
-    asked |= {end for report in reports for f in report.findings for part in f.ranges for end in (part[0], part[-1])}
+    told = [each for report in reports for each in (*report.findings, *report.notes)]
+    asked |= {end for each in told for part in each.ranges for end in (part[0], part[-1])}
     for backend, _ in backends:
         for address in asked:
             _see_explained(address, case, backend, reports)
