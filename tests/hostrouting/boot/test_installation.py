@@ -105,6 +105,13 @@ def test_the_units_time_out_after_the_longest_wait(host: Host, layout: Layout) -
         assert "systemd-udev-settle.service ib_rdma_configure.service" in after
 
 
+def test_a_short_timeout_defeats_only_a_strict_gate(host: Host, layout: Layout) -> None:
+    override(layout, "TimeoutStartSec=4")
+    apply(host, config(SHADOWED, mode="WARN"))
+    with pytest.raises(UnitError, match=f"doesn't hold {MACHINE}: TimeoutStartSec="):
+        apply(host)
+
+
 # --- oneshots ------------------------------------------------------------------------------------------------------
 
 

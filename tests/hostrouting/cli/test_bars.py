@@ -181,6 +181,10 @@ def test_a_thousand_healthy_cidrs_are_few_lines() -> None:
     assert len(lines) < 50
 
 
+def test_unjudged_addresses_are_blank() -> None:
+    assert cells(IPv4Network("112.0.0.0/4"), [], 16) == (*[CellKind()] * 15, None)
+
+
 def test_local_addresses_and_containers_have_one_colour_each() -> None:
     notes = [Note(NoteKind.LOCAL, "own", H200.cidr, (f"ib{n}",), (IPv4Network(f"172.16.0.{n}"),)) for n in range(64)]
     lines = printed(overlap_text(report(bar(str(H200.cidr)), notes=notes)))
@@ -220,9 +224,26 @@ def test_failures_come_before_notes_and_failing_rows_first() -> None:
 # --- pictures ------------------------------------------------------------------------------------------------------
 
 
+def words(picture: str) -> list[str]:
+    """Return an SVG's lines of text, with whitespace collapsed."""
+    lines: dict[str, list[str]] = {}
+    for text in ElementTree.fromstring(picture).iter("{http://www.w3.org/2000/svg}text"):
+        lines.setdefault(text.attrib["y"], []).append(text.text or "")
+    return [" ".join(" ".join(parts).split()) for parts in lines.values()]
+
+
 def test_a_picture_needs_no_other_resource() -> None:
     picture = overlap_picture(report(H200))
     assert not re.search(r"href|url\((?!#)|@import|@font-face|<script|<image|<foreignObject", picture)
+
+
+def test_a_hostile_interface_is_text_in_a_picture() -> None:
+    name = '<a"&\udcff\x1b'
+    hostile = bar("10.0.0.0/8", segment("10.0.0.0", "10.0.0.0", FindingKind.OVERLAP, name))
+    note = Note(NoteKind.LOCAL, name, hostile.cidr)
+    said = words(overlap_picture(report(hostile, notes=[note])))
+    assert 'A <a"&?? shadow' in said
+    assert 'note: LOCAL: <a"&??' in said
 
 
 # --- any bars ----------------------------------------------------------------------------------------------------------
