@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 from file_trees import write_file, write_link
 from go_package import ANY, TEMPLATE, write_go_package
 from nightly import by_day
-from node import build_node, on_linux, run_ip, tool
+from node import build_node, on_linux, run_ip, run_ip6, tool
 from wanted import ROUTE, config
 
 import phases
@@ -223,6 +224,51 @@ def test_the_next_run_finishes_a_killed_one(new_tree: Callable[[str], Path], tmp
     pytest.fail("it never ended")
 
 
+def restoring(script: Path, first: str) -> Path:
+    """Return a copy of install.sh that fails once all files are written, and runs this before it restores them."""
+    text = script.read_text()
+    for old, new in (
+        ("\nfor unit in `units`; do\n  ! is_there", "\nfalse\nfor unit in `units`; do\n  ! is_there"),
+        ("\n  set +e\n", f"\n  set +e\n  {first}\n"),
+    ):
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    return write_file(script.with_name("restoring.sh"), text, 0o755)
+
+
+def test_a_restoration_needs_no_space(tree: Path, tmp_path: Path) -> None:
+    apply(CONFIGS["other"], tree)
+    before = contents(tree)
+    script = restoring(render(BOTH, tmp_path / "out") / "install.sh", "trap '' XFSZ; ulimit -f 0")
+    code, _, err = run(tree, script)
+    assert (code, contents(tree)) == (1, before), err
+
+
+def test_a_restoration_that_is_killed_anywhere_leaves_no_mixture(
+    new_tree: Callable[[str], Path], tmp_path: Path
+) -> None:
+    out = render(BOTH, tmp_path / "out")
+    kinds: list[bool] = []
+    for number in range(1, 1000, by_day(13, by_night=1)):
+        there = new_tree(f"tree{number}")
+        apply(CONFIGS["other"], there)
+        scripts = [Layout(there).script(name) for name in ("static-routes", "check-route-overlap")]
+        old = {path.name: path.read_bytes() for path in scripts}
+        kill = f"COUNT=0; trap '[ $((++COUNT)) -ne {number} ] || kill -9 $$' DEBUG; set -T"
+        code, _, err = run(there, restoring(out / "install.sh", kill))
+        steps = [line.split()[0] for line in Layout(there).gate_list.read_text().splitlines()[:-1]]
+        are_old = {(there / step[1:]).read_bytes() == old[Path(step).name] for step in steps}
+        assert (len(steps), len(are_old)) == (2, 1), (number, steps)
+        kinds += are_old
+        assert run(there, out / "install.sh")[0] == run(there, out / "remove.sh")[0] == 0
+        if code == 1:
+            assert kinds == sorted(kinds)
+            assert {*kinds} == {False, True}
+            return
+        assert code == -signal.SIGKILL, err
+    pytest.fail("it never ended")
+
+
 @pytest.mark.parametrize("cut", [0, 1, 100])
 def test_damaged_files_are_refused(tree: Path, tmp_path: Path, cut: int) -> None:
     folder, before = render(BOTH, tmp_path / "out"), contents(tree)
@@ -231,6 +277,28 @@ def test_damaged_files_are_refused(tree: Path, tmp_path: Path, cut: int) -> None
     code, out, err = run(tree, folder / "install.sh")
     assert (code, out, contents(tree)) == (1, "", before)
     assert "aren't the rendered ones" in err
+
+
+def test_what_was_verified_is_what_is_installed(new_tree: Callable[[str], Path], tmp_path: Path) -> None:
+    """Another user may own the folder, and change the files in between."""
+    there, applied = new_tree("there"), new_tree("applied")
+    script = render(BOTH, tmp_path / "out") / "install.sh"
+    changes = f"\necho changed >>{script.parent}/etc/aks-flex-node/static-routes.sh\nfill_in_manifest\n"
+    text = script.read_text()
+    assert text.count("\nfill_in_manifest\n") == 1
+    script.write_text(text.replace("\nfill_in_manifest\n", changes))
+    assert run(there, script)[0] == 0
+    apply(BOTH, applied)
+    assert contents(there) == contents(applied)
+
+
+@pytest.mark.parametrize("sent", ["TERM", "INT", "HUP"])
+def test_a_signal_does_not_stop_a_removal_halfway(tree: Path, tmp_path: Path, sent: str) -> None:
+    before, script = contents(tree), render(BOTH, tmp_path / "out") / "remove.sh"
+    assert run(tree, script.with_name("install.sh"))[0] == 0
+    script.write_text(script.read_text().replace("\nleft=150\n", f"\nkill -{sent} $$\nleft=150\n"))
+    code, _, err = run(tree, script)
+    assert (code, contents(tree)) == (0, before), err
 
 
 def test_truncated_scripts_do_nothing(tree: Path, tmp_path: Path) -> None:
@@ -282,25 +350,88 @@ exit 0
 """
 
 
-def test_a_failure_gives_back_what_a_start_has_taken_over(tree: Path, tmp_path: Path) -> None:
+@attrs.frozen
+class Node:
+    """A node on which the scripts under test find a running systemd. Its ``systemctl`` shows a gate that doesn't hold."""
+
+    tree: Path
+    kernel: NamespaceKernel
+    systemctl: Path
+
+    def run(self, script: Path) -> tuple[int, str, str]:
+        # SIGKILL doesn't end PID 1, so the script isn't it.
+        mounted = 'mount --bind "$0" "$(readlink -f "$(command -v systemctl)")" && "$@"; exit $?'
+        enter = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--")
+        return run(self.tree, script, *enter, "sh", "-c", mounted, str(self.systemctl))
+
+    def routes(self) -> list[str]:
+        return sorted(map(str, [*self.kernel.routes(Table.MAIN), *NetlinkBackend6().routes(Table.MAIN)]))
+
+
+@pytest.fixture
+def running(tree: Path, tmp_path: Path) -> Node:
     kernel = build_node(on_linux())
-    rows = [f"172.16.{number}.0/24|{ANY}|0" for number in (1, 2)]
-    write_go_package(Layout(tree), *rows)
+    run_ip6("address add fd00:a::4/64 dev eth0 nodad")
     (tree / "run/systemd/system").mkdir(parents=True)
     (tree / "etc/alternatives").mkdir()
     (tree / "etc/alternatives/awk").symlink_to(tool("readlink", "-f", "/usr/bin/mawk").strip())
-    run_ip(*(f"route add {row.partition('|')[0]} via 10.1.0.1 dev eth0" for row in rows))
-    before, files = [*map(str, kernel.routes(Table.MAIN))], contents(tree)
-    systemctl = write_file(tmp_path / "systemctl", _SYSTEMCTL, 0o755)
-    words = ("sh", "-c", 'mount --bind "$0" "$(readlink -f "$(command -v systemctl)")" && exec "$@"', str(systemctl))
-    enter = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--")
-    code, _, err = run(
-        tree, render(config({"destination": "172.16.1.0/24"}), tmp_path / "out") / "install.sh", *enter, *words
-    )
+    return Node(tree, kernel, write_file(tmp_path / "systemctl", _SYSTEMCTL, 0o755))
+
+
+WITHOUT_CARRIER = (
+    "link add eth2 type veth peer name peer",
+    "link set eth2 up",
+    "link set peer up",
+    "address add 10.9.0.4/24 dev eth2",
+    "route add 172.16.2.0/24 via 10.9.0.1 dev eth2",
+    "link set peer down",
+)
+
+
+def write_go_routes(node: Node) -> None:
+    """Write the Go package's script and its routes, one of them with ``linkdown``."""
+    write_go_package(Layout(node.tree), *(f"172.16.{number}.0/24|{ANY}|0" for number in (1, 2)))
+    run_ip("route add 172.16.1.0/24 via 10.1.0.1 dev eth0", *WITHOUT_CARRIER)
+
+
+def test_a_failure_gives_back_what_a_start_has_taken_over(running: Node, tmp_path: Path) -> None:
+    write_go_routes(running)
+    before, files = running.routes(), contents(running.tree)
+    code, _, err = running.run(render(config({"destination": "172.16.1.0/24"}), tmp_path / "out") / "install.sh")
     assert (code, "the gate doesn't hold" in err) == (1, True), err
-    assert "hostrouting" not in str(kernel.our_routes())
-    assert sorted(map(str, kernel.routes(Table.MAIN))) == sorted(before)
-    assert contents(tree) == files
+    assert (running.routes(), contents(running.tree)) == (before, files), err
+
+
+IPV6_ROUTE = {"destination": "fd00:1::/48", "gateway": "fd00:a::1", "dev": "eth0"}
+
+
+@pytest.mark.parametrize("former", [(), ({"destination": "172.16.1.0/24", "gateway": "10.1.0.9", "dev": "eth0"},)])
+def test_a_failure_takes_back_what_a_start_has_installed(
+    running: Node, tmp_path: Path, former: tuple[dict[str, str], ...]
+) -> None:
+    if former:
+        apply(config(*former), running.tree)
+        run_ip("route add 172.16.1.0/24 via 10.1.0.9 dev eth0 proto 217")
+    before, files = running.routes(), contents(running.tree)
+    script = render(config({"destination": "172.16.1.0/24"}, IPV6_ROUTE), tmp_path / "out") / "install.sh"
+    code, _, err = running.run(script)
+    assert (code, "the gate doesn't hold" in err) == (1, True), err
+    assert (running.routes(), contents(running.tree)) == (before, files), err
+
+
+def test_a_removal_leaves_what_was_not_taken_over(running: Node, tmp_path: Path) -> None:
+    """The installation was killed before it replaced the Go package's script."""
+    write_go_routes(running)
+    before, out = running.routes(), render(config({"destination": "172.16.1.0/24"}), tmp_path / "out")
+    script = (out / "install.sh").read_text()
+    killed_at = '\nput 0644 "$HERE/manifest" "$MANIFEST"\n'
+    for text in (killed_at + "kill -9 $$\n", "\nkill -9 $$" + killed_at):
+        copy = write_file(out / "killed.sh", script.replace(killed_at, text), 0o755)
+        assert running.run(copy)[0] == 128 + signal.SIGKILL
+        assert (running.tree / "run/aks-flex-node/adopted").exists()
+        assert running.run(out / "remove.sh")[0] == 0
+        assert running.routes() == before
+        assert Layout(running.tree).script("static-routes").exists()
 
 
 def test_other_programs_files_of_these_names_stay(tree: Path, tmp_path: Path) -> None:

@@ -18,8 +18,10 @@ take() {
   done
 }
 
-# is_ours PATH: without a manifest, checks whether the file names hostrouting; another program's file doesn't.
+# is_ours PATH: without a manifest, checks whether the file names hostrouting; another program's file doesn't. An
+# installation that was killed may not have replaced the Go package's script.
 is_ours() {
+  ! is_of_go_package "$1" || return
   [ -e "$MANIFEST" ] || [[ $1 == *hostrouting* ]] || { [ -f "$1" ] && grep -q ' by hostrouting[;:]' "$1"; }
 }
 
@@ -30,6 +32,7 @@ SCRIPT
 
 IS_CHANGED='' FOLDERS=''
 begin "$@"
+trap '' HUP INT TERM # half a removal would hold every start
 [ ! -e "$MANIFEST" ] || FOLDERS=$(folders_of "$MANIFEST")
 take "$LIST" "$UNITS/$CONSUMER.d"/{00,zz}-hostrouting.conf
 # During a reload, systemd would skip the remaining commands of a start that is running the gate. Wait for these starts;
@@ -51,6 +54,7 @@ if [ -n "$IS_CHANGED" ] || [ -e "$MANIFEST" ]; then reload; fi
 for path in $(paths); do [ "$path" = "$MANIFEST" ] || ! is_ours "$path" || take "$path"; done
 rm -rf "$STAGES"
 if is_running; then
+  ! is_of_go_package "$ROUTES" || rm -f "$ADOPTED"
   [ ! -e "$RUN_DIR/trial.sh" ] || systemctl stop 'hostrouting-trial.*'
   said=$(bash -p -c "$NO_ROUTES" static-routes.sh) || die "can't remove the routes"
   [ "$said" = 'nothing to change' ] || { say "$said" && IS_CHANGED=yes; }
