@@ -16,7 +16,7 @@ from node import tool
 
 from hostrouting import OverlapReport
 from hostrouting.model.family import IpNetwork
-from hostrouting.overlap.wording import reasons
+from hostrouting.overlap.wording import advice
 from hostrouting.report import Unfixable
 
 _COMMAND = re.compile(r"\bip(?: -[46])? (?:route|rule) (?:add|prepend) .*?(?=, or: |; |$)")
@@ -121,7 +121,7 @@ def _attempts(case: Case, report: OverlapReport) -> Iterator[_Attempt]:
 
 
 def _printed(report: OverlapReport) -> str:
-    return "\n".join([report.reason or "", *reasons(report)])
+    return "\n".join([report.reason or "", *advice(report)])
 
 
 def _commands(unfixable: Unfixable) -> list[list[str]]:

@@ -51,7 +51,6 @@ class Probe:
         mtu: the size of packets that should be sent, if the incident is about sizes.
         source: the source address that the program has bound, or that of a packet that arrives.
         uid: the user of the program.
-        bound: the interface that the program has bound.
         arrives_on: the interface on which the packet arrives, if this host receives or forwards it.
     """
 
@@ -61,7 +60,6 @@ class Probe:
     mtu: int = 0
     source: str = ""
     uid: int = 0
-    bound: str = ""
     arrives_on: str = ""
 
     @property
@@ -95,7 +93,7 @@ class Case:
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Case:
-        names = {"from": "source", "bind": "bound", "in": "arrives_on"}
+        names = {"from": "source", "in": "arrives_on"}
         probes = (Probe(**{names.get(key, key): value for key, value in row.items()}) for row in document["probes"])
         return cls(tuple(document["host"]), document["config"], tuple(probes), **document.get("owner", {}))
 
@@ -110,11 +108,13 @@ class Rebuilt:
 
     Args:
         case: the case.
-        root: a directory for a lock.
+        root: a directory for the host's files.
     """
 
     def __init__(self, case: Case, root: Path) -> None:
         self.case, self._open = case, ExitStack()
+        if not (proc := root / "proc").exists():
+            proc.symlink_to("/proc")  # its sys/net is that of the namespace
         self._kernel, self._kernel6 = on_linux(), NetlinkBackend6()
         self._host = Host(self._kernel, FakeSystemd(), Layout(root), self._kernel6)
         own6 = re.findall(r"(\S*:\S*)/\d+", " ".join(line for line in case.host if "route" not in line))
@@ -257,8 +257,6 @@ def _opened(probe: Probe, kind: int) -> Iterator[socket.socket]:
     finally:
         os.seteuid(0)
     with client:
-        if probe.bound:
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, probe.bound.encode())
         if probe.source:
             client.bind((probe.source, 0))
         yield client
