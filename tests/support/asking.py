@@ -228,8 +228,9 @@ def all_say(case: Case, tmp_path: Path) -> list[OverlapReport]:
             assert all(finding.fix or _is_unfixable(finding, report.fix) for finding in report.findings)
             reports.append(report)
     asked = {each.cidr[9 % each.cidr.num_addresses] for each in case.config.route_overlap.expected_cidrs}
-    told = [each for report in reports for each in (*report.findings, *report.notes)]
-    asked |= {end for each in told for part in each.ranges for end in (part[0], part[-1])}
+    told = [part for report in reports for finding in report.findings for part in finding.ranges]
+    told += [part for report in reports for note in report.notes for part in note.ranges]
+    asked |= {end for part in told for end in (part[0], part[-1])}
     for backend, _ in backends:
         for address in asked:
             _see_explained(address, case, backend, reports)
