@@ -186,7 +186,7 @@ trap 'finish $?' EXIT
 trap 'finish 130' HUP INT TERM
 HERE=`mktemp -d -p /tmp` # an image may have no /run
 STAGE=$STAGES/${HERE##*/}/new OLD=$STAGES/${HERE##*/}/old # the list of a killed run may name another folder
-cp -r "$SOURCE/etc" "$HERE" # nobody may change them after the check
+cp -r "$SOURCE/etc" "$HERE" # what is verified must not change any more
 while read -r _ sum path; do say "$sum  .$path"; done <<<"$FILES" |
   (cd "$HERE" && sha256sum --check --quiet --strict) >&2 ||
   die "the files next to it aren't the rendered ones"
