@@ -394,6 +394,32 @@ def test_another_programs_hop_next_to_ours_is_reported_and_left_alone(node: Host
     assert found(NetlinkBackend6()) == [(Protocol.STATIC, (IB0,))]
 
 
+@pytest.mark.parametrize(
+    ("theirs", "asked", "words"),
+    [
+        ("via fd00:b::1 dev ib0", {"destination": "fd00:2::/48"}, "doesn't win"),
+        # The kernel doesn't merge hops without a gateway.
+        ("dev ib0", {"destination": "fd00:2::/48"}, "doesn't win"),
+        ("dev ib0", {"destination": str(WANTED), "gateway": "fd00:a::9"}, "another program's route has"),
+        ("via fd00:b::1 dev ib0", {"destination": str(WANTED), "metric": 1024}, "would win because of its metric"),
+        ("dev ib0", {"destination": str(WANTED), "metric": 1024}, "would win because of its metric"),
+    ],
+    ids=["hop", "entry", "replaced", "hop with a lower metric", "entry with a lower metric"],
+)
+def test_a_refused_config_keeps_ours_before_another_programs(
+    node: Host, run: Callable[..., None], theirs: str, asked: dict[str, str], words: str
+) -> None:
+    install(node, str(WANTED))
+    run_ip6(f"route append {WANTED} {theirs} metric 512 proto static")
+    run_ip6("rule add to fd00:2::/48 lookup 100 priority 50", "route add default dev ib0 table 100")
+    before = shown()
+    with pytest.raises(Refused, match=words) as caught:
+        run(asked)
+    assert "put back" not in str(caught.value)
+    assert shown() == before
+    assert found(NetlinkBackend6())[0][0] == Protocol.HOSTROUTING
+
+
 def test_a_missing_default_route_is_waited_for(node: Host) -> None:
     run_ip6(f"route del {DEFAULT}")
     with pytest.raises(RouteError, match="::/0"):

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import attrs
 import pytest
 from audit.making import add_dscp_rule
-from node import GATEWAY, PAIR, attempt, run_ip, tool
+from node import GATEWAY, NICS, PAIR, add_nics, attempt, run_ip, tool
 from scenario import play, route, skip_without_other_users
 
 from hostrouting.kernel.memory import FakeKernel
@@ -372,6 +372,18 @@ def test_every_file_is_closed(node: NamespaceKernel) -> None:
             node.add(many(3) + bad), node.replace(many(3)), node.delete(many(3) + bad)
             with pytest.raises(RouteError):
                 node.del_link("nope")
+
+
+def test_a_failed_name_lookup_is_an_error(kernel: NamespaceKernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_nics(kernel, eth0=NICS["eth0"])
+
+    def refuse(_index: int) -> str:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(socket, "if_indextoname", refuse)
+    with pytest.raises(RouteError) as caught:
+        kernel.routes()
+    assert caught.value.errno == errno.EMFILE
 
 
 # --- changes ---------------------------------------------------------------------------------------------------
