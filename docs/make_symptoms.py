@@ -100,8 +100,8 @@ def _section(about: dict[str, str], cases: list[dict[str, Any]]) -> str:
 def _row(case: dict[str, Any]) -> str:
     expect = case["expect"]
     says = ", ".join(f"`{each}`" for each in expect["says"]) or "nothing"
-    fixed = "; ".join(FIXES[name] for name in expect.get("fixes", ()))
-    return f"| {case['symptom']} {case['cause']} ({_link(case)}) | {says} | {fixed or 'people: ' + case['people']} |"
+    fixed = "; ".join([*(FIXES[name] for name in expect.get("fixes", ())), f"people: {case['people']}"])
+    return f"| {case['symptom']} {case['cause']} ({_link(case)}) | {says} | {fixed} |"
 
 
 def _link(case: dict[str, Any]) -> str:
