@@ -125,7 +125,7 @@ def legend(drawn: Iterable[CellKind | None], default_devs: Sequence[str]) -> dic
     answers = dict.fromkeys(drawn)
     paints: dict[CellKind | None, Paint] = {}
     if CellKind() in answers:
-        paints[CellKind()] = Paint("·", 24, f"{dev_words(default_devs)} expected", ink=67)
+        paints[CellKind()] = Paint("·", 24, f"{dev_words(default_devs)} expected".lstrip(), ink=67)
     shadows = [each for each in answers if each and each.kind is FindingKind.OVERLAP]
     for each, symbol, back in zip(shadows, cycle(_SYMBOLS), cycle(_BACKS)):
         paints[each] = Paint(symbol, back, f"{dev_words(each.devs)} shadow".lstrip())

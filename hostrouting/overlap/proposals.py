@@ -35,7 +35,7 @@ class Question(NamedTuple):
     unwanted: tuple[str, ...] = ()
 
     def answers(self) -> list[dict[str, Any]]:
-        """Return each answer as the keys of ``hostRouting`` to set, in the order of the arguments."""
+        """Return each answer in the order of the arguments: the uplinks to set, or the expected CIDRs to replace."""
         cidrs = [expected.to_mapping() for expected in self.cidrs]
         return [{"uplinks": list(self.wanted)}, {"expectedCidrs": cidrs}, {"uplinks": list(self.unwanted)}]
 
@@ -127,7 +127,7 @@ class Unfixable(JsonObject):
 
     @property
     def answers(self) -> list[dict[str, Any]]:
-        """Return the answers to choose from, as keys of ``hostRouting`` to set, or an empty list without a question."""
+        """Return the answers to choose from, see ``Question.answers``, or an empty list without a question."""
         return [] if self.obstacle.question is None else self.obstacle.question.answers()
 
     @property

@@ -20,7 +20,8 @@ def summary(report: OverlapReport) -> str:
         lines.insert(0, f"the check couldn't judge {what}: {report.reason}")
     if lines:
         return "\n".join(lines)
-    return f"every expected CIDR leaves through {','.join(report.default_devs)}"
+    devs = ",".join(report.default_devs)  # empty if each CIDR names its interfaces
+    return f"every expected CIDR leaves through {devs}" if devs else "every expected CIDR leaves as expected"
 
 
 PASTE = "fix: add to hostRouting.staticRoutes.routes:"

@@ -95,6 +95,16 @@ TWO_ADDRESSES = f"{nics('eth0', 'ib0')}\naddr add 10.1.0.4/24 dev eth0 scope lin
 MAIN_OR_LOCAL = "route add local 10.5.0.0/16 dev lo table local\nroute add 10.5.0.0/17 via 10.1.0.1"
 
 CASES = {
+    # Interfaces of its own.
+    "no default route, and each CIDR names its interfaces": Case(
+        "route add 10.5.0.0/17 dev ib0",
+        "NO-ROUTE at 10.5.128.0",
+        cidr={"cidr": "10.5.0.0/16", "devs": ["ib0"]},
+        default="",
+    ),
+    "no default route, and a CIDR names its interfaces": Case(
+        "", cidr={"cidr": "10.2.0.0/24", "devs": ["ib0"]}, default="", notes="BROADCAST LOCAL"
+    ),
     # Rules.
     "a rule for the source of connections": Case(f"{AWAY}\n{FROM_ETH0}", "ib0 from 10.1.0.4"),
     "a rule for another source": Case(f"{AWAY}\nrule add from 10.2.0.4 lookup 100"),

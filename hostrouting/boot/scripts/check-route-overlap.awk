@@ -179,7 +179,7 @@ END {
 function print_verdict(    i, deaf) {
   if (expected == "" && uplink_pattern != "" && !is_of_ipv4)
     print "unknown\nno-uplink: there is no interface " uplink_words ", which hostRouting.uplinks names"
-  else if (expected == "")
+  else if (expected == "" && needs_uplinks)
     print "no-default-route\n" missing_default() elsewhere
   else if (is_contested || contested())
     print "unknown\ncontested-default: several interfaces have a default route, and the kernel may choose another one" \
@@ -197,17 +197,18 @@ function print_verdict(    i, deaf) {
   }
 }
 
-function print_findings(    i) {
+function print_findings(    i, is_early) {
   if (problem == "again")
     print "again"
   else if (problem != "")
     print "unknown\ncheck-failed: " problem
   else {
-    print (default_on("*") == "" ? "early-" : "") (findings ? "overlap" : "ok") (family == 4 ? pending_devs() : "")
+    is_early = default_on("*") == "" && (needs_uplinks || uplink_pattern != "")
+    print (is_early ? "early-" : "") (findings ? "overlap" : "ok") (family == 4 ? pending_devs() : "")
     for (i = 1; i <= findings; i++)
       print message(finding[i])
     if (!findings)
-      print "every expected CIDR leaves through " with_commas(expected)
+      print "every expected CIDR leaves " (expected == "" ? "as expected" : "through " with_commas(expected))
   }
 }
 
