@@ -56,12 +56,13 @@ def _asked(lookup: ExplainedLookup) -> str:
 
 def _row(step: Step) -> Row:
     label = f"{step.rule.preference}:"
+    ignored = [dim(f"ignored, as its link is down: {clean(str(route))}") for route in step.ignored]
     if step.passed is not None:
-        return Row(dim("↓"), label, [dim(f"{clean(str(step.rule))}: {clean(step.passed)}")])
+        return Row(dim("↓"), label, [dim(f"{clean(str(step.rule))}: {clean(step.passed)}"), *ignored])
     entry = str(step.route) if step.route is not None else f"{step.rule.action.name.lower()}: it is discarded"
     if isinstance(step.route, Route6) and step.route.expires is not None:
         entry += f" expires {step.route.expires}sec"
-    return Row("→", label, [clean(str(step.rule)), clean(entry)])
+    return Row("→", label, [clean(str(step.rule)), *ignored, clean(entry)])
 
 
 def _end(lookup: ExplainedLookup, *, is_known: bool) -> Row:

@@ -16,7 +16,7 @@ from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.port import RouteBackend, read_consistently
 from hostrouting.kernel.rules import Flow, why_unmet
 from hostrouting.kernel.snapshot_backend import are_merged
-from hostrouting.kernel.sources import spread
+from hostrouting.kernel.sources import Sources, spread
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.jsonable import JsonObject, fields_in_json, in_json
 from hostrouting.model.routes import Route, Route6, RouteType, Table, word_of
@@ -37,13 +37,15 @@ class Step(JsonObject):
         rule: the rule.
         passed: why the lookup continues with the next rule, or None if it ends here.
         route: the longest match in the rule's table, or None if nothing matches or the rule doesn't look up a table.
+        ignored: longer entries in the rule's table that the kernel ignores, because their links are down.
     """
 
-    json_names = ("preference", "rule", "passed", "route")
+    json_names = ("preference", "rule", "passed", "route", "ignored")
 
     rule: Rule
     passed: str | None
     route: Route | None
+    ignored: tuple[Route, ...] = ()
 
     @property
     def preference(self) -> int:
@@ -181,6 +183,9 @@ def _chosen_sources(probe: Probe, backend: RouteBackend) -> tuple[IpAddress, ...
     route = lookup.route
     if route is None or route.type is RouteType.LOCAL or source is not None:
         return ()
+    if lookup not in backend.lookup([lookup.address], is_tcp=is_tcp):
+        # The kernel alternates between default routes, and only tells the source of the one that it takes now.
+        return Sources(backend.addresses()).of(route)
     return backend.sources({route: spread(route, [lookup.address])}, is_tcp=is_tcp)[route]
 
 
@@ -190,7 +195,15 @@ def _steps(fib: Fib, flow: Flow) -> Iterator[Step]:
             # According to the kernel, this rule matched, but ip shows the entry in another rule's table.
             yield Step(rule, _passed(fib, rule, None), None)
             (rule,) = (each for each in fib.rules if each.table == route.table)
-        yield Step(rule, _passed(fib, rule, route) if is_met else why_unmet(rule, flow, fib.loopback), route)
+        passed = _passed(fib, rule, route) if is_met else why_unmet(rule, flow, fib.loopback)
+        yield Step(rule, passed, route, _ignored(fib, rule, route, flow) if is_met else ())
+
+
+def _ignored(fib: Fib, rule: Rule, found: Route | None, flow: Flow) -> tuple[Route, ...]:
+    shortest = -1 if found is None else found.destination.prefixlen
+    dead = (route for route in fib.routes if route.is_dead and route.table == rule.table)
+    around = (route for route in dead if flow.address in route.destination)
+    return tuple(route for route in around if route.destination.prefixlen > shortest)
 
 
 def _passed(fib: Fib, rule: Rule, route: Route | None) -> str | None:

@@ -694,6 +694,17 @@ def test_an_explanation_shows_each_alternating_default(kernel: NamespaceKernel) 
         "default via 10.1.0.1 dev eth0 proto dhcp metric 100": False,
         "default via 10.9.0.1 dev eth1 proto dhcp metric 100": True,
     }
+    own = {address.dev: address.local for address in kernel.addresses()}
+    assert [way.sources for way in found.lookups] == [(own["eth0"],), (own["eth1"],)]
+
+
+def test_an_explanation_names_a_route_whose_link_is_down(kernel: NamespaceKernel) -> None:
+    Path("/proc/sys/net/ipv4/conf/all/ignore_routes_with_linkdown").write_text("1")
+    run_ip(f"{THREE_NICS}\n{BY_ETH0}\nroute add {SERVICES} via 10.9.0.1 dev eth1\nlink set peer-eth1 down")
+    until(lambda: any(route.is_dead for route in kernel.routes()))
+    found = explain(IPv4Address("10.97.0.9"), config(cidrs=[SERVICES]), kernel, phases.CancelScope())
+    assert [str(route.destination) for route in found.lookups[0].steps[-1].ignored] == [SERVICES]
+    assert found.is_as_expected
 
 
 def test_a_route_without_a_device_inherits_from_an_uplink(
