@@ -6,14 +6,19 @@ import re
 from pathlib import Path
 
 import pytest
-from asking import Case, all_say, recorded
-from node import nics, run_ip
+from asking import Case, all_say, as_told, recorded
+from audit.sockets import SocketAudit
+from node import lines, nics, run_ip
 from scripts import sandboxes, told_by
+from worlds.hosts import Host
 
 import phases
 from hostrouting.boot.render import render_check
 from hostrouting.kernel.namespace import NamespaceKernel
+from hostrouting.kernel.netlink import NetlinkBackend
+from hostrouting.kernel.netlink6 import NetlinkBackend6
 from hostrouting.kernel.snapshot_backend import SnapshotBackend
+from hostrouting.model.family import Family
 from hostrouting.model.routes import Table
 from hostrouting.overlap.check import check_overlap
 from hostrouting.report import UnknownReason
@@ -60,7 +65,8 @@ PODS, SERVICES, NODES = "10.244.0.0/16", "10.96.0.0/12", "10.1.0.0/24"
 CLUSTER = f"{PODS} {SERVICES} {NODES}"
 CALICO_PEER = "route add 10.244.7.64/26 via 10.1.0.7 dev eth0 proto bird"
 CALICO_BLOCK = "route add blackhole 10.244.9.0/26 proto bird"
-CILIUM_FIRST = "rule add pref 9 fwmark 0x200/0xf00 lookup 2004; route add local default dev lo table 2004"
+CILIUM_FIRST = """rule add pref 9 fwmark 0x200/0xf00 lookup 2004; route add local default dev lo table 2004
+    rule add pref 10 fwmark 0xa00/0xf00 lookup 2005; route add default dev cilium_host table 2005"""
 LOCAL_AT_100 = "rule add pref 100 lookup local; rule del pref 0"
 
 HEALTHY = {
@@ -130,7 +136,7 @@ HEALTHY = {
         f"""{VIA}; route add 10.0.1.55 dev cilium_host scope link
         route add 10.0.1.0/24 via 10.0.1.55 dev cilium_host src 10.0.1.55
         route add 10.0.2.0/24 via 10.0.1.55 dev cilium_host src 10.0.1.55 mtu 1450; {CILIUM_FIRST}; {LOCAL_AT_100}""",
-        f"10.0.0.0/16 {SERVICES}",
+        f"10.0.0.0/16 10.0.1.0/24 10.0.2.0/24 {SERVICES}",
     ),
     "Flannel with host-gw": node(
         f"{UP} cni0+=10.244.1.1/24", f"{VIA}; route add 10.244.2.0/24 via 10.1.0.7 dev eth0", CLUSTER
@@ -140,8 +146,8 @@ HEALTHY = {
         "route add default via 10.0.0.1 dev eth0; route add 10.42.1.0/24 via 10.42.1.0 dev flannel.1 onlink",
         "10.42.0.0/16 10.43.0.0/16",
     ),
-    "kubenet in a flat 10/9": node(
-        "eth0=10.0.0.4/9 cbr0+=10.44.3.1/24", "route add default via 10.0.0.1 dev eth0", f"10.44.0.0/16 {SERVICES}"
+    "kubenet in a flat 10/8": node(
+        "eth0=10.0.0.4/8 cbr0+=10.244.3.1/24", "route add default via 10.0.0.1 dev eth0", f"{PODS} {SERVICES}"
     ),
     "OVN-Kubernetes": node(
         "br-ex+=10.0.128.4/17,169.254.169.2/29 ovn-k8s-m0=10.131.0.2/23",
@@ -362,6 +368,59 @@ def test_a_node_gets_its_verdict_live_recorded_and_at_boot(case: Case, kernel: N
             assert [line.partition(":")[0] for line in lines] == [case.unknown]
         else:
             assert told_by(lines) == case.told, done.stderr
+
+
+UP6 = "eth0=2001:db8:5::4/64"
+VIA6 = "link set lo up; route add default via fe80::1 dev eth0"
+PODS6, SERVICES6 = "fd00:44::/48", "fd00:96::/112"
+NODES6 = {
+    "Cilium": node(
+        f"{UP6} cilium_host=fd00:44:0:1::9/128 lxc1",
+        f"{VIA6}; route add fd00:44:0:1::/64 via fd00:44:0:1::9 dev cilium_host; route add fd00:44:0:1::7 dev lxc1",
+        f"{PODS6} fd00:44:0:1::/64 {SERVICES6}",
+    ),
+    "Calico": node(
+        f"{UP6} cali1",
+        f"""{VIA6}; route add blackhole fd00:44:0:1::/122 proto bird; route add fd00:44:0:1::7 dev cali1
+        route add fd00:44:0:2::/122 via fe80::7 dev eth0 proto bird""",
+        f"{PODS6} {SERVICES6}",
+    ),
+    "one /64 for the node and its pods": node(
+        f"{UP6} cni0=2001:db8:5:0:9::1/80 cali1", f"{VIA6}; route add 2001:db8:5::7 dev cali1", "2001:db8:5::/64"
+    ),
+    "a part of a longer subnet under a bridge": node(
+        "eth0=2001:db8:5::4/80 cni0=2001:db8:5::9:0:1/96", VIA6, "2001:db8:5::/64", "cni0 at 2001:db8:5::9:0:0"
+    ),
+    "a quarter of the default route by a container's interface": node(
+        f"{UP6} veth1", f"{VIA6}; route add c000::/2 dev veth1", f"{SERVICES6} 2001:db8:5::/64", "veth1 at fd00:96::"
+    ),
+    "discarded Services": node(
+        f"{UP6} cali1", f"{VIA6}; route add unreachable fd00:96::/112 proto bird", SERVICES6, "BLACKHOLE at fd00:96::"
+    ),
+    "the rule for table local is gone": node(
+        UP6,
+        f"{VIA6}; -6 rule add pref 9 to fd00:99::/48 lookup 9; -6 rule del pref 0",
+        SERVICES6,
+        unknown="no-local-table",
+    ),
+    "another preference": node(UP6, f"{VIA6}; -6 rule add pref 100 lookup local; -6 rule del pref 0", SERVICES6),
+}
+
+
+@pytest.mark.parametrize("name", NODES6)
+def test_an_ipv6_node_gets_its_verdict_live_recorded_and_at_boot(name: str, tmp_path: Path) -> None:
+    case = NODES6[name]
+    steps = tuple(f"ip {each.removeprefix('ip ')}" for each in lines(case.node, case.does))
+    overlap = {"expectedCidrs": [*case.cidrs]}
+    audit = SocketAudit(Host(steps, {"routeOverlap": overlap, "waitSeconds": 0}, Family.IPV6), 16)
+    report = check_overlap(audit.config, NetlinkBackend6(), phases.CancelScope(), ipv4=NetlinkBackend())
+    assert (report.reason_kind or "", as_told(report)) == (case.unknown, case.told)
+    for sandbox in sandboxes(case.does, tmp_path):
+        sandbox.run(render_check(audit.config))
+        kinds = [case.unknown] if case.unknown else [kind for kind, *_ in case.told]
+        assert [line.partition(":")[0] for line in sandbox.told()] == kinds
+    audit.run()
+    assert audit.mistakes == []
 
 
 @pytest.mark.parametrize("name", DEAF)
