@@ -46,7 +46,7 @@ SIDES = {
 # Modules that are pure functions of their arguments, by package.
 PURE = {
     "config": "schema values routing",
-    "kernel": "default_routes events fib nexthops rules sources",
+    "kernel": "after_event default_routes fib nexthops rules sources",
     "boot": "gate render",
     "routes": "formats resolve",
     "overlap": "_cover _coverage findings one_event _fix _grouping _classify wording",

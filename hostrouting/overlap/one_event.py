@@ -9,7 +9,7 @@ from itertools import chain
 import attrs
 
 from hostrouting.config.routing import Config
-from hostrouting.kernel.events import after, lease_of, with_sources
+from hostrouting.kernel.after_event import after, lease_of, with_sources
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.snapshot_backend import SnapshotBackend, SnapshotBackend6
 from hostrouting.kernel.sources import flows_through

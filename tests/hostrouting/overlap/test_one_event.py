@@ -15,7 +15,7 @@ from worlds import Question, cut
 
 import phases
 from hostrouting import Config, Host, RouteOverlap, Snapshot, Verdict, check
-from hostrouting.kernel.events import after
+from hostrouting.kernel.after_event import after
 from hostrouting.kernel.port import Kernel
 from hostrouting.kernel.snapshot_backend import SnapshotBackend, take_snapshot
 from hostrouting.model.links import Hardware, Link
