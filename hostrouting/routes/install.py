@@ -76,9 +76,7 @@ def apply_routes(
     return attrs.evolve(plan, remove=tuple(removed))
 
 
-def converge(
-    wanted: Sequence[Route], backend: RouteBackend, may_remove: Callable[[Route], bool] = lambda _: True
-) -> None:
+def converge(wanted: Sequence[Route], backend: RouteBackend, added: Sequence[Route] | None = None) -> None:
     """Make our routes equal to a list, which may contain routes that we have adopted.
 
     Another program's routes stay, even if they have taken the place of a wanted one.
@@ -86,7 +84,7 @@ def converge(
     Args:
         wanted: the routes that were there before.
         backend: the backend for kernel access.
-        may_remove: a function that returns whether to remove a route of ours that isn't wanted.
+        added: the routes and next hops to remove, or None to remove all of our routes that aren't wanted.
 
     Raises:
         RouteError: some of the routes can't be put back, or others can't be removed.
@@ -97,11 +95,8 @@ def converge(
         main = backend.routes(Table.MAIN)
         plan, _ = plan_possible(wanted, [route for route in main if not route.is_ours or route.key in keys])
         failures = [*backend.add(by_gateways(plan.add)), *backend.replace([item.new for item in plan.replace])]
-        # In IPv6, another program's next hop may have joined ours. Then only what we have added goes.
-        joined = {failure.route for failure in failures if failure.errno == errnos.EEXIST}
-        backend.delete([hop for item in plan.replace if item.new in joined for hop in _replaced_hops(item)])
-        unwanted = [route for route in main if route.is_ours and route.key not in keys and may_remove(route)]
-        left = [each for each in backend.delete(unwanted) if each.errno != errnos.ESRCH]
+        unwanted = [route for route in main if route.is_ours and route.key not in keys] if added is None else added
+        left = [each for each in backend.delete(unwanted) if each.errno not in (errnos.ESRCH, errnos.ENODEV)]
         if not (failures or left):
             break
     ours = {route.key for route in plan.wanted if route not in plan.foreign}
@@ -114,15 +109,18 @@ def converge(
 
 
 def _undo(plan: RoutePlan, removed: Sequence[Route], backend: RouteBackend) -> None:
-    """Put back the routes that were removed or replaced, and remove those that were added."""
-    added = {route.key for route in plan.add}
-    converge([*(item.old for item in plan.replace), *removed], backend, lambda route: route.key in added)
+    """Put back the routes that were removed or replaced, and remove the routes and next hops that were added.
+
+    In IPv6, another program's next hop may have joined ours, or have come before it.
+    """
+    added = [*plan.add, *(hop for item in plan.replace for hop in _added_hops(item))]
+    converge([*(item.old for item in plan.replace), *removed], backend, added[::-1])
 
 
-def _replaced_hops(item: Replacement) -> list[Route]:
-    """Return a route for each next hop that a replacement replaces."""
-    kept = {(hop.dev, hop.gateway) for hop in item.new.hops}
-    return [part for part in _parts(item.old) if not kept & {(hop.dev, hop.gateway) for hop in part.hops}]
+def _added_hops(item: Replacement) -> list[Route]:
+    """Return a route for each next hop that a replacement adds."""
+    had = {(hop.dev, hop.gateway) for hop in item.old.hops}
+    return [part for part in _parts(item.new) if not had & {(hop.dev, hop.gateway) for hop in part.hops}]
 
 
 def _remove(routes: list[Route], backend: RouteBackend, scope: CancelScope) -> None:

@@ -354,7 +354,7 @@ def beaten_by_table_local(kernel: Kernel) -> Route:
 
 
 def test_a_failed_rollback_is_reported(node: Kernel, layout: Layout) -> None:
-    failing = FailingBackend(node, {"add": {2: errno.ENOMEM}, "delete": {1: errno.ENOMEM, 2: errno.ENOMEM}})
+    failing = FailingBackend(node, {"add": {2: errno.ENOMEM}, "delete": {2: errno.ENOMEM, 4: errno.ENOMEM}})
     with pytest.raises(RouteError) as caught:
         configure(failing, layout, config("172.16.1.0/24", "172.16.2.0/24"))
     assert any("while putting things back: can't take back 172.16.1.0/24" in note for note in caught.value.__notes__)
