@@ -228,7 +228,7 @@ def test_a_route_of_another_table_is_outdone(kernel: NamespaceKernel, host: Host
     """The table already has a route to the CIDR."""
     build_node(kernel)
     run_ip("rule add to 10.99.0.0/16 table 100\nroute add 10.99.0.0/16 dev eth1 table 100")
-    check = CheckRouteOverlap(config(cidrs=["10.99.0.0/16"], mode="WARN"), host=host)
+    check = CheckRouteOverlap(config(cidrs=["10.99.0.0/16"], mode="WARN", uplinks=["eth0"]), host=host)
     (left,) = phases.run(check).fix.unfixable
     paste(left.reason.partition(": ")[2].partition(", or: ")[0], host.layout.root)
     assert phases.run(check).verdict is Verdict.OK
@@ -254,7 +254,7 @@ def test_the_sysctl_commands_are_safe_to_paste(kernel: NamespaceKernel, host: Ho
     name = "x;>pwn;#"
     build_node(kernel)
     add_nics(kernel, **{name: "172.20.0.9/16"})
-    asked = config(cidrs=["172.20.0.0/24"], mode="WARN")
+    asked = config(cidrs=["172.20.0.0/24"], mode="WARN", uplinks=["eth0"])
     (told,) = phases.run(CheckRouteOverlap(asked, host=host)).fix.consequences
     _, _, commands = told.partition("give it a table: ")
     paste(commands.replace("ITS-ADDRESS", "172.20.0.9"), host.layout.root)
