@@ -63,19 +63,21 @@ ask() {
   return 1
 }
 
+# Returns whether a file certainly doesn't exist, which isn't so after an I/O error.
+is_absent() { [[ `stat "$1" 2>&1` == *': No such file or directory' ]]; }
+
 # Sets STEPS to the list's contents; if it is missing, to "", or to "end" if the drop-ins are gone, too.
 read_list() {
-  local path
-  STEPS=''
-  if [ -e "$LIST" ]; then
-    STEPS=`<"$LIST"`
-    return
-  fi
-  for path in /etc/systemd/system/*.d/{00,zz}-hostrouting.conf; do
-    [[ `<"$path"` != *gate.sh* ]] || return
-  done 2>/dev/null
+  local folder path text
+  STEPS=`<"$LIST"`
+  is_absent "$LIST" && ls /etc/systemd/system >/dev/null || return 0
+  for folder in /etc/systemd/system/*.d; do
+    for path in "$folder"/{00,zz}-hostrouting.conf; do
+      is_absent "$path" || { text=`cat "$path"` && [[ $text != *gate.sh* ]]; } || return 0
+    done
+  done
   STEPS=end
-}
+} 2>/dev/null
 
 # has_passed SECONDS: returns whether this start has passed with the current list, at most SECONDS ago.
 has_passed() {
@@ -203,10 +205,8 @@ look() {
 IS_OPEN='' STEPS='' SEEN='' SCRIPT='' HOW='' ELSEWHERE='' TIMEOUT='' FAILED='' TOOK='' HELD_BY=''
 declare -A TOLD=()
 TELLS=0 TOLD_AT=0
-# For most services, systemd treats an exit by one of these signals as a success. bash loses a SIGINT while it waits for
-# $(...), so ignore SIGINT everywhere.
-trap 'exit 255' HUP PIPE TERM
-trap '' INT
+# For most services, systemd treats an exit by one of these signals, but for SIGQUIT, as a success.
+trap 'exit 255' HUP INT PIPE QUIT TERM
 trap '[ -n "$IS_OPEN" ] || exit 255' EXIT
 [[ $#:${1-} =~ ^1:(hold|again|last)$ ]] || { complain "usage: ${0##*/} hold | again | last" && exit 255; }
 WORD=$1
