@@ -98,8 +98,10 @@ class Net(Fib):
         """Add a policy rule after existing rules with the same preference (fib_newrule).
 
         Raises:
-            NetlinkError: EEXIST, or EINVAL if the target isn't after the rule.
+            NetlinkError: EEXIST, or EINVAL if the target isn't after the rule, or the TOS has ECN bits.
         """
+        if rule.tos & 0x03:
+            raise NetlinkError(errnos.EINVAL, "Invalid dsfield (tos): ECN bits must be 0")
         if rule.goto is not None and rule.goto <= rule.preference:
             raise NetlinkError(errnos.EINVAL, "Backward goto not supported")
         if any(_is_taken_for(rule, each) for each in self.rules):

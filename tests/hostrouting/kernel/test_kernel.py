@@ -64,6 +64,7 @@ def test_lo_gets_its_address_when_it_comes_up(left: str) -> None:
         (lambda kernel: kernel.add_address("v0", "10.0.0.1/24"), errno.EEXIST),
         (lambda kernel: kernel.add_address("lo", "127.0.0.2/8"), errno.EINVAL),
         (lambda kernel: kernel.add_rule(kernel.rules()[0]), errno.EEXIST),
+        (lambda kernel: kernel.add_rule(Rule(5, table=254, tos=0x11)), errno.EINVAL),
         (lambda kernel: kernel.del_rule(Rule(7)), errno.ENOENT),
     ],
 )
