@@ -63,6 +63,21 @@ def locked(path: Path, scope: CancelScope, *, seconds: int = LOCK_WAIT_SECONDS) 
         os.close(descriptor)
 
 
+def is_held(path: Path) -> bool:
+    """Return whether another process holds an exclusive file lock.
+
+    Raises:
+        FileError: the file can't be opened.
+    """
+    with translate_errors(f"open the lock {path}"):
+        if not exists(path):
+            return False
+        with path.open() as file, suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return False
+    return True
+
+
 def _is_taken(descriptor: int, path: Path) -> bool:
     with translate_errors(f"take the lock {path}"), suppress(BlockingIOError):
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -9,7 +9,7 @@ import attrs
 
 from hostrouting.boot.files import exists
 from hostrouting.boot.host import Host
-from hostrouting.boot.locks import locked
+from hostrouting.boot.locks import is_held, locked
 from hostrouting.config.routing import Config
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.model.errors import HostRoutingError, RouteError
@@ -29,6 +29,8 @@ _ACCIDENTS_MAX = 2
 _FIRST_SECONDS, _LONGEST_SECONDS = 1.0, 300.0
 # Reset the count after this long without a failure.
 _FORGET_SECONDS = 900.0
+# Look again after this long if another run was in progress.
+_RUN_SECONDS = 5.0
 
 
 @attrs.frozen
@@ -122,6 +124,10 @@ class Reconciler:
             with locked(host.layout.lock, scope):
                 if exists(host.layout.trial):
                     return Repair(len(self.kept), problems=("doesn't change routes during a trial",))
+                if is_held(host.layout.run_lock):
+                    # A run that fails restores the routes before its manifest, which still has the new routes.
+                    self.due = scope.clock.monotonic() + _RUN_SECONDS
+                    return Repair(len(self.kept))
                 wanted = config()
                 backends = host.backends(wanted.static_routes.families)
                 plan, problems = plan_repair(wanted, *backends)

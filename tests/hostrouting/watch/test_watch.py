@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import tempfile
 from collections import defaultdict
@@ -140,6 +141,19 @@ def test_it_leaves_the_routes_of_a_trial_alone(world: World) -> None:
     assert 5 <= when < 6
     assert "trial" in problem.message
     assert len(world.of_kind(EventKind.PROBLEM_OVER)) == 1
+
+
+def test_it_changes_no_routes_during_a_run(world: World) -> None:
+    world.layout.run_lock.parent.mkdir(parents=True, exist_ok=True)
+    with world.layout.run_lock.open("w") as lock:
+        world.at(5, lambda: fcntl.flock(lock, fcntl.LOCK_EX))
+        world.at(5, world.lose)
+        world.at(20, lambda: world.ours() and pytest.fail("it has put a route back"))
+        world.at(30, lambda: fcntl.flock(lock, fcntl.LOCK_UN))
+        world.watch(40)
+    ((back, _),) = world.put_back()
+    assert 30 < back <= 35
+    assert world.of_kind(EventKind.PROBLEM) == []
 
 
 def refuse_to_listen(_: CancelScope) -> None:
