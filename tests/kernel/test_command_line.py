@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -311,12 +312,18 @@ def test_an_interrupted_demo_leaves_no_traceback(tmp_path: Path, moment: str) ->
     assert [*tmp_path.iterdir()] == []
 
 
+def catches(pid: int, number: signal.Signals) -> bool:
+    """Return whether a process has a handler for a signal."""
+    (caught,) = re.findall(r"^SigCgt:\s+(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    return bool(int(caught, 16) >> (number - 1) & 1)
+
+
 def test_an_interrupted_judge_leaves_no_traceback(tmp_path: Path) -> None:
     recorded, config = tmp_path / "node.json", tmp_path / "config.json"
     recorded.write_text(take_snapshot(shadowed_kernel()).to_text())
     config.write_text(json.dumps({"hostRouting": {"routeOverlap": {"expectedCidrs": ["172.16.0.0/16"]}}}))
     with start(tmp_path, "judge", str(config), *[str(recorded)] * 5000) as process:
-        await_child(process)
+        until(lambda: catches(process.pid, signal.SIGHUP))  # it has begun: this handler is the last
         os.killpg(process.pid, signal.SIGINT)
         complaints = process.communicate(timeout=PATIENCE_SECONDS)[1].splitlines()
     assert process.returncode == 2
