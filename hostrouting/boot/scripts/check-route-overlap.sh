@@ -82,6 +82,7 @@ judge() {
       [[ $word = ok && $VERDICT != ok || $LINES = "$text" ]] || LINES+=${LINES:+$'\n'}$text
     done
   done
+  LINES=${LINES//$STEERING/?}
 }
 
 # Starts LISTENER, which records changes. Or fails and sets MESSAGE.

@@ -35,8 +35,10 @@ readonly ATTEMPTS=32
 # attempt() returns this if MISSING may still appear.
 readonly MAY_COME=75
 
-say() { printf '%s\n' "$@"; }
-complain() { printf '%s\n' "$@" >&2; }
+# An interface's name may contain characters that control a terminal.
+readonly STEERING=$'[\001-\010\013-\037\177]'
+say() { printf '%s\n' "${@//$STEERING/?}"; }
+complain() { say "$@" >&2; }
 
 # Sets NOW to the uptime in hundredths of a second. The system clock may be set during a wait.
 read_clock() {
