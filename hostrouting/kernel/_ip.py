@@ -135,6 +135,7 @@ LENGTH = {family: number(family.bits) for family in Family}
 # --- links and addresses -----------------------------------------------------------------------------------------
 
 
+_FLAGS = ("UP", "LOWER_UP", "POINTOPOINT")
 _LINK = Keys(
     Key("flags", "flags", _texts),
     Key("ifindex", "index", number(_INT32)),
@@ -168,12 +169,13 @@ def read_link(value: object) -> Link:
     """Parse one item from ``ip -j -N -d link show``."""
     fields = _LINK.read(value)
     flags = fields.pop("flags")
-    return Link(is_up="UP" in flags, has_carrier="LOWER_UP" in flags, **fields)
+    is_up, has_carrier, is_point_to_point = (word in flags for word in _FLAGS)
+    return Link(is_up=is_up, has_carrier=has_carrier, is_point_to_point=is_point_to_point, **fields)
 
 
 def write_link(link: Link) -> dict[str, Any]:
     """Convert a link to the format that ``read_link`` accepts."""
-    flags = (("UP", link.is_up), ("LOWER_UP", link.has_carrier))
+    flags = zip(_FLAGS, (link.is_up, link.has_carrier, link.is_point_to_point), strict=True)
     return _LINK.write({"flags": tuple(word for word, is_set in flags if is_set), **attrs.asdict(link, recurse=False)})
 
 

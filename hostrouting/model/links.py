@@ -50,6 +50,7 @@ class Link:
         master: the bridge, bond or other interface that it is a port of, if any.
         group: the interface group, which policy rules can use to suppress results; 0 is the default.
         mtu: the largest packet in bytes, or 0 if it isn't known.
+        is_point_to_point: whether packets through it need no gateway, wherever they go (IFF_POINTOPOINT).
     """
 
     index: int
@@ -61,6 +62,7 @@ class Link:
     master: str | None = None
     group: int = 0
     mtu: int = 0
+    is_point_to_point: bool = False
 
 
 @attrs.frozen

@@ -40,6 +40,7 @@ class Entries:
         # routes are skipped.
         self._usable = _usable_devs(state.links)
         usable = [dev for dev in self._usable if dev in state.uplinks.devs]
+        self._point_to_point = {link.name for link in state.links if link.is_point_to_point}
         default_devs = () if self._default is None else self._default.devs
         self._local_subnets = local_subnets(state.addresses, usable) | local_subnets(state.addresses, default_devs)
         self._nested_subnets = PrefixIndex(self._local_subnets, self._bits)
@@ -91,7 +92,7 @@ class Entries:
         if not is_device(dev):
             return f"it is expected on {dev}, a name that no config accepts: rename it"
         if hop is None or (hop.gateway is not None and Family.of(hop.gateway) is not self._family):
-            return f"no route through {dev} tells its next hop: add an entry that names gateway and dev"
+            return f'no route through {dev} tells its next hop: add an entry that names dev, and gateway or "onlink"'
         state = self._state
         main = [route for route in state.routes if route.table == Table.MAIN]
         entry = self._entry_by(dev, hop, self._family.network((1 << (self._bits - 1), self._bits)))
@@ -146,7 +147,7 @@ class Entries:
         """Return the next hop for a prefix through an interface: that of the longest route around it.
 
         Without such a route, a prefix is on the interface's link if it is in the subnet of one of its addresses, or if
-        no route through the interface has a gateway.
+        the interface is point-to-point.
         """
         network = self._family.network(prefix)
         routes = self._routes_by.get(dev, ())
@@ -155,7 +156,7 @@ class Entries:
             return max(around, key=lambda route: route.destination.prefixlen).hops[0]
         subnets = (address.network for address in self._state.addresses if address.dev == dev)
         is_near = any(is_inside(network, subnet) for subnet in subnets)
-        return NextHop(dev) if is_near or all(route.hops[0].gateway is None for route in routes) else None
+        return NextHop(dev) if is_near or dev in self._point_to_point else None
 
     @cached_property
     def _routes_by(self) -> Mapping[str, Sequence[Route]]:

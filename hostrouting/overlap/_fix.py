@@ -133,8 +133,10 @@ class Fixes:
         """
         fix, tables, left = self._of_all()
         findings = tuple(self._with_entries(findings, fix))
-        unfixable = [*self._told(left), *fix.unfixable]
-        unfixable += self._told(unfixed_connections(overlap, self._state, tables, self._obstacle_after))
+        left_after = unfixed_connections(overlap, self._state, tables, self._obstacle_after)
+        asked = {dev for _, obstacle in (*left, *left_after) if obstacle.question for dev in obstacle.question.devs}
+        questions = Questions(self._state, asked, self._classifications, self._expected, self._connections)
+        unfixable = [*self._told(left, questions), *fix.unfixable, *self._told(left_after, questions)]
         unfixable += self._unexplained(findings, unfixable)
         devs = dict.fromkeys(dev for each in findings for dev in each.devs if dev not in each.expected_devs)
         hints = tuple(hint for hint in self._owners.advice(devs) if not any(hint in each.reason for each in unfixable))
@@ -191,17 +193,16 @@ class Fixes:
         unfixable = Unfixable(networks_of(targets, self._family), (), Obstacle(tables))
         return Fix(unfixable=(unfixable,)), self._fib, left
 
-    def _told(self, left: _Left) -> list[Unfixable]:
+    def _told(self, left: _Left, questions: Questions) -> list[Unfixable]:
         """Return what no entry fixes, with the questions to the user complete."""
         if not left:
             return []
         local = {each for each in self._intervals if self._classifications[each.probed].is_local}
-        asked = Questions(self._state, self._classifications, self._expected, self._connections)
         return [
             Unfixable(
                 networks_of(group, self._family),
                 devs,
-                asked.completed(obstacle, group),
+                questions.completed(obstacle, group),
                 tuple(summary_of(group, self._intervals, local, self._family)),
             )
             for (devs, obstacle), group in left.items()

@@ -8,7 +8,7 @@ in an uplink's subnet. This module does no I/O.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 
 from hostrouting.config.routing import ExpectedCidr
@@ -133,6 +133,7 @@ class Questions:
 
     Args:
         state: the host's state.
+        asked: all interfaces that are asked about. Who wants one of them as an uplink must not lose another.
         classifications: the classification of each probe's first lookup.
         expected: the expected CIDR of each probe.
         connections: the failures of its other lookups, each with the expected CIDR.
@@ -141,11 +142,12 @@ class Questions:
     def __init__(
         self,
         state: State,
+        asked: Collection[str],
         classifications: Mapping[int, Classification],
         expected: Mapping[int, ExpectedCidr],
         connections: Mapping[int, Sequence[tuple[ExpectedCidr, Classification]]],
     ) -> None:
-        self._state, self._classifications = state, classifications
+        self._state, self._asked, self._classifications = state, asked, classifications
         self._expected, self._connections = expected, connections
 
     def completed(self, obstacle: Obstacle, group: Iterable[Interval]) -> Obstacle:
@@ -167,7 +169,7 @@ class Questions:
         by = self._carrying
         question = Question(
             devs,
-            tuple(sorted({*devs}.union(*by.values()))),
+            tuple(sorted({*self._asked}.union(*by.values()))),
             tuple(ExpectedCidr(each.cidr, sorted({*devs, *by.get(each, ())})) for each in cidrs),
             self._state.uplinks.devs,
         )

@@ -60,5 +60,6 @@ def test_no_fix_moves_traffic_of_a_healthy_host(name: str, tmp_path: Path) -> No
     assert found == told, pasted(found)
     assert found not in turned_round(told)
     assert found.leaves == tuple(probe.expected for probe in case.probes)
+    assert found.breaks == ()
     with Rebuilt(case, tmp_path) as host:
         assert host.check(**document["named"]).verdict == "ok"

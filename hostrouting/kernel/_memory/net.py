@@ -39,6 +39,10 @@ class WriteMode(Enum):
     APPEND = "append"
 
 
+# Kinds of links whose drivers set IFF_POINTOPOINT.
+_POINT_TO_POINT = ("ppp", "tun", "wireguard")
+
+
 @attrs.define(eq=False)
 class Device:
     """An interface (struct net_device with its in_device).
@@ -63,7 +67,8 @@ class Device:
     def show(self) -> Link:
         """Convert the device to a link, as shown in dumps."""
         mtu = 65536 if self.hardware == Hardware.LOOPBACK else 1500
-        return Link(self.index, self.name, self.is_up, self.has_carrier, self.kind, self.hardware, self.master, mtu=mtu)
+        link = Link(self.index, self.name, self.is_up, self.has_carrier, self.kind, self.hardware, self.master, mtu=mtu)
+        return attrs.evolve(link, is_point_to_point=self.kind in _POINT_TO_POINT)
 
 
 class Net(Fib):

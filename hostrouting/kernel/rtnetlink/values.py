@@ -92,6 +92,7 @@ def _decode_link(message: bytes, names: rtnl.Names) -> Link:
         master=names(to_number(found[IFLA_MASTER])) if IFLA_MASTER in found else None,
         group=to_number(found.get(_IFLA_GROUP, b"")),
         mtu=to_number(found.get(_IFLA_MTU, b"")),
+        is_point_to_point=bool(flags & rtnl.IFF_POINTOPOINT),
     )
 
 

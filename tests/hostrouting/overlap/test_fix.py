@@ -78,7 +78,13 @@ ROWS = {
         wanted=("lab",),
         hints=("lab is a bridge without",),
     ),
-    "no other route, and one interface allowed": Row("", (POLICY,), ("10.9.0.0/16 onlink dev eth1",)),
+    "no other route, and one interface allowed": Row(
+        "", (POLICY,), hints=("no route through eth1 tells its next hop",)
+    ),
+    "no other route, and a tunnel allowed": Row(
+        "", ({"cidr": "10.9.0.0/16", "devs": ["wt*"]},), ("10.9.0.0/16 onlink dev wt0",)
+    ),
+    "two interfaces' networks": Row(PRIVATE, ("10.9.0.0/16", "10.2.0.0/24", "10.96.0.0/12"), wanted=("eth0", "eth1")),
     "its gateway elsewhere": Row(
         "route add default via 10.2.0.1 dev eth1 metric 900", (POLICY,), ("10.9.0.0/16 dev eth1",)
     ),
@@ -103,6 +109,7 @@ def _host(row: Row, root: Path) -> Host:
     kernel = FakeKernel()
     kernel.add_link("rdma0", hardware=Hardware.INFINIBAND)
     kernel.add_link("lab", kind="bridge")
+    kernel.add_link("wt0", kind="wireguard")
     build_node(kernel)
     play(kernel, row.has)
     return Host(routes=kernel, units=FakeSystemd(), layout=Layout(root))
