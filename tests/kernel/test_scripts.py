@@ -296,7 +296,7 @@ def test_a_check_that_could_not_run_leaves_a_marker(plain: Sandbox, mode: str) -
 
 
 def test_an_argument_that_is_not_known_is_an_error(node: NamespaceKernel, plain: Sandbox) -> None:
-    for arguments in (["gate", "told", "told"], ["now"]):
+    for arguments in (["gate", "told", "told"], ["gate", "again"], ["now"]):
         done = plain.run(check_script("10.0.0.0/8", mode="WARN"), *arguments)
         assert (done.returncode, done.stderr) == (64, "usage: script.sh [gate [told]]\n")
 
@@ -457,6 +457,13 @@ def test_a_nearly_full_run_folder_means_all_or_nothing(node: NamespaceKernel, sa
         checked = sandbox.run(check_script("10.96.0.0/12"), is_host=True, prepare=full)
         assert (checked.returncode, "can't write the markers in /run/aks-flex-node: " in checked.stderr) == (1, True)
         assert not re.search(r"line \d|cannot|fatal", done.stderr + checked.stderr)  # of bash, sh and awk
+
+
+def test_a_check_without_answers_says_so(node: NamespaceKernel, sandbox: Sandbox) -> None:
+    cut = '[ ! -f /proc/self/fd/0 ] || { "$ROOT/ip-itself" "$@" | head -n -1; exit; }'
+    assert "ip didn't give all answers: is there room left in /run?" in refused(
+        sandbox, check_script("10.96.0.0/12"), prepare=other_ip(cut)
+    )
 
 
 @pytest.mark.parametrize("lines", ['<<<"$LINES"', "</missing"])  # bash may also lack descriptors or space for them

@@ -332,7 +332,7 @@ function find_places(    i, covered, suspected) {
   if (family == 6 && has_sources)
     add_source_borders()
   if (close(sorter) != 0)
-    can_not("again")
+    can_not(UNWRITABLE)
   covered = suspected = ""
   while ((getline <ENVIRON["SCRATCH"]) > 0) {
     if ($2 == "expected" && $3 > covered)
@@ -607,8 +607,10 @@ function ask(    i, list, count, given) {
       text_of[asked + i] = answer[++given]
       sub(/ expires -?[0-9]+sec/, "", text_of[asked + i])
     }
-  if (was_interrupted || answers != given + !((count + 1) in failed))
+  if (was_interrupted)
     can_not("again")
+  else if (answers != given + !((count + 1) in failed))
+    can_not("ip didn\047t give all answers: is there room left in /run?")
   asked = questions
 }
 

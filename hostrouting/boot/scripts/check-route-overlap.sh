@@ -9,14 +9,15 @@ false # what bash returns if it can't parse the group
 #   check-route-overlap.sh gate told    the same, but it doesn't repeat a failure that the marker already has
 #   check-route-overlap.sh unjudged WHY    writes a marker without a verdict, if the gate couldn't run the check
 #
-# In STRICT mode, it exits with 1 if anything fails or there is no verdict; in WARN mode, it only reports this. It only
-# prints the verdict: `hostrouting check` also prints notes, the shadowed prefixes and the fix.
+# In STRICT mode, it exits with 1 if anything fails or there is no verdict; in WARN mode, it only reports this. The
+# script itself prints the verdict; then Python, if it still exists, prints the shadowed prefixes, the fix and notes.
 #
-# attempt() takes the lock, so that no run is changing our routes, and looks: ip lists the tables, and awk judges them
-# by asking the kernel (the program begins with its theory of operation). Meanwhile, an ip monitor of this run records
-# all changes. If one of them may have mattered, the look is repeated. If the network isn't complete, because the
-# default route or the address of an InfiniBand interface may still come, keep_trying() gives up the lock and waits.
-# At the end, report() leaves one marker. A run that is killed leaves none of its own that says more than it knows.
+# attempt() takes the lock if it can, so that no run is changing our routes, and looks: ip lists the tables, and awk
+# judges them by asking the kernel (the program begins with its theory of operation). Meanwhile, an ip monitor of this
+# run records all changes. If one of them may have mattered, the look is repeated. If the network isn't complete,
+# because the default route or the address of an InfiniBand interface may still come, keep_trying() gives up the lock
+# and waits. At the end, report() leaves one marker. A run that is killed leaves none of its own that says more than it
+# knows.
 
 @common.sh@
 
@@ -32,7 +33,7 @@ readonly PYTHON=@PYTHON@
 readonly EXPLAIN_SECONDS=5
 readonly GATE_EXPLAIN_SECONDS=3
 readonly SHOWN_LINES=50
-# The netlink groups for links, addresses, routes, rules and nexthop objects.
+# The netlink groups that every listener joins: links, nexthop objects, and IPv4's addresses, routes and rules.
 readonly GROUPS_HEARD=$((16#800000d1))
 readonly HEAR_SECONDS=5
 readonly TABLES=$'rule show\nroute show table all\naddress show\nlink show'

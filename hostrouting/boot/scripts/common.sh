@@ -1,7 +1,7 @@
 # --- shared by the boot scripts ---------------------------------------------------------------------------------
 # shellcheck shell=bash disable=SC2034,SC2329,SC2006 # each uses some of it; for backquotes, see static-routes.sh
-# The scripts need bash, coreutils, util-linux, iproute2 5.15, and any POSIX awk. Each is a single brace group, because
-# bash doesn't run any of a truncated group.
+# The scripts need bash, coreutils, util-linux, iproute2 5.15, and any POSIX awk; install.sh and remove.sh also grep and
+# sed. Each is a single brace group, because bash doesn't run any of a truncated group.
 
 set -u -o pipefail
 export LC_ALL=C PATH=/usr/sbin:/usr/bin:/sbin:/bin
@@ -30,7 +30,8 @@ export SCRATCH='' ANSWERS='' ERRORS='' LISTING_ERRORS='' HEARD=''
 readonly GATE_SECONDS=5
 # The tasks use the same timeout.
 readonly LOCK_SECONDS=60
-# Under constant churn, two of three dumps are interrupted; 32 in a row happen twice in a million.
+# How often a list or a check is repeated. Under constant churn, two of three dumps are interrupted; 32 in a row happen
+# twice in a million.
 readonly ATTEMPTS=32
 # attempt() returns this if MISSING may still appear.
 readonly MAY_COME=75
@@ -166,7 +167,7 @@ run_replacement() {
 
 # Parses the arguments. In the gate, timeouts are short, because the gate retries failures.
 read_arguments() {
-  [[ $#:${1-} =~ ^(0:|[12]:gate)$ ]] || { complain "usage: ${0##*/} [gate [told]]"; exit 64; }
+  [[ $* =~ ^(gate( told)?)?$ ]] || { complain "usage: ${0##*/} [gate [told]]"; exit 64; }
   IS_GATE=${1-} IS_TOLD=${2-}
   [ -z "$IS_GATE" ] || LOCK_LIMIT=$GATE_SECONDS LIMIT=$((LIMIT < GATE_SECONDS ? LIMIT : GATE_SECONDS))
   [ "${FAMILIES-4}" = 4 ] || MONITORED=()

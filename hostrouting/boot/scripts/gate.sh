@@ -5,7 +5,7 @@ false # what bash returns if it can't parse the group
 # Holds a consumer back until the installed scripts succeed. Written by hostrouting: edits are lost.
 #
 #   gate.sh hold     its ExecCondition=: retries until the scripts succeed or the start times out
-#   gate.sh again    its first ExecStartPre=: does nothing if this start has passed
+#   gate.sh again    its first ExecStartPre=: does nothing if this start has passed within the last minute
 #   gate.sh last     its last but one: does nothing if this start has passed within the last second
 #
 # If an ExecCondition= fails, even because of systemd's own errors, systemd silently skips the unit for good. The "-" in

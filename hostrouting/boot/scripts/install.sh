@@ -212,7 +212,7 @@ if is_running; then
   # If a run was killed before its reload, systemd hasn't read the files. Otherwise, a drop-in overrides them.
   (verify_gate) 2>/dev/null || reload
   verify_gate
-  # From here on, a signal must not restore the files, because the kernel already has the routes.
+  # From here on, a signal must not restore the files, because the kernel may already have the routes.
   trap : HUP INT TERM
   run_ours "$ROUTES"
 fi

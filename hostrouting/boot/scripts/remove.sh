@@ -2,7 +2,7 @@
 false # what bash returns if it can't parse the group
 {
 # Uninstalls what install.sh, or an Ignition document with the same parts, has installed, like `hostrouting remove`: a
-# start that is held continues, and a running node isn't affected. Rendered: edits are lost.
+# start that is held continues, and a running node isn't stopped. Rendered: edits are lost.
 
 @bundle.sh@
 

@@ -21,7 +21,8 @@
 #    2  add the others
 #    3  replace (IPv4), or add hops to a route that exists (IPv6)
 #    4  delete hops of a route that stays
-#    5  delete and add a hop with other attributes, which the kernel takes for the same hop
+#    5  delete and add what can't be replaced: a hop with other attributes, which the kernel takes for the same hop, or
+#       an IPv4 route behind another program's
 #    6  add IPv6 routes that cover gateways: a gateway mustn't be behind another one (ip6_validate_gw)
 #    7  delete such routes; 11: delete others; 12: delete routes without a gateway
 #
@@ -312,7 +313,8 @@ function want(i,    id, old, is_foreign) {
   }
   if (looked_at in is_connected)
     fail("refused", "it is a connected network, which another route would cut off; name its halves instead")
-  # A new hop of ours would come after another program's separate IPv6 entry.
+  # A new hop of ours would come after another program's separate IPv6 entry. parse() has removed lifetimes that aren't
+  # over.
   else if (is_foreign ? ways_of[old] != ways_of[class] || old ~ / expires / : \
     family == 6 && ("kernel", id) in theirs && effect(old) != effect(class))
     fail("refused", "another program\047s route has its destination and metric:" theirs["kernel", id])
@@ -397,7 +399,7 @@ function commit(    why) {
     print "and " shown - 50 " more"
 }
 
-# Has ip run commands and answer questions. Returns why that failed, or "". A route or hop that is no longer there, or
+# Makes ip run commands and answer questions. Returns why that failed, or "". A route or hop that is no longer there, or
 # isn't ours, needs no removal. Sets shown to the number of commands so far that didn't fail. The last line of output
 # tells that ip wasn't killed.
 function write(list, count, asked, options,    i, why, is_whole) {

@@ -5,7 +5,7 @@ false # what bash returns if it can't parse the group
 # Installs the static routes below, all of them or none. Rendered by hostrouting: edits are lost.
 #
 #   static-routes.sh         the oneshot at boot: waits for the network as configured
-#   static-routes.sh gate    before the consumer starts: waits for at most 5 s
+#   static-routes.sh gate [told]    before the consumer starts: waits for at most 5 s
 #   static-routes.sh trial   called by trial.sh, which holds the lock, to end a trial of routes: doesn't wait
 #
 # One ip process lists the current state. awk plans what makes our routes equal to the wanted ones, has another ip
@@ -43,8 +43,8 @@ is_overdue() {
   [[ ! -e $CONFIRMED && $text =~ \"uptime\":\ ([0-9]{1,12}) ]] && [ "$NOW" -gt "${BASH_REMATCH[1]}00" ]
 }
 
-# Returns 0 if the routes are as configured or a trial forbids changes, MAY_COME if MISSING may still appear, or else 1,
-# and sets MESSAGE.
+# Returns 0 if the routes are as configured, or if a trial forbids the oneshot to change them; MAY_COME if MISSING may
+# still appear, or else 1, and sets MESSAGE.
 attempt() {
   local status=1 rows=''
   [ -n "$IS_END" ] || ! is_overdue || bash -p "$RUN_DIR/trial.sh" gate
@@ -71,7 +71,7 @@ attempt() {
     done
   done
   if [ "$status$STOPPED" = 0 ]; then
-    [ -n "$IS_END" ] || [ ! -e "$ADOPTED" ] || rm -f "$ADOPTED" # a signal is too late from here on
+    [ -n "$IS_END" ] || [ ! -e "$ADOPTED" ] || rm -f "$ADOPTED" # from here on, only a trial's end heeds signals
     return 0
   fi
   put_back

@@ -4,7 +4,8 @@ false # what bash returns if it can't parse the group
 # Ends the trial of routes that `hostrouting apply --try` has begun, unless it has ended. Rendered: edits are lost.
 #
 #   trial.sh         run by a systemd timer when the time is over, even if the process that began the trial is gone
-#   trial.sh gate    run before the consumer starts, because only the installed routes count for a start
+#   trial.sh gate    run before the consumer starts, because only the installed routes count for a start, and by the
+#                    oneshot once the time is over
 #
 # A trial changes nothing but the kernel's routes, so the installed routes script knows which routes should be there
 # after it. This script takes the lock that every writing run holds, and runs that script, which inherits the lock: it
@@ -12,7 +13,7 @@ false # what bash returns if it can't parse the group
 # no routes script is installed, or only a part of one, a script without routes runs instead and removes all of ours.
 #
 # The trial is in progress as long as its file exists. Whatever ends it removes the file while holding the lock: here,
-# the routes script does that when it has made all changes. As long as the file is there, whatever has failed or was
+# the routes script does that when the tried routes are gone. As long as the file is there, whatever has failed or was
 # killed, this script tries again; in the gate, it fails, and the gate tries again.
 #
 # A process that confirms the trial renames the file first, so the trial can't end meanwhile. It holds another lock
