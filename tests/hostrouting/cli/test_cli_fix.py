@@ -7,7 +7,7 @@ import os
 import re
 import stat
 from collections.abc import Callable
-from ipaddress import IPv4Network
+from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,22 @@ def test_a_config_without_routes_gets_them_enabled(run: Run, write: Any, routes:
     assert (code, path.read_text()) == (0, before)
     assert json.loads(out)["hostRouting"]["staticRoutes"] == static(*HALVES)
     assert Config.from_mapping(json.loads(out)).static_routes.enabled
+
+
+def test_a_question_is_answered_before_anything_is_written(run: Run, write: Any, kernel: FakeKernel) -> None:
+    gateway = NextHop("ib0", IPv4Address("172.16.0.1"))
+    assert kernel.add([Route(IPv4Network("10.9.0.0/16"), (gateway,), protocol=Protocol.DHCP)]) == ()
+    path = write(expecting("10.9.0.0/16"))
+    before = path.read_text()
+    code, out, err = run("fix", "--in-place", path)
+    assert (code, path.read_text()) == (1, before)
+    assert '"uplinks": ["eth0"]' in err
+    for form in ("ip", "netplan", "networkd"):
+        code, out, _ = run("fix", path, "--format", form)
+        assert (code, "10.9." in out) == (1, False)
+    named = write(expecting("10.9.0.0/16", uplinks=["eth0"]))
+    assert run("fix", "--in-place", named)[0] == 0
+    assert len(json.loads(named.read_text())["hostRouting"]["staticRoutes"]["routes"]) == 2
 
 
 def test_routes_missing_from_the_config_are_not_relied_on(run: Run, write: Any, tmp_path: Path) -> None:
