@@ -17,7 +17,7 @@ readonly CHECK=/etc/aks-flex-node/check-route-overlap.sh
 readonly TRIAL=$RUN_DIR/trial.json
 readonly CONFIRMED=$RUN_DIR/trial.confirmed.json
 readonly GATE_OFF=/etc/hostrouting/gate.off
-# The rows of the Go package's script while its routes are taken over. It's in /run because a reboot removes both.
+# The rows of the Go package's script while its routes are taken over. It's in /run because a reboot removes these, too.
 readonly ADOPTED=$RUN_DIR/adopted
 # Unlike a bare apply, this doesn't depend on the default CONFIG, which may ask for something else.
 readonly AGAIN='hostrouting apply /etc/hostrouting/installed.json'
@@ -28,7 +28,7 @@ export SCRATCH='' ANSWERS='' ERRORS='' LISTING_ERRORS='' HEARD=''
 
 # The gate waits only briefly, because the oneshot has already done the long wait.
 readonly GATE_SECONDS=5
-# The tasks use the same timeout.
+# Python waits for the lock as long.
 readonly LOCK_SECONDS=60
 # How often a list or a check is repeated. Under constant churn, two of three dumps are interrupted; 32 in a row happen
 # twice in a million.

@@ -82,7 +82,7 @@ read_list() {
 # has_passed SECONDS: returns whether this start has passed with the current list, at most SECONDS ago.
 has_passed() {
   local when='' steps=''
-  { read -r when && IFS= read -r -d '' steps; } 2>/dev/null <"$PASSED/${INVOCATION_ID-}"
+  { read -r when && IFS= read -r -d '' steps; } <"$PASSED/${INVOCATION_ID-}"
   read_list
   [ -n "$when" ] && [ "$steps" = "$STEPS"$'\n' ] && [ $((NOW - when)) -le $(($1 * 100)) ]
 } 2>/dev/null

@@ -304,7 +304,7 @@ function want(i,    id, old, is_foreign) {
   id = wanted_id[i]
   class = wanted_class[i]
   old = there[id]
-  is_foreign = old != "" && proto_of[old] !~ /^(217|3)$/
+  is_foreign = old != "" && proto_of[old] !~ /^(217|3)$/ # adopt() has written the 3
   carried_by[i] = is_foreign ? old : class
   cover(looked_at, in_main)
   if (!is_foreign) {
@@ -365,7 +365,7 @@ function plan(list, table,    i, n, name, id, words, is_there, is_new) {
     }
   }
   for (i = 1; i <= parts[table]; i++) {
-    # Other programs' hops come last, so try those first.
+    # Other programs' hops come last, so begin at the end.
     name = part[table, family == 4 ? i : parts[table] + 1 - i]
     id = id_of[name]
     n = (list, id) in whole_of ? 4 : 13 - step_of(id, words_of[table, name])
