@@ -24,7 +24,6 @@ from operator import itemgetter
 import attrs
 
 from hostrouting.config.routing import ExpectedCidr, RouteOverlap, StaticRoute
-from hostrouting.kernel.default_routes import unicast_defaults
 from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.rules import Flow
 from hostrouting.model.errors import RouteError
@@ -42,7 +41,6 @@ from hostrouting.overlap._entries import Entries
 from hostrouting.overlap._owners import Owners, Questions
 from hostrouting.overlap._probes import Probe, is_modelled, modelled_lookups
 from hostrouting.overlap._state import State
-from hostrouting.overlap._uplinks import local_subnets
 from hostrouting.overlap.findings import Finding
 from hostrouting.overlap.proposals import Fix, HostSettings, Obstacle, Unfixable
 from hostrouting.overlap.wording import decided_by
@@ -95,19 +93,12 @@ class Fixes:
                 self._connections.setdefault(probed, []).extend(failures)
                 if is_limited:
                     self._around.setdefault(probed, []).append(expected)
-        devs, defaults = state.uplinks.devs, unicast_defaults(state.routes)
-        # The config doesn't rule out that the cluster is behind one of these interfaces instead.
-        rivals = {hop.dev: hop.gateway for route in defaults for hop in route.hops if hop.dev and hop.dev not in devs}
-        rivals = {} if state.uplinks.named is not None else rivals
-        self._rivals = {(int(gateway), self._bits): dev for dev, gateway in rivals.items() if gateway is not None}
-        self._rivals |= local_subnets(state.addresses, tuple(rivals))
-        self._nested_rivals = PrefixIndex(self._rivals, self._bits)
-        # If two interfaces are behind one router, its address may be covered.
-        of_uplinks = [*defaults, *([] if state.uplinks.default is None else [state.uplinks.default])]
-        self._routers = {hop.gateway for route in of_uplinks for hop in route.hops if hop.dev in devs}
         # Gateways on interfaces other than the uplinks, mapped to a route that uses them.
         self._gateways = {
-            (hop.gateway, hop.dev): route for route in state.routes for hop in route.hops if hop.dev not in devs
+            (hop.gateway, hop.dev): route
+            for route in state.routes
+            for hop in route.hops
+            if hop.dev not in state.uplinks.devs
         }
         # Static routes to any of these destinations would be refused.
         usual = state.family.usual_metric
@@ -269,10 +260,8 @@ class Fixes:
         for other in self._around.get(int(address), ()):
             if not all(other.is_expected(each, uplinks) for each in by):
                 return Obstacle(f"{other} is expected, but a route would send it through {','.join(by)}")
-        rival = next(self._nested_rivals.around(single), None)
-        if rival is not None and expected.devs is None and address not in self._routers:
-            dev = self._rivals[rival]
-            return self._owners.question((dev,), f"it is in the network of {dev}, which has a default route too")
+        if expected.devs is None and (rival := self._owners.rival_at(address)):
+            return self._owners.question((rival,), f"it is in the network of {rival}, which has a default route too")
         return None if is_modelled(probe, self._look_up) else Obstacle(self._unmodelled(address))
 
     def _unmodelled(self, address: IpAddress, source: IpAddress | None = None) -> str:
@@ -292,7 +281,7 @@ class Fixes:
         if beaten == self._bits:
             entry = self._fib.find(Table.MAIN, Flow(address))
             return Obstacle(f"{entry} is for this address alone, and no route is longer: remove it")
-        for by in classification.devs if address not in self._routers else ():
+        for by in () if self._owners.is_uplinks_router(address) else classification.devs:
             if (route := self._gateways.get((address, by))) is not None:
                 return Obstacle(f"it is the gateway of {route}: move that gateway, or remove the route")
         if reason := self._entries.why_refused(single, dev):

@@ -8,12 +8,14 @@ in an uplink's subnet. This module does no I/O.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 
 from hostrouting.config.routing import ExpectedCidr
+from hostrouting.kernel.default_routes import unicast_defaults
 from hostrouting.kernel.rules import LOOPBACK
-from hostrouting.model.family import Family
+from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Hardware, is_like
 from hostrouting.model.parsing import is_device
 from hostrouting.model.prefixes import Prefix, PrefixIndex, numbers
@@ -22,6 +24,7 @@ from hostrouting.model.text import shortened
 from hostrouting.overlap._classify import Classification
 from hostrouting.overlap._coverage import Interval
 from hostrouting.overlap._state import State
+from hostrouting.overlap._uplinks import local_subnets
 from hostrouting.overlap.findings import FindingKind
 from hostrouting.overlap.proposals import Obstacle, Question
 
@@ -40,11 +43,11 @@ _VPNS, _OF_VPN = (
 # The kernel's names, and systemd's (systemd.net-naming-scheme(7)). An interface in a VM may have another type.
 _INFINIBAND = ("ib*",)
 
-# Prefix lengths below which a route takes a part of the whole address space, as a VPN's do.
+# The shortest prefix of a network. A shorter route takes a part of the whole address space, as a VPN's do.
+_NETWORK_LENGTH_MIN = {Family.IPV4: 8, Family.IPV6: 16}
+
 # A limit for human-readable lines.
 _SHOWN_ROUTES = 2
-
-_NETWORK_LENGTH_MIN = {Family.IPV4: 8, Family.IPV6: 16}
 
 
 class Owners:
@@ -62,7 +65,7 @@ class Owners:
         """Return what the owner of each interface can change, for interfaces other than uplinks."""
         found = ((dev, self._advice(dev)) for dev in devs if dev not in self._uplinks)
         return tuple(
-            f'{dev} {advice}, or set "allowedDevs": ["{dev}"] if it may carry this traffic'
+            f'{dev} {advice}, or set "allowedDevs": {json.dumps([dev])} if it may carry this traffic'
             for dev, advice in found
             if advice
         )
@@ -91,6 +94,40 @@ class Owners:
             return ()
         is_own_network = all(map(self._is_infiniband, devs)) or self._bridges.issuperset(devs)
         return () if is_own_network and self._is_connected(route) else devs
+
+    def is_uplinks_router(self, address: IpAddress) -> bool:
+        """Return whether an address is the gateway of an uplink's default route, also if another interface uses it."""
+        return address in self._routers
+
+    def rival_at(self, address: IpAddress) -> str | None:
+        """Return the interface with a default route of its own in whose network an address is, if any.
+
+        Unless uplinks are named, the cluster may be behind that interface. Two interfaces behind one router share it.
+        """
+        rival = next(self._nested_rivals.around((int(address), self._state.family.bits)), None)
+        return None if rival is None or self.is_uplinks_router(address) else self._rivals[rival]
+
+    @cached_property
+    def _routers(self) -> frozenset[IpAddress | None]:
+        uplinks = self._state.uplinks
+        defaults = [*unicast_defaults(self._state.routes), *([] if uplinks.default is None else [uplinks.default])]
+        return frozenset(hop.gateway for route in defaults for hop in route.hops if hop.dev in uplinks.devs)
+
+    @cached_property
+    def _rivals(self) -> dict[Prefix, str]:
+        """Return the networks and gateways of other interfaces that have a default route, each with its interface."""
+        if self._state.uplinks.named is not None:
+            return {}
+        family = self._state.family
+        hops = (hop for route in unicast_defaults(self._state.routes) for hop in route.hops)
+        rivals = [(hop.dev, hop.gateway) for hop in hops if hop.dev is not None and hop.dev not in self._uplinks]
+        gateways = [(dev, gateway) for dev, gateway in rivals if gateway is not None and Family.of(gateway) is family]
+        subnets = local_subnets(self._state.addresses, [dev for dev, _ in rivals])
+        return {(int(gateway), family.bits): dev for dev, gateway in gateways} | subnets
+
+    @cached_property
+    def _nested_rivals(self) -> PrefixIndex:
+        return PrefixIndex(self._rivals, self._state.family.bits)
 
     def question(self, devs: tuple[str, ...], reason: str) -> Obstacle:
         """Return an obstacle that asks whether interfaces carry an address on purpose; see ``Questions``."""

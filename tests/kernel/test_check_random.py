@@ -400,8 +400,8 @@ FIXES: dict[str, tuple[str, list[ExpectedCidr], int, str]] = {
     "an unexpected default route": (
         "route add 10.9.0.0/17 dev eth1",
         [ExpectedCidr("10.9.0.0/16", ["eth1"])],
-        1,
-        "",
+        0,
+        "no route through eth1 tells its next hop",
     ),
     "an entry that expects another interface": (
         "",
