@@ -269,6 +269,33 @@ def test_a_restoration_that_is_killed_anywhere_leaves_no_mixture(
     pytest.fail("it never ended")
 
 
+def test_a_substitution_that_fails_loses_nothing(new_tree: Callable[[str], Path], tmp_path: Path) -> None:
+    """Bash goes on after one for which it can't make a pipe."""
+    if shutil.which("strace") is None:
+        pytest.skip("strace isn't installed")
+    out, wanted, empty = tmp_path / "out", new_tree("wanted"), contents(new_tree("empty"))
+    for name in ("other", "both"):
+        assert run(wanted, render(CONFIGS[name], out) / "install.sh")[0] == 0
+    for number in range(1, 1000, by_day(3, by_night=1)):
+        there = new_tree(f"tree{number}")
+        apply(CONFIGS["other"], there)
+        trace = (
+            "strace",
+            "--quiet=all",
+            "-o",
+            tmp_path / "calls",
+            "-e",
+            "trace=pipe2",
+            "-e",
+            f"inject=pipe2:error=EMFILE:when={number}",
+        )
+        code, _, err = run(there, out / "install.sh", *map(str, trace))
+        assert code != 0 or contents(there) == contents(wanted), (number, err)
+        assert (run(there, out / "remove.sh")[0], contents(there)) == (0, empty), (number, err)
+        if "INJECTED" not in (tmp_path / "calls").read_text():
+            return
+
+
 @pytest.mark.parametrize("cut", [0, 1, 100])
 def test_damaged_files_are_refused(tree: Path, tmp_path: Path, cut: int) -> None:
     folder, before = render(BOTH, tmp_path / "out"), contents(tree)

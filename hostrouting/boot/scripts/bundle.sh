@@ -32,7 +32,7 @@ units() { paths | sed -n "s|^$UNITS/\([^/]*\.service\)$|\1|p"; }
 # The files of the installed parts, and those of ours. The gate's own files don't belong to any part.
 installed_files() { sed -n 's/^  "parts": //p' "$1" | grep -o '"/etc/[^"]*"' | tr -d '"' | sort -u; }
 rendered_files() { paths | sed '\|^/etc/hostrouting/|d; \|/..-hostrouting\.conf$|d' | sort -u; }
-folders_of() { sed -n 's/^  "folders": //p' "$1" | grep -o '/[^"]*' || true; }
+folders_of() { sed -n '/^  "folders": \[/{s///; s/"\([^"]*\)"[],]* */\1\n/g; s/\n$//; /^\//p;}' "$1"; }
 # Removes the empty ones among FOLDERS and our own. Doesn't hide errors, because a chroot may lack /dev/null.
 take_folders() {
   local folder

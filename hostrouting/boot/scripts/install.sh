@@ -41,11 +41,12 @@ put() {
 
 # Adds the folders that this run or an earlier one has created to the manifest.
 fill_in_manifest() {
-  local folder earlier='' made=() list=''
-  [ ! -e "$MANIFEST" ] || earlier=`folders_of "$MANIFEST"`
+  local folder made=() list=''
+  [ ! -e "$MANIFEST" ] || folders_of "$MANIFEST" >"$HERE/earlier"
+  folders_of "$HERE$MANIFEST" >"$HERE/folders"
   while read -r folder; do
-    [ -d "$folder" ] && [[ $'\n'$earlier$'\n' != *$'\n'$folder$'\n'* ]] || made+=("$folder")
-  done <<<"`folders_of "$HERE$MANIFEST"`"
+    [ -d "$folder" ] && ! grep -qsxF -- "$folder" "$HERE/earlier" || made+=("$folder")
+  done <"$HERE/folders"
   [ "${#made[@]}" -eq 0 ] || printf -v list '"%s", ' "${made[@]}"
   printf -v FOLDERS '%s\n' "${made[@]}"
   sed "s|^  \"folders\": .*|  \"folders\": [${list%, }],|" "$HERE$MANIFEST" >"$HERE/manifest"
