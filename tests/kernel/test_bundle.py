@@ -15,7 +15,7 @@ import pytest
 from file_trees import write_file, write_link
 from go_package import ANY, TEMPLATE, write_go_package
 from nightly import by_day
-from node import build_node, on_linux, run_ip, run_ip6, tool
+from node import build_node, on_linux, run_ip, run_ip6, tool, until
 from wanted import ROUTE, config
 
 import phases
@@ -419,6 +419,8 @@ def write_go_routes(node: Node) -> None:
     """Write the Go package's script and its routes, one of them with ``linkdown``."""
     write_go_package(Layout(node.tree), *(f"172.16.{number}.0/24|{ANY}|0" for number in (1, 2)))
     run_ip("route add 172.16.1.0/24 via 10.1.0.1 dev eth0", *WITHOUT_CARRIER)
+    # The kernel notices the loss later, and then sets the flag in IPv4 and in IPv6.
+    until(lambda: all("linkdown" in route for route in node.routes() if "dev eth2" in route))
 
 
 def test_a_failure_gives_back_what_a_start_has_taken_over(running: Node, tmp_path: Path) -> None:
