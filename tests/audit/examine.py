@@ -61,6 +61,7 @@ class Audit(ABC):
         self._has_default = host.family is Family.IPV6 or default_route(self._kernel.routes()) is not None
         judge = Judge(self._kernel, self.config.route_overlap, had_rules=host.had_rules)
         self._is_deaf = host.family is Family.IPV4 and self._has_default and judge.is_deaf()
+        self._has_a_containers_default = host.family is Family.IPV4 and judge.has_a_containers_default()
 
     def _make(self) -> None:
         enter_namespace()
@@ -103,6 +104,8 @@ class Audit(ABC):
         if reason.startswith("no-local-table"):
             may_be_deaf = self.host.family is Family.IPV6 and not asks_local_first(self._kernel6.rules())
             self._tell(way, [] if self._is_deaf or may_be_deaf else ["it receives everything"])
+        elif reason.startswith("contested-default") and self._has_a_containers_default:
+            pass
         elif not self.host.may_be_unknown(way):
             self._tell(way, [f"the verdict is unknown: {reason}"])
 

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from brute_force import default_route, live
 from connecting import disagreements, holds, local_ranges, words
 from fixing import install, is_told
-from leaving import FIRST_PACKETS, Leaving, Seen, SocketKind, send_datagram, truths
+from leaving import FIRST_PACKETS, Leaving, Seen, SocketKind, far_end, send_datagram, truths
 from node import as_batch, attempt, churning
 
 from audit.examine import Audit
@@ -96,7 +96,8 @@ class SocketAudit(Audit):
     def _compare_replies(self, report: OverlapReport, addresses: Sequence[IpAddress]) -> None:
         """Call servers on this host from each address through the uplinks, and compare where their replies leave."""
         kernel = self._kernel if self._has_ipv4 else self._kernel6
-        plugged = {link.name for link in kernel.links() if link.is_up and link.has_carrier}
+        up = {link.name for link in kernel.links() if link.is_up and link.has_carrier}
+        plugged = {dev for dev in up if far_end(dev) in up}
         clients = [address for address in addresses if not holds(local_ranges(report), address)]
         if self._has_ipv4:
             with Leaving() as leaving:
