@@ -14,7 +14,7 @@ from hostrouting.boot.host import Host
 from hostrouting.cli.changes import NOTHING, changes_lines
 from hostrouting.cli.options import UsageError, asked_host, config_path, has_config, load, read_with_cidrs
 from hostrouting.cli.output import columns, complain
-from hostrouting.cli.report import fix_lines, nagios, overlap_picture, overlap_text, page_text
+from hostrouting.cli.report import SIMILAR, fix_lines, nagios, overlap_picture, overlap_text, page_text
 from hostrouting.cli.running import EXIT_CHECK_UNKNOWN, EXIT_FAILURE, Result, run_function
 from hostrouting.config.routing import SECTION, Config, StaticRoute, StaticRoutes
 from hostrouting.model.changes import Changes
@@ -99,7 +99,9 @@ def _next_lines(report: OverlapReport, host: Host) -> list[str]:
     if report.reason_kind is UnknownReason.NO_DEFAULT_ROUTE:
         is_ipv6 = any(each.family.value == 6 and each.reason == report.reason for each in report.families)
         ip = "ip -6" if is_ipv6 else "ip -4"
-        return [f"to see why there is none: {ip} address; {ip} route; networkctl status"]
+        return [f"to see why there is none: {ip} address; {ip} route; networkctl status", SIMILAR]
+    if report.reason_kind in (UnknownReason.CONTESTED_DEFAULT, UnknownReason.NO_LOCAL_TABLE):
+        return [SIMILAR]
     if report.reason_kind is not UnknownReason.NOTHING_EXPECTED:
         return []
     from hostrouting.overlap.taken_networks import taken_networks

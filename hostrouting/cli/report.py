@@ -92,6 +92,9 @@ def _counts(report: OverlapReport) -> str:
     return f"{said}, {unjudged} couldn't be judged" if unjudged else said
 
 
+SIMILAR = "similar incidents: https://github.com/hostrouting/hostrouting/blob/main/docs/howto/your-symptom.md"
+
+
 def _page(report: OverlapReport, width: int | None) -> Page:
     notes = (dim(f"note: {note.kind}: {clean(note.message)}") for note in report.notes)
     return [*_verdict(report, width), *_events(report), *notes]
@@ -136,7 +139,7 @@ def _verdict(report: OverlapReport, width: int | None) -> Page:
     if entries:
         page += [good(PASTE), *(good(f"  {entry},") for entry in entries[:-1]), good(f"  {entries[-1]}{rest}")]
     page += [bad(clean(said)) for said in reasons(report)]
-    page += [dim(f"hint: {clean(said)}") for said in report.fix.hints]
+    page += [dim(f"hint: {clean(said)}") for said in report.fix.hints] + [dim(SIMILAR)] * bool(report.fix.hints)
     page += [dim(f"caution: {clean(said)}") for said in report.fix.consequences]
     return page
 

@@ -345,6 +345,8 @@ def test_no_command_waits_for_a_snapshot(run: Any, elsewhere: Any, write: Any, k
     assert (code, err) == (2, "")
     assert out.splitlines()[1].startswith("the check couldn't judge anything: no-default-route")
     assert "ip -4 route" in out.splitlines()[2]
+    page = Path(__file__).parents[3] / out.splitlines()[3].partition("/blob/main/")[2]
+    assert (page.name, page.is_file()) == ("your-symptom.md", True)
     for words in (["--cidr", SHADOWED], [config]):
         assert elsewhere("fix", *words, "--snapshot", path)[:2] == (2, "")
     code, out, err = elsewhere("plan", config, "--snapshot", path)
