@@ -35,8 +35,8 @@ says:
 {fixes}
 
 {noted} more are only mentioned in a note, and {unseen} aren't seen: [here is why](#what-it-cant-see). In {worse} of the
-incidents, what it prints leads packets to another wrong place; that is a bug. On {healthy} healthy hosts with several
-NICs, {harmed} of the printed fixes, or answers to its questions, moves working traffic.
+incidents, what it prints leads packets to another wrong place. On {healthy} healthy hosts with several NICs, {harmed}
+of the printed fixes, or answers to its questions, moves working traffic.
 
 To see what it says of your host, name the addresses that you can't reach; this changes nothing:
 
@@ -78,7 +78,7 @@ def page() -> str:
         noted=len(noted),
         unseen=len(cases) - len(found) - len(noted),
         healthy=len(healthy),
-        worse=sum("breaks" in case["expect"] for case in cases),
+        worse=sum("breaks" in case["expect"] for case in cases) or "none",
         harmed=harmed or "none",
         contents="\n".join(f"- [{classes[name]['title']}](#{_anchor(classes[name]['title'])})" for name in classes),
     )
