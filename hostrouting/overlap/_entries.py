@@ -99,8 +99,9 @@ class Entries:
         try:
             _, missing = resolve([entry], state.links, state.addresses, main, state.uplinks.named)
         except RouteError as error:
-            return str(error)
-        return f"an entry for it through {dev} lacks {missing}" if missing else ""
+            return f"no entry for it through {dev} is possible: {error.message.partition(': ')[2]}"
+        # Addresses with the same reason are told together, so leave out which entry lacks it.
+        return f"an entry for it through {dev} lacks {missing.partition(', needed by')[0]}" if missing else ""
 
     def length_min(self, prefix: Prefix, dev: str | None) -> int:
         """Return the least length of an entry for a prefix: of the uplink's subnet around it, which is on-link."""
