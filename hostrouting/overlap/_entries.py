@@ -11,7 +11,7 @@ from hostrouting.kernel.default_routes import unicast_defaults
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpNetwork
 from hostrouting.model.links import Link, is_like
-from hostrouting.model.parsing import is_device, is_inside
+from hostrouting.model.parsing import is_device
 from hostrouting.model.prefixes import Prefix, PrefixIndex, numbers
 from hostrouting.model.routes import NextHop, Route, RouteType, Table
 from hostrouting.overlap._bounds import own_gateway
@@ -44,6 +44,9 @@ class Entries:
         default_devs = () if self._default is None else self._default.devs
         self._local_subnets = local_subnets(state.addresses, usable) | local_subnets(state.addresses, default_devs)
         self._nested_subnets = PrefixIndex(self._local_subnets, self._bits)
+        # Thousands of CIDRs may name the same interface.
+        self._known_by: dict[str, tuple[Mapping[Prefix, Route], PrefixIndex, PrefixIndex]] = {}
+        self._refusals_by: dict[tuple[str, NextHop | None], str] = {}
 
     def subnet_of(self, prefix: Prefix) -> Prefix | None:
         """Return the innermost uplink subnet that contains a prefix, if any."""
@@ -81,7 +84,10 @@ class Entries:
     def why_refused(self, prefix: Prefix, dev: str | None) -> str:
         """Return why no entry for a prefix can be made or the kernel would refuse it, or an empty string."""
         if dev is not None:
-            return self._why_refused_by(dev, self._hop_by(dev, prefix))
+            hop = self._hop_by(dev, prefix)
+            if (dev, hop) not in self._refusals_by:
+                self._refusals_by[dev, hop] = self._why_refused_by(dev, hop)
+            return self._refusals_by[dev, hop]
         if (subnet := self.subnet_of(prefix)) is None:
             return self._lost_gateway
         dev = self._local_subnets[subnet]
@@ -134,9 +140,13 @@ class Entries:
     def _entry_by(self, dev: str, hop: NextHop | None, network: IpNetwork) -> StaticRoute:
         if hop is None or hop.gateway is None:
             return StaticRoute(network, ONLINK, dev)
-        defaults = (route for route in unicast_defaults(self._state.routes) if route.devs == (dev,))
+        defaults = (route for route in self._defaults if route.devs == (dev,))
         is_inherited = any(hop in route.hops for route in defaults)
         return StaticRoute(network, None if is_inherited else hop.gateway, dev)
+
+    @cached_property
+    def _defaults(self) -> Sequence[Route]:
+        return unicast_defaults(self._state.routes)
 
     @property
     def _inherited(self) -> Route:
@@ -150,23 +160,22 @@ class Entries:
         Without such a route, a prefix is on the interface's link if it is in the subnet of one of its addresses, or if
         the interface is point-to-point.
         """
-        network = self._family.network(prefix)
-        routes = self._routes_by.get(dev, ())
-        around = [route for route in routes if is_inside(network, route.destination)]
-        if around:
-            return max(around, key=lambda route: route.destination.prefixlen).hops[0]
-        subnets = (address.network for address in self._state.addresses if address.dev == dev)
-        is_near = any(is_inside(network, subnet) for subnet in subnets)
+        routes, nested_routes, subnets = self._around_by(dev)
+        if (longest := next(nested_routes.around(prefix), None)) is not None:
+            return routes[longest].hops[0]
+        is_near = any(subnets.around(prefix))
         return NextHop(dev) if is_near or dev in self._point_to_point else None
 
-    @cached_property
-    def _routes_by(self) -> Mapping[str, Sequence[Route]]:
-        """Return the live unicast routes with one next hop, in any table, by its interface."""
-        found: dict[str, list[Route]] = {}
-        for route in self._state.routes:
-            if route.type is RouteType.UNICAST and len(route.hops) == 1 and route.devs:
-                found.setdefault(route.devs[0], []).append(route)
-        return found
+    def _around_by(self, dev: str) -> tuple[Mapping[Prefix, Route], PrefixIndex, PrefixIndex]:
+        """Return the live unicast routes with this one next hop, in any table, and the interface's subnets."""
+        if dev not in self._known_by:
+            routes: dict[Prefix, Route] = {}
+            for route in self._state.routes:
+                if route.type is RouteType.UNICAST and len(route.hops) == 1 and route.devs == (dev,):
+                    routes.setdefault(numbers(route.destination), route)
+            subnets = (numbers(address.network) for address in self._state.addresses if address.dev == dev)
+            self._known_by[dev] = (routes, PrefixIndex(routes, self._bits), PrefixIndex(subnets, self._bits))
+        return self._known_by[dev]
 
     @property
     def _names_devs(self) -> bool:
