@@ -72,6 +72,7 @@ class Fixes:
         missing: str,
         settings: HostSettings,
     ) -> None:
+        self._found = classifications
         self._state, self._family, self._bits, self._settings = state, state.family, state.family.bits, settings
         self._entries, self._owners, self._fib = Entries(state, missing), Owners(state), state.fib
         self._intervals, self._look_up = state.intervals, modelled_lookups(self._fib)
@@ -126,7 +127,7 @@ class Fixes:
         findings = tuple(self._with_entries(findings, fix))
         left_after = unfixed_connections(overlap, self._state, tables, self._obstacle_after)
         asked = {dev for _, obstacle in (*left, *left_after) if obstacle.question for dev in obstacle.question.devs}
-        questions = Questions(self._state, asked, self._classifications, self._expected, self._connections)
+        questions = Questions(self._state, asked, self._found)
         unfixable = [*self._told(left, questions), *fix.unfixable, *self._told(left_after, questions)]
         unfixable += self._unexplained(findings, unfixable)
         devs = dict.fromkeys(dev for each in findings for dev in each.devs if dev not in each.expected_devs)
@@ -250,10 +251,8 @@ class Fixes:
         probe, uplinks = classification.probe, self._state.uplinks.devs
         address = probe.lookup.address
         single = (int(address), self._bits)
-        if classification.bound:
-            allow = f'"allowedDevs": {json.dumps(list(classification.devs))}'
-            reason = f"{classification.bound}: move that network, or, if it is meant to carry this, set {allow}"
-            return Obstacle(reason, is_policy=True)
+        if (bound := _bound_of(classification)) is not None:
+            return bound
         if (own := classification.gateway) is not None:
             return Obstacle(f"{own.local} is the gateway of {classification.route}: remove that address from {own.dev}")
         by = self._entries.devs(single, dev)
@@ -290,9 +289,12 @@ class Fixes:
 
     def _intent(self, expected: ExpectedCidr, classification: Classification) -> Obstacle | None:
         """Return why packets may leave through another interface on purpose, or None if they can't."""
-        if expected.devs is not None:
+        address = int(classification.probe.lookup.address)
+        # A larger or smaller CIDR may have settled it by its devs.
+        around = (expected, *self._around.get(address, ()))
+        if any(each.devs is not None and not each.allows_all(classification.devs) for each in around):
             return None
-        is_near = self._entries.subnet_of((int(classification.probe.lookup.address), self._bits)) is not None
+        is_near = self._entries.subnet_of((address, self._bits)) is not None
         if devs := self._owners.asked_about(classification, is_near=is_near):
             return self._owners.question(devs, "")
         if self._owners.is_network_of_bridge(classification):
@@ -306,7 +308,7 @@ class Fixes:
             return Obstacle(
                 f"{probe.source}, the src of its route, isn't an address of this host: add it, or change the route"
             )
-        if (unasked := self._intent(expected, classification)) is not None:
+        if (unasked := _bound_of(classification) or self._intent(expected, classification)) is not None:
             return unasked
         rule = tables.decide(probe.flow).rule
         whose = "TCP"
@@ -385,3 +387,12 @@ class Fixes:
             if above is not None and above < entry[1]:
                 fixed.append(max(first, interval.first))
         return fixed
+
+
+def _bound_of(classification: Classification) -> Obstacle | None:
+    """Return the obstacle for a failure that only a bound of an exemption makes one, or None for another failure."""
+    if not classification.bound:
+        return None
+    allow = f'"allowedDevs": {json.dumps(list(classification.devs))}'
+    reason = f"{classification.bound}: move that network, or, if it is meant to carry this, set {allow}"
+    return Obstacle(reason, is_policy=True)

@@ -52,6 +52,26 @@ ROWS = {
         PRIVATE, ("10.9.0.0/16",), ("10.9.0.0/17 dev eth0", "10.9.128.0/17 dev eth0"), uplinks=("eth0",)
     ),
     "another interface's network": Row("", ("10.2.0.0/24",), wanted=("eth1",)),
+    "nested CIDRs": Row(PRIVATE, ("10.8.0.0/15", "10.8.0.0/16", "10.9.0.0/16", "10.9.1.0/24"), wanted=("eth0", "eth1")),
+    "hops by both interfaces": Row(
+        "route add 10.9.0.0/16 nexthop via 10.1.0.1 dev eth0 nexthop via 10.2.0.1 dev eth1",
+        ("10.9.0.0/16",),
+        wanted=("eth0", "eth1"),
+    ),
+    "two interfaces in one CIDR": Row(
+        f"{PRIVATE}\nroute add 10.8.0.0/16 via 172.16.0.1 dev ib0", ("10.8.0.0/15",), wanted=("eth1", "ib0")
+    ),
+    "a larger CIDR settles it": Row(
+        PRIVATE,
+        ({"cidr": "10.9.0.0/16", "devs": ["eth0"]}, "10.9.0.0/17"),
+        ("10.9.0.0/17", "10.9.128.0/17"),
+    ),
+    "an uplink that no config can name": Row(
+        "link add e$th\naddr add 10.7.0.4/24 dev e$th\nroute del default via 10.1.0.1 dev eth0 proto dhcp metric 100\n"
+        f"route add default via 10.7.0.1 dev e$th\n{PRIVATE}",
+        ("10.9.0.0/16",),
+        hints=("10.9.0.0/16 via 10.2.0.1 dev eth1 proto dhcp may be there on purpose, but e$th has a name",),
+    ),
     "InfiniBand's network": Row("", ("172.16.0.0/16",), ("172.16.0.0/17", "172.16.128.0/17")),
     "InfiniBand by its type": Row("addr add 10.9.0.1/16 dev rdma0", ("10.9.0.0/16",), ("10.9.0.0/17", "10.9.128.0/17")),
     "a gateway behind InfiniBand": Row(
@@ -126,7 +146,7 @@ def test_nothing_is_led_back_unasked(row: Row, tmp_path: Path) -> None:
     fix = check(_config(row), host=_host(row, tmp_path)).fix
     assert tuple(map(str, fix.routes)) == row.proposed
     asked = [each.answers for each in fix.unfixable if each.answers]
-    assert [answers[0]["uplinks"] for answers in asked] == ([list(row.wanted)] if row.wanted else [])
+    assert {tuple(answers[0]["uplinks"]) for answers in asked} == ({row.wanted} if row.wanted else set())
     told = (*fix.hints, *(each.reason for each in fix.unfixable if not each.answers))
     assert len(told) == len(row.hints)
     assert all(said.startswith(hint) for said, hint in zip(told, row.hints, strict=True))
@@ -157,6 +177,14 @@ def _answered(row: Row, answer: dict[str, Any]) -> tuple[Any, ...]:
     """Return the expected CIDRs with those in an answer replaced."""
     named = {each["cidr"]: each for each in answer["expectedCidrs"]}
     return tuple(named.get(cidr, cidr) for cidr in row.cidrs)
+
+
+def test_no_answer_holds_a_name_that_is_a_pattern(tmp_path: Path) -> None:
+    has = f"link add *\naddr add 10.7.0.4/24 dev *\nroute add 10.8.0.0/16 via 10.7.0.1 dev *\n{PRIVATE}"
+    row = Row(has, ("10.8.0.0/16", "10.9.0.0/16"))
+    fix = check(_config(row), host=_host(row, tmp_path)).fix
+    (answers,) = [each.answers for each in fix.unfixable if each.answers]
+    assert answers[0] == {"uplinks": ["eth0", "eth1"]}
 
 
 def test_a_caution_tells_what_strict_rp_filter_drops(tmp_path: Path) -> None:
