@@ -86,7 +86,7 @@ def end(
 def test_the_installed_routes_alone_remain(
     node: NamespaceKernel, sandbox: Sandbox, trial: Path, listed: list[dict[str, Any]], word: tuple[str, ...]
 ) -> None:
-    """Those of ``apply --routes-only``, which no script lists, go as well. Other programs' stay."""
+    """Routes of ``apply --routes-only``, which no script lists, go as well. Other programs' routes stay."""
     installed = change_routes(sandbox, listed) if listed else None
     before = {*node.routes()}
     change_routes(sandbox, [CHANGED, Z, {"destination": "172.16.5.7/32", "metric": 3}])
