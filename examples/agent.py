@@ -13,8 +13,7 @@ import logging
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -37,21 +36,14 @@ from hostrouting import (
 )
 from hostrouting.backend import (
     DEFAULT_DESTINATION,
-    Address,
-    Family,
-    IpAddress,
-    Link,
-    Lookup,
+    ForwardingBackend,
     NetlinkBackend,
     NetlinkBackend6,
     NextHop,
     Protocol,
     Route,
-    RouteBackend,
     RouteFailure,
-    Rule,
     Systemctl,
-    WholeTables,
 )
 from hostrouting.report import ChangesObserver
 from hostrouting.testing import FakeKernel, FakeSystemd
@@ -79,49 +71,8 @@ def start_node(scope: phases.CancelScope) -> str:
     return "kube1"
 
 
-class Logged(WholeTables):
-    """A backend that passes every call to another backend, and logs each change of a route before it is made."""
-
-    family = Family.IPV4
-
-    def __init__(self, inner: RouteBackend) -> None:
-        self.inner = inner
-
-    def links(self) -> tuple[Link, ...]:
-        """Return all network interfaces."""
-        return self.inner.links()
-
-    def addresses(self) -> tuple[Address, ...]:
-        """Return all IPv4 addresses."""
-        return self.inner.addresses()
-
-    def rules(self) -> tuple[Rule, ...]:
-        """Return the policy rules."""
-        return self.inner.rules()
-
-    def routes(self, table: int | None = None) -> tuple[Route, ...]:
-        """Return the entries of a table, or of all tables."""
-        return self.inner.routes(table)
-
-    def lookup(
-        self, addresses: Sequence[IpAddress], *, source: IpAddress | None = None, is_tcp: bool = False
-    ) -> tuple[Lookup, ...]:
-        """Return the entry that the kernel uses for each address."""
-        return self.inner.lookup(addresses, source=source, is_tcp=is_tcp)
-
-    def sources(
-        self, entries: Mapping[Route, Sequence[IpAddress]], *, is_tcp: bool = False
-    ) -> dict[Route, tuple[IpAddress, ...]]:
-        """Return the source addresses of packets that use each entry."""
-        return self.inner.sources(entries, is_tcp=is_tcp)
-
-    def noticing_changes(self, inside: Sequence[tuple[int, int]], /) -> AbstractContextManager[Callable[[], bool]]:
-        """Return a context whose function returns whether anything relevant may have changed."""
-        return self.inner.noticing_changes(inside)
-
-    def wait_for_change(self, scope: phases.CancelScope) -> None:
-        """Wait until something may have changed."""
-        self.inner.wait_for_change(scope)
+class Logged(ForwardingBackend):
+    """A backend that logs each change of a route before another backend makes it."""
 
     def add(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Add routes."""
@@ -252,8 +203,7 @@ def main(arguments: list[str]) -> int:
         for path, message in error.problems:
             print(f"{path}: {message}", file=sys.stderr)
         return 78
-    # Logged wraps IPv4 alone: WholeTables finds no silent routers.
-    host = Host(routes=Logged(NetlinkBackend()), routes6=NetlinkBackend6(), units=Systemctl())
+    host = Host(routes=Logged(NetlinkBackend()), routes6=Logged(NetlinkBackend6()), units=Systemctl())
     if options:
         try:
             return look(config, host, Path("node.json"))

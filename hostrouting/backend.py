@@ -1,14 +1,16 @@
 """The two ports and their types, for implementing a routes backend or a service manager.
 
 ``RouteBackend`` is the port for routes. ``WholeTables`` implements its selective reads for backends that can only read
-whole tables. ``NetlinkBackend`` implements the port for the kernel's IPv4 routes, ``NetlinkBackend6`` for its IPv6
-routes, and ``hostrouting.testing.FakeKernel`` in memory. To check another backend against ``FakeKernel``, use
+whole tables, and ``ForwardingBackend`` is the base class for wrappers that change some calls of another backend.
+``NetlinkBackend`` implements the port for the kernel's IPv4 routes, ``NetlinkBackend6`` for its IPv6 routes, and
+``hostrouting.testing.FakeKernel`` in memory. To check another backend against ``FakeKernel``, use
 ``hostrouting.testing.conformance``. ``UnitManager`` is the port for systemd. ``Systemctl`` implements it for the
 running systemd, and ``hostrouting.testing.FakeSystemd`` in memory.
 """
 
 from hostrouting.boot.systemctl import Systemctl
 from hostrouting.boot.systemd import UnitManager
+from hostrouting.kernel.forwarding import ForwardingBackend
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
 from hostrouting.kernel.port import RouteBackend, WholeTables
@@ -29,8 +31,8 @@ from hostrouting.model.rules import Rule, RuleAction
 
 # fmt: off
 __all__ = [
-    "DEFAULT_DESTINATION", "Address", "Family", "Hardware", "IpAddress", "Link", "Lookup", "NetlinkBackend",
-    "NetlinkBackend6", "NextHop", "Protocol", "Route", "RouteBackend", "RouteFailure", "RouteType", "Rule",
-    "RuleAction", "Scope", "Systemctl", "Table", "UnitManager", "WholeTables",
+    "DEFAULT_DESTINATION", "Address", "Family", "ForwardingBackend", "Hardware", "IpAddress", "Link", "Lookup",
+    "NetlinkBackend", "NetlinkBackend6", "NextHop", "Protocol", "Route", "RouteBackend", "RouteFailure", "RouteType",
+    "Rule", "RuleAction", "Scope", "Systemctl", "Table", "UnitManager", "WholeTables",
 ]
 # fmt: on

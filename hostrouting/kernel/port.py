@@ -2,8 +2,9 @@
 
 ``NetlinkBackend`` (netlink.py) accesses the real kernel, and ``FakeKernel`` (memory.py) simulates one in memory.
 ``hostrouting.testing.conformance`` checks that other implementations behave the same. They can inherit from
-``WholeTables``, which provides the methods that exist only for performance. ``NamespaceKernel`` (namespace.py) uses the
-real kernel in a disposable network namespace, where links and addresses can be changed as well.
+``WholeTables``, which provides the methods that exist only for performance. ``ForwardingBackend`` (forwarding.py) wraps
+another backend. ``NamespaceKernel`` (namespace.py) uses the real kernel in a disposable network namespace, where links
+and addresses can be changed as well.
 """
 
 from __future__ import annotations

@@ -6,35 +6,11 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hostrouting.kernel.port import RouteBackend
-from hostrouting.model.routes import Route, RouteFailure
+from hostrouting.backend import ForwardingBackend, Route, RouteBackend, RouteFailure
 
 
-class Wrapper:
-    """Base class for a ``RouteBackend`` wrapper that forwards every call and routes all writes through one method.
-
-    Args:
-        inner: the wrapped backend.
-    """
-
-    def __init__(self, inner: RouteBackend) -> None:
-        self._inner = inner
-        self.family = inner.family
-        self.links = inner.links
-        self.addresses = inner.addresses
-        self.rules = inner.rules
-        self.routes = inner.routes
-        self.routes_by_attributes = inner.routes_by_attributes
-        self.default_routes = inner.default_routes
-        self.our_routes = inner.our_routes
-        self.routes_except = inner.routes_except
-        self.noticing_changes = inner.noticing_changes
-        self.lookup = inner.lookup
-        self.lookup_by_attributes = inner.lookup_by_attributes
-        self.sources = inner.sources
-        self.sources_of_unrouted = inner.sources_of_unrouted
-        self.silent_routers = inner.silent_routers
-        self.wait_for_change = inner.wait_for_change
+class Wrapper(ForwardingBackend):
+    """Base class for a wrapper that routes all writes through one method."""
 
     def add(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Add routes, as ``RouteBackend.add`` does."""
@@ -49,7 +25,7 @@ class Wrapper:
         return self._write("delete", routes)
 
     def _write(self, name: str, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        failures: tuple[RouteFailure, ...] = getattr(self._inner, name)(routes)
+        failures: tuple[RouteFailure, ...] = getattr(self.inner, name)(routes)
         return failures
 
 

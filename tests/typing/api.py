@@ -11,7 +11,7 @@ import phases
 from hostrouting import CheckRouteOverlap, Config, ConfigureStaticRoutes, OverlapReport, RoutesReport, azure
 from hostrouting.azure.probe.node import LinuxProbeNode
 from hostrouting.azure.vnet.linux import LinuxBridgeNode
-from hostrouting.backend import NetlinkBackend, RouteBackend, UnitManager
+from hostrouting.backend import ForwardingBackend, NetlinkBackend, RouteBackend, UnitManager
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.port import Kernel
 from hostrouting.report import CHECKS, Changes, DoctorReport, Explanation, Finding, FleetReport, Plan
@@ -32,6 +32,7 @@ Config(static_routes={"enabled": False}, route_overlap=None)  # type: ignore[arg
 
 routes: RouteBackend = FakeKernel()
 real: RouteBackend = NetlinkBackend()
+wrapper: RouteBackend = ForwardingBackend(real)
 kernel: Kernel = FakeKernel()
 namespace: Kernel = NamespaceKernel()
 units: UnitManager = FakeSystemd()
