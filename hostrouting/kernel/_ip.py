@@ -90,6 +90,13 @@ def interface(value: object) -> str:
     return name
 
 
+def interface_selector(value: object) -> str:
+    """Parse the name in a policy rule, which the kernel accepts whether or not an interface may have it, as eth0:1."""
+    if not isinstance(value, str) or not value or len(value.encode("utf-8", "surrogateescape")) > _NAME_MAX:
+        raise ValueError(f"{shown(value)} is not a name for a rule")
+    return value
+
+
 def address6(value: object) -> IPv6Address:
     """Parse an IPv6 address in ip's notation, which may end in a dotted quad."""
     return prefix6(value, 128).network_address

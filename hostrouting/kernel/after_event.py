@@ -18,6 +18,7 @@ from hostrouting.kernel.refusals import NetlinkError
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.sources import Sources
+from hostrouting.model.errors import RouteError
 from hostrouting.model.events import EventKind, HostEvent
 from hostrouting.model.family import IpAddress
 from hostrouting.model.links import Address
@@ -31,9 +32,19 @@ def after(snapshot: Snapshot, event: HostEvent, restored: Iterable[Route] = ()) 
         snapshot: a snapshot of the host.
         event: an event on one of the host's interfaces or network managers.
         restored: routes that a program restores afterwards. Routes that the kernel would reject are skipped.
+
+    Raises:
+        RouteError: the in-memory kernel refuses the event.
     """
     if event.kind is EventKind.EXPIRED:
         return _without_router(snapshot, event)
+    try:
+        return _dump(snapshot, _after(snapshot, event, restored))
+    except NetlinkError as refusal:
+        raise RouteError(f"the in-memory kernel refuses it: {refusal.message}", errno=refusal.errno) from refusal
+
+
+def _after(snapshot: Snapshot, event: HostEvent, restored: Iterable[Route]) -> Net:
     net = _load(snapshot)
     if event.kind is EventKind.RESTART:
         managers = [manager for manager in snapshot.managers if manager.name == event.subject]
@@ -43,7 +54,7 @@ def after(snapshot: Snapshot, event: HostEvent, restored: Iterable[Route] = ()) 
     for route in restored:
         with suppress(NetlinkError):
             fib_new_route(net, route, WriteMode.REPLACE)
-    return _dump(snapshot, net)
+    return net
 
 
 def _load(snapshot: Snapshot) -> Net:

@@ -20,7 +20,7 @@ from hostrouting.kernel.fib6 import Fib6
 from hostrouting.kernel.nexthops import Router
 from hostrouting.kernel.odd_sources import has_odd_sources
 from hostrouting.kernel.port import RouteBackend, UnstableHostError, WholeTables, read_consistently, refuse_datagrams
-from hostrouting.kernel.rules import KERNEL_RULES, NO_SOURCE, TCP, UDP, Flow, kernel_rules
+from hostrouting.kernel.rules import KERNEL_RULES, NO_SOURCE, TCP, UDP, Flow, are_merged, kernel_rules
 from hostrouting.kernel.snapshot import Ipv6State, Snapshot
 from hostrouting.kernel.sources import SourceKey, Sources, flows_through, source_key, spread
 from hostrouting.model.errors import RouteError
@@ -63,7 +63,7 @@ def take_snapshot(
             addresses=addresses,
             rules=rules,
             routes=routes,
-            is_merged=are_merged(addresses, backend),
+            is_merged=are_merged(addresses, rules, backend),
             sources=_asked_sources(addresses, rules, routes, backend),
             ipv6=None if backend6 is None else _read_ipv6(backend6),
             host=kernel.nodename,
@@ -83,18 +83,6 @@ def _read_ipv6(backend: RouteBackend) -> Ipv6State:
     return attrs.evolve(state, has_odd_sources=has_odd_sources(state, backend, model))
 
 
-def are_merged(addresses: Sequence[Address], backend: RouteBackend) -> bool | None:
-    """Return whether tables local and main share one trie, in which case the kernel finds local addresses in main.
-
-    Returns:
-        The result, or None if the kernel finds no local address.
-    """
-    for found in backend.lookup([address.local for address in addresses[:1]]):
-        if found.route is not None and found.route.type is RouteType.LOCAL:
-            return found.route.table == Table.MAIN
-    return None
-
-
 def _asked_sources(
     addresses: Sequence[Address], rules: Sequence[Rule], routes: Sequence[Route], backend: RouteBackend
 ) -> tuple[tuple[Route, tuple[IpAddress, ...]], ...]:
@@ -103,7 +91,8 @@ def _asked_sources(
     Returns:
         One entry per set of next hops, with its sources. Entries that no initial lookup selects aren't needed.
     """
-    if not any(rule.source is not None for rule in rules):
+    # The backend can't tell how TCP is routed where a rule selects any source port, so nothing is recorded then.
+    if not any(rule.source is not None for rule in rules) or any(rule.has_unknown for rule in rules):
         return ()
     chosen, scopes = Sources(addresses), _scopes_of_objects(routes)
     by_key: dict[SourceKey, list[Route]] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import IntEnum
 
 import attrs
@@ -91,8 +92,8 @@ class Rule:
             ("tos", f"{self.tos:#04x}" if self.tos else None),
             ("tun_id", self.tun_id or None),
             ("fwmark", _marked(self.mark, self.mark_mask)),
-            ("iif", self.iif),
-            ("oif", self.oif),
+            ("iif", _on_one_line(self.iif)),
+            ("oif", _on_one_line(self.oif)),
             ("uidrange", self.uid_range and f"{self.uid_range[0]}-{self.uid_range[1]}"),
             ("ipproto", self.ip_protocol or None),
             ("and", "ports" if self.has_ports else None),
@@ -113,6 +114,11 @@ class Rule:
 def end_words(network: IpNetwork | None) -> str | None:
     """Return a source or destination selector in ip-rule(8) syntax, or None if it isn't set."""
     return None if network is None else str(network).removesuffix(f"/{network.max_prefixlen}")
+
+
+def _on_one_line(name: str | None) -> str | None:
+    # A rule may name any interface, even one that can't exist.
+    return None if name is None else re.sub(r"\s", "?", name)
 
 
 def _marked(mark: int | None, mask: int) -> str | None:

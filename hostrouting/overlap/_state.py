@@ -15,12 +15,13 @@ from hostrouting.config.routing import Config, RouteOverlap
 from hostrouting.kernel.default_routes import unicast_defaults
 from hostrouting.kernel.nexthops import Router
 from hostrouting.kernel.port import RouteBackend, read_consistently
+from hostrouting.kernel.rules import are_merged
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Address, Link
 from hostrouting.model.parsing import is_inside
 from hostrouting.model.prefixes import Prefix, PrefixSet, ends, numbers
-from hostrouting.model.routes import Lookup, Route, Route6, RouteType
+from hostrouting.model.routes import Lookup, Route, Route6, RouteType, Table
 from hostrouting.model.rules import Rule
 from hostrouting.overlap._bounds import CNI_PROTOCOLS, LINK_LOCAL
 from hostrouting.overlap._coverage import Coverage, Interval
@@ -48,6 +49,7 @@ class State:
         probes: maps each probed address to its lookup results. The first one is for unconnected UDP.
         silent_routers: routers that the kernel skips because they don't respond; always empty for IPv4.
         own_lookups: the lookups of this host's addresses, unless table local is searched first anyway.
+        is_merged: whether tables local and main share one trie, or None if that is unknown or has no effect.
     """
 
     family: Family
@@ -60,6 +62,7 @@ class State:
     probes: Mapping[int, tuple[Probe, ...]] = attrs.field(factory=dict[int, tuple[Probe, ...]])
     silent_routers: frozenset[Router] = frozenset()
     own_lookups: Sequence[Lookup] = ()
+    is_merged: bool | None = None
 
     @cached_property
     def fib(self) -> Fib:
@@ -67,7 +70,8 @@ class State:
         from hostrouting.kernel.fib6 import MODELS
 
         known, silent = (self.rules, self.routes, self.addresses), self.silent_routers
-        return MODELS[self.family](*known, links=self.links, lacks_unknown=True, silent_routers=silent)
+        fib = MODELS[self.family](*known, links=self.links, lacks_unknown=True, silent_routers=silent)
+        return fib if self.is_merged is None else attrs.evolve(fib, is_merged=self.is_merged)
 
 
 def read_host(config: Config, backend: RouteBackend, scope: CancelScope, ipv4: RouteBackend | None = None) -> State:
@@ -213,8 +217,12 @@ def _with_lookups(config: Config, tables: State, backend: RouteBackend) -> State
     devs = {*tables.uplinks.devs}
     own = [a.local for a in tables.addresses if a.is_usable and (a.dev in devs or a.local.is_loopback)]
     own_lookups = () if asks_local_first(rules) else backend.lookup([each for each in own if not each.is_link_local])
-    silent = backend.silent_routers()
-    return attrs.evolve(tables, intervals=intervals, probes=probes, silent_routers=silent, own_lookups=own_lookups)
+    found = attrs.evolve(tables, intervals=intervals, probes=probes, own_lookups=own_lookups)
+    # Without entries in table local that a longer one in main could precede, it doesn't matter.
+    wide = (route for route in routes if route.table == Table.LOCAL and route.destination.prefixlen < family.bits)
+    is_asked = family is Family.IPV4 and any(not route.destination.is_loopback for route in wide)
+    merged = are_merged(tables.addresses, rules, backend) if is_asked else None
+    return attrs.evolve(found, silent_routers=backend.silent_routers(), is_merged=merged)
 
 
 def rival_defaults(state: State) -> list[Route]:

@@ -15,7 +15,6 @@ from hostrouting.config.routing import Config, ExpectedCidr
 from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.port import RouteBackend, read_consistently
 from hostrouting.kernel.rules import Flow, why_unmet
-from hostrouting.kernel.snapshot_backend import are_merged
 from hostrouting.kernel.sources import Sources, spread
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.jsonable import JsonObject, fields_in_json, in_json
@@ -152,16 +151,12 @@ def explain(
         if state.uplinks.contested:
             raise contested_error(state.uplinks.contested)
         whole = attrs.evolve(state, routes=backend.routes())
-        fib = whole.fib
-        merged = are_merged(state.addresses, backend) if family is Family.IPV4 else False
-        if merged is not None:
-            fib = attrs.evolve(fib, is_merged=merged)
         devs = () if state.uplinks.unknown else state.uplinks.devs
         # Whether a discard is a CNI's own block depends on the whole CIDR.
         judged = attrs.evolve(narrowed, expected_cidrs=around or (network,))
         classifications = classify_each(judged if devs else anything, whole, int(address))
         probes = [classification.probe for classification in classifications]
-        lookups = [_explained(each, fib, backend, sends=sends(each.probe, probes)) for each in classifications]
+        lookups = [_explained(each, whole.fib, backend, sends=sends(each.probe, probes)) for each in classifications]
         return Explanation(address, around, devs, tuple(lookups), not_received=why_not_received(state) or None)
 
     explanation, why_torn = read_consistently(watched(narrow, backend, ipv4), scope, read)

@@ -78,7 +78,7 @@ def events(config: Config, snapshot: Snapshot, cidrs6: Iterable[IpNetwork] = ())
     touching6 = (route.devs for route in routes6 if spans6.overlaps(*ends(numbers(route.destination), 128)))
     touching = touching_devs(config, snapshot).union(*touching6)
     for link in snapshot.links:
-        if link.name in touching:
+        if link.name in touching and link.hardware != Hardware.LOOPBACK:
             if link.is_up:
                 yield HostEvent(EventKind.FLAP, link.name)
             if link.has_carrier:
@@ -122,7 +122,7 @@ def touching_devs(config: Config, snapshot: Snapshot) -> set[str]:
     if any(rule.source is not None for rule in snapshot.rules):
         found.update(owners.values())
     found.update(link.name for link in snapshot.links if link.master in found)
-    return found - {link.name for link in snapshot.links if link.hardware == Hardware.LOOPBACK}
+    return found
 
 
 def _uplinks(config: Config, snapshot: Snapshot) -> Uplinks:
@@ -173,6 +173,12 @@ class _Predictor:
         """Predict the verdict after an event."""
         if why := self._why_none_predictable or _why_unpredictable(self._snapshot, event):
             return EventVerdict(event, Outlook.UNPREDICTABLE, Verdict.UNKNOWN, reason=why)
+        try:
+            return self._predicted(event)
+        except RouteError as error:
+            return EventVerdict(event, Outlook.UNPREDICTABLE, Verdict.UNKNOWN, reason=str(error))
+
+    def _predicted(self, event: HostEvent) -> EventVerdict:
         later = after(self._snapshot, event)
         first, programs = _check(self._config, later), tuple[str, ...]()
         last = first

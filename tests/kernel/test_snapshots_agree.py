@@ -107,7 +107,7 @@ ip rule add prio 102 uidrange 0-0 ipproto tcp sport 10-20 dport 5 goto 32766
 ip rule add prio 103 oif eth0 blackhole
 ip rule add prio 104 l3mdev protocol 217
 ip rule add prio 105 fwmark 0/0xff unreachable
-ip rule add prio 106 oif nope suppress_ifgroup 3 table 77
+ip rule add prio 106 oif eth0:1 suppress_ifgroup 3 table 77
 ip rule add prio 107 nop
 ip rule add prio 108 goto 50000
 ip rule add prio 109 ipproto 200 dport 5 prohibit
@@ -163,3 +163,12 @@ def test_a_host_with_next_to_nothing_has_a_snapshot_too(kernel: NamespaceKernel)
     assert recorded_by(BY_HAND) == as_ip_prints(recorded(kernel))
     run_ip("rule flush")
     assert recorded_by(BY_HAND) == as_ip_prints(recorded(kernel))
+
+
+def test_a_rule_for_every_source_port_leaves_a_snapshot(kernel: NamespaceKernel) -> None:
+    run_ip(nics(eth0=NICS["eth0"]))
+    run_ip("rule add pref 5 sport 1-65534 lookup 104", "rule add pref 6 from 10.1.0.4 lookup main")
+    run_ip("rule add pref 7 lookup local", "rule del pref 0")
+    snapshot = recorded(kernel)
+    assert snapshot.is_merged is False
+    assert snapshot.rules == kernel.rules()

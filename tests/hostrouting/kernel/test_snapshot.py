@@ -144,14 +144,25 @@ def test_an_impossible_interface_name_is_refused(name: object) -> None:
         {"links": [LINK | {"ifname": name}]},
         {"links": [LINK | {"master": name}]},
         {"addresses": [{"ifname": name, "addr_info": []}]},
-        {"rules": [{"priority": 1, "table": "254", "iif": name}]},
-        {"rules": [{"priority": 1, "table": "254", "oif": name}]},
         {"routes": [{"dst": "10.0.0.0/8", "dev": name}]},
         {"routes": [{"dst": "10.0.0.0/8", "nexthops": [{"dev": name}]}]},
         {"nexthops": [{"id": 1, "dev": name}]},
     ):
         (problem,) = problems(EMPTY | lists).values()
         assert "is not " in problem
+
+
+@pytest.mark.parametrize("selector", ["iif", "oif"])
+def test_a_rule_may_name_an_impossible_interface(selector: str) -> None:
+    """The kernel accepts any name of up to 15 bytes, but a report shows it on one line."""
+    for name in ("eth0:1", "a b", "ib0\nok", ".."):
+        (rule,) = read(rules=[{"priority": 1, "table": "254", selector: name}]).rules
+        assert getattr(rule, selector) == name
+        assert len(str(rule).splitlines()) == 1
+    for refused in ("", 7, "x" * 16):
+        assert [*problems(EMPTY | {"rules": [{"priority": 1, "table": "254", selector: refused}]})] == [
+            f"rules[0].{selector}"
+        ]
 
 
 def test_an_unusual_interface_name_is_read(tmp_path: Path) -> None:

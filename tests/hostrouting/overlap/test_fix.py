@@ -122,6 +122,11 @@ ROWS = {
         ("10.1.0.0/25 onlink dev eth0", "10.1.0.128/25 onlink dev eth0"),
         uplinks=("eth0",),
     ),
+    "table local, once it is apart from main": Row(
+        "rule add 7 lookup 77\nrule del 7 lookup 77\nroute add unreachable 10.5.0.64/28 table local proto static",
+        ("10.5.0.0/24",),
+        hints=("unreachable 10.5.0.64/28 table local proto static decides before table main is asked",),
+    ),
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipaddress import IPv4Address, IPv4Interface, IPv4Network
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Network
 from typing import Any
 
 import attrs
@@ -17,10 +17,13 @@ import phases
 from hostrouting import Config, Host, RouteOverlap, Snapshot, Verdict, check
 from hostrouting.kernel.after_event import after
 from hostrouting.kernel.port import Kernel
+from hostrouting.kernel.rules import KERNEL_RULES
+from hostrouting.kernel.snapshot import Ipv6State
 from hostrouting.kernel.snapshot_backend import SnapshotBackend, take_snapshot
-from hostrouting.model.links import Hardware, Link
+from hostrouting.model.errors import RouteError
+from hostrouting.model.links import Address6, Hardware, Link
 from hostrouting.model.managers import NETWORK_MANAGER, NETWORKD, Manager
-from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route
+from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, Route6, RouteType, Scope, Table
 from hostrouting.model.rules import Rule
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.one_event import anticipate, touching_devs
@@ -110,6 +113,23 @@ def test_a_restart_of_networkd_drops_our_routes_or_keeps_them(manager: Manager, 
     each = told(config(cidr="10.1.9.0/24"), recorded(kernel, manager))[NETWORKD, "restart"]
     assert each.verdict is (Verdict.OK if is_kept else Verdict.OVERLAP)
     assert each.restored_by == ()
+
+
+def test_no_event_befalls_the_loopback_interface() -> None:
+    """BGP to the host gives ``lo`` addresses inside the expected CIDRs."""
+    kernel, own = two_nics(), IPv6Network("fd00:10::10/128")
+    kernel.add_address("lo", "10.1.0.10/32")
+    entry = Route6(own, (NextHop("lo"),), RouteType.LOCAL, table=Table.LOCAL, scope=Scope.UNIVERSE)
+    ipv6 = Ipv6State((Address6("lo", own[0], 128),), KERNEL_RULES[:2], (entry,))
+    overlap = {"expectedCidrs": [str(NODES), "fd00:10::/64"]}
+    asked = Config.from_mapping({"hostRouting": {"routeOverlap": overlap, "uplinks": ["eth0", "lo"]}})
+    found = anticipate(asked, recorded(kernel, ipv6=ipv6), phases.CancelScope())
+    assert {each.event.subject for each in found} == {"eth0", "eth1"}
+
+
+def test_an_event_that_the_in_memory_kernel_refuses_is_an_error() -> None:
+    with pytest.raises(RouteError):
+        after(recorded(two_nics()), HostEvent(EventKind.GONE, "lo"))
 
 
 def test_the_effect_of_a_restart_may_be_unknown() -> None:

@@ -133,7 +133,7 @@ _SELECTORS: tuple[tuple[str, object], ...] = (
     *(("source", IPv4Network("10.0.0.4/32")), ("source", IPv4Network("10.0.0.0/20"))),
     *(("mark", 0xCA6C), ("mark", 0x80000), ("mark", 0), ("tos", 0x10)),
     *(("uid_range", (0, 0)), ("uid_range", (1000, 2000)), ("uid_range", (0, 2**32 - 2))),
-    *(("iif", "lo"), ("iif", "eth1"), ("oif", "ib0")),
+    *(("iif", "lo"), ("iif", "eth1"), ("iif", "eth0:1"), ("oif", "ib0")),
     *(("ip_protocol", 17), ("ip_protocol", 6), ("has_ports", True)),
 )
 

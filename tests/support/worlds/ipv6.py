@@ -180,7 +180,7 @@ class _Draw:
             selectors.append(f"from {self.source()}")
         if self.one_in(3):
             selectors.append(f"to {self.prefix()}")
-        seldom = ["iif lo", "iif eth0", "oif ib0", "fwmark 7", "fwmark 0/1", "ipproto tcp", "ipproto udp"]
+        seldom = ["iif lo", "iif eth0", "iif eth0:1", "oif ib0", "fwmark 7", "fwmark 0/1", "ipproto tcp", "ipproto udp"]
         seldom += ["uidrange 0-0", "uidrange 1-99", "dport 443", "sport 1-65534", "tos 0x10", "tun_id 5"]
         selectors += [words for words in seldom if self.one_in(16)]
         action = f"lookup {self.chance.choice(('100', '100', '101', 'main'))}"
