@@ -38,8 +38,9 @@ from hostrouting.overlap._constraint import Constraint, length_to_exceed
 from hostrouting.overlap._cover import Segment, fewest_prefixes, summary_of
 from hostrouting.overlap._coverage import Interval, intervals_in, networks_of
 from hostrouting.overlap._entries import Entries
-from hostrouting.overlap._owners import Owners, Questions
+from hostrouting.overlap._owners import Owners
 from hostrouting.overlap._probes import Probe, is_modelled, modelled_lookups
+from hostrouting.overlap._questions import Questions
 from hostrouting.overlap._state import State
 from hostrouting.overlap.findings import Finding
 from hostrouting.overlap.proposals import Fix, HostSettings, Obstacle, Unfixable

@@ -1,0 +1,96 @@
+"""Ask the user about routes that may be there on purpose, and make the answers. This module does no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+
+from hostrouting.config.routing import ExpectedCidr
+from hostrouting.model.parsing import is_device
+from hostrouting.model.prefixes import numbers
+from hostrouting.model.text import shortened
+from hostrouting.overlap._classify import Classification, Classifications
+from hostrouting.overlap._coverage import Interval, intervals_in
+from hostrouting.overlap._state import State
+from hostrouting.overlap.findings import FindingKind
+from hostrouting.overlap.proposals import Obstacle, Question
+
+# A limit for human-readable lines.
+_SHOWN_ROUTES = 2
+
+
+class Questions:
+    """The questions to the user about a host, with their answers.
+
+    Args:
+        state: the host's state.
+        asked: all interfaces that are asked about. Who wants one of them must not lose another.
+        classifications: the result of ``classify_probes``.
+    """
+
+    def __init__(
+        self, state: State, asked: Iterable[str], classifications: Mapping[ExpectedCidr, Classifications]
+    ) -> None:
+        self._uplinks, self._bits = state.uplinks.devs, state.family.bits
+        self._intervals, self._classifications = state.intervals, classifications
+        # The others are to be renamed before a config can name them.
+        self._asked = {dev for dev in asked if is_device(dev)}
+
+    def completed(self, obstacle: Obstacle, group: Iterable[Interval]) -> Obstacle:
+        """Return an obstacle whose question names the routes and the answers.
+
+        Args:
+            obstacle: the obstacle, with or without a question.
+            group: the intervals that the question is about.
+        """
+        if obstacle.question is None:
+            return obstacle
+        devs = obstacle.question.devs
+        failing = [each for interval in group for each in self._failures.get(interval.probed, ())]
+        routes = dict.fromkeys(str(each.route) for _, each in failing if each.route and {*devs} & {*each.route.devs})
+        reason = obstacle.reason or f"{shortened([*routes], '; ', _SHOWN_ROUTES)} may be there on purpose"
+        if unnameable := [dev for dev in (*devs, *self._uplinks) if not is_device(dev)]:
+            return Obstacle(f"{reason}, but {', '.join(unnameable)} has a name that no config accepts: rename it")
+        cidrs, by = dict.fromkeys(expected for expected, _ in failing), self._carrying
+        question = Question(
+            devs,
+            tuple(sorted(self._asked.union(*by.values()))),
+            tuple(ExpectedCidr(each.cidr, sorted({*devs, *by[each]})) for each in cidrs),
+            self._uplinks,
+        )
+        return obstacle._replace(reason=reason, question=question)
+
+    @cached_property
+    def _failures(self) -> Mapping[int, Sequence[tuple[ExpectedCidr, Classification]]]:
+        """Return the failures of each probe, for all expected CIDRs without interfaces of their own."""
+        found: dict[int, list[tuple[ExpectedCidr, Classification]]] = {}
+        for expected, probed in self._unlimited:
+            failures = (each for each in self._classifications[expected][probed] if each.is_failure)
+            found.setdefault(probed, []).extend((expected, each) for each in failures)
+        return found
+
+    @cached_property
+    def _carrying(self) -> Mapping[ExpectedCidr, set[str]]:
+        """Return the interfaces that may carry a part of each expected CIDR without interfaces of its own.
+
+        They are the uplinks that carry a part now or once it is fixed, and those asked about.
+        """
+        found: dict[ExpectedCidr, set[str]] = {}
+        for expected, probed in self._unlimited:
+            carrying = found.setdefault(expected, set())
+            for each in self._classifications[expected][probed]:
+                if each.kind is None or each.kind is FindingKind.OVERLAP:
+                    carrying.update({*each.devs} & {*self._uplinks, *self._asked})
+                if each.is_failure and not {*each.devs} & self._asked:
+                    carrying.update(self._uplinks)
+        return found
+
+    @cached_property
+    def _unlimited(self) -> Sequence[tuple[ExpectedCidr, int]]:
+        """Return each expected CIDR without interfaces of its own, with each of its probes."""
+        return [
+            (expected, probed)
+            for expected in self._classifications
+            if expected.devs is None
+            for probed in {each.probed for each in intervals_in(self._intervals, numbers(expected.cidr), self._bits)}
+        ]
