@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from ipaddress import IPv4Address, IPv6Address
 
+import attrs
+
 from hostrouting.config.routing import ONLINK, ExpectedCidr, StaticRoute
 from hostrouting.kernel.default_routes import unicast_defaults
-from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpNetwork
 from hostrouting.model.links import Link, is_like
 from hostrouting.model.parsing import is_device
@@ -18,7 +19,7 @@ from hostrouting.overlap._bounds import own_gateway
 from hostrouting.overlap._state import State
 from hostrouting.overlap._uplinks import local_subnets
 from hostrouting.overlap.proposals import Obstacle
-from hostrouting.routes.resolve import resolve
+from hostrouting.routes.resolve import why_impossible
 
 
 class Entries:
@@ -45,7 +46,7 @@ class Entries:
         self._local_subnets = local_subnets(state.addresses, usable) | local_subnets(state.addresses, default_devs)
         self._nested_subnets = PrefixIndex(self._local_subnets, self._bits)
         # Thousands of CIDRs may name the same interface.
-        self._known_by: dict[str, tuple[Mapping[Prefix, Route], PrefixIndex, PrefixIndex]] = {}
+        self._known_by: dict[str, tuple[Mapping[Prefix, NextHop], PrefixIndex, PrefixIndex]] = {}
         self._refusals_by: dict[tuple[str, NextHop | None], str] = {}
 
     def subnet_of(self, prefix: Prefix) -> Prefix | None:
@@ -67,12 +68,18 @@ class Entries:
             expected: the expected CIDR.
             prefix: the failing addresses in it.
         """
-        uplinks = self.devs(prefix, None)
-        if expected.devs is None or (uplinks and expected.allows_all(uplinks)):
+        if expected.devs is None:
             return Obstacle(self._missing) if self._missing else None
         named = ",".join(expected.devs)
         there = [link.name for link in self._state.links if is_like(link.name, expected.devs)]
         usable = [dev for dev in self._usable if dev in there]
+        if self.subnet_of(prefix) is None:
+            near = [dev for dev in usable if any(self._around_by(dev)[2].around(prefix))]
+            if len(near) == 1:
+                return near[0]
+        uplinks = self.devs(prefix, None)
+        if uplinks and expected.allows_all(uplinks):
+            return Obstacle(self._missing) if self._missing else None
         if len(usable) == 1:
             return usable[0]
         if usable:
@@ -102,12 +109,8 @@ class Entries:
         state = self._state
         main = [route for route in state.routes if route.table == Table.MAIN]
         entry = self._entry_by(dev, hop, self._family.network((1 << (self._bits - 1), self._bits)))
-        try:
-            _, missing = resolve([entry], state.links, state.addresses, main, state.uplinks.named)
-        except RouteError as error:
-            return f"no entry for it through {dev} is possible: {error.message.partition(': ')[2]}"
-        # Addresses with the same reason are told together, so leave out which entry lacks it.
-        return f"an entry for it through {dev} lacks {missing.partition(', needed by')[0]}" if missing else ""
+        why = why_impossible(entry, state.links, state.addresses, main, state.uplinks.named)
+        return f"no entry for it through {dev} is possible: {why}" if why else ""
 
     def length_min(self, prefix: Prefix, dev: str | None) -> int:
         """Return the least length of an entry for a prefix: of the uplink's subnet around it, which is on-link."""
@@ -160,21 +163,25 @@ class Entries:
         Without such a route, a prefix is on the interface's link if it is in the subnet of one of its addresses, or if
         the interface is point-to-point.
         """
-        routes, nested_routes, subnets = self._around_by(dev)
-        if (longest := next(nested_routes.around(prefix), None)) is not None:
-            return routes[longest].hops[0]
+        hops, destinations, subnets = self._around_by(dev)
+        if (longest := next(destinations.around(prefix), None)) is not None:
+            return hops[longest]
         is_near = any(subnets.around(prefix))
         return NextHop(dev) if is_near or dev in self._point_to_point else None
 
-    def _around_by(self, dev: str) -> tuple[Mapping[Prefix, Route], PrefixIndex, PrefixIndex]:
-        """Return the live unicast routes with this one next hop, in any table, and the interface's subnets."""
+    def _around_by(self, dev: str) -> tuple[Mapping[Prefix, NextHop], PrefixIndex, PrefixIndex]:
+        """Return the next hops through an interface by their routes' destinations, in any table, and its subnets.
+
+        Routes with several next hops through the interface are left out.
+        """
         if dev not in self._known_by:
-            routes: dict[Prefix, Route] = {}
+            found: dict[Prefix, NextHop] = {}
             for route in self._state.routes:
-                if route.type is RouteType.UNICAST and len(route.hops) == 1 and route.devs == (dev,):
-                    routes.setdefault(numbers(route.destination), route)
+                hops = [hop for hop in route.hops if hop.dev == dev]
+                if route.type is RouteType.UNICAST and len(hops) == 1 and dev in route.devs:
+                    found.setdefault(numbers(route.destination), attrs.evolve(hops[0], weight=1))
             subnets = (numbers(address.network) for address in self._state.addresses if address.dev == dev)
-            self._known_by[dev] = (routes, PrefixIndex(routes, self._bits), PrefixIndex(subnets, self._bits))
+            self._known_by[dev] = (found, PrefixIndex(found, self._bits), PrefixIndex(subnets, self._bits))
         return self._known_by[dev]
 
     @property

@@ -261,7 +261,9 @@ class Fixes:
             if not all(other.is_expected(each, uplinks) for each in by):
                 return Obstacle(f"{other} is expected, but a route would send it through {','.join(by)}")
         if expected.devs is None and (rival := self._owners.rival_at(address)):
-            return self._owners.question((rival,), f"it is in the network of {rival}, which has a default route too")
+            asked = self._owners.asked_about(classification, self._entries.subnet_of(single))
+            reason = f"it is in the network of {rival}, which has a default route too"
+            return self._owners.question(tuple(sorted({rival, *asked})), reason)
         return None if is_modelled(probe, self._look_up) else Obstacle(self._unmodelled(address))
 
     def _unmodelled(self, address: IpAddress, source: IpAddress | None = None) -> str:
@@ -295,8 +297,7 @@ class Fixes:
         around = (expected, *self._around.get(address, ()))
         if any(each.devs is not None and not each.allows_all(classification.devs) for each in around):
             return None
-        is_near = self._entries.subnet_of((address, self._bits)) is not None
-        if devs := self._owners.asked_about(classification, is_near=is_near):
+        if devs := self._owners.asked_about(classification, self._entries.subnet_of((address, self._bits))):
             return self._owners.question(devs, "")
         if self._owners.is_network_of_bridge(classification):
             return Obstacle("; ".join(self._owners.advice(classification.devs)), is_policy=True)

@@ -2,8 +2,8 @@
 
 A private network of a cloud, a storage network and a tunnel look like an overlap, but a host may need them. A static
 route would take their traffic away, so none is proposed until the config says what is wanted. What can't be wanted
-needs no question: an InfiniBand fabric's or a bridge's own network, half of the address space of a VPN, and addresses
-in an uplink's subnet. This module does no I/O.
+needs no question: an InfiniBand fabric's or a bridge's own network, half of the address space of a VPN, and an uplink's
+subnet as a whole. This module does no I/O.
 """
 
 from __future__ import annotations
@@ -73,17 +73,18 @@ class Owners:
         devs = self._elsewhere(classification)
         return bool(devs) and self._bridges.issuperset(devs) and self._is_connected(classification.route)
 
-    def asked_about(self, classification: Classification, *, is_near: bool) -> tuple[str, ...]:
+    def asked_about(self, classification: Classification, subnet: Prefix | None) -> tuple[str, ...]:
         """Return the interfaces that may carry an address on purpose, or an empty tuple if none can.
 
         Args:
             classification: the result of a lookup for an expected CIDR without interfaces of its own.
-            is_near: whether the address is in an uplink's subnet.
+            subnet: the uplink's subnet that contains the address, if any.
         """
         devs, route = self._elsewhere(classification), classification.route
-        if self._state.uplinks.is_configured or is_near or not devs or route is None:
+        if self._state.uplinks.is_configured or not devs or route is None:
             return ()
-        if route.destination.prefixlen < _NETWORK_LENGTH_MIN[self._state.family]:
+        length = route.destination.prefixlen
+        if length < _NETWORK_LENGTH_MIN[self._state.family] or (subnet is not None and length <= subnet[1]):
             return ()
         is_own_network = all(map(self._is_infiniband, devs)) or self._bridges.issuperset(devs)
         return () if is_own_network and self._is_connected(route) else devs

@@ -12,7 +12,7 @@ from hostrouting.model.text import shortened
 from hostrouting.overlap._classify import Classification, Classifications
 from hostrouting.overlap._coverage import Interval, intervals_in
 from hostrouting.overlap._state import State
-from hostrouting.overlap.findings import FindingKind
+from hostrouting.overlap.findings import EXEMPTIONS, FindingKind
 from hostrouting.overlap.proposals import Obstacle, Question
 
 # A limit for human-readable lines.
@@ -52,10 +52,11 @@ class Questions:
         if unnameable := [dev for dev in (*devs, *self._uplinks) if not is_device(dev)]:
             return Obstacle(f"{reason}, but {', '.join(unnameable)} has a name that no config accepts: rename it")
         cidrs, by = dict.fromkeys(expected for expected, _ in failing), self._carrying
+        limited = [ExpectedCidr(each.cidr, sorted({*devs, *by[each]})) for each in cidrs]
         question = Question(
             devs,
             tuple(sorted(self._asked.union(*by.values()))),
-            tuple(ExpectedCidr(each.cidr, sorted({*devs, *by[each]})) for each in cidrs),
+            () if self._exempting.intersection(cidrs) else tuple(limited),
             self._uplinks,
         )
         return obstacle._replace(reason=reason, question=question)
@@ -84,6 +85,18 @@ class Questions:
                 if each.is_failure and not {*each.devs} & self._asked:
                     carrying.update(self._uplinks)
         return found
+
+    @cached_property
+    def _exempting(self) -> set[ExpectedCidr]:
+        """Return the expected CIDRs with exempt parts, such as pods' networks.
+
+        Interfaces of their own would end the exemption, and then those parts fail.
+        """
+        return {
+            expected
+            for expected, probed in self._unlimited
+            if any(each.kind in EXEMPTIONS for each in self._classifications[expected][probed])
+        }
 
     @cached_property
     def _unlimited(self) -> Sequence[tuple[ExpectedCidr, int]]:

@@ -70,6 +70,10 @@ class NoteKind(StrEnum):
     LINK = "LINK"
 
 
+EXEMPTIONS = (NoteKind.CONTAINER, NoteKind.ALLOWED, NoteKind.CNI_DISCARD)
+"""The notes about addresses for which other interfaces are fine, unless their CIDR has interfaces of its own."""
+
+
 @attrs.frozen
 class Finding(JsonObject):
     """An expected CIDR that fails.

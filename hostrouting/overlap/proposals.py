@@ -25,7 +25,8 @@ class Question(NamedTuple):
     Args:
         devs: the interfaces that carry the addresses now.
         wanted: the uplinks to name if that is wanted for the whole node.
-        cidrs: the expected CIDRs to give their own interfaces if it is wanted for these.
+        cidrs: the expected CIDRs to give their own interfaces if it is wanted for these, or empty if that would end an
+            exemption in one of them.
         unwanted: the uplinks to name if it isn't wanted. After that, a fix is proposed.
     """
 
@@ -37,15 +38,17 @@ class Question(NamedTuple):
     def answers(self) -> list[dict[str, Any]]:
         """Return each answer in the order of the arguments: the uplinks to set, or the expected CIDRs to replace."""
         cidrs = [expected.to_mapping() for expected in self.cidrs]
-        return [{"uplinks": list(self.wanted)}, {"expectedCidrs": cidrs}, {"uplinks": list(self.unwanted)}]
+        of_cidrs = [{"expectedCidrs": cidrs}] if cidrs else []
+        return [{"uplinks": list(self.wanted)}, *of_cidrs, {"uplinks": list(self.unwanted)}]
 
     def sentence(self) -> str:
         """Return the answers, ready to paste."""
         from json import dumps
 
         shown = shortened([dumps(expected.to_mapping()) for expected in self.cidrs], ", ", _SHOWN_CIDRS)
+        expect = f", or expect {shown}" if shown else ""
         return (
-            f'if it is wanted, set "uplinks": {dumps(self.wanted)}, or expect {shown}; if it isn\'t, set "uplinks": '
+            f'if it is wanted, set "uplinks": {dumps(self.wanted)}{expect}; if it isn\'t, set "uplinks": '
             f"{dumps(self.unwanted)}, and hostrouting fix proposes routes"
         )
 

@@ -51,15 +51,7 @@ def resolve(
             address, or the default route has several interfaces and no device is configured. The error lists all such
             routes.
     """
-    family = Family.of(wanted[0].destination) if wanted else Family.IPV4
-    resolver = _Resolver(
-        family,
-        uplinks,
-        {link.name: link for link in links},
-        {address.local for address in addresses},
-        unicast_defaults(main),
-        _on_link(main, wanted),
-    )
+    resolver = _resolver(wanted, links, addresses, main, uplinks)
     like_of = cache(resolver.like)  # thousands of routes may have the same values
     # A gateway may be reachable only through another of these routes, which must be installed first.
     near: list[Route] = []
@@ -74,7 +66,7 @@ def resolve(
         except RouteError as refused:
             refusals.append(Refusal(f"can't install {static}: {refused.message}", refused.hint))
         else:
-            metric = static.metric or family.usual_metric
+            metric = static.metric or resolver.family.usual_metric
             route = type(like)(
                 static.destination, like.hops, scope=like.scope, metric=metric, source=like.source, mtu=like.mtu
             )
@@ -85,8 +77,42 @@ def resolve(
     return (*near, *others), shortened(words, "; ", _NAMED_ROUTES_MAX) or None
 
 
+def why_impossible(
+    entry: StaticRoute,
+    links: Sequence[Link],
+    addresses: Sequence[Address],
+    main: Sequence[Route],
+    uplinks: tuple[str, ...] | None,
+) -> str:
+    """Return why ``resolve`` would refuse a static route or find something missing, or an empty string."""
+    try:
+        _resolver([entry], links, addresses, main, uplinks).like(entry.dev, entry.gateway)
+    except _NotThere as reason:
+        return f"missing is {reason}"
+    except RouteError as refused:
+        return refused.message
+    return ""
+
+
 class _NotThere(Exception):
     """Exception raised when something is missing that may still appear."""
+
+
+def _resolver(
+    wanted: Sequence[StaticRoute],
+    links: Sequence[Link],
+    addresses: Sequence[Address],
+    main: Sequence[Route],
+    uplinks: tuple[str, ...] | None,
+) -> _Resolver:
+    return _Resolver(
+        Family.of(wanted[0].destination) if wanted else Family.IPV4,
+        uplinks,
+        {link.name: link for link in links},
+        {address.local for address in addresses},
+        unicast_defaults(main),
+        _on_link(main, wanted),
+    )
 
 
 def _on_link(main: Sequence[Route], wanted: Sequence[StaticRoute]) -> list[tuple[IpNetwork, tuple[str | None, ...]]]:

@@ -131,8 +131,8 @@ class Rebuilt:
     def _wait_for_carriers(self) -> None:
         lines = [line.split() for line in self.case.host]
         devs = {name for word, name, *_ in lines if word in ("nic", "bridge")}
-        devs -= {name for word, name, *_ in lines if word == "unplug"}
-        until(lambda: devs <= {link.name for link in self._kernel.links() if link.has_carrier})
+        unplugged = {name for word, name, *_ in lines if word == "unplug"}
+        until(lambda: devs - unplugged == {link.name for link in self._kernel.links() if link.has_carrier} & devs)
         for dev in devs:
             self._kernel.set_link(dev)  # changes nothing, but waits until the carrier is known to the routes
 

@@ -61,6 +61,20 @@ ROWS = {
     "two interfaces in one CIDR": Row(
         f"{PRIVATE}\nroute add 10.8.0.0/16 via 172.16.0.1 dev ib0", ("10.8.0.0/15",), wanted=("eth1", "ib0")
     ),
+    "pods in the same CIDR": Row(
+        f"{PRIVATE}\nlink add cni0\naddr add 10.10.0.1/24 dev cni0", ("10.8.0.0/14",), wanted=("eth0", "eth1")
+    ),
+    "a CNI's block in the same CIDR": Row(
+        f"{PRIVATE}\nroute add blackhole 10.10.0.0/26 proto 80\nroute add 10.10.1.0/26 via 10.1.0.9 dev eth0 proto 80",
+        ("10.8.0.0/14",),
+        wanted=("eth0", "eth1"),
+    ),
+    "another interface's network in the uplink's": Row(
+        "addr add 10.1.0.130/25 dev eth1", ("10.1.0.0/24",), wanted=("eth0", "eth1")
+    ),
+    "a gateway within the uplink's subnet": Row(
+        "route add 10.1.0.128/25 via 10.2.0.1 dev eth1 proto bird", ("10.1.0.0/24",), wanted=("eth0", "eth1")
+    ),
     "a larger CIDR settles it": Row(
         PRIVATE,
         ({"cidr": "10.9.0.0/16", "devs": ["eth0"]}, "10.9.0.0/17"),
@@ -87,7 +101,7 @@ ROWS = {
     "a part of the uplink's subnet": Row(
         f"{VPN}route add 10.1.0.128/25 dev tun0",
         ("10.1.0.0/24",),
-        ("10.1.0.128/26 onlink", "10.1.0.192/26 onlink"),
+        wanted=("eth0", "tun0"),
         hints=("tun0 belongs to a VPN",),
     ),
     "a bridge's network": Row(DOCKER, ("10.9.0.0/16",), hints=("docker0 belongs to Docker: move its address pools",)),
@@ -112,6 +126,21 @@ ROWS = {
         "route add 10.8.0.0/14 via 10.2.0.1 dev eth1\nroute add 10.9.0.0/17 dev ib0 scope link",
         (POLICY,),
         ("10.9.0.0/18 via 10.2.0.1 dev eth1", "10.9.64.0/18 via 10.2.0.1 dev eth1"),
+    ),
+    "its gateway in a multipath route": Row(
+        "route add 10.8.0.0/14 nexthop via 10.1.0.1 dev eth0 nexthop via 10.2.0.1 dev eth1",
+        (POLICY,),
+        ("10.9.0.0/16 via 10.2.0.1 dev eth1",),
+    ),
+    "InfiniBand in the network of another default's interface": Row(
+        "route add default via 10.2.0.1 dev eth1 metric 900\nroute add 10.2.0.128/25 via 172.16.0.1 dev ib0",
+        ("10.2.0.0/24",),
+        wanted=("eth1", "ib0"),
+    ),
+    "two interfaces allowed, one with its network there": Row(
+        "route add 10.2.0.128/25 via 172.16.0.1 dev ib0",
+        ({"cidr": "10.2.0.0/24", "devs": ["eth0", "eth1"]},),
+        ("10.2.0.128/26 onlink dev eth1", "10.2.0.192/26 onlink dev eth1"),
     ),
     "two interfaces allowed": Row(
         "", ({"cidr": "10.9.0.0/16", "devs": ["eth1", "ib0"]},), hints=("eth1, ib0 may carry 10.9.0.0/16",)
@@ -164,9 +193,11 @@ def test_each_answer_settles_the_question(name: str, tmp_path: Path) -> None:
     answers = next(
         each.answers for each in check(_config(row), host=_host(row, tmp_path)).fix.unfixable if each.answers
     )
-    wanted, of_cidrs, unwanted = answers
+    wanted, *of_cidrs, unwanted = answers
     assert check(_config(row, **wanted), host=_host(row, tmp_path)).verdict == "ok"
-    assert check(_config(attrs.evolve(row, cidrs=_answered(row, of_cidrs))), host=_host(row, tmp_path)).verdict == "ok"
+    assert bool(of_cidrs) == ("10.10." not in row.has)
+    for each in of_cidrs:
+        assert check(_config(attrs.evolve(row, cidrs=_answered(row, each))), host=_host(row, tmp_path)).verdict == "ok"
     host = _host(row, tmp_path)
     fix = check(_config(row, **unwanted), host=host).fix
     assert fix.routes
