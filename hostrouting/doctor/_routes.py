@@ -116,7 +116,7 @@ def events(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         return
     config = attrs.evolve(config, watch=attrs.evolve(config.watch, enabled=examined.units.is_active(_WATCHER)))
     found: dict[tuple[str, str], list[str]] = {}
-    for each in anticipate(config, snapshot(host=examined.host), examined.scope):
+    for each in anticipate(config, snapshot(host=examined.host, scope=examined.scope), examined.scope):
         if each.is_risk:
             failure = each.lasting_findings[0].failure
             found.setdefault((each.event.subject, failure), []).append(str(each.event.kind))

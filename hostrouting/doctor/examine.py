@@ -104,6 +104,9 @@ def examine(
 
     Returns:
         The report. Errors in checks are reported as findings and don't raise an exception.
+
+    Raises:
+        phases.Cancelled, phases.TimedOut: the scope was cancelled.
     """
     config = None if config is None else to_config(config)
     host = to_host(host)
@@ -114,6 +117,7 @@ def examine(
 
 
 def _look(check: DoctorCheck, examined: ExaminedHost) -> tuple[DoctorFinding, ...]:
+    examined.scope.check()
     try:
         return tuple(check.look(examined))
     except (HostRoutingError, OSError) as error:

@@ -68,7 +68,7 @@ def check(
         return report
     from hostrouting.overlap.one_event import anticipate
 
-    events = anticipate(config, snapshot(host=host), scope) if report.cidrs else ()
+    events = anticipate(config, snapshot(host=host, scope=scope), scope) if report.cidrs else ()
     return attrs.evolve(report, events=events)
 
 
@@ -126,6 +126,7 @@ def explain(
     Raises:
         ConfigError: the address isn't a unicast address.
         RouteError: the kernel can't be queried.
+        phases.Cancelled, phases.TimedOut: the scope was cancelled.
     """
     from hostrouting.overlap import explanation
 
@@ -178,11 +179,12 @@ def installed_config(*, host: Host | None = None) -> Config:
     return manifest.config
 
 
-def snapshot(*, host: Host | None = None) -> Snapshot:
+def snapshot(*, host: Host | None = None, scope: CancelScope | None = None) -> Snapshot:
     """Record the state read by a check, plus the sysctl and network managers that determine how events affect the host.
 
     Args:
         host: the host to take a snapshot of; defaults to this host.
+        scope: cancels the reads.
 
     Returns:
         The snapshot. It includes IPv6 unless the host has no IPv6 backend or its kernel has no IPv6. Use ``save`` to
@@ -191,6 +193,7 @@ def snapshot(*, host: Host | None = None) -> Snapshot:
     Raises:
         RouteError: the kernel can't be queried.
         FileError: a file such as resolv.conf can't be read.
+        phases.Cancelled, phases.TimedOut: the scope was cancelled.
     """
     host = to_host(host)
     if host.snapshot is not None:
@@ -208,7 +211,7 @@ def snapshot(*, host: Host | None = None) -> Snapshot:
         if error.errno != errnos.EAFNOSUPPORT:  # what a kernel without IPv6 says (ipv6.disable=1)
             raise
         routes6 = None
-    recorded = take_snapshot(host.routes, routes6)
+    recorded = take_snapshot(host.routes, routes6, scope=scope)
     return attrs.evolve(
         recorded,
         nameservers=nameservers(host.layout),

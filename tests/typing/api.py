@@ -98,3 +98,11 @@ async def from_asyncio() -> None:
     assert_type(
         await phases.run_async(phases.Serial(own_task, ConfigureStaticRoutes(config))), tuple[int, RoutesReport]
     )
+    assert_type(
+        await phases.run_async(phases.task("check")(lambda scope: hostrouting.check(config, scope=scope))),
+        OverlapReport,
+    )
+    assert_type(
+        await phases.run_async(phases.task("snapshot")(lambda scope: hostrouting.snapshot(host=host, scope=scope))),
+        hostrouting.Snapshot,
+    )

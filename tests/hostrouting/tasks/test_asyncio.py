@@ -1,0 +1,105 @@
+"""Tests of the functions in a coroutine, called as docs/howto/embed.md shows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from threading import Event
+
+import attrs
+import pytest
+from node import shadowed_kernel
+from wanted import ROUTE, SHADOWED, config
+
+import phases
+from hostrouting import Configure, Host, Layout, Snapshot, check, examine, explain, judge, plan, snapshot
+from hostrouting.backend import Address, ForwardingBackend, RouteBackend
+from hostrouting.testing import FakeSystemd
+from phases import CancelScope
+
+CONFIG = config(ROUTE, cidrs=[SHADOWED])
+
+
+class Slow(ForwardingBackend):
+    """A backend that calls a function before each read of the addresses."""
+
+    def __init__(self, inner: RouteBackend, wait: Callable[[], None]) -> None:
+        super().__init__(inner)
+        self.wait = wait
+
+    def addresses(self) -> tuple[Address, ...]:
+        self.wait()
+        return super().addresses()
+
+
+@attrs.frozen
+class Call:
+    """A call of a function whose reads take until its scope ends.
+
+    Args:
+        installed: the host.
+        scope: the scope of the call.
+        begun: a function to call at the begin of each read.
+    """
+
+    installed: Host
+    scope: CancelScope
+    begun: Callable[[], object]
+
+    @property
+    def host(self) -> Host:
+        return Host(Slow(self.installed.routes, self.wait), self.installed.units, self.installed.layout)
+
+    @property
+    def snapshots(self) -> Iterator[Snapshot]:
+        self.wait()
+        yield Snapshot((), (), (), ())
+
+    def wait(self) -> None:
+        self.begun()
+        with suppress(phases.Cancelled):
+            self.scope.wait(Event())
+
+
+FUNCTIONS: dict[str, Callable[[Call], object]] = {
+    "check": lambda call: check(CONFIG, host=call.host, scope=call.scope),
+    "plan": lambda call: plan(CONFIG, host=call.host, scope=call.scope),
+    "explain": lambda call: explain("172.16.1.9", CONFIG, host=call.host, scope=call.scope),
+    "snapshot": lambda call: snapshot(host=call.host, scope=call.scope),
+    "judge": lambda call: judge(call.snapshots, CONFIG, scope=call.scope),
+    "examine": lambda call: examine(CONFIG, host=call.host, scope=call.scope),
+}
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Host:
+    layout = Layout(tmp_path)
+    host = Host(shadowed_kernel(), FakeSystemd(layout), layout)
+    phases.run(Configure(CONFIG, host=host))
+    return host
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_cancelled_coroutine_ends_the_function(name: str, installed: Host) -> None:
+    """The function is in the midst of a read, and begins no other one."""
+    reads: list[None] = []
+
+    async def cancel_in_the_midst() -> None:
+        is_begun, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def begun() -> None:
+            reads.append(None)
+            loop.call_soon_threadsafe(is_begun.set)
+
+        call = phases.task(name)(lambda scope: FUNCTIONS[name](Call(installed, scope, begun)))
+        running = asyncio.create_task(phases.run_async(call))
+        await asyncio.wait_for(is_begun.wait(), 60)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError) as caught:
+            await running
+        assert isinstance(caught.value.__cause__, phases.Cancelled)
+
+    asyncio.run(cancel_in_the_midst())
+    assert len(reads) == 1
