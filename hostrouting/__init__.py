@@ -41,23 +41,13 @@ returns the files of an installation. ``hostrouting.backend`` has the ports to i
 docs/explanation/design.md for an overview of the code.
 """
 
-from typing import TYPE_CHECKING
-
 from hostrouting._lazy import lazily
 from hostrouting.model.version import VERSION
 
-try:
-    from phases import CancelScope as _CancelScope  # noqa: F401
-except ImportError as _error:
-    if _error.name is None or _error.name.partition(".")[0] != "phases":
-        raise  # a dependency of our own package is missing
-    raise ImportError(
-        f"the package phases is not hostrouting's, but another distribution's ({_error}): "
-        "pip uninstall phases, then pip install --force-reinstall /path/to/hostrouting"
-    ) from _error
-
 __version__ = VERSION
 
+# Type checkers know this name. Importing typing takes time in which a Ctrl-C would print a traceback.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hostrouting.boot.host import Host as Host
     from hostrouting.boot.layout import Layout as Layout

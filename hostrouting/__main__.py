@@ -3,6 +3,8 @@
 import gc
 import sys
 
+from hostrouting._lazy import require_phases
+
 # The modules create tens of thousands of long-lived objects, and there may be millions of routes. Garbage collection,
 # both during the run and at exit, would take as long as an entire check. Long-running commands only run it
 # occasionally.
@@ -19,13 +21,22 @@ def run() -> int:
         The exit code.
     """
     try:
+        import signal
+
+        # During imports, which take most of a short run, and outside of a task, let SIGINT kill the process as if there
+        # were no handler, without a traceback.
+        is_handled = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if is_handled:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+        require_phases()
         from hostrouting.cli import main
 
+        if is_handled:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         return main()
     except KeyboardInterrupt:
         import signal
 
-        # Outside of a task, let SIGINT kill the process as if there were no handler, without a traceback.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.raise_signal(signal.SIGINT)
         raise

@@ -5,10 +5,29 @@ A program that only uses a config class never imports netlink code.
 
 from __future__ import annotations
 
-import importlib
 import sys
-from collections.abc import Callable, Mapping
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+
+def require_phases() -> None:
+    """Import phases.
+
+    Raises:
+        ImportError: the package of this name is another distribution's.
+    """
+    try:
+        from phases import CancelScope  # noqa: F401
+    except ImportError as error:
+        if error.name is None or error.name.partition(".")[0] != "phases":
+            raise  # a dependency of our own package is missing
+        raise ImportError(
+            f"the package phases is not hostrouting's, but another distribution's ({error}): "
+            "pip uninstall phases, then pip install --force-reinstall /path/to/hostrouting"
+        ) from error
 
 
 def lazily(package: str, homes: Mapping[str, str]) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
@@ -27,6 +46,9 @@ def lazily(package: str, homes: Mapping[str, str]) -> tuple[list[str], Callable[
     def get(name: str) -> Any:
         if name not in home_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        import importlib
+
+        require_phases()
         value = namespace[name] = getattr(importlib.import_module(f"{package}.{home_of[name]}"), name)
         return value
 

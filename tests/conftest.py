@@ -126,10 +126,11 @@ def pytest_configure(config: pytest.Config) -> None:
     if "TMPDIR" not in os.environ and _has_room_for_programs(_MEMORY):
         # The tests sync thousands of files, which is slow on a disk.
         os.environ["TMPDIR"] = tempfile.tempdir = _MEMORY
-    # A background job of a shell ignores SIGINT, and nohup(1) ignores SIGHUP. Child processes inherit that.
+    # A background job of a shell ignores SIGINT and SIGQUIT, and nohup(1) SIGHUP. Child processes inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     try:
         enter_namespace()
     except NamespaceError as error:

@@ -20,8 +20,8 @@ ROOT = Path(__file__).parent.parent
 
 # Layers, from bottom to top. Packages in the same layer don't import each other.
 LAYERS = (
-    ("phases", "model", "_lazy"),
-    ("config",),
+    ("phases", "model"),
+    ("_lazy", "config"),
     ("kernel",),
     ("boot", "routes"),
     ("host_files",),

@@ -312,6 +312,42 @@ def test_an_interrupted_demo_leaves_no_traceback(tmp_path: Path, moment: str) ->
     assert [*tmp_path.iterdir()] == []
 
 
+# Sends SIGINT to this process when it imports its Nth module, and says if there are fewer. What the package imports
+# before its entry point runs, the first ones, takes a millisecond.
+INTERRUPTED = """
+import os, runpy, signal, sys
+left = int(sys.argv.pop(1))
+first = {"__future__", "hostrouting.model", "hostrouting.model.version", "gc"}
+def see(event, words):
+    global left
+    if event == "import" and "hostrouting._lazy" in sys.modules and words[0] not in first and left:
+        left -= 1
+        if not left:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.addaudithook(see)
+try:
+    runpy.run_module("hostrouting", run_name="__main__", alter_sys=True)
+finally:
+    os.write(1, b"left" if left else b"")
+"""
+
+
+def test_an_interrupted_import_leaves_no_traceback(tmp_path: Path) -> None:
+    recorded = tmp_path / "node.json"
+    recorded.write_text(take_snapshot(shadowed_kernel()).to_text())
+    words = ("check", "--cidr", "172.16.0.0/16", "--snapshot", str(recorded))
+    for number in range(1, 10_000, by_day(40, by_night=1)):
+        argv = ["env", "--default-signal=INT", sys.executable, "-c", INTERRUPTED, str(number), *words]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
+        if done.stdout.endswith("left"):
+            return
+        assert (done.returncode in (-signal.SIGINT, 2), "Traceback" in done.stderr) == (True, False), (
+            number,
+            done.stderr,
+        )
+    pytest.fail("it never ended")
+
+
 def catches(pid: int, number: signal.Signals) -> bool:
     """Return whether a process has a handler for a signal."""
     (caught,) = re.findall(r"^SigCgt:\s+(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
