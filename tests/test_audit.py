@@ -20,7 +20,7 @@ from worlds import Question, World
 from worlds.cut import questions
 from worlds.features import SEEN_FEATURES, with_features
 from worlds.hosts import FEATURES, Host, connected, hosts, section
-from worlds.ipv6 import world
+from worlds.ipv6 import moved_and_back, world
 from worlds.seldom import A_SOURCE_A_HOP, CHOSEN_BY_AN_EXPECTED_ROUTE, TCP_ONLY_CHOOSES
 
 from hostrouting import ExpectedCidr, OverlapReport, Verdict
@@ -95,6 +95,31 @@ _SELDOM = {
         ip -6 route add default via fe80::2 dev ib0 table 100
         ip -6 rule add from 2001:db8:1::/64 lookup 100 pref 15
         ip address change 2001:db8:1::4/64 dev eth0 preferred_lft 0
+    """,
+    "labels of a part of a CIDR": """
+        ip address add 2001:db8:2::4/64 dev eth0 nodad
+        ip -6 route add default via fe80::2 dev ib0 table 100
+        ip -6 rule add from 2001:db8:1::/64 lookup 100 pref 15
+        ip addrlabel add prefix 2001:db8:1::/64 label 99
+        ip addrlabel add prefix fd00:172:16:4000::/52 label 99
+    """,
+    "no labels": """
+        ip address add fd00:172:16:4000::4/64 dev eth0 nodad
+        ip -6 route add default via fe80::2 dev ib0 table 100
+        ip -6 rule add from fd00:172:16:4000::/64 lookup 100 pref 15
+        ip addrlabel flush
+    """,
+    "an interface that was in another namespace": f"""
+        {moved_and_back("eth0")}
+        ip address add 2001:db8:1::4/64 dev eth0 nodad
+        ip address add 2001:db8:2::4/64 dev ib0 nodad
+        ip -6 route add default from 2001:db8:1::/64 via fe80::1 dev eth0
+        ip -6 route add default from 2001:db8:2::/64 via fe80::2 dev ib0
+        ip -6 route add default from fd00:172:16:7::/64 via fe80::2 dev ib0
+    """,
+    "halves of all sources": """
+        ip -6 route add fd00:172:16:8000::/49 from ::/1 via fe80::2 dev ib0
+        ip -6 route add 2001:db8:8000::/33 from 8000::/1 via fe80::2 dev ib0
     """,
     "temporary addresses that an interface would prefer": """
         sysctl -qw net.ipv6.conf.eth0.use_tempaddr=2

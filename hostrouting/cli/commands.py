@@ -299,6 +299,7 @@ def snapshot(_options: argparse.Namespace, host: Host) -> Result:
         [ "$only" ] || {
           echo ', "rules6":';  ip -j -N -d -6 rule show
           echo ', "routes6":'; ip -j -N -d -6 route show table all
+          echo ', "labels6":'; ip -j addrlabel
           [ "$(cat /proc/sys/net/ipv6/conf/all/forwarding)" = 1 ] || {
             echo ', "neighbours6":'; ip -j -6 neigh show nud failed
           }

@@ -22,7 +22,7 @@ from hostrouting.config.schema import each
 from hostrouting.kernel._items import NEEDED, Key, Keys, is_set, is_unset
 from hostrouting.kernel.nexthops import Router, in_order
 from hostrouting.model.family import Family
-from hostrouting.model.links import Address, Address6, Hardware, Link
+from hostrouting.model.links import Address, Address6, AddressLabel, Hardware, Link
 from hostrouting.model.parsing import parse_address, parse_any_address, split_prefix
 from hostrouting.model.routes import (
     BY_DEVICE,
@@ -344,6 +344,28 @@ def _hop_fields(hop: NextHop, family: Family) -> dict[str, Any]:
     is_via = hop.gateway is not None and Family.of(hop.gateway) is not family
     fields = {"dev": hop.dev, "gateway": None, "via": None, "weight": hop.weight, "encap": hop.encap}
     return {**fields, "via" if is_via else "gateway": hop.gateway, "flags": tuple(hop.flag_words().split())}
+
+
+_LABEL = Keys(
+    Key("address", "address", address6),
+    Key("prefixlen", "prefix_length", LENGTH[Family.IPV6]),
+    Key("ifname", "dev", interface, None),
+    Key("label", "label", uint32),
+)
+
+
+def read_label(value: object) -> AddressLabel:
+    """Parse one item from ``ip -j addrlabel``."""
+    fields = _LABEL.read(value)
+    prefix = IPv6Network((fields["address"], fields["prefix_length"]), strict=False)
+    return AddressLabel(prefix, fields["label"], fields["dev"])
+
+
+def write_label(label: AddressLabel) -> dict[str, Any]:
+    """Convert an address label to the format that ``read_label`` accepts."""
+    prefix = label.prefix
+    fields = {"address": prefix.network_address, "prefix_length": prefix.prefixlen}
+    return _LABEL.write({**fields, "dev": label.dev, "label": label.label})
 
 
 _ROUTER = Keys(Key("dev", "dev", interface), Key("dst", "gateway", address6))

@@ -22,7 +22,7 @@ from hostrouting.kernel.nexthops import Router
 from hostrouting.kernel.rules import KERNEL_RULES, NO_SOURCE, TCP, UDP, Flow, loopback_of, matches
 from hostrouting.kernel.sources import Sources
 from hostrouting.model.family import Family, IpAddress
-from hostrouting.model.links import Address, Link
+from hostrouting.model.links import Address, AddressLabel, Link
 from hostrouting.model.prefixes import Prefix, PrefixIndex, numbers
 from hostrouting.model.routes import ERRNO_OF_TYPE, Lookup, NextHop, Route, RouteType, Scope, Table
 from hostrouting.model.rules import Rule, RuleAction
@@ -74,6 +74,7 @@ class Fib:
         lacks_unknown: see ``matches``.
         silent_routers: IPv6 routers with a FAILED neighbour entry. Unless forwarding is enabled, the kernel avoids them
             if another route matches.
+        labels: the labels of IPv6 addresses, or None if they are unknown; then the kernel's default ones are assumed.
     """
 
     family: ClassVar[Family] = Family.IPV4
@@ -87,6 +88,7 @@ class Fib:
     )
     lacks_unknown: bool = attrs.field(default=False, kw_only=True)
     silent_routers: frozenset[Router] = attrs.field(default=frozenset(), kw_only=True)
+    labels: Sequence[AddressLabel] | None = attrs.field(default=None, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
         self._groups = {link.name: link.group for link in self.links if link.group}

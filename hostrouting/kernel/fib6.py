@@ -5,7 +5,7 @@ Lookups follow net/ipv6/ip6_fib.c and net/ipv6/route.c, and source address selec
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from ipaddress import IPv6Address, IPv6Network
 from typing import ClassVar
 
@@ -15,15 +15,15 @@ from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.nexthops import Router
 from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, Flow
 from hostrouting.model.family import Family, IpAddress
-from hostrouting.model.links import Address6
+from hostrouting.model.links import Address6, AddressLabel
 from hostrouting.model.routes import Lookup, Preference, Route, Route6, RouteType, Table
 
-_BITS = 128
+_BITS, _ANY = 128, IPv6Address(0)
 _SCORES = {Preference.HIGH: 3, Preference.MEDIUM: 2, Preference.LOW: 1}
 
-# The kernel's RFC 6724 policy table (net/ipv6/addrlabel.c), sorted by descending prefix length.
+# The kernel's default labels (net/ipv6/addrlabel.c), sorted by descending prefix length.
 LABELS = tuple(
-    (IPv6Network(prefix), label)
+    AddressLabel(IPv6Network(prefix), label)
     for prefix, label in (
         ("::1/128", 0),
         ("::/96", 3),
@@ -37,7 +37,12 @@ LABELS = tuple(
         ("::/0", 1),
     )
 )
-_LINK_LOCAL, _SITE_LOCAL, _GLOBAL = 2, 5, 14  # IPV6_ADDR_SCOPE_*
+# Prefixes in which destinations are treated alike, whatever their labels.
+ORCHID, SITE_LOCAL = IPv6Network("2001:10::/28"), IPv6Network("fec0::/10")
+# IPV6_ADDR_MAPPED, IPV6_ADDR_COMPATv4 and IPV6_ADDR_LOOPBACK, which the kernel uses even if they are deprecated.
+_NEVER_AVOIDED = (IPv6Network("::ffff:0:0/96"), IPv6Network("::/96"))
+_LOOPBACK, _LINK_LOCAL = IPv6Address(1), IPv6Network("fe80::/10")
+_OF_LINK, _OF_SITE, _GLOBAL = 2, 5, 14  # IPV6_ADDR_SCOPE_*
 
 
 @attrs.define(eq=False, slots=False)
@@ -72,7 +77,9 @@ class Fib6(Fib):
             for entry in entries:
                 by_source.setdefault(entry.source_prefix if isinstance(entry, Route6) else None, []).append(entry)
             plain = by_source.pop(None, None)
-            around = [prefix for prefix in by_source if prefix is not None and flow.source in prefix]
+            # A packet without a source has the address ::, which prefixes such as ::/1 contain.
+            source = _ANY if flow.source == NO_SOURCE else flow.source
+            around = [prefix for prefix in by_source if prefix is not None and source in prefix]
             for prefix in sorted(around, key=lambda prefix: prefix.prefixlen, reverse=True):
                 yield by_source[prefix]
                 is_searching = False
@@ -102,18 +109,41 @@ class Fib6(Fib):
             address: the destination.
             route: the entry, or None if no entry matches, in which case no interface is preferred.
         """
+        return tuple(sorted({source for sources in self._by_hop(address, route, _RANKS) for source in sources[:1]}))
+
+    def possible_sources_to(
+        self, address: IpAddress, route: Route | None, *, is_ordered: bool = True
+    ) -> Sequence[tuple[IpAddress, ...]]:
+        """Return the source addresses that may be selected for a destination, for each next hop of an entry.
+
+        Without ``labels``, that is every address that is as good as the best one but for its label and what is compared
+        after it.
+
+        Args:
+            address: the destination.
+            route: the entry, or None; see ``sources_to``.
+            is_ordered: whether the addresses are in the order in which the kernel considers them. If not, an equally
+                good address of any interface may be selected.
+        """
+        ranks = _RANKS if self.labels is not None else _RANKS_BEFORE_LABELS
+        found = self._by_hop(address, route, ranks)
+        return found if self.labels is None or not is_ordered else [sources[:1] for sources in found]
+
+    def _by_hop(self, address: IpAddress, route: Route | None, ranks: int) -> list[tuple[IpAddress, ...]]:
+        """Return the best source addresses for each interface of an entry, compared by a number of ranks."""
         if route is not None and route.source is not None:
-            return (route.source,)
-        devs = (None,) if route is None else route.devs
-        return tuple(sorted({source for dev in devs if (source := self._source_to(address, dev)) is not None}))
+            return [(route.source,)]
+        return [self._best_sources(address, dev, ranks) for dev in ((None,) if route is None else route.devs)]
 
-    def _source_to(self, address: IpAddress, dev: str | None) -> IpAddress | None:
-        """Return the source address for packets through an interface (__ipv6_dev_get_saddr, ipv6_get_saddr_eval).
+    def _best_sources(self, address: IpAddress, dev: str | None, ranks: int) -> tuple[IpAddress, ...]:
+        """Return the best source addresses for packets through an interface, in the kernel's order.
 
-        If the host has temporary addresses, they are assumed to be preferred (sysctl use_tempaddr=2).
+        The kernel compares the addresses of all interfaces, one rank after the other (__ipv6_dev_get_saddr,
+        ipv6_get_saddr_eval). If the host has temporary addresses, they are assumed to be preferred (sysctl
+        use_tempaddr=2).
         """
         usable = [each for each in self.addresses() if isinstance(each, Address6) and not each.is_tentative]
-        scope, label = _scope(address), _label(address)
+        scope, label, is_orchid = _scope(address), self._label(address, dev), address in ORCHID
 
         def rank(each: Address6) -> tuple[int, ...]:
             its_scope = _scope(each.local)
@@ -121,15 +151,30 @@ class Fib6(Fib):
             return (
                 each.local == address,
                 -its_scope if its_scope >= scope else its_scope - _BITS,
-                not each.is_deprecated,
+                not each.is_deprecated or any(each.local in prefix for prefix in _NEVER_AVOIDED),
                 each.dev == dev,
-                _label(each.local) == label,
+                self._label(each.local, each.dev) == label,
                 each.is_temporary,
+                (each.local in ORCHID) == is_orchid,
                 min(alike, each.prefix_length),
-            )
+            )[:ranks]
 
-        return max(usable, key=rank).local if usable else None
+        ranked = [(rank(each), each) for each in usable]
+        best = max((found for found, _ in ranked), default=())
+        tied = [each for found, each in ranked if found == best]
+        # Of equal addresses of one interface, the first one is selected, in whatever order the interfaces are.
+        firsts = {each.dev: each for each in reversed(tied)} if ranks == _RANKS else {}
+        return tuple(each.local for each in tied if each is firsts.get(each.dev, each))
 
+    def _label(self, address: IpAddress, dev: str | None) -> int:
+        """Return an address's label on an interface (__ipv6_addr_label)."""
+        labels = LABELS if self.labels is None else self.labels
+        return next((each.label for each in labels if each.dev in (None, dev) and address in each.prefix), _NO_LABEL)
+
+
+# How many ranks decide about a source address, and how many of them come before its label.
+_RANKS, _RANKS_BEFORE_LABELS = 8, 4
+_NO_LABEL = 0xFFFFFFFF  # IPV6_ADDR_LABEL_DEFAULT
 
 MODELS: dict[Family, type[Fib]] = {Family.IPV4: Fib, Family.IPV6: Fib6}
 
@@ -156,10 +201,7 @@ def _score(entry: Route) -> int:
 
 
 def _scope(address: IpAddress) -> int:
-    if address.is_link_local or address.is_loopback:
-        return _LINK_LOCAL
-    return _SITE_LOCAL if isinstance(address, IPv6Address) and address.is_site_local else _GLOBAL
-
-
-def _label(address: IpAddress) -> int:
-    return next(label for prefix, label in LABELS if address in prefix)
+    # In Python 3.13, is_loopback and is_link_local also tell of the address in ::ffff:0:0/96.
+    if address == _LOOPBACK or address in _LINK_LOCAL:
+        return _OF_LINK
+    return _OF_SITE if address in SITE_LOCAL else _GLOBAL

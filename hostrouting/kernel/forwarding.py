@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from hostrouting.kernel.nexthops import Router
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.model.family import Family, IpAddress
-from hostrouting.model.links import Address, Link
+from hostrouting.model.links import Address, AddressLabel, Link
 from hostrouting.model.prefixes import Prefix
 from hostrouting.model.routes import Lookup, Route, RouteFailure
 from hostrouting.model.rules import Rule
@@ -72,6 +72,10 @@ class ForwardingBackend:
     def silent_routers(self) -> frozenset[Router]:
         """Forward to ``RouteBackend.silent_routers``."""
         return self.inner.silent_routers()
+
+    def address_labels(self) -> tuple[AddressLabel, ...]:
+        """Forward to ``RouteBackend.address_labels``."""
+        return self.inner.address_labels()
 
     # --- lookups -------------------------------------------------------------------------------------------------
 

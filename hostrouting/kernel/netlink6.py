@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno as errnos
+import os
 import socket
 from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from ipaddress import IPv6Address
+from pathlib import Path
 
 import attrs
 
@@ -18,6 +20,7 @@ from hostrouting.kernel.rtnetlink import values, wire
 from hostrouting.kernel.rules import kernel_rules
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress
+from hostrouting.model.links import Address, AddressLabel
 from hostrouting.model.routes import Lookup, NextHop, Route, RouteFailure
 
 # An arbitrary port, because no packet is sent.
@@ -105,6 +108,23 @@ class NetlinkBackend6(NetlinkBackend):
         if any(self._list(values.FORWARDING6)):
             return frozenset()
         return frozenset(filter(None, self._list(values.NEIGHBOURS6)))
+
+    def address_labels(self) -> tuple[AddressLabel, ...]:
+        """Return the labels by which the kernel selects source addresses, longest prefix first."""
+        return self._list(values.LABELS6)
+
+    def addresses(self) -> tuple[Address, ...]:
+        """Return all of this host's addresses, in the order in which the kernel considers them as sources.
+
+        That is the order in which their interfaces were registered. Only the list of multicast groups shows it.
+        """
+        try:
+            groups = Path("/proc/thread-self/net/igmp6").read_bytes().splitlines()
+        except FileNotFoundError:  # without procfs, the order of the indexes is assumed
+            groups = []
+        names = dict.fromkeys(os.fsdecode(line.split()[1]) for line in groups)
+        places = {name: place for place, name in enumerate(names)}
+        return tuple(sorted(super().addresses(), key=lambda address: places.get(address.dev, len(places))))
 
     # --- writing -----------------------------------------------------------------------------------------------
 

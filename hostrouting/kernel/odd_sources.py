@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from ipaddress import IPv6Address
-from itertools import chain, islice
+from itertools import islice, zip_longest
 
 from hostrouting.kernel.port import Lookups, RouteBackend
 from hostrouting.kernel.rules import kernel_rules
 from hostrouting.kernel.snapshot import Ipv6State
 from hostrouting.model.family import Family, IpAddress, IpNetwork
-from hostrouting.model.parsing import reserved_block
+from hostrouting.model.links import AddressLabel
+from hostrouting.model.parsing import is_inside, reserved_blocks
 from hostrouting.model.routes import Route, Route6, RouteType
 
-# How many addresses to try to learn whether sources follow RFC 6724, and an address of the internet.
-_TRIED_ADDRESSES, _GLOBAL = 256, IPv6Address("2000::1")
+# How many addresses to try to learn whether sources follow RFC 6724, at most so many for entries through one interface,
+# and an address of the internet.
+_TRIED_ADDRESSES, _TRIED_A_DEV, _GLOBAL = 1024, 128, IPv6Address("2000::1")
 
 
 def has_odd_sources(state: Ipv6State, backend: RouteBackend, model: Lookups) -> bool:
@@ -30,12 +33,9 @@ def has_odd_sources(state: Ipv6State, backend: RouteBackend, model: Lookups) -> 
     # On these hosts, the model may find other entries than the kernel, and a snapshot is doubted anyway.
     if any(rule.has_unknown for rule in state.rules) or {*state.rules} < {*kernel_rules(Family.IPV6)}:
         return False
-    # Discards count too: the kernel looks up their packets again, with a source that it selects for no interface.
-    judged = (route.destination for route in state.routes if reserved_block(route.destination) is None)
-    tried = dict.fromkeys(chain.from_iterable(map(_tried_addresses, judged)))
     entries: dict[Route, list[IpAddress]] = {}
     unrouted: list[IpAddress] = []
-    for found in backend.lookup(list(islice(tried, _TRIED_ADDRESSES))):
+    for found in backend.lookup(list(islice(dict.fromkeys(_tried(state)), _TRIED_ADDRESSES))):
         if found.route is None:
             unrouted.append(found.address)
         elif found.route.type is RouteType.UNICAST:
@@ -45,6 +45,21 @@ def has_odd_sources(state: Ipv6State, backend: RouteBackend, model: Lookups) -> 
     )
 
 
-def _tried_addresses(destination: IpNetwork) -> tuple[IpAddress, ...]:
-    # The first address of ::/0 means no address, and the last one is for multicast.
-    return (_GLOBAL,) if _GLOBAL in destination else (destination[0], destination[-1])
+def _tried(state: Ipv6State) -> Iterator[IpAddress]:
+    """Yield addresses to try, first some for each interface, which has its own sysctls."""
+    by_devs: dict[tuple[str, ...], dict[IpAddress, None]] = {}
+    # Discards count too: the kernel looks up their packets again, with a source that it selects for no interface.
+    for route in state.routes:
+        tried = by_devs.setdefault(route.devs, {})
+        if len(tried) < _TRIED_A_DEV:
+            tried.update(dict.fromkeys(_tried_addresses(route.destination, state.labels or ())))
+    turns = zip_longest(*by_devs.values())
+    yield from (address for turn in turns for address in turn if address is not None)
+
+
+def _tried_addresses(destination: IpNetwork, labels: Iterable[AddressLabel]) -> Iterator[IpAddress]:
+    """Yield an address of a prefix for each label that its addresses have, and one at each end."""
+    inside = (label.prefix for label in labels if is_inside(label.prefix, destination))
+    for prefix in (destination, *inside):
+        ends = (_GLOBAL,) if _GLOBAL in prefix else (prefix[0], prefix[-1])
+        yield from (end for end in ends if not any(end in block for block in reserved_blocks(Family.IPV6)))

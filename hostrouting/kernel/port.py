@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 from hostrouting.kernel.nexthops import Router
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress
-from hostrouting.model.links import Address, Link
+from hostrouting.model.links import Address, AddressLabel, Link
 from hostrouting.model.prefixes import Prefix, PrefixSet, ends, numbers
 from hostrouting.model.routes import Lookup, Route, Route6, RouteFailure, RouteType, Table
 from hostrouting.model.rules import Rule
@@ -153,6 +153,9 @@ class RouteBackend(Lookups, Protocol):
 
         Only IPv6 does this, and only if the host doesn't forward packets. These routers have a FAILED neighbour entry.
         """
+
+    def address_labels(self) -> tuple[AddressLabel, ...]:
+        """Return the labels by which the kernel selects source addresses, longest prefix first. Only IPv6 has these."""
 
     def noticing_changes(self, inside: Sequence[Prefix], /) -> AbstractContextManager[Callable[[], bool]]:
         """Yield a function that returns whether anything relevant may have changed, even if it changed back.
@@ -345,6 +348,10 @@ class Ipv4Lookups:
     def silent_routers(self) -> frozenset[Router]:
         """Return an empty set: IPv4 doesn't avoid unreachable routers."""
         return frozenset()
+
+    def address_labels(self) -> tuple[AddressLabel, ...]:
+        """Return an empty tuple: IPv4 addresses have no labels."""
+        return ()
 
 
 class WholeTables(Ipv4Lookups):

@@ -13,6 +13,7 @@
      "rules6":         `ip -j -N -d -6 rule show`,
      "routes6":        `ip -j -N -d -6 route show table all`,
      "neighbours6":    `ip -j -6 neigh show nud failed`, if the host doesn't forward IPv6,
+     "labels6":              `ip -j addrlabel`, without which a source is unknown where several are equal but for these,
      "hasOddSources6": true,           sources of IPv6 packets don't follow RFC 6724,
      "nameservers": ["10.0.0.10"],
      "ignoringLinkdown": ["eth0"],    interfaces whose routes are ignored without a carrier (a sysctl),
@@ -51,7 +52,7 @@ from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.model.errors import ConfigError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.jsonable import in_json
-from hostrouting.model.links import Address, Link
+from hostrouting.model.links import Address, AddressLabel, Link
 from hostrouting.model.managers import Manager
 from hostrouting.model.opening import translate_errors
 from hostrouting.model.parsing import parse_address
@@ -80,7 +81,10 @@ class Ipv6State:
         routes: the entries in all tables, in the kernel's order, including the hops of nexthop objects.
         silent_routers: the routers that the kernel avoids because they are unreachable.
         has_odd_sources: whether the kernel's source address selection differs from RFC 6724, for example because of the
-            sysctl use_oif_addrs_only or ip-addrlabel(8).
+            sysctl use_oif_addrs_only.
+        labels: the labels of addresses (ip-addrlabel(8)), or None if unknown.
+        is_ordered: whether the addresses are in the order in which the kernel considers them as sources. Otherwise,
+            that is only known for the addresses of one interface.
     """
 
     addresses: tuple[Address, ...]
@@ -88,6 +92,8 @@ class Ipv6State:
     routes: tuple[Route, ...]
     silent_routers: frozenset[Router] = frozenset()
     has_odd_sources: bool = False
+    labels: tuple[AddressLabel, ...] | None = None
+    is_ordered: bool = True
 
 
 @attrs.frozen
@@ -164,12 +170,13 @@ class Snapshot:
         addresses = tuple(chain.from_iterable(fields["addresses"]))
         fields["addresses"] = tuple(each for each in addresses if each.local.version == 4)
         addresses6 = tuple(each for each in addresses if each.local.version == 6)
-        rules, routes, silent, is_odd = map(fields.pop, ("rules6", "routes6", "neighbours6", "has_odd_sources6"))
+        rules, routes, silent, is_odd, labels = map(fields.pop, _OF_IPV6)
         if rules is None or routes is None:
             if rules is not routes:
                 raise ConfigError([("rules6" if rules is None else "routes6", "is missing")])
             return cls(**fields)
-        return cls(**fields, ipv6=Ipv6State(addresses6, rules, routes, frozenset(silent), is_odd))
+        state = Ipv6State(addresses6, rules, routes, frozenset(silent), is_odd, labels, is_ordered=is_ours)
+        return cls(**fields, ipv6=state)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, bytes_max: int = _BYTES_MAX) -> Snapshot:
@@ -218,11 +225,11 @@ class Snapshot:
         """Return the snapshot as a document that ``from_document`` can parse."""
         # The routes already include the hops of nexthop objects.
         fields = {**attrs.asdict(self, recurse=False), "schema": SNAPSHOT_SCHEMA, "ip": None, "nexthops": ()}
-        fields |= {"rules6": None, "routes6": None, "neighbours6": (), "has_odd_sources6": False}
+        fields |= {"rules6": None, "routes6": None, "neighbours6": (), "has_odd_sources6": False, "labels6": None}
         if (ipv6 := self.ipv6) is not None:
             silent = tuple(sorted(ipv6.silent_routers, key=str))
             fields |= {"rules6": ipv6.rules, "routes6": ipv6.routes, "neighbours6": silent}
-            fields["has_odd_sources6"] = ipv6.has_odd_sources
+            fields |= {"has_odd_sources6": ipv6.has_odd_sources, "labels6": ipv6.labels}
             fields["addresses"] = (*self.addresses, *ipv6.addresses)
         return _KEYS.write(fields)
 
@@ -307,6 +314,7 @@ def _write_sources(found: tuple[Route, tuple[IpAddress, ...]]) -> dict[str, Any]
     return _ip.write_route(route) | {"sources": in_json(sources)}
 
 
+_OF_IPV6 = ("rules6", "routes6", "neighbours6", "has_odd_sources6", "labels6")
 _MANAGER = Keys(
     Key("name", "name", _text), _list("devs", _text), Key("dropsRoutes", "drops_routes", parse_boolean, None)
 )
@@ -333,5 +341,6 @@ _KEYS = Keys(
     _rules("rules6", Family.IPV6, None),
     _list("routes6", partial(_ip.read_route, family=Family.IPV6), None, _ip.write_route),
     _list("neighbours6", _ip.read_router, (), _ip.write_router),
+    _list("labels6", _ip.read_label, None, _ip.write_label),
     _list("managers", lambda value: Manager(**_MANAGER.read(value)), ()),
 )

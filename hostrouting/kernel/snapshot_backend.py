@@ -16,7 +16,7 @@ import attrs
 
 from hostrouting.kernel.default_routes import unicast_defaults
 from hostrouting.kernel.fib import Fib
-from hostrouting.kernel.fib6 import Fib6
+from hostrouting.kernel.fib6 import LABELS, Fib6
 from hostrouting.kernel.nexthops import Router
 from hostrouting.kernel.odd_sources import has_odd_sources
 from hostrouting.kernel.port import RouteBackend, UnstableHostError, WholeTables, read_consistently, refuse_datagrams
@@ -24,11 +24,11 @@ from hostrouting.kernel.rules import KERNEL_RULES, NO_SOURCE, TCP, UDP, Flow, ar
 from hostrouting.kernel.snapshot import Ipv6State, Snapshot
 from hostrouting.kernel.sources import SourceKey, Sources, flows_through, source_key, spread
 from hostrouting.model.errors import RouteError
-from hostrouting.model.family import Family, IpAddress
+from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.jsonable import rfc_3339
-from hostrouting.model.links import Address, Link
+from hostrouting.model.links import Address, AddressLabel, Link
 from hostrouting.model.prefixes import Prefix, ends, numbers, uncovered_addresses
-from hostrouting.model.routes import Lookup, Route, RouteFailure, RouteType, Table
+from hostrouting.model.routes import Lookup, Route, Route6, RouteFailure, RouteType, Table
 from hostrouting.model.rules import Rule
 from phases import CancelScope
 
@@ -78,7 +78,8 @@ def take_snapshot(
 
 def _read_ipv6(backend: RouteBackend) -> Ipv6State:
     routes, silent = backend.routes(), backend.silent_routers()
-    state = Ipv6State(backend.addresses(), backend.rules(), routes, silent)
+    labels = backend.address_labels()
+    state = Ipv6State(backend.addresses(), backend.rules(), routes, silent, labels=labels)
     model = SnapshotBackend6(Snapshot(backend.links(), (), (), (), ipv6=state))
     return attrs.evolve(state, has_odd_sources=has_odd_sources(state, backend, model))
 
@@ -310,34 +311,47 @@ class SnapshotBackend6(SnapshotBackend):
             snapshot, addresses=ipv6.addresses, rules=ipv6.rules, routes=ipv6.routes, is_merged=False, sources=()
         )
         super().__init__(state)
-        self._silent, self._has_odd_sources = ipv6.silent_routers, ipv6.has_odd_sources
+        self._ipv6 = ipv6
 
     def silent_routers(self) -> frozenset[Router]:
         """Return the routers that the kernel avoids because they are unreachable."""
-        return self._silent
+        return self._ipv6.silent_routers
+
+    def address_labels(self) -> tuple[AddressLabel, ...]:
+        """Return the labels of addresses. If they aren't known, the kernel's default ones are returned."""
+        return LABELS if self._ipv6.labels is None else self._ipv6.labels
 
     def sources_of_unrouted(
         self, addresses: Sequence[IpAddress], *, is_tcp: bool = False
     ) -> dict[IpAddress, IpAddress]:
         """Return the source addresses with which the kernel retries failed lookups."""
-        self._refuse_odd_sources(addresses)
         if is_tcp:
             refuse_datagrams(self.lookup(addresses))
-        chosen = {address: source for address in addresses for source in self._fib.sources_to(address, None)}
+        chosen = {address: source for address in addresses for source in self._sources(None, [address])}
         return {
             address: source
             for address, source in chosen.items()
             if self._lookup(address, source, is_tcp=False).route is not None
         }
 
-    def _sources(self, entry: Route, addresses: Sequence[IpAddress]) -> tuple[IpAddress, ...]:
-        if entry.source is None:
-            self._refuse_odd_sources(addresses)
+    def _sources(self, entry: Route | None, addresses: Sequence[IpAddress]) -> tuple[IpAddress, ...]:
+        if addresses and self._ipv6.has_odd_sources and (entry is None or entry.source is None):
+            raise _unknown_fact("which sources the kernel chooses", addresses[0], _CHECK)
+        for address in addresses:
+            for doubtful in self._fib.possible_sources_to(address, entry, is_ordered=self._ipv6.is_ordered):
+                if len({tuple(source in selector for selector in self._source_selectors) for source in doubtful}) > 1:
+                    what = "in which order the kernel considers the interfaces' addresses"
+                    if self._ipv6.labels is None:
+                        what = "the labels of addresses (ip addrlabel)"
+                    raise _unknown_fact(what, address, _RECORD)
         return tuple(sorted({source for address in addresses for source in self._fib.sources_to(address, entry)}))
 
-    def _refuse_odd_sources(self, addresses: Sequence[IpAddress]) -> None:
-        if self._has_odd_sources and addresses:
-            raise _unknown_fact("which sources the kernel chooses", addresses[0], _CHECK)
+    @cached_property
+    def _source_selectors(self) -> list[IpNetwork]:
+        """Return the source prefixes that tell sources apart."""
+        of_rules = (rule.source for rule in self.snapshot.rules)
+        of_routes = (route.source_prefix for route in self.snapshot.routes if isinstance(route, Route6))
+        return [prefix for prefix in dict.fromkeys((*of_rules, *of_routes)) if prefix is not None]
 
     @cached_property
     def _alternatives(self) -> list[tuple[Fib, str, str]]:
@@ -354,8 +368,9 @@ class SnapshotBackend6(SnapshotBackend):
 
     @cached_property
     def _fib(self) -> Fib6:
-        known = self.snapshot
-        return Fib6(known.rules, known.routes, known.addresses, links=known.links, silent_routers=self._silent)
+        known, silent, labels = self.snapshot, self._ipv6.silent_routers, self._ipv6.labels
+        tables = (known.rules, known.routes, known.addresses)
+        return Fib6(*tables, links=known.links, silent_routers=silent, labels=labels)
 
 
 def backends_of(snapshot: Snapshot) -> Callable[[Family], RouteBackend]:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from enum import IntEnum
 from fnmatch import translate
 from functools import lru_cache
+from ipaddress import IPv6Network
 
 import attrs
 
@@ -124,3 +125,18 @@ class Address6(Address):
     def is_usable(self) -> bool:
         """Return whether packets to the address are delivered."""
         return not self.is_tentative
+
+
+@attrs.frozen
+class AddressLabel:
+    """A label of IPv6 addresses (ip-addrlabel(8)): as a source, the kernel prefers one with the destination's label.
+
+    Args:
+        prefix: the addresses.
+        label: the label.
+        dev: the interface whose addresses alone get the label, or None for all.
+    """
+
+    prefix: IPv6Network
+    label: int
+    dev: str | None = None

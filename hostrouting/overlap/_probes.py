@@ -24,7 +24,7 @@ from hostrouting.kernel.port import Lookups
 from hostrouting.kernel.rules import KERNEL_RULES, LOOPBACK, NO_SOURCE, TCP, UDP, Flow
 from hostrouting.kernel.sources import SourceKey, source_key, spread
 from hostrouting.model.family import Family, IpAddress
-from hostrouting.model.links import Address
+from hostrouting.model.links import Address, AddressLabel
 from hostrouting.model.prefixes import Prefix, numbers
 from hostrouting.model.routes import Lookup, Route, Route6, RouteType, Scope, Table
 from hostrouting.model.rules import Rule
@@ -90,14 +90,15 @@ def replying(addresses: Iterable[Address], devs: Collection[str], rules: Iterabl
     ]
 
 
-def source_borders(addresses: Iterable[Address]) -> Iterator[Prefix]:
+def source_borders(addresses: Iterable[Address], labels: Iterable[AddressLabel]) -> Iterator[Prefix]:
     """Yield prefixes in which the kernel selects the same IPv6 source for every packet through a next hop.
 
-    The kernel compares the destination's label and leading bits with those of each address (ipv6_get_saddr_eval).
+    The kernel compares the destination's label, scope and leading bits with those of each address, and whether both are
+    ORCHIDs (ipv6_get_saddr_eval).
     """
-    from hostrouting.kernel.fib6 import LABELS
+    from hostrouting.kernel.fib6 import ORCHID, SITE_LOCAL
 
-    yield from (numbers(prefix) for prefix, _ in LABELS)
+    yield from map(numbers, (ORCHID, SITE_LOCAL, *(label.prefix for label in labels)))
     for address in addresses:
         for length in range(1, address.prefix_length + 1):
             yield int(address.local) >> (128 - length) << (128 - length), length

@@ -18,7 +18,7 @@ from hostrouting.kernel.port import RouteBackend, read_consistently
 from hostrouting.kernel.rules import are_merged
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress
-from hostrouting.model.links import Address, Link
+from hostrouting.model.links import Address, AddressLabel, Link
 from hostrouting.model.parsing import is_inside
 from hostrouting.model.prefixes import Prefix, PrefixSet, ends, numbers
 from hostrouting.model.routes import Lookup, Route, Route6, RouteType, Table
@@ -48,6 +48,7 @@ class State:
         intervals: the intervals in the expected CIDRs, in address order.
         probes: maps each probed address to its lookup results. The first one is for unconnected UDP.
         silent_routers: routers that the kernel skips because they don't respond; always empty for IPv4.
+        labels: the labels of IPv6 addresses, or None unless a rule or route matches on the source address.
         own_lookups: the lookups of this host's addresses, unless table local is searched first anyway.
         is_merged: whether tables local and main share one trie, or None if that is unknown or has no effect.
     """
@@ -61,6 +62,7 @@ class State:
     intervals: Sequence[Interval] = ()
     probes: Mapping[int, tuple[Probe, ...]] = attrs.field(factory=dict[int, tuple[Probe, ...]])
     silent_routers: frozenset[Router] = frozenset()
+    labels: Sequence[AddressLabel] | None = None
     own_lookups: Sequence[Lookup] = ()
     is_merged: bool | None = None
 
@@ -70,7 +72,9 @@ class State:
         from hostrouting.kernel.fib6 import MODELS
 
         known, silent = (self.rules, self.routes, self.addresses), self.silent_routers
-        fib = MODELS[self.family](*known, links=self.links, lacks_unknown=True, silent_routers=silent)
+        fib = MODELS[self.family](
+            *known, links=self.links, lacks_unknown=True, silent_routers=silent, labels=self.labels
+        )
         return fib if self.is_merged is None else attrs.evolve(fib, is_merged=self.is_merged)
 
 
@@ -202,11 +206,13 @@ def _plain_sources(tables: State) -> set[IpAddress]:
 
 def _with_lookups(config: Config, tables: State, backend: RouteBackend) -> State:
     family, rules, routes = tables.family, tables.rules, tables.routes
+    labels: Sequence[AddressLabel] | None = None
     borders = list(local_subnets(tables.addresses, tables.uplinks.devs))
     if family is Family.IPV4:
         borders.append(LINK_LOCAL)
     if family is Family.IPV6 and selects_source(rules, routes, family):
-        borders += source_borders(tables.addresses)
+        labels = backend.address_labels()
+        borders += source_borders(tables.addresses, labels)
     intervals = _coverage(config.route_overlap, tables).intervals(routes, borders)
     called = replying(tables.addresses, tables.uplinks.devs, rules)
     probes = ask(intervals, rules, routes, backend, family, called)
@@ -217,7 +223,7 @@ def _with_lookups(config: Config, tables: State, backend: RouteBackend) -> State
     devs = {*tables.uplinks.devs}
     own = [a.local for a in tables.addresses if a.is_usable and (a.dev in devs or a.local.is_loopback)]
     own_lookups = () if asks_local_first(rules) else backend.lookup([each for each in own if not each.is_link_local])
-    found = attrs.evolve(tables, intervals=intervals, probes=probes, own_lookups=own_lookups)
+    found = attrs.evolve(tables, intervals=intervals, probes=probes, own_lookups=own_lookups, labels=labels)
     # Without entries in table local that a longer one in main could precede, it doesn't matter.
     wide = (route for route in routes if route.table == Table.LOCAL and route.destination.prefixlen < family.bits)
     is_asked = family is Family.IPV4 and any(not route.destination.is_loopback for route in wide)

@@ -199,8 +199,10 @@ def unproven(
 
 def _is_asked(entry: Route) -> bool:
     """Return whether packets without a tos or source may match an entry. No packet matches a dead one."""
-    has_source = isinstance(entry, Route6) and entry.source_prefix is not None
-    return entry.tos == 0 and not has_source and not entry.is_dead
+    # IPv6 packets without a source have the address ::.
+    prefix = entry.source_prefix if isinstance(entry, Route6) else None
+    needs_source = prefix is not None and not prefix.network_address.is_unspecified
+    return entry.tos == 0 and not needs_source and not entry.is_dead
 
 
 def _winners(main: Sequence[tuple[Route, Sequence[Prefix]]]) -> dict[Prefix, Route]:

@@ -134,6 +134,14 @@ class Audit(ABC):
         if told not in truths:
             self._tell("boot", [f"it says {sorted(told)}, and the check {' or '.join(map(str, map(sorted, truths)))}"])
 
+    def _compare_boot6(self, report: OverlapReport) -> None:
+        """Run the boot script, and compare its verdict, which may be unknown, with the live report."""
+        lines = booted(self.config, self.host.steps)
+        if is_unknown(lines):
+            self.unknown.append(f"boot: {lines[0]}")
+        elif (verdict := "overlap" if lines else "ok") != (report.verdict if not report.reason else "unknown"):
+            self._tell("boot", [f"the verdict is {verdict} ({lines[:2]}), and the check's {report.verdict}"])
+
 
 class HostAudit(Audit):
     """An audit that looks up every address. See ``Audit`` for the arguments."""

@@ -7,6 +7,7 @@ from ipaddress import IPv4Address, IPv6Address, IPv6Interface, IPv6Network
 
 from scenario import number, parsed
 
+from hostrouting.kernel.fib6 import LABELS
 from hostrouting.kernel.rules import KERNEL_RULES, kernel_rules
 from hostrouting.kernel.snapshot import Ipv6State, Snapshot
 from hostrouting.model.family import Family
@@ -88,5 +89,5 @@ def host(
     local, *others = kernel_rules(Family.IPV6)
     routers = frozenset((dev, IPv6Address(gateway)) for dev, gateway in silent)
     ordered = (local, *sorted(rules, key=lambda rule: rule.preference), *others)
-    ipv6 = Ipv6State(tuple(own), ordered, tuple(routes), routers)
+    ipv6 = Ipv6State(tuple(own), ordered, tuple(routes), routers, labels=LABELS)
     return Snapshot(tuple(links), tuple(own4), KERNEL_RULES, tuple(routes4), host="node-6", is_merged=True, ipv6=ipv6)

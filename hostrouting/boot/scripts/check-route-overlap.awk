@@ -406,13 +406,21 @@ function is_near_suspect(line,    head, begin, end, i) {
   return is_near[head]
 }
 
-# Adds the borders between which the kernel chooses one source (ipv6_get_saddr_eval): those of the labels in
-# net/ipv6/addrlabel.c and of site-local addresses, and each leading part of an address's prefix.
-function add_source_borders(    i, length_, label, labels) {
-  labels = split("::/96 2001::/32 2001:10::/28 3ffe::/16 2002::/16 fec0::/10 fc00::/7", label, " ")
-  for (i = 1; i <= labels + addresses; i++) {
-    place(i <= labels ? label[i] : address_prefix[i - labels])
-    for (length_ = i <= labels ? bits : 1; length_ <= bits; length_++)
+# Adds the borders between which the kernel chooses one source (ipv6_get_saddr_eval): those of labels, ORCHIDs and
+# site-local addresses, and each leading part of an address's prefix.
+function add_source_borders(    i, length_, border, borders, line, word) {
+  borders = split("2001:10::/28 fec0::/10", border, " ")
+  while (("exec ip addrlabel" | getline line) > 0) {
+    split(line, word, " ")
+    # Those with dots are for addresses that aren't judged.
+    if (word[1] == "prefix" && word[2] !~ /[.]/)
+      border[++borders] = word[2]
+  }
+  if (close("exec ip addrlabel") != 0)
+    can_not("ip doesn\047t list the labels of addresses")
+  for (i = 1; i <= borders + addresses; i++) {
+    place(i <= borders ? border[i] : address_prefix[i - borders])
+    for (length_ = i <= borders ? bits : 1; length_ <= bits; length_++)
       cut(end_of(first, length_, ZEROS), end_of(first, length_, ONES), "plain")
   }
 }

@@ -21,6 +21,11 @@ Routes are decoded in entries.py. The messages (see messages.py) have these bodi
     +--------+-------+----------+---+-------+------------
     | family | scope | protocol | 0 | flags | attributes                 struct nhmsg
     +--------+-------+----------+---+-------+------------
+
+     16       17  18           19      20      24         28
+    +--------+---+------------+-------+-------+----------+------------
+    | family | 0 | prefix_len | flags | index | sequence | attributes      struct ifaddrlblmsg
+    +--------+---+------------+-------+-------+----------+------------
 """
 
 from __future__ import annotations
@@ -28,7 +33,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Callable, Iterable
-from ipaddress import ip_address, ip_network
+from ipaddress import IPv6Network, ip_address, ip_network
 from typing import Any, TypeVar
 
 from hostrouting.kernel.nexthops import Router
@@ -37,7 +42,7 @@ from hostrouting.kernel.rtnetlink import wire
 from hostrouting.kernel.rtnetlink.entries import decode_hops
 from hostrouting.kernel.rtnetlink.messages import HEADER_BYTES, LINK, attributes, decode_name, to_number
 from hostrouting.model.family import Family, IpNetwork
-from hostrouting.model.links import Address, Address6, Link
+from hostrouting.model.links import Address, Address6, AddressLabel, Link
 from hostrouting.model.routes import NexthopObject, Table
 from hostrouting.model.rules import ALL_PORTS, Rule, RuleAction
 
@@ -68,6 +73,9 @@ _RANGE, _PORTS = struct.Struct("=II"), struct.Struct("=HH")
 # linux/neighbour.h, linux/netconf.h
 _NEIGHBOUR, _NDA_DST, _NUD_FAILED = struct.Struct("=BxxxiHBB"), 1, 0x20
 _NETCONFA_IFINDEX, _NETCONFA_FORWARDING, _ALL = 1, 2, 0xFFFFFFFF
+
+# linux/if_addrlabel.h
+_LABEL, _IFAL_ADDRESS, _IFAL_LABEL = struct.Struct("=BxBBII"), 1, 2
 
 # linux/nexthop.h
 _NHA_ID, _NHA_GROUP, _NHA_OIF, _NHA_GATEWAY, _NHA_ENCAP_TYPE = 1, 2, 5, 6, 7
@@ -235,6 +243,13 @@ def _decode_forwarding(message: bytes, _names: rtnl.Names) -> bool:
     return to_number(found[_NETCONFA_IFINDEX]) == _ALL and to_number(found.get(_NETCONFA_FORWARDING, b"")) > 0
 
 
+def _decode_label(message: bytes, names: rtnl.Names) -> AddressLabel:
+    _, length, _, index, _ = _LABEL.unpack_from(message, HEADER_BYTES)
+    found = attributes(message, HEADER_BYTES + _LABEL.size)
+    prefix = IPv6Network((found[_IFAL_ADDRESS], length), strict=False)
+    return AddressLabel(prefix, to_number(found[_IFAL_LABEL]), names(index) if index else None)
+
+
 LINKS = ("list the interfaces", rtnl.RTM_GETLINK, LINK.pack(0, 0, 0, 0, 0), _decode_link)
 ADDRESSES = {
     family: ("list the addresses", rtnl.RTM_GETADDR, _ADDRESS.pack(family.af, 0, 0, 0, 0), _decode_address)
@@ -250,6 +265,12 @@ NEIGHBOURS6 = (
     rtnl.RTM_GETNEIGH,
     _NEIGHBOUR.pack(socket.AF_INET6, 0, 0, 0, 0),
     _decode_failed_router,
+)
+LABELS6 = (
+    "list the address labels",
+    rtnl.RTM_GETADDRLABEL,
+    _LABEL.pack(socket.AF_INET6, 0, 0, 0, 0),
+    _decode_label,
 )
 FORWARDING6 = (
     "read whether IPv6 is forwarded",

@@ -12,8 +12,10 @@ from dual_stack import DEFAULT, RIVAL, entry, host
 from hostrouting import Config, ExpectedCidr, Host, Layout, OverlapReport, RouteOverlap, check, explain
 from hostrouting.cli.pages import explanation_page
 from hostrouting.cli.report import page_text
+from hostrouting.kernel.fib6 import LABELS
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.model.family import Family
+from hostrouting.model.links import AddressLabel
 from hostrouting.model.parsing import is_inside
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap.findings import NoteKind, UnknownReason, Verdict
@@ -208,6 +210,37 @@ def test_sources_differ_within_a_cidr() -> None:
         assert finding.source == IPv6Address("fd00:10:0:7::4")
         assert all(is_inside(part, network) for part in finding.ranges)
         assert sum(part.num_addresses for part in finding.ranges) == network.num_addresses - 1
+
+
+def _two_defaults(**more: Any) -> Snapshot:
+    """Return a host with a default route for the sources of each NIC, and CIDR nearer to none of them."""
+    lines = ("default from fd00:1::/64 via fe80::1 dev eth0", "default from fd00:2::/64 via fe80::2 dev rail0")
+    found = host(*lines, addresses=["fd00:1::4/64 dev eth0", "fd00:2::4/64 dev rail0"])
+    assert found.ipv6 is not None
+    return attrs.evolve(found, ipv6=attrs.evolve(found.ipv6, **more))
+
+
+def test_labels_of_a_part_of_a_cidr_choose_its_source() -> None:
+    part = AddressLabel(IPv6Network("fd00:10:0:7::/64"), 99)
+    own = AddressLabel(IPv6Network("fd00:2::/64"), 99)
+    report = judged(_two_defaults(labels=(part, own, *LABELS)), uplinks=["eth0"])
+    assert told(report)[0] == ("OVERLAP", ("rail0",), "fd00:10:0:7::/64")
+    assert judged(_two_defaults(), uplinks=["eth0"]).verdict is Verdict.OK
+
+
+@pytest.mark.parametrize(
+    ("lacks", "reason"), [({"labels": None}, "ip addrlabel"), ({"is_ordered": False}, "in which order")]
+)
+def test_equal_sources_are_unknown_if_a_snapshot_lacks_what_decides(lacks: dict[str, Any], reason: str) -> None:
+    report = judged(_two_defaults(**lacks), uplinks=["eth0"])
+    assert report.verdict is Verdict.UNKNOWN
+    assert reason in report.reason_detail
+
+
+@pytest.mark.parametrize(("prefix", "verdict"), [("::/1", Verdict.OVERLAP), ("8000::/1", Verdict.OK)])
+def test_a_packet_without_a_source_matches_a_prefix_that_holds_none(prefix: str, verdict: Verdict) -> None:
+    report = judged(host(DEFAULT, f"{CIDR} from {prefix} via fe80::2 dev rail0"))
+    assert report.verdict is verdict
 
 
 def test_a_silent_router_is_named() -> None:

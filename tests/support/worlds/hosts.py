@@ -6,7 +6,7 @@ import random
 import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from ipaddress import IPv4Network
+from ipaddress import IPv4Network, IPv6Network
 from typing import Any
 
 import attrs
@@ -42,7 +42,9 @@ FEATURES: Mapping[Family, Collection[str]] = {
         *_words("ra", "high low 0 prefix route"),
         *_words("sysctl", "forwarding=1 ignore_routes_with_linkdown=1 use_oif_addrs_only=1 use_tempaddr=2"),
         *_words("address", "preferred_lft fec0::7/64"),
-        *_words("route", "ra from high low expires anycast append"),
+        *_words("route", "ra from high low expires anycast append ::/1"),
+        *_words("addrlabel", "add flush dev"),
+        *("address lo", "link netns"),
         *_words("rule", "iif fwmark uidrange dport sport tos oif tun_id"),
         *("sysctl ra_defrtr_metric=100", "neigh failed", "link cali1", "# churn"),
         *_words("config", "uplinks allowedDevs"),
@@ -113,6 +115,8 @@ class Host:
             size, count = cidr.num_addresses, most if is_ipv4 else 3
             some = range(size) if size <= count else (chance.randrange(size) for _ in range(count))
             numbers.update(int(cidr[0]) + number for number in some)
+        labelled = map(IPv6Network, re.findall(r"^ip addrlabel add prefix (\S+)", self.text, re.MULTILINE))
+        numbers.update(int(prefix[0]) for prefix in labelled)
         found = boundaries(cidrs, kernel.routes(), kernel.rules(), numbers)
         return found if is_ipv4 else sorted(chance.sample(found, min(most, len(found))))
 

@@ -34,6 +34,15 @@ _DISCARDS = ("unreachable", "blackhole", "prohibit", "throw")
 _ROUTERS = ("fe80::1", "fe80::2")
 
 
+def moved_and_back(dev: str) -> str:
+    """Return a command that moves an interface to another namespace and back, after which it is registered last."""
+    return (
+        f"unshare -n sh -c 'until ip link set {dev} netns '$$' 2>/dev/null; do sleep .01; done' & "
+        "until [ $(readlink /proc/$!/ns/net) != $(readlink /proc/$$/ns/net) ]; do sleep .01; done; "
+        f"ip link set {dev} netns $!; wait; ip link set {dev} arp off up"
+    )
+
+
 def world(seed: int) -> Host:
     """Return the random host for a seed."""
     return _Draw(seed).world()
@@ -52,7 +61,8 @@ class _Draw:
         return self.chance.randrange(often) == 0
 
     def world(self) -> Host:
-        steps = [*self.links(), *self.addresses(), *self.defaults(), *self.advertisements(), *self.routes()]
+        steps = [*self.links(), *self.addresses(), *self.labels(), *self.defaults(), *self.advertisements()]
+        steps += self.routes()
         steps += self.objects() if self.one_in(4) else ()
         steps += self.rules()
         failed = self.failed()
@@ -80,6 +90,9 @@ class _Draw:
                 if self.one_in(10):
                     yield f"sysctl -qw net.ipv6.conf.{dev}.{name}"
 
+        if self.one_in(10):
+            yield moved_and_back(self.chance.choice(self.devs))
+
     def addresses(self) -> Iterator[str]:
         for number, dev in enumerate(self.devs, 1):
             if self.one_in(8):
@@ -98,9 +111,23 @@ class _Draw:
                 if address.endswith("/64") and "noprefixroute" not in more:
                     self.gateways[dev].append(str(IPv6Network(address, strict=False)[1]) + "f")
 
+        if self.one_in(6):
+            # BGP to the host gives lo its addresses.
+            own = self.chance.choice(("fd00:172:16:7::10", "2001:db8:3::10", "fd00:172:16:8000::"))
+            yield f"ip address add {own}/128 dev lo nodad"
+            self.own.append(own)
         if self.one_in(3):
             yield "ip address add 10.1.0.4/24 dev eth0"
             yield "ip route add default via 10.1.0.1 dev eth0"
+
+    def labels(self) -> Iterator[str]:
+        """Yield commands that change the labels by which the kernel selects sources."""
+        if self.one_in(24):
+            yield "ip addrlabel flush"
+        for label in range(self.chance.choice((0, 0, 0, 1, 2, 3))):
+            prefix = self.chance.choice((self.prefix(), self.source(), self.source()))
+            dev = f" dev {self.chance.choice(self.devs)}" if self.one_in(4) else ""
+            yield f"ip addrlabel add prefix {prefix}{dev} label {self.chance.choice((1, 5, 99, 99, label))}"
 
     # --- routes --------------------------------------------------------------------------------------------------
 
@@ -117,6 +144,10 @@ class _Draw:
             verb = self.chance.choice(("add", "append")) if self.has_several else "add"
             dev = self.chance.choice(self.devs)
             yield f"ip -6 route {verb} default proto {kind} {self.hop(dev)}{self.chance.choice(_METRICS)}"
+
+        if self.own and self.one_in(6):
+            for dev in self.devs:
+                yield f"ip -6 route add default from {self.source()} {self.hop(dev)}"
 
     def advertisements(self) -> Iterator[str]:
         for number, dev in enumerate(self.devs, 1):
@@ -141,7 +172,11 @@ class _Draw:
             if self.one_in(5):
                 yield f"{start}{self.chance.choice(_DISCARDS)} {self.prefix()}{end}"
                 continue
-            source = f" from {self.source()}" if self.one_in(6) else ""
+            source = (
+                f" from {self.chance.choice((self.source(), self.source(), '::/1', '8000::/1'))}"
+                if self.one_in(6)
+                else ""
+            )
             if self.has_several and self.one_in(3):
                 devs = [self.chance.choice(self.devs) for _ in range(self.chance.choice((2, 2, 3)))]
                 yield f"{start}{self.prefix()}{source} {self.hops(devs)}{end}"
@@ -238,7 +273,7 @@ class _Draw:
     def source(self) -> str:
         """Return a source prefix, which usually contains one of this host's addresses."""
         if not self.own or self.one_in(6):
-            return "2001:db8::/32"
+            return self.chance.choice(("2001:db8::/32", "2001:db8::/32", "::/1", "::/128"))
         own = self.chance.choice(self.own)
         return str(IPv6Network((own, self.chance.choice((128, 128, 64, 48))), strict=False))
 
