@@ -132,15 +132,29 @@ def test_a_missing_list_admits_only_without_the_drop_in(sandbox: Sandbox) -> Non
     assert run(sandbox, late, text=gate(HOLD_SECONDS=60, ALL_SECONDS=60)).returncode == 0
 
 
+LIST = "/etc/hostrouting/gate.list"
+UNITS = "/etc/systemd/system"
+STATS, READS = "newfstatat,faccessat2,statx", "openat"
+
+
 @pytest.mark.parametrize("error", ["EIO", "ENOMEM", "EACCES"])
-@pytest.mark.parametrize("calls", ["newfstatat,faccessat2,statx", "newfstatat,faccessat2,statx,openat"])
-def test_a_list_that_can_not_be_seen_admits_no_start(sandbox: Sandbox, error: str, calls: str) -> None:
+@pytest.mark.parametrize(
+    ("calls", "paths", "removal"),
+    [
+        pytest.param(STATS, (LIST, DROP_IN), ":", id="no file is seen"),
+        pytest.param(f"{STATS},{READS}", (LIST, DROP_IN), ":", id="no file is seen or read"),
+        pytest.param(READS, (DROP_IN,), f"rm {LIST}", id="the drop-in isn't read"),
+        pytest.param(READS, (UNITS, f"{UNITS}/"), f"rm {LIST}", id="the folder isn't read"),
+    ],
+)
+def test_a_list_that_can_not_be_seen_admits_no_start(
+    sandbox: Sandbox, error: str, calls: str, paths: tuple[str, ...], removal: str
+) -> None:
     if shutil.which("strace") is None:
         pytest.skip("strace isn't installed")
-    drop_in = f"mkdir -p {DROP_IN.rpartition('/')[0]}; echo ExecStartPre=+/etc/hostrouting/gate.sh last >{DROP_IN}"
-    paths = ("/etc/hostrouting/gate.list", DROP_IN, DROP_IN.replace("zz-", "00-"))
+    drop_in = f"mkdir -p {DROP_IN.rpartition('/')[0]}; echo ExecStartPre=+{FOLDER}/gate.sh last >{DROP_IN}"
     trace = ("strace", "-f", "--quiet=all", "-o", "/dev/null", *(word for path in paths for word in ("-P", path)))
-    prepare = f"{installed(f'{ROUTES} required', static_routes=FAIL)}; {drop_in}"
+    prepare = f"{installed(f'{ROUTES} required', static_routes=FAIL)}; {drop_in}; {removal}"
     done = run(sandbox, prepare, before=(*trace, "-e", f"inject={calls}:error={error}"))
     assert done.returncode == 255
 
