@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import venv
 import zipfile
 from email.message import Message
 from pathlib import Path
@@ -119,6 +120,31 @@ def test_the_bill_of_materials_names_the_debian_packages_contents(release: Path,
     (wheel,) = release.glob("*.whl")
     assert parts[0]["hashes"][0]["content"] == digests(release)[wheel.name]
     assert {need["ref"] for need in bill["dependencies"]} == {part["bom-ref"] for part in parts}
+
+
+def test_another_phases_is_replaced_as_the_page_says(release: Path, tmp_path: Path) -> None:
+    """Both distributions contain ``phases/__init__.py``, and the other one is installed last."""
+    (wheel,) = release.glob("*.whl")
+    other = tmp_path / "phases-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(other, "w") as archive:
+        archive.writestr("phases/__init__.py", "")
+        archive.writestr("phases-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: phases\nVersion: 1.0\n")
+        archive.writestr("phases-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr("phases-1.0.dist-info/RECORD", "phases/__init__.py,,\n")
+    venv.create(tmp_path / "env", with_pip=True)
+    python = tmp_path / "env/bin/python"
+
+    def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([python, *words], cwd=tmp_path, env={}, capture_output=True, text=True)
+
+    pip = ("-m", "pip", "--disable-pip-version-check", "--no-cache-dir")
+    install = (*pip, "install", "--no-index", "--find-links", ROOT / "build/wheels")
+    assert run(*install, wheel).returncode == 0
+    assert run(*install, other).returncode == 0
+    assert "pip uninstall phases" in run("-c", "import hostrouting").stderr
+    assert run(*pip, "uninstall", "--yes", "phases").returncode == 0
+    assert run(*install, "--force-reinstall", wheel).returncode == 0
+    assert run("-c", "import hostrouting; hostrouting.Config()").stderr == ""
 
 
 ALLOWED = {"MIT", "BSD-2-Clause", "MPL-2.0", "PSF-2.0", "GPL-2.0-or-later OR Apache-2.0"}
