@@ -365,6 +365,15 @@ CASES = {
         (_DEFAULT, "ip -6 route add anycast fd00:172:0:7::/64 dev ib0 table 100", "ip -6 rule add lookup 100"),
         (_SHADOWED,),
     ),
+    "what comes in for root isn't delivered": Case(
+        (
+            _DEFAULT,
+            "ip -6 rule add iif eth0 uidrange 0-0 lookup main pref 21",
+            "ip -6 rule add lookup local pref 25",
+            "ip -6 rule del pref 0",
+        ),
+        ("no-local-table",),
+    ),
     "a block of a CNI": Case(
         (
             _DEFAULT,

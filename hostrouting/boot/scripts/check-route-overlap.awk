@@ -271,7 +271,8 @@ function why_not_received(    i, count, list, about, is_sent, given) {
     if (!is_usable[i] || !(is_expected(address_dev[i]) || address[i] ~ /^(127[.]|::1$)/))
       continue
     if (is_expected(address_dev[i])) {
-      list[++count] = "route get " address[i] " from " sender(i) " iif " address_dev[i] protocol("")
+      # A packet that comes in counts as root's, but without "uid" the kernel looks up for no user (inet6_rtm_getroute).
+      list[++count] = "route get " address[i] " from " sender(i) " iif " address_dev[i] " uid 0" protocol("")
       about[count] = "to " address[i] " through " address_dev[i]
     }
     list[++count] = "route get " address[i] " uid 0" protocol("")
