@@ -124,10 +124,12 @@ done
 [[ " $* " == *' -batch '* ]] || exec "$ROOT/ip" "$@"
 while IFS= read -r line; do
   echo "$line" >>"$ROOT/calls"
-  [ "$(wc -l <"$ROOT/calls")" != "$AT" ] || ! eval "$MEANWHILE" || : >"$ROOT/acted"
+  mapfile <"$ROOT/calls"
+  [ "${#MAPFILE[@]}" != "$AT" ] || ! eval "$MEANWHILE" || : >"$ROOT/acted"
   "$ROOT/ip" "${arguments[@]}" -batch - <<<"$line" 2>"$ROOT/error"
   this=$?
-  sed "s/^Command failed -:1/Command failed -:$((++number))/" "$ROOT/error" >&2
+  number=$((number + 1))
+  [ ! -s "$ROOT/error" ] || sed "s/^Command failed -:1/Command failed -:$number/" "$ROOT/error" >&2
   [ "$this" = 0 ] || status=$this
   [ "$this" = 0 ] || [ "$force" ] || exit "$this"
 done

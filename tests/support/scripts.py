@@ -33,17 +33,12 @@ UNJUDGED = re.compile(
 # bind-mounted over it. /etc/aks-flex-node may not exist on the host, so an overlay covers all of /etc.
 _ENTER = r"""
 set -eu
-mount --bind "$ROOT/run" /run
-if [ -n "$AWK" ]; then
-  mount --bind "$AWK" "$AWK_PLACE"
-fi
+mount --all --fstab "$ROOT/fstab"
 if [ -n "$ETC" ]; then
   mount -t tmpfs none "$ROOT/scratch"
   mkdir "$ROOT/scratch/upper" "$ROOT/scratch/work"
   mount -t overlay none -o "lowerdir=/etc,upperdir=$ROOT/scratch/upper,workdir=$ROOT/scratch/work" /etc
 fi
-# Some hosts lack /etc/protocols.
-[ ! -e /etc/protocols ] || mount -n --bind /dev/null /etc/protocols
 eval "$PREPARE"
 exec "$@"
 """
@@ -64,7 +59,8 @@ cat >"$ROOT/ip" <<'END'
 #!/bin/bash
 case $* in *monitor*) MONITOR ;; esac
 echo >>"$ROOT/calls"
-calls=$(grep -c '' "$ROOT/calls")
+mapfile <"$ROOT/calls"
+calls=${#MAPFILE[@]}
 CHANGE
 exec "$ROOT/ip-itself" "$@"
 END
@@ -158,6 +154,10 @@ class Sandbox:
         """Write an executable file."""
         for folder in ("run", "scratch"):
             (self.root / folder).mkdir(exist_ok=True)
+        # Some hosts lack /etc/protocols.
+        mounts = {self.root / "run": "/run", self.awk: os.path.realpath("/usr/bin/awk"), "/dev/null": "/etc/protocols"}
+        lines = (f"{source} {place} none bind\n" for source, place in mounts.items() if source and Path(place).exists())
+        (self.root / "fstab").write_text("".join(lines))
         path = self.root / name
         if not path.exists() or path.read_text() != text:  # a script can't be overwritten while it runs
             path.write_text(text)
@@ -187,9 +187,7 @@ class Sandbox:
         pids = ["--pid", "--fork", "--kill-child", "--mount-proc"] if is_host else []
         process = subprocess.Popen(
             ["unshare", "--mount", *pids, "--", "bash", "-c", _ENTER, "bash", *before, str(script), *arguments],
-            env=os.environ
-            | {"ROOT": str(self.root), "AWK": self.awk, "AWK_PLACE": os.path.realpath("/usr/bin/awk")}
-            | {"ETC": "1" if etc else "", "PREPARE": prepare or ":"},
+            env=os.environ | {"ROOT": str(self.root), "ETC": "1" if etc else "", "PREPARE": prepare or ":"},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             errors="backslashreplace",  # bash prints a byte 0xff about a script that is cut off
