@@ -36,7 +36,7 @@ FOR_SOCKETS = st.builds(with_features, questions(by_source=True), st.randoms(use
 KINDS = {
     "plain": (HostAudit, hosts(), (7, 3000), ADDRESSES, FEATURES[Family.IPV4]),
     "sockets": (SocketAudit, FOR_SOCKETS, (3, 2000), 16, SEEN_FEATURES),
-    "ipv6": (SocketAudit, SEEDS.map(world), (8, 2000), by_day(16, by_night=40), FEATURES[Family.IPV6]),
+    "ipv6": (SocketAudit, SEEDS.map(world), (5, 2000), by_day(16, by_night=40), FEATURES[Family.IPV6]),
     "events": (EventAudit, hosts(has_more_nics=True), (1, 300), ADDRESSES, ()),
 }
 

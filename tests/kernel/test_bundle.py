@@ -208,7 +208,7 @@ def test_the_next_run_finishes_a_killed_one(new_tree: Callable[[str], Path], tmp
     out, wanted = render(BOTH, tmp_path / "out"), new_tree("wanted")
     empty = contents(wanted)
     assert run(wanted, out / "install.sh")[0] == 0
-    for number in range(1, 1000, by_day(211, by_night=11)):
+    for number in range(1, 1000, by_day(307, by_night=11)):
         there = new_tree(f"tree{number}")
         if name != "install.sh":
             apply(CONFIGS["other"], there)
@@ -249,7 +249,7 @@ def test_a_restoration_that_is_killed_anywhere_leaves_no_mixture(
 ) -> None:
     out = render(BOTH, tmp_path / "out")
     kinds: list[bool] = []
-    for number in range(1, 1000, by_day(13, by_night=1)):
+    for number in range(1, 1000, by_day(29, by_night=1)):
         there = new_tree(f"tree{number}")
         apply(CONFIGS["other"], there)
         scripts = [Layout(there).script(name) for name in ("static-routes", "check-route-overlap")]
@@ -276,7 +276,7 @@ def test_a_substitution_that_fails_loses_nothing(new_tree: Callable[[str], Path]
     out, wanted, empty = tmp_path / "out", new_tree("wanted"), contents(new_tree("empty"))
     for name in ("other", "both"):
         assert run(wanted, render(CONFIGS[name], out) / "install.sh")[0] == 0
-    for number in range(1, 1000, by_day(3, by_night=1)):
+    for number in range(1, 1000, by_day(7, by_night=1)):
         there = new_tree(f"tree{number}")
         apply(CONFIGS["other"], there)
         trace = (

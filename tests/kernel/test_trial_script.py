@@ -187,12 +187,15 @@ def test_where_the_script_is_damaged_none_of_ours_remain(
 # --- how it ends -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("signal", ["KILL", "TERM", "HUP"])
+SIGNALS = ("KILL", "TERM", "HUP")
+
+
+@pytest.mark.parametrize("turn", range(by_day(1, by_night=len(SIGNALS))))
 @pytest.mark.parametrize("fault", ["", '[ "$calls" != 3 ] || exit 2; '], ids=["", "after a failed attempt"])
 def test_an_end_that_is_interrupted_anywhere_is_repeated(
-    node: NamespaceKernel, sandbox: Sandbox, trial: Path, signal: str, fault: str
+    node: NamespaceKernel, sandbox: Sandbox, trial: Path, turn: int, fault: str
 ) -> None:
-    """A signal goes to all processes of the unit, at each call of ip in turn."""
+    """A signal goes to all processes of the unit, at each call of ip in turn: by day one of three, by night each."""
     installed = change_routes(sandbox, [X, Y])
     before = {*node.routes()}
     position, is_interrupted = 0, True
@@ -200,6 +203,7 @@ def test_an_end_that_is_interrupted_anywhere_is_repeated(
         position += 1
         change_routes(sandbox, [CHANGED, Z])
         (sandbox.root / "calls").unlink(missing_ok=True)
+        signal = SIGNALS[(position + turn) % len(SIGNALS)]
         change = f"{fault}[ $calls != {position} ] || {{ trap '' TERM HUP; kill -{signal} 0; }}"
         done = end(sandbox, installed, prepare=other_ip(change))
         is_interrupted = done.returncode < 0 or position == 3
