@@ -187,7 +187,8 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
     contains the CIDRs and the new routes. It reports on stderr what no route can fix, and any side effects of the fix.
     It changes nothing unless --in-place is given, which updates CONFIG and preserves everything outside hostRouting
     byte for byte. It exits with 0 on success, with 1 if some failures can't be fixed (it still prints the rest), and
-    with 2 if there is no verdict.
+    with 2 if there is no verdict. With --format netplan or networkd it warns above 8,000 routes for an interface,
+    because systemd-networkd drops the rest and reports success.
 
       hostrouting fix --in-place config.json && hostrouting apply config.json
       hostrouting fix config.json > fixed.json                      to review it first; config.json isn't changed
@@ -208,33 +209,35 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
     for line in (*fix_lines(result), *_next_lines(result, on), *contested):
         complain(line)
     proposal: Any = None
+    warnings: tuple[str, ...] = ()
     changes = Changes()
     is_unknown = result.verdict is Verdict.UNKNOWN and bool(result.cidrs)
     if not is_unknown or result.findings:
         if options.format == "config":
             proposal = merged(document, result.fix.routes, options.cidr)
         else:
-            proposal = _in_words(options.format, result.fix.routes, on, config)
+            proposal, warnings = _in_words(options.format, result.fix.routes, on, config)
         if options.in_place and proposal != document:
             changes = set_sections(config_path(options, host), {SECTION: proposal[SECTION]}, known=document)
     text = proposal if isinstance(proposal, str | None) else to_json_text(proposal).rstrip()
     if options.in_place:
         text = "\n".join(changes_lines(changes)) or NOTHING
     document = {"host": result.host} | changes.to_json() | {"overlap": result.to_json(), "fix": result.fix.to_json()}
-    document |= {"format": options.format, "proposal": proposal}
+    document |= {"format": options.format, "proposal": proposal, "warnings": [*warnings]}
     code = EXIT_FAILURE if result.fix.unfixable else 0
-    return Result(lambda: document, lambda: text or "", EXIT_CHECK_UNKNOWN if is_unknown else code)
+    return Result(lambda: document, lambda: text or "", EXIT_CHECK_UNKNOWN if is_unknown else code, warnings)
 
 
-def _in_words(form: str, entries: tuple[StaticRoute, ...], host: Host, config: Config) -> str:
-    """Return routes in the words of another program."""
+def _in_words(form: str, entries: tuple[StaticRoute, ...], host: Host, config: Config) -> tuple[str, tuple[str, ...]]:
+    """Return routes in the words of another program, and warnings if it won't install all of them."""
     from hostrouting.routes import formats
     from hostrouting.routes.plan import plan_or_raise
 
     config = attrs.evolve(config, static_routes=StaticRoutes(enabled=True, routes=entries))
     plan = plan_or_raise(config, "fill in the routes", *host.backends(config.static_routes.families))
     write = {"ip": formats.as_ip, "netplan": formats.as_netplan, "networkd": formats.as_networkd}[form]
-    return write(plan.wanted).rstrip()
+    warnings = () if form == "ip" else formats.too_many_for_networkd(plan.wanted)
+    return write(plan.wanted).rstrip(), tuple(map(clean, warnings))
 
 
 def judge(options: argparse.Namespace, host: Host) -> Result:

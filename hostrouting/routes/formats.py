@@ -6,6 +6,7 @@ the kernel, which would allow ``$(reboot)``.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import attrs
@@ -37,6 +38,10 @@ _NETWORKD = """\
 # netplan 0.106 writes larger metrics as negative numbers, which networkd ignores. netplan 1.1 still drops the largest
 # one.
 _NETPLAN_METRIC_MAX = 2**31 - 1
+
+# networkd reads 8192 [Route] sections of an interface's files (routes_max in networkd-route.c), also of those that
+# netplan generates. Some may be used for other routes.
+NETWORKD_ROUTES = 8000
 
 
 def as_ip(routes: Sequence[Route]) -> str:
@@ -96,6 +101,17 @@ def as_networkd(routes: Sequence[Route]) -> str:
     """
     sections = _by_device(_each(routes, "for systemd-networkd", _networkd_section))
     return "\n".join(_NETWORKD.format(dev=dev) + "\n".join(texts) for dev, texts in sections.items())
+
+
+def too_many_for_networkd(routes: Sequence[Route]) -> tuple[str, ...]:
+    """Return a warning for each interface that has more routes than networkd reads."""
+    counts = Counter(route.hops[0].dev for route in routes)
+    return tuple(
+        f"{dev} gets {count:,} routes: systemd-networkd drops routes of an interface's files beyond 8,192, and still "
+        "reports success; use shorter prefixes, or install these routes with hostrouting apply"
+        for dev, count in counts.items()
+        if count > NETWORKD_ROUTES
+    )
 
 
 def _each(routes: Sequence[Route], purpose: str, write: Callable[[Route], str]) -> list[tuple[str, str]]:
