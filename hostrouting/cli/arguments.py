@@ -27,7 +27,7 @@ ActionT = TypeVar("ActionT", bound=argparse.Action)
 
 _COMMAND = "COMMAND"
 
-_VERBOSE = "log each task when it starts and ends"
+_VERBOSE = "log each task when it starts and ends, and list unchanged routes"
 
 _DESCRIPTION = """\
 Route a node's traffic through the right interface before the node starts, and verify it.

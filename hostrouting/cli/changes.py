@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING
@@ -34,27 +34,41 @@ def changes_lines(changes: Changes) -> list[str]:
     return [*_lines((*changes.routes, *changes.files, *changes.units), {})]
 
 
-def changed_text(plan: RoutePlan, changes: Changes) -> str:
-    """Return one line per change and per unchanged route, plus a final line if nothing has changed."""
-    lines = changes_lines(Changes(changes.routes)) + _foreign_lines(plan, "unchanged") + changes_lines(changes.of_boot)
-    return "\n".join(lines if changes else [*lines, NOTHING])
+def changed_text(plan: RoutePlan, changes: Changes, *, is_verbose: bool) -> str:
+    """Return one line per change, and the number of unchanged routes.
+
+    Args:
+        plan: the plan that was applied.
+        changes: the changes that were made.
+        is_verbose: whether to list each unchanged route.
+    """
+    same = _unchanged_lines(plan, "unchanged", is_changed=bool(changes), is_verbose=is_verbose)
+    lines = changes_lines(Changes(changes.routes)) + same + changes_lines(changes.of_boot)
+    return "\n".join(lines if changes else [*lines, _nothing(plan)])
 
 
-def applied_text(report: ConfigureReport, ending: str) -> str:
+def applied_text(report: ConfigureReport, ending: str, *, is_verbose: bool) -> str:
     """Return the changes, the check's result if there was a check, and the ending unless it is empty."""
     from hostrouting.cli.report import overlap_text
     from hostrouting.overlap.findings import UnknownReason
 
-    parts = [changed_text(report.routes.plan, report.changes)]
+    parts = [changed_text(report.routes.plan, report.changes, is_verbose=is_verbose)]
     if report.overlap.cidrs and report.overlap.reason_kind is not UnknownReason.NO_KERNEL:
         parts.append(overlap_text(report.overlap, width=columns(sys.stdout)))
     return "\n".join([*parts, ending] if ending else parts)
 
 
-def plan_text(plan: Plan, config: Config) -> str:
-    """Return the planned changes to routes, files and units, and whether the consumer could start."""
+def plan_text(plan: Plan, config: Config, *, is_verbose: bool) -> str:
+    """Return the planned changes to routes, files and units, and whether the consumer could start.
+
+    Args:
+        plan: the plan.
+        config: the config that it is for.
+        is_verbose: whether to list each unchanged route.
+    """
     marks = {"added": "+", "replaced": "~", "removed": "-"}
-    lines = [*_lines(plan.changes.routes, marks), *_foreign_lines(plan.routes, "=")]
+    same = _unchanged_lines(plan.routes, "=", is_changed=bool(plan), is_verbose=is_verbose)
+    lines = [*_lines(plan.changes.routes, marks), *same]
     if plan.missing is not None:
         lines.append(f"would wait up to {config.wait_seconds} s for {clean(plan.missing)}")
     if plan.pending:
@@ -65,7 +79,7 @@ def plan_text(plan: Plan, config: Config) -> str:
     else:
         lines += boot_lines(plan.boot)
     if not plan:
-        lines.append(NOTHING)
+        lines.append(_nothing(plan.routes))
     verdicts = {True: good("would be let through"), False: bad("would be held back"), None: "isn't known"}
     verdict = verdicts[plan.next_start.is_admitted]
     lines.append(f"the next start of {plan.next_start.consumer} {verdict}: {clean(plan.next_start.reason)}")
@@ -116,6 +130,22 @@ def _lines(changes: Iterable[Change], marks: Mapping[str, str]) -> Iterator[str]
             yield f"{start}{clean(str(each.what))}{end}{was}"
 
 
-def _foreign_lines(plan: RoutePlan, word: str) -> list[str]:
-    noted = ((plan.unchanged, ""), (plan.foreign, "  (another program's, already there)"))
-    return [dim(f"{word} {clean(str(route))}{note}") for routes, note in noted for route in routes]
+def _unchanged_lines(plan: RoutePlan, word: str, *, is_changed: bool, is_verbose: bool) -> list[str]:
+    """Return one line per route of another program, and our unchanged routes: each, or only how many."""
+    lines = [f"{clean(str(route))}  (another program's, already there)" for route in plan.foreign]
+    if is_verbose:
+        lines = [*(clean(str(route)) for route in plan.unchanged), *lines]
+    elif plan.unchanged and is_changed:
+        lines.insert(0, _number_of(plan.unchanged))
+    return [dim(f"{word} {line}") for line in lines]
+
+
+def _nothing(plan: RoutePlan) -> str:
+    """Return the line for a run without changes, with the number of our routes."""
+    if not plan.unchanged:
+        return NOTHING
+    return f"{NOTHING}: {_number_of(plan.unchanged)} already installed"
+
+
+def _number_of(routes: Sized) -> str:
+    return f"{len(routes)} route{'s'[: len(routes) != 1]}"

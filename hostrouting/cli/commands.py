@@ -65,9 +65,10 @@ def apply(options: argparse.Namespace, host: Host) -> Result | int:
     installs scripts, units and the gate. The gate consists of two drop-ins that hold back the consumer
     (systemd-nspawn@.service, or the unit set in CONFIG) until the routes are installed and, in STRICT mode, the check
     has passed. The command never stops or restarts a running machine. It removes anything from an earlier run that is
-    no longer in CONFIG. It lists every route, file and unit that it changes, even if it fails half-way. With --output
-    json it always prints a single document, regardless of the exit code. The document has "host", "changed", lists of
-    "routes", "files" and "units", "overlap", and "error" on failure.
+    no longer in CONFIG. It lists every route, file and unit that it changes, even if it fails half-way, and gives the
+    number of unchanged routes; with -v it lists these, too. With --output json it always prints a single document,
+    regardless of the exit code. The document has "host", "changed", lists of "routes", "files" and "units", the
+    "unchanged" routes, "overlap", and "error" on failure.
 
     Other commands, and apply without an argument, use the default CONFIG. If it asks for something other than the
     CONFIG that was applied, the last line says so, with the command that records the applied one there. If the default
@@ -94,13 +95,13 @@ def apply(options: argparse.Namespace, host: Host) -> Result | int:
         from hostrouting.tasks.install_routes import InstallRoutes
 
         routes = run_task(InstallRoutes(config, host=host))
-        text = partial(changed_text, routes.plan, routes.changes)
+        text = partial(changed_text, routes.plan, routes.changes, is_verbose=options.verbose)
         return Result(lambda: routes.to_json() | {"overlap": None}, text)
     from hostrouting.tasks.configure import Configure
 
     is_held = options.image is not None and config.is_gated
     ending = f"{on.layout.root} is set up from its first boot on" if is_held else ""
-    return _applied(Configure(config, host=on), on, ending, options.config)
+    return _applied(options, Configure(config, host=on), on, ending, options.config)
 
 
 def _refuse_to_remove(options: argparse.Namespace, document: Mapping[str, Any], host: Host) -> None:
@@ -111,10 +112,13 @@ def _refuse_to_remove(options: argparse.Namespace, document: Mapping[str, Any], 
         refuse_to_remove(document, host)
 
 
-def _applied(task: phases.Task[ConfigureReport], host: Host, ending: str, source: str | None = "") -> Result:
+def _applied(
+    options: argparse.Namespace, task: phases.Task[ConfigureReport], host: Host, ending: str, source: str | None = ""
+) -> Result:
     """Run a task that installs a config, and end its output with a note if the default CONFIG differs.
 
     Args:
+        options: the command's options.
         task: the task.
         host: the host or the image.
         ending: a line for the end of the output, or an empty string.
@@ -128,7 +132,8 @@ def _applied(task: phases.Task[ConfigureReport], host: Host, ending: str, source
     notes = _notes_on_default(host, source)
     noted = attrs.evolve(report, warnings=(*report.warnings, *notes))
     lines = "\n".join(filter(None, [ending, *map(clean, notes)]))
-    return Result(noted.to_json, lambda: applied_text(report, lines), warnings=report.warnings)
+    text = partial(applied_text, report, lines, is_verbose=options.verbose)
+    return Result(noted.to_json, text, warnings=report.warnings)
 
 
 def _notes_on_default(host: Host, source: str | None) -> tuple[str, ...]:
@@ -155,7 +160,7 @@ def _try_routes(options: argparse.Namespace, config: Config, host: Host) -> Resu
             until = report.until
             ending = f"the installed routes return at {until}, or now: hostrouting revert; "
             ending += "to keep these: hostrouting confirm"
-            text = applied_text(report, ending)
+            text = applied_text(report, ending, is_verbose=options.verbose)
             say_result(options, Result(report.to_json, lambda: text), _TRIAL_SECONDS)
             if not is_asking:
                 if options.output != "json":
@@ -196,7 +201,7 @@ def _await_enter(host: Host, seconds: int, until: str, scope: phases.CancelScope
     return False
 
 
-def confirm(_options: argparse.Namespace, host: Host) -> Result:
+def confirm(options: argparse.Namespace, host: Host) -> Result:
     """Keep the routes installed by apply --try.
 
     The command applies the tried config permanently, with files, units and a check, and ends the trial. It exits with 1
@@ -204,7 +209,7 @@ def confirm(_options: argparse.Namespace, host: Host) -> Result:
     """
     from hostrouting.tasks.trial import ConfirmTrial
 
-    return _applied(ConfirmTrial(host=host), host, "confirmed: the routes are installed for every boot")
+    return _applied(options, ConfirmTrial(host=host), host, "confirmed: the routes are installed for every boot")
 
 
 def revert(_options: argparse.Namespace, host: Host) -> Result:
@@ -227,11 +232,12 @@ def revert(_options: argparse.Namespace, host: Host) -> Result:
 def plan(options: argparse.Namespace, host: Host) -> Result:
     """Show what apply would change, without changing anything.
 
-    The plan marks each route: + added, ~ replaced, - removed, = unchanged. It shows file changes as diffs, then unit
-    changes, and finally whether the consumer would be allowed to start. It warns if apply can't do it on this host. It
-    exits with 2 if anything would change, and with 0 otherwise. The JSON has the same format as apply's output. With
-    --snapshot it only compares routes, and predicts the next start on the snapshot's host, because a snapshot doesn't
-    include files or units. With --root it only compares files and units.
+    The plan marks each route: + added, ~ replaced, - removed. It gives the number of unchanged routes, and with -v
+    lists them, marked with =. It shows file changes as diffs, then unit changes, and finally whether the consumer would
+    be allowed to start. It warns if apply can't do it on this host. It exits with 2 if anything would change, and with
+    0 otherwise. The JSON has the same format as apply's output. With --snapshot it only compares routes, and predicts
+    the next start on the snapshot's host, because a snapshot doesn't include files or units. With --root it only
+    compares files and units.
     """
     from hostrouting.tasks import preview
 
@@ -241,7 +247,8 @@ def plan(options: argparse.Namespace, host: Host) -> Result:
         _refuse_to_remove(options, document, on)
     found = run_function("plan", lambda scope: preview.plan(config, host=on, scope=scope))
     code = EXIT_PLAN_CHANGES if found else 0
-    return Result(found.to_json, lambda: plan_text(found, config), code, found.warnings)
+    text = partial(plan_text, found, config, is_verbose=options.verbose)
+    return Result(found.to_json, text, code, found.warnings)
 
 
 def render(options: argparse.Namespace, host: Host) -> Result | int:
@@ -392,7 +399,7 @@ def remove(options: argparse.Namespace, host: Host) -> Result:
     host = options.image or host
     requiring = requiring_units(host, *Manifest.of_host(host.layout).parts)
     report = run_function("remove", partial(sections.remove_all, host))
-    text = changed_text(report.plan, report.changes)
+    text = changed_text(report.plan, report.changes, is_verbose=options.verbose)
     for oneshot, required_by in requiring.items():
         text += f"\nsystemd won't start {' '.join(required_by)} any more: {oneshot}, which they require, is gone"
     return Result(lambda: report.to_json() | {"stillRequired": requiring}, lambda: text)

@@ -142,7 +142,7 @@ def _heading(text: str) -> str:
 
 def _routes(report: RoutesReport) -> str:
     """Return only the route changes, because the demo's files are temporary."""
-    return _below(changed_text(report.plan, report.plan.changes))
+    return _below(changed_text(report.plan, report.plan.changes, is_verbose=True))
 
 
 def _below(text: str) -> str:

@@ -175,8 +175,22 @@ def test_plan_shows_the_changes_of_apply_and_makes_none(run: Any, config: Path, 
     assert out.splitlines()[-2:] == ["✓ 172.16.1.0/24  by eth0", "✓ 10.96.0.0/12   by eth0"]
     code, out, _ = run("plan", config)
     assert code == 0
-    assert f"= {LINE}\n" in out
-    assert "nothing to change\n" in out
+    assert out.splitlines()[0] == "nothing to change: 1 route already installed"
+
+
+def test_unchanged_routes_are_counted_or_listed(run: Any, write: Any) -> None:
+    """Thousands of lines would hide those that matter; JSON has each route."""
+    more = [{"destination": f"172.16.{number}.0/24"} for number in (2, 3)]
+    path = write(CONFIG)
+    assert run("apply", path)[0] == 0
+    path = write({"hostRouting": section(SHADOWED, *more, cidrs=[SHADOWED])})
+    assert "= 1 route" in run("plan", path)[1].splitlines()
+    assert f"= {LINE}" in run("-v", "plan", path)[1].splitlines()
+    assert "unchanged 1 route" in run("apply", path)[1].splitlines()
+    for command in ("apply", "plan"):
+        assert run(command, path)[1].splitlines()[0] == "nothing to change: 3 routes already installed"
+        assert len(json.loads(run(command, path, "--output", "json")[1])["unchanged"]) == 3
+    assert f"unchanged {LINE}" in run("apply", path, "-v")[1].splitlines()
 
 
 @pytest.mark.parametrize(
