@@ -225,8 +225,9 @@ def apply_removals(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[C
         yield _of_unit(name, "restarted")
 
 
-# Files by which the scripts talk to awk and ip, and a killed check's unfinished marker.
-_SCRATCH = *(f"{name}.sh.[0-9]*" for name in (ROUTES, CHECK)), "route-overlap.[0-9]*"
+# Files by which the scripts talk to awk and ip, a killed check's unfinished marker, and the times of the watcher's
+# failures.
+_SCRATCH = *(f"{name}.sh.[0-9]*" for name in (ROUTES, CHECK)), "route-overlap.[0-9]*", "watch-failures"
 
 
 def _remove_from_boot(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[Changes]:

@@ -58,7 +58,7 @@ if is_running; then
   [ ! -e "$RUN_DIR/trial.sh" ] || systemctl stop 'hostrouting-trial.*'
   said=$(bash -p -c "$NO_ROUTES" static-routes.sh) || die "can't remove the routes"
   [ "$said" = 'nothing to change' ] || { say "$said" && IS_CHANGED=yes; }
-  rm -f "$RUN_DIR"/{trial.sh*,{static-routes,check-route-overlap}.sh.[0-9]*,route-overlap.[0-9]*}
+  rm -f "$RUN_DIR"/{trial.sh*,{static-routes,check-route-overlap}.sh.[0-9]*,route-overlap.[0-9]*,watch-failures}
   take "$RUN_DIR"/route-overlap.{ok,detected,json}
 fi
 # Remove the manifest after the folders that it lists, and then its own folder.
