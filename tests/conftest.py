@@ -25,7 +25,7 @@ from boot import keeper, trees
 from building import build, filled_once
 from hypothesis import settings
 from nightly import IS_NIGHTLY, REQUIRED, by_day, refuse
-from node import build_node, on_linux, refuse_host
+from node import build_node, network_namespace, on_linux, refuse_host
 from scripts import AWKS, Sandbox, awk_or_skip, awks_for, end_what_is_left
 
 from hostrouting import cli
@@ -34,7 +34,6 @@ from hostrouting.azure.vnet.linux import LinuxBridgeNode
 from hostrouting.boot.host import Host
 from hostrouting.boot.layout import SEARCH_PATH
 from hostrouting.kernel.namespace import NamespaceError, NamespaceKernel, enter_namespace
-from hostrouting.kernel.netns import this_namespace
 from hostrouting.kernel.rtnetlink.conversation import Conversation
 from hostrouting.kernel.rtnetlink.messages import RTM_GETLINK, stretches
 from hostrouting.testing import FakeKernel
@@ -122,7 +121,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # Popen would warn at exit that the program is still running, because it outlives this process for a short time.
     os.posix_spawn(argv[0], argv, os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, read_end, 0)], setsid=True)
     os.close(read_end)
-    os.environ.setdefault(_HOST, repr(this_namespace()))
+    os.environ.setdefault(_HOST, network_namespace())
     if "TMPDIR" not in os.environ and _has_room_for_programs(_MEMORY):
         # The tests sync thousands of files, which is slow on a disk.
         os.environ["TMPDIR"] = tempfile.tempdir = _MEMORY

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
-from hostrouting.kernel.netns import Namespace, made, make_namespace, refusal, this_namespace
+from hostrouting.kernel.netns import Namespace, is_made_here, make_namespace, refusal
 from hostrouting.kernel.netns import NamespaceError as NamespaceError
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink.conversation import Conversation
@@ -239,7 +239,7 @@ class NamespaceKernel(NetlinkBackend):
         return super()._connect()
 
     def _refuse_elsewhere(self) -> None:
-        if this_namespace() not in made:
+        if not is_made_here():
             raise NamespaceError(
                 "refused to change a network namespace that this process didn't create",
                 hint="call enter_namespace() first",

@@ -8,38 +8,53 @@ from __future__ import annotations
 
 import ctypes
 import os
-import socket
-import sys
+import secrets
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
+from hostrouting.kernel.refusals import NetlinkError
+from hostrouting.kernel.rtnetlink import messages as rtnl
+from hostrouting.kernel.rtnetlink.conversation import Conversation
 from hostrouting.model.errors import RouteError
 
 T = TypeVar("T")
 
 _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 
-_SO_NETNS_COOKIE = 71  # asm-generic/socket.h
+_IFLA_IFALIAS = 20  # linux/if_link.h
+_LO = rtnl.LINK.pack(0, 0, 1, 0, 0)  # lo always has index 1
 
-# Namespaces created by this process, the only ones it may modify. An allowlist is safer than excluding the host's
-# namespace: reading /proc/1/ns/net requires ptrace permission, which even root may lack.
-made: set[int] = set()
+# The alias of lo in the namespaces created by this process, the only ones it may modify. An allowlist is safer than
+# excluding the host's namespace: reading /proc/1/ns/net requires ptrace permission, which even root may lack. An inode
+# number can't identify a namespace, because the kernel reuses it; SO_NETNS_COOKIE can, but requires Linux 5.14.
+_MARK = f"hostrouting-{secrets.token_hex(8)}".encode()
 
 
 class NamespaceError(RouteError):
     """Exception raised when a network namespace can't be created or must not be changed."""
 
 
-def this_namespace() -> int:
-    """Return the calling thread's network namespace cookie, which is unique until the next reboot.
+def is_made_here() -> bool:
+    """Return whether this process created the calling thread's network namespace.
 
-    SO_NETNS_COOKIE requires Linux 5.14. Inode numbers aren't unique, because the kernel reuses them once a namespace is
-    gone.
+    Raises:
+        RouteError: the kernel doesn't answer.
     """
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as here:
-        return int.from_bytes(here.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, 8), sys.byteorder)
+    with rtnl.translate_errors("find the link lo"), Conversation() as talk:
+        answer = talk.get(rtnl.RTM_GETLINK, _LO)
+    found = rtnl.attributes(answer, rtnl.HEADER_BYTES + rtnl.LINK.size)
+    return found.get(_IFLA_IFALIAS, b"").rstrip(b"\0") == _MARK
+
+
+def _mark_as_made_here() -> None:
+    mark = _LO + rtnl.attribute(_IFLA_IFALIAS, _MARK)
+    with Conversation() as talk:
+        for _, refused in talk.change(
+            [mark], lambda body, sequence: rtnl.message(rtnl.RTM_NEWLINK, rtnl.CHANGE, sequence, body)
+        ):
+            raise refused
 
 
 def make_namespace() -> None:
@@ -55,8 +70,8 @@ def make_namespace() -> None:
             _call("unshare", _CLONE_NEWNET)
         except PermissionError:
             _enter_user_namespace()
-        made.add(this_namespace())
-    except OSError as error:
+        _mark_as_made_here()
+    except (OSError, NetlinkError) as error:
         raise refusal(error.errno) from error
 
 

@@ -12,13 +12,14 @@ from ipaddress import IPv4Network, IPv6Address
 from pathlib import Path
 
 import pytest
+from node import network_namespace
 from scenario import play
 
 from hostrouting.kernel import namespace, netns
 from hostrouting.kernel.namespace import NamespaceError, NamespaceKernel
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
-from hostrouting.kernel.netns import in_thread, this_namespace
+from hostrouting.kernel.netns import in_thread
 from hostrouting.model.errors import HostRoutingError, RouteError
 from hostrouting.model.links import Address6
 from hostrouting.model.routes import NextHop, Route, RouteType
@@ -55,24 +56,13 @@ def test_every_call_is_refused_in_a_thread_of_another_namespace(kernel: Namespac
     assert [link.name for link in kernel.links()] == ["lo", "eth0"]
 
 
-def test_a_namespaces_cookie_is_never_reused(kernel: NamespaceKernel) -> None:
-    """Inode numbers are reused, so another program's new namespace could be mistaken for an old one of ours."""
-    numbers = {in_thread(a_namespace_that_is_gone_at_once) for _ in range(5)}
-    assert len(numbers | {this_namespace()}) == 6
-
-
-def a_namespace_that_is_gone_at_once() -> int:
-    netns._call("unshare", netns._CLONE_NEWNET)
-    return this_namespace()
-
-
 def test_the_tests_guard_refuses_writes_in_the_hosts_namespace(
     kernel: NamespaceKernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernel.add_link("eth0")
     route = Route(IPv4Network("172.16.0.0/16"), (NextHop("eth0"),))
-    assert repr(this_namespace()) != os.environ[HOST]
-    monkeypatch.setenv(HOST, repr(this_namespace()))
+    assert network_namespace() != os.environ[HOST]
+    monkeypatch.setenv(HOST, network_namespace())
     backend = NetlinkBackend()
     for call in (backend.add, backend.replace):
         with pytest.raises(AssertionError, match="about to change the host"):
