@@ -9,6 +9,7 @@ import pytest
 from audit import examine
 from audit.events import EventAudit
 from audit.examine import Audit, HostAudit
+from audit.plans import PlanAudit
 from audit.sockets import SocketAudit
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -38,6 +39,8 @@ KINDS = {
     "sockets": (SocketAudit, FOR_SOCKETS, (3, 2000), 16, SEEN_FEATURES),
     "ipv6": (SocketAudit, SEEDS.map(world), (5, 2000), by_day(16, by_night=40), FEATURES[Family.IPV6]),
     "events": (EventAudit, hosts(has_more_nics=True), (1, 300), ADDRESSES, ()),
+    "plans": (PlanAudit, hosts(), (2, 500), ADDRESSES, ()),
+    "ipv6 plans": (PlanAudit, SEEDS.map(world), (2, 500), ADDRESSES, ()),
 }
 
 

@@ -8,7 +8,7 @@ from hostrouting.boot.files import read_text
 from hostrouting.boot.layout import Layout
 from hostrouting.model.links import Link
 
-_CONF = "/proc/sys/net/ipv4/conf"
+_CONF, _CONF6 = "/proc/sys/net/ipv4/conf", "/proc/sys/net/ipv6/conf"
 
 
 def devs_ignoring_linkdown(layout: Layout, links: Iterable[Link]) -> tuple[str, ...] | None:
@@ -32,6 +32,14 @@ def strict_devs(layout: Layout, links: Iterable[Link]) -> tuple[str, ...] | None
     """
     # The larger value counts (IN_DEV_RPFILTER); 2 only asks for a route through any interface.
     return _devs_with(lambda of_all, value: max(of_all, value) == 1, "rp_filter", layout, links)
+
+
+def devs_without_ipv6(layout: Layout, links: Iterable[Link]) -> tuple[str, ...]:
+    """Return the interfaces for which IPv6 is disabled.
+
+    The arguments and errors are those of ``devs_ignoring_linkdown``.
+    """
+    return tuple(link.name for link in links if read_text(layout.of(f"{_CONF6}/{link.name}/disable_ipv6")) == "1\n")
 
 
 def _devs_with(

@@ -22,7 +22,7 @@ from hostrouting.model.errors import RouteError
 from hostrouting.model.events import EventKind, HostEvent
 from hostrouting.model.family import IpAddress
 from hostrouting.model.links import Address
-from hostrouting.model.routes import Protocol, Route, Route6
+from hostrouting.model.routes import Protocol, Route, Route6, RouteFailure
 
 
 def after(snapshot: Snapshot, event: HostEvent, restored: Iterable[Route] = ()) -> Snapshot:
@@ -55,6 +55,23 @@ def _after(snapshot: Snapshot, event: HostEvent, restored: Iterable[Route]) -> N
         with suppress(NetlinkError):
             fib_new_route(net, route, WriteMode.REPLACE)
     return net
+
+
+def refusals_in_memory(snapshot: Snapshot, routes: Iterable[Route]) -> tuple[RouteFailure, ...]:
+    """Return the IPv4 routes that the in-memory kernel refuses to add to a host, one after the other.
+
+    Nothing is refused on a host with VRFs, which aren't modelled, or if the snapshot lacks an interface.
+    """
+    known = {link.name for link in snapshot.links}
+    if any(link.kind == "vrf" for link in snapshot.links) or any(each.dev not in known for each in snapshot.addresses):
+        return ()
+    net, refusals = _load(snapshot), list[RouteFailure]()
+    for route in routes:
+        try:
+            fib_new_route(net, route, WriteMode.REPLACE)
+        except NetlinkError as refusal:
+            refusals.append(RouteFailure(route, refusal.errno, refusal.message))
+    return tuple(refusals)
 
 
 def _load(snapshot: Snapshot) -> Net:

@@ -69,7 +69,7 @@ def apply_routes(
     removed = [*plan.remove]
     undo.push(partial(_undo, plan, removed, backend))
     for verb, failures in _add_and_replace(plan, backend, scope):
-        _refuse(verb, failures, _ours_around(failures, backend))
+        refuse(verb, failures, _ours_around(failures, backend))
     if removed:
         before_removal()
     _remove(removed, backend, scope)
@@ -129,7 +129,7 @@ def _remove(routes: list[Route], backend: RouteBackend, scope: CancelScope) -> N
         failures = backend.delete(bulk)
         if gone := {failure.route for failure in failures if failure.errno == errnos.ESRCH}:
             routes[:] = [kept for route in routes if (kept := _without(route, gone)) is not None]
-        _refuse("remove", [failure for failure in failures if failure.route not in gone])
+        refuse("remove", [failure for failure in failures if failure.route not in gone])
 
 
 def _parts(route: Route) -> list[Route]:
@@ -235,7 +235,14 @@ def _ours_around(failures: Sequence[RouteFailure], backend: RouteBackend) -> Seq
     return [route for route in found if route is not None and route.is_ours]
 
 
-def _refuse(verb: str, failures: Sequence[RouteFailure], ours: Sequence[Route] = ()) -> None:
+def refuse(verb: str, failures: Sequence[RouteFailure], ours: Sequence[Route] = ()) -> None:
+    """Raise a RouteError that explains why the kernel rejects routes, if there are any.
+
+    Args:
+        verb: the attempted change.
+        failures: the rejected routes.
+        ours: our routes that may lead to their gateways.
+    """
     if not failures:
         return
     # From the FIB, EACCES means a prohibit route, not missing privileges.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import errno as errnos
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import attrs
@@ -14,17 +15,23 @@ from hostrouting.boot.installation import require_systemd
 from hostrouting.boot.next_boot import BootPlan, plan_next_boot
 from hostrouting.boot.parts import Wanted
 from hostrouting.config.routing import Config, OverlapMode
+from hostrouting.host_files.sysctl import devs_without_ipv6
+from hostrouting.kernel.planned import PlannedBackend, refused_routes
 from hostrouting.kernel.port import RouteBackend
+from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.snapshot_backend import backends_of, take_snapshot
 from hostrouting.model.changes import Changes
-from hostrouting.model.errors import UnitError
+from hostrouting.model.errors import RouteError, UnitError
 from hostrouting.model.family import Family
 from hostrouting.model.jsonable import fields_in_json
-from hostrouting.model.routes import Route
+from hostrouting.model.prefixes import numbers
+from hostrouting.model.routes import Route, RouteFailure
 from hostrouting.model.text import shortened
 from hostrouting.overlap.check import awaited_devs, check_families
 from hostrouting.overlap.findings import Verdict
+from hostrouting.routes.install import refuse
 from hostrouting.routes.plan import RoutePlan, RoutesReport, plan_now, plan_or_raise
+from hostrouting.routes.verify import verify_routes
 from hostrouting.tasks.arguments import to_config, to_host
 from hostrouting.tasks.configure import warnings_of
 from hostrouting.tasks.install_routes import why_no_default6
@@ -139,9 +146,15 @@ def _next_start(config: Config, host: Host, plan: RoutePlan, missing: str | None
         return NextStart(consumer, True, f"{why}, so nothing is checked")
     if missing is not None:
         return NextStart(consumer, False, f"the static routes can't be installed without {missing}")
+    planned = _planned(config, host, plan, scope)
+    try:
+        _rehearse(plan, host, planned)
+    except RouteError as error:
+        words = error.message.replace("\n", "; ")
+        return NextStart(consumer, False, f"the static routes can't be installed: {words}")
     if not config.route_overlap.expected_cidrs:
         return NextStart(consumer, True, "every route is installed; no CIDR is expected, so nothing is checked")
-    result = check_families(config, _planned(config, host, plan, scope), scope, host=host)
+    result = check_families(config, planned.backend, scope, host=host)
     if result.verdict is Verdict.UNKNOWN:
         reason = f"the check can't judge: {result.reason}"
     elif result.findings:
@@ -152,12 +165,24 @@ def _next_start(config: Config, host: Host, plan: RoutePlan, missing: str | None
     return NextStart(consumer, not is_held, reason if is_held else f"the mode is WARN, although {reason}")
 
 
-def _planned(config: Config, host: Host, plan: RoutePlan, scope: CancelScope) -> Callable[[Family], RouteBackend]:
-    """Return a function from a family to a backend for the kernel's state after a plan has been applied."""
+@attrs.frozen
+class _Planned:
+    """A host after a plan has been applied.
+
+    Args:
+        backend: a function that returns the backend for a family.
+        before: the host before, or None if the plan changes nothing.
+    """
+
+    backend: Callable[[Family], RouteBackend]
+    before: Snapshot | None = None
+
+
+def _planned(config: Config, host: Host, plan: RoutePlan, scope: CancelScope) -> _Planned:
     overlap = config.route_overlap
-    changed = [family for family in overlap.families if plan.of(family).changes]
+    changed = [family for family in Family if plan.of(family).changes]
     if not changed:
-        return host.routes_of
+        return _Planned(host.routes_of)
     new, gone = (*plan.add, *(item.new for item in plan.replace)), {*plan.remove, *(item.old for item in plan.replace)}
 
     def after(routes: Iterable[Route], family: Family) -> tuple[Route, ...]:
@@ -167,9 +192,37 @@ def _planned(config: Config, host: Host, plan: RoutePlan, scope: CancelScope) ->
     backend6 = host.routes6 if Family.IPV6 in changed else None
     now = host.snapshot or take_snapshot(host.routes, backend6, inside=overlap.of(Family.IPV4).judged, scope=scope)
     ipv6 = now.ipv6 and attrs.evolve(now.ipv6, routes=after(now.ipv6.routes, Family.IPV6))
-    planned = backends_of(attrs.evolve(now, routes=after(now.routes, Family.IPV4), ipv6=ipv6))
-    # A snapshot knows less than the kernel, which answers for a family that doesn't change.
-    return lambda family: planned(family) if family in changed else host.routes_of(family)
+    model = backends_of(attrs.evolve(now, routes=after(now.routes, Family.IPV4), ipv6=ipv6))
+
+    def backend(family: Family) -> RouteBackend:
+        if family not in changed:
+            return host.routes_of(family)
+        if host.snapshot is not None:
+            return model(family)
+        places = [numbers(route.destination) for route in (*new, *gone) if route.family is family]
+        return PlannedBackend(model(family), host.routes_of(family), places)
+
+    return _Planned(backend, now)
+
+
+def _rehearse(plan: RoutePlan, host: Host, planned: _Planned) -> None:
+    """Raise the RouteError with which an installation of the routes would fail, if it would."""
+    new = (*plan.add, *(item.new for item in plan.replace))
+    for family in plan.families:
+        backend, added = planned.backend(family), [route for route in new if route.family is family]
+        if planned.before is not None and added:
+            refuse("add", [*_without_ipv6(added, host), *refused_routes(planned.before, backend, added)])
+        verify_routes([route for route in plan.wanted if route.family is family], backend)
+
+
+def _without_ipv6(routes: Sequence[Route], host: Host) -> list[RouteFailure]:
+    """Return the IPv6 routes through interfaces that have no IPv6, which only a sysctl tells."""
+    routes6 = [route for route in routes if route.family is Family.IPV6]
+    if not routes6 or host.snapshot is not None:
+        return []
+    lacking = {*devs_without_ipv6(host.layout, host.routes.links())}
+    failing = (route for route in routes6 if not lacking.isdisjoint(route.devs))
+    return [RouteFailure(route, errnos.EACCES, "IPv6 is disabled on nexthop device") for route in failing]
 
 
 def as_installed(config: Config, host: Host) -> Callable[[Family], RouteBackend]:
@@ -181,4 +234,6 @@ def as_installed(config: Config, host: Host) -> Callable[[Family], RouteBackend]
     backends = host.backends(config.static_routes.families)
     adopted = routes_to_adopt(host, replaces_script=bool(config.static_routes.routes))
     plan = plan_or_raise(config, "propose routes beside those of the config", *backends, adopted=adopted)
-    return _planned(config, host, plan, CancelScope())
+    planned = _planned(config, host, plan, CancelScope())
+    _rehearse(plan, host, planned)
+    return planned.backend
