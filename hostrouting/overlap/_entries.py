@@ -9,7 +9,6 @@ from ipaddress import IPv4Address, IPv6Address
 import attrs
 
 from hostrouting.config.routing import ONLINK, ExpectedCidr, StaticRoute
-from hostrouting.kernel.default_routes import unicast_defaults
 from hostrouting.model.family import Family, IpNetwork
 from hostrouting.model.links import Link, is_like
 from hostrouting.model.parsing import is_device
@@ -143,13 +142,9 @@ class Entries:
     def _entry_by(self, dev: str, hop: NextHop | None, network: IpNetwork) -> StaticRoute:
         if hop is None or hop.gateway is None:
             return StaticRoute(network, ONLINK, dev)
-        defaults = (route for route in self._defaults if route.devs == (dev,))
+        defaults = (route for route in self._state.defaults if route.devs == (dev,))
         is_inherited = any(hop in route.hops for route in defaults)
         return StaticRoute(network, None if is_inherited else hop.gateway, dev)
-
-    @cached_property
-    def _defaults(self) -> Sequence[Route]:
-        return unicast_defaults(self._state.routes)
 
     @property
     def _inherited(self) -> Route:

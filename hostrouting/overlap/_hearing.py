@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 import attrs
 
-from hostrouting.kernel.default_routes import unicast_defaults
 from hostrouting.kernel.rules import KERNEL_RULES, Flow, kernel_rules
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Address
@@ -49,7 +48,7 @@ def _arriving(state: State) -> Iterator[Flow]:
 
 def _sender(own: Address, state: State) -> IpAddress:
     """Return the gateway on an uplink, or else the next address."""
-    hops = (hop for route in unicast_defaults(state.routes) for hop in route.hops if hop.dev == own.dev)
+    hops = (hop for route in state.defaults for hop in route.hops if hop.dev == own.dev)
     gateways = (hop.gateway for hop in hops if hop.gateway is not None and hop.gateway.version == own.local.version)
     return next(gateways, own.local + 1)
 

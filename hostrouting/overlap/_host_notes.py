@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable
 from operator import attrgetter
 
 from hostrouting.config.routing import RouteOverlap
-from hostrouting.kernel.default_routes import unicast_defaults
 from hostrouting.kernel.rules import is_about_other_packets, loopback_of
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Hardware
@@ -42,7 +41,7 @@ def _contested(state: State, of_pods: Collection[str]) -> Iterable[Note]:
     """Yield notes on default routes through several interfaces, or through a container's."""
     if (default := state.uplinks.default) is None:
         return
-    defaults = [route for route in unicast_defaults(state.routes) if not {*of_pods}.isdisjoint(route.devs)]
+    defaults = [route for route in state.defaults if not {*of_pods}.isdisjoint(route.devs)]
     for route in defaults:
         text = f"{route} may be a container's default route, as {','.join(route.devs)} is in containerDevs"
         yield Note(NoteKind.CONTESTED, f"{text}; name the node's uplinks (hostRouting.uplinks)", devs=route.devs)

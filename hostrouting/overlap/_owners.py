@@ -12,7 +12,6 @@ import json
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 
-from hostrouting.kernel.default_routes import unicast_defaults
 from hostrouting.kernel.rules import LOOPBACK
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Hardware, is_like
@@ -104,7 +103,7 @@ class Owners:
     @cached_property
     def _routers(self) -> frozenset[IpAddress | None]:
         uplinks = self._state.uplinks
-        defaults = [*unicast_defaults(self._state.routes), *([] if uplinks.default is None else [uplinks.default])]
+        defaults = [*self._state.defaults, *([] if uplinks.default is None else [uplinks.default])]
         return frozenset(hop.gateway for route in defaults for hop in route.hops if hop.dev in uplinks.devs)
 
     @cached_property
@@ -113,7 +112,7 @@ class Owners:
         if self._state.uplinks.named is not None:
             return {}
         family = self._state.family
-        hops = (hop for route in unicast_defaults(self._state.routes) for hop in route.hops)
+        hops = (hop for route in self._state.defaults for hop in route.hops)
         rivals = [(hop.dev, hop.gateway) for hop in hops if hop.dev is not None and hop.dev not in self._uplinks]
         gateways = [(dev, gateway) for dev, gateway in rivals if gateway is not None and Family.of(gateway) is family]
         subnets = local_subnets(self._state.addresses, [dev for dev, _ in rivals])

@@ -67,6 +67,11 @@ class State:
     is_merged: bool | None = None
 
     @cached_property
+    def defaults(self) -> Sequence[Route]:
+        """Return the unicast default routes in table main, including dead ones."""
+        return unicast_defaults(self.routes)
+
+    @cached_property
     def fib(self) -> Fib:
         """Return a model of these tables and rules."""
         from hostrouting.kernel.fib6 import MODELS
@@ -240,7 +245,7 @@ def rival_defaults(state: State) -> list[Route]:
     uplinks = state.uplinks
     if uplinks.default is None:
         return []
-    defaults, devs = unicast_defaults(state.routes), {*uplinks.devs}
+    defaults, devs = state.defaults, {*uplinks.devs}
     if state.family is Family.IPV6 and uplinks.named is not None:
         return [each for each in defaults if each.metric == uplinks.default.metric and not devs.issuperset(each.devs)]
     rivals = {dev for route in defaults for dev in route.devs} - {*uplinks.default.devs}
@@ -254,7 +259,7 @@ def default_expires(state: State) -> int | None:
     if state.family is Family.IPV4:
         return None
     uplinks = {*state.uplinks.devs}
-    live = (route for route in unicast_defaults(state.routes) if not uplinks.isdisjoint(route.devs))
+    live = (route for route in state.defaults if not uplinks.isdisjoint(route.devs))
     lifetimes = [route.expires for route in live if isinstance(route, Route6)]
     known = [lifetime for lifetime in lifetimes if lifetime is not None]
     return max(known, default=None) if len(known) == len(lifetimes) else None

@@ -10,7 +10,7 @@ import attrs
 
 from hostrouting.boot.host import Host
 from hostrouting.config.routing import Config, RouteOverlap
-from hostrouting.kernel.default_routes import missing_default_route, unicast_defaults
+from hostrouting.kernel.default_routes import missing_default_route
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.waiting import look_until
 from hostrouting.model.errors import FileError, RouteError
@@ -233,16 +233,16 @@ def _why_unknown(config: Config, state: State, host: Host | None) -> str:
         return f"there is no interface {','.join(config.uplinks)}, which hostRouting.uplinks names"
     if uplinks.contested:
         return str(contested_error(uplinks.contested))
-    others = [route for route in unicast_defaults(state.routes) if route.devs]
+    others = [route for route in state.defaults if route.devs]
     ignored = _ignored_advertisements(state, host)
     if uplinks.named is not None and others:
-        missing = missing_default_route(state.routes, family, uplinks.named)
+        missing = missing_default_route(state.defaults, family, uplinks.named)
         return f"missing is {missing}{ignored}; {','.join(others[0].devs)} has one ({others[0]})"
     elsewhere = [str(r) for r in state.routes if r.destination.prefixlen == 0 and r.hops and r.table != Table.MAIN]
     other = f"; another table has one: {elsewhere[0]}" if elsewhere else ""
-    if not unicast_defaults(state.routes):
+    if not state.defaults:
         return f"table main has no unicast {family.any} to compare with{ignored}{other}"
-    return f"missing is {missing_default_route(state.routes, family)}{ignored}{other}"
+    return f"missing is {missing_default_route(state.defaults, family)}{ignored}{other}"
 
 
 def _ignored_advertisements(state: State, host: Host | None) -> str:
@@ -257,7 +257,7 @@ def _ignored_advertisements(state: State, host: Host | None) -> str:
 
 def _missing_default(state: State, host: Host | None) -> str:
     """Return why there is no default route for entries to inherit from."""
-    missing = f"missing is {missing_default_route(state.routes, state.family, state.uplinks.named)}"
+    missing = f"missing is {missing_default_route(state.defaults, state.family, state.uplinks.named)}"
     missing += _ignored_advertisements(state, host)
     down = sorted(link.name for link in state.links if link.name in state.uplinks.devs and not link.is_up)
     if down:
