@@ -9,6 +9,7 @@ from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
 import attrs
+import pytest
 from azure_fakes import FakeProbeNode
 from backends import FailingBackend, RecordingBackend
 from file_trees import outside_run, read_trees
@@ -40,6 +41,7 @@ from hostrouting.boot.parts import is_watched
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Scope, Table
+from hostrouting.tasks import InstallRoutes
 from hostrouting.testing import FakeSystemd
 
 PREFIXES = ["172.16.0.0/16", "172.16.0.0/17", "172.16.128.0/17", "172.16.1.0/24", "172.16.1.9/32", "172.16.0.10/32",
@@ -86,10 +88,16 @@ def foreign(kernel: FakeKernel) -> list[Route]:
     return [route for route in kernel.routes() if not route.is_ours]
 
 
-def configure(kernel: object, config: Config, root: str) -> HostRoutingError | None:
+# The second task also restores the files, and then the routes once more.
+Installer = type[InstallRoutes] | type[ConfigureStaticRoutes]
+
+
+def install(
+    kernel: object, config: Config, root: str, task: Installer = ConfigureStaticRoutes
+) -> HostRoutingError | None:
     host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(root))  # type: ignore[arg-type]
     try:
-        phases.run(ConfigureStaticRoutes(config, host=host))
+        phases.run(task(config, host=host))
     except HostRoutingError as error:
         return error
     return None
@@ -110,22 +118,25 @@ LOSING = Config(StaticRoutes(True, [StaticRoute("172.16.0.10/32")]), wait_second
 refused_calls = st.tuples(st.sampled_from(["add", "replace", "delete"]), st.integers(1, 4))
 
 
+@pytest.mark.parametrize("task", [InstallRoutes, ConfigureStaticRoutes])
 @given(tables, configs, st.none() | refused_calls)
 @settings(max_examples=by_day(24, by_night=10_000))
 @example([], Config(StaticRoutes(True, [StaticRoute("172.16.1.0/24"), StaticRoute("10.96.0.0/12")])), ("add", 2))
 @example([], LOSING, ("delete", 1))
 @example(OURS, LOSING, None)
 @example(OURS, CHANGED, ("delete", 1))
-def test_any_run_is_all_or_nothing(table: list[Route], config: Config, refused: tuple[str, int] | None) -> None:
+def test_any_run_is_all_or_nothing(
+    task: Installer, table: list[Route], config: Config, refused: tuple[str, int] | None
+) -> None:
     kernel = node(table)
     before, others = kernel.routes(), foreign(kernel)
     backend = FailingBackend(kernel, {refused[0]: {refused[1]: errno.ENOMEM}}) if refused else kernel
     with tempfile.TemporaryDirectory() as root:
-        error = configure(backend, config, root)
+        error = install(backend, config, root, task)
         if error is None:
             after = kernel.routes()
             again = RecordingBackend(kernel)
-            assert configure(again, config, root) is None
+            assert install(again, config, root, task) is None
             assert again.written == []
             assert kernel.routes() == after
         # The refused call may also break the rollback of a route that doesn't win. The error then says so.
