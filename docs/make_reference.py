@@ -314,9 +314,7 @@ def _summaries(directives: str) -> Iterator[tuple[str, str]]:
             continue
         module = importlib.import_module(name)
         told = dict(re.findall(r":([\w-]+): *(.*)", options))
-        local = (each for each, value in vars(module).items() if getattr(value, "__module__", "") == name)
-        public = told["members"].split(", ") if told["members"] else getattr(module, "__all__", local)
-        for each in public:
+        for each in module.__all__:
             value = getattr(module, each)
             is_told = each not in told.get("exclude-members", "").split(", ") and not each.startswith("_")
             if is_told and (inspect.isclass(value) or inspect.isfunction(value)):

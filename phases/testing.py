@@ -13,6 +13,8 @@ from attrs import field, frozen
 
 from phases import Status
 
+__all__ = ["FakeClock", "RecordingObserver"]
+
 _REAL_POLL_SECONDS = 0.002
 
 

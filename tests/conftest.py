@@ -9,6 +9,7 @@ create their own network namespaces as its root.
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import shutil
@@ -322,6 +323,7 @@ def _guard_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Raise if a ``Host`` uses this machine's files, because a network namespace protects only the network."""
     build = Host.__init__
 
+    @functools.wraps(build)
     def guarded(self: Host, *args: Any, **kwargs: Any) -> None:
         build(self, *args, **kwargs)
         if self.layout.is_this_host:

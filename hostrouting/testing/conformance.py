@@ -53,8 +53,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from hostrouting.kernel.memory import FakeKernel
-from hostrouting.kernel.namespace import NamespaceKernel as NamespaceKernel
-from hostrouting.kernel.namespace import enter_namespace as enter_namespace
+from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
 from hostrouting.kernel.port import Kernel, RouteBackend
 from hostrouting.model.errors import RouteError
 from hostrouting.model.prefixes import numbers
@@ -62,6 +61,8 @@ from hostrouting.model.routes import Route, RouteFailure, RouteType, Table
 from hostrouting.model.rules import Rule
 from hostrouting.testing import strategies
 from phases import CancelScope, TimedOut
+
+__all__ = ["DisagreementError", "NamespaceKernel", "conformance_test", "enter_namespace", "pair"]
 
 _links = st.sampled_from(strategies.DEVICES)
 _devices = st.sampled_from((*strategies.DEVICES, *strategies.DEVICES, "lo"))

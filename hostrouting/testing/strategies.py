@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 from hostrouting.model.routes import NextHop, Route, RouteType, Scope, Table
 from hostrouting.model.rules import Rule, RuleAction
 
+__all__ = ["NewAddress", "new_addresses", "policy_rules", "routes", "variants"]
+
 DEVICES = ("v0", "v1", "v2")
 """The links to add and delete."""
 
