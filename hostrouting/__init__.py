@@ -23,6 +23,7 @@ Functions are read-only. Each one has a command of the same name, except for ``e
     check      check that every expected CIDR leaves through the node's uplinks
     plan       show what Configure would change, and whether the next start would be admitted
     explain    explain where traffic to an address goes
+    diff       show which lookups differ between two snapshots of a host, and why
     snapshot   take a snapshot of a host's state
     judge      check many snapshots, and group the hosts by result
     examine    check that the gate works on this host, and find what may break it
@@ -77,6 +78,7 @@ if TYPE_CHECKING:
     from hostrouting.tasks.configure import RemoveHostRouting as RemoveHostRouting
     from hostrouting.tasks.preview import plan as plan
     from hostrouting.tasks.queries import check as check
+    from hostrouting.tasks.queries import diff as diff
     from hostrouting.tasks.queries import explain as explain
     from hostrouting.tasks.queries import snapshot as snapshot
     from hostrouting.tasks.reports import ConfigureReport as ConfigureReport
@@ -95,7 +97,7 @@ else:
             "routes.plan": "RoutesReport",
             "tasks.configure": "CheckRouteOverlap Configure ConfigureStaticRoutes ConfigureWatch RemoveHostRouting",
             "tasks.preview": "plan",
-            "tasks.queries": "check explain snapshot",
+            "tasks.queries": "check diff explain snapshot",
             "tasks.reports": "ConfigureReport",
         },
     )

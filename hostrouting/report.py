@@ -4,16 +4,19 @@
 ``OverlapReport``. All of them have ``changes``. If any changes remain, a cancelled task raises ``StoppedRun``, and a
 task that exceeds its deadline raises ``OverdueRun``. ``ChangesObserver`` collects the changes of a tree of tasks.
 
-Of the functions, ``check`` returns an ``OverlapReport``, ``plan`` a ``Plan``, ``explain`` an ``Explanation``, ``judge``
-a ``FleetReport``, and ``examine`` a ``DoctorReport`` covering its checks (``CHECKS`` by default).
+Of the functions, ``check`` returns an ``OverlapReport``, ``plan`` a ``Plan``, ``explain`` an ``Explanation``, ``diff``
+a ``DiffReport``, ``judge`` a ``FleetReport``, and ``examine`` a ``DoctorReport`` covering its checks
+(``CHECKS`` by default).
 """
 
 from hostrouting.boot.locks import OverdueRun, StoppedRun
 from hostrouting.doctor.checks import DoctorCheck, DoctorFinding, ExaminedHost, Severity
 from hostrouting.doctor.examine import CHECKS, DoctorReport
 from hostrouting.fleet.groups import FleetReport, GroupFailure, HostGroup
+from hostrouting.kernel.host_changes import HostChange, HostChangeKind
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.events import EventKind, HostEvent
+from hostrouting.overlap.difference import ChangedResult, Difference, DiffReport, LookupResult
 from hostrouting.overlap.explanation import ExplainedLookup, Explanation, Step
 from hostrouting.overlap.findings import (
     EventVerdict,
@@ -35,10 +38,11 @@ from hostrouting.tasks.reports import ConfigureReport, WatchReport
 
 # fmt: off
 __all__ = [
-    "CHECKS", "Change", "Changes", "ChangesObserver", "ConfigureReport", "DoctorCheck", "DoctorFinding", "DoctorReport",
-    "EventKind", "EventVerdict", "ExaminedHost", "ExplainedLookup", "Explanation", "FamilyVerdict", "Finding",
-    "FindingKind", "Fix", "FleetReport", "GroupFailure", "HostEvent", "HostGroup", "NextStart", "Note",
-    "NoteKind", "Obstacle", "Outlook", "OverdueRun", "OverlapReport", "Plan", "Replacement", "RoutePlan",
-    "RoutesReport", "Severity", "Step", "StoppedRun", "Unfixable", "UnknownReason", "Verdict", "WatchReport",
+    "CHECKS", "Change", "ChangedResult", "Changes", "ChangesObserver", "ConfigureReport", "DiffReport", "Difference",
+    "DoctorCheck", "DoctorFinding", "DoctorReport", "EventKind", "EventVerdict", "ExaminedHost", "ExplainedLookup",
+    "Explanation", "FamilyVerdict", "Finding", "FindingKind", "Fix", "FleetReport", "GroupFailure", "HostChange",
+    "HostChangeKind", "HostEvent", "HostGroup", "LookupResult", "NextStart", "Note", "NoteKind", "Obstacle", "Outlook",
+    "OverdueRun", "OverlapReport", "Plan", "Replacement", "RoutePlan", "RoutesReport", "Severity", "Step", "StoppedRun",
+    "Unfixable", "UnknownReason", "Verdict", "WatchReport",
 ]
 # fmt: on

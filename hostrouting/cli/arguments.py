@@ -262,6 +262,13 @@ def _add_snapshots(parser: Parser) -> None:
     parser.add_argument("--one-event", action="store_true", help=what)
 
 
+def _add_compared(parser: Parser) -> None:
+    parser.add_argument("before", metavar="A", help="the earlier snapshot; - is standard input")
+    parser.add_argument("after", nargs="?", metavar="B", help="the later snapshot; defaults to this host as it is")
+    what = "a JSON file with the expected CIDRs; defaults to the installed config"
+    parser.add_argument("--config", metavar="CONFIG", help=what)
+
+
 def _add_address(parser: Parser) -> None:
     parser.add_argument(
         "address", type=_parsed(parse_any_unicast_address), metavar="ADDRESS", help="a unicast address, IPv4 or IPv6"
@@ -352,7 +359,7 @@ def _completion(options: argparse.Namespace, _host: Host) -> Result:
         """A parser that enables path completion for arguments that are files or directories."""
 
         def _add_action(self, action: ActionT) -> ActionT:
-            if action.metavar in ("CONFIG", "FILE"):
+            if action.metavar in ("CONFIG", "FILE", "A", "B"):
                 action.complete = shtab.FILE  # type: ignore[attr-defined]
             elif action.metavar == "DIR":
                 action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
@@ -380,6 +387,7 @@ def all_words() -> Mapping[str, Word]:
         "render": Word(commands.render, (_add_config, _add_folder)),
         "check": Word(checking.check, (_add_config, _add_cidr, _add_snapshot, _add_more_output), EXIT_CHECK_UNKNOWN),
         "explain": Word(checking.explain, (_add_address, _add_config, _add_snapshot, _add_output), EXIT_CHECK_UNKNOWN),
+        "diff": Word(checking.diff, (_add_compared, _add_cidr, _add_output), EXIT_CHECK_UNKNOWN),
         "fix": Word(checking.fix, (_add_config, _add_cidr, _add_fixed, _add_snapshot, _add_output), EXIT_CHECK_UNKNOWN),
         "snapshot": Word(commands.snapshot),
         "judge": Word(checking.judge, (_add_snapshots,), EXIT_CHECK_UNKNOWN),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import cycle
+from itertools import cycle, groupby
 from typing import Any, NamedTuple
 
 from hostrouting.model.family import Family, IpNetwork
@@ -24,6 +24,9 @@ class CellKind(NamedTuple):
     kind: str | None = None
     devs: tuple[str, ...] = ()
 
+
+# The number of cells, if they fit.
+_CELLS = 64
 
 # The unexpected answers in a CIDR, each with its address ranges.
 Bar = list[tuple[CellKind, tuple[IpNetwork, ...]]]
@@ -112,12 +115,15 @@ _SYMBOLS, _BACKS = "ABCDEFGHIJKLMPQRSTUVW", (208, 220, 211, 137, 223, 169, 229, 
 _NAMES = 8
 
 
-def legend(drawn: Iterable[CellKind | None], default_devs: Sequence[str]) -> dict[CellKind | None, Paint]:
+def legend(
+    drawn: Iterable[CellKind | None], default_devs: Sequence[str], meanings: tuple[str, str] = ("expected", "shadow")
+) -> dict[CellKind | None, Paint]:
     """Assign a symbol and a colour to each answer, reusing them only when they run out.
 
     Args:
         drawn: the answers, in order of appearance.
         default_devs: the expected interfaces.
+        meanings: the meaning of the expected interfaces, and that of others.
 
     Returns:
         The paint for each answer: first the expected answer, then failures, notes and unchecked cells.
@@ -125,10 +131,10 @@ def legend(drawn: Iterable[CellKind | None], default_devs: Sequence[str]) -> dic
     answers = dict.fromkeys(drawn)
     paints: dict[CellKind | None, Paint] = {}
     if CellKind() in answers:
-        paints[CellKind()] = Paint("·", 24, f"{dev_words(default_devs)} expected".lstrip(), ink=67)
+        paints[CellKind()] = Paint("·", 24, f"{dev_words(default_devs)} {meanings[0]}".lstrip(), ink=67)
     shadows = [each for each in answers if each and each.kind is FindingKind.OVERLAP]
     for each, symbol, back in zip(shadows, cycle(_SYMBOLS), cycle(_BACKS)):
-        paints[each] = Paint(symbol, back, f"{dev_words(each.devs)} shadow".lstrip())
+        paints[each] = Paint(symbol, back, f"{dev_words(each.devs)} {meanings[1]}".strip())
     paints |= {CellKind(kind): paint for kind, paint in KINDS.items() if CellKind(kind) in answers}
     if None in answers:
         paints[None] = Paint("_", 236, "not judged", ink=240)
@@ -138,3 +144,17 @@ def legend(drawn: Iterable[CellKind | None], default_devs: Sequence[str]) -> dic
 def dev_words(devs: Sequence[str]) -> str:
     """Return the first interfaces of a list, and how many more there are."""
     return shortened(devs, ",", _NAMES)
+
+
+def bar_text(line: Iterable[CellKind | None], paints: dict[CellKind | None, Paint]) -> str:
+    """Return a line of cells as text with colours."""
+    parts = ((paints[answer], len(list(same))) for answer, same in groupby(line))
+    return "".join(paint.on(paint.symbol * length) for paint, length in parts)
+
+
+def cells_in(columns: int | None, label: int) -> int:
+    """Return how many cells fit next to a label, rounded down to a power of two, so that each cell is a prefix."""
+    count = _CELLS
+    while columns is not None and columns - label - len("✗   ") < count > 8:
+        count //= 2
+    return count

@@ -12,7 +12,15 @@ import attrs
 
 from hostrouting.boot.host import Host
 from hostrouting.cli.changes import NOTHING, changes_lines
-from hostrouting.cli.options import UsageError, asked_host, config_path, has_config, load, read_with_cidrs
+from hostrouting.cli.options import (
+    UsageError,
+    asked_host,
+    config_path,
+    has_config,
+    load,
+    load_snapshot,
+    read_with_cidrs,
+)
 from hostrouting.cli.output import columns, complain
 from hostrouting.cli.report import SIMILAR, fix_lines, nagios, overlap_picture, overlap_text, page_text
 from hostrouting.cli.running import EXIT_CHECK_UNKNOWN, EXIT_FAILURE, Result, run_function
@@ -49,14 +57,9 @@ def check(options: argparse.Namespace, host: Host) -> Result | int:
     if options.report:
         return _explain_verdict(host)
     on = asked_host(options, host)
-    is_alone = not options.cidr and options.snapshot is None and options.config is None
-    has_document = not is_alone or has_config(options, host)
-    document, config = read_with_cidrs(options, host) if has_document else (None, Config())
     is_for_monitoring = options.output in ("nagios", "prometheus")
-    if is_alone and (installed := _installed(host)).route_overlap.expected_cidrs:
-        if installed != config and not is_for_monitoring:
-            complain("hostrouting: the installed config is checked, as at the node's next start")
-        config = installed
+    is_alone = not options.cidr and options.snapshot is None and options.config is None
+    document, config = _expected(options, host, is_alone=is_alone, is_quiet=is_for_monitoring)
     if is_for_monitoring:
         config = _without_waits(config)
     # CONFIG may belong to a different host than the snapshot.
@@ -71,6 +74,19 @@ def check(options: argparse.Namespace, host: Host) -> Result | int:
         "text": lambda: "\n".join([overlap_text(result, width=columns(sys.stdout)), *_next_lines(result, on)]),
     }
     return Result(result.to_json, lambda: text[options.output](), code)
+
+
+def _expected(
+    options: argparse.Namespace, host: Host, *, is_alone: bool, is_quiet: bool = False
+) -> tuple[dict[str, Any] | None, Config]:
+    """Return CONFIG's document, and the config with the CIDRs from --cidr, or without both the installed config."""
+    has_document = not is_alone or has_config(options, host)
+    document, config = read_with_cidrs(options, host) if has_document else (None, Config())
+    if is_alone and (installed := _installed(host)).route_overlap.expected_cidrs:
+        if installed != config and not is_quiet:
+            complain("hostrouting: the installed config is checked, as at the node's next start")
+        config = installed
+    return document, config
 
 
 def _metrics(report: OverlapReport, host: Host) -> str:
@@ -175,6 +191,33 @@ def explain(options: argparse.Namespace, host: Host) -> Result:
         lambda: {"host": on.name} | found.to_json(),
         lambda: page_text(explanation_page(found), columns(sys.stdout)),
         {True: 0, False: EXIT_FAILURE, None: EXIT_CHECK_UNKNOWN}[found.is_as_expected],
+    )
+
+
+def diff(options: argparse.Namespace, host: Host) -> Result:
+    """Show which lookups differ between two snapshots of a host, and why.
+
+    A and B are the output of hostrouting snapshot; without B, A is compared with this host as it is. For each expected
+    CIDR, the command lists the ranges that packets now leave through another interface, through another gateway, or
+    with another source, and the changes that explain it: routes, rules, addresses, links, nexthop objects and
+    unreachable routers. Without these changes, the old results would be back; none of them is superfluous. All other
+    changes are counted. Every address is compared, not just a sample. Without a CONFIG or --cidr, the installed CIDRs
+    are compared, or else all addresses of the families in both snapshots. It exits with 0 if no lookup differs, with 1
+    if any does, and with 2 if that isn't known.
+
+      hostrouting diff monday.json                          what has changed on this host since Monday?
+      hostrouting diff good.json bad.json --cidr 172.16.0.0/16
+    """
+    from hostrouting.cli.difference import difference_page
+
+    before = load_snapshot(options.before)
+    after = None if options.after is None else load_snapshot(options.after)
+    _, config = _expected(options, host, is_alone=not options.cidr and options.config is None)
+    found = run_function("diff", lambda _: queries.diff(before, after, config, host=host))
+    return Result(
+        found.to_json,
+        lambda: page_text(difference_page(found, columns(sys.stdout)), columns(sys.stdout)),
+        {True: EXIT_FAILURE, False: 0, None: EXIT_CHECK_UNKNOWN}[found.differs],
     )
 
 

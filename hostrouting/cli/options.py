@@ -19,6 +19,8 @@ from hostrouting.model.text import clean
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from hostrouting.kernel.snapshot import Snapshot
+
 T = TypeVar("T")
 
 
@@ -35,10 +37,15 @@ def asked_host(options: argparse.Namespace, host: Host) -> Host:
     path, *others = options.snapshot
     if others:
         raise UsageError("--snapshot is given twice; give one snapshot at a time")
+    return Host.recorded(load_snapshot(path))
+
+
+def load_snapshot(path: str) -> Snapshot:
+    """Return the snapshot in a file."""
     from hostrouting.kernel.snapshot import STDIN, Snapshot
 
     try:
-        return Host.recorded(Snapshot.load(path))
+        return Snapshot.load(path)
     except ConfigError as error:
         name = "standard input" if path == STDIN else path
         if not any(where == name for where, _ in error.problems):

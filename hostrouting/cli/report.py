@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from itertools import chain, groupby
+from collections.abc import Sequence
+from itertools import chain
 
-from hostrouting.cli.bars import KINDS, Bar, CellKind, Paint, cells, legend
+from hostrouting.cli.bars import KINDS, Bar, CellKind, bar_text, cells, cells_in, legend
 from hostrouting.cli.output import Page, Row, bad, dim, good, head
 from hostrouting.config.routing import OverlapMode
 from hostrouting.model.family import Family, IpNetwork
@@ -16,7 +16,6 @@ from hostrouting.overlap.wording import PASTE, pasted_entries, reasons, summary
 
 # Limits for readability; the JSON output is complete.
 _ROWS, _FAILURES = 16, 4
-_BAR_CELLS = 64
 
 
 def page_text(page: Page, width: int | None) -> str:
@@ -118,7 +117,7 @@ def _verdict(report: OverlapReport, width: int | None) -> Page:
     bars = _bars(report)
     noted = {*bars, *(note.cidr for note in report.notes)}
     shown = sorted(report.cidrs, key=lambda cidr: (cidr not in findings, cidr not in noted))[:_ROWS]
-    count = _cells_in(width, max((len(str(cidr)) for cidr in report.cidrs), default=0))
+    count = cells_in(width, max((len(str(cidr)) for cidr in report.cidrs), default=0))
     drawn = {cidr: cells(cidr, bars[cidr], count) for cidr in shown if cidr in bars}
     paints = legend(chain.from_iterable(drawn.values()), report.default_devs)
     if len(set(by_family.values()) - {""}) > 1:
@@ -131,7 +130,7 @@ def _verdict(report: OverlapReport, width: int | None) -> Page:
         mark = bad("✗") if cidr in findings else dim("•") if cidr in noted else bad("?") if is_unknown else good("✓")
         passed = "not judged" if is_unknown else f"by {named.get(cidr) or by_family.get(Family.of(cidr), default)}"
         is_drawn = cidr in drawn  # as each CIDR with findings is
-        paragraphs = [_bar_text(drawn[cidr], paints), *findings.get(cidr, ())] if is_drawn else [passed]
+        paragraphs = [bar_text(drawn[cidr], paints), *findings.get(cidr, ())] if is_drawn else [passed]
         page.append(Row(mark, str(cidr), paragraphs))
     if (more := len(report.cidrs) - _ROWS) > 0:
         page.append(f"and {more} more; --output json has them all")
@@ -154,19 +153,6 @@ def _bars(report: OverlapReport) -> dict[IpNetwork, Bar]:
         if note.kind in KINDS and note.cidr is not None:
             bars[note.cidr].append((CellKind(note.kind), note.ranges))
     return bars
-
-
-def _bar_text(line: Iterable[CellKind | None], paints: dict[CellKind | None, Paint]) -> str:
-    parts = ((paints[answer], len(list(same))) for answer, same in groupby(line))
-    return "".join(paint.on(paint.symbol * length) for paint, length in parts)
-
-
-def _cells_in(columns: int | None, label: int) -> int:
-    """Return how many cells fit, rounded down to a power of two, so that each cell is a prefix."""
-    count = _BAR_CELLS
-    while columns is not None and columns - label - len("✗   ") < count > 8:
-        count //= 2
-    return count
 
 
 # --- one event away -------------------------------------------------------------------------------------------------

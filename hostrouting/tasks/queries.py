@@ -27,6 +27,7 @@ from phases import CancelScope
 if TYPE_CHECKING:
     from hostrouting.kernel.port import RouteBackend
     from hostrouting.kernel.snapshot import Snapshot
+    from hostrouting.overlap.difference import DiffReport
     from hostrouting.overlap.explanation import Explanation
 
 
@@ -136,6 +137,30 @@ def explain(
     except ValueError as error:
         raise ConfigError([("address", str(error))]) from None
     return explanation.explain(address, config, host.routes_of(Family.of(address)), scope, ipv4=host.routes)
+
+
+def diff(
+    a: Snapshot, b: Snapshot | None = None, config: Config | None = None, *, host: Host | None = None
+) -> DiffReport:
+    """Compare two snapshots of a host, address by address, and name the changes that explain the differences.
+
+    Args:
+        a: the earlier snapshot.
+        b: the later snapshot, or None to take one of the host.
+        config: the config with the expected CIDRs. Without any, all addresses are compared.
+        host: the host to take a snapshot of; defaults to this host.
+
+    Returns:
+        The ranges of each CIDR whose lookups have other results, with the changes that explain them, and how many
+        others there are. If the snapshots lack a fact, the report has a reason.
+
+    Raises:
+        RouteError, FileError: as for ``snapshot``.
+    """
+    from hostrouting.overlap.difference import compare
+
+    expected = () if config is None else to_config(config).route_overlap.expected_cidrs
+    return compare(a, snapshot(host=host) if b is None else b, [each.cidr for each in expected])
 
 
 def render(config: Config) -> dict[str, str]:

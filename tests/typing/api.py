@@ -14,7 +14,7 @@ from hostrouting.azure.vnet.linux import LinuxBridgeNode
 from hostrouting.backend import ForwardingBackend, NetlinkBackend, RouteBackend, UnitManager
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.port import Kernel
-from hostrouting.report import CHECKS, Changes, DoctorReport, Explanation, Finding, FleetReport, Plan
+from hostrouting.report import CHECKS, Changes, DiffReport, DoctorReport, Explanation, Finding, FleetReport, Plan
 from hostrouting.testing import FakeKernel, FakeSystemd
 
 config = Config(
@@ -66,6 +66,7 @@ assert_type(hostrouting.plan(config, host=recorded), Plan)
 assert_type(hostrouting.plan(config).changes, Changes)
 assert_type(hostrouting.explain("172.16.1.9"), Explanation)
 assert_type(hostrouting.explain(IPv4Address("172.16.1.9"), config, host=recorded), Explanation)
+assert_type(hostrouting.diff(taken, taken, config), DiffReport)
 assert_type(hostrouting.judge([taken, "node.json"], config), FleetReport)
 assert_type(hostrouting.examine(), DoctorReport)
 assert_type(hostrouting.examine(config, host=host, checks=CHECKS + azure.CHECKS), DoctorReport)

@@ -1,0 +1,230 @@
+"""Find what came, went or changed between two snapshots of a host, and take some of it back. This module does no I/O.
+
+Snapshots are compared key by key: the rules with a preference, the entries with a table, destination and metric, the
+addresses of an interface. Their order counts too. To take back a change is to restore the old values of its keys in the
+later snapshot, as far as a kernel can hold them: an entry needs its interfaces and its source address.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from itertools import chain
+from typing import Any
+
+import attrs
+
+from hostrouting.kernel.snapshot import Ipv6State, Snapshot
+from hostrouting.model.family import Family, IpAddress
+from hostrouting.model.jsonable import JsonObject, StrEnum
+from hostrouting.model.links import Address, Link
+from hostrouting.model.prefixes import Prefix, PrefixIndex, numbers
+from hostrouting.model.routes import Route, RouteType
+from hostrouting.model.rules import Rule
+
+
+class HostChangeKind(StrEnum):
+    """The kinds of changes. If either of two changes explains a difference, that of the later kind is named."""
+
+    LINK = "link"
+    ADDRESS = "address"
+    ROUTE = "route"
+    NEXTHOP = "nexthop"
+    NEIGHBOUR = "neighbour"
+    RULE = "rule"
+
+
+# The kind of the values, and what those that are compared with each other have in common.
+_Key = tuple[HostChangeKind, Any]
+
+
+@attrs.frozen(cache_hash=True)
+class HostChange(JsonObject):
+    """A change between two snapshots of a host.
+
+    Args:
+        kind: the kind of change.
+        before: a line for each value that went. If only their order has changed, all values are listed.
+        after: a line for each value that came, or for all in their new order.
+        keys: what has changed: for a nexthop object, the entries that use it.
+    """
+
+    json_names = ("kind", "before", "after")
+
+    kind: HostChangeKind
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+    keys: tuple[_Key, ...] = attrs.field(default=(), repr=False)
+
+
+class HostChanges:
+    """The changes between two snapshots of a host, in one family.
+
+    Args:
+        before: the earlier snapshot.
+        after: the later snapshot.
+        family: the family, which both snapshots must include.
+    """
+
+    def __init__(self, before: Snapshot, after: Snapshot, family: Family) -> None:
+        self._bits, self._snapshots = family.bits, (before, after)
+        self._sides = _values(before, family), _values(after, family)
+        self.all = tuple(self._changes())
+        self.owners = {key: change for change in self.all for key in change.keys}
+        self._locals = [{each.local for each in _each(side, side, HostChangeKind.ADDRESS)} for side in self._sides]
+
+    @property
+    def everywhere(self) -> list[HostChange]:
+        """Return the changes that may matter for any address."""
+        return [change for change in self.all if change.keys[0][0] is not HostChangeKind.ROUTE]
+
+    @property
+    def reach(self) -> list[Prefix]:
+        """Return the prefixes outside of which no lookup differs."""
+        routes = [route for side in self._sides for route in _each(side, self.owners, HostChangeKind.ROUTE)]
+        if self.everywhere or any(route.type is RouteType.LOCAL for route in routes):
+            return [(0, 0)]
+        return [numbers(route.destination) for route in routes]
+
+    def _changes(self) -> Iterator[HostChange]:
+        objects: dict[tuple[str, ...], list[_Key]] = {}
+        for key in dict.fromkeys(chain(*self._sides)):
+            before, after = (side.get(key, ()) for side in self._sides)
+            if before == after:
+                continue
+            if (by_object := _nexthop_lines(before, after)) is not None:
+                objects.setdefault(by_object, []).append(key)
+                continue
+            gone, came = (
+                [each for each in before if each not in after],
+                [each for each in after if each not in before],
+            )
+            listed = (gone, came) if gone or came else (before, after)
+            old, new = (tuple(map(_line, values)) for values in listed)
+            yield HostChange(key[0], old, new, (key,))
+        for lines, keys in objects.items():
+            yield HostChange(HostChangeKind.NEXTHOP, lines[:1], lines[1:], tuple(keys))
+
+    @cached_property
+    def _routes(self) -> dict[Prefix, list[_Key]]:
+        """Return the keys of all entries by destination."""
+        keys: defaultdict[Prefix, list[_Key]] = defaultdict(list)
+        for key in dict.fromkeys(chain(*self._sides)):
+            if key[0] is HostChangeKind.ROUTE:
+                keys[numbers(key[1][1])].append(key)
+        return keys
+
+    @cached_property
+    def _others(self) -> list[_Key]:
+        """Return the keys of everything but entries, in the order of interfaces and preferences."""
+        keys = dict.fromkeys(key for side in self._sides for key in side if key[0] is not HostChangeKind.ROUTE)
+        index = {link.name: link.index for snapshot in self._snapshots for link in snapshot.links}
+        return sorted(keys, key=lambda key: key[1] if key[0] is HostChangeKind.RULE else index.get(key[1], 0))
+
+    @property
+    def entries(self) -> list[_Key]:
+        """Return the keys of all entries."""
+        return [*chain.from_iterable(self._routes.values())]
+
+    @cached_property
+    def _index(self) -> PrefixIndex:
+        return PrefixIndex(self._routes, self._bits)
+
+    def keys_around(self, address: IpAddress) -> frozenset[_Key]:
+        """Return the keys of the entries that matter for lookups of an address, with the sources that they name."""
+        keys = {key for prefix in self._index.around((int(address), self._bits)) for key in self._routes[prefix]}
+        values = (value for side in self._sides for key in keys for value in side.get(key, ()))
+        named = {int(value.source) for value in values if value.source is not None}
+        around = (prefix for source in named for prefix in self._index.around((source, self._bits)))
+        return frozenset(keys.union(*(self._routes[prefix] for prefix in around)))
+
+    def without(self, back: Iterable[HostChange], entries: Iterable[_Key]) -> Snapshot:
+        """Return the later snapshot without some of the changes.
+
+        Args:
+            back: the changes to take back.
+            entries: the keys of the entries to include.
+        """
+        taken = {key for change in back for key in change.keys}
+        mixed = {key: self._sides[key not in taken].get(key, ()) for key in (*self._others, *entries)}
+        links, addresses, rules = (tuple(_each(mixed, mixed, kind)) for kind in _LISTED)
+        sources = {address.local for address in addresses}
+
+        def is_possible(route: Route, side: bool) -> bool:
+            """Return whether an entry has its interfaces and its source, as far as it had them in its snapshot."""
+            if route.source in self._locals[side] - sources:
+                return False
+            devs = [(HostChangeKind.LINK, hop.dev) for hop in route.hops]
+            return all(self._use(dev, side) <= self._use(dev, dev not in taken) for dev in devs)
+
+        routes = tuple(
+            route
+            for key in entries
+            for route in mixed[key]
+            if key not in self.owners or is_possible(route, key not in taken)
+        )
+        earlier, later = self._snapshots
+        if self._bits == Family.IPV6.bits:
+            silent = frozenset(_each(mixed, mixed, HostChangeKind.NEIGHBOUR))
+            return attrs.evolve(later, links=links, ipv6=Ipv6State(addresses, rules, routes, silent))
+        mixture = attrs.evolve(later, links=links, addresses=addresses, rules=rules, routes=routes)
+        if (links, addresses) == (earlier.links, earlier.addresses):
+            mixture = attrs.evolve(mixture, sources=(*later.sources, *earlier.sources))  # the last ones count
+        # Tables local and main are one until the first rule comes.
+        return attrs.evolve(mixture, is_merged=(earlier if rules == earlier.rules else later).is_merged)
+
+    def _use(self, dev: _Key, side: int) -> int:
+        """Return 0 if an interface isn't there, 1 if the kernel ignores its routes, and 2 otherwise."""
+        ignoring = self._snapshots[side].ignoring_linkdown or ()
+        found = self._sides[side].get(dev, ())
+        return sum(1 if not link.is_up or (link.name in ignoring and not link.has_carrier) else 2 for link in found)
+
+
+_LISTED = (HostChangeKind.LINK, HostChangeKind.ADDRESS, HostChangeKind.RULE)
+
+
+def _each(values: Mapping[_Key, tuple[Any, ...]], keys: Iterable[_Key], kind: HostChangeKind) -> Iterator[Any]:
+    """Yield the values of the keys of one kind."""
+    return chain.from_iterable(values.get(key, ()) for key in keys if key[0] is kind)
+
+
+def _values(snapshot: Snapshot, family: Family) -> dict[_Key, tuple[Any, ...]]:
+    """Return what a snapshot holds of one family, by key."""
+    held = snapshot if family is Family.IPV4 else snapshot.ipv6
+    assert held is not None
+    values: defaultdict[_Key, tuple[Any, ...]] = defaultdict(tuple)
+    for link in snapshot.links:
+        values[HostChangeKind.LINK, link.name] = (link,)
+    for address in held.addresses:
+        values[HostChangeKind.ADDRESS, address.dev] += (address,)
+    for rule in held.rules:
+        values[HostChangeKind.RULE, rule.preference] += (rule,)
+    for route in held.routes:
+        values[HostChangeKind.ROUTE, route.key] += (route,)
+    for router in () if isinstance(held, Snapshot) else held.silent_routers:
+        values[HostChangeKind.NEIGHBOUR, router] = (router,)
+    return values
+
+
+def _nexthop_lines(before: tuple[Any, ...], after: tuple[Any, ...]) -> tuple[str, ...] | None:
+    """Return the old and new next hops of the nexthop object that an entry uses, or None if they aren't the change."""
+    if not (len(before) == len(after) == 1 and isinstance(before[0], Route) and before[0].nexthop_id is not None):
+        return None
+    (old,), (new,) = before, after
+    if old.nexthop_id != new.nexthop_id or attrs.evolve(old, hops=new.hops, type=new.type) != new:
+        return None
+    hops = (" ".join(hop.words(each.family) for hop in each.hops) or each.type.name.lower() for each in (old, new))
+    return tuple(f"id {old.nexthop_id} {words}" for words in hops)
+
+
+def _line(value: Any) -> str:
+    if isinstance(value, (Route, Rule)):
+        return f"{value.preference}: {value}" if isinstance(value, Rule) else str(value)
+    if isinstance(value, Address):
+        return f"{value.local}/{value.prefix_length} dev {value.dev}"
+    if isinstance(value, Link):
+        state = "down" if not value.is_up else "up" if value.has_carrier else "without carrier"
+        return f"{value.name} {state} mtu {value.mtu} group {value.group}"
+    dev, gateway = value
+    return f"{gateway} dev {dev} doesn't respond"

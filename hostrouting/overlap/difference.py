@@ -1,0 +1,297 @@
+"""Compare the lookups of two snapshots for every address, and find the changes that explain each difference.
+
+CIDRs are split and looked up as for a check. A difference's causes are changes without which the later snapshot gives
+the earlier results again. None of them is superfluous: with any of them left as it is, a result still differs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import ClassVar, Literal
+
+import attrs
+
+from hostrouting.kernel.host_changes import HostChange, HostChangeKind, HostChanges
+from hostrouting.kernel.snapshot import Snapshot
+from hostrouting.kernel.snapshot_backend import backends_of
+from hostrouting.kernel.sources import SourceKey
+from hostrouting.model.errors import RouteError
+from hostrouting.model.family import Family, IpAddress, IpNetwork
+from hostrouting.model.jsonable import JsonObject
+from hostrouting.model.prefixes import PrefixSet, numbers
+from hostrouting.model.routes import Route, RouteType
+from hostrouting.overlap._coverage import Coverage, Interval, intervals_in, networks_of
+from hostrouting.overlap._probes import Probe, ask, replying, source_borders, source_key_to
+
+# The number of addresses to try first, because most attempts already fail for one of them.
+_TRIED_FIRST = 16
+
+
+@attrs.frozen
+class LookupResult(JsonObject):
+    """Where the kernel sends a packet.
+
+    Args:
+        type: the matching entry's type, or ``no route``.
+        devs: the interfaces, sorted.
+        hops: the next hops in ip-route(8) syntax, without those that the kernel ignores.
+        source: the source address, or None if the packet doesn't leave.
+    """
+
+    type: str
+    devs: tuple[str, ...] = ()
+    hops: tuple[str, ...] = ()
+    source: IpAddress | None = None
+
+
+@attrs.frozen
+class ChangedResult(JsonObject):
+    """Packets whose lookups have other results than before.
+
+    Args:
+        packets: the packets, such as ``UDP`` (unconnected datagrams), ``TCP connection`` or
+            ``UDP reply from 10.1.0.4``. Replies are left out if other packets have changed in the same way.
+        before: the earlier results. There are several if the kernel chooses among default routes or sources.
+        after: the later results.
+    """
+
+    packets: tuple[str, ...]
+    before: tuple[LookupResult, ...]
+    after: tuple[LookupResult, ...]
+
+
+@attrs.frozen
+class Difference(JsonObject):
+    """The ranges of a CIDR whose results have changed in the same way.
+
+    Args:
+        cidr: an expected CIDR, an address of this host, or all addresses.
+        ranges: the ranges.
+        results: the results before and after.
+        causes: the changes of the host that explain the difference.
+    """
+
+    cidr: IpNetwork
+    ranges: tuple[IpNetwork, ...]
+    results: tuple[ChangedResult, ...]
+    causes: tuple[HostChange, ...]
+
+
+@attrs.frozen
+class DiffReport(JsonObject):
+    """The result of ``diff``.
+
+    Args:
+        host: the name of the later snapshot's host.
+        before: when the earlier snapshot was taken, or None if unknown.
+        after: when the later snapshot was taken.
+        cidrs: the expected CIDRs, or all addresses of each family that both snapshots include.
+        changed: the differences, CIDR by CIDR.
+        others: the number of changes that explain none of them, by kind.
+        reason: why some CIDRs couldn't be compared, or None.
+    """
+
+    schema: ClassVar[Literal[1]] = 1
+    json_names = ("schema", "host", "before", "after", "differs", "reason", "cidrs", "changed", "others")
+
+    host: str | None
+    before: str | None
+    after: str | None
+    cidrs: tuple[IpNetwork, ...]
+    changed: tuple[Difference, ...] = ()
+    others: Mapping[HostChangeKind, int] = attrs.field(factory=dict)
+    reason: str | None = None
+
+    @property
+    def differs(self) -> bool | None:
+        """Return whether any lookup has another result, or None if that isn't known."""
+        return True if self.changed else None if self.reason else False
+
+
+def compare(before: Snapshot, after: Snapshot, cidrs: Sequence[IpNetwork]) -> DiffReport:
+    """Compare the lookups of two snapshots.
+
+    Args:
+        before: the earlier snapshot.
+        after: the later snapshot.
+        cidrs: the expected CIDRs. Without any, all addresses are compared, in each family that both snapshots include.
+    """
+    families = (Family.IPV4, Family.IPV6) if before.ipv6 and after.ipv6 else (Family.IPV4,)
+    cidrs = tuple(cidrs or (family.any for family in families))
+    changed: list[Difference] = []
+    changes: dict[HostChange, None] = {}
+    reasons: list[str] = []
+    for family in dict.fromkeys(map(Family.of, cidrs)):
+        try:
+            found = _Comparison(before, after, family)
+            changes |= dict.fromkeys(found.changes.all)
+            changed += found.changed([cidr for cidr in cidrs if Family.of(cidr) is family])
+        except RouteError as error:
+            reasons.append(str(error))
+    causes = {cause for each in changed for cause in each.causes}
+    others = Counter(change.kind for change in changes if change not in causes)
+    reason = "; ".join(dict.fromkeys(reasons)) or None
+    return DiffReport(after.host, before.time, after.time, cidrs, tuple(changed), others, reason)
+
+
+# The results for an address, by the packets that get them.
+_Results = dict[str, tuple[LookupResult, ...]]
+
+
+class _Lookups:
+    """The lookups in a snapshot.
+
+    Args:
+        snapshot: the snapshot.
+        family: the family of the destinations.
+        called: the addresses at which a server may be called.
+    """
+
+    def __init__(self, snapshot: Snapshot, family: Family, called: Sequence[IpAddress]) -> None:
+        self._backend, self._family, self._called = backends_of(snapshot)(family), family, called
+        self._sources: dict[SourceKey, tuple[IpAddress, ...]] = {}
+
+    def results(self, intervals: Sequence[Interval]) -> dict[int, _Results]:
+        """Return the results for each probed address."""
+        backend = self._backend
+        probes = ask(intervals, backend.rules(), backend.routes(), backend, self._family, self._called)
+        return {probed: self._by_packet(found) for probed, found in probes.items()}
+
+    def _by_packet(self, probes: Sequence[Probe]) -> _Results:
+        results: _Results = {}
+        for protocol in ("UDP", "TCP"):
+            asked = [probe for probe in probes if probe.is_tcp == (protocol == "TCP")] or probes
+            first = [probe for probe in asked if probe.source is None]
+            again = [probe for probe in asked if probe.source is not None and not probe.is_reply] or first
+            if protocol == "UDP":
+                # Over IPv6, every socket retries a failed lookup.
+                is_retried = self._family is Family.IPV6 and all(probe.lookup.route is None for probe in first)
+                results[protocol] = self._found(again if is_retried else first)
+            results[f"{protocol} connection"] = self._found(again)
+            for source in self._called:
+                replies = [probe for probe in asked if probe.source == source] or first
+                results[f"{protocol} reply from {source}"] = self._found(replies, source)
+        return results
+
+    def _found(self, probes: Iterable[Probe], source: IpAddress | None = None) -> tuple[LookupResult, ...]:
+        found = {result for probe in probes for result in self._each(probe, source or probe.source)}
+        return tuple(sorted(found, key=str))
+
+    def _each(self, probe: Probe, source: IpAddress | None) -> Iterator[LookupResult]:
+        route = probe.lookup.route
+        if route is None:
+            discarded = probe.lookup.discarded_by
+            yield LookupResult("no route" if discarded is None else discarded.name.lower())
+            return
+        live = [hop for hop in route.hops if not hop.is_dead]
+        words = sorted(f"{hop.words(self._family)} {hop.encap and f'encap {hop.encap}'}".rstrip() for hop in live)
+        for each in (source,) if source else self._chosen(probe.lookup.address, route) or (None,):
+            yield LookupResult(route.type.name.lower(), route.devs, tuple(words), each)
+
+    def _chosen(self, address: IpAddress, route: Route) -> tuple[IpAddress, ...]:
+        if route.type is RouteType.LOCAL:
+            return ()
+        key = source_key_to(address, route)
+        if key not in self._sources:
+            self._sources[key] = self._backend.sources({route: (address,)})[route]
+        return self._sources[key]
+
+
+class _Comparison:
+    """The comparison of two snapshots, in one family."""
+
+    def __init__(self, before: Snapshot, after: Snapshot, family: Family) -> None:
+        self._family, self._snapshots = family, (before, after)
+        self._backends = [backends_of(snapshot)(family) for snapshot in self._snapshots]
+        for backend in self._backends:
+            with backend.noticing_changes(()):  # it refuses a snapshot of no single moment
+                pass
+        self.changes = HostChanges(before, after, family)
+        self._rules = [rule for backend in self._backends for rule in backend.rules()]
+        old, new = (backend.addresses() for backend in self._backends)
+        kept = {address.local for address in old if address.is_usable}
+        self._own = [address for address in new if address.local in kept and address.is_usable]
+        self._called = replying(self._own, {address.dev for address in self._own}, self._rules)
+
+    def changed(self, cidrs: Sequence[IpNetwork]) -> Iterator[Difference]:
+        """Yield the differences in these CIDRs, and those in this host's own addresses."""
+        family, bits = self._family, self._family.bits
+        own = (family.network((int(address.local), bits)) for address in self._own if not address.local.is_link_local)
+        covered = PrefixSet(map(numbers, cidrs), bits)
+        every = [*dict.fromkeys((*cidrs, *(each for each in own if not covered.covers(numbers(each)))))]
+        intervals = self._intervals(every)
+        old, new = (_Lookups(each, family, self._called).results(intervals) for each in self._snapshots)
+        self._probed = {interval.probed: interval for interval in reversed(intervals)}
+        for cidr in every:
+            groups: dict[tuple[ChangedResult, ...], list[Interval]] = {}
+            for interval in intervals_in(intervals, numbers(cidr), bits):
+                if results := tuple(_changed(old[interval.probed], new[interval.probed])):
+                    groups.setdefault(results, []).append(interval)
+            for results, inside in groups.items():
+                causes = self._causes({each.probed: old[each.probed] for each in inside})
+                yield Difference(cidr, networks_of(inside, family), results, causes)
+
+    def _intervals(self, cidrs: Iterable[IpNetwork]) -> list[Interval]:
+        """Split the CIDRs into ranges, and return those in which results may differ."""
+        bits, reach = self._family.bits, PrefixSet(self.changes.reach, self._family.bits)
+        routes = (route for backend in self._backends for route in backend.routes())
+        inside = [route for route in routes if reach.covers(numbers(route.destination))]
+        addresses = [address for backend in self._backends for address in backend.addresses()]
+        borders = source_borders(addresses) if self._family is Family.IPV6 else ()
+        coverage = Coverage(self._family, [*map(numbers, cidrs)], (), self._rules, [(0, 0)])
+        return [each for each in coverage.intervals(inside, borders) if reach.covers((each.first, bits))]
+
+    def _causes(self, wanted: Mapping[int, _Results]) -> tuple[HostChange, ...]:
+        """Return changes without which the results are the wanted ones, and none of which is superfluous.
+
+        Args:
+            wanted: the earlier results, by probed address.
+        """
+        around = {number: self.changes.keys_around(self._family.address(number)) for number in wanted}
+        owners, everywhere = self.changes.owners, self.changes.everywhere
+        touching = {
+            number: {*everywhere, *(owners[key] for key in keys if key in owners)} for number, keys in around.items()
+        }
+
+        def restores(back: Iterable[HostChange], tried: Sequence[int]) -> bool:
+            snapshot = self.changes.without(back, {key for number in tried for key in around[number]})
+            try:
+                results = _Lookups(snapshot, self._family, self._called).results([self._probed[each] for each in tried])
+            except RouteError:  # a mixture may depend on a fact that neither snapshot shows
+                return False
+            return all(results[number] == wanted[number] for number in tried)
+
+        kept = dict.fromkeys(sorted(set().union(*touching.values()), key=_rank))
+        certain = {change for found in touching.values() if len(found) == 1 for change in found}
+        if len(kept) > len(certain) and not restores(kept, [*wanted]):
+            kept, certain = dict.fromkeys(sorted(self.changes.all, key=_rank)), set()
+            touching = {number: {*kept} for number in wanted}
+        left = 0
+        while left != len(kept):
+            left = len(kept)
+            for change in [change for change in kept if change not in certain]:
+                tried = [number for number, found in touching.items() if change in found]
+                fewer = [each for each in kept if each is not change]
+                if all(restores(fewer, some) for some in (tried[:_TRIED_FIRST], tried[_TRIED_FIRST:]) if some):
+                    del kept[change]
+        return tuple(kept)
+
+
+def _changed(before: _Results, after: _Results) -> Iterator[ChangedResult]:
+    """Yield the packets with other results, those with the same ones together."""
+    packets: dict[tuple[tuple[LookupResult, ...], ...], list[str]] = {}
+    ways: dict[object, tuple[tuple[LookupResult, ...], ...]] = {}
+    for packet, old in before.items():
+        if old != (new := after[packet]):
+            # Replies have another source, but usually leave in the same way as the packets of a client.
+            way = tuple(tuple({attrs.evolve(each, source=None): None for each in results}) for results in (old, new))
+            first = ways.setdefault(way, (old, new))
+            if "reply" not in packet or first == (old, new):
+                packets.setdefault((old, new), []).append(packet)
+    for (old, new), names in packets.items():
+        yield ChangedResult(tuple(names), old, new)
+
+
+def _rank(change: HostChange) -> tuple[object, ...]:
+    return [*HostChangeKind].index(change.kind), change.before, change.after

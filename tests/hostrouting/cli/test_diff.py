@@ -1,0 +1,79 @@
+"""Test the command diff: what it compares, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from ipaddress import IPv4Network
+from pathlib import Path
+from typing import Any
+
+import pytest
+from wanted import SHADOWED, section
+
+import phases
+from hostrouting import Config, Configure, Host
+from hostrouting.model.routes import NextHop, Route
+from hostrouting.testing import FakeKernel
+
+Run = Callable[..., tuple[int, str, str]]
+
+CIDR = IPv4Network("172.16.9.0/24")
+
+
+@pytest.fixture
+def changed(kernel: FakeKernel, recorded: Path) -> Path:
+    """Return a snapshot of the node, which has got a route since."""
+    kernel.add([Route(CIDR, (NextHop("eth0"),))])
+    return recorded
+
+
+def test_one_snapshot_is_compared_with_this_host(run: Run, changed: Path) -> None:
+    code, out, _ = run("diff", changed, "--cidr", "172.16.0.0/16", "--cidr", "10.96.0.0/12", "--output", "json")
+    document: dict[str, Any] = json.loads(out)
+    assert (code, document["differs"]) == (1, True)
+    (difference,) = document["changed"]
+    assert difference["ranges"] == [str(CIDR)]
+    assert [result["devs"] for result in difference["results"][0]["before"]] == [["ib0"]]
+    assert [result["devs"] for result in difference["results"][0]["after"]] == [["eth0"]]
+    assert [cause["kind"] for cause in difference["causes"]] == ["route"]
+
+
+def test_two_equal_snapshots_do_not_differ(run: Run, recorded: Path) -> None:
+    code, out, _ = run("diff", recorded, recorded, "--cidr", "172.16.0.0/16")
+    assert (code, "172.16.0.0/16  unchanged" in out) == (0, True)
+
+
+def test_each_cidr_has_a_bar_before_and_after(run: Run, changed: Path) -> None:
+    code, out, _ = run("diff", changed, "--cidr", "172.16.0.0/18")
+    bars = [line.split()[-1] for line in out.splitlines() if "before " in line or "after  " in line]
+    assert code == 1
+    assert [bar.replace("·", "") for bar in bars] == ["A", "B"]
+    assert bars[0].index("A") == bars[1].index("B") == 9
+
+
+def test_what_a_snapshot_lacks_is_unknown(run: Run, recorded: Path) -> None:
+    document = json.loads(recorded.read_text()) | {"isTorn": True}
+    torn = recorded.with_name("torn.json")
+    torn.write_text(json.dumps(document))
+    code, out, _ = run("diff", recorded, torn, "--output", "json")
+    assert (code, json.loads(out)["differs"]) == (2, None)
+
+
+def test_a_config_names_the_cidrs(run: Run, changed: Path, write: Callable[[object], Path]) -> None:
+    path = write({"hostRouting": section(cidrs=["172.16.0.0/16"])})
+    code, out, _ = run("diff", changed, "--config", path, "--output", "json")
+    assert (code, json.loads(out)["cidrs"]) == (1, ["172.16.0.0/16"])
+
+
+def test_installed_cidrs_are_compared_by_default(run: Run, host: Host, recorded: Path) -> None:
+    phases.run(Configure(Config.from_mapping({"hostRouting": section(SHADOWED, mode="WARN")}), host=host))
+    code, out, _ = run("diff", recorded, "--output", "json")
+    assert (code, json.loads(out)["cidrs"]) == (1, [SHADOWED])
+
+
+def test_a_file_that_is_no_snapshot_is_an_error(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text("{}")
+    assert run("diff", path)[0] == 78
+    assert run("diff", tmp_path / "missing.json")[0] == 78

@@ -1,0 +1,314 @@
+"""Compare the differences between two random hosts with the kernel's lookups, and take the causes back in the kernel."""
+
+from __future__ import annotations
+
+import random
+import re
+import shlex
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import attrs
+import pytest
+from audit.making import make
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from nightly import by_day
+from node import nics
+from worlds import boundaries, ipv6
+from worlds.hosts import Host, hosts
+
+from hostrouting.kernel.default_routes import in_turn
+from hostrouting.kernel.host_changes import HostChanges
+from hostrouting.kernel.namespace import NamespaceKernel
+from hostrouting.kernel.netlink import NetlinkBackend
+from hostrouting.kernel.netlink6 import NetlinkBackend6
+from hostrouting.kernel.netns import Namespace
+from hostrouting.kernel.port import RouteBackend
+from hostrouting.kernel.rules import kernel_rules
+from hostrouting.kernel.snapshot import Ipv6State, Snapshot
+from hostrouting.kernel.snapshot_backend import take_snapshot
+from hostrouting.kernel.sources import spread
+from hostrouting.model.family import Family, IpAddress
+from hostrouting.model.routes import Lookup, Route, RouteType, Table
+from hostrouting.overlap.difference import Difference, compare
+
+pytestmark = pytest.mark.kernel
+
+ASKED_MAX = 400
+
+# --- random changes -----------------------------------------------------------------------------------------------
+
+
+def changes_of(steps: Sequence[str], others: Sequence[str], chance: random.Random) -> list[str]:
+    """Return the commands of one to five random changes of a host. Some may fail.
+
+    Args:
+        steps: the commands that build the host.
+        others: the commands that build another host, from which things are added to this one.
+        chance: the random numbers.
+    """
+    devs = re.findall(r"^ip link add (\S+) ", "\n".join(steps), re.MULTILINE)
+    own = [step for step in steps if re.match(r"ip (-6 )?(route|rule|address|nexthop) (add|append) ", step)]
+    new = [step for step in others if re.match(r"ip (-6 )?(route|rule|address) (add|append|del) ", step)]
+    new += [step for step in others if step.startswith("ra ") and step.split()[1] in devs]
+
+    def change() -> list[str]:
+        dev, some = chance.choice(devs), [step for step in own if shlex.split(step)[-1:] != ["lo"]] or [*steps]
+        return chance.choice(
+            (
+                *[[undone(chance.choice(some))]] * 4,
+                *[[added(chance.choice(new or some), chance)]] * 3,
+                [f"ip link set {dev} down", f"ip link set {dev} up"],
+                [f"ip link set {dev} {chance.choice(('down', 'group 3'))}"],
+                [f"ip link set {'peer-' + dev if '$' not in dev else dev} down"],
+                [undone(some[0]), some[0]],
+            )
+        )
+
+    return [step for _ in range(chance.randint(1, 5)) for step in change()]
+
+
+def undone(step: str) -> str:
+    """Return the command that takes back what another one has added."""
+    words = re.sub(r" (expires \d+|preferred_lft \d+|nodad|noprefixroute|onlink)\b", "", step)
+    return re.sub(r" (add|append|replace) ", " del ", words, count=1)
+
+
+def added(step: str, chance: random.Random) -> str:
+    verb = chance.choice(("add", "append", "replace", "prepend"))
+    return step.replace(" route add ", f" route {verb} ", 1)
+
+
+# --- the kernel's lookups -----------------------------------------------------------------------------------------
+
+
+def told(kernel: RouteBackend, address: IpAddress, called: Iterable[IpAddress]) -> frozenset[object]:
+    """Return all that the kernel's lookups say about an address.
+
+    Args:
+        kernel: the kernel to query.
+        address: the destination.
+        called: the addresses from which a server may reply.
+    """
+    found: set[object] = set()
+    look_up = in_turn(kernel.lookup, kernel.routes())
+    for is_tcp in (False, True):
+        sources = set[IpAddress]()
+        for first in look_up([address], is_tcp=is_tcp):
+            found.add((is_tcp, where(first)))
+            if first.route is None and kernel.family is Family.IPV6:
+                sources.update(kernel.sources_of_unrouted([address], is_tcp=is_tcp).values())
+            elif first.route is not None and first.route.type is not RouteType.LOCAL:
+                sources.update(
+                    kernel.sources({first.route: spread(first.route, [address])}, is_tcp=is_tcp)[first.route]
+                )
+        for source, kind in (*((each, "connection") for each in sources), *((each, "reply") for each in called)):
+            lookups = look_up([address], source=source, is_tcp=is_tcp)
+            found.update((is_tcp, kind, source, where(lookup)) for lookup in lookups)
+    return frozenset(found)
+
+
+def where(lookup: Lookup) -> object:
+    """Return the type, interfaces and gateways of a lookup's result."""
+    if lookup.route is None:
+        return lookup.discarded_by
+    return lookup.route.type, frozenset((hop.dev, hop.gateway) for hop in lookup.route.hops if not hop.is_dead)
+
+
+@attrs.frozen
+class Side:
+    """A host in a network namespace of its own.
+
+    Args:
+        namespace: the namespace.
+        family: the family of interest.
+        snapshot: a snapshot of the host.
+    """
+
+    namespace: Namespace
+    family: Family
+    snapshot: Snapshot
+
+    @classmethod
+    def of(
+        cls, steps: Sequence[str], family: Family, correct: Callable[[Tables], Iterable[str]] = lambda _: ()
+    ) -> Side:
+        """Build a host with commands, and with more commands that depend on the result."""
+        namespace = Namespace()
+
+        def build() -> Snapshot:
+            kernel = NamespaceKernel()
+            kernel.set_link("lo", up=True)
+            make(steps)
+            make([*correct(tables(take_snapshot(kernel, NetlinkBackend6()), family))])
+            return take_snapshot(kernel, NetlinkBackend6())
+
+        return cls(namespace, family, namespace.run(build))
+
+    @property
+    def tables(self) -> Tables:
+        return tables(self.snapshot, self.family)
+
+    def told(self, asked: Iterable[IpAddress], called: Sequence[IpAddress]) -> dict[IpAddress, frozenset[object]]:
+        backend = NetlinkBackend() if self.family is Family.IPV4 else NetlinkBackend6()
+        return self.namespace.run(lambda: {address: told(backend, address, called) for address in asked})
+
+
+Tables = Snapshot | Ipv6State
+
+
+def tables(snapshot: Snapshot, family: Family) -> Tables:
+    """Return the part of a snapshot that is about one family."""
+    found = snapshot if family is Family.IPV4 else snapshot.ipv6
+    assert found is not None
+    return found
+
+
+# --- a snapshot's host in the kernel --------------------------------------------------------------------------------
+
+
+def loading(snapshot: Snapshot, family: Family) -> Iterator[str]:
+    """Yield commands that build a snapshot's links, addresses and rules in an empty namespace."""
+    held, names = tables(snapshot, family), {link.name for link in snapshot.links}
+    yield "sysctl -qw net.ipv6.conf.default.addr_gen_mode=1"
+    yield from nics(
+        *(shlex.quote(link.name) for link in snapshot.links if f"peer-{link.name}"[:15] in names)
+    ).splitlines()
+    yield from (f"ip link set {shlex.quote(link.name)} group {link.group}" for link in snapshot.links if link.group)
+    # A dump of IPv6 addresses begins with the newest one.
+    for each in held.addresses if family is Family.IPV4 else reversed(held.addresses):
+        peer = f" peer {each.peer}" if each.peer else ""
+        words = f"{each.local}{peer}/{each.prefix_length} dev {shlex.quote(each.dev)} noprefixroute scope {each.scope}"
+        words += " nodad" if family is Family.IPV6 else ""
+        words += " preferred_lft 0 valid_lft forever" if getattr(each, "is_deprecated", False) else ""
+        yield from () if each.dev == "lo" else (f"{family.ip} address add {words}",)
+    standard = kernel_rules(family)
+    for rule in (rule for rule in held.rules if rule not in standard):
+        words = str(rule if rule.has_table else attrs.evolve(rule, suppress_prefix_length=None))
+        yield f"{family.ip} rule add {words.replace('and ports', 'dport 443')} pref {rule.preference}"
+    yield from (f"{family.ip} rule del pref {each.preference}" for each in standard if each not in held.rules)
+    for dev, router in held.silent_routers if isinstance(held, Ipv6State) else ():
+        yield f"ip neigh replace {router} dev {dev} nud failed"
+
+
+def correcting(there: Tables, wanted: Tables, family: Family) -> Iterator[str]:
+    """Yield commands that replace the entries with other next hops, or in another order, than the wanted ones."""
+    before, after = by_key(there), by_key(wanted)
+    differing = {key for key in {**before, **after} if essence(before, key) != essence(after, key)}
+    yield from (f"{family.ip} route del {line(each)}" for key in before if key in differing for each in before[key])
+    yield from (f"{family.ip} route append {line(each)}" for key in after if key in differing for each in after[key])
+
+
+def by_key(held: Tables) -> dict[object, list[Route]]:
+    """Return the entries by key, without the metric in table local: ip(8) can't add IPv6 entries with the kernel's."""
+    found: dict[object, list[Route]] = {}
+    for route in held.routes:
+        found.setdefault(route.key if route.table != Table.LOCAL else route.destination, []).append(route)
+    return found
+
+
+def essence(entries: dict[object, list[Route]], key: object) -> list[object]:
+    """Return what decides about lookups that match the entries with a key."""
+    routes = entries.get(key, [])
+    return [(where(Lookup(each.destination[0], each)), each.source, each.scope) for each in routes]
+
+
+def line(route: Route) -> str:
+    """Return an entry's words, with gateways that need no entry of their own."""
+    words = re.sub(r" (nhid \d+|dead|linkdown|expires \d+sec|onlink)\b", "", route.words(is_numeric=True))
+    return re.sub(r"via (inet6 )?(\S+) dev (\S+)( weight \d+)?", r"via \1\2 dev \3\4 onlink", words)
+
+
+def is_loaded(held: Tables, wanted: Tables) -> bool:
+    """Return whether a namespace holds what is wanted. ip(8) can't add every entry of a router advertisement."""
+    there, entries = by_key(held), by_key(wanted)
+    alike = all(essence(there, key) == essence(entries, key) for key in {**there, **entries})
+    lists = [(each.rules, [(a.dev, a.local, a.prefix_length) for a in each.addresses]) for each in (held, wanted)]
+    return alike and lists[0] == lists[1]
+
+
+# --- the promises ---------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Pair:
+    """A host before and after random changes."""
+
+    before: Side
+    after: Side
+
+    @property
+    def called(self) -> list[IpAddress]:
+        usable = [
+            {each.local for each in side.tables.addresses if each.is_usable} for side in (self.before, self.after)
+        ]
+        return sorted(each for each in usable[0] & usable[1] if not each.is_link_local and not each.is_loopback)
+
+    def see_ranges(self, host: Host, differences: Sequence[Difference]) -> None:
+        """See that a lookup in the kernel differs for an address if and only if a difference names it."""
+        routes, rules = (
+            [*getattr(self.before.tables, name), *getattr(self.after.tables, name)] for name in ("routes", "rules")
+        )
+        asked = boundaries([each.cidr for each in host.config.route_overlap.expected_cidrs], routes, rules)
+        asked = random.Random(host.text).sample(asked, min(len(asked), ASKED_MAX))
+        ends = [end for each in differences for part in each.ranges[:8] for end in (part[0], part[-1])]
+        before, after = (side.told([*asked, *ends], self.called) for side in (self.before, self.after))
+        named = [part for each in differences for part in each.ranges]
+        wrong = [
+            f"{address}: {before[address] ^ after[address]}"
+            for address in before
+            if (before[address] != after[address]) != any(address in part for part in named)
+        ]
+        assert not wrong
+
+    def see_causes(self, difference: Difference, tally: Counter[str]) -> None:
+        """See in the kernel that the causes explain a difference, and that each of them is needed."""
+        family = self.before.family
+        changes = HostChanges(self.before.snapshot, self.after.snapshot, family)
+        asked = [end for part in difference.ranges[:20] for end in (part[0], part[-1])]
+        before = self.before.told(asked, self.called)
+        others = [[each for each in difference.causes if each != left] for left in difference.causes]
+        for is_whole, back in (
+            (True, [*difference.causes]),
+            *((False, each) for each in others[: by_day(2, by_night=3)]),
+        ):
+            mixed = changes.without(back, changes.entries)
+            wanted = tables(mixed, family)
+            side = Side.of([*loading(mixed, family)], family, lambda there: correcting(there, wanted, family))  # noqa: B023
+            if is_loaded(side.tables, wanted):
+                assert (side.told(asked, self.called) == before) == is_whole, f"{difference}\n{back}"
+                tally["taken back"] += 1
+
+
+def see_pair(host: Host, others: Host, chance: random.Random, tally: Counter[str]) -> None:
+    changing = changes_of(host.steps, others.steps, chance)
+    pair = Pair(Side.of(host.steps, host.family), Side.of([*host.steps, *changing], host.family))
+    cidrs = [each.cidr for each in host.config.route_overlap.expected_cidrs]
+    report = compare(pair.before.snapshot, pair.after.snapshot, cidrs)
+    tally[str(report.differs)] += 1
+    if report.reason:
+        return
+    try:
+        pair.see_ranges(host, report.changed)
+        for difference in report.changed[: by_day(1, by_night=2)]:
+            pair.see_causes(difference, tally)
+    except AssertionError as error:
+        raise AssertionError("\n".join((str(error)[:2000], *host.steps, "changes:", *changing, str(cidrs)))) from error
+
+
+@settings(
+    max_examples=by_day(8, by_night=500), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+@given(host=hosts(), others=hosts(), seed=st.integers(0, 1 << 32))
+def test_ipv4_differences_are_the_kernels(host: Host, others: Host, seed: int) -> None:
+    see_pair(host, others, random.Random(seed), Counter())
+
+
+def test_ipv6_differences_are_the_kernels() -> None:
+    tally = Counter[str]()
+    for seed in range(count := by_day(8, by_night=500)):
+        see_pair(ipv6.world(seed), ipv6.world(seed + 1_000_000), random.Random(seed), tally)
+    assert tally["True"] > count / 3
+    assert tally["taken back"] > count / 3
+    assert tally["None"] < count / 2
