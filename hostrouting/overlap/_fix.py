@@ -18,15 +18,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from operator import itemgetter
 
 import attrs
 
-from hostrouting.config.routing import ExpectedCidr, RouteOverlap, StaticRoute
+from hostrouting.config.routing import ExpectedCidr, RouteOverlap
 from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.rules import Flow
-from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.prefixes import Prefix, PrefixIndex, PrefixSet, ends, numbers
 from hostrouting.model.routes import NextHop, Table
@@ -38,6 +37,7 @@ from hostrouting.overlap._constraint import Constraint, length_to_exceed
 from hostrouting.overlap._cover import Segment, fewest_prefixes, summary_of
 from hostrouting.overlap._coverage import Interval, intervals_in, networks_of
 from hostrouting.overlap._entries import Entries
+from hostrouting.overlap._installing import losing_entries, tables_with
 from hostrouting.overlap._owners import Owners
 from hostrouting.overlap._probes import Probe, is_modelled, modelled_lookups
 from hostrouting.overlap._questions import Questions
@@ -45,8 +45,6 @@ from hostrouting.overlap._state import State
 from hostrouting.overlap.findings import Finding
 from hostrouting.overlap.proposals import Fix, HostSettings, Obstacle, Unfixable
 from hostrouting.overlap.wording import decided_by
-from hostrouting.routes.plan import plan_routes
-from hostrouting.routes.resolve import resolve
 
 # Upper limit on routes. If a rule suppresses short prefixes, a large CIDR would need more routes than a node should
 # have.
@@ -102,6 +100,8 @@ class Fixes:
             for hop in route.hops
             if hop.dev not in state.uplinks.devs
         }
+        # Why the installation would refuse what fixes a probe.
+        self._refused: dict[int, Obstacle] = {}
         # Static routes to any of these destinations would be refused.
         usual = state.family.usual_metric
         self._taken = {
@@ -179,8 +179,10 @@ class Fixes:
         left: _Left = {}
         for interval, obstacle in obstacles:
             left.setdefault((self._classifications[interval.probed].devs, obstacle), []).append(interval)
-        tables = self._tables_with(entries, fixed)
+        tables = tables_with(self._state, self._fib, entries, fixed)
         if isinstance(tables, Fib):
+            if self._excludes(tables):
+                return self._of_all()
             by = {place: self._entries.devs(place, dev) for place, dev in places.items()}
             return Fix(entries, consequences=tuple(cautions(self._state, self._settings, by, tables))), tables, left
         unfixable = Unfixable(networks_of(targets, self._family), (), Obstacle(tables))
@@ -321,7 +323,8 @@ class Fixes:
             return Obstacle(f"no policy rule leads {whose} to a route: add one: {add}")
         entry = probe.lookup.route
         if entry is not None and entry.table == Table.MAIN:  # such as an IPv6 route with "from"; main is asked already
-            return Obstacle(f"{entry} decides for {whose}: change that route")
+            decides = Obstacle(f"{entry} decides for {whose}: change that route")
+            return self._refused.get(int(probe.lookup.address), decides)
         return Obstacle(f"{decided_by(rule)} for {whose}", rule, self._next_hops(expected, probe), self._family)
 
     def _next_hops(self, expected: ExpectedCidr, probe: Probe) -> tuple[NextHop, ...]:
@@ -359,26 +362,19 @@ class Fixes:
 
     # --- the result --------------------------------------------------------------------------------------------
 
-    def _tables_with(self, entries: Sequence[StaticRoute], fixed: Mapping[int, str | None]) -> Fib | str:
-        """Return the tables after the planner has applied the entries, or the reason why the entries don't work."""
-        state = self._state
-        main = [route for route in state.routes if route.table == Table.MAIN]
-        try:
-            routes, missing = resolve(entries, state.links, state.addresses, main, state.uplinks.named)
-            # Keep our existing entries and add the new ones.
-            plan = plan_routes(routes, [route for route in main if not route.is_ours])
-        except RouteError as error:
-            return str(error)
-        if missing:
-            return missing
-        fib = self._fib.with_routes(plan.add)
-        for number, dev in fixed.items():
-            address, devs = self._family.address(number), state.uplinks.devs if dev is None else (dev,)
-            found = fib.lookup(address).route
-            if found is None or not set(found.devs) <= set(devs):
-                silent = [f"{gateway} on {by} doesn't answer" for by, gateway in sorted(state.silent_routers, key=str)]
-                return "; ".join([f"{address} would still not leave through {','.join(devs)}", *silent])
-        return fib
+    def _excludes(self, tables: Fib) -> bool:
+        """Exclude the entries that an installation would refuse, and return whether there are any."""
+        added = tables.routes[: len(tables.routes) - len(self._fib.routes)]
+        fixed: set[int] = set()
+        for place, why in losing_entries(self._state, tables, added).items():
+            inside = {interval.probed for interval in intervals_in(self._intervals, place, self._bits)}
+            some = {each for each in inside if self._constraints[each].above is not None}
+            self._refused |= dict.fromkeys(some, Obstacle(f"apply would refuse a route that fixes this: {why}"))
+            fixed |= some
+        for probed in fixed:
+            obstacle = self._refused[probed] if self._classifications[probed].is_failure else None
+            self._constraints[probed] = attrs.evolve(self._constraints[probed], above=None, obstacle=obstacle)
+        return bool(fixed)
 
     def _fixed_in(self, prefix: Prefix, entry: Prefix) -> list[int]:
         """Return the first fixed address of each interval in the intersection of a prefix and an entry."""

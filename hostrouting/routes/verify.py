@@ -43,14 +43,17 @@ def verify_routes(wanted: Sequence[Route], *backends: RouteBackend, has_old: boo
         RouteError: a route isn't in effect. Either a rule, a lower metric or longer prefixes take precedence, and the
             error names the winner, or the route has been removed again.
     """
-    losers: list[Refusal] = []
+    losing: list[tuple[Route, Refusal]] = []
     for backend in backends:
-        losers += _losers([route for route in wanted if route.family is backend.family], backend, has_old=has_old)
-    if losers:
-        raise RouteError.of(losers)
+        losing += losing_routes([route for route in wanted if route.family is backend.family], backend, has_old=has_old)
+    if losing:
+        raise RouteError.of([refusal for _, refusal in losing])
 
 
-def _losers(wanted: Sequence[Route], backend: RouteBackend, *, has_old: bool) -> list[Refusal]:
+def losing_routes(
+    wanted: Sequence[Route], backend: RouteBackend, *, has_old: bool = False
+) -> list[tuple[Route, Refusal]]:
+    """Return the routes that aren't in effect, each with the reason. See ``verify_routes`` for the arguments."""
     if not wanted:
         return []
     local = backend.routes(Table.LOCAL)
@@ -73,7 +76,8 @@ def _losers(wanted: Sequence[Route], backend: RouteBackend, *, has_old: bool) ->
     known, silent = (backend.rules(), backend.routes(), backend.addresses()), backend.silent_routers()
     fib = MODELS[backend.family](*known, links=backend.links(), silent_routers=silent)
     main = [route for route in fib.routes if route.table == Table.MAIN]
-    return [*(_beaten(*each, fib) for each in beaten), *_covered(covered, main, local, backend.family)]
+    losing = [(route, _beaten(route, answer, fib)) for route, answer in beaten]
+    return losing + _covered(covered, main, local, backend.family)
 
 
 def _unconfirmed(probes: Sequence[tuple[Route, IpAddress]], backend: RouteBackend) -> list[tuple[Route, IpAddress]]:
@@ -131,7 +135,9 @@ def _is_behind(winner: Route | Rule | None, route: Route) -> bool:
     return winner.table == route.table and not is_same
 
 
-def _covered(routes: Sequence[Route], main: Sequence[Route], local: Sequence[Route], family: Family) -> list[Refusal]:
+def _covered(
+    routes: Sequence[Route], main: Sequence[Route], local: Sequence[Route], family: Family
+) -> list[tuple[Route, Refusal]]:
     """Return refusals for routes that are never used because longer prefixes cover all of their addresses.
 
     Routes that are covered by our own routes, possibly together with local addresses, are fine.
@@ -141,7 +147,7 @@ def _covered(routes: Sequence[Route], main: Sequence[Route], local: Sequence[Rou
     ours = [numbers(route.destination) for route in main if route.is_ours and _is_asked(route)]
     left_by_locals = uncovered_addresses((*places, *locals_), family.bits)
     left_by_ours = uncovered_addresses((*places, *locals_, *ours), family.bits)
-    losers: list[Refusal] = []
+    losers: list[tuple[Route, Refusal]] = []
     for route, place in zip(routes, places, strict=True):
         if left_by_ours[place] is None and left_by_locals[place] is not None:
             continue
@@ -150,7 +156,8 @@ def _covered(routes: Sequence[Route], main: Sequence[Route], local: Sequence[Rou
         # Each search may read the whole table, so search only for the routes that the error names.
         example = next((f", for example {other}" for other in longer), "") if len(losers) < NAMED_MAX else ""
         reason = f"{route} is in the table but never wins: longer prefixes cover all of it{example}"
-        losers.append(Refusal(reason, f"look at: ip -{family.value} route show root {route.destination}"))
+        refusal = Refusal(reason, f"look at: ip -{family.value} route show root {route.destination}")
+        losers.append((route, refusal))
     return losers
 
 

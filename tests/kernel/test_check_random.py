@@ -413,7 +413,7 @@ FIXES: dict[str, tuple[str, list[ExpectedCidr], int, str]] = {
         f"a fixed {kind} route, and then a rule": (DISCARDED.format(kind=kind), [WIDE], 2, "rule of preference 100")
         for kind in ("unreachable", "blackhole")
     },
-    "TCP behind a rule for UDP": (UDP_ALONE, [ExpectedCidr("172.16.0.0/22")], 2, ""),
+    "TCP behind a rule for UDP": (UDP_ALONE, [ExpectedCidr("172.16.0.0/22")], 1, "apply would refuse"),
     "a suppressing rule": (SUPPRESSED, [ExpectedCidr("8.0.0.0/6")], 2, ""),
     "a suppressing rule alone": (
         f"{SUPPRESSED}rule del 32766 lookup main proto kernel",

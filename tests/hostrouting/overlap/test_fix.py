@@ -151,6 +151,12 @@ ROWS = {
         ("10.1.0.0/25 onlink dev eth0", "10.1.0.128/25 onlink dev eth0"),
         uplinks=("eth0",),
     ),
+    "a rule leads packets without a source elsewhere": Row(
+        "route add default via 10.1.0.1 dev eth0 table 100\nrule add 10 from 0.0.0.0/32 lookup 100",
+        ("172.16.0.0/16",),
+        hints=("apply would refuse a route that fixes this",),
+        uplinks=("eth0",),
+    ),
     "table local, once it is apart from main": Row(
         "rule add 7 lookup 77\nrule del 7 lookup 77\nroute add unreachable 10.5.0.64/28 table local proto static",
         ("10.5.0.0/24",),
