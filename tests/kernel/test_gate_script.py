@@ -103,12 +103,13 @@ def test_a_broken_script_blocks(sandbox: Sandbox) -> None:
 def test_no_failing_system_call_opens_it(sandbox: Sandbox) -> None:
     if shutil.which("strace") is None:
         pytest.skip("strace isn't installed")
-    trace = 'strace --quiet=all -o /dev/null -e "inject=$call:when=$n" "$@" 2>/dev/null; echo $?'
+    # No locale is read, whose files would be most of what it opens.
+    trace = 'LC_ALL=C strace --quiet=all -o "$ROOT/calls" -e "inject=$call:when=$n" "$@" 2>/dev/null; echo $?'
     calls = "read:error=EIO write:error=EIO pipe2:error=EMFILE openat:error=EMFILE"
-    each = f"for call in {calls}; do for ((n = 1; n < {by_day(40, by_night=200)}; n++)); do {trace}; done; done"
+    each = f'for call in {calls}; do n=1; while {trace}; grep -q INJECTED "$ROOT/calls"; do ((n++)); done; done'
     prepare = installed(f"{ROUTES} required", static_routes=FAIL)
     codes = run(sandbox, prepare, text=gate(PASS_SECONDS=0), before=("bash", "-c", each, "bash")).stdout.split()
-    assert "255" in codes
+    assert codes.count("255") > 20
     assert "0" not in codes
 
 
