@@ -15,7 +15,7 @@ from typing import Any
 
 import attrs
 
-from hostrouting.kernel.snapshot import Ipv6State, Snapshot
+from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.jsonable import JsonObject, StrEnum
 from hostrouting.model.links import Address, Link
@@ -165,9 +165,13 @@ class HostChanges:
             if key not in self.owners or is_possible(route, key not in taken)
         )
         earlier, later = self._snapshots
-        if self._bits == Family.IPV6.bits:
+        if earlier.ipv6 is not None and self._bits == Family.IPV6.bits:
             silent = frozenset(_each(mixed, mixed, HostChangeKind.NEIGHBOUR))
-            return attrs.evolve(later, links=links, ipv6=Ipv6State(addresses, rules, routes, silent))
+            held = attrs.evolve(earlier.ipv6, addresses=addresses, rules=rules, routes=routes, silent_routers=silent)
+            in_order = [each.ipv6.addresses for each in (later, earlier) if each.ipv6 is not None]
+            known = next((order for order in in_order if {*order} == {*addresses}), None)
+            held = attrs.evolve(held, addresses=known or addresses, is_ordered=held.is_ordered and known is not None)
+            return attrs.evolve(later, links=links, ipv6=held)
         mixture = attrs.evolve(later, links=links, addresses=addresses, rules=rules, routes=routes)
         if (links, addresses) == (earlier.links, earlier.addresses):
             mixture = attrs.evolve(mixture, sources=(*later.sources, *earlier.sources))  # the last ones count

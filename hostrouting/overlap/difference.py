@@ -238,7 +238,8 @@ class _Comparison:
         routes = (route for backend in self._backends for route in backend.routes())
         inside = [route for route in routes if reach.covers(numbers(route.destination))]
         addresses = [address for backend in self._backends for address in backend.addresses()]
-        borders = source_borders(addresses) if self._family is Family.IPV6 else ()
+        labels = {label for backend in self._backends for label in backend.address_labels()}
+        borders = source_borders(addresses, labels) if self._family is Family.IPV6 else ()
         coverage = Coverage(self._family, [*map(numbers, cidrs)], (), self._rules, [(0, 0)])
         return [each for each in coverage.intervals(inside, borders) if reach.covers((each.first, bits))]
 
