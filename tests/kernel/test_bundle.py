@@ -319,13 +319,34 @@ def test_what_was_verified_is_what_is_installed(new_tree: Callable[[str], Path],
     assert contents(there) == contents(applied)
 
 
-@pytest.mark.parametrize("sent", ["TERM", "INT", "HUP"])
+# The signal is sent to all processes of the script.
+SENT = """kill -{0} $$; sh -c 'kill -{0} $$'"""
+STOPPING = pytest.mark.parametrize("sent", ["TERM", "INT", "HUP", "QUIT", "PIPE"])
+
+
+@STOPPING
 def test_a_signal_does_not_stop_a_removal_halfway(tree: Path, tmp_path: Path, sent: str) -> None:
     before, script = contents(tree), render(BOTH, tmp_path / "out") / "remove.sh"
     assert run(tree, script.with_name("install.sh"))[0] == 0
-    script.write_text(script.read_text().replace("\nleft=150\n", f"\nkill -{sent} $$\nleft=150\n"))
+    script.write_text(script.read_text().replace("\nleft=150\n", f"\n{SENT.format(sent)}\nleft=150\n"))
     code, _, err = run(tree, script)
     assert (code, contents(tree)) == (0, before), err
+
+
+def test_a_removal_whose_output_is_lost_is_complete(tree: Path, tmp_path: Path) -> None:
+    before, script = contents(tree), render(BOTH, tmp_path / "out") / "remove.sh"
+    assert run(tree, script.with_name("install.sh"))[0] == 0
+    assert run(tree, script, "sh", "-c", 'exec "$0" >/dev/full')[0] == 0
+    assert contents(tree) == before
+
+
+@STOPPING
+def test_a_signal_does_not_stop_a_restoration(tree: Path, tmp_path: Path, sent: str) -> None:
+    apply(CONFIGS["other"], tree)
+    before = contents(tree)
+    script = restoring(render(BOTH, tmp_path / "out") / "install.sh", f"{SENT.format(sent)} || exit 3")
+    code, _, err = run(tree, script)
+    assert (code, contents(tree)) == (1, before), err
 
 
 def test_truncated_scripts_do_nothing(tree: Path, tmp_path: Path) -> None:

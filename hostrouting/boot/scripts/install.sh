@@ -151,7 +151,7 @@ finish() {
   local i path new said='nothing was installed: all files and routes are as they were'
   [ -z "$IS_ENDING" ] || return 0
   IS_ENDING=yes
-  trap '' HUP INT TERM
+  trap '' HUP INT PIPE QUIT TERM
   set +e
   if [ -z "$IS_DONE" ]; then
     [ -z "$IS_STAGED" ] || mv -fT "$STAGE/old" "$LIST" || said=''

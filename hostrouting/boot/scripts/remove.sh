@@ -13,7 +13,7 @@ take() {
     rm -f "$(new_of "$path")"
     is_there "$path" || continue
     rm -f "$path"
-    say "removed $path"
+    say "removed $path" || true # its reader may be gone
     IS_CHANGED=yes
   done
 }
@@ -32,7 +32,7 @@ SCRIPT
 
 IS_CHANGED='' FOLDERS=''
 begin "$@"
-trap '' HUP INT TERM # half a removal would hold every start
+trap '' HUP INT PIPE QUIT TERM # half a removal would hold every start
 [ ! -e "$MANIFEST" ] || FOLDERS=$(folders_of "$MANIFEST")
 take "$LIST" "$UNITS/$CONSUMER.d"/{00,zz}-hostrouting.conf
 # During a reload, systemd would skip the remaining commands of a start that is running the gate. Wait for these starts;

@@ -25,7 +25,7 @@ FAMILIES=@FAMILIES@
 # signals, which systemd sends to all processes of a unit, because finishing late is better than leaving half of the
 # changes. ip inherits descriptor 5, so that the reader of the output waits for ip even if awk is killed.
 think() {
-  trap '' HUP INT TERM
+  trap '' HUP INT QUIT TERM
   exec awk -v family="$FAMILY" -v task="$1" -f /dev/fd/3 /dev/fd/4 - <<<"$LISTED" 5>&1
 } 3<<'AWK' 4<<'ROUTES'
 @static-routes.awk@
@@ -102,7 +102,7 @@ carry_out() {
 # route to a gateway, may be what the next one needs. If the table can't be listed, it undoes what it may have done.
 put_back() {
   local left tries why=$MESSAGE
-  trap '' HUP INT TERM # another signal could end ip, or think before it ignores signals itself
+  trap '' HUP INT QUIT TERM # another signal could end ip, or think before it ignores signals itself
   for FAMILY in $BEGUN; do
     for ((tries = UNDO_ATTEMPTS; tries; tries--)); do
       if list 'route show table main'; then
