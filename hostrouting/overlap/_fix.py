@@ -131,8 +131,8 @@ class Fixes:
         questions = Questions(self._state, asked, self._found)
         unfixable = [*self._told(left, questions), *fix.unfixable, *self._told(left_after, questions)]
         unfixable += self._unexplained(findings, unfixable)
-        devs = dict.fromkeys(dev for each in findings for dev in each.devs if dev not in each.expected_devs)
-        hints = tuple(hint for hint in self._owners.advice(devs) if not any(hint in each.reason for each in unfixable))
+        reasons = "\n".join(each.reason for each in unfixable)
+        hints = tuple(hint for hint in self._owners.hints(findings, self._found) if hint not in reasons)
         return findings, attrs.evolve(fix, unfixable=tuple(unfixable), hints=hints)
 
     def _with_entries(self, findings: Iterable[Finding], fix: Fix) -> Iterator[Finding]:
@@ -219,10 +219,10 @@ class Fixes:
             # If a rule before main matches, the verification will reject the entry.
             longest, by = self._above_of_connections(int(address))
             return Constraint(longest, holder=entry, dev=by)
-        dev = self._entries.dev_of(expected, (int(address), self._bits))
+        dev = _bound_of(classification) or self._entries.dev_of(expected, (int(address), self._bits))
         if isinstance(dev, Obstacle):
             return Constraint(obstacle=dev)
-        if (refused := self._refusal(expected, classification, dev)) is not None:
+        if (refused := self._refusal(classification, dev)) is not None:
             return Constraint(obstacle=refused)
         holder = entry or self._fib.longest_match(Table.MAIN, Flow(address))
         above = self._above(expected, classification, dev)
@@ -241,28 +241,26 @@ class Fixes:
         """
         found: tuple[int | None, str | None] = (None, None)
         for expected, failure in self._connections[probed]:
-            dev = self._entries.dev_of(expected, (probed, self._bits))
-            if isinstance(dev, Obstacle) or self._refusal(expected, failure, dev) is not None:
+            dev = _bound_of(failure) or self._entries.dev_of(expected, (probed, self._bits))
+            if isinstance(dev, Obstacle) or self._refusal(failure, dev) is not None:
                 continue
             above = self._above(expected, failure, dev)
             if isinstance(above, int) and above > (-2 if found[0] is None else found[0]):
                 found = (above, dev)
         return found
 
-    def _refusal(self, expected: ExpectedCidr, classification: Classification, dev: str | None) -> Obstacle | None:
+    def _refusal(self, classification: Classification, dev: str | None) -> Obstacle | None:
         """Return why no route may cover an address, whatever its length, or None if one may."""
         probe, uplinks = classification.probe, self._state.uplinks.devs
         address = probe.lookup.address
         single = (int(address), self._bits)
-        if (bound := _bound_of(classification)) is not None:
-            return bound
         if (own := classification.gateway) is not None:
             return Obstacle(f"{own.local} is the gateway of {classification.route}: remove that address from {own.dev}")
         by = self._entries.devs(single, dev)
         for other in self._around.get(int(address), ()):
             if not all(other.is_expected(each, uplinks) for each in by):
                 return Obstacle(f"{other} is expected, but a route would send it through {','.join(by)}")
-        if expected.devs is None and (rival := self._owners.rival_at(address)):
+        if not self._is_settled(classification) and (rival := self._owners.rival_at(address)):
             asked = self._owners.asked_about(classification, self._entries.subnet_of(single))
             reason = f"it is in the network of {rival}, which has a default route too"
             return self._owners.question(tuple(sorted({rival, *asked})), reason)
@@ -294,16 +292,17 @@ class Fixes:
 
     def _intent(self, expected: ExpectedCidr, classification: Classification) -> Obstacle | None:
         """Return why packets may leave through another interface on purpose, or None if they can't."""
-        address = int(classification.probe.lookup.address)
-        # A larger or smaller CIDR may have settled it by its devs.
-        around = (expected, *self._around.get(address, ()))
-        if any(each.devs is not None and not each.allows_all(classification.devs) for each in around):
-            return None
-        if devs := self._owners.asked_about(classification, self._entries.subnet_of((address, self._bits))):
-            return self._owners.question(devs, "")
         if self._owners.is_network_of_bridge(classification):
-            return Obstacle("; ".join(self._owners.advice(classification.devs)), is_policy=True)
-        return None
+            advice = self._owners.advice(classification.devs, is_limited=expected.devs is not None)
+            return Obstacle("; ".join(advice), is_policy=True)
+        subnet = self._entries.subnet_of((int(classification.probe.lookup.address), self._bits))
+        devs = () if self._is_settled(classification) else self._owners.asked_about(classification, subnet)
+        return self._owners.question(devs, "") if devs else None
+
+    def _is_settled(self, classification: Classification) -> bool:
+        """Return whether the devs of any expected CIDR around an address leave out an interface that carries it."""
+        around, devs = self._around.get(int(classification.probe.lookup.address), ()), classification.devs
+        return any(each.devs is not None and not (devs and each.allows_all(devs)) for each in around)
 
     def _obstacle_after(self, expected: ExpectedCidr, classification: Classification, tables: Fib) -> Obstacle:
         """Return why a lookup still fails in the tables after the fix."""

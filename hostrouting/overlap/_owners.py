@@ -9,9 +9,10 @@ subnet as a whole. This module does no I/O.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
+from hostrouting.config.routing import ExpectedCidr
 from hostrouting.kernel.rules import LOOPBACK
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Hardware, is_like
@@ -20,7 +21,7 @@ from hostrouting.model.routes import Route
 from hostrouting.overlap._classify import Classification
 from hostrouting.overlap._state import State
 from hostrouting.overlap._uplinks import local_subnets
-from hostrouting.overlap.findings import FindingKind
+from hostrouting.overlap.findings import Finding, FindingKind
 from hostrouting.overlap.proposals import Obstacle, Question
 
 # Networks of containers and virtual machines. A static route to one of them would cut it off.
@@ -53,11 +54,28 @@ class Owners:
         self._state, self._uplinks = state, {*state.uplinks.devs}
         self._links = {link.name: link for link in state.links}
 
-    def advice(self, devs: Iterable[str]) -> tuple[str, ...]:
-        """Return what the owner of each interface can change, for interfaces other than uplinks."""
+    def hints(self, findings: Sequence[Finding], expected: Iterable[ExpectedCidr]) -> Iterator[str]:
+        """Yield what the owner of each interface that findings name can change.
+
+        Args:
+            findings: the findings of the check.
+            expected: the expected CIDRs.
+        """
+        limited = {each.cidr for each in expected if each.devs is not None}
+        plain = {dev for each in findings if each.cidr not in limited for dev in each.devs}
+        for dev in dict.fromkeys(dev for each in findings for dev in each.devs if dev not in each.expected_devs):
+            yield from self.advice((dev,), is_limited=dev not in plain)
+
+    def advice(self, devs: Iterable[str], *, is_limited: bool) -> tuple[str, ...]:
+        """Return what the owner of each interface can change, for interfaces other than uplinks.
+
+        Args:
+            devs: the interfaces.
+            is_limited: whether the expected CIDR has interfaces of its own, for which ``allowedDevs`` has no effect.
+        """
         found = ((dev, self._advice(dev)) for dev in devs if dev not in self._uplinks)
         return tuple(
-            f'{dev} {advice}, or set "allowedDevs": {json.dumps([dev])} if it may carry this traffic'
+            f"{dev} {advice}, or {_allowing(dev, is_limited=is_limited)} if it may carry this traffic"
             for dev, advice in found
             if advice
         )
@@ -156,3 +174,8 @@ class Owners:
         for address in self._state.addresses:
             found.setdefault(address.dev, []).append(address.prefix)
         return {dev: PrefixIndex(prefixes, self._state.family.bits) for dev, prefixes in found.items()}
+
+
+def _allowing(dev: str, *, is_limited: bool) -> str:
+    name = json.dumps(dev)
+    return f"add {name} to the CIDR's devs" if is_limited else f'set "allowedDevs": [{name}]'
