@@ -80,22 +80,23 @@ class Questions:
         for expected, probed in self._unlimited:
             carrying = found.setdefault(expected, set())
             for each in self._classifications[expected][probed]:
-                if each.kind is None or each.kind is FindingKind.OVERLAP:
-                    carrying.update({*each.devs} & {*self._uplinks, *self._asked})
-                if each.is_failure and not {*each.devs} & self._asked:
+                devs = {*each.devs} if each.kind is None or each.kind is FindingKind.OVERLAP else set()
+                carrying.update(devs & self._asked)
+                # One probe may stand for routes through several uplinks.
+                if not devs.isdisjoint(self._uplinks) or (each.is_failure and devs.isdisjoint(self._asked)):
                     carrying.update(self._uplinks)
         return found
 
     @cached_property
     def _exempting(self) -> set[ExpectedCidr]:
-        """Return the expected CIDRs with exempt parts, such as pods' networks.
+        """Return the expected CIDRs with parts of a kind that is exempt, such as pods' networks.
 
-        Interfaces of their own would end the exemption, and then those parts fail.
+        Interfaces of their own would end the exemption, and then routes are proposed to those parts.
         """
         return {
             expected
             for expected, probed in self._unlimited
-            if any(each.kind in EXEMPTIONS for each in self._classifications[expected][probed])
+            if any(each.kind in EXEMPTIONS or each.bound for each in self._classifications[expected][probed])
         }
 
     @cached_property

@@ -118,11 +118,24 @@ ROWS = {
         wanted=("eth0", "eth1"),
         hints=("docker0 belongs to Docker: move its address pools",),
     ),
+    "pods beyond the exemption in the same CIDR": Row(
+        f"{PRIVATE}\nlink add cni0\naddr add 10.10.0.1/24 dev cni0\nroute add 10.1.0.128/25 via 10.10.0.9 dev cni0",
+        ("10.0.0.0/12",),
+        wanted=("eth0", "eth1"),
+        hints=("10.1.0.128/25 lies in 10.1.0.0/24, the subnet of eth0",),
+    ),
     "pods in the subnet of an uplink without a default route": Row(
         "link add cni0\naddr add 10.2.0.129/25 dev cni0",
         ("10.2.0.0/24",),
         hints=("10.2.0.128/25 lies in 10.2.0.0/24, the subnet of eth1",),
         uplinks=("eth1",),
+    ),
+    "a network of the second of two uplinks": Row(
+        "route del default via 10.1.0.1 dev eth0 proto dhcp metric 100\naddr add 10.11.0.4/16 dev eth1\n"
+        "route add default nexthop via 10.1.0.1 dev eth0 nexthop via 10.2.0.1 dev eth1\n"
+        "addr add 10.8.0.4/13 dev eth0\nroute add 10.9.0.0/16 via 172.16.0.1 dev ib0",
+        ("10.8.0.0/13",),
+        wanted=("eth0", "eth1", "ib0"),
     ),
     "a CIDR settles it in the network of another default's interface": Row(
         "route add default via 10.2.0.1 dev eth1 metric 900",
