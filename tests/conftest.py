@@ -26,7 +26,7 @@ from boot import keeper, trees
 from building import build, filled_once
 from hypothesis import settings
 from nightly import IS_NIGHTLY, REQUIRED, by_day, refuse
-from node import build_node, network_namespace, on_linux, refuse_host
+from node import build_node, like_linux, network_namespace, on_linux, refuse_host
 from scripts import AWKS, Sandbox, awk_or_skip, awks_for, end_what_is_left
 
 from hostrouting import cli
@@ -182,7 +182,7 @@ def kernel() -> NamespaceKernel:
 @pytest.fixture(params=[pytest.param("linux", marks=pytest.mark.kernel), "memory"])
 def each_kernel(request: pytest.FixtureRequest) -> NamespaceKernel | FakeKernel:
     """Return a real kernel in a new network namespace or an in-memory kernel; the test runs with each."""
-    return on_linux() if request.param == "linux" else FakeKernel()
+    return on_linux() if request.param == "linux" else like_linux()
 
 
 @pytest.fixture

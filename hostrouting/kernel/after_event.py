@@ -75,9 +75,9 @@ def refusals_in_memory(snapshot: Snapshot, routes: Iterable[Route]) -> tuple[Rou
 
 
 def _load(snapshot: Snapshot) -> Net:
-    net = Net()
+    net = Net(snapshot.kernel)
     net.rules[:] = snapshot.rules
-    net.is_merged = snapshot.rules == KERNEL_RULES and snapshot.is_merged is not False
+    net.is_merged = snapshot.rules == KERNEL_RULES if snapshot.is_merged is None else snapshot.is_merged
     for link in snapshot.links:
         dev = Device(link.index, link.name, link.kind, link.hardware, link.master, link.is_up)
         # For a device that is down, the carrier state is unknown. Assume that the cable is plugged in.

@@ -71,6 +71,7 @@ class Fib:
             interface is assumed to be ``lo``.
         is_merged: whether tables local and main share one trie, as they do until the first custom rule is added
             (fib_unmerge). By default, this is derived from the rules.
+        passes_discards: see ``release.passes_discards``.
         lacks_unknown: see ``matches``.
         silent_routers: IPv6 routers with a FAILED neighbour entry. Unless forwarding is enabled, the kernel avoids them
             if another route matches.
@@ -86,6 +87,7 @@ class Fib:
     is_merged: bool = attrs.field(
         default=attrs.Factory(lambda fib: tuple(fib.rules) == KERNEL_RULES, takes_self=True), kw_only=True
     )
+    passes_discards: bool = attrs.field(default=False, kw_only=True)
     lacks_unknown: bool = attrs.field(default=False, kw_only=True)
     silent_routers: frozenset[Router] = attrs.field(default=frozenset(), kw_only=True)
     labels: Sequence[AddressLabel] | None = attrs.field(default=None, kw_only=True)
@@ -107,6 +109,11 @@ class Fib:
     def addresses(self) -> Sequence[Address]:
         """Return the host's addresses, in the kernel's order."""
         return self._addresses
+
+    @property
+    def _has_only_kernel_rules(self) -> bool:
+        """Return whether lookups don't evaluate rules, because none was ever added or deleted (fib_lookup)."""
+        return self.is_merged and tuple(self.rules) == KERNEL_RULES
 
     # --- one table ---------------------------------------------------------------------------------------------
 
@@ -336,7 +343,8 @@ class Fib:
             return False
         # Discarding entries are never suppressed (fib_rules_lookup suppresses only successful results).
         if route.type.is_discard:
-            return True
+            is_passed = self.passes_discards and rule.table != Table.DEFAULT and Table.DEFAULT in self.tables
+            return not (is_passed and self._has_only_kernel_rules)
         dev = route.hops[0].dev if route.hops else None
         return not self.suppresses(rule, route.destination.prefixlen, dev)
 

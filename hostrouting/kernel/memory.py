@@ -50,13 +50,17 @@ from phases import CancelScope
 
 
 class FakeKernel(WholeTables):
-    """A thread-safe in-memory ``Kernel``. It starts out like a new network namespace with ``lo`` up."""
+    """A thread-safe in-memory ``Kernel``. It starts out like a new network namespace with ``lo`` up.
+
+    Args:
+        release: the release of Linux that it behaves like, for example ``5.10``, or None for Linux 6.18.
+    """
 
     family: Family = Family.IPV4
 
-    def __init__(self) -> None:
+    def __init__(self, release: str | None = None) -> None:
         self._lock = threading.Lock()
-        self._net = Net()
+        self._net = Net(release)
         self._changed = threading.Event()
         self._seen = threading.local()
         self.add_link(LOOPBACK, kind=None, hardware=Hardware.LOOPBACK)

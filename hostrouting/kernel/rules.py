@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from ipaddress import IPv4Address
 from typing import TYPE_CHECKING, NamedTuple
 
 from hostrouting.model.family import Family, IpAddress
-from hostrouting.model.links import Address, Hardware, Link
-from hostrouting.model.routes import Protocol, RouteType, Scope, Table
+from hostrouting.model.links import Hardware, Link
+from hostrouting.model.routes import Protocol, Scope, Table
 from hostrouting.model.rules import Rule, end_words
 
 if TYPE_CHECKING:
-    from hostrouting.kernel.port import Lookups
+    pass
 
 # The kernel matches rules against this address until a source has been chosen. It also means "no source" for IPv6:
 # without a source, the kernel doesn't match any source prefix (fib6_rule_match), and no IPv6 prefix contains this
@@ -33,25 +33,6 @@ KERNEL_RULES = tuple(
 def kernel_rules(family: Family) -> tuple[Rule, ...]:
     """Return the rules in a new network namespace. IPv6 has no rule for table default (fib6_rules_net_init)."""
     return KERNEL_RULES if family is Family.IPV4 else KERNEL_RULES[:2]
-
-
-def are_merged(addresses: Sequence[Address], rules: Sequence[Rule], asked: Lookups) -> bool | None:
-    """Return whether IPv4's tables local and main share one trie, in which the longer prefix takes precedence.
-
-    Args:
-        addresses: the host's addresses.
-        rules: the policy rules. Each change of them separates the tables for good (fib_unmerge).
-        asked: the kernel to query. While the tables are one, it reports main for a local address.
-
-    Returns:
-        The result, or None if the kernel finds no local address.
-    """
-    if tuple(rules) != KERNEL_RULES:
-        return False
-    for found in asked.lookup([address.local for address in addresses[:1]]):
-        if found.route is not None and found.route.type is RouteType.LOCAL:
-            return found.route.table == Table.MAIN
-    return None
 
 
 class Flow(NamedTuple):

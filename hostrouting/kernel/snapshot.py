@@ -32,7 +32,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -48,6 +47,7 @@ from hostrouting.config.values import parse_boolean
 from hostrouting.kernel import _ip, _ip_rules
 from hostrouting.kernel._items import NEEDED, Key, Keys
 from hostrouting.kernel.nexthops import Router, with_hops, with_shares
+from hostrouting.kernel.release import numbers_of
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.model.errors import ConfigError
 from hostrouting.model.family import Family, IpAddress
@@ -64,8 +64,6 @@ SNAPSHOT_SCHEMA = 1
 
 # The name for standard input.
 STDIN = "-"
-
-_RELEASE = re.compile(r"\b([0-9]{1,4})\.([0-9]{1,4})")
 
 # A million routes take 250 MB in ip's JSON format.
 _BYTES_MAX = 1 << 30
@@ -248,11 +246,10 @@ def _prints_all_selectors(kernel: str, ip: str) -> bool:
 
     ip's version numbers follow the kernel's. Older versions of ip already print all selectors up to Linux 6.12.
     """
-    release, printer = _RELEASE.search(kernel), _RELEASE.search(ip.partition("iproute2-")[2])
+    release, printer = numbers_of(kernel), numbers_of(ip.partition("iproute2-")[2])
     if release is None:
         return False
-    number = tuple(map(int, release.groups()))
-    return number < (6, 13) or (printer is not None and tuple(map(int, printer.groups())) >= number)
+    return release < (6, 13) or (printer is not None and printer[:2] >= release[:2])
 
 
 def _read_stdin(bytes_max: int) -> Any:

@@ -17,10 +17,12 @@ import attrs
 from hostrouting.kernel.default_routes import unicast_defaults
 from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.fib6 import LABELS, Fib6
+from hostrouting.kernel.merging import are_merged
 from hostrouting.kernel.nexthops import Router
 from hostrouting.kernel.odd_sources import has_odd_sources
 from hostrouting.kernel.port import RouteBackend, UnstableHostError, WholeTables, read_consistently, refuse_datagrams
-from hostrouting.kernel.rules import KERNEL_RULES, NO_SOURCE, TCP, UDP, Flow, are_merged, kernel_rules
+from hostrouting.kernel.release import passes_discards, separates_on_deletion
+from hostrouting.kernel.rules import KERNEL_RULES, NO_SOURCE, TCP, UDP, Flow, kernel_rules
 from hostrouting.kernel.snapshot import Ipv6State, Snapshot
 from hostrouting.kernel.sources import SourceKey, Sources, flows_through, source_key, spread
 from hostrouting.model.errors import RouteError
@@ -63,7 +65,7 @@ def take_snapshot(
             addresses=addresses,
             rules=rules,
             routes=routes,
-            is_merged=are_merged(addresses, rules, backend),
+            is_merged=are_merged(addresses, rules, routes, backend),
             sources=_asked_sources(addresses, rules, routes, backend),
             ipv6=None if backend6 is None else _read_ipv6(backend6),
             host=kernel.nodename,
@@ -129,6 +131,7 @@ def _lacks_dev(route: Route) -> bool:
     return route.type in _LEAVING and not is_known
 
 
+_ARE_MERGED = "whether tables local and main are one"
 _RECORD, _CHECK = "take the snapshot with hostrouting snapshot", "check on the host itself"
 
 
@@ -248,8 +251,10 @@ class SnapshotBackend(WholeTables):
     @cached_property
     def _fib(self) -> Fib:
         known = self.snapshot
-        is_merged = known.rules == KERNEL_RULES and known.is_merged is not False
-        return Fib(known.rules, known.routes, known.addresses, links=known.links, is_merged=is_merged)
+        is_merged = known.rules == KERNEL_RULES if known.is_merged is None else known.is_merged
+        passed = bool(passes_discards(known.kernel))
+        tables = (known.rules, known.routes, known.addresses)
+        return Fib(*tables, links=known.links, is_merged=is_merged, passes_discards=passed)
 
     @cached_property
     def _has_unknown(self) -> bool:
@@ -258,9 +263,16 @@ class SnapshotBackend(WholeTables):
     @cached_property
     def _alternatives(self) -> list[tuple[Fib, str, str]]:
         """Return the other FIBs that the host may have, each with the unknown fact and advice."""
-        if not self._fib.is_merged or self.snapshot.is_merged is not None:
-            return []
-        return [(attrs.evolve(self._fib, is_merged=False), "whether tables local and main are one", _RECORD)]
+        known, others = self.snapshot, list[tuple[Fib, str, str]]()
+        if self._fib.is_merged and known.is_merged is None:
+            others.append((attrs.evolve(self._fib, is_merged=False), _ARE_MERGED, _RECORD))
+        is_separate = separates_on_deletion(known.kernel) is True or not set(known.rules) < set(KERNEL_RULES)
+        if known.is_merged is None and not is_separate:
+            others.append((attrs.evolve(self._fib, is_merged=True), _ARE_MERGED, _RECORD))
+        if self._fib.is_merged and passes_discards(known.kernel) is None:
+            what = "whether this kernel goes on to table default after a discarding route in table main"
+            others.append((attrs.evolve(self._fib, passes_discards=True), what, _CHECK))
+        return others
 
     # --- writing -----------------------------------------------------------------------------------------------
 

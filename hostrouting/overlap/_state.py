@@ -13,9 +13,9 @@ import attrs
 
 from hostrouting.config.routing import Config, RouteOverlap
 from hostrouting.kernel.default_routes import unicast_defaults
+from hostrouting.kernel.merging import are_merged
 from hostrouting.kernel.nexthops import Router
 from hostrouting.kernel.port import RouteBackend, read_consistently
-from hostrouting.kernel.rules import are_merged
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Address, AddressLabel, Link
@@ -232,7 +232,7 @@ def _with_lookups(config: Config, tables: State, backend: RouteBackend) -> State
     # Without entries in table local that a longer one in main could precede, it doesn't matter.
     wide = (route for route in routes if route.table == Table.LOCAL and route.destination.prefixlen < family.bits)
     is_asked = family is Family.IPV4 and any(not route.destination.is_loopback for route in wide)
-    merged = are_merged(tables.addresses, rules, backend) if is_asked else None
+    merged = are_merged(tables.addresses, rules, routes, backend) if is_asked else None
     return attrs.evolve(found, silent_routers=backend.silent_routers(), is_merged=merged)
 
 

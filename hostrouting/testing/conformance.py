@@ -36,6 +36,7 @@ and lookup results.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from difflib import unified_diff
@@ -133,7 +134,7 @@ class ConformanceMachine(RuleBasedStateMachine):
         super().__init__()
         self._stack = ExitStack()
         self.candidate: Kernel = self._stack.enter_context(type(self).make_kernel())
-        self.reference: Kernel = FakeKernel()
+        self.reference: Kernel = FakeKernel(os.uname().release)
 
     def teardown(self) -> None:
         """Exit the kernel's context manager."""

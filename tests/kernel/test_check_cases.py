@@ -252,7 +252,7 @@ CASES = {
     ),
     "local and broadcast addresses": Case("addr add 10.5.5.1/24 dev eth0", notes="BROADCAST LOCAL"),
     "table local throws for a network": Case(
-        f"{RECEIVES}\nrule del pref 0\nroute add throw 10.5.1.0/24 table local\nroute add local 10.5.1.0/24 dev lo table main",
+        f"{RECEIVES}\nrule add pref 50 lookup 7\nrule del pref 0\nroute add throw 10.5.1.0/24 table local\nroute add local 10.5.1.0/24 dev lo table main",
         "lo at 10.5.1.0",
     ),
     "table local discards local addresses": Case(

@@ -23,10 +23,9 @@ from typing import Any, TypeVar
 import attrs
 import pytest
 from audit.making import add_dscp_rule
-from node import GATEWAY, NICS, PAIR, add_nics, attempt, run_ip, tool
+from node import GATEWAY, NICS, PAIR, add_nics, attempt, like_linux, run_ip, tool
 from scenario import play, route, skip_without_other_users
 
-from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netns import in_thread
@@ -201,7 +200,7 @@ def test_each_hop_has_its_source_however_few_the_addresses_are(kernel: Namespace
     devs = [f"eth{number}" for number in range(8)]
     hops = tuple(NextHop(dev, IPv4Address(f"10.{part}.0.1")) for part, dev in enumerate(devs, 1))
     route, found = Route(IPv4Network("172.16.0.7/32"), hops), list[object]()
-    for each in (kernel, FakeKernel()):
+    for each in (kernel, like_linux()):
         for part, dev in enumerate(devs, 1):
             each.add_link(dev)
             each.add_address(dev, f"10.{part}.0.4/24")

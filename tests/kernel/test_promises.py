@@ -21,7 +21,7 @@ from backends import Altered, FailingBackend, RecordingBackend
 from file_trees import outside_run, write_file
 from go_package import ANY, go_package_script
 from nightly import by_day
-from node import GATEWAY, OWN, SECOND_GATEWAY, build_links, build_node, default_route, on_linux, run_ip
+from node import GATEWAY, OWN, SECOND_GATEWAY, build_links, build_node, default_route, like_linux, on_linux, run_ip
 from recording_tasks import OnProgress, handling
 from scripts import AWKS, Sandbox, awk_or_skip, awks_for, render_check_route_overlap_script
 
@@ -165,7 +165,7 @@ class Installer:
     ids=lambda param: str(param) if isinstance(param, str) else f"script{param}",
 )
 def install(request: pytest.FixtureRequest, tmp_path: Path) -> Installer:
-    kernel = FakeKernel() if request.param == "memory" else on_linux()
+    kernel = like_linux() if request.param == "memory" else on_linux()
     build_node(kernel)
     if isinstance(request.param, str):
         return Installer(kernel, tmp_path, None)

@@ -31,6 +31,7 @@ mount -t hostfs -o "ro,$CHECKOUT" hostfs "$CHECKOUT"
 printf '#!/bin/sh\nexec modprobe -d /run/modules "$@"\n' >/run/modprobe
 chmod +x /run/modprobe
 echo /run/modprobe >/proc/sys/kernel/modprobe
+/run/modprobe tun
 # If IPv6 is a module, nothing else loads it.
 [ -e /proc/sys/net/ipv6 ] || /run/modprobe ipv6
 

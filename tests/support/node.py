@@ -52,6 +52,11 @@ def on_linux() -> NamespaceKernel:
     return NamespaceKernel()
 
 
+def like_linux() -> FakeKernel:
+    """Return an in-memory kernel that behaves like this machine's kernel."""
+    return FakeKernel(os.uname().release)
+
+
 def default_route(*hops: NextHop, **more: Any) -> Route:
     fields: dict[str, Any] = {"protocol": Protocol.DHCP, "metric": 100} | more
     return Route(DEFAULT_DESTINATION, hops or (NextHop("eth0", GATEWAY),), **fields)

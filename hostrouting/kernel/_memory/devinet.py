@@ -148,7 +148,7 @@ def _inet_del_ifa(net: Net, dev: Device, ifa: Address, *, keeps_secondaries: boo
 # --- the routes of addresses ---------------------------------------------------------------------------------------
 
 
-def _routes_of(dev: Device, ifa: Address) -> dict[str, Route]:
+def _routes_of(net: Net, dev: Device, ifa: Address) -> dict[str, Route]:
     """Return an address's local route, plus its connected and broadcast routes, if any."""
     of_subnet = (other for other in dev.addresses if other.network == ifa.network)
     primary = next(of_subnet, None) if ifa.is_secondary else ifa
@@ -163,6 +163,8 @@ def _routes_of(dev: Device, ifa: Address) -> dict[str, Route]:
         kind = RouteType.LOCAL if dev.name == LOOPBACK else RouteType.UNICAST
         routes["connected"] = _kernel_route(dev, primary, kind, ifa.network, ifa.metric)
     if ifa.prefix_length < 31:
+        if net.has_network_broadcasts:
+            routes["network"] = _kernel_route(dev, primary, RouteType.BROADCAST, IPv4Network(first))
         last = IPv4Network(ifa.network.broadcast_address)
         routes["broadcast"] = _kernel_route(dev, primary, RouteType.BROADCAST, last)
     return routes
@@ -184,7 +186,7 @@ def _kernel_route(dev: Device, primary: Address, kind: RouteType, destination: I
 
 def _fib_add_ifaddr(net: Net, dev: Device, ifa: Address) -> None:
     """Add an address's routes, or only the local one if the device is down, ignoring errors."""
-    for what, route in _routes_of(dev, ifa).items():
+    for what, route in _routes_of(net, dev, ifa).items():
         if dev.is_up or what == "local":
             with contextlib.suppress(NetlinkError):
                 fib_new_route(net, route, WriteMode.APPEND)
@@ -195,8 +197,8 @@ def _fib_addr_deleted(net: Net, dev: Device, ifa: Address) -> None:
 
     Deleting the last address also removes the device's other routes.
     """
-    needed = [item for other in dev.addresses for item in _routes_of(dev, other).items()]
-    gone = dict(item for item in _routes_of(dev, ifa).items() if item not in needed)
+    needed = [item for other in dev.addresses for item in _routes_of(net, dev, other).items()]
+    gone = dict(item for item in _routes_of(net, dev, ifa).items() if item not in needed)
     for route in gone.values():
         with contextlib.suppress(NetlinkError):
             fib_table_delete(net, attrs.evolve(route, metric=0))

@@ -11,6 +11,7 @@ import attrs
 
 from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.refusals import NetlinkError
+from hostrouting.kernel.release import has_network_broadcasts, passes_discards, separates_on_deletion
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.model.family import IpAddress
 from hostrouting.model.links import Address, Hardware, Link
@@ -72,10 +73,16 @@ class Device:
 
 
 class Net(Fib):
-    """A network namespace in memory. ``changes`` is the number of changes so far."""
+    """A network namespace in memory. ``changes`` is the number of changes so far.
 
-    def __init__(self) -> None:
-        super().__init__(KERNEL_RULES, ())
+    Args:
+        release: the release of Linux whose behaviour is modelled, for example ``6.1.176``, or None for Linux 6.18.
+    """
+
+    def __init__(self, release: str | None = None) -> None:
+        super().__init__(KERNEL_RULES, (), passes_discards=bool(passes_discards(release)))
+        self.has_network_broadcasts = has_network_broadcasts(release)
+        self.separates_on_deletion = separates_on_deletion(release) is not False
         self.rules: list[Rule] = [*KERNEL_RULES]
         self.devices: dict[str, Device] = {}
         self.changes = 0
@@ -123,7 +130,8 @@ class Net(Fib):
         """
         if rule not in self.rules:
             raise NetlinkError(errnos.ENOENT)
-        self.is_merged = False
+        if self.separates_on_deletion:
+            self.is_merged = False
         self.rules.remove(rule)
         self.changes += 1
 

@@ -1,0 +1,48 @@
+"""Differences between Linux releases in IPv4 lookups. The facts were measured; see tests/kernel/test_releases.py."""
+
+from __future__ import annotations
+
+import re
+
+_RELEASE = re.compile(r"\b([0-9]{1,4})\.([0-9]{1,4})(?:\.([0-9]{1,4}))?")
+
+
+def numbers_of(kernel: str | None) -> tuple[int, ...] | None:
+    """Return the numbers in what ``uname -sr`` prints, for example ``(6, 1, 176)``, or None if there are none."""
+    found = _RELEASE.search(kernel or "")
+    return tuple(int(number or 0) for number in found.groups()) if found else None
+
+
+def has_network_broadcasts(kernel: str | None) -> bool:
+    """Return whether the first address of a subnet is a broadcast address, as it was before Linux 5.14."""
+    numbers = numbers_of(kernel)
+    return numbers is not None and numbers < (5, 14)
+
+
+def passes_discards(kernel: str | None) -> bool | None:
+    """Return whether a lookup without custom rules goes on to table default after a discarding entry in table main.
+
+    Up to Linux 6.1, it does (fib_lookup). Newer releases and their stable updates have changed at different times.
+
+    Returns:
+        The result, or None if it wasn't measured.
+    """
+    numbers = numbers_of(kernel)
+    if numbers is None:
+        return None
+    if numbers < (6, 2):
+        return True
+    is_fixed = numbers >= (7, 2) or any(first <= numbers < (6, first[1] + 1) for first in ((6, 12, 113), (6, 18, 44)))
+    return False if is_fixed else None
+
+
+def separates_on_deletion(kernel: str | None) -> bool | None:
+    """Return whether deleting a rule separates the tables local and main, as adding one does (fib_unmerge).
+
+    Returns:
+        The result, or None if it wasn't measured.
+    """
+    numbers = numbers_of(kernel)
+    if numbers is None or (6, 19) <= numbers < (7, 2):
+        return None
+    return numbers < (6, 19)
