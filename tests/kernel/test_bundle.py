@@ -216,8 +216,7 @@ def test_the_next_run_finishes_a_killed_one(new_tree: Callable[[str], Path], tmp
         code, _, err = run(there, script)
         copy = shutil.copytree(there, tmp_path / f"copy{number}", symlinks=True)
         assert (run(there, out / "install.sh")[0], contents(there)) == (0, contents(wanted)), number
-        for root in (there, copy):
-            assert (run(root, out / "remove.sh")[0], contents(root)) == (0, empty), number
+        assert (run(copy, out / "remove.sh")[0], contents(copy)) == (0, empty), number
         if code == 0 and number > 1:
             return
         assert code == -signal.SIGKILL, err

@@ -550,7 +550,7 @@ def shown() -> list[str]:
     return [" ".join([route, *sorted(hops)]) for route, *hops in lines if not route.startswith("fe80::/64 ")]
 
 
-@pytest.mark.parametrize("seed", [*range(by_day(12, by_night=1000)), 1004, 1626, 2962, 3163, 3347, 3364])
+@pytest.mark.parametrize("seed", [*range(by_day(6, by_night=1000)), 1004, 1626, 2962, 3163, 3347, 3364])
 def test_script_and_task_leave_the_same_table(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     commands, wanted, awk = draw_host(rng), draw_config(rng), AWKS[seed % len(AWKS)]
@@ -582,7 +582,7 @@ def install_any(rng: random.Random, sandbox: Sandbox) -> Config | None:
     return None
 
 
-@pytest.mark.parametrize("seed", range(by_day(4, by_night=600)))
+@pytest.mark.parametrize("seed", range(by_day(2, by_night=600)))
 def test_a_trial_on_any_host_leaves_the_installed_routes(tmp_path: Path, seed: int) -> None:
     rng, awk = random.Random(seed), AWKS[seed % len(AWKS)]
     build(draw_host(rng))

@@ -112,14 +112,12 @@ FAILED: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]], str, list[di
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("awk", AWKS)
 @pytest.mark.parametrize(("listed", "tried", "meanwhile", "left", "why"), FAILED.values(), ids=FAILED)
 def test_where_the_installed_routes_can_not_be_added_the_tried_ones_go(
-    node: NamespaceKernel, tmp_path: Path, trial: Path, awk: str,
+    node: NamespaceKernel, sandbox: Sandbox, trial: Path,
     listed: list[dict[str, Any]], tried: list[dict[str, Any]], meanwhile: str, left: list[dict[str, Any]], why: str,
 ) -> None:  # fmt: skip
     """A route that the trial has changed isn't as listed. The script doesn't wait, because a trial must end in time."""
-    sandbox = Sandbox(tmp_path, awk_or_skip(awk))
     installed = change_routes(sandbox, listed)
     before = ours(node)
     change_routes(sandbox, tried)
@@ -214,11 +212,7 @@ def test_an_end_that_is_interrupted_anywhere_is_repeated(
     assert position >= 4
 
 
-@pytest.mark.parametrize("awk", AWKS)
-def test_a_trial_lasts_while_nothing_can_be_changed(
-    node: NamespaceKernel, tmp_path: Path, trial: Path, awk: str
-) -> None:
-    sandbox = Sandbox(tmp_path, awk_or_skip(awk))
+def test_a_trial_lasts_while_nothing_can_be_changed(node: NamespaceKernel, sandbox: Sandbox, trial: Path) -> None:
     installed = change_routes(sandbox, [X])
     change_routes(sandbox, [Z])
     there = ours(node)

@@ -188,7 +188,7 @@ class Case:
         assert self.start in HIDDEN or not deleted
 
 
-# By day, each of these meets the other program's change before every other message, the others before a random one.
+# By day, each of these meets the other program's change before every third message, the others before a random one.
 WHOLE = (
     Case((A,), "stale", "refused apply", "joins"),
     Case((A,), "stale MTU", "apply", "joins"),
@@ -210,6 +210,6 @@ def cases(start: str, actions: Sequence[str], count: int, *, defaults: int) -> I
 
 
 def positions(case: Case, total: int, rng: random.Random) -> list[int]:
-    """Return all positions in nightly runs, otherwise every other one of ``WHOLE``, or one."""
+    """Return all positions in nightly runs, otherwise every third one of ``WHOLE``, or one."""
     every = [*range(total)]
-    return every if IS_NIGHTLY else every[rng.randrange(2) :: 2] if case in WHOLE else [rng.randrange(total)]
+    return every if IS_NIGHTLY else every[rng.randrange(3) :: 3] if case in WHOLE else [rng.randrange(total)]
