@@ -295,6 +295,34 @@ def test_a_substitution_that_fails_loses_nothing(new_tree: Callable[[str], Path]
             return
 
 
+_FULL = """
+cp -a /etc /run/etc && mount -t tmpfs -o size={}k,mode=755 none /etc && cp -a /run/etc/. /etc && rm -r /run/etc || exit 70
+"$0" && code=0 || code=$?
+cp -a /etc /run/etc
+exit "$code"
+"""
+
+
+def test_a_disk_that_fills_up_leaves_no_mixture(new_tree: Callable[[str], Path], tmp_path: Path) -> None:
+    out, wanted, former = render(BOTH, tmp_path / "out"), new_tree("wanted"), new_tree("former")
+    for root in (wanted, former):
+        apply(CONFIGS["other"], root)
+    assert run(wanted, out / "install.sh")[0] == 0
+    used = sum(-(-path.stat().st_size // 4096) * 4 for path in (former / "etc").rglob("*") if path.is_file())
+    for free in range(0, 1000, by_day(80, by_night=4)):
+        there = new_tree(f"tree{free}")
+        apply(CONFIGS["other"], there)
+        code, _, err = run(there, out / "install.sh", "sh", "-c", _FULL.format(used + free))
+        shutil.rmtree(there / "etc")
+        (there / "run/etc").rename(there / "etc")
+        assert contents(there) == contents(former if code else wanted), (free, err)
+        if code == 0:
+            assert free > 0
+            return
+        assert code == 1, err
+    pytest.fail("it never fits")
+
+
 @pytest.mark.parametrize("cut", [0, 1, 100])
 def test_damaged_files_are_refused(tree: Path, tmp_path: Path, cut: int) -> None:
     folder, before = render(BOTH, tmp_path / "out"), contents(tree)

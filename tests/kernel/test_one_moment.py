@@ -7,6 +7,8 @@ import json
 import os
 import signal
 import sys
+from collections import Counter
+from contextlib import nullcontext
 from ipaddress import IPv4Address
 from pathlib import Path
 
@@ -36,6 +38,8 @@ pytestmark = [pytest.mark.kernel, pytest.mark.timeout(by_day(300, by_night=7200)
 # linux/netlink.h, linux/rtnetlink.h
 _SOL_NETLINK, _ADD_MEMBERSHIP, _GROUP_NEXTHOP = 270, 1, 32
 
+# Many checks at once take longer.
+PATIENCE = by_day(60, by_night=600)
 TRIES = by_day(3, by_night=2000)
 CIDR = "10.5.0.0/16"
 CONFIG = config(cidrs=[CIDR])
@@ -208,21 +212,41 @@ def test_a_process_that_never_reads_its_events_delays_no_check(kernel: Namespace
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_checks_without_the_lock_do_not_disturb_each_other(kernel: NamespaceKernel, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "churn",
+    [None, *CHURNS.values()][: by_day(2, by_night=6)],
+    ids=["nothing changes", *CHURNS][: by_day(2, by_night=6)],
+)
+def test_checks_without_the_lock_do_not_disturb_each_other(
+    kernel: NamespaceKernel, tmp_path: Path, churn: Churn | None
+) -> None:
     """Whatever holds the lock, all instances of a consumer may start at the same time."""
-    run_ip(NODE + "".join(f"route add 10.5.{n}.0/24 via 10.1.0.1\n" for n in range(100)))
+    before = "".join(f"route add 10.5.{n}.0/24 via 10.1.0.1\n" for n in range(100)) if churn is None else churn.before
+    run_ip(NODE + before)
     sandbox = Sandbox(tmp_path)
     lock = tmp_path / "run/aks-flex-node/lock"
     lock.parent.mkdir(parents=True)
     text = with_constants(SCRIPT, GATE_SECONDS=1)
-    with lock.open("w") as held:
+    # A look during changes may be without a verdict, but for no other reason.
+    changed = "check-failed: the routes changed each time that they were read; try again later"
+    told = Counter[str]()
+    with lock.open("w") as held, churning(churn.steps) if churn else nullcontext():
         fcntl.flock(held, fcntl.LOCK_EX)
-        for _ in range(by_day(1, by_night=50)):
-            running = [sandbox.start(text, "gate") for _ in range(8)]
-            said = {process.communicate(timeout=60)[0] for process in running}
-            assert {process.returncode for process in running} == {0}
-            assert said == {"every expected CIDR leaves through eth0\n"}
-    assert {path.name for path in lock.parent.iterdir()} == {"lock", "route-overlap.ok"}
+        for _ in range(by_day(1, by_night=20)):
+            running = [sandbox.start(text, "gate") for _ in range(by_day(8, by_night=24))]
+            for process in running:
+                out, err = process.communicate(timeout=PATIENCE)
+                assert (process.returncode == 0) is (out == "every expected CIDR leaves through eth0\n"), err
+                lacks = err.partition("the check couldn't judge anything: ")[2].partition("\n")[0]
+                assert lacks in ("", changed)
+                told[lacks or ("ok" if out else "overlap")] += 1
+    verdict = "ok" if churn is None else churn.verdict
+    assert {*told} <= ({verdict} if churn is None or not churn.matters else {verdict, changed})
+    marker = "detected" if verdict == "overlap" else "ok"
+    left = {path.name for path in lock.parent.iterdir()}
+    assert left == {"lock", f"route-overlap.{marker}"} or (
+        changed in told and left == {"lock", "route-overlap.detected"}
+    )
 
 
 @pytest.mark.parametrize("does", ["echo it fails; exit 3", "exec sleep 20", 'exec "$ROOT/ip-itself" monitor link'])

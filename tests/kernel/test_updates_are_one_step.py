@@ -26,6 +26,14 @@ def test_an_update_is_one_step(tmp_path: Path, names: tuple[str, ...]) -> None:
     assert not found, "\n".join(found)
 
 
+def test_an_undo_is_one_step(tmp_path: Path) -> None:
+    """A signal stops an update by install.sh and one by Python, and the undo is killed, too."""
+    names = ("shadowed, crossed by script", "shadowed, routes and CIDRs crossed")
+    states, found = search(tmp_path, names, [Kind.UNDO.value], most=by_day(1, by_night=40))
+    assert states >= len(names)
+    assert not found, "\n".join(found)
+
+
 def test_an_update_of_two_steps_is_found(tmp_path: Path) -> None:
     """Two separate tasks swap routes and CIDRs, so a healthy node is held in between."""
     _, found = search(tmp_path, [TWO_STEPS.name], [Kind.FREEZE.value], most=by_day(4, by_night=40))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
@@ -48,6 +49,12 @@ class Kind(str, Enum):
     TAKE_BACK = "take back"
     """The kernel refuses a route, and the update is killed at a later moment, for example during its rollback."""
 
+    STOP = "stop"
+    """A signal stops the update, which rolls back or completes."""
+
+    UNDO = "undo"
+    """A signal stops the update at a random step, and it is killed some steps later, for example in its rollback."""
+
     GATE = "gate"
     """The gate is paused before one of its calls during the whole update."""
 
@@ -60,6 +67,8 @@ class Kind(str, Enum):
 
 # How many random pairs of steps to try for ``Kind.BOTH``.
 _BOTH_COUNT = 20
+# They are sent to all processes of the update, as by a terminal or by systemd.
+_STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 # Timeout for an update during a start, because the update may block on the start's lock.
 _PATIENCE_SECONDS = 1.0
 _POLL_SECONDS = 0.01
@@ -193,7 +202,8 @@ class _Moment:
             self._update_amidst()
             return
         chance, is_both = self.search.chance(self.kind.value, self.number), self.kind is Kind.BOTH
-        step = chance.randint(1, len(self.search.steps)) if is_both else self.number
+        is_random = self.kind in (Kind.BOTH, Kind.UNDO)
+        step = chance.randint(1, len(self.search.steps)) if is_random else self.number
         with Update(self.search.pair.task, step) as update:
             if isinstance(state := update.wait(), Ended) and not is_both:
                 self.complaints.append(f"it had only {len(state.steps)} steps this time: {state.outcome}")
@@ -201,21 +211,57 @@ class _Moment:
                 self._meet(update, chance)
             elif self.kind in (Kind.KILL, Kind.BOOT):
                 update.kill()
+            elif self.kind in (Kind.STOP, Kind.UNDO):
+                self._stop(update, step)
             else:
                 taken_back = self.number + chance.randint(1, 2 * len(self.search.steps))
                 stop = taken_back if self.kind is Kind.TAKE_BACK else 0
                 go = update.go if self.kind is Kind.FREEZE else partial(self._go_on_refused, update, stop)
                 self._start_in(update, go)
                 go()
-                if isinstance(state := update.wait(), Stopped):
-                    self.words.append(f"killed before step {stop} ({state.call})")
-                    update.kill()
-                    accept_routes()
+                self._kill_if_paused(update, stop)
             if update.is_killed:
                 self._see_killed()
+            elif self.kind in (Kind.STOP, Kind.UNDO):
+                self._see_stopped(update)
             else:
                 update.go()
                 self._see_end(update)
+
+    def _stop(self, update: Update, step: int) -> None:
+        """Send a signal to a paused update, and kill the update later if asked for."""
+        # SIGQUIT kills Python, but bash ignores it.
+        numbers = _STOPPING if self.search.pair.script else _STOPPING[:-1]
+        sent = numbers[self.number % len(numbers)]
+        self.words.append(f"{sent.name} before step {step}")
+        update.send(sent)
+        stop = step + self.number if self.kind is Kind.UNDO else 0
+        update.go(stop)
+        self._kill_if_paused(update, stop)
+
+    def _kill_if_paused(self, update: Update, stop: int) -> None:
+        if isinstance(state := update.wait(), Stopped):
+            self.words.append(f"killed before step {stop} ({state.call})")
+            update.kill()
+            accept_routes()
+
+    def _see_stopped(self, update: Update) -> None:
+        """See that a stopped update has left config A or config B."""
+        ended = update.wait()
+        assert isinstance(ended, Ended)
+        self.words.append(f"the update: {ended.outcome} {ended.words}")
+        if ended.outcome == CRASHED:
+            self.complaints.append("the update ended with what no program expects")
+        if self.search.pair.passing is not None:
+            self._judge_between(self._start_all())
+            self._do_again()
+            return
+        left = read_state()
+        differences = [state.differences(left) for state in (self.search.before, self.search.after)]
+        if all(differences):
+            old, new = map(", ".join, differences)
+            self.complaints.append(f"it left neither what was there before ({old}) nor all that is new ({new})")
+        self.complaints += self.search.pair.complaints_after(self._start_all(), is_updated=not differences[1])
 
     def _see_killed(self) -> None:
         if self.kind is Kind.BOOT:

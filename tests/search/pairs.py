@@ -16,6 +16,7 @@ from hostrouting.model.routes import NextHop, Protocol, Route
 from hostrouting.tasks.trial import ConfirmTrial, TryRoutes
 from hostrouting.watch.loop import WatchHostRouting, _Watch
 from phases import Serial, Task, task
+from search.bundles import run_script
 
 Make = Callable[[Host], Task[object]]
 
@@ -45,6 +46,7 @@ class Pair:
         is_one_step: whether to run ``Configure``, which is atomic, instead of its two tasks in sequence.
         first: an action to perform after installing A and before the update, or None.
         passing: a temporary update to run instead of the one from A to B, or None. Installing A reverts it.
+        script: the script of a bundle that makes the update, or an empty string.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Pair:
     is_one_step: bool = True
     first: Make | None = None
     passing: Make | None = None
+    script: str = ""
 
     @property
     def refused_destination(self) -> IpNetwork | None:
@@ -65,6 +68,8 @@ class Pair:
         """Return the update task."""
         if self.passing is not None:
             return self.passing(host)
+        if self.script:
+            return run_script(self.after or self.before or Config(), self.script)
         if self.is_one_step or self.after is None:
             return task_for(self.after, host)
         return Serial(ConfigureStaticRoutes(self.after, host=host), CheckRouteOverlap(self.after, host=host))
@@ -248,6 +253,15 @@ PAIRS = (
     _passing("shadowed, IPv6 fixed on trial", _config([X], [X, X6]), trying(_EITHER)),
     _passing("healthy, IPv6 broken on trial", _EITHER, trying(_config([X, Y6], [X, Y6]))),
     _passing("healthy, both families lost", _EITHER, looking(_EITHER), first=losing),
+    # The same without Python.
+    _pair("healthy, installed by script", None, _GOOD, script="install.sh"),
+    _pair("healthy, swapped by script", _GOOD, _config([Y], [Y]), script="install.sh"),
+    _pair("healthy, removed by script", _GOOD, None, script="remove.sh"),
+    _pair("shadowed, crossed by script", _config([Y], [X]), _config([X], [Y]), script="install.sh"),
+    _pair(
+        "shadowed, IPv6 crossed by script", _config([X, Y6], [X, X6]), _config([X, X6], [X, Y6]), script="install.sh"
+    ),
+    _pair("shadowed, removed by script", _BAD, None, "-+", script="remove.sh"),
 )
 
 # This update isn't safe, so the search must find counterexamples.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import subprocess
 import tempfile
 import time
@@ -22,6 +23,7 @@ from wanted import MACHINE
 import phases
 from hostrouting import Host, HostRoutingError
 from hostrouting.boot.fake_systemd import FakeSystemd
+from hostrouting.cli.running import cancelled_by_signals
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
 from hostrouting.model.errors import UnitError
@@ -168,7 +170,7 @@ def _run_command(command: str, invocation: str, said: IO[bytes], watched: Watche
                 traced.go()
             elif not is_over and (time.monotonic() >= end or naps.are_in_vain(traced.program)):
                 is_over = True
-                traced.end()
+                traced.send(signal.SIGKILL)
             elif is_waited_for(*LOCKS):
                 watched.when_waiting()
     watched.calls += state.calls
@@ -205,6 +207,7 @@ def is_waited_for(*locks: Path) -> bool:
 # Timeout for an update to pause or finish. Updates are much faster than this.
 _UPDATE_SECONDS = 60.0
 CRASHED = "no HostRoutingError"
+STOPPED = "stopped"
 
 
 @attrs.frozen
@@ -243,9 +246,13 @@ class Update(Traced):
 def _perform(make: Make) -> None:
     logging.disable()
     words = ""
+    scope = phases.CancelScope()
     try:
-        phases.run(make(Host(NetlinkBackend(), LoadedSystemd(), LAYOUT, NetlinkBackend6())))
+        with cancelled_by_signals(scope):
+            phases.run(make(Host(NetlinkBackend(), LoadedSystemd(), LAYOUT, NetlinkBackend6())), scope=scope)
         outcome = "done"
+    except phases.Cancelled as end:
+        outcome, words = STOPPED, f"{end} {getattr(end, '__notes__', '')}"
     except HostRoutingError as error:
         outcome, words = type(error).__name__, str(error)
     except BaseException:  # noqa: BLE001 - this is looked for, too

@@ -167,10 +167,10 @@ class Traced:
         children = Path(f"/proc/{self._pid}/task/{self._pid}/children").read_text().split()
         return int(children[0]) if children else 0
 
-    def end(self) -> None:
-        """Kill the program without waiting for it to exit."""
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the program and the processes that it has started."""
         if program := self.program:
-            os.killpg(program, signal.SIGKILL)
+            os.killpg(program, number)
 
 
 def _be_the_tracer(run: Callable[[], object], said: int, connection: Connection[Any, Any], is_reading: bool) -> None:
