@@ -8,7 +8,7 @@ leave behind. The caller holds the run lock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from hostrouting.boot.locks import locked
 from hostrouting.boot.manifest import Manifest
 from hostrouting.boot.next_boot import BootPlan
 from hostrouting.boot.parts import BootFile
-from hostrouting.boot.systemd import ANY_INSTANCE, UnitManager
+from hostrouting.boot.systemd import ANY_INSTANCE, RUNNING, UnitManager
 from hostrouting.boot.unit_files import unit_files
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.errors import UnitError
@@ -97,14 +97,19 @@ def apply_additions(plan: BootPlan, host: Host, undo: Undo) -> Changes:
             # On rollback, systemd has to drop the gate's commands before the gate's scripts are removed.
             undo.push(units_back.reload)
         _write(file, undo)
-    unread = () if is_stale else _unread(units, plan.during)
+    instances = _instances(units, plan.during)
+    loaded = {} if is_stale else _loaded(units, plan.during, instances)
+    unread = tuple(name for name, shown in loaded.items() if shown["NeedDaemonReload"] == "yes")
     if is_stale or unread:
         units.reload()
     for name in plan.enable:
         undo.push(partial(units_back.disable, f"{name}.service"))
         units.enable(f"{name}.service")
-    if plan.is_wanting:
-        _see_that_it_holds(units, plan.after)
+    if plan.is_wanting and plan.after.has_gate:
+        if is_stale or unread or plan.enable:
+            instances = _instances(units, plan.after)
+            loaded = _loaded(units, plan.after, instances)
+        _see_that_it_holds({name: loaded[name] for name in instances[plan.after.consumer]}, plan.after)
     reloaded = tuple(Change(name, "reloaded") for name in unread)
     gone = {layout.relative(path) for path in plan.remove}
     placed = [change for change in plan.changes.files if change.what not in gone]
@@ -115,27 +120,30 @@ def apply_additions(plan: BootPlan, host: Host, undo: Undo) -> Changes:
     return Changes(files=tuple(placed), units=(*reloaded, *enabled))
 
 
-def _unread(units: UnitManager, manifest: Manifest) -> tuple[str, ...]:
-    """Return the units that need a daemon-reload.
+def _instances(units: UnitManager, manifest: Manifest) -> dict[str, tuple[str, ...]]:
+    """Return the units of each consumer that is gated or was."""
+    consumers = filter(None, (manifest.consumer, *manifest.former)) if manifest.parts else ()
+    return {consumer: units.instances(consumer) for consumer in consumers}
 
-    This is the case if an earlier run was killed between writing the files and reloading.
+
+def _loaded(
+    units: UnitManager, manifest: Manifest, instances: Mapping[str, tuple[str, ...]]
+) -> dict[str, dict[str, str]]:
+    """Return what systemd has loaded of the consumers' units and ours, without units where systemd has none.
+
+    A unit needs a daemon-reload if an earlier run was killed between writing the files and reloading.
     """
-    if not manifest.parts:
-        return ()
-    consumers = filter(None, (manifest.consumer, *manifest.former))
-    instances = [instance for consumer in consumers for instance in units.instances(consumer)]
-    ours = [unit for part in manifest.parts.values() for unit in part.units]
-    watched = [*instances, *ours] if instances else []
-    return tuple(name for name in watched if units.show(name, "NeedDaemonReload")["NeedDaemonReload"] == "yes")
+    names = [name for found in instances.values() for name in found]
+    ours = [unit for part in manifest.parts.values() for unit in part.units] if names else []
+    return units.show_each([*names, *ours], "NeedDaemonReload", *_SETTINGS)
 
 
-def _see_that_it_holds(units: UnitManager, manifest: Manifest) -> None:
+def _see_that_it_holds(loaded: Mapping[str, Mapping[str, str]], manifest: Manifest) -> None:
     """Verify that systemd has loaded the gate's commands unmodified.
 
     systemd ignores lines that it can't parse, and another drop-in may reset a list.
     """
-    for instance in units.instances(manifest.consumer) if manifest.has_gate else ():
-        shown = units.show(instance, *_SETTINGS)
+    for instance, shown in loaded.items():
         # A missing or masked unit has no settings to compare; our drop-in is loaded along with the unit.
         if shown["LoadState"] in ("not-found", "masked"):
             continue
@@ -281,6 +289,9 @@ def _wait_for_starts(units: UnitManager, consumers: Iterable[str], scope: Cancel
 # --- the current state ---------------------------------------------------------------------------------------------
 
 
+_ONLINE = "network-online.target"
+
+
 def start_oneshots(host: Host, names: Iterable[str]) -> Iterator[Changes]:
     """Start the oneshots that aren't active, without waiting for them.
 
@@ -299,11 +310,15 @@ def start_oneshots(host: Host, names: Iterable[str]) -> Iterator[Changes]:
     Raises:
         UnitError: a unit can't be started.
     """
-    if not names or not host.units.is_active("network-online.target"):
+    oneshots = {name: f"{name}.service" for name in names}
+    if not oneshots:
         return
-    for name in names:
-        if not host.units.is_active(f"{name}.service"):
-            host.units.start(f"{name}.service")
+    shown = host.units.show_each([_ONLINE, *oneshots.values()], "ActiveState")
+    if shown[_ONLINE]["ActiveState"] not in RUNNING:
+        return
+    for name, unit in oneshots.items():
+        if shown[unit]["ActiveState"] not in RUNNING:
+            host.units.start(unit)
             yield _of_unit(name, "started")
 
 
@@ -335,7 +350,7 @@ def is_there(host: Host, consumer: str) -> bool:
     Raises:
         UnitError: systemd can't be queried.
     """
-    if host.is_image:
+    if host.is_image or unit_files(host.layout, consumer):
         return bool(unit_files(host.layout, consumer))
     instance = consumer.replace("@.", f"@{ANY_INSTANCE}.")
     return host.units.show(instance, "LoadState")["LoadState"] != "not-found"
@@ -350,7 +365,7 @@ def has_free_kubelet(host: Host, consumer: str) -> bool:
     Raises:
         UnitError: systemd can't be queried.
     """
-    return consumer != KUBELET and host.units.is_enabled(KUBELET)
+    return consumer != KUBELET and bool(unit_files(host.layout, KUBELET)) and host.units.is_enabled(KUBELET)
 
 
 def _remove_folders(layout: Layout, manifest: Manifest) -> None:

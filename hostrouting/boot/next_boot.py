@@ -143,7 +143,10 @@ def _is_there(file: BootFile) -> bool:
 
 
 def _is_enabled(host: Host, name: str) -> bool:
-    return files.exists(host.layout.unit(name)) and host.units.is_enabled(f"{name}.service")
+    if not files.exists(host.layout.unit(name)):
+        return False
+    # Other symlinks may enable it, too.
+    return files.is_present(host.layout.enablement(name)) or host.units.is_enabled(f"{name}.service")
 
 
 def _is_watching(host: Host) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 import attrs
 
 from hostrouting.boot.files import matching
-from hostrouting.boot.systemd import ANY_INSTANCE
+from hostrouting.boot.systemd import ANY_INSTANCE, RUNNING
 from hostrouting.boot.unit_files import UNIT_PATH
 from hostrouting.model.errors import UnitError
 from phases import Cancelled, CancelScope, TimedOut
@@ -91,7 +91,7 @@ class Systemctl:
     def is_active(self, unit: str) -> bool:
         """Return whether a unit is running or starting."""
         # Exit codes 3 and 4 mean inactive and nonexistent, but only the printed state is reliable.
-        return self._run("is-active", unit, fine=(0, 3, 4)).strip() in ("active", "activating", "reloading")
+        return self._run("is-active", unit, fine=(0, 3, 4)).strip() in RUNNING
 
     def is_enabled(self, unit: str) -> bool:
         """Return whether a unit is enabled."""
@@ -120,12 +120,19 @@ class Systemctl:
 
     def show(self, unit: str, *names: str) -> dict[str, str]:
         """Return a unit's properties, joining repeated ones with newlines."""
-        properties = dict.fromkeys(names, "")
-        for line in self._run("show", "--property", ",".join(names), "--", unit).splitlines():
-            name, equals, value = line.partition("=")
-            if equals and name in properties:
-                properties[name] = f"{properties[name]}\n{value}".strip("\n")
-        return properties
+        return self.show_each((unit,), *names)[unit]
+
+    def show_each(self, units: Sequence[str], *names: str) -> dict[str, dict[str, str]]:
+        """Return several units' properties, all with a single call."""
+        found = {unit: dict.fromkeys(names, "") for unit in units}
+        shown = self._run("show", "--property", ",".join(names), "--", *found) if found else ""
+        # systemctl separates the units by blank lines, and keeps their order.
+        for properties, block in zip(found.values(), shown.split("\n\n"), strict=False):
+            for line in block.splitlines():
+                name, equals, value = line.partition("=")
+                if equals and name in properties:
+                    properties[name] = f"{properties[name]}\n{value}".strip("\n")
+        return found
 
     def orderings(self, *units: str) -> dict[str, tuple[str, ...]]:
         """Return the ordering of all loaded or enabled units."""

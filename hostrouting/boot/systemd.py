@@ -14,6 +14,9 @@ from phases import CancelScope
 # A dummy instance name, used to query the settings common to all instances of a template.
 ANY_INSTANCE = "hostrouting-probe"
 
+# The values of ActiveState of a unit that is running or starting.
+RUNNING = ("active", "activating", "reloading")
+
 
 class UnitManager(Protocol):
     """A service manager, either running or for an image; all methods raise ``UnitError`` on failure."""
@@ -77,6 +80,14 @@ class UnitManager(Protocol):
 
         Args:
             unit: the unit's name.
+            names: property names.
+        """
+
+    def show_each(self, units: Sequence[str], *names: str) -> dict[str, dict[str, str]]:
+        """Return several units' properties, as ``show`` does, by unit.
+
+        Args:
+            units: the units' names.
             names: property names.
         """
 

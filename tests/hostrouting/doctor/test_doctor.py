@@ -206,6 +206,11 @@ def add_a_default(node: Node) -> None:
     assert not node.kernel.add([other])
 
 
+def add_kubelet(node: Node) -> None:
+    node.write(f"{UNITS}/kubelet.service", "[Service]\nExecStart=/bin/true\n")
+    node.link(f"{UNITS}/multi-user.target.wants/kubelet.service", "../kubelet.service")
+
+
 def delete_the_rule_of_table_local(node: Node) -> None:
     node.kernel.del_rule(KERNEL_RULES[0])
 
@@ -231,7 +236,7 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
     "two default routes": (add_a_default, "contested", TEMPLATE, "hostRouting.uplinks"),
     "consumer gone": (lambda n: setattr(n.units, "_running", ()), "no-consumer", TEMPLATE, "as consumer in CONFIG"),
     "the host's own kubelet": (
-        links(f"{UNITS}/multi-user.target.wants/kubelet.service", "../kubelet.service"),
+        add_kubelet,
         *("not-held", "kubelet.service", "set hostRouting.consumer in CONFIG to kubelet.service"),
     ),
     "machine masked": (

@@ -139,7 +139,7 @@ def test_a_confirm_installs_the_tried_config(
         phases.run(ConfirmTrial(host=host))
 
 
-@pytest.mark.parametrize("place", ["tasks.trial.warnings_of", "testing.FakeSystemd.is_enabled"])
+@pytest.mark.parametrize("place", ["tasks.trial.warnings_of", "testing.FakeSystemd.show_each"])
 def test_a_failed_confirm_rolls_the_routes_back(
     host: Host, kernel: FakeKernel, units: TrialSystemd, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,7 +167,7 @@ def test_a_confirm_that_cannot_be_taken_back_names_both_reasons(
         raise UnitError("the trial's script failed")
 
     phases.run(TryRoutes(NEW, 60, host=host))
-    monkeypatch.setattr(units, "is_enabled", refuse)
+    monkeypatch.setattr(units, "show_each", refuse)
     monkeypatch.setattr(units, "restart", fail)
     with pytest.raises(UnitError, match="masked") as caught:
         phases.run(ConfirmTrial(host=host))
