@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import count
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -71,7 +71,11 @@ def _gateway(value: str | IpAddress | None) -> Gateway:
         return ONLINK
     if isinstance(value, str) and value.lower() in ("onlink", "on-link"):
         raise ValueError(f'{shown(value)} is not an address; did you mean "onlink"?')
-    return parse_gateway(value)
+    return _parsed_gateway(value) if isinstance(value, str) else parse_gateway(value)
+
+
+# Thousands of routes may name the same gateway.
+_parsed_gateway = lru_cache(parse_gateway)
 
 
 def _dev(value: str | None) -> str | None:
