@@ -167,8 +167,8 @@ class HostNetworking(_Sections):
         """
         return cls.from_mapping(read_config(path))
 
-    def to_mapping(self) -> dict[str, Any]:
+    def to_mapping(self, *keys: str) -> dict[str, Any]:
         """Return this config as a document for ``from_mapping``."""
-        section = super().to_mapping()
+        section = super().to_mapping(*keys)
         consumer = section.pop("consumer", None)
         return {SECTION: section} | ({HOST_ROUTING: {"consumer": consumer}} if consumer else {})

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -61,6 +59,8 @@ def put(path: Path, state: files.FileState | None) -> None:
 
 def _stage(layout: Layout, differing: Mapping[Path, files.FileState | None], new_list: files.FileState) -> None:
     """Write the changed scripts to a new folder, and point the list to these copies."""
+    import tempfile  # with random, bz2 and lzma, a tenth of what a run costs that changes nothing
+
     _remove_unless_folder(layout.stages)
     with translate_errors(f"make a folder in {layout.stages}"):
         files.make_folders(layout.stages)
@@ -79,13 +79,19 @@ def _remove_unless_folder(path: Path) -> None:
         files.remove(path)
 
 
+def _remove_stage(stage: Path) -> None:
+    import shutil  # as for tempfile
+
+    _remove_unless_folder(stage)
+    with translate_errors(f"remove {stage}"), suppress(FileNotFoundError):
+        shutil.rmtree(stage)
+
+
 def remove_old_stages(layout: Layout) -> None:
     """Remove staged scripts that the list doesn't point to, which killed and failed runs leave behind."""
     _remove_unless_folder(layout.stages)
     listed = files.read_text(layout.gate_list) or ""
     for stage in files.matching(layout.stages, "*"):
         if layout.relative(stage) not in listed:
-            _remove_unless_folder(stage)
-            with translate_errors(f"remove {stage}"), suppress(FileNotFoundError):
-                shutil.rmtree(stage)
+            _remove_stage(stage)
     files.remove_empty_folder(layout.stages)

@@ -16,7 +16,7 @@ import attrs
 
 from hostrouting.boot import files
 from hostrouting.boot.layout import CHECK, GATE_NAMES, ROUTES, Layout
-from hostrouting.config.routing import SECTION, Config
+from hostrouting.config.routing import SECTION, Config, Watch
 from hostrouting.model.errors import ConfigError, FileError, UnitError
 
 T = TypeVar("T")
@@ -199,7 +199,7 @@ class Manifest:
     def textfile(self, layout: Layout) -> Path | None:
         """Return the installed watcher's metrics file, or None."""
         try:
-            name = self.config.watch.textfile
+            name = self.read_as(_watch).textfile
         except FileError:  # the manifest was edited: the file is unknown, and the rest is removed anyway
             return None
         if name is None:
@@ -218,6 +218,11 @@ class Manifest:
         asked = Manifest(parts=parts).sections
         others = {name: _updated(part, asked) for name, part in self.parts.items() if name not in names}
         return attrs.evolve(self, parts=others | parts)
+
+
+def _watch(sections: Mapping[str, Any]) -> Watch:
+    """Parse the watcher's values alone, because there may be thousands of routes."""
+    return Config.from_mapping({SECTION: {"watch": sections.get(SECTION, {}).get("watch")}}).watch
 
 
 def _updated(part: InstalledPart, asked: Mapping[str, Mapping[str, Any]]) -> InstalledPart:

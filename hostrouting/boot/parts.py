@@ -112,7 +112,7 @@ def check_part(config: Config, layout: Layout) -> Part:
 
 def _section(config: Config, key: str) -> dict[str, dict[str, Any]]:
     """Return the config values that a part is rendered from: the given key and the shared keys."""
-    section = config.to_mapping()[SECTION] | {"waitSeconds": config.wait_seconds}
+    section = config.to_mapping(key, *SHARED_KEYS)[SECTION] | {"waitSeconds": config.wait_seconds}
     return {SECTION: {each: section[each] for each in (key, *SHARED_KEYS) if each in section}}
 
 

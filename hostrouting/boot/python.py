@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 from functools import cache
+from pathlib import Path
+from site import getsitepackages
 
 from hostrouting.boot.layout import Layout
 from hostrouting.model.errors import FileError
@@ -32,6 +34,8 @@ def python_of(layout: Layout) -> str:
 def _finds_hostrouting(python: str) -> bool:
     if not python:  # an embedded Python doesn't know its path
         return False
+    if str(Path(__file__).parents[2]) in getsitepackages():  # -I searches these, too
+        return True
     argv = [python, "-I", "-c", "import hostrouting"]
     with translate_errors(f"run {python}"), suppress(FileNotFoundError):
         try:

@@ -11,11 +11,10 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator
 from fnmatch import fnmatchcase
-from importlib import resources
+from importlib import import_module
 from itertools import pairwise
+from pathlib import Path
 from shlex import quote
-
-import attrs
 
 from hostrouting.config.routing import Config, ExpectedCidr, StaticRoute
 from hostrouting.model.family import Family
@@ -57,9 +56,8 @@ def family_words(families: Collection[Family]) -> str:
 
 def route_row(route: StaticRoute) -> str:
     """Return a route as a row with one field per attribute, in declaration order."""
-    fields = attrs.asdict(route, recurse=False)
-    fields["metric"] = route.metric or Family.of(route.destination).usual_metric
-    return " ".join(INHERITED if field is None else str(field) for field in fields.values())
+    metric = route.metric or Family.of(route.destination).usual_metric
+    return f"{route.destination} {route.gateway or INHERITED} {route.dev or INHERITED} {metric}"
 
 
 def render_check(config: Config, *, python: str = "") -> str:
@@ -175,6 +173,7 @@ def _without_comments(text: str) -> str:
 
 
 def _read(package: str, asset: str) -> str:
-    path = resources.files(package) / "scripts" / asset
+    # Importing importlib.resources costs more than reading all assets.
+    path = Path(str(import_module(package).__file__)).with_name("scripts") / asset
     with translate_errors(f"read {path}"):
         return path.read_text(encoding="utf-8").rstrip("\n")

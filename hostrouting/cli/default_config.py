@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from shlex import quote
 from typing import Any
 
-from hostrouting.boot.files import exists, read_text
+from hostrouting.boot.files import exists, is_present, read_text
 from hostrouting.boot.host import Host
 from hostrouting.boot.manifest import Manifest
 from hostrouting.boot.parts import differing_parts
@@ -31,8 +31,10 @@ def refuse_to_remove(document: Mapping[str, Any], host: Host) -> None:
         FileError: the manifest can't be read.
     """
     layout = host.layout
+    if SECTION in document:
+        return
     installed = [name for name, part in Manifest.load(layout).parts.items() if part.is_gated]
-    if SECTION in document or not any(exists(layout.script(name)) for name in installed):
+    if not any(exists(layout.script(name)) for name in installed):
         return
     message = f"it has no key {SECTION}, so applying it would remove {' and '.join(installed)}"
     error = ConfigError([(str(layout.config), message)])
@@ -55,6 +57,8 @@ def note_on_default(host: Host, applied: str = "") -> str:
         FileError: the manifest can't be read.
     """
     layout = host.layout
+    if not is_present(layout.config):
+        return ""
     manifest = Manifest.load(layout)
     try:
         if read_text(layout.config) is None or not differing_parts(manifest, Config.load(layout.config), layout):

@@ -255,9 +255,9 @@ class ExpectedCidr(Section):
     def __str__(self) -> str:
         return str(self.cidr) if self.devs is None else f"{self.cidr} by {','.join(self.devs)}"
 
-    def to_mapping(self) -> Any:
+    def to_mapping(self, *keys: str) -> Any:
         """Return this object as JSON that can be parsed again."""
-        return str(self.cidr) if self.devs is None else super().to_mapping()
+        return str(self.cidr) if self.devs is None else super().to_mapping(*keys)
 
 
 @attrs.frozen(field_transformer=checked_at_once)
@@ -399,6 +399,10 @@ class Config(Section):
         """
         return cls.from_mapping(read_config(path))
 
-    def to_mapping(self) -> dict[str, Any]:
-        """Return a document that ``from_mapping`` can parse."""
-        return {SECTION: super().to_mapping()}
+    def to_mapping(self, *keys: str) -> dict[str, Any]:
+        """Return a document that ``from_mapping`` can parse.
+
+        Args:
+            keys: the keys to include, or none for all of them.
+        """
+        return {SECTION: super().to_mapping(*keys)}

@@ -88,12 +88,17 @@ class Section:
                 problems += below(key, error)
         return problems
 
-    def to_mapping(self) -> Any:
-        """Return this object as JSON that can be parsed again, omitting fields with default values."""
+    def to_mapping(self, *keys: str) -> Any:
+        """Return this object as JSON that can be parsed again, omitting fields with default values.
+
+        Args:
+            keys: the keys to include, or none for all of them.
+        """
         return {
-            json_key(field.name): in_json(value)
-            for field in attrs.fields(type(self))
-            if (value := getattr(self, field.name)) != field.default
+            key: in_json(value)
+            for key, (name, _, default) in _rules(type(self))[0].items()
+            if not keys or key in keys
+            if (value := getattr(self, name)) != default
         }
 
 

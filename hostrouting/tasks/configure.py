@@ -292,7 +292,9 @@ class Run:
                     hand_over(adopted, host.layout, undo)
             installation.prepare(self.boot, host, undo)
             if has_routes:
-                before = host.our_routes()
+                # Without wanted routes, they are removed; with a new script, they may have to be restored.
+                needs_them = self.boot.changes_routes_script or not config.static_routes.routes
+                before = host.our_routes() if needs_them else ()
                 if adopted:
                     before += adopted_routes(adopted, host.routes.routes(Table.MAIN))
                 if self.boot.changes_routes_script:
