@@ -155,7 +155,8 @@ class Sandbox:
         for folder in ("run", "scratch"):
             (self.root / folder).mkdir(exist_ok=True)
         # Some hosts lack /etc/protocols.
-        mounts = {self.root / "run": "/run", self.awk: os.path.realpath("/usr/bin/awk"), "/dev/null": "/etc/protocols"}
+        run = str(self.root / "run").replace(" ", r"\040")  # fstab(5)
+        mounts = {run: "/run", self.awk: os.path.realpath("/usr/bin/awk"), "/dev/null": "/etc/protocols"}
         lines = (f"{source} {place} none bind\n" for source, place in mounts.items() if source and Path(place).exists())
         (self.root / "fstab").write_text("".join(lines))
         path = self.root / name
