@@ -21,6 +21,8 @@ from typing import Any
 import pytest
 from building import build
 
+from hostrouting import __version__
+
 # A build may take a while on a busy machine.
 pytestmark = [pytest.mark.ci, pytest.mark.timeout(300)]
 
@@ -54,6 +56,10 @@ def unpacked_deb(release: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     folder = tmp_path_factory.mktemp("deb")
     subprocess.run(["dpkg-deb", "--extract", deb, folder], check=True)
     return folder
+
+
+def test_the_wheel_has_the_clones_version(metadata: Message) -> None:
+    assert metadata["Version"] == __version__
 
 
 def test_each_link_of_the_description_works(metadata: Message) -> None:
@@ -131,20 +137,26 @@ def test_another_phases_is_replaced_as_the_page_says(release: Path, tmp_path: Pa
         archive.writestr("phases-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: phases\nVersion: 1.0\n")
         archive.writestr("phases-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         archive.writestr("phases-1.0.dist-info/RECORD", "phases/__init__.py,,\n")
-    venv.create(tmp_path / "env", with_pip=True)
+    venv.create(tmp_path / "env")
     python = tmp_path / "env/bin/python"
 
-    def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([python, *words], cwd=tmp_path, env={}, capture_output=True, text=True)
+    def pip(*words: str | Path) -> None:
+        options = ("--python", python, "--disable-pip-version-check", "--quiet")
+        command = (sys.executable, "-m", "pip", *options, *words)
+        done = subprocess.run(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+        assert done.returncode == 0, done.stderr
 
-    pip = ("-m", "pip", "--disable-pip-version-check", "--no-cache-dir")
-    install = (*pip, "install", "--no-index", "--find-links", ROOT / "build/wheels")
-    assert run(*install, wheel).returncode == 0
-    assert run(*install, other).returncode == 0
-    assert "pip uninstall phases" in run("-c", "import hostrouting").stderr
-    assert run(*pip, "uninstall", "--yes", "phases").returncode == 0
-    assert run(*install, "--force-reinstall", wheel).returncode == 0
-    assert run("-c", "import hostrouting; hostrouting.Config()").stderr == ""
+    def imported() -> str:
+        command = (python, "-c", "import hostrouting; hostrouting.Config()")
+        return subprocess.run(command, cwd=tmp_path, env={}, stderr=subprocess.PIPE, text=True).stderr
+
+    install = ("install", "--no-index", "--no-deps", "--no-compile")
+    pip(*install, wheel, *ROOT.glob("build/wheels/attrs-*.whl"))
+    pip(*install, other)
+    assert "pip uninstall phases" in imported()
+    pip("uninstall", "--yes", "phases")
+    pip(*install, "--force-reinstall", wheel)
+    assert imported() == ""
 
 
 ALLOWED = {"MIT", "BSD-2-Clause", "MPL-2.0", "PSF-2.0", "GPL-2.0-or-later OR Apache-2.0"}

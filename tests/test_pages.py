@@ -33,6 +33,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import date
 from functools import cache
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -48,7 +49,7 @@ from node import add_nics, default_route, shadowed_kernel
 from wanted import MACHINE, SHADOWED, TrialSystemd, config, section
 
 import phases
-from hostrouting import Config, ConfigError, Configure, Host, Layout, azure, cli
+from hostrouting import Config, ConfigError, Configure, Host, Layout, __version__, azure, cli
 from hostrouting.azure import HostNetworking, NodeState
 from hostrouting.backend import Table
 from hostrouting.config import documents
@@ -453,6 +454,15 @@ def test_nothing_names_a_distribution_that_no_index_has() -> None:
         if from_an_index.search(line)
     ]
     assert found == []
+
+
+def test_the_changelog_and_the_collection_have_this_version() -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    version, day = re.findall(r"^## \[(\d\S*)\] - (\S+)$", changelog, re.MULTILINE)[0]
+    assert version == __version__
+    assert date.fromisoformat(day).isoformat() == day
+    collection = ROOT / "deploy/ansible/ansible_collections/hostrouting/hostrouting/galaxy.yml"
+    assert f"\nversion: {version}\n" in collection.read_text()
 
 
 def test_every_page_is_in_the_sites_contents() -> None:
