@@ -8,6 +8,7 @@ from typing import Any
 
 import attrs
 
+from hostrouting.kernel.rules import LOOPBACK
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import is_like
 from hostrouting.model.routes import Lookup, Protocol, Route, Route6, RouteType, Table
@@ -114,7 +115,7 @@ def missing_default_route(routes: Iterable[Route], family: Family, by: tuple[str
 def unicast_defaults(routes: Iterable[Route]) -> list[Route]:
     """Return the unicast default routes in table main that match any packet, including dead ones, in the given order.
 
-    They have tos 0 and no source prefix.
+    They have tos 0 and no source prefix, and don't lead to the loopback interface alone.
     """
     return [
         route
@@ -124,4 +125,5 @@ def unicast_defaults(routes: Iterable[Route]) -> list[Route]:
         and route.type is RouteType.UNICAST
         and route.tos == 0
         and not (isinstance(route, Route6) and route.source_prefix)
+        and route.devs != (LOOPBACK,)
     ]

@@ -79,6 +79,7 @@ class Address:
         is_secondary: whether the interface has an earlier address in the same subnet.
         has_prefix_route: whether the kernel adds a connected route for this address.
         scope: scope in which the address is a valid source: global (``Scope.UNIVERSE``), link, or host.
+        broadcast: a broadcast address that was given to it, in addition to the last address of the network.
     """
 
     dev: str
@@ -89,6 +90,7 @@ class Address:
     is_secondary: bool = False
     has_prefix_route: bool = True
     scope: int = 0
+    broadcast: IpAddress | None = None
 
     @property
     def is_usable(self) -> bool:

@@ -68,7 +68,7 @@ class Classification(NamedTuple):
     @property
     def is_sent_to_many(self) -> bool:
         """Return whether packets leave as expected but match a multicast entry, so TCP can't connect."""
-        return self.kind is None and self.route is not None and self.route.type is RouteType.MULTICAST
+        return self.kind is None and self.route is not None and _type_for_sockets(self.route) is RouteType.MULTICAST
 
     @property
     def is_local(self) -> bool:
@@ -127,6 +127,12 @@ def classify_each(overlap: RouteOverlap, state: State, probed: int) -> list[Clas
     return [next(filter(attrgetter("is_failure"), found), found[0]) for found in by_lookup]
 
 
+def _type_for_sockets(route: Route) -> RouteType:
+    """Return a route's type, or unicast for an IPv6 broadcast or multicast route, which sockets use like any other."""
+    is_for_many = route.type in (RouteType.BROADCAST, RouteType.MULTICAST)
+    return RouteType.UNICAST if is_for_many and route.family is Family.IPV6 else route.type
+
+
 def _rank(classification: Classification) -> tuple[bool, bool, bool]:
     is_later = classification.probe.is_tcp or classification.probe.source is not None
     return is_later, classification.probe.is_reply, not (is_later or classification.is_failure)
@@ -154,7 +160,8 @@ def _refuses_tcp(probes: Sequence[Probe]) -> bool:
     probes = [probe for probe in probes if not probe.is_reply]
     of_tcp = [probe for probe in probes if probe.is_tcp] or probes
     last = [probe for probe in of_tcp if probe.source is not None] or of_tcp
-    return any(each.lookup.route is not None and each.lookup.route.type is RouteType.MULTICAST for each in last)
+    routes = (each.lookup.route for each in last)
+    return any(route is not None and _type_for_sockets(route) is RouteType.MULTICAST for route in routes)
 
 
 class _Classifier(dict[int, "tuple[Classification, ...]"]):
@@ -210,7 +217,8 @@ class _Classifier(dict[int, "tuple[Classification, ...]"]):
         # IPv6 anycast addresses are delivered to this host too.
         is_anycast = route.type is RouteType.ANYCAST and route.protocol == Protocol.KERNEL
         ends_here = route.type is RouteType.LOCAL or (is_anycast and self._family is Family.IPV6)
-        is_local = (ends_here or route.type is RouteType.BROADCAST) and self._is_beyond_routes(probe, route)
+        is_broadcast = _type_for_sockets(route) is RouteType.BROADCAST
+        is_local = (ends_here or is_broadcast) and self._is_beyond_routes(probe, route)
         # Packets that match any other local entry don't leave this host either, regardless of the entry's device.
         devs = ("lo",) if ends_here and not is_local else route.devs
         foreign = tuple(dev for dev in devs if not self._expected.is_expected(dev, self._uplinks))
@@ -221,7 +229,7 @@ class _Classifier(dict[int, "tuple[Classification, ...]"]):
                 shared = self._bounds.shared_subnet(self._family.network((int(probe.lookup.address), self._bits)))
                 return Classification(kind, probe, devs, route, is_answered=True, shared=shared)
             return Classification(kind, probe, devs, route, is_lost=bool(others))
-        if devs and not foreign and route.type is RouteType.BROADCAST:
+        if devs and not foreign and is_broadcast:
             return Classification(FindingKind.BLACKHOLE, probe, (), route)
         if devs and not foreign:
             own = self._bounds.own_gateway(route)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from ipaddress import IPv6Address
 from typing import TYPE_CHECKING
 
 import attrs
@@ -209,8 +210,18 @@ def _plain_sources(tables: State) -> set[IpAddress]:
     return {address.local for address in tables.addresses if not address.local.is_loopback}
 
 
+def _refuse_mapped(addresses: Iterable[Address]) -> None:
+    """Raise a RouteError if the kernel may choose an IPv4-mapped source, with which sockets fail (EAFNOSUPPORT)."""
+    for own in addresses:
+        mapped = own.local.ipv4_mapped if isinstance(own.local, IPv6Address) and own.is_usable else None
+        if mapped is not None:
+            reason = f"IPv6 sockets can't send from ::ffff:{mapped}, an address of {own.dev} that the kernel may choose"
+            raise RouteError(f"{reason}: remove it")
+
+
 def _with_lookups(config: Config, tables: State, backend: RouteBackend) -> State:
     family, rules, routes = tables.family, tables.rules, tables.routes
+    _refuse_mapped(tables.addresses)
     labels: Sequence[AddressLabel] | None = None
     borders = list(local_subnets(tables.addresses, tables.uplinks.devs))
     if family is Family.IPV4:

@@ -354,6 +354,15 @@ CASES = {
         unknown="check-failed",
     ),
     # Several default routes.
+    "a default route that leads to lo": Case(
+        "addr add 10.9.0.1/24 dev lo\nroute add default via 10.9.0.9 dev lo", unknown="no-default-route", default=""
+    ),
+    "a default route that leads to lo before the node's": Case(
+        "addr add 10.9.0.1/24 dev lo\nroute add default via 10.1.0.1 dev eth0 metric 100\n"
+        "route add default via 10.9.0.9 dev lo",
+        "lo",
+        default="",
+    ),
     "two default routes of one metric": Case(BY_TURNS.format(table="main"), unknown="contested-default", default=""),
     "two default routes of one metric, and the CIDR names its interfaces": Case(
         BY_TURNS.format(table="main"), "ib0", cidr={"cidr": "10.5.0.0/16", "devs": ["eth0"]}, default=""

@@ -71,7 +71,7 @@ def default_route(routes: Iterable[Route]) -> Route | None:
     best: Route | None = None
     for route in routes:
         is_default = route.destination == DEFAULT_DESTINATION and route.table == Table.MAIN
-        if is_default and route.type is RouteType.UNICAST and route.tos == 0 and live(route):
+        if is_default and route.type is RouteType.UNICAST and route.tos == 0 and {*live(route)} - {"lo"}:
             best = route if best is None or route.metric < best.metric else best
     return best
 

@@ -45,6 +45,8 @@ section == "kernel" {
     address[addresses] = substr($4, 1, index($4 "/", "/") - 1)
     is_address[address[addresses]] = 1
     is_global[addresses] = / scope 0 /
+    if ($4 ~ /^::ffff:[0-9]+[.]/ && !/ tentative /)
+      mapped = address[addresses] ", an address of " $2
     is_usable[addresses] = !/ tentative / && $4 !~ /^(fe[89ab]|169[.]254[.])/
   }
   else
@@ -189,6 +191,8 @@ function print_verdict(    i, deaf) {
   else {
     if (has_ports)
       can_not("a policy rule matches ports")
+    if (mapped != "")
+      can_not("IPv6 sockets can\047t send from " mapped " that the kernel may choose")
     find_places()
     look_up()
     for (i = 1; i <= ranges && problem == ""; i++)
@@ -687,15 +691,17 @@ function discarder_of(text) {
 }
 
 # Returns the kind of failure of an answer, and the beginning of its message, or "". Sets discarding_type.
-function failure_of_answer(r, i,    pattern, devs, is_local) {
+function failure_of_answer(r, i,    pattern, devs, is_local, is_for_many) {
   parse(text_of[i])
   if (encap_of[class] != "")
     can_not("what is sent to " address_at[place_of[i]] " is encapsulated as " encap_of[class])
   devs = devs_pattern[r] == "" ? expected : ""
   pattern = devs_pattern[r] == "" ? pattern_of["container"] "|" pattern_of["allowed"] : devs_pattern[r]
   is_local = (type_of[class] " " to) in is_of_host
-  # TCP can't connect by broadcast and multicast routes. Where it is looked up differently, don't tell it from UDP.
-  if (type_of[class] ~ /^[35]$/)
+  # In IPv4, TCP can't connect by broadcast and multicast routes. Where it is looked up differently, don't tell it from
+  # UDP.
+  is_for_many = family == 4 && type_of[class] ~ /^[35]$/
+  if (is_for_many)
     if (is_local ? text_of[first_at[place_of[i]]] != text_of[i] : treats_tcp_apart || connects_at[place_of[i]])
       can_not("what is sent to " address_at[place_of[i]] " depends on the kind of socket: " in_words(text_of[i]))
   if (is_local)
@@ -704,7 +710,7 @@ function failure_of_answer(r, i,    pattern, devs, is_local) {
   if (type_of[class] == 2 || (type_of[class] == 4 && proto_of[class] == 2))
     devs_of[class] = "lo"
   discarding_type = type_name[type_of[class]]
-  if (type_of[class] ~ /^[35]$/ && !strays(class, devs, devs == "" ? pattern : "/"))
+  if (is_for_many && !strays(class, devs, devs == "" ? pattern : "/"))
     return "BLACKHOLE is discarded by"
   if (type_of[class] == 1 && !strays(class, devs, devs_pattern[r] == "" ? "/" : pattern) && local_gateway(class) != "")
     return "GATEWAY " devs_of[class]

@@ -16,6 +16,7 @@ from hostrouting.kernel._memory.semantics import (
     inet_addr_type,
     nexthop_flush_dev,
 )
+from hostrouting.kernel.fib import BROADCAST
 from hostrouting.kernel.refusals import NetlinkError
 from hostrouting.kernel.rules import LOOPBACK
 from hostrouting.model.family import IpAddress, IpNetwork
@@ -155,6 +156,8 @@ def _routes_of(net: Net, dev: Device, ifa: Address) -> dict[str, Route]:
     if primary is None:
         return {}
     routes = {"local": _kernel_route(dev, primary, RouteType.LOCAL, IPv4Network(ifa.local))}
+    if ifa.broadcast not in (None, _ANY, BROADCAST):
+        routes["given broadcast"] = _kernel_route(dev, primary, RouteType.BROADCAST, IPv4Network(ifa.broadcast))
     first = ifa.network.network_address
     # In current kernels, ipv4_is_zeronet matches only 0.0.0.0, not all of 0/8.
     if ifa.is_secondary or first == _ANY or (first == ifa.local and ifa.prefix_length == 32):
@@ -197,8 +200,8 @@ def _fib_addr_deleted(net: Net, dev: Device, ifa: Address) -> None:
 
     Deleting the last address also removes the device's other routes.
     """
-    needed = [item for other in dev.addresses for item in _routes_of(net, dev, other).items()]
-    gone = dict(item for item in _routes_of(net, dev, ifa).items() if item not in needed)
+    needed = [route for other in dev.addresses for route in _routes_of(net, dev, other).values()]
+    gone = {what: route for what, route in _routes_of(net, dev, ifa).items() if route not in needed}
     for route in gone.values():
         with contextlib.suppress(NetlinkError):
             fib_table_delete(net, attrs.evolve(route, metric=0))

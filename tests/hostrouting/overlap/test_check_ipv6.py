@@ -243,6 +243,18 @@ def test_a_packet_without_a_source_matches_a_prefix_that_holds_none(prefix: str,
     assert report.verdict is verdict
 
 
+@pytest.mark.parametrize("kind", ["multicast", "broadcast"])
+def test_a_route_for_many_is_like_a_unicast_one(kind: str) -> None:
+    assert judged(host(DEFAULT, f"{kind} {CIDR} dev eth0")).verdict is Verdict.OK
+    assert told(judged(host(DEFAULT, f"{kind} {CIDR} dev rail0"))) == [("OVERLAP", ("rail0",), CIDR)]
+
+
+def test_an_address_that_no_socket_can_send_from_leaves_no_verdict() -> None:
+    report = judged(host(DEFAULT, addresses=["::ffff:10.1.0.4/96 dev eth0"]))
+    assert report.verdict is Verdict.UNKNOWN
+    assert "::ffff:10.1.0.4, an address of eth0" in report.reason_detail
+
+
 def test_a_silent_router_is_named() -> None:
     lines = (RIVAL, DEFAULT, f"{CIDR} via fe80::2 dev rail0")
     report = judged(host(*lines, silent=[("eth0", "fe80::1")]), uplinks=["eth0"])

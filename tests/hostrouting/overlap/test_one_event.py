@@ -127,6 +127,22 @@ def test_no_event_befalls_the_loopback_interface() -> None:
     assert {each.event.subject for each in found} == {"eth0", "eth1"}
 
 
+def test_a_flap_restores_a_broadcast_address_that_was_given() -> None:
+    kernel = two_nics()
+    kernel.add_address("eth1", "10.9.0.1/24")
+    known = recorded(kernel)
+    given = [
+        attrs.evolve(each, broadcast=IPv4Address("10.5.0.20")) if each.dev == "eth1" else each
+        for each in known.addresses
+    ]
+    later = after(attrs.evolve(known, addresses=tuple(given)), HostEvent(EventKind.FLAP, "eth1"))
+    broadcast = {str(route.destination) for route in later.routes if route.type is RouteType.BROADCAST}
+    assert {"10.5.0.20/32", "10.9.0.255/32"} <= broadcast
+    assert [each.broadcast for each in Snapshot.from_document(later.to_document()).addresses if each.dev == "eth1"] == [
+        IPv4Address("10.5.0.20")
+    ] * 2
+
+
 def test_an_event_that_the_in_memory_kernel_refuses_is_an_error() -> None:
     with pytest.raises(RouteError):
         after(recorded(two_nics()), HostEvent(EventKind.GONE, "lo"))

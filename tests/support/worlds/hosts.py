@@ -42,7 +42,7 @@ FEATURES: Mapping[Family, Collection[str]] = {
         *_words("ra", "high low 0 prefix route"),
         *_words("sysctl", "forwarding=1 ignore_routes_with_linkdown=1 use_oif_addrs_only=1 use_tempaddr=2"),
         *_words("address", "preferred_lft fec0::7/64"),
-        *_words("route", "ra from high low expires anycast append ::/1"),
+        *_words("route", "ra from high low expires anycast append ::/1 multicast broadcast"),
         *_words("addrlabel", "add flush dev"),
         *("address lo", "link netns"),
         *_words("rule", "iif fwmark uidrange dport sport tos oif tun_id"),

@@ -111,6 +111,8 @@ class _Draw:
                 if address.endswith("/64") and "noprefixroute" not in more:
                     self.gateways[dev].append(str(IPv6Network(address, strict=False)[1]) + "f")
 
+        if self.one_in(40):
+            yield "ip address add ::ffff:10.1.0.4/96 dev eth0 nodad"
         if self.one_in(6):
             # BGP to the host gives lo its addresses.
             own = self.chance.choice(("fd00:172:16:7::10", "2001:db8:3::10", "fd00:172:16:8000::"))
@@ -171,6 +173,10 @@ class _Draw:
             end = self.chance.choice(_METRICS) + self.chance.choice(("", "", "", " table 100", " table 101"))
             if self.one_in(5):
                 yield f"{start}{self.chance.choice(_DISCARDS)} {self.prefix()}{end}"
+                continue
+            if self.one_in(20):
+                kind = self.chance.choice(("multicast", "broadcast"))
+                yield f"{start}{kind} {self.prefix()} dev {self.chance.choice(self.devs)}{end}"
                 continue
             source = (
                 f" from {self.chance.choice((self.source(), self.source(), '::/1', '8000::/1'))}"
