@@ -101,15 +101,16 @@ listen() {
 # Waits until LISTENER has recorded all changes: the queue of its socket is empty, and then it sleeps. Or fails and sets
 # MESSAGE. It finds the socket by its inode, because other processes may listen to the same groups.
 drain_listener() {
-  local until rows socket state queued
+  local until rows=() socket state queued
   read_clock
   until=$((NOW + HEAR_SECONDS * 100))
   while [ "$NOW" -lt "$until" ]; do
-    IFS= read -r -d '' rows </proc/self/net/netlink
+    # A user may have thousands of sockets, so don't read them all before it is known which one to look for.
+    [ -z "$SOCKETS" ] || mapfile rows </proc/self/net/netlink
     queued=''
     for socket in $SOCKETS; do
       [[ $socket =~ ^socket:.([0-9]+).$ ]] || continue
-      [[ $rows =~ \ ([0-9a-f]{8})\ +([0-9]+)\ [^$'\n']*\ ${BASH_REMATCH[1]}\ *$'\n' ]] || continue
+      [[ ${rows[*]} =~ \ ([0-9a-f]{8})\ +([0-9]+)\ [^$'\n']*\ ${BASH_REMATCH[1]}\ *$'\n' ]] || continue
       [ $((16#${BASH_REMATCH[1]} & GROUPS_HEARD)) -ne "$GROUPS_HEARD" ] || queued=${BASH_REMATCH[2]}
     done
     if ! { read -r _ _ state _ <"/proc/$LISTENER/stat"; } 2>/dev/null; then
