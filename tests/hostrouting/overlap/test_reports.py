@@ -312,7 +312,7 @@ def test_healthy_groups_come_first_then_failures_by_size() -> None:
     """Snapshots without a host name are numbered."""
     kinds = ["cut-off", "discarded", "no-default-route", "shadowed", "shadowed", "fixed"]
     unnamed = [document(kind) | {"host": None} | ({"links": {}} if kind == "cut-off" else {}) for kind in kinds]
-    groups = judge(unnamed, CONFIG_).groups
+    groups = judge(unnamed, CONFIG_, Counting()).groups
     assert [(group.verdict, *group.hosts) for group in groups] == [
         (Verdict.OK, "snapshot 6"),
         (Verdict.OVERLAP, "snapshot 4", "snapshot 5"),
@@ -515,7 +515,7 @@ def test_only_the_first_groups_have_pictures() -> None:
 
     fine = without_pods(0)
     pytest.importorskip("jinja2", reason="jinja2 isn't installed")
-    found = judge(map(shadowed, range(52)), CONFIG_)
+    found = judge(map(shadowed, range(52)), CONFIG_, Counting())
     groups = found.groups
     assert len(groups) == 52
     assert fleet_page(found).count("<img ") == 50
