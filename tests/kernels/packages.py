@@ -1,4 +1,4 @@
-"""Debian's User-Mode Linux of each release: downloaded once with apt, cached, and never modified afterwards.
+"""Debian's User-Mode Linux of each release: unpacked once by mmdebstrap, cached, and never modified afterwards.
 
 The cache directory is ``$XDG_CACHE_HOME/hostrouting-kernels``. It contains for each release:
 
@@ -9,7 +9,6 @@ The cache directory is ``$XDG_CACHE_HOME/hostrouting-kernels``. It contains for 
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import tempfile
@@ -23,16 +22,13 @@ __all__ = ["SUITES", "NoKernelError", "UserModeLinux", "find_or_fetch"]
 SUITES = {"bullseye": "5.10", "bookworm": "6.1", "trixie": "6.12", "sid": "7.2"}
 
 _HERE = Path(__file__).parent
-_KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
-_TOOLS = ("apt-get", "dpkg-deb", "gcc", "busybox", "modprobe")
+_TOOLS = ("mmdebstrap", "gcc", "busybox", "modprobe")
+# Packages are only extracted. The index of an old snapshot of the archive has expired, but is signed.
+_UNPACK = (
+    *("mmdebstrap", "--quiet", "--variant=extract", "--include=user-mode-linux,libc6"),
+    '--aptopt=Acquire::Check-Valid-Until "false"',
+)
 _LOADER = "ld-linux-x86-64.so.2"
-
-# An apt configuration of its own, because the machine's may be another release's.
-_APT = """
-Dir::State "{folder}"; Dir::State::status "{folder}/status"; Dir::Cache "{folder}";
-Dir::Etc::sourcelist "{folder}/sources.list"; Dir::Etc::sourceparts "/dev/null";
-Acquire::Languages "none"; Acquire::Check-Valid-Until "false"; APT::Sandbox::User ""; APT::Architectures { "amd64"; };
-"""
 
 
 class NoKernelError(Exception):
@@ -83,7 +79,7 @@ def find_or_fetch(suite: str) -> UserModeLinux:
 def _fetch(suite: str, final: Path) -> None:
     build = Path(tempfile.mkdtemp(prefix="build-", dir=final.parent))
     try:
-        _unpack_packages(suite, build)
+        _run(suite, *_UNPACK, suite, str(build / "files"))
         _use_own_loader(build / "files/usr/bin/linux.uml")
         _run(suite, "gcc", "-O2", "-shared", "-fPIC", "-o", str(build / "xstate.so"), str(_HERE / "xstate.c"))
         build.rename(final)
@@ -100,43 +96,7 @@ def _use_own_loader(program: Path) -> None:
     program.write_bytes(code.replace(absolute, _LOADER.encode().ljust(len(absolute), b"\0")))
 
 
-def _unpack_packages(suite: str, build: Path) -> None:
-    folder = build / "apt"
-    for path in ("lists/partial", "archives/partial"):
-        (folder / path).mkdir(parents=True)
-    (folder / "status").touch()
-    (folder / "sources.list").write_text(f"deb [signed-by={_KEYS}] {_mirror()} {suite} main\n")
-    (folder / "apt.conf").write_text(_APT.replace("{folder}", str(folder)))
-    env = {"APT_CONFIG": str(folder / "apt.conf")}
-    _run(suite, "apt-get", "--quiet=2", "update", env=env)
-    _run(suite, "apt-get", "--quiet=2", "download", "user-mode-linux", "libc6", cwd=folder, env=env)
-    for package in folder.glob("*.deb"):
-        _run(suite, "dpkg-deb", "--extract", str(package), str(build / "files"))
-    shutil.rmtree(folder)
-
-
-def _mirror() -> str:
-    """Return the address from which this machine's apt downloads Debian's packages.
-
-    Raises:
-        NoKernelError: its sources name no Debian archive.
-    """
-    words = ("apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages")
-    shown = subprocess.run(words, capture_output=True, text=True, check=False).stdout
-    if (found := re.search(r"^\S+/debian/$", shown, re.MULTILINE)) is None:
-        raise NoKernelError("this machine's apt has no Debian archive among its sources (run it in a Debian container)")
-    return found[0]
-
-
-def _run(suite: str, *argv: str, cwd: Path | None = None, env: dict[str, str] | None = None) -> None:
-    done = subprocess.run(
-        argv,
-        cwd=cwd,
-        env=os.environ | (env or {}),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def _run(suite: str, *argv: str) -> None:
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise NoKernelError(f"can't prepare the kernel of Debian {suite}: {argv[0]} failed:\n{done.stderr.strip()}")

@@ -21,7 +21,7 @@ def test_a_kernel_that_cannot_be_prepared_fails_the_command(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
     assert command.main(["sid", "--", "tests/kernel/test_wire.py"]) == 1
-    assert "apt-get, dpkg-deb, gcc, busybox, modprobe isn't installed" in capsys.readouterr().err
+    assert "mmdebstrap, gcc, busybox, modprobe isn't installed" in capsys.readouterr().err
 
 
 def test_a_kernel_that_does_not_start_fails_the_command(
