@@ -17,10 +17,12 @@ from hostrouting.kernel.nexthops import Router
 from hostrouting.kernel.port import refuse_datagrams
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink import values, wire
+from hostrouting.kernel.rtnetlink.entries import Attributes
 from hostrouting.kernel.rules import kernel_rules
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Address, AddressLabel
+from hostrouting.model.prefixes import Prefix
 from hostrouting.model.routes import Lookup, NextHop, Route, RouteFailure
 
 # An arbitrary port, because no packet is sent.
@@ -69,6 +71,19 @@ class NetlinkBackend6(NetlinkBackend):
             return right
 
         return tuple(map(shown, found))
+
+    def _look_up(
+        self, addresses: Sequence[IpAddress], source: IpAddress | None = None, *, is_tcp: bool = False
+    ) -> list[tuple[Attributes, Prefix] | int]:
+        """Return the attributes and the prefix of the entry for each address, or an errno.
+
+        While another process replaces a route, lookups fail for a moment in Linux 7.2, even if a shorter prefix
+        matches. So the kernel is asked again about failures.
+        """
+        found = super()._look_up(addresses, source, is_tcp=is_tcp)
+        failed = [address for address, answer in zip(addresses, found, strict=True) if answer == errnos.ENETUNREACH]
+        again = dict(zip(failed, super()._look_up(failed, source, is_tcp=is_tcp), strict=True))
+        return [again.get(address, answer) for address, answer in zip(addresses, found, strict=True)]
 
     def _flows(self, entry: Route, addresses: Sequence[IpAddress]) -> Iterator[Flow]:
         """Yield the flows that exercise all hops of an entry.

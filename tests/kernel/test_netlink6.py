@@ -314,3 +314,16 @@ def test_a_kernel_without_ipv6_has_a_snapshot_without_it(kernel: NamespaceKernel
     without = Altered(NetlinkBackend6(), rules=refuse)
     host = hostrouting.Host(kernel, FakeSystemd(), hostrouting.Layout(tmp_path), without)
     assert hostrouting.snapshot(host=host).ipv6 is None
+
+
+def test_a_failure_is_asked_about_again(host: NetlinkBackend6, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While another process replaces a route, new kernels find no route for a moment."""
+    run_ip6("route add fd00:1::/48 via fd00:a::1 dev eth0")
+    ask, gaps = NetlinkBackend._look_up, [errnos.ENETUNREACH]
+
+    def with_a_gap(self: NetlinkBackend, addresses: Sequence[Any], *rest: Any, **more: Any) -> list[Any]:
+        return [gaps.pop() if gaps else answer for answer in ask(self, addresses, *rest, **more)]
+
+    monkeypatch.setattr(NetlinkBackend, "_look_up", with_a_gap)
+    found = host.lookup([IPv6Address("fd00:1::1"), IPv6Address("fd00:1::2"), IPv6Address("2001:db8::1")])
+    assert [each.errno for each in found] == [None, None, errnos.ENETUNREACH]
