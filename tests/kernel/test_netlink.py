@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 import attrs
 import pytest
 from audit.making import add_dscp_rule
+from needs import needs_linux
 from node import GATEWAY, NICS, PAIR, add_nics, attempt, like_linux, run_ip, tool
 from scenario import play, route, skip_without_other_users
 
@@ -105,8 +106,8 @@ def test_a_rule_with_an_unknown_action_drops_packets(kernel: NamespaceKernel) ->
 
 
 def test_a_rule_for_a_dscp_is_read_with_it(kernel: NamespaceKernel) -> None:
-    if add_dscp_rule("100", "4", "254"):
-        pytest.skip("this kernel has no rules for a DSCP")
+    needs_linux(6, 13, "rules for a DSCP")
+    assert add_dscp_rule("100", "4", "254") == 0
     rule = kernel.rules()[1]
     assert (rule.tos, rule.has_unknown) == (0x10, False)
 

@@ -1,0 +1,37 @@
+"""Skip tests that presuppose a newer kernel, or an option that it was built without. Each skip names its reason."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from node import attempt
+
+from hostrouting.kernel.release import numbers_of
+
+__all__ = ["needs_encapsulation", "needs_linux"]
+
+
+def needs_linux(major: int, minor: int, what: str) -> None:
+    """Skip a test on kernels before a release.
+
+    Args:
+        major: the release's first number.
+        minor: its second number.
+        what: what the kernel lacks before it.
+    """
+    release = os.uname().release
+    if (numbers_of(release) or ()) < (major, minor):
+        pytest.skip(f"Linux {release} lacks what {major}.{minor} has: {what}")
+
+
+def needs_encapsulation(kind: str) -> None:
+    """Skip a test if the kernel was built without a kind of encapsulation, such as ``seg6``.
+
+    The calling thread's network namespace needs ``lo`` to be up.
+    """
+    words = {"seg6": "seg6 mode encap segs fc00::1"}[kind]
+    done = attempt("ip", "route", "add", "192.0.2.0/32", "encap", *words.split(), "dev", "lo")
+    if done.returncode != 0:
+        pytest.skip(f"this kernel was built without the encapsulation {kind}: {done.stderr.strip()}")
+    attempt("ip", "route", "del", "192.0.2.0/32")
