@@ -24,7 +24,7 @@ from hostrouting.overlap._hearing import why_not_received
 from hostrouting.overlap._state import State, default_expires, read_host, read_uplinks
 from hostrouting.overlap._uplinks import contested_error
 from hostrouting.overlap.findings import FamilyVerdict, OverlapReport, UnknownReason, Verdict
-from hostrouting.overlap.proposals import Fix, HostSettings
+from hostrouting.overlap.proposals import Fix, HostSettings, Unfixable
 from phases import CancelScope
 
 # A limit for human-readable lines.
@@ -95,7 +95,7 @@ def check_families(
 def _joined(config: Config, reports: dict[Family, OverlapReport]) -> OverlapReport:
     found = tuple(reports.values())
     worst = max(found, key=lambda report: [*Verdict].index(report.verdict))
-    fixes = [report.fix for report in found]
+    fixes = _with_uplinks_of_both(config, reports)
     return attrs.evolve(
         worst,
         default_devs=tuple(sorted({dev for report in found for dev in report.default_devs})),
@@ -113,6 +113,30 @@ def _joined(config: Config, reports: dict[Family, OverlapReport]) -> OverlapRepo
             for family, report in reports.items()
         ),
     )
+
+
+def _with_uplinks_of_both(config: Config, reports: dict[Family, OverlapReport]) -> list[Fix]:
+    """Return each family's fix, with questions whose uplinks also carry the other family's traffic.
+
+    The uplinks are the node's, so an answer in one family must not lead away what may be wanted in the other.
+    """
+    wanted: set[str] = set()
+    for family, report in reports.items():
+        asked = [each.obstacle.question for each in report.fix.unfixable if each.obstacle.question is not None]
+        needs_uplinks = any(each.devs is None for each in config.route_overlap.of(family).expected_cidrs)
+        wanted.update(*(question.wanted for question in asked))
+        wanted.update(report.default_devs if needs_uplinks and not asked else ())
+
+    def completed(each: Unfixable) -> Unfixable:
+        question = each.obstacle.question
+        if question is None:
+            return each
+        return attrs.evolve(
+            each, obstacle=each.obstacle._replace(question=question._replace(wanted=tuple(sorted(wanted))))
+        )
+
+    fixes = (report.fix for report in reports.values())
+    return [attrs.evolve(fix, unfixable=tuple(map(completed, fix.unfixable))) for fix in fixes]
 
 
 def check_overlap(
