@@ -6,6 +6,7 @@ An expectation is what happened when the case was last looked at, good or bad, s
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ import attrs
 import pytest
 from incident_outcomes import Outcome, outcome
 from incidents import Case, Rebuilt, documents
+from needs import needs_linux
+
+from hostrouting.kernel.release import separates_on_deletion
 
 pytestmark = pytest.mark.kernel
 
@@ -43,6 +47,11 @@ def turned_round(told: Outcome) -> list[Outcome]:
 def test_an_incident_ends_as_its_file_expects(name: str, tmp_path: Path) -> None:
     document = CASES[name]
     case, told = Case.of(document), expected(document)
+    if any(line.startswith("unplug") for line in case.host):
+        needs_linux(6, 12, "an interface without a carrier passes packets to packet sockets")
+    words = [line.split()[:2] for line in case.host]
+    if ["rule", "del"] in words and ["rule", "add"] not in words and not separates_on_deletion(os.uname().release):
+        pytest.skip("this kernel finds the entries of a table whose rule is gone until a rule is added")
     found = outcome(case, tmp_path)
     assert found == told, pasted(found)
     assert found not in turned_round(told)
