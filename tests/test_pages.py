@@ -602,8 +602,11 @@ RUNS = {
     "azure_node.py": ([], "probes are rewritten on eth0", None),
     "agent.py": (["--try"], "1 routes added; verdict: ok; started kube1", "INFO "),
 }
-# These files aren't programs; the backends are tested in tests/kernel/test_conformance.py.
-RUN_ELSEWHERE = {"test_agent.py", "ip_command_backend.py", "pyroute2_backend.py"}
+# These are tests and what they test; the backends are tested in tests/kernel/test_conformance.py.
+RUN_ELSEWHERE = {
+    *("test_agent.py", "traced_agent.py", "test_traced_agent.py"),
+    *("ip_command_backend.py", "pyroute2_backend.py"),
+}
 
 
 @cache
@@ -626,13 +629,31 @@ def test_an_example_runs(name: str) -> None:
     assert line in done.stdout.splitlines()
 
 
-def test_the_agents_own_tests_pass_outside_this_project(tmp_path: Path) -> None:
-    for name in ("agent.py", "test_agent.py"):
+@pytest.mark.parametrize("agent", ["agent.py", "traced_agent.py"])
+def test_the_agents_own_tests_pass_outside_this_project(agent: str, tmp_path: Path) -> None:
+    for name in (agent, f"test_{agent}"):
         (tmp_path / name).write_text((EXAMPLES / name).read_text())
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_agent.py"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"test_{agent}"]
     env = os.environ | {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
+
+
+def test_the_traced_agent_has_the_classes_of_the_page() -> None:
+    """So type checkers and the agent's tests see the page's code."""
+
+    def classes(source: str) -> dict[str, str]:
+        nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+        for node in nodes:
+            if ast.get_docstring(node) is not None:
+                del node.body[0]
+        return {node.name: ast.unparse(node) for node in nodes if isinstance(node, ast.ClassDef)}
+
+    page = (ROOT / "docs/howto/embed.md").read_text()
+    told = classes("".join(block.text for block in blocks(page) if block.language == "python"))
+    agents = classes((EXAMPLES / "traced_agent.py").read_text())
+    assert agents.keys() == {"CountingBackend", "SpanObserver"}
+    assert agents.items() <= told.items()
 
 
 def test_the_agent_names_the_path_of_each_problem(tmp_path: Path) -> None:

@@ -1,0 +1,122 @@
+"""Tests of the agent, which use fakes and need no root: python -m pytest examples/test_traced_agent.py."""
+
+from __future__ import annotations
+
+import asyncio
+from ipaddress import IPv4Address
+from pathlib import Path
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from traced_agent import CountingBackend, bring_up, is_ok
+
+import phases
+from hostrouting import Config, Host, Layout, RouteOverlapError
+from hostrouting.backend import DEFAULT_DESTINATION, NextHop, Protocol, Route
+from hostrouting.testing import FakeKernel, FakeSystemd
+
+exporter = InMemorySpanExporter()
+provider = TracerProvider()
+provider.add_span_processor(SimpleSpanProcessor(exporter))
+trace.set_tracer_provider(provider)
+
+CIDR = "172.16.1.0/24"
+OVERLAP = {"expectedCidrs": [CIDR], "mode": "STRICT"}
+CONFIG = Config(static_routes={"enabled": True, "routes": [{"destination": CIDR}]}, route_overlap=OVERLAP)
+
+
+@pytest.fixture
+def backend() -> CountingBackend:
+    """Return an H200 whose ib0 shadows the cluster's network."""
+    kernel = FakeKernel()
+    for dev, address in (("eth0", "10.1.0.4/24"), ("ib0", "172.16.0.10/16")):
+        kernel.add_link(dev)
+        kernel.add_address(dev, address)
+    kernel.add([Route(DEFAULT_DESTINATION, (NextHop("eth0", IPv4Address("10.1.0.1")),), protocol=Protocol.DHCP)])
+    return CountingBackend(kernel)
+
+
+@pytest.fixture
+def host(backend: CountingBackend, tmp_path: Path) -> Host:
+    return Host(routes=backend, units=FakeSystemd(), layout=Layout(tmp_path))
+
+
+@pytest.fixture(autouse=True)
+def no_earlier_spans() -> None:
+    exporter.clear()
+
+
+def spans() -> dict[str, ReadableSpan]:
+    return {str((span.attributes or {})["path"]): span for span in exporter.get_finished_spans()}
+
+
+@phases.task("start-node")
+def start_node(scope: phases.CancelScope) -> str:
+    scope.check()
+    return "kube1"
+
+
+@phases.task("start-node")
+def start_nothing(scope: phases.CancelScope) -> str:
+    scope.check()
+    raise OSError("there is no image")
+
+
+def test_routes_are_installed_and_counted(host: Host, backend: CountingBackend) -> None:
+    assert not asyncio.run(is_ok(CONFIG, host))
+    report = asyncio.run(bring_up(CONFIG, start_node, host))
+    assert [str(route.destination) for route in report.routes.plan.add] == [CIDR]
+    assert backend.counts == {"add": 1}
+    assert asyncio.run(is_ok(CONFIG, host))
+
+
+def test_each_task_has_a_span(host: Host) -> None:
+    asyncio.run(bring_up(CONFIG, start_node, host))
+    found = spans()
+    assert found.keys() >= {"serial", "serial/configure", "serial/configure/check-route-overlap", "serial/start-node"}
+    configure, serial = found["serial/configure"], found["serial"]
+    assert configure.parent is not None
+    assert serial.context is not None
+    assert configure.parent.span_id == serial.context.span_id
+    assert configure.attributes is not None
+    assert configure.attributes["status"] == "ok"
+    changes = configure.attributes["changes"]
+    assert isinstance(changes, tuple)
+    assert f"added {CIDR} via 10.1.0.1 dev eth0 proto hostrouting" in changes
+
+
+def test_a_failed_start_is_rolled_back(host: Host, backend: CountingBackend) -> None:
+    with pytest.raises(OSError, match="no image"):
+        asyncio.run(bring_up(CONFIG, start_nothing, host))
+    assert backend.our_routes() == ()
+    assert backend.counts == {"add": 1, "delete": 1}
+    span = spans()["serial/start-node"]
+    assert span.status.status_code is trace.StatusCode.ERROR
+    assert [event.name for event in span.events] == ["exception"]
+
+
+def test_a_cancelled_start_is_rolled_back(host: Host, backend: CountingBackend) -> None:
+    async def stopped() -> None:
+        loop = asyncio.get_running_loop()
+
+        @phases.task("start-node")
+        def start_slowly(scope: phases.CancelScope) -> None:
+            loop.call_soon_threadsafe(agent.cancel)
+            scope.wait(3600)
+
+        agent = asyncio.create_task(bring_up(CONFIG, start_slowly, host))
+        await agent
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(stopped())
+    assert backend.our_routes() == ()
+    assert (spans()["serial/start-node"].attributes or {})["status"] == "cancelled"
+
+
+def test_no_node_starts_with_a_shadowed_network(host: Host) -> None:
+    with pytest.raises(RouteOverlapError):
+        asyncio.run(bring_up(Config(route_overlap=OVERLAP), start_node, host))
+    assert "serial/start-node" not in spans()

@@ -1,0 +1,123 @@
+"""An asyncio agent that traces its tasks, counts its changes of routes, and rolls back if the node doesn't start.
+
+Run it as root on a host:      python examples/traced_agent.py /etc/aks-flex-node/config.json
+Run its tests without root:    python -m pytest examples/test_traced_agent.py
+
+It needs opentelemetry-api. Configure the SDK to export the spans.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import Counter
+from collections.abc import Sequence
+
+from opentelemetry import context, trace
+
+import phases
+from hostrouting import Config, Configure, ConfigureReport, Host, HostRoutingError, Verdict, check
+from hostrouting.backend import ForwardingBackend, NetlinkBackend, NetlinkBackend6, Route, RouteBackend, RouteFailure
+from hostrouting.report import ChangesObserver
+from hostrouting.tasks import installed_config
+
+
+class CountingBackend(ForwardingBackend):
+    """A backend that counts the routes that it changes."""
+
+    def __init__(self, inner: RouteBackend) -> None:
+        super().__init__(inner)
+        self.counts: Counter[str] = Counter()
+
+    def add(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+        """Count and add routes."""
+        self.counts["add"] += len(routes)
+        return super().add(routes)
+
+    def replace(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+        """Count and replace routes."""
+        self.counts["replace"] += len(routes)
+        return super().replace(routes)
+
+    def delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+        """Count and delete routes."""
+        self.counts["delete"] += len(routes)
+        return super().delete(routes)
+
+
+class SpanObserver(ChangesObserver):
+    """An observer that makes a span for each task, below the span that is current when the observer is made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tracer = trace.get_tracer("bootstrap")
+        self.outside = context.get_current()
+        self.spans: dict[str, list[trace.Span]] = {}  # tasks in a Parallel may have the same path
+
+    def started(self, path: str) -> None:
+        """Start the task's span."""
+        above, _, name = path.rpartition("/")
+        parents = self.spans.get(above)
+        parent = trace.set_span_in_context(parents[-1]) if parents else self.outside
+        span = self.tracer.start_span(name, parent, attributes={"path": path})
+        self.spans.setdefault(path, []).append(span)
+
+    def finished(
+        self, path: str, status: phases.Status, result: object, error: BaseException | None, seconds: float
+    ) -> None:
+        """End the task's span."""
+        super().finished(path, status, result, error, seconds)
+        only = ChangesObserver()  # self.changes are those of all tasks
+        only.finished(path, status, result, error, seconds)
+        changes = (*only.changes.routes, *only.changes.files, *only.changes.units)
+        span = self.spans[path].pop()
+        span.set_attribute("status", str(status))
+        span.set_attribute("duration", seconds)
+        span.set_attribute("changes", [f"{change.action} {change.what}" for change in changes])
+        if error is not None:
+            span.record_exception(error)
+            span.set_status(trace.StatusCode.ERROR, str(error))
+        span.end()
+
+
+async def bring_up(config: Config, start: phases.Task[object], host: Host) -> ConfigureReport:
+    """Install a config and start the node. If anything fails or is cancelled, restore what was installed before."""
+    former = installed_config(host=host)
+    observer = SpanObserver()
+    try:
+        report, _ = await phases.run_async(phases.Serial(Configure(config, host=host), start), observer=observer)
+    except BaseException:
+        await phases.run_async(Configure(former, host=host), observer=observer)
+        raise
+    return report
+
+
+async def is_ok(config: Config, host: Host) -> bool:
+    """Return whether every expected CIDR leaves through an uplink."""
+    report = await phases.run_async(phases.task("check")(lambda scope: check(config, host=host, scope=scope)))
+    return report.verdict is Verdict.OK
+
+
+@phases.task("start-node")
+def start_node(scope: phases.CancelScope) -> str:
+    """Start the node."""
+    return scope.run(["systemctl", "start", "systemd-nspawn@kube1"]).stdout
+
+
+async def main(file: str) -> int:
+    """Bring the node up, and return the exit code."""
+    backends = CountingBackend(NetlinkBackend()), CountingBackend(NetlinkBackend6())
+    host = Host(routes=backends[0], routes6=backends[1])
+    try:
+        config = Config.load(file)
+        with trace.get_tracer("bootstrap").start_as_current_span("boot"):
+            report = await bring_up(config, start_node, host)
+    except HostRoutingError as error:
+        print(f"no node was started: {error}", file=sys.stderr)
+        return 1
+    print(f"verdict: {report.overlap.verdict}; changes of routes: {dict(backends[0].counts + backends[1].counts)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main(sys.argv[1])))
