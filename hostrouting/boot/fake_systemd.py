@@ -113,6 +113,8 @@ class FakeSystemd:
                 properties[name] = values[-1] if name in _DEFAULTS else " ".join(values)
         for key in ("ExecCondition", "ExecStartPre"):
             properties[f"{key}Ex"] = "\n".join(map(_exec_words, loaded.get(key, ())))
+        read = loaded.get("EnvironmentFile", ())
+        properties["EnvironmentFiles"] = "\n".join(f"{path.lstrip('-')} (ignore_errors=no)" for path in read)
         is_stale = unit in self._loaded and loaded != self._read(unit)
         properties["NeedDaemonReload"] = "yes" if is_stale else "no"
         properties["LoadState"] = self._load_state(unit)

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from hostrouting.boot.layout import RUN_DIR, Layout
 from hostrouting.boot.manifest import Manifest
@@ -59,13 +59,14 @@ START_SECONDS = 25
 
 # The properties that opening_settings needs.
 SETTINGS = (
-    *("SuccessExitStatus", "TimeoutStartUSec", "Environment", "UnsetEnvironment"),
+    *("SuccessExitStatus", "TimeoutStartUSec", "Environment", "EnvironmentFiles", "UnsetEnvironment"),
     *("RuntimeDirectory", "RuntimeDirectoryPreserve"),
 )
 
 # Maps each setting to a harmful pattern and its consequence.
+_ONE_NAME = "gives all starts one name: an earlier pass is mistaken for theirs"
 _NAMELESS = {
-    "Environment": (r'(^|[ "])INVOCATION_ID=', "gives all starts one name: an earlier pass is mistaken for theirs"),
+    "Environment": (r'(^|[ "])INVOCATION_ID=', _ONE_NAME),
     "UnsetEnvironment": (r'(^|[ "])INVOCATION_ID\b', "removes the name of a pass: no start gets through"),
 }
 
@@ -131,12 +132,13 @@ def _is_held(prefix: str, argv: str, commands: str) -> bool:
     return any("privileged" in words and ("ignore-failure" in words) == ("-" in prefix) for words in flags)
 
 
-def opening_settings(shown: Mapping[str, str], *, is_strict: bool) -> Iterator[str]:
+def opening_settings(shown: Mapping[str, str], *, is_strict: bool, environment: Collection[str] = ()) -> Iterator[str]:
     """Yield the settings that let a unit start when the gate fails, or make it fail when the gate passes.
 
     Args:
         shown: the properties listed in ``SETTINGS`` as printed by ``systemctl show``.
         is_strict: whether a failed check blocks the unit; if not, a shorter start timeout is fine.
+        environment: the variables that its environment files set.
 
     Yields:
         A description of each such setting.
@@ -150,6 +152,8 @@ def opening_settings(shown: Mapping[str, str], *, is_strict: bool) -> Iterator[s
     for key, (form, follows) in _NAMELESS.items():
         if re.search(form, shown[key]):
             yield f"{key}=INVOCATION_ID {follows}"
+    if "INVOCATION_ID" in environment:
+        yield f"EnvironmentFile= sets INVOCATION_ID, which {_ONE_NAME}"
     if RUN_DIR.name in shown["RuntimeDirectory"].split() and shown["RuntimeDirectoryPreserve"] != "yes":
         yield f"RuntimeDirectory={RUN_DIR.name} removes the files of the gate and of a trial of routes at each stop"
 

@@ -23,7 +23,7 @@ from hostrouting.boot.manifest import Manifest
 from hostrouting.boot.next_boot import BootPlan
 from hostrouting.boot.parts import BootFile
 from hostrouting.boot.systemd import ANY_INSTANCE, RUNNING, UnitManager
-from hostrouting.boot.unit_files import unit_files
+from hostrouting.boot.unit_files import environment_names, unit_files
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.errors import UnitError
 from phases import CancelScope, Undo
@@ -109,7 +109,7 @@ def apply_additions(plan: BootPlan, host: Host, undo: Undo) -> Changes:
         if is_stale or unread or plan.enable:
             instances = _instances(units, plan.after)
             loaded = _loaded(units, plan.after, instances)
-        _see_that_it_holds({name: loaded[name] for name in instances[plan.after.consumer]}, plan.after)
+        _see_that_it_holds({name: loaded[name] for name in instances[plan.after.consumer]}, plan.after, layout)
     reloaded = tuple(Change(name, "reloaded") for name in unread)
     gone = {layout.relative(path) for path in plan.remove}
     placed = [change for change in plan.changes.files if change.what not in gone]
@@ -138,7 +138,7 @@ def _loaded(
     return units.show_each([*names, *ours], "NeedDaemonReload", *_SETTINGS)
 
 
-def _see_that_it_holds(loaded: Mapping[str, Mapping[str, str]], manifest: Manifest) -> None:
+def _see_that_it_holds(loaded: Mapping[str, Mapping[str, str]], manifest: Manifest, layout: Layout) -> None:
     """Verify that systemd has loaded the gate's commands unmodified.
 
     systemd ignores lines that it can't parse, and another drop-in may reset a list.
@@ -147,9 +147,10 @@ def _see_that_it_holds(loaded: Mapping[str, Mapping[str, str]], manifest: Manife
         # A missing or masked unit has no settings to compare; our drop-in is loaded along with the unit.
         if shown["LoadState"] in ("not-found", "masked"):
             continue
+        environment = environment_names(layout, shown["EnvironmentFiles"])
         if missing := missing_commands(shown):
             why, todo = f"it lacks {' and '.join(missing)}; something overrides zz-hostrouting.conf", ""
-        elif opening := tuple(opening_settings(shown, is_strict=manifest.is_strict)):
+        elif opening := tuple(opening_settings(shown, is_strict=manifest.is_strict, environment=environment)):
             why, todo = "; ".join(opening), "fix that, then apply again; "
         else:
             continue

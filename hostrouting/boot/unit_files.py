@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from hostrouting.boot.files import is_present, matching
+from hostrouting.boot.files import is_present, matching, read_text
 from hostrouting.boot.layout import Layout
 
 # See systemd.unit(5). The first file of a given name takes precedence. Generators aren't run, but their output is
@@ -69,3 +69,19 @@ def settings(text: str) -> list[tuple[str, str]]:
     """Parse the ``KEY=value`` settings of a unit file or a file with the same syntax, in order."""
     pairs = (line.partition("=") for line in text.splitlines() if not line.lstrip().startswith(("#", ";")))
     return [(key.strip(), value.strip()) for key, equals, value in pairs if equals]
+
+
+def environment_names(layout: Layout, shown: str) -> set[str]:
+    """Return the names of the variables that a unit's environment files set.
+
+    Args:
+        layout: the layout to read the files from.
+        shown: the property ``EnvironmentFiles`` as printed by ``systemctl show``, with a file or a glob pattern in each
+            line.
+
+    Raises:
+        FileError: a file can't be read.
+    """
+    patterns = [Path(layout.followed(line.rpartition(" (")[0])) for line in shown.splitlines()]
+    paths = [path for pattern in patterns for path in matching(pattern.parent, pattern.name)]
+    return {name for path in paths for name, _ in settings(read_text(path) or "")}

@@ -13,7 +13,7 @@ from hostrouting.boot.gate import DROP_INS, missing_commands, opening_settings, 
 from hostrouting.boot.installation import KUBELET, has_free_kubelet, is_there
 from hostrouting.boot.layout import GATE_NAMES, SEARCH_PATH, Layout
 from hostrouting.boot.trial import trial_deadline
-from hostrouting.boot.unit_files import UNIT_PATH, drop_ins, settings
+from hostrouting.boot.unit_files import UNIT_PATH, drop_ins, environment_names, settings
 from hostrouting.doctor.checks import DoctorFinding, ExaminedHost, Severity
 from hostrouting.model.errors import RouteError, UnitError
 from hostrouting.overlap.check import check_families
@@ -117,7 +117,8 @@ def gate(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         if missing := missing_commands(shown):
             message = f"it starts without being held back: it lacks {' and '.join(missing)}"
             yield DoctorFinding("gate-overridden", called, message, _hint(examined, instance, shown))
-        for clause in opening_settings(shown, is_strict=examined.manifest.is_strict):
+        environment = environment_names(examined.layout, shown["EnvironmentFiles"])
+        for clause in opening_settings(shown, is_strict=examined.manifest.is_strict, environment=environment):
             yield DoctorFinding("gate-disobeyed", called, clause, f"look at: systemctl cat {instance}")
         unread = _unread(examined, instance, shown)
         if shown["NeedDaemonReload"] == "yes" or unread:

@@ -219,6 +219,7 @@ SETTINGS = (
     "SuccessExitStatus=133 203",
     "SuccessExitStatus=KILL",
     "TimeoutStartSec=20",
+    "EnvironmentFile=/etc/default/node",
 )
 
 
@@ -226,6 +227,7 @@ SETTINGS = (
 def test_apply_refuses_a_setting_that_defeats_the_gate(node: Machine, by_turns: Any) -> None:
     payload = add_nested_machine(node)
     write_config(node)
+    node.write("/etc/default/node", "INVOCATION_ID=a1\n")
     node.boot()
     for setting in by_turns(SETTINGS):
         node.write(f"{UNITS}/{payload.unit}.d/zzz-override.conf", f"[Service]\n{setting}\n")

@@ -159,6 +159,12 @@ def has(setting: str, section: str = "Service", *, name: str = "x", reload: bool
     return writes(f"{UNITS}/{MACHINE}.d/{name}.conf", f"[{section}]\n{setting}\n", reload=reload)
 
 
+def set_the_invocation(node: Node) -> None:
+    """The first file doesn't exist, and the second name is a pattern."""
+    node.write("/etc/default/node", "# INVOCATION_ID=1\nA=INVOCATION_ID\n  INVOCATION_ID=a1\n")
+    has("EnvironmentFile=-/etc/default/other\nEnvironmentFile=/etc/default/no*")(node)
+
+
 def links(path: str, target: str) -> Callable[[Node], None]:
     return lambda node: node.link(path, target)
 
@@ -244,6 +250,7 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
         *("masked", MACHINE, f"systemctl unmask {MACHINE}"),
     ),
     "success by the gate's status": (has("SuccessExitStatus=133 255"), "gate-disobeyed", MACHINE, SHOW),
+    "one name for all starts": (set_the_invocation, "gate-disobeyed", MACHINE, SHOW),
     "a separate network": (has("PrivateNetwork=yes"), "own-network", MACHINE, TAKE_AWAY),
     "override not read yet": (has("ExecStartPre=", name="zzz", reload=False), "not-reloaded", MACHINE, RELOAD),
     "override for all services": (writes(f"{UNITS}/service.d/zzz.conf", OVERRIDE), "not-reloaded", MACHINE, RELOAD),
@@ -515,7 +522,7 @@ SETTINGS = (
     *("SuccessExitStatus=133 3", "TimeoutStartSec=25s", "BindPaths=/srv:/opt", "BindPaths=/run /etc:/etc:rbind"),
     *("BindReadOnlyPaths=/usr:/usr", "BindReadOnlyPaths=/opt/python:/usr/bin/kubelet", "BindPaths=/srv:/dev/shm"),
     *("RuntimeDirectory=kubelet", "TemporaryFileSystem=/var", "Restart=always", "RestartPreventExitStatus=1"),
-    "Environment=MY_INVOCATION_ID=1 INVOCATION_IDS=2 A=INVOCATION_ID",
+    *("Environment=MY_INVOCATION_ID=1 INVOCATION_IDS=2 A=INVOCATION_ID", "EnvironmentFile=-/etc/default/other"),
 )
 QUIET = {
     "harmless settings": has("\n".join(SETTINGS)),
