@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from hostrouting.config.routing import Config, StaticRoute
+from hostrouting.config.routing import ONLINK, Config, StaticRoute
 from hostrouting.kernel.default_routes import default_route
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.model.changes import Change, Changes
@@ -312,6 +312,25 @@ def plan_now(
             return RoutePlan(), missing
         plan |= plan_routes(routes, main, adopted_routes(adopted, main) if backend.family is Family.IPV4 else ())
     return plan, None
+
+
+def find_missing(config: Config, *backends: RouteBackend) -> str | None:
+    """Return a phrase that says what is missing, as ``plan_now`` does, or None.
+
+    Only gateways need the other entries of table main, so without any this costs the same whatever the table holds.
+
+    Raises:
+        RouteError: a route can never be installed as configured, or the kernel can't be queried.
+    """
+    for backend in backends:
+        wanted = config.static_routes.of(backend.family)
+        has_gateways = any(route.gateway not in (None, ONLINK) for route in wanted)
+        main = backend.routes(Table.MAIN) if has_gateways else backend.default_routes()
+        uplinks = uplinks_of(config, backend, backends)
+        _, missing = resolve(wanted, backend.links(), backend.addresses(), main, uplinks)
+        if missing is not None:
+            return missing
+    return None
 
 
 MISSING_HINT = "bring it up or add it, or name another gateway or dev"

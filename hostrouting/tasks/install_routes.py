@@ -21,7 +21,7 @@ from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.routes import Route6, Table
 from hostrouting.routes.install import apply_routes
-from hostrouting.routes.plan import MISSING_HINT, RoutePlan, RoutesReport, plan_now, uplinks_of
+from hostrouting.routes.plan import MISSING_HINT, RoutePlan, RoutesReport, find_missing, plan_now, uplinks_of
 from hostrouting.routes.verify import verify_routes
 from hostrouting.tasks.arguments import ConfigTask
 from phases import CancelScope, Undo, all_or_nothing
@@ -41,14 +41,14 @@ def wait_for_network(config: Config, host: Host, scope: CancelScope, started: fl
     """
     backends = host.backends(config.static_routes.families)
 
-    def find_missing() -> str | None:
+    def look() -> str | None:
         try:
-            return plan_now(config, *backends)[1]
+            return find_missing(config, *backends)
         except RouteError:  # waiting doesn't help
             return None
 
     # The IPv6 backend also notices IPv4 changes.
-    missing = look_until(backends[-1], scope, started, config.wait_seconds, find_missing)
+    missing = look_until(backends[-1], scope, started, config.wait_seconds, look)
     if missing is not None:
         raise _waited_in_vain(missing, config, host)
 
