@@ -12,7 +12,6 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import venv
 import zipfile
 from email.message import Message
 from pathlib import Path
@@ -137,26 +136,59 @@ def test_another_phases_is_replaced_as_the_page_says(release: Path, tmp_path: Pa
         archive.writestr("phases-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: phases\nVersion: 1.0\n")
         archive.writestr("phases-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         archive.writestr("phases-1.0.dist-info/RECORD", "phases/__init__.py,,\n")
-    venv.create(tmp_path / "env")
-    python = tmp_path / "env/bin/python"
-
-    def pip(*words: str | Path) -> None:
-        options = ("--python", python, "--disable-pip-version-check", "--quiet")
-        command = (sys.executable, "-m", "pip", *options, *words)
-        done = subprocess.run(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
-        assert done.returncode == 0, done.stderr
+    python = made_environment(tmp_path / "env", sys.executable)
 
     def imported() -> str:
         command = (python, "-c", "import hostrouting; hostrouting.Config()")
         return subprocess.run(command, cwd=tmp_path, env={}, stderr=subprocess.PIPE, text=True).stderr
 
-    install = ("install", "--no-index", "--no-deps", "--no-compile")
-    pip(*install, wheel, *ROOT.glob("build/wheels/attrs-*.whl"))
-    pip(*install, other)
+    pip(python, *INSTALL, wheel)
+    pip(python, *INSTALL, other)
     assert "pip uninstall phases" in imported()
-    pip("uninstall", "--yes", "phases")
-    pip(*install, "--force-reinstall", wheel)
+    pip(python, "uninstall", "--yes", "phases")
+    pip(python, *INSTALL, "--force-reinstall", wheel)
     assert imported() == ""
+
+
+def made_environment(folder: Path, python: str) -> Path:
+    """Make a virtual environment without pip, and return its Python."""
+    subprocess.run([python, "-m", "venv", "--without-pip", folder], check=True)
+    return folder / "bin/python"
+
+
+def pip(python: Path, *words: str | Path) -> None:
+    """Run this environment's pip for another environment. The tests have no network access."""
+    options = ("--python", python, "--disable-pip-version-check", "--quiet")
+    command = (sys.executable, "-m", "pip", *options, *words)
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+INSTALL = ("install", "--no-index", "--no-compile", "--find-links", ROOT / "build/wheels")
+PYTHONS = re.findall(r"Python :: (3\.\d+)", ROOT.joinpath("pyproject.toml").read_text())
+IMPORTS = """
+import hostrouting, phases.testing
+from hostrouting import azure, backend, report, tasks, testing
+for module in (hostrouting, azure, backend, report, tasks, testing, phases, phases.testing):
+    assert all(getattr(module, name) for name in module.__all__)
+"""
+
+
+@pytest.mark.parametrize("version", PYTHONS)
+def test_the_wheel_works_with_each_python_of_the_classifiers(version: str, release: Path, tmp_path: Path) -> None:
+    """Import all public names, and run the demo. Warnings are errors."""
+    asked = (f"python{version}", "-c", "import sys; print(sys.executable)")
+    try:
+        found = subprocess.run(asked, env=os.environ | {"PYENV_VERSION": version}, stdout=subprocess.PIPE, text=True)
+    except FileNotFoundError:
+        pytest.skip(f"there is no Python {version}")
+    if found.returncode != 0:
+        pytest.skip(f"pyenv has no Python {version}")
+    python = made_environment(tmp_path / "env", found.stdout.strip())
+    pip(python, *INSTALL, *release.glob("*.whl"))
+    for words in (["-c", IMPORTS], ["-m", "hostrouting", "demo"]):
+        done = subprocess.run([python, "-W", "error", *words], cwd=tmp_path, env={}, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")
 
 
 ALLOWED = {"MIT", "BSD-2-Clause", "MPL-2.0", "PSF-2.0", "GPL-2.0-or-later OR Apache-2.0"}
