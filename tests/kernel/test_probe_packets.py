@@ -11,6 +11,7 @@ from pathlib import Path
 import frames
 import probe_world as lab
 import pytest
+from needs import needs_connection_tracking
 from nightly import IS_NIGHTLY, by_day
 from node import run_ip6
 
@@ -61,6 +62,8 @@ TRACKING = "table ip6 tracking { chain seen { type filter hook prerouting priori
 @pytest.fixture(params=["", TRACKING] if IS_NIGHTLY else [TRACKING], ids=lambda text: "conntrack" if text else "")
 def bare(kernel: NamespaceKernel, request: pytest.FixtureRequest) -> lab.World:
     """Return a node without rules, host route or default route."""
+    if request.param:
+        needs_connection_tracking()
     world = lab.World()
     lab.nft(request.param)
     return world

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from hostrouting.boot.render import render_check
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
+from hostrouting.kernel.release import separates_on_deletion
 from hostrouting.kernel.snapshot_backend import SnapshotBackend
 from hostrouting.model.family import Family
 from hostrouting.model.routes import Table
@@ -358,6 +360,8 @@ NODES_BY_NAME = {
 
 @pytest.mark.parametrize("case", NODES_BY_NAME.values(), ids=NODES_BY_NAME)
 def test_a_node_gets_its_verdict_live_recorded_and_at_boot(case: Case, kernel: NamespaceKernel, tmp_path: Path) -> None:
+    if case is NODES_BY_NAME["the rule is gone"] and not separates_on_deletion(os.uname().release):
+        pytest.skip("a snapshot made with ip doesn't show whether this kernel has separated the tables local and main")
     case.build()
     all_say(case, tmp_path)
     (tmp_path / "boot").mkdir()

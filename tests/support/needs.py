@@ -9,7 +9,7 @@ from node import attempt
 
 from hostrouting.kernel.release import numbers_of
 
-__all__ = ["needs_encapsulation", "needs_linux"]
+__all__ = ["needs_connection_tracking", "needs_encapsulation", "needs_linux"]
 
 
 def needs_linux(major: int, minor: int, what: str) -> None:
@@ -35,3 +35,10 @@ def needs_encapsulation(kind: str) -> None:
     if done.returncode != 0:
         pytest.skip(f"this kernel was built without the encapsulation {kind}: {done.stderr.strip()}")
     attempt("ip", "route", "del", "192.0.2.0/32")
+
+
+def needs_connection_tracking() -> None:
+    """Skip a test if the kernel was built without nftables' ``ct``."""
+    done = attempt("nft", "--check", "--file", "-", stdin="table ip6 t { chain c { ct state new counter; }; }")
+    if done.returncode != 0:
+        pytest.skip("this kernel was built without connection tracking in nftables")
