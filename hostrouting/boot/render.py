@@ -11,14 +11,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator
 from fnmatch import fnmatchcase
-from importlib import import_module
 from itertools import pairwise
-from pathlib import Path
 from shlex import quote
 
+from hostrouting.boot import assets
 from hostrouting.config.routing import Config, ExpectedCidr, StaticRoute
 from hostrouting.model.family import Family
-from hostrouting.model.opening import translate_errors
 from hostrouting.model.parsing import reserved_blocks
 from hostrouting.model.prefixes import numbers
 
@@ -158,22 +156,15 @@ def fill(asset: str, *, package: str = PACKAGE, **values: str) -> str:
     def value(match: re.Match[str]) -> str:
         line, word = match.groups()
         name = line or word
-        found = values[name] if name in values else filled(_without_comments(_read(PACKAGE, name)))
+        found = values[name] if name in values else filled(_without_comments(assets.read_asset(PACKAGE, name)))
         return f"{found}\n" if line and found else found
 
     def filled(text: str) -> str:
         return re.sub(rf"^{_PLACEHOLDER}\n|{_PLACEHOLDER}", value, text, flags=re.MULTILINE)
 
-    return filled(_read(package, asset)) + "\n"
+    return filled(assets.read_asset(package, asset)) + "\n"
 
 
 def _without_comments(text: str) -> str:
     """Drop comment lines, because cloud providers limit the size of an Ignition document."""
     return re.sub(r"^ *#.*\n", "", text, flags=re.MULTILINE)
-
-
-def _read(package: str, asset: str) -> str:
-    # Importing importlib.resources costs more than reading all assets.
-    path = Path(str(import_module(package).__file__)).with_name("scripts") / asset
-    with translate_errors(f"read {path}"):
-        return path.read_text(encoding="utf-8").rstrip("\n")

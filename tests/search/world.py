@@ -15,7 +15,7 @@ from host_states import BACKENDS, HostState, delete_routes, our_routes
 from wanted import MACHINE
 
 from hostrouting import Layout
-from hostrouting.boot import render
+from hostrouting.boot import assets
 from hostrouting.model.family import IpNetwork
 from search.pairs import KUBELET, TEMPLATE
 
@@ -70,7 +70,7 @@ def require_world() -> None:
 
 def _shorten_waits() -> None:
     """Render the scripts with short waits, because repeated checks by the gate are pointless here."""
-    read = render._read
+    read = assets.read_asset
 
     def shortened(package: str, asset: str) -> str:
         text = read(package, asset)
@@ -78,7 +78,7 @@ def _shorten_waits() -> None:
             text = re.sub(rf"^readonly {name}=\d+", f"readonly {name}={seconds}", text, flags=re.MULTILINE)
         return text
 
-    render._read = shortened
+    assets.read_asset = shortened
 
 
 # --- its state -----------------------------------------------------------------------------------------------------
