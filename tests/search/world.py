@@ -72,10 +72,10 @@ def _shorten_waits() -> None:
     """Render the scripts with short waits, because repeated checks by the gate are pointless here."""
     read = assets.read_asset
 
-    def shortened(package: str, asset: str) -> str:
-        text = read(package, asset)
-        for name, seconds in _WAITS.items():
-            text = re.sub(rf"^readonly {name}=\d+", f"readonly {name}={seconds}", text, flags=re.MULTILINE)
+    def shortened(package: str, name: str) -> str:
+        text = read(package, name)
+        for constant, seconds in _WAITS.items():
+            text = re.sub(rf"^readonly {constant}=\d+", f"readonly {constant}={seconds}", text, flags=re.MULTILINE)
         return text
 
     assets.read_asset = shortened
