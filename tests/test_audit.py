@@ -106,6 +106,12 @@ _SELDOM = {
         ip addrlabel add prefix 2001:db8:1::/64 label 99
         ip addrlabel add prefix fd00:172:16:4000::/52 label 99
     """,
+    "an IPv4-mapped source": """
+        ip address add ::ffff:10.1.0.4/96 dev eth0 nodad
+        ip address del 2001:db8:1::4/64 dev eth0
+        ip -6 rule add from fd00:172:16:7::/64 lookup 100 pref 15
+        ip -6 route add unreachable fd00:172:16:8000::/49
+    """,
     "no labels": """
         ip address add fd00:172:16:4000::4/64 dev eth0 nodad
         ip -6 route add default via fe80::2 dev ib0 table 100

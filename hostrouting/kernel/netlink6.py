@@ -28,8 +28,8 @@ from hostrouting.model.routes import Lookup, NextHop, Route, RouteFailure
 # An arbitrary port, because no packet is sent.
 _PORT = 9
 _NO_GATEWAY = IPv6Address(0)
-# Errors from connect(2) for unreachable destinations: lookup failures, or no source address.
-_UNREACHABLE = (*NO_ROUTE, errnos.EADDRNOTAVAIL)
+# Errors from connect(2) for unreachable destinations: lookup failures, no source address, or an IPv4-mapped one.
+_UNREACHABLE = (*NO_ROUTE, errnos.EADDRNOTAVAIL, errnos.EAFNOSUPPORT)
 
 
 class NetlinkBackend6(NetlinkBackend):

@@ -35,7 +35,10 @@ _NUD_FAILED, _NUD_PERMANENT = 0x20, 0x80
 _INFORMATIONAL = 128
 
 # Errors for packets that the kernel refuses to send.
-_REFUSALS = (errnos.ENETUNREACH, errnos.EHOSTUNREACH, errnos.EACCES, errnos.EINVAL, errnos.EADDRNOTAVAIL)
+_REFUSALS = (
+    *(errnos.ENETUNREACH, errnos.EHOSTUNREACH, errnos.EACCES, errnos.EINVAL, errnos.EADDRNOTAVAIL),
+    errnos.EAFNOSUPPORT,  # an IPv4-mapped source
+)
 
 _ROUTER = "02:00:00:00:ff:01"
 _SERVED = 80
