@@ -246,7 +246,7 @@ class _Moment:
             accept_routes()
 
     def _see_stopped(self, update: Update) -> None:
-        """See that a stopped update has left config A or config B."""
+        """See that a stopped update has left config A, or config B and what it would have removed."""
         ended = update.wait()
         assert isinstance(ended, Ended)
         self.words.append(f"the update: {ended.outcome} {ended.words}")
@@ -257,11 +257,18 @@ class _Moment:
             self._do_again()
             return
         left = read_state()
-        differences = [state.differences(left) for state in (self.search.before, self.search.after)]
-        if all(differences):
-            old, new = map(", ".join, differences)
-            self.complaints.append(f"it left neither what was there before ({old}) nor all that is new ({new})")
-        self.complaints += self.search.pair.complaints_after(self._start_all(), is_updated=not differences[1])
+        old, new = (state.differences(left) for state in (self.search.before, self.search.after))
+        if not old or not new:
+            self.complaints += self.search.pair.complaints_after(self._start_all(), is_updated=not new)
+            return
+        # Removals come last, and aren't undone. Until they are complete, the manifest names what is left.
+        lacking = [each for each in new if not each.startswith("/") or each in self.search.after.files]
+        if self.search.pair.after is not None and lacking not in ([], [str(LAYOUT.manifest)]):
+            self.complaints.append(
+                f"it left neither the old state ({', '.join(old)}) nor the new one ({', '.join(new)})"
+            )
+        self._judge_between(self._start_all())
+        self._do_again()
 
     def _see_killed(self) -> None:
         if self.kind is Kind.BOOT:
