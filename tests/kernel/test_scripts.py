@@ -388,13 +388,16 @@ def test_a_signal_after_the_changes_is_too_late(node: NamespaceKernel, plain: Sa
 
 
 def test_names_do_not_control_a_terminal(node: NamespaceKernel, sandbox: Sandbox) -> None:
-    node.add_link("i\x1b[7m")
-    assert node.add([Route(DESTINATION, (NextHop("i\x1b[7m"),), protocol=Protocol.STATIC)]) == ()
+    """U+009B begins a sequence like ESC [ does, and U+2028 separates lines."""
+    name = "i\x1b[7m\x9b\u2028"
+    node.add_link(name)
+    assert node.add([Route(DESTINATION, (NextHop(name),), protocol=Protocol.STATIC)]) == ()
     for text in (routes_script({"destination": str(DESTINATION), "metric": 9}), check_script(str(DESTINATION))):
         error = refused(sandbox, text)
-        assert "dev i?[7m" in error
+        assert "dev i?[7m?????" in error
+        assert error.replace("\n", "").isascii()
         assert error.replace("\n", "").isprintable()
-    assert " via i?[7m," in sandbox.told()[0]
+    assert " via i?[7m?????," in sandbox.told()[0]
 
 
 def test_a_failed_listing_gets_no_verdict(node: NamespaceKernel, sandbox: Sandbox) -> None:

@@ -36,8 +36,8 @@ readonly ATTEMPTS=32
 # attempt() returns this if MISSING may still appear.
 readonly MAY_COME=75
 
-# An interface's name may contain characters that control a terminal.
-readonly STEERING=$'[\001-\010\013-\037\177]'
+# An interface's name may contain any bytes, such as those that control a terminal or end a line in UTF-8.
+readonly STEERING=$'[^\t\n -~]'
 say() { printf '%s\n' "${@//$STEERING/?}"; }
 complain() { say "$@" >&2; }
 
