@@ -47,10 +47,10 @@ SIDES = {
 # Modules that are pure functions of their arguments, by package.
 PURE = {
     "config": "schema values routing",
-    "kernel": "after_event default_routes fib nexthops rules sources",
+    "kernel": "after_event default_routes fib host_changes nexthops rules sources",
     "boot": "gate render",
     "routes": "formats resolve",
-    "overlap": "_cover _coverage findings one_event _fix _grouping _classify wording",
+    "overlap": "_cover _coverage difference findings one_event _fix _grouping _classify wording",
     "azure": "config probe.ruleset vnet.leftovers vnet.parse",
     "watch": "_events",
 }

@@ -212,6 +212,8 @@ def apply_removals(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[C
     kept = {layout.manifest, *markers}
     yield from _remove_all(layout, (path for path in plan.remove if path not in kept))
     remove_old_stages(layout)
+    if WATCH in plan.going:
+        _remove_snapshots(layout)
     _remove_folders(layout, plan.during)
     if plan.after.parts:
         if plan.after != plan.during:
@@ -232,6 +234,14 @@ def apply_removals(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[C
     for name in plan.restart:
         units.restart(f"{name}.service")
         yield _of_unit(name, "restarted")
+
+
+def _remove_snapshots(layout: Layout) -> None:
+    """Remove what the watcher may have written until it was stopped."""
+    for path in layout.snapshots:
+        files.remove_litter(path)
+        files.remove(path)
+    files.remove_empty_folder(layout.good.parent)
 
 
 # Files by which the scripts talk to awk and ip, a killed check's unfinished marker, and the times of the watcher's

@@ -117,6 +117,17 @@ class Layout:
     report = _Below(RUN_DIR / "route-overlap.json")
     """The last check's report as JSON."""
 
+    good = _Below("var/lib/hostrouting/good.json")
+    """The watcher's last snapshot of this host with the verdict ``ok``."""
+
+    bad = _Below("var/lib/hostrouting/bad.json")
+    """The watcher's snapshot of this host at the first other verdict."""
+
+    @property
+    def snapshots(self) -> tuple[Path, ...]:
+        """Return the paths of the watcher's snapshots."""
+        return self.good, self.bad
+
     @property
     def markers(self) -> tuple[Path, ...]:
         """Return the paths of the check's marker files."""

@@ -208,6 +208,8 @@ def _removed(
     going = {*before.files(layout)} - {*after.files(layout)} - {*map(layout.enablement, before.parts)}
     if CHECK in wanted.names and CHECK not in after.parts:
         going |= {*layout.markers}
+    if WATCH in wanted.names and WATCH not in after.parts:
+        going |= {*layout.snapshots}
     textfile = before.textfile(layout)
     if textfile is not None and textfile != after.textfile(layout):
         going.add(textfile)

@@ -260,6 +260,8 @@ def _add_snapshots(parser: Parser) -> None:
     parser.add_argument("--output", choices=("text", "json", "html"), default="text", help=what)
     what = "also group hosts by the effect of single events, which takes several times as long"
     parser.add_argument("--one-event", action="store_true", help=what)
+    what = "also group hosts by what has changed since their snapshots in DIR, with the same file names"
+    parser.add_argument("--since", metavar="DIR", help=what)
 
 
 def _add_compared(parser: Parser) -> None:

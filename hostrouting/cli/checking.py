@@ -207,13 +207,14 @@ def diff(options: argparse.Namespace, host: Host) -> Result:
 
       hostrouting diff monday.json                          what has changed on this host since Monday?
       hostrouting diff good.json bad.json --cidr 172.16.0.0/16
+      hostrouting diff /var/lib/hostrouting/good.json /var/lib/hostrouting/bad.json    since the watcher saw it fail
     """
     from hostrouting.cli.difference import difference_page
 
     before = load_snapshot(options.before)
     after = None if options.after is None else load_snapshot(options.after)
     _, config = _expected(options, host, is_alone=not options.cidr and options.config is None)
-    found = run_function("diff", lambda _: queries.diff(before, after, config, host=host))
+    found = run_function("diff", lambda scope: queries.diff(before, after, config, host=host, scope=scope))
     return Result(
         found.to_json,
         lambda: page_text(difference_page(found, columns(sys.stdout)), columns(sys.stdout)),
@@ -289,11 +290,13 @@ def judge(options: argparse.Namespace, host: Host) -> Result:
     Each FILE is the output of hostrouting snapshot from one host. If the snapshot has no host name, the file name is
     used. Hosts with the same failures (kind, CIDR, interfaces) and the same fix are grouped together. If a FILE can't
     be read, or takes too much time or memory, its host's verdict is unknown and the command continues with the others.
-    With --one-event, hosts that a single event would break permanently are grouped separately. The command uses all
+    With --one-event, hosts that a single event would break permanently are grouped separately. With --since, hosts are
+    also grouped by what has changed their lookups since the earlier snapshots in that folder. The command uses all
     cores; docs/howto/many-hosts.md shows how to use several machines. It exits with 0 if all hosts pass, with 1 if any
     host fails, and otherwise with 2 if any verdict is unknown.
 
       hostrouting judge config.json snapshots/*.json
+      hostrouting judge config.json today/*.json --since yesterday
       hostrouting judge config.json snapshots/*.json --output html > fleet.html    needs Jinja
     """
     from importlib.util import find_spec
@@ -307,7 +310,9 @@ def judge(options: argparse.Namespace, host: Host) -> Result:
     config = load(options, host)
     report = run_function(
         "judge",
-        lambda scope: judge_all(options.snapshots, config, scope=scope, one_event=options.one_event),
+        lambda scope: judge_all(
+            options.snapshots, config, scope=scope, one_event=options.one_event, since=options.since
+        ),
         waits=False,
     )
     code = EXIT_CHECK_UNKNOWN if report.counts[Verdict.UNKNOWN] else 0

@@ -77,12 +77,13 @@ def _lines(difference: Difference) -> Iterable[str]:
     for each in difference.results:
         of = "" if "UDP" in each.packets else f" for {', '.join(each.packets)}"
         yield clean(f"{ranges}: {_words(each.before)} → {_words(each.after)}{of}")
-    yield from shortened([clean(line) for cause in difference.causes for line in _cause(cause)], "\n", _CAUSES).split(
-        "\n"
-    )
+    yield from shortened(
+        [clean(line) for cause in difference.causes for line in cause_lines(cause)], "\n", _CAUSES
+    ).split("\n")
 
 
-def _cause(change: HostChange) -> Iterable[str]:
+def cause_lines(change: HostChange) -> Iterable[str]:
+    """Yield what went and what came."""
     if sorted(change.before) == sorted(change.after):
         yield f"by another order of {change.kind}s: {change.after[0]} is now before {change.after[1]}"
         return

@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 
 from hostrouting.cli.bars import dev_words
+from hostrouting.cli.difference import cause_lines
 from hostrouting.cli.output import Page, Row, bad, dim, good
 from hostrouting.cli.report import overlap_picture, page_text
 from hostrouting.fleet.groups import FleetReport, HostGroup
@@ -62,7 +63,9 @@ def _title(group: HostGroup) -> str:
         return "; ".join([*failures, f"unknown: {clean(group.report.reason or '')}"])
     risks = [clean(f"{e.event.subject} {e.event.kind}") for e in group.report.events or () if e.is_risk]
     away = f"; one event away: {shortened(risks, ', ', _SHOWN_EVENTS)}" if risks else ""
-    return ("; ".join(failures) or "ok") + away
+    changed = [words for cause in group.causes or () for words in cause_lines(cause)]
+    since = f"; since then {shortened(changed, ', ', _SHOWN_EVENTS)}" if changed else ""
+    return ("; ".join(failures) or "ok") + away + clean(since)
 
 
 # --- a page for a browser ------------------------------------------------------------------------------------------

@@ -62,7 +62,8 @@ def verdict(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     if report.verdict is Verdict.UNKNOWN:
         message = f"{follows}: the check can't judge: {report.reason}"
         severity = Severity.BROKEN if is_strict else Severity.UNKNOWN
-        yield DoctorFinding("unjudged", examined.consumer, message, "fix that, then: hostrouting check", severity)
+        hint = "\n".join(("fix that, then: hostrouting check", *_snapshots(examined)))
+        yield DoctorFinding("unjudged", examined.consumer, message, hint, severity)
     for note in report.notes:
         if note.kind is NoteKind.CONTESTED and config.uplinks is None:
             hint = f"name the node's uplinks in CONFIG as hostRouting.uplinks, then: {examined.command('apply')}"
@@ -80,8 +81,15 @@ def _shadowed(examined: ExaminedHost, report: OverlapReport, follows: str) -> It
         lines = reasons(installed, finding.cidr)
         if any(each.fix and each.cidr == finding.cidr for each in installed.findings):
             lines.append(f"{examined.command('fix')} prints what fixes {'the rest' if lines else 'it'}")
-        hint = "\n".join(lines) or examined.repairing("apply")
+        hint = "\n".join((*(lines or [examined.repairing("apply")]), *_snapshots(examined)))
         yield DoctorFinding("shadowed", examined.consumer, f"{follows}: {finding.message}", hint)
+
+
+def _snapshots(examined: ExaminedHost) -> list[str]:
+    """Return a line that names the watcher's snapshots, if it has kept both."""
+    kept = examined.layout.snapshots
+    there = " ".join(map(examined.layout.relative, kept))
+    return [f"what has changed since it was ok: hostrouting diff {there}"] if all(map(files.exists, kept)) else []
 
 
 def _bare_instances(examined: ExaminedHost) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterable
 from typing import ClassVar, Literal
@@ -9,8 +10,10 @@ from typing import ClassVar, Literal
 import attrs
 
 from hostrouting.config.routing import StaticRoute
+from hostrouting.kernel.host_changes import HostChange, HostChangeKind
 from hostrouting.model.family import IpNetwork
 from hostrouting.model.jsonable import JsonObject
+from hostrouting.overlap.difference import DiffReport
 from hostrouting.overlap.findings import FindingKind, OverlapReport, Verdict
 
 
@@ -41,6 +44,8 @@ class HostGroup(JsonObject):
         fix: the entries that fix the failures, as far as routes can fix them.
         hosts: host names, in the order of the snapshots.
         report: report for the first host. Details such as addresses may differ on other hosts.
+        causes: what has changed the first host's lookups since an earlier snapshot, and the others' alike. It is empty
+            if nothing has, and None if that isn't known.
     """
 
     verdict: Verdict
@@ -48,6 +53,7 @@ class HostGroup(JsonObject):
     fix: tuple[StaticRoute, ...]
     hosts: tuple[str, ...]
     report: OverlapReport
+    causes: tuple[HostChange, ...] | None = None
 
 
 @attrs.frozen
@@ -64,13 +70,15 @@ class FleetReport(JsonObject):
     groups: tuple[HostGroup, ...]
 
     @classmethod
-    def of(cls, reports: Iterable[OverlapReport]) -> FleetReport:
-        """Group hosts by their results."""
+    def of(cls, reports: Iterable[tuple[OverlapReport, DiffReport | None]]) -> FleetReport:
+        """Group hosts by their results, and by what has changed these since an earlier snapshot."""
         groups: dict[Hashable, HostGroup] = {}
         hosts: defaultdict[Hashable, list[str]] = defaultdict(list)
-        for report in reports:
-            group = HostGroup(report.verdict, _failures(report), report.fix.routes, (), report)
-            key = group.verdict, group.failures, group.fix, report.reason_kind, report.is_one_event_away
+        for report, since in reports:
+            causes = None if since is None or since.differs is None else since.causes
+            group = HostGroup(report.verdict, _failures(report), report.fix.routes, (), report, causes)
+            changed = causes and frozenset(map(_alike, causes))
+            key = group.verdict, group.failures, group.fix, report.reason_kind, report.is_one_event_away, changed
             groups.setdefault(key, group)
             hosts[key].append(report.host)
         made = (attrs.evolve(group, hosts=tuple(hosts[key])) for key, group in groups.items())
@@ -89,6 +97,12 @@ class FleetReport(JsonObject):
         """Return the number of hosts that a single event would break permanently, or None if not predicted."""
         told = [group for group in self.groups if group.report.events is not None]
         return sum(len(group.hosts) for group in told if group.report.is_one_event_away) if told else None
+
+
+def _alike(cause: HostChange) -> tuple[object, ...]:
+    """Return what hosts with the same cause have in common; their addresses and gateways usually differ."""
+    pattern = r"^\S+(?= dev )" if cause.kind is HostChangeKind.ADDRESS else r"(?<=via |src )\S+"
+    return cause.kind, *(tuple(re.sub(pattern, "", line) for line in lines) for lines in (cause.before, cause.after))
 
 
 def _failures(report: OverlapReport) -> tuple[GroupFailure, ...]:

@@ -25,15 +25,17 @@ from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.model.errors import HostRoutingError
 from hostrouting.model.text import shown
 from hostrouting.overlap.check import unjudged
+from hostrouting.overlap.difference import DiffReport
 from hostrouting.overlap.findings import OverlapReport, UnknownReason
-from hostrouting.tasks.queries import check
+from hostrouting.tasks.queries import check, diff
 from phases import CancelScope
 
 if TYPE_CHECKING:
     SnapshotSource = Snapshot | str | os.PathLike[str] | Mapping[str, Any]
     # Each source with its number.
     _Batch = tuple[tuple[int, SnapshotSource], ...]
-    _Work = Callable[[_Batch], list[OverlapReport]]
+    _Judged = tuple[OverlapReport, DiffReport | None]
+    _Work = Callable[[_Batch], list[_Judged]]
 
 # An executor gets at most this many batches at a time, each with at most this many snapshots.
 _BATCHES, _BATCH = 64, 16
@@ -58,6 +60,7 @@ def judge(
     max_mib: int = _MIB_MAX,
     scope: CancelScope | None = None,
     one_event: bool = False,
+    since: str | os.PathLike[str] | None = None,
 ) -> FleetReport:
     """Check the snapshots of many hosts, and group the hosts by result.
 
@@ -74,6 +77,8 @@ def judge(
             the batches of 16 snapshots that it has begun.
         one_event: whether to also predict if a single event would break a host permanently, and group hosts by the
             result. This takes several times as long.
+        since: a folder with an earlier snapshot of each host, whose file has the same name, or that of the host with
+            ``.json``. Hosts are then also grouped by what has changed their lookups since.
 
     Returns:
         The groups. For an unreadable snapshot, the verdict is ``unknown`` and the reason starts with ``no-snapshot``.
@@ -85,13 +90,13 @@ def judge(
     """
     if not isinstance(config, Config):
         raise TypeError(f"judge takes a Config, not {shown(config)}; make one with Config.load or Config.from_mapping")
-    judging = _Judging(config, max_mib, one_event)
+    judging = _Judging(config, max_mib, one_event, since)
     return FleetReport.of(_reports(snapshots, judging, executor, CancelScope() if scope is None else scope))
 
 
 def _reports(
     snapshots: Iterable[SnapshotSource], judging: _Judging, executor: Executor | None, scope: CancelScope
-) -> Iterator[OverlapReport]:
+) -> Iterator[_Judged]:
     """Yield a report for each snapshot, in their order, so that the result doesn't depend on the executor."""
     left, total, done = enumerate(snapshots, 1), len(snapshots) if isinstance(snapshots, Sized) else None, 0
     with scope, ExitStack() as stack:
@@ -122,23 +127,25 @@ class _Judging:
         config: the config with the expected CIDRs.
         max_mib: maximum file size in MiB.
         one_event: whether to also predict verdicts after events.
+        since: the folder with earlier snapshots, or None.
     """
 
     config: Config
     max_mib: int
     one_event: bool
+    since: str | os.PathLike[str] | None
 
     @property
     def seconds_max(self) -> float:
         """The maximum CPU time for a snapshot in a process on this machine."""
         return self.max_mib * _SECONDS_A_MIB * (_TIMES_WITH_EVENTS if self.one_event else 1)
 
-    def judge(self, batch: _Batch) -> list[OverlapReport]:
+    def judge(self, batch: _Batch) -> list[_Judged]:
         """Return a report for each snapshot."""
         return [self.judge_one(*each) for each in batch]
 
-    def judge_one(self, number: int, given: SnapshotSource) -> OverlapReport:
-        """Return the report for a snapshot, or for the reason why it isn't one."""
+    def judge_one(self, number: int, given: SnapshotSource) -> _Judged:
+        """Return the report for a snapshot, or for the reason why it isn't one, and what has changed since."""
         try:
             if isinstance(given, Snapshot):
                 snapshot = given
@@ -149,17 +156,27 @@ class _Judging:
         except HostRoutingError as error:
             return self._unjudged(number, given, UnknownReason.NO_SNAPSHOT, "; ".join(str(error).splitlines()))
         host = Host.recorded(attrs.evolve(snapshot, host=snapshot.host or _name_of(number, given)))
-        return check(self.config, host=host, one_event=self.one_event)
+        report = check(self.config, host=host, one_event=self.one_event)
+        return report, None if self.since is None else self._changed_since(Path(self.since), given, host)
 
-    def _unjudged(self, number: int, given: SnapshotSource, kind: UnknownReason, why: str) -> OverlapReport:
-        return attrs.evolve(unjudged(self.config.route_overlap, kind, why), host=_name_of(number, given))
+    def _changed_since(self, folder: Path, given: SnapshotSource, host: Host) -> DiffReport | None:
+        """Return what has changed since the earlier snapshot, or None if there is none that can be read."""
+        name = Path(given).name if isinstance(given, (str, os.PathLike)) else f"{host.name}.json"
+        try:
+            before = Snapshot.load(folder / name, bytes_max=self.max_mib << 20)
+        except HostRoutingError:
+            return None
+        return diff(before, host.snapshot, self.config)
 
-    def judge_in_process(self, scope: CancelScope, batch: _Batch) -> list[OverlapReport]:
+    def _unjudged(self, number: int, given: SnapshotSource, kind: UnknownReason, why: str) -> _Judged:
+        return attrs.evolve(unjudged(self.config.route_overlap, kind, why), host=_name_of(number, given)), None
+
+    def judge_in_process(self, scope: CancelScope, batch: _Batch) -> list[_Judged]:
         """Return a report for each snapshot, from a process that has limits.
 
         If a snapshot ends the process, another process checks the snapshots after it.
         """
-        reports: list[OverlapReport] = []
+        reports: list[_Judged] = []
         while left := batch[len(reports) :]:
             ended = scope.run([sys.executable, "-c", _PROGRAM, *sys.path], input=_packed((self, left)), check=False)
             *lines, _ = ended.stdout.split("\n")

@@ -173,8 +173,9 @@ class HostChanges:
             held = attrs.evolve(held, addresses=known or addresses, is_ordered=held.is_ordered and known is not None)
             return attrs.evolve(later, links=links, ipv6=held)
         mixture = attrs.evolve(later, links=links, addresses=addresses, rules=rules, routes=routes)
-        if (links, addresses) == (earlier.links, earlier.addresses):
-            mixture = attrs.evolve(mixture, sources=(*later.sources, *earlier.sources))  # the last ones count
+        # What the kernel has told about sources holds for other entries, too, but not with other addresses.
+        told = [each.sources for each in (later, earlier) if (links, addresses) == (each.links, each.addresses)]
+        mixture = attrs.evolve(mixture, sources=tuple(chain.from_iterable(told)))
         # Tables local and main are one until the first rule comes.
         return attrs.evolve(mixture, is_merged=(earlier if rules == earlier.rules else later).is_merged)
 

@@ -108,6 +108,11 @@ class DiffReport(JsonObject):
         """Return whether any lookup has another result, or None if that isn't known."""
         return True if self.changed else None if self.reason else False
 
+    @property
+    def causes(self) -> tuple[HostChange, ...]:
+        """Return the changes that explain the differences."""
+        return tuple(dict.fromkeys(cause for each in self.changed for cause in each.causes))
+
 
 def compare(before: Snapshot, after: Snapshot, cidrs: Sequence[IpNetwork]) -> DiffReport:
     """Compare the lookups of two snapshots.
@@ -129,10 +134,9 @@ def compare(before: Snapshot, after: Snapshot, cidrs: Sequence[IpNetwork]) -> Di
             changed += found.changed([cidr for cidr in cidrs if Family.of(cidr) is family])
         except RouteError as error:
             reasons.append(str(error))
-    causes = {cause for each in changed for cause in each.causes}
-    others = Counter(change.kind for change in changes if change not in causes)
     reason = "; ".join(dict.fromkeys(reasons)) or None
-    return DiffReport(after.host, before.time, after.time, cidrs, tuple(changed), others, reason)
+    report = DiffReport(after.host, before.time, after.time, cidrs, tuple(changed), reason=reason)
+    return attrs.evolve(report, others=Counter(each.kind for each in changes.keys() - {*report.causes}))
 
 
 # The results for an address, by the packets that get them.

@@ -5,7 +5,6 @@ Pass ``host=Host.recorded(snapshot)`` to inspect a host from a snapshot.
 
 from __future__ import annotations
 
-import errno as errnos
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ import attrs
 
 from hostrouting.boot.host import Host
 from hostrouting.config.routing import Config
-from hostrouting.model.errors import ConfigError, FileError, RouteError
+from hostrouting.model.errors import ConfigError, FileError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.parsing import parse_any_unicast_address
 from hostrouting.overlap.check import check_families
@@ -140,7 +139,12 @@ def explain(
 
 
 def diff(
-    a: Snapshot, b: Snapshot | None = None, config: Config | None = None, *, host: Host | None = None
+    a: Snapshot,
+    b: Snapshot | None = None,
+    config: Config | None = None,
+    *,
+    host: Host | None = None,
+    scope: CancelScope | None = None,
 ) -> DiffReport:
     """Compare two snapshots of a host, address by address, and name the changes that explain the differences.
 
@@ -149,6 +153,7 @@ def diff(
         b: the later snapshot, or None to take one of the host.
         config: the config with the expected CIDRs. Without any, all addresses are compared.
         host: the host to take a snapshot of; defaults to this host.
+        scope: cancels the reads.
 
     Returns:
         The ranges of each CIDR whose lookups have other results, with the changes that explain them, and how many
@@ -160,7 +165,7 @@ def diff(
     from hostrouting.overlap.difference import compare
 
     expected = () if config is None else to_config(config).route_overlap.expected_cidrs
-    return compare(a, snapshot(host=host) if b is None else b, [each.cidr for each in expected])
+    return compare(a, snapshot(host=host, scope=scope) if b is None else b, [each.cidr for each in expected])
 
 
 def render(config: Config) -> dict[str, str]:
@@ -220,27 +225,6 @@ def snapshot(*, host: Host | None = None, scope: CancelScope | None = None) -> S
         FileError: a file such as resolv.conf can't be read.
         phases.Cancelled, phases.TimedOut: the scope was cancelled.
     """
-    host = to_host(host)
-    if host.snapshot is not None:
-        return host.snapshot
-    from hostrouting.host_files.managers import managers_of
-    from hostrouting.host_files.resolv_conf import nameservers
-    from hostrouting.host_files.sysctl import devs_ignoring_linkdown, strict_devs
-    from hostrouting.kernel.snapshot_backend import take_snapshot
+    from hostrouting.overlap.snapshots import snapshot_of
 
-    routes6 = host.routes6
-    try:
-        if routes6 is not None:
-            routes6.rules()
-    except RouteError as error:
-        if error.errno != errnos.EAFNOSUPPORT:  # what a kernel without IPv6 says (ipv6.disable=1)
-            raise
-        routes6 = None
-    recorded = take_snapshot(host.routes, routes6, scope=scope)
-    return attrs.evolve(
-        recorded,
-        nameservers=nameservers(host.layout),
-        ignoring_linkdown=devs_ignoring_linkdown(host.layout, recorded.links),
-        strict_devs=strict_devs(host.layout, recorded.links),
-        managers=managers_of(host.layout.root, recorded.links),
-    )
+    return snapshot_of(to_host(host), scope)

@@ -26,6 +26,7 @@ from hostrouting.overlap.findings import OverlapReport, Verdict
 from hostrouting.overlap.markers import write_markers
 from hostrouting.watch._events import HOW_TO_STOP, Event, EventKind, of_failures, of_problems, of_routes, status
 from hostrouting.watch._repair import Reconciler, Repair
+from hostrouting.watch._snapshots import LastSnapshots
 from hostrouting.watch.metrics import gate_metrics
 from hostrouting.watch.outputs import metrics_text
 from phases import Cancelled, CancelScope, TimedOut
@@ -92,6 +93,7 @@ class WatchHostRouting:
             watch.look()
             self.tell("READY=1")
             while True:
+                watch.keep_snapshot()
                 watch.await_reason()
                 watch.look()
         except Cancelled as end:
@@ -109,6 +111,7 @@ class _Watch:
         scope: cancels the watcher.
         config: the last valid config.
         reconciler: the route reconciler.
+        snapshots: the snapshots for ``diff``.
         report: the last check's report. If it had no verdict, it contains the previously known failures.
         said: the problems reported in the last round.
         problems: problems collected since the last round.
@@ -121,6 +124,9 @@ class _Watch:
     scope: CancelScope
     config: Config
     reconciler: Reconciler = attrs.field(factory=Reconciler)
+    snapshots: LastSnapshots = attrs.field(
+        default=attrs.Factory(lambda self: LastSnapshots(self.task.host), takes_self=True)
+    )
     report: OverlapReport | None = None
     said: tuple[str, ...] = ()
     problems: list[str] = attrs.field(factory=list)
@@ -146,7 +152,8 @@ class _Watch:
                 self.problems.append(str(error))
         if report.verdict is Verdict.UNKNOWN and report.cidrs and self.report:
             report = attrs.evolve(report, findings=self.report.findings)
-        problems = tuple(dict.fromkeys((*done.problems, *self.problems)))
+        kept = (self.snapshots.problem,) if self.snapshots.problem else ()
+        problems = tuple(dict.fromkeys((*done.problems, *self.problems, *kept)))
         events = (
             *of_routes(done, self._managers(done)),
             *of_problems(self.said, problems),
@@ -156,6 +163,12 @@ class _Watch:
             self.task.say(event)
         tell(f"STATUS={status(report, done, problems)}")
         self.report, self.said, self.problems = report, problems, []
+
+    def keep_snapshot(self) -> None:
+        """Keep a snapshot for ``diff`` if it is time. No verdict waits for it."""
+        if self.report is not None and self.report.cidrs:
+            self.snapshots.keep(self.report.verdict, self.scope)
+            self.task.tell(_PING)
 
     def _end_overdue_trial(self) -> None:
         try:
@@ -200,7 +213,7 @@ class _Watch:
         """Remove temporary files left behind by a killed watcher."""
         layout = self.task.host.layout
         with locked(layout.lock, self.scope):
-            for path in filter(None, (layout.marker_ok, layout.marker_detected, layout.report, self._textfile())):
+            for path in filter(None, (*layout.markers, *layout.snapshots, self._textfile())):
                 remove_litter(path)
 
     # --- when to check ---------------------------------------------------------------------------------------------

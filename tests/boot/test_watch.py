@@ -12,6 +12,7 @@ from boot.test_gate import FIXED, installed, markers
 
 UNIT = "hostrouting-watch.service"
 TEXTFILE = "/var/lib/metrics/hostrouting.prom"
+KEPT = "/var/lib/hostrouting"
 WATCH = {"enabled": True, "textfile": TEXTFILE}
 OURS = "172.16.1.0/24 via 10.1.0.1 dev eth0 proto 217"
 
@@ -79,3 +80,20 @@ def test_a_moved_python_breaks_neither_boot_nor_machine(node: Machine) -> None:
     assert "No module named hostrouting" in node.journal(UNIT)
     assert node.state(UNIT) != "active/running"
     assert markers(node) == ["ok"]
+
+
+def test_the_watchers_snapshots_go_with_it(node: Machine, watched: Payload) -> None:
+    """The service may write them, only root reads them, and removing everything leaves nothing of them."""
+    node.wait_until(lambda: node.exists(f"{KEPT}/good.json"), "the first snapshot")
+    node.ip("address", "add", "192.168.7.1/16", "dev", "ib0")
+    node.wait_until(lambda: node.exists(f"{KEPT}/bad.json"), "the second snapshot")
+    listed = node.run("stat", "--format=%a %U", KEPT, f"{KEPT}/good.json", f"{KEPT}/bad.json").stdout
+    assert listed.split("\n")[:3] == ["700 root", "600 root", "600 root"]
+    found = node.python("diff", f"{KEPT}/good.json", f"{KEPT}/bad.json", "--output", "json", check=False)
+    assert found.returncode == 1
+    document = json.loads(found.stdout)
+    assert [each["cidr"] for each in document["changed"]] == ["192.168.0.0/16"] * len(document["changed"])
+    assert "192.168.0.0/16 dev ib0" in str(document["changed"][0]["causes"])
+    node.python("remove")
+    assert not node.exists(KEPT)
+    assert watched.is_running()

@@ -30,6 +30,7 @@ IFS= read -r -d '' NO_ROUTES <<'SCRIPT' || true
 @NO_ROUTES@
 SCRIPT
 
+readonly SNAPSHOTS=/var/lib/hostrouting
 IS_CHANGED='' FOLDERS=''
 begin "$@"
 trap '' HUP INT PIPE QUIT TERM # half a removal would hold every start
@@ -53,6 +54,9 @@ if [ -n "$IS_CHANGED" ] || [ -e "$MANIFEST" ]; then reload; fi
 # Remove the scripts before the routes: a waiting script would install them again, but exits if its file is gone.
 for path in $(paths); do [ "$path" = "$MANIFEST" ] || ! is_ours "$path" || take "$path"; done
 rm -rf "$STAGES"
+take "$SNAPSHOTS"/{good,bad}.json
+rm -f "$SNAPSHOTS"/.{good,bad}.json.hostrouting-*
+FOLDERS+=$'\n'$SNAPSHOTS
 if is_running; then
   ! is_of_go_package "$ROUTES" || rm -f "$ADOPTED"
   [ ! -e "$RUN_DIR/trial.sh" ] || systemctl stop 'hostrouting-trial.*'

@@ -604,6 +604,15 @@ def test_fix_is_promised_only_for_routes(node: Node, places: list[str], table: i
     assert (reason in hint, hint.partition("hostrouting fix ")[2]) == (True, promise)
 
 
+def test_a_failing_verdict_names_the_watchers_snapshots(node: Node) -> None:
+    node.divert("172.16.1.0/25")
+    for path in node.host.layout.snapshots:
+        write_file(path, "{}")
+    (finding,) = (each for each in examine(host=node.host).findings if each.kind == "shadowed")
+    named = "hostrouting diff /var/lib/hostrouting/good.json /var/lib/hostrouting/bad.json"
+    assert finding.hint.splitlines()[-1].endswith(named)
+
+
 @pytest.mark.parametrize("is_read", [True, False])
 def test_an_edited_drop_in_has_one_hint(node: Node, is_read: bool) -> None:
     """A reload alone would leave systemd without the lines that were removed from the drop-in."""

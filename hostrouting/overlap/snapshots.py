@@ -1,0 +1,47 @@
+"""Take a snapshot of a host, with the files that matter for a check or after an event."""
+
+from __future__ import annotations
+
+import errno as errnos
+
+import attrs
+
+from hostrouting.boot.host import Host
+from hostrouting.host_files.managers import managers_of
+from hostrouting.host_files.resolv_conf import nameservers
+from hostrouting.host_files.sysctl import devs_ignoring_linkdown, strict_devs
+from hostrouting.kernel.snapshot import Snapshot
+from hostrouting.kernel.snapshot_backend import take_snapshot
+from hostrouting.model.errors import RouteError
+from phases import CancelScope
+
+
+def snapshot_of(host: Host, scope: CancelScope | None = None) -> Snapshot:
+    """Return a snapshot of a host, or the one that a recorded host is made of.
+
+    Args:
+        host: the host.
+        scope: cancels the reads.
+
+    Raises:
+        RouteError: the kernel can't be queried.
+        FileError: a file such as resolv.conf can't be read.
+    """
+    if host.snapshot is not None:
+        return host.snapshot
+    routes6 = host.routes6
+    try:
+        if routes6 is not None:
+            routes6.rules()
+    except RouteError as error:
+        if error.errno != errnos.EAFNOSUPPORT:  # what a kernel without IPv6 says (ipv6.disable=1)
+            raise
+        routes6 = None
+    recorded = take_snapshot(host.routes, routes6, scope=scope)
+    return attrs.evolve(
+        recorded,
+        nameservers=nameservers(host.layout),
+        ignoring_linkdown=devs_ignoring_linkdown(host.layout, recorded.links),
+        strict_devs=strict_devs(host.layout, recorded.links),
+        managers=managers_of(host.layout.root, recorded.links),
+    )

@@ -1,0 +1,72 @@
+"""Keep a snapshot of the last time when all was well, and one of the first failing verdict after it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import attrs
+
+from hostrouting.boot.files import exists, read_text, write_if_changed
+from hostrouting.boot.host import Host
+from hostrouting.model.errors import FileError, HostRoutingError
+from hostrouting.overlap.findings import Verdict
+from hostrouting.overlap.snapshots import snapshot_of
+from phases import CancelScope
+
+_HOUR_SECONDS = 3600.0
+# A verdict that changes with each event costs no more than this often.
+_PAUSE_SECONDS = 60.0
+_MIB_MAX = 16
+# No route takes fewer bytes in a snapshot.
+_BYTES_A_ROUTE = 64
+
+
+@attrs.define
+class LastSnapshots:
+    """The snapshots that the watcher keeps, so that ``diff`` can tell what has changed.
+
+    Args:
+        host: the host.
+        problem: why the last snapshot couldn't be kept, or an empty string.
+        was_ok: whether the last verdict was ``ok``, or None at first.
+        written: when each file was last written, or an attempt was made, on the scope's clock.
+    """
+
+    host: Host
+    problem: str = ""
+    was_ok: bool | None = None
+    written: dict[Path, float] = attrs.field(factory=dict)
+
+    def keep(self, verdict: Verdict, scope: CancelScope) -> None:
+        """Write a snapshot if the verdict has changed, or is ``ok`` and the last one is an hour old.
+
+        Args:
+            verdict: the verdict.
+            scope: cancels the reads; its clock tells the time.
+        """
+        layout, is_ok, now = self.host.layout, verdict is Verdict.OK, scope.clock.monotonic()
+        path, was_ok, self.was_ok = layout.good if is_ok else layout.bad, self.was_ok, is_ok
+        age = now - self.written.get(path, -_HOUR_SECONDS)
+        is_due = age >= (_PAUSE_SECONDS if is_ok != was_ok else _HOUR_SECONDS) and (is_ok or was_ok is not False)
+        if not is_due or (was_ok is None and not is_ok and _is_newer(layout.bad, layout.good)):
+            return
+        self.written[path] = now
+        try:
+            self._write(path, scope)
+            self.problem = ""
+        except HostRoutingError as error:
+            self.problem = str(error)
+
+    def _write(self, path: Path, scope: CancelScope) -> None:
+        listed = read_text(self.host.layout.of("/proc/net/fib_triestat")) or ""
+        routes = sum(int(line.split()[1]) for line in listed.splitlines() if line.split()[:1] == ["Prefixes:"])
+        # A million routes would take gigabytes of memory.
+        text = "" if routes * _BYTES_A_ROUTE > _MIB_MAX << 20 else snapshot_of(self.host, scope).to_text()
+        if not text or len(text) > _MIB_MAX << 20:
+            raise FileError(f"can't keep a snapshot as {path}: it would have more than {_MIB_MAX} MiB")
+        write_if_changed(path, text, mode=0o600)
+
+
+def _is_newer(path: Path, than: Path) -> bool:
+    """Return whether a file was written after another one, as by the watcher before this one."""
+    return exists(path) and (not exists(than) or path.stat().st_mtime > than.stat().st_mtime)
