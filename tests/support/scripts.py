@@ -158,10 +158,10 @@ class Sandbox:
         run = str(self.root / "run").replace(" ", r"\040")  # fstab(5)
         mounts = {run: "/run", self.awk: os.path.realpath("/usr/bin/awk"), "/dev/null": "/etc/protocols"}
         lines = (f"{source} {place} none bind\n" for source, place in mounts.items() if source and Path(place).exists())
-        (self.root / "fstab").write_text("".join(lines))
         path = self.root / name
-        if not path.exists() or path.read_text() != text:  # a script can't be overwritten while it runs
-            path.write_text(text)
+        for file, content in ((self.root / "fstab", "".join(lines)), (path, text)):
+            if not file.exists() or file.read_text() != content:  # a script can't be overwritten while it runs
+                file.write_text(content)
         path.chmod(0o755)
         return path
 
