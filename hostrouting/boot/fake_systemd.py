@@ -124,9 +124,10 @@ class FakeSystemd:
         properties |= self.properties.get(unit, {})
         return {name: properties.get(name, "") for name in names}
 
-    def show_each(self, units: Sequence[str], *names: str) -> dict[str, dict[str, str]]:
-        """Return each unit's properties; see ``show``."""
-        return {unit: self.show(unit, *names) for unit in units}
+    def show_each(self, units: Sequence[str], *names: str, consumers: Sequence[str] = ()) -> dict[str, dict[str, str]]:
+        """Return the properties of each unit and instance; see ``show``."""
+        instances = [unit for consumer in consumers for unit in self.instances(consumer)]
+        return {unit: self.show(unit, *names) for unit in (*instances, *units)}
 
     def orderings(self, *units: str) -> dict[str, tuple[str, ...]]:
         """Return the ordering of the running and the given units, according to their unit files and drop-ins."""

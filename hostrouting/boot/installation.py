@@ -23,7 +23,7 @@ from hostrouting.boot.manifest import Manifest
 from hostrouting.boot.next_boot import BootPlan
 from hostrouting.boot.parts import BootFile
 from hostrouting.boot.systemd import ANY_INSTANCE, RUNNING, UnitManager
-from hostrouting.boot.unit_files import environment_names, unit_files
+from hostrouting.boot.unit_files import environment_names, unit_files, unit_names
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.errors import UnitError
 from phases import CancelScope, Undo
@@ -97,8 +97,7 @@ def apply_additions(plan: BootPlan, host: Host, undo: Undo) -> Changes:
             # On rollback, systemd has to drop the gate's commands before the gate's scripts are removed.
             undo.push(units_back.reload)
         _write(file, undo)
-    instances = _instances(units, plan.during)
-    loaded = {} if is_stale else _loaded(units, plan.during, instances)
+    loaded = {} if is_stale else _loaded(units, plan.during)
     unread = tuple(name for name, shown in loaded.items() if shown["NeedDaemonReload"] == "yes")
     if is_stale or unread:
         units.reload()
@@ -107,9 +106,8 @@ def apply_additions(plan: BootPlan, host: Host, undo: Undo) -> Changes:
         units.enable(f"{name}.service")
     if plan.is_wanting and plan.after.has_gate:
         if is_stale or unread or plan.enable:
-            instances = _instances(units, plan.after)
-            loaded = _loaded(units, plan.after, instances)
-        _see_that_it_holds({name: loaded[name] for name in instances[plan.after.consumer]}, plan.after, layout)
+            loaded = _loaded(units, plan.after)
+        _see_that_it_holds(loaded, plan.after, layout)
     reloaded = tuple(Change(name, "reloaded") for name in unread)
     gone = {layout.relative(path) for path in plan.remove}
     placed = [change for change in plan.changes.files if change.what not in gone]
@@ -120,22 +118,16 @@ def apply_additions(plan: BootPlan, host: Host, undo: Undo) -> Changes:
     return Changes(files=tuple(placed), units=(*reloaded, *enabled))
 
 
-def _instances(units: UnitManager, manifest: Manifest) -> dict[str, tuple[str, ...]]:
-    """Return the units of each consumer that is gated or was."""
-    consumers = filter(None, (manifest.consumer, *manifest.former)) if manifest.parts else ()
-    return {consumer: units.instances(consumer) for consumer in consumers}
-
-
-def _loaded(
-    units: UnitManager, manifest: Manifest, instances: Mapping[str, tuple[str, ...]]
-) -> dict[str, dict[str, str]]:
-    """Return what systemd has loaded of the consumers' units and ours, without units where systemd has none.
+def _loaded(units: UnitManager, manifest: Manifest) -> dict[str, dict[str, str]]:
+    """Return what systemd has loaded of our units and of the consumers that are gated or were.
 
     A unit needs a daemon-reload if an earlier run was killed between writing the files and reloading.
     """
-    names = [name for found in instances.values() for name in found]
-    ours = [unit for part in manifest.parts.values() for unit in part.units] if names else []
-    return units.show_each([*names, *ours], "NeedDaemonReload", *_SETTINGS)
+    if not manifest.parts:
+        return {}
+    ours = [unit for part in manifest.parts.values() for unit in part.units]
+    consumers = [name for name in (manifest.consumer, *manifest.former) if name]
+    return units.show_each(ours, "NeedDaemonReload", *_SETTINGS, consumers=consumers)
 
 
 def _see_that_it_holds(loaded: Mapping[str, Mapping[str, str]], manifest: Manifest, layout: Layout) -> None:
@@ -144,6 +136,8 @@ def _see_that_it_holds(loaded: Mapping[str, Mapping[str, str]], manifest: Manife
     systemd ignores lines that it can't parse, and another drop-in may reset a list.
     """
     for instance, shown in loaded.items():
+        if manifest.consumer not in unit_names(instance)[:2]:
+            continue
         # A missing or masked unit has no settings to compare; our drop-in is loaded along with the unit.
         if shown["LoadState"] in ("not-found", "masked"):
             continue

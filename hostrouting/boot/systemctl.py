@@ -104,35 +104,28 @@ class Systemctl:
         For a template, these are all instances that are loaded, enabled or have their own unit files or drop-ins, plus
         a dummy instance.
         """
-        if self._root is not None:
-            return ()
         if "@." not in consumer:
-            return (consumer,)
-        prefix, suffix = consumer.split("@.", 1)
-        names = {f"{prefix}@{ANY_INSTANCE}.{suffix}"}
-        pattern = f"{prefix}@*.{suffix}"
-        listed = self._run("list-units", "--all", "--full", "--plain", "--no-legend", "--no-pager", "--", pattern)
-        names |= {line.split()[0] for line in listed.splitlines() if line.strip()}
-        for folder in (*map(Path, UNIT_PATH), *_dependents("wants", "requires", "upholds")):
-            for found in (pattern, f"{pattern}.d"):
-                names |= {path.name.removesuffix(".d") for path in matching(folder, found)}
-        return tuple(sorted(names - {consumer}))
+            return (consumer,) if self._root is None else ()
+        return tuple(sorted(self.show_each((), consumers=(consumer,))))
 
     def show(self, unit: str, *names: str) -> dict[str, str]:
         """Return a unit's properties, joining repeated ones with newlines."""
-        return self.show_each((unit,), *names)[unit]
+        return _properties(self._run("show", "--property", ",".join(names), "--", unit), names)
 
-    def show_each(self, units: Sequence[str], *names: str) -> dict[str, dict[str, str]]:
-        """Return several units' properties, all with a single call."""
-        found = {unit: dict.fromkeys(names, "") for unit in units}
-        shown = self._run("show", "--property", ",".join(names), "--", *found) if found else ""
-        # systemctl separates the units by blank lines, and keeps their order.
-        for properties, block in zip(found.values(), shown.split("\n\n"), strict=False):
-            for line in block.splitlines():
-                name, equals, value = line.partition("=")
-                if equals and name in properties:
-                    properties[name] = f"{properties[name]}\n{value}".strip("\n")
-        return found
+    def show_each(self, units: Sequence[str], *names: str, consumers: Sequence[str] = ()) -> dict[str, dict[str, str]]:
+        """Return the properties of several units and instances, all with a single call."""
+        if self._root is not None or not (units or consumers):
+            return {}
+        listed = dict.fromkeys([*(name for consumer in consumers for name in _named(consumer)), *units])
+        patterns = [consumer.replace("@.", "@*.") for consumer in consumers if "@." in consumer]
+        shown = self._run("show", "--property", ",".join(("Id", *names)), "--", *listed, *patterns)
+        # systemctl separates units by blank lines. It first shows those that were named, in their order and maybe with
+        # another Id, and then the loaded ones that match a pattern.
+        blocks = [_properties(block, ("Id", *names)) for block in shown.split("\n\n")]
+        found = {unit: dict.fromkeys(("Id", *names), "") for unit in listed} | dict(zip(listed, blocks, strict=False))
+        for block in blocks[len(listed) :]:
+            found.setdefault(block["Id"], block)
+        return {unit: {name: block[name] for name in names} for unit, block in found.items()}
 
     def orderings(self, *units: str) -> dict[str, tuple[str, ...]]:
         """Return the ordering of all loaded or enabled units."""
@@ -196,6 +189,28 @@ def running_systemd() -> Systemctl:
     return Systemctl()
 
 
+def _properties(text: str, names: Sequence[str]) -> dict[str, str]:
+    """Parse a unit's properties as printed by ``systemctl show``, joining repeated ones with newlines."""
+    properties = dict.fromkeys(names, "")
+    for line in text.splitlines():
+        name, equals, value = line.partition("=")
+        if equals and name in properties:
+            properties[name] = f"{properties[name]}\n{value}".strip("\n")
+    return properties
+
+
+def _named(consumer: str) -> set[str]:
+    """Return a consumer's units that are enabled or have their own unit files or drop-ins, and a dummy instance."""
+    if "@." not in consumer:
+        return {consumer}
+    prefix, suffix = consumer.split("@.", 1)
+    names = {f"{prefix}@{ANY_INSTANCE}.{suffix}"}
+    for folder in (*map(Path, UNIT_PATH), *_dependents("wants", "requires", "upholds")):
+        names |= {path.name.removesuffix(".d") for path in matching(folder, f"{prefix}@*")}
+    return {name for name in names if name.endswith(f".{suffix}")} - {consumer}
+
+
 def _dependents(*kinds: str) -> list[Path]:
     """Return all dependency folders of the given kinds, such as ``*.wants``."""
-    return [found for kind in kinds for folder in map(Path, UNIT_PATH) for found in matching(folder, f"*.{kind}")]
+    folders = [found for folder in map(Path, UNIT_PATH) for found in matching(folder, "*.[wru]*s")]
+    return [folder for folder in folders if folder.suffix.removeprefix(".") in kinds]

@@ -83,12 +83,13 @@ class UnitManager(Protocol):
             names: property names.
         """
 
-    def show_each(self, units: Sequence[str], *names: str) -> dict[str, dict[str, str]]:
-        """Return several units' properties, as ``show`` does, by unit.
+    def show_each(self, units: Sequence[str], *names: str, consumers: Sequence[str] = ()) -> dict[str, dict[str, str]]:
+        """Return several units' properties, as ``show`` does, by unit; empty for an image.
 
         Args:
             units: the units' names.
             names: property names.
+            consumers: consumers, each of which stands for its ``instances``.
         """
 
     def orderings(self, *units: str) -> dict[str, tuple[str, ...]]:

@@ -246,7 +246,25 @@ def test_orderings_are_read_of_no_template(program: Path, tmp_path: Path, monkey
 def test_a_pattern_of_instances_is_not_read_as_an_option(program: Path) -> None:
     be(program, f'printf "%s\\n" "$@" >{program}.log')
     Systemctl().instances("-H@.service")
-    assert Path(f"{program}.log").read_text().splitlines()[-2:] == ["--", "-H@*.service"]
+    assert Path(f"{program}.log").read_text().splitlines()[-3:] == [
+        "--",
+        "-H@hostrouting-probe.service",
+        "-H@*.service",
+    ]
+
+
+def test_units_shown_at_once_are_told_apart(program: Path) -> None:
+    """systemctl shows named units in their order, maybe by another name, and then those that match a pattern."""
+    blocks = ("Id=other.service", "Id=a@hostrouting-probe.service", "Id=a@1.service", "Id=a@hostrouting-probe.service")
+    states = zip(blocks, ("loaded", "not-found", "masked", "not-found"), strict=True)
+    be(program, "printf '%s\\n' " + " '' ".join(f"{each} LoadState={state}" for each, state in states))
+    shown = Systemctl().show_each(["alias.service"], "LoadState", consumers=["a@.service"])
+    assert {unit: each["LoadState"] for unit, each in shown.items()} == {
+        "a@hostrouting-probe.service": "loaded",
+        "alias.service": "not-found",
+        "a@1.service": "masked",
+    }
+    assert Systemctl("/image").show_each(["x.service"], "LoadState") == {}
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ def test_a_failed_confirm_rolls_the_routes_back(
 ) -> None:
     before, files = ours(kernel), outside_run(host.layout.root)
 
-    def refuse(*_: Any) -> bool:
+    def refuse(*_: Any, **_more: Any) -> bool:
         raise UnitError("Unit is masked")
 
     phases.run(TryRoutes(NEW, 60, host=host))
@@ -160,7 +160,7 @@ def test_a_failed_confirm_rolls_the_routes_back(
 def test_a_confirm_that_cannot_be_taken_back_names_both_reasons(
     host: Host, units: TrialSystemd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: Any) -> bool:
+    def refuse(*_: Any, **_more: Any) -> bool:
         raise UnitError("Unit is masked")
 
     def fail(*_: Any) -> None:
