@@ -16,6 +16,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks import machines
 from benchmarks.figures import Report
 from benchmarks.growth import GROWTHS, measure
 from benchmarks.measure import adopt_orphans
@@ -69,7 +70,7 @@ def main() -> None:
         _enter()
     adopt_orphans()
     load = os.getloadavg()
-    names = options.names or [name for name in NAMES if name != "judge-page" or shutil.which("chromedriver")]
+    names = options.names or [name for name in NAMES if name not in _unmeasurable()]
     report = Report({}, {}, {})
     for row in (row for row in ROWS if row.name in names):
         complain(dim(f"measuring {row.name}"))
@@ -85,6 +86,12 @@ def main() -> None:
     say(report.to_json() if options.json else f"{as_table(report)}\n\n{as_words(report)}")
     if options.quick:
         complain("quick: every size was tiny and everything ran once, so the figures mean nothing")
+
+
+def _unmeasurable() -> set[str]:
+    """Return the rows that need something that isn't here."""
+    without = set() if shutil.which("chromedriver") else {"judge-page"}
+    return without | ({"apply-same", "apply-few"} if machines.obstacle() else set())
 
 
 def _enter() -> None:

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import attrs
 
-from benchmarks import fleet, ways
+from benchmarks import fleet, machines, ways
 from benchmarks.figures import Measured, Row
 from benchmarks.measure import Contender, Span, run, side_by_side, timed
 from benchmarks.snapshots import HOSTS
@@ -224,6 +224,7 @@ def _wait_of_backend() -> Span:
 
 # fmt: off
 _BATCH, _SHOW = "ip -batch, the same routes", "ip route show table all"
+_IMPORT = "`python3 -c 'import attrs'`"
 _SCRIPT, _CHECK = "boot script, 1,000 routes", "boot check, 1,000 CIDRs, FIB of 1,000"
 _OURS = partial(_install, ways.by_backend)
 _APPLY = partial(_install, ways.by_apply, ways.by_ip_batch)
@@ -249,9 +250,14 @@ ROWS = (
     ),
     Row("apply-10k", "apply --routes-only, 10,000 routes", _BATCH, 4.5, 10_000, 9, _APPLY),
     Row("apply-100k", "apply --routes-only, 100,000 routes", _BATCH, 3.5, 100_000, 5, _APPLY),
+    Row("apply-100k-named", "the same, each route with its gateway and device", _BATCH, 3.5, 100_000, 5,
+        partial(_install, partial(ways.by_apply, names_all=True), ways.by_ip_batch)),
+    Row("apply-same", "CPU time of apply, 1,000 routes, units and gate: nothing changed", _IMPORT, 4, 1000, 11,
+        partial(machines.apply, False)),
+    Row("apply-few", "CPU time of apply, 1,000 routes, units and gate: 10 changed", _IMPORT, 5, 1000, 11,
+        partial(machines.apply, True)),
     Row("apply-ipv6", "apply --routes-only, 10,000 IPv6 routes", "the same, IPv4", 1.3, 10_000, 15, _apply_ipv6),
-    Row("cold-start", "cold start of hostrouting check --cidr C", "`python3 -c 'import attrs'`", 2.5, 1, 21,
-        _cold_start),
+    Row("cold-start", "cold start of hostrouting check --cidr C", _IMPORT, 2.5, 1, 21, _cold_start),
     Row("wait-script", "default route appears → boot script has installed 1 route", "", 0.1, 1, 11, _script_goes_on),
     Row("wait-backend", "default route appears → the backend returns from its wait", "", 0.005, 1, 21,
         lambda _, rounds: Measured(side_by_side(rounds, _wait_of_backend))),

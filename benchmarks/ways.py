@@ -118,9 +118,16 @@ def by_one_ip_a_route(routes: Sequence[Route]) -> Contender:
     return installing(routes, lambda: run(path))
 
 
-def by_apply(routes: Sequence[Route]) -> Contender:
-    """Run ``hostrouting apply`` in a new process, which reads the config and writes its report to a file."""
-    entries = [{"destination": str(route.destination)} for route in routes]
+def by_apply(routes: Sequence[Route], *, names_all: bool = False) -> Contender:
+    """Run ``hostrouting apply`` in a new process, which reads the config and writes its report to a file.
+
+    Args:
+        routes: the routes.
+        names_all: whether the config names the gateway and the device of each route, which it would inherit.
+    """
+    hop = routes[0].hops[0]
+    named = {"gateway": str(hop.gateway), "dev": str(hop.dev)} if names_all else {}
+    entries = [{"destination": str(route.destination)} | named for route in routes]
     config, report = SCRATCH / f"config-{routes[0].family}.json", SCRATCH / "report"
     config.write_text(json.dumps({"hostRouting": {"staticRoutes": {"enabled": True, "routes": entries}}}))
     words = (sys.executable, "-m", "hostrouting", "apply", "--routes-only", config)
