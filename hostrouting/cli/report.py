@@ -119,7 +119,7 @@ def _verdict(report: OverlapReport, width: int | None) -> Page:
     shown = sorted(report.cidrs, key=lambda cidr: (cidr not in findings, cidr not in noted))[:_ROWS]
     count = cells_in(width, max((len(str(cidr)) for cidr in report.cidrs), default=0))
     drawn = {cidr: cells(cidr, bars[cidr], count) for cidr in shown if cidr in bars}
-    paints = legend(chain.from_iterable(drawn.values()), report.default_devs)
+    paints = legend(chain.from_iterable(drawn.values()), () if named else report.default_devs)
     if len(set(by_family.values()) - {""}) > 1:
         page += [head(f"expected interface of {family}: {devs}") for family, devs in by_family.items() if devs]
     elif default and len(named) < len(report.cidrs):

@@ -46,9 +46,9 @@ class Question(NamedTuple):
         from json import dumps
 
         shown = shortened([dumps(expected.to_mapping()) for expected in self.cidrs], ", ", _SHOWN_CIDRS)
-        expect = f", or expect {shown}" if shown else ""
+        replace = f", or expect {shown} instead of the CIDR alone" if shown else ""
         return (
-            f'if it is wanted, set "uplinks": {dumps(self.wanted)}{expect}; if it isn\'t, set "uplinks": '
+            f'if it is wanted, set hostRouting\'s "uplinks": {dumps(self.wanted)}{replace}; if it isn\'t, set "uplinks": '
             f"{dumps(self.unwanted)}, and hostrouting fix proposes routes"
         )
 

@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import NamedTuple
 from xml.etree import ElementTree
 
+import attrs
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -146,6 +147,11 @@ def test_a_bar_is_readable_without_colours() -> None:
             for kind in ("LOCAL", "CONTAINER", "ALLOWED", "CNI-DISCARD", "BROADCAST")
         ),
     ]
+
+
+def test_the_legend_names_no_uplink_where_a_cidr_has_its_own_interfaces() -> None:
+    several = attrs.evolve(report(H200), expected=(ExpectedCidr(H200.cidr, ["ib0", "eth0"]),))
+    assert "   ·  expected" in printed(overlap_text(several))
 
 
 def test_an_ascii_terminal_gets_bars_of_the_same_width() -> None:
