@@ -513,6 +513,7 @@ def test_the_reports_page_names_every_kind_of_finding_and_note() -> None:
         ("make_schema.py", "hostrouting"),
         ("make_h200.py", "docs/howto"),
         ("make_symptoms.py", "docs/howto"),
+        ("make_kernels.py", "docs/explanation"),
     ],
 )
 def test_generated_files_are_up_to_date(

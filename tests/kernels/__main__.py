@@ -1,20 +1,26 @@
-"""Run the kernel tests on other kernels: ``./run kernels [SUITE]... [-- PYTEST-ARGUMENT...]``."""
+"""Run the kernel tests on other kernels: ``./run kernels [SUITE]... [-- PYTEST-ARGUMENT...]``.
+
+The results of whole runs are written to docs/explanation/kernels.json, from which ``./run docs`` makes a page.
+"""
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 from kernels.guest import run_on
 from kernels.packages import SUITES, NoKernelError, find_or_fetch
 
+RECORD = Path(__file__).parents[2] / "docs/explanation/kernels.json"
+
 _TESTS = ("-m", "kernel and not boot and not ci", "-p", "no:cacheprovider", "--color=no", "--timeout", "600")
-_WAYS = ("failure", "error", "skipped")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -40,19 +46,30 @@ def _run_tests(suite: str, selected: Sequence[str]) -> int:
         except NoKernelError as error:
             print(f"kernels: {error}", file=sys.stderr)
             return 1
-        minutes = (time.monotonic() - began) / 60
-        if results.exists():
-            print(f"Linux {kernel.release} (Debian {suite}): {_counts(results)}, {minutes:.1f} min", flush=True)
+        if not results.exists():
+            return code or 1
+        found = {"release": kernel.release, "date": time.strftime("%Y-%m-%d"), **summary(results)}
+        found["minutes"] = round((time.monotonic() - began) / 60)
+        counts = f"{found['passed']} passed, {found['failed']} failed, {sum(found['skipped'].values())} skipped"
+        print(f"Linux {kernel.release} (Debian {suite}): {counts}, {found['minutes']} min", flush=True)
+        if not selected:
+            record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+            RECORD.write_text(json.dumps(record | {suite: found}, indent=1, sort_keys=True) + "\n")
         return code
 
 
-def _counts(results: Path) -> str:
-    """Return the number of tests in each outcome, for example ``1190 passed, 12 skipped``."""
-    outcomes = Counter[str]()
+def summary(results: Path) -> dict[str, Any]:
+    """Return the numbers of passed and failed tests in a JUnit file, and that of skipped ones for each reason."""
+    failed, skipped, passed = 0, Counter[str](), 0
     for case in ElementTree.parse(results).iter("testcase"):
-        outcomes[next((way for way in _WAYS if case.find(way) is not None), "passed")] += 1
-    names = {"failure": "failed", "error": "errors"}
-    return ", ".join(f"{number} {names.get(way, way)}" for way, number in sorted(outcomes.items()))
+        skip = case.find("skipped")
+        if case.find("failure") is not None or case.find("error") is not None:
+            failed += 1
+        elif skip is not None:
+            skipped[skip.get("message", "")] += 1
+        else:
+            passed += 1
+    return {"passed": passed, "failed": failed, "skipped": dict(skipped)}
 
 
 if __name__ == "__main__":
