@@ -47,10 +47,9 @@ class Question(NamedTuple):
 
         shown = shortened([dumps(expected.to_mapping()) for expected in self.cidrs], ", ", _SHOWN_CIDRS)
         replace = f", or expect {shown} instead of the CIDR alone" if shown else ""
-        return (
-            f'if it is wanted, set hostRouting\'s "uplinks": {dumps(self.wanted)}{replace}; if it isn\'t, set "uplinks": '
-            f"{dumps(self.unwanted)}, and hostrouting fix proposes routes"
-        )
+        wanted = f'if it is wanted, set hostRouting\'s "uplinks": {dumps(self.wanted)}{replace}'
+        unwanted = f'if it isn\'t, set "uplinks": {dumps(self.unwanted)}, and hostrouting fix proposes routes'
+        return f"{wanted}; {unwanted}"
 
 
 class Obstacle(NamedTuple):
