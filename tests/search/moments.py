@@ -136,6 +136,9 @@ class Search:
         is_possible = dict.fromkeys((Kind.REFUSE, Kind.TAKE_BACK), self.pair.refused_destination is not None)
         is_possible |= dict.fromkeys((Kind.GATE, Kind.BOTH), before is not None)
         is_possible[Kind.ONESHOT] = before is not None and bool(before.static_routes.routes)
+        if self.pair.script:
+            # proc_locks(5) doesn't show a lock whose flock(1) has ended, so no paused script is resumed for a start.
+            is_possible |= dict.fromkeys((Kind.FREEZE, Kind.REFUSE, Kind.TAKE_BACK, Kind.BOTH), False)
         return tuple(kind for kind in Kind if is_possible.get(kind, True))
 
     def numbers(self, kind: Kind) -> range:
