@@ -310,7 +310,9 @@ def test_ipv4_differences_are_the_kernels(host: Host, others: Host, seed: int) -
 
 def test_ipv6_differences_are_the_kernels() -> None:
     tally = Counter[str]()
-    for seed in range(count := by_day(8, by_night=500)):
+    # By day, hosts of which some differ in what can be taken back.
+    first, count = by_day(9, by_night=0), by_day(8, by_night=500)
+    for seed in range(first, first + count):
         see_pair(ipv6.world(seed), ipv6.world(seed + 1_000_000), random.Random(seed), tally)
     assert tally["True"]
     assert tally["taken back"]
