@@ -50,7 +50,6 @@ def test_a_killed_run_is_completed(node: Machine, by: str) -> None:
     assert count(node) == len(MANY)
 
 
-@pytest.mark.each_release
 def test_a_watcher_that_keeps_failing_waits(node: Machine) -> None:
     installed(node, FIXED, watch={"enabled": True}).boot()
     node.wait_for(UNIT, "active/running")

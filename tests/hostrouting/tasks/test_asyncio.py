@@ -93,13 +93,16 @@ def test_a_cancelled_coroutine_ends_the_function(name: str, installed: Host) -> 
             reads.append(None)
             loop.call_soon_threadsafe(is_begun.set)
 
-        call = phases.task(name)(lambda scope: FUNCTIONS[name](Call(installed, scope, begun)))
-        running = asyncio.create_task(phases.run_async(call))
+        async def cause() -> BaseException | None:
+            call = phases.task(name)(lambda scope: FUNCTIONS[name](Call(installed, scope, begun)))
+            with pytest.raises(asyncio.CancelledError) as caught:
+                await phases.run_async(call)
+            return caught.value.__cause__
+
+        running = asyncio.create_task(cause())
         await asyncio.wait_for(is_begun.wait(), 60)
         running.cancel()
-        with pytest.raises(asyncio.CancelledError) as caught:
-            await running
-        assert isinstance(caught.value.__cause__, phases.Cancelled)
+        assert isinstance(await running, phases.Cancelled)
 
     asyncio.run(cancel_in_the_midst())
     assert len(reads) == 1
