@@ -242,7 +242,7 @@ class Leaving:
             self._set(self._answers)  # releases packets queued for a neighbour
             sent = [frame for frame in self._leaving_for(address) if frame.packet[protocol_at] == frames.TCP]
             if not sent or sent[0].dev == "lo":
-                return sent[0].dev if sent else None
+                return sent[0].dev if sent else next(iter(self._newly_dropped()), None)
             self._accept(sent[0], address)
             self._leaving_for(address)
             if client.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] != _TCP_ESTABLISHED:

@@ -21,6 +21,7 @@ from wanted import lose_default_route
 from hostrouting import Config, Host, Layout
 from hostrouting.cli.fixing import set_sections
 from hostrouting.model.routes import NextHop, Protocol, Route
+from hostrouting.routes import formats
 from hostrouting.testing import FakeKernel
 
 Run = Callable[..., tuple[int, str, str]]
@@ -130,14 +131,15 @@ def test_other_formats_have_only_the_proposed_routes(run: Run, write: Any) -> No
     assert [line.split()[4] for line in out.splitlines() if not line.startswith("#")] == ["172.16.3.0/24"]
 
 
-def test_more_routes_than_networkd_reads_are_reported(run: Run, write: Any) -> None:
+def test_more_routes_than_networkd_reads_are_reported(run: Run, write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """networkd drops the rest, and neither its exit code nor that of netplan says so."""
-    every_other = [f"172.16.{number // 64}.{number % 64 * 4}/30" for number in range(0, 16_384, 2)]
-    assert "drops" not in run("fix", write(expecting(*every_other[:8000])), "--format", "networkd")[2]
-    config = write(expecting(*every_other[:8001]))
+    hosts = [Route(IPv4Network((number, 32)), (NextHop("eth0"),)) for number in range(formats.NETWORKD_ROUTES + 1)]
+    assert formats.too_many_for_networkd(hosts[1:]) == ()
+    assert "eth0 gets 8,001 routes" in formats.too_many_for_networkd(hosts)[0]
+    monkeypatch.setattr(formats, "NETWORKD_ROUTES", 1)
     for format_, is_warned in (("networkd", True), ("netplan", True), ("ip", False)):
-        code, out, err = run("fix", config, "--format", format_, "--output", "json")
-        assert (code, "eth0 gets 8,001 routes" in err, len(json.loads(out)["warnings"])) == (0, is_warned, is_warned)
+        code, out, err = run("fix", write(expecting(EXPECTED)), "--format", format_, "--output", "json")
+        assert (code, "eth0 gets 2 routes" in err, len(json.loads(out)["warnings"])) == (0, is_warned, is_warned)
 
 
 # --- unfixable failures, and unknown verdicts -------------------------------------------------------------------
