@@ -7,15 +7,16 @@ receive what is sent to it, or not everything, although all that it sends leaves
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterator
 
 import attrs
 
-from hostrouting.kernel.rules import KERNEL_RULES, Flow, kernel_rules
+from hostrouting.kernel.rules import KERNEL_RULES, TCP, UDP, Flow, kernel_rules
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Address
 from hostrouting.model.routes import Protocol, Route, RouteType
-from hostrouting.overlap._probes import asks_local_first
+from hostrouting.overlap._probes import asks_local_first, separates_tcp
 from hostrouting.overlap._state import State
 
 
@@ -25,9 +26,9 @@ def why_not_received(state: State) -> str:
         return ""
     # As long as IPv6 has never had another rule, the kernel searches local and main, whatever the rules say.
     may_ignore_rules = state.family is Family.IPV6 and {*state.rules} <= {*kernel_rules(Family.IPV6)}
-    for flow in () if may_ignore_rules else _arriving(state):
+    for flow, words in () if may_ignore_rules else _arriving(state):
         if not _is_local(found := state.fib.decide(flow).route):
-            return _sentence(f"to {flow.address} through {flow.iif}", found, state)
+            return _sentence(f"to {flow.address}{words} through {flow.iif}", found, state)
     for lookup in state.own_lookups:
         if not _is_local(lookup.route):
             return _sentence(f"by this host to {lookup.address}, its own address,", lookup.route, state)
@@ -39,11 +40,28 @@ def _is_local(route: Route | None) -> bool:
     return route is not None and route.type in (RouteType.LOCAL, RouteType.BROADCAST)
 
 
-def _arriving(state: State) -> Iterator[Flow]:
-    """Yield a packet that comes in through each uplink for each of its addresses."""
-    for address in state.addresses:
-        if address.dev in state.uplinks.devs and address.is_usable and not address.local.is_link_local:
-            yield Flow(address.local, _sender(address, state), iif=address.dev)
+def _arriving(state: State) -> Iterator[tuple[Flow, str]]:
+    """Yield a packet that comes in through each uplink for each of its addresses, and words for an unusual sender."""
+    clients = {client: f" from {client}" for client in _clients(state)}
+    protocols = (UDP, TCP) if separates_tcp(state.rules) else (UDP,)
+    for own in state.addresses:
+        if own.dev in state.uplinks.devs and own.is_usable and not own.local.is_link_local:
+            for sender, words in {_sender(own, state): "", **clients}.items():
+                yield from ((Flow(own.local, sender, protocol, iif=own.dev), words) for protocol in protocols)
+
+
+def _clients(state: State) -> Collection[IpAddress]:
+    """Return an expected address for each set of rules' sources that hold it: what it sends may be led away."""
+    sources = {rule.source for rule in state.rules if rule.source is not None}
+    if not sources:
+        return ()
+    own = {int(address.local) for address in state.addresses}  # no client has one of these
+    edges = sorted({edge for each in sources for edge in (int(each[0]), int(each[-1]) + 1)} | {n + 1 for n in own})
+    numbers_ = {interval.first for interval in state.intervals}
+    for interval in state.intervals:
+        numbers_.update(edges[bisect_left(edges, interval.first) : bisect_right(edges, interval.last)])
+    clients = map(state.family.address, sorted(numbers_ - own))
+    return {frozenset(each for each in sources if client in each): client for client in clients}.values()
 
 
 def _sender(own: Address, state: State) -> IpAddress:

@@ -68,14 +68,21 @@ def selects_source(rules: Iterable[Rule], routes: Iterable[Route], family: Famil
     return any(isinstance(route, Route6) and route.source_prefix is not None for route in of_6)
 
 
-def replying(addresses: Iterable[Address], devs: Collection[str], rules: Iterable[Rule]) -> list[IpAddress]:
+def separates_tcp(rules: Iterable[Rule]) -> bool:
+    """Return whether a policy rule may lead TCP elsewhere than UDP."""
+    return any(rule.ip_protocol and not rule.has_ports for rule in rules)
+
+
+def replying(addresses: Iterable[Address], devs: Collection[str], rules: Sequence[Rule]) -> list[IpAddress]:
     """Return the addresses at which a server may be called and whose replies a rule may tell apart.
 
     Args:
         addresses: the host's addresses.
         devs: the uplinks. Addresses on the loopback interface count too, because hosts with BGP have theirs there.
-        rules: the policy rules.
+        rules: the policy rules. If one treats TCP apart, any address counts: TCP's lookup without a source may only
+            choose the source of connections, but replies from an address that no rule names leave by it.
     """
+    has_protocol = separates_tcp(rules)
     prefixes = [(rule.source, NO_SOURCE in rule.source) for rule in rules if rule.source is not None]
     called = (
         address.local
@@ -86,7 +93,7 @@ def replying(addresses: Iterable[Address], devs: Collection[str], rules: Iterabl
     return [
         each
         for each in called
-        if each.version == 6 or any((each in prefix) != has_none for prefix, has_none in prefixes)
+        if each.version == 6 or has_protocol or any((each in prefix) != has_none for prefix, has_none in prefixes)
     ]
 
 
@@ -162,7 +169,6 @@ def ask(
         RouteError: the kernel can't be queried.
     """
     has_source = selects_source(rules, routes, family)
-    has_protocol = any(rule.ip_protocol and not rule.has_ports for rule in rules)
     # A source rule that precedes table local also applies to packets for this host's own addresses.
     is_local_safe = asks_local_first(rules)
     look_up = in_turn(asked.lookup, routes)
@@ -176,7 +182,7 @@ def ask(
             return True  # table main may have local entries too, and a source rule may precede it
         return route is None or route.type is not RouteType.LOCAL or not is_local_safe
 
-    for is_tcp in (False, True) if has_protocol else (False,):
+    for is_tcp in (False, True) if separates_tcp(rules) else (False,):
         firsts = look_up(addresses, is_tcp=is_tcp)
         for lookup in firsts:
             found[int(lookup.address)].append(Probe(lookup, None, is_tcp))

@@ -26,7 +26,15 @@ from hostrouting.model.routes import Lookup, Route, Route6, RouteType, Table
 from hostrouting.model.rules import Rule
 from hostrouting.overlap._bounds import CNI_PROTOCOLS, LINK_LOCAL
 from hostrouting.overlap._coverage import Coverage, Interval
-from hostrouting.overlap._probes import Probe, ask, asks_local_first, replying, selects_source, source_borders
+from hostrouting.overlap._probes import (
+    Probe,
+    ask,
+    asks_local_first,
+    replying,
+    selects_source,
+    separates_tcp,
+    source_borders,
+)
 from hostrouting.overlap._uplinks import Uplinks, find_uplinks, local_subnets
 from phases import CancelScope
 
@@ -238,7 +246,9 @@ def _with_lookups(config: Config, tables: State, backend: RouteBackend) -> State
             raise RouteError(f"{reason}, and where that leaves is decided by other tables")
     devs = {*tables.uplinks.devs}
     own = [a.local for a in tables.addresses if a.is_usable and (a.dev in devs or a.local.is_loopback)]
-    own_lookups = () if asks_local_first(rules) else backend.lookup([each for each in own if not each.is_link_local])
+    own = [each for each in own if not each.is_link_local]
+    protocols = () if asks_local_first(rules) else (False, True) if separates_tcp(rules) else (False,)
+    own_lookups = [lookup for is_tcp in protocols for lookup in backend.lookup(own, is_tcp=is_tcp)]
     found = attrs.evolve(tables, intervals=intervals, probes=probes, own_lookups=own_lookups, labels=labels)
     # Without entries in table local that a longer one in main could precede, it doesn't matter.
     wide = (route for route in routes if route.table == Table.LOCAL and route.destination.prefixlen < family.bits)

@@ -37,7 +37,10 @@ def make(steps: Sequence[str]) -> None:
         for step in some:
             if program == "sysctl":
                 name, _, value = step.split()[-1].partition("=")
-                Path("/proc/sys", name.replace(".", "/")).write_text(value)
+                setting = Path("/proc/sys", name.replace(".", "/"))
+                # A command before may have deleted the interface.
+                if setting.exists():
+                    setting.write_text(value)
             elif program == "ra":
                 advertise(*step.split()[1:])
             elif program == "dscp":

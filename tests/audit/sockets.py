@@ -18,6 +18,7 @@ from audit.examine import Audit
 from audit.making import make
 from hostrouting import HostRoutingError, OverlapReport, StaticRoute
 from hostrouting.backend import RouteBackend
+from hostrouting.kernel.default_routes import unicast_defaults
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.routes import RouteType
@@ -100,14 +101,18 @@ class SocketAudit(Audit):
         kernel = self._kernel if self._has_ipv4 else self._kernel6
         up = {link.name for link in kernel.links() if link.is_up and link.has_carrier}
         plugged = {dev for dev in up if far_end(dev) in up}
-        clients = [address for address in addresses if not holds(local_ranges(report), address)]
-        if self._has_ipv4:
+        # Of two default routes, the kernel may send by one, and validate the answer by the other. It takes no answer from
+        # an address to which an anycast route leads.
+        unanswered = [route.destination for route in kernel.routes() if route.type is RouteType.ANYCAST]
+        unheard = [*local_ranges(report), *(unanswered if self._has_ipv4 else ())]
+        clients = [address for address in addresses if not holds(unheard, address)]
+        if self._has_ipv4 and len(unicast_defaults(kernel.routes())) < 2:
             with Leaving() as leaving:
                 sent = [address for address in clients if leaving.end(SocketKind.SYN, address) in plugged]
                 lost = [address for address in sent if leaving.end(SocketKind.CONNECTION, address) is None]
             self._tell("rp_filter", [f"it drops what {address} answers to a SYN" for address in lost])
         for own in kernel.addresses():
-            dev = report.default_devs[0] if own.dev == "lo" else own.dev
+            dev = next(iter(report.default_devs), None) if own.dev == "lo" else own.dev
             if own.scope or own.local.is_link_local or dev not in plugged.intersection(report.default_devs):
                 continue
             with Leaving(failed=self.host.failed) as leaving:

@@ -270,24 +270,21 @@ function pending_devs(    list, count, i) {
 
 # Returns what doesn't reach this host although it is sent to one of its addresses: the kernel delivers a packet if the
 # lookup of its destination returns a local route. The lookup of what comes in also fails for other reasons (rp_filter).
-function why_not_received(    i, count, list, about, is_sent, given) {
+function why_not_received(    i, k, given) {
+  if (has_sources)
+    find_clients()
   for (i = 1; i <= addresses; i++) {
     if (!is_usable[i] || !(is_expected(address_dev[i]) || address[i] ~ /^(127[.]|::1$)/))
       continue
-    if (is_expected(address_dev[i])) {
-      # A packet that comes in counts as root's, but without "uid" the kernel looks up for no user (inet6_rtm_getroute).
-      list[++count] = "route get " address[i] " from " sender(i) " iif " address_dev[i] " uid 0" protocol("")
-      about[count] = "to " address[i] " through " address_dev[i]
-    }
-    list[++count] = "route get " address[i] " uid 0" protocol("")
-    about[count] = "by this host to " address[i] ", its own address,"
-    is_sent[count] = 1
+    for (k = 0; k <= clients && is_expected(address_dev[i]); k++)
+      add_delivery(i, (k ? client[k] : sender(i)), k ? " from " client[k] : "")
+    add_delivery(i, "", "")
   }
-  if (count)
-    run(list, count, "-force")
-  for (i = 1; i <= count; i++)
+  if (deliveries)
+    run(delivery, deliveries, "-force")
+  for (i = 1; i <= deliveries; i++)
     if (i in failed) {
-      if (is_sent[i] || failed[i] !~ /^Invalid/)
+      if (is_by_host[i] || failed[i] !~ /^Invalid/)
         return about[i]
       can_not("whether this host receives what is sent " about[i] " isn\047t known: " failed[i])
     }
@@ -295,6 +292,38 @@ function why_not_received(    i, count, list, about, is_sent, given) {
     else if (answer[++given] !~ /^[23] /)
       return about[i]
   return ""
+}
+
+# Adds the lookups of a packet to address i, from a sender that an uplink leads to, or from this host.
+function add_delivery(i, from, words,    as_tcp) {
+  for (as_tcp = 0; as_tcp <= treats_tcp_apart; as_tcp++) {
+    # A packet that comes in counts as root's, but without "uid" the kernel looks up for no user (inet6_rtm_getroute).
+    delivery[++deliveries] = "route get " address[i] (from == "" ? "" : " from " from " iif " address_dev[i]) " uid 0" \
+      protocol(as_tcp ? " ipproto 6" : "")
+    is_by_host[deliveries] = from == ""
+    about[deliveries] = from == "" ? "by this host to " address[i] ", its own address," : \
+      "to " address[i] words " through " address_dev[i]
+  }
+}
+
+# Finds an address of each part of the expected CIDRs that rules for sources tell apart: what it sends may be led away.
+# No client has an address of this host.
+function find_clients(    r, i) {
+  for (r = 1; r <= ranges; r++) {
+    add_client(r, range_first[r])
+    for (i = 1; i <= rules_from; i++) {
+      place(rule_from[i])
+      add_client(r, first)
+      add_client(r, after(last))
+    }
+    for (i = 1; i <= addresses; i++)
+      add_client(r, after(number(address[i])))
+  }
+}
+
+function add_client(r, n) {
+  if (is_between(range_first[r], n, range_last[r]) && !(dotted(n) in is_address))
+    client[++clients] = dotted(n)
 }
 
 # Returns the gateway on an address's interface, or else the next address.
@@ -594,7 +623,8 @@ function add_link(kind, n, name, i) {
 function is_told_apart(k,    i, n, found) {
   if (!has_sources || !is_global[k] || !is_usable[k] || !(is_expected(address_dev[k]) || address_dev[k] == "lo"))
     return 0
-  found = family == 6
+  # TCP's lookup without a source may be without effect, but not for a server whose address no rule names.
+  found = family == 6 || treats_tcp_apart
   n = number(address[k])
   for (i = 1; i <= rules_from && !found; i++) {
     place(rule_from[i])
