@@ -80,7 +80,7 @@ def replying(addresses: Iterable[Address], devs: Collection[str], rules: Sequenc
         addresses: the host's addresses.
         devs: the uplinks. Addresses on the loopback interface count too, because hosts with BGP have theirs there.
         rules: the policy rules. If one treats TCP apart, any address counts: TCP's lookup without a source may only
-            choose the source of connections, but replies from an address that no rule names leave by it.
+            choose the source of connections, but replies from an address that no rule names use it.
     """
     has_protocol = separates_tcp(rules)
     prefixes = [(rule.source, NO_SOURCE in rule.source) for rule in rules if rule.source is not None]
