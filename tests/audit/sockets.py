@@ -189,8 +189,8 @@ class SocketAudit(Audit):
     def _changeable(self, report: OverlapReport, before: Seen) -> list[str]:
         """Return a message for each address that a route affects despite a note to the contrary."""
         wrong: list[str] = []
-        if self._kernel.rules()[:1] != KERNEL_RULES[:1]:
-            return wrong  # without this rule, the notes don't claim that
+        if self._kernel.rules()[:1] != KERNEL_RULES[:1] or not report.default_devs:
+            return wrong  # without the first rule, the notes don't claim that
         for address in [part[0] for part in local_ranges(report)][:_NOTES]:
             route = f"{address}/32 dev {report.default_devs[0]} table main"
             attempt("ip", "route", "add", *route.split())

@@ -15,6 +15,7 @@ from copy import copy
 from fnmatch import fnmatchcase
 from functools import cache
 from ipaddress import IPv4Address, IPv4Network, collapse_addresses
+from itertools import product
 
 import attrs
 
@@ -160,11 +161,15 @@ class Judge:
     @property
     def called(self) -> list[IpAddress]:
         """The addresses at which a server may be called, if a rule tells them apart from packets without a source."""
+        treats_tcp_apart = any(rule.ip_protocol for rule in self.rules)
         return [
             own.local
             for own in self.addresses
             if own.dev in (*self.expected, "lo") and own.scope == 0 and not own.local.is_link_local
-            if any(r.source and (own.local in r.source) != (IPv4Address(0) in r.source) for r in self.rules)
+            if any(
+                r.source and (treats_tcp_apart or (own.local in r.source) != (IPv4Address(0) in r.source))
+                for r in self.rules
+            )
         ]
 
     def has_a_containers_default(self) -> bool:
@@ -183,14 +188,26 @@ class Judge:
     def is_deaf(self) -> bool:
         """Return whether this host doesn't receive what is sent to one of its addresses."""
         found: list[Route | int] = []
-        for own in self.addresses:
+        for own, protocol in product(self.addresses, (17, 6)):
+            to = int(own.local)
             if own.local.is_loopback:
-                found.append(self.walk(int(own.local)))
+                found.append(self.walk(to, protocol=protocol))
             elif own.dev in self.expected and not own.local.is_link_local:
                 gateways = [hop.gateway for hop in self.default.hops if hop.dev == own.dev] if self.default else []
                 sender = next((each for each in gateways if each is not None), own.local + 1)
-                found += [self.walk(int(own.local)), self.walk(int(own.local), int(sender), iif=own.dev)]
+                found += [self.walk(to, int(each), protocol, iif=own.dev) for each in (sender, *self._clients())]
+                found.append(self.walk(to, protocol=protocol))
         return any(isinstance(each, int) or each.type not in (RouteType.LOCAL, RouteType.BROADCAST) for each in found)
+
+    def _clients(self) -> list[IpAddress]:
+        """Return expected addresses at which the set of rules for sources may change."""
+        sources, own = [rule.source for rule in self.rules if rule.source], {each.local for each in self.addresses}
+        edges = {int(end) + more for each in sources for end, more in ((each[0], 0), (each[-1], 1))}
+        edges |= {int(each) + 1 for each in own}
+        cidrs = [each.cidr for each in self._overlap.expected_cidrs] if sources else []
+        edges |= {int(cidr[0]) for cidr in cidrs}
+        asked = [IPv4Address(edge) for edge in edges if edge < 1 << 32]
+        return [each for each in asked if each not in own and any(each in cidr for cidr in cidrs)]
 
     def _sort(self, answer: Lookup, decision: Route | int) -> Sort:
         if answer.route is None:
