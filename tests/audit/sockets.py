@@ -87,7 +87,7 @@ class SocketAudit(Audit):
         if report.reason:
             if self._has_default:
                 self._doubt("live", report.reason)
-        elif not self._has_default:
+        elif not self._has_default and any(each.devs is None for each in self.config.route_overlap.expected_cidrs):
             self._tell("live", ["there is no default route, and it is judged"])
         else:
             # The kernel may still use a next hop that it reports as dead.
