@@ -61,6 +61,8 @@ def _running(kernel: UserModeLinux, shared: Path) -> Iterator[subprocess.Popen[b
         env["LD_PRELOAD"] = str(kernel.preload)
     arguments = {
         "mem": _MEMORY,
+        # Linux 6.16 and later can do without ptrace.
+        "seccomp": "auto",
         "root": "/dev/root",
         "rootfstype": "hostfs",
         "rootflags": "/",
@@ -74,7 +76,9 @@ def _running(kernel: UserModeLinux, shared: Path) -> Iterator[subprocess.Popen[b
         "CHECKOUT": _CHECKOUT,
     }
     argv = [
-        *("setpriv", "--pdeathsig", "KILL", "env", *(f"{name}={value}" for name, value in env.items())),
+        # A process namespace's processes end with its first one, also those that the kernel traces.
+        *("setpriv", "--pdeathsig", "KILL", "unshare", "--pid", "--fork", "--kill-child", "--mount-proc"),
+        *("env", *(f"{name}={value}" for name, value in env.items())),
         *(str(kernel.program), "ro", "quiet", *(f"{name}={value}" for name, value in arguments.items())),
     ]
     with (shared / "errors").open("wb") as errors:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,13 +27,35 @@ def test_a_kernel_that_cannot_be_prepared_fails_the_command(
     assert "mmdebstrap, gcc, busybox, modprobe isn't installed" in capsys.readouterr().err
 
 
+@pytest.mark.kernel
 def test_a_kernel_that_does_not_start_fails_the_command(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    broken = tmp_path / "linux"
-    broken.write_text("#!/bin/sh\necho no leave to trace >&2\nexit 1\n")
-    broken.chmod(0o755)
-    kernel = packages.UserModeLinux(broken, tmp_path, tmp_path / "7.2.7", tmp_path / "xstate.so")
+    kernel = kernel_of("echo no leave to trace >&2; exit 1", tmp_path)
     monkeypatch.setattr(command, "find_or_fetch", lambda _: kernel)
     assert command.main(["bullseye"]) == 1
     assert "Linux 7.2.7 ended before the command: no leave to trace" in capsys.readouterr().err
+
+
+def kernel_of(script: str, folder: Path) -> packages.UserModeLinux:
+    program = folder / "linux"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    return packages.UserModeLinux(program, folder, folder / "7.2.7", folder / "xstate.so")
+
+
+_RUN = (
+    "import sys; from pathlib import Path; from kernels.test_command import kernel_of; from kernels.guest import run_on"
+)
+
+
+@pytest.mark.kernel
+def test_a_killed_command_leaves_no_traced_process(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "alive")
+    run = f"{_RUN}; folder = Path(sys.argv[1]); run_on(kernel_of('sleep 600 >alive & wait', folder), ['true'], folder, {{}})"
+    search = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    process = subprocess.Popen([sys.executable, "-c", run, str(tmp_path)], env=os.environ | search)
+    with (tmp_path / "alive").open("rb") as alive:
+        process.kill()
+        assert alive.read() == b""
+    process.wait()
