@@ -13,9 +13,11 @@ from hostrouting.boot.systemd import UnitManager
 from hostrouting.kernel.forwarding import ForwardingBackend
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
+from hostrouting.kernel.nexthops import Router
 from hostrouting.kernel.port import RouteBackend, WholeTables
 from hostrouting.model.family import Family, IpAddress
-from hostrouting.model.links import Address, Hardware, Link
+from hostrouting.model.links import Address, AddressLabel, Hardware, Link
+from hostrouting.model.prefixes import Prefix
 from hostrouting.model.routes import (
     DEFAULT_DESTINATION,
     Lookup,
@@ -31,8 +33,9 @@ from hostrouting.model.rules import Rule, RuleAction
 
 # fmt: off
 __all__ = [
-    "DEFAULT_DESTINATION", "Address", "Family", "ForwardingBackend", "Hardware", "IpAddress", "Link", "Lookup",
-    "NetlinkBackend", "NetlinkBackend6", "NextHop", "Protocol", "Route", "RouteBackend", "RouteFailure", "RouteType",
-    "Rule", "RuleAction", "Scope", "Systemctl", "Table", "UnitManager", "WholeTables",
+    "DEFAULT_DESTINATION", "Address", "AddressLabel", "Family", "ForwardingBackend", "Hardware", "IpAddress", "Link",
+    "Lookup", "NetlinkBackend", "NetlinkBackend6", "NextHop", "Prefix", "Protocol", "Route", "RouteBackend",
+    "RouteFailure", "RouteType", "Router", "Rule", "RuleAction", "Scope", "Systemctl", "Table", "UnitManager",
+    "WholeTables",
 ]
 # fmt: on
