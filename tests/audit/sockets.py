@@ -102,8 +102,9 @@ class SocketAudit(Audit):
         up = {link.name for link in kernel.links() if link.is_up and link.has_carrier}
         plugged = {dev for dev in up if far_end(dev) in up}
         # Of two default routes, the kernel may send by one, and validate the answer by the other. It takes no answer from
-        # an address to which an anycast route leads.
-        unanswered = [route.destination for route in kernel.routes() if route.type is RouteType.ANYCAST]
+        # an address to which a route of another type than unicast leads.
+        odd = (RouteType.ANYCAST, RouteType.BROADCAST, RouteType.MULTICAST)
+        unanswered = [route.destination for route in kernel.routes() if route.type in odd]
         unheard = [*local_ranges(report), *(unanswered if self._has_ipv4 else ())]
         clients = [address for address in addresses if not holds(unheard, address)]
         if self._has_ipv4 and len(unicast_defaults(kernel.routes())) < 2:
