@@ -116,7 +116,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the arguments.
 
     Returns:
-        The namespace, including the command's ``run`` and ``failed``, and ``image``: the host for --root, or None.
+        The namespace, including the command's ``parser``, ``run`` and ``failed``, and ``image``: the host for --root, or
+        None.
 
     Raises:
         ConfigError: --root isn't an image.
@@ -126,7 +127,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     first = next((word for word in argv if not word.startswith(("-v", "--verbose"))), "")
     words = {"apply": _APPLY} if first == "apply" else all_words()
     listed = {name: Word(word.run) for name, word in words.items()}
-    options = _parser({first: words[first]} if first in words else listed).parse_args(argv)
+    options, unknown = _parser({first: words[first]} if first in words else listed).parse_known_args(argv)
+    if unknown:
+        instead = "; plan shows the changes of apply" if "--dry-run" in unknown else ""
+        options.parser.error(f"unrecognized arguments: {' '.join(unknown)}{instead}")
     root = getattr(options, "root", None)
     options.image = None if root is None else Host.image(root)
     return options
@@ -157,7 +161,7 @@ def _clause(word: Word) -> str:
 def _add_words(parser: Parser, words: Mapping[str, Word], prog: str) -> None:
     # The subparsers aren't required, because argparse would then report a missing command instead of an unknown option.
     made = parser.add_subparsers(title="commands", metavar=_COMMAND, prog=prog)
-    parser.set_defaults(run=partial(_name_commands, parser, words), failed=EXIT_FAILURE)
+    parser.set_defaults(parser=parser, run=partial(_name_commands, parser, words), failed=EXIT_FAILURE)
     for name, word in words.items():
         below = made.add_parser(
             name,
@@ -172,7 +176,7 @@ def _add_words(parser: Parser, words: Mapping[str, Word], prog: str) -> None:
         if word.is_followed:
             _add_words(below, word.run(), f"{prog} {name}")
         else:
-            below.set_defaults(run=word.run, failed=word.failed, output="text")
+            below.set_defaults(parser=below, run=word.run, failed=word.failed, output="text")
 
 
 # --- the arguments of commands -------------------------------------------------------------------------------------

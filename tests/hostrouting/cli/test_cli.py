@@ -57,6 +57,7 @@ def config(write: Callable[[object], Path]) -> Path:
         *((words, "-x") for words in (["-x"], ["-x", "check"])),
         (["--verison"], "--verison"),
         *((["lb-probe", *more], "try hostrouting lb-probe --help") for more in ([], ["clean"])),
+        (["apply", "--dry-run"], "--dry-run; plan shows the changes of apply; try hostrouting apply --help"),
         *((["azure-vnet", *more], "try hostrouting azure-vnet --help") for more in ([], ["apply", "CONFIG"])),
         (["check", "--frobnicate"], "--help"),
         (["check", "--cidr"], "--help"),
