@@ -116,8 +116,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the arguments.
 
     Returns:
-        The namespace, including the command's ``parser``, ``run`` and ``failed``, and ``image``: the host for --root, or
-        None.
+        The namespace, including the command's ``parser``, ``run`` and ``failed``, and ``image``: the host for --root,
+        or None.
 
     Raises:
         ConfigError: --root isn't an image.

@@ -195,9 +195,13 @@ def ask(
                 continue
             for lookup in look_up(from_it, source=source, is_tcp=is_tcp):
                 found[int(lookup.address)].append(Probe(lookup, source, is_tcp))
+        # In IPv4, who sends to a local entry of another table has its address as the source, but replies have others.
+        answered = [
+            each for each in firsts if may_have_source(each) or (each.route and each.route.table != Table.LOCAL)
+        ]
         for source in replying if has_source else ():
             known = {*by_source.get(source, ())}
-            unasked = dict.fromkeys(each.address for each in beyond if int(each.address) not in known)
+            unasked = dict.fromkeys(each.address for each in answered if int(each.address) not in known)
             for lookup in look_up([*unasked], source=source, is_tcp=is_tcp):
                 found[int(lookup.address)].append(Probe(lookup, source, is_tcp, is_reply=True))
     return {probed: tuple(probes) for probed, probes in found.items()}

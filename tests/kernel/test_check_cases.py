@@ -130,6 +130,9 @@ CASES = {
     "a rule for replies from the loopback interface": Case(
         f"{AWAY}\nlink set lo up\naddr add 10.9.9.9/32 dev lo\nrule add from 10.9.9.9 lookup 100", "ib0 from 10.9.9.9"
     ),
+    "a rule for replies before a local route of main": Case(
+        f"{AWAY}\nroute add local 10.5.0.0/16 dev lo table main\n{FROM_ETH0}", "lo; ib0 from 10.1.0.4"
+    ),
     "a rule for replies beside one for half of all sources": Case(
         f"{AWAY}\naddr add 192.168.7.4/24 dev eth0\nrule add pref 7 from 0.0.0.0/1 lookup main\nrule add pref 8 lookup 100",
         "ib0 from 192.168.7.4",

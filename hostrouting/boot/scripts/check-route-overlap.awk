@@ -517,9 +517,10 @@ function find_sources(    i, k, list, count, firsts) {
     if (i in error_of)
       continue
     parse(text_of[i])
-    # A rule for a source may also catch local addresses if it precedes table local, or in IPv6 table main.
+    # A rule for a source may also catch local addresses if it precedes table local, or in IPv6 table main; in IPv4, who
+    # sends to such an address of another table has that address as the source, but replies have others.
     if (type_of[class] == 2 && asks_local_first && (family == 4 || table_of[class] != 254)) {
-      may_have_source[i] = 0
+      may_have_source[i] = table_of[class] != 255
       continue
     }
     # Without such a rule, a second lookup only differs if a route names a source that this host doesn't have.
