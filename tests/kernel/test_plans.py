@@ -83,6 +83,14 @@ def test_a_gateway_that_the_kernel_refuses_is_told(node: Host) -> None:
     assert refusal(wanted, node) in told.reason
 
 
+def test_a_gateway_behind_the_loopback_interface_is_told(node: Host) -> None:
+    run_ip("link set lo up")
+    wanted = config({**IPV6, "dev": "lo"})
+    told = plan(wanted, host=node).next_start
+    assert told.is_admitted is False
+    assert refusal(wanted, node) in told.reason
+
+
 def test_an_interface_without_ipv6_is_told(node: Host) -> None:
     wanted = config(IPV6)
     assert plan(wanted, host=node).next_start.is_admitted is True
