@@ -101,7 +101,8 @@ def refused_routes(before: Snapshot, after: RouteBackend, routes: Sequence[Route
 
 def _refused_hops(fib: Fib6, routes: Iterable[Route]) -> Iterator[RouteFailure]:
     """Yield a failure for each IPv6 next hop that the kernel would refuse (ip6_validate_gw)."""
-    for route, hop in ((route, hop) for route in routes for hop in route.hops):
+    hops = ((route, hop) for route in routes for hop in route.hops)
+    for route, hop in hops:
         if hop.gateway is None or hop.dev is None:
             continue
         if hop.dev == fib.loopback:
