@@ -113,19 +113,20 @@ class SocketAudit(Audit):
         odd = (RouteType.ANYCAST, RouteType.BROADCAST, RouteType.MULTICAST)
         unanswered = [route.destination for route in kernel.routes() if route.type in odd]
         unheard = [*local_ranges(report), *(unanswered if self._has_ipv4 else ())]
-        clients = [address for address in addresses if not holds(unheard, address)]
+        mine, uplinks = {own.local for own in kernel.addresses()}, plugged.intersection(report.default_devs)
+        clients = [address for address in addresses if address not in mine and not holds(unheard, address)]
         if self._has_ipv4 and len(unicast_defaults(kernel.routes())) < 2:
             with Leaving() as leaving:
-                sent = [address for address in clients if leaving.end(SocketKind.SYN, address) in plugged]
+                sent = [address for address in clients if leaving.end(SocketKind.SYN, address) in uplinks]
                 lost = [address for address in sent if leaving.end(SocketKind.CONNECTION, address) is None]
             self._tell("rp_filter", [f"it drops what {address} answers to a SYN" for address in lost])
         for own in kernel.addresses():
             dev = next(iter(report.default_devs), None) if own.dev == "lo" else own.dev
-            if own.scope or own.local.is_link_local or dev not in plugged.intersection(report.default_devs):
+            if own.scope or own.local.is_link_local or dev not in uplinks:
                 continue
             for _ in range(_LOOKS):
                 with Leaving(failed=self.host.failed) as leaving:
-                    seen = {a: self._replies(leaving, own.local, a, dev) for a in clients if a != own.local}
+                    seen = {a: self._replies(leaving, own.local, a, dev) for a in clients}
                 if not (wrong := self._wrong(report, seen, own.local)):
                     break
             self._tell("replies", wrong)
