@@ -5,7 +5,8 @@ Lookups follow net/ipv6/ip6_fib.c and net/ipv6/route.c, and source address selec
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import errno as errnos
+from collections.abc import Iterable, Iterator, Sequence
 from ipaddress import IPv6Address, IPv6Network
 from typing import ClassVar
 
@@ -16,7 +17,7 @@ from hostrouting.kernel.nexthops import Router
 from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, Flow
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Address6, AddressLabel
-from hostrouting.model.routes import Lookup, Preference, Route, Route6, RouteType, Table
+from hostrouting.model.routes import Lookup, Preference, Route, Route6, RouteFailure, RouteType, Table
 
 _BITS, _ANY = 128, IPv6Address(0)
 _SCORES = {Preference.HIGH: 3, Preference.MEDIUM: 2, Preference.LOW: 1}
@@ -101,6 +102,18 @@ class Fib6(Fib):
         if found is None or found.type is not RouteType.UNICAST or self.is_local(gateway):
             return False
         return all(hop.gateway is None for hop in found.hops if hop.dev == dev)
+
+    def refused_hops(self, routes: Iterable[Route]) -> Iterator[RouteFailure]:
+        """Yield a failure for each next hop of these tables' routes that the kernel would refuse (ip6_validate_gw)."""
+        hops = ((route, hop) for route in routes for hop in route.hops)
+        for route, hop in hops:
+            if hop.gateway is None or hop.dev is None:
+                continue
+            if hop.dev == self.loopback:
+                yield RouteFailure(route, errnos.EINVAL, "Egress device can not be loopback device for this route")
+            elif not hop.onlink and not self.finds_gateway(hop.gateway, hop.dev):
+                why = f"no route of scope link reaches {hop.gateway} on {hop.dev}"
+                yield RouteFailure(route, errnos.EHOSTUNREACH, why, is_by_kernel=False)
 
     def sources_to(self, address: IpAddress, route: Route | None) -> tuple[IpAddress, ...]:
         """Return the source addresses that an entry's next hops select for a destination (ip6_route_get_saddr).

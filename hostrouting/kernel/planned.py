@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno as errnos
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -95,18 +94,4 @@ def refused_routes(before: Snapshot, after: RouteBackend, routes: Sequence[Route
     """
     if after.family is Family.IPV4:
         return refusals_in_memory(before, routes)
-    fib = Fib6(after.rules(), after.routes(), after.addresses(), links=after.links())
-    return tuple(_refused_hops(fib, routes))
-
-
-def _refused_hops(fib: Fib6, routes: Iterable[Route]) -> Iterator[RouteFailure]:
-    """Yield a failure for each IPv6 next hop that the kernel would refuse (ip6_validate_gw)."""
-    hops = ((route, hop) for route in routes for hop in route.hops)
-    for route, hop in hops:
-        if hop.gateway is None or hop.dev is None:
-            continue
-        if hop.dev == fib.loopback:
-            yield RouteFailure(route, errnos.EINVAL, "Egress device can not be loopback device for this route")
-        elif not hop.onlink and not fib.finds_gateway(hop.gateway, hop.dev):
-            why = f"no route of scope link reaches {hop.gateway} on {hop.dev}"
-            yield RouteFailure(route, errnos.EHOSTUNREACH, why, is_by_kernel=False)
+    return tuple(Fib6(after.rules(), after.routes(), after.addresses(), links=after.links()).refused_hops(routes))

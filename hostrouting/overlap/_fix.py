@@ -32,12 +32,11 @@ from hostrouting.model.routes import NextHop, Table
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap._cautions import cautions
 from hostrouting.overlap._classify import Classification, Classifications
-from hostrouting.overlap._connections import unfixed_connections
 from hostrouting.overlap._constraint import Constraint, length_to_exceed
 from hostrouting.overlap._cover import Segment, fewest_prefixes, summary_of
 from hostrouting.overlap._coverage import Interval, intervals_in, networks_of
 from hostrouting.overlap._entries import Entries
-from hostrouting.overlap._installing import losing_entries, tables_with
+from hostrouting.overlap._fixed import FixedHost, fixed_by
 from hostrouting.overlap._owners import Owners
 from hostrouting.overlap._probes import Probe, is_modelled, modelled_lookups
 from hostrouting.overlap._questions import Questions
@@ -124,9 +123,9 @@ class Fixes:
             overlap: the expected CIDRs.
             findings: the findings of the check.
         """
-        fix, tables, left = self._of_all()
+        fix, fixed, left = self._of_all()
         findings = tuple(self._with_entries(findings, fix))
-        left_after = unfixed_connections(overlap, self._state, tables, self._obstacle_after)
+        left_after = fixed.unfixed_connections(overlap, self._obstacle_after)
         asked = {dev for _, obstacle in (*left, *left_after) if obstacle.question for dev in obstacle.question.devs}
         questions = Questions(self._state, asked, self._found)
         unfixable = [*self._told(left, questions), *fix.unfixable, *self._told(left_after, questions)]
@@ -154,8 +153,8 @@ class Fixes:
                 found.append(Unfixable(tuple(parts), finding.devs, obstacle))
         return found
 
-    def _of_all(self) -> tuple[Fix, Fib, _Left]:
-        """Return the fix for all failures, the resulting tables, against which it has been verified, and the rest."""
+    def _of_all(self) -> tuple[Fix, FixedHost, _Left]:
+        """Return the fix for all failures, the resulting host, against which it has been verified, and the rest."""
         constraints = [(interval, self._constraints[interval.probed]) for interval in self._intervals]
         targets = [interval for interval, constraint in constraints if constraint.above is not None]
         leads = {self._constraints[interval.probed].dev for interval in targets}
@@ -179,14 +178,14 @@ class Fixes:
         left: _Left = {}
         for interval, obstacle in obstacles:
             left.setdefault((self._classifications[interval.probed].devs, obstacle), []).append(interval)
-        tables = tables_with(self._state, self._fib, entries, fixed)
-        if isinstance(tables, Fib):
-            if self._excludes(tables):
+        host = fixed_by(self._state, entries, fixed)
+        if isinstance(host, FixedHost):
+            if self._excludes(host):
                 return self._of_all()
             by = {place: self._entries.devs(place, dev) for place, dev in places.items()}
-            return Fix(entries, consequences=tuple(cautions(self._state, self._settings, by, tables))), tables, left
-        unfixable = Unfixable(networks_of(targets, self._family), (), Obstacle(tables))
-        return Fix(unfixable=(unfixable,)), self._fib, left
+            return Fix(entries, consequences=tuple(cautions(self._state, self._settings, by, host.tables))), host, left
+        unfixable = Unfixable(networks_of(targets, self._family), (), Obstacle(host))
+        return Fix(unfixable=(unfixable,)), FixedHost(self._state, self._fib), left
 
     def _told(self, left: _Left, questions: Questions) -> list[Unfixable]:
         """Return what no entry fixes, with the questions to the user complete."""
@@ -361,11 +360,10 @@ class Fixes:
 
     # --- the result --------------------------------------------------------------------------------------------
 
-    def _excludes(self, tables: Fib) -> bool:
+    def _excludes(self, host: FixedHost) -> bool:
         """Exclude the entries that an installation would refuse, and return whether there are any."""
-        added = tables.routes[: len(tables.routes) - len(self._fib.routes)]
         fixed: set[int] = set()
-        for place, why in losing_entries(self._state, tables, added).items():
+        for place, why in host.refusals().items():
             inside = {interval.probed for interval in intervals_in(self._intervals, place, self._bits)}
             some = {each for each in inside if self._constraints[each].above is not None}
             self._refused |= dict.fromkeys(some, Obstacle(f"apply would refuse a route that fixes this: {why}"))

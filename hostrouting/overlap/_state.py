@@ -185,13 +185,15 @@ def _with_routes(overlap: RouteOverlap, tables: State, backend: RouteBackend) ->
     pairs = ((int(address.local), ends(address.prefix, bits)[end]) for address in tables.addresses)
     single = [(each, bits) for pair in pairs for each in pair]
     foretold = _coverage(overlap, tables, (*connected, *single)).suspects(())
+    # The kernel refuses IPv6 routes via a gateway that it reaches through another gateway, even a plain one.
+    subnets = [] if family is Family.IPV4 else [each.prefix for each in tables.addresses if each.dev in devs]
     sources = _plain_sources(tables)
-    routes = backend.routes_except(devs, inside=foretold, sources=sources)
+    routes = backend.routes_except(devs, inside=(*foretold, *subnets), sources=sources)
     if selects_source((), routes, family):
         return attrs.evolve(tables, routes=backend.routes())
     suspected = [*_coverage(overlap, tables).suspects(routes), *_around_blocks(overlap, routes)]
     if not all(map(PrefixSet(foretold, bits).covers, suspected)):
-        routes = backend.routes_except(devs, inside=suspected, sources=sources)
+        routes = backend.routes_except(devs, inside=(*suspected, *subnets), sources=sources)
     return attrs.evolve(tables, routes=routes)
 
 

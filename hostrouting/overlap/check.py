@@ -207,7 +207,7 @@ def load_all() -> None:
     """
     from hostrouting.host_files import advertisements, resolv_conf, sysctl  # noqa: F401
     from hostrouting.kernel import fib6, netlink6  # noqa: F401
-    from hostrouting.overlap import _connections, _fix  # noqa: F401
+    from hostrouting.overlap import _fix  # noqa: F401
 
 
 def awaited_devs(config: Config, backend: RouteBackend) -> tuple[str, ...]:

@@ -61,6 +61,23 @@ def test_the_subnet_of_another_interface_shadows_a_part() -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "is_refused"),
+    [
+        ("2001:db8::/65 via 2001:db8::9 dev eth0 metric 512", True),
+        ("2001:db8:0:0:8000::/65 via 2001:db8::9 dev eth0", False),
+        ("2001:db8::/65 dev eth0", False),
+    ],
+)
+def test_no_entry_inherits_a_gateway_behind_a_gateway(line: str, is_refused: bool) -> None:
+    """The default route was added first; the kernel would refuse a new route via its gateway now (ip6_route_check_nh)."""
+    default, addresses = "default via 2001:db8::1 dev eth0", ["2001:db8::4/64 dev eth0", "fd00:10:0:7::4/64 dev rail0"]
+    report = judged(host(default, line, addresses=addresses))
+    assert told(report) == [("OVERLAP", ("rail0",), "fd00:10:0:7::/64")]
+    assert (proposed(report) == []) is is_refused
+    assert [("2001:db8::1 on eth0" in each.reason) for each in report.fix.unfixable] == [True] * is_refused
+
+
+@pytest.mark.parametrize(
     "defaults",
     [
         pytest.param((RIVAL, DEFAULT), id="the first of two equal ones wins"),

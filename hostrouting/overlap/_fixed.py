@@ -1,0 +1,151 @@
+"""Model the host after a fix: whether its routes would be installed, and which connections still fail.
+
+This module does no I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from operator import attrgetter
+
+import attrs
+
+from hostrouting.config.routing import ExpectedCidr, RouteOverlap, StaticRoute
+from hostrouting.kernel.fib import Fib
+from hostrouting.kernel.fib6 import Fib6
+from hostrouting.kernel.nexthops import Router
+from hostrouting.kernel.snapshot import Snapshot
+from hostrouting.kernel.snapshot_backend import SnapshotBackend
+from hostrouting.kernel.sources import SourceKey
+from hostrouting.model.errors import RouteError
+from hostrouting.model.family import IpAddress
+from hostrouting.model.prefixes import Prefix, numbers
+from hostrouting.model.routes import Lookup, Route, Table
+from hostrouting.overlap._classify import Classification, classify_probes
+from hostrouting.overlap._coverage import Interval, intervals_in
+from hostrouting.overlap._probes import ask, replying, source_key_to
+from hostrouting.overlap._state import State
+from hostrouting.overlap.proposals import Obstacle
+from hostrouting.routes.plan import plan_routes
+from hostrouting.routes.resolve import resolve
+from hostrouting.routes.verify import losing_routes
+
+
+class FixedHost(SnapshotBackend):
+    """A backend that answers as the kernel would after a fix, using the sources that the kernel has reported.
+
+    Args:
+        state: the host's state before the fix.
+        tables: a model of the tables after the fix.
+        added: the routes that the fix adds.
+    """
+
+    def __init__(self, state: State, tables: Fib, added: Sequence[Route] = ()) -> None:
+        known = (tuple(state.links), tuple(state.addresses), tuple(state.rules))
+        super().__init__(Snapshot(*known, tuple(tables.routes)))
+        self.family, self.tables, self._state, self._added = state.family, tables, state, added
+
+    # --- as a backend --------------------------------------------------------------------------------------------
+
+    def lookup(
+        self, addresses: Sequence[IpAddress], *, source: IpAddress | None = None, is_tcp: bool = False
+    ) -> tuple[Lookup, ...]:
+        """Return the best route to each address."""
+        return tuple(self.tables.lookup(address, source, is_tcp=is_tcp) for address in addresses)
+
+    def silent_routers(self) -> frozenset[Router]:
+        """Return the routers that the kernel avoids because they are unreachable."""
+        return self._state.silent_routers
+
+    def sources_of_unrouted(
+        self, addresses: Sequence[IpAddress], *, is_tcp: bool = False
+    ) -> dict[IpAddress, IpAddress]:
+        """Return the source addresses with which the kernel retries failed lookups."""
+        found = ((address, source) for address in addresses for source in self._sources(None, [address]))
+        return {
+            address: source for address, source in found if self.tables.lookup(address, source, is_tcp=is_tcp).route
+        }
+
+    def _sources(self, entry: Route | None, addresses: Sequence[IpAddress]) -> tuple[IpAddress, ...]:
+        """Return the sources that the kernel has reported, or else every one that it may select."""
+        if known := self._reported_sources.get(source_key_to(addresses[0], entry)):
+            return known
+        if isinstance(self.tables, Fib6):
+            return self.tables.sources_to(addresses[0], entry)
+        return () if entry is None else self._chosen.doubtful(entry, ()) or self._chosen.of(entry)
+
+    @cached_property
+    def _reported_sources(self) -> dict[SourceKey, tuple[IpAddress, ...]]:
+        """Return the sources reported by the kernel, by ``source_key_to``."""
+        known: dict[SourceKey, dict[IpAddress, None]] = {}
+        for probes in self._state.probes.values():
+            key: SourceKey = ()
+            for probe in probes:
+                if probe.source is None:
+                    key = source_key_to(*probe.lookup[:2])
+                elif not probe.is_reply:
+                    known.setdefault(key, {})[probe.source] = None
+        return {key: tuple(sources) for key, sources in known.items()}
+
+    # --- what a fix asks -----------------------------------------------------------------------------------------
+
+    def refusals(self) -> dict[Prefix, str]:
+        """Return why an installation would refuse a new route, by the destinations of the routes that it refuses."""
+        refused = self.tables.refused_hops(self._added) if isinstance(self.tables, Fib6) else ()
+        found = {numbers(route.destination): refusal.message for route, refusal in losing_routes(self._added, self)}
+        return found | {numbers(failure.route.destination): failure.message for failure in refused}
+
+    def unfixed_connections(
+        self, overlap: RouteOverlap, obstacle: Callable[[ExpectedCidr, Classification, Fib], Obstacle]
+    ) -> dict[tuple[tuple[str, ...], Obstacle], list[Interval]]:
+        """Return the connections and TCP lookups that still fail once the first lookups are fixed.
+
+        The fix changes the result of the first lookup, so connections may use a different source and match other rules.
+        Static routes only fix the first lookup for a datagram.
+
+        Args:
+            overlap: the expected CIDRs.
+            obstacle: a function that returns why a lookup for an expected CIDR fails in these tables.
+
+        Returns:
+            The failing intervals, by their outgoing interfaces and the reason.
+        """
+        state, routes = self._state, self.tables.routes
+        called = replying(state.addresses, state.uplinks.devs, state.rules)
+        probes = ask(state.intervals, state.rules, routes, self, state.family, called)
+        after = attrs.evolve(state, routes=routes, probes=probes)
+        left: dict[tuple[tuple[str, ...], Obstacle], set[Interval]] = {}
+        for expected, classifications in classify_probes(overlap, after).items():
+            for interval in intervals_in(state.intervals, numbers(expected.cidr), state.family.bits):
+                for classification in filter(attrgetter("is_failure"), classifications[interval.probed][1:]):
+                    reason = obstacle(expected, classification, self.tables)
+                    left.setdefault((classification.devs, reason), set()).add(interval)
+        return {key: sorted(intervals) for key, intervals in left.items()}
+
+
+def fixed_by(state: State, entries: Sequence[StaticRoute], fixed: Mapping[int, str | None]) -> FixedHost | str:
+    """Return the host after the planner has applied entries, or the reason why the entries don't work.
+
+    Args:
+        state: the host's state. The new routes come before its routes.
+        entries: the proposed entries.
+        fixed: the fixed addresses, each with the interface that it must leave through, or None for the uplinks.
+    """
+    main = [route for route in state.routes if route.table == Table.MAIN]
+    try:
+        routes, missing = resolve(entries, state.links, state.addresses, main, state.uplinks.named)
+        # Keep our existing entries and add the new ones.
+        plan = plan_routes(routes, [route for route in main if not route.is_ours])
+    except RouteError as error:
+        return str(error)
+    if missing:
+        return missing
+    tables = state.fib.with_routes(plan.add)
+    for number, dev in fixed.items():
+        address, devs = state.family.address(number), state.uplinks.devs if dev is None else (dev,)
+        found = tables.lookup(address).route
+        if found is None or not set(found.devs) <= set(devs):
+            silent = [f"{gateway} on {by} doesn't answer" for by, gateway in sorted(state.silent_routers, key=str)]
+            return "; ".join([f"{address} would still not leave through {','.join(devs)}", *silent])
+    return FixedHost(state, tables, plan.add)
