@@ -41,7 +41,7 @@ def snapshot_of(host: Host, scope: CancelScope | None = None) -> Snapshot:
     return attrs.evolve(
         recorded,
         nameservers=nameservers(host.layout),
-        ignoring_linkdown=devs_ignoring_linkdown(host.layout, recorded.links),
+        ignoring_linkdown=devs_ignoring_linkdown(host.layout, recorded.links, recorded.kernel),
         strict_devs=strict_devs(host.layout, recorded.links),
         managers=managers_of(host.layout.root, recorded.links),
     )

@@ -50,7 +50,8 @@ class EventAudit(Audit):
             attrs.evolve(link, hardware=Hardware.INFINIBAND) if link.name.startswith("ib") else link
             for link in found.links
         )
-        return attrs.evolve(found, links=tuple(links), ignoring_linkdown=devs_ignoring_linkdown(Layout(), found.links))
+        ignoring = devs_ignoring_linkdown(Layout(), found.links, found.kernel)
+        return attrs.evolve(found, links=tuple(links), ignoring_linkdown=ignoring)
 
     def _hold(self, event: HostEvent, told: EventVerdict | None, now: OverlapReport, live: OverlapReport) -> None:
         if told is not None and told.outlook is Outlook.UNPREDICTABLE:

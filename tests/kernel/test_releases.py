@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 from ipaddress import IPv4Address
+from pathlib import Path
 
 import attrs
 import pytest
 from asking import recorded
-from node import PAIR, like_linux
+from file_trees import write_file
+from node import NICS, PAIR, like_linux, nics, run_ip, until
 from scenario import play
 from test_snapshots_agree import report
 
-from hostrouting import Config
+from hostrouting import Config, Layout
+from hostrouting.host_files.sysctl import devs_ignoring_linkdown
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.release import has_network_broadcasts, numbers_of, passes_discards, separates_on_deletion
 from hostrouting.kernel.snapshot_backend import SnapshotBackend
@@ -20,6 +23,7 @@ from hostrouting.model.errors import RouteError
 from hostrouting.testing import FakeKernel
 
 RELEASE = os.uname().release
+IS_NEWER = (numbers_of(RELEASE) or ()) >= (5, 11)
 
 # A discarding route in table main, in front of a route in table default.
 DISCARD = f"""{PAIR}
@@ -126,3 +130,33 @@ def test_a_deleted_rule_leaves_a_snapshot_by_hand_unknown() -> None:
     snapshot = attrs.evolve(recorded(kernel), is_merged=None, kernel="Linux 7.2.7")
     with pytest.raises(RouteError, match="local and main are one"):
         SnapshotBackend(snapshot).lookup([IPv4Address("10.1.0.4")])
+
+
+@pytest.mark.kernel
+def test_all_of_ignore_routes_with_linkdown_counts_since_5_11(kernel: NamespaceKernel) -> None:
+    run_ip(nics(eth0=NICS["eth0"]))
+    Path("/proc/sys/net/ipv4/conf/all/ignore_routes_with_linkdown").write_text("1")
+    run_ip("link set peer-eth0 down")
+    until(lambda: any(hop.is_linkdown for route in kernel.routes() for hop in route.hops))
+    assert any(route.is_dead for route in kernel.routes()) is (IS_NEWER)
+    known = devs_ignoring_linkdown(Layout(), kernel.links(), RELEASE)
+    assert known == ((*(link.name for link in kernel.links()),) if IS_NEWER else None)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "of_all", "known"),
+    [
+        ("Linux 5.10.46", 1, None),
+        ("Linux 5.10.46", 0, ("eth0",)),
+        ("Linux 6.1.0", 1, ("lo", "eth0")),
+        (None, 0, ("eth0",)),
+    ],
+)
+def test_ignoring_linkdown_is_unknown_before_5_11(
+    kernel: str | None, of_all: int, known: tuple[str, ...] | None, tmp_path: Path
+) -> None:
+    for dev, value in (("all", of_all), ("lo", 0), ("eth0", 1)):
+        write_file(tmp_path / f"proc/sys/net/ipv4/conf/{dev}/ignore_routes_with_linkdown", f"{value}\n")
+    fake = FakeKernel()
+    fake.add_link("eth0")
+    assert devs_ignoring_linkdown(Layout(tmp_path), fake.links(), kernel) == known
