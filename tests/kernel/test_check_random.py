@@ -19,6 +19,7 @@ from brute_force import Judge, Sort, default_route, disagreements, judged, live,
 from fixing import changed, covered, failing, found, install
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from needs import NO_BROADCAST, needs_linux
 from nightly import IS_NIGHTLY, by_day
 from node import DEFAULT, attempt, build_node, nics, on_linux, run_ip
 from scenario import play
@@ -310,6 +311,7 @@ def test_an_entry_never_covers_a_local_address_of_main(tmp_path: Path) -> None:
 @pytest.mark.kernel
 def test_no_refused_entry_is_proposed_with_vrfs(kernel: NamespaceKernel) -> None:
     """The rule remains after the last VRF is deleted, but has no effect."""
+    needs_linux(*NO_BROADCAST)
     run_ip(f"{NODE}\naddr add 10.5.0.1/24 dev ib0\n{DEFAULT}\nrule add pref 1000 l3mdev")
     run_ip("rule add pref 20 not to 10.5.0.0/16 unreachable")
     report = asking.checked(kernel, [IPv4Network("10.5.0.0/24")])[1]

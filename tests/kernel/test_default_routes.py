@@ -11,6 +11,7 @@ from pathlib import Path
 
 import attrs
 import pytest
+from needs import needs_linux
 from node import (
     GATEWAY,
     LOST_AFTER_SECONDS,
@@ -143,6 +144,7 @@ def test_a_default_route_of_any_form(form: Form, node: NamespaceKernel, host: Ho
 @pytest.mark.parametrize("compat_mode", ["0", "1"])
 def test_a_default_route_with_more_weight_than_routes_have(node: NamespaceKernel, host: Host, compat_mode: str) -> None:
     """Nexthop group weights have 16 bits, which not every version of ip supports; a route shows only eight of them."""
+    needs_linux(6, 12, "weights of nexthop groups with 16 bits")
     Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text(compat_mode)  # only in this namespace
     run_ip(f"nexthop add id 1 {BY_ETH0}\nnexthop add id 2 {BY_ETH1}")
     members = struct.pack("=IBBHIBBH", 1, 43, 1, 0, 2, 2, 0, 0)

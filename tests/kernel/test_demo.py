@@ -14,6 +14,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
+from needs import NO_BROADCAST, needs_linux
 
 from hostrouting import HostRoutingError
 from hostrouting.cli import demo
@@ -138,6 +139,7 @@ def without_kernel(picture: str) -> list[tuple[str, str]]:
 @pytest.mark.kernel
 def test_the_readmes_picture_is_the_demos_drawing() -> None:
     """To regenerate the picture: ``./run python docs/make_demo.py > docs/demo.svg``."""
+    needs_linux(*NO_BROADCAST)
     drawn = shown(sys.executable, ROOT / "docs" / "make_demo.py", env=os.environ | {"PYTHONPATH": str(ROOT)})
     assert without_kernel(drawn) == without_kernel(PICTURE.read_text())
 

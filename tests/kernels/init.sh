@@ -22,6 +22,9 @@ for folder in /tmp /var/tmp; do
   mount -t tmpfs -o mode=1777 tmpfs "$folder"
 done
 mount -t tmpfs -o mode=755 tmpfs /run
+# Tests mount an overlay of /etc, in which Linux 5.10 could not read the machine's files.
+cp -a /etc /run/etc
+mount --bind /run/etc /etc
 
 release=/run/modules/lib/modules/$(uname -r)
 mkdir -p "$release" /run/shared "$CHECKOUT"

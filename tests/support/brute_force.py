@@ -8,6 +8,7 @@ the walk is compared with the kernel's answer for every address, discarded or no
 from __future__ import annotations
 
 import errno as errnos
+import os
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,8 +21,10 @@ from itertools import product
 import attrs
 
 from hostrouting.config.routing import RouteOverlap
+from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.port import RouteBackend
+from hostrouting.kernel.release import passes_discards
 from hostrouting.model.family import IpAddress, IpNetwork
 from hostrouting.model.parsing import is_inside
 from hostrouting.model.routes import DEFAULT_DESTINATION, Lookup, Route, RouteType, Table
@@ -104,6 +107,9 @@ class Judge:
         self._routes = kernel.routes()
         self.rules = kernel.rules()
         self._had_rules = had_rules
+        release = None if isinstance(kernel, FakeKernel) else os.uname().release
+        has_default = any(route.table == Table.DEFAULT for route in self._routes)
+        self._passes_discards = not had_rules and has_default and bool(passes_discards(release))
         self._overlap = overlap
         self.foreseen = tuple(dict.fromkeys(overlap.foreseen))
         self._spans = [(int(r.destination[0]), int(r.destination[-1]), r) for r in self._routes if r.tos == 0]
@@ -312,7 +318,7 @@ class Judge:
                 position = targets[0] if targets else position
             elif rule.action is RuleAction.TO_TABLE:
                 found = self._look_into(rule.table, address)
-                if found is not None and not _is_suppressed(rule, found):
+                if found is not None and not self._is_passed(rule, found) and not _is_suppressed(rule, found):
                     return found
             elif rule.action is not RuleAction.NOP:
                 return {
@@ -321,6 +327,9 @@ class Judge:
                     RuleAction.PROHIBIT: errnos.EACCES,
                 }[rule.action]
         return errnos.ENETUNREACH
+
+    def _is_passed(self, rule: Rule, found: Route) -> bool:
+        return self._passes_discards and rule.table != Table.DEFAULT and found.type.is_discard
 
     def _look_into(self, table: int, address: int) -> Route | None:
         # Tables local and main are merged until the first rule is added.

@@ -16,7 +16,7 @@ from asking import checked
 from backends import Altered
 from brute_force import Judge, disagreements, judged, sort_all
 from fixing import install
-from needs import needs_linux
+from needs import NO_BROADCAST, needs_linux
 from nightly import by_day
 from node import GATEWAY, build_node, on_linux
 from scenario import play
@@ -419,7 +419,7 @@ def node(each_kernel: Kernel) -> Kernel:
 
 @pytest.mark.parametrize("case", NODES.values(), ids=NODES)
 def test_running_nodes_are_classified_and_fixed(case: Node, node: Kernel, tmp_path: Path) -> None:
-    needs_linux(5, 14, "the first address of a subnet isn't a broadcast address")
+    needs_linux(*NO_BROADCAST)
     play(node, case.has)
     cidrs = [*map(IPv4Network, case.cidrs)]
     report = checked(node, cidrs)[1]
