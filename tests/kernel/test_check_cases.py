@@ -171,8 +171,9 @@ CASES = {
     "one for TCP": Case(f"{AWAY}\nrule add ipproto tcp lookup 100", "ib0"),
     "one for UDP": Case(f"{AWAY}\nrule add ipproto udp lookup 100", "ib0"),
     "a rule for UDP from a source": Case(f"{AWAY}\nrule add from 10.1.0.4 ipproto udp lookup 100", "ib0 from 10.1.0.4"),
-    "a rule for TCP, which only chooses the source": Case(
-        f"{AWAY}\nrule add pref 10 from 10.2.0.4 lookup main\nrule add pref 11 ipproto tcp lookup 100"
+    "a rule for TCP, which only replies meet": Case(
+        f"{AWAY}\nrule add pref 10 from 10.2.0.4 lookup main\nrule add pref 11 ipproto tcp lookup 100",
+        "ib0 from 10.1.0.4",
     ),
     "a rule for tunnels, and no other rule leads to the default route": Case(
         f"rule add pref 100 tun_id 5 lookup main\n{ONLY_HALF}", "NO-ROUTE at 10.5.128.0"
@@ -465,6 +466,18 @@ CASES = {
         at_boot="check-failed: what is sent to 10.5.0.0 depends on the next hop",
         node=ETH0,
         default="route add default nexthop via 10.1.0.1 dev eth0 nexthop via 10.1.7.1 dev eth0 onlink",
+    ),
+    "table local is asked after a rule for what a client sends": Case(
+        f"{AWAY}\nrule add pref 60 from 10.5.9.0/24 lookup 100\nrule add pref 200 lookup local\nrule del pref 0",
+        unknown="no-local-table",
+        cidr="10.5.9.0/24",
+    ),
+    "table local is asked after a rule for who is no client": Case(
+        f"{AWAY}\nrule add pref 60 from 10.6.9.0/24 lookup 100\nrule add pref 200 lookup local\nrule del pref 0"
+    ),
+    "table local is asked after a rule for TCP": Case(
+        "rule add pref 60 ipproto tcp lookup main\nrule add pref 200 lookup local\nrule del pref 0",
+        unknown="no-local-table",
     ),
     "only connections meet an address of this host": Case(LOCAL_LAST, unknown="no-local-table", cidr="10.5.5.1/32"),
     "only connections meet a broadcast address": Case(
