@@ -22,7 +22,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -84,20 +84,25 @@ class CannotBuildError(Exception):
     """Raised if a tree is missing and can't be created."""
 
 
-def find_or_build(suite: str) -> Path:
+def find_or_build(suite: str, *more: str) -> Path:
     """Return a suite's tree, creating it if it doesn't exist, which takes half a minute and needs the network.
+
+    Args:
+        suite: the Debian release.
+        more: packages to add to those of every tree.
 
     Raises:
         CannotBuildError: the tree is missing and can't be created.
     """
     cache = _cache_folder().resolve()
-    final = cache / f"{suite}-{_key(suite)}"
+    packages = (*PACKAGES, *more)
+    final = cache / f"{suite}-{_key(suite, packages)}"
     if not final.exists():
         if obstacle := _obstacle():
             raise CannotBuildError(f"can't build a tree of Debian {suite}, because {obstacle}")
         with _locked(cache) as lock:
             if not final.exists():
-                _build(suite, final, lock)
+                _build(suite, packages, final, lock)
     return final / "tree"
 
 
@@ -107,8 +112,8 @@ def _cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "hostrouting-boot"
 
 
-def _key(suite: str) -> str:
-    words = [suite, platform.machine(), *PACKAGES, *ENVIRONMENT.values(), *_KEPT_OUT]
+def _key(suite: str, packages: Sequence[str]) -> str:
+    words = [suite, platform.machine(), *packages, *ENVIRONMENT.values(), *_KEPT_OUT]
     return hashlib.sha256("\0".join(words).encode()).hexdigest()[:12]
 
 
@@ -131,21 +136,21 @@ def _locked(cache: Path) -> Iterator[int]:
         os.close(fd)
 
 
-def _build(suite: str, final: Path, lock: int) -> None:
+def _build(suite: str, packages: Sequence[str], final: Path, lock: int) -> None:
     build = Path(tempfile.mkdtemp(prefix="build-", dir=final.parent))
     try:
-        _mmdebstrap(suite, build / "tree", lock)
+        _mmdebstrap(suite, packages, build / "tree", lock)
         build.rename(final)
     except BaseException:
         shutil.rmtree(build)
         raise
 
 
-def _mmdebstrap(suite: str, target: Path, lock: int) -> None:
+def _mmdebstrap(suite: str, packages: Sequence[str], target: Path, lock: int) -> None:
     argv = [
         # Maintainer scripts run in their own mount namespace, which cleans up their mounts.
         *("nsenter", f"--net={outer_network()}", "unshare", "--mount", "--propagation", "private"),
-        *("mmdebstrap", "--mode=root", "--variant=essential", f"--include={','.join(PACKAGES)}"),
+        *("mmdebstrap", "--mode=root", "--variant=essential", f"--include={','.join(packages)}"),
         *("--dpkgopt=force-unsafe-io", *(f"--dpkgopt=path-exclude={glob}" for glob in _KEPT_OUT)),
         '--customize-hook=chroot "$1" sh -c "$HOSTROUTING_BOOT_SET_UP"',
         *(suite, str(target)),
