@@ -21,6 +21,7 @@ from benchmarks.figures import Report
 from benchmarks.growth import GROWTHS, measure
 from benchmarks.measure import adopt_orphans
 from benchmarks.page import as_table, as_words, write_docs
+from benchmarks.peers import command as peers
 from benchmarks.rows import ROWS
 from benchmarks.worlds import SCRATCH
 from hostrouting.cli.output import complain, dim, say
@@ -47,7 +48,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         prog="./run bench",
         description="Compares hostrouting with the fastest alternatives, each in a new network namespace, and prints a "
         "table of ratios.",
-        epilog=f"NAME is one of: {' '.join(NAMES)}",
+        epilog=f"NAME is one of: {' '.join(NAMES)}. Another command compares hostrouting with the programs that a user "
+        "might choose instead: ./run bench peers --help",
     )
     parser.add_argument("names", metavar="NAME", nargs="*", help="measure only this")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, once each: only to see that everything runs")
@@ -65,6 +67,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def main() -> None:
     """Restart this process in new namespaces, measure there, and print the result."""
+    if sys.argv[1:2] == ["peers"]:
+        peers.main(sys.argv[2:])
+        return
     options = parse(sys.argv[1:])
     if not SCRATCH.is_dir():
         _enter()

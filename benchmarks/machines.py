@@ -75,13 +75,14 @@ def apply(changed: bool, size: int, rounds: int) -> Measured:
 
 def obstacle() -> str | None:
     """Return the reason why no machine can be booted here, or None."""
-    _find_tests()
+    find_tests()
     from boot.keeper import obstacle as find_obstacle
 
     return find_obstacle()
 
 
-def _find_tests() -> None:
+def find_tests() -> None:
+    """Make the modules of the tests importable."""
     tests = Path(__file__).parents[1] / "tests"
     sys.path += [str(tests), str(tests / "support")]
 
@@ -89,18 +90,25 @@ def _find_tests() -> None:
 @contextmanager
 def _booted() -> Iterator[Machine]:
     """Boot a machine with an uplink, InfiniBand and a consumer, on which hostrouting is installed."""
-    _find_tests()
+    find_tests()
     from boot.payloads import add_nested_machine
-    from boot.rig import FOUND, Machine
+    from boot.rig import Machine
     from boot.trees import find_or_build
 
     with Machine(find_or_build("trixie")) as node:
-        node.remove(FOUND)
-        node.run_offline("sh", "-euc", _INSTALL)
+        install_package(node)
         node.add_nic("eth0", "10.1.0.4/24", gateway="10.1.0.1", metric=100)
         node.add_nic("ib0", "172.16.0.10/16")
         add_nested_machine(node).boot()
         yield node
+
+
+def install_package(node: Machine) -> None:
+    """Install hostrouting on a machine that is off, as Debian's package does, with compiled modules."""
+    from boot.rig import FOUND
+
+    node.remove(FOUND)
+    node.run_offline("sh", "-euc", _INSTALL)
 
 
 def _install(node: Machine, wanted: list[IpNetwork]) -> None:

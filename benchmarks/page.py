@@ -66,6 +66,9 @@ minutes, and generates this page, its pictures and [its figures](performance.jso
 $ ./run bench --docs docs
 ```
 
+[Compared with other programs](compared.md) shows what systemd-networkd, netplan, NetworkManager, FRR and BIRD do with
+the same routes, and what they cost.
+
 ## Compared with the fastest alternative
 
 {as_table(report, [row for row in ROWS if row.most is not None])}
