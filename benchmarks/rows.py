@@ -36,6 +36,7 @@ Check = Callable[[Sequence[IPv4Network], Sequence[Route]], Contender]
 
 _NOWHERE = NextHop("eth0", IPv4Address("10.99.0.1"))
 _EVERY = 7
+_FEW = 10
 
 # After this time, the waiter is asleep, and isn't about to make one of the checks that it makes every second.
 _ASLEEP_SECONDS = 0.33
@@ -104,8 +105,8 @@ def _proof(size: int, rounds: int) -> Measured:
     return Measured(side_by_side(rounds, by_verify, by_look_ups))
 
 
-def _boot_check(theirs: Check, size: int, rounds: int) -> Measured:
-    cidrs, fib = cidrs_of(size, size), routes_of(size)
+def _boot_check(theirs: Check, size: int, rounds: int, most: int = 1000) -> Measured:
+    cidrs, fib = cidrs_of(min(most, size), size), routes_of(size)
     found = side_by_side(rounds, ways.by_boot_check(cidrs, fib), theirs(cidrs, fib))
     path = ways.check_script(cidrs)
     with World(has_infiniband=True, fib=fib) as world:
@@ -114,6 +115,16 @@ def _boot_check(theirs: Check, size: int, rounds: int) -> Measured:
     if done.returncode != 1 or done.stderr.count("OVERLAP: ") != 1:
         raise WrongOutcomeError(f"the boot check of a shadowed CIDR ended with {done.returncode}: {done.stderr}")
     return Measured(found, _see_processes(ways.check_script, cidrs))
+
+
+def _boot_check_cpu(size: int, rounds: int) -> Measured:
+    check = ways.by_boot_check(cidrs_of(min(_FEW, size), size), routes_of(size))
+    return Measured(side_by_side(rounds, lambda: Span(check().cpu)))
+
+
+def _look_up_all(_: Sequence[IPv4Network], fib: Sequence[Route]) -> Contender:
+    """Look up an address for each route, however few CIDRs there are."""
+    return ways.by_look_ups(cidrs_of(len(fib), len(fib)), fib)
 
 
 def _check(size: int, rounds: int) -> Measured:
@@ -235,6 +246,9 @@ ROWS = (
     Row("boot-route", "boot script, 1 explicit route", "one ip route replace in bash", 6, 1, 21,
         partial(_install, ways.by_boot_script, ways.by_one_ip_a_route)),
     Row("boot-check", _CHECK, "ip -batch, 1,000 route get", 8, 1000, 11, partial(_boot_check, ways.by_look_ups)),
+    Row("boot-check-few", "boot check, 10 CIDRs, FIB of 1,000", "ip -batch, 1,000 route get", 12, 1000, 11,
+        partial(_boot_check, _look_up_all, most=_FEW)),
+    Row("boot-check-100k", "CPU time of the boot check, 10 CIDRs, FIB of 100,000", "", 5, 100_000, 3, _boot_check_cpu),
     Row("backend-100k", "backend, 100,000 routes", _BATCH, 0.6, 100_000, 5,
         partial(_OURS, ways.by_ip_batch, see=_see_attribution)),
     Row("backend-10k", "backend, 10,000 routes", _BATCH, 0.7, 10_000, 9,

@@ -72,7 +72,7 @@ def test_the_page_in_docs_has_its_figures(tmp_path: Path) -> None:
         read = labels if path.suffix == ".svg" else Path.read_text
         assert read(path) == read(DOCS / path.name), "written by hand? ./run bench --docs docs"
     # The page is older than these rows, and only a whole run has figures for them.
-    newer = {"apply-same", "apply-few", "apply-100k-named"}
+    newer = {"apply-same", "apply-few", "apply-100k-named", "boot-check-few", "boot-check-100k"}
     assert [*report.rows, *report.growths] == [name for name in NAMES if name not in newer]
     for growth in GROWTHS:
         said = labels(DOCS / f"performance-{growth.name}.svg")
