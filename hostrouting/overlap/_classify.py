@@ -67,8 +67,9 @@ class Classification(NamedTuple):
 
     @property
     def is_sent_to_many(self) -> bool:
-        """Return whether packets leave as expected but match a multicast entry, so TCP can't connect."""
-        return self.kind is None and self.route is not None and _type_for_sockets(self.route) is RouteType.MULTICAST
+        """Return whether packets may leave through their interface but match a multicast entry, so TCP can't connect."""
+        may_leave = self.kind in (None, NoteKind.CONTAINER, NoteKind.ALLOWED)
+        return may_leave and self.route is not None and _type_for_sockets(self.route) is RouteType.MULTICAST
 
     @property
     def is_local(self) -> bool:
@@ -239,6 +240,8 @@ class _Classifier(dict[int, "tuple[Classification, ...]"]):
             return Classification(FindingKind.OVERLAP, probe, devs, route)
         if of_pods and (bound := self._bounds.why_beyond(route, probe.lookup.address)):
             return Classification(FindingKind.OVERLAP, probe, devs, route, bound=bound)
+        if is_broadcast:
+            return Classification(FindingKind.BLACKHOLE, probe, (), route)
         if len(of_pods) == len(foreign):
             is_wide = route.destination.prefixlen < self._bits
             shared = self._bounds.shared_subnet(route.destination) if is_wide else ""

@@ -306,6 +306,12 @@ CASES = {
         "BLACKHOLE; ib0 from 10.1.0.4",
         at_boot=KIND,
     ),
+    "a broadcast route through a container's interface": Case(
+        f"{nics('cali1')}\nroute add broadcast 10.5.7.0/24 dev cali1 table main", "BLACKHOLE at 10.5.7.0"
+    ),
+    "a multicast route through a container's interface": Case(
+        f"{nics('cali1')}\nroute add multicast 10.5.7.0/24 dev cali1 table main", "BLACKHOLE at 10.5.7.0"
+    ),
     "a multicast route": Case("route add multicast 10.5.0.0/16 dev eth0 table main", "BLACKHOLE"),
     "a multicast route, which no connection uses": Case(
         f"{AWAY}\nroute add multicast 10.5.0.0/16 dev eth0 table main\n{FROM_ETH0}", "ib0 from 10.1.0.4", at_boot=KIND

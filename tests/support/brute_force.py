@@ -238,6 +238,8 @@ class Judge:
             of_pods = [dev for dev in foreign if not _is_like(dev, self._overlap.allowed_devs)]
             is_exempt = not of_pods or not self._is_beyond_pods(answer.address, answer.route)
             if is_exempt and all(map(self._is_container, of_pods)):
+                if answer.route.type in _UNCONNECTED:
+                    return Sort("BLACKHOLE", (), answer.route, answer.route.type.name.lower())
                 return Sort("CONTAINER" if len(of_pods) == len(foreign) else "ALLOWED", foreign, answer.route)
         return Sort("OVERLAP", devs, answer.route)
 

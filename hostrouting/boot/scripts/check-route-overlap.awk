@@ -741,13 +741,11 @@ function failure_of_answer(r, i,    pattern, devs, is_local, is_for_many) {
   if (type_of[class] == 2 || (type_of[class] == 4 && proto_of[class] == 2))
     devs_of[class] = "lo"
   discarding_type = type_name[type_of[class]]
-  if (is_for_many && !strays(class, devs, devs == "" ? pattern : "/"))
-    return "BLACKHOLE is discarded by"
   if (type_of[class] == 1 && !strays(class, devs, devs_pattern[r] == "" ? "/" : pattern) && local_gateway(class) != "")
     return "GATEWAY " devs_of[class]
   if (!strays(class, devs, pattern) && (devs_pattern[r] != "" || !strays(class, devs, pattern_of["allowed"]) || \
     !is_beyond_pods(to, place_first[place_of[i]])))
-    return ""
+    return is_for_many ? "BLACKHOLE is discarded by" : ""
   return "OVERLAP routes via " (devs_of[class] == "" ? "no device" : with_commas(devs_of[class])) ", expected"
 }
 

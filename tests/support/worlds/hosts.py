@@ -58,7 +58,9 @@ _BORROWED = (
     r"^ip link add (\S+) (index \d+ )?address \S+ type veth (?![\s\S]*^ip address add .* dev \1$)"
     r"[\s\S]*^ip rule add .*\bfrom (?!all|0\.0\.0\.0/0)"
 )
-# How many ports to try on a host with several next hops, which may depend on the port or on neighbours.
+# How many ports to try on a host with several next hops, which may depend on the port or on neighbours; more if some of
+# them are seldom chosen.
+_TRIES_IF_WEIGHTED = 64
 _TRIES = {
     Family.IPV4: (12, r" nexthop | group | nhid |( default .*\n[\s\S]*){2}"),
     Family.IPV6: (16, r"nexthop via| group | append "),
@@ -131,7 +133,9 @@ class Host:
     def tries(self) -> int:
         """Return how many ports to try, because the next hop may depend on the port or on neighbours."""
         tries, several = _TRIES[self.family]
-        return tries if self._has(several) else 1
+        if not self._has(several):
+            return 1
+        return _TRIES_IF_WEIGHTED if self._has(r" weight (?!1\b)") else tries
 
     def may_be_unknown(self, way: str) -> bool:
         """Return whether a report may be unknown: in churn, or unless a snapshot represents the whole host."""
