@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parent / "explanation"
 RECORD = FOLDER / "kernels.json"
-RELEASES = {"bullseye": "5.10", "bookworm": "6.1", "trixie": "6.12", "sid": "7.2"}
+KEYS = ("passed", "failed", "seconds", "snapshots")
 
 HEAD = """\
 <!-- Made by docs/make_kernels.py from kernels.json; edits are lost. -->
@@ -20,8 +21,13 @@ HEAD = """\
 processes (User-Mode Linux) with the kernel's own code for routes, rules, devices and namespaces, on this machine's
 files and Python. They have one CPU, no hardware, and lack some options, such as NAT and SRv6.
 
-| kernel | of Debian | on | passed | failed | skipped | not run | remark |
-|---|---|---|---|---|---|---|---|
+| kernel | of Debian | on | passed | failed | skipped | not run | minutes | snapshots |
+|---|---|---|---|---|---|---|---|---|
+"""
+
+SNAPSHOTS = """
+The last column counts snapshots of these tests' hosts, taken on that kernel, that got their hosts' own verdicts on the
+machine that ran the tests.
 """
 
 SKIPPED = """
@@ -32,17 +38,24 @@ A skipped test needs something that the kernel lacks:
 """
 
 
+def count(results: dict[str, Any]) -> int:
+    """Return the number of tests in a file's results."""
+    return int(results["passed"] + results["failed"] + sum(results["skipped"].values()))
+
+
 def page(record: dict[str, Any]) -> str:
     """Return the page."""
     rows, reasons = [], []
+    most = max(sum(map(count, found["files"].values())) for found in record.values())
     for suite, found in sorted(record.items(), key=lambda item: [*map(int, item[1]["release"].split("."))]):
-        passed, failed, skipped = found["passed"], found["failed"], sum(found["skipped"].values())
-        release, others, note = found["release"], found.get("notRun", 0), found.get("note", "")
-        rows.append(f"| {release} | {suite} | {found['date']} | {passed} | {failed} | {skipped} | {others} | {note} |")
-        reasons += [f"| {release} | {count} | {reason} |" for reason, count in sorted(found["skipped"].items())]
-    missing = [f"{release} ({suite})" for suite, release in RELEASES.items() if suite not in record]
-    partly = f"\nOn {' and '.join(missing)}, only some of the tests have run so far.\n" if missing else ""
-    return HEAD + "\n".join(rows) + "\n" + partly + (SKIPPED + "\n".join(reasons) + "\n" if reasons else "") + TAIL
+        release, files = found["release"], found["files"].values()
+        skipped = sum((Counter(each["skipped"]) for each in files), Counter[str]())
+        passed, failed, seconds, snapshots = (sum(each[key] for each in files) for key in KEYS)
+        others = most - sum(map(count, files))
+        counts = f"{passed} | {failed} | {skipped.total()} | {others} | {round(seconds / 60)} | {snapshots}"
+        rows.append(f"| {release} | {suite} | {max(each['date'] for each in files)} | {counts} |")
+        reasons += [f"| {release} | {count} | {reason} |" for reason, count in sorted(skipped.items())]
+    return HEAD + "\n".join(rows) + "\n" + SNAPSHOTS + (SKIPPED + "\n".join(reasons) + "\n" if reasons else "") + TAIL
 
 
 TAIL = """

@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 from boot import keeper, trees
 from building import build, filled_once
-from hypothesis import settings
+from hypothesis import Phase, settings
 from nightly import IS_NIGHTLY, REQUIRED, by_day, refuse
 from node import build_node, like_linux, network_namespace, on_linux, refuse_host
 from scripts import AWKS, Sandbox, awk_or_skip, awks_for, end_what_is_left
@@ -55,6 +55,8 @@ settings.register_profile(
 settings.register_profile(
     "nightly", max_examples=5000, deadline=None, database=None, report_multiple_bugs=False, print_blob=True
 )
+# Shrinking a failure uses up the memory of User-Mode Linux.
+settings.register_profile("kernels", settings.get_profile("default"), phases=(Phase.explicit, Phase.generate))
 settings.load_profile("nightly" if IS_NIGHTLY else "default")
 
 # Workers and hundreds of programs load the same modules, so compile these once, outside the source tree.

@@ -11,6 +11,7 @@ import attrs
 import pytest
 from asking import ETH0, Case, all_say, leaving, words_of
 from audit.making import add_dscp_rule
+from kernels.hosts import keep
 from needs import NO_BROADCAST, needs_encapsulation, needs_linux
 from node import nics, run_ip, until
 from scripts import Sandbox, sandboxes
@@ -529,6 +530,8 @@ def test_every_check_matches_the_sockets(case: Case, kernel: NamespaceKernel, tm
     if "encap seg6" in case.does:
         needs_encapsulation("seg6")
     case.build()
+    if not case.recorded:
+        keep(case.config, kernel)
     all_say(case, tmp_path)
 
 

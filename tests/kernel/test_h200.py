@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from needs import NO_BROADCAST, needs_linux
 from node import LOST_AFTER_SECONDS, add_nics, default_route, hears, listening, tool
 
 import phases
@@ -91,6 +92,7 @@ def noted(report: dict[str, Any]) -> list[str]:
 
 @pytest.mark.parametrize("variant", FIXED, ids=lambda variant: variant.name)
 def test_a_sick_nodes_fix_lets_it_through(variant: Variant, each_kernel: Kernel, host: Host, run: Run) -> None:
+    needs_linux(*NO_BROADCAST)
     variant.build(each_kernel)
     before = each_kernel.routes()
     part, notes, fix = EXPECTED[variant.name]
@@ -164,6 +166,7 @@ def test_packets_reach_the_api_server_only_after_the_fix(
 
 
 def test_a_gateway_on_the_infiniband_side_is_omitted_and_named(each_kernel: Kernel, host: Host, run: Run) -> None:
+    needs_linux(*NO_BROADCAST)
     GATEWAY_BEHIND.build(each_kernel)
     before = each_kernel.routes()
     config = config_of(GATEWAY_BEHIND, host)

@@ -10,6 +10,7 @@ import attrs
 import pytest
 from asking import recorded
 from file_trees import write_file
+from kernels.hosts import keep
 from node import NICS, PAIR, like_linux, nics, run_ip, until
 from scenario import play
 from test_snapshots_agree import report
@@ -109,6 +110,7 @@ def like_linux_after(deleted: str) -> FakeKernel:
 def test_a_snapshot_gets_its_own_hosts_verdict(kernel: NamespaceKernel, scenario: str, cidr: str) -> None:
     play(kernel, scenario)
     config = Config.from_mapping({"hostRouting": {"routeOverlap": {"expectedCidrs": [cidr]}, "waitSeconds": 0}})
+    keep(config, kernel)
     assert report(config, SnapshotBackend(recorded(kernel))) == report(config, kernel)
 
 

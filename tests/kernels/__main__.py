@@ -1,26 +1,27 @@
 """Run the kernel tests on other kernels: ``./run kernels [SUITE]... [-- PYTEST-ARGUMENT...]``.
 
-The results of whole runs are written to docs/explanation/kernels.json, from which ``./run docs`` makes a page.
+The results are recorded in docs/explanation/kernels.json if whole files of tests have run. This machine judges the
+snapshots of the hosts in those tests, too, which must not differ from the hosts' own verdicts.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-from xml.etree import ElementTree
 
 from kernels.guest import run_on
+from kernels.hosts import VARIABLE, differences
 from kernels.packages import SUITES, NoKernelError, find_or_fetch
+from kernels.results import record, results_of, total
 
-RECORD = Path(__file__).parents[2] / "docs/explanation/kernels.json"
-
-_TESTS = ("-m", "kernel and not boot and not ci", "-p", "no:cacheprovider", "--color=no", "--timeout", "600")
+_TESTS = (
+    *("-m", "kernel and not boot and not ci", "-p", "no:cacheprovider", "--color=no", "--timeout", "600"),
+    "--hypothesis-profile=kernels",
+    *("-o", "junit_family=xunit1", "--junitxml=/run/shared/results.xml"),
+)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -37,39 +38,26 @@ def main(arguments: Sequence[str]) -> int:
 
 def _run_tests(suite: str, selected: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="hostrouting-kernels-") as folder:
-        results = Path(folder, "results.xml")
-        argv = (".venv/bin/python", "-m", "pytest", *_TESTS, "--junitxml=/run/shared/results.xml", *selected)
+        junit, hosts = Path(folder, "results.xml"), Path(folder, "hosts")
+        hosts.mkdir()
+        env = {"HOSTROUTING_REQUIRE": "kernel", VARIABLE: "/run/shared/hosts"}
         began = time.monotonic()
         try:
             kernel = find_or_fetch(suite)
-            code = run_on(kernel, argv, Path(folder), {"HOSTROUTING_REQUIRE": "kernel"})
+            code = run_on(kernel, (".venv/bin/python", "-m", "pytest", *_TESTS, *selected), Path(folder), env)
         except NoKernelError as error:
             print(f"kernels: {error}", file=sys.stderr)
             return 1
-        if not results.exists():
+        if not junit.exists():
             return code or 1
-        found = {"release": kernel.release, "date": time.strftime("%Y-%m-%d"), **summary(results)}
-        found["minutes"] = round((time.monotonic() - began) / 60)
-        counts = f"{found['passed']} passed, {found['failed']} failed, {sum(found['skipped'].values())} skipped"
-        print(f"Linux {kernel.release} (Debian {suite}): {counts}, {found['minutes']} min", flush=True)
-        if not selected:
-            record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
-            RECORD.write_text(json.dumps(record | {suite: found}, indent=1, sort_keys=True) + "\n")
-        return code
-
-
-def summary(results: Path) -> dict[str, Any]:
-    """Return the numbers of passed and failed tests in a JUnit file, and that of skipped ones for each reason."""
-    failed, skipped, passed = 0, Counter[str](), 0
-    for case in ElementTree.parse(results).iter("testcase"):
-        skip = case.find("skipped")
-        if case.find("failure") is not None or case.find("error") is not None:
-            failed += 1
-        elif skip is not None:
-            skipped[skip.get("message", "")] += 1
-        else:
-            passed += 1
-    return {"passed": passed, "failed": failed, "skipped": dict(skipped)}
+        judged, wrong = differences(hosts)
+        results = results_of(junit, judged)
+    minutes = round((time.monotonic() - began) / 60)
+    print(f"Linux {kernel.release} (Debian {suite}): {total(results)}, {minutes} min")
+    print(f"snapshots judged here: {judged.total()}, {len(wrong)} of them wrong", *wrong, sep="\n", flush=True)
+    if all(Path(each).exists() for each in selected):
+        record(suite, kernel.release, results, is_whole=not selected)
+    return code or bool(wrong)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,21 @@
-"""Test what ``./run kernels`` rejects, and that a missing kernel is an error."""
+"""Test what ``./run kernels`` rejects and records, and that a missing kernel is an error."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
+from wanted import config
 
+from hostrouting.testing import FakeKernel
 from kernels import __main__ as command
-from kernels import packages
+from kernels import packages, results
+from kernels.hosts import VARIABLE, differences, keep
 
 
 def test_an_unknown_suite_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,3 +64,42 @@ def test_a_killed_command_leaves_no_traced_process(tmp_path: Path) -> None:
         process.kill()
         assert alive.read() == b""
     process.wait()
+
+
+JUNIT = """<testsuites><testsuite>
+<testcase file="tests/a.py" name="one" time="1.4"/>
+<testcase file="tests/a.py" name="two" time="1.4"><skipped type="pytest.skip" message="no nft"/></testcase>
+<testcase file="tests/b.py" name="three" time="0"><error/></testcase>
+</testsuite></testsuites>"""
+
+
+def test_runs_of_files_add_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "junit.xml").write_text(JUNIT)
+    monkeypatch.setattr(results, "RECORD", tmp_path / "record.json")
+    found = results.results_of(tmp_path / "junit.xml", {"tests/a.py": 7})
+    assert results.total(found) == "1 passed, 1 failed, 1 skipped"
+    results.record("sid", "7.2.7", {"tests/old.py": found["tests/b.py"]}, is_whole=False)
+    results.record("sid", "7.2.7", found, is_whole=False)
+    files = json.loads(results.RECORD.read_text())["sid"]["files"]
+    assert {*files} == {"tests/old.py", "tests/a.py", "tests/b.py"}
+    del files["tests/a.py"]["date"]
+    assert files["tests/a.py"] == {"passed": 1, "failed": 0, "skipped": {"no nft": 1}, "seconds": 3, "snapshots": 7}
+    results.record("sid", "7.2.7", found, is_whole=True)
+    assert {*json.loads(results.RECORD.read_text())["sid"]["files"]} == {"tests/a.py", "tests/b.py"}
+    results.record("sid", "7.2.8", {"tests/a.py": found["tests/a.py"]}, is_whole=False)
+    assert {*json.loads(results.RECORD.read_text())["sid"]["files"]} == {"tests/a.py"}
+
+
+def test_a_snapshot_judged_differently_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    kernel = FakeKernel("Linux 5.10.46")
+    kernel.add_link("eth0")
+    kernel.add_address("eth0", "10.5.0.4/24")
+    keep(config(cidrs=["10.5.0.0/24"], uplinks=["eth0"], waitSeconds=0), kernel)
+    (path,) = tmp_path.iterdir()
+    assert differences(tmp_path) == (Counter({"tests/kernels/test_command.py": 1}), ())
+    document = json.loads(path.read_text())
+    document["snapshot"]["routes"] = []
+    path.write_text(json.dumps(document))
+    _, (text,) = differences(tmp_path)
+    assert "test_a_snapshot_judged_differently_is_reported" in text

@@ -1,0 +1,68 @@
+"""Read a run's results for each file of tests, and record those for the page that ``./run docs`` makes."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+__all__ = ["RECORD", "Results", "record", "results_of", "total"]
+
+RECORD = Path(__file__).parents[2] / "docs/explanation/kernels.json"
+
+Results = dict[str, dict[str, Any]]
+"""For each file of tests, the JSON object that is recorded."""
+
+
+def results_of(junit: Path, snapshots: Mapping[str, int]) -> Results:
+    """Return the results in a JUnit file of pytest's family xunit1.
+
+    Args:
+        junit: the file.
+        snapshots: how many snapshots of each file's hosts were judged.
+    """
+    found: Results = {}
+    for case in ElementTree.parse(junit).iter("testcase"):
+        name = case.get("file", "")
+        empty = {"passed": 0, "failed": 0, "skipped": Counter[str](), "seconds": 0.0}
+        of_file = found.setdefault(
+            name, {"date": time.strftime("%Y-%m-%d"), "snapshots": snapshots.get(name, 0), **empty}
+        )
+        of_file["seconds"] += float(case.get("time", 0))
+        skip = case.find("skipped")
+        if case.find("failure") is not None or case.find("error") is not None:
+            of_file["failed"] += 1
+        elif skip is not None:
+            of_file["skipped"][skip.get("message", "")] += 1
+        else:
+            of_file["passed"] += 1
+    for of_file in found.values():
+        of_file["seconds"] = round(of_file["seconds"])
+    return found
+
+
+def total(results: Results) -> str:
+    """Return the numbers of tests in words."""
+    passed, failed = (sum(of_file[key] for of_file in results.values()) for key in ("passed", "failed"))
+    skipped = sum(sum(of_file["skipped"].values()) for of_file in results.values())
+    return f"{passed} passed, {failed} failed, {skipped} skipped"
+
+
+def record(suite: str, release: str, results: Results, *, is_whole: bool) -> None:
+    """Write a run's results to the record. Those of other files remain unless the run was a whole one.
+
+    Args:
+        suite: Debian's release.
+        release: the kernel's release. Results of another one are dropped.
+        results: the results.
+        is_whole: whether all of the tests ran.
+    """
+    known = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    before = known.get(suite, {})
+    others = {} if is_whole or before.get("release") != release else before["files"]
+    known[suite] = {"release": release, "files": others | results}
+    RECORD.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
