@@ -67,7 +67,7 @@ class Classification(NamedTuple):
 
     @property
     def is_sent_to_many(self) -> bool:
-        """Return whether packets may leave through their interface but match a multicast entry, so TCP can't connect."""
+        """Return whether packets leave as they may, but match a multicast entry, so TCP can't connect."""
         may_leave = self.kind in (None, NoteKind.CONTAINER, NoteKind.ALLOWED)
         return may_leave and self.route is not None and _type_for_sockets(self.route) is RouteType.MULTICAST
 
