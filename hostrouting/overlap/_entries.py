@@ -41,7 +41,7 @@ class Entries:
         self._usable = _usable_devs(state.links)
         usable = [dev for dev in self._usable if dev in state.uplinks.devs]
         self._point_to_point = {link.name for link in state.links if link.is_point_to_point}
-        default_devs = () if self._default is None else self._default.devs
+        default_devs = [dev for dev in usable if self._default is not None and dev in self._default.devs]
         self._local_subnets = local_subnets(state.addresses, usable) | local_subnets(state.addresses, default_devs)
         self._nested_subnets = PrefixIndex(self._local_subnets, self._bits)
         # Thousands of CIDRs may name the same interface.

@@ -112,6 +112,7 @@ class SocketAudit(Audit):
         # an address to which a route of another type than unicast leads.
         odd = (RouteType.ANYCAST, RouteType.BROADCAST, RouteType.MULTICAST)
         unanswered = [route.destination for route in kernel.routes() if route.type in odd]
+        broadcasts = [route.destination for route in kernel.routes() if route.type is RouteType.BROADCAST]
         unheard = [*local_ranges(report), *(unanswered if self._has_ipv4 else ())]
         mine, uplinks = {own.local for own in kernel.addresses()}, plugged.intersection(report.default_devs)
         clients = [address for address in addresses if address not in mine and not holds(unheard, address)]
@@ -122,7 +123,9 @@ class SocketAudit(Audit):
             self._tell("rp_filter", [f"it drops what {address} answers to a SYN" for address in lost])
         for own in kernel.addresses():
             dev = next(iter(report.default_devs), None) if own.dev == "lo" else own.dev
-            if own.scope or own.local.is_link_local or dev not in uplinks:
+            # TCP answers no call of an address that is another subnet's broadcast address.
+            is_called = not (own.scope or own.local.is_link_local or holds(broadcasts, own.local))
+            if not is_called or dev not in uplinks:
                 continue
             for _ in range(_LOOKS):
                 with Leaving(failed=self.host.failed) as leaving:

@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from needs import NO_BROADCAST, needs_linux
 from nightly import IS_NIGHTLY, by_day
-from node import DEFAULT, attempt, build_node, nics, on_linux, run_ip
+from node import DEFAULT, attempt, build_node, nics, on_linux, run_ip, until
 from scenario import play
 from worlds import Question, World
 from worlds.cut import questions
@@ -318,6 +318,21 @@ def test_no_refused_entry_is_proposed_with_vrfs(kernel: NamespaceKernel) -> None
     assert (report.verdict, report.fix.routes) == ("overlap", ())
     assert [str(each.ranges[0]) for each in report.fix.unfixable] == ["10.5.0.0/32"]
     assert attempt("ip", "route", "add", "10.5.0.0/25", "via", "10.1.0.1").returncode != 0
+
+
+@pytest.mark.kernel
+def test_no_entry_leads_to_a_link_without_a_carrier(kernel: NamespaceKernel, tmp_path: Path) -> None:
+    """The kernel keeps using the hop of an older route, but a new one would be dead."""
+    run_ip(f"{NODE}\nroute add default nexthop via 10.1.0.1 dev eth0 onlink nexthop via 10.2.0.1 dev ib0 onlink")
+    Path("/proc/sys/net/ipv4/conf/all/ignore_routes_with_linkdown").write_text("1")
+    run_ip("route add prohibit 10.2.0.64/26\nlink set peer-ib0 down")
+    until(lambda: not {link.name: link for link in kernel.links()}["ib0"].has_carrier)
+    report = asking.checked(kernel, [IPv4Network("10.2.0.64/26")])[1]
+    assert [(str(entry.destination), entry.gateway) for entry in report.fix.routes] == [
+        ("10.2.0.64/27", None),
+        ("10.2.0.96/27", None),
+    ]
+    install(kernel, report.fix.routes, tmp_path)
 
 
 @pytest.mark.kernel
