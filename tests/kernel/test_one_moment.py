@@ -39,7 +39,7 @@ pytestmark = [pytest.mark.kernel, pytest.mark.timeout(by_day(300, by_night=7200)
 _SOL_NETLINK, _ADD_MEMBERSHIP, _GROUP_NEXTHOP = 270, 1, 32
 
 # Many checks at once take longer.
-PATIENCE = by_day(60, by_night=600)
+PATIENCE = by_day(240, by_night=600)
 TRIES = by_day(3, by_night=2000)
 CIDR = "10.5.0.0/16"
 CONFIG = config(cidrs=[CIDR])

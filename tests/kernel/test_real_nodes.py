@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from asking import Case, all_say, as_told, recorded
 from audit.sockets import SocketAudit
+from needs import NO_BROADCAST, needs_linux
 from node import lines, nics, run_ip
 from scripts import sandboxes, told_by
 from worlds.hosts import Host
@@ -356,12 +357,19 @@ NODES_BY_NAME = {
     **UNKNOWN,
     **{name: node(UP, f"link set lo up; {VIA}; {RECEIVING[name]}", SERVICES) for name in RECEIVING},
 }
+WITHOUT_BROADCAST = (
+    "InfiniBand",
+    "the nodes' network under a bridge",
+    "the nodes' network under a bridge, with a /32 on the uplink",
+)
 
 
 @pytest.mark.parametrize("case", NODES_BY_NAME.values(), ids=NODES_BY_NAME)
 def test_a_node_gets_its_verdict_live_recorded_and_at_boot(case: Case, kernel: NamespaceKernel, tmp_path: Path) -> None:
     if case is NODES_BY_NAME["the rule is gone"] and not separates_on_deletion(os.uname().release):
         pytest.skip("a snapshot made with ip doesn't show whether this kernel has separated the tables local and main")
+    if case in map(NODES_BY_NAME.get, WITHOUT_BROADCAST):
+        needs_linux(*NO_BROADCAST)
     case.build()
     all_say(case, tmp_path)
     (tmp_path / "boot").mkdir()

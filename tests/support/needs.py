@@ -42,6 +42,7 @@ def needs_encapsulation(kind: str) -> None:
 
 def needs_connection_tracking() -> None:
     """Skip a test if the kernel was built without nftables' ``ct``."""
-    done = attempt("nft", "--check", "--file", "-", stdin="table ip6 t { chain c { ct state new counter; }; }")
+    rules = "table ip6 t { chain c { type filter hook prerouting priority 0; ct state new counter; }; }"
+    done = attempt("nft", "--check", "--file", "-", stdin=rules)
     if done.returncode != 0:
         pytest.skip("this kernel was built without connection tracking in nftables")
