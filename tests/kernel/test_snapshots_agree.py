@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
-from asking import BY_HAND, recorded, recorded_by
+from asking import BY_HAND, IN_WORDS, WITHOUT_DETAILS, recorded, recorded_by
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nightly import by_day
@@ -28,10 +27,6 @@ from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap.check import check_overlap
 
 pytestmark = pytest.mark.kernel
-
-# The first script omits the details; the second also prints names instead of numbers.
-WITHOUT_DETAILS = re.sub(r" -d(?= -4| \$only| nexthop)", "", BY_HAND)
-IN_WORDS = WITHOUT_DETAILS.replace(" -N", "")
 
 
 UNKNOWN: dict[str, Any] = {

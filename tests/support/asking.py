@@ -47,6 +47,10 @@ _IS_IDLE = """
 """
 BY_HAND = re.sub("sleep 1[;\n]", _IS_IDLE, _BY_HAND)
 """The commands of the page that take a snapshot with ip alone, with waits for ip monitor instead of pauses."""
+# The first of these omits the details; the second also prints names instead of numbers.
+WITHOUT_DETAILS = re.sub(r" -d(?= -4| \$only| nexthop)", "", BY_HAND)
+IN_WORDS = WITHOUT_DETAILS.replace(" -N", "")
+_READING = (BY_HAND, WITHOUT_DETAILS, IN_WORDS)
 
 
 # Replacements for ip's version in a snapshot: one that prints every rule attribute, and the real one.
@@ -85,7 +89,7 @@ def recorded_by(commands: str, shell: str = "sh", *, ip: str = KNOWS_ALL) -> Sna
         ip: the version of ip to imitate.
     """
     found = _record(commands, shell, ip)
-    return _record(commands, shell, ip) if found.is_torn and commands == BY_HAND else found
+    return _record(commands, shell, ip) if found.is_torn and commands in _READING else found
 
 
 def _record(commands: str, shell: str, ip: str) -> Snapshot:
