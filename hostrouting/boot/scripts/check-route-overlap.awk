@@ -186,7 +186,7 @@ function print_verdict(    i, deaf) {
   else if (is_contested || contested())
     print "unknown\ncontested-default: several interfaces have a default route, and the kernel may choose another one" \
       " for each packet, or takes a container\047s; name the node\047s uplinks (hostRouting.uplinks)"
-  else if (!asks_local_first && (deaf = why_not_received()) != "")
+  else if (mapped == "" && !asks_local_first && (deaf = why_not_received()) != "")
     print "unknown\nno-local-table: what is sent " deaf " isn\047t delivered: table local isn\047t asked first about it"
   else {
     if (has_ports)
