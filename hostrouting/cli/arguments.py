@@ -130,6 +130,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     options, unknown = _parser({first: words[first]} if first in words else listed).parse_known_args(argv)
     if unknown:
         instead = "; plan shows the changes of apply" if "--dry-run" in unknown else ""
+        if "before" in options and not unknown[0].startswith("-"):
+            instead = f"; to name a config, write --config {shown(unknown[0])}"
         options.parser.error(f"unrecognized arguments: {' '.join(unknown)}{instead}")
     root = getattr(options, "root", None)
     options.image = None if root is None else Host.image(root)

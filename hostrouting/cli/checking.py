@@ -199,11 +199,11 @@ def diff(options: argparse.Namespace, host: Host) -> Result:
 
     A and B are the output of hostrouting snapshot; without B, A is compared with this host as it is. For each expected
     CIDR, the command lists the ranges that packets now leave through another interface, through another gateway, or
-    with another source, and the changes that explain it: routes, rules, addresses, links, nexthop objects and
-    unreachable routers. Without these changes, the old results would be back; none of them is superfluous. All other
-    changes are counted. Every address is compared, not just a sample. Without a CONFIG or --cidr, the installed CIDRs
-    are compared, or else all addresses of the families in both snapshots. It exits with 0 if no lookup differs, with 1
-    if any does, and with 2 if that isn't known.
+    with another source, and the changes that explain it: routes, rules, addresses, address labels, links, nexthop
+    objects and unreachable routers. Without these changes, the old results would be back; none of them is superfluous.
+    All other changes are counted, and listed with -v. Every address is compared, not just a sample. Without --config or
+    --cidr, the installed CIDRs are compared, or else all addresses of the families in both snapshots. It exits with 0
+    if no lookup differs, with 1 if any does, and with 2 if that isn't known.
 
       hostrouting diff monday.json                          what has changed on this host since Monday?
       hostrouting diff good.json bad.json --cidr 172.16.0.0/16
@@ -215,9 +215,13 @@ def diff(options: argparse.Namespace, host: Host) -> Result:
     after = None if options.after is None else load_snapshot(options.after)
     _, config = _expected(options, host, is_alone=not options.cidr and options.config is None)
     found = run_function("diff", lambda scope: queries.diff(before, after, config, host=host, scope=scope))
+    if before.host != found.host:
+        complain(f"warning: A is a snapshot of {clean(before.host or '')}, and B is of {clean(found.host or '')}")
+    if before.time and found.after and before.time > found.after:
+        complain(f"warning: A is newer than B ({before.time} and {found.after}), so what came is shown as what went")
     return Result(
         found.to_json,
-        lambda: page_text(difference_page(found, columns(sys.stdout)), columns(sys.stdout)),
+        lambda: page_text(difference_page(found, columns(sys.stdout), is_verbose=options.verbose), columns(sys.stdout)),
         {True: EXIT_FAILURE, False: 0, None: EXIT_CHECK_UNKNOWN}[found.differs],
     )
 
@@ -291,9 +295,10 @@ def judge(options: argparse.Namespace, host: Host) -> Result:
     used. Hosts with the same failures (kind, CIDR, interfaces) and the same fix are grouped together. If a FILE can't
     be read, or takes too much time or memory, its host's verdict is unknown and the command continues with the others.
     With --one-event, hosts that a single event would break permanently are grouped separately. With --since, hosts are
-    also grouped by what has changed their lookups since the earlier snapshots in that folder. The command uses all
-    cores; docs/howto/many-hosts.md shows how to use several machines. It exits with 0 if all hosts pass, with 1 if any
-    host fails, and otherwise with 2 if any verdict is unknown.
+    also grouped by what has changed their lookups since the earlier snapshots in that folder; those whose earlier
+    snapshot can't be compared are groups with the reason. The command uses all cores; docs/howto/many-hosts.md shows
+    how to use several machines. It exits with 0 if all hosts pass, with 1 if any host fails, and otherwise with 2 if
+    any verdict is unknown.
 
       hostrouting judge config.json snapshots/*.json
       hostrouting judge config.json today/*.json --since yesterday

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import chain
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, groupby
 
 from hostrouting.cli.bars import Bar, CellKind, bar_text, cells, cells_in, legend
 from hostrouting.cli.output import Page, Row, bad, dim, good
 from hostrouting.kernel.host_changes import HostChange
+from hostrouting.model.family import IpNetwork
 from hostrouting.model.text import clean, shortened
 from hostrouting.overlap.difference import Difference, DiffReport, LookupResult
 from hostrouting.overlap.findings import FindingKind, NoteKind
@@ -23,26 +25,36 @@ _KINDS: dict[str, str] = {
 }
 
 
-def difference_page(report: DiffReport, width: int | None) -> Page:
-    """Return a page with the CIDRs whose lookups differ first."""
+def difference_page(report: DiffReport, width: int | None, *, is_verbose: bool = False) -> Page:
+    """Return a page with the CIDRs whose lookups differ first.
+
+    Args:
+        report: the differences.
+        width: the terminal's width in columns, or None if the output isn't a terminal.
+        is_verbose: whether to list the changes that explain no difference, too.
+    """
     on = f"on {clean(report.host or 'an unnamed host')} between {report.before} and {report.after or 'now'}"
-    by_cidr = {cidr: [each for each in report.changed if each.cidr == cidr] for cidr in report.cidrs}
-    by_cidr |= {each.cidr: [other for other in report.changed if other.cidr == each.cidr] for each in report.changed}
-    count = cells_in(width, max(len(f"{cidr}  before") for cidr in by_cidr))
-    drawn = {cidr: [cells(cidr, bar, count) for bar in _bars(found)] for cidr, found in by_cidr.items() if found}
+    by_cidr: dict[IpNetwork, list[Difference]] = {}
+    for each in report.changed:
+        by_cidr.setdefault(each.cidr, []).append(each)
+    cidrs = dict.fromkeys((*by_cidr, *report.cidrs))
+    count = cells_in(width, max(len(f"{cidr}  before") for cidr in cidrs))
+    drawn = {cidr: [cells(cidr, bar, count) for bar in _bars(found)] for cidr, found in by_cidr.items()}
     paints = legend(chain.from_iterable(chain(*drawn.values())), (), ("unchanged", ""))
     page: Page = [bad(f"lookups differ {on}") if report.changed else good(f"no lookup differs {on}")]
     page += [f"  {paint.on(f' {paint.symbol} ')} {clean(paint.meaning)}" for paint in dict.fromkeys(paints.values())]
-    for cidr, found in sorted(by_cidr.items(), key=lambda item: not item[1]):
-        lines = [
-            f"{when} {bar_text(line, paints)}"
-            for when, line in zip(("before", "after "), drawn.get(cidr, ()), strict=False)
-        ]
-        lines += chain.from_iterable(map(_lines, found[:_DIFFERENCES]))
-        lines += [f"and {len(found) - _DIFFERENCES} more; --output json has them all"] * (len(found) > _DIFFERENCES)
-        page.append(Row(bad("✗") if found else good("✓"), str(cidr), lines or ["unchanged"]))
-    others = ", ".join(f"{count:,} {kind}{'' if count == 1 else 's'}" for kind, count in report.others.items())
+    named: dict[tuple[HostChange, ...], IpNetwork] = {}
+    for cidr in cidrs:
+        if cidr not in by_cidr:
+            page.append(Row(good("✓"), str(cidr), ["unchanged"]))
+            continue
+        bars = [bar_text(line, paints) for line in drawn[cidr]]
+        lines = [f"before {bars[0]}", f"after  {bars[1]}", *_lines(by_cidr[cidr], named)]
+        page.append(Row(bad("✗"), str(cidr), lines))
+    counts = Counter(change.kind for change in report.others)
+    others = ", ".join(f"{count:,} {kind}{'' if count == 1 else 's'}" for kind, count in counts.items())
     page += [dim(f"changes that explain nothing here: {others}")] if others else []
+    page += [dim(f"  {clean(line)}") for change in report.others if is_verbose for line in cause_lines(change)]
     return [*page, *([bad(f"not compared: {clean(report.reason)}")] if report.reason else ())]
 
 
@@ -60,26 +72,30 @@ def _cell(results: Sequence[LookupResult]) -> CellKind:
 
 def _words(results: Iterable[LookupResult]) -> str:
     """Return where packets go, from their sources."""
-    return " or ".join(
-        " ".join(
-            (
-                *({} if each.type == "unicast" else {each.type: 0}),
-                *each.hops,
-                *([f"src {each.source}"] if each.source else ()),
-            )
-        )
-        for each in results
-    )
+    return " or ".join(map(str, results))
 
 
-def _lines(difference: Difference) -> Iterable[str]:
-    ranges = shortened(list(map(str, difference.ranges)), " ", _RANGES)
-    for each in difference.results:
-        of = "" if "UDP" in each.packets else f" for {', '.join(each.packets)}"
-        yield clean(f"{ranges}: {_words(each.before)} → {_words(each.after)}{of}")
-    yield from shortened(
-        [clean(line) for cause in difference.causes for line in cause_lines(cause)], "\n", _CAUSES
-    ).split("\n")
+def _lines(found: Sequence[Difference], named: dict[tuple[HostChange, ...], IpNetwork]) -> Iterator[str]:
+    """Yield the ranges of a CIDR and their causes, or the CIDR whose row already shows the causes.
+
+    Args:
+        found: the CIDR's differences.
+        named: the causes that are already shown, each with its CIDR.
+    """
+    for causes, alike in groupby(found[:_DIFFERENCES], key=lambda each: each.causes):
+        for difference in alike:
+            ranges = shortened(list(map(str, difference.ranges)), " ", _RANGES)
+            for each in difference.results:
+                of = "" if "UDP" in each.packets else f" for {', '.join(each.packets)}"
+                yield clean(f"{ranges}: {_words(each.before)} → {_words(each.after)}{of}")
+        if causes in named:
+            yield f"by the same change as in {named[causes]}"
+        else:
+            named[causes] = found[0].cidr
+            lines = [clean(line) for cause in causes for line in cause_lines(cause)]
+            yield from shortened(lines, "\n", _CAUSES).split("\n")
+    if len(found) > _DIFFERENCES:
+        yield f"and {len(found) - _DIFFERENCES} more; --output json has them all"
 
 
 def cause_lines(change: HostChange) -> Iterable[str]:

@@ -65,7 +65,8 @@ def _title(group: HostGroup) -> str:
     away = f"; one event away: {shortened(risks, ', ', _SHOWN_EVENTS)}" if risks else ""
     changed = [words for cause in group.causes or () for words in cause_lines(cause)]
     since = f"; since then {shortened(changed, ', ', _SHOWN_EVENTS)}" if changed else ""
-    return ("; ".join(failures) or "ok") + away + clean(since)
+    uncompared = f"; not compared: {group.uncompared}" if group.uncompared else ""
+    return ("; ".join(failures) or "ok") + away + clean(since + uncompared)
 
 
 # --- a page for a browser ------------------------------------------------------------------------------------------

@@ -46,6 +46,7 @@ class HostGroup(JsonObject):
         report: report for the first host. Details such as addresses may differ on other hosts.
         causes: what has changed the first host's lookups since an earlier snapshot, and the others' alike. It is empty
             if nothing has, and None if that isn't known.
+        uncompared: why the first host can't be compared with its earlier snapshot, or None if it can or there is none.
     """
 
     verdict: Verdict
@@ -54,6 +55,7 @@ class HostGroup(JsonObject):
     hosts: tuple[str, ...]
     report: OverlapReport
     causes: tuple[HostChange, ...] | None = None
+    uncompared: str | None = None
 
 
 @attrs.frozen
@@ -76,8 +78,9 @@ class FleetReport(JsonObject):
         hosts: defaultdict[Hashable, list[str]] = defaultdict(list)
         for report, since in reports:
             causes = None if since is None or since.differs is None else since.causes
-            group = HostGroup(report.verdict, _failures(report), report.fix.routes, (), report, causes)
-            changed = causes and frozenset(map(_alike, causes))
+            uncompared = since.reason if since is not None and causes is None else None
+            group = HostGroup(report.verdict, _failures(report), report.fix.routes, (), report, causes, uncompared)
+            changed = causes and frozenset(map(_alike, causes)), uncompared is None
             key = group.verdict, group.failures, group.fix, report.reason_kind, report.is_one_event_away, changed
             groups.setdefault(key, group)
             hosts[key].append(report.host)

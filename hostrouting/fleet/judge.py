@@ -78,18 +78,22 @@ def judge(
         one_event: whether to also predict if a single event would break a host permanently, and group hosts by the
             result. This takes several times as long.
         since: a folder with an earlier snapshot of each host, whose file has the same name, or that of the host with
-            ``.json``. Hosts are then also grouped by what has changed their lookups since.
+            ``.json``. Hosts are then also grouped by what has changed their lookups since, or by that they can't be
+            compared.
 
     Returns:
         The groups. For an unreadable snapshot, the verdict is ``unknown`` and the reason starts with ``no-snapshot``.
         The reason starts with ``check-failed`` if the check exceeds its time or memory limit or ends its process.
 
     Raises:
-        HostRoutingError: one of the executor's workers died, for example because it ran out of memory.
+        HostRoutingError: one of the executor's workers died, for example because it ran out of memory, or ``since``
+            isn't a folder.
         phases.Cancelled, phases.TimedOut: the scope was cancelled.
     """
     if not isinstance(config, Config):
         raise TypeError(f"judge takes a Config, not {shown(config)}; make one with Config.load or Config.from_mapping")
+    if since is not None and not os.path.isdir(since):  # noqa: PTH112 - Path.is_dir raises an OSError without permission
+        raise HostRoutingError(f"can't compare with the snapshots in {os.fspath(since)}: it isn't a folder")
     judging = _Judging(config, max_mib, one_event, since)
     return FleetReport.of(_reports(snapshots, judging, executor, CancelScope() if scope is None else scope))
 
@@ -155,18 +159,21 @@ class _Judging:
                 snapshot = Snapshot.load(given, bytes_max=self.max_mib << 20)
         except HostRoutingError as error:
             return self._unjudged(number, given, UnknownReason.NO_SNAPSHOT, "; ".join(str(error).splitlines()))
-        host = Host.recorded(attrs.evolve(snapshot, host=snapshot.host or _name_of(number, given)))
-        report = check(self.config, host=host, one_event=self.one_event)
-        return report, None if self.since is None else self._changed_since(Path(self.since), given, host)
+        snapshot = attrs.evolve(snapshot, host=snapshot.host or _name_of(number, given))
+        report = check(self.config, host=Host.recorded(snapshot), one_event=self.one_event)
+        return report, None if self.since is None else self._changed_since(Path(self.since), given, snapshot)
 
-    def _changed_since(self, folder: Path, given: SnapshotSource, host: Host) -> DiffReport | None:
-        """Return what has changed since the earlier snapshot, or None if there is none that can be read."""
-        name = Path(given).name if isinstance(given, (str, os.PathLike)) else f"{host.name}.json"
+    def _changed_since(self, folder: Path, given: SnapshotSource, snapshot: Snapshot) -> DiffReport | None:
+        """Return what has changed since the earlier snapshot, or None if there is none."""
+        path = folder / (Path(given).name if isinstance(given, (str, os.PathLike)) else f"{snapshot.host}.json")
         try:
-            before = Snapshot.load(folder / name, bytes_max=self.max_mib << 20)
-        except HostRoutingError:
-            return None
-        return diff(before, host.snapshot, self.config)
+            before = Snapshot.load(path, bytes_max=self.max_mib << 20)
+        except HostRoutingError as error:
+            if not os.path.lexists(path):
+                return None
+            reason = "; ".join(str(error).splitlines())
+            return DiffReport(snapshot.host, None, snapshot.time, (), reason=reason)
+        return diff(before, snapshot, self.config)
 
     def _unjudged(self, number: int, given: SnapshotSource, kind: UnknownReason, why: str) -> _Judged:
         return attrs.evolve(unjudged(self.config.route_overlap, kind, why), host=_name_of(number, given)), None

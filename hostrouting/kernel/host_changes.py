@@ -1,24 +1,27 @@
 """Find what came, went or changed between two snapshots of a host, and take some of it back. This module does no I/O.
 
 Snapshots are compared key by key: the rules with a preference, the entries with a table, destination and metric, the
-addresses of an interface. Their order counts too. To take back a change is to restore the old values of its keys in the
-later snapshot, as far as a kernel can hold them: an entry needs its interfaces and its source address.
+addresses of an interface, the labels of a prefix. Their order counts too. To take back a change is to restore the old
+values of its keys in the later snapshot, as far as a kernel can hold them: an entry needs its interfaces and its source
+address.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 import attrs
 
-from hostrouting.kernel.snapshot import Snapshot
+from hostrouting.kernel.fib6 import LABELS
+from hostrouting.kernel.snapshot import Ipv6State, Snapshot
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.jsonable import JsonObject, StrEnum
-from hostrouting.model.links import Address, Link
+from hostrouting.model.links import Address, AddressLabel, Link
 from hostrouting.model.prefixes import Prefix, PrefixIndex, numbers
 from hostrouting.model.routes import Route, RouteType
 from hostrouting.model.rules import Rule
@@ -32,6 +35,7 @@ class HostChangeKind(StrEnum):
     ROUTE = "route"
     NEXTHOP = "nexthop"
     NEIGHBOUR = "neighbour"
+    LABEL = "label"
     RULE = "rule"
 
 
@@ -165,19 +169,26 @@ class HostChanges:
             if key not in self.owners or is_possible(route, key not in taken)
         )
         earlier, later = self._snapshots
-        if earlier.ipv6 is not None and self._bits == Family.IPV6.bits:
-            silent = frozenset(_each(mixed, mixed, HostChangeKind.NEIGHBOUR))
-            held = attrs.evolve(earlier.ipv6, addresses=addresses, rules=rules, routes=routes, silent_routers=silent)
-            in_order = [each.ipv6.addresses for each in (later, earlier) if each.ipv6 is not None]
-            known = next((order for order in in_order if {*order} == {*addresses}), None)
-            held = attrs.evolve(held, addresses=known or addresses, is_ordered=held.is_ordered and known is not None)
-            return attrs.evolve(later, links=links, ipv6=held)
-        mixture = attrs.evolve(later, links=links, addresses=addresses, rules=rules, routes=routes)
-        # What the kernel has told about sources holds for other entries, too, but not with other addresses.
-        told = [each.sources for each in (later, earlier) if (links, addresses) == (each.links, each.addresses)]
-        mixture = attrs.evolve(mixture, sources=tuple(chain.from_iterable(told)))
-        # Tables local and main are one until the first rule comes.
-        return attrs.evolve(mixture, is_merged=(earlier if rules == earlier.rules else later).is_merged)
+        if earlier.ipv6 is None or later.ipv6 is None or self._bits == Family.IPV4.bits:
+            # What the kernel has told about sources holds for other entries, too, but not with other addresses.
+            told = (each.sources for each in (later, earlier) if (links, addresses) == (each.links, each.addresses))
+            sources_told = tuple(chain.from_iterable(told))
+            # Tables local and main are one until the first rule comes.
+            is_merged = (earlier if rules == earlier.rules else later).is_merged
+            mixture = attrs.evolve(later, links=links, addresses=addresses, rules=rules, routes=routes)
+            return attrs.evolve(mixture, sources=sources_told, is_merged=is_merged)
+        orders = [order for order in (later.ipv6.addresses, earlier.ipv6.addresses) if {*order} == {*addresses}]
+        labels = sorted(_each(mixed, mixed, HostChangeKind.LABEL), key=lambda each: -each.prefix.prefixlen)
+        ipv6 = attrs.evolve(
+            earlier.ipv6,
+            addresses=(orders or [addresses])[0],
+            is_ordered=earlier.ipv6.is_ordered and bool(orders),
+            rules=rules,
+            routes=routes,
+            silent_routers=frozenset(_each(mixed, mixed, HostChangeKind.NEIGHBOUR)),
+            labels=None if None in (earlier.ipv6.labels, later.ipv6.labels) else tuple(labels),
+        )
+        return attrs.evolve(later, links=links, ipv6=ipv6)
 
     def _use(self, dev: _Key, side: int) -> int:
         """Return 0 if an interface isn't there, 1 if the kernel ignores its routes, and 2 otherwise."""
@@ -198,17 +209,20 @@ def _values(snapshot: Snapshot, family: Family) -> dict[_Key, tuple[Any, ...]]:
     """Return what a snapshot holds of one family, by key."""
     held = snapshot if family is Family.IPV4 else snapshot.ipv6
     assert held is not None
+    ipv6 = held if isinstance(held, Ipv6State) else None
+    labels = () if ipv6 is None else LABELS if ipv6.labels is None else ipv6.labels
+    listed: tuple[tuple[HostChangeKind, Iterable[Any], Callable[[Any], Any]], ...] = (
+        (HostChangeKind.LINK, snapshot.links, attrgetter("name")),
+        (HostChangeKind.ADDRESS, held.addresses, attrgetter("dev")),
+        (HostChangeKind.RULE, held.rules, attrgetter("preference")),
+        (HostChangeKind.ROUTE, held.routes, attrgetter("key")),
+        (HostChangeKind.NEIGHBOUR, () if ipv6 is None else ipv6.silent_routers, tuple),
+        (HostChangeKind.LABEL, labels, attrgetter("prefix")),
+    )
     values: defaultdict[_Key, tuple[Any, ...]] = defaultdict(tuple)
-    for link in snapshot.links:
-        values[HostChangeKind.LINK, link.name] = (link,)
-    for address in held.addresses:
-        values[HostChangeKind.ADDRESS, address.dev] += (address,)
-    for rule in held.rules:
-        values[HostChangeKind.RULE, rule.preference] += (rule,)
-    for route in held.routes:
-        values[HostChangeKind.ROUTE, route.key] += (route,)
-    for router in () if isinstance(held, Snapshot) else held.silent_routers:
-        values[HostChangeKind.NEIGHBOUR, router] = (router,)
+    for kind, found, key_of in listed:
+        for each in found:
+            values[kind, key_of(each)] += (each,)
     return values
 
 
@@ -231,5 +245,7 @@ def _line(value: Any) -> str:
     if isinstance(value, Link):
         state = "down" if not value.is_up else "up" if value.has_carrier else "without carrier"
         return f"{value.name} {state} mtu {value.mtu} group {value.group}"
+    if isinstance(value, AddressLabel):
+        return " ".join((str(value.prefix), *(("dev", value.dev) if value.dev else ()), f"label {value.label}"))
     dev, gateway = value
     return f"{gateway} dev {dev} doesn't respond"

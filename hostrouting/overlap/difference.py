@@ -6,7 +6,6 @@ the earlier results again. None of them is superfluous: with any of them left as
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar, Literal
 
@@ -43,6 +42,10 @@ class LookupResult(JsonObject):
     devs: tuple[str, ...] = ()
     hops: tuple[str, ...] = ()
     source: IpAddress | None = None
+
+    def __str__(self) -> str:
+        shown_type = () if self.type == RouteType.UNICAST.name.lower() else (self.type,)
+        return " ".join((*shown_type, *self.hops, *(() if self.source is None else (f"src {self.source}",))))
 
 
 @attrs.frozen
@@ -88,7 +91,7 @@ class DiffReport(JsonObject):
         after: when the later snapshot was taken.
         cidrs: the expected CIDRs, or all addresses of each family that both snapshots include.
         changed: the differences, CIDR by CIDR.
-        others: the number of changes that explain none of them, by kind.
+        others: the changes that explain none of them.
         reason: why some CIDRs couldn't be compared, or None.
     """
 
@@ -100,7 +103,7 @@ class DiffReport(JsonObject):
     after: str | None
     cidrs: tuple[IpNetwork, ...]
     changed: tuple[Difference, ...] = ()
-    others: Mapping[HostChangeKind, int] = attrs.field(factory=dict)
+    others: tuple[HostChange, ...] = ()
     reason: str | None = None
 
     @property
@@ -136,7 +139,8 @@ def compare(before: Snapshot, after: Snapshot, cidrs: Sequence[IpNetwork]) -> Di
             reasons.append(str(error))
     reason = "; ".join(dict.fromkeys(reasons)) or None
     report = DiffReport(after.host, before.time, after.time, cidrs, tuple(changed), reason=reason)
-    return attrs.evolve(report, others=Counter(each.kind for each in changes.keys() - {*report.causes}))
+    causes = {*report.causes}
+    return attrs.evolve(report, others=tuple(each for each in changes if each not in causes))
 
 
 # The results for an address, by the packets that get them.

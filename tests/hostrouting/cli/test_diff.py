@@ -77,3 +77,41 @@ def test_a_file_that_is_no_snapshot_is_an_error(run: Run, tmp_path: Path) -> Non
     path.write_text("{}")
     assert run("diff", path)[0] == 78
     assert run("diff", tmp_path / "missing.json")[0] == 78
+
+
+def test_other_changes_are_listed_if_verbose(run: Run, kernel: FakeKernel, recorded: Path) -> None:
+    route = Route(IPv4Network("192.0.2.0/24"), (NextHop("ib0"),))
+    kernel.add([route])
+    assert str(route) not in run("diff", recorded, "--cidr", "172.16.0.0/16")[1]
+    assert f"+ route {route}" in run("diff", recorded, "--cidr", "172.16.0.0/16", "-v")[1]
+
+
+def test_a_cause_is_shown_once(run: Run, changed: Path) -> None:
+    _, out, _ = run("diff", changed, "--cidr", "172.16.0.0/16", "--cidr", "172.16.0.0/18")
+    assert out.count(f"+ route {CIDR}") == 1
+    assert out.count("by the same change as in 172.16.0.0/16") == 1
+
+
+def save_as(recorded: Path, **values: str) -> Path:
+    """Write the snapshot again with other values."""
+    path = recorded.with_name("other.json")
+    path.write_text(json.dumps(json.loads(recorded.read_text()) | values))
+    return path
+
+
+def test_snapshots_of_two_hosts_are_warned_of(run: Run, recorded: Path) -> None:
+    code, _, err = run("diff", recorded, save_as(recorded, host="another-host"))
+    assert (code, "another-host" in err) == (0, True)
+    assert run("diff", recorded, recorded)[2] == ""
+
+
+def test_an_older_second_snapshot_is_warned_of(run: Run, recorded: Path) -> None:
+    old, new = "2020-01-01T00:00:00Z", json.loads(recorded.read_text())["time"]
+    code, _, err = run("diff", recorded, save_as(recorded, time=old))
+    assert (code, old in err, new in err) == (0, True, True)
+    assert run("diff", save_as(recorded, time=old), recorded)[2] == ""
+
+
+def test_a_third_argument_is_no_config(run: Run, recorded: Path) -> None:
+    code, _, err = run("diff", recorded, recorded, "config.json")
+    assert (code, "--config 'config.json'" in err or "--config config.json" in err) == (64, True)

@@ -13,7 +13,7 @@ import pytest
 from node import default_route, shadowed_kernel
 from wanted import section
 
-from hostrouting import Config, judge
+from hostrouting import Config, HostRoutingError, judge
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.snapshot_backend import take_snapshot
 from hostrouting.model.routes import NextHop, Protocol, Route
@@ -81,3 +81,25 @@ def test_the_text_names_the_cause(
 ) -> None:
     _, out, _ = run("judge", write(CONFIG), folders[1] / "detour.json", "--since", folders[0])
     assert f"+ route {DETOUR}" in out
+
+
+def test_an_unreadable_earlier_snapshot_is_named(folders: tuple[Path, Path]) -> None:
+    before, after = folders
+    (before / "same.json").write_text("{")
+    report = judge([after / "same.json", after / "new.json"], Config.from_mapping(CONFIG), since=before)
+    by_host = {group.hosts: group for group in report.groups}
+    assert by_host.keys() == {("same",), ("new",)}
+    assert str(before / "same.json") in (by_host["same",].uncompared or "")
+    assert (by_host["same",].causes, by_host["new",].causes, by_host["new",].uncompared) == (None, None, None)
+
+
+def test_a_torn_earlier_snapshot_is_named(folders: tuple[Path, Path]) -> None:
+    before, after = folders
+    attrs.evolve(host("same"), is_torn=True).save(before / "same.json")
+    (group,) = judge([after / "same.json"], Config.from_mapping(CONFIG), since=before).groups
+    assert (group.causes, bool(group.uncompared)) == (None, True)
+
+
+def test_since_needs_a_folder(folders: tuple[Path, Path]) -> None:
+    with pytest.raises(HostRoutingError):
+        judge([folders[1] / "same.json"], Config.from_mapping(CONFIG), since=folders[0] / "missing")
