@@ -1,4 +1,4 @@
-"""The command-line parser. The help text comes from the docstrings in ``commands`` and ``checking``.
+"""The command-line parser. The help text comes from the docstrings in ``applying``, ``commands`` and ``checking``.
 
 Only the requested command's parser is built, because building all of them would take as long as a check.
 """
@@ -7,25 +7,19 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import groupby
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from hostrouting.boot.host import Host
-from hostrouting.cli import commands
-from hostrouting.cli.options import UsageError
-from hostrouting.cli.output import columns, complain, say
+from hostrouting.cli import applying, commands
+from hostrouting.cli.output import complain
+from hostrouting.cli.parser import COMMAND, Help, Parser
 from hostrouting.cli.running import EXIT_CHECK_UNKNOWN, EXIT_FAILURE, Result
 from hostrouting.model.parsing import parse_any_cidr, parse_any_unicast_address
-from hostrouting.model.text import shown
 from hostrouting.model.version import VERSION
 
 ActionT = TypeVar("ActionT", bound=argparse.Action)
-
-_COMMAND = "COMMAND"
 
 _VERBOSE = "log each task when it starts and ends, and list unchanged routes"
 
@@ -42,58 +36,6 @@ hostrouting COMMAND --help explains the further codes of check, fix, plan and do
 
 See it happen, on a throw-away copy of the kernel's tables: hostrouting demo
 """
-
-
-_WIDEST_COLUMNS = 120
-
-
-class Help(argparse.HelpFormatter):
-    """A help formatter that fits the terminal's width, never splits words and keeps each example on its own line.
-
-    argparse's own formatter gets the width from shutil, which imports three compression modules.
-    """
-
-    def __init__(self, prog: str) -> None:
-        width = os.environ.get("COLUMNS", "")
-        asked = int(width) if width.isdecimal() else columns(sys.stdout) or 80
-        super().__init__(prog, width=min(asked, _WIDEST_COLUMNS) - 2)
-
-    def _split_lines(self, text: str, width: int) -> list[str]:
-        return _wrapped(" ".join(text.split()), width)
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        lines: list[str] = []
-        for is_prose, block in groupby(text.splitlines(), lambda line: line[:1].strip() != ""):
-            for paragraph in [" ".join(block)] if is_prose else block:
-                lines += _wrapped(paragraph, width, "" if is_prose else "      ") or [""]
-        return "\n".join(indent + line for line in lines)
-
-
-def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
-    import textwrap
-
-    return textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-
-
-class Parser(argparse.ArgumentParser):
-    """An argument parser that raises ``UsageError`` instead of exiting."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raise ``UsageError`` with a pointer to --help."""
-        raise UsageError(f"{message}; try {self.prog} --help")
-
-    def _check_value(self, action: argparse.Action, value: object) -> None:
-        if action.choices is None or value in action.choices or action.metavar != _COMMAND:
-            super()._check_value(action, value)
-            return
-        import difflib
-
-        near = difflib.get_close_matches(str(value), [*action.choices, "--help", "--version"], n=1)
-        self.error(f"{shown(value)} isn't a command{f'; did you mean {near[0]}?' if near else ''}")
-
-    def _print_message(self, message: str, file: object = None) -> None:  # noqa: ARG002
-        # --help and --version use this. In Python 3.10, argparse's own method fails if the output is a closed pipe.
-        say(message.removesuffix("\n"))
 
 
 class Word(NamedTuple):
@@ -162,7 +104,7 @@ def _clause(word: Word) -> str:
 
 def _add_words(parser: Parser, words: Mapping[str, Word], prog: str) -> None:
     # The subparsers aren't required, because argparse would then report a missing command instead of an unknown option.
-    made = parser.add_subparsers(title="commands", metavar=_COMMAND, prog=prog)
+    made = parser.add_subparsers(title="commands", metavar=COMMAND, prog=prog)
     parser.set_defaults(parser=parser, run=partial(_name_commands, parser, words), failed=EXIT_FAILURE)
     for name, word in words.items():
         below = made.add_parser(
@@ -376,7 +318,7 @@ def _completion(options: argparse.Namespace, _host: Host) -> Result:
     return Result(text=lambda: shtab.complete(_parser(all_words(), Completing), options.shell).rstrip())
 
 
-_APPLY = Word(commands.apply, (_add_config, _add_where, _add_output))
+_APPLY = Word(applying.apply, (_add_config, _add_where, _add_output))
 
 
 def all_words() -> Mapping[str, Word]:
@@ -389,9 +331,9 @@ def all_words() -> Mapping[str, Word]:
     return {
         "demo": Word(commands.demo),
         "apply": _APPLY,
-        "confirm": Word(commands.confirm, (_add_output,)),
-        "revert": Word(commands.revert, (_add_output,)),
-        "plan": Word(commands.plan, (_add_config, _add_root, _add_snapshot, _add_output)),
+        "confirm": Word(applying.confirm, (_add_output,)),
+        "revert": Word(applying.revert, (_add_output,)),
+        "plan": Word(applying.plan, (_add_config, _add_root, _add_snapshot, _add_output)),
         "render": Word(commands.render, (_add_config, _add_folder)),
         "check": Word(checking.check, (_add_config, _add_cidr, _add_snapshot, _add_more_output), EXIT_CHECK_UNKNOWN),
         "explain": Word(checking.explain, (_add_address, _add_config, _add_snapshot, _add_output), EXIT_CHECK_UNKNOWN),

@@ -15,7 +15,8 @@ from hostrouting.config.values import (
     parse_boolean,
     parse_consumer,
     parse_integer,
-    parse_pattern,
+    parse_named_patterns,
+    parse_patterns,
     parse_seconds,
     parse_textfile,
     parse_word,
@@ -126,17 +127,6 @@ def _cidrs(value: Sequence[str | IpNetwork]) -> tuple[IpNetwork, ...]:
     return each(value, parse_any_cidr)
 
 
-def _patterns(value: Sequence[str]) -> tuple[str, ...]:
-    return each(value, parse_pattern)
-
-
-def _named_patterns(value: Sequence[str] | None) -> tuple[str, ...] | None:
-    patterns = None if value is None else each(value, parse_pattern)
-    if patterns == ():
-        raise ValueError("must not be empty; leave it out for the default")
-    return patterns
-
-
 def _expected(value: Sequence[str | IpNetwork | ExpectedCidr | Mapping[str, Any]]) -> tuple[ExpectedCidr, ...]:
     def parse(item: Any) -> ExpectedCidr:
         is_object = isinstance(item, ExpectedCidr | Mapping)
@@ -242,7 +232,7 @@ class ExpectedCidr(Section):
     """
 
     cidr: IpNetwork = attrs.field(converter=parse_any_cidr)
-    devs: tuple[str, ...] | None = attrs.field(default=None, converter=_named_patterns)
+    devs: tuple[str, ...] | None = attrs.field(default=None, converter=parse_named_patterns)
 
     def is_expected(self, dev: str, uplinks: Container[str]) -> bool:
         """Return whether an interface may carry the CIDR, given the uplinks."""
@@ -287,8 +277,8 @@ class RouteOverlap(Section):
 
     expected_cidrs: tuple[ExpectedCidr, ...] = attrs.field(default=(), converter=_expected)
     mode: OverlapMode = attrs.field(default=OverlapMode.WARN, converter=_mode)
-    container_devs: tuple[str, ...] = attrs.field(default=CONTAINER_DEVS, converter=_patterns)
-    allowed_devs: tuple[str, ...] = attrs.field(default=(), converter=_patterns)
+    container_devs: tuple[str, ...] = attrs.field(default=CONTAINER_DEVS, converter=parse_patterns)
+    allowed_devs: tuple[str, ...] = attrs.field(default=(), converter=parse_patterns)
     settle_seconds: int | None = attrs.field(default=None, converter=attrs.converters.optional(parse_seconds))
     foreseen: tuple[IpNetwork, ...] = attrs.field(default=(), converter=_cidrs)
 
@@ -355,7 +345,7 @@ class Config(Section):
     static_routes: StaticRoutes = attrs.field(default=StaticRoutes(), converter=_static_routes)
     route_overlap: RouteOverlap = attrs.field(default=RouteOverlap(), converter=_route_overlap)
     wait_seconds: int = attrs.field(default=WAIT_SECONDS, converter=parse_seconds)
-    uplinks: tuple[str, ...] | None = attrs.field(default=None, converter=_named_patterns)
+    uplinks: tuple[str, ...] | None = attrs.field(default=None, converter=parse_named_patterns)
     consumer: str = attrs.field(default="systemd-nspawn@.service", converter=parse_consumer)
     watch: Watch = attrs.field(default=Watch(), converter=_watch)
 

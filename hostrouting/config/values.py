@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TypeVar
 
-from hostrouting.config.schema import kind
+from hostrouting.config.schema import each, kind
 from hostrouting.model.jsonable import StrEnum
 from hostrouting.model.text import shown
 
@@ -85,6 +86,19 @@ def parse_pattern(value: str) -> str:
     if not _is(value, _PATTERN):
         raise ValueError(f"{shown(value)} is not a pattern of interface names; it may hold A-Z a-z 0-9 _ . - * ? [ ]")
     return value
+
+
+def parse_patterns(value: Sequence[str]) -> tuple[str, ...]:
+    """Validate shell patterns for interface names."""
+    return each(value, parse_pattern)
+
+
+def parse_named_patterns(value: Sequence[str] | None) -> tuple[str, ...] | None:
+    """Validate shell patterns for interface names, of which there must be one unless they are left out."""
+    patterns = None if value is None else each(value, parse_pattern)
+    if patterns == ():
+        raise ValueError("must not be empty; leave it out for the default")
+    return patterns
 
 
 def parse_textfile(value: str | None) -> str | None:
