@@ -108,8 +108,8 @@ class Judge:
         self.rules = kernel.rules()
         self._had_rules = had_rules
         release = None if isinstance(kernel, FakeKernel) else os.uname().release
-        has_default = any(route.table == Table.DEFAULT for route in self._routes)
-        self._passes_discards = not had_rules and has_default and bool(passes_discards(release))
+        self._passes_discards = not had_rules and bool(passes_discards(release))
+        self._has_default_table = any(route.table == Table.DEFAULT for route in self._routes)
         self._overlap = overlap
         self.foreseen = tuple(dict.fromkeys(overlap.foreseen))
         self._spans = [(int(r.destination[0]), int(r.destination[-1]), r) for r in self._routes if r.tos == 0]
@@ -131,6 +131,9 @@ class Judge:
         decision = self._walked_to(int(answer.address), int(source or 0), 6 if is_tcp else 17)
         if source is not None and not self.is_local(source):
             decision = errnos.ENETUNREACH
+        if self._passes_discards and isinstance(decision, Route) and decision.type.is_discard and not answer.route:
+            # A table that exists without entries has this errno, too.
+            decision = errnos.ENETUNREACH if answer.errno == errnos.ENETUNREACH else decision
         if not _is_same(answer, decision):
             raise LookupError(
                 f"the walk found {decision} for {answer.address}, the kernel says {answer.route or answer.errno}"
@@ -331,7 +334,8 @@ class Judge:
         return errnos.ENETUNREACH
 
     def _is_passed(self, rule: Rule, found: Route) -> bool:
-        return self._passes_discards and rule.table != Table.DEFAULT and found.type.is_discard
+        is_main = rule.table != Table.DEFAULT
+        return self._passes_discards and self._has_default_table and is_main and found.type.is_discard
 
     def _look_into(self, table: int, address: int) -> Route | None:
         # Tables local and main are merged until the first rule is added.
