@@ -230,7 +230,9 @@ def test_a_refused_call_is_a_clear_error(tmp_path: Path, command: str, part: int
     count, *lines = done.stdout.splitlines()
     reports = [json.loads(line) for line in lines]
     assert int(count) > 100
-    assert len([report for report in reports if report["line"]]) >= len(reports) * 2 / 3 > 0
+    # The command succeeds without some of the calls, of which one may be the only one chosen.
+    explained = [report for report in reports if report["line"] or len(reports) == 1]
+    assert len(explained) >= len(reports) * 2 / 3 > 0
     for report in reports:
         assert report["wrong"] == [], report
 

@@ -20,7 +20,7 @@ from kernels.results import record, results_of, total
 _TESTS = (
     *("-m", "kernel and not boot and not ci", "-p", "no:cacheprovider", "--color=no", "--timeout", "600"),
     "--hypothesis-profile=kernels",
-    *("-o", "junit_family=xunit1", "--junitxml=/run/shared/results.xml"),
+    "--junitxml=/run/shared/results.xml",
 )
 
 

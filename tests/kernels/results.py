@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ Results = dict[str, dict[str, Any]]
 
 
 def results_of(junit: Path, snapshots: Mapping[str, int]) -> Results:
-    """Return the results in a JUnit file of pytest's family xunit1.
+    """Return the results in a JUnit file.
 
     Args:
         junit: the file.
@@ -27,7 +28,9 @@ def results_of(junit: Path, snapshots: Mapping[str, int]) -> Results:
     """
     found: Results = {}
     for case in ElementTree.parse(junit).iter("testcase"):
-        name = case.get("file", "")
+        # The attribute "file" of a state machine's tests is that of Hypothesis.
+        folders, module = re.findall(r"^(.*\.)?(test_\w+)", case.get("classname", ""))[0]
+        name = f"{folders.replace('.', '/')}{module}.py"
         empty = {"passed": 0, "failed": 0, "skipped": Counter[str](), "seconds": 0.0}
         of_file = found.setdefault(
             name, {"date": time.strftime("%Y-%m-%d"), "snapshots": snapshots.get(name, 0), **empty}

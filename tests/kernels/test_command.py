@@ -67,27 +67,33 @@ def test_a_killed_command_leaves_no_traced_process(tmp_path: Path) -> None:
 
 
 JUNIT = """<testsuites><testsuite>
-<testcase file="tests/a.py" name="one" time="1.4"/>
-<testcase file="tests/a.py" name="two" time="1.4"><skipped type="pytest.skip" message="no nft"/></testcase>
-<testcase file="tests/b.py" name="three" time="0"><error/></testcase>
+<testcase classname="tests.test_a" name="one" time="1.4"/>
+<testcase classname="tests.test_a.TestTwo" name="runTest" time="1.4"><skipped type="pytest.skip" message="no nft"/></testcase>
+<testcase classname="test_b" name="three" time="0"><error/></testcase>
 </testsuite></testsuites>"""
 
 
 def test_runs_of_files_add_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "junit.xml").write_text(JUNIT)
     monkeypatch.setattr(results, "RECORD", tmp_path / "record.json")
-    found = results.results_of(tmp_path / "junit.xml", {"tests/a.py": 7})
+    found = results.results_of(tmp_path / "junit.xml", {"tests/test_a.py": 7})
     assert results.total(found) == "1 passed, 1 failed, 1 skipped"
-    results.record("sid", "7.2.7", {"tests/old.py": found["tests/b.py"]}, is_whole=False)
+    results.record("sid", "7.2.7", {"tests/old.py": found["test_b.py"]}, is_whole=False)
     results.record("sid", "7.2.7", found, is_whole=False)
     files = json.loads(results.RECORD.read_text())["sid"]["files"]
-    assert {*files} == {"tests/old.py", "tests/a.py", "tests/b.py"}
-    del files["tests/a.py"]["date"]
-    assert files["tests/a.py"] == {"passed": 1, "failed": 0, "skipped": {"no nft": 1}, "seconds": 3, "snapshots": 7}
+    assert {*files} == {"tests/old.py", "tests/test_a.py", "test_b.py"}
+    del files["tests/test_a.py"]["date"]
+    assert files["tests/test_a.py"] == {
+        "passed": 1,
+        "failed": 0,
+        "skipped": {"no nft": 1},
+        "seconds": 3,
+        "snapshots": 7,
+    }
     results.record("sid", "7.2.7", found, is_whole=True)
-    assert {*json.loads(results.RECORD.read_text())["sid"]["files"]} == {"tests/a.py", "tests/b.py"}
-    results.record("sid", "7.2.8", {"tests/a.py": found["tests/a.py"]}, is_whole=False)
-    assert {*json.loads(results.RECORD.read_text())["sid"]["files"]} == {"tests/a.py"}
+    assert {*json.loads(results.RECORD.read_text())["sid"]["files"]} == {"tests/test_a.py", "test_b.py"}
+    results.record("sid", "7.2.8", {"tests/test_a.py": found["tests/test_a.py"]}, is_whole=False)
+    assert {*json.loads(results.RECORD.read_text())["sid"]["files"]} == {"tests/test_a.py"}
 
 
 def test_a_snapshot_judged_differently_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
