@@ -12,7 +12,7 @@ from hostrouting.kernel.snapshot import Ipv6State
 from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.links import AddressLabel
 from hostrouting.model.parsing import is_inside, reserved_blocks
-from hostrouting.model.routes import Route, Route6, RouteType
+from hostrouting.model.routes import Route, RouteType
 
 # How many addresses to try to learn whether sources follow RFC 6724, at most so many for entries through one interface,
 # and an address of the internet.
@@ -20,16 +20,13 @@ _TRIED_ADDRESSES, _TRIED_A_DEV, _GLOBAL = 1024, 128, IPv6Address("2000::1")
 
 
 def has_odd_sources(state: Ipv6State, backend: RouteBackend, model: Lookups) -> bool:
-    """Return whether the kernel deviates from RFC 6724 in choosing sources, if sources affect lookups.
+    """Return whether the kernel deviates from RFC 6724 in choosing sources.
 
     Args:
         state: the host's entries and rules.
         backend: the kernel to query.
         model: the lookups in a snapshot of this state.
     """
-    specific = (route for route in state.routes if isinstance(route, Route6) and route.source_prefix is not None)
-    if not any(rule.source is not None for rule in state.rules) and next(specific, None) is None:
-        return False
     # On these hosts, the model may find other entries than the kernel, and a snapshot is doubted anyway.
     if any(rule.has_unknown for rule in state.rules) or {*state.rules} < {*kernel_rules(Family.IPV6)}:
         return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from ipaddress import ip_network
+from pathlib import Path
 
 import attrs
 import pytest
@@ -230,3 +231,17 @@ def test_a_label_that_selects_another_source() -> None:
         "2001:db8::4",
     ]
     assert causes(difference) == [("label", (), ("fd00:10::/32 label 1",))]
+
+
+@pytest.mark.kernel
+def test_sources_of_another_order_are_unknown() -> None:
+    kernel = on_linux()
+    run_ip(nics(eth0=NICS["eth0"], eth1="10.2.0.4/24"))
+    run_ip6("address add fec0::7/64 dev eth0 nodad", "address add 2001:db8::4/64 dev eth1 nodad")
+    run_ip6("route add default via fec0::1 dev eth0")
+    Path("/proc/sys/net/ipv6/conf/eth0/use_oif_addrs_only").write_text("1")
+    before = take_snapshot(kernel, NetlinkBackend6())
+    run_ip6("address add fd00:10::4/64 dev eth1 nodad")
+    report = compare(before, take_snapshot(kernel, NetlinkBackend6()), [ip_network("fd00:10:96::/48")])
+    assert report.differs is None
+    assert report.reason
