@@ -73,7 +73,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if unknown:
         instead = "; plan shows the changes of apply" if "--dry-run" in unknown else ""
         if "before" in options and not unknown[0].startswith("-"):
-            instead = f"; to name a config, write --config {shown(unknown[0])}"
+            instead = f"; to name a config, write --config {unknown[0]}"
         options.parser.error(f"unrecognized arguments: {' '.join(unknown)}{instead}")
     root = getattr(options, "root", None)
     options.image = None if root is None else Host.image(root)
