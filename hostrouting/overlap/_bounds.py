@@ -18,7 +18,7 @@ from hostrouting.model.links import Address, is_like
 from hostrouting.model.parsing import is_inside
 from hostrouting.model.prefixes import Prefix, ends, numbers
 from hostrouting.model.routes import Protocol, Route, RouteType
-from hostrouting.overlap._uplinks import Uplinks
+from hostrouting.overlap.uplinks import Uplinks
 
 # The blackhole route for Calico's own block has protocol 80; BIRD's has protocol 12.
 CNI_PROTOCOLS = (Protocol.BIRD, 80)

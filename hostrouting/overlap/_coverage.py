@@ -82,19 +82,20 @@ class Coverage:
         if not _falls_through_to_default(rules):
             self._besides.add((0, 0))
 
-    def suspects(self, routes: Iterable[Route]) -> list[Prefix]:
+    def suspects(self, routes: Iterable[Route], besides: Iterable[Prefix] = ()) -> list[Prefix]:
         """Return the prefixes where something other than a plain route may match.
 
         Outside of these prefixes, ``intervals`` doesn't need the plain routes.
 
         Args:
             routes: the entries in all tables. Plain entries through the expected interfaces may be omitted.
+            besides: the destinations of routes that may exist.
 
         Returns:
             The prefixes, all inside the CIDRs and possibly nested.
         """
         others = (route for route in routes if route.tos == 0 and not leaves_through(route, self._devs, self._sources))
-        suspects = {*self._besides, *(numbers(route.destination) for route in others)}
+        suspects = {*self._besides, *besides, *(numbers(route.destination) for route in others)}
         shadows = PrefixSet(suspects, self._bits)
         return sorted({*filter(self._spans.covers, suspects), *filter(shadows.covers, self._cidrs)})
 

@@ -16,8 +16,8 @@ from hostrouting.model.prefixes import Prefix, PrefixIndex, numbers
 from hostrouting.model.routes import NextHop, Route, RouteType, Table
 from hostrouting.overlap._bounds import own_gateway
 from hostrouting.overlap._state import State
-from hostrouting.overlap._uplinks import local_subnets
 from hostrouting.overlap.proposals import Obstacle
+from hostrouting.overlap.uplinks import local_subnets
 from hostrouting.routes.resolve import why_impossible
 
 

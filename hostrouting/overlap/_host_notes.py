@@ -13,8 +13,8 @@ from hostrouting.model.routes import Route, RouteType
 from hostrouting.model.text import shortened
 from hostrouting.overlap._probes import Probe
 from hostrouting.overlap._state import State, rival_defaults
-from hostrouting.overlap._uplinks import container_devs
 from hostrouting.overlap.findings import Note, NoteKind
+from hostrouting.overlap.uplinks import container_devs
 
 # A limit for human-readable lines.
 _SHOWN_ADDRESSES = 8

@@ -20,9 +20,9 @@ from hostrouting.model.prefixes import Prefix, PrefixIndex, numbers
 from hostrouting.model.routes import Route
 from hostrouting.overlap._classify import Classification
 from hostrouting.overlap._state import State
-from hostrouting.overlap._uplinks import local_subnets
 from hostrouting.overlap.findings import Finding, FindingKind
 from hostrouting.overlap.proposals import Obstacle, Question
+from hostrouting.overlap.uplinks import local_subnets
 
 # Networks of containers and virtual machines. A static route to one of them would cut it off.
 _BRIDGES = (

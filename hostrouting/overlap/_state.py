@@ -35,7 +35,7 @@ from hostrouting.overlap._probes import (
     separates_tcp,
     source_borders,
 )
-from hostrouting.overlap._uplinks import Uplinks, find_uplinks, local_subnets
+from hostrouting.overlap.uplinks import Uplinks, find_uplinks, ipv4_defaults_for, local_subnets
 from phases import CancelScope
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def read_host(config: Config, backend: RouteBackend, scope: CancelScope, ipv4: R
         config: the expected CIDRs, all in the backend's family, and the uplinks.
         backend: the kernel to query.
         scope: cancellation scope, checked between reads.
-        ipv4: see ``read_uplinks``.
+        ipv4: see ``uplinks.read_uplinks``.
 
     Returns:
         The state. It has no lookups if the uplinks are unknown.
@@ -123,22 +123,6 @@ def watched(
     return [(backend, config.route_overlap.judged), *also]
 
 
-def read_uplinks(config: Config, backend: RouteBackend, ipv4: RouteBackend | None = None) -> Uplinks:
-    """Read what determines the uplinks, and nothing else.
-
-    Args:
-        config: the config, which may name the uplinks.
-        backend: the kernel to query.
-        ipv4: the host's IPv4 backend, or None to ignore the IPv4 default route.
-    """
-    return find_uplinks(config, backend.links(), backend.default_routes(), _ipv4_defaults(config, backend, ipv4))
-
-
-def _ipv4_defaults(config: Config, backend: RouteBackend, ipv4: RouteBackend | None) -> Sequence[Route] | None:
-    is_asked = config.uplinks is None and backend.family is Family.IPV6 and ipv4 is not None
-    return ipv4.default_routes() if is_asked and ipv4 is not None else None
-
-
 def read_once(
     config: Config, backend: RouteBackend, ipv4: RouteBackend | None = None, *, needs_uplinks: bool = True
 ) -> State:
@@ -147,7 +131,7 @@ def read_once(
     Args:
         config: the expected CIDRs and the uplinks.
         backend: the kernel to query.
-        ipv4: see ``read_uplinks``.
+        ipv4: see ``uplinks.read_uplinks``.
         needs_uplinks: whether to skip the lookups if there is no uplink to compare with.
     """
     tables = _read_tables(config, backend, ipv4)
@@ -157,7 +141,7 @@ def read_once(
 def _read_tables(config: Config, backend: RouteBackend, ipv4: RouteBackend | None) -> State:
     """Return the state without lookups."""
     overlap, links, family = config.route_overlap, backend.links(), backend.family
-    ipv4_defaults = _ipv4_defaults(config, backend, ipv4)
+    ipv4_defaults = ipv4_defaults_for(config, backend, ipv4)
     uplinks = find_uplinks(config, links, (), ipv4_defaults)
     tables = State(family, uplinks, links, backend.addresses(), backend.rules())
     if uplinks.named is None:
@@ -184,14 +168,15 @@ def _with_routes(overlap: RouteOverlap, tables: State, backend: RouteBackend) ->
     end = 1 if family is Family.IPV4 else 0
     pairs = ((int(address.local), ends(address.prefix, bits)[end]) for address in tables.addresses)
     single = [(each, bits) for pair in pairs for each in pair]
-    foretold = _coverage(overlap, tables, (*connected, *single)).suspects(())
+    coverage = _coverage(overlap, tables)
+    foretold = coverage.suspects((), (*connected, *single))
     # The kernel refuses IPv6 routes via a gateway that it reaches through another gateway, even a plain one.
     subnets = [] if family is Family.IPV4 else [each.prefix for each in tables.addresses if each.dev in devs]
     sources = _plain_sources(tables)
     routes = backend.routes_except(devs, inside=(*foretold, *subnets), sources=sources)
     if selects_source((), routes, family):
         return attrs.evolve(tables, routes=backend.routes())
-    suspected = [*_coverage(overlap, tables).suspects(routes), *_around_blocks(overlap, routes)]
+    suspected = [*coverage.suspects(routes), *_around_blocks(overlap, routes)]
     if not all(map(PrefixSet(foretold, bits).covers, suspected)):
         routes = backend.routes_except(devs, inside=(*suspected, *subnets), sources=sources)
     return attrs.evolve(tables, routes=routes)
@@ -205,13 +190,13 @@ def _around_blocks(overlap: RouteOverlap, routes: Iterable[Route]) -> list[Prefi
     return [numbers(cidr) for cidr in cidrs if any(is_inside(block, cidr) for block in blocks)]
 
 
-def _coverage(overlap: RouteOverlap, tables: State, besides: Iterable[Prefix] = ()) -> Coverage:
+def _coverage(overlap: RouteOverlap, tables: State) -> Coverage:
     cidrs, uplinks = [numbers(expected.cidr) for expected in overlap.expected_cidrs], tables.uplinks
     # Also look up CIDRs that aren't allowed on the uplinks, or all CIDRs if there is no default route.
     elsewhere = (
         each.cidr for each in overlap.expected_cidrs if uplinks.default is None or not each.allows_all(uplinks.devs)
     )
-    besides = (*map(numbers, (*overlap.foreseen, *elsewhere)), *besides)
+    besides = map(numbers, (*overlap.foreseen, *elsewhere))
     return Coverage(tables.family, cidrs, uplinks.devs, tables.rules, besides, _plain_sources(tables))
 
 

@@ -12,7 +12,6 @@ from hostrouting.boot.host import Host
 from hostrouting.config.routing import Config, RouteOverlap
 from hostrouting.kernel.default_routes import missing_default_route
 from hostrouting.kernel.port import RouteBackend
-from hostrouting.kernel.waiting import look_until
 from hostrouting.model.errors import FileError, RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.jsonable import rfc_3339
@@ -21,10 +20,10 @@ from hostrouting.model.text import shortened
 from hostrouting.overlap._classify import classify_probes
 from hostrouting.overlap._grouping import findings_and_notes
 from hostrouting.overlap._hearing import why_not_received
-from hostrouting.overlap._state import State, default_expires, read_host, read_uplinks
-from hostrouting.overlap._uplinks import contested_error
+from hostrouting.overlap._state import State, default_expires, read_host
 from hostrouting.overlap.findings import FamilyVerdict, OverlapReport, UnknownReason, Verdict
 from hostrouting.overlap.proposals import Fix, HostSettings, Unfixable
+from hostrouting.overlap.uplinks import contested_error, wait_for_addresses
 from phases import CancelScope
 
 # A limit for human-readable lines.
@@ -176,7 +175,7 @@ def check_overlap(
         config = attrs.evolve(config, route_overlap=overlap)
     try:
         if started is not None:
-            _wait_for_addresses(config, backend, ipv4, scope, started)
+            wait_for_addresses(config, backend, ipv4, scope, started)
         state = read_host(config, backend, scope, ipv4)
     except RouteError as error:
         return unjudged(overlap, UnknownReason.CHECK_FAILED, str(error))
@@ -208,46 +207,6 @@ def load_all() -> None:
     from hostrouting.host_files import advertisements, resolv_conf, sysctl  # noqa: F401
     from hostrouting.kernel import fib6, netlink6  # noqa: F401
     from hostrouting.overlap import _fix  # noqa: F401
-
-
-def awaited_devs(config: Config, backend: RouteBackend) -> tuple[str, ...]:
-    """Return the InfiniBand interfaces without an IPv4 address that a check should wait for.
-
-    Args:
-        config: the config with the wait timeouts. By default, interfaces that are down are skipped.
-        backend: the kernel to query.
-    """
-    overlap = config.route_overlap.of(Family.IPV4)
-    is_asked = backend.family is Family.IPV4 and overlap.expected_cidrs and overlap.address_seconds
-    uplinks = read_uplinks(config, backend) if is_asked else None
-    if uplinks is None or uplinks.contested:
-        return ()
-    links = [link for link in backend.links() if link.is_up or overlap.settle_seconds is not None]
-    return uplinks.pending(links, backend.addresses())
-
-
-def _wait_for_addresses(
-    config: Config, backend: RouteBackend, ipv4: RouteBackend | None, scope: CancelScope, started: float
-) -> None:
-    """Wait for a default route on an uplink and then for InfiniBand addresses, each up to its own limit."""
-
-    def find_default() -> str | None:
-        uplinks = read_uplinks(config, backend, ipv4)
-        on = "" if uplinks.named is None else f" on {','.join(uplinks.named)}"
-        whose = "" if backend.family is Family.IPV4 else "IPv6 "
-        is_needed = config.uplinks is not None or uplinks.unknown is not None
-        is_awaited = is_needed and not (uplinks.default or uplinks.contested)
-        return f"the {whose}default route{on}" if is_awaited else None
-
-    def find_pending() -> str | None:
-        devs = awaited_devs(config, backend)
-        return f"an address on {', '.join(devs)}" if devs else None
-
-    # If the config names uplinks, the check runs even without a default route.
-    if look_until(backend, scope, started, config.wait_seconds, find_default) is None or (
-        config.uplinks is not None and read_uplinks(config, backend).devs
-    ):
-        look_until(backend, scope, started, config.route_overlap.address_seconds, find_pending)
 
 
 def _why_unknown(config: Config, state: State, host: Host | None) -> str:

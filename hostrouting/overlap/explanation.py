@@ -24,7 +24,7 @@ from hostrouting.overlap._classify import Classification, classify_each, sends
 from hostrouting.overlap._hearing import why_not_received
 from hostrouting.overlap._probes import Probe, is_modelled, modelled_lookups
 from hostrouting.overlap._state import read_once, watched
-from hostrouting.overlap._uplinks import contested_error
+from hostrouting.overlap.uplinks import contested_error
 from phases import CancelScope
 
 

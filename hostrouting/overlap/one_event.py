@@ -20,9 +20,9 @@ from hostrouting.model.links import Hardware
 from hostrouting.model.prefixes import PrefixSet, ends, numbers
 from hostrouting.model.routes import Protocol, Route, Route6
 from hostrouting.model.text import shortened
-from hostrouting.overlap._uplinks import Uplinks, find_uplinks
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import EventVerdict, Outlook, OverlapReport, UnknownReason, Verdict
+from hostrouting.overlap.uplinks import Uplinks, find_uplinks
 from hostrouting.routes.plan import plan_now
 from phases import CancelScope
 

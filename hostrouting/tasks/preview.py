@@ -27,8 +27,9 @@ from hostrouting.model.jsonable import fields_in_json
 from hostrouting.model.prefixes import numbers
 from hostrouting.model.routes import Route, RouteFailure
 from hostrouting.model.text import shortened
-from hostrouting.overlap.check import awaited_devs, check_families
+from hostrouting.overlap.check import check_families
 from hostrouting.overlap.findings import Verdict
+from hostrouting.overlap.uplinks import awaited_devs
 from hostrouting.routes.install import refuse
 from hostrouting.routes.plan import RoutePlan, RoutesReport, plan_now, plan_or_raise
 from hostrouting.routes.verify import verify_routes

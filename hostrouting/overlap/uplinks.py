@@ -1,4 +1,4 @@
-"""Determine which of a host's interfaces are its uplinks. This module does no I/O."""
+"""Determine which of a host's interfaces are its uplinks, and wait for what is missing there."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ import attrs
 
 from hostrouting.config.routing import Config, RouteOverlap
 from hostrouting.kernel.default_routes import contested_defaults, default_route, inherited_route, unicast_defaults
+from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.rules import LOOPBACK
+from hostrouting.kernel.waiting import look_until
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.links import Address, Hardware, Link, is_like
 from hostrouting.model.prefixes import Prefix
 from hostrouting.model.routes import Route
 from hostrouting.overlap.findings import UnknownReason
+from phases import CancelScope
 
 
 @attrs.frozen
@@ -90,15 +93,14 @@ def find_uplinks(
 
 
 def _contested(config: Config, links: Iterable[Link], defaults: Sequence[Route]) -> tuple[Route, ...]:
-    is_open = config.uplinks is None and any(each.devs is None for each in config.route_overlap.expected_cidrs)
-    best = default_route(defaults) if is_open else None
-    if best is None:
+    if config.uplinks is not None or all(each.devs is not None for each in config.route_overlap.expected_cidrs):
         return ()
     of_pods = container_devs(config.route_overlap, links)
+    best, tied = default_route(defaults), contested_defaults(defaults)
     others = [route for route in unicast_defaults(defaults) if route.devs and not of_pods.issuperset(route.devs)]
-    if others and of_pods.issuperset(best.devs):
+    if best is not None and others and of_pods.issuperset(best.devs):
         return (best, *others)
-    return tuple(contested_defaults(defaults))
+    return tuple(tied)
 
 
 def container_devs(overlap: RouteOverlap, links: Iterable[Link]) -> set[str]:
@@ -119,3 +121,63 @@ def contested_error(contested: Sequence[Route]) -> RouteError:
         f"and the kernel may choose another one for each packet: {listed}",
         hint=f"{'give one of them a lower metric, or ' if is_4 else ''}{name}",
     )
+
+
+# --- reading and waiting ----------------------------------------------------------------------------------------------
+
+
+def read_uplinks(config: Config, backend: RouteBackend, ipv4: RouteBackend | None = None) -> Uplinks:
+    """Read what determines the uplinks, and nothing else.
+
+    Args:
+        config: the config, which may name the uplinks.
+        backend: the kernel to query.
+        ipv4: the host's IPv4 backend, or None to ignore the IPv4 default route.
+    """
+    return find_uplinks(config, backend.links(), backend.default_routes(), ipv4_defaults_for(config, backend, ipv4))
+
+
+def ipv4_defaults_for(config: Config, backend: RouteBackend, ipv4: RouteBackend | None) -> Sequence[Route] | None:
+    """Return the IPv4 default routes if they determine the uplinks for IPv6, or None; see ``read_uplinks``."""
+    is_asked = config.uplinks is None and backend.family is Family.IPV6 and ipv4 is not None
+    return ipv4.default_routes() if is_asked and ipv4 is not None else None
+
+
+def awaited_devs(config: Config, backend: RouteBackend) -> tuple[str, ...]:
+    """Return the InfiniBand interfaces without an IPv4 address that a check should wait for.
+
+    Args:
+        config: the config with the wait timeouts. By default, interfaces that are down are skipped.
+        backend: the kernel to query.
+    """
+    overlap = config.route_overlap.of(Family.IPV4)
+    is_asked = backend.family is Family.IPV4 and overlap.expected_cidrs and overlap.address_seconds
+    uplinks = read_uplinks(config, backend) if is_asked else None
+    if uplinks is None or uplinks.contested:
+        return ()
+    links = [link for link in backend.links() if link.is_up or overlap.settle_seconds is not None]
+    return uplinks.pending(links, backend.addresses())
+
+
+def wait_for_addresses(
+    config: Config, backend: RouteBackend, ipv4: RouteBackend | None, scope: CancelScope, started: float
+) -> None:
+    """Wait for a default route on an uplink and then for InfiniBand addresses, each up to its own limit."""
+
+    def find_default() -> str | None:
+        uplinks = read_uplinks(config, backend, ipv4)
+        on = "" if uplinks.named is None else f" on {','.join(uplinks.named)}"
+        whose = "" if backend.family is Family.IPV4 else "IPv6 "
+        is_needed = config.uplinks is not None or uplinks.unknown is not None
+        is_awaited = is_needed and not (uplinks.default or uplinks.contested)
+        return f"the {whose}default route{on}" if is_awaited else None
+
+    def find_pending() -> str | None:
+        devs = awaited_devs(config, backend)
+        return f"an address on {', '.join(devs)}" if devs else None
+
+    # If the config names uplinks, the check runs even without a default route.
+    if look_until(backend, scope, started, config.wait_seconds, find_default) is None or (
+        config.uplinks is not None and read_uplinks(config, backend).devs
+    ):
+        look_until(backend, scope, started, config.route_overlap.address_seconds, find_pending)
