@@ -17,7 +17,6 @@ from hostrouting.cli.output import complain
 from hostrouting.cli.parser import COMMAND, Help, Parser
 from hostrouting.cli.running import EXIT_CHECK_UNKNOWN, EXIT_FAILURE, Result
 from hostrouting.model.parsing import parse_any_cidr, parse_any_unicast_address
-from hostrouting.model.text import shown
 from hostrouting.model.version import VERSION
 
 ActionT = TypeVar("ActionT", bound=argparse.Action)
