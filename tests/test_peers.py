@@ -59,6 +59,12 @@ def test_a_part_of_the_routes_costs_nothing_less() -> None:
     assert "8 of 20" in page(found)
 
 
+def test_less_is_less_in_every_round() -> None:
+    ours, bird = peer("ours", 0.2), peer("BIRD", 0.1)
+    bird["rounds"] = [peer("BIRD", cpu)["rounds"][0] for cpu in (0.1, 0.1, 0.25)]
+    assert strengths(record(apply=ours, bird=bird), "bird") == []
+
+
 def test_a_case_that_failed_is_no_strength() -> None:
     found = record(apply=peer("ours", 0.2, deleted=LOST), bird=peer("BIRD", 0.3, deleted={"failed": "no answer"}))
     assert strengths(found, "bird") == []
@@ -69,6 +75,7 @@ def test_a_program_that_cannot_be_had_is_on_the_page() -> None:
     absent = peer("FRR", 0.1) | {"rounds": [], "error": "no such package"}
     found = record(apply=peer("ours", 0.2), frr=absent)
     assert strengths(found, "frr") == []
+    assert "- **FRR** wasn't measured" in page(found)
     rows = [line for line in page(found).splitlines() if line.startswith("| FRR | 0 |")]
     assert len(rows) == 1
     assert "no such package" in page(found)

@@ -72,7 +72,9 @@ def enter() -> None:
     (CGROUP / "measured" / "cgroup.procs").write_text("0")
 
 
-def follow(wanted: set[str], argv: list[str], unit: str, limit: float, kill_after: int) -> dict[str, object]:
+def follow(
+    wanted: set[str], argv: list[str], unit: str, limit: float, kill_after: int, patience: float
+) -> dict[str, object]:
     """Run the command, and return the observations.
 
     Args:
@@ -81,6 +83,7 @@ def follow(wanted: set[str], argv: list[str], unit: str, limit: float, kill_afte
         unit: the daemon's unit, or an empty string.
         limit: after how many seconds to stop, even if the machine isn't idle.
         kill_after: after how many writes to kill the command and the daemon, or 0.
+        patience: for how many seconds to wait for a repair after that.
     """
     (CGROUP / "measured").mkdir(exist_ok=True)
     there, writes, left = destinations(), 0, None
@@ -104,7 +107,7 @@ def follow(wanted: set[str], argv: list[str], unit: str, limit: float, kill_afte
                 complete = busy - start if there == wanted else None
             if kill_after and writes >= kill_after and left is None:
                 kill(process.pid, unit)
-                left, start = len(destinations()), time.monotonic()
+                left, start, limit = len(destinations()), time.monotonic(), patience
             if ended is None and process.poll() is not None:
                 ended = time.monotonic() - start
             if cpu() > used + _IDLE_CPU:

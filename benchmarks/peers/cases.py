@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 from benchmarks.peers.programs import (
@@ -20,7 +21,8 @@ from benchmarks.peers.work import Facts, Node
 _IMPOSSIBLE = "11.0.7.0/24"
 _ONE = "11.0.0.0/24"
 _NEW = "11.0.3.0/24"
-_DOWN_SECONDS = 5
+_DOWN_SECONDS = 4
+_TIMES = 3
 _LEASE_SECONDS = 10
 _KILL_AFTER, _KILL_SIZE = 100, 8000  # systemd-networkd reads no more routes from a file than this, and a few
 
@@ -66,15 +68,21 @@ def deleted(node: Node) -> Facts:
 
 
 def link(node: Node) -> Facts:
-    """Set the interface down and up, and add the default route again if that is another program's work."""
+    """Set the interface down and up, and add the default route again if that is another program's work.
+
+    Returns the slowest of several repairs, because BIRD's depends on a race.
+    """
     node.apply(many(20))
-    node.machine.ip("link", "set", "eth0", "down")
-    time.sleep(_DOWN_SECONDS)
-    during = len(node.routes("11."))
-    node.machine.ip("link", "set", "eth0", "up")
-    if not node.peer.owns_link:
-        node.machine.ip("route", "add", "default", "via", GATEWAY, "dev", "eth0")
-    return {"during": during, **_repaired(node)}
+    found: list[Facts] = []
+    while len(found) < _TIMES and all(facts["itself"] is not None for facts in found):
+        node.machine.ip("link", "set", "eth0", "down")
+        time.sleep(_DOWN_SECONDS)
+        during = len(node.routes("11."))
+        node.machine.ip("link", "set", "eth0", "up")
+        if not node.peer.owns_link:
+            node.machine.ip("route", "add", "default", "via", GATEWAY, "dev", "eth0")
+        found.append({"during": during, **_repaired(node)})
+    return max(found, key=lambda facts: math.inf if facts["itself"] is None else facts["itself"])
 
 
 def carrier(node: Node) -> Facts:
@@ -126,10 +134,10 @@ def kill(node: Node) -> Facts:
     wanted = many(_KILL_SIZE)
     node.apply(many(20))
     node.write(wanted)
-    facts = node.follow(wanted, limit=20, kill_after=_KILL_AFTER)
+    facts = node.follow(wanted, kill_after=_KILL_AFTER)
     healed = facts["complete"] if facts["there"] == len(wanted) else None
     if healed is None:
-        node.follow(wanted, limit=60)
+        node.follow(wanted)
     there = sum(route.split()[0] in wanted for route in node.routes("11."))
     return {"left": facts["left"], "of": len(wanted), "itself": healed, "next": there == len(wanted)}
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _AGENT = "/root/agent.py"
 _FEW = 10
 _LIMIT_SECONDS = 120
+_REPAIR_SECONDS = 30
 _POLL_SECONDS = 0.02
 _SETTLE_SECONDS = 0.7
 
@@ -90,11 +91,11 @@ class Node(NamedTuple):
         lines = self.machine.ip("-4", "route", "show", "table", "main").splitlines()
         return [" ".join(line.split()) for line in lines if line.startswith(prefix)]
 
-    def follow(self, wanted: Wanted, *, limit: float = _LIMIT_SECONDS, kill_after: int = 0) -> Facts:
+    def follow(self, wanted: Wanted, *, kill_after: int = 0) -> Facts:
         """Run the peer's command, and return the observations of ``agent.follow``."""
         task = {
-            "wanted": list(wanted), "argv": self.peer.command, "unit": self.peer.unit, "limit": limit,
-            "kill_after": kill_after,
+            "wanted": list(wanted), "argv": self.peer.command, "unit": self.peer.unit, "limit": _LIMIT_SECONDS,
+            "kill_after": kill_after, "patience": _REPAIR_SECONDS,
         }  # fmt: skip
         facts: Facts = json.loads(self.machine.run("python3", _AGENT, input=json.dumps(task)).stdout)
         return facts
@@ -124,7 +125,8 @@ def booted(peer: Peer) -> Iterator[Node]:
         with Machine(find_or_build("trixie", *peer.more)) as machine:
             yield _prepared(peer, machine)
     except (MachineError, CannotBuildError) as error:
-        raise PeerError(str(error).partition("\n")[0][:200].replace("|", "/")) from error
+        first, *rest = str(error).strip().replace("|", "/").splitlines()
+        raise PeerError(f"{first} {rest[-1] if rest else ''}"[:300].strip()) from error
 
 
 def _prepared(peer: Peer, machine: Machine) -> Node:
@@ -144,7 +146,7 @@ def _prepared(peer: Peer, machine: Machine) -> Node:
     machine.write(_AGENT, Path(__file__).with_name("agent.py").read_text())
     node.write({})
     machine.boot()
-    machine.wait_until(lambda: bool(node.routes("default")), "a default route")
+    machine.wait_until(lambda: bool(node.routes("default") and node.routes("10.1.0.0/24")), "a default route")
     return node
 
 
