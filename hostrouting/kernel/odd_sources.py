@@ -43,7 +43,10 @@ def has_odd_sources(state: Ipv6State, backend: RouteBackend, model: Lookups) -> 
 
 
 def _tried(state: Ipv6State) -> Iterator[IpAddress]:
-    """Yield addresses to try, first some for each interface, which has its own sysctls."""
+    """Yield addresses to try: near the host's own, then some for each interface, which has its own sysctls."""
+    # In a sysctl's favour, the kernel may pass over an address with a longer common prefix.
+    lasts = ((own.local, 1 << (128 - own.prefix_length)) for own in state.addresses if own.prefix_length)
+    yield from _unreserved(IPv6Address(int(local) ^ last_bit) for local, last_bit in lasts)
     by_devs: dict[tuple[str, ...], dict[IpAddress, None]] = {}
     # Discards count too: the kernel looks up their packets again, with a source that it selects for no interface.
     for route in state.routes:
@@ -59,4 +62,9 @@ def _tried_addresses(destination: IpNetwork, labels: Iterable[AddressLabel]) -> 
     inside = (label.prefix for label in labels if is_inside(label.prefix, destination))
     for prefix in (destination, *inside):
         ends = (_GLOBAL,) if _GLOBAL in prefix else (prefix[0], prefix[-1])
-        yield from (end for end in ends if not any(end in block for block in reserved_blocks(Family.IPV6)))
+        yield from _unreserved(ends)
+
+
+def _unreserved(addresses: Iterable[IpAddress]) -> Iterator[IpAddress]:
+    blocks = reserved_blocks(Family.IPV6)
+    return (address for address in addresses if not any(address in block for block in blocks))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import struct
 import time
@@ -91,7 +92,12 @@ def advertise(dev: str, router: str, lifetime: str, preference: str, *more: str)
     body = frames.router_advertisement(link_address, int(lifetime), preference, prefixes, routes)
     packet = frames.Packet(IPv6Address(router), frames.ALL_NODES, frames.ICMPV6, body)
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as wire:
-        wire.sendto(frames.written(packet, link_address, "33:33:00:00:00:01"), (far_end(dev), 0))
+        try:
+            wire.sendto(frames.written(packet, link_address, "33:33:00:00:00:01"), (far_end(dev), 0))
+        except OSError as error:
+            # A command before may have set the far end down.
+            if error.errno != errno.ENETDOWN:
+                raise
 
 
 def add_dscp_rule(preference: str, dscp: str, table: str) -> int:
@@ -106,5 +112,5 @@ def add_dscp_rule(preference: str, dscp: str, table: str) -> int:
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as kernel:
         kernel.bind((0, 0))
         kernel.send(message + header + attributes)
-        (errno,) = struct.unpack_from("=i", kernel.recv(4096), 16)
-    return int(-errno)
+        (negative,) = struct.unpack_from("=i", kernel.recv(4096), 16)
+    return int(-negative)

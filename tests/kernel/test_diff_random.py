@@ -52,6 +52,7 @@ def changes_of(steps: Sequence[str], others: Sequence[str], chance: random.Rando
     own = [step for step in steps if re.match(r"ip (-6 )?(route|rule|address|nexthop) (add|append) ", step)]
     new = [step for step in others if re.match(r"ip (-6 )?(route|rule|address) (add|append|del) ", step)]
     new += [step for step in others if step.startswith("ra ") and step.split()[1] in devs]
+    prefixes = re.findall(r"^ip -6 (?:address|route) add (?:unicast )?(\S+:\S*/\d+)", "\n".join(own), re.MULTILINE)
 
     def change() -> list[str]:
         dev, some = chance.choice(devs), [step for step in own if shlex.split(step)[-1:] != ["lo"]] or [*steps]
@@ -63,6 +64,7 @@ def changes_of(steps: Sequence[str], others: Sequence[str], chance: random.Rando
                 [f"ip link set {dev} {chance.choice(('down', 'group 3'))}"],
                 [f"ip link set {'peer-' + dev if '$' not in dev else dev} down"],
                 [undone(some[0]), some[0]],
+                *[[f"ip addrlabel add prefix {prefix} label 99"] for prefix in prefixes and [chance.choice(prefixes)]],
             )
         )
 
@@ -99,20 +101,22 @@ def told(
         asked: defaultdict[tuple[str, IpAddress], set[IpAddress]] = defaultdict(set)
         asked.update({("reply", source): {*found} for source in called})
         entries: dict[Route, Sequence[IpAddress]] = {}
-        unrouted: list[IpAddress] = []
-        for address, first in ((each.address, each) for each in look_up([*found], is_tcp=is_tcp)):
+        firsts = look_up([*found], is_tcp=is_tcp)
+        unrouted = [each.address for each in firsts if each.route is None]
+        # A socket doesn't see the result of a failed IPv6 lookup, but that of the next one, from a source.
+        repeated = kernel.sources_of_unrouted(unrouted, is_tcp=is_tcp)
+        for address, source in repeated.items():
+            asked["connection", source].add(address)
+            found[address].update((is_tcp, where(each)) for each in look_up([address], source=source, is_tcp=is_tcp))
+        for address, first in ((each.address, each) for each in firsts if each.address not in repeated):
             found[address].add((is_tcp, where(first)))
-            if first.route is None and kernel.family is Family.IPV6:
-                unrouted.append(address)
-            elif first.route is not None and first.route.type is not RouteType.LOCAL:
+            if first.route is not None and first.route.type is not RouteType.LOCAL:
                 # The kernel is asked for sources entry by entry; with entries of their own, it is for each address.
                 entry = attrs.evolve(first.route, destination=kernel.family.network((int(address), bits)))
                 entries[entry] = spread(entry, [address])
         for entry, sources in kernel.sources(entries, is_tcp=is_tcp).items():
             for source in sources:
                 asked["connection", source].add(entry.destination[0])
-        for address, source in kernel.sources_of_unrouted(unrouted, is_tcp=is_tcp).items():
-            asked["connection", source].add(address)
         for (kind, source), some in asked.items():
             for lookup in look_up([*some], source=source, is_tcp=is_tcp):
                 found[lookup.address].add((is_tcp, kind, source, where(lookup)))
@@ -198,8 +202,13 @@ def loading(snapshot: Snapshot, family: Family) -> Iterator[str]:
         words = str(rule if rule.has_table else attrs.evolve(rule, suppress_prefix_length=None))
         yield f"{family.ip} rule add {words.replace('and ports', 'dport 443')} pref {rule.preference}"
     yield from (f"{family.ip} rule del pref {each.preference}" for each in standard if each not in held.rules)
-    for dev, router in held.silent_routers if isinstance(held, Ipv6State) else ():
-        yield f"ip neigh replace {router} dev {dev} nud failed"
+    if isinstance(held, Ipv6State):
+        yield from (f"ip neigh replace {router} dev {dev} nud failed" for dev, router in held.silent_routers)
+        yield "ip addrlabel flush"
+        # Of two labels of a prefix, the newest one comes first.
+        for label in reversed(held.labels or ()):
+            on = f" dev {shlex.quote(label.dev)}" if label.dev else ""
+            yield f"ip addrlabel add prefix {label.prefix}{on} label {label.label}"
 
 
 def correcting(there: Tables, wanted: Tables, family: Family) -> Iterator[str]:
@@ -234,7 +243,10 @@ def is_loaded(held: Tables, wanted: Tables) -> bool:
     """Return whether a namespace holds what is wanted. ip(8) can't add every entry of a router advertisement."""
     there, entries = by_key(held), by_key(wanted)
     alike = all(essence(there, key) == essence(entries, key) for key in {**there, **entries})
-    lists = [(each.rules, [(a.dev, a.local, a.prefix_length) for a in each.addresses]) for each in (held, wanted)]
+    lists = [
+        (each.rules, [(a.dev, a.local, a.prefix_length) for a in each.addresses], getattr(each, "labels", ()))
+        for each in (held, wanted)
+    ]
     return alike and lists[0] == lists[1]
 
 
@@ -292,9 +304,21 @@ class Pair:
                 tally["taken back"] += 1
 
 
+def keeps_shares(steps: Sequence[str]) -> bool:
+    """Return whether a hop without a carrier may seem to get packets: if its interface was told to ignore it before.
+
+    A snapshot doesn't show which came first (``with_shares``).
+    """
+    ignoring = re.findall(r"conf\.(\S+)\.ignore_routes_with_linkdown=1", "\n".join(steps))
+    return any(step == f"ip link set peer-{dev} down" for dev in ignoring for step in steps)
+
+
 def see_pair(host: Host, others: Host, chance: random.Random, tally: Counter[str]) -> None:
     changing = changes_of(host.steps, others.steps, chance)
     pair = Pair(Side.of(host.steps, host.family), Side.of([*host.steps, *changing], host.family))
+    if keeps_shares([*host.steps, *changing]):
+        tally["skipped"] += 1
+        return
     cidrs = [each.cidr for each in host.config.route_overlap.expected_cidrs]
     report = compare(pair.before.snapshot, pair.after.snapshot, cidrs)
     tally[str(report.differs)] += 1
@@ -321,9 +345,9 @@ def test_ipv4_differences_are_the_kernels(host: Host, others: Host, seed: int) -
 def test_ipv6_differences_are_the_kernels() -> None:
     tally = Counter[str]()
     # By day, hosts of which some differ in what can be taken back.
-    first, count = by_day(14, by_night=0), by_day(3, by_night=500)
+    first, count = by_day(35, by_night=0), by_day(3, by_night=500)
     for seed in range(first, first + count):
         see_pair(ipv6.world(seed), ipv6.world(seed + 1_000_000), random.Random(seed), tally)
     assert tally["True"]
     assert tally["taken back"]
-    assert tally["None"] <= count / 2
+    assert tally["None"] + tally["skipped"] <= count / 2
