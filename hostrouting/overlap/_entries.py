@@ -21,6 +21,30 @@ from hostrouting.overlap.uplinks import local_subnets
 from hostrouting.routes.resolve import why_impossible
 
 
+@attrs.frozen(eq=False)
+class Lead:
+    """How an entry for a prefix leads to its expected interface.
+
+    Args:
+        dev: the only interface that the expected CIDR allows, or None for the uplinks.
+        devs: the interfaces that the entry would use.
+        next_hops: the next hops of a route for the prefix, for use in any table. It is empty if none is known.
+        subnet: the innermost uplink subnet that contains the prefix, if any.
+        refused: why no entry can be made or the kernel would refuse it, or an empty string.
+    """
+
+    dev: str | None
+    devs: tuple[str, ...]
+    next_hops: tuple[NextHop, ...]
+    subnet: Prefix | None
+    refused: str
+
+    @property
+    def length_min(self) -> int:
+        """Return the least length of an entry: that of the uplink's subnet, which is on-link."""
+        return 0 if self.subnet is None or self.dev is not None else self.subnet[1]
+
+
 class Entries:
     """The static routes that a fix may propose on a host.
 
@@ -60,13 +84,20 @@ class Entries:
             return (self._local_subnets[subnet],)
         return () if self._default is None else self._default.devs
 
-    def dev_of(self, expected: ExpectedCidr, prefix: Prefix) -> str | Obstacle | None:
-        """Return the interface to which an entry for an expected CIDR leads, or the reason why none is proposed.
+    def lead(self, expected: ExpectedCidr, prefix: Prefix) -> Lead | Obstacle:
+        """Return how an entry leads to the interface of an expected CIDR, or the reason why none is proposed.
 
         Args:
             expected: the expected CIDR.
             prefix: the failing addresses in it.
         """
+        dev = self._dev_of(expected, prefix)
+        if isinstance(dev, Obstacle):
+            return dev
+        refused = self._why_refused(prefix, dev)
+        return Lead(dev, self.devs(prefix, dev), self._next_hops(prefix, dev), self.subnet_of(prefix), refused)
+
+    def _dev_of(self, expected: ExpectedCidr, prefix: Prefix) -> str | Obstacle | None:
         if expected.devs is None:
             return Obstacle(self._missing) if self._missing else None
         named = ",".join(expected.devs)
@@ -87,8 +118,7 @@ class Entries:
         why = f"{','.join(there)} is down or has no carrier" if there else f"there is no interface {named}"
         return Obstacle(f"{why}, and no other interface may carry {expected.cidr}")
 
-    def why_refused(self, prefix: Prefix, dev: str | None) -> str:
-        """Return why no entry for a prefix can be made or the kernel would refuse it, or an empty string."""
+    def _why_refused(self, prefix: Prefix, dev: str | None) -> str:
         if dev is not None:
             hop = self._hop_by(dev, prefix)
             if (dev, hop) not in self._refusals_by:
@@ -111,13 +141,8 @@ class Entries:
         why = why_impossible(entry, state.links, state.addresses, main, state.uplinks.named)
         return f"no entry for it through {dev} is possible: {why}" if why else ""
 
-    def length_min(self, prefix: Prefix, dev: str | None) -> int:
-        """Return the least length of an entry for a prefix: of the uplink's subnet around it, which is on-link."""
-        subnet = self.subnet_of(prefix) if dev is None else None
-        return 0 if subnet is None else subnet[1]
-
     def entry(self, network: IpNetwork, dev: str | None) -> StaticRoute:
-        """Return the entry for a prefix for which ``why_refused`` gives no reason."""
+        """Return the entry for a prefix whose ``Lead`` isn't refused."""
         if dev is not None:
             return self._entry_by(dev, self._hop_by(dev, numbers(network)), network)
         if (subnet := self.subnet_of(numbers(network))) is not None:
@@ -130,8 +155,7 @@ class Entries:
         is_one = self._state.uplinks.named is not None and len(default.devs) == 1 and is_device(default.devs[0])
         return StaticRoute(network, dev=default.devs[0] if is_one else None)
 
-    def next_hops(self, prefix: Prefix, dev: str | None) -> tuple[NextHop, ...]:
-        """Return the next hops of a route for a prefix, for use in any table, or an empty tuple if none is known."""
+    def _next_hops(self, prefix: Prefix, dev: str | None) -> tuple[NextHop, ...]:
         if dev is not None:
             hop = self._hop_by(dev, prefix)
             return () if hop is None else (hop,)
@@ -148,7 +172,7 @@ class Entries:
 
     @property
     def _inherited(self) -> Route:
-        if self._default is None:  # ``dev_of`` has returned an obstacle
+        if self._default is None:  # ``lead`` has returned an obstacle
             raise AssertionError("an entry for the uplinks needs a default route")
         return self._default
 

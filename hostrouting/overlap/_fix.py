@@ -35,7 +35,7 @@ from hostrouting.overlap._classify import Classification, Classifications
 from hostrouting.overlap._constraint import Constraint, length_to_exceed
 from hostrouting.overlap._cover import Segment, fewest_prefixes, summary_of
 from hostrouting.overlap._coverage import Interval, intervals_in, networks_of
-from hostrouting.overlap._entries import Entries
+from hostrouting.overlap._entries import Entries, Lead
 from hostrouting.overlap._fixed import FixedHost, fixed_by
 from hostrouting.overlap._owners import Owners
 from hostrouting.overlap._probes import Probe, is_modelled, modelled_lookups
@@ -210,7 +210,7 @@ class Fixes:
         if classification.is_local:
             # A longer route would affect it only if main is looked up first and the lookup falls through (suppressed,
             # throw).
-            beaten = self._beaten(expected, classification.probe)
+            beaten = self._beaten(classification.probe, self._next_hops(expected, classification.probe))
             return Constraint(most=beaten if isinstance(beaten, int) else self._bits)
         route = classification.route
         entry = route if route is not None and route.table == Table.MAIN else None
@@ -218,20 +218,20 @@ class Fixes:
             # If a rule before main matches, the verification will reject the entry.
             longest, by = self._above_of_connections(int(address))
             return Constraint(longest, holder=entry, dev=by)
-        dev = _bound_of(classification) or self._entries.dev_of(expected, (int(address), self._bits))
-        if isinstance(dev, Obstacle):
-            return Constraint(obstacle=dev)
-        if (refused := self._refusal(classification, dev)) is not None:
+        lead = _bound_of(classification) or self._entries.lead(expected, (int(address), self._bits))
+        if isinstance(lead, Obstacle):
+            return Constraint(obstacle=lead)
+        if (refused := self._refusal(classification, lead)) is not None:
             return Constraint(obstacle=refused)
         holder = entry or self._fib.longest_match(Table.MAIN, Flow(address))
-        above = self._above(expected, classification, dev)
+        above = self._above(expected, classification, lead)
         if isinstance(above, int) and (needed := size >> (self._bits - 1 - above)) > _ROUTES_MAX:
             above = Obstacle(
                 f"that takes {needed} routes longer than /{above}: change the rule that skips shorter ones"
             )
         if isinstance(above, Obstacle):
             return Constraint(obstacle=above, holder=holder)
-        return Constraint(above, holder=holder, dev=dev)
+        return Constraint(above, holder=holder, dev=lead.dev)
 
     def _above_of_connections(self, probed: int) -> tuple[int | None, str | None]:
         """Return the prefix length that a route must exceed to fix lookups after the first one, or None if none can.
@@ -240,27 +240,25 @@ class Fixes:
         """
         found: tuple[int | None, str | None] = (None, None)
         for expected, failure in self._connections[probed]:
-            dev = _bound_of(failure) or self._entries.dev_of(expected, (probed, self._bits))
-            if isinstance(dev, Obstacle) or self._refusal(failure, dev) is not None:
+            lead = _bound_of(failure) or self._entries.lead(expected, (probed, self._bits))
+            if isinstance(lead, Obstacle) or self._refusal(failure, lead) is not None:
                 continue
-            above = self._above(expected, failure, dev)
+            above = self._above(expected, failure, lead)
             if isinstance(above, int) and above > (-2 if found[0] is None else found[0]):
-                found = (above, dev)
+                found = (above, lead.dev)
         return found
 
-    def _refusal(self, classification: Classification, dev: str | None) -> Obstacle | None:
+    def _refusal(self, classification: Classification, lead: Lead) -> Obstacle | None:
         """Return why no route may cover an address, whatever its length, or None if one may."""
         probe, uplinks = classification.probe, self._state.uplinks.devs
         address = probe.lookup.address
-        single = (int(address), self._bits)
         if (own := classification.gateway) is not None:
             return Obstacle(f"{own.local} is the gateway of {classification.route}: remove that address from {own.dev}")
-        by = self._entries.devs(single, dev)
         for other in self._around.get(int(address), ()):
-            if not all(other.is_expected(each, uplinks) for each in by):
-                return Obstacle(f"{other} is expected, but a route would send it through {','.join(by)}")
+            if not all(other.is_expected(each, uplinks) for each in lead.devs):
+                return Obstacle(f"{other} is expected, but a route would send it through {','.join(lead.devs)}")
         if not self._is_settled(classification) and (rival := self._owners.rival_at(address)):
-            asked = self._owners.asked_about(classification, self._entries.subnet_of(single))
+            asked = self._owners.asked_about(classification, lead.subnet)
             reason = f"it is in the network of {rival}, which has a default route too"
             return self._owners.question(tuple(sorted({rival, *asked})), reason)
         return None if is_modelled(probe, self._look_up) else Obstacle(self._unmodelled(address))
@@ -270,13 +268,12 @@ class Fixes:
         see = f"see: {self._family.ip} route get fibmatch {address}{f' from {source}' if source else ''}"
         return f"the kernel's answer doesn't follow from its tables and rules{passed}; {see}"
 
-    def _above(self, expected: ExpectedCidr, classification: Classification, dev: str | None) -> int | Obstacle:
+    def _above(self, expected: ExpectedCidr, classification: Classification, lead: Lead) -> int | Obstacle:
         """Return the prefix length that a route must exceed to fix a lookup, or the reason why none is proposed."""
         address = classification.probe.lookup.address
-        single = (int(address), self._bits)
-        if (unasked := self._intent(expected, classification)) is not None:
+        if (unasked := self._intent(expected, classification, lead.subnet)) is not None:
             return unasked
-        beaten = self._beaten(expected, classification.probe)
+        beaten = self._beaten(classification.probe, lead.next_hops)
         if isinstance(beaten, Obstacle):
             return beaten
         if beaten == self._bits:
@@ -285,16 +282,21 @@ class Fixes:
         for by in () if self._owners.is_uplinks_router(address) else classification.devs:
             if (route := self._gateways.get((address, by))) is not None:
                 return Obstacle(f"it is the gateway of {route}: move that gateway, or remove the route")
-        if reason := self._entries.why_refused(single, dev):
-            return Obstacle(reason)
-        return max(beaten, self._entries.length_min(single, dev) - 1)
+        if lead.refused:
+            return Obstacle(lead.refused)
+        return max(beaten, lead.length_min - 1)
 
-    def _intent(self, expected: ExpectedCidr, classification: Classification) -> Obstacle | None:
-        """Return why packets may leave through another interface on purpose, or None if they can't."""
+    def _intent(self, expected: ExpectedCidr, classification: Classification, subnet: Prefix | None) -> Obstacle | None:
+        """Return why packets may leave through another interface on purpose, or None if they can't.
+
+        Args:
+            expected: the expected CIDR.
+            classification: the result of a lookup that fails for it.
+            subnet: the uplink's subnet that contains the address, if any.
+        """
         if self._owners.is_network_of_bridge(classification):
             advice = self._owners.advice(classification.devs, is_limited=expected.devs is not None)
             return Obstacle("; ".join(advice), is_policy=True)
-        subnet = self._entries.subnet_of((int(classification.probe.lookup.address), self._bits))
         devs = () if self._is_settled(classification) else self._owners.asked_about(classification, subnet)
         return self._owners.question(devs, "") if devs else None
 
@@ -310,7 +312,8 @@ class Fixes:
             return Obstacle(
                 f"{probe.source}, the src of its route, isn't an address of this host: add it, or change the route"
             )
-        if (unasked := _bound_of(classification) or self._intent(expected, classification)) is not None:
+        subnet = self._entries.subnet_of((int(probe.lookup.address), self._bits))
+        if (unasked := _bound_of(classification) or self._intent(expected, classification, subnet)) is not None:
             return unasked
         rule = tables.decide(probe.flow).rule
         whose = "TCP"
@@ -327,15 +330,18 @@ class Fixes:
 
     def _next_hops(self, expected: ExpectedCidr, probe: Probe) -> tuple[NextHop, ...]:
         """Return the next hops of a route that leads a probe's address to its expected interface."""
-        single = (int(probe.lookup.address), self._bits)
-        dev = self._entries.dev_of(expected, single)
-        return () if isinstance(dev, Obstacle) else self._entries.next_hops(single, dev)
+        lead = self._entries.lead(expected, (int(probe.lookup.address), self._bits))
+        return () if isinstance(lead, Obstacle) else lead.next_hops
 
-    def _beaten(self, expected: ExpectedCidr, probe: Probe) -> int | Obstacle:
-        """Return the prefix length that a new entry in main must exceed, or the reason why main isn't looked up."""
+    def _beaten(self, probe: Probe, hops: tuple[NextHop, ...]) -> int | Obstacle:
+        """Return the prefix length that a new entry in main must exceed, or the reason why main isn't looked up.
+
+        Args:
+            probe: the lookup that the entry is to change.
+            hops: the entry's next hops, or an empty tuple if none is known.
+        """
         last: Rule | None = None
         bounds: list[int] = []
-        hops = self._next_hops(expected, probe)
         dev = hops[0].dev if hops else None
         for rule, is_met, found in self._fib.evaluated_rules(probe.flow, through=dev):
             if not is_met or rule.action in (RuleAction.NOP, RuleAction.GOTO):
