@@ -121,7 +121,7 @@ drain_listener() {
     fi
     [ "$queued$state" != 0S ] || return 0
     # Once it sleeps, it probably has its socket.
-    [ "$queued$state" != S ] || SOCKETS=$(readlink "/proc/$LISTENER/fd/"* 2>/dev/null)
+    [ "$queued$state" != S ] || SOCKETS=$(exec readlink "/proc/$LISTENER/fd/"* 2>/dev/null)
     read_clock
   done
   MESSAGE="can't listen for changes: /proc/net/netlink shows no idle ip monitor in $HEAR_SECONDS s"
