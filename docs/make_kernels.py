@@ -19,7 +19,8 @@ HEAD = """\
 
 `./run kernels` runs the tests of `./run test` that use the kernel on the kernels of Debian's releases. These are
 processes (User-Mode Linux) with the kernel's own code for routes, rules, devices and namespaces, on this machine's
-files and Python. They have one CPU, no hardware, and lack some options, such as NAT and SRv6.
+files and Python. They have one CPU, no hardware, and lack some options, such as NAT and SRv6. The figures add up the
+last run of each file of tests; a few tests that failed on a busy machine, or before a fix, were repeated alone.
 
 | kernel | of Debian | on | passed | failed | skipped | not run | minutes | snapshots |
 |---|---|---|---|---|---|---|---|---|
@@ -27,7 +28,7 @@ files and Python. They have one CPU, no hardware, and lack some options, such as
 
 SNAPSHOTS = """
 The last column counts snapshots of these tests' hosts, taken on that kernel, that got their hosts' own verdicts on the
-machine that ran the tests.
+machine that ran the tests. A run without any is older than this comparison.
 """
 
 SKIPPED = """
@@ -67,6 +68,8 @@ host's release:
   Linux 6.12.113 and 6.18.44 don't. Between them, it depends on the stable update.
 - Up to Linux 6.18, deleting a policy rule separates the tables local and main. In 7.2, they stay one until a rule is
   added, so a host without the rule for one of them still finds the entries in it.
+
+In Linux 5.10, the sysctl `net.ipv4.conf.all.ignore_routes_with_linkdown` has no effect, only those of the interfaces.
 
 While another process replaces an IPv6 route, Linux 7.2 finds no route for a moment. hostrouting asks again; the check
 at boot retries a failure, too.
