@@ -76,7 +76,7 @@ class HostChanges:
         self._sides = _values(before, family), _values(after, family)
         self.all = tuple(self._changes())
         self.owners = {key: change for change in self.all for key in change.keys}
-        self._locals = [{each.local for each in _each(side, side, HostChangeKind.ADDRESS)} for side in self._sides]
+        self._locals = [{each.local for each in _each(side, HostChangeKind.ADDRESS)} for side in self._sides]
 
     @property
     def everywhere(self) -> list[HostChange]:
@@ -86,7 +86,8 @@ class HostChanges:
     @property
     def reach(self) -> list[Prefix]:
         """Return the prefixes outside of which no lookup differs."""
-        routes = [route for side in self._sides for route in _each(side, self.owners, HostChangeKind.ROUTE)]
+        changed = ({key: side.get(key, ()) for key in self.owners} for side in self._sides)
+        routes = [route for values in changed for route in _each(values, HostChangeKind.ROUTE)]
         if self.everywhere or any(route.type is RouteType.LOCAL for route in routes):
             return [(0, 0)]
         return [numbers(route.destination) for route in routes]
@@ -100,12 +101,9 @@ class HostChanges:
             if (by_object := _nexthop_lines(before, after)) is not None:
                 objects.setdefault(by_object, []).append(key)
                 continue
-            gone, came = (
-                [each for each in before if each not in after],
-                [each for each in after if each not in before],
-            )
-            listed = (gone, came) if gone or came else (before, after)
-            old, new = (tuple(map(_line, values)) for values in listed)
+            gone = [each for each in before if each not in after]
+            came = [each for each in after if each not in before]
+            old, new = (tuple(map(_line, each)) for each in ((gone, came) if gone or came else (before, after)))
             yield HostChange(key[0], old, new, (key,))
         for lines, keys in objects.items():
             yield HostChange(HostChangeKind.NEXTHOP, lines[:1], lines[1:], tuple(keys))
@@ -152,7 +150,8 @@ class HostChanges:
         """
         taken = {key for change in back for key in change.keys}
         mixed = {key: self._sides[key not in taken].get(key, ()) for key in (*self._others, *entries)}
-        links, addresses, rules = (tuple(_each(mixed, mixed, kind)) for kind in _LISTED)
+        listed = (HostChangeKind.LINK, HostChangeKind.ADDRESS, HostChangeKind.RULE)
+        links, addresses, rules = (tuple(_each(mixed, kind)) for kind in listed)
         sources = {address.local for address in addresses}
 
         def is_possible(route: Route, side: bool) -> bool:
@@ -178,14 +177,14 @@ class HostChanges:
             mixture = attrs.evolve(later, links=links, addresses=addresses, rules=rules, routes=routes)
             return attrs.evolve(mixture, sources=sources_told, is_merged=is_merged)
         orders = [order for order in (later.ipv6.addresses, earlier.ipv6.addresses) if {*order} == {*addresses}]
-        labels = sorted(_each(mixed, mixed, HostChangeKind.LABEL), key=lambda each: -each.prefix.prefixlen)
+        labels = sorted(_each(mixed, HostChangeKind.LABEL), key=lambda each: -each.prefix.prefixlen)
         ipv6 = attrs.evolve(
             earlier.ipv6,
             addresses=(orders or [addresses])[0],
             is_ordered=earlier.ipv6.is_ordered and bool(orders),
             rules=rules,
             routes=routes,
-            silent_routers=frozenset(_each(mixed, mixed, HostChangeKind.NEIGHBOUR)),
+            silent_routers=frozenset(_each(mixed, HostChangeKind.NEIGHBOUR)),
             labels=None if None in (earlier.ipv6.labels, later.ipv6.labels) else tuple(labels),
         )
         return attrs.evolve(later, links=links, ipv6=ipv6)
@@ -197,12 +196,9 @@ class HostChanges:
         return sum(1 if not link.is_up or (link.name in ignoring and not link.has_carrier) else 2 for link in found)
 
 
-_LISTED = (HostChangeKind.LINK, HostChangeKind.ADDRESS, HostChangeKind.RULE)
-
-
-def _each(values: Mapping[_Key, tuple[Any, ...]], keys: Iterable[_Key], kind: HostChangeKind) -> Iterator[Any]:
-    """Yield the values of the keys of one kind."""
-    return chain.from_iterable(values.get(key, ()) for key in keys if key[0] is kind)
+def _each(values: Mapping[_Key, tuple[Any, ...]], kind: HostChangeKind) -> Iterator[Any]:
+    """Yield the values of one kind."""
+    return chain.from_iterable(found for key, found in values.items() if key[0] is kind)
 
 
 def _values(snapshot: Snapshot, family: Family) -> dict[_Key, tuple[Any, ...]]:

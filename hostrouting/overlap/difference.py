@@ -12,6 +12,7 @@ from typing import ClassVar, Literal
 import attrs
 
 from hostrouting.kernel.host_changes import HostChange, HostChangeKind, HostChanges
+from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.snapshot_backend import backends_of
 from hostrouting.kernel.sources import SourceKey
@@ -151,13 +152,12 @@ class _Lookups:
     """The lookups in a snapshot.
 
     Args:
-        snapshot: the snapshot.
-        family: the family of the destinations.
+        backend: the snapshot's backend, for one family.
         called: the addresses at which a server may be called.
     """
 
-    def __init__(self, snapshot: Snapshot, family: Family, called: Sequence[IpAddress]) -> None:
-        self._backend, self._family, self._called = backends_of(snapshot)(family), family, called
+    def __init__(self, backend: RouteBackend, called: Sequence[IpAddress]) -> None:
+        self._backend, self._family, self._called = backend, backend.family, called
         self._sources: dict[SourceKey, tuple[IpAddress, ...]] = {}
 
     def results(self, intervals: Sequence[Interval]) -> dict[int, _Results]:
@@ -210,8 +210,8 @@ class _Comparison:
     """The comparison of two snapshots, in one family."""
 
     def __init__(self, before: Snapshot, after: Snapshot, family: Family) -> None:
-        self._family, self._snapshots = family, (before, after)
-        self._backends = [backends_of(snapshot)(family) for snapshot in self._snapshots]
+        self._family = family
+        self._backends = [backends_of(snapshot)(family) for snapshot in (before, after)]
         for backend in self._backends:
             with backend.noticing_changes(()):  # it refuses a snapshot of no single moment
                 pass
@@ -229,7 +229,7 @@ class _Comparison:
         covered = PrefixSet(map(numbers, cidrs), bits)
         every = [*dict.fromkeys((*cidrs, *(each for each in own if not covered.covers(numbers(each)))))]
         intervals = self._intervals(every)
-        old, new = (_Lookups(each, family, self._called).results(intervals) for each in self._snapshots)
+        old, new = (_Lookups(each, self._called).results(intervals) for each in self._backends)
         self._probed = {interval.probed: interval for interval in reversed(intervals)}
         for cidr in every:
             groups: dict[tuple[ChangedResult, ...], list[Interval]] = {}
@@ -264,9 +264,10 @@ class _Comparison:
         }
 
         def restores(back: Iterable[HostChange], tried: Sequence[int]) -> bool:
-            snapshot = self.changes.without(back, {key for number in tried for key in around[number]})
+            mixture = self.changes.without(back, {key for number in tried for key in around[number]})
+            lookups = _Lookups(backends_of(mixture)(self._family), self._called)
             try:
-                results = _Lookups(snapshot, self._family, self._called).results([self._probed[each] for each in tried])
+                results = lookups.results([self._probed[each] for each in tried])
             except RouteError:  # a mixture may depend on a fact that neither snapshot shows
                 return False
             return all(results[number] == wanted[number] for number in tried)
