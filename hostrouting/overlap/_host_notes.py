@@ -12,7 +12,7 @@ from hostrouting.model.links import Hardware
 from hostrouting.model.routes import Route, RouteType
 from hostrouting.model.text import shortened
 from hostrouting.overlap._probes import Probe
-from hostrouting.overlap._state import State, rival_defaults
+from hostrouting.overlap._state import State
 from hostrouting.overlap.findings import Note, NoteKind
 from hostrouting.overlap.uplinks import container_devs
 
@@ -22,14 +22,14 @@ _SHOWN_ADDRESSES = 8
 
 def notes_on_host(overlap: RouteOverlap, state: State) -> Iterable[Note]:
     """Yield the notes on a host's default routes, interfaces, source addresses and policy rules."""
-    of_pods = container_devs(overlap, state.links) - {*state.uplinks.devs}
+    of_pods = container_devs(overlap, state.links)
     if any(expected.devs is None for expected in overlap.expected_cidrs):
-        yield from _contested(state, container_devs(overlap, state.links))
+        yield from _contested(state, of_pods)
     yield from _pending(state)
     yield from _without_carrier(state)
     yield from _foreign_sources(state)
     yield from _beyond_mtu(state)
-    yield from _detours_to_pods(state, of_pods)
+    yield from _detours_to_pods(state, of_pods - {*state.uplinks.devs})
     loopback = loopback_of(state.links)
     others = [str(rule.preference) for rule in state.rules if is_about_other_packets(rule, loopback)]
     if others:
@@ -45,7 +45,7 @@ def _contested(state: State, of_pods: Collection[str]) -> Iterable[Note]:
     for route in defaults:
         text = f"{route} may be a container's default route, as {','.join(route.devs)} is in containerDevs"
         yield Note(NoteKind.CONTESTED, f"{text}; name the node's uplinks (hostRouting.uplinks)", devs=route.devs)
-    if not (others := rival_defaults(state)):
+    if not (others := _rival_defaults(state)):
         return
     # If an IPv6 default route also has next hops on other interfaces, ``others`` already includes it.
     chosen = [default] if default in state.routes or state.family is Family.IPV4 else []
@@ -64,6 +64,24 @@ def _contested(state: State, of_pods: Collection[str]) -> Iterable[Note]:
             f"the one through {','.join(default.devs)} wins; name the node's uplinks (hostRouting.uplinks) to settle it"
         )
     yield Note(NoteKind.CONTESTED, f"several interfaces have a default route: {listed}; {settles}", devs=devs)
+
+
+def _rival_defaults(state: State) -> list[Route]:
+    """Return the live default routes through interfaces other than the chosen default route's.
+
+    If uplinks are named, only those through an uplink are returned for IPv4. For IPv6, routes with the same metric
+    through any other interface are returned instead, because they may take precedence.
+    """
+    uplinks = state.uplinks
+    if uplinks.default is None:
+        return []
+    defaults, devs = state.defaults, {*uplinks.devs}
+    if state.family is Family.IPV6 and uplinks.named is not None:
+        return [each for each in defaults if each.metric == uplinks.default.metric and not devs.issuperset(each.devs)]
+    rivals = {dev for route in defaults for dev in route.devs} - {*uplinks.default.devs}
+    if uplinks.named is not None:
+        rivals &= devs
+    return [route for route in defaults if not rivals.isdisjoint(route.devs)]
 
 
 def _pending(state: State) -> Iterable[Note]:

@@ -5,7 +5,7 @@ Only the relevant entries of large tables are read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from ipaddress import IPv6Address
 from typing import TYPE_CHECKING
@@ -168,11 +168,11 @@ def _with_routes(overlap: RouteOverlap, tables: State, backend: RouteBackend) ->
     end = 1 if family is Family.IPV4 else 0
     pairs = ((int(address.local), ends(address.prefix, bits)[end]) for address in tables.addresses)
     single = [(each, bits) for pair in pairs for each in pair]
-    coverage = _coverage(overlap, tables)
+    sources = _plain_sources(tables)
+    coverage = _coverage(overlap, tables, sources)
     foretold = coverage.suspects((), (*connected, *single))
     # The kernel refuses IPv6 routes via a gateway that it reaches through another gateway, even a plain one.
     subnets = [] if family is Family.IPV4 else [each.prefix for each in tables.addresses if each.dev in devs]
-    sources = _plain_sources(tables)
     routes = backend.routes_except(devs, inside=(*foretold, *subnets), sources=sources)
     if selects_source((), routes, family):
         return attrs.evolve(tables, routes=backend.routes())
@@ -190,14 +190,14 @@ def _around_blocks(overlap: RouteOverlap, routes: Iterable[Route]) -> list[Prefi
     return [numbers(cidr) for cidr in cidrs if any(is_inside(block, cidr) for block in blocks)]
 
 
-def _coverage(overlap: RouteOverlap, tables: State) -> Coverage:
+def _coverage(overlap: RouteOverlap, tables: State, sources: Collection[IpAddress]) -> Coverage:
     cidrs, uplinks = [numbers(expected.cidr) for expected in overlap.expected_cidrs], tables.uplinks
     # Also look up CIDRs that aren't allowed on the uplinks, or all CIDRs if there is no default route.
     elsewhere = (
         each.cidr for each in overlap.expected_cidrs if uplinks.default is None or not each.allows_all(uplinks.devs)
     )
     besides = map(numbers, (*overlap.foreseen, *elsewhere))
-    return Coverage(tables.family, cidrs, uplinks.devs, tables.rules, besides, _plain_sources(tables))
+    return Coverage(tables.family, cidrs, uplinks.devs, tables.rules, besides, sources)
 
 
 def _plain_sources(tables: State) -> set[IpAddress]:
@@ -224,7 +224,7 @@ def _with_lookups(config: Config, tables: State, backend: RouteBackend) -> State
     if family is Family.IPV6 and selects_source(rules, routes, family):
         labels = backend.address_labels()
         borders += source_borders(tables.addresses, labels)
-    intervals = _coverage(config.route_overlap, tables).intervals(routes, borders)
+    intervals = _coverage(config.route_overlap, tables, _plain_sources(tables)).intervals(routes, borders)
     called = replying(tables.addresses, tables.uplinks.devs, rules)
     probes = ask(intervals, rules, routes, backend, family, called)
     for lookup in (probe.lookup for found in probes.values() for probe in found):
@@ -242,24 +242,6 @@ def _with_lookups(config: Config, tables: State, backend: RouteBackend) -> State
     is_asked = family is Family.IPV4 and any(not route.destination.is_loopback for route in wide)
     merged = are_merged(tables.addresses, rules, routes, backend) if is_asked else None
     return attrs.evolve(found, silent_routers=backend.silent_routers(), is_merged=merged)
-
-
-def rival_defaults(state: State) -> list[Route]:
-    """Return the live default routes through interfaces other than the chosen default route's.
-
-    If uplinks are named, only those through an uplink are returned for IPv4. For IPv6, routes with the same metric
-    through any other interface are returned instead, because they may take precedence.
-    """
-    uplinks = state.uplinks
-    if uplinks.default is None:
-        return []
-    defaults, devs = state.defaults, {*uplinks.devs}
-    if state.family is Family.IPV6 and uplinks.named is not None:
-        return [each for each in defaults if each.metric == uplinks.default.metric and not devs.issuperset(each.devs)]
-    rivals = {dev for route in defaults for dev in route.devs} - {*uplinks.default.devs}
-    if uplinks.named is not None:
-        rivals &= devs
-    return [route for route in defaults if not rivals.isdisjoint(route.devs)]
 
 
 def default_expires(state: State) -> int | None:
