@@ -173,7 +173,8 @@ class _Judging:
                 return None
             reason = "; ".join(str(error).splitlines())
             return DiffReport(snapshot.host, None, snapshot.time, (), reason=reason)
-        return diff(before, snapshot, self.config)
+        # Groups are made of causes; all other changes of a large host would take long to hand over.
+        return attrs.evolve(diff(before, snapshot, self.config), others=())
 
     def _unjudged(self, number: int, given: SnapshotSource, kind: UnknownReason, why: str) -> _Judged:
         return attrs.evolve(unjudged(self.config.route_overlap, kind, why), host=_name_of(number, given)), None
