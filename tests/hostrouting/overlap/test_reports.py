@@ -542,7 +542,7 @@ def test_it_is_json(report: FleetReport) -> None:
     assert told["counts"] == {"ok": 6, "overlap": 18, "unknown": 12}
     assert [problems(each["report"]) for each in told["groups"]] == [[]] * len(KINDS)
     group = told["groups"][1]
-    assert list(group) == ["verdict", "failures", "fix", "hosts", "report", "causes"]
+    assert list(group) == ["verdict", "failures", "fix", "hosts", "report", "causes", "uncompared"]
     assert group["failures"] == [{"kind": "OVERLAP", "cidr": "172.16.0.0/16", "devs": list(SHADOWED.devs)}]
     assert group["fix"] == [{"destination": "172.16.0.0/17"}, {"destination": "172.16.128.0/17"}]
     assert group["report"]["host"] == group["hosts"][0] == "aks-h200-00001"
