@@ -28,7 +28,7 @@ last run of each file of tests; a few tests that failed on a busy machine, or be
 
 SNAPSHOTS = """
 The last column counts snapshots of these tests' hosts, taken on that kernel, that got their hosts' own verdicts on the
-machine that ran the tests. A run without any is older than this comparison.
+machine that ran the tests.
 """
 
 SKIPPED = """
