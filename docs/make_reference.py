@@ -16,7 +16,7 @@ import re
 import sys
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 from unittest import mock
 
 import attrs
@@ -317,7 +317,9 @@ def _summaries(directives: str) -> Iterator[tuple[str, str]]:
         for each in module.__all__:
             value = getattr(module, each)
             is_told = each not in told.get("exclude-members", "").split(", ") and not each.startswith("_")
-            if is_told and (inspect.isclass(value) or inspect.isfunction(value)):
+            # Before Python 3.11, an alias of a built-in class is a class, too.
+            is_class = inspect.isclass(value) and not get_args(value)
+            if is_told and (is_class or inspect.isfunction(value)):
                 yield each, _first_sentence(value)
 
 

@@ -55,13 +55,15 @@ def surface() -> str:
 def _lines(path: str, value: Any) -> Iterator[str]:
     if inspect.isfunction(value):
         yield f"{path}{_signature(value)}"
+    elif get_args(value):  # before Python 3.11, an alias of a built-in class is a class, too
+        yield f"{path}: {value}"
     elif isinstance(value, type):
         yield f"class {path}({', '.join(base.__name__ for base in value.__bases__)})"
         if _is_constructed(value):
             yield f"{path}{_signature(value)}"
         yield from (f"{path}.{line}" for line in _members(value))
     else:
-        yield f"{path}: {value if get_args(value) else type(value).__name__}"
+        yield f"{path}: {type(value).__name__}"
 
 
 def _is_constructed(value: type) -> bool:
@@ -94,7 +96,7 @@ def _members(value: type) -> Iterator[str]:
 @cache
 def _public_classes() -> set[type]:
     named = (getattr(module, name) for module in MODULES for name in module.__all__)
-    return {each for each in named if isinstance(each, type)}
+    return {each for each in named if isinstance(each, type) and not get_args(each)}
 
 
 class _Words:
