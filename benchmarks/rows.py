@@ -141,7 +141,7 @@ def _check(size: int, rounds: int) -> Measured:
 def _doubled(make: Callable[[int], tuple[Snapshot, RouteOverlap]], size: int, rounds: int) -> Measured:
     def checking(count: int) -> Contender:
         recorded, overlap = make(count)
-        config = Config(route_overlap=overlap)
+        config = Config(route_overlap=overlap, uplinks=("eth0",))
 
         def contender() -> Span:
             span, report = timed(lambda: check_overlap(config, SnapshotBackend(recorded), CancelScope()))
