@@ -71,9 +71,7 @@ def test_the_page_in_docs_has_its_figures(tmp_path: Path) -> None:
     for path in tmp_path.iterdir():
         read = labels if path.suffix == ".svg" else Path.read_text
         assert read(path) == read(DOCS / path.name), "written by hand? ./run bench --docs docs"
-    # The page is older than these rows, and only a whole run has figures for them.
-    newer = {"apply-same", "apply-few", "apply-100k-named", "boot-check-few", "boot-check-100k"}
-    assert [*report.rows, *report.growths] == [name for name in NAMES if name not in newer]
+    assert [*report.rows, *report.growths] == list(NAMES)
     for growth in GROWTHS:
         said = labels(DOCS / f"performance-{growth.name}.svg")
         for way, points in report.growths[growth.name].items():
