@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from shlex import quote
 
 from hostrouting.kernel.fib import Fib
 from hostrouting.model.family import Family, IpNetwork
-from hostrouting.model.prefixes import Prefix, PrefixIndex, numbers
+from hostrouting.model.prefixes import PrefixIndex, numbers
+from hostrouting.model.routes import Route
 from hostrouting.model.text import shortened
 from hostrouting.overlap._state import State
 from hostrouting.overlap.proposals import HostSettings
@@ -16,18 +17,17 @@ from hostrouting.overlap.proposals import HostSettings
 _SHOWN_PLACES = 8
 
 
-def cautions(
-    state: State, settings: HostSettings, places: Mapping[Prefix, Collection[str]], fixed: Fib
-) -> Iterator[str]:
+def cautions(state: State, settings: HostSettings, added: Iterable[Route], fixed: Fib) -> Iterator[str]:
     """Yield a line for each kind of traffic that a fix moves.
 
     Args:
         state: the host's state before the fix.
         settings: its DNS servers and the interfaces that drop what they wouldn't answer.
-        places: the destinations of the fix's routes, each with its interfaces.
+        added: the fix's routes.
         fixed: the tables after the fix.
     """
-    family, nested = state.family, PrefixIndex(places, state.family.bits)
+    family, places = state.family, {numbers(route.destination): route.devs for route in added}
+    nested = PrefixIndex(places, family.bits)
     neighbours: dict[IpNetwork, list[str]] = {}
     for address in state.addresses:
         if address.dev not in state.uplinks.devs and address.prefix_length < family.bits:

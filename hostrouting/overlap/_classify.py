@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from hostrouting.config.routing import ExpectedCidr, RouteOverlap
 from hostrouting.kernel.rules import Flow
-from hostrouting.model.family import Family
+from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Address, is_like
 from hostrouting.model.prefixes import PrefixSet, ends, numbers
 from hostrouting.model.routes import Protocol, Route, RouteType, Table
@@ -49,6 +49,11 @@ class Classification(NamedTuple):
     bound: str = ""
     shared: str = ""
     gateway: Address | None = None
+
+    @property
+    def address(self) -> IpAddress:
+        """Return the destination that was looked up."""
+        return self.probe.lookup.address
 
     @property
     def discarded_by(self) -> RouteType | None:

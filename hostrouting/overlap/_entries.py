@@ -9,7 +9,7 @@ from ipaddress import IPv4Address, IPv6Address
 import attrs
 
 from hostrouting.config.routing import ONLINK, ExpectedCidr, StaticRoute
-from hostrouting.model.family import Family, IpNetwork
+from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.links import Link, is_like
 from hostrouting.model.parsing import is_device
 from hostrouting.model.prefixes import Prefix, PrefixIndex, numbers
@@ -48,8 +48,7 @@ class Lead:
 class Entries:
     """The static routes that a fix may propose on a host.
 
-    An entry leads to the uplinks, or to the only interface that an expected CIDR allows. In the methods' arguments, the
-    latter is ``dev``, and the uplinks are None.
+    An entry leads to the uplinks, or to the only interface that an expected CIDR allows.
 
     Args:
         state: the host's state.
@@ -72,63 +71,63 @@ class Entries:
         self._known_by: dict[str, tuple[Mapping[Prefix, NextHop], PrefixIndex, PrefixIndex]] = {}
         self._refusals_by: dict[tuple[str, NextHop | None], str] = {}
 
-    def subnet_of(self, prefix: Prefix) -> Prefix | None:
-        """Return the innermost uplink subnet that contains a prefix, if any."""
-        return next(self._nested_subnets.around(prefix), None)
-
-    def devs(self, prefix: Prefix, dev: str | None) -> tuple[str, ...]:
-        """Return the interfaces that an entry for a prefix would use."""
-        if dev is not None:
-            return (dev,)
-        if (subnet := self.subnet_of(prefix)) is not None:
-            return (self._local_subnets[subnet],)
-        return () if self._default is None else self._default.devs
-
-    def lead(self, expected: ExpectedCidr, prefix: Prefix) -> Lead | Obstacle:
+    def lead(self, expected: ExpectedCidr, address: IpAddress) -> Lead | Obstacle:
         """Return how an entry leads to the interface of an expected CIDR, or the reason why none is proposed.
 
         Args:
             expected: the expected CIDR.
-            prefix: the failing addresses in it.
+            address: a failing address in it.
         """
-        dev = self._dev_of(expected, prefix)
+        subnet = self.subnet_around(address)
+        if subnet is not None:
+            on = self._local_subnets[subnet]
+            is_unnameable = self._names_devs and not is_device(on)
+            refused = f"it is on the link of {on}, a name that no config accepts: rename it" if is_unnameable else ""
+            to_uplinks = Lead(None, (on,), (NextHop(on),), subnet, refused)
+        elif self._default is not None:
+            to_uplinks = Lead(None, self._default.devs, self._default.hops, None, self._lost_gateway)
+        else:
+            to_uplinks = Lead(None, (), (), None, "")
+        dev = None if expected.devs is None else self._dev_of(expected, expected.devs, address, to_uplinks)
         if isinstance(dev, Obstacle):
             return dev
-        refused = self._why_refused(prefix, dev)
-        return Lead(dev, self.devs(prefix, dev), self._next_hops(prefix, dev), self.subnet_of(prefix), refused)
+        if dev is None:
+            return Obstacle(self._missing) if self._missing else to_uplinks
+        hop = self._hop_by(dev, (int(address), self._bits))
+        if (dev, hop) not in self._refusals_by:
+            self._refusals_by[dev, hop] = self._why_refused_by(dev, hop)
+        return Lead(dev, (dev,), () if hop is None else (hop,), subnet, self._refusals_by[dev, hop])
 
-    def _dev_of(self, expected: ExpectedCidr, prefix: Prefix) -> str | Obstacle | None:
-        if expected.devs is None:
-            return Obstacle(self._missing) if self._missing else None
-        named = ",".join(expected.devs)
-        there = [link.name for link in self._state.links if is_like(link.name, expected.devs)]
+    def subnet_around(self, address: IpAddress) -> Prefix | None:
+        """Return the innermost uplink subnet that contains an address, if any."""
+        return next(self._nested_subnets.around((int(address), self._bits)), None)
+
+    def next_hops(self, expected: ExpectedCidr, address: IpAddress) -> tuple[NextHop, ...]:
+        """Return the next hops of a route that leads an address to its expected interface."""
+        lead = self.lead(expected, address)
+        return () if isinstance(lead, Obstacle) else lead.next_hops
+
+    def _dev_of(
+        self, expected: ExpectedCidr, patterns: tuple[str, ...], address: IpAddress, to_uplinks: Lead
+    ) -> str | Obstacle | None:
+        """Return the only interface that an expected CIDR allows an entry, or None for the uplinks."""
+        there = [link.name for link in self._state.links if is_like(link.name, patterns)]
         usable = [dev for dev in self._usable if dev in there]
-        if self.subnet_of(prefix) is None:
+        if to_uplinks.subnet is None:
+            prefix = (int(address), self._bits)
             near = [dev for dev in usable if any(self._around_by(dev)[2].around(prefix))]
             if len(near) == 1:
                 return near[0]
-        uplinks = self.devs(prefix, None)
-        if uplinks and expected.allows_all(uplinks):
-            return Obstacle(self._missing) if self._missing else None
+        if to_uplinks.devs and expected.allows_all(to_uplinks.devs):
+            return None
         if len(usable) == 1:
             return usable[0]
         if usable:
             several = f"{', '.join(usable)} may carry {expected.cidr}: name one of them in its devs, or add the route"
             return Obstacle(several, is_policy=True)
-        why = f"{','.join(there)} is down or has no carrier" if there else f"there is no interface {named}"
+        named = f"there is no interface {','.join(patterns)}"
+        why = f"{','.join(there)} is down or has no carrier" if there else named
         return Obstacle(f"{why}, and no other interface may carry {expected.cidr}")
-
-    def _why_refused(self, prefix: Prefix, dev: str | None) -> str:
-        if dev is not None:
-            hop = self._hop_by(dev, prefix)
-            if (dev, hop) not in self._refusals_by:
-                self._refusals_by[dev, hop] = self._why_refused_by(dev, hop)
-            return self._refusals_by[dev, hop]
-        if (subnet := self.subnet_of(prefix)) is None:
-            return self._lost_gateway
-        dev = self._local_subnets[subnet]
-        is_unnameable = self._names_devs and not is_device(dev)
-        return f"it is on the link of {dev}, a name that no config accepts: rename it" if is_unnameable else ""
 
     def _why_refused_by(self, dev: str, hop: NextHop | None) -> str:
         if not is_device(dev):
@@ -142,10 +141,15 @@ class Entries:
         return f"no entry for it through {dev} is possible: {why}" if why else ""
 
     def entry(self, network: IpNetwork, dev: str | None) -> StaticRoute:
-        """Return the entry for a prefix whose ``Lead`` isn't refused."""
+        """Return the entry for a prefix whose ``Lead`` isn't refused.
+
+        Args:
+            network: the prefix.
+            dev: the only interface that the expected CIDR allows, or None for the uplinks.
+        """
         if dev is not None:
             return self._entry_by(dev, self._hop_by(dev, numbers(network)), network)
-        if (subnet := self.subnet_of(numbers(network))) is not None:
+        if (subnet := next(self._nested_subnets.around(numbers(network)), None)) is not None:
             return StaticRoute(network, ONLINK, self._local_subnets[subnet] if self._names_devs else None)
         default = self._inherited
         if self._has_lost_source:
@@ -154,14 +158,6 @@ class Entries:
         # Another default route may take precedence, so name the interface in the entry.
         is_one = self._state.uplinks.named is not None and len(default.devs) == 1 and is_device(default.devs[0])
         return StaticRoute(network, dev=default.devs[0] if is_one else None)
-
-    def _next_hops(self, prefix: Prefix, dev: str | None) -> tuple[NextHop, ...]:
-        if dev is not None:
-            hop = self._hop_by(dev, prefix)
-            return () if hop is None else (hop,)
-        if (subnet := self.subnet_of(prefix)) is not None:
-            return (NextHop(self._local_subnets[subnet]),)
-        return () if self._default is None else self._default.hops
 
     def _entry_by(self, dev: str, hop: NextHop | None, network: IpNetwork) -> StaticRoute:
         if hop is None or hop.gateway is None:

@@ -5,7 +5,7 @@ This module does no I/O.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from operator import attrgetter
 
@@ -23,10 +23,9 @@ from hostrouting.model.family import IpAddress
 from hostrouting.model.prefixes import Prefix, numbers
 from hostrouting.model.routes import Lookup, Route, Table
 from hostrouting.overlap._classify import Classification, classify_probes
-from hostrouting.overlap._coverage import Interval, intervals_in
+from hostrouting.overlap._coverage import Interval
 from hostrouting.overlap._probes import ask, replying, source_key_to
 from hostrouting.overlap._state import State
-from hostrouting.overlap.proposals import Obstacle
 from hostrouting.routes.plan import plan_routes
 from hostrouting.routes.resolve import resolve
 from hostrouting.routes.verify import losing_routes
@@ -44,7 +43,7 @@ class FixedHost(SnapshotBackend):
     def __init__(self, state: State, tables: Fib, added: Sequence[Route] = ()) -> None:
         known = (tuple(state.links), tuple(state.addresses), tuple(state.rules))
         super().__init__(Snapshot(*known, tuple(tables.routes)))
-        self.family, self.tables, self._state, self._added = state.family, tables, state, added
+        self.family, self.tables, self.added, self._state = state.family, tables, added, state
 
     # --- as a backend --------------------------------------------------------------------------------------------
 
@@ -92,36 +91,30 @@ class FixedHost(SnapshotBackend):
 
     def refusals(self) -> dict[Prefix, str]:
         """Return why an installation would refuse a new route, by the destinations of the routes that it refuses."""
-        refused = self.tables.refused_hops(self._added) if isinstance(self.tables, Fib6) else ()
-        found = {numbers(route.destination): refusal.message for route, refusal in losing_routes(self._added, self)}
+        refused = self.tables.refused_hops(self.added) if isinstance(self.tables, Fib6) else ()
+        found = {numbers(route.destination): refusal.message for route, refusal in losing_routes(self.added, self)}
         return found | {numbers(failure.route.destination): failure.message for failure in refused}
 
-    def unfixed_connections(
-        self, overlap: RouteOverlap, obstacle: Callable[[ExpectedCidr, Classification, Fib], Obstacle]
-    ) -> dict[tuple[tuple[str, ...], Obstacle], list[Interval]]:
-        """Return the connections and TCP lookups that still fail once the first lookups are fixed.
+    def unfixed_connections(self, overlap: RouteOverlap) -> Iterator[tuple[ExpectedCidr, Classification, Interval]]:
+        """Yield the connections and TCP lookups that still fail once the first lookups are fixed.
 
         The fix changes the result of the first lookup, so connections may use a different source and match other rules.
         Static routes only fix the first lookup for a datagram.
 
         Args:
             overlap: the expected CIDRs.
-            obstacle: a function that returns why a lookup for an expected CIDR fails in these tables.
 
-        Returns:
-            The failing intervals, by their outgoing interfaces and the reason.
+        Yields:
+            The expected CIDR, the failure and the interval.
         """
         state, routes = self._state, self.tables.routes
         called = replying(state.addresses, state.uplinks.devs, state.rules)
         probes = ask(state.intervals, state.rules, routes, self, state.family, called)
         after = attrs.evolve(state, routes=routes, probes=probes)
-        left: dict[tuple[tuple[str, ...], Obstacle], set[Interval]] = {}
         for expected, classifications in classify_probes(overlap, after).items():
-            for interval in intervals_in(state.intervals, numbers(expected.cidr), state.family.bits):
+            for interval in state.inside[expected]:
                 for classification in filter(attrgetter("is_failure"), classifications[interval.probed][1:]):
-                    reason = obstacle(expected, classification, self.tables)
-                    left.setdefault((classification.devs, reason), set()).add(interval)
-        return {key: sorted(intervals) for key, intervals in left.items()}
+                    yield expected, classification, interval
 
 
 def fixed_by(state: State, entries: Sequence[StaticRoute], fixed: Mapping[int, str | None]) -> FixedHost | str:

@@ -51,7 +51,7 @@ def findings_and_notes(
     findings: list[Finding] = []
     notes: list[Note] = []
     for expected, found in classifications.items():
-        intervals = intervals_in(state.intervals, numbers(expected.cidr), bits)
+        intervals = state.inside[expected]
         groups: dict[Hashable, _Group] = {}
         for interval in intervals:
             for classification in found[interval.probed]:

@@ -64,9 +64,9 @@ class Owners:
         limited = {each.cidr for each in expected if each.devs is not None}
         plain = {dev for each in findings if each.cidr not in limited for dev in each.devs}
         for dev in dict.fromkeys(dev for each in findings for dev in each.devs if dev not in each.expected_devs):
-            yield from self.advice((dev,), is_limited=dev not in plain)
+            yield from self._advice_on((dev,), is_limited=dev not in plain)
 
-    def advice(self, devs: Iterable[str], *, is_limited: bool) -> tuple[str, ...]:
+    def _advice_on(self, devs: Iterable[str], *, is_limited: bool) -> tuple[str, ...]:
         """Return what the owner of each interface can change, for interfaces other than uplinks.
 
         Args:
@@ -85,41 +85,46 @@ class Owners:
             return next((advice for patterns, advice in _BRIDGES if is_like(dev, patterns)), _ANY_BRIDGE)
         return _OF_VPN if is_like(dev, _VPNS) else ""
 
-    def is_network_of_bridge(self, classification: Classification) -> bool:
-        """Return whether packets leave into a bridge's own network, which a static route would cut off."""
-        devs = self._elsewhere(classification)
-        return bool(devs) and self._bridges.issuperset(devs) and self._is_connected(classification.route)
-
-    def asked_about(self, classification: Classification, subnet: Prefix | None) -> tuple[str, ...]:
-        """Return the interfaces that may carry an address on purpose, or an empty tuple if none can.
+    def why_wanted(
+        self, failure: Classification, subnet: Prefix | None, *, is_limited: bool, is_settled: bool
+    ) -> Obstacle | None:
+        """Return why packets may leave through another interface on purpose, or None if they can't.
 
         Args:
-            classification: the result of a lookup for an expected CIDR without interfaces of its own.
+            failure: the result of a lookup that fails for an expected CIDR.
             subnet: the uplink's subnet that contains the address, if any.
+            is_limited: whether that CIDR has interfaces of its own.
+            is_settled: whether the interfaces of any expected CIDR around the address leave out one that carries it.
         """
-        devs, route = self._elsewhere(classification), classification.route
+        devs = failure.devs if failure.kind is FindingKind.OVERLAP else ()
+        devs = tuple(dev for dev in devs if dev not in self._uplinks and dev != LOOPBACK)
+        is_connected = bool(devs) and self._is_connected(failure.route)
+        asked = () if is_settled else self._asked_about(devs, failure.route, subnet, is_connected=is_connected)
+        # Unless uplinks are named, the cluster may be behind an interface that has a default route too.
+        rival = next(self._nested_rivals.around((int(failure.address), self._state.family.bits)), None)
+        if rival is not None and not is_settled and failure.address not in self.routers:
+            dev = self._rivals[rival]
+            reason = f"it is in the network of {dev}, which has a default route too"
+            return Obstacle(reason, is_policy=True, question=Question(tuple(sorted({dev, *asked}))))
+        if is_connected and self._bridges.issuperset(devs):
+            return Obstacle("; ".join(self._advice_on(devs, is_limited=is_limited)), is_policy=True)
+        return Obstacle("", is_policy=True, question=Question(asked)) if asked else None
+
+    def _asked_about(
+        self, devs: tuple[str, ...], route: Route | None, subnet: Prefix | None, *, is_connected: bool
+    ) -> tuple[str, ...]:
+        """Return the interfaces that may carry what a route leads to on purpose, or an empty tuple if none can."""
         if self._state.uplinks.is_configured or not devs or route is None:
             return ()
         length = route.destination.prefixlen
         if length < _NETWORK_LENGTH_MIN[self._state.family] or (subnet is not None and length <= subnet[1]):
             return ()
         is_own_network = all(map(self._is_infiniband, devs)) or self._bridges.issuperset(devs)
-        return () if is_own_network and self._is_connected(route) else devs
-
-    def is_uplinks_router(self, address: IpAddress) -> bool:
-        """Return whether an address is the gateway of an uplink's default route, also if another interface uses it."""
-        return address in self._routers
-
-    def rival_at(self, address: IpAddress) -> str | None:
-        """Return the interface with a default route of its own in whose network an address is, if any.
-
-        Unless uplinks are named, the cluster may be behind that interface. Two interfaces behind one router share it.
-        """
-        rival = next(self._nested_rivals.around((int(address), self._state.family.bits)), None)
-        return None if rival is None or self.is_uplinks_router(address) else self._rivals[rival]
+        return () if is_own_network and is_connected else devs
 
     @cached_property
-    def _routers(self) -> frozenset[IpAddress | None]:
+    def routers(self) -> frozenset[IpAddress | None]:
+        """The gateways of the uplinks' default routes. Another interface may be behind one of them too."""
         uplinks = self._state.uplinks
         defaults = [*self._state.defaults, *([] if uplinks.default is None else [uplinks.default])]
         return frozenset(hop.gateway for route in defaults for hop in route.hops if hop.dev in uplinks.devs)
@@ -140,15 +145,6 @@ class Owners:
     def _nested_rivals(self) -> PrefixIndex:
         return PrefixIndex(self._rivals, self._state.family.bits)
 
-    def question(self, devs: tuple[str, ...], reason: str) -> Obstacle:
-        """Return an obstacle that asks whether interfaces carry an address on purpose; see ``Questions``."""
-        return Obstacle(reason, is_policy=True, question=Question(devs))
-
-    def _elsewhere(self, classification: Classification) -> tuple[str, ...]:
-        is_overlap = classification.kind is FindingKind.OVERLAP
-        devs = classification.devs if is_overlap else ()
-        return tuple(dev for dev in devs if dev not in self._uplinks and dev != LOOPBACK)
-
     def _is_infiniband(self, dev: str) -> bool:
         link = self._links.get(dev)
         return is_like(dev, _INFINIBAND) or (link is not None and link.hardware == Hardware.INFINIBAND)
@@ -165,7 +161,8 @@ class Owners:
         """Return whether a route leads to the subnet, or a part of it, of an address on its interface."""
         if route is None or any(hop.gateway is not None for hop in route.hops):
             return False
-        return any(any(self._subnets[dev].around(numbers(route.destination))) for dev in route.devs)
+        indexes = (self._subnets[dev] for dev in route.devs if dev in self._subnets)
+        return any(any(index.around(numbers(route.destination))) for index in indexes)
 
     @cached_property
     def _subnets(self) -> Mapping[str, PrefixIndex]:

@@ -7,10 +7,9 @@ from functools import cached_property
 
 from hostrouting.config.routing import ExpectedCidr
 from hostrouting.model.parsing import is_device
-from hostrouting.model.prefixes import numbers
 from hostrouting.model.text import shortened
 from hostrouting.overlap._classify import Classification, Classifications
-from hostrouting.overlap._coverage import Interval, intervals_in
+from hostrouting.overlap._coverage import Interval
 from hostrouting.overlap._state import State
 from hostrouting.overlap.findings import EXEMPTIONS, FindingKind
 from hostrouting.overlap.proposals import Obstacle, Question
@@ -31,8 +30,8 @@ class Questions:
     def __init__(
         self, state: State, asked: Iterable[str], classifications: Mapping[ExpectedCidr, Classifications]
     ) -> None:
-        self._uplinks, self._bits = state.uplinks.devs, state.family.bits
-        self._intervals, self._classifications = state.intervals, classifications
+        self._uplinks = state.uplinks.devs
+        self._inside, self._classifications = state.inside, classifications
         # The others are to be renamed before a config can name them.
         self._asked = {dev for dev in asked if is_device(dev)}
 
@@ -106,5 +105,5 @@ class Questions:
             (expected, probed)
             for expected in self._classifications
             if expected.devs is None
-            for probed in {each.probed for each in intervals_in(self._intervals, numbers(expected.cidr), self._bits)}
+            for probed in {each.probed for each in self._inside[expected]}
         ]

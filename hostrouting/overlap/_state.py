@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from hostrouting.config.routing import Config, RouteOverlap
+from hostrouting.config.routing import Config, ExpectedCidr, RouteOverlap
 from hostrouting.kernel.default_routes import unicast_defaults
 from hostrouting.kernel.merging import are_merged
 from hostrouting.kernel.nexthops import Router
@@ -25,7 +25,7 @@ from hostrouting.model.prefixes import Prefix, PrefixSet, ends, numbers
 from hostrouting.model.routes import Lookup, Route, Route6, RouteType, Table
 from hostrouting.model.rules import Rule
 from hostrouting.overlap._bounds import CNI_PROTOCOLS, LINK_LOCAL
-from hostrouting.overlap._coverage import Coverage, Interval
+from hostrouting.overlap._coverage import Coverage, Interval, intervals_in
 from hostrouting.overlap._probes import (
     Probe,
     ask,
@@ -55,6 +55,7 @@ class State:
         rules: the policy rules, in evaluation order.
         routes: the entries in all tables.
         intervals: the intervals in the expected CIDRs, in address order.
+        inside: those that overlap each expected CIDR.
         probes: maps each probed address to its lookup results. The first one is for unconnected UDP.
         silent_routers: routers that the kernel skips because they don't respond; always empty for IPv4.
         labels: the labels of IPv6 addresses, or None unless a rule or route matches on the source address.
@@ -69,6 +70,7 @@ class State:
     rules: Sequence[Rule]
     routes: Sequence[Route] = ()
     intervals: Sequence[Interval] = ()
+    inside: Mapping[ExpectedCidr, Sequence[Interval]] = attrs.field(factory=dict[ExpectedCidr, Sequence[Interval]])
     probes: Mapping[int, tuple[Probe, ...]] = attrs.field(factory=dict[int, tuple[Probe, ...]])
     silent_routers: frozenset[Router] = frozenset()
     labels: Sequence[AddressLabel] | None = None
@@ -236,7 +238,11 @@ def _with_lookups(config: Config, tables: State, backend: RouteBackend) -> State
     own = [each for each in own if not each.is_link_local]
     protocols = () if asks_local_first(rules) else (False, True) if separates_tcp(rules) else (False,)
     own_lookups = [lookup for is_tcp in protocols for lookup in backend.lookup(own, is_tcp=is_tcp)]
-    found = attrs.evolve(tables, intervals=intervals, probes=probes, own_lookups=own_lookups, labels=labels)
+    cidrs = config.route_overlap.expected_cidrs
+    inside = {expected: intervals_in(intervals, numbers(expected.cidr), family.bits) for expected in cidrs}
+    found = attrs.evolve(
+        tables, intervals=intervals, inside=inside, probes=probes, own_lookups=own_lookups, labels=labels
+    )
     # Without entries in table local that a longer one in main could precede, it doesn't matter.
     wide = (route for route in routes if route.table == Table.LOCAL and route.destination.prefixlen < family.bits)
     is_asked = family is Family.IPV4 and any(not route.destination.is_loopback for route in wide)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import phases
 from hostrouting import Config, ConfigureStaticRoutes, Host, Layout, OverlapReport, check
 from hostrouting.model.family import IpNetwork
 from hostrouting.model.links import Hardware
+from hostrouting.model.routes import NextHop, Route
 from hostrouting.overlap._cautions import cautions
 from hostrouting.overlap._state import read_host
 from hostrouting.overlap.proposals import HostSettings
@@ -277,5 +279,6 @@ def test_a_caution_tells_what_strict_rp_filter_drops(tmp_path: Path) -> None:
     (caution,) = check(_config(row), host=host).fix.consequences
     assert "drops what they send to ib0" in caution
     state = read_host(_config(row), host.routes, phases.CancelScope())
-    (lax,) = cautions(state, HostSettings(strict_devs=("eth0",)), {(0xAC100000, 17): ("eth0",)}, state.fib)
+    added = Route(IPv4Network("172.16.0.0/17"), (NextHop("eth0"),))
+    (lax,) = cautions(state, HostSettings(strict_devs=("eth0",)), [added], state.fib)
     assert "drops" not in lax
