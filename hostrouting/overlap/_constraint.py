@@ -84,7 +84,7 @@ class Constraints:
             if hop.dev not in state.uplinks.devs and hop.gateway not in owners.routers
         }
 
-    def of(
+    def derive(
         self,
         expected: ExpectedCidr,
         classification: Classification,

@@ -16,6 +16,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Container, Iterable, Sequence
 from functools import cache
+from ipaddress import summarize_address_range
 from itertools import accumulate, chain
 from typing import NamedTuple
 
@@ -124,6 +125,16 @@ def fewest_prefixes(segments: Sequence[Segment], family: Family, taken: Containe
 def _sum(halves: Iterable[tuple[int, tuple[Prefix, ...]]]) -> tuple[int, tuple[Prefix, ...]]:
     prices, found = zip(*halves, strict=True)
     return sum(prices), tuple(chain.from_iterable(found))
+
+
+def networks_of(intervals: Iterable[Interval], family: Family) -> tuple[IpNetwork, ...]:
+    """Return the fewest CIDRs that exactly cover the intervals. The intervals must be in address order."""
+    spans: list[tuple[int, int]] = []
+    for interval in intervals:
+        first = spans.pop()[0] if spans and spans[-1][1] == interval.first - 1 else interval.first
+        spans.append((first, interval.last))
+    networks = (summarize_address_range(family.address(first), family.address(last)) for first, last in spans)
+    return tuple(chain.from_iterable(networks))
 
 
 def summary_of(

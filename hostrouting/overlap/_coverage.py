@@ -18,14 +18,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from ipaddress import IPv4Address, summarize_address_range
-from itertools import chain, pairwise
+from ipaddress import IPv4Address
+from itertools import pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
 from hostrouting.kernel.port import leaves_through
 from hostrouting.kernel.rules import Flow, matches
-from hostrouting.model.family import Family, IpAddress, IpNetwork
+from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.parsing import reserved_blocks
 from hostrouting.model.prefixes import Prefix, PrefixIndex, PrefixSet, ends, numbers
 from hostrouting.model.routes import Route, Table
@@ -158,13 +158,3 @@ def _build_intervals(cuts: Sequence[Prefix], family: Family) -> list[Interval]:
         if inner is not None and not reserved.covers((first, bits)):
             intervals.append(Interval(first, behind - 1, probed.setdefault(inner, first)))
     return intervals
-
-
-def networks_of(intervals: Iterable[Interval], family: Family) -> tuple[IpNetwork, ...]:
-    """Return the fewest CIDRs that exactly cover the intervals. The intervals must be in address order."""
-    spans: list[tuple[int, int]] = []
-    for interval in intervals:
-        first = spans.pop()[0] if spans and spans[-1][1] == interval.first - 1 else interval.first
-        spans.append((first, interval.last))
-    networks = (summarize_address_range(family.address(first), family.address(last)) for first, last in spans)
-    return tuple(chain.from_iterable(networks))

@@ -17,7 +17,6 @@ from hostrouting.model.routes import NextHop, Route, RouteType, Table
 from hostrouting.overlap._bounds import own_gateway
 from hostrouting.overlap._state import State
 from hostrouting.overlap.proposals import Obstacle
-from hostrouting.overlap.uplinks import local_subnets
 from hostrouting.routes.resolve import why_impossible
 
 
@@ -65,7 +64,9 @@ class Entries:
         usable = [dev for dev in self._usable if dev in state.uplinks.devs]
         self._point_to_point = {link.name for link in state.links if link.is_point_to_point}
         default_devs = [dev for dev in usable if self._default is not None and dev in self._default.devs]
-        self._local_subnets = local_subnets(state.addresses, usable) | local_subnets(state.addresses, default_devs)
+        self._local_subnets = {
+            subnet: dev for among in (usable, default_devs) for subnet, dev in state.uplinks.subnets if dev in among
+        }
         self._nested_subnets = PrefixIndex(self._local_subnets, self._bits)
         # Thousands of CIDRs may name the same interface.
         self._known_by: dict[str, tuple[Mapping[Prefix, NextHop], PrefixIndex, PrefixIndex]] = {}

@@ -28,8 +28,8 @@ from hostrouting.model.routes import Table
 from hostrouting.overlap._cautions import cautions
 from hostrouting.overlap._classify import Classification, Classifications
 from hostrouting.overlap._constraint import Constraints, unmodelled
-from hostrouting.overlap._cover import Segment, fewest_prefixes, summary_of
-from hostrouting.overlap._coverage import Interval, intervals_in, networks_of
+from hostrouting.overlap._cover import Segment, fewest_prefixes, networks_of, summary_of
+from hostrouting.overlap._coverage import Interval, intervals_in
 from hostrouting.overlap._entries import Entries
 from hostrouting.overlap._fixed import FixedHost, fixed_by
 from hostrouting.overlap._owners import Owners
@@ -94,7 +94,7 @@ class Fixes:
             sizes[interval.probed] += interval.last - interval.first + 1
         self._limits = Constraints(state, self._entries, self._owners, around)
         self._constraints = {
-            probed: self._limits.of(expected_at[probed], classification, connections[probed], sizes[probed])
+            probed: self._limits.derive(expected_at[probed], classification, connections[probed], sizes[probed])
             for probed, classification in self._classifications.items()
         }
 

@@ -15,8 +15,8 @@ from hostrouting.model.prefixes import PrefixIndex, numbers
 from hostrouting.model.routes import Table, destination_words
 from hostrouting.model.text import shortened
 from hostrouting.overlap._classify import Classification, Classifications
-from hostrouting.overlap._cover import summary_of
-from hostrouting.overlap._coverage import Interval, intervals_in, networks_of
+from hostrouting.overlap._cover import networks_of, summary_of
+from hostrouting.overlap._coverage import Interval, intervals_in
 from hostrouting.overlap._host_notes import notes_on_host
 from hostrouting.overlap._probes import asks_local_first
 from hostrouting.overlap._state import State

@@ -87,7 +87,7 @@ def _rival_defaults(state: State) -> list[Route]:
 def _pending(state: State) -> Iterable[Note]:
     # Only IPv4 addresses depend on the Azure agent.
     is_4 = state.family is Family.IPV4
-    for dev in state.uplinks.pending(state.links, state.addresses) if is_4 else ():
+    for dev in state.uplinks.pending if is_4 else ():
         text = (
             f"{dev} is an InfiniBand interface without an IPv4 address; once it has one, its subnet's route comes too"
         )

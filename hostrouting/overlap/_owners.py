@@ -22,7 +22,6 @@ from hostrouting.overlap._classify import Classification
 from hostrouting.overlap._state import State
 from hostrouting.overlap.findings import Finding, FindingKind
 from hostrouting.overlap.proposals import Obstacle, Question
-from hostrouting.overlap.uplinks import local_subnets
 
 # Networks of containers and virtual machines. A static route to one of them would cut it off.
 _BRIDGES = (
@@ -138,8 +137,11 @@ class Owners:
         hops = (hop for route in self._state.defaults for hop in route.hops)
         rivals = [(hop.dev, hop.gateway) for hop in hops if hop.dev is not None and hop.dev not in self._uplinks]
         gateways = [(dev, gateway) for dev, gateway in rivals if gateway is not None and Family.of(gateway) is family]
-        subnets = local_subnets(self._state.addresses, [dev for dev, _ in rivals])
-        return {(int(gateway), family.bits): dev for dev, gateway in gateways} | subnets
+        devs = {dev for dev, _ in rivals}
+        subnets = (each for each in self._state.addresses if each.dev in devs and each.prefix_length < family.bits)
+        return {(int(gateway), family.bits): dev for dev, gateway in gateways} | {
+            each.prefix: each.dev for each in subnets
+        }
 
     @cached_property
     def _nested_rivals(self) -> PrefixIndex:

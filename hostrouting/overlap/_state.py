@@ -35,7 +35,7 @@ from hostrouting.overlap._probes import (
     separates_tcp,
     source_borders,
 )
-from hostrouting.overlap.uplinks import Uplinks, find_uplinks, ipv4_defaults_for, local_subnets
+from hostrouting.overlap.uplinks import Uplinks, find_uplinks, ipv4_defaults_for
 from phases import CancelScope
 
 if TYPE_CHECKING:
@@ -81,6 +81,15 @@ class State:
     def defaults(self) -> Sequence[Route]:
         """Return the unicast default routes in table main, including dead ones."""
         return unicast_defaults(self.routes)
+
+    @property
+    def default_expires(self) -> int | None:
+        """Return for how many more seconds an uplink has a default route, or None if it has one that doesn't expire."""
+        uplinks = {*self.uplinks.devs}
+        live = (route for route in self.defaults if not uplinks.isdisjoint(route.devs))
+        lifetimes = [route.expires for route in live if isinstance(route, Route6)]
+        known = [lifetime for lifetime in lifetimes if lifetime is not None]
+        return max(known, default=None) if len(known) == len(lifetimes) else None
 
     @cached_property
     def fib(self) -> Fib:
@@ -136,52 +145,53 @@ def read_once(
         ipv4: see ``uplinks.read_uplinks``.
         needs_uplinks: whether to skip the lookups if there is no uplink to compare with.
     """
-    tables = _read_tables(config, backend, ipv4)
-    return tables if needs_uplinks and tables.uplinks.unknown else _with_lookups(config, tables, backend)
+    tables, coverage = _read_tables(config, backend, ipv4)
+    return tables if needs_uplinks and tables.uplinks.unknown else _with_lookups(config, tables, coverage, backend)
 
 
-def _read_tables(config: Config, backend: RouteBackend, ipv4: RouteBackend | None) -> State:
-    """Return the state without lookups."""
-    overlap, links, family = config.route_overlap, backend.links(), backend.family
+def _read_tables(config: Config, backend: RouteBackend, ipv4: RouteBackend | None) -> tuple[State, Coverage]:
+    """Return the state without lookups, and where they are to be made."""
+    overlap, links, addresses, family = config.route_overlap, backend.links(), backend.addresses(), backend.family
     ipv4_defaults = ipv4_defaults_for(config, backend, ipv4)
-    uplinks = find_uplinks(config, links, (), ipv4_defaults)
-    tables = State(family, uplinks, links, backend.addresses(), backend.rules())
+    uplinks = find_uplinks(config, links, addresses, (), ipv4_defaults)
+    tables = State(family, uplinks, links, addresses, backend.rules())
     if uplinks.named is None:
-        uplinks = find_uplinks(config, links, backend.default_routes())
+        uplinks = find_uplinks(config, links, addresses, backend.default_routes())
         return _with_routes(overlap, attrs.evolve(tables, uplinks=uplinks), backend)
     # An IPv6 table ends with its default routes, so don't read it twice: assume that there is one.
     assumed = attrs.evolve(uplinks, default=Route(family.network((0, 0)), ()))
-    found = _with_routes(overlap, attrs.evolve(tables, uplinks=assumed), backend)
-    uplinks = find_uplinks(config, links, found.routes, ipv4_defaults)
+    found, coverage = _with_routes(overlap, attrs.evolve(tables, uplinks=assumed), backend)
+    uplinks = find_uplinks(config, links, addresses, found.routes, ipv4_defaults)
     if uplinks.default is None:
-        found = _with_routes(overlap, tables, backend)
-    return attrs.evolve(found, uplinks=uplinks)
+        found, coverage = _with_routes(overlap, tables, backend)
+    return attrs.evolve(found, uplinks=uplinks), coverage
 
 
-def _with_routes(overlap: RouteOverlap, tables: State, backend: RouteBackend) -> State:
-    """Return the state with its routes, except those that don't matter."""
+def _with_routes(overlap: RouteOverlap, tables: State, backend: RouteBackend) -> tuple[State, Coverage]:
+    """Return the state with its routes, except those that don't matter, and the coverage that tells which do."""
     family, bits, devs = tables.family, tables.family.bits, tables.uplinks.devs
+    # No packet leaves from an address in 127.0.0.0/8.
+    sources = {address.local for address in tables.addresses if not address.local.is_loopback}
+    coverage = _coverage(overlap, tables, sources)
     if any(rule.source is not None or rule.ip_protocol for rule in tables.rules) or not asks_local_first(tables.rules):
         # The full tables are needed to predict where connections would go after a fix, and what this host receives.
-        return attrs.evolve(tables, routes=backend.routes())
+        return attrs.evolve(tables, routes=backend.routes()), coverage
     # Connected routes are the usual cause of shadowing, so a single pass over a large table is usually enough.
     connected = [address.prefix for address in tables.addresses if address.dev not in devs]
     # The broadcast address is the last address of an IPv4 subnet; the anycast address is the first of an IPv6 subnet.
     end = 1 if family is Family.IPV4 else 0
     pairs = ((int(address.local), ends(address.prefix, bits)[end]) for address in tables.addresses)
     single = [(each, bits) for pair in pairs for each in pair]
-    sources = _plain_sources(tables)
-    coverage = _coverage(overlap, tables, sources)
     foretold = coverage.suspects((), (*connected, *single))
     # The kernel refuses IPv6 routes via a gateway that it reaches through another gateway, even a plain one.
     subnets = [] if family is Family.IPV4 else [each.prefix for each in tables.addresses if each.dev in devs]
     routes = backend.routes_except(devs, inside=(*foretold, *subnets), sources=sources)
     if selects_source((), routes, family):
-        return attrs.evolve(tables, routes=backend.routes())
+        return attrs.evolve(tables, routes=backend.routes()), coverage
     suspected = [*coverage.suspects(routes), *_around_blocks(overlap, routes)]
     if not all(map(PrefixSet(foretold, bits).covers, suspected)):
         routes = backend.routes_except(devs, inside=(*suspected, *subnets), sources=sources)
-    return attrs.evolve(tables, routes=routes)
+    return attrs.evolve(tables, routes=routes), coverage
 
 
 def _around_blocks(overlap: RouteOverlap, routes: Iterable[Route]) -> list[Prefix]:
@@ -202,11 +212,6 @@ def _coverage(overlap: RouteOverlap, tables: State, sources: Collection[IpAddres
     return Coverage(tables.family, cidrs, uplinks.devs, tables.rules, besides, sources)
 
 
-def _plain_sources(tables: State) -> set[IpAddress]:
-    """Return the host's addresses, except those in 127.0.0.0/8, from which packets can't leave."""
-    return {address.local for address in tables.addresses if not address.local.is_loopback}
-
-
 def _refuse_mapped(addresses: Iterable[Address]) -> None:
     """Raise a RouteError if the kernel may choose an IPv4-mapped source, with which sockets fail (EAFNOSUPPORT)."""
     for own in addresses:
@@ -216,17 +221,17 @@ def _refuse_mapped(addresses: Iterable[Address]) -> None:
             raise RouteError(f"{reason}: remove it")
 
 
-def _with_lookups(config: Config, tables: State, backend: RouteBackend) -> State:
+def _with_lookups(config: Config, tables: State, coverage: Coverage, backend: RouteBackend) -> State:
     family, rules, routes = tables.family, tables.rules, tables.routes
     _refuse_mapped(tables.addresses)
     labels: Sequence[AddressLabel] | None = None
-    borders = list(local_subnets(tables.addresses, tables.uplinks.devs))
+    borders = [subnet for subnet, _ in tables.uplinks.subnets]
     if family is Family.IPV4:
         borders.append(LINK_LOCAL)
     if family is Family.IPV6 and selects_source(rules, routes, family):
         labels = backend.address_labels()
         borders += source_borders(tables.addresses, labels)
-    intervals = _coverage(config.route_overlap, tables, _plain_sources(tables)).intervals(routes, borders)
+    intervals = coverage.intervals(routes, borders)
     called = replying(tables.addresses, tables.uplinks.devs, rules)
     probes = ask(intervals, rules, routes, backend, family, called)
     for lookup in (probe.lookup for found in probes.values() for probe in found):
@@ -248,14 +253,3 @@ def _with_lookups(config: Config, tables: State, backend: RouteBackend) -> State
     is_asked = family is Family.IPV4 and any(not route.destination.is_loopback for route in wide)
     merged = are_merged(tables.addresses, rules, routes, backend) if is_asked else None
     return attrs.evolve(found, silent_routers=backend.silent_routers(), is_merged=merged)
-
-
-def default_expires(state: State) -> int | None:
-    """Return for how many more seconds an uplink has a default route, or None if it has one that doesn't expire."""
-    if state.family is Family.IPV4:
-        return None
-    uplinks = {*state.uplinks.devs}
-    live = (route for route in state.defaults if not uplinks.isdisjoint(route.devs))
-    lifetimes = [route.expires for route in live if isinstance(route, Route6)]
-    known = [lifetime for lifetime in lifetimes if lifetime is not None]
-    return max(known, default=None) if len(known) == len(lifetimes) else None

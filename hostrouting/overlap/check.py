@@ -20,7 +20,7 @@ from hostrouting.model.text import shortened
 from hostrouting.overlap._classify import classify_probes
 from hostrouting.overlap._grouping import findings_and_notes
 from hostrouting.overlap._hearing import why_not_received
-from hostrouting.overlap._state import State, default_expires, read_host
+from hostrouting.overlap._state import State, read_host
 from hostrouting.overlap.findings import FamilyVerdict, OverlapReport, UnknownReason, Verdict
 from hostrouting.overlap.proposals import Fix, HostSettings, Unfixable
 from hostrouting.overlap.uplinks import contested_error, wait_for_addresses
@@ -187,8 +187,7 @@ def check_overlap(
     findings, notes = findings_and_notes(overlap, state, classifications)
     verdict = Verdict.OVERLAP if findings else Verdict.OK
     report = _without_findings(overlap, verdict)
-    expires = default_expires(state)
-    report = attrs.evolve(report, default_devs=state.uplinks.devs, notes=notes, default_expires=expires)
+    report = attrs.evolve(report, default_devs=state.uplinks.devs, notes=notes, default_expires=state.default_expires)
     if not (findings and needs_fix):
         return attrs.evolve(report, findings=findings)
     from hostrouting.overlap._fix import Fixes

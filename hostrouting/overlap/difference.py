@@ -21,7 +21,8 @@ from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.jsonable import JsonObject
 from hostrouting.model.prefixes import PrefixSet, numbers
 from hostrouting.model.routes import Route, RouteType
-from hostrouting.overlap._coverage import Coverage, Interval, intervals_in, networks_of
+from hostrouting.overlap._cover import networks_of
+from hostrouting.overlap._coverage import Coverage, Interval, intervals_in
 from hostrouting.overlap._probes import Probe, ask, replying, source_borders, source_key_to
 
 # The number of addresses to try first, because most attempts already fail for one of them.

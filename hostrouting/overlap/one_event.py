@@ -86,7 +86,7 @@ def events(config: Config, snapshot: Snapshot, cidrs6: Iterable[IpNetwork] = ())
             yield HostEvent(EventKind.GONE, link.name)
             yield HostEvent(EventKind.INTO_POD, link.name)
             yield from _renumbered(snapshot, link.name)
-    for dev in _uplinks(config, snapshot).pending(snapshot.links, snapshot.addresses):
+    for dev in _uplinks(config, snapshot).pending:
         yield from _late_addresses(config, snapshot, dev)
     yield from (HostEvent(EventKind.RESTART, manager.name) for manager in snapshot.managers)
     expiring = (route for route in routes6 if spans6.overlaps(*ends(numbers(route.destination), 128)))
@@ -126,7 +126,7 @@ def touching_devs(config: Config, snapshot: Snapshot) -> set[str]:
 
 
 def _uplinks(config: Config, snapshot: Snapshot) -> Uplinks:
-    return find_uplinks(config, snapshot.links, snapshot.routes)
+    return find_uplinks(config, snapshot.links, snapshot.addresses, snapshot.routes)
 
 
 def _renumbered(snapshot: Snapshot, dev: str) -> Iterator[HostEvent]:

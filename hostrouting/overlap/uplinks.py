@@ -35,6 +35,10 @@ class Uplinks:
             may be those of IPv4.
         unknown: why there is nothing to compare with, or None.
         is_configured: whether the config names the uplinks.
+        subnets: the subnets of the uplinks' addresses, each with its uplink, except /32s and /128s, which can't contain
+            others.
+        pending: the InfiniBand interfaces without an address of the family, which may still get connected routes. Only
+            IPv4 addresses come late.
     """
 
     devs: tuple[str, ...] = ()
@@ -43,30 +47,23 @@ class Uplinks:
     contested: tuple[Route, ...] = ()
     unknown: UnknownReason | None = None
     is_configured: bool = False
-
-    def pending(self, links: Iterable[Link], addresses: Iterable[Address]) -> tuple[str, ...]:
-        """Return the InfiniBand interfaces that have no IPv4 address yet and may still get connected routes."""
-        ready = {address.dev for address in addresses} | {*self.devs}
-        devs = (link.name for link in links if link.hardware == Hardware.INFINIBAND)
-        return tuple(sorted(dev for dev in devs if dev not in ready))
-
-
-def local_subnets(addresses: Iterable[Address], devs: Sequence[str]) -> dict[Prefix, str]:
-    """Map the subnets of the given interfaces to interface names, except /32s and /128s, which can't contain others."""
-    local = (
-        address for address in addresses if address.dev in devs and address.prefix_length < address.local.max_prefixlen
-    )
-    return {address.prefix: address.dev for address in local}
+    subnets: tuple[tuple[Prefix, str], ...] = ()
+    pending: tuple[str, ...] = ()
 
 
 def find_uplinks(
-    config: Config, links: Sequence[Link], defaults: Sequence[Route], ipv4_defaults: Sequence[Route] | None = None
+    config: Config,
+    links: Sequence[Link],
+    addresses: Sequence[Address],
+    defaults: Sequence[Route],
+    ipv4_defaults: Sequence[Route] | None = None,
 ) -> Uplinks:
     """Determine a host's uplinks from its interfaces and default routes.
 
     Args:
         config: the config, which may name the uplinks.
         links: the host's interfaces.
+        addresses: their addresses.
         defaults: entries for one family that include the default routes, in the kernel's order.
         ipv4_defaults: the IPv4 default routes, or None if ``defaults`` are for IPv4 or if they don't matter.
     """
@@ -89,7 +86,16 @@ def find_uplinks(
         unknown = None if devs else UnknownReason.NO_UPLINK
     elif contested or (default is None and is_needed):
         unknown = UnknownReason.CONTESTED_DEFAULT if contested else UnknownReason.NO_DEFAULT_ROUTE
-    return Uplinks(devs, named, default, contested, unknown, is_configured=config.uplinks is not None)
+    subnets = [
+        (each.prefix, each.dev)
+        for each in addresses
+        if each.dev in devs and each.prefix_length < each.local.max_prefixlen
+    ]
+    ready = {*devs, *(address.dev for address in addresses)}
+    infiniband = (link.name for link in links if link.hardware == Hardware.INFINIBAND)
+    pending = tuple(sorted(dev for dev in infiniband if dev not in ready))
+    is_configured = config.uplinks is not None
+    return Uplinks(devs, named, default, contested, unknown, is_configured, tuple(subnets), pending)
 
 
 def _contested(config: Config, links: Iterable[Link], defaults: Sequence[Route]) -> tuple[Route, ...]:
@@ -134,7 +140,8 @@ def read_uplinks(config: Config, backend: RouteBackend, ipv4: RouteBackend | Non
         backend: the kernel to query.
         ipv4: the host's IPv4 backend, or None to ignore the IPv4 default route.
     """
-    return find_uplinks(config, backend.links(), backend.default_routes(), ipv4_defaults_for(config, backend, ipv4))
+    defaults, of_ipv4 = backend.default_routes(), ipv4_defaults_for(config, backend, ipv4)
+    return find_uplinks(config, backend.links(), backend.addresses(), defaults, of_ipv4)
 
 
 def ipv4_defaults_for(config: Config, backend: RouteBackend, ipv4: RouteBackend | None) -> Sequence[Route] | None:
@@ -155,8 +162,8 @@ def awaited_devs(config: Config, backend: RouteBackend) -> tuple[str, ...]:
     uplinks = read_uplinks(config, backend) if is_asked else None
     if uplinks is None or uplinks.contested:
         return ()
-    links = [link for link in backend.links() if link.is_up or overlap.settle_seconds is not None]
-    return uplinks.pending(links, backend.addresses())
+    asked = {link.name for link in backend.links() if link.is_up or overlap.settle_seconds is not None}
+    return tuple(dev for dev in uplinks.pending if dev in asked)
 
 
 def wait_for_addresses(
