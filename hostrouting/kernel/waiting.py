@@ -29,6 +29,7 @@ def look_until(
     while True:
         before = scope.clock.monotonic()
         missing = find_missing()
+        scope.check()
         now = scope.clock.monotonic()
         left = started + seconds - now
         if missing is None or left <= 0:
