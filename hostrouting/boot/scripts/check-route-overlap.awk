@@ -120,11 +120,12 @@ function read_rule(    line) {
   if (++rules == 1)
     asks_local_first = /^0:\tfrom all lookup 255 *$/
   usual_rules += /^(0:\tfrom all lookup 255|32766:\tfrom all lookup 254|32767:\tfrom all lookup 253) *$/
-  has_ports = has_ports || / [sd]port /
+  # The others match no lookup, as none has ports.
+  has_all_ports = has_all_ports || / [sd]port 1-65534 /
   has_sources = has_sources || /from [0-9a-f]*[.:]/
   if (match($0, /from [0-9a-f]*[.:][^ ]*/))
     rule_from[++rules_from] = substr($0, RSTART + 5, RLENGTH - 5)
-  treats_tcp_apart = treats_tcp_apart || / ipproto /
+  treats_tcp_apart = treats_tcp_apart || (/ ipproto / && !/ [sd]port /)
   if (match($0, / to [0-9a-f]*[.:][^ ]*/))
     rule_to[++rules_to] = substr($0, RSTART + 4, RLENGTH - 4)
   # What may discard a packet, in the kernel's order: a table or a rule. A rule's action may be followed by its
@@ -189,8 +190,8 @@ function print_verdict(    i, deaf) {
   else if (mapped == "" && !asks_local_first && (deaf = why_not_received()) != "")
     print "unknown\nno-local-table: what is sent " deaf " isn\047t delivered: table local isn\047t asked first about it"
   else {
-    if (has_ports)
-      can_not("a policy rule matches ports")
+    if (has_all_ports)
+      can_not("a policy rule matches all ports")
     if (mapped != "")
       can_not("IPv6 sockets can\047t send from " mapped " that the kernel may choose")
     find_places()
