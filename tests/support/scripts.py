@@ -22,7 +22,7 @@ from hostrouting.boot.render import render_check, render_static_routes
 AWKS = ("mawk", "gawk", "busybox")
 
 UNJUDGED = re.compile(
-    "check-failed: (a policy rule matches all ports"
+    "check-failed: (policy rules match all ports, and port 1"
     "|several routes or rules, one of them a CNI's own block, may discard"
     "|what is sent to [^ ]+ depends on the (?:kind of socket|next hop)"
     "|whether this host receives what is sent)"

@@ -120,12 +120,17 @@ function read_rule(    line) {
   if (++rules == 1)
     asks_local_first = /^0:\tfrom all lookup 255 *$/
   usual_rules += /^(0:\tfrom all lookup 255|32766:\tfrom all lookup 254|32767:\tfrom all lookup 253) *$/
-  # The others match no lookup, as none has ports.
-  has_all_ports = has_all_ports || / [sd]port 1-65534 /
+  # A rule for all ports matches each packet, so then the lookups have port 1. Without such a rule, they have none.
+  if (/ [sd]port 1-65534 /)
+    ports = " sport 1 dport 1"
+  has_any_source_port = has_any_source_port || / sport 1-65534 /
+  line = $0
+  gsub(/ [sd]port 1-65534/, "", line)
+  is_port_1_special = is_port_1_special || line ~ / [sd]port 1(-[0-9]+)? /
   has_sources = has_sources || /from [0-9a-f]*[.:]/
   if (match($0, /from [0-9a-f]*[.:][^ ]*/))
     rule_from[++rules_from] = substr($0, RSTART + 5, RLENGTH - 5)
-  treats_tcp_apart = treats_tcp_apart || (/ ipproto / && !/ [sd]port /)
+  treats_tcp_apart = treats_tcp_apart || (/ ipproto / && (!/ [sd]port / || / [sd]port 1-65534 /))
   if (match($0, / to [0-9a-f]*[.:][^ ]*/))
     rule_to[++rules_to] = substr($0, RSTART + 4, RLENGTH - 4)
   # What may discard a packet, in the kernel's order: a table or a rule. A rule's action may be followed by its
@@ -190,8 +195,8 @@ function print_verdict(    i, deaf) {
   else if (mapped == "" && !asks_local_first && (deaf = why_not_received()) != "")
     print "unknown\nno-local-table: what is sent " deaf " isn\047t delivered: table local isn\047t asked first about it"
   else {
-    if (has_all_ports)
-      can_not("a policy rule matches all ports")
+    if (ports != "" && is_port_1_special)
+      can_not("policy rules match all ports, and port 1")
     if (mapped != "")
       can_not("IPv6 sockets can\047t send from " mapped " that the kernel may choose")
     find_places()
@@ -491,7 +496,7 @@ function add_question(p, from, as_tcp) {
 }
 
 function protocol(as_tcp) {
-  return family == 6 && as_tcp == "" ? " ipproto 17" : as_tcp
+  return (family == 6 && as_tcp == "" ? " ipproto 17" : as_tcp) ports
 }
 
 # Any default route of a turn counts as an answer. Starts with question i.
@@ -638,20 +643,28 @@ function is_told_apart(k,    i, n, found) {
 # Asks all questions that haven't been asked. The kernel announces a change before it releases its lock. Lookups don't
 # take this lock, but the last line does. So all changes that the answers reflect have been announced by then. An answer
 # may show an expired hop, which the kernel still uses beside one that hasn't expired (fib6_select_path).
-function ask(    i, list, count, given) {
+function ask(    i, k, list, count, given, text) {
   if (asked == questions)
     return
-  for (i = asked + 1; i <= questions; i++)
+  for (i = asked + 1; i <= questions; i++) {
     list[++count] = question[i]
+    # TCP's first lookup has no source port.
+    if (has_any_source_port && sub(/ sport 1/, "", question[i]))
+      list[++count] = question[i]
+  }
   list[count + 1] = "link show dev lo"
   run(list, count + 1, "-force")
-  for (i = 1; i <= count; i++)
-    if (i in failed)
-      error_of[asked + i] = failed[i]
-    else {
-      text_of[asked + i] = answer[++given]
-      sub(/ expires -?[0-9]+sec/, "", text_of[asked + i])
-    }
+  for (k = 1; k <= count; k++) {
+    i = asked + (has_any_source_port ? int((k + 1) / 2) : k)
+    text = k in failed ? failed[k] : answer[++given]
+    sub(/ expires -?[0-9]+sec/, "", text)
+    if ((i in text_of || i in error_of) && text != text_of[i] error_of[i])
+      can_not("a policy rule matches source ports, and TCP\047s first lookup has none")
+    if (k in failed)
+      error_of[i] = text
+    else
+      text_of[i] = text
+  }
   if (was_interrupted)
     can_not("again")
   else if (answers != given + !((count + 1) in failed))
