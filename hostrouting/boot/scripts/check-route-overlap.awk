@@ -643,14 +643,16 @@ function is_told_apart(k,    i, n, found) {
 # Asks all questions that haven't been asked. The kernel announces a change before it releases its lock. Lookups don't
 # take this lock, but the last line does. So all changes that the answers reflect have been announced by then. An answer
 # may show an expired hop, which the kernel still uses beside one that hasn't expired (fib6_select_path).
-function ask(    i, k, list, count, given, text) {
+function ask(    i, k, list, count, given, text, earlier) {
   if (asked == questions)
     return
   for (i = asked + 1; i <= questions; i++) {
     list[++count] = question[i]
     # TCP's first lookup has no source port.
-    if (has_any_source_port && sub(/ sport 1/, "", question[i]))
+    if (has_any_source_port) {
       list[++count] = question[i]
+      sub(/ sport 1/, "", list[count])
+    }
   }
   list[count + 1] = "link show dev lo"
   run(list, count + 1, "-force")
@@ -658,8 +660,9 @@ function ask(    i, k, list, count, given, text) {
     i = asked + (has_any_source_port ? int((k + 1) / 2) : k)
     text = k in failed ? failed[k] : answer[++given]
     sub(/ expires -?[0-9]+sec/, "", text)
-    if ((i in text_of || i in error_of) && text != text_of[i] error_of[i])
+    if (has_any_source_port && k % 2 == 0 && text != earlier)
       can_not("a policy rule matches source ports, and TCP\047s first lookup has none")
+    earlier = text
     if (k in failed)
       error_of[i] = text
     else
