@@ -643,7 +643,7 @@ function is_told_apart(k,    i, n, found) {
 # Asks all questions that haven't been asked. The kernel announces a change before it releases its lock. Lookups don't
 # take this lock, but the last line does. So all changes that the answers reflect have been announced by then. An answer
 # may show an expired hop, which the kernel still uses beside one that hasn't expired (fib6_select_path).
-function ask(    i, k, list, count, given, text, earlier) {
+function ask(    i, k, list, count, given, text, earlier, depends_on_port) {
   if (asked == questions)
     return
   for (i = asked + 1; i <= questions; i++) {
@@ -660,8 +660,7 @@ function ask(    i, k, list, count, given, text, earlier) {
     i = asked + (has_any_source_port ? int((k + 1) / 2) : k)
     text = k in failed ? failed[k] : answer[++given]
     sub(/ expires -?[0-9]+sec/, "", text)
-    if (has_any_source_port && k % 2 == 0 && text != earlier)
-      can_not("a policy rule matches source ports, and TCP\047s first lookup has none")
+    depends_on_port = depends_on_port || (has_any_source_port && k % 2 == 0 && text != earlier)
     earlier = text
     if (k in failed)
       error_of[i] = text
@@ -672,6 +671,8 @@ function ask(    i, k, list, count, given, text, earlier) {
     can_not("again")
   else if (answers != given + !((count + 1) in failed))
     can_not("ip didn\047t give all answers: is there room left in /run?")
+  else if (depends_on_port)
+    can_not("a policy rule matches source ports, and TCP\047s first lookup has none")
   asked = questions
 }
 
