@@ -134,7 +134,6 @@ class Case:
         does: ip commands to run after ``node`` and ``default``.
         told: each expected failure, with its first address, if that isn't 10.5.0.0, and its source; see ``failures``.
         unknown: the reason for an unknown verdict, or an empty string.
-        recorded: the reason for an unknown verdict on our own snapshot, if it differs from the live one.
         by_ip: the reason for an unknown verdict on a snapshot taken with ip, if it differs from the live one.
         at_boot: the reason for an unknown verdict of the boot script, if it differs from the live one.
         notes: expected kinds of notes about local and broadcast addresses, or None to accept any.
@@ -151,7 +150,6 @@ class Case:
     does: str
     told: Told = attrs.field(default="", converter=failures)
     unknown: str = ""
-    recorded: str = ""
     by_ip: str = ""
     at_boot: str = ""
     notes: str | None = ""
@@ -202,8 +200,7 @@ def _see_explained(address: IpAddress, case: Case, backend: RouteBackend, report
         return
     # It sometimes succeeds for a single address even if the verdict for the whole host is unknown.
     assert explained.is_as_expected in ((None,) if case.unknown else (None, not fails))
-    # A rule that a snapshot can't tell of is in no model either.
-    assert case.recorded or all(way.is_modelled for way in explained.lookups)
+    assert all(way.is_modelled for way in explained.lookups)
 
 
 def leaving(address: str, *, count: int = 1) -> frozenset[str | None]:
@@ -219,7 +216,7 @@ def all_say(case: Case, tmp_path: Path) -> list[OverlapReport]:
     unless it has another verdict, and every third address is explained.
     """
     live, reports = NetlinkBackend(), []
-    backends: list[tuple[RouteBackend, str]] = [(live, ""), (SnapshotBackend(recorded(live)), case.recorded)]
+    backends: list[tuple[RouteBackend, str]] = [(live, ""), (SnapshotBackend(recorded(live)), "")]
     if case.by_ip or is_chosen(f"by ip {case.does}", one_of=6):
         backends.append((SnapshotBackend(recorded_by(BY_HAND, ip=case.ip)), case.by_ip))
     for backend, why in backends:

@@ -66,7 +66,7 @@ _SPORT_MASK, _DPORT_MASK = 28, 29
 # FRA_FLOW sets a realm, and FRA_PAD has no meaning.
 _KNOWN = {*range(_DSCP_MASK + 1)} - {_FLOWLABEL, _FLOWLABEL_MASK}
 # Masks that cover all bits of a value.
-_WHOLE = {_DSCP_MASK: b"\x3f", _SPORT_MASK: b"\xff\xff", _DPORT_MASK: b"\xff\xff"}
+_WHOLE = {_SPORT_MASK: b"\xff\xff", _DPORT_MASK: b"\xff\xff"}
 _UNSET, _LARGEST_SIGNED = 0xFFFFFFFF, 0x7FFFFFFF
 _RANGE, _PORTS = struct.Struct("=II"), struct.Struct("=HH")
 
@@ -151,7 +151,8 @@ def _decode_rule(message: bytes, _names: rtnl.Names) -> Rule:
         goto=value(_GOTO) if _GOTO in found else None,
         source=_selector(found.get(_SRC), src_len),
         destination=_selector(found.get(_DST), dst_len),
-        # Since Linux 6.13, a rule may select a full DSCP. The tos in the header is then zero.
+        # Since Linux 6.13, a rule may select a full DSCP. The tos in the header is then zero. A mask changes
+        # nothing for packets with DSCP 0: the rule matches them if its DSCP is 0, too.
         tos=value(_DSCP) << 2 if _DSCP in found else tos,
         tun_id=int.from_bytes(found.get(_TUN_ID, b""), "big"),
         # fib_nl_fill_rule omits a zero mark but includes its mask.
