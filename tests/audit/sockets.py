@@ -117,7 +117,9 @@ class SocketAudit(Audit):
         unheard = [*local_ranges(report), *(unanswered if self._has_ipv4 else ())]
         mine, uplinks = {own.local for own in kernel.addresses()}, plugged.intersection(report.default_devs)
         clients = [address for address in addresses if address not in mine and not holds(unheard, address)]
-        if self._has_ipv4 and len(unicast_defaults(kernel.routes())) < 2:
+        # A host without an address sends from 0.0.0.0, to which nothing can be answered.
+        is_answered = any(not own.local.is_loopback for own in kernel.addresses())
+        if self._has_ipv4 and is_answered and len(unicast_defaults(kernel.routes())) < 2:
             with Leaving() as leaving:
                 sent = [address for address in clients if leaving.end(SocketKind.SYN, address) in uplinks]
                 lost = [address for address in sent if leaving.end(SocketKind.CONNECTION, address) is None]
