@@ -6,7 +6,7 @@ Lookups follow net/ipv6/ip6_fib.c and net/ipv6/route.c, and source address selec
 from __future__ import annotations
 
 import errno as errnos
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from ipaddress import IPv6Address, IPv6Network
 from typing import ClassVar
 
@@ -103,15 +103,24 @@ class Fib6(Fib):
             return False
         return all(hop.gateway is None for hop in found.hops if hop.dev == dev)
 
-    def refused_hops(self, routes: Iterable[Route]) -> Iterator[RouteFailure]:
-        """Yield a failure for each next hop of these tables' routes that the kernel would refuse (ip6_validate_gw)."""
-        hops = ((route, hop) for route in routes for hop in route.hops)
-        for route, hop in hops:
+    def refused_hops(self, routes: Sequence[Route]) -> Iterator[RouteFailure]:
+        """Yield a failure for each next hop of these tables' routes that the kernel would refuse (ip6_validate_gw).
+
+        Args:
+            routes: routes of these tables, in the order in which they were added. None of them helps to find the
+                gateway of an earlier one, nor hides it.
+        """
+        hops = ((number, route, hop) for number, route in enumerate(routes) for hop in route.hops)
+        for number, route, hop in hops:
             if hop.gateway is None or hop.dev is None:
                 continue
             if hop.dev == self.loopback:
                 yield RouteFailure(route, errnos.EINVAL, "Egress device can not be loopback device for this route")
-            elif not hop.onlink and not self.finds_gateway(hop.gateway, hop.dev):
+                continue
+            later = {each.key for each in routes[number:] if hop.gateway in each.destination}
+            known = (each for each in self.routes if each.key not in later)
+            before = attrs.evolve(self, routes=tuple(known)) if later else self
+            if not hop.onlink and not before.finds_gateway(hop.gateway, hop.dev):
                 why = f"no route of scope link reaches {hop.gateway} on {hop.dev}"
                 yield RouteFailure(route, errnos.EHOSTUNREACH, why, is_by_kernel=False)
 

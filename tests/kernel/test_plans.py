@@ -91,6 +91,13 @@ def test_a_gateway_behind_the_loopback_interface_is_told(node: Host) -> None:
     assert refusal(wanted, node) in told.reason
 
 
+def test_a_route_may_hold_its_own_gateway(node: Host) -> None:
+    run_ip6("addr add fd00:a::4/48 dev eth0 nodad")
+    wanted = config({"destination": "fd00:a:0:1::/64", "gateway": "fd00:a:0:1::1", "dev": "eth0"})
+    assert plan(wanted, host=node).next_start.is_admitted is True
+    InstallRoutes(wanted, host=node).do(phases.CancelScope())
+
+
 def test_an_interface_without_ipv6_is_told(node: Host) -> None:
     wanted = config(IPV6)
     assert plan(wanted, host=node).next_start.is_admitted is True
