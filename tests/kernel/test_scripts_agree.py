@@ -373,6 +373,16 @@ CASES = {
         ),
         ("no-local-table",),
     ),
+    "a next hop depends on the source port": Case(
+        (
+            _DEFAULT,
+            "sysctl -qw net.ipv6.fib_multipath_hash_policy=1",
+            *(f"ip -6 route add {each} nexthop via fe80::1 dev eth0 nexthop via fe80::1 dev ib0" for each in _MANY),
+            f"ip -6 rule add from {_OWN} sport 1-65534 lookup 101",
+        ),
+        ("OVERLAP: expected CIDR fd00:172::/32 (probe fd00:172:1::) routes via eth0,ib0, expected eth0",),
+        uplinks=("eth0",),
+    ),
     "a block of a CNI": Case(
         (
             _DEFAULT,

@@ -244,7 +244,7 @@ def all_say(case: Case, tmp_path: Path) -> list[OverlapReport]:
         done = sandbox.run(render_check(case.config))
         assert done.returncode == bool(case.told or case.unknown or case.at_boot), done.stderr
         lines = sandbox.told()
-        if why := case.unknown or case.at_boot:
+        if why := case.at_boot or case.unknown:
             assert lines[0].startswith(why)
             continue
         assert told_by(lines) == case.told

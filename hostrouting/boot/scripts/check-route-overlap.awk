@@ -301,11 +301,14 @@ function why_not_received(    i, k, given) {
 }
 
 # Adds the lookups of a packet to address i, from a sender that an uplink leads to, or from this host.
-function add_delivery(i, from, words,    as_tcp) {
-  for (as_tcp = 0; as_tcp <= treats_tcp_apart; as_tcp++) {
+function add_delivery(i, from, words,    k) {
+  for (k = 0; k < (1 + treats_tcp_apart) * (1 + has_any_source_port); k++) {
     # A packet that comes in counts as root's, but without "uid" the kernel looks up for no user (inet6_rtm_getroute).
     delivery[++deliveries] = "route get " address[i] (from == "" ? "" : " from " from " iif " address_dev[i]) " uid 0" \
-      protocol(as_tcp ? " ipproto 6" : "")
+      protocol(k % (1 + treats_tcp_apart) ? " ipproto 6" : "")
+    # TCP's first lookup has no source port.
+    if (k > treats_tcp_apart)
+      sub(/ sport 1/, "", delivery[deliveries])
     is_by_host[deliveries] = from == ""
     about[deliveries] = from == "" ? "by this host to " address[i] ", its own address," : \
       "to " address[i] words " through " address_dev[i]
@@ -643,7 +646,7 @@ function is_told_apart(k,    i, n, found) {
 # Asks all questions that haven't been asked. The kernel announces a change before it releases its lock. Lookups don't
 # take this lock, but the last line does. So all changes that the answers reflect have been announced by then. An answer
 # may show an expired hop, which the kernel still uses beside one that hasn't expired (fib6_select_path).
-function ask(    i, k, list, count, given, text, earlier, depends_on_port) {
+function ask(    i, k, list, count, given, text, word, words, earlier, depends_on_port) {
   if (asked == questions)
     return
   for (i = asked + 1; i <= questions; i++) {
@@ -660,8 +663,12 @@ function ask(    i, k, list, count, given, text, earlier, depends_on_port) {
     i = asked + (has_any_source_port ? int((k + 1) / 2) : k)
     text = k in failed ? failed[k] : answer[++given]
     sub(/ expires -?[0-9]+sec/, "", text)
-    depends_on_port = depends_on_port || (has_any_source_port && k % 2 == 0 && text != earlier)
-    earlier = text
+    if (has_any_source_port && question[i] ~ / fibmatch /) {
+      # The kernel shows first the hop that a packet with these ports takes.
+      words = sorted(word, split(text, word, " "), " ")
+      depends_on_port = depends_on_port || (k % 2 == 0 && words != earlier)
+      earlier = words
+    }
     if (k in failed)
       error_of[i] = text
     else
