@@ -106,12 +106,13 @@ drain_listener() {
   until=$((NOW + HEAR_SECONDS * 100))
   while [ "$NOW" -lt "$until" ]; do
     # A user may have thousands of sockets, so don't read them all before it is known which one to look for.
-    [ -z "$SOCKETS" ] || mapfile rows </proc/self/net/netlink
+    [ -z "$SOCKETS" ] || mapfile -d '' rows </proc/self/net/netlink
     queued=''
     for socket in $SOCKETS; do
       [[ $socket =~ ^socket:.([0-9]+).$ ]] || continue
       [[ ${rows[*]} =~ \ ([0-9a-f]{8})\ +([0-9]+)\ [^$'\n']*\ ${BASH_REMATCH[1]}\ *$'\n' ]] || continue
-      [ $((16#${BASH_REMATCH[1]} & GROUPS_HEARD)) -ne "$GROUPS_HEARD" ] || queued=${BASH_REMATCH[2]}
+      [ $((16#${BASH_REMATCH[1]} & GROUPS_HEARD)) -eq "$GROUPS_HEARD" ] || continue
+      queued=${BASH_REMATCH[2]} SOCKETS=$socket
     done
     if ! { read -r _ _ state _ <"/proc/$LISTENER/stat"; } 2>/dev/null; then
       MESSAGE=''
