@@ -285,6 +285,22 @@ def test_a_snapshot_without_ipv6_routes_gets_the_hosts_verdict(
     assert live.verdict == ("overlap" if uplinks else "unknown")
 
 
+def test_a_snapshot_names_the_hosts_link_local_source(kernel: NamespaceKernel, tmp_path: Path) -> None:
+    """Without another address, connections have this source after a failed first lookup."""
+    build_node(kernel)
+    run_ip6(
+        "addr add fe80::2/64 dev eth0 nodad",
+        "route add default dev ib0 table 100",
+        "rule add from fe80::/10 lookup 100",
+    )
+    host = hostrouting.Host(kernel, FakeSystemd(), hostrouting.Layout(tmp_path), NetlinkBackend6())
+    recorded = hostrouting.Host.recorded(hostrouting.snapshot(host=host))
+    asked = config(cidrs=["fd00:1::/48"], uplinks=["eth0"])
+    for each in (host, recorded):
+        (finding,) = hostrouting.check(asked, host=each).findings
+        assert (finding.devs, finding.source) == (("ib0",), IPv6Address("fe80::2"))
+
+
 @pytest.mark.parametrize("missing", ["rules6", "routes6"])
 def test_a_snapshot_of_half_of_ipv6_is_refused(missing: str) -> None:
     document: dict[str, list[Any]] = {
