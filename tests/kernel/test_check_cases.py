@@ -236,7 +236,6 @@ CASES = {
     "table local is asked first about source ports alone": Case(
         "rule add pref 25 sport 1-65534 lookup local\nrule del pref 0",
         unknown="check-failed",
-        at_boot="no-local-table",
     ),
     "a rule for all but the ports that all have": Case(f"{AWAY}\nrule add not dport 1-65534 lookup 100"),
     "a rule for all ports of TCP": Case(f"{AWAY}\nrule add ipproto tcp dport 1-65534 lookup 100", "ib0"),

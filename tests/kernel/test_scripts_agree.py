@@ -405,6 +405,15 @@ CASES = {
 }
 
 
+def test_a_rule_on_source_ports_may_lead_away_what_comes_in(tmp_path: Path) -> None:
+    on_linux()
+    first = "ip -6 rule add from 2001:db8:1::/64 sport 1-65534 lookup main pref 11"
+    make([*_NICS, _DEFAULT, first, "ip -6 rule add lookup local pref 25", "ip -6 rule del pref 0"])
+    config = Config(route_overlap={"expectedCidrs": _SIX}, wait_seconds=0, uplinks=("eth0",))
+    told, _ = judged(config, "mawk", tmp_path)
+    assert unjudged(told, reported(config)) == "whether this host receives what is sent"
+
+
 @pytest.mark.parametrize(("name", "awk"), [(name, awk) for name in CASES for awk in awks_for(name)])
 def test_the_script_checks_rare_hosts(name: str, awk: str, tmp_path: Path) -> None:
     case = CASES[name]

@@ -276,7 +276,7 @@ function pending_devs(    list, count, i) {
 
 # Returns what doesn't reach this host although it is sent to one of its addresses: the kernel delivers a packet if the
 # lookup of its destination returns a local route. The lookup of what comes in also fails for other reasons (rp_filter).
-function why_not_received(    i, k, given) {
+function why_not_received(    i, k, given, text, is_received, was_received, deaf) {
   if (has_sources)
     find_clients()
   for (i = 1; i <= addresses; i++) {
@@ -288,26 +288,35 @@ function why_not_received(    i, k, given) {
   }
   if (deliveries)
     run(delivery, deliveries, "-force")
-  for (i = 1; i <= deliveries; i++)
-    if (i in failed) {
-      if (is_by_host[i] || failed[i] !~ /^Invalid/)
-        return about[i]
-      can_not("whether this host receives what is sent " about[i] " isn\047t known: " failed[i])
-    }
+  for (i = 1; i <= deliveries; i++) {
+    text = i in failed ? failed[i] : answer[++given]
     # An address may also be the broadcast address of another subnet.
-    else if (answer[++given] !~ /^[23] /)
-      return about[i]
-  return ""
+    is_received = text ~ /^[23] /
+    # Of two lookups that differ only in the source port, the second one has none.
+    if (has_any_source_port && i % 2 == 0 && is_received != was_received) {
+      can_not("whether this host receives what is sent " about[i] " isn\047t known: a policy rule matches source ports")
+      return ""
+    }
+    was_received = is_received
+    if (is_received || deaf != "")
+      continue
+    if (!(i in failed) || is_by_host[i] || text !~ /^Invalid/)
+      deaf = about[i]
+    else
+      can_not("whether this host receives what is sent " about[i] " isn\047t known: " text)
+  }
+  return deaf
 }
 
 # Adds the lookups of a packet to address i, from a sender that an uplink leads to, or from this host.
-function add_delivery(i, from, words,    k) {
-  for (k = 0; k < (1 + treats_tcp_apart) * (1 + has_any_source_port); k++) {
+function add_delivery(i, from, words,    k, twice) {
+  twice = 1 + has_any_source_port
+  for (k = 0; k < (1 + treats_tcp_apart) * twice; k++) {
     # A packet that comes in counts as root's, but without "uid" the kernel looks up for no user (inet6_rtm_getroute).
     delivery[++deliveries] = "route get " address[i] (from == "" ? "" : " from " from " iif " address_dev[i]) " uid 0" \
-      protocol(k % (1 + treats_tcp_apart) ? " ipproto 6" : "")
+      protocol(k >= twice ? " ipproto 6" : "")
     # TCP's first lookup has no source port.
-    if (k > treats_tcp_apart)
+    if (k % twice)
       sub(/ sport 1/, "", delivery[deliveries])
     is_by_host[deliveries] = from == ""
     about[deliveries] = from == "" ? "by this host to " address[i] ", its own address," : \
