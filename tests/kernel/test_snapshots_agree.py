@@ -161,7 +161,9 @@ def test_a_host_with_next_to_nothing_has_a_snapshot_too(kernel: NamespaceKernel)
 
 
 def test_a_rule_for_every_source_port_leaves_a_snapshot(kernel: NamespaceKernel) -> None:
-    run_ip(nics(eth0=NICS["eth0"]))
+    run_ip(nics(eth0=NICS["eth0"], eth1="", ib0=""))
+    # A connection through ib0 borrows one of two addresses, so a snapshot would ask which.
+    run_ip("addr add 10.3.0.4/24 dev eth1", "route add 10.6.0.0/16 dev ib0", "route add default dev eth0 table 104")
     run_ip("rule add pref 5 sport 1-65534 lookup 104", "rule add pref 6 from 10.1.0.4 lookup main")
     run_ip("rule add pref 7 lookup local", "rule del pref 0")
     snapshot = recorded(kernel)
