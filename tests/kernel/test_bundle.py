@@ -14,7 +14,7 @@ import attrs
 import pytest
 from file_trees import write_file, write_link
 from go_package import ANY, TEMPLATE, write_go_package
-from nightly import by_day
+from nightly import IS_NIGHTLY, by_day
 from node import build_node, on_linux, run_ip, run_ip6, tool, until
 from wanted import ROUTE, config
 
@@ -248,18 +248,22 @@ def test_a_restoration_that_is_killed_anywhere_leaves_no_mixture(
 ) -> None:
     out = render(BOTH, tmp_path / "out")
     kinds: list[bool] = []
-    for number in range(1, 1000, by_day(29, by_night=1)):
+    for number in range(1, 1000):
         there = new_tree(f"tree{number}")
         apply(CONFIGS["other"], there)
         scripts = [Layout(there).script(name) for name in ("static-routes", "check-route-overlap")]
         old = {path.name: path.read_bytes() for path in scripts}
-        kill = f"COUNT=0; trap '[ $((++COUNT)) -ne {number} ] || kill -9 $$' DEBUG; set -T"
-        code, _, err = run(there, restoring(out / "install.sh", kill))
+        is_it = f"[ $((++COUNT)) -ne {number} ] || kill -9 $$"
+        # By day, only before each file that is restored.
+        each = f"trap '{is_it}' DEBUG; set -T" if IS_NIGHTLY else f'mv() {{ {is_it}; command mv "$@"; }}'
+        code, _, err = run(there, restoring(out / "install.sh", f"COUNT=0; {each}"))
         steps = [line.split()[0] for line in Layout(there).gate_list.read_text().splitlines()[:-1]]
         are_old = {(there / step[1:]).read_bytes() == old[Path(step).name] for step in steps}
         assert (len(steps), len(are_old)) == (2, 1), (number, steps)
         kinds += are_old
-        assert run(there, out / "install.sh")[0] == run(there, out / "remove.sh")[0] == 0
+        assert run(there, out / "install.sh")[0] == 0
+        assert not [*there.rglob(".*.hostrouting-new")]
+        assert run(there, out / "remove.sh")[0] == 0
         if code == 1:
             assert kinds == sorted(kinds)
             assert {*kinds} == {False, True}

@@ -194,6 +194,9 @@ def unjudged(lines: Sequence[str], report: OverlapReport) -> str:
     """
     found = marker_text(report).splitlines()
     told, all_found = _first_parts(lines), _first_parts(found)
+    # The library looks up everything before it asks whether this host receives what is sent to it.
+    if [line.replace("no-local-table", "check-failed") for line in told] == all_found:
+        return ""
     # Some failures of connections may be missing beside a failure that has the same interfaces without a source.
     if told == all_found or (
         told and {*told} < {*all_found} and all(_OF_SOURCE.search(line) for line in {*all_found} - {*told})

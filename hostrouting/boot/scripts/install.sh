@@ -29,10 +29,11 @@ put() {
   local change=added new
   [ -L "$3" ] || [ -f "$3" ] || [ ! -e "$3" ] || die "can't write $3: it isn't a file"
   ! is_there "$3" || change=replaced
+  new=`new_of "$3"`
+  rm -f "$new" # of a killed restoration
   [ -L "$3" ] || ! is_same "$2" "$3" || [[ `stat -c '%04a %u' "$3"` != "$1 0" ]] || return 0
   keep "$3"
   mkdir -p "${3%/*}"
-  new=`new_of "$3"`
   install -m "$1" "$2" "$new"
   sync "$new"
   mv -fT "$new" "$3"
