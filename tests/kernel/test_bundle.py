@@ -279,7 +279,7 @@ def test_a_substitution_that_fails_loses_nothing(new_tree: Callable[[str], Path]
     out, wanted, empty = tmp_path / "out", new_tree("wanted"), contents(new_tree("empty"))
     for name in ("other", "both"):
         assert run(wanted, render(CONFIGS[name], out) / "install.sh")[0] == 0
-    for number in range(1, 1000, by_day(7, by_night=1)):
+    for number in range(1, 1000, by_day(6, by_night=1)):
         there = new_tree(f"tree{number}")
         apply(CONFIGS["other"], there)
         trace = (
