@@ -33,7 +33,7 @@ from typing import IO
 
 from boot.keeper import ENVIRONMENT, LIMIT_SECONDS, Keeper, MachineError, finish
 
-__all__ = ["Machine", "MachineError", "compile_python"]
+__all__ = ["FOUND", "FOUND_TEXT", "Machine", "MachineError", "compile_python", "python_packages"]
 
 ROOT = "/mnt/root"
 PAYLOADS = "/var/lib/payload"
@@ -45,7 +45,7 @@ _COMPILED = "/var/cache/python"
 _PACKAGES = ("attr", "attrs", "pyroute2", "rich")
 # Debian's Python searches this directory even with -I, although hostrouting is installed elsewhere.
 FOUND = "/usr/lib/python3/dist-packages/checkout.pth"
-_FOUND_TEXT = f"import sys; sys.pycache_prefix = {_COMPILED!r}\n{_PYTHON}\n"
+FOUND_TEXT = f"import sys; sys.pycache_prefix = {_COMPILED!r}\n{_PYTHON}\n"
 _LOAD_ALL = """
 import hostrouting, importlib, phases, pkgutil
 for package in (hostrouting, phases):
@@ -65,16 +65,14 @@ class Machine:
     """
 
     def __init__(self, tree: Path, compiled: Path | None = None) -> None:
-        shown = {_CHECKOUT / name: f"{_PYTHON}/{name}" for name in ("hostrouting", "phases")}
-        shown |= {_package(name): f"{_PYTHON}/{name}" for name in _PACKAGES}
-        shown |= {compiled: _COMPILED} if compiled is not None else {}
+        shown = python_packages() | ({compiled: _COMPILED} if compiled is not None else {})
         self._keeper = Keeper(tree, shown)
         self._nspawn: subprocess.Popen[bytes] | None = None
         self._console: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - close() does
         self._leader = ""
         self._boots = 0
         self._boot_id = ""
-        self.write(FOUND, _FOUND_TEXT)
+        self.write(FOUND, FOUND_TEXT)
 
     def __enter__(self) -> Machine:
         return self
@@ -402,6 +400,12 @@ class Machine:
     def _console_text(self) -> str:
         self._console.seek(0)
         return self._console.read().decode(errors="replace").strip() or "(it said nothing)"
+
+
+def python_packages() -> dict[Path, str]:
+    """Return the packages that hostrouting needs, each with its place in a machine, where ``FOUND`` finds it."""
+    shown = {_CHECKOUT / name: f"{_PYTHON}/{name}" for name in ("hostrouting", "phases")}
+    return shown | {_package(name): f"{_PYTHON}/{name}" for name in _PACKAGES}
 
 
 def compile_python(tree: Path, folder: Path) -> None:

@@ -151,6 +151,8 @@ def _mmdebstrap(suite: str, packages: Sequence[str], target: Path, lock: int) ->
         # Maintainer scripts run in their own mount namespace, which cleans up their mounts.
         *("nsenter", f"--net={outer_network()}", "unshare", "--mount", "--propagation", "private"),
         *("mmdebstrap", "--mode=root", "--variant=essential", f"--include={','.join(packages)}"),
+        # The index of a release without support has expired, but is signed.
+        '--aptopt=Acquire::Check-Valid-Until "false"',
         *("--dpkgopt=force-unsafe-io", *(f"--dpkgopt=path-exclude={glob}" for glob in _KEPT_OUT)),
         '--customize-hook=chroot "$1" sh -c "$HOSTROUTING_BOOT_SET_UP"',
         *(suite, str(target)),

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from kernels.packages import NoKernelError, UserModeLinux
 
-__all__ = ["run_on"]
+__all__ = ["CONFINED", "command_of", "run_on"]
 
 _HERE = Path(__file__).parent
 _CHECKOUT = _HERE.parents[1]
@@ -51,36 +51,46 @@ def run_on(kernel: UserModeLinux, argv: Sequence[str], shared: Path, env: dict[s
     return int(code.read_text())
 
 
-@contextmanager
-def _running(kernel: UserModeLinux, shared: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Yield the kernel's process, and kill it with its children at the end."""
+# A process namespace's processes end with its first one, also those that the kernel traces.
+CONFINED = ("setpriv", "--pdeathsig", "KILL", "unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+
+
+def command_of(kernel: UserModeLinux, folder: Path, *words: str, **arguments: object) -> list[str]:
+    """Return the command that runs a kernel, whose console is its standard output.
+
+    Args:
+        kernel: the kernel.
+        folder: a directory for its control socket.
+        words: arguments of the kernel without a value.
+        arguments: its other arguments.
+    """
     # Its memory is a file. In a container, programs can't be mapped from /dev/shm.
     is_mappable = not os.statvfs(_IN_MEMORY).f_flag & os.ST_NOEXEC
     env = {"LD_LIBRARY_PATH": str(kernel.library), "TMPDIR": _IN_MEMORY if is_mappable else tempfile.gettempdir()}
     if tuple(map(int, kernel.release.split(".")[:2])) < _FIXED:
         env["LD_PRELOAD"] = str(kernel.preload)
+    # Linux 6.16 and later can do without ptrace.
+    arguments |= {"seccomp": "auto", "con": "null", "con0": "null,fd:1", "uml_dir": folder, "umid": "guest"}
+    return [
+        *("env", *(f"{name}={value}" for name, value in env.items())),
+        *(str(kernel.program), "quiet", *words, *(f"{name}={value}" for name, value in arguments.items())),
+    ]
+
+
+@contextmanager
+def _running(kernel: UserModeLinux, shared: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Yield the kernel's process, and kill it with its children at the end."""
     arguments = {
         "mem": _MEMORY,
-        # Linux 6.16 and later can do without ptrace.
-        "seccomp": "auto",
         "root": "/dev/root",
         "rootfstype": "hostfs",
         "rootflags": "/",
-        "con": "null",
-        "con0": "null,fd:1",
-        "uml_dir": shared,
-        "umid": "guest",
         "init": _HERE / "init.sh",
         "MODULES": kernel.modules,
         "SHARED": shared,
         "CHECKOUT": _CHECKOUT,
     }
-    argv = [
-        # A process namespace's processes end with its first one, also those that the kernel traces.
-        *("setpriv", "--pdeathsig", "KILL", "unshare", "--pid", "--fork", "--kill-child", "--mount-proc"),
-        *("env", *(f"{name}={value}" for name, value in env.items())),
-        *(str(kernel.program), "ro", "quiet", *(f"{name}={value}" for name, value in arguments.items())),
-    ]
+    argv = [*CONFINED, *command_of(kernel, shared, "ro", **arguments)]
     with (shared / "errors").open("wb") as errors:
         process = subprocess.Popen(
             argv, cwd=kernel.library, stdin=subprocess.DEVNULL, stderr=errors, start_new_session=True
