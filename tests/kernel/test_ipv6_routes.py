@@ -267,6 +267,17 @@ def test_the_script_names_the_changes_of_either_family(node: Host, tmp_path: Pat
         assert [line.split()[:2] for line in lines] == ([["route", "add"]] * count or [["nothing", "to"]])
 
 
+def test_a_longer_prefix_for_sources_covers_packets_without_one(node: Host, tmp_path: Path) -> None:
+    run_ip6("route add fd00:1::/49 from ::/1 dev ib0")
+    assert boot(tmp_path, str(WANTED)).returncode == 0
+    assert not install(node, str(WANTED)).changes
+    run_ip6("route add fd00:1:0:8000::/49 from ::/1 dev ib0")
+    done = boot(tmp_path, str(WANTED))
+    assert (done.returncode, "longer prefixes cover all of it" in done.stderr) == (1, True)
+    with pytest.raises(RouteError, match="never wins"):
+        install(node, str(WANTED))
+
+
 def test_a_route_is_inherited_from_a_router_advertisement(node: Host) -> None:
     run_ip6(f"route del {DEFAULT}", "route add default via fe80::1 dev eth0 proto ra metric 1024 expires 1800")
     install(node, str(WANTED))

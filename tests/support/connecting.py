@@ -105,7 +105,8 @@ class _Expected:
             is_hidden = finding.source is not None and (finding.is_reply or not is_connected)
             if self._called is not None:
                 is_hidden = finding.source is None
-            is_excused = is_refused or is_hidden or (passes_hops and len(finding.devs) > 1)
+            by_hop = len(finding.devs) > 1 or finding.source is not None
+            is_excused = is_refused or is_hidden or (passes_hops and by_hop)
             if not (self._is_seen(finding, soon) or is_excused):
                 yield f"{what} leaves through {words(devs)}, but: {finding.message}"
 

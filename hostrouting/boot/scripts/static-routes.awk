@@ -104,7 +104,7 @@ function read_theirs(id,    h) {
     theirs[section, id] = class
   if (entries[section, id] == 1)
     leads[section, id] = 1
-  if (!is_apart(class) && !is_dead_of[class])
+  if (is_asked(class) && !is_dead_of[class])
     cover(to, in_main)
   if (type_of[class] == 1 && is_near(class))
     near[to] = near[to] "/" devs_of[class] "/"
@@ -154,6 +154,11 @@ function is_near(words) {
 # Returns whether a route only applies to some packets.
 function is_apart(some) {
   return is_for_tos[some] || some ~ / from /
+}
+
+# Returns whether packets without a tos or source may match a route. IPv6 packets without a source have the address ::.
+function is_asked(some) {
+  return !is_for_tos[some] && (some !~ / from / || some ~ / from ::[\/ ]/)
 }
 
 # Returns the words that distinguish the route that parse() last split from others.
