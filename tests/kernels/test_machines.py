@@ -201,6 +201,7 @@ def test_a_power_cut_leaves_all_or_nothing(node: Node, record_property: Any) -> 
         line, routes = node.judged(), node.routes()
         found = {name for name in possible if routes == {*CONFIGS[name].routes}}
         told.append(f"{cut.during} {installed}>{other} {cut.moment:.2f}: {sorted(found)} {line}")
+        record_property("cut", told[-1])
         assert len(found) == 1, told
         (installed,) = found
         assert (SEEN[installed] in line) if installed in SEEN else line == "held", told
@@ -208,4 +209,3 @@ def test_a_power_cut_leaves_all_or_nothing(node: Node, record_property: Any) -> 
             installed = chance.choice([name for name in CONFIGS if name not in ("none", installed)])
             machine.run(node.install(installed), check=installed in SEEN)
             machine.run("sync")
-    record_property("cuts", len(told))
