@@ -89,7 +89,7 @@ judge() {
 # Starts LISTENER, which records changes. Or fails and sets MESSAGE.
 listen() {
   make_files && discard_changes || return
-  SOCKETS=''
+  IS_LISTENING=''
   # Set this first, because a signal may arrive right after the start.
   trap 'kill -9 ${!-} ${NEWS_PID-} 2>/dev/null' EXIT
   ip "${MONITORED[@]}" -N -o monitor link address route rule nexthop netconf \
@@ -98,31 +98,37 @@ listen() {
   disown 2>/dev/null || true # it may have ended already
 }
 
-# Waits until LISTENER has recorded all changes: the queue of its socket is empty, and then it sleeps. Or fails and sets
-# MESSAGE. It finds the socket by its inode, because other processes may listen to the same groups.
+# Returns whether LISTENER has its socket, which is found by its inode, because other processes may listen to the same
+# groups. A user may have thousands of sockets, so this reads them all only once in a look.
+is_listening() {
+  local rows=() socket
+  mapfile -d '' rows </proc/self/net/netlink
+  for socket in $(exec readlink "/proc/$LISTENER/fd/"* 2>/dev/null); do
+    [[ $socket =~ ^socket:.([0-9]+).$ ]] || continue
+    [[ ${rows[*]} =~ \ ([0-9a-f]{8})\ [^$'\n']*\ ${BASH_REMATCH[1]}\ *$'\n' ]] || continue
+    [ $((16#${BASH_REMATCH[1]} & GROUPS_HEARD)) -ne "$GROUPS_HEARD" ] || return 0
+  done
+  return 1
+}
+
+# Waits until LISTENER sleeps. Then it has recorded all changes, because a message in its queue would wake it. Or fails
+# and sets MESSAGE.
 drain_listener() {
-  local until rows=() socket state queued
+  local until state
   read_clock
   until=$((NOW + HEAR_SECONDS * 100))
   while [ "$NOW" -lt "$until" ]; do
-    # A user may have thousands of sockets, so don't read them all before it is known which one to look for.
-    [ -z "$SOCKETS" ] || mapfile -d '' rows </proc/self/net/netlink
-    queued=''
-    for socket in $SOCKETS; do
-      [[ $socket =~ ^socket:.([0-9]+).$ ]] || continue
-      [[ ${rows[*]} =~ \ ([0-9a-f]{8})\ +([0-9]+)\ [^$'\n']*\ ${BASH_REMATCH[1]}\ *$'\n' ]] || continue
-      [ $((16#${BASH_REMATCH[1]} & GROUPS_HEARD)) -eq "$GROUPS_HEARD" ] || continue
-      queued=${BASH_REMATCH[2]} SOCKETS=$socket
-    done
     if ! { read -r _ _ state _ <"/proc/$LISTENER/stat"; } 2>/dev/null; then
       MESSAGE=''
       { read -r _ && IFS= read -r MESSAGE; } 2>/dev/null <"$HEARD"
       MESSAGE="can't listen for changes: ip monitor has ended: $MESSAGE"
       return 1
     fi
-    [ "$queued$state" != 0S ] || return 0
-    # Once it sleeps, it probably has its socket.
-    [ "$queued$state" != S ] || SOCKETS=$(exec readlink "/proc/$LISTENER/fd/"* 2>/dev/null)
+    # Until it listens, it may also sleep.
+    if [ "$state" = S ] && { [ -n "$IS_LISTENING" ] || is_listening; }; then
+      IS_LISTENING=yes
+      return 0
+    fi
     read_clock
   done
   MESSAGE="can't listen for changes: /proc/net/netlink shows no idle ip monitor in $HEAR_SECONDS s"
@@ -243,7 +249,7 @@ explain() {
     timeout -k 1 "$EXPLAIN_LIMIT" "$PYTHON" -I -m hostrouting check --report >&2
 }
 
-VERDICT='' PENDING='' LINES='' LACKS_DEFAULT='' LISTENER='' SOCKETS='' CHANGE=0 EXPLAIN_LIMIT=$EXPLAIN_SECONDS
+VERDICT='' PENDING='' LINES='' LACKS_DEFAULT='' LISTENER='' IS_LISTENING='' CHANGE=0 EXPLAIN_LIMIT=$EXPLAIN_SECONDS
 [ "$#:${1-}" != 2:unjudged ] || { VERDICT=unknown LINES=$2; report; exit; }
 LIMIT=$WAIT_SECONDS SETTLE_LIMIT=$SETTLE_SECONDS
 read_arguments "$@"
