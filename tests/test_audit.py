@@ -44,7 +44,7 @@ KINDS = {
 }
 
 
-@pytest.mark.timeout(by_day(120, by_night=7200))
+@pytest.mark.timeout(by_day(300, by_night=7200))
 @pytest.mark.parametrize(("kind", "strategy", "count", "addresses", "features"), KINDS.values(), ids=KINDS)
 def test_every_report_on_a_random_host_is_right(
     kind: type[Audit],

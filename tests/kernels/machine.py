@@ -235,12 +235,6 @@ class UmlMachine:
             raise MachineError(f"{script}: exit code {status}\n{output}")
         return output
 
-    def write(self, path: str, text: str) -> None:
-        """Write a file durably."""
-        self.run(
-            f"mkdir -p {Path(path).parent} && base64 -d <<<{base64.b64encode(text.encode()).decode()} >{path} && sync"
-        )
-
     def _receive(self, wanted: str, seconds: float) -> str:
         """Return the next line of the agent, or the line that is wanted."""
         found, end = b"", time.monotonic() + seconds

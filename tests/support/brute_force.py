@@ -95,7 +95,7 @@ class Judge:
     Args:
         kernel: the host's kernel, which is read only once.
         overlap: the routeOverlap config.
-        had_rules: whether any rule was ever added to the three default ones.
+        had_rules: whether tables local and main are separate, as they are after the first change of the rules.
         patterns: name patterns of the interfaces that may carry the expected CIDR, or None.
     """
 
@@ -338,8 +338,8 @@ class Judge:
         return self._passes_discards and self._has_default_table and is_main and found.type.is_discard
 
     def _look_into(self, table: int, address: int) -> Route | None:
-        # Tables local and main are merged until the first rule is added.
-        tables = (table,) if self._had_rules or table != Table.LOCAL else (Table.LOCAL, Table.MAIN)
+        merged = (Table.LOCAL, Table.MAIN)
+        tables = merged if table in merged and not self._had_rules else (table,)
         covering = [
             (-route.destination.prefixlen, -route.table, route.metric, number, route)
             for number, (first, last, route) in enumerate(self._spans)

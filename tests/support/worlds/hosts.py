@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import shlex
@@ -16,6 +17,7 @@ from node import as_batch, nics
 
 from hostrouting import Config, ExpectedCidr
 from hostrouting.backend import Route, RouteBackend
+from hostrouting.kernel.release import separates_on_deletion
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.testing.strategies import NewAddress
@@ -140,14 +142,15 @@ class Host:
     def may_be_unknown(self, way: str) -> bool:
         """Return whether a report may be unknown: in churn, or unless a snapshot represents the whole host."""
         if self.family is Family.IPV4:
-            return self.is_seen or self._has(_BORROWED)
+            hides_merging = way == "ip" and not self.had_rules and self._has("^ip rule del ")
+            return hides_merging or self.is_seen or self._has(_BORROWED)
         is_odd = self.has_odd_sources or self._has(r"^ip -6 rule (del|.*(tun_id|sport|dport))")
         return is_odd or way != "snapshot" or bool(self.cycle)
 
     @property
     def had_rules(self) -> bool:
-        """Return whether any rules were ever changed, which permanently separates tables local and main."""
-        return self._has("^ip rule ")
+        """Return whether rules have been changed in a way that permanently separates tables local and main."""
+        return self._has("^ip rule " if separates_on_deletion(os.uname().release) else "^ip rule add ")
 
     @property
     def has_odd_sources(self) -> bool:
