@@ -18,11 +18,12 @@ from hostrouting.kernel.refusals import NetlinkError
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.sources import Sources
+from hostrouting.model.answers import RouteFailure
 from hostrouting.model.errors import RouteError
 from hostrouting.model.events import EventKind, HostEvent
 from hostrouting.model.family import IpAddress
 from hostrouting.model.links import Address
-from hostrouting.model.routes import Protocol, Route, Route6, RouteFailure
+from hostrouting.model.routes import Protocol, Route, Route6
 
 
 def after(snapshot: Snapshot, event: HostEvent, restored: Iterable[Route] = ()) -> Snapshot:

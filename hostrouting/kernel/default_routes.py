@@ -9,9 +9,10 @@ from typing import Any
 import attrs
 
 from hostrouting.kernel.rules import LOOPBACK
+from hostrouting.model.answers import Lookup
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import is_like
-from hostrouting.model.routes import Lookup, Protocol, Route, Route6, RouteType, Table
+from hostrouting.model.routes import Protocol, Route, Route6, RouteType, Table
 
 
 def default_route(routes: Iterable[Route], by: tuple[str, ...] | None = None) -> Route | None:

@@ -15,9 +15,10 @@ import attrs
 from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.nexthops import Router
 from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, Flow
+from hostrouting.model.answers import Lookup, RouteFailure
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Address6, AddressLabel
-from hostrouting.model.routes import Lookup, Preference, Route, Route6, RouteFailure, RouteType, Table
+from hostrouting.model.routes import Preference, Route, Route6, RouteType, Table
 
 _BITS, _ANY = 128, IPv6Address(0)
 _SCORES = {Preference.HIGH: 3, Preference.MEDIUM: 2, Preference.LOW: 1}

@@ -21,11 +21,12 @@ from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink import values, wire
 from hostrouting.kernel.rtnetlink.conversation import Conversation, Listener, everywhere, read
 from hostrouting.kernel.rtnetlink.entries import Attributes, Group, RouteReader, Selection, routes_of
+from hostrouting.model.answers import Lookup, RouteFailure
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Address, Link
 from hostrouting.model.prefixes import Prefix, PrefixSet, numbers
-from hostrouting.model.routes import Lookup, NextHop, NexthopObject, Protocol, Route, RouteFailure, Table
+from hostrouting.model.routes import NextHop, NexthopObject, Protocol, Route, Table
 from hostrouting.model.rules import Rule
 from phases import CancelScope
 

@@ -19,11 +19,12 @@ from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink import values, wire
 from hostrouting.kernel.rtnetlink.entries import Attributes
 from hostrouting.kernel.rules import kernel_rules
+from hostrouting.model.answers import Lookup, RouteFailure
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Address, AddressLabel
 from hostrouting.model.prefixes import Prefix
-from hostrouting.model.routes import Lookup, NextHop, Route, RouteFailure
+from hostrouting.model.routes import NextHop, Route
 
 # An arbitrary port, because no packet is sent.
 _PORT = 9

@@ -10,9 +10,10 @@ from hostrouting.kernel.fib6 import Fib6
 from hostrouting.kernel.forwarding import ForwardingBackend
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.snapshot import Snapshot
+from hostrouting.model.answers import Lookup, RouteFailure
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.prefixes import Prefix, PrefixSet, numbers
-from hostrouting.model.routes import Lookup, Route, RouteFailure
+from hostrouting.model.routes import Route
 
 
 class PlannedBackend(ForwardingBackend):

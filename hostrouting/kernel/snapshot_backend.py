@@ -25,12 +25,13 @@ from hostrouting.kernel.release import passes_discards, separates_on_deletion
 from hostrouting.kernel.rules import KERNEL_RULES, NO_SOURCE, TCP, UDP, Flow, kernel_rules
 from hostrouting.kernel.snapshot import Ipv6State, Snapshot
 from hostrouting.kernel.sources import SourceKey, Sources, flows_through, source_key, spread
+from hostrouting.model.answers import Lookup, RouteFailure
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.jsonable import rfc_3339
 from hostrouting.model.links import Address, AddressLabel, Link
 from hostrouting.model.prefixes import Prefix, ends, numbers, uncovered_addresses
-from hostrouting.model.routes import Lookup, Route, Route6, RouteFailure, RouteType, Table
+from hostrouting.model.routes import Route, Route6, RouteType, Table
 from hostrouting.model.rules import Rule
 from phases import CancelScope
 

@@ -18,10 +18,11 @@ from hostrouting.kernel.nexthops import Router
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.snapshot_backend import SnapshotBackend
 from hostrouting.kernel.sources import SourceKey
+from hostrouting.model.answers import Lookup
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import IpAddress
 from hostrouting.model.prefixes import Prefix, numbers
-from hostrouting.model.routes import Lookup, Route, Table
+from hostrouting.model.routes import Route, Table
 from hostrouting.overlap._classify import Classification, classify_probes
 from hostrouting.overlap._coverage import Interval
 from hostrouting.overlap._probes import ask, replying, source_key_to

@@ -23,10 +23,11 @@ from hostrouting.kernel.default_routes import in_turn
 from hostrouting.kernel.port import Lookups
 from hostrouting.kernel.rules import KERNEL_RULES, LOOPBACK, NO_SOURCE, TCP, UDP, Flow
 from hostrouting.kernel.sources import SourceKey, source_key, spread
+from hostrouting.model.answers import Lookup
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Address, AddressLabel
 from hostrouting.model.prefixes import Prefix, numbers
-from hostrouting.model.routes import Lookup, Route, Route6, RouteType, Scope, Table
+from hostrouting.model.routes import Route, Route6, RouteType, Scope, Table
 from hostrouting.model.rules import Rule
 from hostrouting.overlap._coverage import Interval
 

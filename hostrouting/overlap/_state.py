@@ -17,12 +17,13 @@ from hostrouting.kernel.default_routes import unicast_defaults
 from hostrouting.kernel.merging import are_merged
 from hostrouting.kernel.nexthops import Router
 from hostrouting.kernel.port import RouteBackend, read_consistently
+from hostrouting.model.answers import Lookup
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Address, AddressLabel, Link
 from hostrouting.model.parsing import is_inside
 from hostrouting.model.prefixes import Prefix, PrefixSet, ends, numbers
-from hostrouting.model.routes import Lookup, Route, Route6, RouteType, Table
+from hostrouting.model.routes import Route, Route6, RouteType, Table
 from hostrouting.model.rules import Rule
 from hostrouting.overlap._bounds import CNI_PROTOCOLS, LINK_LOCAL
 from hostrouting.overlap._coverage import Coverage, Interval, intervals_in

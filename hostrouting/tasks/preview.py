@@ -20,12 +20,13 @@ from hostrouting.kernel.planned import PlannedBackend, refused_routes
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.snapshot_backend import backends_of, take_snapshot
+from hostrouting.model.answers import RouteFailure
 from hostrouting.model.changes import Changes
 from hostrouting.model.errors import RouteError, UnitError
 from hostrouting.model.family import Family
 from hostrouting.model.jsonable import fields_in_json
 from hostrouting.model.prefixes import numbers
-from hostrouting.model.routes import Route, RouteFailure
+from hostrouting.model.routes import Route
 from hostrouting.model.text import shortened
 from hostrouting.overlap.check import check_families
 from hostrouting.overlap.findings import Verdict

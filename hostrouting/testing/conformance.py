@@ -56,9 +56,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
 from hostrouting.kernel.port import Kernel, RouteBackend
+from hostrouting.model.answers import RouteFailure
 from hostrouting.model.errors import RouteError
 from hostrouting.model.prefixes import numbers
-from hostrouting.model.routes import Route, RouteFailure, RouteType, Table
+from hostrouting.model.routes import Route, RouteType, Table
 from hostrouting.model.rules import Rule
 from hostrouting.testing import strategies
 from phases import CancelScope, TimedOut

@@ -29,8 +29,9 @@ from hostrouting.kernel.rules import kernel_rules
 from hostrouting.kernel.snapshot import Ipv6State, Snapshot
 from hostrouting.kernel.snapshot_backend import take_snapshot
 from hostrouting.kernel.sources import spread
+from hostrouting.model.answers import Lookup
 from hostrouting.model.family import Family, IpAddress
-from hostrouting.model.routes import Lookup, Route, RouteType, Scope, Table
+from hostrouting.model.routes import Route, RouteType, Scope, Table
 from hostrouting.overlap.difference import Difference, compare
 
 pytestmark = pytest.mark.kernel

@@ -26,8 +26,9 @@ from hostrouting.boot.render import render_static_routes
 from hostrouting.kernel.namespace import enter_namespace
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
+from hostrouting.model.answers import RouteFailure
 from hostrouting.model.family import Family
-from hostrouting.model.routes import NextHop, Protocol, Route, Route6, RouteFailure, RouteType, Table
+from hostrouting.model.routes import NextHop, Protocol, Route, Route6, RouteType, Table
 from hostrouting.routes.install import apply_routes
 from hostrouting.routes.plan import Replacement, RoutePlan
 from hostrouting.routes.verify import verify_routes

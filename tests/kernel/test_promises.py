@@ -44,9 +44,10 @@ from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.port import Kernel
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink.conversation import Listener, everywhere
+from hostrouting.model.answers import RouteFailure
 from hostrouting.model.errors import HostRoutingError
 from hostrouting.model.family import Family
-from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteFailure, RouteType, Table
+from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Table
 from hostrouting.model.rules import Rule
 from hostrouting.testing import FakeSystemd
 

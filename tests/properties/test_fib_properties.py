@@ -14,7 +14,8 @@ from worlds import World
 from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.rules import KERNEL_RULES
-from hostrouting.model.routes import Lookup, NextHop, Protocol, Route, Scope, Table
+from hostrouting.model.answers import Lookup
+from hostrouting.model.routes import NextHop, Protocol, Route, Scope, Table
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.routes.verify import unproven
 from hostrouting.testing.strategies import DESTINATIONS, DEVICES, new_addresses, policy_rules, routes

@@ -27,9 +27,10 @@ from hostrouting import Config, OverlapReport, RouteOverlap
 from hostrouting.kernel.port import Kernel
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.snapshot_backend import SnapshotBackend
+from hostrouting.model.answers import Lookup
 from hostrouting.model.family import IpNetwork
 from hostrouting.model.links import Hardware
-from hostrouting.model.routes import Lookup, NextHop, Route
+from hostrouting.model.routes import NextHop, Route
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap._state import read_host
 from hostrouting.overlap.check import check_overlap

@@ -24,8 +24,9 @@ import phases
 from hostrouting import CheckRouteOverlap, Config, Configure, Host, Layout, UnitError
 from hostrouting.boot.locks import locked
 from hostrouting.boot.parts import watch_part
+from hostrouting.model.answers import RouteFailure
 from hostrouting.model.errors import FileError
-from hostrouting.model.routes import Route, RouteFailure
+from hostrouting.model.routes import Route
 from hostrouting.testing import FakeKernel, FakeSystemd
 from hostrouting.watch._events import Event, EventKind
 from hostrouting.watch.outputs import notify, to_datagram, write_entry

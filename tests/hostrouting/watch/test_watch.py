@@ -28,8 +28,9 @@ from hostrouting import Config, ConfigError, ExpectedCidr, Host, Layout, RouteOv
 from hostrouting.boot.render import fill
 from hostrouting.boot.trial import times_of
 from hostrouting.config.routing import OverlapMode
+from hostrouting.model.answers import RouteFailure
 from hostrouting.model.errors import RouteError
-from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteFailure, Table
+from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, Table
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import Finding, FindingKind, OverlapReport, UnknownReason, Verdict
 from hostrouting.testing import FakeKernel, FakeSystemd
