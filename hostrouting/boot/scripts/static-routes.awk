@@ -399,7 +399,7 @@ function commit(    why) {
   why = write(early, earlies + 0, lates && !asks_early ? 0 : questions + 0, "")
   if (why == "" && lates)
     why = write(late, lates, questions + 0, "-force")
-  print why == "" ? "done" told : "failed " why
+  print (why == "" ? "done" told : "failed " why)
   if (why == "" && shown > 50)
     print "and " shown - 50 " more"
 }
@@ -443,7 +443,7 @@ function undo(    left, i) {
   sub(/^can\047t change the static routes: /, "", left)
   if (left == "" && taken == "" && shown && !is_blind)
     taken = "the routes changed each time"
-  print left == "" ? taken : left
+  print (left == "" ? taken : left)
   exit shown > 0 && !is_blind
 }
 
