@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parent / "explanation"
-RECORD = FOLDER / "kernels.json"
 KEYS = ("passed", "failed", "seconds", "snapshots")
 
 HEAD = """\
-<!-- Made by docs/make_kernels.py from kernels.json; edits are lost. -->
+<!-- Made by docs/make_kernels.py from kernels.json and machines.json; edits are lost. -->
 
 # On other kernels
 
@@ -44,8 +43,8 @@ def count(results: dict[str, Any]) -> int:
     return int(results["passed"] + results["failed"] + sum(results["skipped"].values()))
 
 
-def page(record: dict[str, Any]) -> str:
-    """Return the page."""
+def kernels_part(record: dict[str, Any]) -> str:
+    """Return the part about kernels."""
     rows, reasons = [], []
     most = max(sum(map(count, found["files"].values())) for found in record.values())
     for suite, found in sorted(record.items(), key=lambda item: [*map(int, item[1]["release"].split("."))]):
@@ -56,10 +55,35 @@ def page(record: dict[str, Any]) -> str:
         counts = f"{passed} | {failed} | {skipped.total()} | {others} | {round(seconds / 60)} | {snapshots}"
         rows.append(f"| {release} | {suite} | {max(each['date'] for each in files)} | {counts} |")
         reasons += [f"| {release} | {count} | {reason} |" for reason, count in sorted(skipped.items())]
-    return HEAD + "\n".join(rows) + "\n" + SNAPSHOTS + (SKIPPED + "\n".join(reasons) + "\n" if reasons else "") + TAIL
+    return HEAD + "\n".join(rows) + "\n" + SNAPSHOTS + (SKIPPED + "\n".join(reasons) + "\n" if reasons else "")
 
+
+def machines_part(record: dict[str, Any]) -> str:
+    """Return the part about machines."""
+    rows = []
+    for suite, found in sorted(record.items(), key=lambda item: int(item[1]["systemd"])):
+        cuts = [found["cuts"].get(action, 0) for action in ("install", "try", "boot")]
+        words = [found["systemd"], found["kernel"], found["iproute2"], suite, found["date"], *cuts]
+        rows.append(f"| {' | '.join(map(str, words))} |\n")
+    return MACHINES + "".join(rows)
+
+
+MACHINES = """
+## Machines
+
+The nightly tests also boot a machine of each of these releases on its own kernel, from a disk, with an address from
+DHCP. Debian 11's machine has no Python. STRICT holds a shadowed node there, the fix lets it go, an update restarts
+nothing, and a removal leaves nothing. Then the machine's power is cut at random moments of installations (`apply` or
+`install.sh`), trials and boots. At each next boot, the node had entirely the old or entirely the new config, and
+started only if it was healthy under that config:
+
+| systemd | kernel | iproute2 | of Debian | on | cuts in an installation | in a trial | in a boot |
+|---|---|---|---|---|---|---|---|
+"""
 
 TAIL = """
+## Differences
+
 Lookups differ between releases in three ways, and a [snapshot](../howto/snapshots.md) gets the verdict of its own
 host's release:
 
@@ -78,7 +102,8 @@ at boot retries a failure, too.
 
 def main(folder: Path) -> None:
     """Write the page to a directory."""
-    (folder / "kernels.md").write_text(page(json.loads(RECORD.read_text())))
+    kernels, booted = (json.loads((FOLDER / name).read_text()) for name in ("kernels.json", "machines.json"))
+    (folder / "kernels.md").write_text(kernels_part(kernels) + machines_part(booted) + TAIL)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Read a run's results for each file of tests, and record those for the page that ``./run docs`` makes."""
+"""Read a run's results for each file of tests, and record them for the page that ``./run docs`` makes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-__all__ = ["RECORD", "Results", "record", "results_of", "total"]
+__all__ = ["MACHINES", "RECORD", "Results", "record", "record_machine", "results_of", "total"]
 
-RECORD = Path(__file__).parents[2] / "docs/explanation/kernels.json"
+_FOLDER = Path(__file__).parents[2] / "docs/explanation"
+RECORD, MACHINES = _FOLDER / "kernels.json", _FOLDER / "machines.json"
 
 Results = dict[str, dict[str, Any]]
 """For each file of tests, the JSON object that is recorded."""
@@ -64,8 +65,28 @@ def record(suite: str, release: str, results: Results, *, is_whole: bool) -> Non
         results: the results.
         is_whole: whether all of the tests ran.
     """
-    known = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    known = _read(RECORD)
     before = known.get(suite, {})
     others = {} if is_whole or before.get("release") != release else before["files"]
-    known[suite] = {"release": release, "files": others | results}
-    RECORD.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
+    _write(RECORD, known | {suite: {"release": release, "files": others | results}})
+
+
+def record_machine(suite: str, versions: Mapping[str, str], cuts: Mapping[str, int]) -> None:
+    """Write down that a machine has passed its tests.
+
+    Args:
+        suite: Debian's release.
+        versions: the versions of its programs.
+        cuts: how often its power was cut during each action.
+    """
+    row = {**versions, "date": time.strftime("%Y-%m-%d"), "cuts": {**cuts}}
+    _write(MACHINES, _read(MACHINES) | {suite: row})
+
+
+def _read(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return found
+
+
+def _write(path: Path, known: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")

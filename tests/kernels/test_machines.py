@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +25,7 @@ from hostrouting import Config, Layout
 from hostrouting.boot.bundle import bundle
 from kernels.machine import LOG, UmlMachine, make_image
 from kernels.packages import NoKernelError
+from kernels.results import record_machine
 
 _SYSTEMDS = {"bullseye": 247, "bookworm": 252, "trixie": 257}
 
@@ -93,6 +96,11 @@ class Node:
 
     def pid(self) -> str:
         return self.machine.run("systemctl show --property=MainPID --value kubelet.service").strip()
+
+    def versions(self) -> dict[str, str]:
+        told = self.machine.run("uname -r; systemctl --version; ip -V")
+        kernel, systemd, iproute2 = re.findall(r"^(?:systemd |ip utility, iproute2-)?(\d[\d.]*)", told, re.MULTILINE)
+        return {"kernel": kernel, "systemd": systemd, "iproute2": iproute2}
 
     def reboot(self) -> None:
         self.machine.power_off()
@@ -213,3 +221,5 @@ def test_a_power_cut_leaves_all_or_nothing(node: Node, record_property: Any) -> 
             installed = chance.choice([name for name in CONFIGS if name not in ("none", installed)])
             machine.run(node.install(installed), check=installed in SEEN)
             machine.run("sync")
+    if IS_NIGHTLY:
+        record_machine(node.suite, node.versions(), Counter(cut.during for cut in _cuts(node.suite)))
