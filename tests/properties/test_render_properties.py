@@ -67,7 +67,7 @@ def test_a_glob_is_rendered_to_an_equivalent_expression(wanted: list[str], names
     script = render_check_route_overlap_script(["10.0.0.0/8"], allowed_devs=wanted)
     (expression,) = re.findall(r"^allowed (\S+)$", script, re.MULTILINE)
     like = {name for name in names if any(fnmatchcase(name, pattern) for pattern in wanted)}
-    for awk in filter(shutil.which, ("mawk", "gawk", "busybox")):
+    for awk in filter(shutil.which, ("mawk", "gawk", "busybox", "original-awk")):
         program = [awk, "awk"] if awk == "busybox" else [awk]
         command, env = [*program, '{ if (NR == 1) e = "^(" $0 ")$"; else if ($0 ~ e) print }'], {"LC_ALL": "C"}
         told = "\n".join([expression, *names])

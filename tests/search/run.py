@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 from command_line import on_a_host
+from scripts import AWKS
 
 from search.moments import Search
 from search.pairs import PAIRS, TWO_STEPS
 from search.programs import LoadedSystemd
-from search.world import AWKS, make_world, read_state, use_awk
+from search.world import make_world, read_state, use_awk
 
 # Processes that a search leaves running end with its PID namespace.
 _PROGRAM = 'exec unshare --pid --fork --kill-child --mount-proc "$PYTHON" -m search.run "$@"'

@@ -27,8 +27,6 @@ _ETC, _RUN = Path("/etc"), Path("/run")
 
 _REFUSING_TABLE = 100
 
-AWKS = ("gawk", "mawk", "busybox")
-
 # It leaves to Python only what depends on the unit files.
 _SYSTEMCTL = """\
 #!/bin/sh

@@ -19,7 +19,7 @@ from nightly import IS_NIGHTLY
 from hostrouting import Config, RouteOverlap
 from hostrouting.boot.render import render_check, render_static_routes
 
-AWKS = ("mawk", "gawk", "busybox")
+AWKS = ("mawk", "gawk", "busybox", "original-awk")
 
 UNJUDGED = re.compile(
     "check-failed: (policy rules match all ports, and port 1"

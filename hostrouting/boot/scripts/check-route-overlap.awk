@@ -655,7 +655,7 @@ function is_told_apart(k,    i, n, found) {
 # Asks all questions that haven't been asked. The kernel announces a change before it releases its lock. Lookups don't
 # take this lock, but the last line does. So all changes that the answers reflect have been announced by then. An answer
 # may show an expired hop, which the kernel still uses beside one that hasn't expired (fib6_select_path).
-function ask(    i, k, list, count, given, text, word, words, earlier, depends_on_port) {
+function ask(    i, k, n, list, count, given, text, word, words, earlier, depends_on_port) {
   if (asked == questions)
     return
   for (i = asked + 1; i <= questions; i++) {
@@ -674,7 +674,8 @@ function ask(    i, k, list, count, given, text, word, words, earlier, depends_o
     sub(/ expires -?[0-9]+sec/, "", text)
     if (has_any_source_port && question[i] ~ / fibmatch /) {
       # The kernel shows first the hop that a packet with these ports takes.
-      words = sorted(word, split(text, word, " "), " ")
+      n = split(text, word, " ")
+      words = sorted(word, n, " ")
       depends_on_port = depends_on_port || (k % 2 == 0 && words != earlier)
       earlier = words
     }

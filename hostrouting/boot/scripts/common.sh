@@ -1,6 +1,6 @@
 # --- shared by the boot scripts ---------------------------------------------------------------------------------
 # shellcheck shell=bash disable=SC2034,SC2329,SC2006 # each uses some of it; for backquotes, see static-routes.sh
-# The scripts need bash, coreutils, util-linux, iproute2 5.15, and any POSIX awk; install.sh and remove.sh also grep and
+# The scripts need bash, coreutils, util-linux, iproute2 5.9, and any POSIX awk; install.sh and remove.sh also grep and
 # sed. Each is a single brace group, because bash doesn't run any of a truncated group.
 
 set -u -o pipefail
