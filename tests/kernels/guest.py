@@ -12,8 +12,9 @@ import shlex
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from kernels.packages import NoKernelError, UserModeLinux
@@ -23,6 +24,7 @@ __all__ = ["CONFINED", "command_of", "run_on"]
 _HERE = Path(__file__).parent
 _CHECKOUT = _HERE.parents[1]
 _MEMORY, _IN_MEMORY = "4G", "/dev/shm"
+_POLL_SECONDS, _STOP_SECONDS = 0.1, 20.0
 # From this release on, UML asks the CPU for the size of its registers.
 _FIXED = (6, 13)
 
@@ -43,10 +45,14 @@ def run_on(kernel: UserModeLinux, argv: Sequence[str], shared: Path, env: dict[s
         raise NoKernelError(f"User-Mode Linux doesn't run on {platform.machine()}, only on x86_64")
     settings = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in env.items())
     (shared / "command").write_text(f"{settings}exec {shlex.join(argv)}\n")
-    with _running(kernel, shared) as process:
-        process.wait()
     code = shared / "code"
-    if not code.exists():
+    code.touch()
+    with _running(kernel, shared) as process, suppress(subprocess.TimeoutExpired):
+        while process.poll() is None and not code.read_text():
+            time.sleep(_POLL_SECONDS)
+        # Linux 6.1 sometimes hangs while it stops.
+        process.wait(_STOP_SECONDS)
+    if not code.read_text():
         raise NoKernelError(f"Linux {kernel.release} ended before the command: {_last_words(shared)}")
     return int(code.read_text())
 

@@ -14,7 +14,7 @@ from wanted import config
 
 from hostrouting.testing import FakeKernel
 from kernels import __main__ as command
-from kernels import packages, results
+from kernels import guest, packages, results
 from kernels.hosts import VARIABLE, differences, keep
 
 
@@ -66,6 +66,12 @@ def test_a_killed_command_leaves_no_traced_process(tmp_path: Path) -> None:
     process.wait()
 
 
+@pytest.mark.kernel
+def test_a_kernel_that_hangs_while_it_stops_is_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(guest, "_STOP_SECONDS", 0.1)
+    assert guest.run_on(kernel_of(f"echo 3 >{tmp_path}/code; sleep 600", tmp_path), ["true"], tmp_path, {}) == 3
+
+
 JUNIT = """<testsuites><testsuite>
 <testcase classname="tests.test_a" name="one" time="1.4"/>
 <testcase classname="tests.test_a.TestTwo" name="runTest" time="1.4"><skipped type="pytest.skip" message="no nft"/></testcase>
@@ -94,6 +100,15 @@ def test_runs_of_files_add_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     assert {*json.loads(results.RECORD.read_text())["sid"]["files"]} == {"tests/test_a.py", "test_b.py"}
     results.record("sid", "7.2.8", {"tests/test_a.py": found["tests/test_a.py"]}, is_whole=False)
     assert {*json.loads(results.RECORD.read_text())["sid"]["files"]} == {"tests/test_a.py"}
+
+
+def test_machines_are_recorded_one_by_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(results, "MACHINES", tmp_path / "machines.json")
+    results.record_machine("bullseye", {"systemd": "247"}, {"boot": 8})
+    results.record_machine("trixie", {"systemd": "257"}, {"boot": 9})
+    results.record_machine("bullseye", {"systemd": "247"}, {"boot": 10})
+    known = json.loads(results.MACHINES.read_text())
+    assert {suite: row["cuts"] for suite, row in known.items()} == {"bullseye": {"boot": 10}, "trixie": {"boot": 9}}
 
 
 def test_a_snapshot_judged_differently_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
