@@ -22,15 +22,14 @@ _TEST_SECONDS = by_day(600, by_night=3600)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
-    if left_out := [] if IS_NIGHTLY else [item for item in items if _is_for_the_night(item)]:
+    here = [item for item in items if item.path.is_relative_to(Path(__file__).parent)]
+    if left_out := [] if IS_NIGHTLY else [item for item in here if _is_for_the_night(item)]:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
-    for item in items:
-        if item.path.is_relative_to(here):
-            item.add_marker(pytest.mark.boot)
-            # The timeout excludes fixtures, because the first one may have to build a tree.
-            item.add_marker(pytest.mark.timeout(_TEST_SECONDS, func_only=True))
+    for item in here:
+        item.add_marker(pytest.mark.boot)
+        # The timeout excludes fixtures, because the first one may have to build a tree.
+        item.add_marker(pytest.mark.timeout(_TEST_SECONDS, func_only=True))
 
 
 def _is_for_the_night(item: pytest.Item) -> bool:
