@@ -85,12 +85,12 @@ mkfs.ext4 -q -F -L root -d "$2/work/root" "$4"
 """
 
 
-def make_image(suite: str, folder: Path, *, has_python: bool = True) -> Path:
-    """Make the disk of a machine from a Debian release's tree, with a consumer and this checkout's Python code.
+def make_image(suite: str, folder: Path, *, has_python: bool = True) -> None:
+    """Make ``disk``, a machine's, from a Debian release's tree, with a consumer and this checkout's Python code.
 
     Args:
         suite: the Debian release.
-        folder: an empty directory to use.
+        folder: where to make it; its directory ``files`` may have files to add.
         has_python: whether the machine has Python and hostrouting. Otherwise, it has no Python at all.
     """
     tree, kernel, files, image = (
@@ -122,7 +122,6 @@ def make_image(suite: str, folder: Path, *, has_python: bool = True) -> Path:
         (files / FOUND.lstrip("/")).write_text(FOUND_TEXT)
     argv = ("sh", "-c", _MAKE, "sh", tree, folder, kernel.release, image, "yes" if has_python else "")
     subprocess.run(["unshare", "--mount", "--propagation", "private", *map(str, argv)], check=True)
-    return image
 
 
 # Runs in namespaces of its own, as the first process there. A command follows.

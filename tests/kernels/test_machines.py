@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from boot.trees import CannotBuildError
+from building import filled_once
 from nightly import IS_NIGHTLY, by_day, refuse
 from wanted import section
 
@@ -114,16 +115,20 @@ def suite(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def image(suite: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp(suite)
-    root = folder / "files/root"
-    for name, wanted in CONFIGS.items():
-        for file in bundle(Config.from_mapping(wanted.config), Layout(root / name)):
-            file.path.parent.mkdir(parents=True, exist_ok=True)
-            file.path.write_bytes(file.content)
-            file.path.chmod(file.mode)
-        (root / f"{name}.json").write_text(json.dumps(wanted.config))
+    """Return the disk of a machine with all configs, made once for all workers."""
+
+    def fill(folder: Path) -> None:
+        root = folder / "files/root"
+        for name, wanted in CONFIGS.items():
+            for file in bundle(Config.from_mapping(wanted.config), Layout(root / name)):
+                file.path.parent.mkdir(parents=True, exist_ok=True)
+                file.path.write_bytes(file.content)
+                file.path.chmod(file.mode)
+            (root / f"{name}.json").write_text(json.dumps(wanted.config))
+        make_image(suite, folder, has_python=suite != "bullseye")
+
     try:
-        return make_image(suite, folder, has_python=suite != "bullseye")
+        return filled_once(tmp_path_factory, f"machine-{suite}", fill) / "disk"
     except (NoKernelError, CannotBuildError) as error:
         refuse("boot", str(error))
 
