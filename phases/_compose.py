@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextvars import copy_context
@@ -9,9 +10,12 @@ from typing import Any, Generic, TypeVar, overload
 
 from attrs import field, frozen, validators
 
-from phases._errors import POLL_SECONDS, Cancelled, add_note, group_of, text_of
+from phases._errors import POLL_SECONDS, Cancelled, add_note, text_of
 from phases._run import Task, check_name, check_task, run_child
 from phases._scope import CancelScope
+
+if sys.version_info < (3, 11):
+    from exceptiongroup import ExceptionGroup
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -101,8 +105,7 @@ class Serial(_Several[T_co]):
             TimedOut: the scope's deadline passed.
             BaseException: any exception raised by a task.
         """
-        results = [run_child(each, scope) for each in self.tasks]
-        return tuple(results)  # type: ignore[return-value]
+        return tuple([run_child(each, scope) for each in self.tasks])  # type: ignore[return-value]
 
 
 class Parallel(_Several[T_co]):
@@ -236,7 +239,7 @@ def _outcome(scope: CancelScope, errors: list[BaseException]) -> BaseException |
     interrupts = [error for error in errors if not isinstance(error, Exception)]
     stop = interrupts[0] if interrupts else scope.verdict()
     if stop is None:
-        return group_of(f"{len(failures)} of the parallel tasks failed", failures) if failures else None
+        return ExceptionGroup(f"{len(failures)} of the parallel tasks failed", failures) if failures else None
     for other in (*interrupts[1:], *failures):
         notes = ", ".join(map(str, getattr(other, "__notes__", ())))
         add_note(stop, f"besides: {text_of(other)} ({notes})")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
 from typing import Protocol, TypeVar
@@ -120,9 +119,6 @@ def add_path_note(error: BaseException, path: str) -> None:
         add_note(error, PathNote(f"in task {path}"))
 
 
-# --- what Python 3.10 lacks ------------------------------------------------------------------------------------------
-
-
 def add_note(error: E, note: str) -> E:
     """Add a note to an exception, if possible, and return the exception."""
     # This is a backport of BaseException.add_note for Python 3.10. Unlike the original, it ignores exceptions that are
@@ -130,13 +126,3 @@ def add_note(error: E, note: str) -> E:
     with suppress(AttributeError, TypeError):
         vars(error)["__notes__"] = [*getattr(error, "__notes__", ()), note]
     return error
-
-
-def group_of(message: str, errors: Sequence[Exception]) -> Exception:
-    """Return an `ExceptionGroup`, using the `exceptiongroup` backport on Python 3.10."""
-    if sys.version_info < (3, 11):
-        from exceptiongroup import ExceptionGroup as Group
-
-        return Group(message, errors)
-    else:  # noqa: RET505 - type checkers skip what the version rules out only in a branch
-        return ExceptionGroup(message, errors)  # noqa: F821

@@ -48,8 +48,8 @@ def end(has_begun: bool) -> None:
     global _has_waited
     if has_begun and signal.getsignal(signal.SIGINT) is _handle:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    further_out = sys._getframe(2)  # noqa: SLF001 - inspect costs more to load than all of this
-    if _has_waited and _is_main() and not _is_guarded(further_out):
+    # The inspect module takes longer to load than everything here.
+    if _has_waited and _is_main() and not _is_guarded(sys._getframe(2)):  # noqa: SLF001
         _has_waited = False
         raise KeyboardInterrupt
 

@@ -186,13 +186,12 @@ async def run_async(
 
     scope = CancelScope() if scope is None else scope
     outer = CancelScope(clock=scope.clock)
-    inner = scope.within(outer)
     outcome: Future[T] = Future()
 
     def work() -> None:
         # asyncio futures can't hold a StopIteration.
         try:
-            outcome.set_result(run(task, logger=logger, scope=inner, observer=observer))
+            outcome.set_result(run(task, logger=logger, scope=scope.within(outer), observer=observer))
         except BaseException as error:  # noqa: BLE001 - raised below
             outcome.set_exception(error)
 

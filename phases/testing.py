@@ -55,8 +55,7 @@ class FakeClock:
         """Wait as `Clock.wait` promises."""
         while not happened(0) and self._now < until:
             with self._lock:
-                is_call = bool(self._calls) and self._calls[0][0] <= until
-                when, call = self._calls.pop(0) if is_call else (until, None)
+                when, call = self._calls.pop(0) if self._calls and self._calls[0][0] <= until else (until, None)
                 if when != math.inf:
                     self._now = max(self._now, when)
             if call is not None:
