@@ -50,7 +50,7 @@ PURE = {
     "kernel": "after_event default_routes fib host_changes nexthops rules sources",
     "boot": "gate render",
     "routes": "formats resolve",
-    "overlap": "_cover _coverage difference findings one_event _fix _grouping _classify wording",
+    "overlap": "_cover _coverage difference findings one_event _fix _grouping _classify summary",
     "azure": "config probe.ruleset vnet.leftovers vnet.parse",
     "watch": "_events",
 }
@@ -164,7 +164,7 @@ def home(package: str) -> str:
         ("hostrouting.cli.azure_like", "from hostrouting.azure.probe import plan"),
         ("hostrouting.cli.commands", "from hostrouting.azure import nodes"),
         # If the fake imported an adapter, both would share the same bugs, and comparing them would be useless.
-        ("hostrouting.kernel._memory.net", "from hostrouting.kernel.rtnetlink.wire import x"),
+        ("hostrouting.kernel._memory.net", "from hostrouting.kernel.rtnetlink.route_messages import x"),
         ("hostrouting.kernel.memory", "from hostrouting.kernel.netlink import x"),
         ("hostrouting.kernel.netlink", "from hostrouting.kernel.memory import x"),
     ],

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from hostrouting.boot import files
+from hostrouting.boot.installed_units import drop_ins, is_masked, settings, unit_files, unit_names
 from hostrouting.boot.layout import Layout
-from hostrouting.boot.unit_files import drop_ins, is_masked, settings, unit_files, unit_names
 from phases import CancelScope
 
 # Settings whose last value counts, with their defaults; see systemd.service(5) and systemd.unit(5).

@@ -241,8 +241,8 @@ def _refuse_what_is_no_image(layout: Layout) -> None:
             host's own root.
     """
     from hostrouting.boot.files import matching
+    from hostrouting.boot.installed_units import UNIT_PATH
     from hostrouting.boot.layout import CHECK, ROUTES, WATCH
-    from hostrouting.boot.unit_files import UNIT_PATH
 
     root = layout.root
     if not root.is_dir():

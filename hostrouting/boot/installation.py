@@ -17,13 +17,13 @@ from hostrouting.boot import files
 from hostrouting.boot._switch import put, remove_old_stages, switch
 from hostrouting.boot.gate import SETTINGS, missing_commands, opening_settings
 from hostrouting.boot.host import Host
+from hostrouting.boot.installed_units import environment_names, unit_files, unit_names
 from hostrouting.boot.layout import CHECK, ROUTES, WATCH, Layout
 from hostrouting.boot.locks import locked
 from hostrouting.boot.manifest import Manifest
 from hostrouting.boot.next_boot import BootPlan
 from hostrouting.boot.parts import BootFile
 from hostrouting.boot.systemd import ANY_INSTANCE, RUNNING, UnitManager
-from hostrouting.boot.unit_files import environment_names, unit_files, unit_names
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.errors import UnitError
 from phases import CancelScope, Undo

@@ -10,8 +10,8 @@ from pathlib import Path
 import attrs
 
 from hostrouting.boot.files import matching
+from hostrouting.boot.installed_units import UNIT_PATH
 from hostrouting.boot.systemd import ANY_INSTANCE, RUNNING
-from hostrouting.boot.unit_files import UNIT_PATH
 from hostrouting.model.errors import UnitError
 from phases import Cancelled, CancelScope, TimedOut
 

@@ -30,7 +30,7 @@ from hostrouting.model.errors import HostRoutingError
 from hostrouting.model.jsonable import to_json_text
 from hostrouting.model.text import clean
 from hostrouting.overlap.findings import NoteKind, OverlapReport, UnknownReason, Verdict
-from hostrouting.overlap.wording import advice, summary
+from hostrouting.overlap.summary import advice, summary
 from hostrouting.tasks import queries
 
 

@@ -21,7 +21,7 @@ from hostrouting.fleet.groups import FleetReport, HostGroup
 from hostrouting.model.jsonable import in_json
 from hostrouting.model.text import clean, shortened
 from hostrouting.overlap.findings import Verdict
-from hostrouting.overlap.wording import advice, reasons
+from hostrouting.overlap.summary import advice, reasons
 
 # Limits for readability; the JSON output is complete.
 _SHOWN_HOSTS, _SHOWN_EVENTS, _DRAWN_GROUPS = 16, 4, 50

@@ -12,7 +12,7 @@ from hostrouting.config.routing import OverlapMode
 from hostrouting.model.family import Family, IpNetwork
 from hostrouting.model.text import clean, shortened
 from hostrouting.overlap.findings import EventVerdict, Finding, FindingKind, Outlook, OverlapReport, Verdict
-from hostrouting.overlap.wording import PASTE, pasted_entries, reasons, summary
+from hostrouting.overlap.summary import PASTE, pasted_entries, reasons, summary
 
 # Limits for readability; the JSON output is complete.
 _ROWS, _FAILURES = 16, 4

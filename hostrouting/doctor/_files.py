@@ -11,9 +11,9 @@ from shlex import quote
 
 from hostrouting.boot.files import read_state
 from hostrouting.boot.go_package import go_package_links
+from hostrouting.boot.installed_units import UNIT_PATH, is_masked
 from hostrouting.boot.locks import locked
 from hostrouting.boot.parts import CONFIGURED, differing_parts, installed_files, wanted_parts
-from hostrouting.boot.unit_files import UNIT_PATH, is_masked
 from hostrouting.doctor.checks import DoctorFinding, ExaminedHost, Severity, missing_tools, stale_files
 from hostrouting.model.errors import FileError
 

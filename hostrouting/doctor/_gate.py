@@ -11,14 +11,14 @@ from hostrouting.boot import files
 from hostrouting.boot.break_glass import ARGUMENT, why_open
 from hostrouting.boot.gate import DROP_INS, missing_commands, opening_settings, seconds_of
 from hostrouting.boot.installation import KUBELET, has_free_kubelet, is_there
+from hostrouting.boot.installed_units import UNIT_PATH, drop_ins, environment_names, settings
 from hostrouting.boot.layout import GATE_NAMES, SEARCH_PATH, Layout
 from hostrouting.boot.trial import trial_deadline
-from hostrouting.boot.unit_files import UNIT_PATH, drop_ins, environment_names, settings
 from hostrouting.doctor.checks import DoctorFinding, ExaminedHost, Severity
 from hostrouting.model.errors import RouteError, UnitError
 from hostrouting.overlap.check import check_families
 from hostrouting.overlap.findings import NoteKind, OverlapReport, Verdict
-from hostrouting.overlap.wording import reasons
+from hostrouting.overlap.summary import reasons
 from hostrouting.tasks.preview import as_installed
 
 

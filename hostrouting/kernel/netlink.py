@@ -18,7 +18,8 @@ from hostrouting.kernel.nexthops import in_order
 from hostrouting.kernel.port import Ipv4Lookups, is_plain_through
 from hostrouting.kernel.refusals import Deletable, NetlinkError
 from hostrouting.kernel.rtnetlink import messages as rtnl
-from hostrouting.kernel.rtnetlink import values, wire
+from hostrouting.kernel.rtnetlink import route_messages as rtm
+from hostrouting.kernel.rtnetlink import values
 from hostrouting.kernel.rtnetlink.conversation import Conversation, Listener, everywhere, read
 from hostrouting.kernel.rtnetlink.entries import Attributes, Group, RouteReader, Selection, routes_of
 from hostrouting.model.answers import Lookup, RouteFailure
@@ -121,7 +122,7 @@ class NetlinkBackend(Ipv4Lookups):
         if table is not None and not 0 < table <= rtnl.TABLE_MAX:
             return
         try:
-            for stretch in talk.dump(rtnl.RTM_GETROUTE, wire.dump_routes(self.family, table, protocol)):
+            for stretch in talk.dump(rtnl.RTM_GETROUTE, rtm.dump_routes(self.family, table, protocol)):
                 # With ipv6.disable=1, the kernel answers with the routes of the other families (rtnl_dump_all).
                 if stretch.messages[rtnl.HEADER_BYTES] == self.family.af:
                     yield stretch
@@ -234,7 +235,7 @@ class NetlinkBackend(Ipv4Lookups):
             port = values.port_of_any(rules)
 
             def answers(source_port: int | None) -> list[tuple[Attributes, Prefix] | int]:
-                pack = wire.look_up(self.family, source, is_tcp, (source_port, port))
+                pack = rtm.look_up(self.family, source, is_tcp, (source_port, port))
                 asked = talk.ask(addresses, pack, NO_ROUTE)
                 return [each.errno if isinstance(each, NetlinkError) else reader.single(each) for _, each in asked]
 
@@ -255,7 +256,7 @@ class NetlinkBackend(Ipv4Lookups):
 
         def ask(talk: Conversation) -> dict[Route, tuple[IpAddress, ...]]:
             any_port = values.port_of_any(self._list_rules(talk))
-            look_up = partial(wire.look_up, self.family, None, is_tcp, is_for_source=True)
+            look_up = partial(rtm.look_up, self.family, None, is_tcp, is_for_source=True)
             flows = [(entry, flow) for entry, addresses in entries.items() for flow in self._flows(entry, addresses)]
 
             def pack(item: tuple[Route, Flow], sequence: int) -> bytes:
@@ -265,7 +266,7 @@ class NetlinkBackend(Ipv4Lookups):
 
             found: dict[Route, set[IpAddress]] = {entry: set() for entry in entries}
             for (entry, _), answer in talk.ask(flows, pack, NO_ROUTE):
-                if isinstance(answer, bytes) and (source := wire.chosen_source(answer)) is not None:
+                if isinstance(answer, bytes) and (source := rtm.chosen_source(answer)) is not None:
                     found[entry].add(source)
             return {entry: tuple(sorted(sources)) for entry, sources in found.items()}
 
@@ -290,21 +291,21 @@ class NetlinkBackend(Ipv4Lookups):
 
         A route whose ``key`` already exists fails with EEXIST.
         """
-        return self._write(routes, partial(wire.RoutePacker(self.family).new, rtnl.ADD))
+        return self._write(routes, partial(rtm.RoutePacker(self.family).new, rtnl.ADD))
 
     def replace(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Add routes, each replacing the first existing route with the same ``key``, if any.
 
         The kernel compares only the key, so this also replaces connected routes and other daemons' routes.
         """
-        return self._write(routes, partial(wire.RoutePacker(self.family).new, rtnl.REPLACE))
+        return self._write(routes, partial(rtm.RoutePacker(self.family).new, rtnl.REPLACE))
 
     def delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Delete exactly these routes.
 
         A route that doesn't exist fails with ESRCH.
         """
-        deletable, packer = self._deletable(routes), wire.RoutePacker(self.family)
+        deletable, packer = self._deletable(routes), rtm.RoutePacker(self.family)
 
         def pack(route: Route, sequence: int) -> bytes:
             message = packer.delete(route, sequence)

@@ -16,7 +16,8 @@ from hostrouting.kernel.netlink import NO_ROUTE, Flow, NetlinkBackend
 from hostrouting.kernel.nexthops import Router
 from hostrouting.kernel.port import refuse_datagrams
 from hostrouting.kernel.rtnetlink import messages as rtnl
-from hostrouting.kernel.rtnetlink import values, wire
+from hostrouting.kernel.rtnetlink import route_messages as rtm
+from hostrouting.kernel.rtnetlink import values
 from hostrouting.kernel.rtnetlink.entries import Attributes
 from hostrouting.kernel.rules import kernel_rules
 from hostrouting.model.answers import Lookup, RouteFailure
@@ -211,7 +212,7 @@ class NetlinkBackend6(NetlinkBackend):
         return None
 
     def _append(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        return self._write(routes, partial(wire.RoutePacker(self.family).new, rtnl.APPEND))
+        return self._write(routes, partial(rtm.RoutePacker(self.family).new, rtnl.APPEND))
 
     def delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Delete only the next hops in these routes, each by itself.
@@ -219,7 +220,7 @@ class NetlinkBackend6(NetlinkBackend):
         Next hops that another program has added to a route stay. For a next hop of another protocol, the failure has
         ESRCH and a route with only this next hop.
         """
-        packer = wire.RoutePacker(self.family)
+        packer = rtm.RoutePacker(self.family)
 
         def pack(route: Route, sequence: int) -> bytes:
             hop = route.hops[0] if route.hops else NextHop()

@@ -22,7 +22,7 @@ from hostrouting.overlap._owners import Owners
 from hostrouting.overlap._probes import Probe, is_modelled, modelled_lookups
 from hostrouting.overlap._state import State
 from hostrouting.overlap.proposals import Obstacle
-from hostrouting.overlap.wording import decided_by
+from hostrouting.overlap.summary import decided_by
 
 # Upper limit on routes. If a rule suppresses short prefixes, a large CIDR would need more routes than a node should
 # have.

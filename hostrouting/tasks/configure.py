@@ -28,7 +28,7 @@ from hostrouting.model.routes import Route, Table
 from hostrouting.overlap.check import check_families, nothing_expected, unjudged
 from hostrouting.overlap.findings import OverlapReport, RouteOverlapError, UnknownReason, Verdict
 from hostrouting.overlap.markers import write_markers
-from hostrouting.overlap.wording import error_text
+from hostrouting.overlap.summary import error_text
 from hostrouting.routes.install import converge
 from hostrouting.routes.plan import RoutePlan, RoutesReport, adopted_routes
 from hostrouting.tasks.arguments import ConfigTask, to_host

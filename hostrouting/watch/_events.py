@@ -18,7 +18,7 @@ from hostrouting.model.family import IpNetwork
 from hostrouting.model.routes import Route
 from hostrouting.model.text import shortened
 from hostrouting.overlap.findings import Finding, OverlapReport, Verdict
-from hostrouting.overlap.wording import PASTE, summary
+from hostrouting.overlap.summary import PASTE, summary
 from hostrouting.watch._repair import Drift, Repair
 
 HOW_TO_STOP = (

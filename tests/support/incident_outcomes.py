@@ -16,7 +16,7 @@ from node import tool
 
 from hostrouting import OverlapReport
 from hostrouting.model.family import IpNetwork
-from hostrouting.overlap.wording import advice
+from hostrouting.overlap.summary import advice
 from hostrouting.report import Unfixable
 
 _COMMAND = re.compile(r"\bip(?: -[46])? (?:route|rule) (?:add|prepend) .*?(?=, or: |; |$)")

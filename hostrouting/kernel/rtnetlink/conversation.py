@@ -23,7 +23,7 @@ from typing import TypeVar
 from hostrouting.kernel.port import is_relevant
 from hostrouting.kernel.refusals import NetlinkError
 from hostrouting.kernel.rtnetlink import messages as rtnl
-from hostrouting.kernel.rtnetlink import wire
+from hostrouting.kernel.rtnetlink import route_messages as rtm
 from hostrouting.kernel.rtnetlink.messages import HEADER, HEADER_BYTES, Stretch, attributes, stretches
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
@@ -377,6 +377,6 @@ class Listener(Socket):
         _, kind, _, _, port = HEADER.unpack_from(message)
         if kind not in (rtnl.RTM_NEWROUTE, rtnl.RTM_DELROUTE):
             return bool(port != self._port)  # the answer to our own request has this port
-        _, length, _, _, table, *_ = wire.BODY.unpack_from(message, HEADER_BYTES)
-        first = attributes(message, HEADER_BYTES + wire.BODY.size).get(wire.RTA_DST, b"")
+        _, length, _, _, table, *_ = rtm.BODY.unpack_from(message, HEADER_BYTES)
+        first = attributes(message, HEADER_BYTES + rtm.BODY.size).get(rtm.RTA_DST, b"")
         return is_relevant(table, (int.from_bytes(first, "big"), length), self._inside)

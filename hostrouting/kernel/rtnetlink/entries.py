@@ -1,4 +1,4 @@
-"""Decode FIB entries (see wire.py for the format), hundreds at a time if they are alike.
+"""Decode FIB entries (see route_messages.py for the format), hundreds at a time if they are alike.
 
 Most entries in a large table differ only in their destinations. With these zeroed, all messages in a datagram are
 usually identical, and a single comparison can verify that. In that case, one message is decoded, and all routes share
@@ -18,7 +18,7 @@ import attrs
 
 from hostrouting.kernel.nexthops import with_hops, with_shares
 from hostrouting.kernel.rtnetlink import messages as rtnl
-from hostrouting.kernel.rtnetlink import wire
+from hostrouting.kernel.rtnetlink import route_messages as rtm
 from hostrouting.kernel.rtnetlink.messages import HEADER_BYTES, Stretch, attributes, to_number
 from hostrouting.model.family import Family, IpNetwork
 from hostrouting.model.prefixes import Prefix, PrefixSet, numbers
@@ -88,7 +88,7 @@ class RouteReader:
         self._inside = PrefixSet(self._selection.inside, self._family.bits)
         self._any = bytes(self._family.bits // 8)
         self._address = slice(_ADDRESS_AT, _ADDRESS_AT + len(self._any))
-        self._has_dst = struct.pack("=HH", 4 + len(self._any), wire.RTA_DST)
+        self._has_dst = struct.pack("=HH", 4 + len(self._any), rtm.RTA_DST)
 
     def single(self, message: bytes) -> tuple[Attributes, Prefix]:
         """Decode an entry, whether or not it is wanted, as its attributes and its prefix.
@@ -166,35 +166,35 @@ class RouteReader:
 
         The kernel sends cached exceptions only on request (ip_valid_fib_dump_req in net/ipv4/fib_frontend.c).
         """
-        _, length, source_length, tos, table, protocol, scope, kind, flags = wire.BODY.unpack_from(body)
-        found = attributes(body, wire.BODY.size)
-        metrics = attributes(found.get(wire.RTA_METRICS, b""))
+        _, length, source_length, tos, table, protocol, scope, kind, flags = rtm.BODY.unpack_from(body)
+        found = attributes(body, rtm.BODY.size)
+        metrics = attributes(found.get(rtm.RTA_METRICS, b""))
         # For a discarding entry, the kernel may show lo as the device, but no packet is sent through it.
         hops = () if kind >= RouteType.BLACKHOLE else decode_hops(flags, found, self._names)
         fields: dict[str, Any] = {
-            "destination": ip_network((found.get(wire.RTA_DST, self._any), length)),
+            "destination": ip_network((found.get(rtm.RTA_DST, self._any), length)),
             "type": RouteType(kind),
-            "table": to_number(found.get(wire.RTA_TABLE, b"")) or table,
+            "table": to_number(found.get(rtm.RTA_TABLE, b"")) or table,
             "protocol": protocol,
-            "metric": to_number(found.get(wire.RTA_PRIORITY, b"")),
-            "source": ip_address(found[wire.RTA_PREFSRC]) if wire.RTA_PREFSRC in found else None,
-            "mtu": to_number(metrics[wire.RTAX_MTU]) if wire.RTAX_MTU in metrics else None,
-            "nexthop_id": to_number(found[wire.RTA_NH_ID]) if wire.RTA_NH_ID in found else None,
+            "metric": to_number(found.get(rtm.RTA_PRIORITY, b"")),
+            "source": ip_address(found[rtm.RTA_PREFSRC]) if rtm.RTA_PREFSRC in found else None,
+            "mtu": to_number(metrics[rtm.RTAX_MTU]) if rtm.RTAX_MTU in metrics else None,
+            "nexthop_id": to_number(found[rtm.RTA_NH_ID]) if rtm.RTA_NH_ID in found else None,
         }
         if self._family is Family.IPV4:
             return Route(hops=hops, scope=scope, tos=tos, **fields)
         # The kernel ignores an entry as soon as it expires, but only removes it later (fib6_check_expired, fib6_age).
         # It still uses an expired hop beside one that hasn't expired (fib6_select_path).
-        expires = _decode_lifetime(found.get(wire.RTA_CACHEINFO))
+        expires = _decode_lifetime(found.get(rtm.RTA_CACHEINFO))
         if self._is_for_lookups and expires is not None and expires <= 0:
             expires = None
         is_expired = expires is not None and expires <= 0
         return Route6(
             hops=self._arrange(attrs.evolve(hop, is_dead=hop.is_dead or is_expired) for hop in hops),
-            source_prefix=IPv6Network((found[wire.RTA_SRC], source_length)) if source_length else None,
+            source_prefix=IPv6Network((found[rtm.RTA_SRC], source_length)) if source_length else None,
             # Each next hop of a multipath route has its own preference. The kernel reports only one, and uses every
             # hop (rt6_fill_node).
-            preference=Preference(0 if wire.RTA_MULTIPATH in found else to_number(found.get(wire.RTA_PREF, b""))),
+            preference=Preference(0 if rtm.RTA_MULTIPATH in found else to_number(found.get(rtm.RTA_PREF, b""))),
             expires=expires,
             **fields,
         )
@@ -233,26 +233,26 @@ def _layout(family: Family, length: int) -> struct.Struct:
 
 def decode_hops(flags: int, found: dict[int, bytes], names: rtnl.Names) -> tuple[NextHop, ...]:
     """Decode an entry's hops from its rtm_flags and attributes."""
-    if wire.RTA_MULTIPATH in found:
-        return tuple(_decode_several(found[wire.RTA_MULTIPATH], names))
-    hop = _decode_hop(flags, 1, to_number(found.get(wire.RTA_OIF, b"")), found, names)
+    if rtm.RTA_MULTIPATH in found:
+        return tuple(_decode_several(found[rtm.RTA_MULTIPATH], names))
+    hop = _decode_hop(flags, 1, to_number(found.get(rtm.RTA_OIF, b"")), found, names)
     return () if hop.dev is None and hop.gateway is None else (hop,)
 
 
 def _decode_several(hops: bytes, names: rtnl.Names) -> Iterator[NextHop]:
     at = 0
     while at < len(hops):
-        length, flags, extra_weight, oif = wire.HOP.unpack_from(hops, at)
-        yield _decode_hop(flags, extra_weight + 1, oif, attributes(hops[at : at + length], wire.HOP.size), names)
+        length, flags, extra_weight, oif = rtm.HOP.unpack_from(hops, at)
+        yield _decode_hop(flags, extra_weight + 1, oif, attributes(hops[at : at + length], rtm.HOP.size), names)
         at += (length + 3) & ~3
 
 
 def _decode_hop(flags: int, weight: int, oif: int, found: dict[int, bytes], names: rtnl.Names) -> NextHop:
     # The kernel uses RTA_GATEWAY for gateways in the route's own address family, and RTA_VIA for others
     # (fib_nexthop_info).
-    gateway = found.get(wire.RTA_GATEWAY, found.get(wire.RTA_VIA, b"")[wire.VIA_FAMILY.size :])
-    encap = found.get(wire.RTA_ENCAP_TYPE)
-    word = "" if encap is None else wire.ENCAP_WORDS.get(to_number(encap), "unknown")
+    gateway = found.get(rtm.RTA_GATEWAY, found.get(rtm.RTA_VIA, b"")[rtm.VIA_FAMILY.size :])
+    encap = found.get(rtm.RTA_ENCAP_TYPE)
+    word = "" if encap is None else rtm.ENCAP_WORDS.get(to_number(encap), "unknown")
     return NextHop(
         dev=names(oif) if oif else None,
         gateway=ip_address(gateway) if gateway else None,

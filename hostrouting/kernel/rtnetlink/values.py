@@ -38,7 +38,7 @@ from typing import Any, TypeVar
 
 from hostrouting.kernel.nexthops import Router
 from hostrouting.kernel.rtnetlink import messages as rtnl
-from hostrouting.kernel.rtnetlink import wire
+from hostrouting.kernel.rtnetlink import route_messages as rtm
 from hostrouting.kernel.rtnetlink.entries import decode_hops
 from hostrouting.kernel.rtnetlink.messages import HEADER_BYTES, LINK, attributes, decode_name, to_number
 from hostrouting.model.family import Family, IpNetwork
@@ -80,7 +80,7 @@ _LABEL, _IFAL_ADDRESS, _IFAL_LABEL = struct.Struct("=BxBBII"), 1, 2
 # linux/nexthop.h
 _NHA_ID, _NHA_GROUP, _NHA_OIF, _NHA_GATEWAY, _NHA_ENCAP_TYPE = 1, 2, 5, 6, 7
 # A route's attributes with the same meaning.
-_OF_ROUTE = {_NHA_OIF: wire.RTA_OIF, _NHA_GATEWAY: wire.RTA_GATEWAY, _NHA_ENCAP_TYPE: wire.RTA_ENCAP_TYPE}
+_OF_ROUTE = {_NHA_OIF: rtm.RTA_OIF, _NHA_GATEWAY: rtm.RTA_GATEWAY, _NHA_ENCAP_TYPE: rtm.RTA_ENCAP_TYPE}
 # struct nexthop_grp contains the ID and the weight minus 1. Since Linux 6.12, the next byte is the weight's high byte.
 # For routes, the kernel shows only the low byte (fib_add_nexthop), and boot scripts read that.
 _MEMBER = struct.Struct("=IBxH")

@@ -20,7 +20,7 @@ import phases
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.nexthops import in_order
 from hostrouting.kernel.rtnetlink import messages as rtnl
-from hostrouting.kernel.rtnetlink import wire
+from hostrouting.kernel.rtnetlink import route_messages as rtm
 from hostrouting.kernel.rtnetlink.entries import RouteReader, Selection
 from hostrouting.kernel.waiting import look_until
 from hostrouting.model.errors import RouteError
@@ -150,14 +150,14 @@ _prefixes = st.builds(
 
 def dumped(prefixes: Sequence[Prefix]) -> rtnl.Stretch:
     """Return a run of messages as the kernel sends them, for entries that differ only in their destinations."""
-    kind, size = rtnl.RTM_NEWROUTE, rtnl.HEADER_BYTES + wire.BODY.size + 36
+    kind, size = rtnl.RTM_NEWROUTE, rtnl.HEADER_BYTES + rtm.BODY.size + 36
     header = rtnl.HEADER.pack(size, kind, 0, 1, 1)
     found = [
         header
-        + wire.BODY.pack(Family.IPV6.af, length, 0, 0, Table.MAIN, 217, Scope.UNIVERSE, RouteType.UNICAST, 0)
-        + rtnl.number(wire.RTA_TABLE, Table.MAIN)
-        + rtnl.attribute(wire.RTA_DST, first.to_bytes(16, "big"))
-        + struct.pack("=HHI", 8, wire.RTA_PRIORITY, 1024)
+        + rtm.BODY.pack(Family.IPV6.af, length, 0, 0, Table.MAIN, 217, Scope.UNIVERSE, RouteType.UNICAST, 0)
+        + rtnl.number(rtm.RTA_TABLE, Table.MAIN)
+        + rtnl.attribute(rtm.RTA_DST, first.to_bytes(16, "big"))
+        + struct.pack("=HHI", 8, rtm.RTA_PRIORITY, 1024)
         for first, length in prefixes
     ]
     return rtnl.Stretch(kind, 0, 1, 1, size, b"".join(found))

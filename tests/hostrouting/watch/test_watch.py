@@ -34,8 +34,9 @@ from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Rou
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import Finding, FindingKind, OverlapReport, UnknownReason, Verdict
 from hostrouting.testing import FakeKernel, FakeSystemd
+from hostrouting.watch._backoff import Failures
 from hostrouting.watch._events import Event, EventKind, of_failures, of_problems, of_routes, status
-from hostrouting.watch._repair import Drift, Failures, Reconciler, Repair, plan_repair
+from hostrouting.watch._repair import Drift, Reconciler, Repair, plan_repair
 from hostrouting.watch.loop import LOOK_SECONDS, WatchHostRouting
 from phases import Cancelled, CancelScope
 from phases.testing import FakeClock

@@ -1,0 +1,42 @@
+"""Count the failures of a route, and wait longer after each one."""
+
+from __future__ import annotations
+
+import attrs
+
+# One or two failures may be accidental, such as a daemon restart or a loose cable. More than that are deliberate or
+# long-lasting, so retry with exponential backoff.
+_ACCIDENTS_MAX = 2
+_FIRST_SECONDS, _LONGEST_SECONDS = 1.0, 300.0
+# Reset the count after this long without a failure.
+_FORGET_SECONDS = 900.0
+
+
+@attrs.frozen
+class Failures:
+    """A failure counter with exponential backoff.
+
+    Args:
+        count: number of failures in the current burst.
+        last: when the last failure occurred, on the watcher's clock.
+        reason: why the route couldn't be written, or an empty string if it was lost.
+    """
+
+    count: int = 0
+    last: float = 0.0
+    reason: str = ""
+
+    @property
+    def wait_seconds(self) -> float:
+        """Return the backoff delay after the last failure, or 0 if the failures may be accidental."""
+        doublings = min(self.count - _ACCIDENTS_MAX - 1, 16)
+        return min(_LONGEST_SECONDS, _FIRST_SECONDS * 2.0**doublings) if doublings >= 0 else 0.0
+
+    @property
+    def due(self) -> float:
+        """Return the time of the next attempt."""
+        return self.last + self.wait_seconds
+
+    def again(self, now: float, reason: str = "") -> Failures:
+        """Count a new failure, starting over if the last one was long ago."""
+        return Failures(self.count + 1 if now < self.due + _FORGET_SECONDS else 1, now, reason)
