@@ -28,8 +28,8 @@ Functions are read-only. Each one has a command of the same name, except for ``e
     judge      check many snapshots, and group the hosts by result
     examine    check that the gate works on this host, and find what may break it
 
-Both operate on a Host, which consists of routes, units and a file Layout. Use ``Host.image`` for an image, and
-``Host.recorded`` for a Snapshot.
+Tasks and functions operate on a Host, which consists of routes, units and a file Layout. Use ``Host.image`` for an
+image, and ``Host.recorded`` for a Snapshot.
 
 The results are ConfigureReport, RoutesReport, and OverlapReport with its Verdict. ``hostrouting.report`` exports all
 types used in these reports, and the functions' report types.

@@ -23,8 +23,8 @@ def run() -> int:
     try:
         import signal
 
-        # During imports, which take most of a short run, and outside of a task, let SIGINT kill the process as if there
-        # were no handler, without a traceback.
+        # During imports, which take most of a short run, let SIGINT kill the process without a traceback, as if there
+        # were no handler. The same goes for a KeyboardInterrupt outside of a task (below).
         is_handled = signal.getsignal(signal.SIGINT) is signal.default_int_handler
         if is_handled:
             signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -17,7 +17,7 @@ def require_phases() -> None:
     """Import phases.
 
     Raises:
-        ImportError: the package of this name is another distribution's.
+        ImportError: the package ``phases`` belongs to another distribution, or one of our dependencies is missing.
     """
     try:
         from phases import CancelScope  # noqa: F401

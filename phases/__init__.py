@@ -5,7 +5,8 @@ function into a task. `run` runs a tree, and `run_async` runs it from asyncio. T
 scope, so that they can be cancelled or time out. `all_or_nothing` rolls back the changes of a failed task.
 """
 
-# The modules of this package. Each module only imports modules above it.
+# The modules of this package. When a module is imported, it only imports modules above it. (CancelScope.run imports
+# _process when it is called.)
 #
 #     _errors     Cancelled, TimedOut, Status and Observer; PathNote and path_of for the failed task's name
 #     _interrupts deferral of Ctrl-C during rollbacks and while a program is starting

@@ -10,18 +10,19 @@ from typing import Protocol, TypeVar
 E = TypeVar("E", bound=BaseException)
 
 Tell = Callable[[Callable[["Observer"], None]], None]
-"""Calls the observers of a run, one call at a time."""
+"""A function that passes a call to a run's observers, one call at a time."""
 
 POLL_SECONDS = 0.025
-"""The longest time, in seconds, that anything here blocks before it checks for cancels.
+"""The longest time, in seconds, that any wait here blocks before it checks for cancellation.
 
-No wakeup would work for all of them: a signal that arrives between the main thread's last line and its blocking system
-call doesn't interrupt that call, and the handler, which may want to cancel, runs only in that thread.
+A wakeup instead of polling wouldn't work for all waits. A signal may arrive between the main thread's last line of
+Python and its blocking system call, and then doesn't interrupt that call. The signal handler, which may cancel a scope,
+runs only in the main thread.
 """
 
 
 class Cancelled(BaseException):
-    """The scope was cancelled. This isn't a subclass of `Exception`, so that tasks don't catch it by accident.
+    """The exception for a cancelled scope. It isn't an `Exception`, so that tasks don't catch it by accident.
 
     Args:
         reason: the reason as text.
@@ -33,7 +34,7 @@ class Cancelled(BaseException):
 
 
 class TimedOut(Exception):
-    """The scope's own deadline passed; its child scopes raise `Cancelled` instead.
+    """The exception for a scope whose own deadline passed. Its child scopes raise `Cancelled` instead.
 
     Unlike `TimeoutError`, this isn't an `OSError`, so `except OSError` doesn't catch it.
 
@@ -68,7 +69,7 @@ class Status(str, Enum):
 
 
 class Observer(Protocol):
-    """Receives the events of a run. Calls are serialized, but may come from any task's thread."""
+    """A receiver of a run's events. Calls are serialized, but may come from any task's thread."""
 
     def started(self, path: str) -> None:
         """Report that a task starts.

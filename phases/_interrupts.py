@@ -48,7 +48,7 @@ def end(has_begun: bool) -> None:
     global _has_waited
     if has_begun and signal.getsignal(signal.SIGINT) is _handle:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    # The inspect module takes longer to load than everything here.
+    # Don't use the inspect module, because it takes longer to load than this whole package.
     if _has_waited and _is_main() and not _is_guarded(sys._getframe(2)):  # noqa: SLF001
         _has_waited = False
         raise KeyboardInterrupt

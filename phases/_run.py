@@ -67,7 +67,7 @@ def check_task(_instance: object, _attribute: object, value: object) -> None:
 
 
 class _Reporter(AbstractContextManager["_Reporter"]):
-    """Passes calls to a run's observers, one at a time.
+    """A queue that passes calls to a run's observers, one at a time.
 
     At the end of the run, the first observer error is raised, or added as a note to the run's own exception.
 

@@ -190,11 +190,11 @@ class CancelScope(AbstractContextManager["CancelScope"]):
     ) -> subprocess.CompletedProcess[str]:
         """Run a program to completion in its own process group.
 
-        On a cancellation or deadline, the group gets SIGTERM, and SIGKILL 50 ms later. Children that have created their
-        own session or group (setsid) survive. So do processes that are still running when the program exits on its own;
-        their later output is lost. The program runs in real time, regardless of the clock. All output is kept in
-        memory. KeyboardInterrupt also kills the program. Custom signal handlers should cancel a scope. If they raise an
-        exception while the subprocess is being started, it survives.
+        On a cancellation or deadline, the group gets SIGTERM, and SIGKILL at most 50 ms later. Children that have
+        created their own session or group (setsid) survive. So do processes that are still running when the program
+        exits on its own; their later output is lost. The program runs in real time, regardless of the clock. All output
+        is kept in memory. KeyboardInterrupt also kills the program. Custom signal handlers should cancel a scope. If a
+        handler raises an exception while the program is being started, the program survives.
 
         Args:
             argv: the program and its arguments.
@@ -242,9 +242,9 @@ class Undo:
         self._steps.append(step)
 
     def roll_back(self) -> list[str]:
-        """Run every step, even if a step fails, or a signal handler raises an exception in a step or between two.
+        """Run every step, even if a step fails, or if a signal handler raises an exception in a step or between steps.
 
-        A step that a signal handler interrupts is run again.
+        A step is run a second time if it was interrupted by anything but an `Exception`, such as KeyboardInterrupt.
 
         Returns:
             A message for each failure.
@@ -285,9 +285,9 @@ class Undo:
 def all_or_nothing() -> AbstractContextManager[Undo]:
     """Roll back if the block fails or is cancelled; failing steps are added as notes to the block's exception.
 
-    KeyboardInterrupt aborts the block, and is then deferred until the rollback is complete. If a custom signal handler
-    raises an exception just before the first step, the rollback is skipped. Custom handlers should cancel a scope
-    instead.
+    A Ctrl-C aborts the block with a KeyboardInterrupt. During the rollback, a Ctrl-C is deferred until the end. If a
+    custom signal handler raises an exception just before the first step, the rollback is skipped. Custom handlers
+    should cancel a scope instead.
     """
     return Undo()
 

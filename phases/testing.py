@@ -19,7 +19,7 @@ _REAL_POLL_SECONDS = 0.002
 
 
 class FakeClock:
-    """A fake clock. Each wait returns immediately and advances the time to its end or to the next scheduled call.
+    """A fake clock. A wait advances the fake time to the end of the wait at once, and runs the calls scheduled before.
 
     A scheduled call runs in the thread whose wait reaches its time. It may set an event, write to a pipe or cancel a
     scope, which ends the corresponding waits at that time. If several threads wait concurrently, they all advance the

@@ -19,13 +19,13 @@ T = TypeVar("T")
 
 
 class LoadBalancerProbeError(HostRoutingError):
-    """The health probes can't be rewritten, or it is unknown whether this is necessary."""
+    """The error for health probes that can't be rewritten, or if it is unknown whether a node needs the rewriting."""
 
 
 class AzureVnetError(HostRoutingError):
-    """azure-vnet's leftovers can't be removed.
+    """The error for leftovers of azure-vnet that can't be removed.
 
-    They can't be read or deleted, another process holds the lock, or another process has restored them.
+    The leftovers can't be read or deleted, another process holds the lock, or another process has restored them.
     """
 
 
@@ -69,7 +69,7 @@ class Programs:
     """
 
     error: ClassVar[type[HostRoutingError]]
-    """Raised if a program can't be run, or refuses."""
+    """The error to raise if a program can't be run, or fails."""
     search_path: str = SEARCH_PATH
 
     def ask(self, attempt: str, command: str, *fine: str, text: str | None = None) -> str:

@@ -59,7 +59,7 @@ def put(path: Path, state: files.FileState | None) -> None:
 
 def _stage(layout: Layout, differing: Mapping[Path, files.FileState | None], new_list: files.FileState) -> None:
     """Write the changed scripts to a new folder, and point the list to these copies."""
-    import tempfile  # with random, bz2 and lzma, a tenth of what a run costs that changes nothing
+    import tempfile  # imported late: with random, bz2 and lzma, it takes a tenth of the time of a run without changes
 
     _remove_unless_folder(layout.stages)
     with translate_errors(f"make a folder in {layout.stages}"):
@@ -80,7 +80,7 @@ def _remove_unless_folder(path: Path) -> None:
 
 
 def _remove_stage(stage: Path) -> None:
-    import shutil  # as for tempfile
+    import shutil  # imported late, like tempfile
 
     _remove_unless_folder(stage)
     with translate_errors(f"remove {stage}"), suppress(FileNotFoundError):

@@ -18,7 +18,7 @@ def read_asset(package: str, name: str) -> str:
     Raises:
         FileError: the file can't be read.
     """
-    # Importing importlib.resources takes longer than reading all of them.
+    # Importing importlib.resources takes longer than reading all templates.
     path = Path(str(sys.modules[package].__file__)).with_name("scripts") / name
     with translate_errors(f"read {path}"):
         return path.read_text(encoding="utf-8").rstrip("\n")

@@ -20,7 +20,8 @@ from hostrouting.boot.render import fill, render_no_routes
 from hostrouting.config.routing import Config
 
 IGNITION_VERSION = "3.4.0"
-# Ignition's view of the host. It's a placeholder root, so no data from the build machine can leak into the document.
+# The new host's root, as Ignition calls it. It isn't the build machine's root, so the document doesn't depend on that
+# machine's files. However, if the watcher is enabled, its unit contains the path of the Python that runs this program.
 _SYSROOT = Layout("/sysroot")
 
 

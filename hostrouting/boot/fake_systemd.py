@@ -90,7 +90,10 @@ class FakeSystemd:
         return unit in self.active
 
     def is_enabled(self, unit: str) -> bool:
-        """Return whether another unit wants or requires it, or whether a unit without a file is meant to be wanted."""
+        """Return whether a ``.wants`` or ``.requires`` folder contains the unit.
+
+        A unit without a file counts as enabled after ``enable``, too.
+        """
         if not files.exists(self._layout.units / unit):
             return files.is_present(self._link(unit)) or unit in self.enabled
         folders = [each for kind in ("wants", "requires") for each in files.matching(self._layout.units, f"*.{kind}")]

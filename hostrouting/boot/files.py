@@ -29,7 +29,7 @@ def exists(path: Path) -> bool:
     """Return whether a path exists; a dangling symlink counts as missing.
 
     Raises:
-        FileError: stat(2) fails for another reason, for example because a name is too long.
+        FileError: stat(2) fails for a reason other than a missing path, for example because a name is too long.
     """
     state = None
     with translate_errors(f"look at {path}", errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
@@ -43,7 +43,7 @@ def is_present(path: Path) -> bool:
     Raises:
         FileError: as for ``exists``.
     """
-    return os.path.islink(path) or exists(path)  # noqa: PTH114 - Path may raise an error that isn't ours
+    return os.path.islink(path) or exists(path)  # noqa: PTH114 - Path.is_symlink may raise an OSError
 
 
 def matching(folder: Path, pattern: str) -> list[Path]:
@@ -55,7 +55,7 @@ def matching(folder: Path, pattern: str) -> list[Path]:
         FileError: the folder can't be read.
     """
     with translate_errors(f"look through {folder}"), contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        # A Path for each entry of a folder of units would cost more than the rest of a run that changes nothing.
+        # Making a Path for every entry of a unit folder would take longer than the rest of a run without changes.
         return [folder / name for name in sorted(fnmatch.filter(os.listdir(folder), pattern))]  # noqa: PTH208
     return []
 
@@ -216,14 +216,15 @@ def make_folders(folder: Path) -> None:
     if folder.is_dir():
         return
     make_folders(folder.parent)
-    with contextlib.suppress(FileExistsError):  # another process was faster; if it made no folder, its use will fail
+    # Another process may create the folder first. If it creates a file instead, the caller's writes fail.
+    with contextlib.suppress(FileExistsError):
         folder.mkdir(_FOLDER_MODE)
         with _opened(folder, os.O_NOFOLLOW) as made:
             os.fchmod(made, _FOLDER_MODE)
 
 
 def remove_litter(path: Path) -> None:
-    """Remove temporary files left next to a file by a killed ``write_if_changed``. The caller must hold the lock.
+    """Remove temporary files that killed writers left next to a file. The caller must hold the writers' lock.
 
     Raises:
         FileError: a file can't be removed.

@@ -7,14 +7,14 @@ the consumer even if the required unit is missing or masked, and restarts the ma
 script in the consumer's own start sequence checks every start and can block it. A blocked start appears as a failed
 unit, and ``Restart=`` retries it. A failing or restarting oneshot never stops a running machine.
 
-The drop-ins don't depend on which parts are installed. If a reload removes the command that systemd is currently
-running for a unit, systemd skips straight to ``ExecStart=``. So only the script list changes, and the script rereads it
-before each step. The commands use two settings, because systemd skips the rest of a setting's commands once the running
-one is gone. All lines differ, because systemd would confuse identical ones and skip the lines between them.
+If a reload removes the command that systemd is running for a unit, systemd skips the other commands of the same
+setting. So the drop-ins don't depend on which parts are installed: only the script list changes, and the gate script
+rereads the list before each step. The commands use two settings, because the command of another program may be removed
+in this way, too. All lines differ, because systemd would confuse identical ones and skip the lines between them.
 
-The ``-`` prefix of the first line makes systemd ignore its failure. If an ``ExecCondition=`` fails, even just because
-its working directory doesn't exist yet, systemd skips the unit without an error and without ``Restart=``. So that line
-blocks a start by not returning, and the other lines block it by failing.
+If an ``ExecCondition=`` fails, even just because its working directory doesn't exist yet, systemd skips the unit
+without an error and without ``Restart=``. So the first line has the prefix ``-``, which makes systemd ignore its
+failure, and blocks a start by not returning. The other lines block a start by failing.
 """
 
 from __future__ import annotations
@@ -26,16 +26,18 @@ from collections.abc import Collection, Iterator, Mapping
 from hostrouting.boot.layout import RUN_DIR, Layout
 from hostrouting.boot.manifest import Manifest
 
-# Listed even when they aren't installed. A plug-in's oneshots have a drop-in of their own, which never blocks a start.
+# The drop-in lists both, installed or not. A plug-in's oneshots have their own drop-in, which never blocks a start.
 _ONESHOTS = "static-routes.service check-route-overlap.service"
 _SCRIPT = Layout().gate_script
 _HOLD = ("ExecCondition", "-+", f"{_SCRIPT} hold")
 _AGAIN = ("ExecStartPre", "+", f"{_SCRIPT} again")
 _LAST = ("ExecStartPre", "+", f"{_SCRIPT} last")
-# This uses test(1) instead of one of our scripts, because a truncated script would exit 0 without creating the file.
+# A start that passes gets this file. The command is test(1), because a truncated gate script may exit 0 without having
+# created the file.
 _PASS = f"/{RUN_DIR}/passed/${{INVOCATION_ID}}"
 _PASSED = ("ExecStartPre", "+", f"/usr/bin/test -f {_PASS} -o -e {Layout().gate_off}")
-# An instance's own drop-in may reset ExecStartPre=, which is what catches the ignored ExecCondition= failures.
+# _AGAIN may be missing: an instance's own drop-in may reset ExecStartPre=, and _AGAIN only catches failures of _HOLD,
+# which systemd ignores.
 _NEEDED = (_HOLD, _LAST, _PASSED)
 
 _HEAD = f"""\
@@ -54,7 +56,8 @@ DROP_INS = (
 )
 """The texts of the two drop-ins, in the order of ``Layout.gates``."""
 
-# The gate exits within 20 s. If a consumer has a shorter start timeout, systemd kills the gate before that.
+# A run of the gate through its list takes up to 20 s. With a shorter start timeout, systemd kills the gate before the
+# run has ended.
 START_SECONDS = 25
 
 # The properties that opening_settings needs.
@@ -81,10 +84,11 @@ _END = "end"
 
 
 def list_text(manifest: Manifest, scripts: Mapping[str, bytes]) -> str:
-    """Render the list of scripts that the gate runs, each marked as required or forgiven.
+    """Render the list of scripts that the gate runs.
 
-    Required scripts come first, because the others might use up the time limit. Each row contains the script's
-    checksum, so changing a script changes the list, which makes a running gate start over.
+    Each script is marked as required, or as forgiven if its failure is ignored. Required scripts come first, because
+    the others might use up the time limit. Each row contains the script's checksum, so changing a script changes the
+    list, which makes a running gate start over.
 
     Args:
         manifest: the installation's manifest.
@@ -133,12 +137,12 @@ def _is_held(prefix: str, argv: str, commands: str) -> bool:
 
 
 def opening_settings(shown: Mapping[str, str], *, is_strict: bool, environment: Collection[str] = ()) -> Iterator[str]:
-    """Yield the settings that let a unit start when the gate fails, or make it fail when the gate passes.
+    """Yield the settings that let a unit start although the gate fails, or make the unit fail although the gate passes.
 
     Args:
         shown: the properties listed in ``SETTINGS`` as printed by ``systemctl show``.
         is_strict: whether a failed check blocks the unit; if not, a shorter start timeout is fine.
-        environment: the variables that its environment files set.
+        environment: the names of the variables that the unit's environment files set.
 
     Yields:
         A description of each such setting.

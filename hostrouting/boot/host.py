@@ -69,7 +69,7 @@ class Host:
     def image(cls, root: str | os.PathLike[str]) -> Host:
         """Return a host for a mounted image, which has only files and enabled units.
 
-        It has no routes, so ``check`` doesn't work on it.
+        The host has no routes, so ``check`` doesn't work on it.
 
         Args:
             root: the image's mount point.
@@ -93,7 +93,7 @@ class Host:
         """Return a read-only host that is backed by a snapshot.
 
         Args:
-            snapshot: the host's links, addresses, rules and routes; it doesn't include files or units.
+            snapshot: a snapshot of a host's links, addresses, rules and routes, without files and units.
 
         Returns:
             The host, for use with ``check``, ``plan`` and ``explain``.
@@ -128,8 +128,8 @@ class Host:
         except OSError:
             return False
 
-    # Import these lazily: a check uses neither of them, and importing the layout takes as long as all of a check's
-    # queries.
+    # The properties below import systemctl and layout lazily: a check uses neither, and importing layout takes as long
+    # as all of a check's queries.
 
     @property
     def units(self) -> UnitManager:
@@ -253,7 +253,7 @@ def _refuse_what_is_no_image(layout: Layout) -> None:
         running = layout.relative(path)
         if os.path.exists(running) and path.exists() and path.samefile(running):  # noqa: PTH110
             raise ConfigError([("root", f"{path} is this host's own; leave the root out to work on this host")])
-    # All folders that we read or write, and our files that aren't units.
+    # The folders that we read or write, except for the watcher's snapshots and metrics, and our files in these folders.
     touched = [*map(layout.of, UNIT_PATH), layout.protocol_names, layout.run_dir]
     for folder in (layout.config.parent, layout.manifest.parent):
         touched += [folder, *matching(folder, "*")]

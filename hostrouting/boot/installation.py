@@ -1,9 +1,9 @@
 """Apply the plan for the next boot and verify that the gate is effective.
 
 The order matters: no start may slip past the gate. During installation, the scripts and the list are replaced together
-before the drop-ins are written. During removal, the list is emptied so that every start passes, then the drop-ins are
-removed, then the scripts. The manifest is written first and removed last, so it covers everything that a crash might
-leave behind. The caller holds the run lock.
+before the drop-ins are written. During removal, the list first loses every script, except for one that only removes our
+routes, so that every start passes. Then the drop-ins are removed, and then the scripts. The manifest is written first
+and removed last, so it covers everything that a crash might leave behind. The caller holds the run lock.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def prepare(plan: BootPlan, host: Host, undo: Undo) -> None:
     Args:
         plan: the plan to apply.
         host: the target host.
-        undo: collects the rollback steps; the last one restores the gate's previous scripts.
+        undo: collects the rollback steps; the last step added here restores the gate's previous scripts.
 
     Raises:
         FileError: a file can't be written or removed.
@@ -60,7 +60,7 @@ def prepare(plan: BootPlan, host: Host, undo: Undo) -> None:
 
 
 def require_systemd(plan: BootPlan, host: Host) -> None:
-    """Raise an error if the plan can't be applied, because it installs something and systemd isn't running.
+    """Raise an error if the plan installs something but systemd isn't running.
 
     Raises:
         UnitError: systemd doesn't answer.
@@ -111,7 +111,7 @@ def apply_additions(plan: BootPlan, host: Host, undo: Undo) -> Changes:
     reloaded = tuple(Change(name, "reloaded") for name in unread)
     gone = {layout.relative(path) for path in plan.remove}
     placed = [change for change in plan.changes.files if change.what not in gone]
-    # These files get their final content at the end.
+    # These files have interim content now. Those that the run removes at the end count as replaced until then.
     written = {layout.manifest, *(file.path for file in plan.switched)}
     placed += [Change(layout.relative(path), "replaced") for path in plan.remove if path in written]
     enabled = (Change(f"{name}.service", "enabled") for name in plan.enable)
@@ -119,7 +119,7 @@ def apply_additions(plan: BootPlan, host: Host, undo: Undo) -> Changes:
 
 
 def _loaded(units: UnitManager, manifest: Manifest) -> dict[str, dict[str, str]]:
-    """Return what systemd has loaded of our units and of the consumers that are gated or were.
+    """Return the properties of our units and of the current and former consumers' units, as systemd has loaded them.
 
     A unit needs a daemon-reload if an earlier run was killed between writing the files and reloading.
     """
@@ -131,7 +131,7 @@ def _loaded(units: UnitManager, manifest: Manifest) -> dict[str, dict[str, str]]
 
 
 def _see_that_it_holds(loaded: Mapping[str, Mapping[str, str]], manifest: Manifest, layout: Layout) -> None:
-    """Verify that systemd has loaded the gate's commands unmodified.
+    """Verify that systemd has loaded the gate's commands unmodified, and that no other setting bypasses the gate.
 
     systemd ignores lines that it can't parse, and another drop-in may reset a list.
     """
@@ -155,9 +155,9 @@ _SETTINGS = ("LoadState", "ExecConditionEx", "ExecStartPreEx", *SETTINGS)
 
 
 def _remove_links(links: Sequence[Path], host: Host, undo: Undo) -> None:
-    """Remove the Go package's symlinks that make the consumer require our units, and verify the result.
+    """Remove the Go package's symlinks to our oneshots, and verify that no consumer requires a oneshot any more.
 
-    While such a symlink is in effect, starting or stopping a oneshot stops the running machine.
+    While a consumer requires a oneshot, starting or stopping the oneshot stops the running machine.
     """
     units = host.units
     for link in links:
@@ -220,7 +220,8 @@ def apply_removals(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[C
         _remove_folders(layout, plan.during)
     scratch = [] if plan.after.parts else [path for each in _SCRATCH for path in files.matching(layout.run_dir, each)]
     if markers or scratch:
-        # The watcher holds this lock while it checks whether it should still write the markers, and scripts work in it.
+        # The watcher holds this lock while it checks whether it should still write the markers, and the scripts hold it
+        # while they create their scratch files.
         with nullcontext() if host.is_image else locked(layout.lock, scope):
             yield from _remove_all(layout, markers)
             for path in scratch:
@@ -231,14 +232,14 @@ def apply_removals(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[C
 
 
 def _remove_snapshots(layout: Layout) -> None:
-    """Remove what the watcher may have written until it was stopped."""
+    """Remove the snapshots that the watcher may have written before it was stopped."""
     for path in layout.snapshots:
         files.remove_litter(path)
         files.remove(path)
     files.remove_empty_folder(layout.good.parent)
 
 
-# Files by which the scripts talk to awk and ip, a killed check's unfinished marker, and the times of the watcher's
+# Files that pass data between scripts, awk and ip, a killed check's unfinished marker, and the times of the watcher's
 # failures.
 _SCRATCH = *(f"{name}.sh.[0-9]*" for name in (ROUTES, CHECK)), "route-overlap.[0-9]*", "watch-failures"
 
@@ -272,15 +273,16 @@ def _remove_all(layout: Layout, paths: Iterable[Path]) -> Iterator[Changes]:
             yield Changes(files=(Change(layout.relative(path), "removed"),))
 
 
-# A gate runs for at most 20 s, and one that starts now admits its unit immediately.
+# When the gate is uninstalled, its list is empty by now, or has only the script that removes our routes. So a gate that
+# starts now soon admits its unit. Each run of a gate through its list ends within 20 s.
 _START_WAIT_SECONDS = 15
 _START_POLL_SECONDS = 0.1
 
 
 def _wait_for_starts(units: UnitManager, consumers: Iterable[str], scope: CancelScope) -> None:
-    """Wait until no instance is running its pre-start commands, because a reload would skip the remaining ones.
+    """Wait until no instance is running its pre-start commands, but for at most 15 s.
 
-    Give up after 15 s.
+    If systemd reloads while a removed command is running, it skips the commands after that one.
     """
     instances = [instance for consumer in consumers if consumer for instance in units.instances(consumer)]
     deadline = scope.clock.monotonic() + _START_WAIT_SECONDS

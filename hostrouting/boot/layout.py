@@ -18,7 +18,8 @@ ROUTES = "static-routes"
 CHECK = "check-route-overlap"
 WATCH = "hostrouting-watch"
 
-# The first drop-in's commands run before all others; the second one is loaded after overrides that reset the list.
+# The first drop-in's commands run before all others. The second drop-in is loaded after other drop-ins, which may
+# reset the list of commands.
 GATE_NAMES = ("00-hostrouting.conf", "zz-hostrouting.conf")
 
 # Search path for programs. The caller's PATH isn't used because cron's lacks sbin.
@@ -94,7 +95,7 @@ class Layout:
     """Held by a process while it reads and then writes the routing table."""
 
     run_lock = _Below(RUN_DIR / "run.lock")
-    """Held for a whole run, even while it waits; of the scripts only the trial's takes it."""
+    """Held for a whole run, even while the run waits. Of the boot scripts, only ``trial.sh`` takes this lock."""
 
     trial = _Below(RUN_DIR / "trial.json")
     """The current trial's config and deadline; removed when the trial ends."""
@@ -106,7 +107,7 @@ class Layout:
     """The script that ends the trial."""
 
     adopted = _Below(RUN_DIR / "adopted")
-    """The Go package's routes that a run takes over. In /run, as it must not outlive the kernel's table."""
+    """The Go package's routes that a run takes over. The file must not outlive the kernel's table, so it is in /run."""
 
     marker_ok = _Below(RUN_DIR / "route-overlap.ok")
     """Empty; exists if the last check found no failure."""
@@ -121,7 +122,7 @@ class Layout:
     """The watcher's last snapshot of this host with the verdict ``ok``."""
 
     bad = _Below("var/lib/hostrouting/bad.json")
-    """The watcher's snapshot of this host at the first other verdict."""
+    """The watcher's snapshot of this host at the first verdict other than ``ok``."""
 
     @property
     def snapshots(self) -> tuple[Path, ...]:
@@ -163,9 +164,9 @@ class Layout:
         return self.passed(path)[-1]
 
     def passed(self, path: str) -> list[Path]:
-        """Return the folders that a path passes through, from the root on, and finally what it leads to.
+        """Return the folders that a path passes through, starting at the root, and last the path's target.
 
-        Symlinks are resolved. A user who can change a folder can replace everything that comes after it.
+        Symlinks are resolved. A user who can write to one of these folders can replace everything that comes after it.
         """
         at, steps, links = self.root, [*reversed(PurePosixPath(path).parts[1:])], 0
         passed = [at]

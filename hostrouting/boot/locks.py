@@ -1,7 +1,7 @@
 """Locks for the kernel's routing table and for a whole run.
 
-The scripts take the first lock, too. If a run fails under the second one, the error lists the changes that remain in
-place.
+The boot scripts take the routing table's lock, too. If a run fails while it holds the run lock, its error lists the
+changes that remain in place.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from phases import Cancelled, CancelScope, TimedOut
 LOCK_WAIT_SECONDS = 60
 _POLL_SECONDS = 0.05
 
-# The longest time that another run may wait for the network (11 min).
+# Another run may wait for the network for up to 10 min, and for the routing table's lock for 1 min.
 _RUN_WAIT_SECONDS = 660
 
 
@@ -33,7 +33,7 @@ _RUN_WAIT_SECONDS = 660
 def locked(path: Path, scope: CancelScope, *, seconds: int = LOCK_WAIT_SECONDS) -> Iterator[None]:
     """Hold an exclusive file lock.
 
-    It uses flock(2), so it also works with the ``flock`` command in the boot scripts. The file isn't removed on
+    The lock uses flock(2), so it also works with the ``flock`` command in the boot scripts. The file isn't removed on
     release; otherwise, two runs could each lock a different file with the same name.
 
     Args:

@@ -1,7 +1,8 @@
 """The manifest, a record of the installation that makes it possible to uninstall without the config.
 
-Later runs, the doctor and the watcher use it, too. It lists each part's files and flags and the config values that the
-part was rendered from. Since these values are stored under the ``hostRouting`` key, it can also be parsed as a config.
+Later runs, the doctor and the watcher use the manifest, too. It lists each part's files and flags, and the config
+values that the part was rendered from. These values are stored under the ``hostRouting`` key, so a manifest can also be
+parsed as a config.
 """
 
 from __future__ import annotations

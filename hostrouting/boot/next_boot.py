@@ -24,8 +24,9 @@ from hostrouting.model.errors import FileError
 class BootPlan:
     """The changes for the next boot, in execution order.
 
-    Files are added before the kernel's routes change and removed afterwards. In between, the manifest lists both. If
-    the static routes are being removed, their script is temporarily replaced with one that removes them.
+    Files are added before the kernel's routes change, and obsolete files are removed afterwards. In between, the
+    manifest lists both. If the static routes are being removed, their script is temporarily replaced with one that
+    removes our routes.
 
     Args:
         before: the current manifest.
@@ -43,8 +44,8 @@ class BootPlan:
         disable: parts whose units to disable.
         going: installed parts to remove.
         is_wanting: whether there are parts to install, so that the gate has to be verified.
-        unseen: an error message for each path that should be removed but can't be accessed. If nothing else is
-            installed, the manifest is kept.
+        unseen: an error message for each path that should be removed but can't be accessed. As long as there is one,
+            the manifest is kept, even without parts.
         changes: all changes, for printing.
     """
 
@@ -92,7 +93,7 @@ def plan_next_boot(host: Host, wanted: Wanted) -> BootPlan:
     after = attrs.evolve(_with_folders(after, layout) if wanted.parts else after, former=())
     going = tuple(name for name in before.parts if name not in after.parts)
     former = tuple(sorted({before.consumer, *before.former} - {after.consumer, ""})) if before.parts else ()
-    # Readers that parse the manifest as a config, such as the watcher, must not see parts that are being removed.
+    # Programs that parse the manifest as a config, such as the watcher, must not see values of removed parts.
     leaving = {name: attrs.evolve(before.parts[name], config={}) for name in going}
     during = attrs.evolve(after, parts={**leaving, **after.parts}, former=former)
 
@@ -112,7 +113,8 @@ def plan_next_boot(host: Host, wanted: Wanted) -> BootPlan:
     has_list = after.has_gate or files.is_present(layout.gate_list)
     lists = [first_list] if has_list and (changed or remove or links) else []
     switched = {layout.manifest, layout.gate_list, *(script.path for script in scripts.values())}
-    # To systemd, the Go package's symlinks enable the units, too.
+    # To systemd, units are also enabled by the Go package's symlinks. The run removes these symlinks, so it has to
+    # enable each of the units that our own symlink doesn't enable.
     losing = {link.stem for link in links if not files.is_present(layout.enablement(link.stem))}
     enable = tuple(part.name for part in wanted.parts if part.name in losing or not _is_enabled(host, part.name))
     watches = not host.is_image and any(part.name == WATCH for part in wanted.parts)
@@ -145,7 +147,7 @@ def _is_there(file: BootFile) -> bool:
 def _is_enabled(host: Host, name: str) -> bool:
     if not files.exists(host.layout.unit(name)):
         return False
-    # Other symlinks may enable it, too.
+    # Symlinks other than ours may enable the unit, too.
     return files.is_present(host.layout.enablement(name)) or host.units.is_enabled(f"{name}.service")
 
 
@@ -154,7 +156,7 @@ def _is_watching(host: Host) -> bool:
 
 
 def _with_folders(manifest: Manifest, layout: Layout) -> Manifest:
-    """Return the manifest with the folders to create for its files."""
+    """Return a copy of the manifest that also lists the folders to create for its files."""
     missing = {layout.relative(each) for each in manifest.folders_above(layout) if not files.exists(each)}
     return attrs.evolve(manifest, folders=tuple(sorted({*manifest.folders, *missing})))
 
@@ -162,8 +164,8 @@ def _with_folders(manifest: Manifest, layout: Layout) -> Manifest:
 def _gate_scripts(host: Host, wanted: Wanted, going: Collection[str]) -> dict[str, BootFile]:
     """Return the gate's scripts by part name.
 
-    If the static routes are being removed, use a script with an empty list of routes, which removes them from the
-    kernel.
+    If the static routes are being removed, their script is one with an empty list of routes, which removes our routes
+    from the kernel.
     """
     scripts = {part.name: part.files[0] for part in wanted.parts if part.is_gated}
     there = files.look_at(host.layout.script(ROUTES))
@@ -179,14 +181,14 @@ def _no_routes(layout: Layout) -> BootFile:
 def _way_back(host: Host, before: Manifest, scripts: Container[str]) -> tuple[BootFile, ...]:
     """Return the scripts and the list to use while a host's first routes are rolled back.
 
-    By then, the gate may already have installed these routes while starting the consumer.
+    By then, a start of the consumer may have made the gate install these routes, so this script removes them.
     """
     if host.is_image or ROUTES not in scripts or ROUTES in before.parts or not before.has_gate:
         return ()
     layout, script = host.layout, _no_routes(host.layout)
     listed = attrs.evolve(before, parts={**before.parts, ROUTES: InstalledPart(is_blocking=True, is_gated=True)})
     contents = _contents(layout, before)
-    # Include the other scripts, because their new versions may already be in place by then.
+    # Include the current versions of the other scripts, because new versions may be in place by then.
     others = (
         BootFile(layout.script(name), content.decode("utf-8", "surrogateescape"), 0o755)
         for name, content in contents.items()
@@ -218,7 +220,7 @@ def _removed(
     there, unseen, gates = [], [], {*before.gates(layout)}
     for path in sorted(going):
         # An unreadable folder, such as the node exporter's textfile folder, doesn't stop the other removals. However, a
-        # gate drop-in left behind without the gate's script would block every start.
+        # gate drop-in left behind without the gate's script would block every start, so this error is raised.
         try:
             there += [path] if files.is_present(path) else []
         except FileError as error:

@@ -73,7 +73,8 @@ PROTOCOL_NAMES = f"# hostrouting: the routes that it installs\n{int(Protocol.HOS
 _ROUTES_DESCRIPTION = "More specific host routes, so that no other interface shadows the cluster's network"
 _CHECK_DESCRIPTION = "Check that every expected CIDR leaves through the node's uplink"
 
-# The maximum configurable wait plus the lock timeout. The check acquires the lock before each read.
+# The maximum configurable wait (600 s) plus the lock timeout (60 s). The check gets 600 s more, because it acquires the
+# lock before each read.
 _ROUTES_SECONDS = 660
 _CHECK_SECONDS = 1260
 # Units that may start late and add routes. Listing a nonexistent unit is harmless.
@@ -131,7 +132,7 @@ def _unit_text(name: str, description: str, seconds: int, after: str, sockets: s
 
 
 def _sockets(config: Config) -> str:
-    """Return a unit setting for the sockets that reveal IPv6 source addresses, or an empty string."""
+    """Return the unit setting that permits the sockets for finding IPv6 source addresses, or an empty string."""
     return "\nRestrictAddressFamilies=AF_INET6" if Family.IPV6 in config.route_overlap.families else ""
 
 
@@ -221,7 +222,7 @@ def wanted_manifest(there: Manifest, wanted: Wanted, layout: Layout) -> Manifest
 
 
 def differing_parts(there: Manifest, config: Config, layout: Layout) -> list[str]:
-    """Return the names of the parts that a config would change, and the consumer whose gate it would move.
+    """Return the names of the parts that a config would change, and a phrase if it would move the gate.
 
     Args:
         there: the current manifest.

@@ -20,13 +20,14 @@ _SECONDS = 30.0
 def python_of(layout: Layout) -> str:
     """Return the path of the Python for a layout's units and scripts, or an empty string if it isn't suitable.
 
-    It is run with ``-I``, which ignores PYTHONPATH, the working directory and the user's site-packages, because another
-    user may own them. If hostrouting can only be imported from there, running it as root is unsafe.
+    Units and scripts run Python with ``-I``, which ignores PYTHONPATH, the working directory and the user's
+    site-packages, because another user may own these. A hostrouting that Python can only import from there isn't safe
+    to run as root.
 
     Raises:
         FileError: running the interpreter times out.
     """
-    # Binaries in an image can't be executed on the build host.
+    # An image's Python can't be run on the build host. Assume that it has the same path as this one.
     return sys.executable if not layout.is_this_host or _finds_hostrouting(sys.executable) else ""
 
 

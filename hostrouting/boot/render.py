@@ -22,7 +22,7 @@ from hostrouting.model.prefixes import numbers
 
 PACKAGE = "hostrouting.boot"
 
-# The ranges between the reserved blocks (the first and last blocks are reserved).
+# The address ranges between the reserved blocks (the lowest and the highest addresses are reserved).
 _JUDGED = {
     family: [
         (int(one.broadcast_address) + 1, int(other.network_address) - 1)
@@ -82,7 +82,8 @@ def _check_rows(config: Config) -> Iterator[str]:
     yield from _uplink_rows(config)
     yield f"container {_expression(overlap.container_devs)}"
     yield f"allowed {_expression(overlap.allowed_devs)}"
-    # A regex for the flags of InfiniBand interfaces.
+    # The check waits for addresses of the InfiniBand interfaces whose flags match this regex: by default those that are
+    # up, and with settleSeconds all.
     yield f"awaited {'[<,]UP[,>]' if overlap.settle_seconds is None else '<'}"
     for expected in dict.fromkeys(overlap.expected_cidrs):
         yield from _expected_rows(expected)
@@ -97,7 +98,8 @@ def _expected_rows(expected: ExpectedCidr) -> Iterable[str]:
     """Yield a row with the first and last address of each non-reserved range in an expected CIDR."""
     devs = "" if expected.devs is None else f" {_expression(expected.devs)} {','.join(expected.devs)}"
     family = Family.of(expected.cidr)
-    # awk's numbers are too small for addresses. Strings of equal length that begin with a letter sort like the numbers.
+    # awk's numbers have only 53 bits, too few for IPv6 addresses. Hexadecimal words of equal length sort like the
+    # addresses, and the letter x makes awk compare them as strings.
     digits = family.bits // 4
     for low, high in _JUDGED[family]:
         first, last = max(low, int(expected.cidr.network_address)), min(high, int(expected.cidr.broadcast_address))
@@ -105,12 +107,12 @@ def _expected_rows(expected: ExpectedCidr) -> Iterable[str]:
             yield f"expect x{first:0{digits}x} x{last:0{digits}x} {expected.cidr}{devs}"
 
 
-# This character is invalid in interface names.
+# This regex matches no interface name, because the character is invalid in names.
 _NONE = "/"
 
 
 def _expression(patterns: Iterable[str]) -> str:
-    """Return an unanchored awk regex that is equivalent to any of the given shell patterns.
+    """Return an awk regex without anchors, which matches what at least one of the given shell patterns matches.
 
     Bracket expressions are expanded to alternatives, because awk implementations and fnmatch disagree on some of them.
     """
@@ -140,7 +142,7 @@ _PLACEHOLDER = r"@([A-Z_]+|[a-z-]+\.[a-z]+)@"
 
 
 def fill(asset: str, *, package: str = PACKAGE, **values: str) -> str:
-    """Fill in a template's placeholders, dropping lines that consist of one with an empty value.
+    """Fill in a template's placeholders, and drop each line that is only a placeholder with an empty value.
 
     ``@NAME@`` stands for a value, and ``@common.sh@`` for another asset without its comments.
 

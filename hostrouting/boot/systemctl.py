@@ -119,8 +119,8 @@ class Systemctl:
         listed = dict.fromkeys([*(name for consumer in consumers for name in _named(consumer)), *units])
         patterns = [consumer.replace("@.", "@*.") for consumer in consumers if "@." in consumer]
         shown = self._run("show", "--property", ",".join(("Id", *names)), "--", *listed, *patterns)
-        # systemctl separates units by blank lines. It first shows those that were named, in their order and maybe with
-        # another Id, and then the loaded ones that match a pattern.
+        # systemctl separates units by blank lines. First it shows the named units, in the given order (an Id may be
+        # another name of the unit). Then it shows the loaded units that match a pattern.
         blocks = [_properties(block, ("Id", *names)) for block in shown.split("\n\n")]
         found = {unit: dict.fromkeys(("Id", *names), "") for unit in listed} | dict(zip(listed, blocks, strict=False))
         for block in blocks[len(listed) :]:
@@ -131,7 +131,8 @@ class Systemctl:
         """Return the ordering of all loaded or enabled units."""
         if self._root is not None:
             return {}
-        # Stopped units get unloaded along with their Before=, and so do units that weren't started because of a cycle.
+        # systemd unloads stopped units along with their Before=, and also units that it didn't start because of a
+        # cycle. So also name the enabled units.
         enabled = {path.name for folder in _dependents("wants", "requires") for path in matching(folder, "*")}
         names = sorted({*units, *(name for name in enabled if "@." not in name)})
         after: dict[str, set[str]] = {}

@@ -24,7 +24,8 @@ class UnitManager(Protocol):
     def within(self, scope: CancelScope) -> UnitManager:
         """Return a copy whose methods stop waiting for systemd once the scope is cancelled.
 
-        They then raise the scope's ``Cancelled`` or ``TimedOut``. Rollback code passes a scope that is never cancelled.
+        These methods then raise the scope's ``Cancelled`` or ``TimedOut``. Rollback code passes a scope that is never
+        cancelled.
         """
 
     def reload(self) -> None:

@@ -82,7 +82,7 @@ def start_timer(host: Host, seconds: int) -> None:
 
 def forget_trial(host: Host) -> None:
     """Remove what an ended trial has left behind. The caller holds the run lock, so that no other trial begins."""
-    # If the trial's confirmation was killed, its timer must not complete it any more.
+    # If a process was killed while it confirmed the trial, the trial's timer must no longer complete the confirmation.
     remove(host.layout.confirmed)
     if exists(host.layout.trial_script) and not exists(host.layout.trial):
         _stop_timer(host)
@@ -98,13 +98,13 @@ def end_trial(host: Host) -> None:
     """End the current trial, if any, by running its script immediately.
 
     Raises:
-        UnitError: the script failed. If the trial isn't over, the script runs again at its deadline if possible.
+        UnitError: the script failed. If the trial isn't over, the script runs again at the deadline, if possible.
     """
     host = host.within(CancelScope())
     try:
         if exists(host.layout.trial):
             if host.units.show(_SERVICE, "LoadState")["LoadState"] == "not-found":
-                start_timer(host, _LATER_SECONDS)  # systemd removes the unit together with its timer
+                start_timer(host, _LATER_SECONDS)  # systemd removes the service together with its timer
             host.units.restart(_SERVICE)
     finally:
         if not exists(host.layout.trial):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from hostrouting.tasks.reports import ConfigureReport
 
-# Even if the terminal is stopped, a signal ends a trial.
+# Wait no longer for a stopped terminal, so that a signal still ends the trial.
 _TRIAL_SECONDS = 5.0
 
 
@@ -77,7 +77,7 @@ def apply(options: argparse.Namespace, host: Host) -> Result | int:
 
 
 def _refuse_to_remove(options: argparse.Namespace, document: Mapping[str, Any], host: Host) -> None:
-    """Raise an error if the default CONFIG was meant, and would take a working installation away."""
+    """Raise an error if no CONFIG was named, and applying the default CONFIG would remove a working installation."""
     if options.config is None:
         from hostrouting.cli.default_config import refuse_to_remove
 
@@ -94,7 +94,7 @@ def _applied(
         task: the task.
         host: the host or the image.
         ending: a line for the end of the output, or an empty string.
-        source: the path of the config, if it is known; None for the default CONFIG.
+        source: the path of the config, or an empty string if it isn't known; None for the default CONFIG.
     """
     try:
         report = run_task(task)
@@ -118,7 +118,7 @@ def _notes_on_default(host: Host, source: str | None) -> tuple[str, ...]:
 
 
 def _try_routes(options: argparse.Namespace, config: Config, host: Host) -> Result | int:
-    """Install the routes temporarily until Enter is pressed; without a terminal, print how to confirm them."""
+    """Try the routes, print how to confirm them and, on a terminal, confirm them if Enter is pressed."""
     from hostrouting.boot.trial import end_trial, trial_deadline
     from hostrouting.tasks.trial import TryRoutes
 
@@ -145,7 +145,7 @@ def _try_routes(options: argparse.Namespace, config: Config, host: Host) -> Resu
             )
             raise
         except phases.Cancelled:
-            # The signal may have arrived after the task's last cancellation check.
+            # The signal may have arrived after the task's last cancellation check, so that the trial has begun.
             if trial_deadline(host.layout.trial) not in (None, stood):
                 end_trial(host)
             raise

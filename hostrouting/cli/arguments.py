@@ -1,4 +1,4 @@
-"""The command-line parser. The help text comes from the docstrings in ``applying``, ``commands`` and ``checking``.
+"""The command-line parser. Each command's help text is the docstring of the function that runs the command.
 
 Only the requested command's parser is built, because building all of them would take as long as a check.
 """
@@ -103,7 +103,7 @@ def _clause(word: Word) -> str:
 
 
 def _add_words(parser: Parser, words: Mapping[str, Word], prog: str) -> None:
-    # The subparsers aren't required, because argparse would then report a missing command instead of an unknown option.
+    # If the subparsers were required, argparse would report a missing command instead of an unknown option.
     made = parser.add_subparsers(title="commands", metavar=COMMAND, prog=prog)
     parser.set_defaults(parser=parser, run=partial(_name_commands, parser, words), failed=EXIT_FAILURE)
     for name, word in words.items():

@@ -17,15 +17,16 @@ class CellKind(NamedTuple):
 
     Args:
         kind: the finding or note kind, or None if packets leave through the uplinks.
-        devs: the interfaces that shadow the addresses, and those that would shadow them next, sorted. Empty for kinds
-            that usually involve many interfaces, such as pods (one veth each) or local addresses.
+        devs: the interfaces that shadow the addresses, and those that would do so if the former's routes were removed,
+            sorted. Empty for kinds that usually involve many interfaces, such as pods (one veth each) or local
+            addresses.
     """
 
     kind: str | None = None
     devs: tuple[str, ...] = ()
 
 
-# The number of cells, if they fit.
+# The number of cells in a bar, if they fit next to the label.
 _CELLS = 64
 
 # The unexpected answers in a CIDR, each with its address ranges.
@@ -111,7 +112,7 @@ KINDS: dict[str | None, Paint] = {
 _SYMBOLS, _BACKS = "ABCDEFGHIJKLMPQRSTUVW", (208, 220, 211, 137, 223, 169, 229, 173)
 
 
-# The InfiniBand interfaces of an H200.
+# The maximum number of interfaces to name: enough for the InfiniBand interfaces of an H200.
 _NAMES = 8
 
 

@@ -1,4 +1,4 @@
-"""Format changes to routes, files and units, either made or planned, as text."""
+"""Format made or planned changes to routes, files and units as text."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def plan_text(plan: Plan, config: Config, *, is_verbose: bool) -> str:
 
     Args:
         plan: the plan.
-        config: the config that it is for.
+        config: the planned config.
         is_verbose: whether to list each unchanged route.
     """
     marks = {"added": "+", "replaced": "~", "removed": "-"}
@@ -98,7 +98,10 @@ def boot_lines(boot: Changes) -> list[str]:
 
 
 def diff_lines(change: Change) -> list[str]:
-    """Return a planned file change as a unified diff, or just the name for removed files and long new ones."""
+    """Return a planned file change as a unified diff, or as one line if a diff wouldn't help.
+
+    Removed files, long new files, replaced scripts of the Go package and changes of only a mode or owner get one line.
+    """
     import difflib
 
     from hostrouting.boot.go_package import is_go_package_script
@@ -121,7 +124,7 @@ def diff_lines(change: Change) -> list[str]:
 
 def _lines(changes: Iterable[Change], marks: Mapping[str, str]) -> Iterator[str]:
     """Yield one line per change, prefixed with its mark or action."""
-    # Thousands of lines may differ only in the route.
+    # Colour each action's word only once, because thousands of lines may differ only in the route.
     for action, alike in groupby(changes, attrgetter("action")):
         word = marks.get(action) or action.ljust(len("unchanged"))
         start, end = _PAINT.get(action, str)(f"{word} \n").split("\n")
@@ -131,7 +134,7 @@ def _lines(changes: Iterable[Change], marks: Mapping[str, str]) -> Iterator[str]
 
 
 def _unchanged_lines(plan: RoutePlan, word: str, *, is_changed: bool, is_verbose: bool) -> list[str]:
-    """Return one line per route of another program, and our unchanged routes: each, or only how many."""
+    """Return one line per route of another program, and our unchanged routes, one per line or only their number."""
     lines = [f"{clean(str(route))}  (another program's, already there)" for route in plan.foreign]
     if is_verbose:
         lines = [*(clean(str(route)) for route in plan.unchanged), *lines]

@@ -62,7 +62,7 @@ def check(options: argparse.Namespace, host: Host) -> Result | int:
     document, config = _expected(options, host, is_alone=is_alone, is_quiet=is_for_monitoring)
     if is_for_monitoring:
         config = _without_waits(config)
-    # CONFIG may belong to a different host than the snapshot.
+    # With a snapshot, CONFIG's other keys aren't compared with the host, because CONFIG may belong to another host.
     result = _check(config, on, document if on.snapshot is None else None, one_event=options.one_event)
     code = {Verdict.OK: 0, Verdict.OVERLAP: EXIT_FAILURE, Verdict.UNKNOWN: EXIT_CHECK_UNKNOWN}[result.verdict]
     if options.output == "nagios":
@@ -79,7 +79,10 @@ def check(options: argparse.Namespace, host: Host) -> Result | int:
 def _expected(
     options: argparse.Namespace, host: Host, *, is_alone: bool, is_quiet: bool = False
 ) -> tuple[dict[str, Any] | None, Config]:
-    """Return CONFIG's document, and the config with the CIDRs from --cidr, or without both the installed config."""
+    """Return CONFIG's document, and the config to check: CONFIG's with the CIDRs from --cidr, or the installed config.
+
+    The installed config is used if the user named nothing else (``is_alone``) and it has expected CIDRs.
+    """
     has_document = not is_alone or has_config(options, host)
     document, config = read_with_cidrs(options, host) if has_document else (None, Config())
     if is_alone and (installed := _installed(host)).route_overlap.expected_cidrs:
@@ -250,7 +253,7 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
     if options.in_place and document is None:
         raise UsageError("--in-place needs a CONFIG in addition to --cidr")
     on = asked_host(options, host)
-    # A config is complete. A proposal for --cidr alone will be merged into a config that we don't know.
+    # CONFIG names all of our routes. A proposal for --cidr alone will be merged into a config that we don't know.
     backends = None if document is None else as_installed(config, on)
     result = run_function("check", lambda scope: queries.check_kernel(config, on, backends, scope))
     contested = (f"caution: {clean(note.message)}" for note in result.notes if note.kind is NoteKind.CONTESTED)
@@ -277,7 +280,7 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
 
 
 def _in_words(form: str, entries: tuple[StaticRoute, ...], host: Host, config: Config) -> tuple[str, tuple[str, ...]]:
-    """Return routes in the words of another program, and warnings if it won't install all of them."""
+    """Return routes in another program's format, and warnings if that program won't install all of them."""
     from hostrouting.routes import formats
     from hostrouting.routes.plan import plan_or_raise
 

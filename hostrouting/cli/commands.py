@@ -18,7 +18,7 @@ from hostrouting.config.routing import Config
 from hostrouting.model.errors import FileError
 from hostrouting.model.jsonable import to_json_text
 
-# Even if the terminal is stopped, the watcher continues.
+# Wait no longer for a stopped terminal, so that the watcher continues.
 _LINE_SECONDS = 1.0
 
 
@@ -35,8 +35,8 @@ def demo(_options: argparse.Namespace, _host: Host) -> int:
 
     # Use this process's sys.path, because -m would search the current directory first.
     program = "import sys; sys.path[:] = sys.argv[1:]; from hostrouting.cli import demo; demo.run()"
-    # Ctrl-C reaches both processes. The child may still be importing, so SIGINT is blocked there and it is sent SIGTERM
-    # instead.
+    # Ctrl-C reaches both processes. The child may still be importing, so SIGINT is blocked in the child, and this
+    # process sends SIGTERM to the child instead.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     with subprocess.Popen([sys.executable, "-I", "-c", program, *sys.path]) as child:
         try:
@@ -150,7 +150,7 @@ def watch(options: argparse.Namespace, host: Host) -> int:
     from hostrouting.watch.loop import WatchHostRouting
     from hostrouting.watch.outputs import notify, write_entry
 
-    load(options, host)  # report all its problems now; later only one line is reported
+    load(options, host)  # report all of CONFIG's problems now; later reports are a single line
     path = config_path(options, host)
     journal = host.layout.journal_socket if "JOURNAL_STREAM" in os.environ else None
     # This reduces the wake-ups of an idle watcher from 40 to 4 per second.

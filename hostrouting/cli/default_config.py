@@ -1,6 +1,6 @@
-"""Protect what is installed from the default CONFIG, if that asks for something else.
+"""Protect an installation from the default CONFIG if that CONFIG asks for something else.
 
-AKSFlexNode's config is the default CONFIG, and an operator may have applied another file.
+The two can differ, because the default CONFIG is AKSFlexNode's config, and an operator may have applied another file.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from hostrouting.model.errors import ConfigError, HostRoutingError
 def refuse_to_remove(document: Mapping[str, Any], host: Host) -> None:
     """Raise an error if the default CONFIG lacks our key, and applying it would remove an installation.
 
-    AKSFlexNode's reset removes all scripts of an installation. What is left only holds starts, and may be removed.
+    After a reset by AKSFlexNode, which removes all scripts of an installation, there is no error: what is left of the
+    installation only holds back starts, and may be removed.
 
     Args:
         document: the default CONFIG.
         host: the host or the image.
 
     Raises:
-        ConfigError: a script of the installation is there.
+        ConfigError: CONFIG lacks our key, and the installation still has a script.
         FileError: the manifest can't be read.
     """
     layout = host.layout

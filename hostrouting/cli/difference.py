@@ -1,4 +1,4 @@
-"""Lay out the page of ``diff``: a bar before and after for each CIDR, and what has changed it."""
+"""Lay out the page of ``diff``: for each CIDR, a bar before and a bar after, and the changes that explain them."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _KINDS: dict[str, str] = {
 
 
 def difference_page(report: DiffReport, width: int | None, *, is_verbose: bool = False) -> Page:
-    """Return a page with the CIDRs whose lookups differ first.
+    """Return a page with all CIDRs; those whose lookups differ come first.
 
     Args:
         report: the differences.
         width: the terminal's width in columns, or None if the output isn't a terminal.
-        is_verbose: whether to list the changes that explain no difference, too.
+        is_verbose: whether to list the changes that explain no difference, rather than only count them.
     """
     on = f"on {clean(report.host or 'an unnamed host')} between {report.before} and {report.after or 'now'}"
     by_cidr: dict[IpNetwork, list[Difference]] = {}
@@ -71,12 +71,12 @@ def _cell(results: Sequence[LookupResult]) -> CellKind:
 
 
 def _words(results: Iterable[LookupResult]) -> str:
-    """Return where packets go, from their sources."""
+    """Return the possible lookup results, joined by "or"."""
     return " or ".join(map(str, results))
 
 
 def _lines(found: Sequence[Difference], named: dict[tuple[HostChange, ...], IpNetwork]) -> Iterator[str]:
-    """Yield the ranges of a CIDR and their causes, or the CIDR whose row already shows the causes.
+    """Yield lines with a CIDR's ranges and the causes, or instead of the causes, the CIDR whose row already shows them.
 
     Args:
         found: the CIDR's differences.
@@ -99,7 +99,7 @@ def _lines(found: Sequence[Difference], named: dict[tuple[HostChange, ...], IpNe
 
 
 def cause_lines(change: HostChange) -> Iterable[str]:
-    """Yield what went and what came."""
+    """Yield a line for each object that went or came, or a single line if only the order has changed."""
     if sorted(change.before) == sorted(change.after):
         yield f"by another order of {change.kind}s: {change.after[0]} is now before {change.after[1]}"
         return

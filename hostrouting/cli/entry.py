@@ -66,7 +66,7 @@ def _run(words: Sequence[str], host: Host | None) -> int:
 
 
 def _as_ours(error: HostRoutingError | phases.Cancelled | OSError, words: Sequence[str]) -> HostRoutingError:
-    """Return an error with a message, a hint, and the changes and notes of the one that ended the command."""
+    """Return the error that ended the command as our error, with its changes and notes, a message and a hint."""
     if isinstance(error, HostRoutingError):
         return error
     if isinstance(error, phases.Cancelled):

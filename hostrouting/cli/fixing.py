@@ -53,7 +53,8 @@ def set_sections(
     Args:
         path: the file's path; it may also contain other components' keys and secrets.
         sections: our keys and their values.
-        known: the file's content if the values depend on it.
+        known: the document that the values were made from, which the file must still contain; None if the values don't
+            depend on the file.
 
     Returns:
         The changes, which are empty if the keys already have these values.

@@ -76,8 +76,8 @@ def say(text: str, patience: float | None = None) -> None:
 
     Args:
         text: one or more lines.
-        patience: how many seconds to wait for a blocked stream each time; then the remaining text is dropped. Without
-            it, ``say`` may block indefinitely, so signals must be able to terminate the process.
+        patience: how many seconds to wait each time that the stream blocks, before the remaining text is dropped. With
+            None, ``say`` may block indefinitely, so signals must be able to terminate the process.
 
     Raises:
         OutputError: the output can't be written, e.g. because the disk is full.
@@ -123,7 +123,7 @@ def _descriptor(stream: TextIO) -> int | None:
 
 
 def _write(data: bytes, descriptor: int, patience: float) -> None:
-    """Write the data until the descriptor has been blocked for too long."""
+    """Write the data; drop the rest if the descriptor blocks for ``patience`` seconds."""
     with ExitStack() as stack:
         # A writable pipe has space for at least PIPE_BUF bytes (pipe_poll in fs/pipe.c).
         target, at_once = descriptor, select.PIPE_BUF
@@ -133,7 +133,7 @@ def _write(data: bytes, descriptor: int, patience: float) -> None:
                 path = f"/proc/self/fd/{descriptor}"
                 target = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
                 stack.callback(os.close, target)
-            except OSError:  # after su(1) another user owns it; a writable terminal has space for a byte
+            except OSError:  # after su(1), another user owns the terminal; if writable, it has space for a byte
                 at_once = 1
         poll = select.poll()
         poll.register(target, select.POLLOUT)

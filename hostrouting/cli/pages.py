@@ -121,7 +121,8 @@ def preflight(report: DoctorReport, *, ignored: Iterable[str] = (), fails_on_war
 
     Args:
         report: the doctor's report.
-        ignored: names of checks whose errors count as warnings, or ``all``. Each string may be a comma-separated list.
+        ignored: names of preflight checks, such as ``host-gate``, whose errors count as warnings, or ``all``. Each
+            string may be a comma-separated list.
         fails_on_warnings: whether a warning makes the preflight fail.
     """
     names = {name.strip().lower() for each in ignored for name in each.split(",")}

@@ -1,4 +1,4 @@
-"""Lay out pages. A check's has a bar of coloured cells for each CIDR; for a monitoring plugin it is one line."""
+"""Render pages as text, and lay out a check's result: as a page with bars, or as a monitoring plugin's line."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def page_text(page: Page, width: int | None) -> str:
 
 
 def fix_lines(report: OverlapReport) -> list[str]:
-    """Return one line for each failure that can't be fixed and for each side effect of the fix."""
+    """Return lines that say which failures no route fixes and why, with hints and the side effects of the fix."""
     if report.verdict is Verdict.UNKNOWN and not report.findings:
         return [bad(clean(summary(report)))]
     lines = [bad(clean(summary(report).splitlines()[0]))] if report.verdict is Verdict.UNKNOWN else []
@@ -129,7 +129,7 @@ def _verdict(report: OverlapReport, width: int | None) -> Page:
         is_unknown = report.verdict_on(cidr) is Verdict.UNKNOWN
         mark = bad("✗") if cidr in findings else dim("•") if cidr in noted else bad("?") if is_unknown else good("✓")
         passed = "not judged" if is_unknown else f"by {named.get(cidr) or by_family.get(Family.of(cidr), default)}"
-        is_drawn = cidr in drawn  # as each CIDR with findings is
+        is_drawn = cidr in drawn  # each CIDR with findings is drawn
         paragraphs = [bar_text(drawn[cidr], paints), *findings.get(cidr, ())] if is_drawn else [passed]
         page.append(Row(mark, str(cidr), paragraphs))
     if (more := len(report.cidrs) - _ROWS) > 0:
@@ -200,7 +200,7 @@ _TEXT_CHARACTERS = 400
 
 
 def nagios(report: OverlapReport) -> tuple[int, str]:
-    """Return a check's monitoring plugin exit code, and its output line with performance data.
+    """Return a check's result for a monitoring plugin: the exit code, and a line with performance data.
 
     See the Monitoring Plugins Development Guidelines (https://www.monitoring-plugins.org/doc/guidelines.html).
 

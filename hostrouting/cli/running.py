@@ -33,7 +33,8 @@ def run_task(task: phases.Task[T], scope: phases.CancelScope | None = None, *, w
     Args:
         task: the task to run.
         scope: a scope with signal handling already set up; a new one by default.
-        waits: whether its progress explains waits, which is of interest in a log; other progress is only for terminals.
+        waits: whether the task's progress explains waits. Such progress is reported even without a terminal, because it
+            is of interest in a log.
     """
     if scope is not None:
         return phases.run(task, scope=scope, observer=_Progress(is_logged=waits))
@@ -43,7 +44,7 @@ def run_task(task: phases.Task[T], scope: phases.CancelScope | None = None, *, w
 
 
 def run_function(name: str, function: Callable[[phases.CancelScope], T], *, waits: bool = True) -> T:
-    """Run a function that takes the scope as a task with this name."""
+    """Run a function as a task with this name; the function takes the scope."""
     return run_task(phases.task(name)(function), waits=waits)
 
 
@@ -90,8 +91,8 @@ def cancelled_by_signals(scope: phases.CancelScope) -> Iterator[None]:
 
     Ignored signals stay ignored: nohup(1) ignores SIGHUP, and shells ignore SIGINT for background jobs. A second SIGINT
     or SIGTERM terminates the process immediately, without completing the rollback. Within half a second of the first, a
-    second signal is ignored, because timeout(1) sends each signal twice, and both the shell and the terminal may signal
-    the same Ctrl-C.
+    second signal is ignored, because timeout(1) sends each signal twice, and both the shell and the terminal may send a
+    signal for the same Ctrl-C.
     """
     asked_at: list[float] = []
 
@@ -119,7 +120,7 @@ def cancelled_by_signals(scope: phases.CancelScope) -> Iterator[None]:
 class _Progress:
     """An observer that reports progress on stderr: on a single line of a terminal, or otherwise on separate lines.
 
-    It never blocks on the stream, because a signal handler in the same thread couldn't interrupt it.
+    It never blocks on the stream, because a signal handler in the same thread couldn't end the blocked write.
 
     Args:
         is_logged: whether progress is reported without a terminal.

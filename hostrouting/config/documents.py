@@ -64,7 +64,7 @@ def parse_document(file: BinaryIO, name: str, what: str, *, bytes_max: int) -> A
         bytes_max: the maximum file size.
 
     Returns:
-        The document, same as for ``read_document``.
+        The document, as from ``read_document``.
 
     Raises:
         ConfigError: the file isn't valid JSON.

@@ -62,7 +62,7 @@ class OverlapMode(StrEnum):
     STRICT = "STRICT"
 
 
-# --- rules: for others see values, and model.parsing ---
+# --- rules (others are in config.values and model.parsing) ---
 
 
 def _gateway(value: str | IpAddress | None) -> Gateway:
@@ -97,7 +97,7 @@ def _routes(value: Sequence[StaticRoute | Mapping[str, Any]]) -> tuple[StaticRou
         route = read(StaticRoute, item)
         version = route.destination.version
         metric = route.metric or usual_metrics[version]
-        # Networks hash in Python, which takes several times as long.
+        # Use a pair of integers, because networks are hashed by Python code, which takes several times as long.
         earlier = first.setdefault((version, numbers(route.destination), metric), position)
         if earlier != position:
             twin = f"{route.destination} with metric {metric} is already routes[{earlier}]"
@@ -199,7 +199,7 @@ class StaticRoutes(Section):
 
     def _problems(self) -> list[Problem]:
         problems = super()._problems()
-        # Also check this if some routes are invalid.
+        # Check this even if some routes are invalid.
         if self.enabled is False and self.routes:
             problems.insert(0, ("enabled", "must be true where routes are given (explicit opt-in)"))
         return problems
@@ -256,20 +256,22 @@ class RouteOverlap(Section):
 
     Args:
         expected_cidrs: the cluster's networks: nodes, pods, Services. Each is a CIDR, or an object with the keys below.
-            They may overlap.
+            CIDRs may overlap.
         mode: how to handle failures. ``WARN`` reports them and lets the node start. ``STRICT`` reports them and holds
             the node back.
-        container_devs: shell patterns for pod interfaces. Traffic through one of these is reported as a note, not a
-            failure, unless its route can't be a network of pods: it is wider than /8 (IPv6: /16), or holds or lies in
-            the node's own network. Setting this key replaces the default list.
+        container_devs: shell patterns for pod interfaces. Traffic through a pod interface is reported as a note, not a
+            failure, unless the route can't be a pod network, because its destination is wider than /8 (IPv6: /16),
+            contains an address or gateway of an uplink, or lies in an uplink's subnet. Single addresses may lie in an
+            uplink's subnet, and so may networks if the subnet is /11 or wider (IPv6: /64 or wider). Traffic to
+            169.254.0.0/16 through a pod interface is always a failure. Setting this key replaces the default list.
         allowed_devs: shell patterns for interfaces that may carry expected traffic, such as secondary NICs, storage
             networks and VPNs.
         settle_seconds: how long to wait for InfiniBand interfaces to get an address, from 0 to 600. By default, a
             ``STRICT`` check waits up to 60 s for interfaces that are up, because Azure's agent assigns their addresses
             late, and a ``WARN`` check doesn't wait. Immediately before the node starts, the check waits for at most
             5 s.
-        foreseen: CIDRs that may be assigned to another interface later. The check reports any addresses that they would
-            shadow as a note.
+        foreseen: CIDRs that may be assigned to another interface later. If such a CIDR would shadow expected addresses,
+            the check reports these addresses as a note.
 
     Raises:
         ConfigError: one or more fields are invalid; the error lists all of them.
@@ -302,7 +304,7 @@ class RouteOverlap(Section):
 
     @property
     def judged(self) -> tuple[Prefix, ...]:
-        """The prefixes to check, all in one family. Routes outside these prefixes are irrelevant."""
+        """The prefixes to check, if all are of one family (see ``of``). Routes outside of these are irrelevant."""
         return tuple(map(numbers, (*(expected.cidr for expected in self.expected_cidrs), *self.foreseen)))
 
 

@@ -2,12 +2,12 @@
 
 The attrs classes are the schema: the field ``wait_seconds`` corresponds to the key ``waitSeconds``, and the field's
 converter validates it. With ``checked_at_once`` as the ``field_transformer``, ``Section`` runs the converters after all
-fields are set, and raises a single ``ConfigError`` with all problems. So the same rules apply to mappings and
+fields are set, and raises a single ``ConfigError`` with all problems. Therefore the same rules apply to mappings and
 constructor calls, and problems in nested objects have full paths.
 
-This doesn't use cattrs, because it coerces values (``"1"`` to 1, ``True`` to 1) unless every type has a hook, and
-because its error paths stop at the object if an attrs validator rejects a field. Its remaining benefits don't justify
-the dependency.
+This module doesn't use cattrs, because cattrs coerces values (``"1"`` to 1, ``True`` to 1) unless every type has a
+hook, and because an error's path in cattrs ends at the object if an attrs validator rejects a field. The remaining
+benefits of cattrs don't justify the dependency.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ Read = TypeVar("Read", bound=Section)
 
 
 def below(parent: str, refusal: ConfigError | ValueError) -> list[Problem]:
-    """Return the problems in an exception, with the key of the rejected value before their paths."""
+    """Return the problems in an exception, with the rejected value's key prepended to each path."""
     problems = refusal.problems if isinstance(refusal, ConfigError) else (("", str(refusal)),)
     return [
         (f"{parent}.{path}" if path and not path.startswith("[") else parent + path, message)

@@ -21,7 +21,8 @@ _PATTERN = r"[][A-Za-z0-9_.*?-]+"
 # The components "." and ".." aren't allowed, so that each file has a unique path.
 _TEXTFILE = r"(/(?!\.\.?/)[^/\0]+)+(?<!/)\.prom"
 
-# NAME_MAX and PATH_MAX from limits.h (without the trailing NUL), and how much longer the temporary file's name is.
+# NAME_MAX and PATH_MAX from limits.h (without the trailing NUL), and the number of bytes that a temporary file's name
+# adds to the name of the file.
 _NAME_BYTES_MAX, _PATH_BYTES_MAX, _TEMPORARY_BYTES = 255, 4095, len(".") + len(".hostrouting-12345678")
 # Leave room for an instance's drop-in folder; "hostrouting-probe" is the dummy instance.
 _CONSUMER_MAX = _NAME_BYTES_MAX - len("hostrouting-probe") - len(".d")
@@ -94,7 +95,7 @@ def parse_patterns(value: Sequence[str]) -> tuple[str, ...]:
 
 
 def parse_named_patterns(value: Sequence[str] | None) -> tuple[str, ...] | None:
-    """Validate shell patterns for interface names, of which there must be one unless they are left out."""
+    """Validate shell patterns for interface names. The list may be left out, but not empty."""
     patterns = None if value is None else each(value, parse_pattern)
     if patterns == ():
         raise ValueError("must not be empty; leave it out for the default")

@@ -85,7 +85,7 @@ def rendered(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def units(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that the oneshots exist, are enabled and don't need a daemon-reload."""
+    """Check that the oneshots are enabled, aren't masked or changed by drop-ins, and don't need a daemon-reload."""
     waits = "the gate still judges, but at boot nothing waits for the network"
     for unit in examined.oneshots:
         shown = examined.units.show(unit, "LoadState", "NeedDaemonReload", "DropInPaths")

@@ -73,9 +73,9 @@ def verdict(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def _shadowed(examined: ExaminedHost, report: OverlapReport, follows: str) -> Iterator[DoctorFinding]:
-    """Yield each failure with the reasons why no route fixes it, or the command that prints or installs what does."""
+    """Yield each failure; its hint says why no route fixes it, or which command prints or installs a fix."""
     config, installed = examined.manifest.config, report
-    with suppress(RouteError):  # ``routes`` reports why they can't be installed
+    with suppress(RouteError):  # ``routes`` reports why routes can't be installed
         installed = check_families(config, as_installed(examined.config, examined.host), examined.scope)
     for finding in report.findings:
         lines = reasons(installed, finding.cidr)
@@ -130,7 +130,7 @@ def gate(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             yield DoctorFinding("gate-disobeyed", called, clause, f"look at: systemctl cat {instance}")
         unread = _unread(examined, instance, shown)
         if shown["NeedDaemonReload"] == "yes" or unread:
-            # Their effect can't be checked before systemd has loaded them.
+            # The effect of changed files can't be checked before systemd has loaded them.
             what = " and ".join(unread) or "one of its files"
             message = f"systemd hasn't read {what} as it is now: whether the gate holds at the next boot can't be seen"
             hint = "systemctl daemon-reload; hostrouting doctor"
@@ -150,7 +150,7 @@ def _gate_of_image(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def _opening_drop_ins(examined: ExaminedHost, unit: str) -> Iterator[tuple[str, str]]:
-    """Yield what each drop-in does that replaces ours or empties our lists, and how to end it."""
+    """Yield a description and a fix for each drop-in that replaces one of ours or empties a list with our commands."""
     layout, read = examined.layout, drop_ins(examined.layout, unit)
     for ours in layout.gates(examined.consumer):
         if (there := read.get(ours.name, ours)) != ours:
@@ -163,7 +163,7 @@ def _opening_drop_ins(examined: ExaminedHost, unit: str) -> Iterator[tuple[str, 
             yield f"{name} empties {lists}", f"take the empty {lists} out of {name}"
 
 
-# Maps each list setting to the drop-in with the gate's commands.
+# Maps each list setting to our last drop-in for it: a later drop-in that empties the list removes our commands.
 _LISTS = dict(zip(("ExecCondition", "ExecStartPre"), GATE_NAMES, strict=True))
 
 
@@ -185,7 +185,7 @@ def _hint(examined: ExaminedHost, instance: str, shown: Mapping[str, str]) -> st
 def _unread(examined: ExaminedHost, instance: str, shown: Mapping[str, str]) -> list[str]:
     """Return existing drop-ins that systemd hasn't loaded yet.
 
-    NeedDaemonReload misses drop-ins in new folders in systemd 252.
+    In systemd 252, NeedDaemonReload doesn't report drop-ins in new folders.
     """
     read = {_below_usr(path) for path in shown["DropInPaths"].split()}
     names = {PurePosixPath(path).name for path in read}
@@ -198,7 +198,7 @@ def _unread(examined: ExaminedHost, instance: str, shown: Mapping[str, str]) -> 
 
 
 def _below_usr(path: str) -> str:
-    """Treat /usr/lib and /lib as one folder: either /lib is a symlink or their contents don't overlap."""
+    """Return a path in /usr/lib as one in /lib: either /lib is a symlink, or the folders' contents don't overlap."""
     return path.removeprefix("/usr") if path.startswith("/usr/lib/") else path
 
 
@@ -301,7 +301,7 @@ def find_cycle(after: Mapping[str, Iterable[str]], through: Iterable[str]) -> tu
     """Return an ordering cycle through one of the given units, as short as possible.
 
     systemd breaks a cycle by dropping one unit's job, not necessarily the same one at each boot, and doesn't always log
-    it.
+    this.
 
     Args:
         after: for each unit, the units it is ordered after.
@@ -355,7 +355,7 @@ def ties(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             yield DoctorFinding("tied", examined.called(instance), message, hint, Severity.RISK)
 
 
-# The gate exits with this status after this delay.
+# A start that the gate refuses takes at least this long (HOLD_SECONDS in gate.sh) and ends with this status.
 _HOLD_SECONDS = 3
 _FAILS_WITH = "255"
 

@@ -53,19 +53,19 @@ def routes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             yield DoctorFinding("route-differs", str(change.new), message, examined.repairing("apply"))
         verify_routes((*plan.unchanged, *plan.foreign), *backends)
     except RouteError as error:
-        # Query the kernel again so that a failing kernel isn't reported as a route problem.
+        # If the kernel can't be queried at all, raise an error here instead of reporting a problem with the routes.
         for backend in backends:
             backend.routes()
         hint = error.hint or f"look at: {examined.command('plan')}"
         yield DoctorFinding("route-fails", "static routes", error.message, hint)
 
 
-# --- programs that may remove them ---------------------------------------------------------------------------------
+# --- programs that may remove our routes ---------------------------------------------------------------------------
 
 
 def networkd(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that systemd-networkd doesn't remove our routes."""
-    # Determined by experiment; before version 257, no setting prevents it.
+    # Determined by experiment. Before systemd 257, no setting prevents any of these removals.
     message = (
         "systemd-networkd removes our routes on it when the link goes down or loses its carrier; before systemd 257, "
         "or without ManageForeignRoutes=no in networkd.conf, also at networkctl reconfigure, when its .network file "
@@ -86,7 +86,7 @@ def _networkd_fix(dev: str, routes: Sequence[Route]) -> str:
 
 def network_manager(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that NetworkManager doesn't remove our routes."""
-    # Documented behavior of its Reapply() method, unless called with preserve-external-ip.
+    # NetworkManager documents this for its Reapply() method, unless the caller passes preserve-external-ip.
     message = (
         "NetworkManager removes our routes on it when its connection is applied again (nmcli device reapply) or taken "
         "down"
@@ -154,7 +154,7 @@ def _ours(examined: ExaminedHost) -> tuple[Route, ...]:
     return (*plan.add, *plan.unchanged, *(change.new for change in plan.replace))
 
 
-# --- the program that restores them --------------------------------------------------------------------------------
+# --- the program that restores our routes --------------------------------------------------------------------------
 
 _WATCHER = f"{WATCH}.service"
 
@@ -181,7 +181,7 @@ def watcher(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         message = f"it isn't there, so the watcher can't write {textfile}"
         yield DoctorFinding("textfile", folder, message, f"mkdir -p {folder}; {restart}", Severity.RISK)
     elif shown["ActiveState"] == "active" and not examined.layout.of(textfile).exists():
-        # A service's writable folders are set up when it starts.
+        # systemd applies ReadWritePaths= only when the service starts, so a folder made later isn't writable.
         message = f"the watcher doesn't write it; was {folder} made after the watcher had started?"
         yield DoctorFinding("textfile", textfile, message, f"{restart}; {journal}", Severity.RISK)
 
@@ -200,10 +200,10 @@ def advertisements(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     if patterns is None and defaults:
         patterns = tuple(dev for route in defaults for dev in route.devs)
     having = {dev for route in defaults for dev in route.devs}
-    # Routes that an administrator or a network manager has added stay.
+    # Default routes that an administrator or a network manager has added don't expire.
     lasting = {dev for route in defaults if route.protocol != Protocol.RA for dev in route.devs}
     for each in ignored_advertisements(examined.layout, examined.host.routes.links(), patterns):
-        # If accept_ra is 0, an unknown program may have added the route, and renew it.
+        # If accept_ra is 0, any default route is enough: an unknown program may have added it, and may renew it.
         if each.dev not in (lasting if each.is_of_forwarding else having):
             message = (
                 f"{each.reason}, so the kernel ignores its routers' advertisements: the IPv6 default route from them "

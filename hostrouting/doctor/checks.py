@@ -66,7 +66,7 @@ class ExaminedHost:
 
     Args:
         host: the host, which provides the kernel and systemd.
-        layout: the paths of the host's files. A snapshot has none, so it can't be examined.
+        layout: the paths of the host's files. A snapshot can't be examined, because it contains no files.
         given: the wanted config, or None for the installed one.
         config_name: the config argument for commands in hints.
         scope: cancels running checks.
@@ -139,7 +139,7 @@ class ExaminedHost:
         return {name: shown for name, shown in self.units_of_consumer.items() if shown["LoadState"] == "loaded"}
 
     def called(self, instance: str) -> str:
-        """Return an instance's display name; for the dummy instance, this is the template's name."""
+        """Return an instance's display name; for the dummy instance of a template, the template's name."""
         return self.consumer if f"@{ANY_INSTANCE}." in instance else instance
 
     @property
@@ -191,8 +191,8 @@ def stale_files(examined: ExaminedHost, part: str) -> Iterator[DoctorFinding]:
     """Yield findings for a part's unit and script if they exist but aren't in the manifest."""
     layout = examined.layout
     known = set(examined.manifest.files(layout))
-    # Stopping the watcher is safe. Don't stop a oneshot: machines from older installations may still have Requires= on
-    # it.
+    # Stopping the watcher is safe. Don't stop a oneshot: machines from older installations may still require it, and
+    # would stop with it.
     disable = "systemctl disable --now" if part == WATCH else "systemctl disable"
     for path in (layout.unit(part), layout.script(part)):
         if path not in known and path.exists() and not path.is_symlink():

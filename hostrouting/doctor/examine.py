@@ -93,7 +93,10 @@ def examine(
     config_name: str = "CONFIG",
     scope: CancelScope | None = None,
 ) -> DoctorReport:
-    """Run all checks on a host, without changing anything. On an image, only run those that need nothing but files.
+    """Run all checks on a host, without changing anything.
+
+    On an image, only the checks that need nothing but files run. If nothing is installed, the checks of installed
+    parts are skipped.
 
     Args:
         config: the wanted config, or None for the installed one.

@@ -24,9 +24,9 @@ class GroupFailure(JsonObject):
     Args:
         kind: type of failure.
         cidr: the expected CIDR.
-        devs: sorted names of the interfaces that packets leave through, plus those they would use instead, or empty if
-            packets don't leave the host. Both are listed because it may vary between hosts which of eight similar
-            interfaces is used.
+        devs: sorted names of the interfaces that packets leave through, plus those that packets would use if the
+            matching routes were removed. Both are included, because hosts with eight similar interfaces may differ in
+            which one they use first. Empty if packets don't leave the host.
     """
 
     kind: FindingKind
@@ -36,7 +36,7 @@ class GroupFailure(JsonObject):
 
 @attrs.frozen
 class HostGroup(JsonObject):
-    """Hosts with the same verdict, failures and fix, or with the same kind of reason.
+    """Hosts with the same verdict, failures, fix and kind of reason, and if requested, the same prediction and causes.
 
     Args:
         verdict: the verdict for each host.
@@ -44,8 +44,8 @@ class HostGroup(JsonObject):
         fix: the entries that fix the failures, as far as routes can fix them.
         hosts: host names, in the order of the snapshots.
         report: report for the first host. Details such as addresses may differ on other hosts.
-        causes: what has changed the first host's lookups since an earlier snapshot, and the others' alike. It is empty
-            if nothing has, and None if that isn't known.
+        causes: the changes that have affected the first host's lookups since an earlier snapshot. Those on the other
+            hosts may differ in addresses and gateways. Empty if no lookup has changed, and None if that isn't known.
         uncompared: why the first host can't be compared with its earlier snapshot, or None if it can or there is none.
     """
 
@@ -73,7 +73,7 @@ class FleetReport(JsonObject):
 
     @classmethod
     def of(cls, reports: Iterable[tuple[OverlapReport, DiffReport | None]]) -> FleetReport:
-        """Group hosts by their results, and by what has changed these since an earlier snapshot."""
+        """Group hosts by their results, and by what has changed their lookups since an earlier snapshot."""
         groups: dict[Hashable, HostGroup] = {}
         hosts: defaultdict[Hashable, list[str]] = defaultdict(list)
         for report, since in reports:

@@ -45,7 +45,7 @@ _LOCAL_BATCH = 128
 # A host with 115,000 routes takes 6 s and 190 MiB; a malicious snapshot may need arbitrary time and memory.
 _MIB_MAX = 16
 _SECONDS_A_MIB, _MEMORY_A_BYTE = 0.6, 64
-# There are 800 possible events on a host with 200 interfaces.
+# The time limit's factor if events are predicted: a host with 200 interfaces has 800 possible events.
 _TIMES_WITH_EVENTS = 10
 
 # Use this process's sys.path, because -c would search the current directory first.
@@ -77,9 +77,9 @@ def judge(
             the batches of 16 snapshots that it has begun.
         one_event: whether to also predict if a single event would break a host permanently, and group hosts by the
             result. This takes several times as long.
-        since: a folder with an earlier snapshot of each host, whose file has the same name, or that of the host with
-            ``.json``. Hosts are then also grouped by what has changed their lookups since, or by that they can't be
-            compared.
+        since: a folder with an earlier snapshot of each host. Its file has the same name as the later snapshot's file,
+            or if the later snapshot isn't a file, the host's name with ``.json``. Hosts are then also grouped by what
+            has changed their lookups since, and by whether the snapshots can be compared.
 
     Returns:
         The groups. For an unreadable snapshot, the verdict is ``unknown`` and the reason starts with ``no-snapshot``.
@@ -101,7 +101,7 @@ def judge(
 def _reports(
     snapshots: Iterable[SnapshotSource], judging: _Judging, executor: Executor | None, scope: CancelScope
 ) -> Iterator[_Judged]:
-    """Yield a report for each snapshot, in their order, so that the result doesn't depend on the executor."""
+    """Yield a report for each snapshot, in the snapshots' order, so that the result doesn't depend on the executor."""
     left, total, done = enumerate(snapshots, 1), len(snapshots) if isinstance(snapshots, Sized) else None, 0
     with scope, ExitStack() as stack:
         batches, size, work = _BATCHES, _BATCH, judging.judge
@@ -125,7 +125,7 @@ def _reports(
 
 @attrs.frozen
 class _Judging:
-    """How to check a snapshot.
+    """The options for checking a snapshot.
 
     Args:
         config: the config with the expected CIDRs.
@@ -149,7 +149,10 @@ class _Judging:
         return [self.judge_one(*each) for each in batch]
 
     def judge_one(self, number: int, given: SnapshotSource) -> _Judged:
-        """Return the report for a snapshot, or for the reason why it isn't one, and what has changed since."""
+        """Return a snapshot's report, and what has changed since the earlier snapshot, if any.
+
+        If the given source isn't a valid snapshot, the report says why.
+        """
         try:
             if isinstance(given, Snapshot):
                 snapshot = given
@@ -173,14 +176,14 @@ class _Judging:
                 return None
             reason = "; ".join(str(error).splitlines())
             return DiffReport(snapshot.host, None, snapshot.time, (), reason=reason)
-        # Groups are made of causes; all other changes of a large host would take long to hand over.
+        # Groups need only the causes. Passing a large host's other changes between processes would take long.
         return attrs.evolve(diff(before, snapshot, self.config), others=())
 
     def _unjudged(self, number: int, given: SnapshotSource, kind: UnknownReason, why: str) -> _Judged:
         return attrs.evolve(unjudged(self.config.route_overlap, kind, why), host=_name_of(number, given)), None
 
     def judge_in_process(self, scope: CancelScope, batch: _Batch) -> list[_Judged]:
-        """Return a report for each snapshot, from a process that has limits.
+        """Return a report for each snapshot, made by a process with time and memory limits.
 
         If a snapshot ends the process, another process checks the snapshots after it.
         """
@@ -201,13 +204,13 @@ class _Judging:
 def judge_stdin() -> None:
     """Judge a batch of snapshots in this process, with limits, and print a line for each."""
     judging, batch = _unpacked(sys.stdin.read())
-    # On top of the memory that the program itself takes.
+    # This limit includes the memory that the program itself takes.
     bytes_max, (_, hard) = (judging.max_mib << 20) * _MEMORY_A_BYTE, resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(
         resource.RLIMIT_DATA, (bytes_max if hard == resource.RLIM_INFINITY else min(bytes_max, hard), hard)
     )
     for each in batch:
-        # The signal ends this process.
+        # At the limit, SIGPROF ends this process.
         signal.setitimer(signal.ITIMER_PROF, judging.seconds_max)
         sys.stdout.write(f"{_packed(judging.judge_one(*each))}\n")
         sys.stdout.flush()

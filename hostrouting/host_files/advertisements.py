@@ -18,7 +18,7 @@ from hostrouting.model.managers import NETWORK_MANAGER, NETWORKD
 
 _SYSCTL = "/proc/sys/net/ipv6/conf/{}/{}"
 
-# Kinds of interfaces that a router may be behind, besides physical ones, which have no kind.
+# Kinds of interfaces that a router may be behind. None stands for physical interfaces, which have no kind.
 _KINDS = (None, "bond", "team", "vlan")
 
 
@@ -47,7 +47,7 @@ def ignored_advertisements(
 ) -> Iterator[IgnoredAdvertisements]:
     """Yield the interfaces whose router advertisements give no default route.
 
-    If a network manager handles advertisements itself, it sets accept_ra to 0.
+    A network manager that handles advertisements itself sets accept_ra to 0, so such interfaces aren't included.
 
     Args:
         layout: the host's layout.
@@ -65,7 +65,7 @@ def ignored_advertisements(
         forwards = forwarding not in ("", "0")
         # Use slashes, because sysctl(8) treats a dot in an interface's name as a separator.
         command = f"sysctl -w {quote(f'net/ipv6/conf/{link.name}/accept_ra={2 if forwards else 1}')}"
-        if accept_ra == "1" and forwards:  # ipv6_accept_ra
+        if accept_ra == "1" and forwards:  # as in the kernel's ipv6_accept_ra
             reason = "it forwards packets and its accept_ra is 1"
             yield IgnoredAdvertisements(link.name, reason, command, is_of_forwarding=True)
         elif accept_ra == "0" and not _is_managed(layout, link):
@@ -74,7 +74,7 @@ def ignored_advertisements(
 
 
 def why_ignored(layout: Layout, links: Iterable[Link], patterns: tuple[str, ...] | None) -> list[str]:
-    """Return a sentence for each of the interfaces, or the reason why that can't be told.
+    """Return a sentence for each interface that ignores advertisements, or an error message if a file can't be read.
 
     Args:
         layout: see ``ignored_advertisements``.

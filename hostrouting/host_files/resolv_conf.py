@@ -19,7 +19,7 @@ _STUB = IPv4Address("127.0.0.53")
 def nameservers(layout: Layout) -> tuple[IpAddress, ...]:
     """Return a host's IPv4 nameservers.
 
-    If the only one is the systemd-resolved stub, return its upstream servers instead.
+    If the only IPv4 nameserver is systemd-resolved's stub, return the stub's upstream servers instead.
 
     Args:
         layout: the host's layout.

@@ -1,4 +1,4 @@
-"""Read a sysctl of each interface."""
+"""Find the interfaces for which a sysctl has a certain value."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ def devs_ignoring_linkdown(layout: Layout, links: Iterable[Link], kernel: str | 
 
 
 def strict_devs(layout: Layout, links: Iterable[Link]) -> tuple[str, ...] | None:
-    """Return the interfaces that drop a packet if its reply would leave elsewhere, or None if the sysctl doesn't exist.
+    """Return the interfaces that drop a packet if the reply would leave through another interface.
 
-    The arguments and errors are those of ``devs_without_ipv6``.
+    If the sysctl doesn't exist, return None. The arguments and errors are those of ``devs_without_ipv6``.
     """
-    # The larger value counts (IN_DEV_RPFILTER); 2 only asks for a route through any interface.
+    # The larger of the values for "all" and the interface counts (IN_DEV_RPFILTER). The value 2 only requires a route
+    # to the sender, through any interface.
     return _devs_with(lambda of_all, value: max(of_all, value) == 1, "rp_filter", layout, links)
 
 

@@ -2,7 +2,7 @@
 
 Unknown keys are ignored. Without ``-d``, ip omits defaults: type unicast, table main, protocol boot and scope universe
 for routes, and protocol kernel for rules. Flags are keys with the value null or true. Without ``-N``, ip prints names
-instead of numbers. Only names that don't depend on the host's /etc are supported.
+instead of numbers. Of these names, only those that don't depend on the host's /etc are supported.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def interface(value: object) -> str:
 
 
 def interface_selector(value: object) -> str:
-    """Parse the name in a policy rule, which the kernel accepts whether or not an interface may have it, as eth0:1."""
+    """Parse an interface name in a policy rule. The kernel also accepts names that no interface can have (eth0:1)."""
     if not isinstance(value, str) or not value or len(value.encode("utf-8", "surrogateescape")) > _NAME_MAX:
         raise ValueError(f"{shown(value)} is not a name for a rule")
     return value
@@ -301,21 +301,22 @@ def read_route(value: object, family: Family = Family.IPV4) -> Route:
     fields = _ROUTES[family].read(_without_tunnel(value))
     hop = _take_hop(fields)
     if fields["hops"] is None:
-        # For a blackhole nexthop object, the kernel shows lo as the device, but no packet is sent through it.
+        # For a blackhole nexthop object, the kernel shows lo as the device, but no packet is sent through lo.
         fields["hops"] = () if fields["type"] >= RouteType.BLACKHOLE or hop == _NO_HOP else (hop,)
     if family is Family.IPV4:
         return Route(**fields)
     is_expired = fields["expires"] is not None and fields["expires"] <= 0
     hops = [attrs.evolve(hop, is_dead=hop.is_dead or is_expired) for hop in fields["hops"]]
-    # As with netlink, the preference of a multipath route is ignored, because each next hop has its own.
+    # Like the netlink reader, ignore the preference of a multipath route, because each next hop has its own.
     preference = fields["preference"] if len(hops) < 2 else Preference.MEDIUM
     return Route6(**{**fields, "hops": in_order(hops), "preference": preference})
 
 
 def _without_tunnel(value: object) -> object:
-    """Return a route without its tunnel's destination and tos, which ip prints under the same keys.
+    """Return a route without its tunnel's destination and tos, which ip prints under the same keys as the route's own.
 
-    The route's own destination comes first, and its own tos comes last. A tunnel over IPv4 always has a tos.
+    ip prints the route's own destination first, and the route's own tos last. For a tunnel over IPv4, ip always prints
+    a tos, so if there is only one, it is the tunnel's.
     """
     if not isinstance(value, Mapping) or "encap" not in value:
         return value

@@ -60,7 +60,7 @@ _RULES = {
 }
 # ip prints source and destination ports in one of two forms. "ports" is our own key.
 _PORT, _PORT_RANGES = ("sport", "dport", "ports"), (("sport_start", "sport_end"), ("dport_start", "dport_end"))
-# Any other key may be a selector. "flow_from" and "flow_to" aren't selectors: they set realms.
+# Any key that isn't among these may be a selector. "flow_from" and "flow_to" aren't selectors: they set realms.
 _RULE_KEYS = {
     *(key.key for key in _RULES[Family.IPV4].keys),
     *("iif_detached", "oif_detached", *_PORT, *chain.from_iterable(_PORT_RANGES)),
@@ -94,7 +94,7 @@ def read_rule(value: object, family: Family) -> Rule:
             "uid_range": uids if None not in uids else None,
             "has_ports": any(is_set(item.get(key, False)) for key in _PORT)
             or any(tuple(map(item.get, keys)) not in (ALL_PORTS, (None, None)) for keys in _PORT_RANGES),
-            # TCP's first lookup happens before it has a source port.
+            # A rule for all source ports counts as unknown: TCP's first lookup has no source port yet.
             "has_unknown": not item.keys() <= _RULE_KEYS
             or uids.count(None) == 1
             or tuple(map(item.get, _PORT_RANGES[0])) == ALL_PORTS,

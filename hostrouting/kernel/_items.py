@@ -15,12 +15,12 @@ from hostrouting.model.jsonable import in_json
 
 NEEDED = object()
 
-# Only short words are cached.
+# Only strings of up to this length are cached.
 _WORD_MAX = 64
 
 
 class Key(NamedTuple):
-    """A JSON key with its field, parser, default and formatter. A default isn't written."""
+    """A JSON key with its field, parser, default and formatter. A value that equals the default isn't written."""
 
     key: str
     field: str
@@ -30,7 +30,7 @@ class Key(NamedTuple):
 
 
 def is_set(value: object) -> bool:
-    """Parse a flag. A value of null or true means that it is set."""
+    """Parse a flag. A value of null or true means that the flag is set."""
     return value is not False
 
 

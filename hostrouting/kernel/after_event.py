@@ -59,9 +59,9 @@ def _after(snapshot: Snapshot, event: HostEvent, restored: Iterable[Route]) -> N
 
 
 def refusals_in_memory(snapshot: Snapshot, routes: Iterable[Route]) -> tuple[RouteFailure, ...]:
-    """Return the IPv4 routes that the in-memory kernel refuses to add to a host, one after the other.
+    """Return the IPv4 routes that the in-memory kernel refuses when they are added to a host one after the other.
 
-    Nothing is refused on a host with VRFs, which aren't modelled, or if the snapshot lacks an interface.
+    The result is empty for a host with VRFs, which aren't modelled, or if the snapshot lacks an address's interface.
     """
     known = {link.name for link in snapshot.links}
     if any(link.kind == "vrf" for link in snapshot.links) or any(each.dev not in known for each in snapshot.addresses):
@@ -86,10 +86,11 @@ def _load(snapshot: Snapshot) -> Net:
         net.devices[link.name] = dev
     for address in snapshot.addresses:
         net.device(address.dev).addresses.append(address)
-    # Dumps list tables with the same low byte from newest to oldest.
+    # Dumps list tables with the same low byte from newest to oldest, so create the tables in reverse order.
     net.tables.update({table: {} for table in reversed(dict.fromkeys(route.table for route in snapshot.routes))})
     for route in snapshot.routes:
-        # The kernel removes dead routes, so if all hops of a route are shown as dead, the cause is a sysctl.
+        # The kernel removes a route when all its hops die. So if a dump shows all hops as dead, those without a carrier
+        # are only ignored because of the sysctl ignore_routes_with_linkdown.
         hops = [attrs.evolve(hop, is_dead=not hop.is_linkdown) for hop in route.hops] if route.is_dead else route.hops
         net.there(route).append(attrs.evolve(route, hops=tuple(hops)) if route.is_dead else route)
     return net
@@ -154,7 +155,7 @@ def _meet(net: Net, dev: Device, event: HostEvent, snapshot: Snapshot) -> None:
 
 
 def _renew(net: Net, dev: Device, event: HostEvent, old: Lease) -> None:
-    """Replace a lease's routes and then remove its old address, like networkd when the address changes."""
+    """Replace a lease's routes and then remove the old address, as networkd does when the address changes."""
     net.change_entries(lambda route: None if route in old.routes else route)
     default = attrs.evolve(old.default, hops=(attrs.evolve(old.default.hops[0], gateway=event.gateway),))
     if default.source is not None and event.address is not None:
@@ -190,7 +191,7 @@ class Lease(NamedTuple):
 
 
 def lease_of(snapshot: Snapshot, dev: str) -> Lease | None:
-    """Return an interface's lease, or None if there is none with a default route via an IPv4 gateway."""
+    """Return an interface's lease, or None without a primary address or a DHCP default route via an IPv4 gateway."""
     of_dhcp = [route for route in snapshot.routes if route.protocol == Protocol.DHCP and route.nexthop_id is None]
     routes = [route for route in of_dhcp if [hop.dev for hop in route.hops] == [dev]]
     local = [each for each in snapshot.addresses if each.dev == dev and each.prefix_length and not each.is_secondary]

@@ -24,14 +24,14 @@ def default_route(routes: Iterable[Route], by: tuple[str, ...] | None = None) ->
             considered. None matches any interface.
 
     Returns:
-        The route with all of its hops, or None if no route has a live hop.
+        The route with all of its hops, or None if no route has such a hop.
     """
     candidates = [route for route in unicast_defaults(routes) if any(is_among(dev, by) for dev in route.devs)]
     return min(candidates, key=lambda route: route.metric, default=None)
 
 
 def inherited_route(routes: Iterable[Route], by: tuple[str, ...] | None = None) -> Route | None:
-    """Return ``default_route`` with only its live hops through these interfaces, for static routes to inherit."""
+    """Return the effective default route with only its live hops that match ``by``, for static routes to inherit."""
     default = default_route(routes, by)
     if default is None:
         return None
@@ -47,7 +47,8 @@ def is_among(dev: str, patterns: tuple[str, ...] | None) -> bool:
 def contested_defaults(routes: Iterable[Route]) -> list[Route]:
     """Return the default routes tied for the lowest metric, or an empty list if all use the same interfaces.
 
-    Networkd merges the routes from several IPv6 routers into a multipath route, so its hops count as single routes.
+    networkd merges the default routes of several IPv6 routers into one multipath route with protocol ``ra``. Each hop
+    of such a route counts as a separate route.
     """
     single = (
         attrs.evolve(route, hops=hops)
@@ -63,8 +64,8 @@ def contested_defaults(routes: Iterable[Route]) -> list[Route]:
 def in_turn(look_up: Callable[..., Iterable[Lookup]], routes: Iterable[Route]) -> Callable[..., list[Lookup]]:
     """Wrap a lookup function so that it returns every default route that the kernel may choose, not just one.
 
-    Among default routes with the same table and metric and one gateway each, the kernel chooses one per lookup, based
-    on neighbour states (fib_select_default).
+    If several IPv4 default routes have the same table and metric, and each has a single hop with a gateway, the kernel
+    chooses one of them per lookup, based on neighbour states (fib_select_default).
 
     Args:
         look_up: ``RouteBackend.lookup`` or a model of it.
@@ -116,7 +117,7 @@ def missing_default_route(routes: Iterable[Route], family: Family, by: tuple[str
 def unicast_defaults(routes: Iterable[Route]) -> list[Route]:
     """Return the unicast default routes in table main that match any packet, including dead ones, in the given order.
 
-    They have tos 0 and no source prefix, and don't lead to the loopback interface alone.
+    These routes have tos 0 and no source prefix, and don't lead only to the loopback interface.
     """
     return [
         route

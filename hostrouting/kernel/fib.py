@@ -2,7 +2,7 @@
 
 On a live host, checks query the kernel. This model adds details that a lookup doesn't reveal, such as which entry
 discards a packet or what effect a more specific route in table main would have. It also serves snapshots and the
-in-memory kernel, which modifies the tables in place. It follows net/ipv4/fib_trie.c, net/core/fib_rules.c and
+in-memory kernel, which modifies the tables in place. The model follows net/ipv4/fib_trie.c, net/core/fib_rules.c and
 net/ipv4/route.c.
 """
 
@@ -95,7 +95,7 @@ class Fib:
 
     def __attrs_post_init__(self) -> None:
         self._groups = {link.name: link.group for link in self.links if link.group}
-        # Packets from this host have the loopback interface as iif. It may have been renamed.
+        # Packets from this host have the loopback interface as iif. That interface may have been renamed.
         self.loopback = loopback_of(self.links)
 
     @cached_property
@@ -113,18 +113,18 @@ class Fib:
 
     @property
     def _has_only_kernel_rules(self) -> bool:
-        """Return whether lookups don't evaluate rules, because none was ever added or deleted (fib_lookup)."""
+        """Return whether lookups skip the rules because no rule was ever added or deleted (fib_lookup)."""
         return self.is_merged and tuple(self.rules) == KERNEL_RULES
 
     # --- one table ---------------------------------------------------------------------------------------------
 
     def longest_match(self, table: int, flow: Flow) -> Route | None:
-        """Return the longest-prefix match in a table, regardless of its type."""
+        """Return the longest-prefix match in a table, regardless of the entry's type."""
         number = int(flow.address)
         lengths = self.tables.get(table, {})
         for length in sorted(lengths, reverse=True):
             for route in lengths[length].get(number >> (32 - length) << (32 - length), ()):
-                # Skip routes that have a tos, and routes whose hops are all dead.
+                # Skip routes with a tos, routes with a smaller scope than required, and routes without a usable hop.
                 if not route.tos and route.scope >= flow.scope and (not route.hops or self.hop(route, flow)):
                     return route
         return None
@@ -136,7 +136,7 @@ class Fib:
     def find(self, table: int, flow: Flow) -> Route | None:
         """Look up a flow in a single table.
 
-        Tables local and main may share one trie.
+        While tables local and main share one trie, a lookup in either searches both.
         """
         if not (self.is_merged and table in (Table.LOCAL, Table.MAIN)):
             return self.longest_match(table, flow)
@@ -193,12 +193,12 @@ class Fib:
             flow: the lookup key.
             positions: the positions of the rules to evaluate. By default, rules that can't affect the address are
                 skipped.
-            through: the interface of a hypothetical host route in table main. The lookup continues past table main if
-                the rule would suppress such a route.
+            through: the interface of a hypothetical host route in table main. If the rule that finds an entry in table
+                main would suppress such a route, the lookup continues with the next rule.
 
         Yields:
-            A rule, whether it matches (None if unknown), and the longest match in its table. The lookup skips rules for
-            which this is unknown.
+            A rule, whether it matches (None if unknown), and the longest match in its table, if any. A rule that may or
+            may not match doesn't end the lookup.
         """
         next_ = 0
         for position in self._rules_around(flow.address) if positions is None else positions:
@@ -251,8 +251,8 @@ class Fib:
             return Lookup(address, None, decision.errno)
         if self._leaves_from_loopback(route, flow):
             return Lookup(address, None, errnos.EINVAL)
-        # The kernel reports the packet's type (__mkroute_output) and the table that was searched, which may differ from
-        # the entry's own. While local and main share one trie, it reports main for both.
+        # The kernel reports the packet's type (__mkroute_output) and the searched table. Both may differ from the
+        # entry's. While tables local and main share one trie, the kernel reports main for entries in either.
         kind = route.type
         number = int(address)  # comparing integers is ten times as fast
         if number == 0xFFFFFFFF:
@@ -265,7 +265,7 @@ class Fib:
         return Lookup(address, route)
 
     def _refuse_ends(self, flow: Flow) -> int:
-        """Return the errno if the kernel rejects the addresses without a lookup, or else 0."""
+        """Return the errno if the kernel rejects a flow's addresses without a lookup, or else 0."""
         if int(flow.source):
             if flow.source.is_multicast or flow.source == BROADCAST:
                 return errnos.EINVAL
@@ -286,7 +286,7 @@ class Fib:
         return any(address.local == source for address in self.addresses())
 
     def _leaves_from_loopback(self, route: Route, flow: Flow) -> bool:
-        """Return whether a packet would leave the host from 127.0.0.0/8, which needs the sysctl route_localnet."""
+        """Return whether a packet would leave with a source in 127.0.0.0/8, which needs the sysctl route_localnet."""
         hop = None if route.type is RouteType.LOCAL else self.hop(route, flow)
         if hop is None or hop.dev == self.loopback:
             return False
@@ -317,7 +317,7 @@ class Fib:
 
     @cached_property
     def _has_vrf(self) -> bool:
-        """Return whether both a VRF and an l3mdev rule exist. The rule outlives the last VRF."""
+        """Return whether both a VRF and an l3mdev rule exist. The rule remains when the last VRF is deleted."""
         return any(rule.is_l3mdev for rule in self.rules) and any(link.kind == "vrf" for link in self.links)
 
     def claims_gateway(self, gateway: IpAddress) -> Route | None:

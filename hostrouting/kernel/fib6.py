@@ -39,9 +39,9 @@ LABELS = tuple(
         ("::/0", 1),
     )
 )
-# Prefixes in which destinations are treated alike, whatever their labels.
+# Source address selection depends on whether addresses are in these prefixes, regardless of their labels.
 ORCHID, SITE_LOCAL = IPv6Network("2001:10::/28"), IPv6Network("fec0::/10")
-# IPV6_ADDR_MAPPED, IPV6_ADDR_COMPATv4 and IPV6_ADDR_LOOPBACK, which the kernel uses even if they are deprecated.
+# The kernel doesn't avoid IPV6_ADDR_MAPPED, IPV6_ADDR_COMPATv4 and IPV6_ADDR_LOOPBACK sources, even if deprecated.
 _NEVER_AVOIDED = (IPv6Network("::ffff:0:0/96"), IPv6Network("::/96"))
 _LOOPBACK, _LINK_LOCAL = IPv6Address(1), IPv6Network("fe80::/10")
 _OF_LINK, _OF_SITE, _GLOBAL = 2, 5, 14  # IPV6_ADDR_SCOPE_*
@@ -54,7 +54,7 @@ class Fib6(Fib):
     family: ClassVar[Family] = Family.IPV6
 
     def longest_match(self, table: int, flow: Flow) -> Route | None:
-        """Return the best match in a table, regardless of its type."""
+        """Return the best match in a table, regardless of the entry's type."""
         candidates = list(self._candidates(table, flow))
         # If all routers are silent, the kernel uses them anyway (fib6_table_lookup).
         for silent in dict.fromkeys((self.silent_routers, frozenset[Router]())):
@@ -64,11 +64,11 @@ class Fib6(Fib):
         return None
 
     def _candidates(self, table: int, flow: Flow) -> Iterator[list[Route]]:
-        """Yield the entries that match an address in lookup order, grouped by destination and source prefix.
+        """Yield groups of entries that match a flow, in lookup order. A group has one destination and source prefix.
 
-        The destination's prefix length takes precedence over the source's. Until the lookup finds its first candidate,
-        source-specific entries hide entries for any source with the same destination, except for ::/0
-        (fib6_node_lookup_1, fib6_backtrack).
+        The destination's prefix length takes precedence over the source's. Until a first group is found, the lookup
+        skips the entries for any source to a destination that also has source-specific entries, unless the destination
+        is ::/0 (fib6_node_lookup_1, fib6_backtrack).
         """
         number, lengths, is_searching = int(flow.address), self.tables.get(table, {}), True
         for length in sorted(lengths, reverse=True):
@@ -79,7 +79,7 @@ class Fib6(Fib):
             for entry in entries:
                 by_source.setdefault(entry.source_prefix if isinstance(entry, Route6) else None, []).append(entry)
             plain = by_source.pop(None, None)
-            # A packet without a source has the address ::, which prefixes such as ::/1 contain.
+            # A packet without a source is looked up with the source ::, which is in prefixes such as ::/1.
             source = _ANY if flow.source == NO_SOURCE else flow.source
             around = [prefix for prefix in by_source if prefix is not None and source in prefix]
             for prefix in sorted(around, key=lambda prefix: prefix.prefixlen, reverse=True):
@@ -105,11 +105,11 @@ class Fib6(Fib):
         return all(hop.gateway is None for hop in found.hops if hop.dev == dev)
 
     def refused_hops(self, routes: Sequence[Route]) -> Iterator[RouteFailure]:
-        """Yield a failure for each next hop of these tables' routes that the kernel would refuse (ip6_validate_gw).
+        """Yield a failure for each next hop of these routes that the kernel would refuse to add (ip6_validate_gw).
 
         Args:
-            routes: routes of these tables, in the order in which they were added. None of them helps to find the
-                gateway of an earlier one, nor hides it.
+            routes: routes that are already in the tables, in the order in which the kernel would add them. The gateway
+                lookup for a route ignores this route and the later ones.
         """
         hops = ((number, route, hop) for number, route in enumerate(routes) for hop in route.hops)
         for number, route, hop in hops:
@@ -137,10 +137,9 @@ class Fib6(Fib):
     def possible_sources_to(
         self, address: IpAddress, route: Route | None, *, is_ordered: bool = True
     ) -> Sequence[tuple[IpAddress, ...]]:
-        """Return the source addresses that may be selected for a destination, for each next hop of an entry.
+        """Return the source addresses that may be selected for a destination, for each interface of an entry.
 
-        Without ``labels``, that is every address that is as good as the best one but for its label and what is compared
-        after it.
+        If ``labels`` is None, these are all addresses that are equally good before labels are compared.
 
         Args:
             address: the destination.
@@ -153,7 +152,7 @@ class Fib6(Fib):
         return found if self.labels is None or not is_ordered else [sources[:1] for sources in found]
 
     def _by_hop(self, address: IpAddress, route: Route | None, ranks: int) -> list[tuple[IpAddress, ...]]:
-        """Return the best source addresses for each interface of an entry, compared by a number of ranks."""
+        """Return the best source addresses for each interface of an entry, compared by the first ``ranks`` ranks."""
         if route is not None and route.source is not None:
             return [(route.source,)]
         return [self._best_sources(address, dev, ranks) for dev in ((None,) if route is None else route.devs)]
@@ -161,8 +160,8 @@ class Fib6(Fib):
     def _best_sources(self, address: IpAddress, dev: str | None, ranks: int) -> tuple[IpAddress, ...]:
         """Return the best source addresses for packets through an interface, in the kernel's order.
 
-        The kernel compares the addresses of all interfaces, one rank after the other (__ipv6_dev_get_saddr,
-        ipv6_get_saddr_eval). If the host has temporary addresses, they are assumed to be preferred (sysctl
+        The kernel compares the addresses of all interfaces, one rank (IPV6_SADDR_RULE_*) after the other
+        (__ipv6_dev_get_saddr, ipv6_get_saddr_eval). Temporary addresses, if any, are assumed to be preferred (sysctl
         use_tempaddr=2).
         """
         usable = [each for each in self.addresses() if isinstance(each, Address6) and not each.is_tentative]
@@ -185,7 +184,8 @@ class Fib6(Fib):
         ranked = [(rank(each), each) for each in usable]
         best = max((found for found, _ in ranked), default=())
         tied = [each for found, each in ranked if found == best]
-        # Of equal addresses of one interface, the first one is selected, in whatever order the interfaces are.
+        # Among equally good addresses of one interface, the kernel selects the first, regardless of the order of the
+        # interfaces.
         firsts = {each.dev: each for each in reversed(tied)} if ranks == _RANKS else {}
         return tuple(each.local for each in tied if each is firsts.get(each.dev, each))
 
@@ -195,7 +195,7 @@ class Fib6(Fib):
         return next((each.label for each in labels if each.dev in (None, dev) and address in each.prefix), _NO_LABEL)
 
 
-# How many ranks decide about a source address, and how many of them come before its label.
+# The number of ranks that decide about a source address, and the number of ranks that are compared before labels.
 _RANKS, _RANKS_BEFORE_LABELS = 8, 4
 _NO_LABEL = 0xFFFFFFFF  # IPV6_ADDR_LABEL_DEFAULT
 
@@ -205,7 +205,8 @@ MODELS: dict[Family, type[Fib]] = {Family.IPV4: Fib, Family.IPV6: Fib6}
 def _best(entries: list[Route], flow: Flow, silent: frozenset[Router]) -> Route | None:
     """Return the entry that the kernel selects from a list sorted by metric (find_rr_leaf).
 
-    The lowest metric wins. If no entry with that metric is usable, the remaining metrics are ignored.
+    The lowest metric wins. If no entry with that metric is usable, all other usable entries compete, regardless of
+    their metrics. Among several candidates, the highest preference wins.
     """
     usable = [entry for entry in entries if _is_usable(entry, flow, silent)]
     first = [entry for entry in usable if entry.metric == entries[0].metric]
@@ -224,7 +225,7 @@ def _score(entry: Route) -> int:
 
 
 def _scope(address: IpAddress) -> int:
-    # In Python 3.13, is_loopback and is_link_local also tell of the address in ::ffff:0:0/96.
+    # For an address in ::ffff:0:0/96, Python 3.13's is_loopback and is_link_local describe the mapped IPv4 address.
     if address == _LOOPBACK or address in _LINK_LOCAL:
         return _OF_LINK
     return _OF_SITE if address in SITE_LOCAL else _GLOBAL

@@ -1,9 +1,9 @@
-"""Find what came, went or changed between two snapshots of a host, and take some of it back. This module does no I/O.
+"""Find the changes between two snapshots of a host, and undo some of them in the later one. This module does no I/O.
 
-Snapshots are compared key by key: the rules with a preference, the entries with a table, destination and metric, the
-addresses of an interface, the labels of a prefix. Their order counts too. To take back a change is to restore the old
-values of its keys in the later snapshot, as far as a kernel can hold them: an entry needs its interfaces and its source
-address.
+The values of a snapshot are compared key by key: links by name, addresses by interface, rules by preference, entries by
+``Route.key`` (table, destination, metric and so on), silent routers one by one, and labels by prefix. A different order
+of the values with one key is a change too. To undo a change, the old values of its keys are restored in the later
+snapshot, except entries that a kernel couldn't hold because their interfaces or source address are missing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from hostrouting.model.rules import Rule
 
 
 class HostChangeKind(StrEnum):
-    """The kinds of changes. If either of two changes explains a difference, that of the later kind is named."""
+    """The kinds of changes. If two changes each explain a difference, the one whose kind is listed later is named."""
 
     LINK = "link"
     ADDRESS = "address"
@@ -39,7 +39,7 @@ class HostChangeKind(StrEnum):
     RULE = "rule"
 
 
-# The kind of the values, and what those that are compared with each other have in common.
+# The kind of the values, and the property that all values with this key share, such as a rule's preference.
 _Key = tuple[HostChangeKind, Any]
 
 
@@ -49,9 +49,9 @@ class HostChange(JsonObject):
 
     Args:
         kind: the kind of change.
-        before: a line for each value that went. If only their order has changed, all values are listed.
-        after: a line for each value that came, or for all in their new order.
-        keys: what has changed: for a nexthop object, the entries that use it.
+        before: a line for each removed value, or for all values in their old order if only their order has changed.
+        after: a line for each added value, or for all values in their new order.
+        keys: the keys whose values have changed. For a nexthop object, these are the keys of the entries that use it.
     """
 
     json_names = ("kind", "before", "after")
@@ -119,7 +119,7 @@ class HostChanges:
 
     @cached_property
     def _others(self) -> list[_Key]:
-        """Return the keys of everything but entries, in the order of interfaces and preferences."""
+        """Return the keys of all values except entries, with interfaces in index order and rules by preference."""
         keys = dict.fromkeys(key for side in self._sides for key in side if key[0] is not HostChangeKind.ROUTE)
         index = {link.name: link.index for snapshot in self._snapshots for link in snapshot.links}
         return sorted(keys, key=lambda key: key[1] if key[0] is HostChangeKind.RULE else index.get(key[1], 0))
@@ -134,7 +134,7 @@ class HostChanges:
         return PrefixIndex(self._routes, self._bits)
 
     def keys_around(self, address: IpAddress) -> frozenset[_Key]:
-        """Return the keys of the entries that matter for lookups of an address, with the sources that they name."""
+        """Return the keys of the entries that cover an address or the ``src`` of an entry that covers the address."""
         keys = {key for prefix in self._index.around((int(address), self._bits)) for key in self._routes[prefix]}
         values = (value for side in self._sides for key in keys for value in side.get(key, ()))
         named = {int(value.source) for value in values if value.source is not None}
@@ -145,7 +145,7 @@ class HostChanges:
         """Return the later snapshot without some of the changes.
 
         Args:
-            back: the changes to take back.
+            back: the changes to undo.
             entries: the keys of the entries to include.
         """
         taken = {key for change in back for key in change.keys}
@@ -155,7 +155,7 @@ class HostChanges:
         sources = {address.local for address in addresses}
 
         def is_possible(route: Route, side: bool) -> bool:
-            """Return whether an entry has its interfaces and its source, as far as it had them in its snapshot."""
+            """Return whether an entry's interfaces and source are as usable in the result as in its own snapshot."""
             if route.source in self._locals[side] - sources:
                 return False
             devs = [(HostChangeKind.LINK, hop.dev) for hop in route.hops]
@@ -169,10 +169,10 @@ class HostChanges:
         )
         earlier, later = self._snapshots
         if earlier.ipv6 is None or later.ipv6 is None or self._bits == Family.IPV4.bits:
-            # What the kernel has told about sources holds for other entries, too, but not with other addresses.
+            # The sources that the kernel reported also apply to other entries, but not with other links or addresses.
             told = (each.sources for each in (later, earlier) if (links, addresses) == (each.links, each.addresses))
             sources_told = tuple(chain.from_iterable(told))
-            # Tables local and main are one until the first rule comes.
+            # Adding the first rule separates tables local and main. So take is_merged from a snapshot with these rules.
             is_merged = (earlier if rules == earlier.rules else later).is_merged
             mixture = attrs.evolve(later, links=links, addresses=addresses, rules=rules, routes=routes)
             return attrs.evolve(mixture, sources=sources_told, is_merged=is_merged)
@@ -202,7 +202,7 @@ def _each(values: Mapping[_Key, tuple[Any, ...]], kind: HostChangeKind) -> Itera
 
 
 def _values(snapshot: Snapshot, family: Family) -> dict[_Key, tuple[Any, ...]]:
-    """Return what a snapshot holds of one family, by key."""
+    """Return a snapshot's values for one family, by key."""
     held = snapshot if family is Family.IPV4 else snapshot.ipv6
     assert held is not None
     ipv6 = held if isinstance(held, Ipv6State) else None
@@ -223,7 +223,7 @@ def _values(snapshot: Snapshot, family: Family) -> dict[_Key, tuple[Any, ...]]:
 
 
 def _nexthop_lines(before: tuple[Any, ...], after: tuple[Any, ...]) -> tuple[str, ...] | None:
-    """Return the old and new next hops of the nexthop object that an entry uses, or None if they aren't the change."""
+    """Return the old and new next hops of an entry's nexthop object if nothing else has changed, or else None."""
     if not (len(before) == len(after) == 1 and isinstance(before[0], Route) and before[0].nexthop_id is not None):
         return None
     (old,), (new,) = before, after

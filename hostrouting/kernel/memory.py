@@ -19,7 +19,7 @@ The following isn't modelled:
 - IPv6: a device that is up can reach any IPv6 gateway
 - 127/8 source addresses on devices other than ``lo`` in multipath routes
 - routes that the kernel rejects or changes because a number is out of range
-- user-added broadcast routes for a subnet's first address (they are removed along with the subnet's own)
+- user-added broadcast routes for a subnet's first address (the kernel removes them along with the subnet's own)
 - cached types of multicast destinations within a multicast prefix that shares its hops with another route
 """
 
@@ -54,7 +54,7 @@ class FakeKernel(WholeTables):
     """A thread-safe in-memory ``Kernel``. It starts out like a new network namespace with ``lo`` up.
 
     Args:
-        release: the release of Linux that it behaves like, for example ``5.10``, or None for Linux 6.18.
+        release: the release of Linux to behave like, for example ``5.10``, or None for Linux 6.18.
     """
 
     family: Family = Family.IPV4
@@ -97,7 +97,7 @@ class FakeKernel(WholeTables):
 
     @contextmanager
     def noticing_changes(self, _: Sequence[Prefix], /) -> Iterator[Callable[[], bool]]:
-        """Yield a function that returns whether anything has changed since then, even if it is irrelevant."""
+        """Yield a function that returns whether anything, relevant or not, has changed since this call."""
         before = self._net.changes
         yield lambda: self._net.changes != before
 
@@ -311,7 +311,7 @@ def _new_route(net: Net, route: Route, *, how: WriteMode) -> None:
 
 def _delete_route(net: Net, route: Route) -> None:
     _refuse_request(net, route, route.hops[:1])
-    # The kernel matches more loosely than the port guarantees: metric 0 and a missing gateway are wildcards.
+    # The kernel matches more loosely than ``delete`` guarantees: metric 0 and a missing gateway are wildcards.
     Deletable(net.there(route)).take(route)
     fib_table_delete(net, attrs.evolve(route, scope=Scope.NOWHERE, hops=route.hops[:1], source=None))
 

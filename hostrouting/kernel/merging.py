@@ -12,25 +12,27 @@ from hostrouting.model.links import Address
 from hostrouting.model.routes import Route, RouteType, Table
 from hostrouting.model.rules import Rule
 
-# An address of this host, or a subnet, is among the first entries.
+# The maximum number of entries to try. An entry that makes a difference, such as a local address or a subnet, is among
+# the first ones.
 _TRIED_MAX = 256
 
 
 def are_merged(
     addresses: Sequence[Address], rules: Sequence[Rule], routes: Sequence[Route], asked: Lookups
 ) -> bool | None:
-    """Return whether the tables local and main are one.
+    """Return whether tables local and main share one trie.
 
     Args:
         addresses: the host's addresses.
-        rules: the policy rules. Each rule that is added separates the tables for good (fib_unmerge). Before Linux 7.2,
-            so does each one that is deleted.
+        rules: the policy rules. Adding any rule separates the tables for good (fib_unmerge). Up to Linux 6.18, but no
+            longer in 7.2, deleting a rule separates them too.
         routes: the entries in the tables.
-        asked: the kernel to query. While the tables are one and no rule was deleted, it reports main for a local
-            address.
+        asked: the kernel to query. While the tables share one trie and no rule was deleted, the kernel reports main for
+            a local address.
 
     Returns:
-        The result, or None if the kernel finds no local address. Without a difference, the result is False.
+        The result, or None if the kernel finds no local address. If a shared trie would make no difference to the tried
+        lookups, the result is False.
     """
     if tuple(rules) == KERNEL_RULES:
         for found in asked.lookup([address.local for address in addresses[:1]]):

@@ -39,8 +39,9 @@ _WORK_SECONDS = 10.0
 def enter_namespace() -> None:
     """Move this thread into a new network namespace and bring ``lo`` up.
 
-    Threads and processes that it starts later inherit the namespace. This can't be undone. Without CAP_SYS_ADMIN, the
-    whole process first enters a user namespace, like ``unshare -rn``. This works only in a single-threaded process.
+    Threads and processes that this thread starts later inherit the namespace. This can't be undone. Without
+    CAP_SYS_ADMIN, the whole process first enters a user namespace, like ``unshare -rn``. This works only in a
+    single-threaded process.
 
     Raises:
         NamespaceError: the namespace can't be created. The hint names the responsible setting, if known.
@@ -57,8 +58,8 @@ class NamespaceKernel(NetlinkBackend):
     """A ``Kernel`` in a network namespace created by ``enter_namespace``.
 
     Each link is one end of a veth pair. The other end has the same name and is in a second namespace, the *fabric*.
-    ``links()`` doesn't list the other end. Setting the other end down unplugs the cable. Its addresses respond to
-    packets.
+    ``links()`` doesn't list the other end. Setting the other end down unplugs the cable. The other end's addresses
+    respond to packets.
 
     This class works only in namespaces created by this process: elsewhere, each call raises NamespaceError. So a thread
     that is still in the host's namespace can't change anything there by mistake.
@@ -104,7 +105,8 @@ class NamespaceKernel(NetlinkBackend):
         body = rtnl.LINK.pack(0, 0, self._index(name), 0, 0)
         link = self._read(f"look at the link {name}", lambda talk: talk.get(rtnl.RTM_GETLINK, body))
         _, _, _, flags, _ = rtnl.LINK.unpack_from(link, rtnl.HEADER_BYTES)
-        # linkwatch_do_dev sets the operational state and updates the routes under the same lock.
+        # linkwatch_do_dev sets the operational state (IFF_RUNNING) and updates the routes under the same lock, so when
+        # both flags agree, the routes are up to date.
         return bool(flags & rtnl.IFF_LOWER_UP) == bool(flags & rtnl.IFF_RUNNING)
 
     def del_link(self, name: str) -> None:
@@ -255,8 +257,8 @@ class NamespaceKernel(NetlinkBackend):
     ) -> None:
         """Request a change, with the names that pyroute2 and the kernel's headers use (FRA_*, IFA_*, IFLA_*).
 
-        pyroute2 only encodes the body: each of its sockets runs an event loop and is thirty times slower than ours. It
-        silently drops unknown keywords, so none are passed.
+        pyroute2 only encodes the body: each of its sockets runs an event loop and is thirty times slower than ours.
+        Fields and attributes are set directly, because pyroute2 silently drops unknown keyword arguments.
 
         Args:
             attempt: a description for error messages.

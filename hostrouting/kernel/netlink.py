@@ -1,8 +1,8 @@
 """Implement the routes port for the real kernel, using our own netlink sockets.
 
 Requests and notifications use separate sockets, because a notification could otherwise be mistaken for a reply. Each
-call opens and closes a conversation in the calling thread. Notifications arrive on other sockets
-(rtnetlink/conversation.py).
+call opens and closes a socket for requests (a ``Conversation``) in the calling thread. Notifications arrive on another
+socket (a ``Listener``); see rtnetlink/conversation.py for both.
 """
 
 from __future__ import annotations
@@ -133,7 +133,8 @@ class NetlinkBackend(Ipv4Lookups):
     def default_routes(self) -> tuple[Route, ...]:
         """Return the entries for 0.0.0.0/0 or ::/0 in table main, in the kernel's order, without decoding the others.
 
-        An IPv4 table begins with these entries, so the rest isn't read. An IPv6 table ends with them.
+        An IPv4 table begins with these entries, so the rest isn't read. An IPv6 table ends with them, so all of it is
+        read.
         """
 
         def ask(talk: Conversation) -> tuple[Route, ...]:
@@ -178,7 +179,7 @@ class NetlinkBackend(Ipv4Lookups):
 
     @contextmanager
     def noticing_changes(self, inside: Sequence[Prefix], /) -> Iterator[Callable[[], bool]]:
-        """Yield a function that returns whether anything relevant may have changed since.
+        """Yield a function that returns whether anything relevant may have changed since this call.
 
         A socket buffer overrun counts as a change.
 
@@ -204,7 +205,7 @@ class NetlinkBackend(Ipv4Lookups):
         Until the first policy rule is added, tables local and main share one trie, and the kernel reports main (254)
         for entries in either (fib_trie_unmerge).
 
-        A rule for all ports applies to every packet, but matches a lookup only if it specifies ports.
+        A rule for all ports applies to every packet, but matches a lookup only if the lookup specifies ports.
 
         Raises:
             RouteError: the kernel can't be queried, or the result depends on a rule for all source ports. TCP's first
@@ -219,7 +220,7 @@ class NetlinkBackend(Ipv4Lookups):
         )
 
     def lookup_by_attributes(self, addresses: Sequence[IpAddress]) -> tuple[tuple[Route, Prefix] | None, ...]:
-        """Return the same entries as ``lookup``, as the kernel shows them, each as a template and its prefix."""
+        """Return the entry that the kernel reports for each address, as a template and a prefix; see ``lookup``."""
         found = self._look_up(addresses)
         return tuple(None if isinstance(answer, int) else (answer[0].entry, answer[1]) for answer in found)
 
@@ -275,8 +276,8 @@ class NetlinkBackend(Ipv4Lookups):
     def _flows(self, entry: Route, addresses: Sequence[IpAddress]) -> Iterator[Flow]:
         """Yield the flows that exercise all hops of an entry.
 
-        The kernel selects a hop by hashing the address or, depending on a sysctl, the address and port. Few addresses
-        may all have the same hop, so ask about each interface, too.
+        The kernel selects a hop by hashing the address or, depending on a sysctl, the address and port. A few addresses
+        may all select the same hop, so there is also a flow for each interface.
         """
         several = len(addresses) > 1
         for port, address in enumerate(addresses, _FIRST_PORT):
@@ -349,7 +350,7 @@ class NetlinkBackend(Ipv4Lookups):
         """
         changes: Listener | None = vars(self._local).get("changes")
         if changes is None:
-            # IPv4's default route shows IPv6's uplinks.
+            # IPv6 checks also need IPv4 events, because the IPv4 default route determines the uplinks.
             self._local.changes = Listener(everywhere(self.family), Family.IPV4)
         else:
             scope.wait(changes)

@@ -30,7 +30,7 @@ from hostrouting.model.routes import NextHop, Route
 # An arbitrary port, because no packet is sent.
 _PORT = 9
 _NO_GATEWAY = IPv6Address(0)
-# Errors from connect(2) for unreachable destinations: lookup failures, no source address, or an IPv4-mapped one.
+# Errors from connect(2) for unreachable destinations: failed lookup, no source address, IPv4-mapped source address.
 _UNREACHABLE = (*NO_ROUTE, errnos.EADDRNOTAVAIL, errnos.EAFNOSUPPORT)
 
 
@@ -44,8 +44,9 @@ class NetlinkBackend6(NetlinkBackend):
     ) -> tuple[Lookup, ...]:
         """Return the best route to each address; see ``NetlinkBackend.lookup``.
 
-        If entries share a nexthop object, the kernel may report the wrong one, because it caches a single result per
-        object (rt6_get_pcpu_route). In that case, the result is computed from the tables.
+        If entries share a nexthop object, the kernel may report the wrong entry, because it caches a single result per
+        object (rt6_get_pcpu_route). So if the kernel reports an entry with an object, the result is computed from the
+        tables.
 
         Raises:
             RouteError: the kernel can't be queried, or its result isn't consistent with the tables.
@@ -56,7 +57,8 @@ class NetlinkBackend6(NetlinkBackend):
         from hostrouting.kernel.fib6 import Fib6
 
         known, links, silent = (self.routes(), self.addresses()), self.links(), self.silent_routers()
-        # Until a rule is added, the kernel ignores that the rule for table main was deleted (fib6_rule_lookup).
+        # Until a rule is added, the kernel consults tables local and main even if their rules were deleted
+        # (fib6_rule_lookup).
         fibs = [
             Fib6(rules, *known, links=links, silent_routers=silent)
             for rules in (self.rules(), kernel_rules(self.family))
@@ -80,7 +82,7 @@ class NetlinkBackend6(NetlinkBackend):
         """Return the attributes and the prefix of the entry for each address, or an errno.
 
         While another process replaces a route, lookups fail for a moment in Linux 7.2, even if a shorter prefix
-        matches. So the kernel is asked again about failures.
+        matches. So lookups that fail with ENETUNREACH are repeated once.
         """
         found = super()._look_up(addresses, source, is_tcp=is_tcp)
         failed = [address for address, answer in zip(addresses, found, strict=True) if answer == errnos.ENETUNREACH]
@@ -101,7 +103,7 @@ class NetlinkBackend6(NetlinkBackend):
     ) -> dict[IpAddress, IpAddress]:
         """Return the source addresses with which the kernel retries failed lookups.
 
-        Netlink doesn't report them, so a datagram socket is connected to each address. This doesn't send any packets.
+        Netlink doesn't report these, so a datagram socket is connected to each address. This doesn't send any packets.
 
         Raises:
             RouteError: no socket can be opened, or only TCP's lookup fails, so a datagram socket can't tell the source.
@@ -133,7 +135,7 @@ class NetlinkBackend6(NetlinkBackend):
     def addresses(self) -> tuple[Address, ...]:
         """Return all of this host's addresses, in the order in which the kernel considers them as sources.
 
-        That is the order in which their interfaces were registered. Only the list of multicast groups shows it.
+        That is the order in which the interfaces were registered. Only the list of multicast groups shows this order.
         """
         try:
             groups = Path("/proc/thread-self/net/igmp6").read_bytes().splitlines()
@@ -146,13 +148,14 @@ class NetlinkBackend6(NetlinkBackend):
     # --- writing -----------------------------------------------------------------------------------------------
 
     def replace(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        """Add routes, each in place of our route with the same ``key``, if any.
+        """Add routes, each replacing our route with the same ``key``, if any.
 
         NLM_F_REPLACE would also remove the next hops that other programs have added to our route (fib6_add_rt2node).
-        Instead, new next hops are added before ours are deleted one by one. Only a change of the source, MTU or weight
-        leaves the route out for a moment. A route to which another program has added a next hop fails with EEXIST and
-        isn't changed. If a next hop of ours is lost, because another program's has taken its place, the route fails
-        with ENOTRECOVERABLE.
+        Instead, the new next hops are added, and then our old ones are deleted one by one. If a next hop stays but its
+        source, MTU, weight or ``onlink`` flag changes, the route is missing for a moment. A route to which another
+        program has added a next hop fails with EEXIST and isn't changed. If one of our next hops can't be put back
+        after a failure, for example because another program's next hop is now the first, the route fails with
+        ENOTRECOVERABLE.
         """
         if not routes:
             return ()
@@ -160,7 +163,8 @@ class NetlinkBackend6(NetlinkBackend):
         swaps = [(route, there.get(route.key, {}), _by_hop(route)) for route in routes]
         added = [hop for _, old, new in swaps if _can_coexist(old, new) for hop in _without(new, old)]
         failures = {failure.route.key: failure for failure in self._append(added)}
-        # The kernel shows only the first next hop's protocol. One that joined before ours would come first in the end.
+        # The kernel shows only the first next hop's protocol. If another program added a next hop before our new ones,
+        # that next hop would become the first once our old ones are deleted.
         now = self._our_hops(routes) if added else there
         for route, old, new in swaps:
             if _can_coexist(old, new):
@@ -172,7 +176,7 @@ class NetlinkBackend6(NetlinkBackend):
                 failures[route.key] = failure._replace(route=route)
         if failures:
             self.delete([hop for hop in added if hop.key in failures])
-            # Behind another program's next hop, ours wouldn't be found again.
+            # Delete next hops of ours that follow another program's, because we couldn't find them again.
             there = self._our_hops(routes)
             for route, old, new in swaps:
                 if route.key in failures and route.key not in there:
@@ -182,14 +186,14 @@ class NetlinkBackend6(NetlinkBackend):
         return tuple(failures[route.key] for route in routes if route.key in failures)
 
     def _add_afresh(self, route: Route, old: Sequence[Route]) -> RouteFailure | None:
-        """Add a route after its old next hops have been deleted, or put these back."""
+        """Add a route whose old next hops have been deleted. If that fails, put the old next hops back."""
         for failure in self.add([route]):
             left = self.add(old[:1]) or self._append(old[1:])
             return _lost(failure, left[0].route) if left else failure
         return None
 
     def _our_hops(self, routes: Sequence[Route]) -> dict[tuple[object, ...], dict[Router, Route]]:
-        """Return the next hops of our routes with these keys, in the order in which they were added."""
+        """Return the next hops of our existing routes with these keys, in the order in which they were added."""
         found: dict[tuple[object, ...], dict[Router, Route]] = {}
         keys = {route.key for route in routes}
         unsorted = NetlinkBackend6()
@@ -200,9 +204,10 @@ class NetlinkBackend6(NetlinkBackend):
         return found
 
     def _take(self, hops: Sequence[Route]) -> RouteFailure | None:
-        """Delete next hops of a route in reverse order, or none of them if one is another program's.
+        """Delete next hops of a route in reverse order, or none of them if one belongs to another program.
 
-        Other programs' next hops come after ours, so an attempt to delete theirs fails before any of ours are gone.
+        Other programs' next hops come after ours, so the attempt to delete one of them fails before any of ours is
+        deleted.
         """
         for position, hop in reversed([*enumerate(hops)]):
             for failure in self.delete([hop]):
@@ -215,10 +220,10 @@ class NetlinkBackend6(NetlinkBackend):
         return self._write(routes, partial(rtm.RoutePacker(self.family).new, rtnl.APPEND))
 
     def delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        """Delete only the next hops in these routes, each by itself.
+        """Delete only these routes' next hops, one by one.
 
-        Next hops that another program has added to a route stay. For a next hop of another protocol, the failure has
-        ESRCH and a route with only this next hop.
+        Next hops that another program has added to a route stay. A next hop with another protocol fails with ESRCH, and
+        the route in the failure has only this next hop.
         """
         packer = rtm.RoutePacker(self.family)
 
@@ -234,7 +239,7 @@ class NetlinkBackend6(NetlinkBackend):
 
 
 def _by_hop(route: Route) -> dict[Router, Route]:
-    """Return a route for each next hop, by its interface and gateway. A discard route counts as one next hop."""
+    """Return a route for each next hop, by interface and gateway. A discard route counts as one next hop."""
     if not route.hops:
         return {(None, None): route}
     several = len(route.hops) > 1
@@ -246,7 +251,10 @@ def _without(hops: dict[Router, Route], others: Collection[Router]) -> list[Rout
 
 
 def _can_coexist(old: dict[Router, Route], new: dict[Router, Route]) -> bool:
-    """Return whether a route can have its old and new next hops at once. The kernel allows each only once."""
+    """Return whether a route has old next hops, and can have these and the new ones at once.
+
+    The kernel allows each interface and gateway only once, so a next hop that stays must not change.
+    """
     both = [(old[place], hop) for place, hop in new.items() if place in old]
     return bool(old) and all(
         was.has_same_next_hops(hop) and (was.source, was.mtu) == (hop.source, hop.mtu) for was, hop in both

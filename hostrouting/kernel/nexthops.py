@@ -35,7 +35,7 @@ def hops_of(nexthop: NexthopObject, by_id: Mapping[int, NexthopObject]) -> tuple
         by_id: all nexthop objects by ID, to look up group members.
 
     Returns:
-        The hops, or for a group its members' hops with their weights. A missing member becomes a hop without an
+        The hops, or for a group, the members' hops with the members' weights. A missing member becomes a hop without an
         interface. A blackhole has no hops.
     """
     if nexthop.hop is not None:
@@ -47,16 +47,16 @@ def hops_of(nexthop: NexthopObject, by_id: Mapping[int, NexthopObject]) -> tuple
 
 
 def with_shares(route: Route, lacks_carrier: Callable[[str], bool]) -> Route:
-    """Mark legs as alive that are shown as dead because of a sysctl but still get packets.
+    """Mark a multipath route's hops as alive if the kernel shows them as dead but may still send packets through them.
 
-    If ignore_routes_with_linkdown is set, hops without a carrier are shown as dead. However, a leg's share of packets
-    is recalculated when it loses its carrier, not when the sysctl is set (fib_rebalance). The kernel always skips such
-    legs in nexthop objects, and skips routes in which no leg has a carrier.
+    If the sysctl ignore_routes_with_linkdown is set, hops without a carrier are shown as dead. However, a hop's share
+    of packets is recalculated when its interface loses the carrier, not when the sysctl is set (fib_rebalance). The
+    kernel always skips such hops in nexthop objects, and skips routes in which no hop has a carrier.
 
     Args:
         route: the route as the kernel shows it.
-        lacks_carrier: a function that returns whether an interface is up but has no carrier. Otherwise, the leg is dead
-            for another reason.
+        lacks_carrier: a function that returns whether an interface is up but has no carrier. Hops through any other
+            interface are dead for another reason.
     """
     if len(route.hops) < 2 or route.nexthop_id is not None or route.is_dead:
         return route

@@ -1,4 +1,4 @@
-"""Find out whether the kernel chooses IPv6 sources that the model of a snapshot doesn't know."""
+"""Find out whether the kernel chooses other IPv6 source addresses than the model of a snapshot."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from hostrouting.model.links import AddressLabel
 from hostrouting.model.parsing import is_inside, reserved_blocks
 from hostrouting.model.routes import Route, RouteType
 
-# How many addresses to try to learn whether sources follow RFC 6724, at most so many for entries through one interface,
-# and an address of the internet.
+# The maximum number of addresses to try, the approximate maximum for entries through the same interfaces, and an
+# address that stands for the internet.
 _TRIED_ADDRESSES, _TRIED_A_DEV, _GLOBAL = 1024, 128, IPv6Address("2000::1")
 
 
@@ -27,7 +27,8 @@ def has_odd_sources(state: Ipv6State, backend: RouteBackend, model: Lookups) -> 
         backend: the kernel to query.
         model: the lookups in a snapshot of this state.
     """
-    # On these hosts, the model may find other entries than the kernel, and a snapshot is doubted anyway.
+    # With unsupported selectors or deleted default rules, the model may find other entries than the kernel. Snapshots
+    # of such hosts are doubted anyway (SnapshotBackend6).
     if any(rule.has_unknown for rule in state.rules) or {*state.rules} < {*kernel_rules(Family.IPV6)}:
         return False
     entries: dict[Route, list[IpAddress]] = {}
@@ -43,12 +44,14 @@ def has_odd_sources(state: Ipv6State, backend: RouteBackend, model: Lookups) -> 
 
 
 def _tried(state: Ipv6State) -> Iterator[IpAddress]:
-    """Yield addresses to try: near the host's own, then some for each interface, which has its own sysctls."""
-    # In a sysctl's favour, the kernel may pass over an address with a longer common prefix.
+    """Yield addresses to try: some near the host's own, then some for each interface (sysctls are per interface)."""
+    # Because of a sysctl, the kernel may pass over the source with the longest common prefix. So try a destination that
+    # differs from a host's address in the last bit of the prefix.
     lasts = ((own.local, 1 << (128 - own.prefix_length)) for own in state.addresses if own.prefix_length)
     yield from _unreserved(IPv6Address(int(local) ^ last_bit) for local, last_bit in lasts)
     by_devs: dict[tuple[str, ...], dict[IpAddress, None]] = {}
-    # Discards count too: the kernel looks up their packets again, with a source that it selects for no interface.
+    # Include discarding entries: the kernel repeats such a lookup with a source, which it selects without preferring an
+    # interface.
     for route in state.routes:
         tried = by_devs.setdefault(route.devs, {})
         if len(tried) < _TRIED_A_DEV:
@@ -58,7 +61,10 @@ def _tried(state: Ipv6State) -> Iterator[IpAddress]:
 
 
 def _tried_addresses(destination: IpNetwork, labels: Iterable[AddressLabel]) -> Iterator[IpAddress]:
-    """Yield an address of a prefix for each label that its addresses have, and one at each end."""
+    """Yield the first and last address of a destination and of each labelled prefix inside it.
+
+    A prefix that contains 2000::1 is represented by this address instead.
+    """
     inside = (label.prefix for label in labels if is_inside(label.prefix, destination))
     for prefix in (destination, *inside):
         ends = (_GLOBAL,) if _GLOBAL in prefix else (prefix[0], prefix[-1])

@@ -1,4 +1,4 @@
-"""Predict how a kernel answers after changes of its routes, and which routes it refuses."""
+"""Predict how the kernel would answer after changes to its routes, and which routes it would refuse."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from hostrouting.model.routes import Route
 class PlannedBackend(ForwardingBackend):
     """A read-only backend that answers as the kernel would after changes.
 
-    A change of a route affects only lookups of addresses inside its destination. The live kernel answers for all
-    others, because it knows more than a model, such as the sysctls that decide about sources.
+    A changed route affects only lookups of addresses inside the route's destination. For all other addresses, the live
+    kernel answers, because a model lacks some facts, such as the sysctls that decide about sources.
 
     Args:
         model: a model of the kernel after the changes.
@@ -76,7 +76,7 @@ class PlannedBackend(ForwardingBackend):
 
     @contextmanager
     def noticing_changes(self, inside: Sequence[Prefix], /) -> Iterator[Callable[[], bool]]:
-        """Yield a function that returns whether the live kernel may have changed since.
+        """Yield a function that returns whether the live kernel may have changed since this call.
 
         Raises:
             UnstableHostError: the kernel changed while the model was made.
@@ -86,12 +86,12 @@ class PlannedBackend(ForwardingBackend):
 
 
 def refused_routes(before: Snapshot, after: RouteBackend, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-    """Return the routes that the kernel would refuse to add, as far as its tables tell.
+    """Return the routes that the kernel would refuse to add, judging only by its tables.
 
     Args:
         before: the host before any of the routes is added.
         after: the host with all of them.
-        routes: the routes of a family to add, in order.
+        routes: the routes to add, all of one family, in order.
     """
     if after.family is Family.IPV4:
         return refusals_in_memory(before, routes)

@@ -54,8 +54,8 @@ class Lookups(Protocol):
         Args:
             entries: entries returned by ``lookup``, each with addresses that it matches. One address is enough for an
                 entry with a single hop. An entry with several hops needs enough addresses to exercise all of them. Each
-                address gets its own port. The kernel is queried for each address, and for each interface of several
-                hops. A backend without a kernel derives the sources from the entries.
+                address gets its own port. The kernel is queried for each address and, if an entry has several hops, for
+                each interface. A backend without a kernel derives the sources from the entries.
             is_tcp: see ``lookup``.
 
         Returns:
@@ -120,8 +120,7 @@ class RouteBackend(Lookups, Protocol):
 
         Returns:
             For each address, a template entry with a placeholder destination, and the entry's prefix, or None if there
-            is no route. Instead of an entry with a nexthop object, another one with the same object may
-            be returned.
+            is no route. Instead of an entry with a nexthop object, another entry with the same object may be returned.
         """
 
     def default_routes(self) -> tuple[Route, ...]:
@@ -137,8 +136,8 @@ class RouteBackend(Lookups, Protocol):
 
         Default routes are always included. A plain entry is unicast with tos 0, and all its live hops are on these
         interfaces. Entries with scope link or narrower aren't plain, because gateways are reached through them. A plain
-        entry has no encapsulation (``Route.encap``), its ``src``, if any, is one of ``sources``, and its gateways
-        aren't.
+        entry has no encapsulation (``Route.encap``) and no source prefix. Its ``src``, if any, is one of ``sources``,
+        and none of its gateways is.
 
         Args:
             devs: the interface names.
@@ -159,7 +158,7 @@ class RouteBackend(Lookups, Protocol):
         """Return the labels by which the kernel selects source addresses, longest prefix first. Only IPv6 has these."""
 
     def noticing_changes(self, inside: Sequence[Prefix], /) -> AbstractContextManager[Callable[[], bool]]:
-        """Yield a function that returns whether anything relevant may have changed, even if it changed back.
+        """Yield a function that returns whether anything relevant may have changed since, even if it changed back.
 
         Links, addresses, rules and nexthop objects are always relevant; for entries, see ``is_relevant``. After the
         function has returned True, it keeps returning True. A backend without notifications may delegate to another
@@ -190,7 +189,7 @@ class RouteBackend(Lookups, Protocol):
         hops are ignored. A first hop with ``dev=None`` matches any device. If the first hop's device doesn't exist, the
         error is ENODEV rather than ESRCH, because the request can't be encoded.
 
-        An IPv6 route's next hops are deleted one by one. Each that fails is returned as a route of its own.
+        An IPv6 route's next hops are deleted one by one. Each next hop that fails is returned as a route of its own.
 
         The kernel matches more loosely, so each call may have to read the existing entries first. A single call with
         many routes is therefore cheaper than many calls with a few routes each.
@@ -203,7 +202,7 @@ class RouteBackend(Lookups, Protocol):
         only as a hint to read again: there may be no change, and not every lost route triggers an event.
 
         A backend without notifications may delegate to another backend in the same network namespace
-        (``NetlinkBackend().wait_for_change``), but must keep that backend for its own lifetime.
+        (``NetlinkBackend().wait_for_change``), but must use the same instance for all calls.
 
         Args:
             scope: the cancel scope for the wait.
@@ -274,17 +273,19 @@ def is_relevant(table: int, prefix: Prefix, inside: PrefixSet) -> bool:
         inside: the prefixes in which entries are relevant.
     """
     (first, length), bits = prefix, inside.bits
-    # A resumed IPv6 dump skips a number of entries, counted from the start of the table (fib6_dump_table).
+    # When an IPv6 dump resumes, the kernel skips a number of entries, counted from the start of the table
+    # (fib6_dump_table), so any change may make the dump miss or repeat entries.
     if bits == Family.IPV6.bits:
         return True
-    # A dump that resumes among entries with the same first address skips them by count (fn_trie_dump_leaf).
+    # When an IPv4 dump resumes among entries with the same first address, the kernel skips a number of these
+    # (fn_trie_dump_leaf), so a change to any of them is relevant.
     while length and not first >> (bits - length) & 1:
         length -= 1
     return table == Table.LOCAL or inside.overlaps(*ends((first, length), bits))
 
 
 class UnstableHostError(RouteError):
-    """Exception raised when the host changed during every read."""
+    """Exception raised when the host changed during every read, or while a snapshot was taken."""
 
 
 # A read takes a few milliseconds, so this many changes in a row aren't a coincidence. Large tables take longer, so
@@ -326,10 +327,10 @@ def read_consistently(
 
 
 def refuse_datagrams(lookups: Sequence[Lookup]) -> None:
-    """Raise an error if a datagram is routed where TCP isn't.
+    """Raise an error if a UDP lookup succeeds for an address whose TCP lookup failed.
 
     Args:
-        lookups: the datagram lookups for addresses whose TCP lookup failed.
+        lookups: the UDP lookups for addresses whose TCP lookup failed.
     """
     for found in lookups:
         if found.route is not None:

@@ -14,9 +14,9 @@ from hostrouting.model.rules import Rule, end_words
 if TYPE_CHECKING:
     pass
 
-# The kernel matches rules against this address until a source has been chosen. It also means "no source" for IPv6:
-# without a source, the kernel doesn't match any source prefix (fib6_rule_match), and no IPv6 prefix contains this
-# address.
+# The kernel matches rules against this address until a source has been chosen. This address stands for "no source" in
+# IPv6 too: without a source, the kernel doesn't match any source prefix (fib6_rule_match), and no IPv6 prefix contains
+# this address.
 NO_SOURCE = IPv4Address(0)
 
 TCP, UDP = 6, 17
@@ -94,11 +94,11 @@ def matches(rule: Rule, flow: Flow, loopback: str = LOOPBACK, *, lacks_unknown: 
         rule: a policy rule.
         flow: the key for a packet or a gateway lookup.
         loopback: the loopback interface, which is the iif of packets from this host.
-        lacks_unknown: whether to assume that unsupported selectors don't match, so that inverted rules do.
+        lacks_unknown: whether to assume that unsupported selectors don't match, so that inverted rules with them match.
 
     Returns:
-        Whether the rule's action applies, or None if that depends on an unsupported selector. l3mdev rules are assumed
-        not to match.
+        True if the rule's action applies, False if it doesn't, or None if that depends on an unsupported selector. An
+        l3mdev selector is assumed not to match.
     """
     is_match = _mismatch(rule, flow, loopback) is None
     if is_match and rule.has_unknown:

@@ -13,19 +13,20 @@
      "rules6":         `ip -j -N -d -6 rule show`,
      "routes6":        `ip -j -N -d -6 route show table all`,
      "neighbours6":    `ip -j -6 neigh show nud failed`, if the host doesn't forward IPv6,
-     "labels6":              `ip -j addrlabel`, without which a source is unknown where several are equal but for these,
+     "labels6":              `ip -j addrlabel`; without it, a source whose choice depends on labels is unknown,
      "hasOddSources6": true,           sources of IPv6 packets don't follow RFC 6724,
      "nameservers": ["10.0.0.10"],
      "ignoringLinkdown": ["eth0"],    interfaces whose routes are ignored without a carrier (a sysctl),
-     "strictDevs": ["ib0"],           interfaces that drop what they wouldn't answer (rp_filter = 1),
+     "strictDevs": ["ib0"],           interfaces that drop a packet if its reply would leave elsewhere (rp_filter = 1),
      "managers": [{"name": "systemd-networkd", "devs": ["eth0"], "dropsRoutes": false}],    network managers
      "isTorn": true,                   the host changed during the read,
-     "isMerged": true,                whether tables local and main are one, as they are until the first custom rule,
-     "sources": [{...}, ...]}         routes with the source addresses of their connections, if they can't be derived
+     "isMerged": true,                tables local and main share one trie, as they do until the first custom rule,
+     "sources": [{...}, ...]}         routes with their connections' source addresses, if these can't be derived
 
 Only links, addresses, rules and routes are required. With ``rules6`` and ``routes6``, the snapshot also covers IPv6,
-and ``addresses`` must include both families (without ``-4``). ``isMerged`` and ``sources`` come from the kernel, not
-from ip. Only keys that can be read back are written. Defaults are omitted, and numbers aren't replaced by names.
+and ``addresses`` must include both families (without ``-4``). ``isMerged``, ``sources`` and ``hasOddSources6`` come
+from queries to the kernel, not from ip. Only keys that can be read back are written. Defaults are omitted, and numbers
+aren't replaced by names.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class Ipv6State:
             sysctl use_oif_addrs_only.
         labels: the labels of addresses (ip-addrlabel(8)), or None if unknown.
         is_ordered: whether the addresses are in the order in which the kernel considers them as sources. Otherwise,
-            that is only known for the addresses of one interface.
+            the order is known only among the addresses of the same interface.
     """
 
     addresses: tuple[Address, ...]
@@ -108,9 +109,10 @@ class Snapshot:
         time: when the snapshot was taken (RFC 3339, UTC, whole seconds), or None if unknown.
         kernel: the kernel's name and release, or None if unknown.
         is_merged: whether tables local and main share one trie, or None if unknown.
-        is_torn: whether the host changed during the read. It may never have been in this state, so no verdict is given.
-        sources: entries with the source addresses of connections through them and through entries with the same next
-            hops. Sources that can be derived from addresses and entries are omitted.
+        is_torn: whether the host changed during the read. If so, the host may never have been in this state, so no
+            verdict is given.
+        sources: entries, each with the source addresses of connections through it or through entries with the same
+            next hops. Sources that can be derived from addresses and entries are omitted.
         ignoring_linkdown: the interfaces with net.ipv4.conf.*.ignore_routes_with_linkdown, or None if unknown.
         strict_devs: the interfaces with net.ipv4.conf.*.rp_filter = 1, or None if unknown.
         managers: the network managers and the interfaces that they configure.
@@ -202,7 +204,7 @@ class Snapshot:
         return loaded if loaded.host else attrs.evolve(loaded, host=name)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Atomically write a file for ``load`` and ``--snapshot``.
+        """Write a file for ``load`` and ``--snapshot`` atomically.
 
         Args:
             path: the file path. An existing file is replaced.
@@ -244,7 +246,8 @@ def _with_unknown(rule: Rule) -> Rule:
 def _prints_all_selectors(kernel: str, ip: str) -> bool:
     """Return whether ip prints every rule selector that the kernel supports.
 
-    ip's version numbers follow the kernel's. Older versions of ip already print all selectors up to Linux 6.12.
+    ip's version numbers follow the kernel's. Up to Linux 6.12, the kernel has no selectors that older versions of ip
+    omit.
     """
     release, printer = numbers_of(kernel), numbers_of(ip.partition("iproute2-")[2])
     if release is None:

@@ -35,7 +35,7 @@ from hostrouting.model.routes import Route, Route6, RouteType, Table
 from hostrouting.model.rules import Rule
 from phases import CancelScope
 
-# How many entries with the same next hops to try, because entries in earlier tables may shadow some of them.
+# The maximum number of entries with the same next hops to try. Entries in earlier tables may shadow some of them.
 _TRIED_ENTRIES = 16
 
 
@@ -93,9 +93,10 @@ def _asked_sources(
     """Query the relevant source addresses that can't be derived from addresses and entries.
 
     Returns:
-        One entry per set of next hops, with its sources. Entries that no initial lookup selects aren't needed.
+        One entry per set of next hops, with its sources. Entries that no lookup without a source selects aren't needed.
     """
-    # The backend can't tell how TCP is routed where a rule selects any source port, so nothing is recorded then.
+    # Sources matter only if a rule selects by source. If a rule has an unknown selector, such as all source ports, the
+    # backend may be unable to tell how TCP is routed, so it isn't queried.
     if not any(rule.source is not None for rule in rules) or any(rule.has_unknown for rule in rules):
         return ()
     chosen, scopes = Sources(addresses), _scopes_of_objects(routes)
@@ -145,7 +146,7 @@ def _unknown_dev(route: Route) -> RouteError:
 
 
 def _entry(found: Lookup) -> object:
-    """Return a lookup result without its table: the kernel reports main while local and main share one trie."""
+    """Return a lookup result without its table, as the kernel reports main while local and main share one trie."""
     return found.errno, found.route and attrs.evolve(found.route, table=Table.MAIN)
 
 
@@ -361,7 +362,7 @@ class SnapshotBackend6(SnapshotBackend):
 
     @cached_property
     def _source_selectors(self) -> list[IpNetwork]:
-        """Return the source prefixes that tell sources apart."""
+        """Return the source prefixes of rules and routes. Sources in different prefixes may be routed differently."""
         of_rules = (rule.source for rule in self.snapshot.rules)
         of_routes = (route.source_prefix for route in self.snapshot.routes if isinstance(route, Route6))
         return [prefix for prefix in dict.fromkeys((*of_rules, *of_routes)) if prefix is not None]

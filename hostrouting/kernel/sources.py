@@ -69,13 +69,13 @@ class Sources:
 
         Args:
             route: the entry.
-            scopes: the scopes of all entries that use nexthop objects.
+            scopes: the scopes of all entries with nexthop objects, any of which may have set an object's source.
         """
         if route.source is not None:
             return ()
         shared = {route.scope}
         if route.nexthop_id is not None:
-            # Until an address changes, the object keeps its initial source, which depends on its own scope
+            # Until an address changes, the object keeps its initial source, which depends on the object's own scope
             # (nh_create_ipv4).
             shared |= {*scopes, Scope.LINK - 1, Scope.LINK}
         cases = list(product(shared, (Scope.HOST, Scope.LINK)))
@@ -92,7 +92,7 @@ class Sources:
     def _source_by(
         self, dev: str | None, gateway: IpAddress | None, scope: int, local_scope: int
     ) -> tuple[IpAddress, ...]:
-        """Return the source addresses that a hop may select (inet_select_addr), preferring the gateway's subnet.
+        """Return the source addresses that a hop may select (inet_select_addr), preferably in the gateway's subnet.
 
         Args:
             dev: the hop's interface.
@@ -101,8 +101,8 @@ class Sources:
             local_scope: the upper limit for address scopes: host, or link with route_localnet.
 
         Returns:
-            The interface's address. If it has none, the kernel uses the first interface that has one, so the result
-            contains an address for each interface that may be first.
+            The interface's address. If the interface has no suitable address, the kernel uses the first interface that
+            has one, so the result contains an address for each interface that may be first.
         """
         local = [each for each in self._primary.get(dev or "", ()) if min(each.scope, local_scope) <= scope]
         near = (each for each in local if gateway is not None and gateway in each.network)
@@ -120,7 +120,7 @@ class Sources:
 def _compared_gateway(route: Route, hop: NextHop) -> IpAddress | None:
     """Return the address that the kernel compares with subnets (fib_info_update_nhc_saddr).
 
-    For an IPv6 gateway, it uses the first four bytes.
+    Of an IPv6 gateway, the kernel compares the first four bytes, or nothing if the hop is a nexthop object's.
     """
     if isinstance(hop.gateway, IPv6Address):
         number = 0 if route.nexthop_id is not None else int(hop.gateway) >> 96

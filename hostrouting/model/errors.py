@@ -7,7 +7,7 @@
     ├── RouteError           a route can't be resolved, installed or verified, or the kernel can't be queried
     ├── UnitError            systemd refused an operation, or the gate doesn't block an instance
     ├── FileError            a file, the lock or the manifest can't be read or written
-    └── RouteOverlapError    STRICT: an expected CIDR is shadowed, or the verdict is unknown (in ``overlap``)
+    └── RouteOverlapError    STRICT: an expected CIDR is shadowed, or the verdict is unknown (defined in ``overlap``)
 
 A plug-in derives its own errors from the same base class.
 

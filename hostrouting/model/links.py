@@ -51,7 +51,7 @@ class Link:
         master: the bridge, bond or other interface that it is a port of, if any.
         group: the interface group, which policy rules can use to suppress results; 0 is the default.
         mtu: the largest packet in bytes, or 0 if it isn't known.
-        is_point_to_point: whether packets through it need no gateway, wherever they go (IFF_POINTOPOINT).
+        is_point_to_point: whether every destination can be reached through it without a gateway (IFF_POINTOPOINT).
     """
 
     index: int
@@ -79,7 +79,7 @@ class Address:
         is_secondary: whether the interface has an earlier address in the same subnet.
         has_prefix_route: whether the kernel adds a connected route for this address.
         scope: scope in which the address is a valid source: global (``Scope.UNIVERSE``), link, or host.
-        broadcast: a broadcast address that was given to it, in addition to the last address of the network.
+        broadcast: a configured broadcast address, in addition to the last address of the network.
     """
 
     dev: str
@@ -131,12 +131,12 @@ class Address6(Address):
 
 @attrs.frozen
 class AddressLabel:
-    """A label of IPv6 addresses (ip-addrlabel(8)): as a source, the kernel prefers one with the destination's label.
+    """A label for IPv6 addresses (ip-addrlabel(8)). The kernel prefers source addresses with the destination's label.
 
     Args:
-        prefix: the addresses.
+        prefix: the addresses that get the label.
         label: the label.
-        dev: the interface whose addresses alone get the label, or None for all.
+        dev: the only interface for which the label counts, or None for all interfaces.
     """
 
     prefix: IPv6Network

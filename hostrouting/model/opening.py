@@ -36,7 +36,7 @@ def only_regular(path: str, flags: int, *, dir_fd: int | None = None) -> int:
 
     Raises:
         OSError: the file can't be opened.
-        NotRegularError: it isn't a regular file.
+        NotRegularError: the file is of another kind.
     """
     descriptor = os.open(path, flags | os.O_NONBLOCK, dir_fd=dir_fd)
     found = os.fstat(descriptor)

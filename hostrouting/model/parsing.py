@@ -36,8 +36,9 @@ RESERVED: dict[Family, dict[IpNetwork, str]] = {
 # The first octets of addresses in these blocks. Some IPv6 addresses outside of them have these octets, too.
 _RESERVED_OCTETS = frozenset((0, 127, *range(224, 256)))
 
-# For each form, and without or with a colon: the family, and each length in its only valid form: ASCII digits without
-# leading zeros, as in inet_pton(3). A dict lookup is several times faster than a regex, which matters for long configs.
+# Each form has one entry for values without a colon (IPv4), and one for values with a colon (IPv6). An entry maps each
+# length in its only valid notation (ASCII digits without leading zeros, as in inet_pton(3)) to the number. A dict
+# lookup is several times faster than a regex, which matters for long configs.
 _FORMS = {
     "prefix": [(family, family.af, {f"/{number}": number for number in range(family.bits + 1)}) for family in Family],
     "address": [(family, family.af, {"": family.bits}) for family in Family],
@@ -67,7 +68,7 @@ def is_inside(network: IpNetwork, other: IpNetwork) -> bool:
 
 
 def split_prefix(value: object, family: Family | None = None, *, what: str = "prefix") -> tuple[Family, Prefix]:
-    """Parse a prefix, keeping any host bits, or an address, in strict notation.
+    """Parse an address, or a prefix with or without host bits, in strict notation.
 
     Args:
         value: the prefix or address as a string.
@@ -75,7 +76,7 @@ def split_prefix(value: object, family: Family | None = None, *, what: str = "pr
         what: ``prefix`` or ``address``.
 
     Returns:
-        The family and the prefix. An address has its full length.
+        The family and the prefix. The prefix of an address has the full length.
 
     Raises:
         ValueError: the value is invalid; the message says why.

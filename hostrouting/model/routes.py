@@ -31,7 +31,7 @@ class RouteType(IntEnum):
 
     @classmethod
     def _missing_(cls, _value: object) -> RouteType:
-        return cls.BLACKHOLE  # nat and xresolve can be stored, and also cause EINVAL for a packet (fib_props)
+        return cls.BLACKHOLE  # the kernel stores nat and xresolve, which also cause EINVAL for a packet (fib_props)
 
     @property
     def is_discard(self) -> bool:
@@ -335,11 +335,12 @@ def _tail(
 
     table, protocol, scope, metric, mtu, nexthop_id = numbers
     single = hops[0] if len(hops) == 1 else None
+    # Protocol boot is omitted: ip doesn't print it either, and uses it for a route without a protocol.
     words = [
         "" if nexthop_id is None else f"nhid {nexthop_id}",
         single.words(family) if single else "",
         "" if table == Table.MAIN else f"table {word(table, Table)}",
-        "" if protocol == Protocol.BOOT else f"proto {word(protocol, Protocol)}",  # as ip prints and reads it
+        "" if protocol == Protocol.BOOT else f"proto {word(protocol, Protocol)}",
         "" if scope == Scope.UNIVERSE else f"scope {word(scope, Scope)}",
         "" if source is None else f"src {source}",
         f"metric {metric}" if metric else "",

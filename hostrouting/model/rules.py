@@ -48,8 +48,8 @@ class Rule:
         oif: outgoing interface to match, for sockets bound to an interface.
         uid_range: first and last user ID to match.
         ip_protocol: IP protocol number (for example 6 for TCP), or 0 for any.
-        has_ports: whether it matches on a source or destination port. A range of all ports usable by a client doesn't
-            count.
+        has_ports: whether the rule matches on a source or destination port. A range of all ports that a client can use
+            (``ALL_PORTS``) doesn't count.
         suppress_prefix_length: maximum prefix length of suppressed results, or None to suppress none.
         suppress_group: interface group whose results are suppressed, or None to suppress none.
         is_inverted: whether the rule matches packets that its selectors do *not* match.

@@ -23,7 +23,7 @@ from hostrouting.overlap.uplinks import Uplinks
 # The blackhole route for Calico's own block has protocol 80; BIRD's has protocol 12.
 CNI_PROTOCOLS = (Protocol.BIRD, 80)
 
-# Interfaces that hold the addresses of Services or DNS caches. They say nothing about pods.
+# Interfaces that hold the addresses of Services or DNS caches. They don't show which blocks belong to pods.
 _SERVICE_DEVS = ("kube-ipvs0", "kube-dummy-if", "nodelocaldns", "localdns")
 
 LINK_LOCAL = (0xA9FE0000, 16)
@@ -31,11 +31,11 @@ LINK_LOCAL = (0xA9FE0000, 16)
 
 
 def own_gateway(route: Route, addresses: Sequence[Address]) -> Address | None:
-    """Return this host's address on another interface that is a gateway of a route, if any.
+    """Return this host's address that is also a gateway of a route through another interface, if any.
 
-    The kernel sends to such a gateway all the same, because it looks for it on the route's interface. The router itself
-    isn't reached reliably: this host doesn't answer its ARP requests. An IPv6 link-local address counts on the route's
-    interface only.
+    The kernel still sends to such a gateway, because it looks for the gateway on the route's interface. But the router
+    isn't reached reliably, because this host doesn't answer the router's ARP requests. An IPv6 link-local address only
+    counts if it is on the route's own interface.
     """
     for hop in route.hops if route.type is RouteType.UNICAST else ():
         for address in addresses if hop.gateway is not None and not hop.is_dead else ():
@@ -46,7 +46,7 @@ def own_gateway(route: Route, addresses: Sequence[Address]) -> Address | None:
 
 
 class _Widths(NamedTuple):
-    """Prefix lengths: of the widest network of pods, and of an uplink's subnet that may have pods inside."""
+    """Limits on prefix lengths: the shortest of a pod network, and the longest of an uplink's subnet that has pods."""
 
     pods_min: int
     shared_max: int
@@ -60,7 +60,7 @@ class Bounds:
 
     Args:
         container_devs: name patterns for pods' interfaces.
-        family: the address family of all that follows.
+        family: the address family of the arguments below.
         uplinks: the host's uplinks.
         addresses: the host's addresses.
         routes: the entries in all tables.
@@ -81,7 +81,7 @@ class Bounds:
         self._reasons: dict[Route, str] = {}
 
     def why_beyond(self, route: Route, address: IpAddress) -> str:
-        """Return why a route through a pod's interface isn't a network of pods, or an empty string if it may be one."""
+        """Return why a route through a pod's interface can't lead to a network of pods, or an empty string."""
         if address.version == 4 and int(address) >> 16 == LINK_LOCAL[0] >> 16:
             return "169.254.0.0/16 isn't for pods: clouds have their metadata service there"
         if route not in self._reasons:
@@ -107,16 +107,16 @@ class Bounds:
         return (each for each in self._addresses_on_uplinks if is_inside(network, each.network))
 
     def own_gateway(self, route: Route) -> Address | None:
-        """Return ``own_gateway`` of a route, without a search unless a gateway is an address of this host."""
+        """Return ``own_gateway`` of a route, searching only if one of its gateways is an address of this host."""
         is_possible = any(hop.gateway in self._locals for hop in route.hops)
         return own_gateway(route, self._addresses) if is_possible else None
 
     def is_block(self, discard: Route, cidr: IpNetwork) -> bool:
         """Return whether a CNI added this discard for its own block of pod addresses.
 
-        Only a blackhole route longer than the expected CIDR can be one. It must hold a pod's route in the same table,
-        or an address of a pod's interface. A block without pods is known by its protocol, if the CIDR also holds routes
-        of that protocol to other nodes.
+        Only a blackhole route with a longer prefix than the expected CIDR can be for such a block. The block must
+        contain the destination of a pod's route in the same table, or an address of a pod's interface. A block without
+        pods is known by the route's protocol, if the CIDR also contains routes of that protocol to other nodes.
         """
         if discard.type is not RouteType.BLACKHOLE or discard.destination.prefixlen <= cidr.prefixlen:
             return False
@@ -139,7 +139,7 @@ class Bounds:
 
     @cached_property
     def _uplink_addresses(self) -> list[tuple[str, IpAddress, str]]:
-        """Return the addresses and gateways of the uplinks, each with what it is and the uplink's name."""
+        """Return the uplinks' addresses and the gateways of their default routes, each with its kind and uplink."""
         mine = [("the address", each.local, each.dev) for each in self._addresses_on_uplinks]
         hops = (hop for route in unicast_defaults(self._routes) for hop in route.hops)
         theirs = (("the gateway", hop.gateway, hop.dev) for hop in hops if hop.dev in self._uplinks.devs)

@@ -22,7 +22,7 @@ def cautions(state: State, settings: HostSettings, added: Iterable[Route], fixed
 
     Args:
         state: the host's state before the fix.
-        settings: its DNS servers and the interfaces that drop what they wouldn't answer.
+        settings: the host's DNS servers, and the interfaces that drop packets if the reply would leave elsewhere.
         added: the fix's routes.
         fixed: the tables after the fix.
     """

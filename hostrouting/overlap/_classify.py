@@ -72,7 +72,7 @@ class Classification(NamedTuple):
 
     @property
     def is_sent_to_many(self) -> bool:
-        """Return whether packets leave as they may, but match a multicast entry, so TCP can't connect."""
+        """Return whether packets leave through a permitted interface but match a multicast entry, which TCP refuses."""
         may_leave = self.kind in (None, NoteKind.CONTAINER, NoteKind.ALLOWED)
         return may_leave and self.route is not None and _type_for_sockets(self.route) is RouteType.MULTICAST
 
@@ -103,14 +103,14 @@ def classify_probes(overlap: RouteOverlap, state: State) -> dict[ExpectedCidr, C
         state: the host's state.
 
     Returns:
-        A mapping from CIDR and probe to classifications. The first one is for the first result. The rest describe
-        failures, local addresses and a CNI's discards that the first one doesn't cover. CIDRs that expect the same
-        interfaces share their classifications.
+        A mapping from each CIDR to its probes, and from each probe to classifications. The first classification is for
+        the first lookup. The rest are failures, local or broadcast addresses, and a CNI's discards that only other
+        lookups show. CIDRs that expect the same interfaces share their classifications, except CIDRs with discards.
     """
     bounds = _bounds(overlap, state)
     discards = PrefixSet((numbers(route.destination) for route in state.routes if route.type.is_discard), bounds.bits)
 
-    # Whether a discard is a CNI's own block depends on the expected CIDR.
+    # Whether a discard is a CNI's own block depends on the expected CIDR, so a CIDR with discards shares no results.
     def key(expected: ExpectedCidr) -> Hashable:
         is_open = discards.overlaps(*ends(numbers(expected.cidr), bounds.bits))
         return expected if is_open else expected.devs
@@ -126,7 +126,7 @@ def _bounds(overlap: RouteOverlap, state: State) -> Bounds:
 
 
 def classify_each(overlap: RouteOverlap, state: State, probed: int) -> list[Classification]:
-    """Classify each lookup result of a probe for the first expected CIDR that fails, or for any CIDR if none fails."""
+    """Classify each lookup result of a probe for the first expected CIDR that it fails for, or else the first CIDR."""
     probes, bounds = state.probes[probed], _bounds(overlap, state)
     by_cidr = [_Classifier(overlap, state, bounds, expected).each(probes) for expected in overlap.expected_cidrs]
     by_lookup = zip(*by_cidr, strict=True)
@@ -208,7 +208,7 @@ class _Classifier(dict[int, "tuple[Classification, ...]"]):
         classifications = list(map(self._classify, probes))
         if classifications[0].is_local:
             return classifications
-        # Unconnected datagrams take a different path, and TCP refuses to connect (tcp_v4_connect).
+        # TCP refuses to connect if it finds such an entry (tcp_v4_connect), even if unconnected datagrams are sent.
         return [
             classification._replace(kind=FindingKind.BLACKHOLE, devs=())
             if classification.kind is NoteKind.BROADCAST or (classification.is_sent_to_many and _refuses_tcp(probes))
@@ -270,7 +270,7 @@ class _Classifier(dict[int, "tuple[Classification, ...]"]):
             return Classification(FindingKind.NO_ROUTE, probe)
         entry = self._state.fib.decide(probe.flow).route
         if entry is not None and entry.type is not lookup.discarded_by:
-            # The kernel refuses to send by a route from a loopback address.
+            # The kernel refuses to send from a loopback address through another interface, whatever the entry's type.
             return Classification(FindingKind.BLACKHOLE, probe, (), entry if entry.type is RouteType.UNICAST else None)
         if entry is not None and self._expected.devs is None and self._bounds.is_block(entry, self._expected.cidr):
             return Classification(NoteKind.CNI_DISCARD, probe, (), entry)

@@ -38,8 +38,8 @@ class Constraint:
             no failure or no route can fix it.
         obstacle: the reason why no route can fix the failure, or None if there is no failure or a route can fix it.
         most: maximum prefix length of a route that may cover the addresses, or -1 if none may.
-        holder: the entry in table main that covers the addresses. It overrides ``most``: routes with a shorter prefix
-            may cover the addresses.
+        holder: the entry in table main that covers the addresses, or None. Routes with a shorter prefix than this entry
+            may cover the addresses, whatever ``most`` says.
         dev: the interface to which a route must lead to fix the failure, or None for the uplinks.
     """
 
@@ -67,7 +67,7 @@ class Constraints:
         state: the host's state.
         entries: the entries that a fix may propose.
         owners: the owners of the host's interfaces.
-        around: the expected CIDRs that contain each probe, or no probes if none of the CIDRs names its interfaces.
+        around: maps each probe to the expected CIDRs that contain it. Empty if none of the CIDRs names its interfaces.
     """
 
     def __init__(
@@ -94,14 +94,15 @@ class Constraints:
         """Return the constraint for a probe.
 
         Args:
-            expected: an expected CIDR that contains it; if its first lookup fails for any, one of these.
-            classification: the result of its first lookup.
-            connections: the failures of its other lookups, each with the CIDR that it fails for.
-            size: how many addresses share the results.
+            expected: an expected CIDR that contains the probe. If the first lookup fails for any CIDR, it fails for
+                this one.
+            classification: the result of the probe's first lookup.
+            connections: the failures of the probe's other lookups, each with the CIDR for which the lookup fails.
+            size: how many addresses share the probe's results.
         """
         if classification.is_local:
-            # A longer route would affect it only if main is looked up first and the lookup falls through (suppressed,
-            # throw).
+            # A longer route in main would affect this local address only if main is looked up first, and this lookup
+            # has fallen through so far (suppressed, throw).
             beaten = self._beaten(classification.probe, self._entries.next_hops(expected, classification.address))
             return Constraint(most=beaten if isinstance(beaten, int) else self._bits)
         if classification.is_failure:
@@ -144,7 +145,7 @@ class Constraints:
         return Constraint(max(beaten, lead.length_min - 1), holder=holder, dev=lead.dev)
 
     def _why_forbidden(self, failure: Classification, lead: Lead) -> Obstacle | None:
-        """Return why no route may cover an address, whatever its length, or None if one may."""
+        """Return why no route may cover an address, whatever the prefix length, or None if one may."""
         if (own := failure.gateway) is not None:
             return Obstacle(f"{own.local} is the gateway of {failure.route}: remove that address from {own.dev}")
         for other in self._around.get(int(failure.address), ()):
@@ -154,7 +155,10 @@ class Constraints:
         return None if is_told else unmodelled(failure.address, self._family)
 
     def _is_settled(self, failure: Classification) -> bool:
-        """Return whether the devs of any expected CIDR around an address leave out an interface that carries it."""
+        """Return whether the config already says that a failing address must leave through other interfaces.
+
+        It does if an expected CIDR around the address names its devs, unless packets already leave through these only.
+        """
         around, devs = self._around.get(int(failure.address), ()), failure.devs
         return any(each.devs is not None and not (devs and each.allows_all(devs)) for each in around)
 
@@ -176,7 +180,7 @@ class Constraints:
             is_main = rule.table == Table.MAIN or (rule.table == Table.LOCAL and self._fib.is_merged)
             shortest = -1 if rule.suppress_prefix_length is None else rule.suppress_prefix_length
             if rule.action is RuleAction.TO_TABLE and is_main and not self._fib.suppresses(rule, self._bits, dev):
-                # A prefix that this rule suppresses may be long enough for a later rule that looks up main.
+                # A later rule that looks up main may accept a shorter prefix than this rule does, so go on.
                 bounds.append(max(-1 if found is None else length_to_exceed(found), shortest))
         if bounds:
             return min(bounds)
@@ -197,10 +201,10 @@ class Constraints:
         """Return why a lookup still fails in the tables after the fix.
 
         Args:
-            expected: the expected CIDR that it fails for.
-            failure: its result in these tables.
+            expected: the expected CIDR for which the lookup fails.
+            failure: the lookup's result in these tables.
             tables: a model of the tables after the fix.
-            refused: why the installation would refuse what fixes a probe.
+            refused: maps a probe to the reason why the installation would refuse the probe's route.
         """
         probe, address = failure.probe, failure.address
         if probe.source is not None and not tables.is_local(probe.source):
@@ -249,7 +253,7 @@ def _in_main(route: Route | None) -> Route | None:
 
 
 def _beyond_bound(failure: Classification) -> Obstacle | None:
-    """Return the obstacle for a failure that only a bound of an exemption makes one, or None for another failure."""
+    """Return the obstacle if a failure would be exempt without the bounds on exemptions, or None for other failures."""
     if not failure.bound:
         return None
     allow = f'"allowedDevs": {json.dumps(list(failure.devs))}'

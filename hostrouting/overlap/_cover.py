@@ -27,8 +27,8 @@ from hostrouting.overlap._coverage import Interval
 # The cost of leaving a target uncovered. It exceeds the cost of any number of prefixes.
 _TOO_MUCH = 1 << 40
 
-# A prefix whose addresses all need prefixes that are longer by this much is left uncovered. A fix with 4,096 routes for
-# it wouldn't be of use, and a search for billions would never end.
+# A prefix is left uncovered if all of its addresses need prefixes that are longer by more than this. A fix with more
+# than 4,096 routes for one prefix wouldn't be of use, and a search for billions of routes would never end.
 _SPLITS = 12
 
 # The maximum prefix length in either family.
@@ -103,7 +103,8 @@ def fewest_prefixes(segments: Sequence[Segment], family: Family, taken: Containe
         most = min(mosts[inner])
         is_usable = is_covered and min(lowest[inner]) < length <= most and (first, length) not in taken
         halves = (first, first + size(length + 1))
-        # If the cost is equal, prefer the smaller prefix, which lies in one half. Include addresses that cost nothing.
+        # If only one half needs prefixes, one inside that half costs the same and covers fewer other addresses. That
+        # doesn't matter if any prefix may cover the other addresses.
         if (
             is_usable
             and max(aboves[inner]) < length
@@ -140,7 +141,7 @@ def networks_of(intervals: Iterable[Interval], family: Family) -> tuple[IpNetwor
 def summary_of(
     failing: Sequence[Interval], intervals: Sequence[Interval], local: Container[Interval], family: Family
 ) -> list[IpNetwork]:
-    """Return a short list of prefixes for failing intervals, which may include adjacent local and broadcast addresses.
+    """Return a short list of prefixes that cover failing intervals, and maybe adjacent local or broadcast addresses.
 
     Args:
         failing: the failing intervals, in address order.

@@ -10,8 +10,8 @@ ranges, so one lookup is enough::
     172.16.3.10/32                      |                     local ib0
     intervals             |  a   | b |  a   |c|     a      |      3 probes: 172.16.0.0, 172.16.1.0, 172.16.3.10
 
-Most routes in a large FIB use the uplinks. Unless other routes overlap them, they don't affect the result, so the CIDRs
-aren't split at their boundaries.
+Most routes in a large FIB lead through the uplinks. Such a route doesn't affect the result unless a route through
+another interface overlaps it, so it only splits the CIDRs in that case.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Coverage:
         expected_devs: the uplinks.
         rules: the policy rules, in evaluation order.
         besides: additional prefixes to look up, as if there were routes to them through another interface.
-        sources: the host's addresses. Routes with a different source address may break all connections.
+        sources: the host's addresses. A route with any other source address isn't plain: it may break all connections.
     """
 
     def __init__(
@@ -102,10 +102,12 @@ class Coverage:
     def intervals(self, routes: Iterable[Route], borders: Iterable[Prefix] = ()) -> Sequence[Interval]:
         """Split the CIDRs into ranges that each have a single lookup result.
 
+        Ranges that another interface may carry are also split at gateways behind such interfaces, because no fix may
+        cover these gateways.
+
         Args:
             routes: the entries in all tables.
-            borders: additional prefixes. Ranges that another interface may carry are split at their boundaries. Ranges
-                are also split at gateways behind other interfaces, because no fix may cover them.
+            borders: additional prefixes, at whose boundaries these ranges are split as well.
 
         Returns:
             The intervals in address order, excluding the family's reserved blocks.
@@ -127,8 +129,8 @@ def _falls_through_to_default(rules: Sequence[Rule]) -> bool:
     """Return whether packets that match only plain routes always reach the default route.
 
     Rules with a destination are skipped because their prefixes are always looked up. A rule with other selectors
-    (source, protocol, interface...) may match only some packets. So it isn't treated as the rule that looks up main,
-    and any action other than a table lookup may discard packets.
+    (source, protocol, interface...) may match only some packets. So such a rule isn't treated as the one that looks up
+    main, and its action may discard packets unless it is a table lookup.
     """
     nowhere = Flow(IPv4Address(0))
     for rule in rules:

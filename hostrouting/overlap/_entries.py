@@ -22,14 +22,14 @@ from hostrouting.routes.resolve import why_impossible
 
 @attrs.frozen(eq=False)
 class Lead:
-    """How an entry for a prefix leads to its expected interface.
+    """The way an entry for a prefix leads to the expected interface.
 
     Args:
-        dev: the only interface that the expected CIDR allows, or None for the uplinks.
+        dev: the one interface that the entry uses because the expected CIDR names it, or None for the uplinks.
         devs: the interfaces that the entry would use.
-        next_hops: the next hops of a route for the prefix, for use in any table. It is empty if none is known.
+        next_hops: the next hops of a route for the prefix, for use in any table, or empty if none is known.
         subnet: the innermost uplink subnet that contains the prefix, if any.
-        refused: why no entry can be made or the kernel would refuse it, or an empty string.
+        refused: why no entry can be made or why it wouldn't work, or an empty string.
     """
 
     dev: str | None
@@ -40,14 +40,14 @@ class Lead:
 
     @property
     def length_min(self) -> int:
-        """Return the least length of an entry: that of the uplink's subnet, which is on-link."""
+        """Return the minimum prefix length of an entry: that of the uplink's subnet if the entry is on-link there."""
         return 0 if self.subnet is None or self.dev is not None else self.subnet[1]
 
 
 class Entries:
     """The static routes that a fix may propose on a host.
 
-    An entry leads to the uplinks, or to the only interface that an expected CIDR allows.
+    An entry leads to the uplinks, or to one interface that an expected CIDR names.
 
     Args:
         state: the host's state.
@@ -68,7 +68,7 @@ class Entries:
             subnet: dev for among in (usable, default_devs) for subnet, dev in state.uplinks.subnets if dev in among
         }
         self._nested_subnets = PrefixIndex(self._local_subnets, self._bits)
-        # Thousands of CIDRs may name the same interface.
+        # Results are kept by interface, because thousands of CIDRs may name the same one.
         self._known_by: dict[str, tuple[Mapping[Prefix, NextHop], PrefixIndex, PrefixIndex]] = {}
         self._refusals_by: dict[tuple[str, NextHop | None], str] = {}
 
@@ -77,7 +77,7 @@ class Entries:
 
         Args:
             expected: the expected CIDR.
-            address: a failing address in it.
+            address: an address in that CIDR.
         """
         subnet = self.subnet_around(address)
         if subnet is not None:
@@ -104,14 +104,14 @@ class Entries:
         return next(self._nested_subnets.around((int(address), self._bits)), None)
 
     def next_hops(self, expected: ExpectedCidr, address: IpAddress) -> tuple[NextHop, ...]:
-        """Return the next hops of a route that leads an address to its expected interface."""
+        """Return the next hops through which an address would be reached as expected, or an empty tuple if unknown."""
         lead = self.lead(expected, address)
         return () if isinstance(lead, Obstacle) else lead.next_hops
 
     def _dev_of(
         self, expected: ExpectedCidr, patterns: tuple[str, ...], address: IpAddress, to_uplinks: Lead
     ) -> str | Obstacle | None:
-        """Return the only interface that an expected CIDR allows an entry, or None for the uplinks."""
+        """Return the one interface that an entry for an expected CIDR uses, None for the uplinks, or an obstacle."""
         there = [link.name for link in self._state.links if is_like(link.name, patterns)]
         usable = [dev for dev in self._usable if dev in there]
         if to_uplinks.subnet is None:
@@ -146,7 +146,7 @@ class Entries:
 
         Args:
             network: the prefix.
-            dev: the only interface that the expected CIDR allows, or None for the uplinks.
+            dev: see ``Lead``.
         """
         if dev is not None:
             return self._entry_by(dev, self._hop_by(dev, numbers(network)), network)
@@ -174,10 +174,10 @@ class Entries:
         return self._default
 
     def _hop_by(self, dev: str, prefix: Prefix) -> NextHop | None:
-        """Return the next hop for a prefix through an interface: that of the longest route around it.
+        """Return the next hop through an interface for a prefix: that of the longest route that contains the prefix.
 
-        Without such a route, a prefix is on the interface's link if it is in the subnet of one of its addresses, or if
-        the interface is point-to-point.
+        Without such a route, the prefix is on the interface's link if it is in the subnet of one of the interface's
+        addresses, or if the interface is point-to-point.
         """
         hops, destinations, subnets = self._around_by(dev)
         if (longest := next(destinations.around(prefix), None)) is not None:
@@ -186,9 +186,10 @@ class Entries:
         return NextHop(dev) if is_near or dev in self._point_to_point else None
 
     def _around_by(self, dev: str) -> tuple[Mapping[Prefix, NextHop], PrefixIndex, PrefixIndex]:
-        """Return the next hops through an interface by their routes' destinations, in any table, and its subnets.
+        """Return the next hops through an interface by their routes' destinations, and two indexes.
 
-        Routes with several next hops through the interface are left out.
+        The indexes are of these destinations and of the interface's subnets. Routes in all tables count, except those
+        with several next hops through the interface.
         """
         if dev not in self._known_by:
             found: dict[Prefix, NextHop] = {}
@@ -204,7 +205,8 @@ class Entries:
     def _names_devs(self) -> bool:
         """Return whether entries in an uplink's subnet must name the uplink.
 
-        An entry with a gateway and a device inherits nothing, not even the src.
+        They must if it isn't clear which interface they would inherit, or if the default route's src isn't this host's:
+        an entry with a gateway and a device inherits nothing, not even the src.
         """
         is_one = self._default is not None and len(self._default.devs) == 1
         return self._state.uplinks.named is not None or not is_one or self._has_lost_source
@@ -220,7 +222,7 @@ class Entries:
 
     @cached_property
     def _lost_gateway(self) -> str:
-        """Return why the kernel would refuse entries via the default route's gateways, or "" if it wouldn't."""
+        """Return why entries via the default route's gateways wouldn't work, or an empty string if they would."""
         default, fib = self._inherited, self._state.fib
         if (own := own_gateway(default, self._state.addresses)) is not None:
             return f"{own.local}, the gateway of {default}, is also an address of {own.dev}: remove it from there"
@@ -231,7 +233,7 @@ class Entries:
         for hop in default.hops:
             if not isinstance(gateway := hop.gateway, IPv4Address):
                 continue
-            # An entry that names gateway and dev isn't onlink.
+            # If the source is lost, the entry names gateway and dev, and so isn't onlink.
             if hop.onlink and not self._has_lost_source:
                 if (claim := fib.claims_gateway(gateway)) is not None:
                     return f"the kernel would refuse entries via {gateway}, because it is in {claim}: remove that"

@@ -1,17 +1,17 @@
 """Find the fewest static routes that fix the failures, and the failures that no route can fix. This module does no I/O.
 
-A route in table main fixes an address if no earlier rule matches and if its prefix is longer than the current best
-match. If that match has a higher metric, a route with the same prefix length is enough. Each failing interval needs
-such a route. Other addresses may be covered by routes with a shorter prefix than their entry in main, because these
-don't affect them::
+A route in table main fixes an address if no rule before main's matches, and if the route's prefix is longer than that
+of the current best match. If that match has a higher metric, the same prefix length is enough. Each failing interval
+needs such a route. A route may also cover other addresses if it is shorter than their entry in main, because such a
+route doesn't affect them::
 
     172.16.0.0/16  dev ib0       fails, but a route of /17 or longer fixes it
     172.16.3.7     dev ib0       fails, and can't be fixed because no route is longer than /32
     172.16.3.10    local         not affected by routes, so it may be covered
     172.16.9.0/24  dev eth0      as expected; a route that covers it must be shorter than /24
 
-Entries lead to the uplinks, or to the one interface that an expected CIDR allows. Each of these interfaces has entries
-of its own, which cover no failure that needs another one.
+Entries lead to the uplinks, or to one interface that an expected CIDR names. Each of these interfaces gets separate
+entries, which cover no failure that needs a different interface.
 """
 
 from __future__ import annotations
@@ -63,9 +63,10 @@ class Fixes:
         self._state, self._family, self._bits, self._settings = state, state.family, state.family.bits, settings
         self._entries, self._owners = Entries(state, missing), Owners(state)
         self._intervals = state.intervals
-        # Maps each probe to the classification of its first lookup, and to the CIDR that it fails for. If several CIDRs
-        # contain the probe, a failure takes precedence. ``connections`` holds the failures of its other lookups, and
-        # ``around`` the CIDRs that contain it, if any of them names its interfaces.
+        # ``_classifications`` maps each probe to the result of its first lookup, and ``expected_at`` to that result's
+        # CIDR. If several CIDRs contain the probe, a failure takes precedence. ``connections`` holds the failures of
+        # the probe's other lookups. ``around`` holds the CIDRs that contain the probe, or nothing if no CIDR names its
+        # interfaces.
         self._classifications: dict[int, Classification] = {}
         expected_at: dict[int, ExpectedCidr] = {}
         connections: dict[int, list[tuple[ExpectedCidr, Classification]]] = {}
@@ -80,7 +81,7 @@ class Fixes:
                 connections.setdefault(probed, []).extend(failures)
                 if is_limited:
                     around.setdefault(probed, []).append(expected)
-        # Why the installation would refuse what fixes a probe.
+        # Maps a probe to the reason why the installation would refuse the probe's route.
         self._refused: dict[int, Obstacle] = {}
         # Static routes to any of these destinations would be refused.
         usual = state.family.usual_metric
@@ -129,7 +130,7 @@ class Fixes:
             yield attrs.evolve(finding, fix=tuple(entries[place] for place in sorted(fixing)))
 
     def _unexplained(self, findings: Iterable[Finding], unfixable: Iterable[Unfixable]) -> list[Unfixable]:
-        """Return the failures without an entry or a reason, because they don't follow from the tables."""
+        """Return the failures with neither an entry nor a reason: their lookups don't follow from the tables."""
         told = PrefixSet((numbers(part) for each in unfixable for part in each.ranges), self._bits)
         found = []
         for finding in findings:
@@ -140,7 +141,7 @@ class Fixes:
         return found
 
     def _of_all(self) -> tuple[Fix, FixedHost, _Left]:
-        """Return the fix for all failures, the resulting host, against which it has been verified, and the rest."""
+        """Return the verified fix for all failures, the host after the fix, and the intervals that no entry fixes."""
         constraints = [(interval, self._constraints[interval.probed]) for interval in self._intervals]
         targets = [interval for interval, constraint in constraints if constraint.above is not None]
         leads = {self._constraints[interval.probed].dev for interval in targets}
@@ -174,7 +175,7 @@ class Fixes:
         return Fix(unfixable=(unfixable,)), FixedHost(self._state, self._state.fib), left
 
     def _told(self, left: _Left, questions: Questions) -> list[Unfixable]:
-        """Return what no entry fixes, with the questions to the user complete."""
+        """Return the failures that no entry fixes, with complete questions to the user."""
         if not left:
             return []
         local = {each for each in self._intervals if self._classifications[each.probed].is_local}
@@ -202,7 +203,7 @@ class Fixes:
         return bool(fixed)
 
     def _fixed_in(self, prefix: Prefix, entry: Prefix) -> list[int]:
-        """Return the first fixed address of each interval in the intersection of a prefix and an entry."""
+        """Return an address from each interval that an entry fixes in a prefix: the first that is in all three."""
         first, _ = inner = max(prefix, entry, key=itemgetter(1))
         fixed = []
         for interval in intervals_in(self._intervals, inner, self._bits):

@@ -77,7 +77,7 @@ class FixedHost(SnapshotBackend):
 
     @cached_property
     def _reported_sources(self) -> dict[SourceKey, tuple[IpAddress, ...]]:
-        """Return the sources reported by the kernel, by ``source_key_to``."""
+        """Return the sources reported by the kernel, grouped by ``source_key_to``."""
         known: dict[SourceKey, dict[IpAddress, None]] = {}
         for probes in self._state.probes.values():
             key: SourceKey = ()
@@ -91,16 +91,16 @@ class FixedHost(SnapshotBackend):
     # --- what a fix asks -----------------------------------------------------------------------------------------
 
     def refusals(self) -> dict[Prefix, str]:
-        """Return why an installation would refuse a new route, by the destinations of the routes that it refuses."""
+        """Return why an installation would refuse new routes, by the destinations of the refused routes."""
         refused = self.tables.refused_hops(self.added) if isinstance(self.tables, Fib6) else ()
         found = {numbers(route.destination): refusal.message for route, refusal in losing_routes(self.added, self)}
         return found | {numbers(failure.route.destination): failure.message for failure in refused}
 
     def unfixed_connections(self, overlap: RouteOverlap) -> Iterator[tuple[ExpectedCidr, Classification, Interval]]:
-        """Yield the connections and TCP lookups that still fail once the first lookups are fixed.
+        """Yield the connections, replies and TCP lookups that still fail once the first lookups are fixed.
 
         The fix changes the result of the first lookup, so connections may use a different source and match other rules.
-        Static routes only fix the first lookup for a datagram.
+        ``fixed_by`` only verifies the first lookup, which is a datagram's.
 
         Args:
             overlap: the expected CIDRs.
@@ -122,14 +122,14 @@ def fixed_by(state: State, entries: Sequence[StaticRoute], fixed: Mapping[int, s
     """Return the host after the planner has applied entries, or the reason why the entries don't work.
 
     Args:
-        state: the host's state. The new routes come before its routes.
+        state: the host's state. The new routes come before existing ones with the same key.
         entries: the proposed entries.
-        fixed: the fixed addresses, each with the interface that it must leave through, or None for the uplinks.
+        fixed: the fixed addresses, each with the interface that packets must leave through, or None for the uplinks.
     """
     main = [route for route in state.routes if route.table == Table.MAIN]
     try:
         routes, missing = resolve(entries, state.links, state.addresses, main, state.uplinks.named)
-        # Keep our existing entries and add the new ones.
+        # Hide our existing entries from the plan, so that it only adds the new ones and removes none.
         plan = plan_routes(routes, [route for route in main if not route.is_ours])
     except RouteError as error:
         return str(error)

@@ -134,12 +134,12 @@ def _note(expected: ExpectedCidr, group: _Group, state: State, ranges: _Networks
 
 
 def _local_on_uplinks(expected: ExpectedCidr, state: State) -> list[Address]:
-    """Return the addresses on this host's uplinks that are in an expected CIDR.
+    """Return the addresses on this host's uplinks in an expected CIDR, as a hint that the CIDR may be the nodes'.
 
-    The config doesn't say whether a CIDR is for nodes, pods or Services. A subnet inside the CIDR isn't proof either,
-    because a node may have an address in the pod CIDR by mistake. The CIDR is only known to belong to the nodes if it
-    is the address's subnet (``Address.network``), or if the config names the interfaces that may carry it, which rules
-    out container interfaces.
+    The config doesn't say whether a CIDR is for nodes, pods or Services. An uplink's subnet in the CIDR isn't proof
+    either, because a node may have an address in the pod CIDR by mistake. The CIDR is only known to belong to the nodes
+    if it is the address's subnet (``Address.network``), or if the config names the interfaces that may carry the CIDR,
+    which rules out container interfaces. In the latter case, no hint is needed, and the list is empty.
     """
     if expected.devs is not None:
         return []
@@ -167,7 +167,7 @@ def _behind(classification: Classification, expected: ExpectedCidr, state: State
 
 
 def _foreseen(cidr: IpNetwork, foreseen: PrefixIndex, state: State, classifications: Classifications) -> Iterable[Note]:
-    """Yield a note for each prefix whose connected route, once added, would shadow part of the CIDR."""
+    """Yield a note for each foreseen prefix whose connected route, once added, would shadow part of the CIDR."""
     for prefix in map(state.family.network, foreseen.meeting(numbers(cidr))):
         part = prefix if prefix.prefixlen > cidr.prefixlen else cidr
         intervals = [

@@ -1,8 +1,9 @@
-"""Tell whether table local decides about what is sent to this host. This module does no I/O.
+"""Tell whether packets to this host are delivered, as the policy rules may bypass table local. This module does no I/O.
 
 The kernel delivers a packet if the lookup of its destination returns a route of type local. The policy rule of
-preference 0 has table local searched first. Cilium and others move it, and may leave it out: then this host doesn't
-receive what is sent to it, or not everything, although all that it sends leaves as expected.
+preference 0 makes the kernel search table local first. Cilium and other programs move that rule, and may leave it out.
+Then this host doesn't receive some or all of the packets sent to it, although all packets that it sends leave as
+expected.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def _is_local(route: Route | None) -> bool:
 
 
 def _arriving(state: State) -> Iterator[tuple[Flow, str]]:
-    """Yield a packet that comes in through each uplink for each of its addresses, and words for an unusual sender."""
+    """Yield packets that come in through each uplink for its addresses, each with words for an unusual sender."""
     clients = {client: f" from {client}" for client in _clients(state)}
     protocols = (UDP, TCP) if separates_tcp(state.rules) else (UDP,)
     for own in state.addresses:
@@ -51,7 +52,7 @@ def _arriving(state: State) -> Iterator[tuple[Flow, str]]:
 
 
 def _clients(state: State) -> Collection[IpAddress]:
-    """Return an expected address for each set of rules' sources that hold it: what it sends may be led away."""
+    """Return an expected address for each combination of rules that match it as the source and may divert packets."""
     sources = {rule.source for rule in state.rules if rule.source is not None}
     if not sources:
         return ()
@@ -65,7 +66,7 @@ def _clients(state: State) -> Collection[IpAddress]:
 
 
 def _sender(own: Address, state: State) -> IpAddress:
-    """Return the gateway on an uplink, or else the next address."""
+    """Return a likely sender of packets to an uplink's address: the uplink's gateway, or else the next address."""
     hops = (hop for route in state.defaults for hop in route.hops if hop.dev == own.dev)
     gateways = (hop.gateway for hop in hops if hop.gateway is not None and hop.gateway.version == own.local.version)
     return next(gateways, own.local + 1)
@@ -77,7 +78,7 @@ def _sentence(sent: str, found: Route | None, state: State) -> str:
 
 
 def _fix(state: State) -> str:
-    """Return the command that has table local asked first, and what to do with rules that would still come before."""
+    """Return how to make the kernel search table local first, even if there are other rules of preference 0."""
     first = [rule for rule in state.rules if rule.preference == 0]
     others = [rule for rule in first if attrs.evolve(rule, protocol=Protocol.KERNEL) != KERNEL_RULES[0]]
     steps = [f"{state.family.ip} rule add preference 0 lookup local"] if len(first) == len(others) else []

@@ -1,4 +1,4 @@
-"""Tell what a verdict doesn't show of a host: notes that don't depend on a single CIDR. This module does no I/O."""
+"""Make the notes about a host as a whole, which don't depend on a single CIDR. This module does no I/O."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def notes_on_host(overlap: RouteOverlap, state: State) -> Iterable[Note]:
 
 
 def _contested(state: State, of_pods: Collection[str]) -> Iterable[Note]:
-    """Yield notes on default routes through several interfaces, or through a container's."""
+    """Yield notes on default routes through several interfaces, or through a container's interface."""
     if (default := state.uplinks.default) is None:
         return
     defaults = [route for route in state.defaults if not {*of_pods}.isdisjoint(route.devs)]
@@ -69,8 +69,8 @@ def _contested(state: State, of_pods: Collection[str]) -> Iterable[Note]:
 def _rival_defaults(state: State) -> list[Route]:
     """Return the live default routes through interfaces other than the chosen default route's.
 
-    If uplinks are named, only those through an uplink are returned for IPv4. For IPv6, routes with the same metric
-    through any other interface are returned instead, because they may take precedence.
+    If uplinks are named, only routes through an uplink are returned for IPv4. For IPv6, the routes with the same metric
+    through an interface that isn't an uplink are returned instead, because they may take precedence.
     """
     uplinks = state.uplinks
     if uplinks.default is None:
@@ -102,7 +102,7 @@ def _without_carrier(state: State) -> Iterable[Note]:
 
 
 def _foreign_sources(state: State) -> Iterable[Note]:
-    """Yield a note for each route through an uplink whose source is another network's address."""
+    """Yield a note for each route through an uplink that has another network's address as its source."""
     devs = {*state.uplinks.devs}
     anywhere = {link.name for link in state.links if link.kind == "dummy" or link.hardware == Hardware.LOOPBACK}
     owners = {address.local: address.dev for address in state.addresses}
@@ -115,7 +115,7 @@ def _foreign_sources(state: State) -> Iterable[Note]:
 
 
 def _beyond_mtu(state: State) -> Iterable[Note]:
-    """Yield a note for each route whose packets may be larger than its interface takes."""
+    """Yield a note for each route with a larger mtu than its interface."""
     mtus = {link.name: link.mtu for link in state.links if link.mtu}
     least = min(mtus.values(), default=0)
     for route in dict.fromkeys(route for route in _sent(state) if (route.mtu or 0) > least):
@@ -145,7 +145,7 @@ def _detours_to_pods(state: State, of_pods: Collection[str]) -> Iterable[Note]:
 
 
 def _sent(state: State) -> Iterable[Route]:
-    """Yield the routes by which the probes are sent."""
+    """Yield the unicast routes that match lookups without a source."""
     routes = (probe.lookup.route for probe in _firsts(state))
     return (route for route in routes if route is not None and route.type is RouteType.UNICAST)
 

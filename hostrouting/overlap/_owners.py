@@ -1,9 +1,9 @@
 """Tell which program leads addresses through another interface, and whether it may do so on purpose.
 
 A private network of a cloud, a storage network and a tunnel look like an overlap, but a host may need them. A static
-route would take their traffic away, so none is proposed until the config says what is wanted. What can't be wanted
-needs no question: an InfiniBand fabric's or a bridge's own network, half of the address space of a VPN, and an uplink's
-subnet as a whole. This module does no I/O.
+route would take their traffic away, so none is proposed until the config says what is wanted. No question is asked
+about a route that can't be wanted: one to an InfiniBand fabric's or a bridge's own network, to a large part of the
+address space, such as the half that a VPN takes, or to an uplink's subnet as a whole. This module does no I/O.
 """
 
 from __future__ import annotations
@@ -35,10 +35,12 @@ _VPNS, _OF_VPN = (
     "belongs to a VPN: have it take fewer routes",
 )
 
-# The kernel's names, and systemd's (systemd.net-naming-scheme(7)). An interface in a VM may have another type.
+# InfiniBand interfaces as named by the kernel, and by systemd (systemd.net-naming-scheme(7)). The hardware type isn't
+# enough, because an interface in a VM may have another type.
 _INFINIBAND = ("ib*",)
 
-# The shortest prefix of a network. A shorter route takes a part of the whole address space, as a VPN's do.
+# The minimum prefix length of a route to a network. A shorter route takes a part of the whole address space, as a VPN's
+# routes do.
 _NETWORK_LENGTH_MIN = {Family.IPV4: 8, Family.IPV6: 16}
 
 
@@ -54,7 +56,7 @@ class Owners:
         self._links = {link.name: link for link in state.links}
 
     def hints(self, findings: Sequence[Finding], expected: Iterable[ExpectedCidr]) -> Iterator[str]:
-        """Yield what the owner of each interface that findings name can change.
+        """Yield advice on each unexpected interface in the findings: what its owner can change.
 
         Args:
             findings: the findings of the check.
@@ -70,7 +72,7 @@ class Owners:
 
         Args:
             devs: the interfaces.
-            is_limited: whether the expected CIDR has interfaces of its own, for which ``allowedDevs`` has no effect.
+            is_limited: whether the expected CIDR names its interfaces, so that ``allowedDevs`` has no effect.
         """
         found = ((dev, self._advice(dev)) for dev in devs if dev not in self._uplinks)
         return tuple(
@@ -92,8 +94,8 @@ class Owners:
         Args:
             failure: the result of a lookup that fails for an expected CIDR.
             subnet: the uplink's subnet that contains the address, if any.
-            is_limited: whether that CIDR has interfaces of its own.
-            is_settled: whether the interfaces of any expected CIDR around the address leave out one that carries it.
+            is_limited: whether that CIDR names its interfaces.
+            is_settled: whether the config already says that the address must leave through other interfaces.
         """
         devs = failure.devs if failure.kind is FindingKind.OVERLAP else ()
         devs = tuple(dev for dev in devs if dev not in self._uplinks and dev != LOOPBACK)
@@ -112,7 +114,7 @@ class Owners:
     def _asked_about(
         self, devs: tuple[str, ...], route: Route | None, subnet: Prefix | None, *, is_connected: bool
     ) -> tuple[str, ...]:
-        """Return the interfaces that may carry what a route leads to on purpose, or an empty tuple if none can."""
+        """Return a route's interfaces if it may lead there on purpose, or an empty tuple if there is nothing to ask."""
         if self._state.uplinks.is_configured or not devs or route is None:
             return ()
         length = route.destination.prefixlen
@@ -123,7 +125,7 @@ class Owners:
 
     @cached_property
     def routers(self) -> frozenset[IpAddress | None]:
-        """The gateways of the uplinks' default routes. Another interface may be behind one of them too."""
+        """Return the gateways of the uplinks' default routes. Another interface may use one of these gateways too."""
         uplinks = self._state.uplinks
         defaults = [*self._state.defaults, *([] if uplinks.default is None else [uplinks.default])]
         return frozenset(hop.gateway for route in defaults for hop in route.hops if hop.dev in uplinks.devs)
@@ -160,7 +162,7 @@ class Owners:
         return frozenset(bridges - of_uplinks - self._uplinks)
 
     def _is_connected(self, route: Route | None) -> bool:
-        """Return whether a route leads to the subnet, or a part of it, of an address on its interface."""
+        """Return whether a route without gateways leads to (a part of) the subnet of an address on its interface."""
         if route is None or any(hop.gateway is not None for hop in route.hops):
             return False
         indexes = (self._subnets[dev] for dev in route.devs if dev in self._subnets)

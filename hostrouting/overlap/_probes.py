@@ -4,8 +4,9 @@ All of them must succeed. An unconnected datagram uses the first lookup. A conne
 source address selected by the first one (ip_route_connect in include/net/route.h). The second result may differ if a
 policy rule matches on the source, or if an entry has a src that isn't one of this host's addresses.
 
-A server answers from the address that it was called at, whatever source a connection would get. So each address of an
-uplink is looked up from, too, wherever a rule or route treats it unlike a packet without a source.
+A server answers from the address at which it was called, whatever source a connection would get. So lookups are also
+made with each address of an uplink as the source, if a rule or route may treat such packets unlike those without a
+source.
 
 Over IPv6, every socket retries a failed lookup, with a source that the kernel selects from all of the host's addresses.
 A successful lookup is repeated whenever a route or rule changes (ip6_dst_lookup_tail in net/ipv6/ip6_output.c).
@@ -52,7 +53,7 @@ class Probe(NamedTuple):
 
     @property
     def flow(self) -> Flow:
-        """The key of the lookup."""
+        """Return the key of the lookup."""
         return Flow(self.lookup.address, self.source or NO_SOURCE, TCP if self.is_tcp else UDP)
 
 
@@ -75,13 +76,15 @@ def separates_tcp(rules: Iterable[Rule]) -> bool:
 
 
 def replying(addresses: Iterable[Address], devs: Collection[str], rules: Sequence[Rule]) -> list[IpAddress]:
-    """Return the addresses at which a server may be called and whose replies a rule may tell apart.
+    """Return the addresses at which a server may be called, if replies from there may match other rules or routes.
 
     Args:
-        addresses: the host's addresses.
+        addresses: the host's addresses. IPv6 addresses count whatever the rules, because routes may match on the source
+            too.
         devs: the uplinks. Addresses on the loopback interface count too, because hosts with BGP have theirs there.
-        rules: the policy rules. If one treats TCP apart, any address counts: TCP's lookup without a source may only
-            choose the source of connections, but replies from an address that no rule names use it.
+        rules: the policy rules. If one matches on the protocol, every address counts: replies from an address that no
+            rule names follow TCP's lookup without a source, which isn't judged if connections only use it to choose
+            their source.
     """
     has_protocol = separates_tcp(rules)
     prefixes = [(rule.source, NO_SOURCE in rule.source) for rule in rules if rule.source is not None]
@@ -99,7 +102,7 @@ def replying(addresses: Iterable[Address], devs: Collection[str], rules: Sequenc
 
 
 def source_borders(addresses: Iterable[Address], labels: Iterable[AddressLabel]) -> Iterator[Prefix]:
-    """Yield prefixes in which the kernel selects the same IPv6 source for every packet through a next hop.
+    """Yield prefixes at whose boundaries the kernel may select another IPv6 source for the same next hop.
 
     The kernel compares the destination's label, scope and leading bits with those of each address, and whether both are
     ORCHIDs (ipv6_get_saddr_eval).
@@ -155,9 +158,9 @@ def ask(
 
     Args:
         intervals: the intervals to probe.
-        rules: the host's policy rules. If no rule or route matches on the source, the second lookup can only differ if
-            the entry has a src that isn't one of this host's addresses. If no rule matches on the protocol, no separate
-            lookups are needed for TCP.
+        rules: the host's policy rules. A second lookup is only needed if a rule or route matches on the source, or if
+            the entry found first has a src that isn't one of this host's addresses. Separate lookups for TCP are only
+            needed if a rule matches on the protocol.
         routes: the entries in all tables, in the kernel's order.
         asked: the kernel to query.
         family: the address family.
@@ -177,10 +180,10 @@ def ask(
     addresses = [family.address(probed) for probed in found]
 
     def may_have_source(lookup: Lookup) -> bool:
-        """Return whether a lookup from a source may differ: of addresses of this host, only if rules precede local."""
+        """Return whether a source may change a result. For this host's addresses, that takes a rule before local."""
         route = lookup.route
         if family is Family.IPV6 and has_source and route is not None and route.table == Table.MAIN:
-            return True  # table main may have local entries too, and a source rule may precede it
+            return True  # table main may have local entries too, and a source rule may precede main
         return route is None or route.type is not RouteType.LOCAL or not is_local_safe
 
     for is_tcp in (False, True) if separates_tcp(rules) else (False,):
@@ -196,7 +199,8 @@ def ask(
                 continue
             for lookup in look_up(from_it, source=source, is_tcp=is_tcp):
                 found[int(lookup.address)].append(Probe(lookup, source, is_tcp))
-        # In IPv4, who sends to a local entry of another table has its address as the source, but replies have others.
+        # In IPv4, a connection to a local entry in another table gets its destination as the source, but replies to
+        # that address may have another source.
         answered = [
             each for each in firsts if may_have_source(each) or (each.route and each.route.table != Table.LOCAL)
         ]

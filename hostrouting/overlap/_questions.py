@@ -23,7 +23,7 @@ class Questions:
 
     Args:
         state: the host's state.
-        asked: all interfaces that are asked about. Who wants one of them must not lose another.
+        asked: all interfaces that the questions are about. The answer that keeps one of them must keep the others.
         classifications: the result of ``classify_probes``.
     """
 
@@ -32,11 +32,11 @@ class Questions:
     ) -> None:
         self._uplinks = state.uplinks.devs
         self._inside, self._classifications = state.inside, classifications
-        # The others are to be renamed before a config can name them.
+        # A config can't name the other interfaces. They must be renamed first.
         self._asked = {dev for dev in asked if is_device(dev)}
 
     def completed(self, obstacle: Obstacle, group: Iterable[Interval]) -> Obstacle:
-        """Return an obstacle whose question names the routes and the answers.
+        """Return an obstacle whose reason names the routes, and whose question has the answers.
 
         Args:
             obstacle: the obstacle, with or without a question.
@@ -73,7 +73,8 @@ class Questions:
     def _carrying(self) -> Mapping[ExpectedCidr, set[str]]:
         """Return the interfaces that may carry a part of each expected CIDR without interfaces of its own.
 
-        They are the uplinks that carry a part now or once it is fixed, and those asked about.
+        These are the interfaces asked about that carry a part now, and the uplinks if they carry a part now or will
+        once it is fixed.
         """
         found: dict[ExpectedCidr, set[str]] = {}
         for expected, probed in self._unlimited:
@@ -88,9 +89,9 @@ class Questions:
 
     @cached_property
     def _exempting(self) -> set[ExpectedCidr]:
-        """Return the expected CIDRs with parts of a kind that is exempt, such as pods' networks.
+        """Return the expected CIDRs with parts that are exempt, such as pods' networks, or would be without a bound.
 
-        Interfaces of their own would end the exemption, and then routes are proposed to those parts.
+        If such a CIDR named its interfaces, the exemption would end, and routes to those parts would be proposed.
         """
         return {
             expected

@@ -56,11 +56,11 @@ class State:
         rules: the policy rules, in evaluation order.
         routes: the entries in all tables.
         intervals: the intervals in the expected CIDRs, in address order.
-        inside: those that overlap each expected CIDR.
+        inside: the intervals that overlap each expected CIDR.
         probes: maps each probed address to its lookup results. The first one is for unconnected UDP.
         silent_routers: routers that the kernel skips because they don't respond; always empty for IPv4.
-        labels: the labels of IPv6 addresses, or None unless a rule or route matches on the source address.
-        own_lookups: the lookups of this host's addresses, unless table local is searched first anyway.
+        labels: the labels of IPv6 addresses if a rule or route matches on the source address, or else None.
+        own_lookups: the lookups of this host's addresses, or empty if table local is searched first anyway.
         is_merged: whether tables local and main share one trie, or None if that is unknown or has no effect.
     """
 
@@ -85,7 +85,7 @@ class State:
 
     @property
     def default_expires(self) -> int | None:
-        """Return for how many more seconds an uplink has a default route, or None if it has one that doesn't expire."""
+        """Return how many more seconds an uplink has a default route, or None if there is none or one never expires."""
         uplinks = {*self.uplinks.devs}
         live = (route for route in self.defaults if not uplinks.isdisjoint(route.devs))
         lifetimes = [route.expires for route in live if isinstance(route, Route6)]
@@ -117,8 +117,8 @@ def read_host(config: Config, backend: RouteBackend, scope: CancelScope, ipv4: R
         The state. It has no lookups if the uplinks are unknown.
 
     Raises:
-        RouteError: the kernel can't be queried, relevant routes changed during every read, or the outgoing interface
-            depends on an encapsulation.
+        RouteError: the kernel can't be queried, relevant routes changed during every read, the outgoing interface
+            depends on an encapsulation, or the kernel may choose an IPv4-mapped source.
     """
     watching = watched(config, backend, ipv4)
     state, why_torn = read_consistently(watching, scope, lambda: read_once(config, backend, ipv4))
@@ -130,7 +130,7 @@ def read_host(config: Config, backend: RouteBackend, scope: CancelScope, ipv4: R
 def watched(
     config: Config, backend: RouteBackend, ipv4: RouteBackend | None
 ) -> list[tuple[RouteBackend, Sequence[Prefix]]]:
-    """Return the backends to watch during a read, with their prefixes. IPv6's include the IPv4 default route."""
+    """Return the backends to watch during a read, with their prefixes. For IPv6, include the IPv4 default route."""
     also = [] if ipv4 is None or backend.family is Family.IPV4 else [(ipv4, [(0, 32)])]
     return [(backend, config.route_overlap.judged), *also]
 
@@ -151,7 +151,7 @@ def read_once(
 
 
 def _read_tables(config: Config, backend: RouteBackend, ipv4: RouteBackend | None) -> tuple[State, Coverage]:
-    """Return the state without lookups, and where they are to be made."""
+    """Return the state without lookups, and the coverage that determines which lookups to make."""
     overlap, links, addresses, family = config.route_overlap, backend.links(), backend.addresses(), backend.family
     ipv4_defaults = ipv4_defaults_for(config, backend, ipv4)
     uplinks = find_uplinks(config, links, addresses, (), ipv4_defaults)
@@ -159,7 +159,7 @@ def _read_tables(config: Config, backend: RouteBackend, ipv4: RouteBackend | Non
     if uplinks.named is None:
         uplinks = find_uplinks(config, links, addresses, backend.default_routes())
         return _with_routes(overlap, attrs.evolve(tables, uplinks=uplinks), backend)
-    # An IPv6 table ends with its default routes, so don't read it twice: assume that there is one.
+    # An IPv6 table ends with its default routes. To avoid reading it twice, assume that there is a default route.
     assumed = attrs.evolve(uplinks, default=Route(family.network((0, 0)), ()))
     found, coverage = _with_routes(overlap, attrs.evolve(tables, uplinks=assumed), backend)
     uplinks = find_uplinks(config, links, addresses, found.routes, ipv4_defaults)
@@ -169,7 +169,7 @@ def _read_tables(config: Config, backend: RouteBackend, ipv4: RouteBackend | Non
 
 
 def _with_routes(overlap: RouteOverlap, tables: State, backend: RouteBackend) -> tuple[State, Coverage]:
-    """Return the state with its routes, except those that don't matter, and the coverage that tells which do."""
+    """Return the state with the routes that matter, and the coverage that determines which routes these are."""
     family, bits, devs = tables.family, tables.family.bits, tables.uplinks.devs
     # No packet leaves from an address in 127.0.0.0/8.
     sources = {address.local for address in tables.addresses if not address.local.is_loopback}
@@ -184,7 +184,8 @@ def _with_routes(overlap: RouteOverlap, tables: State, backend: RouteBackend) ->
     pairs = ((int(address.local), ends(address.prefix, bits)[end]) for address in tables.addresses)
     single = [(each, bits) for pair in pairs for each in pair]
     foretold = coverage.suspects((), (*connected, *single))
-    # The kernel refuses IPv6 routes via a gateway that it reaches through another gateway, even a plain one.
+    # The kernel refuses an IPv6 route via a gateway that it reaches through another gateway. The route to the gateway
+    # may be a plain one, so the plain routes in the uplinks' subnets are needed.
     subnets = [] if family is Family.IPV4 else [each.prefix for each in tables.addresses if each.dev in devs]
     routes = backend.routes_except(devs, inside=(*foretold, *subnets), sources=sources)
     if selects_source((), routes, family):
@@ -196,7 +197,7 @@ def _with_routes(overlap: RouteOverlap, tables: State, backend: RouteBackend) ->
 
 
 def _around_blocks(overlap: RouteOverlap, routes: Iterable[Route]) -> list[Prefix]:
-    """Return the expected CIDRs with a block that is only known as a CNI's by its routes to other nodes."""
+    """Return the expected CIDRs in which routes to other nodes tell whether a blackhole route is for a CNI's block."""
     discards = (route for route in routes if route.type is RouteType.BLACKHOLE and route.protocol in CNI_PROTOCOLS)
     blocks = [route.destination for route in discards]
     cidrs = (expected.cidr for expected in overlap.expected_cidrs)
@@ -249,7 +250,7 @@ def _with_lookups(config: Config, tables: State, coverage: Coverage, backend: Ro
     found = attrs.evolve(
         tables, intervals=intervals, inside=inside, probes=probes, own_lookups=own_lookups, labels=labels
     )
-    # Without entries in table local that a longer one in main could precede, it doesn't matter.
+    # It only matters whether the tables are merged if table local has entries that a longer one in main could precede.
     wide = (route for route in routes if route.table == Table.LOCAL and route.destination.prefixlen < family.bits)
     is_asked = family is Family.IPV4 and any(not route.destination.is_loopback for route in wide)
     merged = are_merged(tables.addresses, rules, routes, backend) if is_asked else None

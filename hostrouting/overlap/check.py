@@ -75,7 +75,7 @@ def check_families(
         started: see ``check_overlap``.
 
     Returns:
-        The report, named after this host. If IPv6 CIDRs are expected, it has the worse verdict of the two families.
+        The report, with the name of this host. If IPv6 CIDRs are expected, it has the worse of both families' verdicts.
     """
 
     def check(family: Family) -> OverlapReport:
@@ -115,9 +115,10 @@ def _joined(config: Config, reports: dict[Family, OverlapReport]) -> OverlapRepo
 
 
 def _with_uplinks_of_both(config: Config, reports: dict[Family, OverlapReport]) -> list[Fix]:
-    """Return each family's fix, with questions whose uplinks also carry the other family's traffic.
+    """Return each family's fix, with questions whose ``wanted`` uplinks also carry the other family's traffic.
 
-    The uplinks are the node's, so an answer in one family must not lead away what may be wanted in the other.
+    The config names uplinks for the whole node, so an answer for one family must not divert traffic of the other family
+    that may be wanted.
     """
     wanted: set[str] = set()
     for family, report in reports.items():
@@ -158,15 +159,16 @@ def check_overlap(
         scope: cancellation scope for the check.
         ipv4: the host's IPv4 backend. If the config doesn't name uplinks, the interfaces of the IPv4 default route are
             also the uplinks for IPv6.
-        host: the host, whose files tell why it has no IPv6 default route, and what else a fix changes; or None to leave
-            that out. A snapshot has some of it.
-        started: when the run started, in seconds on the scope's clock, to wait for a default route on an uplink and for
-            InfiniBand addresses as long as the config says, or None to check immediately.
+        host: the host. Its files tell why it has no IPv6 default route, and which other traffic a fix moves. Of these,
+            a snapshot only has the latter. None leaves both out.
+        started: when the run started, in seconds on the scope's clock, or None to check immediately. With a time, the
+            check waits for a default route on an uplink and for InfiniBand addresses, as long as the config says.
         needs_fix: whether to compute a fix for the findings.
 
     Returns:
-        The report. The verdict is ``unknown``, with a reason, if there is no default route to compare with, if the
-        kernel alternates between several default routes, if no uplink exists, or if the kernel can't be queried.
+        The report. The verdict is ``unknown``, with a reason, if there is no default route to compare with, if it isn't
+        clear which default route applies, if no uplink exists, if this host doesn't receive packets sent to it, if no
+        CIDR is expected, or if the kernel can't be queried.
     """
     overlap = config.route_overlap.of(backend.family)
     if not overlap.expected_cidrs:
@@ -209,7 +211,7 @@ def load_all() -> None:
 
 
 def _why_unknown(config: Config, state: State, host: Host | None) -> str:
-    """Return why there is no uplink to compare with, and what settles it."""
+    """Return why there is no uplink to compare with, and facts about the host that help to fix this."""
     uplinks, family = state.uplinks, state.family
     if config.uplinks is not None:
         return f"there is no interface {','.join(config.uplinks)}, which hostRouting.uplinks names"

@@ -1,7 +1,8 @@
 """Compare the lookups of two snapshots for every address, and find the changes that explain each difference.
 
-CIDRs are split and looked up as for a check. A difference's causes are changes without which the later snapshot gives
-the earlier results again. None of them is superfluous: with any of them left as it is, a result still differs.
+CIDRs are split and looked up as for a check. The causes of a difference are changes of the host: with all of them
+undone, the later snapshot gives the earlier results again. None of these changes is superfluous: if any one stays, a
+result still differs.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _TRIED_FIRST = 16
 
 @attrs.frozen
 class LookupResult(JsonObject):
-    """Where the kernel sends a packet.
+    """The way in which the kernel sends a packet.
 
     Args:
         type: the matching entry's type, or ``no route``.
@@ -93,7 +94,7 @@ class DiffReport(JsonObject):
         after: when the later snapshot was taken.
         cidrs: the expected CIDRs, or all addresses of each family that both snapshots include.
         changed: the differences, CIDR by CIDR.
-        others: the changes that explain none of them.
+        others: the changes that explain no difference.
         reason: why some CIDRs couldn't be compared, or None.
     """
 
@@ -214,7 +215,7 @@ class _Comparison:
         self._family = family
         self._backends = [backends_of(snapshot)(family) for snapshot in (before, after)]
         for backend in self._backends:
-            with backend.noticing_changes(()):  # it refuses a snapshot of no single moment
+            with backend.noticing_changes(()):  # raises an error if the host changed while the snapshot was taken
                 pass
         self.changes = HostChanges(before, after, family)
         self._rules = [rule for backend in self._backends for rule in backend.rules()]
@@ -253,7 +254,7 @@ class _Comparison:
         return [each for each in coverage.intervals(inside, borders) if reach.covers((each.first, bits))]
 
     def _causes(self, wanted: Mapping[int, _Results]) -> tuple[HostChange, ...]:
-        """Return changes without which the results are the wanted ones, and none of which is superfluous.
+        """Return the changes that must be undone to get the wanted results, without superfluous ones.
 
         Args:
             wanted: the earlier results, by probed address.
@@ -290,7 +291,7 @@ class _Comparison:
 
 
 def _changed(before: _Results, after: _Results) -> Iterator[ChangedResult]:
-    """Yield the packets with other results, those with the same ones together."""
+    """Yield the packets whose results differ, grouped by these results."""
     packets: dict[tuple[tuple[LookupResult, ...], ...], list[str]] = {}
     ways: dict[object, tuple[tuple[LookupResult, ...], ...]] = {}
     for packet, old in before.items():

@@ -96,7 +96,7 @@ class Explanation:
         default_devs: sorted names of the uplinks, or empty if there is no default route to compare with.
         lookups: the lookups performed by a socket, in order.
         is_torn: whether the host changed during every read, so that the result may be inconsistent.
-        not_received: why what is sent to this host isn't delivered, or null if it is (see ``no-local-table``).
+        not_received: why packets to this host aren't delivered, or null if they are (see ``no-local-table``).
     """
 
     address: IpAddress
@@ -108,7 +108,7 @@ class Explanation:
 
     @property
     def is_as_expected(self) -> bool | None:
-        """Return whether every lookup is as expected, or None if there is nothing to compare with or no answer."""
+        """Return whether all packets are sent as expected, or None without uplinks or if replies aren't delivered."""
         if not self.default_devs or self.not_received:
             return None
         return not any(each.sends and each.classification.is_failure for each in self.lookups)

@@ -71,7 +71,7 @@ class NoteKind(StrEnum):
 
 
 EXEMPTIONS = (NoteKind.CONTAINER, NoteKind.ALLOWED, NoteKind.CNI_DISCARD)
-"""The notes about addresses for which other interfaces are fine, unless their CIDR has interfaces of its own."""
+"""The kinds of notes on addresses that needn't use the uplinks, unless their CIDR names its interfaces."""
 
 
 @attrs.frozen
@@ -87,7 +87,8 @@ class Finding(JsonObject):
         devs: sorted names of the interfaces that packets leave through, or empty if they are discarded or have no
             route.
         expected_devs: sorted names of the uplinks, or the config's interface patterns for this CIDR.
-        source: source address of the failing connections or replies, or null if unconnected packets fail.
+        source: source address of the failing connections or replies, or null if the failing lookup has no source, such
+            as that of unconnected packets.
         ranges: the failing addresses, as the fewest CIDRs.
         route: the entry that matches ``probe``, in the format of ``ip route show``, or null if no entry matches or a
             policy rule discards the packets.
@@ -95,8 +96,8 @@ class Finding(JsonObject):
         shadowed: the failing addresses as a shorter list of prefixes that also includes adjacent local and broadcast
             addresses. Not included in the JSON.
         discarded_by: types of the entries that discard packets. Not included in the JSON.
-        behind: sorted names of the interfaces that packets would use if the matching routes were removed. Not included
-            in the JSON.
+        behind: sorted names of further unexpected interfaces that packets would use in turn if the matching routes were
+            removed. Not included in the JSON.
         gateway: for ``GATEWAY``, this host's address. Not included in the JSON.
         is_reply: whether replies from ``source`` fail rather than connections, which don't select it here. Not included
             in the JSON.
@@ -219,8 +220,8 @@ class FamilyVerdict(JsonObject):
         verdict: the verdict.
         default_devs: sorted names of the uplinks, or empty if the check couldn't run.
         reason: why the verdict is ``unknown``, or null if it isn't.
-        default_expires: for how many more seconds an uplink has a default route, unless a router advertises one again,
-            or null if one of them doesn't expire.
+        default_expires: for how many more seconds an uplink has a default route unless a router advertises one again,
+            or null if it has none or one that doesn't expire.
     """
 
     json_names = ("verdict", "default_devs", "reason", "default_expires")
@@ -242,7 +243,7 @@ class OverlapReport(JsonObject):
         time: timestamp of the check in RFC 3339 format, in UTC and without fractional seconds.
         host: the name of the host.
         default_devs: sorted names of the uplinks: the interfaces used by the default route or named in the config.
-            Empty if the verdict is ``unknown``.
+            Empty if no family has a verdict.
         findings: the failures, in config order and by address within a CIDR.
         notes: informational messages that aren't failures.
         reason_kind: why the verdict is ``unknown``, or None for other verdicts.

@@ -11,9 +11,10 @@ from hostrouting.overlap.findings import FindingKind, OverlapReport, UnknownReas
 
 
 def marker_text(report: OverlapReport) -> str:
-    """Return the marker's content: empty, the findings, ``no-default-route``, or ``check-failed: REASON``.
+    """Return the marker's content: the reason for an ``unknown`` verdict, if any, and the findings, or else nothing.
 
-    If IPv6 CIDRs are expected, the reasons for both families come first. IPv6's is ``no-default-route: IPv6``.
+    The reason is ``no-default-route``, or another kind with details, such as ``check-failed: REASON``. If IPv6 CIDRs
+    are expected, each family may have a reason. For IPv6, one of these is ``no-default-route: IPv6``.
     """
     reasons = {each.family: each.reason for each in report.families} or {Family.IPV4: report.reason}
     lines = [_reason_line(reason, family) for family, reason in reasons.items() if reason]

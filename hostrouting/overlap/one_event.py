@@ -55,7 +55,7 @@ def anticipate(config: Config, snapshot: Snapshot, scope: CancelScope) -> tuple[
         if event.kind is EventKind.EXPIRED:
             found.append(_after_expiry(config6, snapshot, event))
             continue
-        # For the host, an interface that moves into a pod is gone, so the previous event's verdict applies.
+        # For the host, an interface that moves into a pod is gone, so the verdict of the previous event (gone) applies.
         is_known = event.kind is EventKind.INTO_POD
         verdict = attrs.evolve(found[-1], event=event) if is_known else predictor.verdict(event)
         if cidrs6 and verdict.outlook is not Outlook.UNPREDICTABLE and not verdict.is_risk:
@@ -103,9 +103,9 @@ def _advertised_by(route: Route) -> Iterator[tuple[str, IpAddress]]:
 def touching_devs(config: Config, snapshot: Snapshot) -> set[str]:
     """Return the interfaces that may affect the verdict.
 
-    These are interfaces with an entry in any table that overlaps an expected CIDR, interfaces with an address that such
-    an entry or a policy rule may use, ports of these interfaces, and uplinks named in the config. Every default route
-    overlaps the CIDRs. Entries that overlap a discard route in a CIDR also count, because it might be a CNI's own
+    These are the uplinks, interfaces with an entry in any table that overlaps an expected CIDR, interfaces with an
+    address that such an entry or a policy rule may use, and ports of all these interfaces. Every default route overlaps
+    the CIDRs. Entries that overlap a discard route in a CIDR also count, because that route may be for a CNI's own
     block.
     """
     cidrs = [numbers(each.cidr) for each in config.route_overlap.expected_cidrs]
@@ -212,7 +212,7 @@ class _Predictor:
 
 
 def _after_expiry(config: Config, snapshot: Snapshot, event: HostEvent) -> EventVerdict:
-    """Predict the verdict on IPv6 CIDRs once a router's routes have expired. No program restores these."""
+    """Predict the verdict on IPv6 CIDRs once a router's routes have expired. No program restores these routes."""
     now, later = _check6(config, snapshot), _check6(config, after(snapshot, event))
     for report in (now, later):
         if report.reason_kind is UnknownReason.CHECK_FAILED:
@@ -241,7 +241,7 @@ def _why_none_predictable(config: Config, snapshot: Snapshot) -> str | None:
         return f"the snapshot lacks the interface {min(missing)}"
     expected = PrefixSet((numbers(each.cidr) for each in config.route_overlap.expected_cidrs), 32)
     for route in snapshot.routes if any(rule.source is not None for rule in snapshot.rules) else ():
-        # In a larger destination, every hop carries some of the addresses.
+        # If the destination has enough addresses, every hop carries some of them, whatever the hash decides.
         is_short = route.destination.num_addresses < flows_through(route)
         if is_short and expected.overlaps(*ends(numbers(route.destination), 32)):
             return f"the kernel's own hash decides which hop of {route} is taken, and so which source"

@@ -24,10 +24,10 @@ class Question(NamedTuple):
 
     Args:
         devs: the interfaces that carry the addresses now.
-        wanted: the uplinks to name if that is wanted for the whole node.
-        cidrs: the expected CIDRs to give their own interfaces if it is wanted for these, or empty if that would end an
-            exemption in one of them.
-        unwanted: the uplinks to name if it isn't wanted. After that, a fix is proposed.
+        wanted: the uplinks to name if this is on purpose for the whole node.
+        cidrs: the expected CIDRs, each with the interfaces to name if this is on purpose for these CIDRs only. Empty if
+            such names would end an exemption in one of the CIDRs.
+        unwanted: the uplinks to name if this isn't on purpose. After that, a fix is proposed.
     """
 
     devs: tuple[str, ...]
@@ -72,7 +72,7 @@ class Obstacle(NamedTuple):
     question: Question | None = None
 
     def sentence(self, cidr: str) -> str:
-        """Return the reason and alternative commands that make a CIDR bypass the policy rule.
+        """Return the reason with the question's answers, or with commands that make a CIDR bypass the policy rule.
 
         Args:
             cidr: the CIDR, or a placeholder for it.
@@ -108,8 +108,8 @@ class Unfixable(JsonObject):
         ranges: the failing addresses.
         devs: sorted names of the interfaces that packets leave through.
         obstacle: the reason.
-        about: a shorter list of prefixes that also includes adjacent local and broadcast addresses, or empty to use
-            ``ranges``.
+        about: the prefixes to show instead of ``ranges``. They are fewer, because they also include adjacent local and
+            broadcast addresses. Empty if ``ranges`` is to be shown.
     """
 
     json_names = ("ranges", "devs", "reason", "answers")
@@ -123,7 +123,7 @@ class Unfixable(JsonObject):
     def reason(self) -> str:
         """Return the reason and how to fix it.
 
-        With several prefixes, the commands contain the placeholder ``CIDR``.
+        If several prefixes are shown (``parts``), the commands contain the placeholder ``CIDR``.
         """
         return self.obstacle.sentence(self.parts[0] if len(self.parts) == 1 else "CIDR")
 
@@ -134,7 +134,7 @@ class Unfixable(JsonObject):
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Return the fewest prefixes to display, omitting the length of a single address."""
+        """Return the prefixes to show: ``about`` or else ``ranges``, omitting the length of a single address."""
         return tuple(map(destination_words, self.about or self.ranges))
 
 
@@ -163,7 +163,7 @@ class HostSettings:
         nameservers: its DNS servers. The cautions list those whose traffic the fix moves to another interface.
         strict_devs: the interfaces with net.ipv4.conf.*.rp_filter = 1, which drop packets if the reply would leave
             through another interface.
-        unread: why they couldn't be read, or an empty string.
+        unread: why these settings couldn't be read, or an empty string.
     """
 
     nameservers: tuple[IpAddress, ...] = ()

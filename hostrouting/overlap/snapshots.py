@@ -1,4 +1,4 @@
-"""Take a snapshot of a host, with the files that matter for a check or after an event."""
+"""Take a snapshot of a host, including the settings from files that checks and predictions need."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from phases import CancelScope
 
 
 def snapshot_of(host: Host, scope: CancelScope | None = None) -> Snapshot:
-    """Return a snapshot of a host, or the one that a recorded host is made of.
+    """Return a snapshot of a host, or the existing one if the host is itself backed by a snapshot.
 
     Args:
         host: the host.

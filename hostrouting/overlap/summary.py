@@ -62,5 +62,5 @@ def decided_by(rule: Rule) -> str:
 
 
 def error_text(report: OverlapReport) -> str:
-    """Return an error message with the failures or reason, the fix, the unfixable addresses, and its consequences."""
+    """Return an error message: the failures or reason, the fix, what no route fixes, and what else the fix moves."""
     return "\n".join([summary(report), *advice(report), *(f"caution: {line}" for line in report.fix.consequences)])

@@ -16,15 +16,17 @@ from hostrouting.model.routes import RouteType, Table
 # Cluster networks are in these private ranges (RFC 1918, RFC 6598).
 _PRIVATE = tuple(map(IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10")))
 
-# The platform's services on Azure: DNS, health probes and the agent; and the metadata service, as on other clouds.
+# Addresses of Azure's platform: one for DNS, health probes and the agent, and that of the metadata service, which other
+# clouds use too.
 _PLATFORM = (IPv4Address("168.63.129.16"), IPv4Address("169.254.169.254"))
 
 
 def taken_networks(backend: RouteBackend) -> dict[IpNetwork, tuple[str, ...]]:
     """Return networks that are routed through other interfaces, mapped to the interface names.
 
-    These are private networks in main, except /32s and routes through container interfaces, which can't shadow a
-    cluster; and Azure's own addresses, which no interface but the node's own leads to.
+    These are private networks in table main, except /32s and networks behind container interfaces, which can't shadow a
+    cluster. They also include Azure's platform addresses if these are routed through an interface other than the
+    default route's.
 
     Args:
         backend: the kernel to query.

@@ -30,13 +30,13 @@ class Uplinks:
             of the IPv4 default route, because any router on a link can advertise an IPv6 default route. If uplinks are
             named, a default route through another interface may take precedence.
         default: the default route to compare with, limited to live next hops on uplinks, or None if there is none.
-        contested: default routes that make a CIDR's expected interface ambiguous: with equal metrics through several
-            interfaces, or the one that wins through a container's interface, and those through others. For IPv6, they
-            may be those of IPv4.
+        contested: default routes that make the expected interface ambiguous: either those with the lowest metric, if
+            they lead through different interfaces, or one through a container's interface and those that it takes
+            precedence over. For IPv6, these may be IPv4 default routes.
         unknown: why there is nothing to compare with, or None.
         is_configured: whether the config names the uplinks.
         subnets: the subnets of the uplinks' addresses, each with its uplink, except /32s and /128s, which can't contain
-            others.
+            other addresses.
         pending: the InfiniBand interfaces without an address of the family, which may still get connected routes. Only
             IPv4 addresses come late.
     """
@@ -65,7 +65,7 @@ def find_uplinks(
         links: the host's interfaces.
         addresses: their addresses.
         defaults: entries for one family that include the default routes, in the kernel's order.
-        ipv4_defaults: the IPv4 default routes, or None if ``defaults`` are for IPv4 or if they don't matter.
+        ipv4_defaults: the IPv4 default routes, or None if ``defaults`` are for IPv4 or if IPv4 routes don't matter.
     """
     named, contested = config.uplinks, tuple[Route, ...]()
     if named is None and ipv4_defaults is not None:
@@ -110,7 +110,7 @@ def _contested(config: Config, links: Iterable[Link], defaults: Sequence[Route])
 
 
 def container_devs(overlap: RouteOverlap, links: Iterable[Link]) -> set[str]:
-    """Return the interfaces that may be a container's. A bridge with such a name may be the node's own (azure0)."""
+    """Return the interfaces that may be a container's, except bridges, which may be the node's own (azure0)."""
     return {link.name for link in links if link.kind != "bridge" and is_like(link.name, overlap.container_devs)}
 
 
@@ -133,7 +133,7 @@ def contested_error(contested: Sequence[Route]) -> RouteError:
 
 
 def read_uplinks(config: Config, backend: RouteBackend, ipv4: RouteBackend | None = None) -> Uplinks:
-    """Read what determines the uplinks, and nothing else.
+    """Read only what determines the uplinks, and return the uplinks.
 
     Args:
         config: the config, which may name the uplinks.

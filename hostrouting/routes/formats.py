@@ -36,11 +36,11 @@ _NETWORKD = """\
 """
 
 # netplan 0.106 writes larger metrics as negative numbers, which networkd ignores. netplan 1.1 still drops the largest
-# one.
+# metric.
 _NETPLAN_METRIC_MAX = 2**31 - 1
 
-# networkd reads 8192 [Route] sections of an interface's files (routes_max in networkd-route.c), also of those that
-# netplan generates. Some may be used for other routes.
+# networkd reads at most 8192 [Route] sections for an interface (routes_max in networkd-route.c), including those that
+# netplan generates. Some of the sections may be for other routes.
 NETWORKD_ROUTES = 8000
 
 
@@ -74,7 +74,8 @@ def as_netplan(routes: Sequence[Route]) -> str:
         The file contents, starting with a comment, or an empty string if there are no routes.
 
     Raises:
-        RouteError: netplan doesn't support some routes. The error lists them, each with the reason and an alternative.
+        RouteError: netplan doesn't support some routes, or an interface name isn't safe. The error lists these routes,
+            each with the reason and, if there is one, an alternative.
     """
     items = _each(routes, "for netplan", _netplan_item)
     if not items:
@@ -93,18 +94,19 @@ def as_networkd(routes: Sequence[Route]) -> str:
         routes: the result of ``resolve``.
 
     Returns:
-        The concatenated drop-ins, or an empty string if there are no routes. Each starts with a comment that begins
-        with ``# DEVICE:``. Multipath routes are listed under their first hop's interface.
+        The concatenated drop-ins, or an empty string if there are no routes. Each drop-in starts with a comment that
+        begins with ``# DEVICE:``. Multipath routes are listed under their first hop's interface.
 
     Raises:
-        RouteError: networkd doesn't support some routes. The error lists them, each with the reason and an alternative.
+        RouteError: networkd doesn't support some routes, or an interface name isn't safe. The error lists these routes,
+            each with the reason and, if there is one, an alternative.
     """
     sections = _by_device(_each(routes, "for systemd-networkd", _networkd_section))
     return "\n".join(_NETWORKD.format(dev=dev) + "\n".join(texts) for dev, texts in sections.items())
 
 
 def too_many_for_networkd(routes: Sequence[Route]) -> tuple[str, ...]:
-    """Return a warning for each interface that has more routes than networkd reads."""
+    """Return a warning for each interface with more than ``NETWORKD_ROUTES`` routes, because networkd may drop some."""
     counts = Counter(route.hops[0].dev for route in routes)
     return tuple(
         f"{dev} gets {count:,} routes: systemd-networkd drops routes of an interface's files beyond 8,192, and still "

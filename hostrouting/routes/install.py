@@ -24,7 +24,8 @@ T = TypeVar("T")
 # Bulk calls can't be interrupted. This size is small enough for quick cancellation and large enough to be efficient.
 BULK_ROUTES = 256
 
-# Replacements and deletions first read all our routes, so more calls would take quadratic time.
+# Each call that replaces or deletes routes first reads all our routes. Without a limit on these calls, the total time
+# would be quadratic.
 _READING_CALLS_MAX = 4
 
 _REASONS = {
@@ -58,11 +59,11 @@ def apply_routes(
         backend: the backend for kernel access.
         scope: the cancel scope, checked between bulk calls.
         undo: collects the rollback step for the changes.
-        before_removal: called before the first route is removed, if any is.
+        before_removal: called before the first route is removed. If none is removed, it isn't called.
 
     Returns:
-        The plan. Its ``remove`` has only the next hops that were removed. Another program may have added some, or
-        removed ours.
+        The plan. Its ``remove`` has only the routes and next hops that this call removed, not those that another
+        program had added or had already removed.
 
     Raises:
         RouteError: the kernel rejected a change. ``undo`` covers the changes made so far.
@@ -91,7 +92,8 @@ def converge(wanted: Sequence[Route], backend: RouteBackend, added: Sequence[Rou
         RouteError: some of the routes can't be put back, or others can't be removed.
     """
     keys = {route.key for route in wanted}
-    # An unwanted route may cover the gateway of a wanted one, which can then only be added once that route is gone.
+    # An unwanted route may cover a wanted route's gateway. The wanted route can then be added only in the second pass,
+    # when the unwanted route is gone.
     for _ in range(2):
         main = backend.routes(Table.MAIN)
         plan, _ = plan_possible(wanted, [route for route in main if not route.is_ours or route.key in keys])
@@ -112,7 +114,8 @@ def converge(wanted: Sequence[Route], backend: RouteBackend, added: Sequence[Rou
 def _undo(plan: RoutePlan, removed: Sequence[Route], backend: RouteBackend) -> None:
     """Put back the routes that were removed or replaced, and remove the routes and next hops that were added.
 
-    In IPv6, another program's next hop may have joined ours, or have come before it.
+    Only our own next hops are removed, because another program may have added next hops to an IPv6 route, before or
+    after ours.
     """
     added = [*plan.add, *(hop for item in plan.replace for hop in _added_hops(item))]
     converge([*(item.old for item in plan.replace), *removed], backend, added[::-1])
@@ -125,7 +128,7 @@ def _added_hops(item: Replacement) -> list[Route]:
 
 
 def _remove(routes: list[Route], backend: RouteBackend, scope: CancelScope) -> None:
-    """Remove routes. Drop those from the list, and those of their next hops, that another program has removed."""
+    """Remove routes. Drop from the list those routes and next hops that another program has removed or that it owns."""
     for bulk in _bulks([*routes], scope, _READING_CALLS_MAX):
         failures = backend.delete(bulk)
         if gone := {failure.route for failure in failures if failure.errno == errnos.ESRCH}:
@@ -134,7 +137,7 @@ def _remove(routes: list[Route], backend: RouteBackend, scope: CancelScope) -> N
 
 
 def _parts(route: Route) -> list[Route]:
-    """Return a route for each next hop of an IPv6 route, as another program may have added some."""
+    """Return a route for each next hop of an IPv6 route, because another program may have added some of the hops."""
     several = route.family is Family.IPV6 and len(route.hops) > 1
     return [attrs.evolve(route, hops=(hop,)) for hop in route.hops] if several else [route]
 
@@ -147,7 +150,7 @@ def _without(route: Route, gone: Collection[Route]) -> Route | None:
 def by_gateways(routes: Sequence[Route]) -> list[Route]:
     """Return routes in an order in which they can be added.
 
-    Routes that make gateways reachable come first. The last are those that cover gateways.
+    Routes that make gateways reachable come first, and routes that cover gateways come last.
     """
     gateways = _gateways(routes)
     return sorted(routes, key=lambda route: 0 if route.is_near else 1 + _covers(route, gateways))
@@ -168,7 +171,7 @@ def _covers(route: Route, gateways: PrefixSet) -> bool:
 def apply_possible(
     plan: RoutePlan, backend: RouteBackend, scope: CancelScope, undo: Undo
 ) -> tuple[RoutePlan, dict[Route, str]]:
-    """Add and replace as many routes as the kernel accepts, and remove routes only if it accepts all of them.
+    """Add and replace as many routes as the kernel accepts. Remove routes only if the kernel rejected none.
 
     Args:
         plan: the changes to make.
@@ -177,7 +180,7 @@ def apply_possible(
         undo: collects the rollback step for the changes.
 
     Returns:
-        The plan without what was rejected or had already been removed, and the reason for each rejected route.
+        The plan without rejected routes and routes that weren't removed, and the reason for each rejected route.
 
     Raises:
         RouteError: the kernel can't be queried, or fails to remove a route. ``undo`` covers the changes made so far.
@@ -229,7 +232,7 @@ def _bulks(items: Sequence[T], scope: CancelScope, most: int | None = None) -> I
 
 
 def _ours_around(failures: Sequence[RouteFailure], backend: RouteBackend) -> Sequence[Route]:
-    """Return our routes that lead to the IPv6 gateways of unreachable routes."""
+    """Return our routes that lead to the IPv6 gateways of routes that were rejected with EHOSTUNREACH."""
     routes = [each.route for each in failures if each.errno == errnos.EHOSTUNREACH and isinstance(each.route, Route6)]
     gateways = [hop.gateway for route in routes for hop in route.hops if hop.gateway is not None]
     found = (answer.route for answer in (backend.lookup(gateways) if gateways else ()))
@@ -237,12 +240,12 @@ def _ours_around(failures: Sequence[RouteFailure], backend: RouteBackend) -> Seq
 
 
 def refuse(verb: str, failures: Sequence[RouteFailure], ours: Sequence[Route] = ()) -> None:
-    """Raise a RouteError that explains why the kernel rejects routes, if there are any.
+    """Raise a RouteError that explains why the kernel rejected routes, if it rejected any.
 
     Args:
         verb: the attempted change.
         failures: the rejected routes.
-        ours: our routes that may lead to their gateways.
+        ours: our routes that lead to gateways of the rejected routes, and may cover these gateways.
     """
     if not failures:
         return

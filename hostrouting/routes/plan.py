@@ -61,7 +61,7 @@ class RoutePlan:
         return self if self.families == {family} else self.only(lambda route: route.family is family)
 
     def only(self, is_chosen: Callable[[Route], bool]) -> RoutePlan:
-        """Return the part of the plan for some of its routes. A replaced route is chosen by its replacement."""
+        """Return the part of the plan with the chosen routes. A replacement is chosen by its new route."""
         add, remove, unchanged, foreign = (
             tuple(filter(is_chosen, routes)) for routes in (self.add, self.remove, self.unchanged, self.foreign)
         )
@@ -134,7 +134,8 @@ def plan_possible(
 
     Returns:
         The plan for the accepted routes, and a refusal for each rejected route, with the conflicting route and a hint.
-        A route that would lose to a next hop beside our old route is refused, too, but stays in the plan with it.
+        A route that would lose to another program's next hop on our old route is refused, too, but the plan still
+        contains both routes.
     """
     # The entries by destination. Pairs of numbers hash several times faster than networks.
     entries: dict[Prefix, list[Route]] = {}
@@ -175,9 +176,9 @@ def plan_possible(
 
 
 def _entry_behind(route: Route, same: Sequence[Route]) -> Route | None:
-    """Return another program's separate IPv6 entry with a route's key. A replacement for ours would come after it.
+    """Return another program's separate IPv6 entry with a route's key. A replacement of our entry would come after it.
 
-    The kernel doesn't merge entries without a gateway, or from router advertisements (rt6_qualify_for_ecmp).
+    The kernel doesn't merge an entry that has no gateway or is from a router advertisement (rt6_qualify_for_ecmp).
     """
     is_ipv6 = isinstance(route, Route6)
     return next((entry for entry in same if is_ipv6 and entry.key == route.key and not entry.is_ours), None)
@@ -186,9 +187,10 @@ def _entry_behind(route: Route, same: Sequence[Route]) -> Route | None:
 def _refuse_outlasted(
     remove: Iterable[Route], wanted: Iterable[Route], entries: Mapping[Prefix, Sequence[Route]]
 ) -> Iterator[Refusal]:
-    """Yield refusals for IPv6 routes that would lose to another program's next hop beside our old route.
+    """Yield refusals for IPv6 routes that would lose to another program's next hop on our old route.
 
-    That next hop stays when our old route is removed, and our route couldn't be put back in front of it.
+    The other program's next hop stays when our old route is removed, and a rollback couldn't put our old route back in
+    front of that next hop.
     """
     old_routes = [route for route in remove if isinstance(route, Route6) and route.source_prefix is None]
     by_metric = sorted(wanted if old_routes else (), key=lambda route: route.metric, reverse=True)
@@ -228,7 +230,7 @@ def _refuse_connected(route: Route, connected: Route) -> Refusal:
 
 
 def halves_hint(route: Route) -> str:
-    """Return the hint to name the two halves of a route's destination, if it has any."""
+    """Return the hint to name the two halves of a route's destination, or to leave out a route to a single address."""
     if route.destination.prefixlen == route.family.bits:
         return "leave it out"
     halves = " and ".join(map(str, route.destination.subnets()))
@@ -262,11 +264,12 @@ def uplinks_of(config: Config, backend: RouteBackend, backends: Iterable[RouteBa
 def adopted_routes(rows: Iterable[StaticRoute], main: Iterable[Route]) -> tuple[Route, ...]:
     """Return the entries that the Go package has installed for its rows.
 
-    Its ``ip route replace DESTINATION via GATEWAY dev DEV metric METRIC`` leaves a single entry with that key, without
-    other attributes. An entry next to another one, or with others, is the administrator's.
+    The Go package's ``ip route replace DESTINATION via GATEWAY dev DEV metric METRIC`` leaves a single entry with that
+    destination and metric, and without other attributes. Several such entries, or an entry with other attributes, are
+    the administrator's.
 
     Args:
-        rows: the Go package's routes. A missing interface or gateway stands for any.
+        rows: the Go package's routes. A row without an interface or gateway matches any.
         main: the entries in table main.
     """
     alike: dict[tuple[Prefix, int], tuple[list[StaticRoute], list[Route]]] = {}
@@ -301,7 +304,8 @@ def plan_now(
         The plan, and a phrase that says what is still missing, or None. If anything is missing, the plan is empty.
 
     Raises:
-        RouteError: a route can never be installed as configured, or the kernel can't be queried.
+        RouteError: a route can never be installed as configured, a route conflicts with an existing one, or the kernel
+            can't be queried.
     """
     plan = RoutePlan()
     for backend in backends:
@@ -317,7 +321,8 @@ def plan_now(
 def find_missing(config: Config, *backends: RouteBackend) -> str | None:
     """Return a phrase that says what is missing, as ``plan_now`` does, or None.
 
-    Only gateways need the other entries of table main, so without any this costs the same whatever the table holds.
+    Only configured gateways need all entries of table main. Without such gateways, only the default routes are read, so
+    a large table costs nothing.
 
     Raises:
         RouteError: a route can never be installed as configured, or the kernel can't be queried.
@@ -339,7 +344,7 @@ MISSING_HINT = "bring it up or add it, or name another gateway or dev"
 def plan_or_raise(
     config: Config, attempt: str, *backends: RouteBackend, adopted: Sequence[StaticRoute] = ()
 ) -> RoutePlan:
-    """Return the result of ``plan_now``, or raise a RouteError if the attempt fails because something is missing."""
+    """Return the plan from ``plan_now``. If something is missing, raise a RouteError that names it and the attempt."""
     plan, missing = plan_now(config, *backends, adopted=adopted)
     if missing is not None:
         raise RouteError(f"can't {attempt} without {missing}", hint=MISSING_HINT)

@@ -116,12 +116,12 @@ def _resolver(
 
 
 def _on_link(main: Sequence[Route], wanted: Sequence[StaticRoute]) -> list[tuple[IpNetwork, tuple[str | None, ...]]]:
-    """Return prefixes that may contain gateways, each with the interfaces through which it is reachable.
+    """Return prefixes that may contain gateways, each with the interfaces through which the prefix is reachable.
 
     None stands for the default route's interface.
 
-    Our own existing routes are considered only if they are wanted, because routes added by this run must not depend on
-    routes that it removes.
+    Our own existing routes are considered only if they are wanted, because routes that this run adds must not depend on
+    routes that this run removes.
     """
     there = (route for route in main if route.type is RouteType.UNICAST and route.is_near and not route.is_ours)
     theirs = [(route.destination, route.devs) for route in there]
@@ -130,7 +130,7 @@ def _on_link(main: Sequence[Route], wanted: Sequence[StaticRoute]) -> list[tuple
 
 @attrs.frozen(eq=False)
 class _Resolver:
-    """The state of the host that decides about next hops.
+    """The host's state from which next hops are resolved.
 
     Args:
         family: the family of the wanted routes.
@@ -151,7 +151,7 @@ class _Resolver:
     def like(self, dev: str | None, gateway: Gateway) -> Route:
         """Return a template for all routes with this device and gateway.
 
-        It has their hops, source and MTU, and a placeholder destination.
+        The template has their hops, source and MTU, and a placeholder destination.
         """
         hops, default = self._hops(dev, gateway)
         source, mtu = (default.source, default.mtu) if default else (None, None)

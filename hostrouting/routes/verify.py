@@ -1,8 +1,8 @@
 """Check that every route is in effect, using the tables if they are unambiguous, and kernel lookups otherwise.
 
-If no longer prefix covers an address, longest-prefix match selects the entries with the route's own destination, and
-the lowest metric wins. More complex cases are left to the kernel: custom policy rules, entries in table local that
-cover the address, dead hops, and multiple metrics.
+If an address of a route isn't covered by a longer prefix, longest-prefix match selects the entries with the route's own
+destination, and the lowest metric wins. More complex cases are left to the kernel: custom policy rules, entries in
+table local that cover the address, dead hops, and multiple metrics.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _THIS_HOST = {Family.IPV4: (0, 32), Family.IPV6: (0, 127)}
 
 
 def verify_routes(wanted: Sequence[Route], *backends: RouteBackend, has_old: bool = False) -> None:
-    """Check that every route is used for an address that no longer prefix covers.
+    """Check that every route is used for an address that isn't covered by a longer prefix.
 
     Args:
         wanted: the routes in table main that must be in effect.
         backends: the backends for kernel access, one for each address family of the routes.
-        has_old: whether other routes of ours are yet to be removed, which may still take precedence.
+        has_old: whether our old routes haven't been removed yet. They may take precedence over the wanted routes.
 
     Raises:
         RouteError: a route isn't in effect. Either a rule, a lower metric or longer prefixes take precedence, and the
@@ -59,7 +59,7 @@ def losing_routes(
         return []
     local = backend.routes(Table.LOCAL)
     main_by_attributes = backend.routes_by_attributes(Table.MAIN)
-    if has_old:  # of ours, only the wanted ones stay
+    if has_old:  # ignore all of ours: the old ones will go, and unproven() adds the wanted ones
         main_by_attributes = tuple(each for each in main_by_attributes if each[0].protocol != Protocol.HOSTROUTING)
     left = unproven(wanted, rules=backend.rules(), main=main_by_attributes, local=local)
     probes = _unconfirmed([(route, address) for route, address in left if address is not None], backend)
@@ -82,7 +82,7 @@ def losing_routes(
 
 
 def _unconfirmed(probes: Sequence[tuple[Route, IpAddress]], backend: RouteBackend) -> list[tuple[Route, IpAddress]]:
-    """Return the pairs for which a lookup of the address doesn't plainly return the route."""
+    """Return the pairs that need a full lookup, because a lookup by attributes doesn't return the route."""
     entries = backend.lookup_by_attributes([address for _, address in probes])
     return [
         (route, address)
@@ -129,7 +129,7 @@ def _beaten(route: Route, answer: Lookup, fib: Fib) -> Refusal:
 
 
 def _is_behind(winner: Route | Rule | None, route: Route) -> bool:
-    """Return whether a lookup may use an entry, or none at all, only because the kernel has passed over a route."""
+    """Return whether the kernel may have skipped a route in its table and used a less preferred entry, or none."""
     if not isinstance(winner, Route):
         return winner is None
     is_same = winner.destination == route.destination and winner.metric <= route.metric
@@ -178,8 +178,8 @@ def unproven(
         local: the entries in table local.
 
     Returns:
-        The routes to look up in the kernel, in order. For IPv6 or with custom rules, all routes are included. Each is
-        paired with an address that no longer prefix covers, or None if longer prefixes cover all of its addresses.
+        The routes to look up in the kernel, in order. For IPv6 or with custom rules, all routes are included. Each
+        route is paired with an address that isn't covered by a longer prefix, or None if all of its addresses are.
     """
     if not wanted:
         return []

@@ -189,7 +189,8 @@ def configure(config: Config, host: Host, scope: CancelScope, *names: str) -> Co
 
     Raises:
         HostRoutingError: the run failed. The error lists the remaining changes; a failed installation is rolled back.
-        StoppedRun: the run was cancelled after some changes had been made, and they remain.
+        StoppedRun, OverdueRun: the run was cancelled, or its deadline passed, after some changes had been made. These
+            changes remain.
     """
     host = host.within(scope)
     wanted = Wanted.of(config, host.layout, *names)
@@ -197,7 +198,7 @@ def configure(config: Config, host: Host, scope: CancelScope, *names: str) -> Co
         run = Run(config, host, wanted, scope.clock.monotonic(), warnings_of(config, wanted, host), done)
         install, finish = run.install, run.finish
         if len(wanted.parts) > 1:
-            # Show up as two separate tasks in logs and observers.
+            # Run these as two separate tasks for logs and observers.
             install = partial(run_child, task("configure-static-routes")(install))
             finish = partial(run_child, task("check-route-overlap")(finish))
         plan = install(scope)
@@ -210,7 +211,7 @@ def configure(config: Config, host: Host, scope: CancelScope, *names: str) -> Co
 def warnings_of(config: Config, wanted: Wanted, host: Host) -> tuple[str, ...]:
     """Return the reasons why an installation can't work yet.
 
-    These are warnings rather than errors, as they may be resolved later.
+    These are warnings rather than errors, because the reasons may be gone later.
 
     Raises:
         UnitError: systemd is running but can't be queried.
@@ -240,7 +241,7 @@ def warnings_of(config: Config, wanted: Wanted, host: Host) -> tuple[str, ...]:
             )
     except UnitError as error:
         if error.errno not in (None, errno.ENOENT):
-            raise  # without a systemd nothing is known about units
+            raise  # the other errors mean that there is no systemd, so nothing is known about units
     return tuple(warnings)
 
 
@@ -287,12 +288,12 @@ class Run:
         with all_or_nothing() as undo:
             if has_routes:
                 adopted = routes_to_adopt(host, replaces_script=bool(config.static_routes.routes))
-                # A rollback forgets them last: once the Go package's script is back.
+                # Pushed first, so that a rollback undoes this last, when the Go package's script is back.
                 if adopted or exists(host.layout.adopted):
                     hand_over(adopted, host.layout, undo)
             installation.prepare(self.boot, host, undo)
             if has_routes:
-                # Without wanted routes, they are removed; with a new script, they may have to be restored.
+                # Without wanted routes, this run removes our routes. With a new script, it may have to restore them.
                 needs_them = self.boot.changes_routes_script or not config.static_routes.routes
                 before = host.our_routes() if needs_them else ()
                 if adopted:
@@ -301,7 +302,7 @@ class Run:
                     # If the node starts now, the routes script may install the new routes before this run does.
                     undo.push(partial(_restore, before, host))
             placed, plan = installation.apply_additions(self.boot, host, undo), RoutePlan()
-            # A script holding the lock may be installing our routes right now.
+            # If the lock's file exists, a script may hold the lock and be installing our routes right now.
             if has_routes and (config.static_routes.routes or exists(host.layout.lock) or before):
                 plan = write_routes(config, host, scope, self.started, adopted)
         self.done.changes |= placed | plan.changes
@@ -356,7 +357,7 @@ def raise_if_strict(report: OverlapReport, warnings: tuple[str, ...] = (), *, hi
 
 
 def _restore(before: tuple[Route, ...], host: Host) -> None:
-    """Restore our previous kernel routes, and those that we have adopted, unless nothing has changed them."""
+    """Restore our previous kernel routes, and the routes that we have adopted, unless all of them are unchanged."""
     adopted = {route for route in before if not route.is_ours}
     left = {route for route in host.routes.routes(Table.MAIN) if route in adopted} if adopted else adopted
     if left == adopted and host.our_routes() == tuple(route for route in before if route.is_ours):

@@ -28,7 +28,9 @@ from phases import CancelScope, Undo, all_or_nothing
 
 
 def wait_for_network(config: Config, host: Host, scope: CancelScope, started: float) -> None:
-    """Wait, without holding a lock, until a config's routes can be planned.
+    """Wait, without holding a lock, until nothing is missing that a config's routes need.
+
+    If a route can never be installed, the wait ends without an error, and planning the routes then raises one.
 
     Args:
         config: the config with the static routes.
@@ -37,14 +39,14 @@ def wait_for_network(config: Config, host: Host, scope: CancelScope, started: fl
         started: when the run started. The wait ends ``wait_seconds`` later.
 
     Raises:
-        RouteError: the routes still can't be planned then.
+        RouteError: a default route, a device or a gateway is still missing then, or the kernel can't be queried.
     """
     backends = host.backends(config.static_routes.families)
 
     def look() -> str | None:
         try:
             return find_missing(config, *backends)
-        except RouteError:  # waiting doesn't help
+        except RouteError:  # waiting doesn't help; planning raises it again
             return None
 
     # The IPv6 backend also notices IPv4 changes.
@@ -95,7 +97,8 @@ def planned_routes(
         adopted: the Go package's routes to take over.
 
     Raises:
-        RouteError: the wait timed out (see ``wait_for_network``), or a conflicting route exists.
+        RouteError: the wait timed out (see ``wait_for_network``), a route can't be installed as configured, a
+            conflicting route exists, or the kernel can't be queried.
         FileError: the lock can't be acquired.
     """
     while True:
@@ -127,9 +130,9 @@ def apply_and_verify(plan: RoutePlan, host: Host, scope: CancelScope, undo: Undo
 
 
 def _verify_early(plan: RoutePlan, backend: RouteBackend) -> None:
-    """Verify routes before old ones are removed that other programs' next hops or entries may follow.
+    """Verify the wanted routes before the removals, if other programs' next hops or entries may follow our old routes.
 
-    Ours couldn't be put back before these.
+    A rollback couldn't put our old routes back in front of these.
     """
     ours = [route for route in plan.remove if isinstance(route, Route6)]
     keys = {route.key for route in ours if route.source_prefix is None}
@@ -141,7 +144,7 @@ def _verify_early(plan: RoutePlan, backend: RouteBackend) -> None:
 def write_routes(
     config: Config, host: Host, scope: CancelScope, started: float, adopted: Sequence[StaticRoute]
 ) -> RoutePlan:
-    """Install a config's routes in the kernel, verify them, and remove our other routes, and those we have adopted.
+    """Install a config's routes in the kernel, remove our and adopted routes that aren't wanted, and verify the result.
 
     This is atomic: if any route can't be installed, none are.
 

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 @attrs.define(eq=False)
 class ChangesObserver:
-    """A ``phases.Observer`` that collects the changes of all tasks in a tree, even if it fails or is cancelled.
+    """A ``phases.Observer`` that collects the changes of all tasks in a tree, even if the tree fails or is cancelled.
 
-    Tasks that have completed keep their changes if another task fails, and the tree's exception doesn't contain them.
+    If a task fails, the changes of completed tasks remain, but the tree's exception doesn't contain these changes.
     Your own observer can derive from this one.
 
     Args:
@@ -41,7 +41,7 @@ class ChangesObserver:
         del path, status, seconds
         for outcome in (result, error):
             changes = getattr(outcome, "changes", None)
-            # An outer task may pass on the report or exception of an inner one. A plan's changes aren't made by it.
+            # An outer task may pass on the report or exception of an inner one. A plan only predicts its changes.
             is_new = not isinstance(outcome, RoutePlan | Plan) and not any(outcome is told for told in self._told)
             if changes and isinstance(changes, Changes) and is_new:
                 self.changes |= changes

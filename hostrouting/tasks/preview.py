@@ -66,7 +66,7 @@ class Plan:
     """Everything that ``Configure`` would change on a host. A plan without changes is falsy.
 
     Args:
-        host: the host name.
+        host: the host's name.
         routes: the plan for the kernel's routing table.
         missing: a phrase describing what the routes are waiting for, or None. If it is set, ``routes`` is empty.
         boot: changes to files and units, or None for a snapshot, which doesn't include them.
@@ -99,7 +99,7 @@ class Plan:
 
 
 def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None = None) -> Plan:
-    """Plan what ``Configure`` would change and predict the next start, without modifying or waiting for anything.
+    """Plan what ``Configure`` would change, and predict the next start. Change nothing, and don't wait for the network.
 
     Args:
         config: the config to plan for.
@@ -110,7 +110,7 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
         The plan.
 
     Raises:
-        RouteError: a route is invalid for this host, or the kernel can't be queried.
+        RouteError: a route can't be installed on this host as configured, or the kernel can't be queried.
         FileError: a file can't be read.
         UnitError: systemd can't be queried.
     """
@@ -169,11 +169,11 @@ def _next_start(config: Config, host: Host, plan: RoutePlan, missing: str | None
 
 @attrs.frozen
 class _Planned:
-    """A host after a plan has been applied.
+    """A host as it would be after a plan has been applied.
 
     Args:
         backend: a function that returns the backend for a family.
-        before: the host before, or None if the plan changes nothing.
+        before: the host's state before the plan, or None if the plan changes nothing.
     """
 
     backend: Callable[[Family], RouteBackend]
@@ -208,7 +208,7 @@ def _planned(config: Config, host: Host, plan: RoutePlan, scope: CancelScope) ->
 
 
 def _rehearse(plan: RoutePlan, host: Host, planned: _Planned) -> None:
-    """Raise the RouteError with which an installation of the routes would fail, if it would."""
+    """Raise the RouteError that installing the routes would raise, if any."""
     new = (*plan.add, *(item.new for item in plan.replace))
     for family in plan.families:
         backend, added = planned.backend(family), [route for route in new if route.family is family]
@@ -218,7 +218,7 @@ def _rehearse(plan: RoutePlan, host: Host, planned: _Planned) -> None:
 
 
 def _without_ipv6(routes: Sequence[Route], host: Host) -> list[RouteFailure]:
-    """Return the IPv6 routes through interfaces that have no IPv6, which only a sysctl tells."""
+    """Return a failure for each IPv6 route through an interface without IPv6, which only a sysctl shows."""
     routes6 = [route for route in routes if route.family is Family.IPV6]
     if not routes6 or host.snapshot is not None:
         return []
@@ -228,7 +228,7 @@ def _without_ipv6(routes: Sequence[Route], host: Host) -> list[RouteFailure]:
 
 
 def as_installed(config: Config, host: Host) -> Callable[[Family], RouteBackend]:
-    """Return a function from a family to a read-only backend that acts as if a config's routes were installed.
+    """Return a function that maps a family to a read-only backend, which acts as if a config's routes were installed.
 
     Raises:
         RouteError: the routes can't currently be installed.

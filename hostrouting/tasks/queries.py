@@ -78,7 +78,7 @@ def check_kernel(
     backends: Callable[[Family], RouteBackend] | None,
     scope: CancelScope,
 ) -> OverlapReport:
-    """Check a host using a different kernel, for example one that already has the config's routes.
+    """Check a host, if needed with another kernel, for example a model in which the config's routes are installed.
 
     Args:
         config: the config with the expected CIDRs.
@@ -114,8 +114,8 @@ def explain(
 
     Args:
         address: destination address (unicast).
-        config: the config with the expected CIDRs. If it is omitted or no CIDR contains the address, traffic to it is
-            expected to leave through an uplink.
+        config: the config with the expected CIDRs. If the config is omitted or no CIDR contains the address, traffic to
+            the address is expected to leave through an uplink.
         host: the host to query; defaults to this host.
         scope: cancels the reads.
 
@@ -156,8 +156,8 @@ def diff(
         scope: cancels the reads.
 
     Returns:
-        The ranges of each CIDR whose lookups have other results, with the changes that explain them, and how many
-        others there are. If the snapshots lack a fact, the report has a reason.
+        The ranges of each CIDR whose lookup results differ, with the changes that explain each difference, and the
+        changes that explain none. If CIDRs couldn't be compared, for lack of data, the report has a reason.
 
     Raises:
         RouteError, FileError: as for ``snapshot``.
@@ -210,7 +210,7 @@ def installed_config(*, host: Host | None = None) -> Config:
 
 
 def snapshot(*, host: Host | None = None, scope: CancelScope | None = None) -> Snapshot:
-    """Record the state read by a check, plus the sysctl and network managers that determine how events affect the host.
+    """Take a snapshot of all state that a check reads, and of the sysctl and network managers that events depend on.
 
     Args:
         host: the host to take a snapshot of; defaults to this host.

@@ -1,7 +1,7 @@
 """Trial routes: installed in the kernel and removed by systemd after a timeout unless they are confirmed.
 
-A trial's state is kept in /run, so a reboot discards both the trial routes and their timer. A trial's end is a run of
-the installed routes script, so nothing about the former routes is written down.
+A trial's state is kept in /run, so a reboot discards both the trial routes and their timer. To end a trial, its script
+runs the installed routes script, so the former routes needn't be saved.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class TryRoutes(ConfigTask):
     """Install the static routes for a limited time and run the check, without changing units or files outside /run.
 
     A systemd timer restores the routes of the installed config even if this process dies, unless the trial has been
-    confirmed, or ended early by another run or a start of the consumer. If a STRICT check fails, they are restored
-    immediately. The end of a trial also removes routes that only ``InstallRoutes`` has installed.
+    confirmed, or ended early by another run or a start of the consumer. If a STRICT check fails, the routes are
+    restored immediately. The end of a trial also removes routes that only ``InstallRoutes`` has installed.
 
     Args:
         config: the config to try.
@@ -83,7 +83,7 @@ class TryRoutes(ConfigTask):
         with exclusive_run(host, scope, is_wanting=True):
             if is_overdue(host.layout):
                 end_trial(host)
-            # A trial whose confirmation was killed still has to be confirmed.
+            # A trial whose confirmation was killed is still in progress.
             if stands := trial_deadline(host.layout.trial) or trial_deadline(host.layout.confirmed):
                 raise RouteError(
                     f"a trial of routes is in progress until {stands}",
@@ -126,7 +126,10 @@ class ConfirmTrial:
     host: Host = attrs.field(default=None, converter=to_host, kw_only=True, repr=False)
 
     def do(self, scope: CancelScope) -> ConfigureReport:
-        """Confirm the trial. If this process is killed, systemd ends the trial at the timeout.
+        """Confirm the trial.
+
+        If this process is killed, the trial's timer starts another confirmation at the timeout. If that fails, the
+        trial ends. A start of the consumer before the timeout ends the trial, too.
 
         Returns:
             The report of ``Configure``.
@@ -185,7 +188,7 @@ class EndTrial:
         """
         host = self.host.within(scope)
         with exclusive_run(host, scope, is_wanting=True) as done:
-            # The run lock is free, so a process that was confirming the trial has been killed.
+            # This process holds the run lock, so an earlier process that was confirming the trial has been killed.
             was_confirmed = files.exists(host.layout.confirmed)
             hint = "confirm, or when the consumer starts"
             document = _moved(host.layout.confirmed, host.layout.trial, host, scope, "end", hint)
@@ -204,7 +207,7 @@ class EndTrial:
 
 
 def _moved(at: Path, to: Path, host: Host, scope: CancelScope, verb: str, hint: str) -> dict[str, Any]:
-    """Rename the file of the trial in progress under the lock, if it has the first name, and return its content."""
+    """Rename the trial's file from ``at`` to ``to`` under the lock, if it is there, and return the trial's document."""
     with locked(host.layout.lock, scope):
         files.move(at, to)
     if (document := read_trial(to)) is None:

@@ -27,11 +27,11 @@ kernel to change links, addresses and rules. Use ``pair`` to combine the two::
 
 The number of examples and steps is set by ``settings``, or by the Hypothesis profile that is active when the class is
 created. By default, a disagreement is reported as it was found, because Hypothesis may take five minutes to find the
-shortest example, during which it prints nothing: ``settings(phases=Phase)`` lets it. In each example, Hypothesis
-disables some of the rules (swarm testing), so that it also finds effects that another rule would always undo. For each
-call, the test compares refusals by errno. After each step, it compares links (ignoring their indexes), addresses,
-rules, a full dump of all tables in order and with all flags, dumps of individual tables (one of which never exists),
-and lookup results.
+shortest example and prints nothing meanwhile. To get the shortest example, pass ``settings(phases=Phase)``. In each
+example, Hypothesis disables some of the rules (swarm testing), so that it also finds effects that another rule would
+always undo. For each call, the test compares refusals by errno. After each step, it compares links (ignoring their
+indexes), addresses, rules, a full dump of all tables in order and with all flags, dumps of individual tables (one of
+which never exists), and lookup results.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ class ConformanceMachine(RuleBasedStateMachine):
             self._both(lambda kernel: kernel.del_rule(policy))
 
     def _is_comparable(self, policy: Rule) -> bool:
-        """Return whether no other rule has a policy rule's preference."""
+        """Return whether a policy rule is the only one with its preference."""
         return all(each == policy or each.preference != policy.preference for each in self.reference.rules())
 
     @rule(route=strategies.routes())

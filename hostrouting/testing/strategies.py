@@ -126,7 +126,7 @@ _odd: dict[str, st.SearchStrategy[Any]] = {
 def routes() -> st.SearchStrategy[Route]:
     """Draw a route to add, replace or delete.
 
-    A third of them are unusual: the kernel mostly refuses them, or handles them in surprising ways.
+    A third of the routes are unusual: the kernel mostly refuses such routes, or handles them in surprising ways.
     """
     plain = st.builds(Route, hops=_ways(_plain_hops), **_plain)
     discarding = st.builds(Route, type=st.sampled_from(_DISCARDING), **_plain)

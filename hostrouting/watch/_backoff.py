@@ -8,7 +8,7 @@ import attrs
 # long-lasting, so retry with exponential backoff.
 _ACCIDENTS_MAX = 2
 _FIRST_SECONDS, _LONGEST_SECONDS = 1.0, 300.0
-# Reset the count after this long without a failure.
+# Reset the count if no failure follows within this time after the retry was due.
 _FORGET_SECONDS = 900.0
 
 
@@ -38,5 +38,5 @@ class Failures:
         return self.last + self.wait_seconds
 
     def again(self, now: float, reason: str = "") -> Failures:
-        """Count a new failure, starting over if the last one was long ago."""
+        """Count a new failure; start over at 1 if the last failure was long ago."""
         return Failures(self.count + 1 if now < self.due + _FORGET_SECONDS else 1, now, reason)

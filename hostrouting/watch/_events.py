@@ -97,7 +97,8 @@ def of_routes(repair: Repair, managers: Mapping[str, str]) -> Iterator[Event]:
 
     Args:
         repair: the result of the repair.
-        managers: for each interface with contested routes, its network manager and how to make it keep them.
+        managers: for each interface, a clause that names its network manager and says how to make that manager keep
+            routes.
     """
     for drift, (kind, what) in _FIXED.items():
         if routes := repair.fixed.get(drift):
@@ -130,7 +131,7 @@ def _listed(routes: Sequence[Route]) -> str:
 
 
 def of_problems(before: Sequence[str], now: Sequence[str]) -> Iterator[Event]:
-    """Yield an event for each new problem, and one once no problems are left."""
+    """Yield an event for each new problem, and a single event when no problems are left."""
     for problem in now:
         if problem not in before:
             yield Event(EventKind.PROBLEM, _one_line(problem))
@@ -150,8 +151,8 @@ def of_failures(before: OverlapReport | None, now: OverlapReport, waiting: Itera
     """Yield events for new and resolved failures, and for checks that can't reach a verdict.
 
     Args:
-        before: the previous report, or None on the first check. If it had no verdict, it contains the failures from the
-            report before it.
+        before: the previous report, or None on the first check. If that report's verdict is unknown, its findings are
+            those of the last known verdict.
         now: the current report.
         waiting: lost routes that will be restored soon.
     """

@@ -60,7 +60,8 @@ class Reconciler:
     Args:
         kept: our routes that were in the table after the last check, by route key.
         failures: for each route key, how often the route was lost or couldn't be written.
-        due: when the next waiting route may be written, on the scope's clock, or None if there is none.
+        due: when to write the next waiting route, or to look again after another run, on the scope's clock; None if
+            nothing waits.
     """
 
     kept: dict[Hashable, Route] = attrs.field(factory=dict)
@@ -85,7 +86,8 @@ class Reconciler:
                 if exists(host.layout.trial):
                     return Repair(len(self.kept), problems=("doesn't change routes during a trial",))
                 if is_held(host.layout.run_lock):
-                    # A run that fails restores the routes before its manifest, which still has the new routes.
+                    # If the other run fails, it restores the old routes first and the old manifest afterwards. In
+                    # between, the manifest would make us install the new routes again.
                     self.due = scope.clock.monotonic() + _RUN_SECONDS
                     return Repair(len(self.kept))
                 wanted = config()
@@ -132,7 +134,7 @@ class Reconciler:
             if self.failures[key].reason:
                 del self.failures[key]
             fixed.setdefault(Drift.DEFAULT_CHANGED if key in follows else Drift.LOST, []).append(route)
-        # Without a refusal, a route that isn't among the removed ones was already gone.
+        # Without refusals, all of ``todo`` is completed: a route to remove that ``done`` lacks was already gone.
         completed = _changes(done if refused else todo)
         left = {key: self.failures[key] for key in _changes(plan) if key not in completed}
         reasons = dict.fromkeys(each.reason for each in left.values() if each.reason)
@@ -158,7 +160,7 @@ def plan_repair(config: Config, *backends: RouteBackend) -> tuple[RoutePlan, lis
     """Plan all repairs that are currently possible, and describe what blocks the rest.
 
     Unlike ``routes.plan.plan_now``, this isn't all-or-nothing, so a route with a missing device doesn't block the
-    others. Nothing is removed while anything is missing. Without any wanted routes, this is a no-op.
+    others. Nothing is removed while any repair is blocked. Without any wanted routes, this is a no-op.
 
     Args:
         config: the wanted routes.
@@ -168,7 +170,7 @@ def plan_repair(config: Config, *backends: RouteBackend) -> tuple[RoutePlan, lis
         The plan, and the reasons why other repairs are blocked.
 
     Raises:
-        RouteError: the kernel can't be queried, or a route can never be installed.
+        RouteError: the kernel's routes can't be queried.
     """
     plan, problems = RoutePlan(), list[str]()
     for backend in backends if config.static_routes.routes else ():

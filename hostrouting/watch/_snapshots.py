@@ -1,4 +1,4 @@
-"""Keep a snapshot of the last time when all was well, and one of the first failing verdict after it."""
+"""Keep two snapshots: a recent one with the verdict ``ok``, and one of the first other verdict after that."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from hostrouting.overlap.snapshots import snapshot_of
 from phases import CancelScope
 
 _HOUR_SECONDS = 3600.0
-# A verdict that changes with each event costs no more than this often.
+# Write each file at most this often, even if the verdict changes with each event.
 _PAUSE_SECONDS = 60.0
 _MIB_MAX = 16
-# No route takes fewer bytes in a snapshot.
+# The fewest bytes that a route takes in a snapshot.
 _BYTES_A_ROUTE = 64
 
 
@@ -29,7 +29,7 @@ class LastSnapshots:
         host: the host.
         problem: why the last snapshot couldn't be kept, or an empty string.
         was_ok: whether the last verdict was ``ok``, or None at first.
-        written: when each file was last written, or an attempt was made, on the scope's clock.
+        written: when the last attempt to write each file was made, on the scope's clock.
     """
 
     host: Host
@@ -38,7 +38,10 @@ class LastSnapshots:
     written: dict[Path, float] = attrs.field(factory=dict)
 
     def keep(self, verdict: Verdict, scope: CancelScope) -> None:
-        """Write a snapshot if the verdict has changed, or is ``ok`` and the last one is an hour old.
+        """Write a snapshot if the verdict has become ``ok`` or ceased to be, or an ``ok`` snapshot is an hour old.
+
+        Each file is written at most once a minute. If the first verdict isn't ``ok``, a snapshot of the failure that
+        an earlier watcher has written is kept.
 
         Args:
             verdict: the verdict.
@@ -60,7 +63,7 @@ class LastSnapshots:
     def _write(self, path: Path, scope: CancelScope) -> None:
         listed = read_text(self.host.layout.of("/proc/net/fib_triestat")) or ""
         routes = sum(int(line.split()[1]) for line in listed.splitlines() if line.split()[:1] == ["Prefixes:"])
-        # A million routes would take gigabytes of memory.
+        # Estimate the size first, because a snapshot of a million routes would take gigabytes of memory.
         text = "" if routes * _BYTES_A_ROUTE > _MIB_MAX << 20 else snapshot_of(self.host, scope).to_text()
         if not text or len(text) > _MIB_MAX << 20:
             raise FileError(f"can't keep a snapshot as {path}: it would have more than {_MIB_MAX} MiB")
@@ -68,5 +71,5 @@ class LastSnapshots:
 
 
 def _is_newer(path: Path, than: Path) -> bool:
-    """Return whether a file was written after another one, as by the watcher before this one."""
+    """Return whether a file exists and is newer than another one, which may be missing."""
     return exists(path) and (not exists(than) or path.stat().st_mtime > than.stat().st_mtime)

@@ -31,14 +31,15 @@ from hostrouting.watch.metrics import gate_metrics
 from hostrouting.watch.outputs import metrics_text
 from phases import Cancelled, CancelScope, TimedOut
 
-# Routes can get lost without a netlink event: when a link goes down, a nexthop object is removed, or a daemon removes
-# an address. This is also the maximum interval between watchdog pings, a third of the unit's WatchdogSec=.
+# Check at least this often, because routes can get lost without a netlink event: when a link goes down, a nexthop
+# object is removed, or a daemon removes an address. This is also the maximum interval between watchdog pings, a third
+# of the unit's WatchdogSec=.
 LOOK_SECONDS = 60.0
 # A burst ends after this long without a change. Checks still run during an endless burst, but with increasing
 # intervals.
 QUIET_SECONDS = 0.1
 _BURST_SECONDS, _LONGEST_BURST_SECONDS = 1.0, 8.0
-# Not zero, because an expired scope isn't polled at all and would miss changes that have already happened.
+# Not zero, because has_changed doesn't poll without time left, and would miss changes that have already happened.
 _AT_ONCE_SECONDS = 0.001
 # File changes are polled at this interval, because netlink events don't cover them.
 _FILES_SECONDS = 1.0
@@ -84,7 +85,7 @@ class WatchHostRouting:
         seen = tuple(map(_state, self.files))
         watch = _Watch(self, scope, self.read(), seen=seen)
         watch.clear_up()
-        # The first wait returns immediately. From here on, no change is missed.
+        # The first wait only subscribes to changes, and returns immediately. From here on, no change is missed.
         watch.has_changed(QUIET_SECONDS)
         routes, cidrs = len(watch.config.static_routes.routes), len(watch.config.route_overlap.expected_cidrs)
         what = f"static routes to keep: {routes}; expected CIDRs to check: {cidrs}"
@@ -112,7 +113,7 @@ class _Watch:
         config: the last valid config.
         reconciler: the route reconciler.
         snapshots: the snapshots for ``diff``.
-        report: the last check's report. If it had no verdict, it contains the previously known failures.
+        report: the last check's report. If its verdict is unknown, its findings are those of the last known verdict.
         said: the problems reported in the last round.
         problems: problems collected since the last round.
         counted: counters for the metrics: rounds, and repaired routes by kind of drift.
@@ -165,7 +166,7 @@ class _Watch:
         self.report, self.said, self.problems = report, problems, []
 
     def keep_snapshot(self) -> None:
-        """Keep a snapshot for ``diff`` if it is time. No verdict waits for it."""
+        """Keep a snapshot for ``diff`` if one is due. This runs after the round, so that no verdict waits for it."""
         if self.report is not None and self.report.cidrs:
             self.snapshots.keep(self.report.verdict, self.scope)
             self.task.tell(_PING)
@@ -186,7 +187,8 @@ class _Watch:
 
     def _write_markers(self, report: OverlapReport, _: Repair) -> None:
         if report.cidrs:
-            # `hostrouting remove` deletes the check and its markers under the same lock, possibly during this round.
+            # `hostrouting remove` deletes the check and its markers under the same lock, possibly during this round. So
+            # read the config again, and don't write markers if no CIDRs are expected any more.
             with locked(self.task.host.layout.lock, self.scope):
                 if self._reread().route_overlap.expected_cidrs:
                     write_markers(self.task.host.layout, report)
@@ -233,7 +235,7 @@ class _Watch:
 
     @property
     def _family(self) -> Family:
-        """Return the family whose backend hears every change that matters; that of IPv6 hears those of IPv4 too."""
+        """Return the family whose backend receives all relevant events; the IPv6 backend also receives IPv4 events."""
         families = (*self.config.static_routes.families, *self.config.route_overlap.families)
         return Family.IPV6 if Family.IPV6 in families else Family.IPV4
 
@@ -246,7 +248,7 @@ class _Watch:
             try:
                 self.task.host.routes_of(self._family).wait_for_change(nap)
             except TimedOut:
-                self.scope.check()  # the end of the scope is an error, that of the short wait isn't
+                self.scope.check()  # raise if the watcher's scope has ended, not just the short wait
             except RouteError as error:
                 self.problems.append(str(error))
                 self.scope.wait(min(left, _FILES_SECONDS))

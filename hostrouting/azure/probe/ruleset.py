@@ -83,14 +83,14 @@ FLUSH_DROP_INS = {
     "nftables.service": (
         f"{_HEADER}[Service]\nExecStartPost={_GIVE_BACK}\nExecReload={_GIVE_BACK}\nExecStopPost={_GIVE_BACK}\n"
     ),
-    # The Go package's machines require its flush unit, and are now ordered after it. It is skipped if nft is missing,
-    # because its failure would also fail the machines (Result=dependency, which Restart= doesn't retry).
+    # The Go package's machines require this flush unit, and are now ordered after it. The condition skips the unit if
+    # nft is missing, because a failure would also fail the machines (Result=dependency, which Restart= doesn't retry).
     "nftables-flush.service": (
         f"{_HEADER}[Unit]\nConditionFileIsExecutable=/usr/sbin/nft\n\n[Service]\nExecStartPost={_GIVE_BACK}\n"
     ),
 }
-# The unit runs again on each start of the consumer, which starts even if the unit fails. The unit is ordered after the
-# flush units, but if it is already running when a flush starts, it doesn't wait.
+# The probe unit runs again on each start of the consumer, which starts even if the probe unit fails. The consumer is
+# also ordered after the flush units, because a probe unit that is already running doesn't wait for a flush that starts.
 _CONSUMER = f"{_HEADER}[Unit]\nWants={PROBE}.service\nAfter={PROBE}.service {' '.join(FLUSH_DROP_INS)}\n"
 
 

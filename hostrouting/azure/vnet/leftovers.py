@@ -21,7 +21,7 @@ from hostrouting.model.jsonable import fields_in_json
 # azure-vnet's name prefix for the host end of a pod's veth pair.
 _VETH_PREFIX = "azv"
 
-# Why an item is kept, and the interface that proves it, if any.
+# The reason why an item is kept, and the interface that proves the reason, if any.
 Why: TypeAlias = "tuple[str] | tuple[str, str]"
 
 _ALIKE = "no rule says where frames for the pod behind an interface go: this one may be the pod's"

@@ -66,7 +66,8 @@ class LinuxBridgeNode(Programs):
     def _rules(self) -> tuple[str, ...]:
         """Return the rules of table nat in ebtables-save format, which is needed to delete them."""
         lines = self.ask(_READ_RULES, "ebtables-nft-save -t nat").splitlines()
-        # If another program has added rules that ebtables doesn't understand, it exits with 0 but omits the table.
+        # If another program has added rules that ebtables-nft-save doesn't understand, this command exits with 0 but
+        # omits the table.
         if "*nat" not in lines:
             raise AzureVnetError(
                 f"can't {_READ_RULES}: ebtables-nft-save printed no table nat ({' '.join(lines)[:80]})",

@@ -1,7 +1,7 @@
 """Parse the output of ebtables-save and azure-vnet's state file.
 
-All functions are pure. A pod rule matches one of these two lines exactly, except for the address and the MAC. Rules
-with any other match, option, chain or target belong to other programs::
+All functions are pure. A pod rule matches one of these two lines exactly, except for the address, the MAC and the
+interface. Rules with any other match, option, chain or target belong to other programs::
 
     -A PREROUTING -p ARP --arp-op Request --arp-ip-dst 10.1.0.32 -j arpreply --arpreply-mac a2:06:00:20:0b:06
     -A PREROUTING -p IPv4 -i eth0 --ip-dst 10.1.0.32 -j dnat --to-dst a2:06:00:20:0b:06 --dnat-target ACCEPT

@@ -1,4 +1,4 @@
-"""The Azure plug-in's hooks in the core commands. This is the only module that connects the two."""
+"""The Azure plug-in's hooks in the core commands, which use the plug-in only through this module."""
 
 from __future__ import annotations
 

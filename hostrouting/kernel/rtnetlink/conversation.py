@@ -274,7 +274,7 @@ class Conversation(Socket):
 
 
 def read(attempt: str, ask: Callable[[Conversation], T], connect: Callable[[], Conversation] = Conversation) -> T:
-    """Retry a read until the result is consistent, with a new socket each time: a dump may still be in progress.
+    """Retry a read until the result is consistent, with a new socket each time, because the old dump may still go on.
 
     Args:
         attempt: a description for error messages, like "list the interfaces".
@@ -312,12 +312,13 @@ def everywhere(family: Family) -> PrefixSet:
 class Listener(Socket):
     """A socket that listens for changes to everything that ``RouteBackend`` reads.
 
-    When a link goes down or loses its last address, its routes disappear without an event. Dumps of IPv4 routes never
-    set NLM_F_DUMP_INTR when routes change. Rules are included because they determine which tables are used.
+    Links and addresses are included because routes disappear without an event when their link goes down or loses its
+    last address. Rules are included because they determine which tables are used. Dumps of IPv4 routes never set
+    NLM_F_DUMP_INTR when routes change, so only events show that.
 
     Args:
-        inside: the prefixes in which entries matter, all of the family whose changes are reported.
-        others: other families, all changes of which are reported and matter.
+        inside: the prefixes in which changes to entries are relevant. Changes in their address family are reported.
+        others: other address families, in which all changes are reported and relevant.
 
     Raises:
         OSError: the socket can't be opened.
@@ -366,7 +367,7 @@ class Listener(Socket):
         """Return whether anything relevant has changed since this socket was opened.
 
         The kernel reports a change before it releases its lock (rtnl_mutex). Lookups don't take this lock, but the
-        request sent here does. Once that returns, every change that a lookup may have seen has been reported.
+        request sent here does. When the request returns, every change that a lookup may have seen has been reported.
         """
         if not self._has_seen:
             self.send(_GET_LINK)

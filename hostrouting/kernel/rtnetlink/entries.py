@@ -29,7 +29,7 @@ _LENGTH_AT, _DST_HEADER, _ADDRESS_AT = 17, slice(36, 40), 40
 _EXPIRES = struct.Struct("=8xi")  # in struct rta_cacheinfo, in clock ticks
 _TICKS = os.sysconf("SC_CLK_TCK")  # per second
 
-_KEPT_MAX = 4096  # in case each entry differs
+_KEPT_MAX = 4096  # a limit, in case each entry differs
 
 
 @attrs.frozen
@@ -136,8 +136,8 @@ class RouteReader:
         return self._chosen(common, [(high << 64 | low, bits) for bits, high, low in layout.iter_unpack(block)])
 
     def _bounds(self, block: bytes, length: int) -> tuple[int, int]:
-        """Return two addresses between which the first addresses of a block's entries are."""
-        # Don't rely on an order: the bounds follow from the bytes that all entries share, and the range of the next.
+        """Return a lower and an upper bound for the first addresses of a block's entries."""
+        # Don't rely on an order. The bounds follow from the bytes that all entries share, and the next byte's range.
         start = at = self._address.start
         while at < self._address.stop - 1 and not block[at::length].strip(block[at : at + 1]):
             at += 1

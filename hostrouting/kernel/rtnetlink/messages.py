@@ -199,7 +199,7 @@ def index_of(name: str) -> int:
 
 
 def _open_a_socket() -> None:
-    """Raise the reason if no socket can be opened: glibc's queries for interfaces open one, and don't tell why not."""
+    """Raise the reason if no socket can be opened. glibc's interface queries open one, but don't report that error."""
     socket.socket(socket.AF_UNIX).close()
 
 

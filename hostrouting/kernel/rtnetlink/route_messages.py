@@ -132,7 +132,7 @@ def dump_routes(family: Family, table: int | None, protocol: int = 0) -> bytes:
 
 
 def chosen_source(answer: bytes) -> IpAddress | None:
-    """Return the source address in a reply to ``look_up`` for a source, or None."""
+    """Return the source address in a reply to a ``look_up`` request with ``is_for_source``, or None."""
     source = attributes(answer, rtnl.HEADER_BYTES + BODY.size).get(RTA_PREFSRC)
     return None if source is None else ip_address(source)
 

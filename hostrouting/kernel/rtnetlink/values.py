@@ -79,7 +79,7 @@ _LABEL, _IFAL_ADDRESS, _IFAL_LABEL = struct.Struct("=BxBBII"), 1, 2
 
 # linux/nexthop.h
 _NHA_ID, _NHA_GROUP, _NHA_OIF, _NHA_GATEWAY, _NHA_ENCAP_TYPE = 1, 2, 5, 6, 7
-# A route's attributes with the same meaning.
+# The route attribute with the same meaning, for each nexthop attribute.
 _OF_ROUTE = {_NHA_OIF: rtm.RTA_OIF, _NHA_GATEWAY: rtm.RTA_GATEWAY, _NHA_ENCAP_TYPE: rtm.RTA_ENCAP_TYPE}
 # struct nexthop_grp contains the ID and the weight minus 1. Since Linux 6.12, the next byte is the weight's high byte.
 # For routes, the kernel shows only the low byte (fib_add_nexthop), and boot scripts read that.
@@ -151,8 +151,8 @@ def _decode_rule(message: bytes, _names: rtnl.Names) -> Rule:
         goto=value(_GOTO) if _GOTO in found else None,
         source=_selector(found.get(_SRC), src_len),
         destination=_selector(found.get(_DST), dst_len),
-        # Since Linux 6.13, a rule may select a full DSCP. The tos in the header is then zero. A mask changes
-        # nothing for packets with DSCP 0: the rule matches them if its DSCP is 0, too.
+        # Since Linux 6.13, a rule may select a full DSCP. The tos in the header is then zero. The mask of a DSCP is
+        # ignored here: with or without a mask, a rule matches packets with DSCP 0 only if the rule's DSCP is 0.
         tos=value(_DSCP) << 2 if _DSCP in found else tos,
         tun_id=int.from_bytes(found.get(_TUN_ID, b""), "big"),
         # fib_nl_fill_rule omits a zero mark but includes its mask.
