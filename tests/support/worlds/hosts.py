@@ -99,6 +99,11 @@ class Host:
         return tuple(re.findall(r"^ip link add (\S+) ", self.text, re.MULTILINE))
 
     @property
+    def indexes(self) -> list[int]:
+        """Return the indexes that the interfaces are given, in the order in which they are made."""
+        return [int(index) for index in re.findall(r"^ip link add \S+ index (\d+) ", self.text, re.MULTILINE)]
+
+    @property
     def text(self) -> str:
         """Return everything that describes the host."""
         return "\n".join((*self.steps, *("# churn" for _ in self.cycle[:1]), *self.cycle, str(self.hostrouting)))
