@@ -248,14 +248,15 @@ def _refuse_what_is_no_image(layout: Layout) -> None:
     if not root.is_dir():
         raise ConfigError([("root", f"there is no folder {root}; is the image mounted?")])
     # This also detects bind mounts of the root or of the folders that we write to.
-    written = (layout.units, layout.config.parent, layout.manifest.parent, layout.protocol_names.parent, layout.run_dir)
+    folders = (layout.config.parent, layout.manifest.parent, layout.good.parent)
+    written = (*folders, layout.units, layout.protocol_names.parent, layout.run_dir)
     for path in (root, *written):
         running = layout.relative(path)
         if os.path.exists(running) and path.exists() and path.samefile(running):  # noqa: PTH110
             raise ConfigError([("root", f"{path} is this host's own; leave the root out to work on this host")])
-    # The folders that we read or write, except for the watcher's snapshots and metrics, and our files in these folders.
+    # The folders that we read or write, except for that of the watcher's metrics, and our files in these folders.
     touched = [*map(layout.of, UNIT_PATH), layout.protocol_names, layout.run_dir]
-    for folder in (layout.config.parent, layout.manifest.parent):
+    for folder in folders:
         touched += [folder, *matching(folder, "*")]
     for kind in ("d", "wants", "requires"):
         touched += matching(layout.units, f"*.{kind}")

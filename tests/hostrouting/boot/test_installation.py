@@ -381,6 +381,8 @@ OUTWARD = ["/opt/elsewhere", "../" * 30 + "opt/elsewhere"]
         "etc/hostrouting/installed.json",
         "etc/hostrouting/stages",
         "run/aks-flex-node",
+        "var/lib",
+        "var/lib/hostrouting",
         "etc",
         "usr",
     ],
