@@ -103,7 +103,7 @@ _odd_hops = st.builds(
 
 def _ways(hops: st.SearchStrategy[NextHop]) -> st.SearchStrategy[tuple[NextHop, ...]]:
     one = st.tuples(hops)
-    return one | one | st.lists(hops, min_size=2, max_size=3).map(tuple)
+    return one | st.lists(hops, min_size=2, max_size=3).map(tuple)
 
 
 _plain: dict[str, st.SearchStrategy[Any]] = {
@@ -135,7 +135,7 @@ def routes() -> st.SearchStrategy[Route]:
         st.fixed_dictionaries(_plain),
         st.fixed_dictionaries({}, optional=_odd),
     )
-    return plain | plain | discarding | odd | odd
+    return plain | discarding | odd
 
 
 _RESPECTS = ("destination", "hops", "type", "table", "protocol", "scope", "metric", "tos", "source", "mtu")
