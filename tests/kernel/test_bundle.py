@@ -261,9 +261,10 @@ def test_a_restoration_that_is_killed_anywhere_leaves_no_mixture(
         are_old = {(there / step[1:]).read_bytes() == old[Path(step).name] for step in steps}
         assert (len(steps), len(are_old)) == (2, 1), (number, steps)
         kinds += are_old
-        assert run(there, out / "install.sh")[0] == 0
-        assert not [*there.rglob(".*.hostrouting-new")]
-        assert run(there, out / "remove.sh")[0] == 0
+        if number % by_day(4, by_night=1) == 0:
+            assert run(there, out / "install.sh")[0] == 0
+            assert not [*there.rglob(".*.hostrouting-new")]
+            assert run(there, out / "remove.sh")[0] == 0
         if code == 1:
             assert kinds == sorted(kinds)
             assert {*kinds} == {False, True}
@@ -279,7 +280,7 @@ def test_a_substitution_that_fails_loses_nothing(new_tree: Callable[[str], Path]
     out, wanted, empty = tmp_path / "out", new_tree("wanted"), contents(new_tree("empty"))
     for name in ("other", "both"):
         assert run(wanted, render(CONFIGS[name], out) / "install.sh")[0] == 0
-    for number in range(1, 1000, by_day(6, by_night=1)):
+    for number in range(1, 1000, by_day(12, by_night=1)):
         there = new_tree(f"tree{number}")
         apply(CONFIGS["other"], there)
         trace = (

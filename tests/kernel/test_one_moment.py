@@ -233,7 +233,7 @@ def test_checks_without_the_lock_do_not_disturb_each_other(
     with lock.open("w") as held, churning(churn.steps) if churn else nullcontext():
         fcntl.flock(held, fcntl.LOCK_EX)
         for _ in range(by_day(1, by_night=20)):
-            running = [sandbox.start(text, "gate") for _ in range(by_day(8, by_night=24))]
+            running = [sandbox.start(text, "gate") for _ in range(by_day(4, by_night=24))]
             for process in running:
                 out, err = process.communicate(timeout=PATIENCE)
                 assert (process.returncode == 0) is (out == "every expected CIDR leaves through eth0\n"), err

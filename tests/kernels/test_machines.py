@@ -179,7 +179,7 @@ class _Cut(NamedTuple):
 
 def _cuts(suite: str) -> Iterator[_Cut]:
     chance = random.Random(f"{suite} power")
-    for number in range(by_day(2, by_night=34)):
+    for number in range(by_day(1, by_night=34)):
         kinds = ("install", "boot", "install", "try" if suite != "bullseye" else "install")
         yield _Cut(kinds[number % len(kinds)], chance.random())
 
