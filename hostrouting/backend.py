@@ -17,8 +17,8 @@ from hostrouting.kernel.nexthops import Router
 from hostrouting.kernel.port import RouteBackend, WholeTables
 from hostrouting.model.answers import Lookup, RouteFailure
 from hostrouting.model.family import Family, IpAddress
+from hostrouting.model.integer_prefixes import Prefix
 from hostrouting.model.links import Address, AddressLabel, Hardware, Link
-from hostrouting.model.prefixes import Prefix
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Scope, Table
 from hostrouting.model.rules import Rule, RuleAction
 

@@ -50,7 +50,7 @@ PURE = {
     "kernel": "after_event default_routes fib host_changes nexthops rules sources",
     "boot": "gate render",
     "routes": "formats resolve",
-    "overlap": "_cover _coverage difference findings one_event _fix _grouping _classify summary",
+    "overlap": "_fewest_prefixes _intervals difference findings one_event _fix _grouping _classify summary",
     "azure": "config probe.ruleset vnet.leftovers vnet.parse",
     "watch": "_events",
 }

@@ -17,8 +17,8 @@ from shlex import quote
 from hostrouting.boot import assets
 from hostrouting.config.routing import Config, ExpectedCidr, StaticRoute
 from hostrouting.model.family import Family
+from hostrouting.model.integer_prefixes import numbers
 from hostrouting.model.parsing import reserved_blocks
-from hostrouting.model.prefixes import numbers
 
 PACKAGE = "hostrouting.boot"
 

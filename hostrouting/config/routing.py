@@ -23,10 +23,10 @@ from hostrouting.config.values import (
 )
 from hostrouting.model.errors import ConfigError
 from hostrouting.model.family import Family, IpAddress, IpNetwork
+from hostrouting.model.integer_prefixes import Prefix, numbers
 from hostrouting.model.jsonable import StrEnum
 from hostrouting.model.links import is_like
 from hostrouting.model.parsing import parse_any_cidr, parse_any_prefix, parse_device, parse_gateway
-from hostrouting.model.prefixes import Prefix, numbers
 from hostrouting.model.text import shown
 
 if TYPE_CHECKING:

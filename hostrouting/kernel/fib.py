@@ -23,8 +23,8 @@ from hostrouting.kernel.rules import KERNEL_RULES, NO_SOURCE, TCP, UDP, Flow, lo
 from hostrouting.kernel.sources import Sources
 from hostrouting.model.answers import ERRNO_OF_TYPE, Lookup
 from hostrouting.model.family import Family, IpAddress
+from hostrouting.model.integer_prefixes import Prefix, PrefixIndex, numbers
 from hostrouting.model.links import Address, AddressLabel, Link
-from hostrouting.model.prefixes import Prefix, PrefixIndex, numbers
 from hostrouting.model.routes import NextHop, Route, RouteType, Scope, Table
 from hostrouting.model.rules import Rule, RuleAction
 

@@ -9,8 +9,8 @@ from hostrouting.kernel.nexthops import Router
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.model.answers import Lookup, RouteFailure
 from hostrouting.model.family import Family, IpAddress
+from hostrouting.model.integer_prefixes import Prefix
 from hostrouting.model.links import Address, AddressLabel, Link
-from hostrouting.model.prefixes import Prefix
 from hostrouting.model.routes import Route
 from hostrouting.model.rules import Rule
 from phases import CancelScope

@@ -20,9 +20,9 @@ import attrs
 from hostrouting.kernel.fib6 import LABELS
 from hostrouting.kernel.snapshot import Ipv6State, Snapshot
 from hostrouting.model.family import Family, IpAddress
+from hostrouting.model.integer_prefixes import Prefix, PrefixIndex, numbers
 from hostrouting.model.jsonable import JsonObject, StrEnum
 from hostrouting.model.links import Address, AddressLabel, Link
-from hostrouting.model.prefixes import Prefix, PrefixIndex, numbers
 from hostrouting.model.routes import Route, RouteType
 from hostrouting.model.rules import Rule
 

@@ -43,8 +43,8 @@ from hostrouting.kernel.sources import Sources
 from hostrouting.model.answers import Lookup, RouteFailure
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress
+from hostrouting.model.integer_prefixes import Prefix
 from hostrouting.model.links import Address, Hardware, Link
-from hostrouting.model.prefixes import Prefix
 from hostrouting.model.routes import NextHop, Route, Scope
 from hostrouting.model.rules import Rule
 from phases import CancelScope

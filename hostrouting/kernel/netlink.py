@@ -25,8 +25,8 @@ from hostrouting.kernel.rtnetlink.entries import Attributes, Group, RouteReader,
 from hostrouting.model.answers import Lookup, RouteFailure
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress
+from hostrouting.model.integer_prefixes import Prefix, PrefixSet, numbers
 from hostrouting.model.links import Address, Link
-from hostrouting.model.prefixes import Prefix, PrefixSet, numbers
 from hostrouting.model.routes import NextHop, NexthopObject, Protocol, Route, Table
 from hostrouting.model.rules import Rule
 from phases import CancelScope

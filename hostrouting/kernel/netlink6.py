@@ -23,8 +23,8 @@ from hostrouting.kernel.rules import kernel_rules
 from hostrouting.model.answers import Lookup, RouteFailure
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress
+from hostrouting.model.integer_prefixes import Prefix
 from hostrouting.model.links import Address, AddressLabel
-from hostrouting.model.prefixes import Prefix
 from hostrouting.model.routes import NextHop, Route
 
 # An arbitrary port, because no packet is sent.

@@ -12,7 +12,7 @@ from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.model.answers import Lookup, RouteFailure
 from hostrouting.model.family import Family, IpAddress
-from hostrouting.model.prefixes import Prefix, PrefixSet, numbers
+from hostrouting.model.integer_prefixes import Prefix, PrefixSet, numbers
 from hostrouting.model.routes import Route
 
 

@@ -17,8 +17,8 @@ from hostrouting.kernel.nexthops import Router
 from hostrouting.model.answers import Lookup, RouteFailure
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress
+from hostrouting.model.integer_prefixes import Prefix, PrefixSet, ends, numbers
 from hostrouting.model.links import Address, AddressLabel, Link
-from hostrouting.model.prefixes import Prefix, PrefixSet, ends, numbers
 from hostrouting.model.routes import Route, Route6, RouteType, Table
 from hostrouting.model.rules import Rule
 from phases import CancelScope

@@ -6,7 +6,7 @@ import errno as errnos
 import os
 from collections.abc import Iterable
 
-from hostrouting.model.prefixes import numbers
+from hostrouting.model.integer_prefixes import numbers
 from hostrouting.model.routes import Route
 
 

@@ -28,9 +28,9 @@ from hostrouting.kernel.sources import SourceKey, Sources, flows_through, source
 from hostrouting.model.answers import Lookup, RouteFailure
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress, IpNetwork
+from hostrouting.model.integer_prefixes import Prefix, ends, numbers, uncovered_addresses
 from hostrouting.model.jsonable import rfc_3339
 from hostrouting.model.links import Address, AddressLabel, Link
-from hostrouting.model.prefixes import Prefix, ends, numbers, uncovered_addresses
 from hostrouting.model.routes import Route, Route6, RouteType, Table
 from hostrouting.model.rules import Rule
 from phases import CancelScope

@@ -16,7 +16,7 @@ from ipaddress import IPv6Network
 import attrs
 
 from hostrouting.model.family import Family, IpAddress, IpNetwork
-from hostrouting.model.prefixes import Prefix
+from hostrouting.model.integer_prefixes import Prefix
 
 
 def is_like(dev: str, patterns: tuple[str, ...]) -> bool:

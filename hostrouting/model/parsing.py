@@ -13,7 +13,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from socket import AF_INET, inet_pton
 
 from hostrouting.model.family import Family, IpAddress, IpNetwork
-from hostrouting.model.prefixes import Prefix, numbers
+from hostrouting.model.integer_prefixes import Prefix, numbers
 from hostrouting.model.text import shown
 
 # RFC 791/1122 (0/8), RFC 1122 (127/8), RFC 5771 (224/4), RFC 1112 (240/4). The kernel accepts routes to all of these

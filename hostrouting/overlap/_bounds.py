@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from hostrouting.kernel.default_routes import unicast_defaults
 from hostrouting.model.family import Family, IpAddress, IpNetwork
+from hostrouting.model.integer_prefixes import Prefix, ends, numbers
 from hostrouting.model.links import Address, is_like
 from hostrouting.model.parsing import is_inside
-from hostrouting.model.prefixes import Prefix, ends, numbers
 from hostrouting.model.routes import Protocol, Route, RouteType
 from hostrouting.overlap.uplinks import Uplinks
 

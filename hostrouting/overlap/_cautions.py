@@ -7,7 +7,7 @@ from shlex import quote
 
 from hostrouting.kernel.fib import Fib
 from hostrouting.model.family import Family, IpNetwork
-from hostrouting.model.prefixes import PrefixIndex, numbers
+from hostrouting.model.integer_prefixes import PrefixIndex, numbers
 from hostrouting.model.routes import Route
 from hostrouting.model.text import shortened
 from hostrouting.overlap._state import State

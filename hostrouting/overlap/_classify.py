@@ -10,8 +10,8 @@ from typing import NamedTuple
 from hostrouting.config.routing import ExpectedCidr, RouteOverlap
 from hostrouting.kernel.rules import Flow
 from hostrouting.model.family import Family, IpAddress
+from hostrouting.model.integer_prefixes import PrefixSet, ends, numbers
 from hostrouting.model.links import Address, is_like
-from hostrouting.model.prefixes import PrefixSet, ends, numbers
 from hostrouting.model.routes import Protocol, Route, RouteType, Table
 from hostrouting.overlap._bounds import Bounds
 from hostrouting.overlap._probes import Probe

@@ -11,13 +11,13 @@ from hostrouting.config.routing import ExpectedCidr
 from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.rules import Flow
 from hostrouting.model.family import Family, IpAddress
-from hostrouting.model.prefixes import ends, numbers
+from hostrouting.model.integer_prefixes import ends, numbers
 from hostrouting.model.routes import NextHop, Route, Route6, Table
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap._classify import Classification
-from hostrouting.overlap._cover import Segment
-from hostrouting.overlap._coverage import Interval
 from hostrouting.overlap._entries import Entries, Lead
+from hostrouting.overlap._fewest_prefixes import Segment
+from hostrouting.overlap._intervals import Interval
 from hostrouting.overlap._owners import Owners
 from hostrouting.overlap._probes import Probe, is_modelled, modelled_lookups
 from hostrouting.overlap._state import State

@@ -10,9 +10,9 @@ import attrs
 
 from hostrouting.config.routing import ONLINK, ExpectedCidr, StaticRoute
 from hostrouting.model.family import Family, IpAddress, IpNetwork
+from hostrouting.model.integer_prefixes import Prefix, PrefixIndex, numbers
 from hostrouting.model.links import Link, is_like
 from hostrouting.model.parsing import is_device
-from hostrouting.model.prefixes import Prefix, PrefixIndex, numbers
 from hostrouting.model.routes import NextHop, Route, RouteType, Table
 from hostrouting.overlap._bounds import own_gateway
 from hostrouting.overlap._state import State

@@ -10,14 +10,14 @@ from itertools import takewhile
 
 from hostrouting.config.routing import ExpectedCidr, RouteOverlap
 from hostrouting.model.family import IpNetwork
+from hostrouting.model.integer_prefixes import PrefixIndex, numbers
 from hostrouting.model.links import Address
-from hostrouting.model.prefixes import PrefixIndex, numbers
 from hostrouting.model.routes import Table, destination_words
 from hostrouting.model.text import shortened
 from hostrouting.overlap._classify import Classification, Classifications
-from hostrouting.overlap._cover import networks_of, summary_of
-from hostrouting.overlap._coverage import Interval, intervals_in
+from hostrouting.overlap._fewest_prefixes import networks_of, summary_of
 from hostrouting.overlap._host_notes import notes_on_host
+from hostrouting.overlap._intervals import Interval, intervals_in
 from hostrouting.overlap._probes import asks_local_first
 from hostrouting.overlap._state import State
 from hostrouting.overlap.findings import Finding, FindingKind, Note, NoteKind

@@ -15,8 +15,8 @@ from functools import cached_property
 from hostrouting.config.routing import ExpectedCidr
 from hostrouting.kernel.rules import LOOPBACK
 from hostrouting.model.family import Family, IpAddress
+from hostrouting.model.integer_prefixes import Prefix, PrefixIndex, numbers
 from hostrouting.model.links import Hardware, is_like
-from hostrouting.model.prefixes import Prefix, PrefixIndex, numbers
 from hostrouting.model.routes import Route
 from hostrouting.overlap._classify import Classification
 from hostrouting.overlap._state import State

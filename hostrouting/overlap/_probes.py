@@ -26,11 +26,11 @@ from hostrouting.kernel.rules import KERNEL_RULES, LOOPBACK, NO_SOURCE, TCP, UDP
 from hostrouting.kernel.sources import SourceKey, source_key, spread
 from hostrouting.model.answers import Lookup
 from hostrouting.model.family import Family, IpAddress
+from hostrouting.model.integer_prefixes import Prefix, numbers
 from hostrouting.model.links import Address, AddressLabel
-from hostrouting.model.prefixes import Prefix, numbers
 from hostrouting.model.routes import Route, Route6, RouteType, Scope, Table
 from hostrouting.model.rules import Rule
-from hostrouting.overlap._coverage import Interval
+from hostrouting.overlap._intervals import Interval
 
 if TYPE_CHECKING:
     from hostrouting.kernel.fib import Fib

@@ -9,7 +9,7 @@ from hostrouting.config.routing import ExpectedCidr
 from hostrouting.model.parsing import is_device
 from hostrouting.model.text import shortened
 from hostrouting.overlap._classify import Classification, Classifications
-from hostrouting.overlap._coverage import Interval
+from hostrouting.overlap._intervals import Interval
 from hostrouting.overlap._state import State
 from hostrouting.overlap.findings import EXEMPTIONS, FindingKind
 from hostrouting.overlap.proposals import Obstacle, Question

@@ -20,13 +20,13 @@ from hostrouting.kernel.port import RouteBackend, read_consistently
 from hostrouting.model.answers import Lookup
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress
+from hostrouting.model.integer_prefixes import Prefix, PrefixSet, ends, numbers
 from hostrouting.model.links import Address, AddressLabel, Link
 from hostrouting.model.parsing import is_inside
-from hostrouting.model.prefixes import Prefix, PrefixSet, ends, numbers
 from hostrouting.model.routes import Route, Route6, RouteType, Table
 from hostrouting.model.rules import Rule
 from hostrouting.overlap._bounds import CNI_PROTOCOLS, LINK_LOCAL
-from hostrouting.overlap._coverage import Coverage, Interval, intervals_in
+from hostrouting.overlap._intervals import Coverage, Interval, intervals_in
 from hostrouting.overlap._probes import (
     Probe,
     ask,

@@ -205,7 +205,7 @@ def load_all() -> None:
 
     A running watcher can't import them after a package upgrade.
     """
-    from hostrouting.host_files import advertisements, resolv_conf, sysctl  # noqa: F401
+    from hostrouting.host_files import advertisements, proc_sys, resolv_conf  # noqa: F401
     from hostrouting.kernel import fib6, netlink6  # noqa: F401
     from hostrouting.overlap import _fix  # noqa: F401
 
@@ -255,8 +255,8 @@ def _settings_of(host: Host | None) -> HostSettings:
         return HostSettings()
     if host.snapshot is not None:
         return HostSettings(host.snapshot.nameservers, host.snapshot.strict_devs or ())
+    from hostrouting.host_files.proc_sys import strict_devs
     from hostrouting.host_files.resolv_conf import nameservers
-    from hostrouting.host_files.sysctl import strict_devs
 
     try:
         return HostSettings(nameservers(host.layout), strict_devs(host.layout, host.routes.links()) or ())

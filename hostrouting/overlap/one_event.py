@@ -16,8 +16,8 @@ from hostrouting.kernel.sources import flows_through
 from hostrouting.model.errors import RouteError
 from hostrouting.model.events import EventKind, HostEvent
 from hostrouting.model.family import Family, IpAddress, IpNetwork
+from hostrouting.model.integer_prefixes import PrefixSet, ends, numbers
 from hostrouting.model.links import Hardware
-from hostrouting.model.prefixes import PrefixSet, ends, numbers
 from hostrouting.model.routes import Protocol, Route, Route6
 from hostrouting.model.text import shortened
 from hostrouting.overlap.check import check_overlap

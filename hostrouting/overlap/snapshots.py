@@ -8,8 +8,8 @@ import attrs
 
 from hostrouting.boot.host import Host
 from hostrouting.host_files.managers import managers_of
+from hostrouting.host_files.proc_sys import devs_ignoring_linkdown, strict_devs
 from hostrouting.host_files.resolv_conf import nameservers
-from hostrouting.host_files.sysctl import devs_ignoring_linkdown, strict_devs
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.snapshot_backend import take_snapshot
 from hostrouting.model.errors import RouteError

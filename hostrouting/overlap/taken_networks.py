@@ -8,9 +8,9 @@ from hostrouting.config.routing import RouteOverlap
 from hostrouting.kernel.default_routes import default_route
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.model.family import Family, IpNetwork
+from hostrouting.model.integer_prefixes import numbers
 from hostrouting.model.links import is_like
 from hostrouting.model.parsing import is_inside
-from hostrouting.model.prefixes import numbers
 from hostrouting.model.routes import RouteType, Table
 
 # Cluster networks are in these private ranges (RFC 1918, RFC 6598).

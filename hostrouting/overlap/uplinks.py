@@ -13,8 +13,8 @@ from hostrouting.kernel.rules import LOOPBACK
 from hostrouting.kernel.waiting import look_until
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
+from hostrouting.model.integer_prefixes import Prefix
 from hostrouting.model.links import Address, Hardware, Link, is_like
-from hostrouting.model.prefixes import Prefix
 from hostrouting.model.routes import Route
 from hostrouting.overlap.findings import UnknownReason
 from phases import CancelScope

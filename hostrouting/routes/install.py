@@ -14,7 +14,7 @@ from hostrouting.kernel.port import RouteBackend
 from hostrouting.model.answers import RouteFailure
 from hostrouting.model.errors import Refusal, RouteError
 from hostrouting.model.family import Family
-from hostrouting.model.prefixes import PrefixSet, ends, numbers
+from hostrouting.model.integer_prefixes import PrefixSet, ends, numbers
 from hostrouting.model.routes import NextHop, Route, Route6, Table
 from hostrouting.routes.plan import Replacement, RoutePlan, plan_possible, plan_routes
 from phases import CancelScope, Undo

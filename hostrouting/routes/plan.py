@@ -15,7 +15,7 @@ from hostrouting.kernel.port import RouteBackend
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.errors import Refusal, RouteError
 from hostrouting.model.family import Family
-from hostrouting.model.prefixes import Prefix, numbers
+from hostrouting.model.integer_prefixes import Prefix, numbers
 from hostrouting.model.routes import NextHop, Protocol, Route, Route6, Table
 from hostrouting.routes.resolve import resolve
 

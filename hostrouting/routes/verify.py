@@ -18,8 +18,8 @@ from hostrouting.kernel.rules import KERNEL_RULES, Flow
 from hostrouting.model.answers import Lookup
 from hostrouting.model.errors import NAMED_MAX, Refusal, RouteError
 from hostrouting.model.family import Family, IpAddress
+from hostrouting.model.integer_prefixes import Prefix, PrefixSet, numbers, uncovered_addresses
 from hostrouting.model.parsing import is_inside
-from hostrouting.model.prefixes import Prefix, PrefixSet, numbers, uncovered_addresses
 from hostrouting.model.routes import NextHop, Protocol, Route, Route6, RouteType, Table
 from hostrouting.model.rules import Rule
 from hostrouting.routes.plan import halves_hint

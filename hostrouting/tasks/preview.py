@@ -15,7 +15,7 @@ from hostrouting.boot.installation import require_systemd
 from hostrouting.boot.next_boot import BootPlan, plan_next_boot
 from hostrouting.boot.parts import Wanted
 from hostrouting.config.routing import Config, OverlapMode
-from hostrouting.host_files.sysctl import devs_without_ipv6
+from hostrouting.host_files.proc_sys import devs_without_ipv6
 from hostrouting.kernel.planned import PlannedBackend, refused_routes
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.snapshot import Snapshot
@@ -24,8 +24,8 @@ from hostrouting.model.answers import RouteFailure
 from hostrouting.model.changes import Changes
 from hostrouting.model.errors import RouteError, UnitError
 from hostrouting.model.family import Family
+from hostrouting.model.integer_prefixes import numbers
 from hostrouting.model.jsonable import fields_in_json
-from hostrouting.model.prefixes import numbers
 from hostrouting.model.routes import Route
 from hostrouting.model.text import shortened
 from hostrouting.overlap.check import check_families

@@ -58,7 +58,7 @@ from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
 from hostrouting.kernel.port import Kernel, RouteBackend
 from hostrouting.model.answers import RouteFailure
 from hostrouting.model.errors import RouteError
-from hostrouting.model.prefixes import numbers
+from hostrouting.model.integer_prefixes import numbers
 from hostrouting.model.routes import Route, RouteType, Table
 from hostrouting.model.rules import Rule
 from hostrouting.testing import strategies

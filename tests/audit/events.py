@@ -11,7 +11,7 @@ import phases
 from audit.examine import Audit
 from audit.making import make
 from hostrouting import Layout, OverlapReport, Snapshot
-from hostrouting.host_files.sysctl import devs_ignoring_linkdown
+from hostrouting.host_files.proc_sys import devs_ignoring_linkdown
 from hostrouting.kernel.after_event import lease_of
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.netns import Namespace

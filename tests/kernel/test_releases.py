@@ -16,7 +16,7 @@ from scenario import play
 from test_snapshots_agree import report
 
 from hostrouting import Config, Layout
-from hostrouting.host_files.sysctl import devs_ignoring_linkdown
+from hostrouting.host_files.proc_sys import devs_ignoring_linkdown
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.release import has_network_broadcasts, numbers_of, passes_discards, separates_on_deletion
 from hostrouting.kernel.snapshot_backend import SnapshotBackend

@@ -28,8 +28,8 @@ from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink.conversation import Conversation
 from hostrouting.kernel.rtnetlink.messages import HEADER, Stretch, attribute, number
 from hostrouting.model.errors import RouteError
+from hostrouting.model.integer_prefixes import numbers
 from hostrouting.model.parsing import is_inside
-from hostrouting.model.prefixes import numbers
 from hostrouting.model.routes import NextHop, Route, RouteType, Scope, Table
 
 pytestmark = pytest.mark.kernel

@@ -27,7 +27,7 @@ from hostrouting.kernel.rtnetlink import route_messages as rtm
 from hostrouting.kernel.rtnetlink.messages import HEADER, HEADER_BYTES, Stretch, attributes, stretches
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
-from hostrouting.model.prefixes import PrefixSet
+from hostrouting.model.integer_prefixes import PrefixSet
 
 T = TypeVar("T")
 

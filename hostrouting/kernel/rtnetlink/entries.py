@@ -21,7 +21,7 @@ from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink import route_messages as rtm
 from hostrouting.kernel.rtnetlink.messages import HEADER_BYTES, Stretch, attributes, to_number
 from hostrouting.model.family import Family, IpNetwork
-from hostrouting.model.prefixes import Prefix, PrefixSet, numbers
+from hostrouting.model.integer_prefixes import Prefix, PrefixSet, numbers
 from hostrouting.model.routes import BY_DEVICE, NextHop, NexthopObject, Preference, Route, Route6, RouteType
 
 # Offsets of the destination within an entry: the prefix length, the RTA_DST header and the address.

@@ -25,8 +25,8 @@ from hostrouting.kernel.rtnetlink.entries import RouteReader, Selection
 from hostrouting.kernel.waiting import look_until
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
+from hostrouting.model.integer_prefixes import Prefix, PrefixSet
 from hostrouting.model.links import Hardware
-from hostrouting.model.prefixes import Prefix, PrefixSet
 from hostrouting.model.routes import RouteType, Scope, Table
 from hostrouting.model.rules import Rule
 from phases import CancelScope

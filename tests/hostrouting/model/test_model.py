@@ -10,8 +10,8 @@ from dual_stack import entry
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hostrouting.model.integer_prefixes import PrefixIndex, PrefixSet, ends, numbers, uncovered_addresses
 from hostrouting.model.parsing import parse_any_address, reserved_block
-from hostrouting.model.prefixes import PrefixIndex, PrefixSet, ends, numbers, uncovered_addresses
 from hostrouting.model.text import clean, shortened
 
 _prefixes = st.builds(

@@ -21,8 +21,8 @@ from itertools import accumulate, chain
 from typing import NamedTuple
 
 from hostrouting.model.family import Family, IpNetwork
-from hostrouting.model.prefixes import Prefix
-from hostrouting.overlap._coverage import Interval
+from hostrouting.model.integer_prefixes import Prefix
+from hostrouting.overlap._intervals import Interval
 
 # The cost of leaving a target uncovered. It exceeds the cost of any number of prefixes.
 _TOO_MUCH = 1 << 40

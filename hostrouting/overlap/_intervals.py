@@ -26,8 +26,8 @@ from typing import NamedTuple
 from hostrouting.kernel.port import leaves_through
 from hostrouting.kernel.rules import Flow, matches
 from hostrouting.model.family import Family, IpAddress
+from hostrouting.model.integer_prefixes import Prefix, PrefixIndex, PrefixSet, ends, numbers
 from hostrouting.model.parsing import reserved_blocks
-from hostrouting.model.prefixes import Prefix, PrefixIndex, PrefixSet, ends, numbers
 from hostrouting.model.routes import Route, Table
 from hostrouting.model.rules import Rule, RuleAction
 
