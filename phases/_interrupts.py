@@ -43,7 +43,7 @@ def end(has_begun: bool) -> None:
         has_begun: the result of `begin`, or False to keep the handler.
 
     Raises:
-        KeyboardInterrupt: a Ctrl-C was deferred, and no outer function is guarded.
+        KeyboardInterrupt: a Ctrl-C was deferred, and none of the functions that called this one's caller is guarded.
     """
     global _has_waited
     if has_begun and signal.getsignal(signal.SIGINT) is _handle:

@@ -117,7 +117,7 @@ def exclusive_run(host: Host, scope: CancelScope, *, is_wanting: bool) -> Iterat
     """Hold the run lock, and attach the remaining changes to any error that ends the run.
 
     A second run waits for the first one to end. Images aren't locked, because they have no concurrent runs and no /run.
-    Hosts without previous runs aren't locked either if there is nothing to install.
+    If there is nothing to install, a host is only locked if a previous run left its lock, manifest or routes unit.
 
     Args:
         host: the target host.

@@ -21,8 +21,8 @@ def python_of(layout: Layout) -> str:
     """Return the path of the Python for a layout's units and scripts, or an empty string if it isn't suitable.
 
     Units and scripts run Python with ``-I``, which ignores PYTHONPATH, the working directory and the user's
-    site-packages, because another user may own these. A hostrouting that Python can only import from there isn't safe
-    to run as root.
+    site-packages, because another user may own these. If hostrouting can only be imported from there, it isn't safe to
+    run as root.
 
     Raises:
         FileError: running the interpreter times out.

@@ -91,7 +91,7 @@ def _parser(words: Mapping[str, Word], made_of: type[Parser] = Parser) -> Parser
 
 
 def _name_commands(parser: Parser, words: Mapping[str, Word], *_: object) -> NoReturn:
-    """List the commands and report that one is missing."""
+    """List the commands, and exit with an error because none was given."""
     width = max(map(len, words))
     complain("\n".join(f"  {name:{width}}  {_clause(word)}" for name, word in words.items()))
     parser.error("a command is missing")

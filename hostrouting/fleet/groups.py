@@ -36,7 +36,9 @@ class GroupFailure(JsonObject):
 
 @attrs.frozen
 class HostGroup(JsonObject):
-    """Hosts with the same verdict, failures, fix and kind of reason, and if requested, the same prediction and causes.
+    """Hosts with the same verdict, failures and fix, and with the same kind of reason if the verdict is unknown.
+
+    If requested, they also have the same prediction, and the same causes apart from addresses and gateways.
 
     Args:
         verdict: the verdict for each host.

@@ -134,7 +134,8 @@ class Reconciler:
             if self.failures[key].reason:
                 del self.failures[key]
             fixed.setdefault(Drift.DEFAULT_CHANGED if key in follows else Drift.LOST, []).append(route)
-        # Without refusals, all of ``todo`` is completed: a route to remove that ``done`` lacks was already gone.
+        # Without refusals, all of ``todo`` is completed. A route to remove that ``done`` lacks didn't need removing: it
+        # was gone, or is another program's by now.
         completed = _changes(done if refused else todo)
         left = {key: self.failures[key] for key in _changes(plan) if key not in completed}
         reasons = dict.fromkeys(each.reason for each in left.values() if each.reason)

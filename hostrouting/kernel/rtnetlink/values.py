@@ -201,7 +201,7 @@ def port_of_any(rules: Iterable[bytes]) -> int | None:
         rules: rule messages from a dump.
 
     Returns:
-        The port, or None if no rule selects all ports. A lookup without ports then has the same result.
+        The port, or None if no rule selects all ports, so that a lookup needs no ports.
     """
     ranges = {ports for rule in rules for ports in _port_ranges(attributes(rule, HEADER_BYTES + _RULE.size))}
     if ALL_PORTS not in ranges:
