@@ -18,6 +18,7 @@ from hostrouting import Config, ConfigError, Layout, RouteError, Verdict, check,
 from hostrouting import Host as PlannedHost
 from hostrouting.boot.render import render_static_routes
 from hostrouting.model.family import Family
+from hostrouting.model.routes import RouteType
 from hostrouting.tasks.install_routes import InstallRoutes
 from hostrouting.testing import FakeSystemd
 
@@ -51,7 +52,10 @@ class PlanAudit(Audit):
         chance, kernel = self._chance, self._kernel if self.host.family is Family.IPV4 else self._kernel6
         cidrs = [str(each.cidr) for each in self.host.config.route_overlap.expected_cidrs]
         hops = [hop for route in kernel.routes() for hop in route.hops if hop.gateway is not None]
-        taken = [route.destination for route in kernel.routes() if route.destination.prefixlen > 0]
+        # A temporary address is another one on the copy of the host.
+        is_random = "use_tempaddr" in self.host.text
+        entries = [each for each in kernel.routes() if not (is_random and each.type is RouteType.LOCAL)]
+        taken = [entry.destination for entry in entries if entry.destination.prefixlen > 0]
         for _ in range(chance.choice((1, 1, 2, 3))):
             cidr = ip_network(chance.choice(cidrs))
             length = min(cidr.prefixlen + chance.choice((0, 1, 1, 2, 8, _LONGER)), cidr.max_prefixlen)
