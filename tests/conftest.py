@@ -139,9 +139,12 @@ def pytest_configure(config: pytest.Config) -> None:
         _refused = str(error)
 
 
+_LONGEST = "test_machines.py", "test_a_watcher_that_keeps_failing_waits"
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    # Machines take the longest, so begin with them: in the meantime, other workers steal this worker's tests.
-    items.sort(key=lambda item: item.path.name != "test_machines.py")
+    # The worker that gets the longest tests begins with them. Meanwhile, the others steal the rest of its tests.
+    items.sort(key=lambda item: next((at for at, name in enumerate(_LONGEST) if name in item.nodeid), len(_LONGEST)))
     if "ci" in REQUIRED:
         return
     left = [item for item in items if item.get_closest_marker("ci") is not None]
