@@ -134,7 +134,7 @@ class Unfixable(JsonObject):
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Return the prefixes to show: ``about`` or else ``ranges``, omitting the length of a single address."""
+        """Return the prefixes to show, ``about`` or else ``ranges``, without the length of a single address."""
         return tuple(map(destination_words, self.about or self.ranges))
 
 
