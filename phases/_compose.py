@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextvars import copy_context
@@ -10,12 +9,9 @@ from typing import Any, Generic, TypeVar, overload
 
 from attrs import field, frozen, validators
 
-from phases._errors import POLL_SECONDS, Cancelled, add_note, text_of
+from phases._errors import POLL_SECONDS, Cancelled, add_note, group_of, text_of
 from phases._run import Task, check_name, check_task, run_child
 from phases._scope import CancelScope
-
-if sys.version_info < (3, 11):
-    from exceptiongroup import ExceptionGroup
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -239,7 +235,7 @@ def _outcome(scope: CancelScope, errors: list[BaseException]) -> BaseException |
     interrupts = [error for error in errors if not isinstance(error, Exception)]
     stop = interrupts[0] if interrupts else scope.verdict()
     if stop is None:
-        return ExceptionGroup(f"{len(failures)} of the parallel tasks failed", failures) if failures else None
+        return group_of(f"{len(failures)} of the parallel tasks failed", failures) if failures else None
     for other in (*interrupts[1:], *failures):
         notes = ", ".join(map(str, getattr(other, "__notes__", ())))
         add_note(stop, f"besides: {text_of(other)} ({notes})")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import Enum
 from typing import Protocol, TypeVar
@@ -120,6 +121,9 @@ def add_path_note(error: BaseException, path: str) -> None:
         add_note(error, PathNote(f"in task {path}"))
 
 
+# --- what Python 3.10 lacks ------------------------------------------------------------------------------------------
+
+
 def add_note(error: E, note: str) -> E:
     """Add a note to an exception, if possible, and return the exception."""
     # This is a backport of BaseException.add_note for Python 3.10. Unlike the original, it ignores exceptions that are
@@ -127,3 +131,14 @@ def add_note(error: E, note: str) -> E:
     with suppress(AttributeError, TypeError):
         vars(error)["__notes__"] = [*getattr(error, "__notes__", ()), note]
     return error
+
+
+def group_of(message: str, errors: Sequence[Exception]) -> Exception:
+    """Return an `ExceptionGroup`, using the `exceptiongroup` backport on Python 3.10."""
+    # The backport loads a dozen modules, so import it only if it is needed.
+    if sys.version_info < (3, 11):
+        from exceptiongroup import ExceptionGroup as Group
+
+        return Group(message, errors)
+    else:  # noqa: RET505 - type checkers skip what the version rules out only in a branch
+        return ExceptionGroup(message, errors)  # noqa: F821
