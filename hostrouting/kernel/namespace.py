@@ -20,10 +20,10 @@ from typing import Any, TypeVar
 
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
-from hostrouting.kernel.netns import Namespace, is_made_here, make_namespace, refusal
-from hostrouting.kernel.netns import NamespaceError as NamespaceError
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink.conversation import Conversation
+from hostrouting.kernel.unshare import Namespace, is_made_here, make_namespace, refusal
+from hostrouting.kernel.unshare import NamespaceError as NamespaceError
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.routes import Table

@@ -14,8 +14,8 @@ from hostrouting import Layout, OverlapReport, Snapshot
 from hostrouting.host_files.proc_sys import devs_ignoring_linkdown
 from hostrouting.kernel.after_event import lease_of
 from hostrouting.kernel.namespace import NamespaceKernel
-from hostrouting.kernel.netns import Namespace
 from hostrouting.kernel.snapshot_backend import take_snapshot
+from hostrouting.kernel.unshare import Namespace
 from hostrouting.model.events import EventKind, HostEvent
 from hostrouting.model.family import Family
 from hostrouting.model.links import Hardware

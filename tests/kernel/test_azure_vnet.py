@@ -41,7 +41,7 @@ from hostrouting.azure.vnet.linux import LinuxBridgeNode
 from hostrouting.azure.vnet.port import Neighbour
 from hostrouting.azure.vnet.tasks import LOCK_FILE, STATE_FILE, RemoveStaleAzureVnet
 from hostrouting.kernel.namespace import NamespaceKernel
-from hostrouting.kernel.netns import Namespace, in_thread
+from hostrouting.kernel.unshare import Namespace, in_thread
 from hostrouting.testing import FakeSystemd
 
 NODE, GATEWAY, LIVE, NEW = map(str, (stale.OWN, stale.GATEWAY, stale.LIVE, stale.GONE))

@@ -23,12 +23,12 @@ from hostrouting.kernel.host_changes import HostChanges
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
-from hostrouting.kernel.netns import Namespace
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.rules import kernel_rules
 from hostrouting.kernel.snapshot import Ipv6State, Snapshot
 from hostrouting.kernel.snapshot_backend import take_snapshot
 from hostrouting.kernel.sources import spread
+from hostrouting.kernel.unshare import Namespace
 from hostrouting.model.answers import Lookup
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.routes import Route, RouteType, Scope, Table

@@ -15,11 +15,11 @@ import pytest
 from node import network_namespace
 from scenario import play
 
-from hostrouting.kernel import namespace, netns
+from hostrouting.kernel import namespace, unshare
 from hostrouting.kernel.namespace import NamespaceError, NamespaceKernel
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
-from hostrouting.kernel.netns import in_thread
+from hostrouting.kernel.unshare import in_thread
 from hostrouting.model.errors import HostRoutingError, RouteError
 from hostrouting.model.links import Address6
 from hostrouting.model.routes import NextHop, Route, RouteType
@@ -46,7 +46,7 @@ def test_every_call_is_refused_in_a_thread_of_another_namespace(kernel: Namespac
     ]
 
     def elsewhere() -> None:
-        netns._call("unshare", netns._CLONE_NEWNET)
+        unshare._call("unshare", unshare._CLONE_NEWNET)
         for call in calls:
             with pytest.raises(NamespaceError, match="refused") as caught:
                 call()
@@ -77,7 +77,7 @@ AS_ROOT_OF_ITS_OWN = ("unshare", "--user", "--map-root-user")
 
 
 def test_a_refusal_is_one_of_our_errors() -> None:
-    refusal = netns.refusal(errno.EPERM)
+    refusal = unshare.refusal(errno.EPERM)
     assert isinstance(refusal, HostRoutingError)
     assert refusal.is_not_permitted
     assert "Operation not permitted; " in str(refusal)

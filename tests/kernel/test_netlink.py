@@ -29,12 +29,12 @@ from scenario import play, route, skip_without_other_users
 
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.netlink import NetlinkBackend
-from hostrouting.kernel.netns import in_thread
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink.conversation import Conversation, Listener, everywhere
 from hostrouting.kernel.rtnetlink.messages import HEADER
 from hostrouting.kernel.rtnetlink.values import ADDRESSES
+from hostrouting.kernel.unshare import in_thread
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.routes import NextHop, Route, RouteType

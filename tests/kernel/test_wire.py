@@ -22,11 +22,11 @@ from test_netlink import BY_ETH0, many
 
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.netlink import NetlinkBackend
-from hostrouting.kernel.netns import in_thread
 from hostrouting.kernel.rtnetlink import conversation
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink.conversation import Conversation
 from hostrouting.kernel.rtnetlink.messages import HEADER, Stretch, attribute, number
+from hostrouting.kernel.unshare import in_thread
 from hostrouting.model.errors import RouteError
 from hostrouting.model.integer_prefixes import numbers
 from hostrouting.model.parsing import is_inside

@@ -29,7 +29,7 @@ from frames import ICMPV6, NEIGHBOUR_ADVERTISEMENT, Packet, neighbour_solicitati
 from node import refuse_host, run_ip6, tool, until
 
 from hostrouting.azure.probe.ruleset import PROBE_SOURCE, REWRITTEN_SOURCE, TABLE, render_ruleset
-from hostrouting.kernel.netns import Namespace
+from hostrouting.kernel.unshare import Namespace
 
 BALANCER = IPv6Address("2001:db8:1::1")
 NODE = IPv6Address("2001:db8:1::4")
