@@ -181,7 +181,8 @@ class SocketAudit(Audit):
             # An ip that doesn't print DSCPs doesn't tell for which packets a rule is.
             is_unsaid = way == "ip" and any(" dscp " in step for step in self.host.steps)
             unsaid = {(NoteKind.RULE, None, (), ())} if is_unsaid else set[object]()
-            # Nor does ip tell which interface was made first. The kernel takes its source if an interface has none.
+            # Nor does ip show which interface was made first. If the outgoing interface has no address, the kernel
+            # selects the address of the first one.
             has_source = way != "ip" or self.host.indexes == sorted(self.host.indexes)
             essences = (_essence(each, has_source=has_source) for each in (found, report))
             wrong = [

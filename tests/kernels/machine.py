@@ -89,11 +89,11 @@ mkfs.ext4 -q -F -L root -d "$2/work/root" "$4"
 
 
 def make_image(suite: str, folder: Path, *, has_python: bool = True) -> None:
-    """Make ``disk``, a machine's, from a Debian release's tree, with a consumer and this checkout's Python code.
+    """Make a machine's disk from a Debian release's tree, with a consumer and this checkout's Python code.
 
     Args:
         suite: the Debian release.
-        folder: where to make it; its directory ``files`` may have files to add.
+        folder: where to make the file ``disk``. The subfolder ``files`` may have files to add.
         has_python: whether the machine has Python and hostrouting. Otherwise, it has no Python at all.
     """
     tree, kernel, files, image = (

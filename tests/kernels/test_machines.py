@@ -32,6 +32,9 @@ _SYSTEMDS = {"bullseye": 247, "bookworm": 252, "trixie": 257}
 
 pytestmark = [pytest.mark.boot, pytest.mark.timeout(by_day(600, by_night=3600), func_only=True)]
 
+# By day, only .ci/run cuts the power at a random moment.
+_CUTS_POWER = pytest.mark.boot if IS_NIGHTLY else pytest.mark.ci
+
 # Whether the consumer has started in this boot, or is held. The gate may open after it has said that it holds: when an
 # address comes, or after an update that was cut, where the oneshots run other scripts than the gate.
 _JUDGED = f"""
@@ -186,7 +189,7 @@ def _cuts(suite: str) -> Iterator[_Cut]:
         yield _Cut(kinds[number % len(kinds)], chance.random())
 
 
-@pytest.mark.ci
+@_CUTS_POWER
 def test_a_power_cut_leaves_all_or_nothing(node: Node, record_property: Any) -> None:
     """Whatever is cut, the next boot has one config or the other, and starts the consumer only if that is healthy."""
     machine, chance = node.machine, random.Random(node.suite)
