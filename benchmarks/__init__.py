@@ -1,7 +1,8 @@
 """Compare the speed of hostrouting with the fastest alternatives:  ./run bench.
 
-The two sides of a row take turns. Each run has a new network namespace, and its work is verified. The ratios are
-therefore reliable and can be compared between machines, while the milliseconds depend on the machine.
+The two sides of a row take turns. Each run has a new network namespace, and its work is verified.
+The ratios are therefore reliable and can be compared between machines, while the milliseconds
+depend on the machine.
 
 ::
 

@@ -1,7 +1,8 @@
 """Enter namespaces in which scripts can do no harm, and measure there: ``python -m benchmarks``.
 
-The boot scripts write to /run, so the mount namespace gets a new /run. They also call awk by name, so awk is mawk
-there, as it is in Debian. The namespaces end with this process and don't slow the measurements down.
+The boot scripts write to /run, so the mount namespace gets a new /run. They also call awk by name,
+so awk is mawk there, as it is in Debian. The namespaces end with this process and don't slow the
+measurements down.
 """
 
 from __future__ import annotations
@@ -52,10 +53,17 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         "might choose instead: ./run bench peers --help",
     )
     parser.add_argument("names", metavar="NAME", nargs="*", help="measure only this")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes, once each: only to see that everything runs")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="tiny sizes, once each: only to see that everything runs",
+    )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument(
-        "--docs", metavar="FOLDER", type=Path, help="write the page with its pictures and figures into its explanation/"
+        "--docs",
+        metavar="FOLDER",
+        type=Path,
+        help="write the page with its pictures and figures into its explanation/",
     )
     options = parser.parse_args(arguments)
     if unknown := [name for name in options.names if name not in NAMES]:
@@ -83,7 +91,11 @@ def main() -> None:
         report.rows[row.name] = row.measure(size, rounds)
     for growth in (growth for growth in GROWTHS if growth.name in names):
         complain(dim(f"measuring {growth.name}"))
-        sizes, rounds = ([1, 10], 1) if options.quick else ([10**power for power in growth.powers], _GROWTH_ROUNDS)
+        sizes, rounds = (
+            ([1, 10], 1)
+            if options.quick
+            else ([10**power for power in growth.powers], _GROWTH_ROUNDS)
+        )
         report.growths[growth.name] = measure(growth, sizes, rounds)
     report.made.update(_made(load))
     if options.docs:
@@ -101,7 +113,8 @@ def _unmeasurable() -> set[str]:
 
 def _enter() -> None:
     mawk = shutil.which("mawk")
-    # Compile the modules only once, as pip does when it installs them. The scratch folder is the default place.
+    # Compile the modules only once, as pip does when it installs them. The scratch folder is the
+    # default place.
     prefix = os.environ.get("PYTHONPYCACHEPREFIX") or str(SCRATCH / "pycache")
     compiled = {"PYTHONPYCACHEPREFIX": prefix, "PYTHONDONTWRITEBYTECODE": ""}
     places = {"SCRATCH": str(SCRATCH), "MAWK": os.path.realpath(mawk) if mawk else ""}
@@ -113,7 +126,11 @@ def _enter() -> None:
 
 
 def _made(before: tuple[float, float, float]) -> dict[str, str]:
-    programs = f"Python {platform.python_version()}", _first_line("ip", "-V"), _first_line("awk", "-W", "version")
+    programs = (
+        f"Python {platform.python_version()}",
+        _first_line("ip", "-V"),
+        _first_line("awk", "-W", "version"),
+    )
     return {
         "made": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
         "kernel": f"{platform.system()} {'.'.join(platform.release().split('.')[:2])}, {os.cpu_count()} cores",
@@ -123,7 +140,9 @@ def _made(before: tuple[float, float, float]) -> dict[str, str]:
 
 
 def _first_line(*words: str) -> str:
-    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
     lines = (done.stdout + done.stderr).strip().splitlines()
     return lines[0] if lines else f"{words[0]} without a version"
 

@@ -24,13 +24,21 @@ class Measured(NamedTuple):
     @property
     def medians(self) -> list[float]:
         """Return the median of each side's spans."""
-        return [statistics.median(value for value, _ in side) for side in zip(*self.rounds, strict=True)]
+        return [
+            statistics.median(value for value, _ in side) for side in zip(*self.rounds, strict=True)
+        ]
 
     @property
     def ratios(self) -> list[float]:
         """Return the median ratio of the times and, if it was measured, that of the processor times."""
-        fields = [[(ours[at], theirs[0][at]) for ours, *theirs in self.rounds if theirs] for at in (0, 1)]
-        return [statistics.median(a / b for a, b in pairs) for pairs in fields if pairs and all(b for _, b in pairs)]
+        fields = [
+            [(ours[at], theirs[0][at]) for ours, *theirs in self.rounds if theirs] for at in (0, 1)
+        ]
+        return [
+            statistics.median(a / b for a, b in pairs)
+            for pairs in fields
+            if pairs and all(b for _, b in pairs)
+        ]
 
 
 class Row(NamedTuple):
@@ -40,7 +48,8 @@ class Row(NamedTuple):
         name: the name on the command line.
         what: what hostrouting does.
         against: the alternative, or an empty string if there is none.
-        most: the upper limit, or None if there is none. It is a ratio, or seconds if there is no alternative.
+        most: the upper limit, or None if there is none. It is a ratio, or seconds if there is no
+            alternative.
         size: the number of routes, CIDRs or snapshots.
         rounds: the number of times that each side runs.
         measure: the function that measures, given a size and a number of rounds.
@@ -69,7 +78,8 @@ class Growth(NamedTuple):
         title: the title of the chart.
         size: the name of the quantity that grows.
         powers: the exponents of the sizes, which are powers of ten.
-        make: the function that returns the groups of contenders for a size. The members of a group run side by side.
+        make: the function that returns the groups of contenders for a size. The members of a group
+            run side by side.
     """
 
     name: str
@@ -93,11 +103,16 @@ class Report(NamedTuple):
     growths: dict[str, Curves]
 
     def to_json(self) -> str:
-        """Return the report as JSON with a line for each row. The figures are in seconds and bytes."""
+        """Return the report as JSON with a line for each row.
+
+        The figures are in seconds and bytes.
+        """
         rows = {name: measured._asdict() for name, measured in self.rows.items()}
         parts = (
             f"{json.dumps(key)}: {{\n"
-            + ",\n".join(f" {json.dumps(name)}: {json.dumps(value)}" for name, value in part.items())
+            + ",\n".join(
+                f" {json.dumps(name)}: {json.dumps(value)}" for name, value in part.items()
+            )
             + "\n}"
             for key, part in {**self._asdict(), "rows": rows}.items()
         )

@@ -40,7 +40,10 @@ print(json.dumps([[len(group.hosts) for group in report.groups], int(own)]))
 
 
 def chromium() -> Chrome:
-    """Start a headless Chromium with an empty profile and no network. It ends when its context ends."""
+    """Start a headless Chromium with an empty profile and no network.
+
+    It ends when its context ends.
+    """
     # Imported here to keep selenium out of the processes of other measurements.
     from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 
@@ -52,10 +55,15 @@ def chromium() -> Chrome:
 
 def write_page(folder: Path, count: int) -> Path:
     """Write the page of ``count`` hosts of all kinds into a folder."""
-    kinds = [{} if kind == "cut-off" else make(node(0)).to_document() for kind, make in KINDS.items()]
+    kinds = [
+        {} if kind == "cut-off" else make(node(0)).to_document() for kind, make in KINDS.items()
+    ]
     groups = judge(kinds, Config.from_mapping(CONFIG)).groups
     hosts = [f"aks-h200-{number:05}" for number in range(count)]
-    spread = (attrs.evolve(group, hosts=tuple(hosts[at :: len(groups)])) for at, group in enumerate(groups))
+    spread = (
+        attrs.evolve(group, hosts=tuple(hosts[at :: len(groups)]))
+        for at, group in enumerate(groups)
+    )
     path = folder / "fleet.html"
     path.write_text(fleet_page(FleetReport(tuple(spread))), encoding="ascii")
     return path
@@ -86,7 +94,8 @@ def memory(size: int, rounds: int) -> Measured:
 def opening(size: int, rounds: int) -> Measured:
     """Measure the time from opening the page until it is loaded and drawn."""
     page = write_page(SCRATCH, size).as_uri()
-    # chromedriver needs only the loopback interface. With a network, Chromium would send its own requests.
+    # chromedriver needs only the loopback interface. With a network, Chromium would send its own
+    # requests.
     enter_namespace()
     with chromium() as browser:
 

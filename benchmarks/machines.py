@@ -46,7 +46,8 @@ def apply(changed: bool, size: int, rounds: int) -> Measured:
     """Compare the CPU time of ``hostrouting apply`` with that of ``import attrs``.
 
     Args:
-        changed: whether each run has other routes than the one before, a hundredth of them but at most ten.
+        changed: whether each run has other routes than the one before, a hundredth of them but at
+            most ten.
         size: the number of routes.
         rounds: how often to run each.
     """
@@ -68,7 +69,10 @@ def apply(changed: bool, size: int, rounds: int) -> Measured:
             _expect(node, wanted)
             return span
 
-        contenders: tuple[Contender, ...] = by_apply, lambda: _cpu(node, "python3", "-c", "import attrs")
+        contenders: tuple[Contender, ...] = (
+            by_apply,
+            lambda: _cpu(node, "python3", "-c", "import attrs"),
+        )
         found = side_by_side(rounds, *contenders)
     return Measured(found, [f"systemd {statistics.median(others) * 1000:.1f} ms"])
 
@@ -114,12 +118,16 @@ def install_package(node: Machine) -> None:
 def _install(node: Machine, wanted: list[IpNetwork]) -> None:
     node.write(_CONFIG, _config(wanted))
     node.python("apply")
-    node.systemctl("start", "static-routes.service", "check-route-overlap.service")  # as after a boot
+    # As after a boot.
+    node.systemctl("start", "static-routes.service", "check-route-overlap.service")
     _expect(node, wanted)
 
 
 def _config(wanted: list[IpNetwork]) -> str:
-    routes = {"enabled": True, "routes": [{"destination": str(destination)} for destination in wanted]}
+    routes = {
+        "enabled": True,
+        "routes": [{"destination": str(destination)} for destination in wanted],
+    }
     overlap = {"expectedCidrs": ["10.96.0.0/12", str(wanted[0])], "mode": "STRICT"}
     return json.dumps(Config(static_routes=routes, route_overlap=overlap).to_mapping())
 
@@ -135,6 +143,10 @@ def _systemd_seconds(node: Machine) -> float:
 
 
 def _expect(node: Machine, wanted: list[IpNetwork]) -> None:
-    there = {line.split()[0] for line in node.ip("-N", "route", "show", "proto", "217").splitlines()}
+    there = {
+        line.split()[0] for line in node.ip("-N", "route", "show", "proto", "217").splitlines()
+    }
     if there != set(map(str, wanted)):
-        raise WrongOutcomeError(f"{len(there)} routes, of {len(wanted)} wanted {len(there & set(map(str, wanted)))}")
+        raise WrongOutcomeError(
+            f"{len(there)} routes, of {len(wanted)} wanted {len(there & set(map(str, wanted)))}"
+        )

@@ -23,7 +23,8 @@ class Span(NamedTuple):
 
     Args:
         value: the time in seconds, or the memory in bytes.
-        cpu: the processor time of this process and its children in seconds, or 0 if it doesn't matter.
+        cpu: the processor time of this process and its children in seconds, or 0 if it doesn't
+            matter.
     """
 
     value: float
@@ -49,7 +50,9 @@ def timed(function: Callable[[], T]) -> tuple[Span, T]:
 def side_by_side(rounds: int, *contenders: Contender) -> list[tuple[Span, ...]]:
     """Run the contenders in turns, with every other round in reverse order, and return the rounds."""
     steps = [1, -1] * rounds
-    return [tuple([contender() for contender in contenders[::step]][::step]) for step in steps[:rounds]]
+    return [
+        tuple([contender() for contender in contenders[::step]][::step]) for step in steps[:rounds]
+    ]
 
 
 def run(*words: str | Path, stdin: Path | None = None, stdout: Path | None = None) -> None:

@@ -16,10 +16,16 @@ _NUMBERS = (1, 3, 4, 5, 6)
 
 def as_table(report: Report, rows: Iterable[Row] = ROWS) -> str:
     """Return a Markdown table of the measured rows, aligned for a terminal."""
-    table = [_HEADINGS, *(_cells(row, report.rows[row.name]) for row in rows if row.name in report.rows)]
+    table = [
+        _HEADINGS,
+        *(_cells(row, report.rows[row.name]) for row in rows if row.name in report.rows),
+    ]
     widths = [max(3, *map(len, column)) for column in zip(*table, strict=True)]
     lines = [
-        [cell.rjust(width) if at in _NUMBERS else cell.ljust(width) for at, (cell, width) in enumerate(cells)]
+        [
+            cell.rjust(width) if at in _NUMBERS else cell.ljust(width)
+            for at, (cell, width) in enumerate(cells)
+        ]
         for cells in (zip(row, widths, strict=True) for row in table)
     ]
     lines.insert(1, ["-" * (width - 1) + ("-:"[at in _NUMBERS]) for at, width in enumerate(widths)])
@@ -30,7 +36,15 @@ def _cells(row: Row, measured: Measured) -> tuple[str, ...]:
     ours, *theirs = (_value(row, median) for median in measured.medians)
     ratios = [f"{_short(ratio)}x" for ratio in measured.ratios]
     most = "" if row.most is None else f"{row.most:g}x" if row.against else _value(row, row.most)
-    return (row.what, ours, row.against, *(theirs or [""]), *[*ratios, "", ""][:2], most, "; ".join(measured.notes))
+    return (
+        row.what,
+        ours,
+        row.against,
+        *(theirs or [""]),
+        *[*ratios, "", ""][:2],
+        most,
+        "; ".join(measured.notes),
+    )
 
 
 def _value(row: Row, value: float) -> str:
@@ -55,8 +69,12 @@ def write_docs(report: Report, folder: Path) -> None:
     """
     (folder / "performance.json").write_text(report.to_json())
     for growth in GROWTHS:
-        (folder / f"performance-{growth.name}.svg").write_text(_picture(growth, report.growths[growth.name]))
-    pictures = "\n\n".join(f"![{growth.title}](performance-{growth.name}.svg)" for growth in GROWTHS)
+        (folder / f"performance-{growth.name}.svg").write_text(
+            _picture(growth, report.growths[growth.name])
+        )
+    pictures = "\n\n".join(
+        f"![{growth.title}](performance-{growth.name}.svg)" for growth in GROWTHS
+    )
     (folder / "performance.md").write_text(f"""# Performance
 
 `./run bench` prints these tables, and `./run bench NAME …` prints the rows that you name. This command takes a few
@@ -104,16 +122,38 @@ def _picture(growth: Growth, curves: Curves) -> str:
     from vl_convert import vegalite_to_svg
 
     points: list[dict[str, Any]] = [
-        {"way": way, growth.size: size, "seconds": seconds} for way, curve in curves.items() for size, seconds in curve
+        {"way": way, growth.size: size, "seconds": seconds}
+        for way, curve in curves.items()
+        for size, seconds in curve
     ]
 
     def axis(field: str, form: str) -> dict[str, Any]:
         values = [point[field] for point in points]
-        decades = [10.0**power for power in range(-6, 7) if min(values) / 10 < 10.0**power < max(values) * 10]
+        decades = [
+            10.0**power
+            for power in range(-6, 7)
+            if min(values) / 10 < 10.0**power < max(values) * 10
+        ]
         scale = {"type": "log", "domain": [decades[0], decades[-1]]}
-        return {"field": field, "type": "quantitative", "scale": scale, "axis": {"values": decades, "format": form}}
+        return {
+            "field": field,
+            "type": "quantitative",
+            "scale": scale,
+            "axis": {"values": decades, "format": form},
+        }
 
     colour = {"field": "way", "type": "nominal", "sort": None, "title": None}
-    look = {"width": 520, "height": 300, "padding": 12, "background": "white", "mark": {"type": "line", "point": True}}
+    look = {
+        "width": 520,
+        "height": 300,
+        "padding": 12,
+        "background": "white",
+        "mark": {"type": "line", "point": True},
+    }
     encoding = {"x": axis(growth.size, ",d"), "y": axis("seconds", "~s"), "color": colour}
-    return vegalite_to_svg({"title": growth.title, "data": {"values": points}, "encoding": encoding, **look}) + "\n"
+    return (
+        vegalite_to_svg(
+            {"title": growth.title, "data": {"values": points}, "encoding": encoding, **look}
+        )
+        + "\n"
+    )

@@ -19,7 +19,15 @@ from benchmarks import fleet, machines, ways
 from benchmarks.figures import Measured, Row
 from benchmarks.measure import Contender, Span, run, side_by_side, timed
 from benchmarks.snapshots import HOSTS
-from benchmarks.worlds import World, WrongOutcomeError, batch_file, cidrs_of, routes6_of, routes_of, script
+from benchmarks.worlds import (
+    World,
+    WrongOutcomeError,
+    batch_file,
+    cidrs_of,
+    routes6_of,
+    routes_of,
+    script,
+)
 from hostrouting.boot.render import render_static_routes
 from hostrouting.config.routing import Config, RouteOverlap
 from hostrouting.kernel.snapshot import Snapshot
@@ -38,10 +46,12 @@ _NOWHERE = NextHop("eth0", IPv4Address("10.99.0.1"))
 _EVERY = 7
 _FEW = 10
 
-# After this time, the waiter is asleep, and isn't about to make one of the checks that it makes every second.
+# After this time, the waiter is asleep, and isn't about to make one of the checks that it makes
+# every second.
 _ASLEEP_SECONDS = 0.33
 
-# Prints the peak memory of this process alone. The value of getrusage(2) includes the peak of the parent process.
+# Prints the peak memory of this process alone. The value of getrusage(2) includes the peak of the
+# parent process.
 _PEAK = """
 import sys
 from hostrouting.cli import main
@@ -52,15 +62,24 @@ sys.exit(status)
 
 
 def _install(
-    ours: Install, theirs: Install, size: int, rounds: int, see: Callable[[Sequence[Route]], list[str]] = lambda _: []
+    ours: Install,
+    theirs: Install,
+    size: int,
+    rounds: int,
+    see: Callable[[Sequence[Route]], list[str]] = lambda _: [],
 ) -> Measured:
-    """Compare two ways to install routes. ``see`` verifies what the measured runs can't show, and returns notes."""
+    """Compare two ways to install routes.
+
+    ``see`` verifies what the measured runs can't show, and returns notes.
+    """
     routes = routes_of(size)
     return Measured(side_by_side(rounds, ours(routes), theirs(routes)), see(routes))
 
 
 def _apply_ipv6(size: int, rounds: int) -> Measured:
-    return Measured(side_by_side(rounds, ways.by_apply(routes6_of(size)), ways.by_apply(routes_of(size))))
+    return Measured(
+        side_by_side(rounds, ways.by_apply(routes6_of(size)), ways.by_apply(routes_of(size)))
+    )
 
 
 def _see_processes(make: Callable[[Sequence[T]], Path], some: Sequence[T]) -> list[str]:
@@ -73,7 +92,9 @@ def _see_processes(make: Callable[[Sequence[T]], Path], some: Sequence[T]) -> li
 
 def _see_attribution(routes: Sequence[Route]) -> list[str]:
     """Check that the backend returns exactly those routes that the kernel refuses."""
-    mixed = [attrs.evolve(r, hops=(_NOWHERE,)) if n % _EVERY == 0 else r for n, r in enumerate(routes)]
+    mixed = [
+        attrs.evolve(r, hops=(_NOWHERE,)) if n % _EVERY == 0 else r for n, r in enumerate(routes)
+    ]
     bad, fine = mixed[::_EVERY], [route for number, route in enumerate(mixed) if number % _EVERY]
     with World() as world:
         failed = [failure.route for failure in world.backend.add(mixed)]
@@ -113,7 +134,9 @@ def _boot_check(theirs: Check, size: int, rounds: int, most: int = 1000) -> Meas
         world.backend.delete(World.fixes[:1])
         done = subprocess.run([path], capture_output=True, text=True, check=False)
     if done.returncode != 1 or done.stderr.count("OVERLAP: ") != 1:
-        raise WrongOutcomeError(f"the boot check of a shadowed CIDR ended with {done.returncode}: {done.stderr}")
+        raise WrongOutcomeError(
+            f"the boot check of a shadowed CIDR ended with {done.returncode}: {done.stderr}"
+        )
     return Measured(found, _see_processes(ways.check_script, cidrs))
 
 
@@ -134,20 +157,28 @@ def _check(size: int, rounds: int) -> Measured:
         world.backend.delete(World.fixes[:1])
         report = check_overlap(ways.expecting(cidrs), world.backend, CancelScope())
     if [finding.cidr for finding in report.findings] != [cidrs[0]]:
-        raise WrongOutcomeError(f"the check of a shadowed CIDR found {len(report.findings)} failures")
+        raise WrongOutcomeError(
+            f"the check of a shadowed CIDR found {len(report.findings)} failures"
+        )
     return Measured(found)
 
 
-def _doubled(make: Callable[[int], tuple[Snapshot, RouteOverlap]], size: int, rounds: int) -> Measured:
+def _doubled(
+    make: Callable[[int], tuple[Snapshot, RouteOverlap]], size: int, rounds: int
+) -> Measured:
     def checking(count: int) -> Contender:
         recorded, overlap = make(count)
         config = Config(route_overlap=overlap, uplinks=("eth0",))
 
         def contender() -> Span:
-            span, report = timed(lambda: check_overlap(config, SnapshotBackend(recorded), CancelScope()))
+            span, report = timed(
+                lambda: check_overlap(config, SnapshotBackend(recorded), CancelScope())
+            )
             told = len(report.notes) + len(report.fix.routes) + len(report.fix.unfixable)
             if told < count:
-                raise WrongOutcomeError(f"the check of {count} returned {told}: {report.reason or report.verdict}")
+                raise WrongOutcomeError(
+                    f"the check of {count} returned {told}: {report.reason or report.verdict}"
+                )
             return span
 
         return contender
@@ -161,7 +192,9 @@ def _memory(size: int, rounds: int) -> Measured:
 
     def peak() -> Span:
         process = [sys.executable, "-c", _PEAK, "check", *words]
-        done = subprocess.run(process, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=True, text=True)
+        done = subprocess.run(
+            process, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=True, text=True
+        )
         return Span(int(done.stderr) * 1024)
 
     with World(has_infiniband=True, fib=routes_of(small)) as world:
@@ -173,7 +206,9 @@ def _memory(size: int, rounds: int) -> Measured:
 
 def _cold_start(_: int, rounds: int) -> Measured:
     def by_check() -> Span:
-        return timed(lambda: run(sys.executable, "-m", "hostrouting", "check", "--cidr", "10.96.0.0/12"))[0]
+        return timed(
+            lambda: run(sys.executable, "-m", "hostrouting", "check", "--cidr", "10.96.0.0/12")
+        )[0]
 
     def by_import() -> Span:
         return timed(lambda: run(sys.executable, "-c", "import attrs"))[0]
@@ -186,7 +221,10 @@ def _cold_start(_: int, rounds: int) -> Measured:
 def _script_goes_on(size: int, rounds: int) -> Measured:
     """Measure how long a script that waits for the default route still runs once that route exists."""
     routes = routes_of(size)
-    static = {"enabled": True, "routes": [{"destination": str(route.destination)} for route in routes]}
+    static = {
+        "enabled": True,
+        "routes": [{"destination": str(route.destination)} for route in routes],
+    }
     path = script("static-routes.sh", render_static_routes(Config(static_routes=static)))
 
     def wait() -> Span:
@@ -213,7 +251,9 @@ def _wait_of_backend() -> Span:
     with World(has_default=False) as world:
 
         def find_missing() -> str | None:
-            is_there = any(route.destination.prefixlen == 0 for route in world.backend.routes(Table.MAIN))
+            is_there = any(
+                route.destination.prefixlen == 0 for route in world.backend.routes(Table.MAIN)
+            )
             is_waiting.set()
             return None if is_there else "the default route"
 

@@ -13,12 +13,23 @@ from hostrouting.config.routing import RouteOverlap
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.model.links import Address, Hardware, Link
-from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Scope, Table
+from hostrouting.model.routes import (
+    DEFAULT_DESTINATION,
+    NextHop,
+    Protocol,
+    Route,
+    RouteType,
+    Scope,
+    Table,
+)
 from hostrouting.model.rules import Rule
 
 CONFIG = {
     "hostRouting": {
-        "routeOverlap": {"expectedCidrs": ["172.16.0.0/16", "10.96.0.0/12", "10.244.0.0/16"], "mode": "STRICT"}
+        "routeOverlap": {
+            "expectedCidrs": ["172.16.0.0/16", "10.96.0.0/12", "10.244.0.0/16"],
+            "mode": "STRICT",
+        }
     }
 }
 
@@ -26,11 +37,16 @@ _PODS = 60
 _HOPS = (NextHop("eth0", IPv4Address("10.224.0.1")),)
 
 
-def _record(addresses: Sequence[Address], routes: Sequence[Route], rules: Sequence[Rule] = ()) -> Snapshot:
+def _record(
+    addresses: Sequence[Address], routes: Sequence[Route], rules: Sequence[Rule] = ()
+) -> Snapshot:
     """Return a snapshot with these addresses, and with their links, connected routes and local routes."""
     devs = dict.fromkeys(address.dev for address in addresses)
     return Snapshot(
-        links=(Link(1, "lo", hardware=Hardware.LOOPBACK), *(_link(index, dev) for index, dev in enumerate(devs, 2))),
+        links=(
+            Link(1, "lo", hardware=Hardware.LOOPBACK),
+            *(_link(index, dev) for index, dev in enumerate(devs, 2)),
+        ),
         addresses=tuple(addresses),
         rules=(KERNEL_RULES[0], *rules, *KERNEL_RULES[1:]),
         routes=(*routes, *(route for address in addresses for route in _connected(address))),
@@ -45,7 +61,9 @@ def _link(index: int, dev: str) -> Link:
 
 def _connected(address: Address) -> Iterator[Route]:
     hops = (NextHop(address.dev),)
-    network = Route(address.network, hops, protocol=Protocol.KERNEL, scope=Scope.LINK, source=address.local)
+    network = Route(
+        address.network, hops, protocol=Protocol.KERNEL, scope=Scope.LINK, source=address.local
+    )
     yield network
     local = attrs.evolve(network, type=RouteType.LOCAL, table=Table.LOCAL, scope=Scope.HOST)
     yield attrs.evolve(local, destination=IPv4Network(address.local))
@@ -53,23 +71,35 @@ def _connected(address: Address) -> Iterator[Route]:
     yield attrs.evolve(local, destination=last, type=RouteType.BROADCAST, scope=Scope.LINK)
 
 
-# --- a fleet -------------------------------------------------------------------------------------------------------
+# --- a fleet --------------------------------------------------------------------------------------
 
 
 def node(number: int) -> Snapshot:
     """Return the snapshot of a healthy node, where two routes override the connected /16 of InfiniBand."""
-    infiniband = [Address(f"ib{each}", IPv4Address("172.16.0.10") + number % 1000 * 8 + each, 16) for each in range(8)]
+    infiniband = [
+        Address(f"ib{each}", IPv4Address("172.16.0.10") + number % 1000 * 8 + each, 16)
+        for each in range(8)
+    ]
     eth0 = Address("eth0", IPv4Address("10.224.0.4") + number, 16)
-    first_pod, pods = IPv4Address("10.244.0.2") + number % 256 * 256, [f"azv{number:04x}{n:03x}" for n in range(_PODS)]
+    first_pod, pods = (
+        IPv4Address("10.244.0.2") + number % 256 * 256,
+        [f"azv{number:04x}{n:03x}" for n in range(_PODS)],
+    )
     routes = (
         Route(DEFAULT_DESTINATION, _HOPS, protocol=Protocol.DHCP, source=eth0.local, metric=100),
         *(Route(half, _HOPS) for half in IPv4Network("172.16.0.0/16").subnets()),
-        *(Route(IPv4Network(first_pod + n), (NextHop(dev),), protocol=Protocol.STATIC) for n, dev in enumerate(pods)),
+        *(
+            Route(IPv4Network(first_pod + n), (NextHop(dev),), protocol=Protocol.STATIC)
+            for n, dev in enumerate(pods)
+        ),
     )
     made = _record([eth0, *infiniband], routes)
     return attrs.evolve(
         made,
-        links=(*made.links, *(_link(index, dev) for index, dev in enumerate(pods, len(made.links) + 1))),
+        links=(
+            *made.links,
+            *(_link(index, dev) for index, dev in enumerate(pods, len(made.links) + 1)),
+        ),
         host=f"aks-h200-{number:05}",
         time="2026-11-20T09:00:00Z",
         kernel="Linux 5.15.0-1074-azure",
@@ -77,7 +107,9 @@ def node(number: int) -> Snapshot:
 
 
 def _without(of: Snapshot, protocol: int) -> Snapshot:
-    return attrs.evolve(of, routes=tuple(route for route in of.routes if route.protocol != protocol))
+    return attrs.evolve(
+        of, routes=tuple(route for route in of.routes if route.protocol != protocol)
+    )
 
 
 def _with(of: Snapshot, route: Route) -> Snapshot:
@@ -88,10 +120,14 @@ def _past_main(of: Snapshot) -> Snapshot:
     """Add a policy rule that sends some service addresses to the table of a VPN, so that no route in main can help."""
     rule = Rule(100, table=100, destination=IPv4Network("10.100.0.0/16"))
     default = Route(DEFAULT_DESTINATION, (NextHop("ib7"),), table=100, protocol=Protocol.STATIC)
-    return attrs.evolve(_with(of, default), rules=(KERNEL_RULES[0], rule, *KERNEL_RULES[1:]), is_merged=False)
+    return attrs.evolve(
+        _with(of, default), rules=(KERNEL_RULES[0], rule, *KERNEL_RULES[1:]), is_merged=False
+    )
 
 
-_DISCARDED = Route(IPv4Network("10.96.0.0/12"), type=RouteType.UNREACHABLE, protocol=Protocol.STATIC)
+_DISCARDED = Route(
+    IPv4Network("10.96.0.0/12"), type=RouteType.UNREACHABLE, protocol=Protocol.STATIC
+)
 
 KINDS: dict[str, Callable[[Snapshot], Snapshot]] = {
     "fixed": lambda of: of,
@@ -115,7 +151,7 @@ def write_snapshots(folder: Path, count: int) -> list[Path]:
     return paths
 
 
-# --- hosts that grow -----------------------------------------------------------------------------------------------
+# --- hosts that grow ------------------------------------------------------------------------------
 
 # Each added item has a /24 of this CIDR in which there is something to report.
 _CIDR = IPv4Network("172.16.0.0/12")
@@ -154,13 +190,18 @@ def _subnets(count: int) -> tuple[Snapshot, RouteOverlap]:
 
 def _gateways(count: int) -> tuple[Snapshot, RouteOverlap]:
     hops = ((NextHop("ib0", _part(number)[9]),) for number in range(count))
-    routes = [Route(IPv4Network(((16 << 24) + number * 1024, 24)), hop) for number, hop in enumerate(hops)]
+    routes = [
+        Route(IPv4Network(((16 << 24) + number * 1024, 24)), hop) for number, hop in enumerate(hops)
+    ]
     return _host([Address("ib0", _CIDR[4], _CIDR.prefixlen)], routes)
 
 
 def _addresses(count: int) -> tuple[Snapshot, RouteOverlap]:
     own = (Address("eth0", _part(number)[4], 24) for number in range(count))
-    routes = [Route(IPv4Network((int(_part(number)[128]), 25)), (NextHop("ib0"),)) for number in range(count)]
+    routes = [
+        Route(IPv4Network((int(_part(number)[128]), 25)), (NextHop("ib0"),))
+        for number in range(count)
+    ]
     return _host([*own, _OTHER], routes)
 
 

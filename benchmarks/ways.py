@@ -24,7 +24,8 @@ from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import Verdict
 from phases import CancelScope
 
-# Prints how many processes a command starts besides its own, which is the change of the last pid in the namespace.
+# Prints how many processes a command starts besides its own, which is the change of the last pid in
+# the namespace.
 _COUNT = r"""
 read -r before </proc/sys/kernel/ns_last_pid
 "$@" >/dev/null
@@ -62,17 +63,24 @@ def installing(routes: Sequence[Route], install: Callable[[], object]) -> Conten
     return contender
 
 
-def by_backend(routes: Sequence[Route], backend: Callable[[], RouteBackend] | None = None) -> Contender:
+def by_backend(
+    routes: Sequence[Route], backend: Callable[[], RouteBackend] | None = None
+) -> Contender:
     """Write routes and read them back with the given backend, or with ``NetlinkBackend`` if there is none."""
 
     def contender() -> Span:
         with World() as world:
             port = world.backend if backend is None else backend()
             # This is how the verification reads the routes.
-            span, (failures, there) = timed(lambda: (port.add(routes), port.routes_by_attributes(Table.MAIN)))
+            span, (failures, there) = timed(
+                lambda: (port.add(routes), port.routes_by_attributes(Table.MAIN))
+            )
             if failures:
                 raise WrongOutcomeError(f"{len(failures)} routes failed: {failures[0]}")
-            world.expect(routes, [attrs.evolve(way, destination=IPv4Network(p)) for way, ps in there for p in ps])
+            world.expect(
+                routes,
+                [attrs.evolve(way, destination=IPv4Network(p)) for way, ps in there for p in ps],
+            )
         return span
 
     return contender
@@ -87,7 +95,11 @@ def by_pyroute2(routes: Sequence[Route]) -> Contender:
             for route in routes:
                 (hop,) = route.hops
                 netlink.route(
-                    "add", dst=str(route.destination), gateway=str(hop.gateway), oif=index, proto=route.protocol
+                    "add",
+                    dst=str(route.destination),
+                    gateway=str(hop.gateway),
+                    oif=index,
+                    proto=route.protocol,
                 )
 
     return installing(routes, install)
@@ -107,8 +119,14 @@ def by_boot_script(routes: Sequence[Route]) -> Contender:
 
 def routes_script(routes: Sequence[Route]) -> Path:
     """Render the boot script for routes that specify a gateway and a device."""
-    static = [StaticRoute(str(r.destination), gateway=str(r.hops[0].gateway), dev=r.hops[0].dev) for r in routes]
-    return script("static-routes.sh", render_static_routes(Config(static_routes={"enabled": True, "routes": static})))
+    static = [
+        StaticRoute(str(r.destination), gateway=str(r.hops[0].gateway), dev=r.hops[0].dev)
+        for r in routes
+    ]
+    return script(
+        "static-routes.sh",
+        render_static_routes(Config(static_routes={"enabled": True, "routes": static})),
+    )
 
 
 def by_one_ip_a_route(routes: Sequence[Route]) -> Contender:
@@ -123,13 +141,16 @@ def by_apply(routes: Sequence[Route], *, names_all: bool = False) -> Contender:
 
     Args:
         routes: the routes.
-        names_all: whether the config names the gateway and the device of each route, which it would inherit.
+        names_all: whether the config names the gateway and the device of each route, which it would
+            inherit.
     """
     hop = routes[0].hops[0]
     named = {"gateway": str(hop.gateway), "dev": str(hop.dev)} if names_all else {}
     entries = [{"destination": str(route.destination)} | named for route in routes]
     config, report = SCRATCH / f"config-{routes[0].family}.json", SCRATCH / "report"
-    config.write_text(json.dumps({"hostRouting": {"staticRoutes": {"enabled": True, "routes": entries}}}))
+    config.write_text(
+        json.dumps({"hostRouting": {"staticRoutes": {"enabled": True, "routes": entries}}})
+    )
     words = (sys.executable, "-m", "hostrouting", "apply", "--routes-only", config)
     return installing(routes, lambda: run(*words, stdout=report))
 
@@ -152,12 +173,17 @@ def by_boot_check(cidrs: Sequence[IPv4Network], fib: Sequence[Route]) -> Contend
 
 def check_script(cidrs: Sequence[IPv4Network]) -> Path:
     """Render the boot check."""
-    return script("check-route-overlap.sh", render_check(Config(route_overlap=RouteOverlap(cidrs, "STRICT"))))
+    return script(
+        "check-route-overlap.sh", render_check(Config(route_overlap=RouteOverlap(cidrs, "STRICT")))
+    )
 
 
 def by_ip_and_awk_a_cidr(cidrs: Sequence[IPv4Network], fib: Sequence[Route]) -> Contender:
     """Run a script that looks up one address of each CIDR with ip and awk."""
-    path = script("ip-and-awk-a-cidr.sh", "".join([_IP_AND_AWK_A_CIDR, *(f"check {cidr}\n" for cidr in cidrs)]))
+    path = script(
+        "ip-and-awk-a-cidr.sh",
+        "".join([_IP_AND_AWK_A_CIDR, *(f"check {cidr}\n" for cidr in cidrs)]),
+    )
 
     def contender() -> Span:
         with World(has_infiniband=True, fib=fib):
@@ -172,7 +198,9 @@ def by_look_ups(cidrs: Sequence[IPv4Network], fib: Sequence[Route]) -> Contender
 
     def contender() -> Span:
         with World(has_infiniband=True, fib=fib):
-            span, _ = timed(lambda: run("ip", "-4", "-o", "-batch", "-", stdin=commands, stdout=answers))
+            span, _ = timed(
+                lambda: run("ip", "-4", "-o", "-batch", "-", stdin=commands, stdout=answers)
+            )
         if (there := answers.read_text().count(" dev eth0 ")) != len(cidrs):
             raise WrongOutcomeError(f"ip gave {there} answers by eth0 to {len(cidrs)} questions")
         return span
@@ -185,13 +213,26 @@ def count_processes(path: Path) -> int:
     # The script would need another process to remove the files of an earlier run.
     shutil.rmtree(Layout().marker_ok.parent, ignore_errors=True)
     with World(has_infiniband=True):
-        inside = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", _COUNT, "bash", str(path)]
+        inside = [
+            "unshare",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+            "bash",
+            "-c",
+            _COUNT,
+            "bash",
+            str(path),
+        ]
         return int(subprocess.run(inside, stdout=subprocess.PIPE, check=True).stdout)
 
 
 def expecting(cidrs: Sequence[IPv4Network]) -> Config:
     """Return a config that expects these CIDRs."""
-    return Config(route_overlap=RouteOverlap([str(cidr) for cidr in cidrs], mode=OverlapMode.STRICT))
+    return Config(
+        route_overlap=RouteOverlap([str(cidr) for cidr in cidrs], mode=OverlapMode.STRICT)
+    )
 
 
 def by_check(world: World, cidrs: Sequence[IPv4Network]) -> Contender:
@@ -201,7 +242,9 @@ def by_check(world: World, cidrs: Sequence[IPv4Network]) -> Contender:
     def contender() -> Span:
         span, report = timed(lambda: check_overlap(config, world.backend, CancelScope()))
         if report.verdict is not Verdict.OK:
-            raise WrongOutcomeError(f"the verdict is {report.verdict}: {report.reason or report.findings[0].message}")
+            raise WrongOutcomeError(
+                f"the verdict is {report.verdict}: {report.reason or report.findings[0].message}"
+            )
         return span
 
     return contender

@@ -22,7 +22,8 @@ SCRATCH = Path("/run/hostrouting-benchmarks")
 HOPS = (NextHop("eth0", IPv4Address("10.1.0.1")),)
 _HOPS6 = (NextHop("eth0", IPv6Address("2001:db8:1::1")),)
 
-# There is a /24 in each /22. A million of them fit below 127/8, and the default route serves the rest of each /22.
+# There is a /24 in each /22. A million of them fit below 127/8, and the default route serves the
+# rest of each /22.
 _FIRST, _STRIDE, _LENGTH = int(IPv4Address("16.0.0.0")), 1024, 24
 _FIRST6, _STRIDE6, _LENGTH6 = int(IPv6Address("2a00::")), 1 << 66, 64
 
@@ -37,7 +38,9 @@ class WrongOutcomeError(Exception):
 @cache
 def routes_of(count: int) -> tuple[Route, ...]:
     """Return ``count`` routes via the default gateway."""
-    return tuple(Route(IPv4Network((_FIRST + number * _STRIDE, _LENGTH)), HOPS) for number in range(count))
+    return tuple(
+        Route(IPv4Network((_FIRST + number * _STRIDE, _LENGTH)), HOPS) for number in range(count)
+    )
 
 
 @cache
@@ -45,15 +48,22 @@ def routes6_of(count: int) -> tuple[Route6, ...]:
     """Return ``count`` IPv6 routes via the default gateway."""
     metric = Family.IPV6.usual_metric
     return tuple(
-        Route6(IPv6Network((_FIRST6 + number * _STRIDE6, _LENGTH6)), _HOPS6, metric=metric) for number in range(count)
+        Route6(IPv6Network((_FIRST6 + number * _STRIDE6, _LENGTH6)), _HOPS6, metric=metric)
+        for number in range(count)
     )
 
 
 def cidrs_of(count: int, routes: int) -> tuple[IPv4Network, ...]:
-    """Return ``count`` expected CIDRs, spread over the first routes. InfiniBand would shadow the first eight."""
+    """Return ``count`` expected CIDRs, spread over the first routes.
+
+    InfiniBand would shadow the first eight.
+    """
     stride = max(1, routes // count) * _STRIDE
     fixed = [IPv4Network(str(route.destination)) for route in World.fixes[:count]]
-    return (*fixed, *(IPv4Network((_FIRST + number * stride, 22)) for number in range(count - len(fixed))))
+    return (
+        *fixed,
+        *(IPv4Network((_FIRST + number * stride, 22)) for number in range(count - len(fixed))),
+    )
 
 
 def words_of(route: Route) -> str:
@@ -81,15 +91,18 @@ class World(AbstractContextManager["World"]):
 
     Args:
         has_default: whether there is a default route.
-        has_infiniband: whether there are eight more interfaces with a connected /16 each, and a more specific route
-            that fixes a /24 of each.
+        has_infiniband: whether there are eight more interfaces with a connected /16 each, and a
+            more specific route that fixes a /24 of each.
         fib: the routes that are there from the start.
-        family: the family of the default route, of ``backend`` and of all routes that are filled in or expected.
+        family: the family of the default route, of ``backend`` and of all routes that are filled in
+            or expected.
     """
 
     default = Route(DEFAULT_DESTINATION, HOPS, protocol=Protocol.DHCP)
     default6 = Route6(Family.IPV6.any, _HOPS6, protocol=Protocol.DHCP, metric=1024)
-    fixes = tuple(Route(IPv4Network(f"172.{16 + number}.1.0/24"), HOPS) for number in range(_INFINIBAND))
+    fixes = tuple(
+        Route(IPv4Network(f"172.{16 + number}.1.0/24"), HOPS) for number in range(_INFINIBAND)
+    )
 
     def __init__(
         self,
@@ -134,8 +147,14 @@ class World(AbstractContextManager["World"]):
             WrongOutcomeError: the table has different routes.
         """
         there = self.backend.routes(Table.MAIN) if read is None else read
-        found = {(route.destination, route.metric, route.hops) for route in there if not route.is_connected}
-        wanted = {(route.destination, route.metric, route.hops) for route in (*self._given, *routes)}
+        found = {
+            (route.destination, route.metric, route.hops)
+            for route in there
+            if not route.is_connected
+        }
+        wanted = {
+            (route.destination, route.metric, route.hops) for route in (*self._given, *routes)
+        }
         if found != wanted:
             raise WrongOutcomeError(
                 f"table main holds {len(found)} routes, of {len(wanted)} wanted {len(found & wanted)}"

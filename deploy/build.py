@@ -2,9 +2,9 @@
 
     python deploy/build.py [FOLDER]         # dist by default
 
-The Debian package isn't built with debhelper, which computes dependencies for a single suite and whose output differs
-between suites. Our package contains its dependencies, and is the same for every release of Debian and Ubuntu.
-``debian/`` contains the same files as in other Debian packages.
+The Debian package isn't built with debhelper, which computes dependencies for a single suite and
+whose output differs between suites. Our package contains its dependencies, and is the same for
+every release of Debian and Ubuntu. ``debian/`` contains the same files as in other Debian packages.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ COMPLETIONS = {
     "zsh": "usr/share/zsh/vendor-completions/_hostrouting",
     "fish": "usr/share/fish/vendor_completions.d/hostrouting.fish",
 }
-# A virtual environment has a folder for each release of Python. Our files work with all of these releases.
+# A virtual environment has a folder for each release of Python. Our files work with all of these
+# releases.
 PYTHON_MINORS = range(10, 20)
 COMMON_LICENSES = {"Apache-2.0": "Apache-2.0", "GPL-2.0": "GPL-2", "MPL-2.0": "MPL-2.0"}
 
@@ -73,17 +74,31 @@ class Wheel:
     @property
     def license(self) -> str:
         """Return the license as an SPDX expression."""
-        classifiers = [word for word in self.metadata.get_all("Classifier", []) if word.startswith("License :: ")]
+        classifiers = [
+            word
+            for word in self.metadata.get_all("Classifier", [])
+            if word.startswith("License :: ")
+        ]
         older = [word.rpartition(" :: ")[2].removesuffix(" License") for word in classifiers]
-        return str(self.metadata["License-Expression"] or self.metadata["License"] or " AND ".join(older))
+        return str(
+            self.metadata["License-Expression"] or self.metadata["License"] or " AND ".join(older)
+        )
 
     @property
     def license_texts(self) -> list[str]:
         """Return the license texts of the wheel, or the paths of those licenses that every Debian system has."""
-        names = [name for name in self.archive.namelist() if re.search(r"\.dist-info/(licenses/.|LICENSE$)", name)]
-        own = [name for name in sorted(names) if not any(common in name for common in COMMON_LICENSES)]
+        names = [
+            name
+            for name in self.archive.namelist()
+            if re.search(r"\.dist-info/(licenses/.|LICENSE$)", name)
+        ]
+        own = [
+            name for name in sorted(names) if not any(common in name for common in COMMON_LICENSES)
+        ]
         there = [
-            f"/usr/share/common-licenses/{COMMON_LICENSES[word]}" for word in COMMON_LICENSES if word in self.license
+            f"/usr/share/common-licenses/{COMMON_LICENSES[word]}"
+            for word in COMMON_LICENSES
+            if word in self.license
         ]
         return [*(self.archive.read(name).decode().strip() for name in own), *there]
 
@@ -116,7 +131,10 @@ def run(*argv: str | Path) -> str:
 
 
 def time_of_last_change() -> str:
-    """Return the time of the last commit or, without a repository, of the sdist. All files get that time."""
+    """Return the time of the last commit or, without a repository, of the sdist.
+
+    All files get that time.
+    """
     if ROOT.joinpath(".git").exists():
         return run("git", "log", "-1", "--format=%ct").strip()
     return f"{ROOT.joinpath('PKG-INFO').stat().st_mtime:.0f}"
@@ -126,8 +144,26 @@ def carried_wheels() -> list[Wheel]:
     """Return the wheels that the package contains, in the order of the list, and download missing ones."""
     hashes = re.findall(r"--hash=sha256:(\w+)$", CARRIED.read_text(), re.MULTILINE)
     if not {*hashes} <= wheels_by_hash().keys():
-        oldest = ["--python-version=3.10", "--implementation=py", "--abi=none", "--platform=any", "--only-binary=:all:"]
-        run(sys.executable, "-m", "pip", "download", "-q", "--no-deps", *oldest, "-r", CARRIED, "-d", WHEELS)
+        oldest = [
+            "--python-version=3.10",
+            "--implementation=py",
+            "--abi=none",
+            "--platform=any",
+            "--only-binary=:all:",
+        ]
+        run(
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "-q",
+            "--no-deps",
+            *oldest,
+            "-r",
+            CARRIED,
+            "-d",
+            WHEELS,
+        )
     there = wheels_by_hash()
     return [there[sha256] for sha256 in hashes]
 
@@ -143,12 +179,17 @@ def bill_of_materials(own: Wheel, carried: list[Wheel], when: datetime) -> str:
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
-        "serialNumber": uuid.uuid5(uuid.NAMESPACE_URL, " ".join(wheel.sha256 for wheel in (own, *carried))).urn,
+        "serialNumber": uuid.uuid5(
+            uuid.NAMESPACE_URL, " ".join(wheel.sha256 for wheel in (own, *carried))
+        ).urn,
         "version": 1,
         "metadata": {"timestamp": when.isoformat(), "component": component(own, "application")},
         "components": [component(wheel, "library") for wheel in carried],
         "dependencies": [
-            {"ref": wheel.purl, "dependsOn": [other.purl for other in carried if other.name in wheel.needs]}
+            {
+                "ref": wheel.purl,
+                "dependsOn": [other.purl for other in carried if other.name in wheel.needs],
+            }
             for wheel in (own, *carried)
         ],
     }
@@ -190,10 +231,16 @@ def fill(tree: Path, own: Wheel, carried: list[Wheel], sbom: Path, when: datetim
     put(tree / DOC / "changelog.gz", ROOT.joinpath("CHANGELOG.md").read_text())
     put(tree / DOC / "changelog.Debian.gz", changelog(own, when))
     files = sorted(path for path in tree.rglob("*") if path.is_file() and not path.is_symlink())
-    sums = (f"{hashlib.md5(path.read_bytes()).hexdigest()}  {path.relative_to(tree)}\n" for path in files)
+    sums = (
+        f"{hashlib.md5(path.read_bytes()).hexdigest()}  {path.relative_to(tree)}\n"
+        for path in files
+    )
     put(tree / "DEBIAN/md5sums", "".join(sums))
     size = sum(-(-path.lstat().st_size // 1024) for path in tree.rglob("*"))
-    put(tree / "DEBIAN/control", read("control").replace("@VERSION@", debian_version(own)).replace("@SIZE@", str(size)))
+    put(
+        tree / "DEBIAN/control",
+        read("control").replace("@VERSION@", debian_version(own)).replace("@SIZE@", str(size)),
+    )
     for script in ("postinst", "prerm", "postrm"):
         put(tree / "DEBIAN" / script, read(script), 0o755)
 
@@ -227,7 +274,9 @@ def copyright_text(own: Wheel, carried: list[Wheel]) -> str:
     (home,) = re.findall(r"^Homepage: (.*)$", read("control"), re.MULTILINE)
     head = f"hostrouting, from {home}\nWith the Python packages that it needs, as their authors publish them on PyPI.\n"
     parts = [
-        f"{'=' * 80}\n{wheel.name} {wheel.version}: {wheel.license}\n\n" + "\n\n".join(wheel.license_texts) + "\n"
+        f"{'=' * 80}\n{wheel.name} {wheel.version}: {wheel.license}\n\n"
+        + "\n\n".join(wheel.license_texts)
+        + "\n"
         for wheel in (own, *carried)
     ]
     return "\n".join([head, *parts])

@@ -33,13 +33,19 @@ autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 python_use_unqualified_type_names = True
 
-# Names outside of these pages have no target. Anything else is text, such as a property's docstring with a colon, of
-# which napoleon makes a type.
+# Names outside of these pages have no target. Anything else is text, such as a property's docstring
+# with a colon, of which napoleon makes a type.
 nitpicky = True
 nitpick_ignore_regex = [("py:.*", r"[\w.]+")]
 
 man_pages: list[tuple[str, str, str, list[str], int]] = [
-    ("reference/commands", "hostrouting", "give a node's traffic the right interface, and prove it", [], 1),
+    (
+        "reference/commands",
+        "hostrouting",
+        "give a node's traffic the right interface, and prove it",
+        [],
+        1,
+    ),
     ("reference/config", "hostrouting-config", "the config file of hostrouting", [], 5),
 ]
 
@@ -55,27 +61,46 @@ def short_signature(function: Callable[..., Any]) -> str:
     """Return a signature without annotations, which the descriptions of the arguments include, or long defaults."""
     found = inspect.signature(function)
     given = [
-        each.replace(default=_Shortened()) if len(repr(each.default)) > _DEFAULT_CHARACTERS else each
+        each.replace(default=_Shortened())
+        if len(repr(each.default)) > _DEFAULT_CHARACTERS
+        else each
         for each in found.parameters.values()
     ]
-    return stringify_signature(found.replace(parameters=given), show_annotation=False, show_return_annotation=False)
+    return stringify_signature(
+        found.replace(parameters=given), show_annotation=False, show_return_annotation=False
+    )
 
 
 def setup(app: Any) -> None:
     """Omit what doesn't help a caller, such as module docstrings, which describe the code, and add enums' members."""
 
-    def without_modules(_app: Any, what: str, _name: str, _object: Any, _options: Any, lines: list[str]) -> None:
+    def without_modules(
+        _app: Any, what: str, _name: str, _object: Any, _options: Any, lines: list[str]
+    ) -> None:
         if what == "module":
             lines.clear()
 
-    def choose_members(_app: Any, _what: str, _name: str, value: object, _skip: bool, _options: Any) -> bool | None:
-        # The Args section of a NamedTuple documents its fields. An enum's members have no docstrings.
-        return True if type(value).__name__ == "_tuplegetter" else False if isinstance(value, Enum) else None
+    def choose_members(
+        _app: Any, _what: str, _name: str, value: object, _skip: bool, _options: Any
+    ) -> bool | None:
+        # The Args section of a NamedTuple documents its fields. An enum's members have no
+        # docstrings.
+        return (
+            True
+            if type(value).__name__ == "_tuplegetter"
+            else False
+            if isinstance(value, Enum)
+            else None
+        )
 
-    def shorten(_app: Any, _what: str, _name: str, value: object, *_given: Any) -> tuple[str, str] | None:
+    def shorten(
+        _app: Any, _what: str, _name: str, value: object, *_given: Any
+    ) -> tuple[str, str] | None:
         if getattr(value, "_is_protocol", False):  # it isn't called; its __init__ takes anything
             return "", ""
-        return (short_signature(value), "") if isinstance(value, type) and attrs.has(value) else None
+        return (
+            (short_signature(value), "") if isinstance(value, type) and attrs.has(value) else None
+        )
 
     app.connect("autodoc-process-docstring", without_modules)
     app.connect("autodoc-process-signature", shorten)

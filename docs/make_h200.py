@@ -1,6 +1,7 @@
 """Write docs/howto/h200.md, its pictures and one-event.svg:  ./run python docs/make_h200.py [DIR].
 
-Each variant is a node that can be built in any kernel. tests/kernel/test_h200.py fixes all of them on Linux.
+Each variant is a node that can be built in any kernel. tests/kernel/test_h200.py fixes all of them
+on Linux.
 """
 
 from __future__ import annotations
@@ -69,7 +70,9 @@ class Variant:
     @property
     def config(self) -> dict[str, Any]:
         """Return a config document that expects the CIDR."""
-        return {"hostRouting": {"routeOverlap": {"expectedCidrs": [self.expected], "mode": "STRICT"}}}
+        return {
+            "hostRouting": {"routeOverlap": {"expectedCidrs": [self.expected], "mode": "STRICT"}}
+        }
 
     def build(self, kernel: Kernel) -> None:
         """Add the interfaces, addresses and routes of this node to a kernel that only has ``lo``."""
@@ -81,7 +84,9 @@ class Variant:
             kernel.add_address(f"ib{number}", str(address))
         hop = NextHop("eth0", IPv4Address(self.gateway))
         own = IPv4Interface(self.eth0).ip
-        routes = [Route(DEFAULT_DESTINATION, (hop,), protocol=Protocol.DHCP, metric=METRIC, source=own)]
+        routes = [
+            Route(DEFAULT_DESTINATION, (hop,), protocol=Protocol.DHCP, metric=METRIC, source=own)
+        ]
         if self.behind is not None:
             destination, gateway = self.behind
             hop = NextHop("ib0", IPv4Address(gateway))
@@ -190,7 +195,9 @@ def tell(variant: Variant) -> Told:
         code, fix, remarks = _run(host, "fix", "--cidr", variant.expected)
         _, commands, _ = _run(host, "fix", "--cidr", variant.expected, "--format", "ip")
         _, merged, _ = _run(host, "fix")
-        fixed = Config.from_mapping(json.loads(merged) if code == 0 else _as_warning(json.loads(merged)))
+        fixed = Config.from_mapping(
+            json.loads(merged) if code == 0 else _as_warning(json.loads(merged))
+        )
         phases.run(Configure(fixed, host=host))
         after, _ = _check(variant, host)
     return Told(routes, check, picture, fix, commands, tuple(remarks.splitlines()), code, after)
@@ -202,7 +209,8 @@ def _as_warning(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check(variant: Variant, host: Host) -> tuple[str, str]:
-    config = Config(route_overlap={"expectedCidrs": [variant.expected]})  # like check --cidr, without a file
+    # Like check --cidr, without a file.
+    config = Config(route_overlap={"expectedCidrs": [variant.expected]})
     result = attrs.evolve(check_overlap(config, host.routes, phases.CancelScope()), host="node-7")
     result = attrs.evolve(result, time=rfc_3339(TIME))
     out = io.StringIO()
@@ -273,10 +281,16 @@ with 1 as long as there is a failure; `LOCAL` and `BROADCAST` are only notes. Fo
 def page(told: dict[str, Told]) -> str:
     """Return the page as Markdown."""
     contents = "\n".join(
-        f"{number}. [{variant.title}](#{_anchor(number, variant)})" for number, variant in enumerate(VARIANTS, 1)
+        f"{number}. [{variant.title}](#{_anchor(number, variant)})"
+        for number, variant in enumerate(VARIANTS, 1)
     )
     head = HEAD.format(contents=contents, config=json.dumps(VARIANTS[0].config))
-    return "\n".join([head, *(_section(number, each, told[each.name]) for number, each in enumerate(VARIANTS, 1))])
+    return "\n".join(
+        [
+            head,
+            *(_section(number, each, told[each.name]) for number, each in enumerate(VARIANTS, 1)),
+        ]
+    )
 
 
 def _heading(number: int, variant: Variant) -> str:
@@ -305,12 +319,15 @@ def _section(number: int, variant: Variant, told: Told) -> str:
             _console(f"hostrouting fix --cidr {variant.expected} --format ip", told.commands),
         ]
     parts += ["Side effects:", _list(left)] if left else []
-    parts += ["After the fix is applied:", _console(f"hostrouting check --cidr {variant.expected}", told.after)]
+    parts += [
+        "After the fix is applied:",
+        _console(f"hostrouting check --cidr {variant.expected}", told.after),
+    ]
     parts += [variant.after] if variant.after else []
     return "\n\n".join(parts) + "\n"
 
 
-# --- one event away ------------------------------------------------------------------------------------------------
+# --- one event away -------------------------------------------------------------------------------
 
 
 def one_event_picture() -> str:
@@ -338,7 +355,8 @@ def one_event_picture() -> str:
 
 
 def _console(command: str, output: str) -> str:
-    language = "text" if "'" in output else "console"  # an unpaired apostrophe isn't valid in a shell
+    # An unpaired apostrophe isn't valid in a shell.
+    language = "text" if "'" in output else "console"
     return f"```{language}\n$ {command}\n{output}\n```"
 
 

@@ -47,15 +47,25 @@ def kernels_part(record: dict[str, Any]) -> str:
     """Return the part about kernels."""
     rows, reasons = [], []
     most = max(sum(map(count, found["files"].values())) for found in record.values())
-    for suite, found in sorted(record.items(), key=lambda item: [*map(int, item[1]["release"].split("."))]):
+    for suite, found in sorted(
+        record.items(), key=lambda item: [*map(int, item[1]["release"].split("."))]
+    ):
         release, files = found["release"], found["files"].values()
         skipped = sum((Counter(each["skipped"]) for each in files), Counter[str]())
         passed, failed, seconds, snapshots = (sum(each[key] for each in files) for key in KEYS)
         others = most - sum(map(count, files))
         counts = f"{passed} | {failed} | {skipped.total()} | {others} | {round(seconds / 60)} | {snapshots}"
         rows.append(f"| {release} | {suite} | {max(each['date'] for each in files)} | {counts} |")
-        reasons += [f"| {release} | {count} | {reason} |" for reason, count in sorted(skipped.items())]
-    return HEAD + "\n".join(rows) + "\n" + SNAPSHOTS + (SKIPPED + "\n".join(reasons) + "\n" if reasons else "")
+        reasons += [
+            f"| {release} | {count} | {reason} |" for reason, count in sorted(skipped.items())
+        ]
+    return (
+        HEAD
+        + "\n".join(rows)
+        + "\n"
+        + SNAPSHOTS
+        + (SKIPPED + "\n".join(reasons) + "\n" if reasons else "")
+    )
 
 
 def machines_part(record: dict[str, Any]) -> str:
@@ -102,7 +112,9 @@ at boot retries a failure, too.
 
 def main(folder: Path) -> None:
     """Write the page to a directory."""
-    kernels, booted = (json.loads((FOLDER / name).read_text()) for name in ("kernels.json", "machines.json"))
+    kernels, booted = (
+        json.loads((FOLDER / name).read_text()) for name in ("kernels.json", "machines.json")
+    )
     (folder / "kernels.md").write_text(kernels_part(kernels) + machines_part(booted) + TAIL)
 
 

@@ -1,7 +1,7 @@
 """Write the reference pages of the commands and the config, and the tables of the library's names:  ./run docs.
 
-Their only sources are ``--help`` and docstrings. Sphinx turns them into pages of the site and into the man pages
-hostrouting(1) and hostrouting-config(5).
+Their only sources are ``--help`` and docstrings. Sphinx turns them into pages of the site and into
+the man pages hostrouting(1) and hostrouting-config(5).
 """
 
 from __future__ import annotations
@@ -148,14 +148,15 @@ EXAMPLE = """\
   "staleAzureVnet": {"cidrs": ["10.241.0.0/16"]}}}"""
 
 
-# --- commands ------------------------------------------------------------------------------------------------------
+# --- commands -------------------------------------------------------------------------------------
 
 
 def commands_page() -> str:
     """Return the text of hostrouting(1)."""
     told = _help()
     return COMMANDS.format(
-        description=_prose(told["description"]), commands="\n\n".join(_command(word) for word in _listed(told))
+        description=_prose(told["description"]),
+        commands="\n\n".join(_command(word) for word in _listed(told)),
     )
 
 
@@ -176,7 +177,9 @@ def _command(*words: str) -> str:
 
 def _marked(text: str) -> str:
     """Return a text with its options as code, which browsers don't break at a hyphen."""
-    return re.sub(r"(?<![\w`-])--[a-z][a-z-]*(?: (?:json|nagios|preflight|[A-Z]+)\b)?", r"`\g<0>`", text)
+    return re.sub(
+        r"(?<![\w`-])--[a-z][a-z-]*(?: (?:json|nagios|preflight|[A-Z]+)\b)?", r"`\g<0>`", text
+    )
 
 
 def _help(*words: str) -> dict[str, str]:
@@ -236,22 +239,25 @@ def _examples(paragraph: str) -> list[str]:
         else:
             found.append(re.split(r" {2,}", line.strip()))
     return [
-        f"`{command}`\n: {_marked(' '.join(said))}" if said else f"```text\n{command}\n```" for command, *said in found
+        f"`{command}`\n: {_marked(' '.join(said))}" if said else f"```text\n{command}\n```"
+        for command, *said in found
     ]
 
 
-# --- config --------------------------------------------------------------------------------------------------------
+# --- config ---------------------------------------------------------------------------------------
 
 
 def config_page() -> str:
     """Return the text of hostrouting-config(5)."""
     sections = "".join(
-        _section(path, cls) for path, cls in (("hostRouting", Config), ("hostNetworking", HostNetworking))
+        _section(path, cls)
+        for path, cls in (("hostRouting", Config), ("hostNetworking", HostNetworking))
     )
     return re.sub(r"\n{3,}", "\n\n", CONFIG.format(example=EXAMPLE, sections=sections))
 
 
-# The classes of the items of lists and of optional values. Other sections are the default values of their fields.
+# The classes of the items of lists and of optional values. Other sections are the default values of
+# their fields.
 WITHIN = {"routes": StaticRoute, "expected_cidrs": ExpectedCidr, "stale_azure_vnet": StaleAzureVnet}
 
 
@@ -260,11 +266,15 @@ def _section(path: str, cls: type[Section]) -> str:
     keys, below = [], []
     for field in attrs.fields(cls):
         key = json_key(field.name)
-        within = WITHIN.get(field.name) or (type(field.default) if isinstance(field.default, Section) else None)
+        within = WITHIN.get(field.name) or (
+            type(field.default) if isinstance(field.default, Section) else None
+        )
         if key == "consumer" and cls is HostNetworking:  # hostRouting documents it
             continue
         if within is not None:
-            below.append(_section(f"{path}.{key}{'[]' if isinstance(field.default, tuple) else ''}", within))
+            below.append(
+                _section(f"{path}.{key}{'[]' if isinstance(field.default, tuple) else ''}", within)
+            )
         if not isinstance(field.default, Section):
             keys.append(f"`{key}` ({_default(field)})\n: {said[key]}")
     heading = f"### {path}\n\n{(inspect.getdoc(cls) or '').partition(chr(10))[0]}\n"
@@ -276,7 +286,8 @@ def arguments(cls: type) -> dict[str, str]:
     part = (inspect.getdoc(cls) or "").partition("Args:\n")[2].partition("\n\n")[0]
     entries = re.split(r"^    (\w+): ", part, flags=re.MULTILINE)[1:]
     return {
-        name: " ".join(said.split()).replace("``", "`") for name, said in zip(entries[::2], entries[1::2], strict=True)
+        name: " ".join(said.split()).replace("``", "`")
+        for name, said in zip(entries[::2], entries[1::2], strict=True)
     }
 
 
@@ -289,10 +300,12 @@ def _default(field: attrs.Attribute[Any]) -> str:
     return f"default: `{' '.join(value) if isinstance(value, list) else json.dumps(value).strip(chr(34))}`"
 
 
-# --- library -------------------------------------------------------------------------------------------------------
+# --- library --------------------------------------------------------------------------------------
 
 # Sphinx directives, and the table above them, which is for those who read the page in a clone.
-_DIRECTIVES = re.compile(r"(?:^\| name \|.*\n(?:^\|.*\n)*\n)?^```{eval-rst}\n((?:(?!```).*\n)*)```$", re.MULTILINE)
+_DIRECTIVES = re.compile(
+    r"(?:^\| name \|.*\n(?:^\|.*\n)*\n)?^```{eval-rst}\n((?:(?!```).*\n)*)```$", re.MULTILINE
+)
 _DIRECTIVE = re.compile(r"^\.\. auto(\w+):: ([\w.]+).*\n((?:   .*\n)*)", re.MULTILINE)
 
 
@@ -316,7 +329,9 @@ def _summaries(directives: str) -> Iterator[tuple[str, str]]:
         told = dict(re.findall(r":([\w-]+): *(.*)", options))
         for each in module.__all__:
             value = getattr(module, each)
-            is_told = each not in told.get("exclude-members", "").split(", ") and not each.startswith("_")
+            is_told = each not in told.get("exclude-members", "").split(
+                ", "
+            ) and not each.startswith("_")
             # Before Python 3.11, an alias of a built-in class is a class, too.
             is_class = inspect.isclass(value) and not get_args(value)
             if is_told and (is_class or inspect.isfunction(value)):

@@ -1,9 +1,10 @@
 """Write the JSON Schemas of the config and of a check's report, from the classes that they describe:  ./run docs.
 
-A key has the type, the default and the description of its field. Other constraints are found by calling its converter
-with an empty string, an empty list, a list with the same item twice, and numbers. The pattern of its strings depends on
-the function of ``model.parsing`` or ``config.values`` that its converter calls. This module has a regular expression
-for each of these functions.
+A key has the type, the default and the description of its field. Other constraints are found by
+calling its converter with an empty string, an empty list, a list with the same item twice, and
+numbers. The pattern of its strings depends on the function of ``model.parsing`` or
+``config.values`` that its converter calls. This module has a regular expression for each of these
+functions.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ OCTET = r"(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 REST = rf"(\.{OCTET}){{3}}"
 UNICAST = rf"([1-9]|[1-9][0-9]|1[013-9][0-9]|12[0-689]|2[01][0-9]|22[0-3]){REST}"
 
-CIDR = rf"{UNICAST}/(3[0-2]|[12]?[0-9])|(0|127){REST}/[0-7]|(22[4-9]|2[34][0-9]|25[0-5]){REST}/[0-2]"
+CIDR = (
+    rf"{UNICAST}/(3[0-2]|[12]?[0-9])|(0|127){REST}/[0-7]|(22[4-9]|2[34][0-9]|25[0-5]){REST}/[0-2]"
+)
 IPV6, IPV6_LENGTH = "[0-9A-Fa-f]*:[0-9A-Fa-f:]+", "(12[0-8]|1[01][0-9]|[1-9]?[0-9])"
 
 # The constraints of strings, as ECMA-262 regular expressions.
@@ -73,7 +76,9 @@ OPT_IN = {
 MISSPELT = {
     "if": {"properties": {"hostRouting": {"type": "null"}}},
     "then": {
-        "patternProperties": {r"^(?!hostRouting$)[Hh][Oo][Ss][Tt][_\-]*[Rr][Oo][Uu][Tt][Ii][Nn][Gg]$": False},
+        "patternProperties": {
+            r"^(?!hostRouting$)[Hh][Oo][Ss][Tt][_\-]*[Rr][Oo][Uu][Tt][Ii][Nn][Gg]$": False
+        },
         "properties": {"staticRoutes": False, "routeOverlap": False},
     },
 }
@@ -87,7 +92,13 @@ VERDICTS = {
 MADE = {
     StaticRoutes: [OPT_IN],
     Finding: [
-        {"properties": {"message": {"pattern": "^[A-Z-]+: expected CIDR "}, "ranges": SOME, "expectedDevs": SOME}}
+        {
+            "properties": {
+                "message": {"pattern": "^[A-Z-]+: expected CIDR "},
+                "ranges": SOME,
+                "expectedDevs": SOME,
+            }
+        }
     ],
     OverlapReport: [
         {"properties": {"time": {"pattern": "^[0-9]{4}(-[0-9]{2}){2}T[0-9]{2}(:[0-9]{2}){2}Z$"}}},
@@ -103,7 +114,8 @@ class Definitions(dict[str, Any]):
     """The definitions of classes that refer to each other.
 
     Args:
-        is_report: whether the schema describes documents that we write. In those that we read, null counts as missing.
+        is_report: whether the schema describes documents that we write. In those that we read, null
+            counts as missing.
     """
 
     def __init__(self, *, is_report: bool) -> None:
@@ -124,22 +136,34 @@ class Definitions(dict[str, Any]):
         if cls is HostNetworking:  # the consumer is a key of hostRouting
             del fields["consumer"]
         keys = {}
-        for name in getattr(cls, "json_names", ()) or fields or cls._fields[1:]:  # a family is the key of its verdict
+        # A family is the key of its verdict.
+        for name in getattr(cls, "json_names", ()) or fields or cls._fields[1:]:
             made = inspect.getattr_static(cls, name, None)
             if isinstance(made, property):
                 types[name] = get_type_hints(made.fget)["return"]
                 said[name] = (inspect.getdoc(made) or "").removeprefix("Return ")
-            words = said.get(name, "The version of this form, another where keys have gone or mean something else")
+            words = said.get(
+                name,
+                "The version of this form, another where keys have gone or mean something else",
+            )
             keys[json_key(name)] = {
                 "title": name.replace("_", " ").capitalize(),
                 "description": f"{words[0].upper()}{words[1:].removesuffix('.')}.",
                 **self._key(cls, types[name], fields.get(name)),
             }
         optional = {
-            json_key(name) for name in fields if issubclass(cls, Section) and fields[name].default is not NOTHING
+            json_key(name)
+            for name in fields
+            if issubclass(cls, Section) and fields[name].default is not NOTHING
         }
-        told: dict[str, Any] = {"description": (inspect.getdoc(cls) or "").partition("\n")[0], "type": "object"}
-        told |= {"additionalProperties": False, "required": [key for key in keys if key not in optional]}
+        told: dict[str, Any] = {
+            "description": (inspect.getdoc(cls) or "").partition("\n")[0],
+            "type": "object",
+        }
+        told |= {
+            "additionalProperties": False,
+            "required": [key for key in keys if key not in optional],
+        }
         return told | {"properties": keys} | ({"allOf": MADE[cls]} if cls in MADE else {})
 
     def _key(self, cls: type, type_: Any, field: attrs.Attribute[Any] | None) -> dict[str, Any]:
@@ -159,17 +183,27 @@ class Definitions(dict[str, Any]):
         if field.default is NOTHING:
             return told
         default = [*field.default] if isinstance(field.default, tuple) else field.default
-        return _or_null(told) | ({} if default is None or isinstance(default, Section) else {"default": default})
+        return _or_null(told) | (
+            {} if default is None or isinstance(default, Section) else {"default": default}
+        )
 
     def _value(self, type_: Any, called: Iterable[Any]) -> dict[str, Any]:
-        """Return the schema of a value. The first called function with a known pattern decides about its strings."""
-        origin, inner = get_origin(type_), [each for each in get_args(type_) if each is not NoneType]
+        """Return the schema of a value.
+
+        The first called function with a known pattern decides about its strings.
+        """
+        origin, inner = (
+            get_origin(type_),
+            [each for each in get_args(type_) if each is not NoneType],
+        )
         rules = [STRINGS[each] for each in called if inspect.isfunction(each) and each in STRINGS]
         if origin in (ClassVar, Union, UnionType) and len(inner) == 1:
             return self._value(inner[0], called)
         if origin is tuple:
             items = self._value(inner[0], called)
-            is_unique = {"uniqueItems": True} if self._is_report and items.get("type") == "string" else {}
+            is_unique = (
+                {"uniqueItems": True} if self._is_report and items.get("type") == "string" else {}
+            )
             return {"type": "array", "items": items, **is_unique}
         if origin is Literal:
             return {"const": inner[0]}
@@ -178,11 +212,22 @@ class Definitions(dict[str, Any]):
         if origin is None and issubclass(type_, StrEnum):
             if self._is_report:
                 return {"enum": [*type_]}
-            any_case = "|".join("".join(f"[{letter}{letter.lower()}]" for letter in word) for word in type_)
-            return {"anyOf": [{"enum": [*type_, "", None]}, {"type": "string", "pattern": f"^({any_case})$"}]}
+            any_case = "|".join(
+                "".join(f"[{letter}{letter.lower()}]" for letter in word) for word in type_
+            )
+            return {
+                "anyOf": [
+                    {"enum": [*type_, "", None]},
+                    {"type": "string", "pattern": f"^({any_case})$"},
+                ]
+            }
         if origin is None and issubclass(type_, Section | JsonObject):
             reference = self.reference(type_)
-            return {"anyOf": [{"type": "string", "pattern": f"^({rules[0]})$"}, reference]} if rules else reference
+            return (
+                {"anyOf": [{"type": "string", "pattern": f"^({rules[0]})$"}, reference]}
+                if rules
+                else reference
+            )
         words = [word for each in inner if get_origin(each) is Literal for word in get_args(each)]
         rules = rules[:1] or [STRINGS[each] for each in (type_, *inner) if each in STRINGS]
         pattern = {"pattern": f"^({'|'.join((*words, *rules))})$"} if rules else {"minLength": 1}
@@ -194,7 +239,9 @@ def _called_by(function: Any) -> Iterator[Any]:
     codes = [function.__code__]
     for code in codes:
         codes += [each for each in code.co_consts if isinstance(each, CodeType)]
-        yield from (function.__globals__[name] for name in code.co_names if name in function.__globals__)
+        yield from (
+            function.__globals__[name] for name in code.co_names if name in function.__globals__
+        )
 
 
 def _takes(convert: Any, value: object) -> bool:
@@ -247,7 +294,8 @@ def report_schema() -> dict[str, Any]:
         "type": "object",
         "additionalProperties": False,
         "properties": {
-            str(family).lower(): definitions.reference(FamilyVerdict) | {"description": f"The verdict on {family}."}
+            str(family).lower(): definitions.reference(FamilyVerdict)
+            | {"description": f"The verdict on {family}."}
             for family in Family
         },
     }
@@ -256,7 +304,10 @@ def report_schema() -> dict[str, Any]:
 
 def main(folder: Path = Path(__file__).parents[1] / "hostrouting") -> None:
     """Write both schemas."""
-    made = {"config/config.schema.json": config_schema(), "overlap/route-overlap.schema.json": report_schema()}
+    made = {
+        "config/config.schema.json": config_schema(),
+        "overlap/route-overlap.schema.json": report_schema(),
+    }
     for name, schema in made.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(to_json_text(schema), encoding="utf-8")

@@ -74,13 +74,17 @@ def page() -> str:
         all=len(cases),
         found=len(found),
         fixed=fixes.total(),
-        fixes="\n".join(f"- {fixes[name]} by {words}" for name, words in FIXES.items() if fixes[name]),
+        fixes="\n".join(
+            f"- {fixes[name]} by {words}" for name, words in FIXES.items() if fixes[name]
+        ),
         noted=len(noted),
         unseen=len(cases) - len(found) - len(noted),
         healthy=len(healthy),
         worse=sum("breaks" in case["expect"] for case in cases) or "none",
         harmed=harmed or "none",
-        contents="\n".join(f"- [{classes[name]['title']}](#{_anchor(classes[name]['title'])})" for name in classes),
+        contents="\n".join(
+            f"- [{classes[name]['title']}](#{_anchor(classes[name]['title'])})" for name in classes
+        ),
     )
     sections = [_section(classes[name], rows[name]) for name in classes]
     whys = dict.fromkeys(case["why"] for case in cases if "why" in case)
@@ -93,14 +97,28 @@ def _anchor(title: str) -> str:
 
 
 def _section(about: dict[str, str], cases: list[dict[str, Any]]) -> str:
-    table = ["| what people saw | what the check says | what fixes it |", "|---|---|---|", *map(_row, cases)]
-    return "\n".join([f"## {about['title']}\n", f"```text\n{about['look']}\n```\n", f"{about['fix']}\n", *table, ""])
+    table = [
+        "| what people saw | what the check says | what fixes it |",
+        "|---|---|---|",
+        *map(_row, cases),
+    ]
+    return "\n".join(
+        [
+            f"## {about['title']}\n",
+            f"```text\n{about['look']}\n```\n",
+            f"{about['fix']}\n",
+            *table,
+            "",
+        ]
+    )
 
 
 def _row(case: dict[str, Any]) -> str:
     expect = case["expect"]
     says = ", ".join(f"`{each}`" for each in expect["says"]) or "nothing"
-    fixed = "; ".join([*(FIXES[name] for name in expect.get("fixes", ())), f"people: {case['people']}"])
+    fixed = "; ".join(
+        [*(FIXES[name] for name in expect.get("fixes", ())), f"people: {case['people']}"]
+    )
     return f"| {case['symptom']} {case['cause']} ({_link(case)}) | {says} | {fixed} |"
 
 

@@ -87,7 +87,10 @@ class Logged(ForwardingBackend):
         return self._tell("delete", routes, self.inner.delete)
 
     def _tell(
-        self, verb: str, routes: Sequence[Route], write: Callable[[Sequence[Route]], tuple[RouteFailure, ...]]
+        self,
+        verb: str,
+        routes: Sequence[Route],
+        write: Callable[[Sequence[Route]], tuple[RouteFailure, ...]],
     ) -> tuple[RouteFailure, ...]:
         for route in routes:
             log.info("%s %s", verb, route)
@@ -109,7 +112,12 @@ class Printing(ChangesObserver):
         print(f"{path}: {message}" + ("" if fraction is None else f" ({fraction:.0%})"))
 
     def finished(
-        self, path: str, status: phases.Status, result: object, error: BaseException | None, seconds: float
+        self,
+        path: str,
+        status: phases.Status,
+        result: object,
+        error: BaseException | None,
+        seconds: float,
     ) -> None:
         """Print that a task has ended."""
         super().finished(path, status, result, error, seconds)
@@ -122,7 +130,9 @@ def look(config: Config, host: Host, file: Path) -> int:
     print(f"verdict: {report.verdict}")
     for finding in report.findings:
         way = explain(finding.probe, config, host=host).lookups[0]
-        print(f"{finding.cidr} leaves through {','.join(way.classification.devs)}: {way.classification.route}")
+        print(
+            f"{finding.cidr} leaves through {','.join(way.classification.devs)}: {way.classification.route}"
+        )
     wanted = plan(config, host=host)
     for change in wanted.changes.routes:
         print(f"would be {change.action}: {change.what}")
@@ -131,27 +141,34 @@ def look(config: Config, host: Host, file: Path) -> int:
         print(f"{each.subject}: {each.message}")
     if report.verdict is not Verdict.OK:
         snapshot(host=host).save(file)
-        print(f"recorded: {file}")  # hostrouting check --snapshot can read this file on another machine
+        # hostrouting check --snapshot can read this file on another machine.
+        print(f"recorded: {file}")
     return 0 if report.verdict is Verdict.OK else 1
 
 
 async def bootstrap(config: Config, host: Host, pull: Sequence[str]) -> int:
     """Bring the node up, and return the exit code of the agent.
 
-    If a task fails or is stopped, it rolls back its own changes. The tasks that have completed keep theirs, which are
-    printed: such routes are safe to keep, and the next run continues from there.
+    If a task fails or is stopped, it rolls back its own changes. The tasks that have completed keep
+    theirs, which are printed: such routes are safe to keep, and the next run continues from there.
     """
     scope = phases.CancelScope()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, scope.cancel, number.name)
     prepare = phases.Parallel(
-        ConfigureStaticRoutes(config, host=host), phases.Timeout(600, PullImage(pull)), name="prepare"
+        ConfigureStaticRoutes(config, host=host),
+        phases.Timeout(600, PullImage(pull)),
+        name="prepare",
     )
-    tree = phases.Serial(prepare, CheckRouteOverlap(config, host=host), start_node, name="bootstrap")
+    tree = phases.Serial(
+        prepare, CheckRouteOverlap(config, host=host), start_node, name="bootstrap"
+    )
     print(tree)
     observer = Printing()
     try:
-        (routes, _image), overlap, node = await phases.run_async(tree, scope=scope, observer=observer)
+        (routes, _image), overlap, node = await phases.run_async(
+            tree, scope=scope, observer=observer
+        )
     except phases.Cancelled as stop:
         print(f"stopped by {stop.reason}; no node was started", file=sys.stderr)
     except Exception as error:  # noqa: BLE001 - also the group of all that failed in parallel: except* is Python 3.11's
@@ -159,7 +176,8 @@ async def bootstrap(config: Config, host: Host, pull: Sequence[str]) -> int:
         for failure in failures:
             print(f"not starting the node: {failure}", file=sys.stderr)
     else:
-        for finding in overlap.findings:  # only in WARN mode, as findings are an error in STRICT mode
+        # Only in WARN mode, as findings are an error in STRICT mode.
+        for finding in overlap.findings:
             print(f"warning: {finding.message}")
         print(f"{len(routes.plan.add)} routes added; verdict: {overlap.verdict}; started {node}")
         return 0
@@ -203,14 +221,18 @@ def main(arguments: list[str]) -> int:
         for path, message in error.problems:
             print(f"{path}: {message}", file=sys.stderr)
         return 78
-    host = Host(routes=Logged(NetlinkBackend()), routes6=Logged(NetlinkBackend6()), units=Systemctl())
+    host = Host(
+        routes=Logged(NetlinkBackend()), routes6=Logged(NetlinkBackend6()), units=Systemctl()
+    )
     if options:
         try:
             return look(config, host, Path("node.json"))
         except HostRoutingError as error:
             print(error, file=sys.stderr)
             return 1
-    return asyncio.run(bootstrap(config, host, ["ctr", "image", "pull", "docker.io/library/node:1.31"]))
+    return asyncio.run(
+        bootstrap(config, host, ["ctr", "image", "pull", "docker.io/library/node:1.31"])
+    )
 
 
 if __name__ == "__main__":

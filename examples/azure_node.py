@@ -2,8 +2,8 @@
 
 python examples/azure_node.py
 
-Leave out ``host`` on a running node. There, ``RemoveStaleAzureVnet`` can run first, before a pod gets the former
-address of a pod of azure-vnet.
+Leave out ``host`` on a running node. There, ``RemoveStaleAzureVnet`` can run first, before a pod
+gets the former address of a pod of azure-vnet.
 """
 
 from __future__ import annotations
@@ -24,13 +24,19 @@ from hostrouting.azure import (
 
 DOCUMENT = {
     "hostRouting": {"routeOverlap": {"expectedCidrs": ["10.96.0.0/12"], "mode": "STRICT"}},
-    "hostNetworking": {"loadBalancerProbe": {"enabled": True}, "staleAzureVnet": {"cidrs": ["10.241.0.0/16"]}},
+    "hostNetworking": {
+        "loadBalancerProbe": {"enabled": True},
+        "staleAzureVnet": {"cidrs": ["10.241.0.0/16"]},
+    },
 }
 CONFIG, NETWORKING = Config.from_mapping(DOCUMENT), HostNetworking.from_mapping(DOCUMENT)
 
 
 def pipeline(host: Host) -> phases.Task[tuple[ConfigureReport, ProbeReport]]:
-    """Return the tasks for a node. The probe rules come last, after all other changes of nftables."""
+    """Return the tasks for a node.
+
+    The probe rules come last, after all other changes of nftables.
+    """
     return phases.Serial(
         Configure(CONFIG, host=host),
         ConfigureLoadBalancerProbe(NETWORKING, host=host),

@@ -1,14 +1,18 @@
 """An example of a custom routes backend, which runs ``ip`` of iproute2 where ``NetlinkBackend`` uses netlink.
 
-Write such a backend if this process may not write routes itself, but a helper may, or if a router has its own command.
-It takes 2 ms for each lookup and for each route that it writes. It has races, and needs care because ``ip`` shows less
-than the kernel:
+Write such a backend if this process may not write routes itself, but a helper may, or if a router
+has its own command. It takes 2 ms for each lookup and for each route that it writes. It has races,
+and needs care because ``ip`` shows less than the kernel:
 
-- ``ip`` prints the kernel's error message *instead of* the errno, so ``_ERRNO_OF`` has to keep up with new kernels. If
-  a message stands for several errnos, ``_why_invalid`` asks the kernel again. In rare cases with a device, it is wrong.
-- ``ip route del`` matches loosely, and a missing device doesn't always have its own error. So look before you delete.
-- ``ip rule show`` shows what a rule suppresses only if the rule names a table. ``ip rule save`` shows everything.
-- ``ip monitor`` doesn't say when it starts to listen. The socket of ``NetlinkBackend`` listens when the call returns.
+- ``ip`` prints the kernel's error message *instead of* the errno, so ``_ERRNO_OF`` has to keep up
+  with new kernels. If a message stands for several errnos, ``_why_invalid`` asks the kernel again.
+  In rare cases with a device, it is wrong.
+- ``ip route del`` matches loosely, and a missing device doesn't always have its own error. So look
+  before you delete.
+- ``ip rule show`` shows what a rule suppresses only if the rule names a table. ``ip rule save``
+  shows everything.
+- ``ip monitor`` doesn't say when it starts to listen. The socket of ``NetlinkBackend`` listens when
+  the call returns.
 """
 
 from __future__ import annotations
@@ -70,7 +74,10 @@ class IpCommandBackend(WholeTables):
 
     def __init__(self) -> None:
         listening = NetlinkBackend()
-        self.noticing_changes, self.wait_for_change = listening.noticing_changes, listening.wait_for_change
+        self.noticing_changes, self.wait_for_change = (
+            listening.noticing_changes,
+            listening.wait_for_change,
+        )
 
     def links(self) -> tuple[Link, ...]:
         """Return all network interfaces, sorted by index."""
@@ -78,11 +85,18 @@ class IpCommandBackend(WholeTables):
 
     def addresses(self) -> tuple[Address, ...]:
         """Return the IPv4 addresses of this host."""
-        return tuple(_address(link["ifname"], item) for link in _show("address") for item in link.get("addr_info", ()))
+        return tuple(
+            _address(link["ifname"], item)
+            for link in _show("address")
+            for item in link.get("addr_info", ())
+        )
 
     def rules(self) -> tuple[Rule, ...]:
         """Return the policy rules in the order in which the kernel uses them."""
-        return tuple(_rule(message) for _, message in _cut_netlink("=I12x", _run("-4", "rule", "save").stdout[4:]))
+        return tuple(
+            _rule(message)
+            for _, message in _cut_netlink("=I12x", _run("-4", "rule", "save").stdout[4:])
+        )
 
     def routes(self, table: int | None = None) -> tuple[Route, ...]:
         """Return the entries of a table, or of all tables, in the order of the kernel."""
@@ -92,33 +106,53 @@ class IpCommandBackend(WholeTables):
         return tuple(_route(item, table) for item in items)
 
     def lookup(
-        self, addresses: Sequence[IpAddress], *, source: IpAddress | None = None, is_tcp: bool = False
+        self,
+        addresses: Sequence[IpAddress],
+        *,
+        source: IpAddress | None = None,
+        is_tcp: bool = False,
     ) -> tuple[Lookup, ...]:
         """Return the entry that the kernel uses for a packet from this host to each address."""
         chosen = ("" if source is None else f" from {source}") + (" ipproto tcp" if is_tcp else "")
         batch = "".join(f"route get fibmatch {address}{chosen} uid 0\n" for address in addresses)
         done = _run(*_READ, "-force", "-batch", "-", text=batch, check=False)
         found, reasons = done.stdout.splitlines(), done.stderr.decode()
-        refused = {int(line): _errno(text) for text, line in re.findall(r"(.*)\nCommand failed -:(\d+)", reasons)}
+        refused = {
+            int(line): _errno(text)
+            for text, line in re.findall(r"(.*)\nCommand failed -:(\d+)", reasons)
+        }
         if len(found) + len(refused) < len(addresses) or not _NO_ENTRY.issuperset(refused.values()):
             raise RouteError(f"can't look up routes: {reasons.strip()}", errno=_errno(reasons))
         entries = (_route(json.loads(line)[0]) for line in found)
         return tuple(
-            Lookup(address, None, refused[line]) if line in refused else Lookup(address, next(entries))
+            Lookup(address, None, refused[line])
+            if line in refused
+            else Lookup(address, next(entries))
             for line, address in enumerate(addresses, 1)
         )
 
     def sources(
         self, entries: Mapping[Route, Sequence[IpAddress]], *, is_tcp: bool = False
     ) -> dict[Route, tuple[IpAddress, ...]]:
-        """Return the source addresses of packets that use each entry. A lookup shows only the source for one hop."""
+        """Return the source addresses of packets that use each entry.
+
+        A lookup shows only the source for one hop.
+        """
         protocol = " ipproto tcp" if is_tcp else ""
         found: dict[Route, tuple[IpAddress, ...]] = {}
         for entry, addresses in entries.items():
-            ports = [f" dport {50_000 + n}" for n in range(len(addresses))] if len(addresses) > 1 else [""]
+            ports = (
+                [f" dport {50_000 + n}" for n in range(len(addresses))]
+                if len(addresses) > 1
+                else [""]
+            )
             flows = zip(addresses, ports, strict=True)
-            batch = "".join(f"route get {address} uid 0{protocol}{port}\n" for address, port in flows)
-            answers = _run(*_READ, "-force", "-batch", "-", text=batch, check=False).stdout.splitlines()
+            batch = "".join(
+                f"route get {address} uid 0{protocol}{port}\n" for address, port in flows
+            )
+            answers = _run(
+                *_READ, "-force", "-batch", "-", text=batch, check=False
+            ).stdout.splitlines()
             told = (json.loads(line)[0].get("prefsrc") for line in answers)
             found[entry] = tuple(sorted({IPv4Address(source) for source in told if source}))
         return found
@@ -136,8 +170,11 @@ class IpCommandBackend(WholeTables):
         there = list(self.routes()) if routes else []
 
         def delete(route: Route) -> None:
-            # Scope NOWHERE matches any scope. If there are several hops, the kernel compares only the first.
-            words = _words(attrs.evolve(route, scope=Scope.NOWHERE, hops=route.hops[:1], source=None, mtu=None))
+            # Scope NOWHERE matches any scope. If there are several hops, the kernel compares only
+            # the first.
+            words = _words(
+                attrs.evolve(route, scope=Scope.NOWHERE, hops=route.hops[:1], source=None, mtu=None)
+            )
             entry = next((entry for entry in there if _is_meant(entry, route)), None)
             if entry is None:
                 raise RouteError("no such route", errno=errnos.ESRCH)
@@ -160,13 +197,26 @@ class IpCommandBackend(WholeTables):
             return errnos.EINVAL
         for hop in route.hops:
             if isinstance(hop.gateway, IPv4Address) and not hop.gateway.is_unspecified:
-                found = self.routes(255) if hop.onlink else [answer.route for answer in self.lookup([hop.gateway])]
-                near = [e for e in found if e and hop.gateway in e.destination and e.scope > route.scope]
+                found = (
+                    self.routes(255)
+                    if hop.onlink
+                    else [answer.route for answer in self.lookup([hop.gateway])]
+                )
+                near = [
+                    e for e in found if e and hop.gateway in e.destination and e.scope > route.scope
+                ]
                 fits = {RouteType.UNICAST, RouteType.UNICAST if hop.onlink else RouteType.LOCAL}
-                if any((hop.onlink or hop.dev in (None, *entry.devs)) and entry.type not in fits for entry in near):
+                if any(
+                    (hop.onlink or hop.dev in (None, *entry.devs)) and entry.type not in fits
+                    for entry in near
+                ):
                     return errnos.EINVAL
-                # The kernel looks up a gateway with scope link, and so does this connect, which sends no packet.
-                with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW) as probe:
+                # The kernel looks up a gateway with scope link, and so does this connect, which
+                # sends no packet.
+                with (
+                    suppress(OSError),
+                    socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW) as probe,
+                ):
                     probe.setsockopt(socket.SOL_SOCKET, socket.SO_DONTROUTE, 1)
                     probe.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
                     if not hop.onlink and (errno := probe.connect_ex((str(hop.gateway), 0))):
@@ -177,15 +227,22 @@ class IpCommandBackend(WholeTables):
 def _run(*words: str, text: str = "", check: bool = True) -> subprocess.CompletedProcess[bytes]:
     environment = os.environ | {"LC_ALL": "C"}
     try:
-        done = subprocess.run(["ip", *words], input=text.encode(), capture_output=True, env=environment, check=False)
+        done = subprocess.run(
+            ["ip", *words], input=text.encode(), capture_output=True, env=environment, check=False
+        )
     except OSError as error:
-        raise RouteError(f"can't run ip, which is part of iproute2: {error}", errno=error.errno) from error
+        raise RouteError(
+            f"can't run ip, which is part of iproute2: {error}", errno=error.errno
+        ) from error
     if b"Dump was interrupted" in done.stderr:
         return _run(*words, text=text, check=check)
     if b"FIB table does not exist" in done.stderr:
         done.stdout = b"[]"
     elif check and done.returncode:
-        raise RouteError(f"ip {' '.join(words)}: {done.stderr.decode().strip()}", errno=_errno(done.stderr.decode()))
+        raise RouteError(
+            f"ip {' '.join(words)}: {done.stderr.decode().strip()}",
+            errno=_errno(done.stderr.decode()),
+        )
     return done
 
 
@@ -194,7 +251,9 @@ def _show(what: str, *words: str) -> Any:
 
 
 def _errno(reason: str) -> int:
-    return _ERRNO_OF.get(reason.partition("\n")[0].partition(": ")[2].removesuffix("."), errnos.EINVAL)
+    return _ERRNO_OF.get(
+        reason.partition("\n")[0].partition(": ")[2].removesuffix("."), errnos.EINVAL
+    )
 
 
 def _each(routes: Sequence[Route], write: Callable[[Route], None]) -> tuple[RouteFailure, ...]:
@@ -212,11 +271,16 @@ def _is_meant(entry: Route, route: Route) -> bool:
         return False
     if not entry.hops or not route.hops or entry.nexthop_id or route.nexthop_id:
         return (bool(entry.hops), entry.nexthop_id) == (bool(route.hops), route.nexthop_id)
-    return entry.hops[0].gateway == route.hops[0].gateway and route.hops[0].dev in (None, entry.hops[0].dev)
+    return entry.hops[0].gateway == route.hops[0].gateway and route.hops[0].dev in (
+        None,
+        entry.hops[0].dev,
+    )
 
 
 def _words(route: Route) -> list[str]:
-    words = f"{route.type.name} {route.destination} tos {route.tos:#x} table {route.table:d} ".lower()
+    words = (
+        f"{route.type.name} {route.destination} tos {route.tos:#x} table {route.table:d} ".lower()
+    )
     words += f"proto {route.protocol:d} scope {route.scope:d} metric {route.metric}"
     for name, value in (("src", route.source), ("mtu", route.mtu), ("nhid", route.nexthop_id)):
         words += "" if value is None else f" {name} {value}"
@@ -236,10 +300,20 @@ def _link(item: dict[str, Any]) -> Link:
 
 
 def _address(dev: str, item: dict[str, Any]) -> Address:
-    local, peer = IPv4Address(item["local"]), IPv4Address(item["address"]) if "address" in item else None
+    local, peer = (
+        IPv4Address(item["local"]),
+        IPv4Address(item["address"]) if "address" in item else None,
+    )
     is_secondary, has_prefix_route = "secondary" in item, "noprefixroute" not in item
     return Address(
-        dev, local, item["prefixlen"], peer, item.get("metric", 0), is_secondary, has_prefix_route, int(item["scope"])
+        dev,
+        local,
+        item["prefixlen"],
+        peer,
+        item.get("metric", 0),
+        is_secondary,
+        has_prefix_route,
+        int(item["scope"]),
     )
 
 
@@ -247,7 +321,14 @@ def _route(item: dict[str, Any], table: int | None = None) -> Route:
     kind = RouteType(int(item["type"]))
     return Route(
         destination=IPv4Network("0.0.0.0/0" if item["dst"] == "default" else item["dst"]),
-        hops=tuple(map(_hop, item.get("nexthops", [item] if "dev" in item and kind < RouteType.BLACKHOLE else []))),
+        hops=tuple(
+            map(
+                _hop,
+                item.get(
+                    "nexthops", [item] if "dev" in item and kind < RouteType.BLACKHOLE else []
+                ),
+            )
+        ),
         type=kind,
         table=int(item.get("table") or table or 0),  # ip omits it if a table was named
         protocol=int(item["protocol"]),
@@ -285,10 +366,16 @@ def _rule(message: bytes) -> Rule:
             fields[name] = IPv4Network((value, from_length if name == "source" else to_length))
         elif name == "uid_range":
             fields[name] = struct.unpack("=II", value)
-        elif name and not (name.startswith("suppress") and value == b"\xff" * 4):  # -1 suppresses nothing
+        # -1 suppresses nothing.
+        elif name and not (name.startswith("suppress") and value == b"\xff" * 4):
             fields[name] = int.from_bytes(value, sys.byteorder)
     fields |= {name: bool(fields.get(name)) for name in ("has_ports", "is_l3mdev")}
     fields |= {"mark": fields.get("mark", 0)} if "mark_mask" in fields else {}
     if action != RuleAction.TO_TABLE or fields["is_l3mdev"]:
         del fields["table"]
-    return Rule(action=RuleAction(action), is_inverted=bool(flags & 2), tos=fields.pop("dscp", tos >> 2) << 2, **fields)
+    return Rule(
+        action=RuleAction(action),
+        is_inverted=bool(flags & 2),
+        tos=fields.pop("dscp", tos >> 2) << 2,
+        **fields,
+    )

@@ -1,7 +1,8 @@
 """An example of a custom routes backend that uses pyroute2's IPRoute, while ``NetlinkBackend`` packs its own messages.
 
-``WholeTables`` supplies the selective reads, and ``NetlinkBackend`` listens for changes. This backend takes 0.3 ms per
-route, which is about eighty times as long as ``NetlinkBackend`` (``./run bench backend-example``).
+``WholeTables`` supplies the selective reads, and ``NetlinkBackend`` listens for changes. This
+backend takes 0.3 ms per route, which is about eighty times as long as ``NetlinkBackend`` (``./run
+bench backend-example``).
 """
 
 # pyright: reportMissingTypeStubs=false
@@ -58,13 +59,18 @@ class Pyroute2Backend(WholeTables):
 
     def __init__(self) -> None:
         listening = NetlinkBackend()
-        self.noticing_changes, self.wait_for_change = listening.noticing_changes, listening.wait_for_change
+        self.noticing_changes, self.wait_for_change = (
+            listening.noticing_changes,
+            listening.wait_for_change,
+        )
 
     def links(self) -> tuple[Link, ...]:
         """Return all network interfaces, sorted by index."""
         messages = _ask(_LINKS, _DUMP, {})
         names = {message["index"]: _name(message.get_attr("IFLA_IFNAME")) for message in messages}
-        return tuple(sorted((_link(message, names) for message in messages), key=lambda link: link.index))
+        return tuple(
+            sorted((_link(message, names) for message in messages), key=lambda link: link.index)
+        )
 
     def addresses(self) -> tuple[Address, ...]:
         """Return the IPv4 addresses of this host."""
@@ -79,7 +85,9 @@ class Pyroute2Backend(WholeTables):
         if table is not None and not 0 < table <= _UNSET:
             return ()
         try:
-            messages = _ask(_ROUTES, _DUMP, _INET, *([] if table is None else [["RTA_TABLE", table]]))
+            messages = _ask(
+                _ROUTES, _DUMP, _INET, *([] if table is None else [["RTA_TABLE", table]])
+            )
         except RouteError as error:
             if error.errno == errnos.ENOENT:  # there is no such table
                 return ()
@@ -87,7 +95,11 @@ class Pyroute2Backend(WholeTables):
         return tuple(_route(message) for message in messages if not message["flags"] & _CLONED)
 
     def lookup(
-        self, addresses: Sequence[IpAddress], *, source: IpAddress | None = None, is_tcp: bool = False
+        self,
+        addresses: Sequence[IpAddress],
+        *,
+        source: IpAddress | None = None,
+        is_tcp: bool = False,
     ) -> tuple[Lookup, ...]:
         """Return the entry that the kernel uses for a packet from this host to each address."""
         fields = _INET | {"dst_len": 32, "src_len": 32 if source else 0, "flags": _ENTRY}
@@ -98,7 +110,15 @@ class Pyroute2Backend(WholeTables):
         with _socket() as asked:
             for address in addresses:
                 try:
-                    (entry,) = _ask(_ROUTES, _GET, fields, ["RTA_DST", str(address)], *chosen, ["RTA_UID", 0], by=asked)
+                    (entry,) = _ask(
+                        _ROUTES,
+                        _GET,
+                        fields,
+                        ["RTA_DST", str(address)],
+                        *chosen,
+                        ["RTA_UID", 0],
+                        by=asked,
+                    )
                 except RouteError as error:
                     if error.errno not in _NO_ENTRY:
                         raise
@@ -110,7 +130,10 @@ class Pyroute2Backend(WholeTables):
     def sources(
         self, entries: Mapping[Route, Sequence[IpAddress]], *, is_tcp: bool = False
     ) -> dict[Route, tuple[IpAddress, ...]]:
-        """Return the source addresses of packets that use each entry. A lookup shows only the source for one hop."""
+        """Return the source addresses of packets that use each entry.
+
+        A lookup shows only the source for one hop.
+        """
         fields = _INET | {"dst_len": 32}
         found: dict[Route, tuple[IpAddress, ...]] = {}
         protocol: list[list[Any]] = [["RTA_IP_PROTO", socket.IPPROTO_TCP]] if is_tcp else []
@@ -144,7 +167,8 @@ class Pyroute2Backend(WholeTables):
         there = list(self.routes()) if routes else []
 
         def delete(route: Route, by: Any) -> None:
-            # The kernel matches more loosely: an attribute that is left out matches any value, except for the gateway.
+            # The kernel matches more loosely: an attribute that is left out matches any value,
+            # except for the gateway.
             entry = next((entry for entry in there if _is_meant(entry, route)), None)
             _write(_DEL_ROUTE, _DELETE, route, by, is_there=entry is not None)
             if entry is not None:
@@ -153,7 +177,7 @@ class Pyroute2Backend(WholeTables):
         return _each(routes, delete)
 
 
-# --- asking ----------------------------------------------------------------------------------------------------------
+# --- asking ---------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -162,16 +186,23 @@ def _socket() -> Generator[Any, None, None]:
         with IPRoute(ext_ack=True, strict_check=True, groups=0) as by:
             untyped: Any = by
             untyped.register_policy(_CLASSES)
-            untyped.status["nlm_generator"] = False  # nlm_request reads this key, which only NetlinkSocket sets
+            # nlm_request reads this key, which only NetlinkSocket sets.
+            untyped.status["nlm_generator"] = False
             yield untyped
     except OSError as error:
-        raise RouteError(f"can't open a netlink socket: {error.strerror}", errno=error.errno) from error
+        raise RouteError(
+            f"can't open a netlink socket: {error.strerror}", errno=error.errno
+        ) from error
 
 
 def _extended(base: Any, *more: tuple[int, str, str]) -> Any:
-    rows = [row if isinstance(row[0], int) else (number, *row) for number, row in enumerate(base.nla_map)]
+    rows = [
+        row if isinstance(row[0], int) else (number, *row)
+        for number, row in enumerate(base.nla_map)
+    ]
     extended = type(base.__name__, (base,), {"nla_map": (*rows, *more)})
-    extended().compile_nla_table()  # otherwise it inherits the table of its parent, if that was used before
+    # Otherwise it inherits the table of its parent, if that was used before.
+    extended().compile_nla_table()
     return extended
 
 
@@ -180,14 +211,24 @@ _CLASSES = {
     for message_class, first in (
         (ifinfmsg, 16),
         (ifaddrmsg, 20),
-        (_extended(rtmsg, (25, "RTA_UID", "uint32"), (29, "RTA_DPORT", "be16"), (30, "RTA_NH_ID", "uint32")), 24),
+        (
+            _extended(
+                rtmsg,
+                (25, "RTA_UID", "uint32"),
+                (29, "RTA_DPORT", "be16"),
+                (30, "RTA_NH_ID", "uint32"),
+            ),
+            24,
+        ),
         (_extended(fibmsg, (25, "FRA_DSCP", "uint8")), 32),
     )
     for kind in range(first, first + 3)
 }
 
 
-def _ask(kind: int, flags: int, fields: Mapping[str, int], *attributes: list[Any], by: Any = None) -> list[Any]:
+def _ask(
+    kind: int, flags: int, fields: Mapping[str, int], *attributes: list[Any], by: Any = None
+) -> list[Any]:
     if by is None:
         with _socket() as by:
             return _ask(kind, flags, fields, *attributes, by=by)
@@ -225,7 +266,10 @@ def _write(kind: int, flags: int, route: Route, by: Any, *, is_there: bool = Tru
         "type": route.type if is_new or route.nexthop_id is None else 0,
     }
     hops = route.hops if is_new else route.hops[:1]
-    attributes: list[list[Any]] = [["RTA_DST", str(route.destination.network_address)], ["RTA_TABLE", route.table]]
+    attributes: list[list[Any]] = [
+        ["RTA_DST", str(route.destination.network_address)],
+        ["RTA_TABLE", route.table],
+    ]
     attributes.append(["RTA_PRIORITY", route.metric])
     if route.nexthop_id is not None:
         attributes.append(["RTA_NH_ID", route.nexthop_id])
@@ -266,10 +310,13 @@ def _is_meant(entry: Route, route: Route) -> bool:
         return False
     if not entry.hops or not route.hops or entry.nexthop_id or route.nexthop_id:
         return (bool(entry.hops), entry.nexthop_id) == (bool(route.hops), route.nexthop_id)
-    return entry.hops[0].gateway == route.hops[0].gateway and route.hops[0].dev in (None, entry.hops[0].dev)
+    return entry.hops[0].gateway == route.hops[0].gateway and route.hops[0].dev in (
+        None,
+        entry.hops[0].dev,
+    )
 
 
-# --- reading ---------------------------------------------------------------------------------------------------------
+# --- reading --------------------------------------------------------------------------------------
 
 
 def _name(name: str | bytes) -> str:
@@ -283,10 +330,15 @@ def _dev(index: int | None) -> str | None:
 
 def _link(message: Any, names: dict[int, str]) -> Link:
     info, flags = message.get_attr("IFLA_LINKINFO"), message["flags"]
-    kind, master = info and info.get_attr("IFLA_INFO_KIND"), names.get(message.get_attr("IFLA_MASTER"))
+    kind, master = (
+        info and info.get_attr("IFLA_INFO_KIND"),
+        names.get(message.get_attr("IFLA_MASTER")),
+    )
     is_up, has_carrier = bool(flags & 0x1), bool(flags & 0x10000)  # IFF_UP, IFF_LOWER_UP
     name, mtu = names[message["index"]], message.get_attr("IFLA_MTU")
-    return Link(message["index"], name, is_up, has_carrier, kind, message["ifi_type"], master, mtu=mtu)
+    return Link(
+        message["index"], name, is_up, has_carrier, kind, message["ifi_type"], master, mtu=mtu
+    )
 
 
 def _address(message: Any) -> Address:
@@ -309,8 +361,11 @@ def _route(message: Any) -> Route:
     return Route(
         destination=IPv4Network((message.get_attr("RTA_DST") or "0.0.0.0", message["dst_len"])),
         hops=_hops(message),
-        # The kernel stores nat and xresolve, and answers EINVAL to packets, as for a blackhole (fib_props).
-        type=RouteType(message["type"]) if message["type"] in set(RouteType) else RouteType.BLACKHOLE,
+        # The kernel stores nat and xresolve, and answers EINVAL to packets, as for a blackhole
+        # (fib_props).
+        type=RouteType(message["type"])
+        if message["type"] in set(RouteType)
+        else RouteType.BLACKHOLE,
         table=message.get_attr("RTA_TABLE") or message["table"],
         protocol=message["proto"],
         scope=message["scope"],
@@ -335,13 +390,21 @@ def _hop(message: Any, oif: int | None, weight: int) -> NextHop:
     via: Any = message.get_attr("RTA_VIA") or {}
     gateway, flags = message.get_attr("RTA_GATEWAY") or via.get("addr"), message["flags"]
     onlink, is_dead, is_linkdown = (bool(flags & bit) for bit in (_ONLINK, _DEAD, _LINKDOWN))
-    return NextHop(_dev(oif), ip_address(gateway) if gateway else None, onlink, weight, is_dead, is_linkdown)
+    return NextHop(
+        _dev(oif), ip_address(gateway) if gateway else None, onlink, weight, is_dead, is_linkdown
+    )
 
 
 def _rule(message: Any) -> Rule:
     found = message.get_attr
-    action = RuleAction(message["action"]) if message["action"] in set(RuleAction) else RuleAction.BLACKHOLE
-    is_l3mdev, mask, dscp, uids = (found(f"FRA_{name}") for name in ("L3MDEV", "FWMASK", "DSCP", "UID_RANGE"))
+    action = (
+        RuleAction(message["action"])
+        if message["action"] in set(RuleAction)
+        else RuleAction.BLACKHOLE
+    )
+    is_l3mdev, mask, dscp, uids = (
+        found(f"FRA_{name}") for name in ("L3MDEV", "FWMASK", "DSCP", "UID_RANGE")
+    )
     first, _, last = (uids or "").partition(":")
     has_table = action is RuleAction.TO_TABLE and not is_l3mdev
     suppressed = [found(f"FRA_SUPPRESS_{name}") for name in ("PREFIXLEN", "IFGROUP")]

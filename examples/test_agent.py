@@ -29,28 +29,43 @@ def host(kernel: FakeKernel, tmp_path: Path) -> Host:
 
 
 def ours(kernel: FakeKernel) -> list[str]:
-    return [str(route.destination) for route in kernel.routes() if route.protocol is Protocol.HOSTROUTING]
+    return [
+        str(route.destination)
+        for route in kernel.routes()
+        if route.protocol is Protocol.HOSTROUTING
+    ]
 
 
 def test_a_host_gets_its_routes_and_the_node_starts(
-    kernel: FakeKernel, host: Host, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    kernel: FakeKernel,
+    host: Host,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "agent")
     assert asyncio.run(bootstrap(TRIED, host, ["echo", "node"])) == 0
     assert ours(kernel) == ["172.16.1.0/24"]
-    assert [text.split()[:2] for text in caplog.messages if text.startswith("add")] == [["add", "172.16.1.0/24"]]
+    assert [text.split()[:2] for text in caplog.messages if text.startswith("add")] == [
+        ["add", "172.16.1.0/24"]
+    ]
     lines = capsys.readouterr().out.splitlines()
-    assert lines.index("bootstrap/start-node: started") > lines.index("bootstrap/check-route-overlap: started")
+    assert lines.index("bootstrap/start-node: started") > lines.index(
+        "bootstrap/check-route-overlap: started"
+    )
     assert "bootstrap/prepare/timeout/pull-image: echo node" in lines
 
 
-def test_no_node_starts_with_a_shadowed_network(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_node_starts_with_a_shadowed_network(
+    host: Host, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = Config(route_overlap=TRIED.route_overlap)
     assert asyncio.run(bootstrap(config, host, ["true"])) == 1
     said = capsys.readouterr()
     assert said.err.startswith("not starting the node: ")
     assert "start-node: started" not in said.out
-    warned = attrs.evolve(config, route_overlap=attrs.evolve(config.route_overlap, mode=OverlapMode.WARN))
+    warned = attrs.evolve(
+        config, route_overlap=attrs.evolve(config.route_overlap, mode=OverlapMode.WARN)
+    )
     assert asyncio.run(bootstrap(warned, host, ["true"])) == 0
     assert "warning: OVERLAP: " in capsys.readouterr().out
 
@@ -65,14 +80,21 @@ def test_a_look_reports_problems_and_changes_nothing(
     assert lines[1].startswith("172.16.1.0/24 leaves through ib0: 172.16.0.0/16 dev ib0")
     assert lines[2].startswith("would be added: 172.16.1.0/24 via 10.1.0.1 dev eth0")
     assert ours(kernel) == []
-    assert check(TRIED, host=Host.recorded(Snapshot.load(snapshot))).findings == check(TRIED, host=host).findings
+    assert (
+        check(TRIED, host=Host.recorded(Snapshot.load(snapshot))).findings
+        == check(TRIED, host=host).findings
+    )
     assert asyncio.run(bootstrap(TRIED, host, ["true"])) == 0
     assert look(TRIED, host, tmp_path / "another.json") == 0
     assert not (tmp_path / "another.json").exists()
 
 
 def files(host: Host) -> set[str]:
-    return {host.layout.relative(path) for path in host.layout.root.glob("etc/**/*") if not path.is_dir()}
+    return {
+        host.layout.relative(path)
+        for path in host.layout.root.glob("etc/**/*")
+        if not path.is_dir()
+    }
 
 
 def test_a_pull_that_fails_before_the_routes_leaves_nothing(
@@ -99,7 +121,9 @@ def test_a_pull_that_fails_after_the_routes_leaves_them(
     assert ours(kernel) == ["172.16.1.0/24"]
     said = capsys.readouterr()
     assert "not starting the node: Command" in said.err
-    told = [line.partition(", and stays: ") for line in said.out.splitlines() if ", and stays: " in line]
+    told = [
+        line.partition(", and stays: ") for line in said.out.splitlines() if ", and stays: " in line
+    ]
     assert [what.split()[0] for _, _, what in told if not what.startswith("/")] == ours(kernel)
     assert {what for _, _, what in told if what.startswith("/")} == files(host)
     assert "start-node: started" not in said.out
@@ -113,11 +137,15 @@ def test_a_signal_ends_it_at_once(host: Host, capsys: pytest.CaptureFixture[str]
     assert "start-node" not in said.out.partition("started")[2]
 
 
-def test_a_cancelled_coroutine_ends_it_too(host: Host, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cancelled_coroutine_ends_it_too(
+    host: Host, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     begun = tmp_path / "begun"
 
     async def impatient() -> None:
-        agent = asyncio.create_task(bootstrap(TRIED, host, ["sh", "-c", f"touch {begun}; exec sleep 60"]))
+        agent = asyncio.create_task(
+            bootstrap(TRIED, host, ["sh", "-c", f"touch {begun}; exec sleep 60"])
+        )
         while not (begun.exists() or agent.done()):
             await asyncio.sleep(0.01)
         agent.cancel()

@@ -1,4 +1,6 @@
-"""Tests of the agent, which use fakes and need no root: python -m pytest examples/test_traced_agent.py."""
+"""Tests of the agent, which use fakes and need no root: python -m pytest
+examples/test_traced_agent.py.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ trace.set_tracer_provider(provider)
 
 CIDR = "172.16.1.0/24"
 OVERLAP = {"expectedCidrs": [CIDR], "mode": "STRICT"}
-CONFIG = Config(static_routes={"enabled": True, "routes": [{"destination": CIDR}]}, route_overlap=OVERLAP)
+CONFIG = Config(
+    static_routes={"enabled": True, "routes": [{"destination": CIDR}]}, route_overlap=OVERLAP
+)
 
 
 @pytest.fixture
@@ -35,7 +39,15 @@ def backend() -> CountingBackend:
     for dev, address in (("eth0", "10.1.0.4/24"), ("ib0", "172.16.0.10/16")):
         kernel.add_link(dev)
         kernel.add_address(dev, address)
-    kernel.add([Route(DEFAULT_DESTINATION, (NextHop("eth0", IPv4Address("10.1.0.1")),), protocol=Protocol.DHCP)])
+    kernel.add(
+        [
+            Route(
+                DEFAULT_DESTINATION,
+                (NextHop("eth0", IPv4Address("10.1.0.1")),),
+                protocol=Protocol.DHCP,
+            )
+        ]
+    )
     return CountingBackend(kernel)
 
 
@@ -76,7 +88,12 @@ def test_routes_are_installed_and_counted(host: Host, backend: CountingBackend) 
 def test_each_task_has_a_span(host: Host) -> None:
     asyncio.run(bring_up(CONFIG, start_node, host))
     found = spans()
-    assert found.keys() >= {"serial", "serial/configure", "serial/configure/check-route-overlap", "serial/start-node"}
+    assert found.keys() >= {
+        "serial",
+        "serial/configure",
+        "serial/configure/check-route-overlap",
+        "serial/start-node",
+    }
     configure, serial = found["serial/configure"], found["serial"]
     assert configure.parent is not None
     assert serial.context is not None

@@ -17,7 +17,14 @@ from opentelemetry import context, trace
 
 import phases
 from hostrouting import Config, Configure, ConfigureReport, Host, HostRoutingError, Verdict, check
-from hostrouting.backend import ForwardingBackend, NetlinkBackend, NetlinkBackend6, Route, RouteBackend, RouteFailure
+from hostrouting.backend import (
+    ForwardingBackend,
+    NetlinkBackend,
+    NetlinkBackend6,
+    Route,
+    RouteBackend,
+    RouteFailure,
+)
 from hostrouting.report import ChangesObserver
 from hostrouting.tasks import installed_config
 
@@ -63,7 +70,12 @@ class SpanObserver(ChangesObserver):
         self.spans.setdefault(path, []).append(span)
 
     def finished(
-        self, path: str, status: phases.Status, result: object, error: BaseException | None, seconds: float
+        self,
+        path: str,
+        status: phases.Status,
+        result: object,
+        error: BaseException | None,
+        seconds: float,
     ) -> None:
         """End the task's span."""
         super().finished(path, status, result, error, seconds)
@@ -81,11 +93,16 @@ class SpanObserver(ChangesObserver):
 
 
 async def bring_up(config: Config, start: phases.Task[object], host: Host) -> ConfigureReport:
-    """Install a config and start the node. If anything fails or is cancelled, restore what was installed before."""
+    """Install a config and start the node.
+
+    If anything fails or is cancelled, restore what was installed before.
+    """
     former = installed_config(host=host)
     observer = SpanObserver()
     try:
-        report, _ = await phases.run_async(phases.Serial(Configure(config, host=host), start), observer=observer)
+        report, _ = await phases.run_async(
+            phases.Serial(Configure(config, host=host), start), observer=observer
+        )
     except BaseException:
         await phases.run_async(Configure(former, host=host), observer=observer)
         raise
@@ -94,7 +111,9 @@ async def bring_up(config: Config, start: phases.Task[object], host: Host) -> Co
 
 async def is_ok(config: Config, host: Host) -> bool:
     """Return whether every expected CIDR leaves through an uplink."""
-    report = await phases.run_async(phases.task("check")(lambda scope: check(config, host=host, scope=scope)))
+    report = await phases.run_async(
+        phases.task("check")(lambda scope: check(config, host=host, scope=scope))
+    )
     return report.verdict is Verdict.OK
 
 
@@ -115,7 +134,9 @@ async def main(file: str) -> int:
     except HostRoutingError as error:
         print(f"no node was started: {error}", file=sys.stderr)
         return 1
-    print(f"verdict: {report.overlap.verdict}; changes of routes: {dict(backends[0].counts + backends[1].counts)}")
+    print(
+        f"verdict: {report.overlap.verdict}; changes of routes: {dict(backends[0].counts + backends[1].counts)}"
+    )
     return 0
 
 

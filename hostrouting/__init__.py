@@ -7,8 +7,8 @@
     phases.run(Configure(config))    # on this host, now and at every boot
     print(check(config).verdict)
 
-The config is read from the ``hostRouting`` key of a JSON document. A Config has StaticRoutes (a list of StaticRoute),
-RouteOverlap (a list of ExpectedCidr, and an OverlapMode) and Watch.
+The config is read from the ``hostRouting`` key of a JSON document. A Config has StaticRoutes (a
+list of StaticRoute), RouteOverlap (a list of ExpectedCidr, and an OverlapMode) and Watch.
 
 Tasks change the host and are run by ``phases.run``:
 
@@ -18,7 +18,8 @@ Tasks change the host and are run by ``phases.run``:
     CheckRouteOverlap         run the check, now and at every start of the node
     RemoveHostRouting         remove everything
 
-Functions are read-only. Each one has a command of the same name, except for ``examine``, whose command is doctor:
+Functions are read-only. Each one has a command of the same name, except for ``examine``, whose
+command is doctor:
 
     check      check that every expected CIDR leaves through the node's uplinks
     plan       show what Configure would change, and whether the next start would be admitted
@@ -28,18 +29,20 @@ Functions are read-only. Each one has a command of the same name, except for ``e
     judge      check many snapshots, and group the hosts by result
     examine    check that the gate works on this host, and find what may break it
 
-Tasks and functions operate on a Host, which consists of routes, units and a file Layout. Use ``Host.image`` for an
-image, and ``Host.recorded`` for a Snapshot.
+Tasks and functions operate on a Host, which consists of routes, units and a file Layout. Use
+``Host.image`` for an image, and ``Host.recorded`` for a Snapshot.
 
-The results are ConfigureReport, RoutesReport, and OverlapReport with its Verdict. ``hostrouting.report`` exports all
-types used in these reports, and the functions' report types.
+The results are ConfigureReport, RoutesReport, and OverlapReport with its Verdict.
+``hostrouting.report`` exports all types used in these reports, and the functions' report types.
 
-The errors are ConfigError, FileError, RouteError, UnitError and RouteOverlapError, all subclasses of HostRoutingError.
+The errors are ConfigError, FileError, RouteError, UnitError and RouteOverlapError, all subclasses
+of HostRoutingError.
 
-``hostrouting.tasks`` has tasks that try routes for a limited time, or install nothing but routes, and ``render``, which
-returns the files of an installation. ``hostrouting.backend`` has the ports to implement for a custom backend,
-``hostrouting.testing`` has test utilities, and ``hostrouting.azure`` supports Azure nodes. See
-docs/explanation/design.md for an overview of the code.
+``hostrouting.tasks`` has tasks that try routes for a limited time, or install nothing but routes,
+and ``render``, which returns the files of an installation. ``hostrouting.backend`` has the ports to
+implement for a custom backend, ``hostrouting.testing`` has test utilities, and
+``hostrouting.azure`` supports Azure nodes. See docs/explanation/design.md for an overview of the
+code.
 """
 
 from hostrouting._lazy import lazily
@@ -47,7 +50,8 @@ from hostrouting.model.version import VERSION
 
 __version__ = VERSION
 
-# Type checkers know this name. Importing typing takes time in which a Ctrl-C would print a traceback.
+# Type checkers know this name. Importing typing takes time in which a Ctrl-C would print a
+# traceback.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hostrouting.boot.host import Host as Host

@@ -5,9 +5,9 @@ import sys
 
 from hostrouting._lazy import require_phases
 
-# The modules create tens of thousands of long-lived objects, and there may be millions of routes. Garbage collection,
-# both during the run and at exit, would take as long as an entire check. Long-running commands only run it
-# occasionally.
+# The modules create tens of thousands of long-lived objects, and there may be millions of routes.
+# Garbage collection, both during the run and at exit, would take as long as an entire check.
+# Long-running commands only run it occasionally.
 if {"watch", "judge"} & {*sys.argv}:
     gc.set_threshold(50_000)
 else:
@@ -23,8 +23,9 @@ def run() -> int:
     try:
         import signal
 
-        # During imports, which take most of a short run, let SIGINT kill the process without a traceback, as if there
-        # were no handler. The same goes for a KeyboardInterrupt outside of a task (below).
+        # During imports, which take most of a short run, let SIGINT kill the process without a
+        # traceback, as if there were no handler. The same goes for a KeyboardInterrupt outside of a
+        # task (below).
         is_handled = signal.getsignal(signal.SIGINT) is signal.default_int_handler
         if is_handled:
             signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -17,7 +17,8 @@ def require_phases() -> None:
     """Import phases.
 
     Raises:
-        ImportError: the package ``phases`` belongs to another distribution, or one of our dependencies is missing.
+        ImportError: the package ``phases`` belongs to another distribution, or one of our
+            dependencies is missing.
     """
     try:
         from phases import CancelScope  # noqa: F401
@@ -30,12 +31,15 @@ def require_phases() -> None:
         ) from error
 
 
-def lazily(package: str, homes: Mapping[str, str]) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
+def lazily(
+    package: str, homes: Mapping[str, str]
+) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
     """Return the module-level hooks for importing names lazily from a package's submodules.
 
     Args:
         package: the package's name.
-        homes: maps each submodule, relative to the package, to its exported names, separated by spaces.
+        homes: maps each submodule, relative to the package, to its exported names, separated by
+            spaces.
 
     Returns:
         The package's ``__all__``, ``__getattr__`` and ``__dir__``.
@@ -49,7 +53,9 @@ def lazily(package: str, homes: Mapping[str, str]) -> tuple[list[str], Callable[
         import importlib
 
         require_phases()
-        value = namespace[name] = getattr(importlib.import_module(f"{package}.{home_of[name]}"), name)
+        value = namespace[name] = getattr(
+            importlib.import_module(f"{package}.{home_of[name]}"), name
+        )
         return value
 
     return sorted(home_of), get, lambda: sorted({*namespace, *home_of})

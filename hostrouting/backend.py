@@ -1,11 +1,12 @@
 """The two ports and their types, for implementing a routes backend or a service manager.
 
-``RouteBackend`` is the port for routes. ``WholeTables`` implements its selective reads for backends that can only read
-whole tables, and ``ForwardingBackend`` is the base class for wrappers that change some calls of another backend.
-``NetlinkBackend`` implements the port for the kernel's IPv4 routes, ``NetlinkBackend6`` for its IPv6 routes, and
-``hostrouting.testing.FakeKernel`` in memory. To check another backend against ``FakeKernel``, use
-``hostrouting.testing.conformance``. ``UnitManager`` is the port for systemd. ``Systemctl`` implements it for the
-running systemd, and ``hostrouting.testing.FakeSystemd`` in memory.
+``RouteBackend`` is the port for routes. ``WholeTables`` implements its selective reads for backends
+that can only read whole tables, and ``ForwardingBackend`` is the base class for wrappers that
+change some calls of another backend. ``NetlinkBackend`` implements the port for the kernel's IPv4
+routes, ``NetlinkBackend6`` for its IPv6 routes, and ``hostrouting.testing.FakeKernel`` in memory.
+To check another backend against ``FakeKernel``, use ``hostrouting.testing.conformance``.
+``UnitManager`` is the port for systemd. ``Systemctl`` implements it for the running systemd, and
+``hostrouting.testing.FakeSystemd`` in memory.
 """
 
 from hostrouting.boot.systemctl import Systemctl
@@ -19,7 +20,15 @@ from hostrouting.model.answers import Lookup, RouteFailure
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.integer_prefixes import Prefix
 from hostrouting.model.links import Address, AddressLabel, Hardware, Link
-from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Scope, Table
+from hostrouting.model.routes import (
+    DEFAULT_DESTINATION,
+    NextHop,
+    Protocol,
+    Route,
+    RouteType,
+    Scope,
+    Table,
+)
 from hostrouting.model.rules import Rule, RuleAction
 
 # fmt: off

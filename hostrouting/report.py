@@ -1,12 +1,15 @@
-"""Report types for tasks and functions, and the types they contain. All are frozen and have ``to_json()``.
+"""Report types for tasks and functions, and the types they contain.
 
-``Configure`` returns a ``ConfigureReport``, which consists of a ``RoutesReport``, a ``WatchReport`` and an
-``OverlapReport``. All of them have ``changes``. If any changes remain, a cancelled task raises ``StoppedRun``, and a
-task that exceeds its deadline raises ``OverdueRun``. ``ChangesObserver`` collects the changes of a tree of tasks.
+All are frozen and have ``to_json()``.
 
-Of the functions, ``check`` returns an ``OverlapReport``, ``plan`` a ``Plan``, ``explain`` an ``Explanation``, ``diff``
-a ``DiffReport``, ``judge`` a ``FleetReport``, and ``examine`` a ``DoctorReport`` covering its checks
-(``CHECKS`` by default).
+``Configure`` returns a ``ConfigureReport``, which consists of a ``RoutesReport``, a ``WatchReport``
+and an ``OverlapReport``. All of them have ``changes``. If any changes remain, a cancelled task
+raises ``StoppedRun``, and a task that exceeds its deadline raises ``OverdueRun``.
+``ChangesObserver`` collects the changes of a tree of tasks.
+
+Of the functions, ``check`` returns an ``OverlapReport``, ``plan`` a ``Plan``, ``explain`` an
+``Explanation``, ``diff`` a ``DiffReport``, ``judge`` a ``FleetReport``, and ``examine`` a
+``DoctorReport`` covering its checks (``CHECKS`` by default).
 """
 
 from hostrouting.boot.locks import OverdueRun, StoppedRun

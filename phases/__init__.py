@@ -1,19 +1,20 @@
 """Run trees of tasks that can be cancelled, observed and logged.
 
-A task does one thing within a `CancelScope`. `Serial`, `Parallel` and `Timeout` combine tasks, and `task` turns a
-function into a task. `run` runs a tree, and `run_async` runs it from asyncio. Tasks wait and run programs through the
-scope, so that they can be cancelled or time out. `all_or_nothing` rolls back the changes of a failed task.
+A task does one thing within a `CancelScope`. `Serial`, `Parallel` and `Timeout` combine tasks, and
+`task` turns a function into a task. `run` runs a tree, and `run_async` runs it from asyncio. Tasks
+wait and run programs through the scope, so that they can be cancelled or time out. `all_or_nothing`
+rolls back the changes of a failed task.
 """
 
-# The modules of this package. When a module is imported, it only imports modules above it. (CancelScope.run imports
-# _process when it is called.)
+# The modules of this package. When a module is imported, it only imports modules above it.
+# (CancelScope.run imports _process when it is called.)
 #
-#     _errors     Cancelled, TimedOut, Status and Observer; PathNote and path_of for the failed task's name
+#     _errors     Cancelled, TimedOut, Status, Observer; PathNote and path_of name a failed task
 #     _interrupts deferral of Ctrl-C during rollbacks and while a program is starting
 #     _scope      CancelScope with deadlines and waits; clocks; Undo and all_or_nothing
 #     _process    subprocesses, which are killed if the scope is cancelled
 #     _log        logging of task runs
-#     _run        Task; run, run_async and run_child, which notify observers and add notes to exceptions
+#     _run        Task; run, run_async and run_child, which notify observers and annotate exceptions
 #     _compose    task; Serial, Parallel and Timeout
 #     testing     a fake clock, and an observer that records its calls
 

@@ -70,7 +70,9 @@ class _Several(_Tree, Generic[T_co]):
 
 
 class Serial(_Several[T_co]):
-    """A task that runs other tasks sequentially and stops at the first failure. Completed tasks aren't rolled back.
+    """A task that runs other tasks sequentially and stops at the first failure.
+
+    Completed tasks aren't rolled back.
 
     Args:
         tasks: the tasks, in execution order.
@@ -78,12 +80,23 @@ class Serial(_Several[T_co]):
     """
 
     @overload
-    def __init__(self: Serial[tuple[A, B]], a: Task[A], b: Task[B], /, *, name: str = ...) -> None: ...
-    @overload
-    def __init__(self: Serial[tuple[A, B, C]], a: Task[A], b: Task[B], c: Task[C], /, *, name: str = ...) -> None: ...
+    def __init__(
+        self: Serial[tuple[A, B]], a: Task[A], b: Task[B], /, *, name: str = ...
+    ) -> None: ...
     @overload
     def __init__(
-        self: Serial[tuple[A, B, C, D]], a: Task[A], b: Task[B], c: Task[C], d: Task[D], /, *, name: str = ...
+        self: Serial[tuple[A, B, C]], a: Task[A], b: Task[B], c: Task[C], /, *, name: str = ...
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Serial[tuple[A, B, C, D]],
+        a: Task[A],
+        b: Task[B],
+        c: Task[C],
+        d: Task[D],
+        /,
+        *,
+        name: str = ...,
     ) -> None: ...
     @overload
     def __init__(self: Serial[tuple[T, ...]], *tasks: Task[T], name: str = ...) -> None: ...
@@ -115,12 +128,23 @@ class Parallel(_Several[T_co]):
     """
 
     @overload
-    def __init__(self: Parallel[tuple[A, B]], a: Task[A], b: Task[B], /, *, name: str = ...) -> None: ...
-    @overload
-    def __init__(self: Parallel[tuple[A, B, C]], a: Task[A], b: Task[B], c: Task[C], /, *, name: str = ...) -> None: ...
+    def __init__(
+        self: Parallel[tuple[A, B]], a: Task[A], b: Task[B], /, *, name: str = ...
+    ) -> None: ...
     @overload
     def __init__(
-        self: Parallel[tuple[A, B, C, D]], a: Task[A], b: Task[B], c: Task[C], d: Task[D], /, *, name: str = ...
+        self: Parallel[tuple[A, B, C]], a: Task[A], b: Task[B], c: Task[C], /, *, name: str = ...
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Parallel[tuple[A, B, C, D]],
+        a: Task[A],
+        b: Task[B],
+        c: Task[C],
+        d: Task[D],
+        /,
+        *,
+        name: str = ...,
     ) -> None: ...
     @overload
     def __init__(self: Parallel[tuple[T, ...]], *tasks: Task[T], name: str = ...) -> None: ...
@@ -130,17 +154,20 @@ class Parallel(_Several[T_co]):
     def do(self, scope: CancelScope) -> T_co:
         """Run the tasks and wait for all of them, even if one fails.
 
-        Anything except an `Exception` (`KeyboardInterrupt`, `SystemExit`, or a `Cancelled` that none of our scopes
-        caused) also cancels the other tasks. It is re-raised unchanged in the calling thread, with the failures as
-        notes. The same applies to exceptions raised by signal handlers while the calling thread is waiting.
+        Anything except an `Exception` (`KeyboardInterrupt`, `SystemExit`, or a `Cancelled` that
+        none of our scopes caused) also cancels the other tasks. It is re-raised unchanged in the
+        calling thread, with the failures as notes. The same applies to exceptions raised by signal
+        handlers while the calling thread is waiting.
 
         Returns:
             The results, in task order.
 
         Raises:
             ExceptionGroup: tasks failed. The group contains all failures, in task order.
-            Cancelled: the scope was cancelled before all tasks had succeeded. Task failures are added as notes.
-            TimedOut: the scope's deadline passed before all tasks had succeeded. Task failures are added as notes.
+            Cancelled: the scope was cancelled before all tasks had succeeded. Task failures are
+                added as notes.
+            TimedOut: the scope's deadline passed before all tasks had succeeded. Task failures are
+                added as notes.
         """
         from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -228,14 +255,18 @@ def _lines(task: Any) -> Iterator[str]:
 def _outcome(scope: CancelScope, errors: list[BaseException]) -> BaseException | None:
     """Choose the exception to raise.
 
-    Interrupts take precedence over the scope's own exception, which takes precedence over failures. Return None if
-    there are no errors.
+    Interrupts take precedence over the scope's own exception, which takes precedence over failures.
+    Return None if there are no errors.
     """
     failures = [error for error in errors if isinstance(error, Exception)]
     interrupts = [error for error in errors if not isinstance(error, Exception)]
     stop = interrupts[0] if interrupts else scope.verdict()
     if stop is None:
-        return group_of(f"{len(failures)} of the parallel tasks failed", failures) if failures else None
+        return (
+            group_of(f"{len(failures)} of the parallel tasks failed", failures)
+            if failures
+            else None
+        )
     for other in (*interrupts[1:], *failures):
         notes = ", ".join(map(str, getattr(other, "__notes__", ())))
         add_note(stop, f"besides: {text_of(other)} ({notes})")

@@ -23,7 +23,9 @@ runs only in the main thread.
 
 
 class Cancelled(BaseException):
-    """The exception for a cancelled scope. It isn't an `Exception`, so that tasks don't catch it by accident.
+    """The exception for a cancelled scope.
+
+    It isn't an `Exception`, so that tasks don't catch it by accident.
 
     Args:
         reason: the reason as text.
@@ -35,7 +37,9 @@ class Cancelled(BaseException):
 
 
 class TimedOut(Exception):
-    """The exception for a scope whose own deadline passed. Its child scopes raise `Cancelled` instead.
+    """The exception for a scope whose own deadline passed.
+
+    Its child scopes raise `Cancelled` instead.
 
     Unlike `TimeoutError`, this isn't an `OSError`, so `except OSError` doesn't catch it.
 
@@ -81,10 +85,13 @@ class Observer(Protocol):
     def progress(self, path: str, message: str, fraction: float | None) -> None:
         """Report a task's progress: a status message, and the completed fraction (0…1), if known."""
 
-    def finished(self, path: str, status: Status, result: object, error: BaseException | None, seconds: float) -> None:
+    def finished(
+        self, path: str, status: Status, result: object, error: BaseException | None, seconds: float
+    ) -> None:
         """Report that a task has finished, with its result or exception, and its duration.
 
-        A task that returns after its scope has ended has both: its result, and the scope's exception.
+        A task that returns after its scope has ended has both: its result, and the scope's
+        exception.
         """
 
 
@@ -92,7 +99,8 @@ def text_of(error: BaseException) -> str:
     """Return an exception as `module.Class: message`, even if its `__str__` fails."""
     import traceback
 
-    # The traceback module copes with a failing __str__. The first item contains the class and the message.
+    # The traceback module copes with a failing __str__. The first item contains the class and the
+    # message.
     return traceback.format_exception_only(type(error), error)[0].strip()
 
 
@@ -121,13 +129,13 @@ def add_path_note(error: BaseException, path: str) -> None:
         add_note(error, PathNote(f"in task {path}"))
 
 
-# --- what Python 3.10 lacks ------------------------------------------------------------------------------------------
+# --- what Python 3.10 lacks -----------------------------------------------------------------------
 
 
 def add_note(error: E, note: str) -> E:
     """Add a note to an exception, if possible, and return the exception."""
-    # This is a backport of BaseException.add_note for Python 3.10. Unlike the original, it ignores exceptions that are
-    # frozen or have an invalid __notes__.
+    # This is a backport of BaseException.add_note for Python 3.10. Unlike the original, it ignores
+    # exceptions that are frozen or have an invalid __notes__.
     with suppress(AttributeError, TypeError):
         vars(error)["__notes__"] = [*getattr(error, "__notes__", ()), note]
     return error

@@ -1,7 +1,7 @@
 """Defer KeyboardInterrupt during operations that must not be interrupted half-way.
 
-The signal handler inspects the stack for guarded functions. A flag wouldn't be safe, because a signal may arrive just
-before it is set.
+The signal handler inspects the stack for guarded functions. A flag wouldn't be safe, because a
+signal may arrive just before it is set.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def end(has_begun: bool) -> None:
         has_begun: the result of `begin`, or False to keep the handler.
 
     Raises:
-        KeyboardInterrupt: a Ctrl-C was deferred, and none of the functions that called this one's caller is guarded.
+        KeyboardInterrupt: a Ctrl-C was deferred, and none of the functions that called this one's
+            caller is guarded.
     """
     global _has_waited
     if has_begun and signal.getsignal(signal.SIGINT) is _handle:

@@ -23,9 +23,15 @@ class Log:
     def progress(self, path: str, message: str, fraction: float | None) -> None:
         """Do nothing, because progress is only meant for interactive use."""
 
-    def finished(self, path: str, status: Status, result: object, error: BaseException | None, seconds: float) -> None:
+    def finished(
+        self, path: str, status: Status, result: object, error: BaseException | None, seconds: float
+    ) -> None:
         del result
-        data = {"status": str(status), "duration": seconds, "error": None if error is None else text_of(error)}
+        data = {
+            "status": str(status),
+            "duration": seconds,
+            "error": None if error is None else text_of(error),
+        }
         # Don't repeat the traceback in the records of parent tasks.
         has_traceback = error is not None and status is Status.FAILED and path in paths_of(error)
         self._logger.log(

@@ -14,7 +14,8 @@ from typing import BinaryIO
 from phases._errors import POLL_SECONDS, Cancelled, TimedOut, add_note
 from phases._interrupts import begin, end, guarded
 
-# Cancelled calls must return within 100 ms. The remaining time is for killing and reaping the process.
+# Cancelled calls must return within 100 ms. The remaining time is for killing and reaping the
+# process.
 _TERM_SECONDS = 0.05
 # SIGKILL takes effect immediately, unless the process is in uninterruptible sleep.
 _KILL_SECONDS = 1.0
@@ -23,7 +24,11 @@ _PIPE_BYTES = 1 << 20
 
 
 def run_process(
-    argv: Sequence[str], text: str | None, env: Mapping[str, str] | None, check: bool, keep_on: Callable[[], None]
+    argv: Sequence[str],
+    text: str | None,
+    env: Mapping[str, str] | None,
+    check: bool,
+    keep_on: Callable[[], None],
 ) -> subprocess.CompletedProcess[str]:
     """Run a program in a new session; see `CancelScope.run`.
 
@@ -55,13 +60,21 @@ def run_process(
 
 @guarded
 def _start(
-    argv: Sequence[str], text: str | None, env: Mapping[str, str] | None, started: list[subprocess.Popen[bytes]]
+    argv: Sequence[str],
+    text: str | None,
+    env: Mapping[str, str] | None,
+    started: list[subprocess.Popen[bytes]],
 ) -> None:
     """Start a program and append it to a list, because an interrupt could lose a return value."""
     with _input_file(text) as stdin:
         started.append(
             subprocess.Popen(
-                list(argv), stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, start_new_session=True
+                list(argv),
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=env,
+                start_new_session=True,
             )
         )
 
@@ -78,9 +91,9 @@ def _input_file(text: str | None) -> BinaryIO:
 def _output(process: subprocess.Popen[bytes], keep_on: Callable[[], None]) -> list[bytes]:
     """Return the output of a process until it exits.
 
-    communicate(timeout=) isn't used, because on a busy machine it may time out before it has read anything, even after
-    the process has exited. epoll(7) isn't used either, because it needs a file descriptor and memory, which may not be
-    available when a process must be killed.
+    communicate(timeout=) isn't used, because on a busy machine it may time out before it has read
+    anything, even after the process has exited. epoll(7) isn't used either, because it needs a file
+    descriptor and memory, which may not be available when a process must be killed.
     """
     found = [list[bytes](), list[bytes]()]
     with PollSelector() as selector:
@@ -91,8 +104,11 @@ def _output(process: subprocess.Popen[bytes], keep_on: Callable[[], None]) -> li
             if not selector.get_map():
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(POLL_SECONDS)
-            # Child processes that inherited the pipes may still be writing after the process has exited.
-            for key, _ in selector.select(0 if has_exited or not selector.get_map() else POLL_SECONDS):
+            # Child processes that inherited the pipes may still be writing after the process has
+            # exited.
+            for key, _ in selector.select(
+                0 if has_exited or not selector.get_map() else POLL_SECONDS
+            ):
                 if chunk := os.read(key.fd, _PIPE_BYTES):
                     key.data.append(chunk)
                 else:
@@ -111,8 +127,8 @@ def _end(started: Sequence[subprocess.Popen[bytes]]) -> None:
             # Wait until the whole group has closed its pipes.
             with suppress(subprocess.TimeoutExpired):
                 process.communicate(timeout=_TERM_SECONDS)
-            # If the group no longer exists, its ID hasn't been reused yet, because the kernel allocates PIDs
-            # cyclically.
+            # If the group no longer exists, its ID hasn't been reused yet, because the kernel
+            # allocates PIDs cyclically.
             _signal(process, signal.SIGKILL)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_KILL_SECONDS)

@@ -22,14 +22,19 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Task(Protocol[T_co]):
-    """A unit of work that can be cancelled. Tasks are immutable values, so that a tree can be printed."""
+    """A unit of work that can be cancelled.
+
+    Tasks are immutable values, so that a tree can be printed.
+    """
 
     @property
     def name(self) -> str:
         """A kebab-case verb phrase for paths and logs, such as ``configure-static-routes``."""
 
     def do(self, scope: CancelScope) -> T_co:
-        """Do the work and return the result. Implementations wait and run subprocesses only through the scope.
+        """Do the work and return the result.
+
+        Implementations wait and run subprocesses only through the scope.
 
         Args:
             scope: the scope for cancellation, deadlines and progress.
@@ -50,7 +55,9 @@ def check_name(_instance: object, _attribute: object, value: Any) -> None:
         ValueError: the name isn't kebab-case.
     """
     if not isinstance(value, str) or not re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", value):
-        raise ValueError(f"a task's name is kebab-case, like 'configure-static-routes', not {value!r}")
+        raise ValueError(
+            f"a task's name is kebab-case, like 'configure-static-routes', not {value!r}"
+        )
 
 
 def check_task(_instance: object, _attribute: object, value: object) -> None:
@@ -59,7 +66,11 @@ def check_task(_instance: object, _attribute: object, value: object) -> None:
     Raises:
         TypeError: the value has no name or no `do` method.
     """
-    if isinstance(value, type) or not isinstance(getattr(value, "name", None), str) or not hasattr(value, "do"):
+    if (
+        isinstance(value, type)
+        or not isinstance(getattr(value, "name", None), str)
+        or not hasattr(value, "do")
+    ):
         raise TypeError(
             f"expected a task, which has a name and do(scope), not {value!r:.200}; "
             'make one from several with Serial(a, b), from a function with @phases.task("name")'
@@ -69,10 +80,11 @@ def check_task(_instance: object, _attribute: object, value: object) -> None:
 class _Reporter(AbstractContextManager["_Reporter"]):
     """A queue that passes calls to a run's observers, one at a time.
 
-    At the end of the run, the first observer error is raised, or added as a note to the run's own exception.
+    At the end of the run, the first observer error is raised, or added as a note to the run's own
+    exception.
 
-    One thread makes the calls at a time; other threads just queue theirs and continue. A blocking observer therefore
-    doesn't delay tasks in other threads.
+    One thread makes the calls at a time; other threads just queue theirs and continue. A blocking
+    observer therefore doesn't delay tasks in other threads.
     """
 
     def __init__(self, logger: logging.Logger | None, observer: Observer | None) -> None:
@@ -84,12 +96,14 @@ class _Reporter(AbstractContextManager["_Reporter"]):
             self._observers.insert(0, Log(logger or LOGGER))
         self._failures: list[Exception] = []
         self._calls: deque[Callable[[Observer], None]] = deque()
-        # The lock is reentrant, because observers and signal handlers may report progress themselves.
+        # The lock is reentrant, because observers and signal handlers may report progress
+        # themselves.
         self._lock = RLock()
 
     def tell(self, call: Callable[[Observer], None]) -> None:
         self._calls.append(call)
-        # Check again after each release, because another thread may have queued a call in the meantime.
+        # Check again after each release, because another thread may have queued a call in the
+        # meantime.
         while self._calls and self._lock.acquire(blocking=False):
             try:
                 self._tell_all()
@@ -101,8 +115,12 @@ class _Reporter(AbstractContextManager["_Reporter"]):
             self._tell_all()
         for failure in self._failures[:1]:
             if error is None:
-                raise add_note(failure, "raised by an observer or log handler; the tasks of the run succeeded")
-            add_note(error, f"also, an observer or log handler of the run failed: {text_of(failure)}")
+                raise add_note(
+                    failure, "raised by an observer or log handler; the tasks of the run succeeded"
+                )
+            add_note(
+                error, f"also, an observer or log handler of the run failed: {text_of(failure)}"
+            )
 
     def _tell_all(self) -> None:
         # Checking the length first would race with signal handlers.
@@ -125,27 +143,29 @@ def run(
 ) -> T:
     """Run a tree of tasks and return its result.
 
-    Each task logs `started` (with `task` and `path`), and then `completed` or `failed` (also with `status`, `duration`
-    in seconds and `error`). From asyncio, use `run_async`.
+    Each task logs `started` (with `task` and `path`), and then `completed` or `failed` (also with
+    `status`, `duration` in seconds and `error`). From asyncio, use `run_async`.
 
-    Exceptions in observers and log handlers don't affect the tasks. The first one is raised if the tasks succeed, or
-    else added as a note to their exception.
+    Exceptions in observers and log handlers don't affect the tasks. The first one is raised if the
+    tasks succeed, or else added as a note to their exception.
 
     Args:
         task: the root of the tree.
         logger: the logger for the records; `phases` by default.
-        scope: the scope of the run, a new one by default. With the scope of a task in another run, that task's path is
-            used as a prefix.
+        scope: the scope of the run, a new one by default. With the scope of a task in another run,
+            that task's path is used as a prefix.
         observer: the observer to notify.
 
     Returns:
         The task's result.
 
     Raises:
-        Cancelled: the scope was cancelled before the tree had finished, even if no task has noticed.
+        Cancelled: the scope was cancelled before the tree had finished, even if no task has
+            noticed.
         TimedOut: the deadline of the scope or of a `Timeout` passed before the tree had finished.
         TypeError: the value isn't a task.
-        BaseException: any exception raised by a task, unchanged, with a `PathNote` that names the task.
+        BaseException: any exception raised by a task, unchanged, with a `PathNote` that names the
+            task.
     """
     check_task(None, None, task)
     scope = CancelScope() if scope is None else scope
@@ -162,8 +182,8 @@ async def run_async(
 ) -> T:
     """Run a tree of tasks in a thread and return its result; see `run`.
 
-    Cancelling the asyncio task cancels the run, but not the scope itself. The coroutine doesn't return until the run
-    has finished and been rolled back, even if it is cancelled repeatedly.
+    Cancelling the asyncio task cancels the run, but not the scope itself. The coroutine doesn't
+    return until the run has finished and been rolled back, even if it is cancelled repeatedly.
 
     Args:
         task: the root of the tree.
@@ -175,8 +195,8 @@ async def run_async(
         The task's result.
 
     Raises:
-        asyncio.CancelledError: the asyncio task was cancelled. Its cause is the run's exception, which is a failure or
-            a `Cancelled` with notes from the rollback.
+        asyncio.CancelledError: the asyncio task was cancelled. Its cause is the run's exception,
+            which is a failure or a `Cancelled` with notes from the rollback.
         Cancelled: the scope was cancelled.
         TimedOut: the deadline of the scope or of a `Timeout` passed.
         BaseException: any other exception raised by `run`.
@@ -191,7 +211,9 @@ async def run_async(
     def work() -> None:
         # asyncio futures can't hold a StopIteration.
         try:
-            outcome.set_result(run(task, logger=logger, scope=scope.within(outer), observer=observer))
+            outcome.set_result(
+                run(task, logger=logger, scope=scope.within(outer), observer=observer)
+            )
         except BaseException as error:  # noqa: BLE001 - raised below
             outcome.set_exception(error)
 
@@ -219,8 +241,8 @@ def run_child(task: Task[T], scope: CancelScope) -> T:
         The task's result.
 
     Raises:
-        Cancelled: the scope was cancelled. The task may not have started, or may have returned without noticing; in
-            that case a note is added.
+        Cancelled: the scope was cancelled. The task may not have started, or may have returned
+            without noticing; in that case a note is added.
         TimedOut: the scope's own deadline passed; the same note may be added.
         BaseException: any exception raised by the task, unchanged, with a `PathNote`.
     """
@@ -237,7 +259,8 @@ def run_child(task: Task[T], scope: CancelScope) -> T:
         with scope.at(path) as inner:
             inner.check()
             result = task.do(inner)
-            # Even if the task hasn't checked its scope, the caller that cancelled it must not see a success.
+            # Even if the task hasn't checked its scope, the caller that cancelled it must not see a
+            # success.
             if late := inner.verdict():
                 raise add_note(late, "the task had already returned when this was seen")
     except BaseException as error:

@@ -31,14 +31,18 @@ class Clock(Protocol):
     """The protocol for clocks."""
 
     def monotonic(self) -> float:
-        """Return the seconds since an arbitrary epoch. Signal handlers call this, so it must not block."""
+        """Return the seconds since an arbitrary epoch.
+
+        Signal handlers call this, so it must not block.
+        """
 
     def wait(self, happened: Callable[[float], bool], until: float) -> None:
         """Wait until a condition is true or a time is reached.
 
         Args:
-            happened: waits for up to the given number of real seconds, and returns whether the condition is true. It
-                also detects cancellation, so it must be called at least every 50 ms.
+            happened: waits for up to the given number of real seconds, and returns whether the
+                condition is true. It also detects cancellation, so it must be called at least every
+                50 ms.
             until: the time to stop waiting, by this clock; may be infinite.
         """
 
@@ -67,9 +71,10 @@ class SystemClock:
 class CancelScope(AbstractContextManager["CancelScope"]):
     """A scope that can be cancelled from any thread, by a signal handler, or at a deadline.
 
-    A deadline raises `TimedOut` in this scope and `Cancelled` in child scopes, which thus can't mistake it for their
-    own deadline. As a context manager, the scope converts such a `Cancelled` to `TimedOut` on exit. The scope's `path`
-    is its task's path, such as `configure/check-route-overlap`, or empty outside a run.
+    A deadline raises `TimedOut` in this scope and `Cancelled` in child scopes, which thus can't
+    mistake it for their own deadline. As a context manager, the scope converts such a `Cancelled`
+    to `TimedOut` on exit. The scope's `path` is its task's path, such as
+    `configure/check-route-overlap`, or empty outside a run.
 
     Args:
         timeout: seconds until the deadline, or None for no deadline.
@@ -80,8 +85,9 @@ class CancelScope(AbstractContextManager["CancelScope"]):
         self.clock: Clock = clock or SystemClock()
         self.path = ""
         self.tell: Tell = lambda _call: None
-        # The deadline and then the cancellations of each scope, outermost first. There are no locks, because a signal
-        # handler may interrupt any line here. Appending to a list is atomic.
+        # The deadline and then the cancellations of each scope, outermost first. There are no
+        # locks, because a signal handler may interrupt any line here. Appending to a list is
+        # atomic.
         self._line: tuple[list[_End], ...] = (self._ends(timeout),)
 
     def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
@@ -96,7 +102,8 @@ class CancelScope(AbstractContextManager["CancelScope"]):
     def cancel(self, reason: str) -> None:
         """Cancel the scope and its children; their waits and subprocesses end within 100 ms.
 
-        Only the first reason counts. The method is lock-free, so signal handlers can safely call it.
+        Only the first reason counts. The method is lock-free, so signal handlers can safely call
+        it.
 
         Args:
             reason: the reason as text.
@@ -154,7 +161,9 @@ class CancelScope(AbstractContextManager["CancelScope"]):
         self.tell(lambda observer: observer.progress(self.path, message, fraction))
 
     def wait(self, what: float | threading.Event | HasFileno) -> None:
-        """Wait for a number of seconds, an event or a file. Tasks should only wait with this method.
+        """Wait for a number of seconds, an event or a file.
+
+        Tasks should only wait with this method.
 
         To limit the time, use a child scope: `scope.child(timeout=5).wait(event)`.
 
@@ -162,14 +171,16 @@ class CancelScope(AbstractContextManager["CancelScope"]):
             what: the number of seconds, the event, or a file to wait for until it is readable.
 
         Raises:
-            Cancelled: the scope was cancelled. It is raised within 100 ms, even if the wait is already over.
+            Cancelled: the scope was cancelled. It is raised within 100 ms, even if the wait is
+                already over.
             TimedOut: the scope's own deadline passed. It is also raised within 100 ms.
             TypeError: the object's type isn't supported.
         """
         until = math.inf
         happened: Callable[[float], bool]
         if isinstance(what, (int, float)):
-            until, happened = self.clock.monotonic() + what, threading.Event().wait  # an event that never happens
+            # An event that never happens.
+            until, happened = self.clock.monotonic() + what, threading.Event().wait
         elif isinstance(what, threading.Event):
             happened = what.wait
         elif hasattr(what, "fileno"):
@@ -190,11 +201,12 @@ class CancelScope(AbstractContextManager["CancelScope"]):
     ) -> subprocess.CompletedProcess[str]:
         """Run a program to completion in its own process group.
 
-        On a cancellation or deadline, the group gets SIGTERM, and SIGKILL at most 50 ms later. Children that have
-        created their own session or group (setsid) survive. So do processes that are still running when the program
-        exits on its own; their later output is lost. The program runs in real time, regardless of the clock. All output
-        is kept in memory. KeyboardInterrupt also kills the program. Custom signal handlers should cancel a scope. If a
-        handler raises an exception while the program is being started, the program survives.
+        On a cancellation or deadline, the group gets SIGTERM, and SIGKILL at most 50 ms later.
+        Children that have created their own session or group (setsid) survive. So do processes that
+        are still running when the program exits on its own; their later output is lost. The program
+        runs in real time, regardless of the clock. All output is kept in memory. KeyboardInterrupt
+        also kills the program. Custom signal handlers should cancel a scope. If a handler raises an
+        exception while the program is being started, the program survives.
 
         Args:
             argv: the program and its arguments.
@@ -203,13 +215,16 @@ class CancelScope(AbstractContextManager["CancelScope"]):
             check: whether to raise an exception for a non-zero return code.
 
         Returns:
-            The return code (or the negative signal number), stdout and stderr. Both are decoded as UTF-8, with
-            undecodable bytes replaced.
+            The return code (or the negative signal number), stdout and stderr. Both are decoded as
+            UTF-8, with undecodable bytes replaced.
 
         Raises:
-            Cancelled: the scope was cancelled. It is raised within 100 ms, after the whole group has been killed.
-            TimedOut: the scope's own deadline passed. It is raised after the whole group has been killed.
-            subprocess.CalledProcessError: the program failed and ``check`` is true. A note contains its stderr.
+            Cancelled: the scope was cancelled. It is raised within 100 ms, after the whole group
+                has been killed.
+            TimedOut: the scope's own deadline passed. It is raised after the whole group has been
+                killed.
+            subprocess.CalledProcessError: the program failed and ``check`` is true. A note contains
+                its stderr.
             OSError: the program can't be started.
         """
         from phases._process import run_process
@@ -228,9 +243,12 @@ class CancelScope(AbstractContextManager["CancelScope"]):
 
 
 class Undo:
-    """A stack of rollback steps, run in reverse order. For its use as a context manager, see `all_or_nothing`.
+    """A stack of rollback steps, run in reverse order.
 
-    Each step is pushed *before* its change is made, so it must be a no-op if the change was never made.
+    For its use as a context manager, see `all_or_nothing`.
+
+    Each step is pushed *before* its change is made, so it must be a no-op if the change was never
+    made.
     """
 
     def __init__(self) -> None:
@@ -244,7 +262,8 @@ class Undo:
     def roll_back(self) -> list[str]:
         """Run every step, even if a step fails, or if a signal handler raises an exception in a step or between steps.
 
-        A step is run a second time if it was interrupted by anything but an `Exception`, such as KeyboardInterrupt.
+        A step is run a second time if it was interrupted by anything but an `Exception`, such as
+        KeyboardInterrupt.
 
         Returns:
             A message for each failure.
@@ -285,9 +304,9 @@ class Undo:
 def all_or_nothing() -> AbstractContextManager[Undo]:
     """Roll back if the block fails or is cancelled; failing steps are added as notes to the block's exception.
 
-    A Ctrl-C aborts the block with a KeyboardInterrupt. During the rollback, a Ctrl-C is deferred until the end. If a
-    custom signal handler raises an exception just before the first step, the rollback is skipped. Custom handlers
-    should cancel a scope instead.
+    A Ctrl-C aborts the block with a KeyboardInterrupt. During the rollback, a Ctrl-C is deferred
+    until the end. If a custom signal handler raises an exception just before the first step, the
+    rollback is skipped. Custom handlers should cancel a scope instead.
     """
     return Undo()
 

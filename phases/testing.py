@@ -19,14 +19,17 @@ _REAL_POLL_SECONDS = 0.002
 
 
 class FakeClock:
-    """A fake clock. A wait advances the fake time to the end of the wait at once, and runs the calls scheduled before.
+    """A fake clock.
 
-    A scheduled call runs in the thread whose wait reaches its time. It may set an event, write to a pipe or cancel a
-    scope, which ends the corresponding waits at that time. If several threads wait concurrently, they all advance the
-    same clock, so their order is undefined.
+    A wait advances the fake time to the end of the wait at once, and runs the calls scheduled
+    before.
 
-    If a wait has no timeout and nothing is scheduled, only another thread can end it. If none does so in time, the wait
-    raises `RuntimeError` instead of hanging.
+    A scheduled call runs in the thread whose wait reaches its time. It may set an event, write to a
+    pipe or cancel a scope, which ends the corresponding waits at that time. If several threads wait
+    concurrently, they all advance the same clock, so their order is undefined.
+
+    If a wait has no timeout and nothing is scheduled, only another thread can end it. If none does
+    so in time, the wait raises `RuntimeError` instead of hanging.
 
     Args:
         patience: how long to wait for other threads, in real seconds.
@@ -55,7 +58,11 @@ class FakeClock:
         """Wait as `Clock.wait` promises."""
         while not happened(0) and self._now < until:
             with self._lock:
-                when, call = self._calls.pop(0) if self._calls and self._calls[0][0] <= until else (until, None)
+                when, call = (
+                    self._calls.pop(0)
+                    if self._calls and self._calls[0][0] <= until
+                    else (until, None)
+                )
                 if when != math.inf:
                     self._now = max(self._now, when)
             if call is not None:
@@ -77,8 +84,9 @@ class FakeClock:
 class RecordingObserver:
     """An observer that records its calls.
 
-    Each call is a tuple in `events`: `("started", path)`, `("progress", path, message, fraction)` or `("finished",
-    path, status)`. `results`, `errors` and `durations` map paths to results, exceptions and durations in seconds.
+    Each call is a tuple in `events`: `("started", path)`, `("progress", path, message, fraction)`
+    or `("finished", path, status)`. `results`, `errors` and `durations` map paths to results,
+    exceptions and durations in seconds.
     """
 
     events: list[tuple[str | float | None, ...]] = field(factory=list)
@@ -94,7 +102,9 @@ class RecordingObserver:
         """Record progress."""
         self.events.append(("progress", path, message, fraction))
 
-    def finished(self, path: str, status: Status, result: object, error: BaseException | None, seconds: float) -> None:
+    def finished(
+        self, path: str, status: Status, result: object, error: BaseException | None, seconds: float
+    ) -> None:
         """Record an end."""
         self.events.append(("finished", path, status))
         self.results[path] = result

@@ -1,10 +1,11 @@
 """Network namespaces for the tests, guards that protect the host, and Hypothesis profiles.
 
-The whole test process moves into a private network namespace before any test is collected, and each test that uses the
-``kernel`` fixture moves into a new one. This prevents tests from changing the host's routes by mistake, even without
-the ``kernel`` mark. It has to happen early: without root it requires a user namespace, which only a single-threaded
-process can enter, and pytest-xdist starts threads later. pytest-xdist workers start inside that user namespace and
-create their own network namespaces as its root.
+The whole test process moves into a private network namespace before any test is collected, and each
+test that uses the ``kernel`` fixture moves into a new one. This prevents tests from changing the
+host's routes by mistake, even without the ``kernel`` mark. It has to happen early: without root it
+requires a user namespace, which only a single-threaded process can enter, and pytest-xdist starts
+threads later. pytest-xdist workers start inside that user namespace and create their own network
+namespaces as its root.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ from hostrouting.kernel.rtnetlink.conversation import Conversation
 from hostrouting.kernel.rtnetlink.messages import RTM_GETLINK, stretches
 from hostrouting.testing import FakeKernel
 
-# HOSTROUTING_TEST_HOST_NAMESPACE identifies the host's network namespace and is inherited by workers.
+# HOSTROUTING_TEST_HOST_NAMESPACE identifies the host's network namespace and is inherited by
+# workers.
 ROOT = Path(__file__).parents[1]
 _HOST = "HOSTROUTING_TEST_HOST_NAMESPACE"
 
@@ -53,13 +55,21 @@ settings.register_profile(
     print_blob=True,
 )
 settings.register_profile(
-    "nightly", max_examples=5000, deadline=None, database=None, report_multiple_bugs=False, print_blob=True
+    "nightly",
+    max_examples=5000,
+    deadline=None,
+    database=None,
+    report_multiple_bugs=False,
+    print_blob=True,
 )
 # Shrinking a failure uses up the memory of User-Mode Linux.
-settings.register_profile("kernels", settings.get_profile("default"), phases=(Phase.explicit, Phase.generate))
+settings.register_profile(
+    "kernels", settings.get_profile("default"), phases=(Phase.explicit, Phase.generate)
+)
 settings.load_profile("nightly" if IS_NIGHTLY else "default")
 
-# Workers and hundreds of programs load the same modules, so compile these once, outside the source tree.
+# Workers and hundreds of programs load the same modules, so compile these once, outside the source
+# tree.
 sys.pycache_prefix = os.environ.setdefault(
     "PYTHONPYCACHEPREFIX", str(Path(__file__).parents[1] / ".pytest_cache/pycache")
 )
@@ -71,9 +81,10 @@ _MEMORY, _MEMORY_BYTES = "/dev/shm", 1 << 30
 _refused: str | None = None
 
 
-# --- a hard time limit ------------------------------------------------------------------------------------------
-# pytest-timeout raises an exception in the main thread. If that doesn't stop the test, its process is killed after
-# another quarter of the time, and pytest-xdist reports the test and replaces the worker.
+# --- a hard time limit ----------------------------------------------------------------------------
+# pytest-timeout raises an exception in the main thread. If that doesn't stop the test, its process
+# is killed after another quarter of the time, and pytest-xdist reports the test and replaces the
+# worker.
 
 _LATER = 1.25
 _EXIT_SECONDS = 120.0
@@ -89,7 +100,8 @@ def _limit_of(item: pytest.Item, *, has_fixtures: bool) -> float:
     """Return the limit in seconds of a test, with or without its fixtures."""
     marker = item.get_closest_marker("timeout")
     if marker is not None and marker.args:
-        # If it covers only the function, the first worker may have to build a tree while the others wait for it.
+        # If it covers only the function, the first worker may have to build a tree while the others
+        # wait for it.
         fixtures = 2 * trees.BUILD_SECONDS if has_fixtures and marker.kwargs.get("func_only") else 0
         return float(marker.args[0]) * _LATER + fixtures
     asked = item.config.getoption("timeout")
@@ -113,7 +125,7 @@ def pytest_unconfigure() -> None:
     _set_limit(_EXIT_SECONDS)
 
 
-# --- the world of the tests -------------------------------------------------------------------------------------
+# --- the world of the tests -----------------------------------------------------------------------
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -121,14 +133,18 @@ def pytest_configure(config: pytest.Config) -> None:
     program = Path(__file__).parent / "support/limit.py"
     read_end, _limit = os.pipe()
     argv = [sys.executable, "-I", str(program), str(os.getpid())]
-    # Popen would warn at exit that the program is still running, because it outlives this process for a short time.
-    os.posix_spawn(argv[0], argv, os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, read_end, 0)], setsid=True)
+    # Popen would warn at exit that the program is still running, because it outlives this process
+    # for a short time.
+    os.posix_spawn(
+        argv[0], argv, os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, read_end, 0)], setsid=True
+    )
     os.close(read_end)
     os.environ.setdefault(_HOST, network_namespace())
     if "TMPDIR" not in os.environ and _has_room_for_programs(_MEMORY):
         # The tests sync thousands of files, which is slow on a disk.
         os.environ["TMPDIR"] = tempfile.tempdir = _MEMORY
-    # A background job of a shell ignores SIGINT and SIGQUIT, and nohup(1) SIGHUP. Child processes inherit that.
+    # A background job of a shell ignores SIGINT and SIGQUIT, and nohup(1) SIGHUP. Child processes
+    # inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -143,8 +159,13 @@ _LONGEST = "test_machines.py", "test_a_watcher_that_keeps_failing_waits"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    # The worker that gets the longest tests begins with them. Meanwhile, the others steal the rest of its tests.
-    items.sort(key=lambda item: next((at for at, name in enumerate(_LONGEST) if name in item.nodeid), len(_LONGEST)))
+    # The worker that gets the longest tests begins with them. Meanwhile, the others steal the rest
+    # of its tests.
+    items.sort(
+        key=lambda item: next(
+            (at for at, name in enumerate(_LONGEST) if name in item.nodeid), len(_LONGEST)
+        )
+    )
     if "ci" in REQUIRED:
         return
     left = [item for item in items if item.get_closest_marker("ci") is not None]
@@ -153,7 +174,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    # Collected tests live until the end. Scanning them in every garbage collection would take as long as many tests.
+    # Collected tests live until the end. Scanning them in every garbage collection would take as
+    # long as many tests.
     gc.collect()
     gc.freeze()
 
@@ -188,7 +210,9 @@ def kernel() -> NamespaceKernel:
 
 @pytest.fixture(params=[pytest.param("linux", marks=pytest.mark.kernel), "memory"])
 def each_kernel(request: pytest.FixtureRequest) -> NamespaceKernel | FakeKernel:
-    """Return a real kernel in a new network namespace or an in-memory kernel; the test runs with each."""
+    """Return a real kernel in a new network namespace or an in-memory kernel; the test runs with
+    each.
+    """
     return on_linux() if request.param == "linux" else like_linux()
 
 
@@ -206,7 +230,9 @@ def sandbox(request: pytest.FixtureRequest, tmp_path: Path) -> Sandbox:
 
 @pytest.fixture
 def run(host: Host, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Return a function that runs a command on ``host`` and returns its exit code, stdout and stderr."""
+    """Return a function that runs a command on ``host`` and returns its exit code, stdout and
+    stderr.
+    """
 
     def call(*words: object) -> tuple[int, str, str]:
         code = cli.main([str(word) for word in words], host=host)
@@ -235,8 +261,14 @@ def _need(*programs: str) -> None:
 
 @pytest.fixture(scope="session")
 def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the directory with this checkout's release files, which are built once for all workers."""
-    missing = [f"{tool} isn't installed" for tool in ("dpkg-deb", "git", "lintian") if shutil.which(tool) is None]
+    """Return the directory with this checkout's release files, which are built once for all
+    workers.
+    """
+    missing = [
+        f"{tool} isn't installed"
+        for tool in ("dpkg-deb", "git", "lintian")
+        if shutil.which(tool) is None
+    ]
     obstacle = missing[0] if missing else keeper.obstacle()
     if obstacle:
         refuse("ci", obstacle)
@@ -247,7 +279,9 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def as_ordinary_user() -> Callable[[], AbstractContextManager[None]]:
-    """Return a context manager that drops root privileges: the kernel then refuses to open files and change routes."""
+    """Return a context manager that drops root privileges: the kernel then refuses to open files
+    and change routes.
+    """
 
     @contextmanager
     def give_up() -> Iterator[None]:
@@ -282,7 +316,7 @@ def _settings_of_no_user() -> Iterator[None]:
     os.umask(before)
 
 
-# --- the host stays unchanged -----------------------------------------------------------------------------------
+# --- the host stays unchanged ---------------------------------------------------------------------
 # There is a guard for each kind of access to the host.
 
 
@@ -309,7 +343,9 @@ def _guard_netlink(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _guard_rules(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Raise if nft, ebtables or ip is about to change rules or neighbours in the host's network namespace."""
+    """Raise if nft, ebtables or ip is about to change rules or neighbours in the host's network
+    namespace.
+    """
 
     def guarded(change: Callable[..., None]) -> Callable[..., None]:
         def checked(self: Any, *what: Any) -> None:
@@ -327,13 +363,17 @@ def _guard_rules(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _guard_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Raise if a ``Host`` uses this machine's files, because a network namespace protects only the network."""
+    """Raise if a ``Host`` uses this machine's files, because a network namespace protects only the
+    network.
+    """
     build = Host.__init__
 
     @functools.wraps(build)
     def guarded(self: Host, *args: Any, **kwargs: Any) -> None:
         build(self, *args, **kwargs)
         if self.layout.is_this_host:
-            raise AssertionError("a test was about to use this machine's files; pass a temporary Layout to Host")
+            raise AssertionError(
+                "a test was about to use this machine's files; pass a temporary Layout to Host"
+            )
 
     monkeypatch.setattr(Host, "__init__", guarded)

@@ -16,17 +16,33 @@ __all__ = ["code_lines", "main", "script_lines"]
 
 _ROOT = Path(__file__).parent.parent
 _PACKAGES = ("hostrouting", "phases")
-_EMPTY = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+_EMPTY = {
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+}
 
 
 def code_lines(source: str) -> int:
     """Return the number of lines that aren't blank, a comment or part of a docstring."""
     words = set[int]()
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+        if (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        ):
             words.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    code = {line for token in tokens if token.type not in _EMPTY for line in range(token.start[0], token.end[0] + 1)}
+    code = {
+        line
+        for token in tokens
+        if token.type not in _EMPTY
+        for line in range(token.start[0], token.end[0] + 1)
+    }
     return len(code - words)
 
 

@@ -1,4 +1,5 @@
-"""Tests that packages import only public modules from lower layers, and that there are no import cycles.
+"""Tests that packages import only public modules from lower layers, and that there are no import
+cycles.
 
 They also cover imports inside functions and under TYPE_CHECKING.
 """
@@ -79,7 +80,11 @@ def imports(source: str, *, for_types: bool = True) -> set[str]:
     names: set[str] = set()
     nodes = nodes_of(source)
     if not for_types:
-        guarded = [node for node in nodes if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+        guarded = [
+            node
+            for node in nodes
+            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        ]
         unread = {inner for node in guarded for each in node.body for inner in ast.walk(each)}
         nodes = [node for node in nodes if node not in unread]
     for node in nodes:
@@ -95,7 +100,9 @@ def imports(source: str, *, for_types: bool = True) -> set[str]:
 @cache
 def sources() -> dict[str, str]:
     """Return the source of each of our modules, keyed by module name."""
-    paths = [path for package in ("hostrouting", "phases") for path in (ROOT / package).rglob("*.py")]
+    paths = [
+        path for package in ("hostrouting", "phases") for path in (ROOT / package).rglob("*.py")
+    ]
     return {module_name(path): path.read_text() for path in paths}
 
 
@@ -133,7 +140,9 @@ def side_of(name: str) -> str:
 
 
 def test_a_module_imports_only_public_modules_below_it() -> None:
-    assert [why for module, source in sorted(sources().items()) for why in objections(module, source)] == []
+    assert [
+        why for module, source in sorted(sources().items()) for why in objections(module, source)
+    ] == []
 
 
 def home(package: str) -> str:
@@ -163,8 +172,12 @@ def home(package: str) -> str:
         # Only the plug-in's commands may import the plug-in.
         ("hostrouting.cli.azure_like", "from hostrouting.azure.probe import plan"),
         ("hostrouting.cli.commands", "from hostrouting.azure import nodes"),
-        # If the fake imported an adapter, both would share the same bugs, and comparing them would be useless.
-        ("hostrouting.kernel._memory.net", "from hostrouting.kernel.rtnetlink.route_messages import x"),
+        # If the fake imported an adapter, both would share the same bugs, and comparing them would
+        # be useless.
+        (
+            "hostrouting.kernel._memory.net",
+            "from hostrouting.kernel.rtnetlink.route_messages import x",
+        ),
         ("hostrouting.kernel.memory", "from hostrouting.kernel.netlink import x"),
         ("hostrouting.kernel.netlink", "from hostrouting.kernel.memory import x"),
     ],
@@ -186,11 +199,13 @@ def test_modules_have_no_import_cycles() -> None:
     modules: dict[str, set[str]] = {}
     for module, source in sources().items():
         found = imports(source)
-        # "from package import module" imports the module. It uses the package only for names defined in the package
-        # itself.
+        # "from package import module" imports the module. It uses the package only for names
+        # defined in the package itself.
         inner = {name for name in found if name in sources()}
         modules[module] = {
-            name for name in inner - {module} if not any(other.startswith(f"{name}.") for other in inner)
+            name
+            for name in inner - {module}
+            if not any(other.startswith(f"{name}.") for other in inner)
         }
     modules.pop("hostrouting")  # it imports its names when they are first used
     try:
@@ -200,7 +215,9 @@ def test_modules_have_no_import_cycles() -> None:
 
 
 def test_a_pure_module_has_no_effects() -> None:
-    for module in (f"hostrouting.{package}.{name}" for package, names in PURE.items() for name in names.split()):
+    for module in (
+        f"hostrouting.{package}.{name}" for package, names in PURE.items() for name in names.split()
+    ):
         loaded = {name.partition(".")[0] for name in imports(sources()[module], for_types=False)}
         assert loaded & IMPURE_MODULES == set(), module
 
@@ -218,7 +235,11 @@ def test_a_pure_module_has_no_effects() -> None:
 )
 def test_only_one_module_imports_a_library(package: str, modules: set[str]) -> None:
     loaded = {name: imports(text, for_types=False) for name, text in sources().items()}
-    users = {user for user, names in loaded.items() if any(name.partition(".")[0] == package for name in names)}
+    users = {
+        user
+        for user, names in loaded.items()
+        if any(name.partition(".")[0] == package for name in names)
+    }
     assert users == modules
 
 
@@ -241,26 +262,39 @@ def test_a_name_loads_only_what_it_needs(statement: str, unloaded: str) -> None:
     # coverage would load more.
     environment = os.environ | {"COVERAGE_PROCESS_CONFIG": ""}
     loaded = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT, env=environment
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+        env=environment,
     )
     by_attrs = {"subprocess"} if sys.version_info < (3, 11) else set()
     assert not ({*unloaded.split()} - by_attrs) & {*loaded.stdout.split()}
 
 
 def tricks(module: str, source: str) -> list[str]:
-    """Return a module's performance hacks, such as bypassing constructors or configuring the garbage collector."""
+    """Return a module's performance hacks, such as bypassing constructors or configuring the
+    garbage collector.
+    """
     made = [node for node in nodes_of(source) if isinstance(node, ast.Call)]
     # attrs documents this call as the way to set a field on a frozen instance.
     is_own = "object.__setattr__(self, "
     calls = [ast.unparse(node.func) for node in made if not ast.unparse(node).startswith(is_own)]
     found = [call for call in calls if call in ("id", "object.__setattr__")]
-    found += [call for call in calls if call.endswith("__new__") and call not in ("super().__new__", "cls.__new__")]
+    found += [
+        call
+        for call in calls
+        if call.endswith("__new__") and call not in ("super().__new__", "cls.__new__")
+    ]
     found += ["gc"] if "gc" in imports(source) and module != "hostrouting.__main__" else []
     return [f"{module}: {trick}" for trick in found]
 
 
 def test_no_module_uses_tricks_for_speed() -> None:
-    """The garbage collector is shared by the whole process, and values must always be created by constructors."""
+    """The garbage collector is shared by the whole process, and values must always be created by
+    constructors.
+    """
     assert [trick for module, source in sources().items() for trick in tricks(module, source)] == []
     planted = "import gc\nid(x)\nobject.__setattr__(x, 'y', 1)\nIPv4Network.__new__(IPv4Network)"
     assert len(tricks("hostrouting.model.planted", planted)) == 4

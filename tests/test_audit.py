@@ -1,4 +1,6 @@
-"""Compare the reports on random hosts with the kernel and with sockets, and test that the comparison finds mistakes."""
+"""Compare the reports on random hosts with the kernel and with sockets, and test that the
+comparison finds mistakes.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +34,18 @@ pytestmark = pytest.mark.kernel
 ADDRESSES = by_day(32, by_night=1024)
 SEEDS = st.integers(0, 2**32 - 1)
 FOR_SOCKETS = st.builds(with_features, questions(by_source=True), st.randoms(use_true_random=True))
-# For each kind of host: the comparison, the hosts, how many there are by day and by night, how many addresses are
-# compared, and the features that the hosts of a night have.
+# For each kind of host: the comparison, the hosts, how many there are by day and by night, how many
+# addresses are compared, and the features that the hosts of a night have.
 KINDS = {
     "plain": (HostAudit, hosts(), (5, 3000), ADDRESSES, FEATURES[Family.IPV4]),
     "sockets": (SocketAudit, FOR_SOCKETS, (2, 2000), 16, SEEN_FEATURES),
-    "ipv6": (SocketAudit, SEEDS.map(world), (4, 2000), by_day(16, by_night=40), FEATURES[Family.IPV6]),
+    "ipv6": (
+        SocketAudit,
+        SEEDS.map(world),
+        (4, 2000),
+        by_day(16, by_night=40),
+        FEATURES[Family.IPV6],
+    ),
     "events": (EventAudit, hosts(has_more_nics=True), (1, 300), ADDRESSES, ()),
     "plans": (PlanAudit, hosts(), (2, 500), ADDRESSES, ()),
     "ipv6 plans": (PlanAudit, SEEDS.map(world), (2, 500), ADDRESSES, ()),
@@ -45,7 +53,9 @@ KINDS = {
 
 
 @pytest.mark.timeout(by_day(300, by_night=7200))
-@pytest.mark.parametrize(("kind", "strategy", "count", "addresses", "features"), KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize(
+    ("kind", "strategy", "count", "addresses", "features"), KINDS.values(), ids=KINDS
+)
 def test_every_report_on_a_random_host_is_right(
     kind: type[Audit],
     strategy: SearchStrategy[Host],
@@ -56,7 +66,9 @@ def test_every_report_on_a_random_host_is_right(
     """The snapshots and the boot script say the same, and nothing fails after the fix."""
     drawn, fixes = set[str](), 0
 
-    @settings(max_examples=by_day(count[0], by_night=count[1]), suppress_health_check=[*HealthCheck])
+    @settings(
+        max_examples=by_day(count[0], by_night=count[1]), suppress_health_check=[*HealthCheck]
+    )
     @given(strategy)
     def compare(host: Host) -> None:
         nonlocal fixes
@@ -64,14 +76,16 @@ def test_every_report_on_a_random_host_is_right(
         audit = kind(host, addresses)
         audit.run()
         fixes += audit.fixes if isinstance(audit, SocketAudit) else 0
-        assert not audit.mistakes, "\n".join((*audit.mistakes, *host.steps, *host.cycle, str(host.hostrouting)))
+        assert not audit.mistakes, "\n".join(
+            (*audit.mistakes, *host.steps, *host.cycle, str(host.hostrouting))
+        )
 
     compare()
     assert not IS_NIGHTLY or [each for each in features if drawn.isdisjoint(each.split("|"))] == []
     assert not IS_NIGHTLY or fixes or kind is not SocketAudit
 
 
-# --- rare hosts ---------------------------------------------------------------------------------------------
+# --- rare hosts -----------------------------------------------------------------------------------
 
 _ADDRESSES = """
     ip address add 2001:db8:1::4/64 dev eth0 nodad
@@ -174,7 +188,9 @@ _SELDOM = {
 }
 
 
-@pytest.mark.parametrize("question", [CHOSEN_BY_AN_EXPECTED_ROUTE, TCP_ONLY_CHOOSES, A_SOURCE_A_HOP])
+@pytest.mark.parametrize(
+    "question", [CHOSEN_BY_AN_EXPECTED_ROUTE, TCP_ONLY_CHOOSES, A_SOURCE_A_HOP]
+)
 def test_rare_sources(question: Question) -> None:
     audited = HostAudit(connected(question), ADDRESSES)
     audited.run()
@@ -192,7 +208,7 @@ def test_rare_hosts(name: str) -> None:
     assert not audited.mistakes
 
 
-# --- the audit itself --------------------------------------------------------------------------------------------
+# --- the audit itself -----------------------------------------------------------------------------
 
 
 def _without_findings(report: OverlapReport) -> OverlapReport:
@@ -200,7 +216,9 @@ def _without_findings(report: OverlapReport) -> OverlapReport:
 
 
 def _judged_ok(report: OverlapReport | str) -> OverlapReport | str:
-    return report if isinstance(report, str) else attrs.evolve(report, findings=(), verdict=Verdict.OK)
+    return (
+        report if isinstance(report, str) else attrs.evolve(report, findings=(), verdict=Verdict.OK)
+    )
 
 
 def shadowed(family: Family, *, connects: bool = False) -> Host:
@@ -208,7 +226,11 @@ def shadowed(family: Family, *, connects: bool = False) -> Host:
     if family is Family.IPV6:
         return Host(lines(SHADOWED), {"routeOverlap": {"expectedCidrs": ["fd00:16::/47"]}}, family)
     expected = (ExpectedCidr("172.16.0.0/15"),)
-    return Host(lines(SHADOWED), section(expected), connecting=Question(World((), ()), expected) if connects else None)
+    return Host(
+        lines(SHADOWED),
+        section(expected),
+        connecting=Question(World((), ()), expected) if connects else None,
+    )
 
 
 AUDITS: list[tuple[type[Audit], Family]] = [
@@ -219,13 +241,25 @@ AUDITS: list[tuple[type[Audit], Family]] = [
 
 
 @pytest.mark.parametrize(("kind", "family"), AUDITS)
-def test_wrong_reports_are_found(kind: type[Audit], family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_reports_are_found(
+    kind: type[Audit], family: Family, monkeypatch: pytest.MonkeyPatch
+) -> None:
     live, on_snapshots = Audit._live, Audit._on_snapshots
     monkeypatch.setattr(Audit, "_live", lambda self: _without_findings(live(self)))
-    monkeypatch.setattr(Audit, "_on_snapshots", lambda self: ((way, _judged_ok(it)) for way, it in on_snapshots(self)))
-    monkeypatch.setattr(examine, "booted", lambda *_: ["NO-ROUTE: expected CIDR 172.16.0.0/15 (probe 172.16.0.0) has"])
     monkeypatch.setattr(
-        examine, "seen_leaving", lambda *given, **how: dict.fromkeys(seen_leaving(*given, **how), frozenset({"ib9"}))
+        Audit,
+        "_on_snapshots",
+        lambda self: ((way, _judged_ok(it)) for way, it in on_snapshots(self)),
+    )
+    monkeypatch.setattr(
+        examine,
+        "booted",
+        lambda *_: ["NO-ROUTE: expected CIDR 172.16.0.0/15 (probe 172.16.0.0) has"],
+    )
+    monkeypatch.setattr(
+        examine,
+        "seen_leaving",
+        lambda *given, **how: dict.fromkeys(seen_leaving(*given, **how), frozenset({"ib9"})),
     )
     monkeypatch.setattr(examine, "_ends_of", lambda *_, **__: {"ib9"})
     monkeypatch.setattr(Leaving, "_accept", lambda *_: None)
@@ -239,13 +273,17 @@ def test_wrong_reports_are_found(kind: type[Audit], family: Family, monkeypatch:
 
 @pytest.mark.parametrize("family", Family)
 @pytest.mark.parametrize("has_effect", [True, False])
-def test_a_fix_without_effect_is_found(family: Family, has_effect: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fix_without_effect_is_found(
+    family: Family, has_effect: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if not has_effect:
         monkeypatch.setattr(SocketAudit, "_install", lambda *_: "")
     audit = SocketAudit(shadowed(family), 16)
     audit.run()
     assert audit.fixes == 1
-    assert {mistake.partition(":")[0] for mistake in audit.mistakes} == (set() if has_effect else {"fix"})
+    assert {mistake.partition(":")[0] for mistake in audit.mistakes} == (
+        set() if has_effect else {"fix"}
+    )
 
 
 def test_an_unknown_verdict_is_wrong_with_a_complete_snapshot() -> None:

@@ -1,4 +1,6 @@
-"""Tests that the benchmarks run, that both sides of a comparison do their work, and that the page has the figures."""
+"""Tests that the benchmarks run, that both sides of a comparison do their work, and that the page
+has the figures.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,18 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs/explanation"
 
 # All rows are tried only in nightly runs.
-TRIED = NAMES if IS_NIGHTLY else ["boot-check", "backend-10k", "memory", "wait-script", "judge", "growth-fib"]
+TRIED = (
+    NAMES
+    if IS_NIGHTLY
+    else ["boot-check", "backend-10k", "memory", "wait-script", "judge", "growth-fib"]
+)
 
 
 def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     program = [sys.executable, "-m", "benchmarks", *arguments]
-    return subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    return subprocess.run(
+        program, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False
+    )
 
 
 @pytest.fixture(scope="module")
@@ -48,11 +56,15 @@ def test_every_row_runs_and_its_work_is_verified(report: Report) -> None:
 def test_the_table_has_a_line_for_each_row(report: Report) -> None:
     lines = as_table(report).splitlines()
     for row in ROWS:
-        assert (row.name in report.rows) == any(f"| {row.what} " in line and row.against in line for line in lines)
+        assert (row.name in report.rows) == any(
+            f"| {row.what} " in line and row.against in line for line in lines
+        )
 
 
 def test_a_ratio_is_the_median_of_the_rounds_ratios() -> None:
-    measured = Measured([(Span(1, 4), Span(1, 1)), (Span(4, 1), Span(2, 1)), (Span(30, 2), Span(10, 1))])
+    measured = Measured(
+        [(Span(1, 4), Span(1, 1)), (Span(4, 1), Span(2, 1)), (Span(30, 2), Span(10, 1))]
+    )
     assert measured.medians == [4, 2]
     assert measured.ratios == [2, 2]
     assert Measured([(Span(1),), (Span(3),)]).ratios == []
@@ -67,7 +79,9 @@ def labels(picture: Path) -> set[str]:
 def test_the_page_in_docs_has_its_figures(tmp_path: Path) -> None:
     report = Report.from_json((DOCS / "performance.json").read_text())
     write_docs(report, tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {path.name for path in DOCS.glob("performance*")}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        path.name for path in DOCS.glob("performance*")
+    }
     for path in tmp_path.iterdir():
         read = labels if path.suffix == ".svg" else Path.read_text
         assert read(path) == read(DOCS / path.name), "written by hand? ./run bench --docs docs"
@@ -78,8 +92,12 @@ def test_the_page_in_docs_has_its_figures(tmp_path: Path) -> None:
             assert len([label for label in said if label.endswith(f"; way: {way}")]) == len(points)
 
 
-@pytest.mark.parametrize("arguments", [["no-such-row"], ["--docs", "docs", "proof"], ["--docs", "docs", "--quick"]])
-def test_senseless_arguments_are_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "arguments", [["no-such-row"], ["--docs", "docs", "proof"], ["--docs", "docs", "--quick"]]
+)
+def test_senseless_arguments_are_wrong_usage(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as caught:
         parse(arguments)
     assert caught.value.code == 2
@@ -91,5 +109,7 @@ def test_senseless_arguments_are_wrong_usage(arguments: list[str], capsys: pytes
 def test_a_contender_that_does_nothing_is_an_error() -> None:
     program = "from benchmarks.worlds import World, routes_of\nwith World() as world:\n    world.expect(routes_of(1))"
     command = [sys.executable, "-c", program]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
     assert "WrongOutcomeError" in done.stderr

@@ -58,7 +58,9 @@ def host(tmp_path: Path) -> Host:
 
 @pytest.fixture
 def shell(run: Callable[..., tuple[int, str, str]], tmp_path: Path) -> Callable[..., Document]:
-    """Return a function that runs a command with a config and returns the document, without its time."""
+    """Return a function that runs a command with a config and returns the document, without its
+    time.
+    """
     path = write_file(tmp_path / "config.json", json.dumps(CONFIG.to_mapping()))
 
     def call(*words: str) -> Document:
@@ -81,7 +83,9 @@ def test_functions_return_what_commands_print(
     assert shell("check", "CONFIG") == timeless(check(CONFIG, host=host))
     assert shell("plan", "CONFIG") == plan(CONFIG, host=host).to_json()
     name = {"host": os.uname().nodename}
-    assert shell("explain", ADDRESS, "CONFIG") == explain(ADDRESS, CONFIG, host=host).to_json() | name
+    assert (
+        shell("explain", ADDRESS, "CONFIG") == explain(ADDRESS, CONFIG, host=host).to_json() | name
+    )
     without_config = explain(IPv4Address(ADDRESS), host=host).to_json()
     assert without_config["expected"] == []
 
@@ -136,7 +140,9 @@ def test_a_saved_snapshot_loads_unchanged(host: Host, tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.glob("*.json*")} == {"node.json", "folder.json"}
 
 
-def test_a_snapshot_is_checked(recorded: Host, shell: Callable[..., Document], tmp_path: Path) -> None:
+def test_a_snapshot_is_checked(
+    recorded: Host, shell: Callable[..., Document], tmp_path: Path
+) -> None:
     file = str(tmp_path / "node-7.json")
     report = check(CONFIG, host=recorded)
     assert (report.host, report.verdict) == ("node-7", Verdict.OVERLAP)
@@ -146,7 +152,9 @@ def test_a_snapshot_is_checked(recorded: Host, shell: Callable[..., Document], t
     assert wanted.boot is None
     assert shell("plan", "CONFIG", "--snapshot", file) == wanted.to_json()
     way = explain(ADDRESS, CONFIG, host=recorded)
-    assert shell("explain", ADDRESS, "CONFIG", "--snapshot", file) == way.to_json() | {"host": "node-7"}
+    assert shell("explain", ADDRESS, "CONFIG", "--snapshot", file) == way.to_json() | {
+        "host": "node-7"
+    }
 
 
 @pytest.mark.parametrize(
@@ -161,12 +169,20 @@ def test_a_snapshot_is_checked(recorded: Host, shell: Callable[..., Document], t
         lambda host: phases.task("doctor")(lambda _: examine(CONFIG, host=host)),
     ],
 )
-def test_no_task_runs_on_a_snapshot(recorded: Host, make: Callable[[Host], phases.Task[Any]]) -> None:
+def test_no_task_runs_on_a_snapshot(
+    recorded: Host, make: Callable[[Host], phases.Task[Any]]
+) -> None:
     with pytest.raises(FileError, match="the snapshot of node-7 holds no"):
         phases.run(make(recorded))
 
 
-TASKS: tuple[Any, ...] = (Configure, ConfigureStaticRoutes, ConfigureWatch, CheckRouteOverlap, InstallRoutes)
+TASKS: tuple[Any, ...] = (
+    Configure,
+    ConfigureStaticRoutes,
+    ConfigureWatch,
+    CheckRouteOverlap,
+    InstallRoutes,
+)
 
 
 def test_wrong_arguments_are_refused_with_a_hint(host: Host) -> None:

@@ -1,10 +1,13 @@
-"""Tests that the files in deploy/kubernetes fulfil the documented contracts of the tools that use them.
+"""Tests that the files in deploy/kubernetes fulfil the documented contracts of the tools that use
+them.
 
-node-problem-detector's contract is in docs/custom_plugin_monitor.md in its repository. Exit code 0 means OK, 1 means a
-problem, and anything else means unknown. The output is truncated to ``max_output_length`` bytes. A rule's timeout must
-not exceed the global one, its path must exist, and a permanent rule's condition must be listed.
+node-problem-detector's contract is in docs/custom_plugin_monitor.md in its repository. Exit code 0
+means OK, 1 means a problem, and anything else means unknown. The output is truncated to
+``max_output_length`` bytes. A rule's timeout must not exceed the global one, its path must exist,
+and a permanent rule's condition must be listed.
 
-Node Health Check's contract is in its README. A check either returns 0, or calls ``die`` and returns 1.
+Node Health Check's contract is in its README. A check either returns 0, or calls ``die`` and
+returns 1.
 """
 
 from __future__ import annotations
@@ -97,7 +100,9 @@ def plugin(request: pytest.FixtureRequest) -> Callable[[str], subprocess.Complet
 
 
 @pytest.mark.parametrize(("leave", "code", "line"), PLUGIN_ROWS.values(), ids=PLUGIN_ROWS)
-def test_the_plugin_prints_one_short_line(tmp_path: Path, plugin: Any, leave: Any, code: int, line: str | None) -> None:
+def test_the_plugin_prints_one_short_line(
+    tmp_path: Path, plugin: Any, leave: Any, code: int, line: str | None
+) -> None:
     done = plugin(leave(tmp_path))
     assert (done.returncode, done.stderr) == (code, b"")
     said, end = done.stdout[:-1], done.stdout[-1:]
@@ -114,14 +119,21 @@ def test_a_marker_that_is_not_a_file_gets_no_verdict(
     folder = ok(tmp_path)
     leave(Path(folder) / "route-overlap.detected")
     done = plugin(folder)
-    assert (done.returncode, done.stdout, done.stderr) == (2, b"not judged: the marker isn't a file\n", b"")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        2,
+        b"not judged: the marker isn't a file\n",
+        b"",
+    )
 
 
 def test_under_another_name_it_prints_the_same(tmp_path: Path) -> None:
     """Even under another name, the plugin must not report the node as healthy."""
     copy = shutil.copy(PLUGIN, tmp_path / "plugin")
     done = subprocess.run([copy, overlap(tmp_path)], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (1, "OVERLAP: 172.16.0.0/16 routes via ib0, expected eth0\n")
+    assert (done.returncode, done.stdout) == (
+        1,
+        "OVERLAP: 172.16.0.0/16 routes via ib0, expected eth0\n",
+    )
 
 
 def seconds(span: str) -> int:
@@ -129,7 +141,8 @@ def seconds(span: str) -> int:
 
 
 class Detector:
-    """A model of node-problem-detector's custom plugin monitor that records the reported conditions.
+    """A model of node-problem-detector's custom plugin monitor that records the reported
+    conditions.
 
     Args:
         config: the detector's config.
@@ -137,7 +150,11 @@ class Detector:
     """
 
     def __init__(self, config: dict[str, Any], folder: Path) -> None:
-        settings, (self.rule,), (self.default,) = config["pluginConfig"], config["rules"], config["conditions"]
+        settings, (self.rule,), (self.default,) = (
+            config["pluginConfig"],
+            config["rules"],
+            config["conditions"],
+        )
         assert (config["plugin"], bool(config["source"])) == ("custom", True)
         assert self.rule["type"] == "permanent"
         assert self.rule["condition"] == self.default["type"]
@@ -153,7 +170,12 @@ class Detector:
         """Do what the detector does at startup and after each ``invoke_interval``."""
         argv = ["sh", str(PLUGIN), str(self.folder)]
         done = subprocess.run(
-            argv, env=NOTHING_ON_THE_PATH, capture_output=True, text=True, check=False, executable="/bin/sh"
+            argv,
+            env=NOTHING_ON_THE_PATH,
+            capture_output=True,
+            text=True,
+            check=False,
+            executable="/bin/sh",
         )
         said = done.stdout.strip()[: self.settings["max_output_length"]]
         status = {0: "False", 1: "True"}.get(done.returncode, "Unknown")
@@ -162,7 +184,11 @@ class Detector:
         if status == "True" and (before != "True" or reason != self.rule["reason"] or is_other):
             self.now = (status, self.rule["reason"], said)
         elif status != before:
-            self.now = (status, self.default["reason"], self.default["message"] if status == "False" else said)
+            self.now = (
+                status,
+                self.default["reason"],
+                self.default["message"] if status == "False" else said,
+            )
         self.reported.append(self.now)
 
 
@@ -183,19 +209,29 @@ def test_the_detector_sees_a_change_within_a_minute(tmp_path: Path) -> None:
         *("ExpectedRoutes", "ShadowedCIDR", "ShadowedCIDR", "ExpectedRoutes")
     ]
     assert detector.reported[2][2] == "OVERLAP: 172.16.0.0/16 routes via ib0, expected eth0 (+2)"
-    assert seconds(CONFIG["pluginConfig"]["invoke_interval"]) + seconds(CONFIG["pluginConfig"]["timeout"]) <= 60
+    assert (
+        seconds(CONFIG["pluginConfig"]["invoke_interval"])
+        + seconds(CONFIG["pluginConfig"]["timeout"])
+        <= 60
+    )
 
 
-@pytest.mark.parametrize(("leave", "status"), [(overlap, "True"), (no_default_route, "Unknown"), (str, "Unknown")])
-def test_a_restarted_detector_never_reports_a_sick_node_as_healthy(tmp_path: Path, leave: Any, status: str) -> None:
-    """Otherwise a controller watching the condition would immediately remove a taint or close an incident."""
+@pytest.mark.parametrize(
+    ("leave", "status"), [(overlap, "True"), (no_default_route, "Unknown"), (str, "Unknown")]
+)
+def test_a_restarted_detector_never_reports_a_sick_node_as_healthy(
+    tmp_path: Path, leave: Any, status: str
+) -> None:
+    """Otherwise a controller watching the condition would immediately remove a taint or close an
+    incident.
+    """
     folder = Path(leave(tmp_path))
     assert [told for told, _, _ in Detector(CONFIG, folder).reported] == [status]
     without = CONFIG | {"pluginConfig": CONFIG["pluginConfig"] | {"skip_initial_status": False}}
     assert [told for told, _, _ in Detector(without, folder).reported] == ["False", status]
 
 
-# --- in a cluster --------------------------------------------------------------------------------------------------
+# --- in a cluster ---------------------------------------------------------------------------------
 
 
 def documents(name: str) -> list[dict[str, Any]]:
@@ -205,7 +241,9 @@ def documents(name: str) -> list[dict[str, Any]]:
 def test_the_detectors_pod_sees_plugin_config_and_markers() -> None:
     (kustomization,) = documents("kustomization.yaml")
     (generated,) = kustomization["configMapGenerator"]
-    assert all((FOLDER / name).is_file() for name in (*kustomization["resources"], *generated["files"]))
+    assert all(
+        (FOLDER / name).is_file() for name in (*kustomization["resources"], *generated["files"])
+    )
     *_, daemon_set = documents("node-problem-detector.yaml")
     pod = daemon_set["spec"]["template"]["spec"]
     (container,) = pod["containers"]
@@ -213,26 +251,38 @@ def test_the_detectors_pod_sees_plugin_config_and_markers() -> None:
     mounts = {mount["mountPath"]: volumes[mount["name"]] for mount in container["volumeMounts"]}
     (rule,) = CONFIG["rules"]
     path, (markers,) = Path(rule["path"]), rule["args"]
-    assert mounts[str(path.parent)]["configMap"] == {"name": generated["name"], "defaultMode": 0o755}
+    assert mounts[str(path.parent)]["configMap"] == {
+        "name": generated["name"],
+        "defaultMode": 0o755,
+    }
     assert {path.name, PLUGIN_CONFIG.name} == {*generated["files"]}
-    assert f"--config.custom-plugin-monitor={path.parent}/{PLUGIN_CONFIG.name}" in container["command"]
+    assert (
+        f"--config.custom-plugin-monitor={path.parent}/{PLUGIN_CONFIG.name}" in container["command"]
+    )
     assert mounts[markers]["hostPath"] == {"path": str(Layout().run_dir), "type": "Directory"}
     assert all(mount["readOnly"] for mount in container["volumeMounts"])
 
 
 def test_the_rule_taints_a_node_until_its_condition_is_false() -> None:
-    """According to the CRD, a missing condition counts as good only if the rule has a ``defaultStatus``."""
+    """According to the CRD, a missing condition counts as good only if the rule has a
+    ``defaultStatus``.
+    """
     (rule,) = documents("node-readiness-rule.yaml")
     spec = rule["spec"]
     assert spec.keys() == {"nodeSelector", "conditions", "taint", "enforcementMode"}
-    assert spec["conditions"] == [{"type": CONFIG["conditions"][0]["type"], "requiredStatus": "False"}]
+    assert spec["conditions"] == [
+        {"type": CONFIG["conditions"][0]["type"], "requiredStatus": "False"}
+    ]
     *_, daemon_set = documents("node-problem-detector.yaml")
-    assert spec["nodeSelector"] == {"matchLabels": daemon_set["spec"]["template"]["spec"]["nodeSelector"]}
+    assert spec["nodeSelector"] == {
+        "matchLabels": daemon_set["spec"]["template"]["spec"]["nodeSelector"]
+    }
 
 
-# --- Node Health Check ---------------------------------------------------------------------------------------------
+# --- Node Health Check ----------------------------------------------------------------------------
 
-# This script stands in for NHC: it sources the file and runs the line from nhc.conf. Here, `die` prints its message.
+# This script stands in for NHC: it sources the file and runs the line from nhc.conf. Here, `die`
+# prints its message.
 DRIVER = """
 function die() { local CODE="$1"; shift; printf 'die %s %s\\n' "$CODE" "$*"; }
 source "$1" || exit 70
@@ -252,12 +302,16 @@ printf 'returned %s\\n' "$?"
 def test_the_health_check_dies_or_is_silent(tmp_path: Path, leave: Any, said: str | None) -> None:
     argv = ["/bin/bash", "--norc", "-c", DRIVER, "nhc", str(PLUGIN)]
     environment = NOTHING_ON_THE_PATH | {"HOSTROUTING_RUN_DIR": leave(tmp_path)}
-    done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        argv, env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
     assert (done.returncode, done.stderr) == (0, "")
     *died, returned = done.stdout.splitlines()
     assert returned == f"returned {0 if said is None else 1}"
     assert len(died) == (said is not None)
-    assert all(line.startswith("die 1 check_routes_overlap:  ") and (said or "") in line for line in died)
+    assert all(
+        line.startswith("die 1 check_routes_overlap:  ") and (said or "") in line for line in died
+    )
 
 
 def test_the_health_check_defines_only_its_own_names() -> None:
@@ -265,7 +319,11 @@ def test_the_health_check_defines_only_its_own_names() -> None:
     names = "compgen -v; compgen -A function"
     script = f"{names}; echo ==; source {PLUGIN}; source {PLUGIN}; {names}"
     done = subprocess.run(
-        ["/bin/bash", "--norc", "-c", script], env=NOTHING_ON_THE_PATH, capture_output=True, text=True, check=True
+        ["/bin/bash", "--norc", "-c", script],
+        env=NOTHING_ON_THE_PATH,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     before, _, after = done.stdout.partition("==\n")
     made = set(after.split()) - set(before.split())
@@ -274,6 +332,10 @@ def test_the_health_check_defines_only_its_own_names() -> None:
 
 def test_azures_health_check_reads_the_markers_in_its_container(tmp_path: Path) -> None:
     """NHC runs the part of each line after ``||``."""
-    lines = [line for line in (FOLDER / "azurehpc-health-checks.conf").read_text().splitlines() if line[:1] != "#"]
+    lines = [
+        line
+        for line in (FOLDER / "azurehpc-health-checks.conf").read_text().splitlines()
+        if line[:1] != "#"
+    ]
     commands = [line.strip().removeprefix("* || ") for line in lines]
     assert commands == ["export HOSTROUTING_RUN_DIR=/mnt/run/aks-flex-node", "check_routes_overlap"]

@@ -1,4 +1,6 @@
-"""Tests that ./run refuses another Python, and that a hanging test fails, shows where, and leaves no process behind."""
+"""Tests that ./run refuses another Python, and that a hanging test fails, shows where, and leaves
+no process behind.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,11 @@ def is_running(words: bytes) -> bool:
     return False
 
 
-CASES = [(kind, is_deaf) for kind in HANGS for is_deaf in (False, True)] if IS_NIGHTLY else [("child", True)]
+CASES = (
+    [(kind, is_deaf) for kind in HANGS for is_deaf in (False, True)]
+    if IS_NIGHTLY
+    else [("child", True)]
+)
 
 
 @pytest.mark.ci

@@ -1,4 +1,6 @@
-"""Tests that a release has a valid description and the right contents and can be reproduced from its sdist."""
+"""Tests that a release has a valid description and the right contents and can be reproduced from
+its sdist.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,9 @@ def test_each_link_of_the_description_works(metadata: Message) -> None:
 
 def test_pyroma_finds_nothing(release: Path) -> None:
     (sdist,) = release.glob("*.tar.gz")
-    done = subprocess.run([sys.executable, "-m", "pyroma", "--min=10", sdist], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "pyroma", "--min=10", sdist], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout
 
 
@@ -87,8 +91,14 @@ def test_the_sdist_has_all_files_of_the_repository(unpacked_sdist: Path) -> None
     if not ROOT.joinpath(".git").exists():
         pytest.skip("this is no repository")
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
-    held = {str(path.relative_to(unpacked_sdist)) for path in unpacked_sdist.rglob("*") if path.is_file()}
+    listed = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    held = {
+        str(path.relative_to(unpacked_sdist))
+        for path in unpacked_sdist.rglob("*")
+        if path.is_file()
+    }
     assert held - {"PKG-INFO"} == {name for name in listed if ROOT.joinpath(name).exists()}
 
 
@@ -110,15 +120,25 @@ def digests(folder: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
 
 
-def test_the_bill_of_materials_names_the_debian_packages_contents(release: Path, unpacked_deb: Path) -> None:
+def test_the_bill_of_materials_names_the_debian_packages_contents(
+    release: Path, unpacked_deb: Path
+) -> None:
     (path,) = release.glob("*.cdx.json")
-    assert unpacked_deb.joinpath("usr/share/doc/hostrouting", path.name).read_bytes() == path.read_bytes()
+    assert (
+        unpacked_deb.joinpath("usr/share/doc/hostrouting", path.name).read_bytes()
+        == path.read_bytes()
+    )
     bill = json.loads(path.read_text())
     parts: list[dict[str, Any]] = [bill["metadata"]["component"], *bill["components"]]
-    held = {found["Name"].lower().replace("_", "-"): found["Version"] for found in metadata_in(unpacked_deb)}
+    held = {
+        found["Name"].lower().replace("_", "-"): found["Version"]
+        for found in metadata_in(unpacked_deb)
+    }
     assert {part["name"]: part["version"] for part in parts} == held
     assert {part["licenses"][0]["expression"] for part in parts} <= ALLOWED
-    rights = unpacked_deb.joinpath("usr/share/doc/hostrouting/copyright").read_text().split("=" * 80)
+    rights = (
+        unpacked_deb.joinpath("usr/share/doc/hostrouting/copyright").read_text().split("=" * 80)
+    )
     assert [text.split(":")[0].strip() for text in rights[1:]] == [
         f"{part['name']} {part['version']}" for part in parts
     ]
@@ -134,14 +154,21 @@ def test_another_phases_is_replaced_as_the_page_says(release: Path, tmp_path: Pa
     other = tmp_path / "phases-1.0-py3-none-any.whl"
     with zipfile.ZipFile(other, "w") as archive:
         archive.writestr("phases/__init__.py", "")
-        archive.writestr("phases-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: phases\nVersion: 1.0\n")
-        archive.writestr("phases-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(
+            "phases-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: phases\nVersion: 1.0\n"
+        )
+        archive.writestr(
+            "phases-1.0.dist-info/WHEEL",
+            "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        )
         archive.writestr("phases-1.0.dist-info/RECORD", "phases/__init__.py,,\n")
     python = made_environment(tmp_path / "env", sys.executable)
 
     def imported() -> str:
         command = (python, "-c", "import hostrouting; hostrouting.Config()")
-        return subprocess.run(command, cwd=tmp_path, env={}, stderr=subprocess.PIPE, text=True).stderr
+        return subprocess.run(
+            command, cwd=tmp_path, env={}, stderr=subprocess.PIPE, text=True
+        ).stderr
 
     pip(python, *INSTALL, wheel)
     pip(python, *INSTALL, other)
@@ -181,7 +208,9 @@ def interpreters() -> list[str]:
     for version in PYTHONS:
         asked = (f"python{version}", "-c", "import sys; print(sys.executable)")
         with contextlib.suppress(FileNotFoundError):
-            done = subprocess.run(asked, env=os.environ | {"PYENV_VERSION": version}, capture_output=True, text=True)
+            done = subprocess.run(
+                asked, env=os.environ | {"PYENV_VERSION": version}, capture_output=True, text=True
+            )
             found += [done.stdout.strip()] if done.returncode == 0 else []
     return found
 
@@ -194,7 +223,13 @@ def test_the_wheel_works_with_each_python_of_the_classifiers(release: Path, tmp_
         python = made_environment(tmp_path / str(number), found)
         pip(python, *INSTALL, *release.glob("*.whl"))
         for words in (["-c", IMPORTS], ["-m", "hostrouting", "demo"]):
-            done = subprocess.run([python, "-W", "error", *words], cwd=tmp_path, env={}, capture_output=True, text=True)
+            done = subprocess.run(
+                [python, "-W", "error", *words],
+                cwd=tmp_path,
+                env={},
+                capture_output=True,
+                text=True,
+            )
             assert (done.returncode, done.stderr) == (0, ""), found
 
 
@@ -202,11 +237,15 @@ ALLOWED = {"MIT", "BSD-2-Clause", "MPL-2.0", "PSF-2.0", "GPL-2.0-or-later OR Apa
 
 
 def metadata_in(tree: Path) -> list[Message]:
-    return [email.message_from_bytes(path.read_bytes()) for path in tree.rglob("*.dist-info/METADATA")]
+    return [
+        email.message_from_bytes(path.read_bytes()) for path in tree.rglob("*.dist-info/METADATA")
+    ]
 
 
 def test_the_debian_package_has_the_tested_versions() -> None:
-    carried = re.findall(r"^(\S+==\S+) --hash", ROOT.joinpath("deploy/debian/requirements.txt").read_text(), re.M)
+    carried = re.findall(
+        r"^(\S+==\S+) --hash", ROOT.joinpath("deploy/debian/requirements.txt").read_text(), re.M
+    )
     tested = re.findall(r"^(\S+==[^\s;]+)", ROOT.joinpath("constraints.txt").read_text(), re.M)
     assert {*carried} - {*tested} == set()
     assert carried
@@ -220,14 +259,19 @@ def test_the_debian_package_has_the_tested_versions() -> None:
         ("fish/vendor_completions.d/hostrouting.fish", "#"),
     ],
 )
-def test_the_debian_package_has_completions_for_shells(unpacked_deb: Path, path: str, start: str) -> None:
+def test_the_debian_package_has_completions_for_shells(
+    unpacked_deb: Path, path: str, start: str
+) -> None:
     text = unpacked_deb.joinpath("usr/share", path).read_text()
     assert text.startswith(start)
     assert "azure-vnet" in text
 
 
 def test_the_debian_package_has_man_pages(unpacked_deb: Path) -> None:
-    pages = {path.name: gzip.decompress(path.read_bytes()).decode() for path in unpacked_deb.rglob("*.[15].gz")}
+    pages = {
+        path.name: gzip.decompress(path.read_bytes()).decode()
+        for path in unpacked_deb.rglob("*.[15].gz")
+    }
     assert pages.keys() == {"hostrouting.1.gz", "hostrouting-config.5.gz"}
     assert ".TH" in pages["hostrouting.1.gz"]
     assert "azure\\-vnet" in pages["hostrouting.1.gz"]

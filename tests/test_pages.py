@@ -1,17 +1,20 @@
-"""Tests that the code blocks of README and docs and the examples run, that links work, and that promises have tests.
+"""Tests that the code blocks of README and docs and the examples run, that links work, and that
+promises have tests.
 
-The blocks of a page run in document order, on an in-memory node. How one is run depends on its language; all other
-text is tagged ``text``:
+The blocks of a page run in document order, on an in-memory node. How one is run depends on its
+language; all other text is tagged ``text``:
 
-    console   each line that starts with "$ " is a command, followed by its full output; "…" matches anything
-    python    code that shares one namespace with the page's other blocks; ``Host()`` is the page's node
+    console   each line that starts with "$ " is a command, followed by its full output; "…"
+              matches anything
+    python    code that shares one namespace with the page's other blocks; ``Host()`` is the
+              page's node
     json      a config, saved as the node's config.json, and in the folder where commands run
     ini       a part of a file that is installed by that point
     sh        text that --help prints
     promql    metrics of the watcher
 
-hostrouting commands run in this process, and coreutils run in the node's root directory. In other commands, only the
-names of our files are checked.
+hostrouting commands run in this process, and coreutils run in the node's root directory. In other
+commands, only the names of our files are checked.
 
 Sybil isn't used, because it would replace only the six lines that find the blocks.
 """
@@ -61,9 +64,7 @@ from hostrouting.testing import FakeKernel, FakeSystemd
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
-STALE_RULE = (
-    "-A PREROUTING -p IPv4 -i eth0 --ip-dst 10.241.0.20 -j dnat --to-dst 3e:aa:00:00:00:14 --dnat-target ACCEPT"
-)
+STALE_RULE = "-A PREROUTING -p IPv4 -i eth0 --ip-dst 10.241.0.20 -j dnat --to-dst 3e:aa:00:00:00:14 --dnat-target ACCEPT"
 
 
 @attrs.frozen
@@ -88,7 +89,8 @@ def blocks(page: str) -> Iterator[Block]:
 
 
 class Node:
-    """An in-memory node with eight InfiniBand interfaces that shadow 172.16.0.0/16, and a folder for commands.
+    """An in-memory node with eight InfiniBand interfaces that shadow 172.16.0.0/16, and a folder
+    for commands.
 
     Args:
         root: an empty folder.
@@ -132,7 +134,7 @@ class Node:
         }
         runners[block.language](block.text)
 
-    # --- languages -----------------------------------------------------------------------------------------------
+    # --- languages --------------------------------------------------------------------------------
 
     def _console(self, text: str) -> None:
         for command, shown in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", text, re.MULTILINE):
@@ -149,7 +151,8 @@ class Node:
             pytest.MonkeyPatch.context() as patched,
             ThreadPoolExecutor(1) as executor,
         ):
-            # Replace only this module, because everything else that a block imports must stay loaded for later blocks.
+            # Replace only this module, because everything else that a block imports must stay
+            # loaded for later blocks.
             patched.setitem(sys.modules, "distributed", cluster)
             cluster.Client().__enter__().get_executor.return_value = executor
             exec(tree, self.names)
@@ -163,20 +166,30 @@ class Node:
             path.write_text(text)
 
     def _ini(self, text: str) -> None:
-        assert any(text in path.read_text() for path in self.host.layout.root.rglob("etc/**/*") if path.is_file())
+        assert any(
+            text in path.read_text()
+            for path in self.host.layout.root.rglob("etc/**/*")
+            if path.is_file()
+        )
 
     def _sh(self, text: str) -> None:
         assert textwrap.indent(text, "  ") in self._line("hostrouting snapshot --help")
 
     def _promql(self, text: str) -> None:
-        source = "".join((ROOT / f"hostrouting/{name}.py").read_text() for name in ("watch/outputs", "watch/metrics"))
+        source = "".join(
+            (ROOT / f"hostrouting/{name}.py").read_text()
+            for name in ("watch/outputs", "watch/metrics")
+        )
         for metric in re.findall(r"hostrouting_(\w+)", text):
             assert metric in source
 
-    # --- commands ------------------------------------------------------------------------------------------------
+    # --- commands ---------------------------------------------------------------------------------
 
     def _line(self, line: str) -> str:
-        """Return a command line's output. Of the shell's syntax, only ``&&``, ``|`` and ``>`` are supported."""
+        """Return a command line's output.
+
+        Of the shell's syntax, only ``&&``, ``|`` and ``>`` are supported.
+        """
         lexer = shlex.shlex(line, posix=True, punctuation_chars="&|>;")
         lexer.whitespace_split = True
         said: list[str] = []
@@ -202,7 +215,10 @@ class Node:
             out, err = self._hostrouting(arguments, given)
         elif program in ("cat", "cp", "mv", "rm", "touch", "mkdir", "ls"):
             done = subprocess.run(
-                [program, *map(self._below, arguments)], cwd=self.folder, capture_output=True, text=True
+                [program, *map(self._below, arguments)],
+                cwd=self.folder,
+                capture_output=True,
+                text=True,
             )
             out, err = done.stdout, done.stderr
         elif words[:3] == ["ip", "route", "show"]:
@@ -231,22 +247,32 @@ class Node:
         return self._as_on_the_node(out.getvalue()), self._as_on_the_node(err.getvalue())
 
     def _as_on_the_node(self, said: str) -> str:
-        return said.replace(f"{self.root}/", "/").replace(f"on {os.uname().nodename}:", "on node-7:")
+        return said.replace(f"{self.root}/", "/").replace(
+            f"on {os.uname().nodename}:", "on node-7:"
+        )
 
     def _looked_up(self, address: str) -> str:
         (answer,) = self.kernel.lookup([IPv4Address(address)])
         assert answer.route is not None
         (source,) = self.kernel.sources({answer.route: [IPv4Address(address)]})[answer.route]
-        return f"{address} {answer.route.hops[0].words(Family.IPV4)} src {source} uid 0\n    cache\n"
+        return (
+            f"{address} {answer.route.hops[0].words(Family.IPV4)} src {source} uid 0\n    cache\n"
+        )
 
     def _globbed(self, word: str) -> list[str]:
-        found = sorted(str(path.relative_to(self.folder)) for path in self.folder.glob(word)) if "/*" in word else []
+        found = (
+            sorted(str(path.relative_to(self.folder)) for path in self.folder.glob(word))
+            if "/*" in word
+            else []
+        )
         return found or [word]
 
     def _below(self, word: str) -> str:
-        return f"{self.root}{word}" if word.startswith("/") and not re.search(r"/\d+$", word) else word
+        return (
+            f"{self.root}{word}" if word.startswith("/") and not re.search(r"/\d+$", word) else word
+        )
 
-    # --- python --------------------------------------------------------------------------------------------------
+    # --- python -----------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def _as_this_host(self) -> Iterator[None]:
@@ -286,18 +312,25 @@ def _is_like(said: str, shown: str) -> bool:
     return re.fullmatch(pattern, said.rstrip()) is not None
 
 
-# --- commands of other programs: check the names of our files in them ------------------------------------------------
+# --- commands of other programs: check the names of our files in them -----------------------------
 
 
 def _run(_node: Node, arguments: list[str]) -> str:
-    assert re.search(rf"^  {re.escape(arguments[0])} ", (ROOT / "run").read_text(), re.MULTILINE), arguments
+    assert re.search(rf"^  {re.escape(arguments[0])} ", (ROOT / "run").read_text(), re.MULTILINE), (
+        arguments
+    )
     return ""
 
 
 def _systemctl(node: Node, arguments: list[str]) -> str:
     own = {
         f"{name}.service"
-        for name in ("static-routes", "check-route-overlap", "hostrouting-watch", "load-balancer-probe")
+        for name in (
+            "static-routes",
+            "check-route-overlap",
+            "hostrouting-watch",
+            "load-balancer-probe",
+        )
     }
     for word in arguments[1:]:
         unit = word if "." in word else f"{word}.service"
@@ -329,7 +362,9 @@ def _ansible(_node: Node, arguments: list[str]) -> str:
 OTHERS: dict[str, Callable[[Node, list[str]], str]] = {
     "./run": _run,
     "systemctl": _systemctl,
-    "journalctl": lambda node, words: _systemctl(node, ["status", *(word for word in words if word[0] not in "-")]),
+    "journalctl": lambda node, words: _systemctl(
+        node, ["status", *(word for word in words if word[0] not in "-")]
+    ),
     "pip": _pip,
     "/opt/hostrouting/bin/pip": _pip,
     "pipx": _pip,
@@ -338,14 +373,17 @@ OTHERS: dict[str, Callable[[Node, list[str]], str]] = {
     "ansible-galaxy": _ansible,
     "ansible": _ansible,
     "xargs": _xargs,
-    **dict.fromkeys(("[", "apt", "apt-get", "duckdb", "python3", "mount", "umount", "ln"), lambda *_: ""),
+    **dict.fromkeys(
+        ("[", "apt", "apt-get", "duckdb", "python3", "mount", "umount", "ln"), lambda *_: ""
+    ),
 }
 
 
-# --- pages -------------------------------------------------------------------------------------------------------------
+# --- pages ----------------------------------------------------------------------------------------
 
 
-# These pages' sections are generated, and the generators' tests check them. Their introductions run like other pages.
+# These pages' sections are generated, and the generators' tests check them. Their introductions run
+# like other pages.
 MADE = {"docs/howto/h200.md", "docs/howto/your-symptom.md", "docs/explanation/performance.md"}
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
@@ -361,7 +399,9 @@ def test_the_blocks_of_a_page_run(name: str, tmp_path: Path) -> None:
             raise
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/tutorial.md", "docs/howto/h200.md", "docs/howto/try.md"])
+@pytest.mark.parametrize(
+    "name", ["README.md", "docs/tutorial.md", "docs/howto/h200.md", "docs/howto/try.md"]
+)
 def test_a_page_that_applies_a_file_records_it(name: str, tmp_path: Path) -> None:
     """Otherwise, the next ``apply`` without CONFIG would install something else."""
     node = Node(tmp_path)
@@ -377,8 +417,12 @@ def test_a_page_that_applies_a_file_records_it(name: str, tmp_path: Path) -> Non
     assert cli.main(["plan"], host=node.host) == 0
 
 
-@pytest.mark.parametrize("destination", [SHADOWED, None], ids=["a former config", "nothing installed"])
-def test_the_recipe_for_going_back_restores_the_node(destination: str | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "destination", [SHADOWED, None], ids=["a former config", "nothing installed"]
+)
+def test_the_recipe_for_going_back_restores_the_node(
+    destination: str | None, tmp_path: Path
+) -> None:
     """The code is the page's own, up to its recipe; only the last task is another one."""
     node, name = Node(tmp_path), "docs/howto/embed.md"
 
@@ -390,18 +434,27 @@ def test_the_recipe_for_going_back_restores_the_node(destination: str | None, tm
 
     def installed() -> object:
         files = outside_run(node.root)
-        files.pop(str(node.host.layout.manifest), None)  # it also lists folders that were created in the meantime
+        # It also lists folders that were created in the meantime.
+        files.pop(str(node.host.layout.manifest), None)
         return node.host.our_routes(), files, installed_config(host=node.host)
 
     for block in blocks((ROOT / name).read_text()):
         node.run(block)
         if "def bring_up" in block.text:
             break
-    former = Config() if destination is None else config(destination, mode="WARN", consumer="kubelet.service")
+    former = (
+        Config()
+        if destination is None
+        else config(destination, mode="WARN", consumer="kubelet.service")
+    )
     phases.run(Configure(former, host=node.host))
     before = installed()
     seen: list[object] = []
-    node.names |= {"start_machine": start_machine, "scope": phases.CancelScope(), "wanted": node.names["config"]}
+    node.names |= {
+        "start_machine": start_machine,
+        "scope": phases.CancelScope(),
+        "wanted": node.names["config"],
+    }
     with pytest.raises(phases.Cancelled):
         node.run(Block("python", "bring_up(wanted)", 1))
     assert len(seen) == 1
@@ -428,7 +481,11 @@ def test_every_link_leads_somewhere(name: str) -> None:
 
 def test_contributing_names_existing_files() -> None:
     names = re.findall(r"`([\w.-]+(?:/[\w.-]+)*/?)`", (ROOT / "CONTRIBUTING.md").read_text())
-    named = {name.rstrip("/") for name in names if "/" in name or re.search(r"\.(py|md|toml|txt|json|yml)$", name)}
+    named = {
+        name.rstrip("/")
+        for name in names
+        if "/" in name or re.search(r"\.(py|md|toml|txt|json|yml)$", name)
+    }
     folders = "hostrouting", "tests", "docs", "examples", "deploy", "phases"
     known = [path.relative_to(ROOT) for folder in folders for path in (ROOT / folder).rglob("*")]
     there = [f"/{path}" for path in known]
@@ -438,10 +495,16 @@ def test_contributing_names_existing_files() -> None:
 
 
 def test_nothing_names_a_distribution_that_no_index_has() -> None:
-    """Otherwise, another project with that name on PyPI would get its code onto the reader's machine."""
+    """Otherwise, another project with that name on PyPI would get its code onto the reader's
+    machine.
+    """
     texts = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
     for folder in ("hostrouting", "phases", "examples", "deploy"):
-        texts += [path for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".md", ".sh", ".yml", ".toml")]
+        texts += [
+            path
+            for path in (ROOT / folder).rglob("*")
+            if path.suffix in (".py", ".md", ".sh", ".yml", ".toml")
+        ]
     from_an_index = re.compile(
         r"""(?<![\w./-])hostrouting\[\w+\]|pipx? (?:install|inject) (?:.*[ '"])?hostrouting\b(?![/-])"""
     )
@@ -466,8 +529,13 @@ def test_the_changelog_and_the_collection_have_this_version() -> None:
 
 
 def test_every_page_is_in_the_sites_contents() -> None:
-    listed = set(re.findall(r"^((?:\w+/)?[\w.-]+)$", (ROOT / "docs/index.md").read_text(), re.MULTILINE))
-    pages = {str(page.relative_to(ROOT / "docs").with_suffix("")) for page in (ROOT / "docs").rglob("*.md")}
+    listed = set(
+        re.findall(r"^((?:\w+/)?[\w.-]+)$", (ROOT / "docs/index.md").read_text(), re.MULTILINE)
+    )
+    pages = {
+        str(page.relative_to(ROOT / "docs").with_suffix(""))
+        for page in (ROOT / "docs").rglob("*.md")
+    }
     assert pages - {"index"} <= listed
 
 
@@ -495,7 +563,9 @@ def test_a_page_with_a_false_block_fails(lie: str, tmp_path: Path) -> None:
 
 def test_the_doctors_page_names_every_check() -> None:
     page = (ROOT / "docs/reference/doctor.md").read_text()
-    assert re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE) == [each.name for each in CHECKS + azure.CHECKS]
+    assert re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE) == [
+        each.name for each in CHECKS + azure.CHECKS
+    ]
 
 
 def test_the_reports_page_names_every_kind_of_finding_and_note() -> None:
@@ -525,9 +595,13 @@ def test_generated_files_are_up_to_date(
     made = [path for path in tmp_path.rglob("*") if path.is_file()]
     for path in made:
         name = path.relative_to(tmp_path)
-        assert path.read_text() == (ROOT / folder / name).read_text(), f"{name} is stale: ./run docs"
+        assert path.read_text() == (ROOT / folder / name).read_text(), (
+            f"{name} is stale: ./run docs"
+        )
     for picture in (path for path in made if path.suffix == ".svg"):
-        assert any(f"]({picture.name})" in path.read_text() for path in (ROOT / folder).glob("*.md"))
+        assert any(
+            f"]({picture.name})" in path.read_text() for path in (ROOT / folder).glob("*.md")
+        )
         ElementTree.fromstring(picture.read_text())
 
 
@@ -538,7 +612,7 @@ def test_no_default_makes_a_signature_unreadable() -> None:
     assert len(conf["short_signature"](Config)) < 200
 
 
-# --- docs/promises.md --------------------------------------------------------------------------------------------------
+# --- docs/promises.md -----------------------------------------------------------------------------
 
 
 PROMISES = (ROOT / "docs/promises.md").read_text()
@@ -547,7 +621,11 @@ HELD = re.findall(r"^(\S.*)\n: `(tests/[\w/]+\.py)::(test_\w+)`$", PROMISES, re.
 
 @cache
 def names_in(path: str) -> set[str]:
-    return {node.name for node in ast.walk(ast.parse((ROOT / path).read_text())) if isinstance(node, ast.FunctionDef)}
+    return {
+        node.name
+        for node in ast.walk(ast.parse((ROOT / path).read_text()))
+        if isinstance(node, ast.FunctionDef)
+    }
 
 
 def test_each_promise_is_a_sentence_with_an_existing_test() -> None:
@@ -556,7 +634,7 @@ def test_each_promise_is_a_sentence_with_an_existing_test() -> None:
     assert [test for _, path, test in HELD if test not in names_in(path)] == []
 
 
-# --- docs/explanation/security.md --------------------------------------------------------------------------------------
+# --- docs/explanation/security.md -----------------------------------------------------------------
 
 
 SECURITY = (ROOT / "docs/explanation/security.md").read_text()
@@ -593,12 +671,13 @@ def test_the_watcher_has_the_rights_of_the_page(installed: Layout) -> None:
         assert f"\n{setting}" in unit
 
 
-# --- examples ----------------------------------------------------------------------------------------------------------
+# --- examples -------------------------------------------------------------------------------------
 
 
 EXAMPLES = ROOT / "examples"
 
-# Each example's arguments, one line of its output, and the prefix of each line on its standard error.
+# Each example's arguments, one line of its output, and the prefix of each line on its standard
+# error.
 RUNS = {
     "azure_node.py": ([], "probes are rewritten on eth0", None),
     "agent.py": (["--try"], "1 routes added; verdict: ok; started kube1", "INFO "),
@@ -626,7 +705,9 @@ def test_an_example_runs(name: str) -> None:
     arguments, line, log = RUNS[name]
     done = run_example(name, *arguments)
     assert done.returncode == 0, done.stderr
-    assert [each for each in done.stderr.splitlines() if log is None or not each.startswith(log)] == []
+    assert [
+        each for each in done.stderr.splitlines() if log is None or not each.startswith(log)
+    ] == []
     assert line in done.stdout.splitlines()
 
 
@@ -644,7 +725,11 @@ def test_the_traced_agent_has_the_classes_of_the_page() -> None:
     """So type checkers and the agent's tests see the page's code."""
 
     def classes(source: str) -> dict[str, str]:
-        nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+        nodes = [
+            node
+            for node in ast.walk(ast.parse(source))
+            if isinstance(node, ast.ClassDef | ast.FunctionDef)
+        ]
         for node in nodes:
             if ast.get_docstring(node) is not None:
                 del node.body[0]
@@ -662,4 +747,7 @@ def test_the_agent_names_the_path_of_each_problem(tmp_path: Path) -> None:
     done = run_example("agent.py", str(write_file(tmp_path / "config.json", json.dumps(document))))
     assert (done.returncode, done.stdout) == (78, "")
     places = [line.partition(": ")[0] for line in done.stderr.splitlines()]
-    assert places == ["hostRouting.staticRoutes.routes[0].destination", "hostRouting.routeOverlap.mode"]
+    assert places == [
+        "hostRouting.staticRoutes.routes[0].destination",
+        "hostRouting.routeOverlap.mode",
+    ]

@@ -27,13 +27,21 @@ def peer(name: str, cpu: float, *, there: int = 20, **cases: dict[str, Any]) -> 
 
 
 def record(**peers: dict[str, Any]) -> dict[str, Any]:
-    made = {"made": "2026-01-01", "minutes": 2.0, "kernel": "Linux 6.12, 2 cores", "load": [0.1, 0.9], "sizes": [20]}
+    made = {
+        "made": "2026-01-01",
+        "minutes": 2.0,
+        "kernel": "Linux 6.12, 2 cores",
+        "load": [0.1, 0.9],
+        "sizes": [20],
+    }
     return {**made, "peers": peers}
 
 
 def test_the_page_in_docs_has_its_figures() -> None:
     found = json.loads((DOCS / "compared.json").read_text())
-    assert page(found) == (DOCS / "compared.md").read_text(), "written by hand? ./run bench peers --docs docs"
+    assert page(found) == (DOCS / "compared.md").read_text(), (
+        "written by hand? ./run bench peers --docs docs"
+    )
     assert list(found["peers"]) == list(PEERS)
     assert found["sizes"] == [1000, 10_000]
     assert found["minutes"] < 30
@@ -66,7 +74,10 @@ def test_less_is_less_in_every_round() -> None:
 
 
 def test_a_case_that_failed_is_no_strength() -> None:
-    found = record(apply=peer("ours", 0.2, deleted=LOST), bird=peer("BIRD", 0.3, deleted={"failed": "no answer"}))
+    found = record(
+        apply=peer("ours", 0.2, deleted=LOST),
+        bird=peer("BIRD", 0.3, deleted={"failed": "no answer"}),
+    )
     assert strengths(found, "bird") == []
     assert "failed: no answer" in page(found)
 
@@ -87,7 +98,9 @@ def test_other_work_of_the_machine_is_on_the_page(load: float) -> None:
     assert ("did other work" in page(found)) == (load > 1)
 
 
-@pytest.mark.parametrize("arguments", [["no-such-peer"], ["--docs", "docs", "bird"], ["--docs", "docs", "--quick"]])
+@pytest.mark.parametrize(
+    "arguments", [["no-such-peer"], ["--docs", "docs", "bird"], ["--docs", "docs", "--quick"]]
+)
 def test_senseless_arguments_are_wrong_usage(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         parse(arguments)

@@ -1,4 +1,5 @@
-"""Tests that public names exist, are listed in docs/reference/api.md, and that four type checkers accept their use.
+"""Tests that public names exist, are listed in docs/reference/api.md, and that four type checkers
+accept their use.
 
 ./run lint checks all other code with mypy and pyright.
 """
@@ -39,7 +40,9 @@ def test_every_public_name_exists(module: ModuleType) -> None:
     assert all(getattr(module, name) is not None for name in module.__all__)
 
 
-@pytest.mark.parametrize("module", [hostrouting, hostrouting.tasks], ids=lambda module: module.__name__)
+@pytest.mark.parametrize(
+    "module", [hostrouting, hostrouting.tasks], ids=lambda module: module.__name__
+)
 def test_type_checkers_find_each_name_in_the_same_module(module: ModuleType) -> None:
     tree = ast.parse(inspect.getsource(module))
     told = {
@@ -60,7 +63,9 @@ def test_the_docstring_lists_every_name_by_use() -> None:
 
 def test_the_api_page_begins_with_every_public_name() -> None:
     page = (ROOT / "docs/reference/api.md").read_text()
-    listed = re.findall(r"^\.\. auto(?:class|function|exception):: (\w+)(?:\(.*\))?$", page, re.MULTILINE)
+    listed = re.findall(
+        r"^\.\. auto(?:class|function|exception):: (\w+)(?:\(.*\))?$", page, re.MULTILINE
+    )
     assert sorted(listed) == sorted(NAMES)
     modules = {*re.findall(r"^\.\. automodule:: ([\w.]+)$", page, re.MULTILINE)}
     assert modules == {module.__name__ for module in MODULES} - {"hostrouting"}
@@ -70,22 +75,39 @@ def test_the_api_page_begins_with_every_public_name() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("phases", "def phase(): ...", "ImportError: the package phases is not hostrouting's.*pip uninstall phases.*"),
-        ("attrs", "raise ModuleNotFoundError('no attrs', name='attrs')", "ModuleNotFoundError: no attrs.*"),
+        (
+            "phases",
+            "def phase(): ...",
+            "ImportError: the package phases is not hostrouting's.*pip uninstall phases.*",
+        ),
+        (
+            "attrs",
+            "raise ModuleNotFoundError('no attrs', name='attrs')",
+            "ModuleNotFoundError: no attrs.*",
+        ),
     ],
 )
-def test_only_another_distributions_phases_is_named(tmp_path: Path, name: str, text: str, said: str) -> None:
+def test_only_another_distributions_phases_is_named(
+    tmp_path: Path, name: str, text: str, said: str
+) -> None:
     """Python ends with one line about it, where a module of this name comes first on the path."""
     (tmp_path / f"{name}.py").write_text(f"{text}\n")
-    command, env = [sys.executable, "-c", "from hostrouting import Config"], {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
-    done = subprocess.run(command, env=os.environ | env, cwd=tmp_path, capture_output=True, text=True)
+    command, env = (
+        [sys.executable, "-c", "from hostrouting import Config"],
+        {"PYTHONPATH": f"{tmp_path}:{ROOT}"},
+    )
+    done = subprocess.run(
+        command, env=os.environ | env, cwd=tmp_path, capture_output=True, text=True
+    )
     assert re.fullmatch(said, done.stderr.splitlines()[-1])
 
 
 @pytest.mark.parametrize(
     "value",
     [
-        hostrouting.Config(static_routes={"enabled": True, "routes": [{"destination": "172.16.1.0/24"}]}),
+        hostrouting.Config(
+            static_routes={"enabled": True, "routes": [{"destination": "172.16.1.0/24"}]}
+        ),
         hostrouting.Layout("/srv"),
         hostrouting.Snapshot((), (), (), ()),
         hostrouting.RoutesReport(),
@@ -99,7 +121,7 @@ def test_a_value_can_be_sent_to_another_process(value: object) -> None:
     assert again == value or isinstance(value, Exception)
 
 
-# --- type checkers -----------------------------------------------------------------------------------------------------
+# --- type checkers --------------------------------------------------------------------------------
 
 
 # The text around the README's code blocks.
@@ -132,7 +154,9 @@ def check(checker: str, *files: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def readme(tmp_path: Path) -> list[Path]:
-    pieces = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    pieces = re.findall(
+        r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL
+    )
     assert pieces
     files = {tmp_path / f"piece_{number}.py": piece for number, piece in enumerate(pieces)}
     for file, piece in files.items():
@@ -158,7 +182,9 @@ def test_the_examples_and_users_code_are_clean(checker: str) -> None:
 @pytest.mark.parametrize("checker", CHECKERS)
 def test_an_error_is_reported(checker: str, tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.py"
-    wrong.write_text(f"{BEFORE}phases.run({{'routes': []}})\nassert_type(phases.run(Configure(config)), int)\n")
+    wrong.write_text(
+        f"{BEFORE}phases.run({{'routes': []}})\nassert_type(phases.run(Configure(config)), int)\n"
+    )
     done = check(checker, wrong)
     assert done.returncode == 1
     assert done.stdout.count("wrong.py:") + done.stderr.count("wrong.py:") >= 2

@@ -1,7 +1,7 @@
 """Run a command on a machine, and follow the kernel's routes until the machine is idle; no module of the project.
 
-Reads a JSON object from its input, and prints one. It runs outside of the machine's cgroup, so its own work doesn't
-count.
+Reads a JSON object from its input, and prints one. It runs outside of the machine's cgroup, so its
+own work doesn't count.
 """
 
 import json
@@ -27,7 +27,10 @@ _AT_ONCE = 50
 def destinations() -> set[str]:
     """Return the destinations of the measured routes, which are those in 11.0.0.0/8."""
     shown = subprocess.run(
-        ["ip", "-4", "route", "show", "table", "main"], stdout=subprocess.PIPE, text=True, check=True
+        ["ip", "-4", "route", "show", "table", "main"],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
     )
     return {line.split()[0] for line in shown.stdout.splitlines() if line.startswith("11.")}
 
@@ -45,7 +48,11 @@ def events(data: bytes) -> Iterator[tuple[int, str]]:
         field, end = at + 28, at + size
         while field < end:
             length, attribute = struct.unpack_from("=HH", data, field)
-            if attribute == _RTA_DST and data[field + 4] == 11 and kind in (_RTM_NEWROUTE, _RTM_DELROUTE):
+            if (
+                attribute == _RTA_DST
+                and data[field + 4] == 11
+                and kind in (_RTM_NEWROUTE, _RTM_DELROUTE)
+            ):
                 yield kind, f"{socket.inet_ntoa(data[field + 4 : field + 8])}/{data[at + 17]}"
             field += (length + 3) & ~3
         at += (size + 3) & ~3
@@ -63,8 +70,14 @@ def received(source: socket.socket) -> Iterator[tuple[int, str]]:
 def memory(unit: str) -> int:
     """Return the resident memory of a unit's processes in bytes."""
     folder = CGROUP / "system.slice" / unit
-    pids = [pid for path in folder.rglob("cgroup.procs") for pid in path.read_text().split()] if unit else []
-    return sum(int(Path("/proc", pid, "statm").read_text().split()[1]) for pid in pids) * os.sysconf("SC_PAGESIZE")
+    pids = (
+        [pid for path in folder.rglob("cgroup.procs") for pid in path.read_text().split()]
+        if unit
+        else []
+    )
+    return sum(
+        int(Path("/proc", pid, "statm").read_text().split()[1]) for pid in pids
+    ) * os.sysconf("SC_PAGESIZE")
 
 
 def enter() -> None:
@@ -98,7 +111,9 @@ def follow(
         )  # fmt: skip
         ended = complete = None
         busy, used = start, cpu_before
-        while (now := time.monotonic()) < start + limit and (now < busy + _IDLE_SECONDS or ended is None):
+        while (now := time.monotonic()) < start + limit and (
+            now < busy + _IDLE_SECONDS or ended is None
+        ):
             select.select([source], [], [], 0.02)
             for kind, destination in received(source):
                 writes += 1

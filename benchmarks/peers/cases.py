@@ -24,7 +24,8 @@ _NEW = "11.0.3.0/24"
 _DOWN_SECONDS = 4
 _TIMES = 3
 _LEASE_SECONDS = 10
-_KILL_AFTER, _KILL_SIZE = 100, 8000  # systemd-networkd reads no more routes from a file than this, and a few
+# Systemd-networkd reads no more routes from a file than this, and a few.
+_KILL_AFTER, _KILL_SIZE = 100, 8000
 
 # busybox serves any client, with a lease that is renewed after half of its seconds.
 _UDHCPD = """
@@ -50,8 +51,16 @@ def foreign(node: Node) -> Facts:
     during = node.routes(_ONE)
     node.apply({})
     after = node.routes(_ONE)
-    kept, added = [[via in route for route in during].count(True) for via in (f"via {FOREIGN}", f"via {GATEWAY}")]
-    return {"kept": bool(kept), "added": bool(added), "after": bool(after), **done.facts("11.0.0.0", "11.0.1.0")}
+    kept, added = [
+        [via in route for route in during].count(True)
+        for via in (f"via {FOREIGN}", f"via {GATEWAY}")
+    ]
+    return {
+        "kept": bool(kept),
+        "added": bool(added),
+        "after": bool(after),
+        **done.facts("11.0.0.0", "11.0.1.0"),
+    }
 
 
 def shadow(node: Node) -> Facts:
@@ -109,7 +118,11 @@ def dry_run(node: Node) -> Facts:
     node.apply(many(3))
     node.write(many(4))
     output = node.run(*node.peer.dry_run).output
-    return {"asked": True, "listed": _NEW.partition("/")[0] in output, "changed": node.routes(_NEW) != []}
+    return {
+        "asked": True,
+        "listed": _NEW.partition("/")[0] in output,
+        "changed": node.routes(_NEW) != [],
+    }
 
 
 def trial(node: Node) -> Facts:
@@ -126,7 +139,12 @@ def trial(node: Node) -> Facts:
         node.machine.ip("route", "del", *route.split()[:1])
     node.machine.boot()
     booted = node.seconds_until("11.0.", 4, 5) is not None
-    return {"tried": began is not None, "back": ended, "boot": booted, "routes": len(node.routes("11."))}
+    return {
+        "tried": began is not None,
+        "back": ended,
+        "boot": booted,
+        "routes": len(node.routes("11.")),
+    }
 
 
 def kill(node: Node) -> Facts:
@@ -139,7 +157,12 @@ def kill(node: Node) -> Facts:
     if healed is None:
         node.follow(wanted)
     there = sum(route.split()[0] in wanted for route in node.routes("11."))
-    return {"left": facts["left"], "of": len(wanted), "itself": healed, "next": there == len(wanted)}
+    return {
+        "left": facts["left"],
+        "of": len(wanted),
+        "itself": healed,
+        "next": there == len(wanted),
+    }
 
 
 def moved(node: Node) -> Facts:
@@ -148,7 +171,9 @@ def moved(node: Node) -> Facts:
     if node.peer.owns_link:
         _serve(node, GATEWAY)
         node.apply(wanted, leased=True)
-        node.machine.wait_until(lambda: "10.1.0.5" in node.machine.ip("-4", "address", "show", "eth0"), "a lease")
+        node.machine.wait_until(
+            lambda: "10.1.0.5" in node.machine.ip("-4", "address", "show", "eth0"), "a lease"
+        )
         node.seconds_until("11.", 20, 10)
         _serve(node, MOVED)
         node.seconds_until("default", 1, 3 * _LEASE_SECONDS, f"via {MOVED}")
@@ -160,7 +185,11 @@ def moved(node: Node) -> Facts:
         node.run(*node.peer.command)
     default = [f"via {MOVED}" in route for route in node.routes("default")]
     next_run = [f"via {MOVED}" in route for route in node.routes("11.")]
-    return {"default": any(default), "itself": by_itself, "next": len(next_run) == 20 and all(next_run)}
+    return {
+        "default": any(default),
+        "itself": by_itself,
+        "next": len(next_run) == 20 and all(next_run),
+    }
 
 
 def _serve(node: Node, gateway: str) -> None:

@@ -19,7 +19,8 @@ from benchmarks.peers.work import Facts, PeerError, booted, figures
 from hostrouting.cli.output import complain, dim, say
 
 _SIZES, _ROUNDS = (1000, 10_000), 3
-# A program whose work takes longer than this is measured only once, so that the whole run ends within half an hour.
+# A program whose work takes longer than this is measured only once, so that the whole run ends
+# within half an hour.
 _SLOW_SECONDS = 60.0
 
 
@@ -46,9 +47,14 @@ work on this host makes times longer, but changes CPU times little.""",
         epilog=f"NAME is one of: {' '.join(PEERS)}",
     )
     parser.add_argument("names", metavar="NAME", nargs="*", help="compare apply only with this")
-    parser.add_argument("--quick", action="store_true", help="one round of a few routes, and no cases")
     parser.add_argument(
-        "--docs", metavar="FOLDER", type=Path, help="write the page and its figures into its explanation/"
+        "--quick", action="store_true", help="one round of a few routes, and no cases"
+    )
+    parser.add_argument(
+        "--docs",
+        metavar="FOLDER",
+        type=Path,
+        help="write the page and its figures into its explanation/",
     )
     options = parser.parse_args(arguments)
     if unknown := [name for name in options.names if name not in PEERS]:
@@ -75,13 +81,15 @@ def compare(names: Sequence[str], sizes: Sequence[int], *, is_quick: bool) -> Fa
     """Compare some peers, and return the record from which the page is made."""
     start, load = time.monotonic(), os.getloadavg()[0]
     peers: dict[str, Facts] = {
-        name: {"name": PEERS[name].name, "version": "", "error": "", "rounds": [], "cases": {}} for name in names
+        name: {"name": PEERS[name].name, "version": "", "error": "", "rounds": [], "cases": {}}
+        for name in names
     }
     for number in range(1 if is_quick else _ROUNDS):
         for name in names:
             _measure(name, peers[name], sizes, number)
     for name in [] if is_quick else names:
-        if name != "routes-only" and not peers[name]["error"]:  # it differs from apply only in what it costs
+        # It differs from apply only in what it costs.
+        if name != "routes-only" and not peers[name]["error"]:
             peers[name]["cases"] = _observe(name)
     return {
         "made": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),

@@ -17,7 +17,12 @@ _POLLED_SECONDS = 0.05
 # The kernel counts less CPU time only roughly.
 _LEAST_SECONDS = 0.001
 
-STEPS = {"install": "install", "change": "change 10", "nothing": "change nothing", "remove": "remove"}
+STEPS = {
+    "install": "install",
+    "change": "change 10",
+    "nothing": "change nothing",
+    "remove": "remove",
+}
 
 
 class Case(NamedTuple):
@@ -37,7 +42,9 @@ class Case(NamedTuple):
 
 
 def _said(facts: Facts) -> str:
-    return f"exit {facts['exit']}, " + (f"named by {facts['said']}" if facts["said"] else "not named")
+    return f"exit {facts['exit']}, " + (
+        f"named by {facts['said']}" if facts["said"] else "not named"
+    )
 
 
 def _impossible(facts: Facts) -> str:
@@ -59,12 +66,20 @@ def _repaired(facts: Facts) -> str:
 
 def _link(facts: Facts) -> str:
     during = facts["during"]
-    return "stay" if during == 20 and facts["itself"] is not None else f"{during} of 20 stay; back {_repaired(facts)}"
+    return (
+        "stay"
+        if during == 20 and facts["itself"] is not None
+        else f"{during} of 20 stay; back {_repaired(facts)}"
+    )
 
 
 def _killed(facts: Facts) -> str:
     left = facts["left"]
-    return "it wrote nothing in time to be killed" if left is None else f"{left:,} there, complete {_repaired(facts)}"
+    return (
+        "it wrote nothing in time to be killed"
+        if left is None
+        else f"{left:,} there, complete {_repaired(facts)}"
+    )
 
 
 def _moved(facts: Facts) -> str:
@@ -74,14 +89,18 @@ def _moved(facts: Facts) -> str:
 def _dry_run(facts: Facts) -> str:
     if not facts["asked"]:
         return "no command"
-    return ("lists it" if facts["listed"] else "doesn't list it") + (", but installs it" if facts["changed"] else "")
+    return ("lists it" if facts["listed"] else "doesn't list it") + (
+        ", but installs it" if facts["changed"] else ""
+    )
 
 
 def _trial(facts: Facts) -> str:
     if not facts["tried"]:
         return "no command"
     undone = "not undone" if facts["back"] is None else f"undone after {facts['back']:.1f} s"
-    return f"{undone}; the next boot installs {'the tried' if facts['boot'] else 'the former'} routes"
+    return (
+        f"{undone}; the next boot installs {'the tried' if facts['boot'] else 'the former'} routes"
+    )
 
 
 def _heals(facts: Facts) -> bool:
@@ -133,10 +152,17 @@ def _figures(record: Record, size: int) -> Iterator[str]:
         for step, facts in zip(STEPS, found, strict=True):
             wanted = 0 if step == "remove" else size
             missing = facts["there"] is not None and facts["there"] != wanted
-            cells.append(f"{facts['there']:,.0f} of {wanted:,}" if missing else _seconds(facts["complete"]))
-        writes = " / ".join("-" if step["writes"] is None else f"{step['writes']:,.0f}" for step in found)
+            cells.append(
+                f"{facts['there']:,.0f} of {wanted:,}" if missing else _seconds(facts["complete"])
+            )
+        writes = " / ".join(
+            "-" if step["writes"] is None else f"{step['writes']:,.0f}" for step in found
+        )
         memory = found[0]["memory"]
-        cells += [writes, "-" if memory is None else f"{memory / 2**20:.0f} MiB" if memory else "none"]
+        cells += [
+            writes,
+            "-" if memory is None else f"{memory / 2**20:.0f} MiB" if memory else "none",
+        ]
         yield f"| {measured['name']} | {len(measured['rounds'])} | {' | '.join(cells)} |"
 
 
@@ -172,11 +198,20 @@ def strengths(record: Record, name: str) -> list[str]:
         for key in (f"{size} {step}" for step in STEPS):
             used, using = ([each[key]["cpu"] for each in side["rounds"]] for side in (theirs, ours))
             if max(used) < min(using):
-                cheaper.append(statistics.median(using) / max(statistics.median(used), _LEAST_SECONDS))
-    found = [case.phrase for key, case in CASES.items() if _does_well(theirs, key) and not _does_well(ours, key)]
+                cheaper.append(
+                    statistics.median(using) / max(statistics.median(used), _LEAST_SECONDS)
+                )
+    found = [
+        case.phrase
+        for key, case in CASES.items()
+        if _does_well(theirs, key) and not _does_well(ours, key)
+    ]
     if cheaper:
         steps, times = len(record["sizes"]) * len(STEPS), statistics.median(cheaper)
-        found.insert(0, f"uses less CPU in {len(cheaper)} of {steps} steps (in their median, {times:.1f} times less)")
+        found.insert(
+            0,
+            f"uses less CPU in {len(cheaper)} of {steps} steps (in their median, {times:.1f} times less)",
+        )
     return found
 
 
@@ -188,13 +223,18 @@ def page(record: Record) -> str:
         f"- {case.phrase}" for key, case in CASES.items()
         if _does_well(peers["apply"], key) and not any(_does_well(peers[name], key) for name in others)
     ]  # fmt: skip
-    better = (f"- **{peers[name]['name']}** {_better(record, name)}." for name in peers if name != "apply")
+    better = (
+        f"- **{peers[name]['name']}** {_better(record, name)}." for name in peers if name != "apply"
+    )
     busy = record["load"][0] > 1
-    tables = "\n\n".join(f"### {size:,} routes\n\n" + "\n".join(_figures(record, size)) for size in sizes)
+    tables = "\n\n".join(
+        f"### {size:,} routes\n\n" + "\n".join(_figures(record, size)) for size in sizes
+    )
     parts = [
         HEAD,
         "## What each does better than `hostrouting apply`\n\n" + "\n".join(better),
-        f"Of all of them, only `{OURS}` (with the watcher or without):\n\n" + "\n".join(alone or ["- nothing"]),
+        f"Of all of them, only `{OURS}` (with the watcher or without):\n\n"
+        + "\n".join(alone or ["- nothing"]),
         "## What they do\n\n" + CASES_INTRODUCTION + "\n".join(_behaviours(record)),
         "## What they cost\n\n" + FIGURES_INTRODUCTION + tables,
         "## How it was measured\n\n" + SET_UP + "\n".join(_made(record)) + (BUSY if busy else ""),
@@ -211,7 +251,9 @@ def _better(record: Record, name: str) -> str:
 
 def _made(record: Record) -> Iterator[str]:
     yield f"- made: {record['made']}, in {record['minutes']} minutes, with {record['kernel']}"
-    versions = (f"{each['name']} {each['version']}" for each in record["peers"].values() if each["version"])
+    versions = (
+        f"{each['name']} {each['version']}" for each in record["peers"].values() if each["version"]
+    )
     yield f"- versions, of Debian trixie: {', '.join(versions)}"
     yield f"- load average: {record['load'][0]:.1f} before, {record['load'][1]:.1f} after"
 

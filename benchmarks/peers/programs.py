@@ -24,7 +24,8 @@ class Peer(NamedTuple):
         name: its name on the page.
         package: the package with its version, or an empty string for hostrouting.
         path: its file.
-        text: the function that returns the file's contents for some routes, and whether eth0 asks for a DHCP lease.
+        text: the function that returns the file's contents for some routes, and whether eth0 asks
+            for a DHCP lease.
         command: the command that makes it read the file.
         mode: the file's permissions.
         more: other packages for the machine's tree.
@@ -53,7 +54,9 @@ class Peer(NamedTuple):
 
 def many(count: int, start: int = 0) -> dict[str, str]:
     """Return routes through the gateway, numbered from ``start``."""
-    return {f"11.{number // 256}.{number % 256}.0/24": GATEWAY for number in range(start, start + count)}
+    return {
+        f"11.{number // 256}.{number % 256}.0/24": GATEWAY for number in range(start, start + count)
+    }
 
 
 def _config(wanted: Wanted, *, watch: bool = False) -> str:
@@ -63,7 +66,10 @@ def _config(wanted: Wanted, *, watch: bool = False) -> str:
 
     section: dict[str, object] = {"waitSeconds": 2, "watch": {"enabled": watch}}
     if wanted:
-        section["staticRoutes"] = {"enabled": True, "routes": [route(*each) for each in wanted.items()]}
+        section["staticRoutes"] = {
+            "enabled": True,
+            "routes": [route(*each) for each in wanted.items()],
+        }
     if SHADOWED in wanted:
         section["routeOverlap"] = {"expectedCidrs": [SHADOWED]}
     return json.dumps({"hostRouting": section})
@@ -72,7 +78,8 @@ def _config(wanted: Wanted, *, watch: bool = False) -> str:
 def _networkd(wanted: Wanted, leased: bool) -> str:
     link = "DHCP=ipv4" if leased else f"Address={ADDRESS}\nGateway={GATEWAY}"
     routes = (
-        f"[Route]\nDestination={to}\nGateway={'_dhcp4' if via == FOLLOW else via}\n" for to, via in wanted.items()
+        f"[Route]\nDestination={to}\nGateway={'_dhcp4' if via == FOLLOW else via}\n"
+        for to, via in wanted.items()
     )
     return f"[Match]\nName=eth0\n[Network]\nIPv6AcceptRA=no\nLinkLocalAddressing=no\n{link}\n{''.join(routes)}"
 
@@ -88,7 +95,9 @@ def _netplan(wanted: Wanted, leased: bool) -> str:
 def _network_manager(wanted: Wanted, leased: bool) -> str:
     link = "method=auto" if leased else f"method=manual\naddress1={ADDRESS},{GATEWAY}"
     vias = (GATEWAY if via == FOLLOW else via for via in wanted.values())
-    routes = (f"route{at}={to},{via}\n" for at, (to, via) in enumerate(zip(wanted, vias, strict=True), 1))
+    routes = (
+        f"route{at}={to},{via}\n" for at, (to, via) in enumerate(zip(wanted, vias, strict=True), 1)
+    )
     return (
         "[connection]\nid=eth0\nuuid=0a6e0b5e-5b0a-4f2c-9c9d-3d9f2b1f0001\ntype=ethernet\ninterface-name=eth0\n"
         f"[ipv4]\n{link}\nroute-metric=0\n{''.join(routes)}[ipv6]\nmethod=disabled\n"
@@ -96,16 +105,22 @@ def _network_manager(wanted: Wanted, leased: bool) -> str:
 
 
 def _frr(wanted: Wanted, _: bool) -> str:
-    lines = (f"ip route {to} {NOWHERE if via == FOLLOW else f'{via} eth0'}\n" for to, via in wanted.items())
+    lines = (
+        f"ip route {to} {NOWHERE if via == FOLLOW else f'{via} eth0'}\n"
+        for to, via in wanted.items()
+    )
     follow = "ip nht resolve-via-default\n" if FOLLOW in wanted.values() else ""
     return f"hostname node\nlog syslog warnings\n!\n{follow}{''.join(lines)}!\nend\n"
 
 
 def _bird(wanted: Wanted, _: bool) -> str:
     lines = (
-        f"  route {to} {f'recursive {NOWHERE}' if via == FOLLOW else f'via {via}'};\n" for to, via in wanted.items()
+        f"  route {to} {f'recursive {NOWHERE}' if via == FOLLOW else f'via {via}'};\n"
+        for to, via in wanted.items()
     )
-    learn, learnt = ("learn; scan time 1; ", "import all; ") if FOLLOW in wanted.values() else ("", "")
+    learn, learnt = (
+        ("learn; scan time 1; ", "import all; ") if FOLLOW in wanted.values() else ("", "")
+    )
     return (
         "log stderr all;\nrouter id 10.1.0.4;\nprotocol device { }\nprotocol direct { ipv4; }\n"
         f"protocol kernel {{ {learn}ipv4 {{ {learnt}export where source = RTS_STATIC; }}; }}\n"

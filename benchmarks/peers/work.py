@@ -48,7 +48,8 @@ class Done(NamedTuple):
 
         Args:
             name: a part of the report.
-            other: a part of a text that lists everything, such as all routes, and so reports nothing.
+            other: a part of a text that lists everything, such as all routes, and so reports
+                nothing.
         """
         places = {"the command": self.output, "the journal": self.journal}
         said = [place for place, text in places.items() if name in text and other not in text]
@@ -97,7 +98,9 @@ class Node(NamedTuple):
             "wanted": list(wanted), "argv": self.peer.command, "unit": self.peer.unit, "limit": _LIMIT_SECONDS,
             "kill_after": kill_after, "patience": _REPAIR_SECONDS,
         }  # fmt: skip
-        facts: Facts = json.loads(self.machine.run("python3", _AGENT, input=json.dumps(task)).stdout)
+        facts: Facts = json.loads(
+            self.machine.run("python3", _AGENT, input=json.dumps(task)).stdout
+        )
         return facts
 
     def seconds_until(self, prefix: str, count: int, limit: float, via: str = "") -> float | None:
@@ -146,7 +149,9 @@ def _prepared(peer: Peer, machine: Machine) -> Node:
     machine.write(_AGENT, Path(__file__).with_name("agent.py").read_text())
     node.write({})
     machine.boot()
-    machine.wait_until(lambda: bool(node.routes("default") and node.routes("10.1.0.0/24")), "a default route")
+    machine.wait_until(
+        lambda: bool(node.routes("default") and node.routes("10.1.0.0/24")), "a default route"
+    )
     return node
 
 
@@ -156,7 +161,12 @@ def figures(node: Node, sizes: Sequence[int]) -> dict[str, Facts]:
     for size in sizes:
         routes = many(size)
         changed = dict([*routes.items()][:-_FEW]) | many(_FEW, size)
-        steps: dict[str, Wanted] = {"install": routes, "nothing": routes, "change": changed, "remove": {}}
+        steps: dict[str, Wanted] = {
+            "install": routes,
+            "nothing": routes,
+            "change": changed,
+            "remove": {},
+        }
         for step, wanted in steps.items():
             node.write(wanted)
             found[f"{size} {step}"] = node.follow(wanted)

@@ -1,15 +1,25 @@
 """Two optional plug-ins for Azure nodes. The core doesn't depend on them.
 
-``probe`` lets a node answer the load balancer's IPv6 health probes, and ``vnet`` cleans up after the azure-vnet CNI.
-``config`` defines their config section. ``CHECKS`` contains their doctor checks; to enable them, call
-``examine(checks=hostrouting.report.CHECKS + CHECKS)``.
+``probe`` lets a node answer the load balancer's IPv6 health probes, and ``vnet`` cleans up after
+the azure-vnet CNI. ``config`` defines their config section. ``CHECKS`` contains their doctor
+checks; to enable them, call ``examine(checks=hostrouting.report.CHECKS + CHECKS)``.
 """
 
 from hostrouting.azure.checks import CHECKS
-from hostrouting.azure.config import HostNetworking, Ipv6Detection, LoadBalancerProbe, StaleAzureVnet
+from hostrouting.azure.config import (
+    HostNetworking,
+    Ipv6Detection,
+    LoadBalancerProbe,
+    StaleAzureVnet,
+)
 from hostrouting.azure.nodes import AzureVnetError, LoadBalancerProbeError
 from hostrouting.azure.probe.node import ProbeNode
-from hostrouting.azure.probe.tasks import ConfigureLoadBalancerProbe, ProbeReport, RemoveLoadBalancerProbe, plan_probe
+from hostrouting.azure.probe.tasks import (
+    ConfigureLoadBalancerProbe,
+    ProbeReport,
+    RemoveLoadBalancerProbe,
+    plan_probe,
+)
 from hostrouting.azure.vnet.leftovers import AzureVnetItem, AzureVnetReport
 from hostrouting.azure.vnet.port import BridgeNode, Interface, Neighbour, NodeState
 from hostrouting.azure.vnet.tasks import RemoveStaleAzureVnet, plan_stale

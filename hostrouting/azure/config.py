@@ -29,20 +29,23 @@ SECTION = "hostNetworking"
 class Ipv6Detection(StrEnum):
     """How ``apply`` determines whether a node has IPv6.
 
-    ``ALWAYS`` assumes IPv6. ``METADATA`` asks Azure's metadata service for an assigned IPv6 address.
+    ``ALWAYS`` assumes IPv6. ``METADATA`` asks Azure's metadata service for an assigned IPv6
+    address.
     """
 
     ALWAYS = "ALWAYS"
     METADATA = "METADATA"
 
 
-# --- rules ---------------------------------------------------------------------------------------------------------
+# --- rules ----------------------------------------------------------------------------------------
 
 
 def _devices(value: Sequence[str]) -> tuple[str, ...]:
     devices = each(value, parse_device)
     if len(devices) != 1:
-        raise ValueError("isn't one interface; name the one through which probes arrive: answers can use only one")
+        raise ValueError(
+            "isn't one interface; name the one through which probes arrive: answers can use only one"
+        )
     return devices
 
 
@@ -53,7 +56,9 @@ def _detection(value: str) -> Ipv6Detection:
 def _cidrs(value: Sequence[str | IpNetwork]) -> tuple[IpNetwork, ...]:
     cidrs = each(value, parse_any_prefix)
     if not cidrs:
-        raise ValueError("is empty; name the CIDRs of the pods: nothing outside of them is ever touched")
+        raise ValueError(
+            "is empty; name the CIDRs of the pods: nothing outside of them is ever touched"
+        )
     return cidrs
 
 
@@ -69,7 +74,7 @@ def _stale(value: StaleAzureVnet | Mapping[str, Any] | None) -> StaleAzureVnet |
     return None if value is None else read(StaleAzureVnet, value)
 
 
-# --- the config ----------------------------------------------------------------------------------------------------
+# --- the config -----------------------------------------------------------------------------------
 
 
 @attrs.frozen(field_transformer=checked_at_once)
@@ -79,8 +84,9 @@ class LoadBalancerProbe(Section):
     Args:
         enabled: the opt-in. False removes an existing installation.
         devices: the interface that receives the probes, as a list with one item.
-        ipv6_detection: how ``apply`` determines whether the node has IPv6. ``ALWAYS`` assumes it; ``METADATA`` asks
-            Azure's metadata service for an assigned IPv6 address. Without IPv6 nothing is installed.
+        ipv6_detection: how ``apply`` determines whether the node has IPv6. ``ALWAYS`` assumes it;
+            ``METADATA`` asks Azure's metadata service for an assigned IPv6 address. Without IPv6
+            nothing is installed.
 
     Raises:
         ConfigError: some fields are invalid; the error lists all of them.
@@ -101,7 +107,8 @@ class StaleAzureVnet(Section):
     """Settings for cleaning up azure-vnet's leftovers for pods that it no longer serves.
 
     Args:
-        cidrs: the pod CIDRs, IPv4 or IPv6, without host bits. Addresses outside these CIDRs are never touched.
+        cidrs: the pod CIDRs, IPv4 or IPv6, without host bits. Addresses outside these CIDRs are
+            never touched.
         keep: addresses inside these CIDRs to leave alone.
         bridge: azure-vnet's bridge interface.
         uplink: the NIC attached to the bridge.
@@ -122,7 +129,9 @@ class StaleAzureVnet(Section):
 class _Sections(Section):
     """The ``hostNetworking`` section itself."""
 
-    load_balancer_probe: LoadBalancerProbe = attrs.field(default=LoadBalancerProbe(), converter=_probe)
+    load_balancer_probe: LoadBalancerProbe = attrs.field(
+        default=LoadBalancerProbe(), converter=_probe
+    )
     stale_azure_vnet: StaleAzureVnet | None = attrs.field(default=None, converter=_stale)
 
 
@@ -155,7 +164,11 @@ class HostNetworking(_Sections):
             ConfigError: a section is invalid; the error lists each problem with its path.
         """
         sections = read_section(_Sections, mapping, SECTION) or _Sections()
-        return cls(sections.load_balancer_probe, sections.stale_azure_vnet, Config.from_mapping(mapping).consumer)
+        return cls(
+            sections.load_balancer_probe,
+            sections.stale_azure_vnet,
+            Config.from_mapping(mapping).consumer,
+        )
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> HostNetworking:

@@ -25,7 +25,8 @@ class LoadBalancerProbeError(HostRoutingError):
 class AzureVnetError(HostRoutingError):
     """The error for leftovers of azure-vnet that can't be removed.
 
-    The leftovers can't be read or deleted, another process holds the lock, or another process has restored them.
+    The leftovers can't be read or deleted, another process holds the lock, or another process has
+    restored them.
     """
 
 
@@ -41,13 +42,21 @@ def node_or_default(host: Host, given: T | None, real: Callable[[], T]) -> T:
         ConfigError: the layout has another root, and no node was given.
     """
     if given is None and not host.layout.is_this_host:
-        raise ConfigError([("node", f"must be given with a layout below {host.layout.root}: a real one, or a fake")])
+        raise ConfigError(
+            [
+                (
+                    "node",
+                    f"must be given with a layout below {host.layout.root}: a real one, or a fake",
+                )
+            ]
+        )
     return real() if given is None else given
 
 
-# --- programs: nft(8), ip(8), bridge(8), ebtables(8) -----------------------------------------------------------------
+# --- programs: nft(8), ip(8), bridge(8), ebtables(8) ----------------------------------------------
 
-# These programs usually finish within milliseconds, but lock contention and system load can delay them.
+# These programs usually finish within milliseconds, but lock contention and system load can delay
+# them.
 _ANSWER_SECONDS = 30.0
 
 _NOT_PERMITTED = ("permission denied", "operation not permitted", "you must be root")
@@ -84,15 +93,21 @@ class Programs:
         argv = command.split()
         # EBTABLES_SAVE_COUNTER: ebtables can't delete rules that were saved with counters.
         env = os.environ | {"LC_ALL": "C", "PATH": self.search_path, "EBTABLES_SAVE_COUNTER": "no"}
-        # Use a separate scope, because cancelling the program in the middle of a change would be unsafe.
+        # Use a separate scope, because cancelling the program in the middle of a change would be
+        # unsafe.
         try:
             done = CancelScope(timeout=_ANSWER_SECONDS).run(argv, input=text, env=env, check=False)
         except TimedOut:
-            raise self.error(f"can't {attempt}: {argv[0]} gave no answer within {_ANSWER_SECONDS:g} s") from None
+            raise self.error(
+                f"can't {attempt}: {argv[0]} gave no answer within {_ANSWER_SECONDS:g} s"
+            ) from None
         except OSError as error:
             why, hint = f"can't run {argv[0]}: {os.strerror(error.errno or 0)}", ""
             if error.errno == errnos.ENOENT:
-                why, hint = f"{argv[0]} isn't installed", f"install the package {_PACKAGES.get(argv[0], 'iproute2')}"
+                why, hint = (
+                    f"{argv[0]} isn't installed",
+                    f"install the package {_PACKAGES.get(argv[0], 'iproute2')}",
+                )
             raise self.error(f"can't {attempt}: {why}", hint=hint, errno=error.errno) from error
         if done.returncode and not any(words in done.stderr for words in fine):
             said = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"

@@ -15,9 +15,9 @@ from hostrouting.model.opening import translate_errors
 def switch(layout: Layout, wanted: Mapping[Path, files.FileState | None]) -> None:
     """Replace the scripts that the gate runs, all at once.
 
-    rename(2) replaces only one file at a time, but there are several scripts and a list. So the list points to copies
-    of the new scripts until the originals have been replaced. The gate never runs a mix of old and new scripts, not
-    even after a crash.
+    rename(2) replaces only one file at a time, but there are several scripts and a list. So the
+    list points to copies of the new scripts until the originals have been replaced. The gate never
+    runs a mix of old and new scripts, not even after a crash.
 
     Args:
         layout: the host's file layout.
@@ -57,9 +57,13 @@ def put(path: Path, state: files.FileState | None) -> None:
         files.write_if_changed(path, state.content, mode=state.mode)
 
 
-def _stage(layout: Layout, differing: Mapping[Path, files.FileState | None], new_list: files.FileState) -> None:
+def _stage(
+    layout: Layout, differing: Mapping[Path, files.FileState | None], new_list: files.FileState
+) -> None:
     """Write the changed scripts to a new folder, and point the list to these copies."""
-    import tempfile  # imported late: with random, bz2 and lzma, it takes a tenth of the time of a run without changes
+    # Imported late: with random, bz2 and lzma, it takes a tenth of the time of a run without
+    # changes.
+    import tempfile
 
     _remove_unless_folder(layout.stages)
     with translate_errors(f"make a folder in {layout.stages}"):

@@ -20,16 +20,17 @@ from hostrouting.boot.render import fill, render_no_routes
 from hostrouting.config.routing import Config
 
 IGNITION_VERSION = "3.4.0"
-# The new host's root, as Ignition calls it. It isn't the build machine's root, so the document doesn't depend on that
-# machine's files. However, if the watcher is enabled, its unit contains the path of the Python that runs this program.
+# The new host's root, as Ignition calls it. It isn't the build machine's root, so the document
+# doesn't depend on that machine's files. However, if the watcher is enabled, its unit contains the
+# path of the Python that runs this program.
 _SYSROOT = Layout("/sysroot")
 
 
 def rendered_files(config: Config, layout: Layout) -> list[BootFile]:
     """Return the files that a config needs on a fresh host, in the order to write them.
 
-    The manifest comes first and lists all parent folders as created by us. The list is empty if the config doesn't
-    enable anything.
+    The manifest comes first and lists all parent folders as created by us. The list is empty if the
+    config doesn't enable anything.
     """
     wanted = Wanted.of(config, layout)
     manifest = wanted_manifest(Manifest(), wanted, layout)
@@ -48,8 +49,15 @@ def bundle(config: Config, layout: Layout) -> list[BootFile]:
     files = rendered_files(config, layout)
     if not files:
         return []
-    rows = (f"{file.mode:04o} {sha256(file.content).hexdigest()} {layout.relative(file.path)}" for file in files)
-    values = {"CONSUMER": quote(config.consumer), "FILES": "\n".join(rows), "NO_ROUTES": render_no_routes()}
+    rows = (
+        f"{file.mode:04o} {sha256(file.content).hexdigest()} {layout.relative(file.path)}"
+        for file in files
+    )
+    values = {
+        "CONSUMER": quote(config.consumer),
+        "FILES": "\n".join(rows),
+        "NO_ROUTES": render_no_routes(),
+    }
     texts = {name: fill(name, **values) for name in ("install.sh", "remove.sh")}
     return [*files, *(BootFile(layout.root / name, text, 0o755) for name, text in texts.items())]
 
@@ -61,7 +69,9 @@ def ignition(config: Config) -> dict[str, Any]:
     for file in rendered_files(config, _SYSROOT):
         path = file.path
         if path.parent == _SYSROOT.units:
-            units.setdefault(path.name, {"name": path.name}).update(enabled=True, contents=file.text)
+            units.setdefault(path.name, {"name": path.name}).update(
+                enabled=True, contents=file.text
+            )
         elif path.is_relative_to(_SYSROOT.units):
             name = path.parent.name.removesuffix(".d")
             drop_in = {"name": path.name, "contents": file.text}
@@ -70,7 +80,14 @@ def ignition(config: Config) -> dict[str, Any]:
             # Cloud providers limit the size of user data (Azure: 64 KiB).
             packed = b64encode(gzip.compress(file.content, mtime=0)).decode()
             contents = {"compression": "gzip", "source": f"data:;base64,{packed}"}
-            files.append({"path": _SYSROOT.relative(path), "mode": file.mode, "overwrite": True, "contents": contents})
+            files.append(
+                {
+                    "path": _SYSROOT.relative(path),
+                    "mode": file.mode,
+                    "overwrite": True,
+                    "contents": contents,
+                }
+            )
     return {
         "ignition": {"version": IGNITION_VERSION},
         "storage": {"files": files},

@@ -96,7 +96,11 @@ class FakeSystemd:
         """
         if not files.exists(self._layout.units / unit):
             return files.is_present(self._link(unit)) or unit in self.enabled
-        folders = [each for kind in ("wants", "requires") for each in files.matching(self._layout.units, f"*.{kind}")]
+        folders = [
+            each
+            for kind in ("wants", "requires")
+            for each in files.matching(self._layout.units, f"*.{kind}")
+        ]
         return any(files.is_present(folder / unit) for folder in folders)
 
     def instances(self, consumer: str) -> tuple[str, ...]:
@@ -106,7 +110,8 @@ class FakeSystemd:
     def show(self, unit: str, *names: str) -> dict[str, str]:
         """Return a unit's properties: settings as of the last reload, ``LoadState``, and anything in ``properties``.
 
-        ``ExecConditionEx``, ``ExecStartPreEx`` and ``NeedDaemonReload`` are derived in the same way as in systemd.
+        ``ExecConditionEx``, ``ExecStartPreEx`` and ``NeedDaemonReload`` are derived in the same way
+        as in systemd.
         """
         loaded = self._loaded.get(unit, {})
         properties = dict(_DEFAULTS)
@@ -117,17 +122,25 @@ class FakeSystemd:
         for key in ("ExecCondition", "ExecStartPre"):
             properties[f"{key}Ex"] = "\n".join(map(_exec_words, loaded.get(key, ())))
         read = loaded.get("EnvironmentFile", ())
-        properties["EnvironmentFiles"] = "\n".join(f"{path.lstrip('-')} (ignore_errors=no)" for path in read)
+        properties["EnvironmentFiles"] = "\n".join(
+            f"{path.lstrip('-')} (ignore_errors=no)" for path in read
+        )
         is_stale = unit in self._loaded and loaded != self._read(unit)
         properties["NeedDaemonReload"] = "yes" if is_stale else "no"
         properties["LoadState"] = self._load_state(unit)
         properties["ActiveState"] = "active" if unit in self.active else "inactive"
-        requiring = [name for name, lists in self._loaded.items() if unit in " ".join(lists["Requires"]).split()]
+        requiring = [
+            name
+            for name, lists in self._loaded.items()
+            if unit in " ".join(lists["Requires"]).split()
+        ]
         properties["RequiredBy"] = " ".join(requiring)
         properties |= self.properties.get(unit, {})
         return {name: properties.get(name, "") for name in names}
 
-    def show_each(self, units: Sequence[str], *names: str, consumers: Sequence[str] = ()) -> dict[str, dict[str, str]]:
+    def show_each(
+        self, units: Sequence[str], *names: str, consumers: Sequence[str] = ()
+    ) -> dict[str, dict[str, str]]:
         """Return the properties of each unit and instance; see ``show``."""
         instances = [unit for consumer in consumers for unit in self.instances(consumer)]
         return {unit: self.show(unit, *names) for unit in (*instances, *units)}
@@ -141,7 +154,7 @@ class FakeSystemd:
                 after.setdefault(name, []).append(unit)
         return {unit: tuple(names) for unit, names in after.items()}
 
-    # --- unit files ----------------------------------------------------------------------------------------------
+    # --- unit files -------------------------------------------------------------------------------
 
     def _load(self) -> None:
         self._loaded = {unit: self._read(unit) for unit in self._running}
@@ -149,7 +162,11 @@ class FakeSystemd:
     def _load_state(self, unit: str) -> str:
         prefix, at, _ = unit.partition("@")
         is_instance = at and any(name.startswith(f"{prefix}@") for name in self._running)
-        if unit in self._loaded or is_instance or f"{unit.removesuffix('.service')}.timer" in self.timers:
+        if (
+            unit in self._loaded
+            or is_instance
+            or f"{unit.removesuffix('.service')}.timer" in self.timers
+        ):
             return "loaded"
         found = unit_files(self._layout, unit)
         if not found:
@@ -172,12 +189,20 @@ class FakeSystemd:
         lists["DropInPaths"] = [self._layout.relative(path) for path in later]
         for name in unit_names(unit)[:-1]:
             for key in ("requires", "wants"):
-                links = sorted(path.name for path in (self._layout.units / f"{name}.{key}").glob("*"))
+                links = sorted(
+                    path.name for path in (self._layout.units / f"{name}.{key}").glob("*")
+                )
                 lists.setdefault(key.capitalize(), []).extend(links)
         return lists
 
 
 def _exec_words(line: str) -> str:
     argv = line.lstrip("-+")
-    flags = [word for mark, word in (("-", "ignore-failure"), ("+", "privileged")) if mark in line[: -len(argv)]]
-    return f"{{ path={argv.split()[0]} ; argv[]={argv} ; flags={' '.join(flags)} ; start_time=[n/a] }}"
+    flags = [
+        word
+        for mark, word in (("-", "ignore-failure"), ("+", "privileged"))
+        if mark in line[: -len(argv)]
+    ]
+    return (
+        f"{{ path={argv.split()[0]} ; argv[]={argv} ; flags={' '.join(flags)} ; start_time=[n/a] }}"
+    )

@@ -22,14 +22,15 @@ from hostrouting.model.opening import only_regular, translate_errors
 
 _FOLDER_MODE = 0o755
 
-# --- reads ---------------------------------------------------------------------------------------------------------
+# --- reads ----------------------------------------------------------------------------------------
 
 
 def exists(path: Path) -> bool:
     """Return whether a path exists; a dangling symlink counts as missing.
 
     Raises:
-        FileError: stat(2) fails for a reason other than a missing path, for example because a name is too long.
+        FileError: stat(2) fails for a reason other than a missing path, for example because a name
+            is too long.
     """
     state = None
     with translate_errors(f"look at {path}", errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
@@ -54,8 +55,12 @@ def matching(folder: Path, pattern: str) -> list[Path]:
     Raises:
         FileError: the folder can't be read.
     """
-    with translate_errors(f"look through {folder}"), contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        # Making a Path for every entry of a unit folder would take longer than the rest of a run without changes.
+    with (
+        translate_errors(f"look through {folder}"),
+        contextlib.suppress(FileNotFoundError, NotADirectoryError),
+    ):
+        # Making a Path for every entry of a unit folder would take longer than the rest of a run
+        # without changes.
         return [folder / name for name in sorted(fnmatch.filter(os.listdir(folder), pattern))]  # noqa: PTH208
     return []
 
@@ -90,7 +95,8 @@ class FileState:
     """The state of a path.
 
     Args:
-        content: the content of the file (following a symlink), or None for a folder or a dangling symlink.
+        content: the content of the file (following a symlink), or None for a folder or a dangling
+            symlink.
         mode: the permission bits.
         is_ours: whether the path is a regular file (not a symlink) owned by the current user.
         link: the symlink's target, or None if the path isn't a symlink.
@@ -108,26 +114,31 @@ def look_at(path: Path) -> FileState | None:
     Raises:
         FileError: the path exists but can't be read.
     """
-    with translate_errors(f"read {path}"), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+    with (
+        translate_errors(f"read {path}"),
+        contextlib.suppress(FileNotFoundError, NotADirectoryError),
+    ):
         state = path.lstat()
         is_ours = stat.S_ISREG(state.st_mode) and state.st_uid == os.geteuid()
         found = None if stat.S_ISDIR(state.st_mode) else read_state(path)
         content, mode = found or (None, stat.S_IMODE(state.st_mode))
-        return FileState(content, mode, is_ours, target(path) if stat.S_ISLNK(state.st_mode) else None)
+        return FileState(
+            content, mode, is_ours, target(path) if stat.S_ISLNK(state.st_mode) else None
+        )
     return None
 
 
-# --- changes -------------------------------------------------------------------------------------------------------
+# --- changes --------------------------------------------------------------------------------------
 
 
 def write_if_changed(path: Path, text: str | bytes, *, mode: int = 0o644) -> None:
     """Atomically write a file with the given content and mode, unless it is already up to date.
 
-    The file never has partial content, not even after a crash: rename(2) is atomic, and the folder is synced because a
-    power failure could otherwise undo the rename (see fsync(2)).
+    The file never has partial content, not even after a crash: rename(2) is atomic, and the folder
+    is synced because a power failure could otherwise undo the rename (see fsync(2)).
 
-    Nothing is written if the file already has this content and mode and is owned by the current user. The umask is
-    ignored. A symlink is replaced, not followed.
+    Nothing is written if the file already has this content and mode and is owned by the current
+    user. The umask is ignored. A symlink is replaced, not followed.
 
     Args:
         path: the file to write; missing parent folders are created.
@@ -149,31 +160,40 @@ def write_if_changed(path: Path, text: str | bytes, *, mode: int = 0o644) -> Non
 def rewrite(path: Path, edit: Callable[[BinaryIO], str | None]) -> bool:
     """Atomically replace the content of another program's file, keeping its mode and owner.
 
-    The file's owner may also own the folder and could swap the file for another one or a symlink at any time. So
-    symlinks are resolved only once, and everything else is done relative to an open descriptor of the folder.
+    The file's owner may also own the folder and could swap the file for another one or a symlink at
+    any time. So symlinks are resolved only once, and everything else is done relative to an open
+    descriptor of the folder.
 
     Args:
         path: the file, or a symlink to it.
-        edit: a function that takes the open file and returns the new content, or None to leave the file unchanged.
+        edit: a function that takes the open file and returns the new content, or None to leave the
+            file unchanged.
 
     Returns:
         False if the file was left unchanged.
 
     Raises:
-        FileError: the file can't be read or written, or was swapped in the meantime; it keeps its old content.
+        FileError: the file can't be read or written, or was swapped in the meantime; it keeps its
+            old content.
     """
     with translate_errors(f"write {path}"):
         there = path.resolve(strict=True)
         with (
             _opened(there.parent, os.O_NOFOLLOW) as folder,
-            open(only_regular(there.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder), "rb") as file,
+            open(
+                only_regular(there.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder),
+                "rb",
+            ) as file,
         ):
             if (text := edit(file)) is None:
                 return False
             state = os.fstat(file.fileno())
-            if not os.path.samestat(state, os.stat(there.name, dir_fd=folder, follow_symlinks=False)):
+            if not os.path.samestat(
+                state, os.stat(there.name, dir_fd=folder, follow_symlinks=False)
+            ):
                 raise FileError(f"can't write {path}: it was replaced by another file")
-            # Drop setuid, setgid and sticky bits, because the new content doesn't come from the owner.
+            # Drop setuid, setgid and sticky bits, because the new content doesn't come from the
+            # owner.
             owner = state.st_uid, state.st_gid
             _replace(Path(there.name), _encoded(text), state.st_mode & 0o777, owner, folder=folder)
             os.fsync(folder)
@@ -181,10 +201,17 @@ def rewrite(path: Path, edit: Callable[[BinaryIO], str | None]) -> bool:
 
 
 def _replace(
-    path: Path, content: bytes, mode: int, owner: tuple[int, int] | None = None, *, folder: int | None = None
+    path: Path,
+    content: bytes,
+    mode: int,
+    owner: tuple[int, int] | None = None,
+    *,
+    folder: int | None = None,
 ) -> None:
     temporary = path.with_name(f"{_temporary_prefix(path)}{os.urandom(4).hex()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
+    descriptor = os.open(
+        temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder
+    )
     try:
         with open(descriptor, "wb") as file:
             file.write(content)
@@ -207,8 +234,8 @@ def _encoded(text: str | bytes) -> bytes:
 def make_folders(folder: Path) -> None:
     """Create a folder and its missing parents with mode 0755, regardless of the umask.
 
-    With a umask of 0, any user could replace files that the gate runs as root. With a umask of 077, other users
-    couldn't read the markers.
+    With a umask of 0, any user could replace files that the gate runs as root. With a umask of 077,
+    other users couldn't read the markers.
 
     Raises:
         OSError: a folder can't be created.
@@ -216,7 +243,8 @@ def make_folders(folder: Path) -> None:
     if folder.is_dir():
         return
     make_folders(folder.parent)
-    # Another process may create the folder first. If it creates a file instead, the caller's writes fail.
+    # Another process may create the folder first. If it creates a file instead, the caller's writes
+    # fail.
     with contextlib.suppress(FileExistsError):
         folder.mkdir(_FOLDER_MODE)
         with _opened(folder, os.O_NOFOLLOW) as made:
@@ -224,7 +252,9 @@ def make_folders(folder: Path) -> None:
 
 
 def remove_litter(path: Path) -> None:
-    """Remove temporary files that killed writers left next to a file. The caller must hold the writers' lock.
+    """Remove temporary files that killed writers left next to a file.
+
+    The caller must hold the writers' lock.
 
     Raises:
         FileError: a file can't be removed.
@@ -246,7 +276,10 @@ def remove(path: Path) -> bool:
     Raises:
         FileError: the file exists but can't be removed.
     """
-    with translate_errors(f"remove {path}"), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+    with (
+        translate_errors(f"remove {path}"),
+        contextlib.suppress(FileNotFoundError, NotADirectoryError),
+    ):
         path.unlink()
         _sync(path.parent)
         return True
@@ -269,7 +302,9 @@ def remove_empty_folder(path: Path) -> None:
     Raises:
         FileError: the folder is empty but can't be removed.
     """
-    with translate_errors(f"remove the folder {path}", errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT, errno.ENOTDIR):
+    with translate_errors(
+        f"remove the folder {path}", errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT, errno.ENOTDIR
+    ):
         path.rmdir()
 
 

@@ -2,19 +2,22 @@
 
 All functions are pure.
 
-Rationale: ``Before=`` in a plain unit has no effect on instances of a template. With ``Requires=``, systemd 252 starts
-the consumer even if the required unit is missing or masked, and restarts the machine whenever that unit is restarted. A
-script in the consumer's own start sequence checks every start and can block it. A blocked start appears as a failed
-unit, and ``Restart=`` retries it. A failing or restarting oneshot never stops a running machine.
+Rationale: ``Before=`` in a plain unit has no effect on instances of a template. With ``Requires=``,
+systemd 252 starts the consumer even if the required unit is missing or masked, and restarts the
+machine whenever that unit is restarted. A script in the consumer's own start sequence checks every
+start and can block it. A blocked start appears as a failed unit, and ``Restart=`` retries it. A
+failing or restarting oneshot never stops a running machine.
 
-If a reload removes the command that systemd is running for a unit, systemd skips the other commands of the same
-setting. So the drop-ins don't depend on which parts are installed: only the script list changes, and the gate script
-rereads the list before each step. The commands use two settings, because the command of another program may be removed
-in this way, too. All lines differ, because systemd would confuse identical ones and skip the lines between them.
+If a reload removes the command that systemd is running for a unit, systemd skips the other commands
+of the same setting. So the drop-ins don't depend on which parts are installed: only the script list
+changes, and the gate script rereads the list before each step. The commands use two settings,
+because the command of another program may be removed in this way, too. All lines differ, because
+systemd would confuse identical ones and skip the lines between them.
 
-If an ``ExecCondition=`` fails, even just because its working directory doesn't exist yet, systemd skips the unit
-without an error and without ``Restart=``. So the first line has the prefix ``-``, which makes systemd ignore its
-failure, and blocks a start by not returning. The other lines block a start by failing.
+If an ``ExecCondition=`` fails, even just because its working directory doesn't exist yet, systemd
+skips the unit without an error and without ``Restart=``. So the first line has the prefix ``-``,
+which makes systemd ignore its failure, and blocks a start by not returning. The other lines block a
+start by failing.
 """
 
 from __future__ import annotations
@@ -26,18 +29,19 @@ from collections.abc import Collection, Iterator, Mapping
 from hostrouting.boot.layout import RUN_DIR, Layout
 from hostrouting.boot.manifest import Manifest
 
-# The drop-in lists both, installed or not. A plug-in's oneshots have their own drop-in, which never blocks a start.
+# The drop-in lists both, installed or not. A plug-in's oneshots have their own drop-in, which never
+# blocks a start.
 _ONESHOTS = "static-routes.service check-route-overlap.service"
 _SCRIPT = Layout().gate_script
 _HOLD = ("ExecCondition", "-+", f"{_SCRIPT} hold")
 _AGAIN = ("ExecStartPre", "+", f"{_SCRIPT} again")
 _LAST = ("ExecStartPre", "+", f"{_SCRIPT} last")
-# A start that passes gets this file. The command is test(1), because a truncated gate script may exit 0 without having
-# created the file.
+# A start that passes gets this file. The command is test(1), because a truncated gate script may
+# exit 0 without having created the file.
 _PASS = f"/{RUN_DIR}/passed/${{INVOCATION_ID}}"
 _PASSED = ("ExecStartPre", "+", f"/usr/bin/test -f {_PASS} -o -e {Layout().gate_off}")
-# _AGAIN may be missing: an instance's own drop-in may reset ExecStartPre=, and _AGAIN only catches failures of _HOLD,
-# which systemd ignores.
+# _AGAIN may be missing: an instance's own drop-in may reset ExecStartPre=, and _AGAIN only catches
+# failures of _HOLD, which systemd ignores.
 _NEEDED = (_HOLD, _LAST, _PASSED)
 
 _HEAD = f"""\
@@ -56,13 +60,19 @@ DROP_INS = (
 )
 """The texts of the two drop-ins, in the order of ``Layout.gates``."""
 
-# A run of the gate through its list takes up to 20 s. With a shorter start timeout, systemd kills the gate before the
-# run has ended.
+# A run of the gate through its list takes up to 20 s. With a shorter start timeout, systemd kills
+# the gate before the run has ended.
 START_SECONDS = 25
 
 # The properties that opening_settings needs.
 SETTINGS = (
-    *("SuccessExitStatus", "TimeoutStartUSec", "Environment", "EnvironmentFiles", "UnsetEnvironment"),
+    *(
+        "SuccessExitStatus",
+        "TimeoutStartUSec",
+        "Environment",
+        "EnvironmentFiles",
+        "UnsetEnvironment",
+    ),
     *("RuntimeDirectory", "RuntimeDirectoryPreserve"),
 )
 
@@ -70,12 +80,15 @@ SETTINGS = (
 _ONE_NAME = "gives all starts one name: an earlier pass is mistaken for theirs"
 _NAMELESS = {
     "Environment": (r'(^|[ "])INVOCATION_ID=', _ONE_NAME),
-    "UnsetEnvironment": (r'(^|[ "])INVOCATION_ID\b', "removes the name of a pass: no start gets through"),
+    "UnsetEnvironment": (
+        r'(^|[ "])INVOCATION_ID\b',
+        "removes the name of a pass: no start gets through",
+    ),
 }
 
-# All exit statuses of a failing gate: its own 255, test's 1, bash's codes, 126 and 127 for a script that can't be
-# executed, systemd's codes (EXIT_CHDIR to EXIT_NUMA_POLICY in its src/basic/exit-status.h), and the signals that kill
-# it.
+# All exit statuses of a failing gate: its own 255, test's 1, bash's codes, 126 and 127 for a script
+# that can't be executed, systemd's codes (EXIT_CHDIR to EXIT_NUMA_POLICY in its
+# src/basic/exit-status.h), and the signals that kill it.
 _ENDS = {"255", "1", "2", "126", "127", *map(str, range(200, 244)), "KILL", "TERM", "ABRT"}
 
 
@@ -86,9 +99,9 @@ _END = "end"
 def list_text(manifest: Manifest, scripts: Mapping[str, bytes]) -> str:
     """Render the list of scripts that the gate runs.
 
-    Each script is marked as required, or as forgiven if its failure is ignored. Required scripts come first, because
-    the others might use up the time limit. Each row contains the script's checksum, so changing a script changes the
-    list, which makes a running gate start over.
+    Each script is marked as required, or as forgiven if its failure is ignored. Required scripts
+    come first, because the others might use up the time limit. Each row contains the script's
+    checksum, so changing a script changes the list, which makes a running gate start over.
 
     Args:
         manifest: the installation's manifest.
@@ -121,22 +134,31 @@ def missing_commands(shown: Mapping[str, str]) -> tuple[str, ...]:
     """Return the gate's commands that a unit lacks or overrides.
 
     Args:
-        shown: the ``ExecConditionEx`` and ``ExecStartPreEx`` properties as printed by ``systemctl show``.
+        shown: the ``ExecConditionEx`` and ``ExecStartPreEx`` properties as printed by ``systemctl
+            show``.
 
     Returns:
         The missing lines, and those whose prefix (``+`` or ``-``) was changed.
     """
     return tuple(
-        f"{key}={prefix}{argv}" for key, prefix, argv in _NEEDED if not _is_held(prefix, argv, shown[f"{key}Ex"])
+        f"{key}={prefix}{argv}"
+        for key, prefix, argv in _NEEDED
+        if not _is_held(prefix, argv, shown[f"{key}Ex"])
     )
 
 
 def _is_held(prefix: str, argv: str, commands: str) -> bool:
-    flags = [match["flags"].split() for match in _COMMAND.finditer(commands) if match["argv"] == argv]
-    return any("privileged" in words and ("ignore-failure" in words) == ("-" in prefix) for words in flags)
+    flags = [
+        match["flags"].split() for match in _COMMAND.finditer(commands) if match["argv"] == argv
+    ]
+    return any(
+        "privileged" in words and ("ignore-failure" in words) == ("-" in prefix) for words in flags
+    )
 
 
-def opening_settings(shown: Mapping[str, str], *, is_strict: bool, environment: Collection[str] = ()) -> Iterator[str]:
+def opening_settings(
+    shown: Mapping[str, str], *, is_strict: bool, environment: Collection[str] = ()
+) -> Iterator[str]:
     """Yield the settings that let a unit start although the gate fails, or make the unit fail although the gate passes.
 
     Args:
@@ -147,7 +169,9 @@ def opening_settings(shown: Mapping[str, str], *, is_strict: bool, environment: 
     Yields:
         A description of each such setting.
     """
-    forgiven = [word for word in shown["SuccessExitStatus"].split() if word.removeprefix("SIG") in _ENDS]
+    forgiven = [
+        word for word in shown["SuccessExitStatus"].split() if word.removeprefix("SIG") in _ENDS
+    ]
     if forgiven:
         yield f"SuccessExitStatus={' '.join(forgiven)} treats a failing gate as a successful one"
     seconds = seconds_of(shown["TimeoutStartUSec"])
@@ -158,7 +182,10 @@ def opening_settings(shown: Mapping[str, str], *, is_strict: bool, environment: 
             yield f"{key}=INVOCATION_ID {follows}"
     if "INVOCATION_ID" in environment:
         yield f"EnvironmentFile= sets INVOCATION_ID, which {_ONE_NAME}"
-    if RUN_DIR.name in shown["RuntimeDirectory"].split() and shown["RuntimeDirectoryPreserve"] != "yes":
+    if (
+        RUN_DIR.name in shown["RuntimeDirectory"].split()
+        and shown["RuntimeDirectoryPreserve"] != "yes"
+    ):
         yield f"RuntimeDirectory={RUN_DIR.name} removes the files of the gate and of a trial of routes at each stop"
 
 

@@ -35,9 +35,13 @@ _INHERITED = ("@@AUTO_DEV@@", "@@AUTO_GW@@", INHERITED)
 
 def go_package_links(layout: Layout) -> list[Path]:
     """Return the symlinks that make other units require or want our oneshots, including dangling ones."""
-    # Don't glob for the symlink itself: before Python 3.13, glob skips dangling symlinks, and in an image all of these
-    # are dangling.
-    folders = [folder for kind in ("requires", "wants") for folder in files.matching(layout.units, f"*.service.{kind}")]
+    # Don't glob for the symlink itself: before Python 3.13, glob skips dangling symlinks, and in an
+    # image all of these are dangling.
+    folders = [
+        folder
+        for kind in ("requires", "wants")
+        for folder in files.matching(layout.units, f"*.service.{kind}")
+    ]
     links = [folder / f"{name}.service" for folder in folders for name in (ROUTES, CHECK)]
     return [link for link in links if files.is_present(link)]
 
@@ -50,14 +54,14 @@ def is_go_package_script(text: str) -> bool:
 def routes_to_adopt(host: Host, *, replaces_script: bool) -> tuple[StaticRoute, ...]:
     """Return the Go package's routes that the next run takes over.
 
-    These are the routes in the package's script. If a killed run has already replaced the script, they are the routes
-    that the killed run wrote down but didn't take over. Routes that a config can't contain, such as a default route,
-    aren't returned, so they stay as they are.
+    These are the routes in the package's script. If a killed run has already replaced the script,
+    they are the routes that the killed run wrote down but didn't take over. Routes that a config
+    can't contain, such as a default route, aren't returned, so they stay as they are.
 
     Args:
         host: the host.
-        replaces_script: whether that run installs static routes, and so replaces the Go package's script. If not, the
-            script stays, and its routes aren't taken over.
+        replaces_script: whether that run installs static routes, and so replaces the Go package's
+            script. If not, the script stays, and its routes aren't taken over.
 
     Raises:
         FileError: a file can't be read.
@@ -90,7 +94,9 @@ def hand_over(routes: Iterable[StaticRoute], layout: Layout, undo: Undo) -> None
 def _routes_in(text: str, row: re.Pattern[str]) -> tuple[StaticRoute, ...]:
     routes = []
     for match in row.finditer(text):
-        fields: dict[str, Any] = {name: word for name, word in match.groupdict().items() if word not in _INHERITED}
+        fields: dict[str, Any] = {
+            name: word for name, word in match.groupdict().items() if word not in _INHERITED
+        }
         # The Go package accepts more than our configs can contain.
         with suppress(ConfigError):
             routes.append(StaticRoute(**fields | {"metric": int(fields["metric"])}))

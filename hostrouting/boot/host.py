@@ -30,10 +30,11 @@ class Host:
     Args:
         routes: the routes backend; defaults to the kernel via netlink.
         units: the service manager; defaults to the running systemd via systemctl.
-        layout: the file layout. With a root other than ``/``, ``routes`` and ``units`` are required, because combining
-            an image's files with the running kernel's routes is rarely intended.
-        routes6: the IPv6 routes backend, required to check IPv6 CIDRs; defaults to the kernel via netlink, unless
-            ``routes`` is given.
+        layout: the file layout. With a root other than ``/``, ``routes`` and ``units`` are
+            required, because combining an image's files with the running kernel's routes is rarely
+            intended.
+        routes6: the IPv6 routes backend, required to check IPv6 CIDRs; defaults to the kernel via
+            netlink, unless ``routes`` is given.
 
     Raises:
         ConfigError: the layout's root isn't ``/``, and ``routes`` or ``units`` is missing.
@@ -54,7 +55,11 @@ class Host:
     ) -> None:
         if layout is not None and not layout.is_this_host:
             must = f"must be given with a layout below {layout.root}"
-            omitted = [("routes", f"{must}: NetlinkBackend() or a FakeKernel()")] if routes is None else []
+            omitted = (
+                [("routes", f"{must}: NetlinkBackend() or a FakeKernel()")]
+                if routes is None
+                else []
+            )
             omitted += [("units", f"{must}: Systemctl() or FakeSystemd()")] if units is None else []
             if omitted:
                 raise ConfigError(omitted)
@@ -78,8 +83,8 @@ class Host:
             The host; anything installed on it takes effect when the image is first booted.
 
         Raises:
-            ConfigError: the folder doesn't exist, doesn't contain an OS, contains a symlink that escapes it, or is this
-                host's own root.
+            ConfigError: the folder doesn't exist, doesn't contain an OS, contains a symlink that
+                escapes it, or is this host's own root.
         """
         from hostrouting.boot.layout import Layout
         from hostrouting.boot.systemctl import Systemctl
@@ -93,7 +98,8 @@ class Host:
         """Return a read-only host that is backed by a snapshot.
 
         Args:
-            snapshot: a snapshot of a host's links, addresses, rules and routes, without files and units.
+            snapshot: a snapshot of a host's links, addresses, rules and routes, without files and
+                units.
 
         Returns:
             The host, for use with ``check``, ``plan`` and ``explain``.
@@ -101,7 +107,9 @@ class Host:
         from hostrouting.kernel.snapshot_backend import SnapshotBackend, SnapshotBackend6
 
         backend, backend6 = SnapshotBackend(snapshot), partial(SnapshotBackend6, snapshot)
-        return cls._of(backend=backend, units=None, layout=None, snapshot=snapshot, backend6=backend6)
+        return cls._of(
+            backend=backend, units=None, layout=None, snapshot=snapshot, backend6=backend6
+        )
 
     @classmethod
     def _of(cls, **fields: Any) -> Host:
@@ -114,22 +122,31 @@ class Host:
         """This machine's hostname, the name in the snapshot, or an image's root folder."""
         if self.is_image:
             return str(self.layout.root)
-        return os.uname().nodename if self.snapshot is None else self.snapshot.host or "an unnamed snapshot"
+        return (
+            os.uname().nodename
+            if self.snapshot is None
+            else self.snapshot.host or "an unnamed snapshot"
+        )
 
     @property
     def has_another_network(self) -> bool:
-        """Return whether this process shares PID 1's files but not its network namespace. If unknown, return False."""
+        """Return whether this process shares PID 1's files but not its network namespace.
+
+        If unknown, return False.
+        """
         if self.snapshot is not None or not (self._layout is None or self._layout.is_this_host):
             return False
         same = os.path.samefile  # a check doesn't import pathlib
         try:
             # This requires ptrace access to PID 1, which the watcher's unit doesn't have.
-            return same("/proc/1/root/run", "/run") and not same("/proc/1/ns/net", "/proc/thread-self/ns/net")
+            return same("/proc/1/root/run", "/run") and not same(
+                "/proc/1/ns/net", "/proc/thread-self/ns/net"
+            )
         except OSError:
             return False
 
-    # The properties below import systemctl and layout lazily: a check uses neither, and importing layout takes as long
-    # as all of a check's queries.
+    # The properties below import systemctl and layout lazily: a check uses neither, and importing
+    # layout takes as long as all of a check's queries.
 
     @property
     def units(self) -> UnitManager:
@@ -146,7 +163,9 @@ class Host:
     def within(self, scope: CancelScope) -> Host:
         """Return a copy of this host whose systemd calls stop waiting once the scope is cancelled."""
         units = self.units.within(scope)
-        return self._of(backend=self.backend, units=units, layout=self._layout, backend6=self._backend6)
+        return self._of(
+            backend=self.backend, units=units, layout=self._layout, backend6=self._backend6
+        )
 
     @property
     def layout(self) -> Layout:
@@ -163,7 +182,9 @@ class Host:
     def _refuse_recorded(self, what: str) -> None:
         # Never fall back to this machine's files.
         if self.snapshot is not None:
-            raise FileError(f"the snapshot of {self.name} holds no {what}", hint="do it on the host itself")
+            raise FileError(
+                f"the snapshot of {self.name} holds no {what}", hint="do it on the host itself"
+            )
 
     @property
     def is_image(self) -> bool:
@@ -227,9 +248,10 @@ def _kernel6() -> RouteBackend:
     return NetlinkBackend6()
 
 
-# --- images --------------------------------------------------------------------------------------------------------
+# --- images ---------------------------------------------------------------------------------------
 
-# Where systemd's own units are installed. An unmounted or partially mounted image has neither folder.
+# Where systemd's own units are installed. An unmounted or partially mounted image has neither
+# folder.
 _SYSTEM = ("usr/lib/systemd/system", "lib/systemd/system")
 
 
@@ -237,8 +259,8 @@ def _refuse_what_is_no_image(layout: Layout) -> None:
     """Raise an error if a folder isn't an image, or if a symlink would redirect one of our files out of it.
 
     Raises:
-        ConfigError: the folder doesn't exist, doesn't contain an OS, contains a symlink that escapes it, or is this
-            host's own root.
+        ConfigError: the folder doesn't exist, doesn't contain an OS, contains a symlink that
+            escapes it, or is this host's own root.
     """
     from hostrouting.boot.files import matching
     from hostrouting.boot.installed_units import UNIT_PATH
@@ -253,8 +275,11 @@ def _refuse_what_is_no_image(layout: Layout) -> None:
     for path in (root, *written):
         running = layout.relative(path)
         if os.path.exists(running) and path.exists() and path.samefile(running):  # noqa: PTH110
-            raise ConfigError([("root", f"{path} is this host's own; leave the root out to work on this host")])
-    # The folders that we read or write, except for that of the watcher's metrics, and our files in these folders.
+            raise ConfigError(
+                [("root", f"{path} is this host's own; leave the root out to work on this host")]
+            )
+    # The folders that we read or write, except for that of the watcher's metrics, and our files in
+    # these folders.
     touched = [*map(layout.of, UNIT_PATH), layout.protocol_names, layout.run_dir]
     for folder in folders:
         touched += [folder, *matching(folder, "*")]
@@ -266,7 +291,9 @@ def _refuse_what_is_no_image(layout: Layout) -> None:
     for path in touched:
         _refuse_links(layout, path)
     if not any((root / name).is_dir() for name in _SYSTEM):
-        raise ConfigError([("root", f"{root} has no system: it lacks {_SYSTEM[0]}; is the image mounted?")])
+        raise ConfigError(
+            [("root", f"{root} has no system: it lacks {_SYSTEM[0]}; is the image mounted?")]
+        )
 
 
 def _refuse_links(layout: Layout, path: Path) -> None:
@@ -278,7 +305,10 @@ def _refuse_links(layout: Layout, path: Path) -> None:
         target = link.readlink()
         if str(target) == os.devnull:  # a masked unit or drop-in
             continue
-        # An absolute symlink is valid once the image is booted, but for now it points into this host.
+        # An absolute symlink is valid once the image is booted, but for now it points into this
+        # host.
         if target.is_absolute() or not link.resolve().is_relative_to(root.resolve()):
             fix = "make it a relative link inside the image, or run apply in a chroot of it"
-            raise ConfigError([("root", f"{link} is a link to {target}, which leads out of the image: {fix}")])
+            raise ConfigError(
+                [("root", f"{link} is a link to {target}, which leads out of the image: {fix}")]
+            )

@@ -1,9 +1,10 @@
 """Apply the plan for the next boot and verify that the gate is effective.
 
-The order matters: no start may slip past the gate. During installation, the scripts and the list are replaced together
-before the drop-ins are written. During removal, the list first loses every script, except for one that only removes our
-routes, so that every start passes. Then the drop-ins are removed, and then the scripts. The manifest is written first
-and removed last, so it covers everything that a crash might leave behind. The caller holds the run lock.
+The order matters: no start may slip past the gate. During installation, the scripts and the list
+are replaced together before the drop-ins are written. During removal, the list first loses every
+script, except for one that only removes our routes, so that every start passes. Then the drop-ins
+are removed, and then the scripts. The manifest is written first and removed last, so it covers
+everything that a crash might leave behind. The caller holds the run lock.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from hostrouting.model.changes import Change, Changes
 from hostrouting.model.errors import UnitError
 from phases import CancelScope, Undo
 
-# --- installation --------------------------------------------------------------------------------------------------
+# --- installation ---------------------------------------------------------------------------------
 
 
 def prepare(plan: BootPlan, host: Host, undo: Undo) -> None:
@@ -37,7 +38,8 @@ def prepare(plan: BootPlan, host: Host, undo: Undo) -> None:
     Args:
         plan: the plan to apply.
         host: the target host.
-        undo: collects the rollback steps; the last step added here restores the gate's previous scripts.
+        undo: collects the rollback steps; the last step added here restores the gate's previous
+            scripts.
 
     Raises:
         FileError: a file can't be written or removed.
@@ -56,7 +58,9 @@ def prepare(plan: BootPlan, host: Host, undo: Undo) -> None:
     if plan.during.parts:
         _write(BootFile(layout.manifest, plan.during.to_text()), undo)
     undo.push(partial(_remove_folders, layout, plan.during))
-    undo.push(partial(switch, layout, {file.path: files.look_at(file.path) for file in plan.switched}))
+    undo.push(
+        partial(switch, layout, {file.path: files.look_at(file.path) for file in plan.switched})
+    )
 
 
 def require_systemd(plan: BootPlan, host: Host) -> None:
@@ -94,7 +98,8 @@ def apply_additions(plan: BootPlan, host: Host, undo: Undo) -> Changes:
     first_gate = next((file for file in plan.write if file.path in plan.after.gates(layout)), None)
     for file in plan.write:
         if file is first_gate:
-            # On rollback, systemd has to drop the gate's commands before the gate's scripts are removed.
+            # On rollback, systemd has to drop the gate's commands before the gate's scripts are
+            # removed.
             undo.push(units_back.reload)
         _write(file, undo)
     loaded = {} if is_stale else _loaded(units, plan.during)
@@ -111,7 +116,8 @@ def apply_additions(plan: BootPlan, host: Host, undo: Undo) -> Changes:
     reloaded = tuple(Change(name, "reloaded") for name in unread)
     gone = {layout.relative(path) for path in plan.remove}
     placed = [change for change in plan.changes.files if change.what not in gone]
-    # These files have interim content now. Those that the run removes at the end count as replaced until then.
+    # These files have interim content now. Those that the run removes at the end count as replaced
+    # until then.
     written = {layout.manifest, *(file.path for file in plan.switched)}
     placed += [Change(layout.relative(path), "replaced") for path in plan.remove if path in written]
     enabled = (Change(f"{name}.service", "enabled") for name in plan.enable)
@@ -121,7 +127,8 @@ def apply_additions(plan: BootPlan, host: Host, undo: Undo) -> Changes:
 def _loaded(units: UnitManager, manifest: Manifest) -> dict[str, dict[str, str]]:
     """Return the properties of our units and of the current and former consumers' units, as systemd has loaded them.
 
-    A unit needs a daemon-reload if an earlier run was killed between writing the files and reloading.
+    A unit needs a daemon-reload if an earlier run was killed between writing the files and
+    reloading.
     """
     if not manifest.parts:
         return {}
@@ -130,7 +137,9 @@ def _loaded(units: UnitManager, manifest: Manifest) -> dict[str, dict[str, str]]
     return units.show_each(ours, "NeedDaemonReload", *_SETTINGS, consumers=consumers)
 
 
-def _see_that_it_holds(loaded: Mapping[str, Mapping[str, str]], manifest: Manifest, layout: Layout) -> None:
+def _see_that_it_holds(
+    loaded: Mapping[str, Mapping[str, str]], manifest: Manifest, layout: Layout
+) -> None:
     """Verify that systemd has loaded the gate's commands unmodified, and that no other setting bypasses the gate.
 
     systemd ignores lines that it can't parse, and another drop-in may reset a list.
@@ -138,17 +147,26 @@ def _see_that_it_holds(loaded: Mapping[str, Mapping[str, str]], manifest: Manife
     for instance, shown in loaded.items():
         if manifest.consumer not in unit_names(instance)[:2]:
             continue
-        # A missing or masked unit has no settings to compare; our drop-in is loaded along with the unit.
+        # A missing or masked unit has no settings to compare; our drop-in is loaded along with the
+        # unit.
         if shown["LoadState"] in ("not-found", "masked"):
             continue
         environment = environment_names(layout, shown["EnvironmentFiles"])
         if missing := missing_commands(shown):
-            why, todo = f"it lacks {' and '.join(missing)}; something overrides zz-hostrouting.conf", ""
-        elif opening := tuple(opening_settings(shown, is_strict=manifest.is_strict, environment=environment)):
+            why, todo = (
+                f"it lacks {' and '.join(missing)}; something overrides zz-hostrouting.conf",
+                "",
+            )
+        elif opening := tuple(
+            opening_settings(shown, is_strict=manifest.is_strict, environment=environment)
+        ):
             why, todo = "; ".join(opening), "fix that, then apply again; "
         else:
             continue
-        raise UnitError(f"the gate doesn't hold {instance}: {why}", hint=f"{todo}look at: systemctl cat {instance}")
+        raise UnitError(
+            f"the gate doesn't hold {instance}: {why}",
+            hint=f"{todo}look at: systemctl cat {instance}",
+        )
 
 
 _SETTINGS = ("LoadState", "ExecConditionEx", "ExecStartPreEx", *SETTINGS)
@@ -176,7 +194,7 @@ def _remove_links(links: Sequence[Path], host: Host, undo: Undo) -> None:
                 )
 
 
-# --- removal -------------------------------------------------------------------------------------------------------
+# --- removal --------------------------------------------------------------------------------------
 
 
 def apply_removals(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[Changes]:
@@ -218,10 +236,14 @@ def apply_removals(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[C
         yield from made if layout.manifest in plan.remove else ()
         files.remove_empty_folder(layout.manifest.parent)
         _remove_folders(layout, plan.during)
-    scratch = [] if plan.after.parts else [path for each in _SCRATCH for path in files.matching(layout.run_dir, each)]
+    scratch = (
+        []
+        if plan.after.parts
+        else [path for each in _SCRATCH for path in files.matching(layout.run_dir, each)]
+    )
     if markers or scratch:
-        # The watcher holds this lock while it checks whether it should still write the markers, and the scripts hold it
-        # while they create their scratch files.
+        # The watcher holds this lock while it checks whether it should still write the markers, and
+        # the scripts hold it while they create their scratch files.
         with nullcontext() if host.is_image else locked(layout.lock, scope):
             yield from _remove_all(layout, markers)
             for path in scratch:
@@ -239,9 +261,13 @@ def _remove_snapshots(layout: Layout) -> None:
     files.remove_empty_folder(layout.good.parent)
 
 
-# Files that pass data between scripts, awk and ip, a killed check's unfinished marker, and the times of the watcher's
-# failures.
-_SCRATCH = *(f"{name}.sh.[0-9]*" for name in (ROUTES, CHECK)), "route-overlap.[0-9]*", "watch-failures"
+# Files that pass data between scripts, awk and ip, a killed check's unfinished marker, and the
+# times of the watcher's failures.
+_SCRATCH = (
+    *(f"{name}.sh.[0-9]*" for name in (ROUTES, CHECK)),
+    "route-overlap.[0-9]*",
+    "watch-failures",
+)
 
 
 def _remove_from_boot(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[Changes]:
@@ -273,8 +299,9 @@ def _remove_all(layout: Layout, paths: Iterable[Path]) -> Iterator[Changes]:
             yield Changes(files=(Change(layout.relative(path), "removed"),))
 
 
-# When the gate is uninstalled, its list is empty by now, or has only the script that removes our routes. So a gate that
-# starts now soon admits its unit. Each run of a gate through its list ends within 20 s.
+# When the gate is uninstalled, its list is empty by now, or has only the script that removes our
+# routes. So a gate that starts now soon admits its unit. Each run of a gate through its list ends
+# within 20 s.
 _START_WAIT_SECONDS = 15
 _START_POLL_SECONDS = 0.1
 
@@ -284,16 +311,21 @@ def _wait_for_starts(units: UnitManager, consumers: Iterable[str], scope: Cancel
 
     If systemd reloads while a removed command is running, it skips the commands after that one.
     """
-    instances = [instance for consumer in consumers if consumer for instance in units.instances(consumer)]
+    instances = [
+        instance for consumer in consumers if consumer for instance in units.instances(consumer)
+    ]
     deadline = scope.clock.monotonic() + _START_WAIT_SECONDS
-    while any(units.show(instance, "SubState")["SubState"] in ("condition", "start-pre") for instance in instances):
+    while any(
+        units.show(instance, "SubState")["SubState"] in ("condition", "start-pre")
+        for instance in instances
+    ):
         if scope.clock.monotonic() >= deadline:
             return
         scope.progress("waiting for starts that run the gate")
         scope.wait(_START_POLL_SECONDS)
 
 
-# --- the current state ---------------------------------------------------------------------------------------------
+# --- the current state ----------------------------------------------------------------------------
 
 
 _ONLINE = "network-online.target"
@@ -304,8 +336,8 @@ def start_oneshots(host: Host, names: Iterable[str]) -> Iterator[Changes]:
 
     The caller must not hold the lock, because the oneshots acquire it.
 
-    If the network isn't up yet, this is a no-op: the boot transaction starts them later, and a job from us would wait
-    for the network as well.
+    If the network isn't up yet, this is a no-op: the boot transaction starts them later, and a job
+    from us would wait for the network as well.
 
     Args:
         host: the target host.
@@ -372,7 +404,11 @@ def has_free_kubelet(host: Host, consumer: str) -> bool:
     Raises:
         UnitError: systemd can't be queried.
     """
-    return consumer != KUBELET and bool(unit_files(host.layout, KUBELET)) and host.units.is_enabled(KUBELET)
+    return (
+        consumer != KUBELET
+        and bool(unit_files(host.layout, KUBELET))
+        and host.units.is_enabled(KUBELET)
+    )
 
 
 def _remove_folders(layout: Layout, manifest: Manifest) -> None:

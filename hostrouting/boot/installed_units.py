@@ -8,8 +8,8 @@ from pathlib import Path
 from hostrouting.boot.files import is_present, matching, read_text
 from hostrouting.boot.layout import Layout
 
-# See systemd.unit(5). The first file of a given name takes precedence. Generators aren't run, but their output is
-# included.
+# See systemd.unit(5). The first file of a given name takes precedence. Generators aren't run, but
+# their output is included.
 UNIT_PATH = (
     "/etc/systemd/system.control",
     "/run/systemd/system.control",
@@ -30,13 +30,20 @@ UNIT_PATH = (
 def unit_names(unit: str) -> tuple[str, ...]:
     """Return all names that systemd uses to look up a unit's drop-ins and dependency symlinks, most specific first.
 
-    For example, ``a-b@c.service`` yields ``a-b@c.service``, ``a-b@.service``, ``a-.service`` and ``service``.
+    For example, ``a-b@c.service`` yields ``a-b@c.service``, ``a-b@.service``, ``a-.service`` and
+    ``service``.
     """
     stem, _, kind = unit.rpartition(".")
     prefix, at, _ = stem.partition("@")
     template = (f"{prefix}@.{kind}",) if at else ()
-    dashes = [place for place, letter in enumerate(prefix) if letter == "-" and place + 1 < len(prefix)]
-    return (*dict.fromkeys((unit, *template)), *(f"{prefix[: place + 1]}.{kind}" for place in reversed(dashes)), kind)
+    dashes = [
+        place for place, letter in enumerate(prefix) if letter == "-" and place + 1 < len(prefix)
+    ]
+    return (
+        *dict.fromkeys((unit, *template)),
+        *(f"{prefix[: place + 1]}.{kind}" for place in reversed(dashes)),
+        kind,
+    )
 
 
 def unit_files(layout: Layout, unit: str) -> list[Path]:
@@ -53,8 +60,9 @@ def is_masked(path: Path) -> bool:
 def drop_ins(layout: Layout, unit: str) -> dict[str, Path]:
     """Return the drop-ins, by name, that systemd would load for a unit.
 
-    For drop-ins with the same name, the first one takes precedence. Folders are searched in systemd's order, and more
-    specific unit names come first within a folder. Drop-ins for all services come last.
+    For drop-ins with the same name, the first one takes precedence. Folders are searched in
+    systemd's order, and more specific unit names come first within a folder. Drop-ins for all
+    services come last.
     """
     *names, kind = unit_names(unit)
     folders = [f"{folder}/{name}.d" for folder in UNIT_PATH for name in names]
@@ -67,7 +75,11 @@ def drop_ins(layout: Layout, unit: str) -> dict[str, Path]:
 
 def settings(text: str) -> list[tuple[str, str]]:
     """Parse the ``KEY=value`` settings of a unit file or a file with the same syntax, in order."""
-    pairs = (line.partition("=") for line in text.splitlines() if not line.lstrip().startswith(("#", ";")))
+    pairs = (
+        line.partition("=")
+        for line in text.splitlines()
+        if not line.lstrip().startswith(("#", ";"))
+    )
     return [(key.strip(), value.strip()) for key, equals, value in pairs if equals]
 
 
@@ -76,8 +88,8 @@ def environment_names(layout: Layout, shown: str) -> set[str]:
 
     Args:
         layout: the layout to read the files from.
-        shown: the property ``EnvironmentFiles`` as printed by ``systemctl show``, with a file or a glob pattern in each
-            line.
+        shown: the property ``EnvironmentFiles`` as printed by ``systemctl show``, with a file or a
+            glob pattern in each line.
 
     Raises:
         FileError: a file can't be read.

@@ -8,7 +8,8 @@ from pathlib import Path, PurePosixPath
 import attrs
 
 CONFIG_DIR = PurePosixPath("etc/aks-flex-node")
-# The agent's reset deletes all of CONFIG_DIR. The files needed to detect that and to clean up are stored here.
+# The agent's reset deletes all of CONFIG_DIR. The files needed to detect that and to clean up are
+# stored here.
 STATE_DIR = PurePosixPath("etc/hostrouting")
 UNIT_DIR = PurePosixPath("etc/systemd/system")
 RUN_DIR = PurePosixPath("run/aks-flex-node")
@@ -18,8 +19,8 @@ ROUTES = "static-routes"
 CHECK = "check-route-overlap"
 WATCH = "hostrouting-watch"
 
-# The first drop-in's commands run before all others. The second drop-in is loaded after other drop-ins, which may
-# reset the list of commands.
+# The first drop-in's commands run before all others. The second drop-in is loaded after other
+# drop-ins, which may reset the list of commands.
 GATE_NAMES = ("00-hostrouting.conf", "zz-hostrouting.conf")
 
 # Search path for programs. The caller's PATH isn't used because cron's lacks sbin.
@@ -30,8 +31,8 @@ _LINKS_MAX = 40
 
 
 def _root(value: str | os.PathLike[str]) -> Path:
-    # Don't resolve symlinks, because an image's root may be one on purpose. abspath() preserves two leading slashes
-    # (POSIX).
+    # Don't resolve symlinks, because an image's root may be one on purpose. abspath() preserves two
+    # leading slashes (POSIX).
     return Path("/" + os.path.abspath(value).lstrip("/"))  # noqa: PTH100
 
 
@@ -166,7 +167,8 @@ class Layout:
     def passed(self, path: str) -> list[Path]:
         """Return the folders that a path passes through, starting at the root, and last the path's target.
 
-        Symlinks are resolved. A user who can write to one of these folders can replace everything that comes after it.
+        Symlinks are resolved. A user who can write to one of these folders can replace everything
+        that comes after it.
         """
         at, steps, links = self.root, [*reversed(PurePosixPath(path).parts[1:])], 0
         passed = [at]
@@ -178,7 +180,9 @@ class Layout:
                 links += 1
                 target = PurePosixPath(step.readlink())
                 at = self.root if target.is_absolute() else at
-                steps += reversed(target.relative_to("/").parts if target.is_absolute() else target.parts)
+                steps += reversed(
+                    target.relative_to("/").parts if target.is_absolute() else target.parts
+                )
             else:
                 at = step
             passed.append(at)

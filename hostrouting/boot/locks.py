@@ -1,7 +1,7 @@
 """Locks for the kernel's routing table and for a whole run.
 
-The boot scripts take the routing table's lock, too. If a run fails while it holds the run lock, its error lists the
-changes that remain in place.
+The boot scripts take the routing table's lock, too. If a run fails while it holds the run lock, its
+error lists the changes that remain in place.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ _RUN_WAIT_SECONDS = 660
 def locked(path: Path, scope: CancelScope, *, seconds: int = LOCK_WAIT_SECONDS) -> Iterator[None]:
     """Hold an exclusive file lock.
 
-    The lock uses flock(2), so it also works with the ``flock`` command in the boot scripts. The file isn't removed on
-    release; otherwise, two runs could each lock a different file with the same name.
+    The lock uses flock(2), so it also works with the ``flock`` command in the boot scripts. The
+    file isn't removed on release; otherwise, two runs could each lock a different file with the
+    same name.
 
     Args:
         path: the lock file; created if missing, along with its folder.
@@ -85,7 +86,7 @@ def _is_taken(descriptor: int, path: Path) -> bool:
     return False
 
 
-# --- a whole run ---------------------------------------------------------------------------------------------------
+# --- a whole run ----------------------------------------------------------------------------------
 
 
 class OverdueRun(TimedOut):
@@ -116,8 +117,9 @@ class Done:
 def exclusive_run(host: Host, scope: CancelScope, *, is_wanting: bool) -> Iterator[Done]:
     """Hold the run lock, and attach the remaining changes to any error that ends the run.
 
-    A second run waits for the first one to end. Images aren't locked, because they have no concurrent runs and no /run.
-    If there is nothing to install, a host is only locked if a previous run left its lock, manifest or routes unit.
+    A second run waits for the first one to end. Images aren't locked, because they have no
+    concurrent runs and no /run. If there is nothing to install, a host is only locked if a previous
+    run left its lock, manifest or routes unit.
 
     Args:
         host: the target host.
@@ -135,7 +137,9 @@ def exclusive_run(host: Host, scope: CancelScope, *, is_wanting: bool) -> Iterat
         is_wanting or any(map(exists, (layout.run_lock, layout.manifest, layout.unit(ROUTES))))
     )
     try:
-        with locked(layout.run_lock, scope, seconds=_RUN_WAIT_SECONDS) if has_lock else nullcontext():
+        with (
+            locked(layout.run_lock, scope, seconds=_RUN_WAIT_SECONDS) if has_lock else nullcontext()
+        ):
             yield done
     except HostRoutingError as error:
         error.changes = done.changes

@@ -1,8 +1,8 @@
 """The manifest, a record of the installation that makes it possible to uninstall without the config.
 
-Later runs, the doctor and the watcher use the manifest, too. It lists each part's files and flags, and the config
-values that the part was rendered from. These values are stored under the ``hostRouting`` key, so a manifest can also be
-parsed as a config.
+Later runs, the doctor and the watcher use the manifest, too. It lists each part's files and flags,
+and the config values that the part was rendered from. These values are stored under the
+``hostRouting`` key, so a manifest can also be parsed as a config.
 """
 
 from __future__ import annotations
@@ -60,13 +60,23 @@ class InstalledPart:
     @property
     def units(self) -> tuple[str, ...]:
         """The units that the files define or extend, not including templates, which systemd never loads."""
-        paths = [path for path in map(PurePosixPath, self.files) if path.is_relative_to("/etc/systemd/system")]
-        names = (path.parent.name.removesuffix(".d") if path.suffix == ".conf" else path.name for path in paths)
+        paths = [
+            path
+            for path in map(PurePosixPath, self.files)
+            if path.is_relative_to("/etc/systemd/system")
+        ]
+        names = (
+            path.parent.name.removesuffix(".d") if path.suffix == ".conf" else path.name
+            for path in paths
+        )
         return tuple(name for name in names if "@." not in name)
 
 
 def _in_order(parts: Mapping[str, InstalledPart]) -> dict[str, InstalledPart]:
-    return {name: parts[name] for name in sorted(parts, key=lambda name: (_ORDER.get(name, len(_ORDER)), name))}
+    return {
+        name: parts[name]
+        for name in sorted(parts, key=lambda name: (_ORDER.get(name, len(_ORDER)), name))
+    }
 
 
 @attrs.frozen
@@ -90,19 +100,34 @@ class Manifest:
         """Load the manifest, or return an empty one if nothing is installed.
 
         Raises:
-            FileError: the file can't be read or is invalid, or contains a path that hostrouting never installs.
+            FileError: the file can't be read or is invalid, or contains a path that hostrouting
+                never installs.
         """
         text = files.read_text(layout.manifest)
         if text is None:
             return cls()
         try:
             document = json.loads(text)
-            parts = {_checked(_PART, name): _part(item, document) for name, item in document["parts"].items()}
-            # Consumer names end up in paths to remove, so validate them again with the config's rules.
-            consumer, *former = (Config(consumer=name).consumer for name in [document["consumer"], *document["former"]])
+            parts = {
+                _checked(_PART, name): _part(item, document)
+                for name, item in document["parts"].items()
+            }
+            # Consumer names end up in paths to remove, so validate them again with the config's
+            # rules.
+            consumer, *former = (
+                Config(consumer=name).consumer
+                for name in [document["consumer"], *document["former"]]
+            )
             folders = tuple(_checked(_FOLDER, name) for name in document["folders"])
             return cls(consumer, parts, folders, tuple(former))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, ConfigError) as error:
+        except (
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            RecursionError,
+            ConfigError,
+        ) as error:
             raise FileError(
                 f"can't read the manifest {layout.manifest}, which lists what to remove: {error!r}",
                 hint="fix it, or remove it to forget what was installed",
@@ -113,7 +138,8 @@ class Manifest:
         """Load the manifest, or reconstruct it from our units and drop-ins if the file is missing.
 
         Raises:
-            FileError: the file can't be read or is invalid, or contains a path that hostrouting never installs.
+            FileError: the file can't be read or is invalid, or contains a path that hostrouting
+                never installs.
         """
         return cls.load(layout) if files.exists(layout.manifest) else _found(layout)
 
@@ -171,8 +197,11 @@ class Manifest:
             "former": self.former,
             **self.sections,
         }
-        # One line per key keeps the file as short as the config; the watcher limits the size of both.
-        lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in document.items())
+        # One line per key keeps the file as short as the config; the watcher limits the size of
+        # both.
+        lines = ",\n".join(
+            f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in document.items()
+        )
         return f"{{\n{lines}\n}}\n"
 
     def gates(self, layout: Layout) -> list[Path]:
@@ -183,31 +212,44 @@ class Manifest:
     def files(self, layout: Layout) -> list[Path]:
         """Return all installed files in removal order, not including the manifest.
 
-        For each part, the symlink that enables its unit comes first, then its files in reverse write order.
+        For each part, the symlink that enables its unit comes first, then its files in reverse
+        write order.
         """
         found = [
             path
             for name, part in self.parts.items()
             for path in (layout.enablement(name), *map(layout.of, reversed(part.files)))
         ]
-        return [layout.gate_list, *self.gates(layout), *found, layout.gate_script] if self.has_gate else found
+        return (
+            [layout.gate_list, *self.gates(layout), *found, layout.gate_script]
+            if self.has_gate
+            else found
+        )
 
     def folders_above(self, layout: Layout) -> set[Path]:
         """Return all parent folders of the installed files, except the manifest's own folder."""
-        above = {folder for path in self.files(layout) for folder in path.parents} - {layout.manifest.parent}
-        return {folder for folder in above if folder.is_relative_to(layout.root) and folder != layout.root}
+        above = {folder for path in self.files(layout) for folder in path.parents} - {
+            layout.manifest.parent
+        }
+        return {
+            folder
+            for folder in above
+            if folder.is_relative_to(layout.root) and folder != layout.root
+        }
 
     def textfile(self, layout: Layout) -> Path | None:
         """Return the installed watcher's metrics file, or None."""
         try:
             name = self.read_as(_watch).textfile
-        except FileError:  # the manifest was edited: the file is unknown, and the rest is removed anyway
+        # The manifest was edited: the file is unknown, and the rest is removed anyway.
+        except FileError:
             return None
         if name is None:
             return None
         if layout.is_this_host:
             return layout.of(name)
-        # The folder belongs to another program, and a symlink in its path must not escape the image.
+        # The folder belongs to another program, and a symlink in its path must not escape the
+        # image.
         folder, _, last = name.rpartition("/")
         return layout.followed(folder) / last
 
@@ -217,7 +259,9 @@ class Manifest:
         Shared keys are updated in the other parts as well.
         """
         asked = Manifest(parts=parts).sections
-        others = {name: _updated(part, asked) for name, part in self.parts.items() if name not in names}
+        others = {
+            name: _updated(part, asked) for name, part in self.parts.items() if name not in names
+        }
         return attrs.evolve(self, parts=others | parts)
 
 
@@ -247,17 +291,29 @@ HEADER = "# Written by hostrouting;"
 
 def _found(layout: Layout) -> Manifest:
     """Reconstruct the manifest from our units and drop-ins on disk."""
-    units = {path.stem: path for path in files.matching(layout.units, "*.service") if _is_ours(path)}
+    units = {
+        path.stem: path for path in files.matching(layout.units, "*.service") if _is_ours(path)
+    }
     folders = files.matching(layout.units, "*.service.d")
     gated = [folder for folder in folders if any(_is_ours(folder / name) for name in GATE_NAMES)]
     parts = {}
     # Even if the units are missing, the drop-ins make the consumer run the remaining scripts.
     for name in {*units, *((ROUTES, CHECK) if gated else ())}:
         # A glob could match files of other programs with similar names.
-        scripts = [path for end in ("sh", "nft") for path in files.matching(layout.config.parent, f"{name}.{end}")]
-        drop_ins = [path for folder in folders if _is_ours(path := folder / f"hostrouting-{name}.conf")]
+        scripts = [
+            path
+            for end in ("sh", "nft")
+            for path in files.matching(layout.config.parent, f"{name}.{end}")
+        ]
+        drop_ins = [
+            path for folder in folders if _is_ours(path := folder / f"hostrouting-{name}.conf")
+        ]
         unit = [units[name]] if name in units else []
-        names = [layout.protocol_names] if name == ROUTES and files.exists(layout.protocol_names) else []
+        names = (
+            [layout.protocol_names]
+            if name == ROUTES and files.exists(layout.protocol_names)
+            else []
+        )
         is_gated = name in (ROUTES, CHECK)
         paths = map(layout.relative, (*scripts, *unit, *drop_ins, *names))
         parts[name] = InstalledPart(is_gated, is_gated, tuple(paths))
@@ -280,7 +336,10 @@ def _checked(pattern: re.Pattern[str], name: object) -> str:
 
 def _part(item: Mapping[str, Any], document: Mapping[str, Mapping[str, Any]]) -> InstalledPart:
     names = tuple(_checked(_FILE, name) for name in item["files"])
-    config = {section: {key: document[section][key] for key in keys} for section, keys in item["config"].items()}
+    config = {
+        section: {key: document[section][key] for key in keys}
+        for section, keys in item["config"].items()
+    }
     return InstalledPart(item["blocking"] is True, item["gated"] is True, names, config)
 
 

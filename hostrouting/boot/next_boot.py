@@ -24,9 +24,9 @@ from hostrouting.model.errors import FileError
 class BootPlan:
     """The changes for the next boot, in execution order.
 
-    Files are added before the kernel's routes change, and obsolete files are removed afterwards. In between, the
-    manifest lists both. If the static routes are being removed, their script is temporarily replaced with one that
-    removes our routes.
+    Files are added before the kernel's routes change, and obsolete files are removed afterwards. In
+    between, the manifest lists both. If the static routes are being removed, their script is
+    temporarily replaced with one that removes our routes.
 
     Args:
         before: the current manifest.
@@ -44,8 +44,8 @@ class BootPlan:
         disable: parts whose units to disable.
         going: installed parts to remove.
         is_wanting: whether there are parts to install, so that the gate has to be verified.
-        unseen: an error message for each path that should be removed but can't be accessed. As long as there is one,
-            the manifest is kept, even without parts.
+        unseen: an error message for each path that should be removed but can't be accessed. As long
+            as there is one, the manifest is kept, even without parts.
         changes: all changes, for printing.
     """
 
@@ -92,8 +92,13 @@ def plan_next_boot(host: Host, wanted: Wanted) -> BootPlan:
     after = wanted_manifest(before, wanted, layout)
     after = attrs.evolve(_with_folders(after, layout) if wanted.parts else after, former=())
     going = tuple(name for name in before.parts if name not in after.parts)
-    former = tuple(sorted({before.consumer, *before.former} - {after.consumer, ""})) if before.parts else ()
-    # Programs that parse the manifest as a config, such as the watcher, must not see values of removed parts.
+    former = (
+        tuple(sorted({before.consumer, *before.former} - {after.consumer, ""}))
+        if before.parts
+        else ()
+    )
+    # Programs that parse the manifest as a config, such as the watcher, must not see values of
+    # removed parts.
     leaving = {name: attrs.evolve(before.parts[name], config={}) for name in going}
     during = attrs.evolve(after, parts={**leaving, **after.parts}, former=former)
 
@@ -101,7 +106,9 @@ def plan_next_boot(host: Host, wanted: Wanted) -> BootPlan:
     contents = _contents(layout, after) | {name: script.content for name, script in scripts.items()}
     still_run = {name: before.parts[name] for name in going if name in scripts}
     listed = attrs.evolve(after, parts={**still_run, **after.parts})
-    first_list, last_list = (BootFile(layout.gate_list, list_text(manifest, contents)) for manifest in (listed, after))
+    first_list, last_list = (
+        BootFile(layout.gate_list, list_text(manifest, contents)) for manifest in (listed, after)
+    )
 
     lasting = [
         *([BootFile(layout.manifest, after.to_text())] if after.parts else ()),
@@ -113,12 +120,18 @@ def plan_next_boot(host: Host, wanted: Wanted) -> BootPlan:
     has_list = after.has_gate or files.is_present(layout.gate_list)
     lists = [first_list] if has_list and (changed or remove or links) else []
     switched = {layout.manifest, layout.gate_list, *(script.path for script in scripts.values())}
-    # To systemd, units are also enabled by the Go package's symlinks. The run removes these symlinks, so it has to
-    # enable each of the units that our own symlink doesn't enable.
+    # To systemd, units are also enabled by the Go package's symlinks. The run removes these
+    # symlinks, so it has to enable each of the units that our own symlink doesn't enable.
     losing = {link.stem for link in links if not files.is_present(layout.enablement(link.stem))}
-    enable = tuple(part.name for part in wanted.parts if part.name in losing or not _is_enabled(host, part.name))
+    enable = tuple(
+        part.name
+        for part in wanted.parts
+        if part.name in losing or not _is_enabled(host, part.name)
+    )
     watches = not host.is_image and any(part.name == WATCH for part in wanted.parts)
-    restarts = watches and (layout.unit(WATCH) in {file.path for file in changed} or not _is_watching(host))
+    restarts = watches and (
+        layout.unit(WATCH) in {file.path for file in changed} or not _is_watching(host)
+    )
     plan = BootPlan(
         before,
         during,
@@ -148,7 +161,9 @@ def _is_enabled(host: Host, name: str) -> bool:
     if not files.exists(host.layout.unit(name)):
         return False
     # Symlinks other than ours may enable the unit, too.
-    return files.is_present(host.layout.enablement(name)) or host.units.is_enabled(f"{name}.service")
+    return files.is_present(host.layout.enablement(name)) or host.units.is_enabled(
+        f"{name}.service"
+    )
 
 
 def _is_watching(host: Host) -> bool:
@@ -157,15 +172,17 @@ def _is_watching(host: Host) -> bool:
 
 def _with_folders(manifest: Manifest, layout: Layout) -> Manifest:
     """Return a copy of the manifest that also lists the folders to create for its files."""
-    missing = {layout.relative(each) for each in manifest.folders_above(layout) if not files.exists(each)}
+    missing = {
+        layout.relative(each) for each in manifest.folders_above(layout) if not files.exists(each)
+    }
     return attrs.evolve(manifest, folders=tuple(sorted({*manifest.folders, *missing})))
 
 
 def _gate_scripts(host: Host, wanted: Wanted, going: Collection[str]) -> dict[str, BootFile]:
     """Return the gate's scripts by part name.
 
-    If the static routes are being removed, their script is one with an empty list of routes, which removes our routes
-    from the kernel.
+    If the static routes are being removed, their script is one with an empty list of routes, which
+    removes our routes from the kernel.
     """
     scripts = {part.name: part.files[0] for part in wanted.parts if part.is_gated}
     there = files.look_at(host.layout.script(ROUTES))
@@ -181,33 +198,47 @@ def _no_routes(layout: Layout) -> BootFile:
 def _way_back(host: Host, before: Manifest, scripts: Container[str]) -> tuple[BootFile, ...]:
     """Return the scripts and the list to use while a host's first routes are rolled back.
 
-    By then, a start of the consumer may have made the gate install these routes, so this script removes them.
+    By then, a start of the consumer may have made the gate install these routes, so this script
+    removes them.
     """
     if host.is_image or ROUTES not in scripts or ROUTES in before.parts or not before.has_gate:
         return ()
     layout, script = host.layout, _no_routes(host.layout)
-    listed = attrs.evolve(before, parts={**before.parts, ROUTES: InstalledPart(is_blocking=True, is_gated=True)})
+    listed = attrs.evolve(
+        before, parts={**before.parts, ROUTES: InstalledPart(is_blocking=True, is_gated=True)}
+    )
     contents = _contents(layout, before)
-    # Include the current versions of the other scripts, because new versions may be in place by then.
+    # Include the current versions of the other scripts, because new versions may be in place by
+    # then.
     others = (
         BootFile(layout.script(name), content.decode("utf-8", "surrogateescape"), 0o755)
         for name, content in contents.items()
         if before.parts[name].is_gated
     )
-    return script, *others, BootFile(layout.gate_list, list_text(listed, contents | {ROUTES: script.content}))
+    return (
+        script,
+        *others,
+        BootFile(layout.gate_list, list_text(listed, contents | {ROUTES: script.content})),
+    )
 
 
 def _contents(layout: Layout, manifest: Manifest) -> dict[str, bytes]:
     """Return the contents of the existing scripts by part name."""
     there = {name: files.look_at(layout.script(name)) for name in manifest.parts}
-    return {name: state.content for name, state in there.items() if state is not None and state.content is not None}
+    return {
+        name: state.content
+        for name, state in there.items()
+        if state is not None and state.content is not None
+    }
 
 
 def _removed(
     layout: Layout, wanted: Wanted, before: Manifest, after: Manifest
 ) -> tuple[tuple[Path, ...], tuple[str, ...]]:
     """Return the existing paths to remove, and an error message for each path that can't be accessed."""
-    going = {*before.files(layout)} - {*after.files(layout)} - {*map(layout.enablement, before.parts)}
+    going = (
+        {*before.files(layout)} - {*after.files(layout)} - {*map(layout.enablement, before.parts)}
+    )
     if CHECK in wanted.names and CHECK not in after.parts:
         going |= {*layout.markers}
     if WATCH in wanted.names and WATCH not in after.parts:
@@ -219,8 +250,9 @@ def _removed(
         going.add(layout.manifest)
     there, unseen, gates = [], [], {*before.gates(layout)}
     for path in sorted(going):
-        # An unreadable folder, such as the node exporter's textfile folder, doesn't stop the other removals. However, a
-        # gate drop-in left behind without the gate's script would block every start, so this error is raised.
+        # An unreadable folder, such as the node exporter's textfile folder, doesn't stop the other
+        # removals. However, a gate drop-in left behind without the gate's script would block every
+        # start, so this error is raised.
         try:
             there += [path] if files.is_present(path) else []
         except FileError as error:
@@ -240,8 +272,15 @@ def _changes(layout: Layout, plan: BootPlan, changed: Sequence[BootFile]) -> Cha
         action = "added" if before is None else "replaced"
         found.append(Change(layout.relative(file.path), action, before=before, after=file.text))
     found += [Change(layout.relative(path), "removed") for path in (*plan.remove, *plan.links)]
-    units = {"enabled": plan.enable, "restarted": plan.restart, "stopped": plan.stop, "disabled": plan.disable}
+    units = {
+        "enabled": plan.enable,
+        "restarted": plan.restart,
+        "stopped": plan.stop,
+        "disabled": plan.disable,
+    }
     return Changes(
         files=tuple(found),
-        units=tuple(Change(f"{name}.service", action) for action, names in units.items() for name in names),
+        units=tuple(
+            Change(f"{name}.service", action) for action, names in units.items() for name in names
+        ),
     )

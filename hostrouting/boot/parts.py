@@ -20,8 +20,8 @@ from hostrouting.model.errors import UnitError
 from hostrouting.model.family import Family
 from hostrouting.model.routes import Protocol
 
-# The parts controlled by the host routing config: installed if enabled, removed otherwise. Plug-in parts have their own
-# configs.
+# The parts controlled by the host routing config: installed if enabled, removed otherwise. Plug-in
+# parts have their own configs.
 CONFIGURED = (ROUTES, CHECK, WATCH)
 
 
@@ -68,13 +68,17 @@ class Part:
         return InstalledPart(self.is_blocking, self.is_gated, names, self.config)
 
 
-PROTOCOL_NAMES = f"# hostrouting: the routes that it installs\n{int(Protocol.HOSTROUTING)}\thostrouting\n"
+PROTOCOL_NAMES = (
+    f"# hostrouting: the routes that it installs\n{int(Protocol.HOSTROUTING)}\thostrouting\n"
+)
 
-_ROUTES_DESCRIPTION = "More specific host routes, so that no other interface shadows the cluster's network"
+_ROUTES_DESCRIPTION = (
+    "More specific host routes, so that no other interface shadows the cluster's network"
+)
 _CHECK_DESCRIPTION = "Check that every expected CIDR leaves through the node's uplink"
 
-# The maximum configurable wait (600 s) plus the lock timeout (60 s). The check gets 600 s more, because it acquires the
-# lock before each read.
+# The maximum configurable wait (600 s) plus the lock timeout (60 s). The check gets 600 s more,
+# because it acquires the lock before each read.
 _ROUTES_SECONDS = 660
 _CHECK_SECONDS = 1260
 # Units that may start late and add routes. Listing a nonexistent unit is harmless.
@@ -82,21 +86,30 @@ _NETWORK = "network-online.target systemd-udev-settle.service ib_rdma_configure.
 
 
 def routes_part(config: Config, layout: Layout) -> Part:
-    """Return the part that installs the static routes at boot. If it fails, the consumer is blocked in both modes."""
+    """Return the part that installs the static routes at boot.
+
+    If it fails, the consumer is blocked in both modes.
+    """
     return Part(
         ROUTES,
         is_blocking=True,
         config=_section(config, "staticRoutes"),
         files=(
             BootFile(layout.script(ROUTES), render_static_routes(config), 0o755),
-            BootFile(layout.unit(ROUTES), _unit_text(ROUTES, _ROUTES_DESCRIPTION, _ROUTES_SECONDS, _NETWORK)),
+            BootFile(
+                layout.unit(ROUTES),
+                _unit_text(ROUTES, _ROUTES_DESCRIPTION, _ROUTES_SECONDS, _NETWORK),
+            ),
             BootFile(layout.protocol_names, PROTOCOL_NAMES),
         ),
     )
 
 
 def check_part(config: Config, layout: Layout) -> Part:
-    """Return the part that checks the routes at boot. If it fails, the consumer is blocked in STRICT mode."""
+    """Return the part that checks the routes at boot.
+
+    If it fails, the consumer is blocked in STRICT mode.
+    """
     # An image may have a different Python or none at all.
     script = render_check(config, python=python_of(layout) if layout.is_this_host else "")
     after, sockets = f"{_NETWORK} {ROUTES}.service", _sockets(config)
@@ -106,7 +119,10 @@ def check_part(config: Config, layout: Layout) -> Part:
         config=_section(config, "routeOverlap"),
         files=(
             BootFile(layout.script(CHECK), script, 0o755),
-            BootFile(layout.unit(CHECK), _unit_text(CHECK, _CHECK_DESCRIPTION, _CHECK_SECONDS, after, sockets)),
+            BootFile(
+                layout.unit(CHECK),
+                _unit_text(CHECK, _CHECK_DESCRIPTION, _CHECK_SECONDS, after, sockets),
+            ),
         ),
     )
 
@@ -123,17 +139,25 @@ def _unit_text(name: str, description: str, seconds: int, after: str, sockets: s
     Args:
         name: the base name of the unit and its script.
         description: the unit's description.
-        seconds: the start timeout, so that a hanging oneshot doesn't block the units ordered after it forever.
+        seconds: the start timeout, so that a hanging oneshot doesn't block the units ordered after
+            it forever.
         after: the units in ``After=``.
         sockets: see ``_sockets``.
     """
-    values = {"NAME": name, "DESCRIPTION": description, "AFTER": after, "TIMEOUT_SECONDS": f"{seconds:d}"}
+    values = {
+        "NAME": name,
+        "DESCRIPTION": description,
+        "AFTER": after,
+        "TIMEOUT_SECONDS": f"{seconds:d}",
+    }
     return fill("oneshot.service", MORE_SOCKETS=sockets, **values)
 
 
 def _sockets(config: Config) -> str:
     """Return the unit setting that permits the sockets for finding IPv6 source addresses, or an empty string."""
-    return "\nRestrictAddressFamilies=AF_INET6" if Family.IPV6 in config.route_overlap.families else ""
+    return (
+        "\nRestrictAddressFamilies=AF_INET6" if Family.IPV6 in config.route_overlap.families else ""
+    )
 
 
 def watch_part(config: Config, layout: Layout) -> Part:
@@ -156,8 +180,16 @@ def watch_part(config: Config, layout: Layout) -> Part:
             hint="install hostrouting elsewhere, or leave out watch.enabled",
         )
     textfile = config.watch.textfile
-    folder = "" if textfile is None else f"ReadWritePaths={_quoted('-' + (textfile.rpartition('/')[0] or '/'))}"
-    values = {"READ_WRITE_PATHS": folder, "PYTHON": _quoted(python), "MORE_SOCKETS": _sockets(config)}
+    folder = (
+        ""
+        if textfile is None
+        else f"ReadWritePaths={_quoted('-' + (textfile.rpartition('/')[0] or '/'))}"
+    )
+    values = {
+        "READ_WRITE_PATHS": folder,
+        "PYTHON": _quoted(python),
+        "MORE_SOCKETS": _sockets(config),
+    }
     text = fill(f"{WATCH}.service", **values)
     return Part(
         WATCH,
@@ -191,7 +223,11 @@ class Wanted:
     def of(cls, config: Config, layout: Layout, *names: str) -> Wanted:
         """Return the parts that a config enables, limited to the given names if any are passed."""
         names = names or CONFIGURED
-        return cls(names, tuple(part for part in wanted_parts(config, layout) if part.name in names), config.consumer)
+        return cls(
+            names,
+            tuple(part for part in wanted_parts(config, layout) if part.name in names),
+            config.consumer,
+        )
 
 
 def wanted_parts(config: Config, layout: Layout) -> tuple[Part, ...]:
@@ -216,9 +252,13 @@ def wanted_manifest(there: Manifest, wanted: Wanted, layout: Layout) -> Manifest
         wanted: the parts to replace and their consumer.
         layout: the file layout.
     """
-    manifest = there.with_parts(wanted.names, {part.name: part.installed(layout) for part in wanted.parts})
+    manifest = there.with_parts(
+        wanted.names, {part.name: part.installed(layout) for part in wanted.parts}
+    )
     moves_gate = any(part.is_gated for part in wanted.parts)
-    return attrs.evolve(manifest, consumer=wanted.consumer if moves_gate else there.consumer or wanted.consumer)
+    return attrs.evolve(
+        manifest, consumer=wanted.consumer if moves_gate else there.consumer or wanted.consumer
+    )
 
 
 def differing_parts(there: Manifest, config: Config, layout: Layout) -> list[str]:
@@ -230,7 +270,11 @@ def differing_parts(there: Manifest, config: Config, layout: Layout) -> list[str
         layout: the file layout.
     """
     wanted = wanted_manifest(there, Wanted.of(config, layout), layout).parts
-    names = [name for name in sorted({*wanted, *there.parts}) if wanted.get(name) != there.parts.get(name)]
+    names = [
+        name
+        for name in sorted({*wanted, *there.parts})
+        if wanted.get(name) != there.parts.get(name)
+    ]
     moves_gate = wanted and there.consumer not in ("", config.consumer)
     return [*names, f"the gate on {there.consumer}"] if moves_gate else names
 

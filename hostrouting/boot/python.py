@@ -20,14 +20,15 @@ _SECONDS = 30.0
 def python_of(layout: Layout) -> str:
     """Return the path of the Python for a layout's units and scripts, or an empty string if it isn't suitable.
 
-    Units and scripts run Python with ``-I``, which ignores PYTHONPATH, the working directory and the user's
-    site-packages, because another user may own these. If hostrouting can only be imported from there, it isn't safe to
-    run as root.
+    Units and scripts run Python with ``-I``, which ignores PYTHONPATH, the working directory and
+    the user's site-packages, because another user may own these. If hostrouting can only be
+    imported from there, it isn't safe to run as root.
 
     Raises:
         FileError: running the interpreter times out.
     """
-    # An image's Python can't be run on the build host. Assume that it has the same path as this one.
+    # An image's Python can't be run on the build host. Assume that it has the same path as this
+    # one.
     return sys.executable if not layout.is_this_host or _finds_hostrouting(sys.executable) else ""
 
 
@@ -42,6 +43,8 @@ def _finds_hostrouting(python: str) -> bool:
         try:
             return CancelScope(timeout=_SECONDS).run(argv, check=False).returncode == 0
         except TimedOut:
-            reason = f"can't tell whether {python} -I finds hostrouting: timed out after {_SECONDS:g} s"
+            reason = (
+                f"can't tell whether {python} -I finds hostrouting: timed out after {_SECONDS:g} s"
+            )
             raise FileError(reason) from None
     return False

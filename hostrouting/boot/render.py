@@ -1,9 +1,9 @@
 """Render a config as the scripts that run at boot.
 
-All functions are pure. Each asset is a script with a few ``@NAMES@``, which are replaced in one pass by values or by
-shared text. Data is in a quoted here-document, with one item per row. A row contains only values that the config's
-classes have accepted: addresses, prefixes, numbers, and names and patterns of a small alphabet without blanks, quotes
-or ``$``.
+All functions are pure. Each asset is a script with a few ``@NAMES@``, which are replaced in one
+pass by values or by shared text. Data is in a quoted here-document, with one item per row. A row
+contains only values that the config's classes have accepted: addresses, prefixes, numbers, and
+names and patterns of a small alphabet without blanks, quotes or ``$``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from hostrouting.model.parsing import reserved_blocks
 
 PACKAGE = "hostrouting.boot"
 
-# The address ranges between the reserved blocks (the lowest and the highest addresses are reserved).
+# The address ranges between the reserved blocks (the lowest and the highest addresses are
+# reserved).
 _JUDGED = {
     family: [
         (int(one.broadcast_address) + 1, int(other.network_address) - 1)
@@ -39,12 +40,16 @@ def render_static_routes(config: Config) -> str:
     rows = [*_uplink_rows(config), *map(route_row, config.static_routes.routes)]
     families = family_words({Family.IPV4, *config.static_routes.families})
     wait_seconds = f"{config.wait_seconds:d}"
-    return fill("static-routes.sh", WAIT_SECONDS=wait_seconds, FAMILIES=families, ROUTES="\n".join(rows))
+    return fill(
+        "static-routes.sh", WAIT_SECONDS=wait_seconds, FAMILIES=families, ROUTES="\n".join(rows)
+    )
 
 
 def render_no_routes() -> str:
     """Render the static routes script without routes, which removes all of ours."""
-    return fill("static-routes.sh", WAIT_SECONDS="0", FAMILIES=family_words(tuple(Family)), ROUTES="")
+    return fill(
+        "static-routes.sh", WAIT_SECONDS="0", FAMILIES=family_words(tuple(Family)), ROUTES=""
+    )
 
 
 def family_words(families: Collection[Family]) -> str:
@@ -63,7 +68,8 @@ def render_check(config: Config, *, python: str = "") -> str:
 
     Args:
         config: the config.
-        python: the interpreter used to explain failures if it exists at run time, or an empty string.
+        python: the interpreter used to explain failures if it exists at run time, or an empty
+            string.
     """
     overlap = config.route_overlap
     return fill(
@@ -82,8 +88,8 @@ def _check_rows(config: Config) -> Iterator[str]:
     yield from _uplink_rows(config)
     yield f"container {_expression(overlap.container_devs)}"
     yield f"allowed {_expression(overlap.allowed_devs)}"
-    # The check waits for addresses of the InfiniBand interfaces whose flags match this regex: by default those that are
-    # up, and with settleSeconds all.
+    # The check waits for addresses of the InfiniBand interfaces whose flags match this regex: by
+    # default those that are up, and with settleSeconds all.
     yield f"awaited {'[<,]UP[,>]' if overlap.settle_seconds is None else '<'}"
     for expected in dict.fromkeys(overlap.expected_cidrs):
         yield from _expected_rows(expected)
@@ -96,13 +102,18 @@ def _uplink_rows(config: Config) -> Iterable[str]:
 
 def _expected_rows(expected: ExpectedCidr) -> Iterable[str]:
     """Yield a row with the first and last address of each non-reserved range in an expected CIDR."""
-    devs = "" if expected.devs is None else f" {_expression(expected.devs)} {','.join(expected.devs)}"
+    devs = (
+        "" if expected.devs is None else f" {_expression(expected.devs)} {','.join(expected.devs)}"
+    )
     family = Family.of(expected.cidr)
-    # awk's numbers have only 53 bits, too few for IPv6 addresses. Hexadecimal words of equal length sort like the
-    # addresses, and the letter x makes awk compare them as strings.
+    # awk's numbers have only 53 bits, too few for IPv6 addresses. Hexadecimal words of equal length
+    # sort like the addresses, and the letter x makes awk compare them as strings.
     digits = family.bits // 4
     for low, high in _JUDGED[family]:
-        first, last = max(low, int(expected.cidr.network_address)), min(high, int(expected.cidr.broadcast_address))
+        first, last = (
+            max(low, int(expected.cidr.network_address)),
+            min(high, int(expected.cidr.broadcast_address)),
+        )
         if first <= last:
             yield f"expect x{first:0{digits}x} x{last:0{digits}x} {expected.cidr}{devs}"
 
@@ -114,7 +125,8 @@ _NONE = "/"
 def _expression(patterns: Iterable[str]) -> str:
     """Return an awk regex without anchors, which matches what at least one of the given shell patterns matches.
 
-    Bracket expressions are expanded to alternatives, because awk implementations and fnmatch disagree on some of them.
+    Bracket expressions are expanded to alternatives, because awk implementations and fnmatch
+    disagree on some of them.
     """
     return "|".join(map(_pattern_expression, patterns)) or _NONE
 
@@ -158,7 +170,11 @@ def fill(asset: str, *, package: str = PACKAGE, **values: str) -> str:
     def value(match: re.Match[str]) -> str:
         line, word = match.groups()
         name = line or word
-        found = values[name] if name in values else filled(_without_comments(assets.read_asset(PACKAGE, name)))
+        found = (
+            values[name]
+            if name in values
+            else filled(_without_comments(assets.read_asset(PACKAGE, name)))
+        )
         return f"{found}\n" if line and found else found
 
     def filled(text: str) -> str:

@@ -15,15 +15,14 @@ from hostrouting.boot.systemd import ANY_INSTANCE, RUNNING
 from hostrouting.model.errors import UnitError
 from phases import Cancelled, CancelScope, TimedOut
 
-# A daemon-reload on a busy machine takes seconds, not minutes, so a longer wait is treated as an error.
+# A daemon-reload on a busy machine takes seconds, not minutes, so a longer wait is treated as an
+# error.
 ANSWER_SECONDS = 60.0
 # The timeout during the rollback of a cancelled run.
 LAST_ANSWER_SECONDS = 5.0
 _HANGS = "see whether systemd hangs"
 _WITHOUT = "nothing can be changed for the next boot"
-_ROUTES_ONLY = (
-    "hostrouting apply --routes-only changes only the kernel's routes; without routes in CONFIG it removes ours"
-)
+_ROUTES_ONLY = "hostrouting apply --routes-only changes only the kernel's routes; without routes in CONFIG it removes ours"
 
 
 @attrs.define
@@ -44,8 +43,8 @@ class Systemctl:
     """A ``UnitManager`` that calls systemctl(1).
 
     Args:
-        root: an image's root folder, for changing unit files only (``systemctl --root``), or None for the running
-            system.
+        root: an image's root folder, for changing unit files only (``systemctl --root``), or None
+            for the running system.
     """
 
     _root: str | os.PathLike[str] | None = None
@@ -86,7 +85,9 @@ class Systemctl:
         """Run a command once after a delay, and again if it gets killed."""
         when = (f"--on-active={seconds}", "--timer-property=AccuracySec=100ms")
         how = ("--property=Type=oneshot", "--property=Restart=on-abnormal")
-        self._run("--quiet", "--collect", f"--unit={name}", *when, *how, *argv, program="systemd-run")
+        self._run(
+            "--quiet", "--collect", f"--unit={name}", *when, *how, *argv, program="systemd-run"
+        )
 
     def is_active(self, unit: str) -> bool:
         """Return whether a unit is running or starting."""
@@ -95,14 +96,18 @@ class Systemctl:
 
     def is_enabled(self, unit: str) -> bool:
         """Return whether a unit is enabled."""
-        # Exit code 1 can mean disabled, masked or (before systemd 253) missing, so check the printed state instead.
-        return self._run("is-enabled", unit, fine=(0, 1, 4)).strip() in ("enabled", "enabled-runtime")
+        # Exit code 1 can mean disabled, masked or (before systemd 253) missing, so check the
+        # printed state instead.
+        return self._run("is-enabled", unit, fine=(0, 1, 4)).strip() in (
+            "enabled",
+            "enabled-runtime",
+        )
 
     def instances(self, consumer: str) -> tuple[str, ...]:
         """Return the units that a consumer refers to.
 
-        For a template, these are all instances that are loaded, enabled or have their own unit files or drop-ins, plus
-        a dummy instance.
+        For a template, these are all instances that are loaded, enabled or have their own unit
+        files or drop-ins, plus a dummy instance.
         """
         if "@." not in consumer:
             return (consumer,) if self._root is None else ()
@@ -112,17 +117,24 @@ class Systemctl:
         """Return a unit's properties, joining repeated ones with newlines."""
         return _properties(self._run("show", "--property", ",".join(names), "--", unit), names)
 
-    def show_each(self, units: Sequence[str], *names: str, consumers: Sequence[str] = ()) -> dict[str, dict[str, str]]:
+    def show_each(
+        self, units: Sequence[str], *names: str, consumers: Sequence[str] = ()
+    ) -> dict[str, dict[str, str]]:
         """Return the properties of several units and instances, all with a single call."""
         if self._root is not None or not (units or consumers):
             return {}
-        listed = dict.fromkeys([*(name for consumer in consumers for name in _named(consumer)), *units])
+        listed = dict.fromkeys(
+            [*(name for consumer in consumers for name in _named(consumer)), *units]
+        )
         patterns = [consumer.replace("@.", "@*.") for consumer in consumers if "@." in consumer]
         shown = self._run("show", "--property", ",".join(("Id", *names)), "--", *listed, *patterns)
-        # systemctl separates units by blank lines. First it shows the named units, in the given order (an Id may be
-        # another name of the unit). Then it shows the loaded units that match a pattern.
+        # systemctl separates units by blank lines. First it shows the named units, in the given
+        # order (an Id may be another name of the unit). Then it shows the loaded units that match a
+        # pattern.
         blocks = [_properties(block, ("Id", *names)) for block in shown.split("\n\n")]
-        found = {unit: dict.fromkeys(("Id", *names), "") for unit in listed} | dict(zip(listed, blocks, strict=False))
+        found = {unit: dict.fromkeys(("Id", *names), "") for unit in listed} | dict(
+            zip(listed, blocks, strict=False)
+        )
         for block in blocks[len(listed) :]:
             found.setdefault(block["Id"], block)
         return {unit: {name: block[name] for name in names} for unit, block in found.items()}
@@ -131,12 +143,18 @@ class Systemctl:
         """Return the ordering of all loaded or enabled units."""
         if self._root is not None:
             return {}
-        # systemd unloads stopped units along with their Before=, and also units that it didn't start because of a
-        # cycle. So also name the enabled units.
-        enabled = {path.name for folder in _dependents("wants", "requires") for path in matching(folder, "*")}
+        # systemd unloads stopped units along with their Before=, and also units that it didn't
+        # start because of a cycle. So also name the enabled units.
+        enabled = {
+            path.name
+            for folder in _dependents("wants", "requires")
+            for path in matching(folder, "*")
+        }
         names = sorted({*units, *(name for name in enabled if "@." not in name)})
         after: dict[str, set[str]] = {}
-        for block in self._run("show", "--property", "Id,After,Before,LoadState", "--", "*", *names).split("\n\n"):
+        for block in self._run(
+            "show", "--property", "Id,After,Before,LoadState", "--", "*", *names
+        ).split("\n\n"):
             properties = dict(line.partition("=")[::2] for line in block.splitlines())
             # Other units aren't loaded, just referenced in another unit's ordering.
             if properties.get("LoadState") == "loaded":
@@ -151,8 +169,8 @@ class Systemctl:
             return ""
         argv = [program, *([] if self._root is None else [f"--root={self._root}"]), *words]
         command = " ".join(argv)
-        # If systemd hangs, fail fast; otherwise, each rollback step would wait for the full timeout while holding the
-        # lock.
+        # If systemd hangs, fail fast; otherwise, each rollback step would wait for the full timeout
+        # while holding the lock.
         clock = self._scope.clock
         asked_at = clock.monotonic()
         if asked_at < self._silence.until:
@@ -163,7 +181,9 @@ class Systemctl:
             done = self._scope.child(timeout=seconds).run(argv, env=env, check=False)
         except TimedOut:
             self._silence.until = clock.monotonic() + ANSWER_SECONDS
-            raise UnitError(f"`{command}` gave no answer within {seconds:g} s", hint=_HANGS) from None
+            raise UnitError(
+                f"`{command}` gave no answer within {seconds:g} s", hint=_HANGS
+            ) from None
         except Cancelled:
             self._silence.is_ending = True
             if clock.monotonic() - asked_at >= LAST_ANSWER_SECONDS:
@@ -176,7 +196,9 @@ class Systemctl:
                 errno=error.errno,
             ) from error
         if done.returncode not in fine:
-            reason = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
+            reason = (
+                " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
+            )
             hint = ""
             if "not been booted with systemd" in reason:
                 reason, hint = f"systemd doesn't run here, so {_WITHOUT}", _ROUTES_ONLY

@@ -1,7 +1,7 @@
 """The ``UnitManager`` protocol: everything that hostrouting needs from a service manager.
 
-It is implemented by ``Systemctl`` (systemctl.py), for the running system or an image, and by the in-memory
-``FakeSystemd`` (fake_systemd.py).
+It is implemented by ``Systemctl`` (systemctl.py), for the running system or an image, and by the
+in-memory ``FakeSystemd`` (fake_systemd.py).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class UnitManager(Protocol):
     def within(self, scope: CancelScope) -> UnitManager:
         """Return a copy whose methods stop waiting for systemd once the scope is cancelled.
 
-        These methods then raise the scope's ``Cancelled`` or ``TimedOut``. Rollback code passes a scope that is never
-        cancelled.
+        These methods then raise the scope's ``Cancelled`` or ``TimedOut``. Rollback code passes a
+        scope that is never cancelled.
         """
 
     def reload(self) -> None:
@@ -53,7 +53,8 @@ class UnitManager(Protocol):
         """Run a command once after a delay, even if the caller has exited by then; no-op for an image.
 
         Args:
-            name: the base name of the timer and service units; both are removed after the command has finished.
+            name: the base name of the timer and service units; both are removed after the command
+                has finished.
             seconds: the delay in seconds.
             argv: the command and its arguments.
         """
@@ -84,7 +85,9 @@ class UnitManager(Protocol):
             names: property names.
         """
 
-    def show_each(self, units: Sequence[str], *names: str, consumers: Sequence[str] = ()) -> dict[str, dict[str, str]]:
+    def show_each(
+        self, units: Sequence[str], *names: str, consumers: Sequence[str] = ()
+    ) -> dict[str, dict[str, str]]:
         """Return several units' properties, as ``show`` does, by unit; empty for an image.
 
         Args:

@@ -1,8 +1,8 @@
 """The current route trial: its state file in /run and the systemd timer that ends it.
 
-The file stores the deadline twice: as CLOCK_BOOTTIME seconds, which aren't affected by clock changes, and as a
-timestamp for users. Storing the boot ID instead wouldn't work: in a container, a unit with ``ProtectKernelTunables=``
-sees a different boot ID than other units.
+The file stores the deadline twice: as CLOCK_BOOTTIME seconds, which aren't affected by clock
+changes, and as a timestamp for users. Storing the boot ID instead wouldn't work: in a container, a
+unit with ``ProtectKernelTunables=`` sees a different boot ID than other units.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def read_trial(path: Path) -> dict[str, Any] | None:
         return {**document, "until": str(document["until"]), "uptime": int(document["uptime"])}
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise FileError(
-            f"can't read the trial {path}: {error!r}", hint="hostrouting apply CONFIG ends the trial"
+            f"can't read the trial {path}: {error!r}",
+            hint="hostrouting apply CONFIG ends the trial",
         ) from error
 
 
@@ -81,8 +82,12 @@ def start_timer(host: Host, seconds: int) -> None:
 
 
 def forget_trial(host: Host) -> None:
-    """Remove what an ended trial has left behind. The caller holds the run lock, so that no other trial begins."""
-    # If a process was killed while it confirmed the trial, the trial's timer must no longer complete the confirmation.
+    """Remove what an ended trial has left behind.
+
+    The caller holds the run lock, so that no other trial begins.
+    """
+    # If a process was killed while it confirmed the trial, the trial's timer must no longer
+    # complete the confirmation.
     remove(host.layout.confirmed)
     if exists(host.layout.trial_script) and not exists(host.layout.trial):
         _stop_timer(host)
@@ -98,13 +103,15 @@ def end_trial(host: Host) -> None:
     """End the current trial, if any, by running its script immediately.
 
     Raises:
-        UnitError: the script failed. If the trial isn't over, the script runs again at the deadline, if possible.
+        UnitError: the script failed. If the trial isn't over, the script runs again at the
+            deadline, if possible.
     """
     host = host.within(CancelScope())
     try:
         if exists(host.layout.trial):
             if host.units.show(_SERVICE, "LoadState")["LoadState"] == "not-found":
-                start_timer(host, _LATER_SECONDS)  # systemd removes the service together with its timer
+                # systemd removes the service together with its timer.
+                start_timer(host, _LATER_SECONDS)
             host.units.restart(_SERVICE)
     finally:
         if not exists(host.layout.trial):

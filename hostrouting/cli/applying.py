@@ -1,4 +1,7 @@
-"""The commands that apply a config, try it, or plan it. Each docstring doubles as the command's help text."""
+"""The commands that apply a config, try it, or plan it.
+
+Each docstring doubles as the command's help text.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,14 @@ from hostrouting.boot.host import Host
 from hostrouting.cli.changes import applied_text, changed_text, changes_lines, plan_text
 from hostrouting.cli.options import asked_host, read
 from hostrouting.cli.output import complain
-from hostrouting.cli.running import EXIT_PLAN_CHANGES, Result, cancelled_by_signals, run_function, run_task, say_result
+from hostrouting.cli.running import (
+    EXIT_PLAN_CHANGES,
+    Result,
+    cancelled_by_signals,
+    run_function,
+    run_task,
+    say_result,
+)
 from hostrouting.config.routing import Config
 from hostrouting.model.errors import RouteError
 from hostrouting.model.text import clean
@@ -33,26 +43,29 @@ _TRIAL_SECONDS = 5.0
 def apply(options: argparse.Namespace, host: Host) -> Result | int:
     """Install CONFIG's routes, check and gate, and run the check.
 
-    The command first installs the static routes, either all or none, and then runs the check. For later boots, it
-    installs scripts, units and the gate. The gate consists of two drop-ins that hold back the consumer
-    (systemd-nspawn@.service, or the unit set in CONFIG) until the routes are installed and, in STRICT mode, the check
-    has passed. The command never stops or restarts a running machine. It removes anything from an earlier run that is
-    no longer in CONFIG. It lists every route, file and unit that it changes, even if it fails half-way, and gives the
-    number of unchanged routes; with -v it lists these, too. With --output json it always prints a single document,
-    regardless of the exit code. The document has "host", "changed", lists of "routes", "files" and "units", the
-    "unchanged" routes, "overlap", and "error" on failure.
+    The command first installs the static routes, either all or none, and then runs the check. For
+    later boots, it installs scripts, units and the gate. The gate consists of two drop-ins that
+    hold back the consumer (systemd-nspawn@.service, or the unit set in CONFIG) until the routes are
+    installed and, in STRICT mode, the check has passed. The command never stops or restarts a
+    running machine. It removes anything from an earlier run that is no longer in CONFIG. It lists
+    every route, file and unit that it changes, even if it fails half-way, and gives the number of
+    unchanged routes; with -v it lists these, too. With --output json it always prints a single
+    document, regardless of the exit code. The document has "host", "changed", lists of "routes",
+    "files" and "units", the "unchanged" routes, "overlap", and "error" on failure.
 
-    Other commands, and apply without an argument, use the default CONFIG. If it asks for something other than the
-    CONFIG that was applied, the last line says so, with the command that records the applied one there. If the default
-    CONFIG has no key hostRouting, apply without an argument fails rather than remove what is installed, unless all of
-    its scripts are gone, as after a reset by AKSFlexNode.
+    Other commands, and apply without an argument, use the default CONFIG. If it asks for something
+    other than the CONFIG that was applied, the last line says so, with the command that records the
+    applied one there. If the default CONFIG has no key hostRouting, apply without an argument fails
+    rather than remove what is installed, unless all of its scripts are gone, as after a reset by
+    AKSFlexNode.
 
-    With --try it only changes the kernel's routes and runs the check. When the timeout expires, systemd restores the
-    installed routes, even if other processes have died. To keep the tried routes and install the rest, run hostrouting
-    confirm, or press Enter on a terminal. hostrouting revert and Ctrl-C restore the installed routes immediately, as
-    does a failing check in STRICT mode. The end of a trial removes all other routes of hostrouting, also those that
-    --routes-only added before it. The watcher doesn't change routes during a trial. Another apply, a remove or a start
-    of the consumer ends the trial, too. Such a start is checked against the installed config.
+    With --try it only changes the kernel's routes and runs the check. When the timeout expires,
+    systemd restores the installed routes, even if other processes have died. To keep the tried
+    routes and install the rest, run hostrouting confirm, or press Enter on a terminal. hostrouting
+    revert and Ctrl-C restore the installed routes immediately, as does a failing check in STRICT
+    mode. The end of a trial removes all other routes of hostrouting, also those that --routes-only
+    added before it. The watcher doesn't change routes during a trial. Another apply, a remove or a
+    start of the consumer ends the trial, too. Such a start is checked against the installed config.
 
       hostrouting apply /etc/aks-flex-node/config.json
       hostrouting apply --try 60 config.json                 Enter or hostrouting confirm keeps the routes
@@ -85,7 +98,11 @@ def _refuse_to_remove(options: argparse.Namespace, document: Mapping[str, Any], 
 
 
 def _applied(
-    options: argparse.Namespace, task: phases.Task[ConfigureReport], host: Host, ending: str, source: str | None = ""
+    options: argparse.Namespace,
+    task: phases.Task[ConfigureReport],
+    host: Host,
+    ending: str,
+    source: str | None = "",
 ) -> Result:
     """Run a task that installs a config, and end its output with a note if the default CONFIG differs.
 
@@ -94,7 +111,8 @@ def _applied(
         task: the task.
         host: the host or the image.
         ending: a line for the end of the output, or an empty string.
-        source: the path of the config, or an empty string if it isn't known; None for the default CONFIG.
+        source: the path of the config, or an empty string if it isn't known; None for the default
+            CONFIG.
     """
     try:
         report = run_task(task)
@@ -123,7 +141,9 @@ def _try_routes(options: argparse.Namespace, config: Config, host: Host) -> Resu
     from hostrouting.tasks.trial import TryRoutes
 
     seconds = options.try_seconds
-    is_asking = options.output != "json" and all(stream and stream.isatty() for stream in (sys.stdin, sys.stderr))
+    is_asking = options.output != "json" and all(
+        stream and stream.isatty() for stream in (sys.stdin, sys.stderr)
+    )
     scope = phases.CancelScope()
     with cancelled_by_signals(scope):
         stood = trial_deadline(host.layout.trial)
@@ -138,19 +158,25 @@ def _try_routes(options: argparse.Namespace, config: Config, host: Host) -> Resu
                 if options.output != "json":
                     scope.check()
                 return 0
-            is_kept = run_task(phases.task("await-enter")(partial(_await_enter, host, seconds, until)), scope)
+            is_kept = run_task(
+                phases.task("await-enter")(partial(_await_enter, host, seconds, until)), scope
+            )
         except RouteOverlapError:
             complain(
-                "hostrouting: the installed routes are back, because the check fails with the new ones:", _TRIAL_SECONDS
+                "hostrouting: the installed routes are back, because the check fails with the new ones:",
+                _TRIAL_SECONDS,
             )
             raise
         except phases.Cancelled:
-            # The signal may have arrived after the task's last cancellation check, so that the trial has begun.
+            # The signal may have arrived after the task's last cancellation check, so that the
+            # trial has begun.
             if trial_deadline(host.layout.trial) not in (None, stood):
                 end_trial(host)
             raise
     if not is_kept:
-        raise RouteError("the trial is over: the installed routes are back, unless another process confirmed these")
+        raise RouteError(
+            "the trial is over: the installed routes are back, unless another process confirmed these"
+        )
     return confirm(options, host)
 
 
@@ -162,7 +188,8 @@ def _await_enter(host: Host, seconds: int, until: str, scope: phases.CancelScope
     while trial_deadline(host.layout.trial) == until:
         left = max(0.0, end - scope.clock.monotonic())
         scope.progress(
-            f"Enter keeps the routes, Ctrl-C restores the installed ones; {left:.0f} s left", 1 - left / seconds
+            f"Enter keeps the routes, Ctrl-C restores the installed ones; {left:.0f} s left",
+            1 - left / seconds,
         )
         with suppress(phases.TimedOut):
             scope.child(timeout=0.5).wait(sys.stdin)
@@ -176,20 +203,22 @@ def _await_enter(host: Host, seconds: int, until: str, scope: phases.CancelScope
 def confirm(options: argparse.Namespace, host: Host) -> Result:
     """Keep the routes installed by apply --try.
 
-    The command applies the tried config permanently, with files, units and a check, and ends the trial. It exits with 1
-    if there is no trial.
+    The command applies the tried config permanently, with files, units and a check, and ends the
+    trial. It exits with 1 if there is no trial.
     """
     from hostrouting.tasks.trial import ConfirmTrial
 
-    return _applied(options, ConfirmTrial(host=host), host, "confirmed: the routes are installed for every boot")
+    return _applied(
+        options, ConfirmTrial(host=host), host, "confirmed: the routes are installed for every boot"
+    )
 
 
 def revert(_options: argparse.Namespace, host: Host) -> Result:
     """Restore the installed routes after apply --try.
 
-    The command ends the trial without waiting for its timeout, from any terminal, and lists the routes that it changes.
-    The trial hasn't changed any files or units. It exits with 1 if there is no trial, or if the installed routes can't
-    be installed; then it still removes the tried ones.
+    The command ends the trial without waiting for its timeout, from any terminal, and lists the
+    routes that it changes. The trial hasn't changed any files or units. It exits with 1 if there is
+    no trial, or if the installed routes can't be installed; then it still removes the tried ones.
 
       hostrouting apply --try 600 config.json      in one terminal
       hostrouting revert                           in another one, if something doesn't work with these routes
@@ -197,19 +226,22 @@ def revert(_options: argparse.Namespace, host: Host) -> Result:
     from hostrouting.tasks.trial import EndTrial
 
     report = run_task(EndTrial(host=host))
-    text = "\n".join([*changes_lines(report.changes), "the trial is over: the installed routes are back"])
+    text = "\n".join(
+        [*changes_lines(report.changes), "the trial is over: the installed routes are back"]
+    )
     return Result(report.to_json, lambda: text)
 
 
 def plan(options: argparse.Namespace, host: Host) -> Result:
     """Show what apply would change, without changing anything.
 
-    The plan marks each route: + added, ~ replaced, - removed. It gives the number of unchanged routes, and with -v
-    lists them, marked with =. It shows file changes as diffs, then unit changes, and finally whether the consumer would
-    be allowed to start. It warns if apply can't do it on this host. It exits with 2 if anything would change, and with
-    0 otherwise. The JSON has the same format as apply's output. With --snapshot it only compares routes, and predicts
-    the next start on the snapshot's host, because a snapshot doesn't include files or units. With --root it only
-    compares files and units.
+    The plan marks each route: + added, ~ replaced, - removed. It gives the number of unchanged
+    routes, and with -v lists them, marked with =. It shows file changes as diffs, then unit
+    changes, and finally whether the consumer would be allowed to start. It warns if apply can't do
+    it on this host. It exits with 2 if anything would change, and with 0 otherwise. The JSON has
+    the same format as apply's output. With --snapshot it only compares routes, and predicts the
+    next start on the snapshot's host, because a snapshot doesn't include files or units. With
+    --root it only compares files and units.
     """
     from hostrouting.tasks import preview
 

@@ -1,6 +1,9 @@
-"""The command-line parser. Each command's help text is the docstring of the function that runs the command.
+"""The command-line parser.
 
-Only the requested command's parser is built, because building all of them would take as long as a check.
+Each command's help text is the docstring of the function that runs the command.
+
+Only the requested command's parser is built, because building all of them would take as long as a
+check.
 """
 
 from __future__ import annotations
@@ -58,8 +61,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the arguments.
 
     Returns:
-        The namespace, including the command's ``parser``, ``run`` and ``failed``, and ``image``: the host for --root,
-        or None.
+        The namespace, including the command's ``parser``, ``run`` and ``failed``, and ``image``:
+        the host for --root, or None.
 
     Raises:
         ConfigError: --root isn't an image.
@@ -69,7 +72,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     first = next((word for word in argv if not word.startswith(("-v", "--verbose"))), "")
     words = {"apply": _APPLY} if first == "apply" else all_words()
     listed = {name: Word(word.run) for name, word in words.items()}
-    options, unknown = _parser({first: words[first]} if first in words else listed).parse_known_args(argv)
+    options, unknown = _parser(
+        {first: words[first]} if first in words else listed
+    ).parse_known_args(argv)
     if unknown:
         instead = "; plan shows the changes of apply" if "--dry-run" in unknown else ""
         if "before" in options and not unknown[0].startswith("-"):
@@ -82,7 +87,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 def _parser(words: Mapping[str, Word], made_of: type[Parser] = Parser) -> Parser:
     parser = made_of(
-        prog="hostrouting", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=Help, allow_abbrev=False
+        prog="hostrouting",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=Help,
+        allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"hostrouting {VERSION}")
     parser.add_argument("-v", "--verbose", action="store_true", help=_VERBOSE)
@@ -103,9 +112,12 @@ def _clause(word: Word) -> str:
 
 
 def _add_words(parser: Parser, words: Mapping[str, Word], prog: str) -> None:
-    # If the subparsers were required, argparse would report a missing command instead of an unknown option.
+    # If the subparsers were required, argparse would report a missing command instead of an unknown
+    # option.
     made = parser.add_subparsers(title="commands", metavar=COMMAND, prog=prog)
-    parser.set_defaults(parser=parser, run=partial(_name_commands, parser, words), failed=EXIT_FAILURE)
+    parser.set_defaults(
+        parser=parser, run=partial(_name_commands, parser, words), failed=EXIT_FAILURE
+    )
     for name, word in words.items():
         below = made.add_parser(
             name,
@@ -114,7 +126,9 @@ def _add_words(parser: Parser, words: Mapping[str, Word], prog: str) -> None:
             allow_abbrev=False,
             formatter_class=Help,
         )
-        below.add_argument("-v", "--verbose", action="store_true", default=argparse.SUPPRESS, help=_VERBOSE)
+        below.add_argument(
+            "-v", "--verbose", action="store_true", default=argparse.SUPPRESS, help=_VERBOSE
+        )
         for add in word.takes:
             add(below)
         if word.is_followed:
@@ -123,19 +137,23 @@ def _add_words(parser: Parser, words: Mapping[str, Word], prog: str) -> None:
             below.set_defaults(parser=below, run=word.run, failed=word.failed, output="text")
 
 
-# --- the arguments of commands -------------------------------------------------------------------------------------
+# --- the arguments of commands --------------------------------------------------------------------
 
 
 def _add_config(parser: Parser) -> None:
     """Add the CONFIG argument."""
     # This duplicates Layout().config; importing the layout just for a help text would be too slow.
     default = "/etc/aks-flex-node/config.json"
-    parser.add_argument("config", nargs="?", metavar="CONFIG", help=f"a JSON file; defaults to {default}")
+    parser.add_argument(
+        "config", nargs="?", metavar="CONFIG", help=f"a JSON file; defaults to {default}"
+    )
 
 
 def _add_output(parser: Parser) -> None:
     """Add the --output option."""
-    parser.add_argument("--output", choices=("text", "json"), default="text", help="for humans, or for programs")
+    parser.add_argument(
+        "--output", choices=("text", "json"), default="text", help="for humans, or for programs"
+    )
 
 
 def _add_snapshot(parser: Parser) -> None:
@@ -157,7 +175,9 @@ def _parsed(parse: Callable[[str], object]) -> Callable[[str], object]:
 
 def _add_cidr(parser: Parser) -> None:
     what = "a CIDR to expect; may be repeated"
-    parser.add_argument("--cidr", type=_parsed(parse_any_cidr), action="append", default=[], metavar="C", help=what)
+    parser.add_argument(
+        "--cidr", type=_parsed(parse_any_cidr), action="append", default=[], metavar="C", help=what
+    )
 
 
 def _add_root(parser: argparse._ActionsContainer) -> None:
@@ -181,13 +201,17 @@ def _try_seconds(text: str) -> int:
     from hostrouting.tasks.trial import SECONDS_MAX
 
     if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= SECONDS_MAX):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 1 to {SECONDS_MAX}")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of seconds from 1 to {SECONDS_MAX}"
+        )
     return int(text)
 
 
 def _add_folder(parser: Parser) -> None:
     where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--out", metavar="DIR", help="write the files into this folder, as if it were /")
+    where.add_argument(
+        "--out", metavar="DIR", help="write the files into this folder, as if it were /"
+    )
     where.add_argument("--format", choices=("ignition",), help="print a single document instead")
 
 
@@ -197,13 +221,19 @@ def _add_more_output(parser: Parser) -> None:
     parser.add_argument("--output", choices=choices, default="text", help=what)
     what = "also predict the effect of single events: a link that flaps, goes or moves, a late address, another lease"
     parser.add_argument("--one-event", action="store_true", help=what)
-    what = "explain the boot check's verdict: use the installed config, and write route-overlap.json"
+    what = (
+        "explain the boot check's verdict: use the installed config, and write route-overlap.json"
+    )
     parser.add_argument("--report", action="store_true", help=what)
 
 
 def _add_snapshots(parser: Parser) -> None:
-    parser.add_argument("config", metavar="CONFIG", help="a JSON file that lists the expected CIDRs")
-    parser.add_argument("snapshots", nargs="+", metavar="FILE", help="the output of hostrouting snapshot on a host")
+    parser.add_argument(
+        "config", metavar="CONFIG", help="a JSON file that lists the expected CIDRs"
+    )
+    parser.add_argument(
+        "snapshots", nargs="+", metavar="FILE", help="the output of hostrouting snapshot on a host"
+    )
     what = "for humans, for programs, or as a web page"
     parser.add_argument("--output", choices=("text", "json", "html"), default="text", help=what)
     what = "also group hosts by the effect of single events, which takes several times as long"
@@ -214,46 +244,69 @@ def _add_snapshots(parser: Parser) -> None:
 
 def _add_compared(parser: Parser) -> None:
     parser.add_argument("before", metavar="A", help="the earlier snapshot; - is standard input")
-    parser.add_argument("after", nargs="?", metavar="B", help="the later snapshot; defaults to this host as it is")
+    parser.add_argument(
+        "after", nargs="?", metavar="B", help="the later snapshot; defaults to this host as it is"
+    )
     what = "a JSON file with the expected CIDRs; defaults to the installed config"
     parser.add_argument("--config", metavar="CONFIG", help=what)
 
 
 def _add_address(parser: Parser) -> None:
     parser.add_argument(
-        "address", type=_parsed(parse_any_unicast_address), metavar="ADDRESS", help="a unicast address, IPv4 or IPv6"
+        "address",
+        type=_parsed(parse_any_unicast_address),
+        metavar="ADDRESS",
+        help="a unicast address, IPv4 or IPv6",
     )
 
 
 def _add_fixed(parser: Parser) -> None:
     fixed = parser.add_mutually_exclusive_group()
-    what = "hostrouting's config, or the same routes for netplan, systemd-networkd or as ip commands"
-    fixed.add_argument("--format", choices=("config", "netplan", "networkd", "ip"), default="config", help=what)
+    what = (
+        "hostrouting's config, or the same routes for netplan, systemd-networkd or as ip commands"
+    )
+    fixed.add_argument(
+        "--format", choices=("config", "netplan", "networkd", "ip"), default="config", help=what
+    )
     what = "write the fixed config to CONFIG's file instead of printing it"
     fixed.add_argument("--in-place", action="store_true", help=what)
 
 
 def _add_shell(parser: Parser) -> None:
-    parser.add_argument("shell", metavar="SHELL", choices=("bash", "zsh", "fish"), help="bash, zsh or fish")
+    parser.add_argument(
+        "shell", metavar="SHELL", choices=("bash", "zsh", "fish"), help="bash, zsh or fish"
+    )
 
 
 def _add_doctor(parser: Parser) -> None:
     what = "for humans, for programs, or as AKSFlexNode's preflight"
-    parser.add_argument("--output", choices=("text", "json", "preflight"), default="text", help=what)
+    parser.add_argument(
+        "--output", choices=("text", "json", "preflight"), default="text", help=what
+    )
     what = "treat errors of these preflight checks as warnings: names separated by commas, or all"
-    parser.add_argument("--ignore-preflight-errors", action="append", default=[], metavar="NAMES", help=what)
-    parser.add_argument("--fail-on-warnings", action="store_true", help="make a preflight fail on warnings too")
-    parser.add_argument("--strict", action="store_true", help="also exit with 1 for problems that may occur later")
+    parser.add_argument(
+        "--ignore-preflight-errors", action="append", default=[], metavar="NAMES", help=what
+    )
+    parser.add_argument(
+        "--fail-on-warnings", action="store_true", help="make a preflight fail on warnings too"
+    )
+    parser.add_argument(
+        "--strict", action="store_true", help="also exit with 1 for problems that may occur later"
+    )
 
 
 def _add_from(parser: Parser) -> None:
     parser.add_argument("file", metavar="FILE", help="a JSON file shared with other components")
     parser.add_argument(
-        "--from", dest="config", metavar="CONFIG", required=True, help="a JSON file with hostrouting's keys"
+        "--from",
+        dest="config",
+        metavar="CONFIG",
+        required=True,
+        help="a JSON file with hostrouting's keys",
     )
 
 
-# --- the commands --------------------------------------------------------------------------------------------------
+# --- the commands ---------------------------------------------------------------------------------
 
 
 def _config() -> Mapping[str, Word]:
@@ -267,10 +320,11 @@ def _config() -> Mapping[str, Word]:
 def _lb_probe() -> Mapping[str, Word]:
     """Let nodes answer Azure's IPv6 health probes.
 
-    The balancer probes IPv6 Services from fe80::1234:5678:9abc, a link-local source address that a node must not
-    forward to another interface. Probes that a pod should answer are therefore dropped, and the balancer removes the
-    node from its pool. nftables rules rewrite the source address of incoming probes and the destination address of
-    replies. The CONFIG key is hostNetworking.loadBalancerProbe.
+    The balancer probes IPv6 Services from fe80::1234:5678:9abc, a link-local source address that a
+    node must not forward to another interface. Probes that a pod should answer are therefore
+    dropped, and the balancer removes the node from its pool. nftables rules rewrite the source
+    address of incoming probes and the destination address of replies. The CONFIG key is
+    hostNetworking.loadBalancerProbe.
     """
     from hostrouting.cli.azure import probe
 
@@ -284,9 +338,10 @@ def _lb_probe() -> Mapping[str, Word]:
 def _azure_vnet() -> Mapping[str, Word]:
     """Clean up what the azure-vnet CNI has left behind for deleted pods.
 
-    If azure-vnet leaves rules and neighbours behind when a pod is deleted, a later pod with the same address is
-    unreachable. The clean-up removes only these leftovers, and only inside the CIDRs listed in CONFIG's
-    hostNetworking.staleAzureVnet. It never removes anything that a running pod or another program uses.
+    If azure-vnet leaves rules and neighbours behind when a pod is deleted, a later pod with the
+    same address is unreachable. The clean-up removes only these leftovers, and only inside the
+    CIDRs listed in CONFIG's hostNetworking.staleAzureVnet. It never removes anything that a running
+    pod or another program uses.
     """
     from hostrouting.cli.azure import vnet
 
@@ -315,7 +370,9 @@ def _completion(options: argparse.Namespace, _host: Host) -> Result:
                 action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
             return super()._add_action(action)
 
-    return Result(text=lambda: shtab.complete(_parser(all_words(), Completing), options.shell).rstrip())
+    return Result(
+        text=lambda: shtab.complete(_parser(all_words(), Completing), options.shell).rstrip()
+    )
 
 
 _APPLY = Word(applying.apply, (_add_config, _add_where, _add_output))
@@ -324,7 +381,8 @@ _APPLY = Word(applying.apply, (_add_config, _add_where, _add_output))
 def all_words() -> Mapping[str, Word]:
     """Return all commands.
 
-    Modules that only checks need are imported here, because ``apply`` takes 10 % less CPU without them.
+    Modules that only checks need are imported here, because ``apply`` takes 10 % less CPU without
+    them.
     """
     from hostrouting.cli import checking
 
@@ -335,10 +393,22 @@ def all_words() -> Mapping[str, Word]:
         "revert": Word(applying.revert, (_add_output,)),
         "plan": Word(applying.plan, (_add_config, _add_root, _add_snapshot, _add_output)),
         "render": Word(commands.render, (_add_config, _add_folder)),
-        "check": Word(checking.check, (_add_config, _add_cidr, _add_snapshot, _add_more_output), EXIT_CHECK_UNKNOWN),
-        "explain": Word(checking.explain, (_add_address, _add_config, _add_snapshot, _add_output), EXIT_CHECK_UNKNOWN),
+        "check": Word(
+            checking.check,
+            (_add_config, _add_cidr, _add_snapshot, _add_more_output),
+            EXIT_CHECK_UNKNOWN,
+        ),
+        "explain": Word(
+            checking.explain,
+            (_add_address, _add_config, _add_snapshot, _add_output),
+            EXIT_CHECK_UNKNOWN,
+        ),
         "diff": Word(checking.diff, (_add_compared, _add_cidr, _add_output), EXIT_CHECK_UNKNOWN),
-        "fix": Word(checking.fix, (_add_config, _add_cidr, _add_fixed, _add_snapshot, _add_output), EXIT_CHECK_UNKNOWN),
+        "fix": Word(
+            checking.fix,
+            (_add_config, _add_cidr, _add_fixed, _add_snapshot, _add_output),
+            EXIT_CHECK_UNKNOWN,
+        ),
         "snapshot": Word(commands.snapshot),
         "judge": Word(checking.judge, (_add_snapshots,), EXIT_CHECK_UNKNOWN),
         "doctor": Word(checking.doctor, (_add_config, _add_root, _add_doctor)),

@@ -17,9 +17,9 @@ class CellKind(NamedTuple):
 
     Args:
         kind: the finding or note kind, or None if packets leave through the uplinks.
-        devs: the interfaces that shadow the addresses, and those that would do so if the former's routes were removed,
-            sorted. Empty for kinds that usually involve many interfaces, such as pods (one veth each) or local
-            addresses.
+        devs: the interfaces that shadow the addresses, and those that would do so if the former's
+            routes were removed, sorted. Empty for kinds that usually involve many interfaces, such
+            as pods (one veth each) or local addresses.
     """
 
     kind: str | None = None
@@ -36,9 +36,10 @@ Bar = list[tuple[CellKind, tuple[IpNetwork, ...]]]
 def cells(cidr: IpNetwork, bar: Bar, count: int) -> tuple[CellKind | None, ...]:
     """Split a CIDR into equal cells and return the answer for each.
 
-    If a cell contains several answers, the worst one is drawn: failures before notes, and notes before expected
-    answers. Ties go to the answer with the fewest addresses in the bar. This keeps a single failing address in a /12
-    visible. If the number of cells is a power of two, each cell is a prefix.
+    If a cell contains several answers, the worst one is drawn: failures before notes, and notes
+    before expected answers. Ties go to the answer with the fewest addresses in the bar. This keeps
+    a single failing address in a /12 visible. If the number of cells is a power of two, each cell
+    is a prefix.
 
     Args:
         cidr: the CIDR to draw.
@@ -51,12 +52,16 @@ def cells(cidr: IpNetwork, bar: Bar, count: int) -> tuple[CellKind | None, ...]:
 
     def rank(part: tuple[CellKind, tuple[IpNetwork, ...]]) -> tuple[bool, int]:
         answer, ranges = part
-        return not isinstance(answer.kind, FindingKind), sum(network.num_addresses for network in ranges)
+        return not isinstance(answer.kind, FindingKind), sum(
+            network.num_addresses for network in ranges
+        )
 
     judged: list[Any] = [cidr]
     for block in (each for each in reserved_blocks(Family.of(cidr)) if is_inside(each, cidr)):
         judged = [
-            part for each in judged for part in (each.address_exclude(block) if block.subnet_of(each) else [each])
+            part
+            for each in judged
+            for part in (each.address_exclude(block) if block.subnet_of(each) else [each])
         ]
     base, size = int(cidr.network_address), cidr.num_addresses
     drawn: list[CellKind | None] = [None] * count
@@ -89,12 +94,19 @@ class Paint(NamedTuple):
         Copying the cells from the terminal copies the whole text.
         """
         middle = len(text) // 2
-        parts = ((self.back, text[:middle]), (self.ink, text[middle]), (self.back, text[middle + 1 :]))
-        return "".join(f"\x1b[48;5;{self.back};38;5;{ink}m{part}\x1b[0m" for ink, part in parts if part)
+        parts = (
+            (self.back, text[:middle]),
+            (self.ink, text[middle]),
+            (self.back, text[middle + 1 :]),
+        )
+        return "".join(
+            f"\x1b[48;5;{self.back};38;5;{ink}m{part}\x1b[0m" for ink, part in parts if part
+        )
 
 
-# Expected cells have muted colours, failures warm ones, and notes cool colours or grey. The palette is safe for
-# colour-blind readers: adjacent colours also differ in lightness, and each cell has a symbol.
+# Expected cells have muted colours, failures warm ones, and notes cool colours or grey. The palette
+# is safe for colour-blind readers: adjacent colours also differ in lightness, and each cell has a
+# symbol.
 KINDS: dict[str | None, Paint] = {
     FindingKind.NO_ROUTE: Paint("N", 198, "no route"),
     FindingKind.BLACKHOLE: Paint("X", 196, "discarded"),
@@ -107,8 +119,8 @@ KINDS: dict[str | None, Paint] = {
 }
 
 
-# Eight colours are enough for the InfiniBand interfaces of an H200. Beyond 8 answers the colours repeat, and beyond 21
-# the symbols too. N and X are reserved for other kinds.
+# Eight colours are enough for the InfiniBand interfaces of an H200. Beyond 8 answers the colours
+# repeat, and beyond 21 the symbols too. N and X are reserved for other kinds.
 _SYMBOLS, _BACKS = "ABCDEFGHIJKLMPQRSTUVW", (208, 220, 211, 137, 223, 169, 229, 173)
 
 
@@ -117,7 +129,9 @@ _NAMES = 8
 
 
 def legend(
-    drawn: Iterable[CellKind | None], default_devs: Sequence[str], meanings: tuple[str, str] = ("expected", "shadow")
+    drawn: Iterable[CellKind | None],
+    default_devs: Sequence[str],
+    meanings: tuple[str, str] = ("expected", "shadow"),
 ) -> dict[CellKind | None, Paint]:
     """Assign a symbol and a colour to each answer, reusing them only when they run out.
 
@@ -127,12 +141,15 @@ def legend(
         meanings: the meaning of the expected interfaces, and that of others.
 
     Returns:
-        The paint for each answer: first the expected answer, then failures, notes and unchecked cells.
+        The paint for each answer: first the expected answer, then failures, notes and unchecked
+        cells.
     """
     answers = dict.fromkeys(drawn)
     paints: dict[CellKind | None, Paint] = {}
     if CellKind() in answers:
-        paints[CellKind()] = Paint("·", 24, f"{dev_words(default_devs)} {meanings[0]}".lstrip(), ink=67)
+        paints[CellKind()] = Paint(
+            "·", 24, f"{dev_words(default_devs)} {meanings[0]}".lstrip(), ink=67
+        )
     shadows = [each for each in answers if each and each.kind is FindingKind.OVERLAP]
     for each, symbol, back in zip(shadows, cycle(_SYMBOLS), cycle(_BACKS)):
         paints[each] = Paint(symbol, back, f"{dev_words(each.devs)} {meanings[1]}".strip())

@@ -80,13 +80,24 @@ def plan_text(plan: Plan, config: Config, *, is_verbose: bool) -> str:
         lines += boot_lines(plan.boot)
     if not plan:
         lines.append(_nothing(plan.routes))
-    verdicts = {True: good("would be let through"), False: bad("would be held back"), None: "isn't known"}
+    verdicts = {
+        True: good("would be let through"),
+        False: bad("would be held back"),
+        None: "isn't known",
+    }
     verdict = verdicts[plan.next_start.is_admitted]
-    lines.append(f"the next start of {plan.next_start.consumer} {verdict}: {clean(plan.next_start.reason)}")
+    lines.append(
+        f"the next start of {plan.next_start.consumer} {verdict}: {clean(plan.next_start.reason)}"
+    )
     return "\n".join(lines)
 
 
-_IMPERATIVE = {"enabled": "enable", "disabled": "disable", "restarted": "restart", "stopped": "stop"}
+_IMPERATIVE = {
+    "enabled": "enable",
+    "disabled": "disable",
+    "restarted": "restart",
+    "stopped": "stop",
+}
 
 
 def boot_lines(boot: Changes) -> list[str]:
@@ -100,13 +111,18 @@ def boot_lines(boot: Changes) -> list[str]:
 def diff_lines(change: Change) -> list[str]:
     """Return a planned file change as a unified diff, or as one line if a diff wouldn't help.
 
-    Removed files, long new files, replaced scripts of the Go package and changes of only a mode or owner get one line.
+    Removed files, long new files, replaced scripts of the Go package and changes of only a mode or
+    owner get one line.
     """
     import difflib
 
     from hostrouting.boot.go_package import is_go_package_script
 
-    name, before, after = clean(str(change.what)), (change.before or "").splitlines(), (change.after or "").splitlines()
+    name, before, after = (
+        clean(str(change.what)),
+        (change.before or "").splitlines(),
+        (change.after or "").splitlines(),
+    )
     if change.before is None and len(after) > _NEW_FILE_LINES:
         return [good(f"+ {name} ({len(after)} lines, new)")]
     if change.after is None:
@@ -118,7 +134,8 @@ def diff_lines(change: Change) -> list[str]:
     old, new = (name if text is not None else "/dev/null" for text in (change.before, change.after))
     paint = {"+": good, "-": bad, "@": dim}
     return [
-        paint.get(line[0], str)(clean(line)) for line in difflib.unified_diff(before, after, old, new, n=1, lineterm="")
+        paint.get(line[0], str)(clean(line))
+        for line in difflib.unified_diff(before, after, old, new, n=1, lineterm="")
     ]
 
 
@@ -133,7 +150,9 @@ def _lines(changes: Iterable[Change], marks: Mapping[str, str]) -> Iterator[str]
             yield f"{start}{clean(str(each.what))}{end}{was}"
 
 
-def _unchanged_lines(plan: RoutePlan, word: str, *, is_changed: bool, is_verbose: bool) -> list[str]:
+def _unchanged_lines(
+    plan: RoutePlan, word: str, *, is_changed: bool, is_verbose: bool
+) -> list[str]:
     """Return one line per route of another program, and our unchanged routes, one per line or only their number."""
     lines = [f"{clean(str(route))}  (another program's, already there)" for route in plan.foreign]
     if is_verbose:

@@ -22,7 +22,14 @@ from hostrouting.cli.options import (
     read_with_cidrs,
 )
 from hostrouting.cli.output import columns, complain
-from hostrouting.cli.report import SIMILAR, fix_lines, nagios, overlap_picture, overlap_text, page_text
+from hostrouting.cli.report import (
+    SIMILAR,
+    fix_lines,
+    nagios,
+    overlap_picture,
+    overlap_text,
+    page_text,
+)
 from hostrouting.cli.running import EXIT_CHECK_UNKNOWN, EXIT_FAILURE, Result, run_function
 from hostrouting.config.routing import SECTION, Config, StaticRoute, StaticRoutes
 from hostrouting.model.changes import Changes
@@ -37,13 +44,14 @@ from hostrouting.tasks import queries
 def check(options: argparse.Namespace, host: Host) -> Result | int:
     """Check that traffic to every expected CIDR leaves through the node's uplink.
 
-    The check covers every address. It splits each CIDR into ranges with a uniform lookup result, and queries the kernel
-    for each range. If a policy rule has a "from" selector, it repeats the lookup with the source address that the
-    kernel would choose. It waits up to waitSeconds for a default route (30 without a CONFIG), and up to settleSeconds
-    for InfiniBand addresses. It writes no marker. With --one-event it also reports what a single event would break,
-    without affecting the verdict or the exit code. It exits with 0 on success, with 1 if a CIDR is shadowed, has no
-    route or is discarded, and with 2 if there is no verdict. With --output nagios it exits with 0 (OK), 1 (failures in
-    WARN mode), 2 (failures in STRICT mode) or 3 (unknown).
+    The check covers every address. It splits each CIDR into ranges with a uniform lookup result,
+    and queries the kernel for each range. If a policy rule has a "from" selector, it repeats the
+    lookup with the source address that the kernel would choose. It waits up to waitSeconds for a
+    default route (30 without a CONFIG), and up to settleSeconds for InfiniBand addresses. It writes
+    no marker. With --one-event it also reports what a single event would break, without affecting
+    the verdict or the exit code. It exits with 0 on success, with 1 if a CIDR is shadowed, has no
+    route or is discarded, and with 2 if there is no verdict. With --output nagios it exits with 0
+    (OK), 1 (failures in WARN mode), 2 (failures in STRICT mode) or 3 (unknown).
 
       hostrouting check                         the installed CIDRs, or those in /etc/aks-flex-node/config.json
       hostrouting check --cidr 172.16.0.0/16 --cidr 10.96.0.0/12     without a config file
@@ -62,16 +70,23 @@ def check(options: argparse.Namespace, host: Host) -> Result | int:
     document, config = _expected(options, host, is_alone=is_alone, is_quiet=is_for_monitoring)
     if is_for_monitoring:
         config = _without_waits(config)
-    # With a snapshot, CONFIG's other keys aren't compared with the host, because CONFIG may belong to another host.
-    result = _check(config, on, document if on.snapshot is None else None, one_event=options.one_event)
-    code = {Verdict.OK: 0, Verdict.OVERLAP: EXIT_FAILURE, Verdict.UNKNOWN: EXIT_CHECK_UNKNOWN}[result.verdict]
+    # With a snapshot, CONFIG's other keys aren't compared with the host, because CONFIG may belong
+    # to another host.
+    result = _check(
+        config, on, document if on.snapshot is None else None, one_event=options.one_event
+    )
+    code = {Verdict.OK: 0, Verdict.OVERLAP: EXIT_FAILURE, Verdict.UNKNOWN: EXIT_CHECK_UNKNOWN}[
+        result.verdict
+    ]
     if options.output == "nagios":
         code, line = nagios(result)
         return Result(result.to_json, lambda: line, code)
     text = {
         "svg": lambda: overlap_picture(result),
         "prometheus": lambda: _metrics(result, on),
-        "text": lambda: "\n".join([overlap_text(result, width=columns(sys.stdout)), *_next_lines(result, on)]),
+        "text": lambda: "\n".join(
+            [overlap_text(result, width=columns(sys.stdout)), *_next_lines(result, on)]
+        ),
     }
     return Result(result.to_json, lambda: text[options.output](), code)
 
@@ -81,7 +96,8 @@ def _expected(
 ) -> tuple[dict[str, Any] | None, Config]:
     """Return CONFIG's document, and the config to check: CONFIG's with the CIDRs from --cidr, or the installed config.
 
-    The installed config is used if the user named nothing else (``is_alone``) and it has expected CIDRs.
+    The installed config is used if the user named nothing else (``is_alone``) and it has expected
+    CIDRs.
     """
     has_document = not is_alone or has_config(options, host)
     document, config = read_with_cidrs(options, host) if has_document else (None, Config())
@@ -116,7 +132,9 @@ to find the cluster's CIDRs:
 def _next_lines(report: OverlapReport, host: Host) -> list[str]:
     """Return suggested next steps if there is no verdict."""
     if report.reason_kind is UnknownReason.NO_DEFAULT_ROUTE:
-        is_ipv6 = any(each.family.value == 6 and each.reason == report.reason for each in report.families)
+        is_ipv6 = any(
+            each.family.value == 6 and each.reason == report.reason for each in report.families
+        )
         ip = "ip -6" if is_ipv6 else "ip -4"
         return [f"to see why there is none: {ip} address; {ip} route; networkctl status", SIMILAR]
     if report.reason_kind in (UnknownReason.CONTESTED_DEFAULT, UnknownReason.NO_LOCAL_TABLE):
@@ -142,7 +160,10 @@ def _check(
     config: Config, host: Host, document: dict[str, Any] | None = None, *, one_event: bool = False
 ) -> OverlapReport:
     return run_function(
-        "check", lambda scope: queries.check(config, host=host, scope=scope, document=document, one_event=one_event)
+        "check",
+        lambda scope: queries.check(
+            config, host=host, scope=scope, document=document, one_event=one_event
+        ),
     )
 
 
@@ -155,8 +176,8 @@ def _explain_verdict(host: Host) -> int:
     """Repeat the check with the installed config, explain the verdict on stderr, and write the report.
 
     Returns:
-        0, or 1 if the verdict differs from the marker. In that case no report is written, because the boot script's
-        verdict is authoritative.
+        0, or 1 if the verdict differs from the marker. In that case no report is written, because
+        the boot script's verdict is authoritative.
     """
     from hostrouting.boot.files import write_if_changed
     from hostrouting.overlap.markers import marked_verdict
@@ -167,7 +188,11 @@ def _explain_verdict(host: Host) -> int:
         complain(f"hostrouting: the marker says {marked}, and the host is now {report.verdict}")
         return EXIT_FAILURE
     write_if_changed(host.layout.report, to_json_text(report.to_json()))
-    for line in (summary(report), *advice(report), *(f"{note.kind}: {note.message}" for note in report.notes)):
+    for line in (
+        summary(report),
+        *advice(report),
+        *(f"{note.kind}: {note.message}" for note in report.notes),
+    ):
         complain(line)
     return 0
 
@@ -175,12 +200,13 @@ def _explain_verdict(host: Host) -> int:
 def explain(options: argparse.Namespace, host: Host) -> Result:
     """Explain where traffic to ADDRESS goes, and why.
 
-    The command traces each route lookup that a socket performs for the address. It shows the policy rules in order and
-    why the kernel skips each, the matching route, the outgoing interface, and the source address that a connection
-    would use. Then it traces the second lookup, which includes that source address. It compares the result with the
-    expected interfaces for the CIDRs in CONFIG that contain the address. Without a CONFIG or a matching CIDR, it
-    expects the uplinks. It exits with 0 if the result is as expected, with 1 if not, and with 2 if the expected
-    interface is unknown.
+    The command traces each route lookup that a socket performs for the address. It shows the policy
+    rules in order and why the kernel skips each, the matching route, the outgoing interface, and
+    the source address that a connection would use. Then it traces the second lookup, which includes
+    that source address. It compares the result with the expected interfaces for the CIDRs in CONFIG
+    that contain the address. Without a CONFIG or a matching CIDR, it expects the uplinks. It exits
+    with 0 if the result is as expected, with 1 if not, and with 2 if the expected interface is
+    unknown.
 
       hostrouting explain 172.16.3.4
       hostrouting explain 172.16.3.4 config.json --snapshot node.json     on another host
@@ -189,7 +215,9 @@ def explain(options: argparse.Namespace, host: Host) -> Result:
 
     config = load(options, host) if has_config(options, host) else None
     on = asked_host(options, host)
-    found = run_function("explain", lambda scope: queries.explain(options.address, config, host=on, scope=scope))
+    found = run_function(
+        "explain", lambda scope: queries.explain(options.address, config, host=on, scope=scope)
+    )
     return Result(
         lambda: {"host": on.name} | found.to_json(),
         lambda: page_text(explanation_page(found), columns(sys.stdout)),
@@ -200,13 +228,15 @@ def explain(options: argparse.Namespace, host: Host) -> Result:
 def diff(options: argparse.Namespace, host: Host) -> Result:
     """Show which lookups differ between two snapshots of a host, and why.
 
-    A and B are the output of hostrouting snapshot; without B, A is compared with this host as it is. For each expected
-    CIDR, the command lists the ranges that packets now leave through another interface, through another gateway, or
-    with another source, and the changes that explain it: routes, rules, addresses, address labels, links, nexthop
-    objects and unreachable routers. Without these changes, the old results would be back; none of them is superfluous.
-    All other changes are counted, and listed with -v. Every address is compared, not just a sample. Without --config or
-    --cidr, the installed CIDRs are compared, or else all addresses of the families in both snapshots. It exits with 0
-    if no lookup differs, with 1 if any does, and with 2 if that isn't known.
+    A and B are the output of hostrouting snapshot; without B, A is compared with this host as it
+    is. For each expected CIDR, the command lists the ranges that packets now leave through another
+    interface, through another gateway, or with another source, and the changes that explain it:
+    routes, rules, addresses, address labels, links, nexthop objects and unreachable routers.
+    Without these changes, the old results would be back; none of them is superfluous. All other
+    changes are counted, and listed with -v. Every address is compared, not just a sample. Without
+    --config or --cidr, the installed CIDRs are compared, or else all addresses of the families in
+    both snapshots. It exits with 0 if no lookup differs, with 1 if any does, and with 2 if that
+    isn't known.
 
       hostrouting diff monday.json                          what has changed on this host since Monday?
       hostrouting diff good.json bad.json --cidr 172.16.0.0/16
@@ -217,14 +247,23 @@ def diff(options: argparse.Namespace, host: Host) -> Result:
     before = load_snapshot(options.before)
     after = None if options.after is None else load_snapshot(options.after)
     _, config = _expected(options, host, is_alone=not options.cidr and options.config is None)
-    found = run_function("diff", lambda scope: queries.diff(before, after, config, host=host, scope=scope))
+    found = run_function(
+        "diff", lambda scope: queries.diff(before, after, config, host=host, scope=scope)
+    )
     if before.host != found.host:
-        complain(f"warning: A is a snapshot of {clean(before.host or '')}, and B is of {clean(found.host or '')}")
+        complain(
+            f"warning: A is a snapshot of {clean(before.host or '')}, and B is of {clean(found.host or '')}"
+        )
     if before.time and found.after and before.time > found.after:
-        complain(f"warning: A is newer than B ({before.time} and {found.after}), so what came is shown as what went")
+        complain(
+            f"warning: A is newer than B ({before.time} and {found.after}), so what came is shown as what went"
+        )
     return Result(
         found.to_json,
-        lambda: page_text(difference_page(found, columns(sys.stdout), is_verbose=options.verbose), columns(sys.stdout)),
+        lambda: page_text(
+            difference_page(found, columns(sys.stdout), is_verbose=options.verbose),
+            columns(sys.stdout),
+        ),
         {True: EXIT_FAILURE, False: 0, None: EXIT_CHECK_UNKNOWN}[found.differs],
     )
 
@@ -232,14 +271,16 @@ def diff(options: argparse.Namespace, host: Host) -> Result:
 def fix(options: argparse.Namespace, host: Host) -> Result:
     """Print a config that fixes the failures found by the check.
 
-    The fix is the smallest set of routes that fixes every failing address without affecting any passing one. Each route
-    takes precedence over the one that currently matches. With CONFIG, the command assumes that CONFIG's routes are
-    installed, and prints the whole document with the new routes merged in. With --cidr alone, it prints a document that
-    contains the CIDRs and the new routes. It reports on stderr what no route can fix, and any side effects of the fix.
-    It changes nothing unless --in-place is given, which updates CONFIG and preserves everything outside hostRouting
-    byte for byte. It exits with 0 on success, with 1 if some failures can't be fixed (it still prints the rest), and
-    with 2 if there is no verdict. With --format netplan or networkd it warns above 8,000 routes for an interface,
-    because systemd-networkd drops the rest and reports success.
+    The fix is the smallest set of routes that fixes every failing address without affecting any
+    passing one. Each route takes precedence over the one that currently matches. With CONFIG, the
+    command assumes that CONFIG's routes are installed, and prints the whole document with the new
+    routes merged in. With --cidr alone, it prints a document that contains the CIDRs and the new
+    routes. It reports on stderr what no route can fix, and any side effects of the fix. It changes
+    nothing unless --in-place is given, which updates CONFIG and preserves everything outside
+    hostRouting byte for byte. It exits with 0 on success, with 1 if some failures can't be fixed
+    (it still prints the rest), and with 2 if there is no verdict. With --format netplan or networkd
+    it warns above 8,000 routes for an interface, because systemd-networkd drops the rest and
+    reports success.
 
       hostrouting fix --in-place config.json && hostrouting apply config.json
       hostrouting fix config.json > fixed.json                      to review it first; config.json isn't changed
@@ -253,10 +294,15 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
     if options.in_place and document is None:
         raise UsageError("--in-place needs a CONFIG in addition to --cidr")
     on = asked_host(options, host)
-    # CONFIG names all of our routes. A proposal for --cidr alone will be merged into a config that we don't know.
+    # CONFIG names all of our routes. A proposal for --cidr alone will be merged into a config that
+    # we don't know.
     backends = None if document is None else as_installed(config, on)
     result = run_function("check", lambda scope: queries.check_kernel(config, on, backends, scope))
-    contested = (f"caution: {clean(note.message)}" for note in result.notes if note.kind is NoteKind.CONTESTED)
+    contested = (
+        f"caution: {clean(note.message)}"
+        for note in result.notes
+        if note.kind is NoteKind.CONTESTED
+    )
     for line in (*fix_lines(result), *_next_lines(result, on), *contested):
         complain(line)
     proposal: Any = None
@@ -269,24 +315,38 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
         else:
             proposal, warnings = _in_words(options.format, result.fix.routes, on, config)
         if options.in_place and proposal != document:
-            changes = set_sections(config_path(options, host), {SECTION: proposal[SECTION]}, known=document)
+            changes = set_sections(
+                config_path(options, host), {SECTION: proposal[SECTION]}, known=document
+            )
     text = proposal if isinstance(proposal, str | None) else to_json_text(proposal).rstrip()
     if options.in_place:
         text = "\n".join(changes_lines(changes)) or NOTHING
-    document = {"host": result.host} | changes.to_json() | {"overlap": result.to_json(), "fix": result.fix.to_json()}
+    document = (
+        {"host": result.host}
+        | changes.to_json()
+        | {"overlap": result.to_json(), "fix": result.fix.to_json()}
+    )
     document |= {"format": options.format, "proposal": proposal, "warnings": [*warnings]}
     code = EXIT_FAILURE if result.fix.unfixable else 0
-    return Result(lambda: document, lambda: text or "", EXIT_CHECK_UNKNOWN if is_unknown else code, warnings)
+    return Result(
+        lambda: document, lambda: text or "", EXIT_CHECK_UNKNOWN if is_unknown else code, warnings
+    )
 
 
-def _in_words(form: str, entries: tuple[StaticRoute, ...], host: Host, config: Config) -> tuple[str, tuple[str, ...]]:
+def _in_words(
+    form: str, entries: tuple[StaticRoute, ...], host: Host, config: Config
+) -> tuple[str, tuple[str, ...]]:
     """Return routes in another program's format, and warnings if that program won't install all of them."""
     from hostrouting.routes import formats
     from hostrouting.routes.plan import plan_or_raise
 
     config = attrs.evolve(config, static_routes=StaticRoutes(enabled=True, routes=entries))
-    plan = plan_or_raise(config, "fill in the routes", *host.backends(config.static_routes.families))
-    write = {"ip": formats.as_ip, "netplan": formats.as_netplan, "networkd": formats.as_networkd}[form]
+    plan = plan_or_raise(
+        config, "fill in the routes", *host.backends(config.static_routes.families)
+    )
+    write = {"ip": formats.as_ip, "netplan": formats.as_netplan, "networkd": formats.as_networkd}[
+        form
+    ]
     warnings = () if form == "ip" else formats.too_many_for_networkd(plan.wanted)
     return write(plan.wanted).rstrip(), tuple(map(clean, warnings))
 
@@ -294,14 +354,15 @@ def _in_words(form: str, entries: tuple[StaticRoute, ...], host: Host, config: C
 def judge(options: argparse.Namespace, host: Host) -> Result:
     """Check many hosts from their snapshots, and group them by failure.
 
-    Each FILE is the output of hostrouting snapshot from one host. If the snapshot has no host name, the file name is
-    used. Hosts with the same failures (kind, CIDR, interfaces) and the same fix are grouped together. If a FILE can't
-    be read, or takes too much time or memory, its host's verdict is unknown and the command continues with the others.
-    With --one-event, hosts that a single event would break permanently are grouped separately. With --since, hosts are
-    also grouped by what has changed their lookups since the earlier snapshots in that folder; those whose earlier
-    snapshot can't be compared are groups with the reason. The command uses all cores; docs/howto/many-hosts.md shows
-    how to use several machines. It exits with 0 if all hosts pass, with 1 if any host fails, and otherwise with 2 if
-    any verdict is unknown.
+    Each FILE is the output of hostrouting snapshot from one host. If the snapshot has no host name,
+    the file name is used. Hosts with the same failures (kind, CIDR, interfaces) and the same fix
+    are grouped together. If a FILE can't be read, or takes too much time or memory, its host's
+    verdict is unknown and the command continues with the others. With --one-event, hosts that a
+    single event would break permanently are grouped separately. With --since, hosts are also
+    grouped by what has changed their lookups since the earlier snapshots in that folder; those
+    whose earlier snapshot can't be compared are groups with the reason. The command uses all cores;
+    docs/howto/many-hosts.md shows how to use several machines. It exits with 0 if all hosts pass,
+    with 1 if any host fails, and otherwise with 2 if any verdict is unknown.
 
       hostrouting judge config.json snapshots/*.json
       hostrouting judge config.json today/*.json --since yesterday
@@ -326,20 +387,26 @@ def judge(options: argparse.Namespace, host: Host) -> Result:
     code = EXIT_CHECK_UNKNOWN if report.counts[Verdict.UNKNOWN] else 0
     if report.counts[Verdict.OVERLAP]:
         code = EXIT_FAILURE
-    text = fleet.fleet_page if options.output == "html" else partial(fleet.fleet_text, width=columns(sys.stdout))
+    text = (
+        fleet.fleet_page
+        if options.output == "html"
+        else partial(fleet.fleet_text, width=columns(sys.stdout))
+    )
     return Result(report.to_json, partial(text, report), code)
 
 
 def doctor(options: argparse.Namespace, host: Host) -> Result:
     """Report whether this host's gate works, and what may break it.
 
-    The doctor first reports the check's current verdict, and then examines the loaded systemd units, every installed
-    file, the kernel's routes, and programs that may remove these routes. It prints a hint with each finding, and
-    changes nothing. If nothing is installed, it says so, without a verdict: for that, run hostrouting check. If neither
-    CONFIG nor the default config exists, it compares the installation with the config that was used to create it. It
-    exits with 1 if anything is broken or couldn't be examined, and otherwise with 0, even if it reports risks.
+    The doctor first reports the check's current verdict, and then examines the loaded systemd
+    units, every installed file, the kernel's routes, and programs that may remove these routes. It
+    prints a hint with each finding, and changes nothing. If nothing is installed, it says so,
+    without a verdict: for that, run hostrouting check. If neither CONFIG nor the default config
+    exists, it compares the installation with the config that was used to create it. It exits with 1
+    if anything is broken or couldn't be examined, and otherwise with 0, even if it reports risks.
 
-    With --output preflight it prints JSON in AKSFlexNode's preflight format, without any values from CONFIG.
+    With --output preflight it prints JSON in AKSFlexNode's preflight format, without any values
+    from CONFIG.
 
       ✓ fine;  ✗ broken now;  • may break later;  ? couldn't be examined
     """
@@ -351,18 +418,23 @@ def doctor(options: argparse.Namespace, host: Host) -> Result:
 
     is_preflight = options.output == "preflight"
     if not is_preflight and (options.ignore_preflight_errors or options.fail_on_warnings):
-        raise UsageError("--ignore-preflight-errors and --fail-on-warnings require --output preflight")
+        raise UsageError(
+            "--ignore-preflight-errors and --fail-on-warnings require --output preflight"
+        )
     host = options.image or host
     is_there = has_config(options, host)
     name = "" if options.config is None and is_there else shlex.quote(options.config or "CONFIG")
     config = load(options, host) if is_there else None
     checks = CHECKS + sections.checks(options, host, has_config=is_there)
     report = run_function(
-        "doctor", lambda scope: examine(config, host=host, checks=checks, config_name=name, scope=scope)
+        "doctor",
+        lambda scope: examine(config, host=host, checks=checks, config_name=name, scope=scope),
     )
     if is_preflight:
         is_strict = options.fail_on_warnings or options.strict
-        document = preflight(report, ignored=options.ignore_preflight_errors, fails_on_warnings=is_strict)
+        document = preflight(
+            report, ignored=options.ignore_preflight_errors, fails_on_warnings=is_strict
+        )
         code = 0 if document["status"] == "ok" else EXIT_FAILURE
         return Result(text=lambda: to_json_text(document).rstrip(), code=code)
     code = EXIT_FAILURE if report.is_broken or (options.strict and report.findings) else 0

@@ -25,18 +25,19 @@ _LINE_SECONDS = 1.0
 def demo(_options: argparse.Namespace, _host: Host) -> int:
     """Demonstrate hostrouting in a throw-away network namespace.
 
-    The demo simulates an Azure H200 node with IPv4 and IPv6. The default routes use eth0, and the connected routes on
-    ib0 to ib7 shadow the cluster's networks. The demo runs a check, installs more specific routes, checks again, and
-    cleans up. It never touches the host's routing tables, and doesn't need root if unprivileged user namespaces are
-    enabled. If namespaces aren't available, it uses an in-memory fake kernel, which supports only IPv4.
+    The demo simulates an Azure H200 node with IPv4 and IPv6. The default routes use eth0, and the
+    connected routes on ib0 to ib7 shadow the cluster's networks. The demo runs a check, installs
+    more specific routes, checks again, and cleans up. It never touches the host's routing tables,
+    and doesn't need root if unprivileged user namespaces are enabled. If namespaces aren't
+    available, it uses an in-memory fake kernel, which supports only IPv4.
     """
     import signal
     import subprocess
 
     # Use this process's sys.path, because -m would search the current directory first.
     program = "import sys; sys.path[:] = sys.argv[1:]; from hostrouting.cli import demo; demo.run()"
-    # Ctrl-C reaches both processes. The child may still be importing, so SIGINT is blocked in the child, and this
-    # process sends SIGTERM to the child instead.
+    # Ctrl-C reaches both processes. The child may still be importing, so SIGINT is blocked in the
+    # child, and this process sends SIGTERM to the child instead.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     with subprocess.Popen([sys.executable, "-I", "-c", program, *sys.path]) as child:
         try:
@@ -51,8 +52,9 @@ def demo(_options: argparse.Namespace, _host: Host) -> int:
 def render(options: argparse.Namespace, host: Host) -> Result | int:
     """Write the files that apply would install, for hosts without Python.
 
-    With --out it writes the files to a directory, together with the scripts install.sh and remove.sh. Both scripts need
-    bash, coreutils, util-linux, ip, sed and grep. With --format it prints the files as an Ignition config.
+    With --out it writes the files to a directory, together with the scripts install.sh and
+    remove.sh. Both scripts need bash, coreutils, util-linux, ip, sed and grep. With --format it
+    prints the files as an Ignition config.
 
       hostrouting render --out routing config.json && scp -r routing root@node:    on the node: ./routing/install.sh
       hostrouting render --format ignition config.json > routing.ign    for a machine that is created from an image
@@ -80,16 +82,17 @@ def render(options: argparse.Namespace, host: Host) -> Result | int:
 def snapshot(_options: argparse.Namespace, host: Host) -> Result:
     """Print the state that a check needs, so that it can be run elsewhere.
 
-    The output is a JSON document with links, addresses, rules, routes in all tables (with the hops of their nexthop
-    objects), nameservers, network managers, and the sysctls that decide about routes without a carrier and about
-    replies. The command needs no privileges and changes nothing. If the host's state changes during every attempt to
-    read it, the document has "isTorn": true, and a check of it returns no verdict.
+    The output is a JSON document with links, addresses, rules, routes in all tables (with the hops
+    of their nexthop objects), nameservers, network managers, and the sysctls that decide about
+    routes without a carrier and about replies. The command needs no privileges and changes nothing.
+    If the host's state changes during every attempt to read it, the document has "isTorn": true,
+    and a check of it returns no verdict.
 
       hostrouting snapshot > node.json                               on the failing node
       hostrouting check --snapshot node.json config.json             anywhere, with the same verdict
 
-    To take a snapshot without hostrouting, a shell and ip (iproute2 5.15 or newer) are enough. For IPv6 CIDRs, change
-    the first line to "only=":
+    To take a snapshot without hostrouting, a shell and ip (iproute2 5.15 or newer) are enough. For
+    IPv6 CIDRs, change the first line to "only=":
 
       only=-4
       ip $only -o monitor link address rule route nexthop > node.changes 2>&1 &
@@ -122,8 +125,9 @@ def schema(_options: argparse.Namespace, _host: Host) -> Result:
 
       hostrouting schema > config.schema.json
 
-    Editors then offer completion and validation for a config with a top-level "$schema": "./config.schema.json". To use
-    the schema for all configs, add the file to json.schemas in VS Code's settings.
+    Editors then offer completion and validation for a config with a top-level "$schema":
+    "./config.schema.json". To use the schema for all configs, add the file to json.schemas in VS
+    Code's settings.
     """
     from importlib import resources
 
@@ -134,13 +138,14 @@ def schema(_options: argparse.Namespace, _host: Host) -> Result:
 def watch(options: argparse.Namespace, host: Host) -> int:
     """Keep the node in the state described by CONFIG until stopped by a signal.
 
-    The watcher runs a check whenever links, addresses, routes, rules or CONFIG change, and at least once a minute. It
-    restores our routes if they disappear, and updates them if the default route changes. It also writes the markers,
-    and the metrics if watch.textfile is set. It reports each failure once when it appears and once when it is resolved.
-    The reports go to the journal if the watcher runs under systemd. Otherwise they go to stdout, and a line is dropped
-    if it can't be written within a second. The watcher never stops a running machine. It refuses to run in another
-    network namespace if it would overwrite the host's markers. With "watch": {"enabled": true} in CONFIG, apply
-    installs it as hostrouting-watch.service.
+    The watcher runs a check whenever links, addresses, routes, rules or CONFIG change, and at least
+    once a minute. It restores our routes if they disappear, and updates them if the default route
+    changes. It also writes the markers, and the metrics if watch.textfile is set. It reports each
+    failure once when it appears and once when it is resolved. The reports go to the journal if the
+    watcher runs under systemd. Otherwise they go to stdout, and a line is dropped if it can't be
+    written within a second. The watcher never stops a running machine. It refuses to run in another
+    network namespace if it would overwrite the host's markers. With "watch": {"enabled": true} in
+    CONFIG, apply installs it as hostrouting-watch.service.
 
       hostrouting watch config.json         in the foreground until SIGTERM or Ctrl-C; keeps the routes
       journalctl -u hostrouting-watch       the service's messages
@@ -170,9 +175,10 @@ def watch(options: argparse.Namespace, host: Host) -> int:
 def set_config(options: argparse.Namespace, host: Host) -> Result:
     """Copy our keys from CONFIG into FILE, which is shared with other components.
 
-    The keys are hostRouting and hostNetworking. Each key is replaced as a whole; a key that is missing in CONFIG is
-    left unchanged in FILE. Everything else in FILE, its mode and its owner are preserved, and a symlink is followed. If
-    FILE doesn't exist, it is created with mode 0600. A second run is a no-op.
+    The keys are hostRouting and hostNetworking. Each key is replaced as a whole; a key that is
+    missing in CONFIG is left unchanged in FILE. Everything else in FILE, its mode and its owner are
+    preserved, and a symlink is followed. If FILE doesn't exist, it is created with mode 0600. A
+    second run is a no-op.
 
       hostrouting config set /etc/aks-flex-node/config.json --from ours.json && hostrouting apply
     """
@@ -186,8 +192,9 @@ def set_config(options: argparse.Namespace, host: Host) -> Result:
 def remove(options: argparse.Namespace, host: Host) -> Result:
     """Remove everything that hostrouting has installed.
 
-    The command removes our routes (protocol 217 in table main), files and markers, and lists each of them. With --root
-    it removes the files from an image. It needs no config, and never touches anything that another program owns.
+    The command removes our routes (protocol 217 in table main), files and markers, and lists each
+    of them. With --root it removes the files from an image. It needs no config, and never touches
+    anything that another program owns.
     """
     from hostrouting.boot.installation import requiring_units
     from hostrouting.boot.manifest import Manifest

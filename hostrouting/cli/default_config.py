@@ -1,6 +1,7 @@
 """Protect an installation from the default CONFIG if that CONFIG asks for something else.
 
-The two can differ, because the default CONFIG is AKSFlexNode's config, and an operator may have applied another file.
+The two can differ, because the default CONFIG is AKSFlexNode's config, and an operator may have
+applied another file.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from hostrouting.model.errors import ConfigError, HostRoutingError
 def refuse_to_remove(document: Mapping[str, Any], host: Host) -> None:
     """Raise an error if the default CONFIG lacks our key, and applying it would remove an installation.
 
-    After a reset by AKSFlexNode, which removes all scripts of an installation, there is no error: what is left of the
-    installation only holds back starts, and may be removed.
+    After a reset by AKSFlexNode, which removes all scripts of an installation, there is no error:
+    what is left of the installation only holds back starts, and may be removed.
 
     Args:
         document: the default CONFIG.
@@ -62,10 +63,14 @@ def note_on_default(host: Host, applied: str = "") -> str:
         return ""
     manifest = Manifest.load(layout)
     try:
-        if read_text(layout.config) is None or not differing_parts(manifest, Config.load(layout.config), layout):
+        if read_text(layout.config) is None or not differing_parts(
+            manifest, Config.load(layout.config), layout
+        ):
             return ""
     except HostRoutingError as error:
-        return f"the default CONFIG, which commands read without an argument, can't be used: {error}"
+        return (
+            f"the default CONFIG, which commands read without an argument, can't be used: {error}"
+        )
     how = _recording(host, applied or str(layout.manifest))
     return f"{layout.config}, the default CONFIG, asks for something else; to record there what is installed: {how}"
 

@@ -1,7 +1,7 @@
 """The H200 demo, in a throw-away network namespace or on an in-memory fake kernel.
 
-The demo moves its own process into the namespace. The ``demo`` command therefore runs it in a child process, because a
-process can't leave a user namespace.
+The demo moves its own process into the namespace. The ``demo`` command therefore runs it in a child
+process, because a process can't leave a user namespace.
 """
 
 from __future__ import annotations
@@ -77,7 +77,9 @@ def story(width: int | None) -> Iterator[str]:
             enter_namespace()
             kernel = NamespaceKernel()
             _build(kernel)
-            yield head(f"kernel: Linux {'.'.join(os.uname().release.split('.')[:2])} (network namespace)")
+            yield head(
+                f"kernel: Linux {'.'.join(os.uname().release.split('.')[:2])} (network namespace)"
+            )
         except NamespaceError as error:
             kernel = FakeKernel()
             _build(kernel)
@@ -94,7 +96,11 @@ def story(width: int | None) -> Iterator[str]:
 def _tell(host: Host, width: int | None) -> Iterator[str]:
     kernels = [host.routes] if host.routes6 is None else [host.routes, host.routes6]
     families = [kernel.family for kernel in kernels]
-    config = Config(route_overlap=RouteOverlap([cidr for family in families for cidr in _CIDRS[family]], "STRICT"))
+    config = Config(
+        route_overlap=RouteOverlap(
+            [cidr for family in families for cidr in _CIDRS[family]], "STRICT"
+        )
+    )
     before = [kernel.routes(Table.MAIN) for kernel in kernels]
 
     shared = " and ".join(_SHARED[family] for family in families)
@@ -102,10 +108,14 @@ def _tell(host: Host, width: int | None) -> Iterator[str]:
     for routes in before:
         yield _below("\n".join(_first_and_last(routes)))
 
-    yield _heading("The cluster's network is in there too. Where does a packet to its API server go?")
+    yield _heading(
+        "The cluster's network is in there too. Where does a packet to its API server go?"
+    )
     yield _answers(kernels)
 
-    yield _heading("hostrouting check: the node must not start like this; the fix is part of the error")
+    yield _heading(
+        "hostrouting check: the node must not start like this; the fix is part of the error"
+    )
     sick = _checked(config, host)
     yield _below(overlap_text(sick, width=width))
 
@@ -153,7 +163,9 @@ def _build(kernel: Kernel) -> None:
     kernel.add_link("eth0")
     kernel.add_address("eth0", "10.1.0.4/24")
     hop, local = NextHop("eth0", IPv4Address("10.1.0.1")), IPv4Address("10.1.0.4")
-    kernel.add([Route(DEFAULT_DESTINATION, (hop,), protocol=Protocol.DHCP, metric=100, source=local)])
+    kernel.add(
+        [Route(DEFAULT_DESTINATION, (hop,), protocol=Protocol.DHCP, metric=100, source=local)]
+    )
     for number in range(8):
         kernel.add_link(f"ib{number}")
         kernel.add_address(f"ib{number}", f"172.16.0.{10 + number}/16")

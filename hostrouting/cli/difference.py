@@ -31,7 +31,8 @@ def difference_page(report: DiffReport, width: int | None, *, is_verbose: bool =
     Args:
         report: the differences.
         width: the terminal's width in columns, or None if the output isn't a terminal.
-        is_verbose: whether to list the changes that explain no difference, rather than only count them.
+        is_verbose: whether to list the changes that explain no difference, rather than only count
+            them.
     """
     on = f"on {clean(report.host or 'an unnamed host')} between {report.before} and {report.after or 'now'}"
     by_cidr: dict[IpNetwork, list[Difference]] = {}
@@ -39,10 +40,17 @@ def difference_page(report: DiffReport, width: int | None, *, is_verbose: bool =
         by_cidr.setdefault(each.cidr, []).append(each)
     cidrs = dict.fromkeys((*by_cidr, *report.cidrs))
     count = cells_in(width, max(len(f"{cidr}  before") for cidr in cidrs))
-    drawn = {cidr: [cells(cidr, bar, count) for bar in _bars(found)] for cidr, found in by_cidr.items()}
+    drawn = {
+        cidr: [cells(cidr, bar, count) for bar in _bars(found)] for cidr, found in by_cidr.items()
+    }
     paints = legend(chain.from_iterable(chain(*drawn.values())), (), ("unchanged", ""))
-    page: Page = [bad(f"lookups differ {on}") if report.changed else good(f"no lookup differs {on}")]
-    page += [f"  {paint.on(f' {paint.symbol} ')} {clean(paint.meaning)}" for paint in dict.fromkeys(paints.values())]
+    page: Page = [
+        bad(f"lookups differ {on}") if report.changed else good(f"no lookup differs {on}")
+    ]
+    page += [
+        f"  {paint.on(f' {paint.symbol} ')} {clean(paint.meaning)}"
+        for paint in dict.fromkeys(paints.values())
+    ]
     named: dict[tuple[HostChange, ...], IpNetwork] = {}
     for cidr in cidrs:
         if cidr not in by_cidr:
@@ -52,9 +60,16 @@ def difference_page(report: DiffReport, width: int | None, *, is_verbose: bool =
         lines = [f"before {bars[0]}", f"after  {bars[1]}", *_lines(by_cidr[cidr], named)]
         page.append(Row(bad("✗"), str(cidr), lines))
     counts = Counter(change.kind for change in report.others)
-    others = ", ".join(f"{count:,} {kind}{'' if count == 1 else 's'}" for kind, count in counts.items())
+    others = ", ".join(
+        f"{count:,} {kind}{'' if count == 1 else 's'}" for kind, count in counts.items()
+    )
     page += [dim(f"changes that explain nothing here: {others}")] if others else []
-    page += [dim(f"  {clean(line)}") for change in report.others if is_verbose for line in cause_lines(change)]
+    page += [
+        dim(f"  {clean(line)}")
+        for change in report.others
+        if is_verbose
+        for line in cause_lines(change)
+    ]
     return [*page, *([bad(f"not compared: {clean(report.reason)}")] if report.reason else ())]
 
 
@@ -75,7 +90,9 @@ def _words(results: Iterable[LookupResult]) -> str:
     return " or ".join(map(str, results))
 
 
-def _lines(found: Sequence[Difference], named: dict[tuple[HostChange, ...], IpNetwork]) -> Iterator[str]:
+def _lines(
+    found: Sequence[Difference], named: dict[tuple[HostChange, ...], IpNetwork]
+) -> Iterator[str]:
     """Yield lines with a CIDR's ranges and the causes, or instead of the causes, the CIDR whose row already shows them.
 
     Args:

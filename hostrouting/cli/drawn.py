@@ -17,7 +17,9 @@ PICTURE_COLUMNS = 100
 _LEAST_COLUMNS = 40
 
 # Only white, red and green of the eight ANSI colours are used.
-_THEME = TerminalTheme((11, 20, 32), (214, 222, 235), [(255, 255, 255), (255, 123, 114), (127, 219, 138)])
+_THEME = TerminalTheme(
+    (11, 20, 32), (214, 222, 235), [(255, 255, 255), (255, 123, 114), (127, 219, 138)]
+)
 # Without this, rich's SVG would load web fonts.
 _FONT = re.compile(r"@font-face {.*?}", re.DOTALL)
 _FONTS = 2
@@ -44,19 +46,27 @@ def picture(page: Page, title: str) -> str:
     Returns:
         A self-contained SVG document, encoded as pure ASCII.
     """
-    svg = _FONT.sub("", _printed(page, PICTURE_COLUMNS).export_svg(title=title, theme=_THEME), count=_FONTS)
+    svg = _FONT.sub(
+        "", _printed(page, PICTURE_COLUMNS).export_svg(title=title, theme=_THEME), count=_FONTS
+    )
     return _NOT_XML.sub("?", svg).encode("ascii", "xmlcharrefreplace").decode()
 
 
 def _printed(page: Page, width: int) -> Console:
     # Always use the 256-colour palette, regardless of the terminal and the environment.
     out = StringIO()
-    console = Console(file=out, width=width, record=True, force_terminal=True, color_system="256", no_color=False)
+    console = Console(
+        file=out, width=width, record=True, force_terminal=True, color_system="256", no_color=False
+    )
     for _, items in groupby(page, type):
         table = Table.grid(padding=(0, 1))
         for item in items:
             if isinstance(item, Row):
-                table.add_row(Text.from_ansi(item.mark), Text(f"{item.label} "), Group(*map(_Paragraph, item.said)))
+                table.add_row(
+                    Text.from_ansi(item.mark),
+                    Text(f"{item.label} "),
+                    Group(*map(_Paragraph, item.said)),
+                )
             else:
                 console.print(_Paragraph(item))
         if table.row_count:

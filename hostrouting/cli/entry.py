@@ -65,28 +65,39 @@ def _run(words: Sequence[str], host: Host | None) -> int:
         return _tell(_as_ours(error, words), failed, words, last_words)
 
 
-def _as_ours(error: HostRoutingError | phases.Cancelled | OSError, words: Sequence[str]) -> HostRoutingError:
+def _as_ours(
+    error: HostRoutingError | phases.Cancelled | OSError, words: Sequence[str]
+) -> HostRoutingError:
     """Return the error that ended the command as our error, with its changes and notes, a message and a hint."""
     if isinstance(error, HostRoutingError):
         return error
     if isinstance(error, phases.Cancelled):
-        left = "what was changed by then stays" if getattr(error, "changes", None) else "nothing is left half-done"
+        left = (
+            "what was changed by then stays"
+            if getattr(error, "changes", None)
+            else "nothing is left half-done"
+        )
         ours = HostRoutingError(f"stopped: {error.reason}; {left}")
     else:
         import shlex
 
-        # This is a last resort: most OSErrors are translated where they occur, but any import may fail.
+        # This is a last resort: most OSErrors are translated where they occur, but any import may
+        # fail.
         named = f" ({error.filename})" if error.filename is not None else ""
         ours = FileError.of(f"carry out {shlex.join(['hostrouting', *words])}{named}", error)
     vars(ours).update(vars(error))
     return ours
 
 
-def _tell(error: HostRoutingError, failed: int, words: Sequence[str], last_words: float | None) -> int:
+def _tell(
+    error: HostRoutingError, failed: int, words: Sequence[str], last_words: float | None
+) -> int:
     """Report a command's failure in the requested format, and return the exit code."""
     # Output to a pipe or file is always complete.
     patience = last_words if sys.stdout is not None and sys.stdout.isatty() else None
-    notes = [note for note in getattr(error, "__notes__", ()) if not isinstance(note, phases.PathNote)]
+    notes = [
+        note for note in getattr(error, "__notes__", ()) if not isinstance(note, phases.PathNote)
+    ]
     said, hints = "\n".join([error.message, *notes]).splitlines(), error.hint.splitlines()
     # Monitoring daemons expect their own format even on failure.
     if _is_asked_for("nagios", words):
@@ -126,7 +137,9 @@ def _document_of(error: HostRoutingError, said: Sequence[str]) -> dict[str, Any]
         document["warnings"] = [*getattr(error, "warnings", ())]
     document |= {"error": "\n".join(said), "hint": error.hint or None}
     if isinstance(error, ConfigError):
-        document["problems"] = [{"path": path, "message": message} for path, message in error.problems]
+        document["problems"] = [
+            {"path": path, "message": message} for path, message in error.problems
+        ]
     return document
 
 

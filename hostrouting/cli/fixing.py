@@ -53,8 +53,8 @@ def set_sections(
     Args:
         path: the file's path; it may also contain other components' keys and secrets.
         sections: our keys and their values.
-        known: the document that the values were made from, which the file must still contain; None if the values don't
-            depend on the file.
+        known: the document that the values were made from, which the file must still contain; None
+            if the values don't depend on the file.
 
     Returns:
         The changes, which are empty if the keys already have these values.
@@ -71,11 +71,16 @@ def set_sections(
     def edit(file: BinaryIO) -> str | None:
         text, document = _read(file, path)
         if known not in (None, document):
-            raise FileError(f"{path} was changed in the meantime, so the proposal may not fix it", hint="run it again")
+            raise FileError(
+                f"{path} was changed in the meantime, so the proposal may not fix it",
+                hint="run it again",
+            )
         if not isinstance(document, dict):
             raise ConfigError([(str(path), "is not a JSON object")])
         if doubled := [key for key in sections if key in getattr(document, "duplicates", ())]:
-            raise ConfigError([(str(path), f"contains {', '.join(doubled)} twice; remove one of them")])
+            raise ConfigError(
+                [(str(path), f"contains {', '.join(doubled)} twice; remove one of them")]
+            )
         new = [key for key in sections if _sorted(document.get(key)) != _sorted(sections[key])]
         for key in new:
             text = _with_value(text, key, sections[key])

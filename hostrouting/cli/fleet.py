@@ -61,7 +61,9 @@ def _title(group: HostGroup) -> str:
     ]
     if group.verdict is Verdict.UNKNOWN:
         return "; ".join([*failures, f"unknown: {clean(group.report.reason or '')}"])
-    risks = [clean(f"{e.event.subject} {e.event.kind}") for e in group.report.events or () if e.is_risk]
+    risks = [
+        clean(f"{e.event.subject} {e.event.kind}") for e in group.report.events or () if e.is_risk
+    ]
     away = f"; one event away: {shortened(risks, ', ', _SHOWN_EVENTS)}" if risks else ""
     changed = [words for cause in group.causes or () for words in cause_lines(cause)]
     since = f"; since then {shortened(changed, ', ', _SHOWN_EVENTS)}" if changed else ""
@@ -69,7 +71,7 @@ def _title(group: HostGroup) -> str:
     return ("; ".join(failures) or "ok") + away + clean(since + uncompared)
 
 
-# --- a page for a browser ------------------------------------------------------------------------------------------
+# --- a page for a browser -------------------------------------------------------------------------
 
 
 def fleet_page(report: FleetReport) -> str:
@@ -87,10 +89,15 @@ def fleet_page(report: FleetReport) -> str:
         resources.files("hostrouting.cli").joinpath(name).read_text(encoding="ascii")
         for name in ("fleet.html", "fleet.js")
     )
-    page = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True).from_string(template)
+    page = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True).from_string(
+        template
+    )
     text = page.render(
         counts=_counts(report),
-        groups=[_section(group, is_drawn=number < _DRAWN_GROUPS) for number, group in enumerate(report.groups)],
+        groups=[
+            _section(group, is_drawn=number < _DRAWN_GROUPS)
+            for number, group in enumerate(report.groups)
+        ],
         script=script,
         script_hash=_base64(hashlib.sha256(script.encode()).digest()),
     )
@@ -100,8 +107,8 @@ def fleet_page(report: FleetReport) -> str:
 def _section(group: HostGroup, *, is_drawn: bool) -> dict[str, Any]:
     picture = ""
     if group.failures and is_drawn:
-        # The SVG is embedded as an image to block its scripts and isolate its styles. Notes would only
-        # apply to the first host.
+        # The SVG is embedded as an image to block its scripts and isolate its styles. Notes would
+        # only apply to the first host.
         picture = _base64(overlap_picture(attrs.evolve(group.report, notes=())).encode())
     return {
         "verdict": str(group.verdict),

@@ -64,7 +64,10 @@ def config_path(options: argparse.Namespace, host: Host) -> Path | str:
 
 
 def read_section(
-    options: argparse.Namespace, host: Host, section: str | None, parse: Callable[[dict[str, Any]], T]
+    options: argparse.Namespace,
+    host: Host,
+    section: str | None,
+    parse: Callable[[dict[str, Any]], T],
 ) -> tuple[dict[str, Any], T]:
     """Return CONFIG's raw document and the result of ``parse`` for it.
 
@@ -85,7 +88,9 @@ def read_section(
         elif "cidr" in options and (options.config is None or _is_cidr(options.config)):
             complain("hostrouting: name a CONFIG, or the CIDRs to expect: --cidr 172.16.0.0/16")
         elif options.config is None and _has_manifest(host):
-            error.hint = error.hint or f"to use the installed config, name it: {host.layout.manifest}"
+            error.hint = (
+                error.hint or f"to use the installed config, name it: {host.layout.manifest}"
+            )
         raise
 
 
@@ -116,7 +121,9 @@ def load(options: argparse.Namespace, host: Host) -> Config:
     return read(options, host)[1]
 
 
-def read_with_cidrs(options: argparse.Namespace, host: Host) -> tuple[dict[str, Any] | None, Config]:
+def read_with_cidrs(
+    options: argparse.Namespace, host: Host
+) -> tuple[dict[str, Any] | None, Config]:
     """Return CONFIG's raw document, and the parsed config with the CIDRs from --cidr added.
 
     With --cidr but no CONFIG, no file is read and the document is None.
@@ -124,4 +131,6 @@ def read_with_cidrs(options: argparse.Namespace, host: Host) -> tuple[dict[str, 
     given = tuple(map(ExpectedCidr, options.cidr))
     document, config = (None, Config()) if given and options.config is None else read(options, host)
     expected = (*config.route_overlap.expected_cidrs, *given)
-    return document, attrs.evolve(config, route_overlap=attrs.evolve(config.route_overlap, expected_cidrs=expected))
+    return document, attrs.evolve(
+        config, route_overlap=attrs.evolve(config.route_overlap, expected_cidrs=expected)
+    )

@@ -76,8 +76,9 @@ def say(text: str, patience: float | None = None) -> None:
 
     Args:
         text: one or more lines.
-        patience: how many seconds to wait each time that the stream blocks, before the remaining text is dropped. With
-            None, ``say`` may block indefinitely, so signals must be able to terminate the process.
+        patience: how many seconds to wait each time that the stream blocks, before the remaining
+            text is dropped. With None, ``say`` may block indefinitely, so signals must be able to
+            terminate the process.
 
     Raises:
         OutputError: the output can't be written, e.g. because the disk is full.
@@ -99,7 +100,13 @@ def complain(text: str, patience: float | None = None, end: str = "\n") -> None:
     _print(text, sys.stderr, OSError, patience, end)
 
 
-def _print(text: str, stream: TextIO | None, forgiven: type[OSError], patience: float | None, end: str = "\n") -> None:
+def _print(
+    text: str,
+    stream: TextIO | None,
+    forgiven: type[OSError],
+    patience: float | None,
+    end: str = "\n",
+) -> None:
     if stream is None:
         return
     try:
@@ -108,7 +115,11 @@ def _print(text: str, stream: TextIO | None, forgiven: type[OSError], patience: 
             print(shown, file=stream, end=end, flush=True)
         else:
             stream.flush()  # text from print() must come first
-            _write(f"{shown}{end}".encode(stream.encoding, stream.errors or "strict"), descriptor, patience)
+            _write(
+                f"{shown}{end}".encode(stream.encoding, stream.errors or "strict"),
+                descriptor,
+                patience,
+            )
     except forgiven:
         # Otherwise the interpreter's final flush of the stream would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
@@ -129,11 +140,13 @@ def _write(data: bytes, descriptor: int, patience: float) -> None:
         target, at_once = descriptor, select.PIPE_BUF
         if os.isatty(descriptor):
             try:
-                # Reopen the terminal, because O_NONBLOCK on the shared file description would affect other processes.
+                # Reopen the terminal, because O_NONBLOCK on the shared file description would
+                # affect other processes.
                 path = f"/proc/self/fd/{descriptor}"
                 target = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
                 stack.callback(os.close, target)
-            except OSError:  # after su(1), another user owns the terminal; if writable, it has space for a byte
+            # After su(1), another user owns the terminal; if writable, it has space for a byte.
+            except OSError:
                 at_once = 1
         poll = select.poll()
         poll.register(target, select.POLLOUT)
@@ -164,5 +177,9 @@ def _shown(text: str, stream: TextIO) -> str:
             text.encode(encoding)
     except UnicodeEncodeError:
         text = text.translate(_ASCII).encode(encoding, "replace").decode(encoding)
-    is_wanted = os.environ.get("FORCE_COLOR") or (stream.isatty() and os.environ.get("TERM") != "dumb")
-    return text if is_wanted and not os.environ.get("NO_COLOR") else re.sub(r"\x1b\[[\d;]+m", "", text)
+    is_wanted = os.environ.get("FORCE_COLOR") or (
+        stream.isatty() and os.environ.get("TERM") != "dumb"
+    )
+    return (
+        text if is_wanted and not os.environ.get("NO_COLOR") else re.sub(r"\x1b\[[\d;]+m", "", text)
+    )

@@ -25,7 +25,9 @@ def explanation_page(found: Explanation) -> Page:
     whose = f"of {expected}" if expected else "in no expected CIDR"
     page: Page = [
         head(f"{found.address}, {whose}; {uplinks}"),
-        dim("the kernel evaluates the rules from the top: after ↓ it continues; at → an entry decides"),
+        dim(
+            "the kernel evaluates the rules from the top: after ↓ it continues; at → an entry decides"
+        ),
     ]
     if found.is_torn:
         page.append(bad("the host changed while it was being read, so this may be inconsistent"))
@@ -39,7 +41,9 @@ def explanation_page(found: Explanation) -> Page:
         ]
         if not lookup.is_modelled:
             page.append(
-                bad("this is the kernel's answer, although its tables, as far as they are known here, say otherwise")
+                bad(
+                    "this is the kernel's answer, although its tables, as far as they are known here, say otherwise"
+                )
             )
     return page
 
@@ -58,8 +62,14 @@ def _row(step: Step) -> Row:
     label = f"{step.rule.preference}:"
     ignored = [dim(f"ignored, as its link is down: {clean(str(route))}") for route in step.ignored]
     if step.passed is not None:
-        return Row(dim("↓"), label, [dim(f"{clean(str(step.rule))}: {clean(step.passed)}"), *ignored])
-    entry = str(step.route) if step.route is not None else f"{step.rule.action.name.lower()}: it is discarded"
+        return Row(
+            dim("↓"), label, [dim(f"{clean(str(step.rule))}: {clean(step.passed)}"), *ignored]
+        )
+    entry = (
+        str(step.route)
+        if step.route is not None
+        else f"{step.rule.action.name.lower()}: it is discarded"
+    )
     if isinstance(step.route, Route6) and step.route.expires is not None:
         entry += f" expires {step.route.expires}sec"
     return Row("→", label, [clean(str(step.rule)), *ignored, clean(entry)])
@@ -79,7 +89,7 @@ def _end(lookup: ExplainedLookup, *, is_known: bool) -> Row:
     return Row(mark, "", [paint(clean(f"{by}: {judged}" if by else judged))])
 
 
-# --- the doctor ------------------------------------------------------------------------------------------------------
+# --- the doctor -----------------------------------------------------------------------------------
 
 _MARKS = {Severity.BROKEN: bad("✗"), Severity.RISK: bad("•"), Severity.UNKNOWN: bad("?")}
 
@@ -107,22 +117,24 @@ def _verdict(report: DoctorReport) -> str:
     return bad("; ".join([f"{count[Severity.BROKEN] or 'nothing is'} broken", *others]))
 
 
-# --- the doctor's report as a preflight -----------------------------------------------------------------------------
+# --- the doctor's report as a preflight -----------------------------------------------------------
 
-# AKSFlexNode and unbounded forbid configured values in messages and targets of a preflight. Messages are therefore
-# limited to fixed text: what the check expects, and the kinds of findings.
+# AKSFlexNode and unbounded forbid configured values in messages and targets of a preflight.
+# Messages are therefore limited to fixed text: what the check expects, and the kinds of findings.
 _PREFIX = "host-"
 _TARGET = "host"
 _ALL = "all"
 
 
-def preflight(report: DoctorReport, *, ignored: Iterable[str] = (), fails_on_warnings: bool = False) -> dict[str, Any]:
+def preflight(
+    report: DoctorReport, *, ignored: Iterable[str] = (), fails_on_warnings: bool = False
+) -> dict[str, Any]:
     """Return the doctor's report in preflight format.
 
     Args:
         report: the doctor's report.
-        ignored: names of preflight checks, such as ``host-gate``, whose errors count as warnings, or ``all``. Each
-            string may be a comma-separated list.
+        ignored: names of preflight checks, such as ``host-gate``, whose errors count as warnings,
+            or ``all``. Each string may be a comma-separated list.
         fails_on_warnings: whether a warning makes the preflight fail.
     """
     names = {name.strip().lower() for each in ignored for name in each.split(",")}
@@ -133,9 +145,15 @@ def preflight(report: DoctorReport, *, ignored: Iterable[str] = (), fails_on_war
         if findings:
             kinds = ", ".join(dict.fromkeys(finding.kind for finding in findings))
             message = f"expected: {check.fine}; found: {kinds}"
-            severity = "warning" if all(finding.severity is Severity.RISK for finding in findings) else "error"
+            severity = (
+                "warning"
+                if all(finding.severity is Severity.RISK for finding in findings)
+                else "error"
+            )
         is_ignored = severity == "error" and not names.isdisjoint((name, _ALL))
-        checks.append(_check(name, "warning" if is_ignored else severity, message, is_ignored=is_ignored))
+        checks.append(
+            _check(name, "warning" if is_ignored else severity, message, is_ignored=is_ignored)
+        )
     return _document(checks, fails_on_warnings=fails_on_warnings)
 
 
@@ -146,7 +164,13 @@ def unmade_preflight() -> dict[str, Any]:
 
 
 def _check(name: str, severity: str, message: str, *, is_ignored: bool = False) -> dict[str, Any]:
-    return {"name": name, "target": _TARGET, "severity": severity, "message": message, "ignored": is_ignored}
+    return {
+        "name": name,
+        "target": _TARGET,
+        "severity": severity,
+        "message": message,
+        "ignored": is_ignored,
+    }
 
 
 def _document(checks: list[dict[str, Any]], *, fails_on_warnings: bool = False) -> dict[str, Any]:

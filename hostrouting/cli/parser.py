@@ -43,7 +43,9 @@ class Help(argparse.HelpFormatter):
 def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
     import textwrap
 
-    return textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return textwrap.wrap(
+        text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 class Parser(argparse.ArgumentParser):
@@ -63,5 +65,6 @@ class Parser(argparse.ArgumentParser):
         self.error(f"{shown(value)} isn't a command{f'; did you mean {near[0]}?' if near else ''}")
 
     def _print_message(self, message: str, file: object = None) -> None:  # noqa: ARG002
-        # --help and --version use this. In Python 3.10, argparse's own method fails if the output is a closed pipe.
+        # --help and --version use this. In Python 3.10, argparse's own method fails if the output
+        # is a closed pipe.
         say(message.removesuffix("\n"))

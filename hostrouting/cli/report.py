@@ -11,7 +11,14 @@ from hostrouting.cli.output import Page, Row, bad, dim, good, head
 from hostrouting.config.routing import OverlapMode
 from hostrouting.model.family import Family, IpNetwork
 from hostrouting.model.text import clean, shortened
-from hostrouting.overlap.findings import EventVerdict, Finding, FindingKind, Outlook, OverlapReport, Verdict
+from hostrouting.overlap.findings import (
+    EventVerdict,
+    Finding,
+    FindingKind,
+    Outlook,
+    OverlapReport,
+    Verdict,
+)
 from hostrouting.overlap.summary import PASTE, pasted_entries, reasons, summary
 
 # Limits for readability; the JSON output is complete.
@@ -47,11 +54,17 @@ def fix_lines(report: OverlapReport) -> list[str]:
     """Return lines that say which failures no route fixes and why, with hints and the side effects of the fix."""
     if report.verdict is Verdict.UNKNOWN and not report.findings:
         return [bad(clean(summary(report)))]
-    lines = [bad(clean(summary(report).splitlines()[0]))] if report.verdict is Verdict.UNKNOWN else []
+    lines = (
+        [bad(clean(summary(report).splitlines()[0]))] if report.verdict is Verdict.UNKNOWN else []
+    )
     lines += [bad(clean(reason)) for reason in reasons(report)]
     lines += [f"hint: {clean(line)}" for line in report.fix.hints]
     lines += [f"caution: {clean(line)}" for line in report.fix.consequences]
-    return lines or [good("nothing fails: there is nothing to fix")] if not report.fix.routes else lines
+    return (
+        lines or [good("nothing fails: there is nothing to fix")]
+        if not report.fix.routes
+        else lines
+    )
 
 
 def overlap_text(report: OverlapReport, *, width: int | None = None) -> str:
@@ -121,24 +134,51 @@ def _verdict(report: OverlapReport, width: int | None) -> Page:
     drawn = {cidr: cells(cidr, bars[cidr], count) for cidr in shown if cidr in bars}
     paints = legend(chain.from_iterable(drawn.values()), () if named else report.default_devs)
     if len(set(by_family.values()) - {""}) > 1:
-        page += [head(f"expected interface of {family}: {devs}") for family, devs in by_family.items() if devs]
+        page += [
+            head(f"expected interface of {family}: {devs}")
+            for family, devs in by_family.items()
+            if devs
+        ]
     elif default and len(named) < len(report.cidrs):
         page.append(head(f"expected interface: {default}"))
-    page += [f"  {paint.on(f' {paint.symbol} ')} {clean(paint.meaning)}" for paint in dict.fromkeys(paints.values())]
+    page += [
+        f"  {paint.on(f' {paint.symbol} ')} {clean(paint.meaning)}"
+        for paint in dict.fromkeys(paints.values())
+    ]
     for cidr in shown:
         is_unknown = report.verdict_on(cidr) is Verdict.UNKNOWN
-        mark = bad("✗") if cidr in findings else dim("•") if cidr in noted else bad("?") if is_unknown else good("✓")
-        passed = "not judged" if is_unknown else f"by {named.get(cidr) or by_family.get(Family.of(cidr), default)}"
+        mark = (
+            bad("✗")
+            if cidr in findings
+            else dim("•")
+            if cidr in noted
+            else bad("?")
+            if is_unknown
+            else good("✓")
+        )
+        passed = (
+            "not judged"
+            if is_unknown
+            else f"by {named.get(cidr) or by_family.get(Family.of(cidr), default)}"
+        )
         is_drawn = cidr in drawn  # each CIDR with findings is drawn
-        paragraphs = [bar_text(drawn[cidr], paints), *findings.get(cidr, ())] if is_drawn else [passed]
+        paragraphs = (
+            [bar_text(drawn[cidr], paints), *findings.get(cidr, ())] if is_drawn else [passed]
+        )
         page.append(Row(mark, str(cidr), paragraphs))
     if (more := len(report.cidrs) - _ROWS) > 0:
         page.append(f"and {more} more; --output json has them all")
     entries, rest = pasted_entries(report)
     if entries:
-        page += [good(PASTE), *(good(f"  {entry},") for entry in entries[:-1]), good(f"  {entries[-1]}{rest}")]
+        page += [
+            good(PASTE),
+            *(good(f"  {entry},") for entry in entries[:-1]),
+            good(f"  {entries[-1]}{rest}"),
+        ]
     page += [bad(clean(said)) for said in reasons(report)]
-    page += [dim(f"hint: {clean(said)}") for said in report.fix.hints] + [dim(SIMILAR)] * bool(report.fix.hints)
+    page += [dim(f"hint: {clean(said)}") for said in report.fix.hints] + [dim(SIMILAR)] * bool(
+        report.fix.hints
+    )
     page += [dim(f"caution: {clean(said)}") for said in report.fix.consequences]
     return page
 
@@ -155,7 +195,7 @@ def _bars(report: OverlapReport) -> dict[IpNetwork, Bar]:
     return bars
 
 
-# --- one event away -------------------------------------------------------------------------------------------------
+# --- one event away -------------------------------------------------------------------------------
 
 
 def _events(report: OverlapReport) -> Page:
@@ -169,14 +209,25 @@ def _events(report: OverlapReport) -> Page:
             words = f"{each.event.kind} {each.event.address or each.event.gateway or ''}".rstrip()
             rows.setdefault((mark, clean(each.event.subject), (*_said(each),)), []).append(words)
     news = sum(each.outlook in (Outlook.RESTORED, Outlook.LASTING) for each in report.events)
-    page: Page = [head(f"one event away: {news} of {len(report.events)} events would change the verdict")]
-    return [*page, *(Row(mark, f"{dev}: {', '.join(kinds)}", [*said]) for (mark, dev, said), kinds in rows.items())]
+    page: Page = [
+        head(f"one event away: {news} of {len(report.events)} events would change the verdict")
+    ]
+    return [
+        *page,
+        *(
+            Row(mark, f"{dev}: {', '.join(kinds)}", [*said])
+            for (mark, dev, said), kinds in rows.items()
+        ),
+    ]
 
 
 def _said(each: EventVerdict) -> list[str]:
     if each.outlook is Outlook.UNPREDICTABLE:
         return [dim(f"can't be predicted: {clean(each.reason or '')}")]
-    lines, by = _result(each.verdict, each.findings, each.reason), clean(" and ".join(each.restored_by))
+    lines, by = (
+        _result(each.verdict, each.findings, each.reason),
+        clean(" and ".join(each.restored_by)),
+    )
     if not by:
         return [*lines, dim("nothing restores it")]
     if each.outlook is Outlook.RESTORED:
@@ -186,11 +237,20 @@ def _said(each: EventVerdict) -> list[str]:
 
 def _result(verdict: Verdict, findings: Sequence[Finding], reason: str | None = None) -> list[str]:
     if verdict is not Verdict.OVERLAP:
-        return [good("ok") if verdict is Verdict.OK else bad(clean(f"unknown: {reason}" if reason else "unknown"))]
-    return [bad(line) for line in shortened([clean(each.failure) for each in findings], "\n", _FAILURES).split("\n")]
+        return [
+            good("ok")
+            if verdict is Verdict.OK
+            else bad(clean(f"unknown: {reason}" if reason else "unknown"))
+        ]
+    return [
+        bad(line)
+        for line in shortened([clean(each.failure) for each in findings], "\n", _FAILURES).split(
+            "\n"
+        )
+    ]
 
 
-# --- as a monitoring plugin's line ----------------------------------------------------------------------------------
+# --- as a monitoring plugin's line ----------------------------------------------------------------
 
 _OK, _WARNING, _CRITICAL, _UNKNOWN = range(4)
 _WORDS = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
@@ -202,21 +262,24 @@ _TEXT_CHARACTERS = 400
 def nagios(report: OverlapReport) -> tuple[int, str]:
     """Return a check's result for a monitoring plugin: the exit code, and a line with performance data.
 
-    See the Monitoring Plugins Development Guidelines (https://www.monitoring-plugins.org/doc/guidelines.html).
+    See the Monitoring Plugins Development Guidelines
+    (https://www.monitoring-plugins.org/doc/guidelines.html).
 
     Args:
         report: the check's report.
 
     Returns:
-        The exit code (0 OK, 1 failures in WARN mode, 2 failures in STRICT mode, 3 unknown), and a line with the status,
-        the failures and, after ``|``, the number of failing CIDRs.
+        The exit code (0 OK, 1 failures in WARN mode, 2 failures in STRICT mode, 3 unknown), and a
+        line with the status, the failures and, after ``|``, the number of failing CIDRs.
     """
     if not report.cidrs:
         return nagios_unknown("no CIDRs are expected: there is nothing to check")
     if report.verdict is Verdict.UNKNOWN:
         said = "; ".join(summary(report).splitlines())
         said = f"{_counts(report)}: {said}" if report.findings else said
-        return nagios_unknown(said if report.families else f"nothing could be judged: {report.reason}")
+        return nagios_unknown(
+            said if report.families else f"nothing could be judged: {report.reason}"
+        )
     is_strict = report.mode is OverlapMode.STRICT
     total, failing = len(report.cidrs), {finding.cidr for finding in report.findings}
     all_of_them = "1 expected CIDR leaves" if total == 1 else f"{total} expected CIDRs leave"

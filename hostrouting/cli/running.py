@@ -27,14 +27,16 @@ _SAME_SIGNAL_SECONDS = 0.5
 _NO_COLUMNS = 80
 
 
-def run_task(task: phases.Task[T], scope: phases.CancelScope | None = None, *, waits: bool = True) -> T:
+def run_task(
+    task: phases.Task[T], scope: phases.CancelScope | None = None, *, waits: bool = True
+) -> T:
     """Run a task with progress output, cancel it on signals, and return its result.
 
     Args:
         task: the task to run.
         scope: a scope with signal handling already set up; a new one by default.
-        waits: whether the task's progress explains waits. Such progress is reported even without a terminal, because it
-            is of interest in a log.
+        waits: whether the task's progress explains waits. Such progress is reported even without a
+            terminal, because it is of interest in a log.
     """
     if scope is not None:
         return phases.run(task, scope=scope, observer=_Progress(is_logged=waits))
@@ -43,7 +45,9 @@ def run_task(task: phases.Task[T], scope: phases.CancelScope | None = None, *, w
         return run_task(task, scope, waits=waits)
 
 
-def run_function(name: str, function: Callable[[phases.CancelScope], T], *, waits: bool = True) -> T:
+def run_function(
+    name: str, function: Callable[[phases.CancelScope], T], *, waits: bool = True
+) -> T:
     """Run a function as a task with this name; the function takes the scope."""
     return run_task(phases.task(name)(function), waits=waits)
 
@@ -80,7 +84,9 @@ def say_result(options: argparse.Namespace, result: Result, patience: float | No
     for warning in result.warnings:
         complain(f"hostrouting: {warning}")
     if options.output == "json":
-        say_json(({} if options.image is None else {"host": options.image.name}) | result.document())
+        say_json(
+            ({} if options.image is None else {"host": options.image.name}) | result.document()
+        )
     elif text := result.text():
         say(text, patience)
 
@@ -89,10 +95,11 @@ def say_result(options: argparse.Namespace, result: Result, patience: float | No
 def cancelled_by_signals(scope: phases.CancelScope) -> Iterator[None]:
     """Cancel the scope on SIGINT, SIGTERM and SIGHUP, so that changes are rolled back.
 
-    Ignored signals stay ignored: nohup(1) ignores SIGHUP, and shells ignore SIGINT for background jobs. A second SIGINT
-    or SIGTERM terminates the process immediately, without completing the rollback. Within half a second of the first, a
-    second signal is ignored, because timeout(1) sends each signal twice, and both the shell and the terminal may send a
-    signal for the same Ctrl-C.
+    Ignored signals stay ignored: nohup(1) ignores SIGHUP, and shells ignore SIGINT for background
+    jobs. A second SIGINT or SIGTERM terminates the process immediately, without completing the
+    rollback. Within half a second of the first, a second signal is ignored, because timeout(1)
+    sends each signal twice, and both the shell and the terminal may send a signal for the same
+    Ctrl-C.
     """
     asked_at: list[float] = []
 
@@ -106,7 +113,8 @@ def cancelled_by_signals(scope: phases.CancelScope) -> Iterator[None]:
             signal.raise_signal(number)
 
     before: dict[signal.Signals, Any] = {}
-    with suppress(ValueError):  # in a thread other than the main one, the caller cancels the scope by other means
+    # In a thread other than the main one, the caller cancels the scope by other means.
+    with suppress(ValueError):
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 before[number] = signal.signal(number, cancel)
@@ -120,7 +128,8 @@ def cancelled_by_signals(scope: phases.CancelScope) -> Iterator[None]:
 class _Progress:
     """An observer that reports progress on stderr: on a single line of a terminal, or otherwise on separate lines.
 
-    It never blocks on the stream, because a signal handler in the same thread couldn't end the blocked write.
+    It never blocks on the stream, because a signal handler in the same thread couldn't end the
+    blocked write.
 
     Args:
         is_logged: whether progress is reported without a terminal.
@@ -149,7 +158,12 @@ class _Progress:
         self._last = text
 
     def finished(
-        self, path: str, status: phases.Status, result: object, error: BaseException | None, seconds: float
+        self,
+        path: str,
+        status: phases.Status,
+        result: object,
+        error: BaseException | None,
+        seconds: float,
     ) -> None:
         """Clear the line."""
         del path, status, result, error, seconds

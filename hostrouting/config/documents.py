@@ -72,7 +72,8 @@ def parse_document(file: BinaryIO, name: str, what: str, *, bytes_max: int) -> A
     """
     import json
 
-    def refuse_constant(word: str) -> NoReturn:  # Python writes such numbers, but JSON doesn't have them
+    # Python writes such numbers, but JSON doesn't have them.
+    def refuse_constant(word: str) -> NoReturn:
         raise ConfigError([(name, f"is not JSON: {word} is not a JSON number")])
 
     raw = file.read(bytes_max + 1)
@@ -80,13 +81,21 @@ def parse_document(file: BinaryIO, name: str, what: str, *, bytes_max: int) -> A
         raise ConfigError([(name, f"is not a {what}: it is larger than {bytes_max >> 20} MiB")])
     if not raw.strip():
         raise ConfigError(
-            [(name, "is empty (a shell empties the file that it redirects output to, before we read it)")]
+            [
+                (
+                    name,
+                    "is empty (a shell empties the file that it redirects output to, before we read it)",
+                )
+            ]
         )
     if raw.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         # Notepad and PowerShell write a BOM at the start of files.
-        raise ConfigError([(name, "begins with a byte order mark (BOM): save it as UTF-8 without BOM")])
+        raise ConfigError(
+            [(name, "begins with a byte order mark (BOM): save it as UTF-8 without BOM")]
+        )
     try:
-        # Same as in os.fsdecode: the kernel allows arbitrary bytes in interface names, and ip prints them verbatim.
+        # Same as in os.fsdecode: the kernel allows arbitrary bytes in interface names, and ip
+        # prints them verbatim.
         text = raw.decode("utf-8", "surrogateescape")
         return json.loads(text, object_pairs_hook=_json_object, parse_constant=refuse_constant)
     except RecursionError:
@@ -94,7 +103,9 @@ def parse_document(file: BinaryIO, name: str, what: str, *, bytes_max: int) -> A
     except json.JSONDecodeError as error:
         raise ConfigError([(name, f"is not JSON: {error}")]) from None
     except ValueError:  # Python refuses to convert thousands of digits
-        raise ConfigError([(name, f"is not a {what}: a number in it has thousands of digits")]) from None
+        raise ConfigError(
+            [(name, f"is not a {what}: a number in it has thousands of digits")]
+        ) from None
 
 
 class _Doubled(dict[str, Any]):
@@ -106,7 +117,9 @@ class _Doubled(dict[str, Any]):
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(pairs)
         self.first = dict(reversed(pairs))
-        self.duplicates = tuple(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
+        self.duplicates = tuple(
+            name for name, times in Counter(name for name, _ in pairs).items() if times > 1
+        )
 
 
 def _json_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

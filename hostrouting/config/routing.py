@@ -39,8 +39,8 @@ METRIC_MAX = 2**32 - 1
 WAIT_SECONDS = 30
 STRICT_SETTLE_SECONDS = 60
 
-# Interfaces of pods and their overlay networks. Docker, libvirt and VPN interfaces are left out on purpose, because
-# their networks really do shadow the cluster's.
+# Interfaces of pods and their overlay networks. Docker, libvirt and VPN interfaces are left out on
+# purpose, because their networks really do shadow the cluster's.
 
 # fmt: off
 CONTAINER_DEVS = (
@@ -97,11 +97,14 @@ def _routes(value: Sequence[StaticRoute | Mapping[str, Any]]) -> tuple[StaticRou
         route = read(StaticRoute, item)
         version = route.destination.version
         metric = route.metric or usual_metrics[version]
-        # Use a pair of integers, because networks are hashed by Python code, which takes several times as long.
+        # Use a pair of integers, because networks are hashed by Python code, which takes several
+        # times as long.
         earlier = first.setdefault((version, numbers(route.destination), metric), position)
         if earlier != position:
             twin = f"{route.destination} with metric {metric} is already routes[{earlier}]"
-            raise ValueError(f"{twin}; the kernel has only one route for each destination and metric")
+            raise ValueError(
+                f"{twin}; the kernel has only one route for each destination and metric"
+            )
         return route
 
     return each(value, parse)
@@ -127,7 +130,9 @@ def _cidrs(value: Sequence[str | IpNetwork]) -> tuple[IpNetwork, ...]:
     return each(value, parse_any_cidr)
 
 
-def _expected(value: Sequence[str | IpNetwork | ExpectedCidr | Mapping[str, Any]]) -> tuple[ExpectedCidr, ...]:
+def _expected(
+    value: Sequence[str | IpNetwork | ExpectedCidr | Mapping[str, Any]],
+) -> tuple[ExpectedCidr, ...]:
     def parse(item: Any) -> ExpectedCidr:
         is_object = isinstance(item, ExpectedCidr | Mapping)
         return read(ExpectedCidr, item) if is_object else ExpectedCidr(parse_any_cidr(item))
@@ -148,11 +153,11 @@ class StaticRoute(Section):
     """A more specific host route.
 
     Args:
-        destination: an IPv4 or IPv6 prefix without host bits. The default route and prefixes inside 0/8, 127/8, 224/4,
-            240/4, ::/127, ::ffff:0:0/96, fe80::/10 or ff00::/8 aren't allowed.
-        gateway: the next hop's address, of the destination's family, or ``"onlink"`` if the destination is directly
-            connected. A link-local IPv6 address requires ``dev``. If omitted, the route inherits the default route's
-            gateways, source and MTU.
+        destination: an IPv4 or IPv6 prefix without host bits. The default route and prefixes inside
+            0/8, 127/8, 224/4, 240/4, ::/127, ::ffff:0:0/96, fe80::/10 or ff00::/8 aren't allowed.
+        gateway: the next hop's address, of the destination's family, or ``"onlink"`` if the
+            destination is directly connected. A link-local IPv6 address requires ``dev``. If
+            omitted, the route inherits the default route's gateways, source and MTU.
         dev: the interface; defaults to that of the default route through an uplink.
         metric: the route's metric, from 0 to 4294967295. For IPv6, 0 means 512.
 
@@ -171,14 +176,20 @@ class StaticRoute(Section):
             return problems
         family = Family.of(self.destination)
         if Family.of(self.gateway) is not family:
-            return [("gateway", f"'{self.gateway}' is not an {family} gateway for {self.destination}")]
+            return [
+                ("gateway", f"'{self.gateway}' is not an {family} gateway for {self.destination}")
+            ]
         if family is Family.IPV6 and self.gateway.is_link_local and self.dev is None:
             return [("gateway", f"'{self.gateway}' is link-local; name dev")]
         return problems
 
     def __str__(self) -> str:
         gateway = ONLINK if self.gateway == ONLINK else f"via {self.gateway}"
-        given = ((self.gateway, gateway), (self.dev, f"dev {self.dev}"), (self.metric, f"metric {self.metric}"))
+        given = (
+            (self.gateway, gateway),
+            (self.dev, f"dev {self.dev}"),
+            (self.metric, f"metric {self.metric}"),
+        )
         return " ".join([str(self.destination), *(words for value, words in given if value)])
 
 
@@ -224,8 +235,8 @@ class ExpectedCidr(Section):
 
     Args:
         cidr: an IPv4 or IPv6 CIDR. Host bits are masked.
-        devs: shell patterns for the interfaces that may carry this CIDR. No other interfaces are allowed, not even
-            container interfaces. Defaults to the uplinks.
+        devs: shell patterns for the interfaces that may carry this CIDR. No other interfaces are
+            allowed, not even container interfaces. Defaults to the uplinks.
 
     Raises:
         ConfigError: one or more fields are invalid; the error lists all of them.
@@ -255,23 +266,25 @@ class RouteOverlap(Section):
     """The CIDRs that must be routed through the node's uplinks, and exceptions for other interfaces.
 
     Args:
-        expected_cidrs: the cluster's networks: nodes, pods, Services. Each is a CIDR, or an object with the keys below.
-            CIDRs may overlap.
-        mode: how to handle failures. ``WARN`` reports them and lets the node start. ``STRICT`` reports them and holds
-            the node back.
-        container_devs: shell patterns for pod interfaces. Traffic through a pod interface is reported as a note, not a
-            failure, unless the route can't be a pod network, because its destination is wider than /8 (IPv6: /16),
-            contains an address or gateway of an uplink, or lies in an uplink's subnet. Single addresses may lie in an
-            uplink's subnet, and so may networks if the subnet is /11 or wider (IPv6: /64 or wider). Traffic to
-            169.254.0.0/16 through a pod interface is always a failure. Setting this key replaces the default list.
-        allowed_devs: shell patterns for interfaces that may carry expected traffic, such as secondary NICs, storage
-            networks and VPNs.
-        settle_seconds: how long to wait for InfiniBand interfaces to get an address, from 0 to 600. By default, a
-            ``STRICT`` check waits up to 60 s for interfaces that are up, because Azure's agent assigns their addresses
-            late, and a ``WARN`` check doesn't wait. Immediately before the node starts, the check waits for at most
-            5 s.
-        foreseen: CIDRs that may be assigned to another interface later. If such a CIDR would shadow expected addresses,
-            the check reports these addresses as a note.
+        expected_cidrs: the cluster's networks: nodes, pods, Services. Each is a CIDR, or an object
+            with the keys below. CIDRs may overlap.
+        mode: how to handle failures. ``WARN`` reports them and lets the node start. ``STRICT``
+            reports them and holds the node back.
+        container_devs: shell patterns for pod interfaces. Traffic through a pod interface is
+            reported as a note, not a failure, unless the route can't be a pod network, because its
+            destination is wider than /8 (IPv6: /16), contains an address or gateway of an uplink,
+            or lies in an uplink's subnet. Single addresses may lie in an uplink's subnet, and so
+            may networks if the subnet is /11 or wider (IPv6: /64 or wider). Traffic to
+            169.254.0.0/16 through a pod interface is always a failure. Setting this key replaces
+            the default list.
+        allowed_devs: shell patterns for interfaces that may carry expected traffic, such as
+            secondary NICs, storage networks and VPNs.
+        settle_seconds: how long to wait for InfiniBand interfaces to get an address, from 0 to 600.
+            By default, a ``STRICT`` check waits up to 60 s for interfaces that are up, because
+            Azure's agent assigns their addresses late, and a ``WARN`` check doesn't wait.
+            Immediately before the node starts, the check waits for at most 5 s.
+        foreseen: CIDRs that may be assigned to another interface later. If such a CIDR would shadow
+            expected addresses, the check reports these addresses as a note.
 
     Raises:
         ConfigError: one or more fields are invalid; the error lists all of them.
@@ -281,7 +294,9 @@ class RouteOverlap(Section):
     mode: OverlapMode = attrs.field(default=OverlapMode.WARN, converter=_mode)
     container_devs: tuple[str, ...] = attrs.field(default=CONTAINER_DEVS, converter=parse_patterns)
     allowed_devs: tuple[str, ...] = attrs.field(default=(), converter=parse_patterns)
-    settle_seconds: int | None = attrs.field(default=None, converter=attrs.converters.optional(parse_seconds))
+    settle_seconds: int | None = attrs.field(
+        default=None, converter=attrs.converters.optional(parse_seconds)
+    )
     foreseen: tuple[IpNetwork, ...] = attrs.field(default=(), converter=_cidrs)
 
     @property
@@ -304,8 +319,13 @@ class RouteOverlap(Section):
 
     @property
     def judged(self) -> tuple[Prefix, ...]:
-        """The prefixes to check, if all are of one family (see ``of``). Routes outside of these are irrelevant."""
-        return tuple(map(numbers, (*(expected.cidr for expected in self.expected_cidrs), *self.foreseen)))
+        """The prefixes to check, if all are of one family (see ``of``).
+
+        Routes outside of these are irrelevant.
+        """
+        return tuple(
+            map(numbers, (*(expected.cidr for expected in self.expected_cidrs), *self.foreseen))
+        )
 
 
 @attrs.frozen(field_transformer=checked_at_once)
@@ -313,9 +333,10 @@ class Watch(Section):
     """Settings for the watcher, which monitors a host after boot.
 
     Args:
-        enabled: whether ``hostrouting-watch.service`` restores lost routes and reports new failures.
-        textfile: absolute path of the metrics file for the Prometheus node exporter, ending in ``.prom``. If omitted,
-            no metrics are written.
+        enabled: whether ``hostrouting-watch.service`` restores lost routes and reports new
+            failures.
+        textfile: absolute path of the metrics file for the Prometheus node exporter, ending in
+            ``.prom``. If omitted, no metrics are written.
 
     Raises:
         ConfigError: one or more fields are invalid; the error lists all of them.
@@ -332,12 +353,14 @@ class Config(Section):
     Args:
         static_routes: the routes to install.
         route_overlap: the CIDRs to check.
-        wait_seconds: total time that a run waits for the default route, devices and gateways, from 0 to 600.
-        uplinks: shell patterns for the interfaces that connect the node to the cluster. Set this if several interfaces
-            have a default route. Defaults to the interface of the default route with the lowest metric.
-        consumer: the unit that must not start before the routes are installed and, in ``STRICT`` mode, the check has
-            passed. A template covers all of its instances; single instances aren't supported. ``kubelet.service`` is a
-            regular unit.
+        wait_seconds: total time that a run waits for the default route, devices and gateways, from
+            0 to 600.
+        uplinks: shell patterns for the interfaces that connect the node to the cluster. Set this if
+            several interfaces have a default route. Defaults to the interface of the default route
+            with the lowest metric.
+        consumer: the unit that must not start before the routes are installed and, in ``STRICT``
+            mode, the check has passed. A template covers all of its instances; single instances
+            aren't supported. ``kubelet.service`` is a regular unit.
         watch: settings for the watcher.
 
     Raises:
@@ -367,11 +390,13 @@ class Config(Section):
             The config, or an empty one if the key is missing.
 
         Raises:
-            ConfigError: the section is invalid, or the document has a key that resembles ``hostRouting`` or belongs
-                inside it. The error lists all problems with their paths.
+            ConfigError: the section is invalid, or the document has a key that resembles
+                ``hostRouting`` or belongs inside it. The error lists all problems with their paths.
         """
         section = read_section(cls, mapping, SECTION)
-        if section is None and (stray := [key for key in ("staticRoutes", "routeOverlap") if key in mapping]):
+        if section is None and (
+            stray := [key for key in ("staticRoutes", "routeOverlap") if key in mapping]
+        ):
             raise ConfigError((key, f"belongs into {SECTION}") for key in stray)
         return section or cls()
 

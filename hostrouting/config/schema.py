@@ -1,13 +1,14 @@
 """Strictly parse JSON into typed values, reporting every problem with its path.
 
-The attrs classes are the schema: the field ``wait_seconds`` corresponds to the key ``waitSeconds``, and the field's
-converter validates it. With ``checked_at_once`` as the ``field_transformer``, ``Section`` runs the converters after all
-fields are set, and raises a single ``ConfigError`` with all problems. Therefore the same rules apply to mappings and
-constructor calls, and problems in nested objects have full paths.
+The attrs classes are the schema: the field ``wait_seconds`` corresponds to the key ``waitSeconds``,
+and the field's converter validates it. With ``checked_at_once`` as the ``field_transformer``,
+``Section`` runs the converters after all fields are set, and raises a single ``ConfigError`` with
+all problems. Therefore the same rules apply to mappings and constructor calls, and problems in
+nested objects have full paths.
 
-This module doesn't use cattrs, because cattrs coerces values (``"1"`` to 1, ``True`` to 1) unless every type has a
-hook, and because an error's path in cattrs ends at the object if an attrs validator rejects a field. The remaining
-benefits of cattrs don't justify the dependency.
+This module doesn't use cattrs, because cattrs coerces values (``"1"`` to 1, ``True`` to 1) unless
+every type has a hook, and because an error's path in cattrs ends at the object if an attrs
+validator rejects a field. The remaining benefits of cattrs don't justify the dependency.
 """
 
 from __future__ import annotations
@@ -33,22 +34,30 @@ _MISSING = object()
 
 # A field's name, a converter that raises an error on invalid values, and the field's default.
 _Rule = tuple[str, Callable[[Any], Any], object]
-# For each class, its rules by key, and its required fields. They are cached, because there may be thousands of routes.
+# For each class, its rules by key, and its required fields. They are cached, because there may be
+# thousands of routes.
 _KNOWN: dict[type, tuple[dict[str, _Rule], dict[str, object]]] = {}
 
 
 def _rules(cls: type) -> tuple[dict[str, _Rule], dict[str, object]]:
     if cls not in _KNOWN:
         fields = attrs.fields(cls)
-        rules = {json_key(field.name): (field.name, rule_of(field), field.default) for field in fields}
-        _KNOWN[cls] = rules, {field.name: _MISSING for field in fields if field.default is attrs.NOTHING}
+        rules = {
+            json_key(field.name): (field.name, rule_of(field), field.default) for field in fields
+        }
+        _KNOWN[cls] = (
+            rules,
+            {field.name: _MISSING for field in fields if field.default is attrs.NOTHING},
+        )
     return _KNOWN[cls]
 
 
 def checked_at_once(_class: type, fields: list[attrs.Attribute[Any]]) -> list[attrs.Attribute[Any]]:
     """Defer running the converters to ``Section`` (a ``field_transformer`` for ``attrs.frozen``)."""
     return [
-        field.evolve(converter=None, metadata={_RULE: field.converter}) if field.converter else field
+        field.evolve(converter=None, metadata={_RULE: field.converter})
+        if field.converter
+        else field
         for field in fields
     ]
 
@@ -124,13 +133,17 @@ def kind(value: object) -> str:
         (Iterable, "a list"),
         (type(None), "null"),
     )
-    return next((words for python, words in kinds if isinstance(value, python)), f"a {type(value).__name__}")
+    return next(
+        (words for python, words in kinds if isinstance(value, python)), f"a {type(value).__name__}"
+    )
 
 
 def each(value: Any, parse: Callable[[Any], T]) -> tuple[T, ...]:
     """Parse every item of a list, collecting all problems."""
     # Test for lists first, because that is fast and most values are lists.
-    if not isinstance(value, list) and (isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable)):
+    if not isinstance(value, list) and (
+        isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable)
+    ):
         raise ValueError(f"expected a list, not {kind(value)}")
     items: list[T] = []
     problems: list[Problem] = []
@@ -146,7 +159,11 @@ def each(value: Any, parse: Callable[[Any], T]) -> tuple[T, ...]:
 
 def _key(key: object) -> str:
     """Format a key as a path component, quoting unusual characters."""
-    return key if isinstance(key, str) and re.fullmatch(r"[A-Za-z0-9_-]{1,64}", key) else shown(str(key))
+    return (
+        key
+        if isinstance(key, str) and re.fullmatch(r"[A-Za-z0-9_-]{1,64}", key)
+        else shown(str(key))
+    )
 
 
 # Keys from older configs and why they were removed.
@@ -166,8 +183,8 @@ def read(cls: type[Read], value: object) -> Read:
 
     Args:
         cls: a subclass of ``Section``.
-        value: the value to parse. Unknown and duplicate keys are rejected. Instances of the class are returned
-            unchanged.
+        value: the value to parse. Unknown and duplicate keys are rejected. Instances of the class
+            are returned unchanged.
 
     Returns:
         The instance.
@@ -177,7 +194,8 @@ def read(cls: type[Read], value: object) -> Read:
     """
     if isinstance(value, cls):
         return value
-    if not isinstance(value, (dict, Mapping)):  # most values are dicts, and a dict is quick to test for
+    # Most values are dicts, and a dict is quick to test for.
+    if not isinstance(value, (dict, Mapping)):
         raise ConfigError([("", f"expected an object, not {kind(value)}")])
     rules, required = _rules(cls)
     problems = [(_key(key), "this key is given twice") for key in getattr(value, "duplicates", ())]
@@ -208,17 +226,25 @@ def read_section(cls: type[Read], document: object, section: str) -> Read | None
         The instance, or None if the key is missing or its value is ``null``.
 
     Raises:
-        ConfigError: the section is invalid; the error lists all problems, with paths relative to the document.
+        ConfigError: the section is invalid; the error lists all problems, with paths relative to
+            the document.
     """
     if not isinstance(document, Mapping):
-        raise ConfigError([("", f"expected an object with the key {section}, not {kind(document)}")])
+        raise ConfigError(
+            [("", f"expected an object with the key {section}, not {kind(document)}")]
+        )
     if section in getattr(document, "duplicates", ()):
         raise ConfigError([(section, "this key is given twice")])
     if document.get(section) is None:
         import difflib
 
-        # Reject near misses (one edit), because a typo in the key must not be mistaken for an empty config.
-        plain = {str(key).replace("-", "").replace("_", "").lower(): key for key in document if key != section}
+        # Reject near misses (one edit), because a typo in the key must not be mistaken for an empty
+        # config.
+        plain = {
+            str(key).replace("-", "").replace("_", "").lower(): key
+            for key in document
+            if key != section
+        }
         if near := difflib.get_close_matches(section.lower(), plain, n=1, cutoff=0.9):
             raise ConfigError([(_key(plain[near[0]]), f"unknown key; did you mean {section}?")])
         return None

@@ -21,9 +21,13 @@ _PATTERN = r"[][A-Za-z0-9_.*?-]+"
 # The components "." and ".." aren't allowed, so that each file has a unique path.
 _TEXTFILE = r"(/(?!\.\.?/)[^/\0]+)+(?<!/)\.prom"
 
-# NAME_MAX and PATH_MAX from limits.h (without the trailing NUL), and the number of bytes that a temporary file's name
-# adds to the name of the file.
-_NAME_BYTES_MAX, _PATH_BYTES_MAX, _TEMPORARY_BYTES = 255, 4095, len(".") + len(".hostrouting-12345678")
+# NAME_MAX and PATH_MAX from limits.h (without the trailing NUL), and the number of bytes that a
+# temporary file's name adds to the name of the file.
+_NAME_BYTES_MAX, _PATH_BYTES_MAX, _TEMPORARY_BYTES = (
+    255,
+    4095,
+    len(".") + len(".hostrouting-12345678"),
+)
 # Leave room for an instance's drop-in folder; "hostrouting-probe" is the dummy instance.
 _CONSUMER_MAX = _NAME_BYTES_MAX - len("hostrouting-probe") - len(".d")
 _WAIT_SECONDS_MAX = 600
@@ -85,7 +89,9 @@ def parse_consumer(value: str) -> str:
 def parse_pattern(value: str) -> str:
     """Validate a shell pattern for interface names."""
     if not _is(value, _PATTERN):
-        raise ValueError(f"{shown(value)} is not a pattern of interface names; it may hold A-Z a-z 0-9 _ . - * ? [ ]")
+        raise ValueError(
+            f"{shown(value)} is not a pattern of interface names; it may hold A-Z a-z 0-9 _ . - * ? [ ]"
+        )
     return value
 
 

@@ -14,7 +14,13 @@ from hostrouting.boot.go_package import go_package_links
 from hostrouting.boot.installed_units import UNIT_PATH, is_masked
 from hostrouting.boot.locks import locked
 from hostrouting.boot.parts import CONFIGURED, differing_parts, installed_files, wanted_parts
-from hostrouting.doctor.checks import DoctorFinding, ExaminedHost, Severity, missing_tools, stale_files
+from hostrouting.doctor.checks import (
+    DoctorFinding,
+    ExaminedHost,
+    Severity,
+    missing_tools,
+    stale_files,
+)
 from hostrouting.model.errors import FileError
 
 _EXECUTABLE = 0o111
@@ -22,8 +28,8 @@ _EXECUTABLE = 0o111
 # The gate's own lock timeout.
 _GATE_SECONDS = 5
 
-# Ignore these lines. The Python path was chosen by the installing process, usually differs from the doctor's own, and
-# isn't set in images.
+# Ignore these lines. The Python path was chosen by the installing process, usually differs from the
+# doctor's own, and isn't set in images.
 _PYTHON = re.compile(rb"^(?:readonly PYTHON=.*$|ExecStart=.* (?=-I -m hostrouting ))", re.MULTILINE)
 # Ignore checksums, because the scripts themselves are compared.
 _CHECKSUM = re.compile(rb" [0-9a-f-]+$", re.MULTILINE)
@@ -48,12 +54,15 @@ def installed(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         also, hint = "", apply
         if not differing and examined.given is not None:
             also, hint = ", and CONFIG enables nothing", f"name routes and CIDRs in CONFIG; {apply}"
-        yield DoctorFinding("not-installed", subject, f"nothing is installed{also}: no node is held back", hint)
+        yield DoctorFinding(
+            "not-installed", subject, f"nothing is installed{also}: no node is held back", hint
+        )
         return
     if differing:
         message = f"{' and '.join(differing)}: CONFIG asks for something else"
         config = examined.config_name or quote(str(layout.config))
-        named = "" if examined.config_name else f" {config}"  # without CONFIG, apply refuses to remove everything
+        # Without CONFIG, apply refuses to remove everything.
+        named = "" if examined.config_name else f" {config}"
         hint = (
             f"to keep what is installed: hostrouting config set {config} --from {quote(str(layout.manifest))}\n"
             f"to change to CONFIG: {examined.command('plan')}{named} shows the difference, then {apply}{named}"
@@ -94,13 +103,21 @@ def units(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             yield DoctorFinding("masked", unit, f"it is masked; {waits}", hint, Severity.RISK)
         elif not examined.units.is_enabled(unit):
             message = f"it doesn't start at boot; {waits}"
-            yield DoctorFinding("not-enabled", unit, message, f"systemctl enable {unit}", Severity.RISK)
+            yield DoctorFinding(
+                "not-enabled", unit, message, f"systemctl enable {unit}", Severity.RISK
+            )
         if shown["NeedDaemonReload"] == "yes":
             message = "systemd hasn't read its current files"
-            yield DoctorFinding("not-reloaded", unit, message, "systemctl daemon-reload", Severity.RISK)
+            yield DoctorFinding(
+                "not-reloaded", unit, message, "systemctl daemon-reload", Severity.RISK
+            )
         elif shown["DropInPaths"]:
-            message = f"it is changed by {shown['DropInPaths']}; if it doesn't run its script, {waits}"
-            yield DoctorFinding("overridden", unit, message, f"look at: systemctl cat {unit}", Severity.RISK)
+            message = (
+                f"it is changed by {shown['DropInPaths']}; if it doesn't run its script, {waits}"
+            )
+            yield DoctorFinding(
+                "overridden", unit, message, f"look at: systemctl cat {unit}", Severity.RISK
+            )
 
 
 def modes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
@@ -116,7 +133,9 @@ def modes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         if state.st_uid != root.st_uid:
             message = f"it belongs to user {state.st_uid}, who can change {what}"
             yield DoctorFinding("file-owner", name, message, f"chown root:root {name}")
-        if state.st_mode & stat.S_IWOTH or (state.st_mode & stat.S_IWGRP and state.st_gid != root.st_gid):
+        if state.st_mode & stat.S_IWOTH or (
+            state.st_mode & stat.S_IWGRP and state.st_gid != root.st_gid
+        ):
             message = f"its mode is {stat.S_IMODE(state.st_mode):04o}: users other than root can change {what}"
             yield DoctorFinding("file-mode", name, message, f"chmod go-w {name}")
 
@@ -128,12 +147,18 @@ def access(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         if not _has_flag(folder, os.ST_NOEXEC):
             continue
         name = layout.relative(folder)
-        message = "its file system is mounted noexec: no script can be run, and no start is let through"
-        yield DoctorFinding("noexec", name, message, f"mount -o remount,exec $(findmnt -no TARGET -T {name})")
+        message = (
+            "its file system is mounted noexec: no script can be run, and no start is let through"
+        )
+        yield DoctorFinding(
+            "noexec", name, message, f"mount -o remount,exec $(findmnt -no TARGET -T {name})"
+        )
     if _has_flag(layout.run_dir, os.ST_RDONLY):
         name = layout.relative(layout.run_dir)
         message = "it is read-only: the scripts can't take their lock, and the routes count as not installed"
-        yield DoctorFinding("read-only", name, message, f"mount -o remount,rw $(findmnt -no TARGET -T {name})")
+        yield DoctorFinding(
+            "read-only", name, message, f"mount -o remount,rw $(findmnt -no TARGET -T {name})"
+        )
     elif layout.lock.exists():
         try:
             with locked(layout.lock, examined.scope, seconds=_GATE_SECONDS):
@@ -157,16 +182,30 @@ def leftovers(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     layout = examined.layout
     for link in map(layout.relative, go_package_links(layout)):
         is_bouncing = ".requires/" in link
-        message = "a restart of that unit stops the running node" if is_bouncing else "it is the Go package's"
+        message = (
+            "a restart of that unit stops the running node"
+            if is_bouncing
+            else "it is the Go package's"
+        )
         hint = f"{examined.repairing('apply')} removes it"
         if examined.manifest.parts:
             hint += f"; by hand: rm {link}; systemctl daemon-reload"
-        yield DoctorFinding("go-package-link", link, message, hint, Severity.BROKEN if is_bouncing else Severity.RISK)
-    gates = set(layout.units.glob("*.service.d/*hostrouting*.conf")) - set(examined.manifest.files(layout))
+        yield DoctorFinding(
+            "go-package-link",
+            link,
+            message,
+            hint,
+            Severity.BROKEN if is_bouncing else Severity.RISK,
+        )
+    gates = set(layout.units.glob("*.service.d/*hostrouting*.conf")) - set(
+        examined.manifest.files(layout)
+    )
     # Masked drop-ins are reported by ``gate``.
     for gate in (layout.relative(path) for path in sorted(gates) if not is_masked(path)):
         message = "a gate that isn't in the manifest: it holds its unit back with scripts that may be gone"
-        yield DoctorFinding("stale-gate", gate, message, f"rm {gate}; systemctl daemon-reload", Severity.RISK)
+        yield DoctorFinding(
+            "stale-gate", gate, message, f"rm {gate}; systemctl daemon-reload", Severity.RISK
+        )
     for part in CONFIGURED:
         yield from stale_files(examined, part)
 
@@ -189,7 +228,9 @@ def tools(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     # Binaries in an image can't be executed on the build host.
     is_looked_for = examined.host.is_image or "bash" in {finding.subject for finding in missing}
     if not is_looked_for and not _is_bash(examined):
-        message = "another shell is in its place, and the scripts fail in it: no start is let through"
+        message = (
+            "another shell is in its place, and the scripts fail in it: no start is let through"
+        )
         yield DoctorFinding("tool-missing", "bash", message, f"install {_TOOLS['bash']}")
 
 
@@ -197,7 +238,9 @@ def _is_bash(examined: ExaminedHost) -> bool:
     """Return whether the scripts' interpreter sets ``BASH_VERSION``."""
     program = examined.layout.of("/bin/bash")
     try:
-        asked = examined.scope.child(timeout=5).run([str(program), "-pc", 'echo "$BASH_VERSION"'], check=False)
+        asked = examined.scope.child(timeout=5).run(
+            [str(program), "-pc", 'echo "$BASH_VERSION"'], check=False
+        )
     except OSError:
         return False
     return bool(asked.stdout.strip())

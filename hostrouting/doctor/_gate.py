@@ -27,7 +27,9 @@ def consumer(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     unit = examined.consumer
     if not is_there(examined.host, unit):
         message = "there is no such unit, so nothing is held back"
-        hint = f"name the unit that runs it as consumer in CONFIG, then: {examined.command('apply')}"
+        hint = (
+            f"name the unit that runs it as consumer in CONFIG, then: {examined.command('apply')}"
+        )
         yield DoctorFinding("no-consumer", unit, message, hint)
     if has_free_kubelet(examined.host, unit):
         message = f"it starts at boot, and nothing holds it back: the consumer is {unit}"
@@ -42,7 +44,11 @@ def consumer(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 def verdict(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that the installed overlap check would currently pass."""
     is_strict = examined.manifest.is_strict
-    follows = "its next start is held back" if is_strict else "its next start is let through, because the mode is WARN"
+    follows = (
+        "its next start is held back"
+        if is_strict
+        else "its next start is let through, because the mode is WARN"
+    )
     if is_strict and (bare := _bare_instances(examined)):
         follows = f"nothing holds the next start of {' '.join(map(examined.called, bare))}, as its gate is overridden"
     if why := why_open(examined.layout):
@@ -72,15 +78,21 @@ def verdict(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         yield from _shadowed(examined, report, follows)
 
 
-def _shadowed(examined: ExaminedHost, report: OverlapReport, follows: str) -> Iterator[DoctorFinding]:
+def _shadowed(
+    examined: ExaminedHost, report: OverlapReport, follows: str
+) -> Iterator[DoctorFinding]:
     """Yield each failure; its hint says why no route fixes it, or which command prints or installs a fix."""
     config, installed = examined.manifest.config, report
     with suppress(RouteError):  # ``routes`` reports why routes can't be installed
-        installed = check_families(config, as_installed(examined.config, examined.host), examined.scope)
+        installed = check_families(
+            config, as_installed(examined.config, examined.host), examined.scope
+        )
     for finding in report.findings:
         lines = reasons(installed, finding.cidr)
         if any(each.fix and each.cidr == finding.cidr for each in installed.findings):
-            lines.append(f"{examined.command('fix')} prints what fixes {'the rest' if lines else 'it'}")
+            lines.append(
+                f"{examined.command('fix')} prints what fixes {'the rest' if lines else 'it'}"
+            )
         hint = "\n".join((*(lines or [examined.repairing("apply")]), *_snapshots(examined)))
         yield DoctorFinding("shadowed", examined.consumer, f"{follows}: {finding.message}", hint)
 
@@ -89,12 +101,18 @@ def _snapshots(examined: ExaminedHost) -> list[str]:
     """Return a line that names the watcher's snapshots, if it has kept both."""
     kept = examined.layout.snapshots
     there = " ".join(map(examined.layout.relative, kept))
-    return [f"what has changed since it was ok: hostrouting diff {there}"] if all(map(files.exists, kept)) else []
+    return (
+        [f"what has changed since it was ok: hostrouting diff {there}"]
+        if all(map(files.exists, kept))
+        else []
+    )
 
 
 def _bare_instances(examined: ExaminedHost) -> list[str]:
     try:
-        return [instance for instance, shown in examined.instances.items() if missing_commands(shown)]
+        return [
+            instance for instance, shown in examined.instances.items() if missing_commands(shown)
+        ]
     except UnitError:  # ``gate`` reports this
         return []
 
@@ -109,11 +127,15 @@ def held(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         began = int(shown["InactiveExitTimestampMonotonic"] or 0) / 1e6
         seconds = time.clock_gettime(time.CLOCK_MONOTONIC) - began
         if shown["SubState"] == "condition" and seconds > _LOOK_SECONDS:
-            message = f"its start has been held for {seconds:.0f} s; it continues by itself after the fix"
-            yield DoctorFinding("held", instance, message, f"journalctl -u {instance} says what it waits for")
+            message = (
+                f"its start has been held for {seconds:.0f} s; it continues by itself after the fix"
+            )
+            yield DoctorFinding(
+                "held", instance, message, f"journalctl -u {instance} says what it waits for"
+            )
 
 
-# --- the gate ------------------------------------------------------------------------------------------------------
+# --- the gate -------------------------------------------------------------------------------------
 
 
 def gate(examined: ExaminedHost) -> Iterator[DoctorFinding]:
@@ -124,10 +146,16 @@ def gate(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         called = examined.called(instance)
         if missing := missing_commands(shown):
             message = f"it starts without being held back: it lacks {' and '.join(missing)}"
-            yield DoctorFinding("gate-overridden", called, message, _hint(examined, instance, shown))
+            yield DoctorFinding(
+                "gate-overridden", called, message, _hint(examined, instance, shown)
+            )
         environment = environment_names(examined.layout, shown["EnvironmentFiles"])
-        for clause in opening_settings(shown, is_strict=examined.manifest.is_strict, environment=environment):
-            yield DoctorFinding("gate-disobeyed", called, clause, f"look at: systemctl cat {instance}")
+        for clause in opening_settings(
+            shown, is_strict=examined.manifest.is_strict, environment=environment
+        ):
+            yield DoctorFinding(
+                "gate-disobeyed", called, clause, f"look at: systemctl cat {instance}"
+            )
         unread = _unread(examined, instance, shown)
         if shown["NeedDaemonReload"] == "yes" or unread:
             # The effect of changed files can't be checked before systemd has loaded them.
@@ -143,8 +171,14 @@ def _gate_of_image(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Find the drop-ins that open the gate, based on the files alone."""
     layout, consumer = examined.layout, examined.consumer
     prefix, _, suffix = consumer.partition("@.")
-    folders = [folder for path in UNIT_PATH for folder in files.matching(layout.of(path), f"{prefix}@*.{suffix}.d")]
-    for unit in sorted({consumer, *(folder.name.removesuffix(".d") for folder in folders if suffix)}):
+    folders = [
+        folder
+        for path in UNIT_PATH
+        for folder in files.matching(layout.of(path), f"{prefix}@*.{suffix}.d")
+    ]
+    for unit in sorted(
+        {consumer, *(folder.name.removesuffix(".d") for folder in folders if suffix)}
+    ):
         for why, hint in _opening_drop_ins(examined, unit):
             yield DoctorFinding("gate-overridden", unit, f"{why}: the gate doesn't hold", hint)
 
@@ -157,13 +191,21 @@ def _opening_drop_ins(examined: ExaminedHost, unit: str) -> Iterator[tuple[str, 
             name = layout.relative(there)
             yield f"{name} takes the place of {layout.relative(ours)}", f"rm {name}"
     for path in read.values():
-        name, pairs = layout.relative(path), settings(files.read_text(layout.followed(layout.relative(path))) or "")
-        if emptied := [f"{key}=" for key, value in pairs if key in _LISTS and not value and path.name > _LISTS[key]]:
+        name, pairs = (
+            layout.relative(path),
+            settings(files.read_text(layout.followed(layout.relative(path))) or ""),
+        )
+        if emptied := [
+            f"{key}="
+            for key, value in pairs
+            if key in _LISTS and not value and path.name > _LISTS[key]
+        ]:
             lists = " and ".join(emptied)
             yield f"{name} empties {lists}", f"take the empty {lists} out of {name}"
 
 
-# Maps each list setting to our last drop-in for it: a later drop-in that empties the list removes our commands.
+# Maps each list setting to our last drop-in for it: a later drop-in that empties the list removes
+# our commands.
 _LISTS = dict(zip(("ExecCondition", "ExecStartPre"), GATE_NAMES, strict=True))
 
 
@@ -178,7 +220,9 @@ def _hint(examined: ExaminedHost, instance: str, shown: Mapping[str, str]) -> st
         return examined.writing_anew
     if shown["NeedDaemonReload"] == "yes":
         return "systemctl daemon-reload"
-    hints = [hint for _, hint in _opening_drop_ins(examined, instance)] or [f"look at: systemctl cat {instance}"]
+    hints = [hint for _, hint in _opening_drop_ins(examined, instance)] or [
+        f"look at: systemctl cat {instance}"
+    ]
     return "; ".join([*hints, "then: systemctl daemon-reload"])
 
 
@@ -193,7 +237,8 @@ def _unread(examined: ExaminedHost, instance: str, shown: Mapping[str, str]) -> 
         examined.layout.relative(path)
         for name, path in drop_ins(examined.layout, instance).items()
         # Empty drop-ins and symlinks to /dev/null only mask others of the same name.
-        if _below_usr(examined.layout.relative(path)) not in read and (name in names or files.read_text(path))
+        if _below_usr(examined.layout.relative(path)) not in read
+        and (name in names or files.read_text(path))
     ]
 
 
@@ -225,8 +270,15 @@ def sight(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     Even commands with the "+" prefix run in the unit's mount namespace.
     """
     for instance, shown in examined.instances.items():
-        settings = [f"{key}={shown[key]}" for key in (*_NETWORKS, *_ROOTS) if shown[key] not in ("", "no")]
-        settings += [f"{key}={word}" for key in _MOUNTS for word in shown[key].split() if _hides(examined, key, word)]
+        settings = [
+            f"{key}={shown[key]}" for key in (*_NETWORKS, *_ROOTS) if shown[key] not in ("", "no")
+        ]
+        settings += [
+            f"{key}={word}"
+            for key in _MOUNTS
+            for word in shown[key].split()
+            if _hides(examined, key, word)
+        ]
         for setting in settings:
             is_network = setting.startswith(_NETWORKS)
             message = (
@@ -234,33 +286,68 @@ def sight(examined: ExaminedHost) -> Iterator[DoctorFinding]:
                 f"({setting}): a healthy node may be held back, or a shadowed one let through"
             )
             hint = f"remove it, or let the unit's program do it instead: systemctl cat {instance}"
-            yield DoctorFinding("own-network" if is_network else "own-files", examined.called(instance), message, hint)
+            yield DoctorFinding(
+                "own-network" if is_network else "own-files",
+                examined.called(instance),
+                message,
+                hint,
+            )
 
 
 def _hides(examined: ExaminedHost, key: str, word: str) -> bool:
     """Return whether one of the unit's mounts hides a path used by the gate."""
     parts = word.removeprefix("-").split(":")
-    # The format is source[:destination[:options]] (see systemd.exec(5)), without a source for TemporaryFileSystem=.
+    # The format is source[:destination[:options]] (see systemd.exec(5)), without a source for
+    # TemporaryFileSystem=.
     place = parts[0] if key == "TemporaryFileSystem" or len(parts) == 1 else parts[1]
     if key == "BindPaths" and place == parts[0]:
         return False  # the files are the same without the mount
     layout = examined.layout
     mounted = layout.of(place).resolve()
-    ours = [path.resolve() for path in (layout.manifest.parent, layout.config.parent, layout.run_dir)]
+    ours = [
+        path.resolve() for path in (layout.manifest.parent, layout.config.parent, layout.run_dir)
+    ]
     if any(mounted.is_relative_to(each) for each in ours):
         return True
     # A read-only bind mount of a path onto itself doesn't hide any programs.
     is_other = place != parts[0] or key == "TemporaryFileSystem"
-    return any(each.is_relative_to(mounted) for each in (*ours, *(_used(layout) if is_other else ())))
+    return any(
+        each.is_relative_to(mounted) for each in (*ours, *(_used(layout) if is_other else ()))
+    )
 
 
-# All programs and paths that the scripts use, other than our own files. Libraries and devices are listed by folder.
+# All programs and paths that the scripts use, other than our own files. Libraries and devices are
+# listed by folder.
 _PROGRAMS = (
-    *("awk", "bash", "busybox", "cat", "env", "flock", "gawk", "ip", "mawk", "mkdir", "mv", "rm", "sleep", "sort"),
+    *(
+        "awk",
+        "bash",
+        "busybox",
+        "cat",
+        "env",
+        "flock",
+        "gawk",
+        "ip",
+        "mawk",
+        "mkdir",
+        "mv",
+        "rm",
+        "sleep",
+        "sort",
+    ),
     *("systemctl", "tail", "test", "timeout"),
 )
 _READ = (
-    *("/dev/fd", "/dev/null", "/lib", "/lib64", "/proc/1", "/proc/cmdline", "/proc/self", "/proc/uptime"),
+    *(
+        "/dev/fd",
+        "/dev/null",
+        "/lib",
+        "/lib64",
+        "/proc/1",
+        "/proc/cmdline",
+        "/proc/self",
+        "/proc/uptime",
+    ),
     "/usr/lib",
 )
 
@@ -273,7 +360,7 @@ def _used(layout: Layout) -> Iterator[Path]:
             yield from (path, path.resolve())
 
 
-# --- the order -----------------------------------------------------------------------------------------------------
+# --- the order ------------------------------------------------------------------------------------
 
 
 def ordering(examined: ExaminedHost) -> Iterator[DoctorFinding]:
@@ -281,11 +368,11 @@ def ordering(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     for instance, shown in examined.instances.items():
         early = [unit for unit in examined.oneshots if unit not in shown["After"].split()]
         if early:
-            message = (
-                f"it doesn't start after {' '.join(early)}, so at boot nothing waits for the network before the gate"
-            )
+            message = f"it doesn't start after {' '.join(early)}, so at boot nothing waits for the network before the gate"
             hint = "systemctl daemon-reload, and if that doesn't help: hostrouting apply"
-            yield DoctorFinding("not-ordered", examined.called(instance), message, hint, Severity.RISK)
+            yield DoctorFinding(
+                "not-ordered", examined.called(instance), message, hint, Severity.RISK
+            )
     ours = [*examined.oneshots, *examined.instances]
     cycle = find_cycle(examined.units.orderings(*ours), ours)
     if cycle:
@@ -300,15 +387,16 @@ def ordering(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 def find_cycle(after: Mapping[str, Iterable[str]], through: Iterable[str]) -> tuple[str, ...]:
     """Return an ordering cycle through one of the given units, as short as possible.
 
-    systemd breaks a cycle by dropping one unit's job, not necessarily the same one at each boot, and doesn't always log
-    this.
+    systemd breaks a cycle by dropping one unit's job, not necessarily the same one at each boot,
+    and doesn't always log this.
 
     Args:
         after: for each unit, the units it is ordered after.
         through: the cycle must contain at least one of these units.
 
     Returns:
-        The cycle's units, each ordered after the next one and the last after the first, or an empty tuple.
+        The cycle's units, each ordered after the next one and the last after the first, or an empty
+        tuple.
     """
     for start in through:
         seen = {start}
@@ -323,7 +411,7 @@ def find_cycle(after: Mapping[str, Iterable[str]], through: Iterable[str]) -> tu
     return ()
 
 
-# --- the effects of the oneshots, and recovery --------------------------------------------------------------------
+# --- the effects of the oneshots, and recovery ----------------------------------------------------
 
 
 # systemd.unit(5)
@@ -335,7 +423,11 @@ def ties(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that starting, stopping or restarting a oneshot can't stop the consumer or keep it from starting."""
     for instance, shown in examined.instances.items():
         for unit in examined.oneshots:
-            keys = [key for key in (*_NEEDING, *_STOPPED_BY, *_CONFLICTING) if unit in shown[key].split()]
+            keys = [
+                key
+                for key in (*_NEEDING, *_STOPPED_BY, *_CONFLICTING)
+                if unit in shown[key].split()
+            ]
             if not keys:
                 continue
             costs = []
@@ -355,7 +447,8 @@ def ties(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             yield DoctorFinding("tied", examined.called(instance), message, hint, Severity.RISK)
 
 
-# A start that the gate refuses takes at least this long (HOLD_SECONDS in gate.sh) and ends with this status.
+# A start that the gate refuses takes at least this long (HOLD_SECONDS in gate.sh) and ends with
+# this status.
 _HOLD_SECONDS = 3
 _FAILS_WITH = "255"
 
@@ -367,19 +460,30 @@ def restarts(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             because, setting = why
             message = f"once a held start has timed out, it stays down until it is started by hand: {because}"
             hint = f"/etc/systemd/system/{examined.consumer}.d/restart.conf: {setting}; then: systemctl daemon-reload"
-            yield DoctorFinding("no-restart", examined.called(instance), message, hint, Severity.RISK)
+            yield DoctorFinding(
+                "no-restart", examined.called(instance), message, hint, Severity.RISK
+            )
 
 
 def _why_it_stays_down(shown: Mapping[str, str]) -> tuple[str, str] | None:
     """Return the setting that prevents restarts after a failed start, and its replacement, or None."""
     if shown["Restart"] not in ("on-failure", "always"):  # systemd.service(5)
         is_set = shown["Restart"] not in ("", "no")
-        return (f"Restart={shown['Restart']}" if is_set else "it has no Restart="), "[Service] Restart=on-failure"
+        return (
+            f"Restart={shown['Restart']}" if is_set else "it has no Restart="
+        ), "[Service] Restart=on-failure"
     if _FAILS_WITH in shown["RestartPreventExitStatus"].split():
         because = f"RestartPreventExitStatus= holds {_FAILS_WITH}, with which the gate fails"
         return because, f"[Service] RestartPreventExitStatus= without {_FAILS_WITH}"
-    interval, burst = seconds_of(shown["StartLimitIntervalUSec"]), int(shown["StartLimitBurst"] or 0)
-    if interval and burst and burst * (_HOLD_SECONDS + seconds_of(shown["RestartUSec"])) <= interval:
+    interval, burst = (
+        seconds_of(shown["StartLimitIntervalUSec"]),
+        int(shown["StartLimitBurst"] or 0),
+    )
+    if (
+        interval
+        and burst
+        and burst * (_HOLD_SECONDS + seconds_of(shown["RestartUSec"])) <= interval
+    ):
         because = f"after {burst} starts in {shown['StartLimitIntervalUSec']} systemd gives up (StartLimitBurst=)"
         return because, "[Unit] StartLimitIntervalSec=0"
     return None

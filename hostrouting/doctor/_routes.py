@@ -47,20 +47,25 @@ def routes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             message = f"they wait for {missing}"
             yield DoctorFinding("route-waits", "static routes", message, MISSING_HINT)
         for route in plan.add:
-            yield DoctorFinding("route-missing", str(route), "it isn't in the kernel", examined.repairing("apply"))
+            yield DoctorFinding(
+                "route-missing", str(route), "it isn't in the kernel", examined.repairing("apply")
+            )
         for change in plan.replace:
             message = f"the kernel has: {change.old}"
-            yield DoctorFinding("route-differs", str(change.new), message, examined.repairing("apply"))
+            yield DoctorFinding(
+                "route-differs", str(change.new), message, examined.repairing("apply")
+            )
         verify_routes((*plan.unchanged, *plan.foreign), *backends)
     except RouteError as error:
-        # If the kernel can't be queried at all, raise an error here instead of reporting a problem with the routes.
+        # If the kernel can't be queried at all, raise an error here instead of reporting a problem
+        # with the routes.
         for backend in backends:
             backend.routes()
         hint = error.hint or f"look at: {examined.command('plan')}"
         yield DoctorFinding("route-fails", "static routes", error.message, hint)
 
 
-# --- programs that may remove our routes ---------------------------------------------------------------------------
+# --- programs that may remove our routes ----------------------------------------------------------
 
 
 def networkd(examined: ExaminedHost) -> Iterator[DoctorFinding]:
@@ -72,7 +77,9 @@ def networkd(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         "has changed and is reloaded, and (257) at its own restart"
     )
     for dev, routes in _managed(examined, NETWORKD).items():
-        yield DoctorFinding("networkd-flushes", dev, message, _networkd_fix(dev, routes), Severity.RISK)
+        yield DoctorFinding(
+            "networkd-flushes", dev, message, _networkd_fix(dev, routes), Severity.RISK
+        )
 
 
 def _networkd_fix(dev: str, routes: Sequence[Route]) -> str:
@@ -81,18 +88,26 @@ def _networkd_fix(dev: str, routes: Sequence[Route]) -> str:
     except RouteError:  # networkd can't express one of the routes
         return _WATCHED
     rows = [f"  {line}" for line in text.splitlines() if line and not line.startswith("#")]
-    return "\n".join([f"{_WATCHED}; or let networkd install them, with a drop-in for {dev}'s .network file:", *rows])
+    return "\n".join(
+        [
+            f"{_WATCHED}; or let networkd install them, with a drop-in for {dev}'s .network file:",
+            *rows,
+        ]
+    )
 
 
 def network_manager(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that NetworkManager doesn't remove our routes."""
-    # NetworkManager documents this for its Reapply() method, unless the caller passes preserve-external-ip.
+    # NetworkManager documents this for its Reapply() method, unless the caller passes
+    # preserve-external-ip.
     message = (
         "NetworkManager removes our routes on it when its connection is applied again (nmcli device reapply) or taken "
         "down"
     )
     for dev, routes in _managed(examined, NETWORK_MANAGER).items():
-        theirs = " ".join(f"+ipv{route.family.value}.routes '{route.destination} GATEWAY'" for route in routes)
+        theirs = " ".join(
+            f"+ipv{route.family.value}.routes '{route.destination} GATEWAY'" for route in routes
+        )
         hint = f"{_WATCHED}; or let NetworkManager install them: nmcli connection modify CONNECTION {theirs}"
         yield DoctorFinding("network-manager-flushes", dev, message, hint, Severity.RISK)
 
@@ -104,9 +119,13 @@ def cloud_init(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         "may go with the old one"
     )
     hint = f"{_WATCHED}; or take hotplug out of updates.network.when in cloud-init's config"
-    for path in sorted(examined.layout.of("/etc/udev/rules.d").glob("*cloud-init-hook-hotplug.rules")):
+    for path in sorted(
+        examined.layout.of("/etc/udev/rules.d").glob("*cloud-init-hook-hotplug.rules")
+    ):
         if _ours(examined) and not path.is_symlink():
-            yield DoctorFinding("cloud-init-hotplug", examined.layout.relative(path), message, hint, Severity.RISK)
+            yield DoctorFinding(
+                "cloud-init-hotplug", examined.layout.relative(path), message, hint, Severity.RISK
+            )
 
 
 def events(examined: ExaminedHost) -> Iterator[DoctorFinding]:
@@ -114,9 +133,13 @@ def events(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     config = examined.manifest.config
     if not config.route_overlap.expected_cidrs or trial_deadline(examined.layout.trial) is not None:
         return
-    config = attrs.evolve(config, watch=attrs.evolve(config.watch, enabled=examined.units.is_active(_WATCHER)))
+    config = attrs.evolve(
+        config, watch=attrs.evolve(config.watch, enabled=examined.units.is_active(_WATCHER))
+    )
     found: dict[tuple[str, str], list[str]] = {}
-    for each in anticipate(config, snapshot(host=examined.host, scope=examined.scope), examined.scope):
+    for each in anticipate(
+        config, snapshot(host=examined.host, scope=examined.scope), examined.scope
+    ):
         if each.is_risk:
             failure = each.lasting_findings[0].failure
             found.setdefault((each.event.subject, failure), []).append(str(each.event.kind))
@@ -137,7 +160,11 @@ def _managed(examined: ExaminedHost, manager: str) -> dict[str, list[Route]]:
     if examined.units.is_active(_WATCHER) or not examined.units.is_active(f"{manager}.service"):
         return {}
     ours = _ours(examined)
-    links = [link for link in examined.host.routes.links() if is_managed(examined.layout.root, manager, link.index)]
+    links = [
+        link
+        for link in examined.host.routes.links()
+        if is_managed(examined.layout.root, manager, link.index)
+    ]
     routes = {link.name: [route for route in ours if link.name in route.devs] for link in links}
     return {dev: taken for dev, taken in routes.items() if taken}
 
@@ -154,7 +181,7 @@ def _ours(examined: ExaminedHost) -> tuple[Route, ...]:
     return (*plan.add, *plan.unchanged, *(change.new for change in plan.replace))
 
 
-# --- the program that restores our routes --------------------------------------------------------------------------
+# --- the program that restores our routes ---------------------------------------------------------
 
 _WATCHER = f"{WATCH}.service"
 
@@ -167,26 +194,38 @@ def watcher(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     if WATCH not in examined.manifest.parts:
         return
     shown = examined.units.show(_WATCHER, "ActiveState", "SubState", "NRestarts")
-    so, journal = "lost routes aren't restored, and the markers become outdated", f"journalctl -u {WATCH}"
+    so, journal = (
+        "lost routes aren't restored, and the markers become outdated",
+        f"journalctl -u {WATCH}",
+    )
     if shown["SubState"] == "auto-restart" or int(shown["NRestarts"] or 0) > _RESTARTS_MAX:
         message = f"it fails again and again, {shown['NRestarts']} times so far: {so}"
         yield DoctorFinding("watcher-fails", _WATCHER, message, journal, Severity.RISK)
     elif shown["ActiveState"] != "active":
-        yield DoctorFinding("watcher-down", _WATCHER, f"it is installed and doesn't run: {so}", journal, Severity.RISK)
+        yield DoctorFinding(
+            "watcher-down",
+            _WATCHER,
+            f"it is installed and doesn't run: {so}",
+            journal,
+            Severity.RISK,
+        )
     textfile = examined.manifest.config.watch.textfile
     if textfile is None:
         return
     folder, restart = textfile.rpartition("/")[0] or "/", f"systemctl restart {_WATCHER}"
     if not examined.layout.of(folder).is_dir():
         message = f"it isn't there, so the watcher can't write {textfile}"
-        yield DoctorFinding("textfile", folder, message, f"mkdir -p {folder}; {restart}", Severity.RISK)
+        yield DoctorFinding(
+            "textfile", folder, message, f"mkdir -p {folder}; {restart}", Severity.RISK
+        )
     elif shown["ActiveState"] == "active" and not examined.layout.of(textfile).exists():
-        # systemd applies ReadWritePaths= only when the service starts, so a folder made later isn't writable.
+        # systemd applies ReadWritePaths= only when the service starts, so a folder made later isn't
+        # writable.
         message = f"the watcher doesn't write it; was {folder} made after the watcher had started?"
         yield DoctorFinding("textfile", textfile, message, f"{restart}; {journal}", Severity.RISK)
 
 
-# --- IPv6 ----------------------------------------------------------------------------------------------------------
+# --- IPv6 -----------------------------------------------------------------------------------------
 
 
 def advertisements(examined: ExaminedHost) -> Iterator[DoctorFinding]:
@@ -203,7 +242,8 @@ def advertisements(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     # Default routes that an administrator or a network manager has added don't expire.
     lasting = {dev for route in defaults if route.protocol != Protocol.RA for dev in route.devs}
     for each in ignored_advertisements(examined.layout, examined.host.routes.links(), patterns):
-        # If accept_ra is 0, any default route is enough: an unknown program may have added it, and may renew it.
+        # If accept_ra is 0, any default route is enough: an unknown program may have added it, and
+        # may renew it.
         if each.dev not in (lasting if each.is_of_forwarding else having):
             message = (
                 f"{each.reason}, so the kernel ignores its routers' advertisements: the IPv6 default route from them "

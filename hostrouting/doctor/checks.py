@@ -32,8 +32,8 @@ _PATH = SEARCH_PATH.split(":")
 class Severity(StrEnum):
     """The severity of a finding.
 
-    ``broken`` means that a guarantee is currently violated, ``unknown`` that a check couldn't run, and ``risk`` that
-    something may break later.
+    ``broken`` means that a guarantee is currently violated, ``unknown`` that a check couldn't run,
+    and ``risk`` that something may break later.
     """
 
     BROKEN = "broken"
@@ -66,7 +66,8 @@ class ExaminedHost:
 
     Args:
         host: the host, which provides the kernel and systemd.
-        layout: the paths of the host's files. A snapshot can't be examined, because it contains no files.
+        layout: the paths of the host's files. A snapshot can't be examined, because it contains no
+            files.
         given: the wanted config, or None for the installed one.
         config_name: the config argument for commands in hints.
         scope: cancels running checks.
@@ -113,7 +114,9 @@ class ExaminedHost:
     @property
     def oneshots(self) -> tuple[str, ...]:
         """The oneshot units of the gated parts."""
-        return tuple(f"{name}.service" for name, part in self.manifest.parts.items() if part.is_gated)
+        return tuple(
+            f"{name}.service" for name, part in self.manifest.parts.items() if part.is_gated
+        )
 
     @property
     def consumer(self) -> str:
@@ -127,7 +130,10 @@ class ExaminedHost:
         Raises:
             UnitError: systemd can't be queried.
         """
-        return {name: self.units.show(name, *_PROPERTIES) for name in self.units.instances(self.consumer)}
+        return {
+            name: self.units.show(name, *_PROPERTIES)
+            for name in self.units.instances(self.consumer)
+        }
 
     @property
     def instances(self) -> dict[str, dict[str, str]]:
@@ -136,7 +142,11 @@ class ExaminedHost:
         Raises:
             UnitError: systemd can't be queried.
         """
-        return {name: shown for name, shown in self.units_of_consumer.items() if shown["LoadState"] == "loaded"}
+        return {
+            name: shown
+            for name, shown in self.units_of_consumer.items()
+            if shown["LoadState"] == "loaded"
+        }
 
     def called(self, instance: str) -> str:
         """Return an instance's display name; for the dummy instance of a template, the template's name."""
@@ -149,7 +159,9 @@ class ExaminedHost:
 
     def repairing(self, verb: str) -> str:
         """Return a command line for the config that is installed, even if CONFIG asks for something else."""
-        is_asked_for = self.given is not None and not differing_parts(self.manifest, self.given, self.layout)
+        is_asked_for = self.given is not None and not differing_parts(
+            self.manifest, self.given, self.layout
+        )
         if is_asked_for or not self.manifest.parts:
             return self.command(verb)
         return f"hostrouting {verb}{self._root} {quote(str(self.layout.manifest))}"
@@ -166,14 +178,31 @@ class ExaminedHost:
 _PROPERTIES = (
     *("LoadState", "SubState", "InactiveExitTimestampMonotonic"),
     *("ExecConditionEx", "ExecStartPreEx", "After", "NeedDaemonReload", "DropInPaths"),
-    *(*SETTINGS, "Requires", "Requisite", "BindsTo", "PartOf", "StopPropagatedFrom", "Conflicts", "ConflictedBy"),
-    *("Restart", "RestartUSec", "RestartPreventExitStatus", "StartLimitIntervalUSec", "StartLimitBurst"),
+    *(
+        *SETTINGS,
+        "Requires",
+        "Requisite",
+        "BindsTo",
+        "PartOf",
+        "StopPropagatedFrom",
+        "Conflicts",
+        "ConflictedBy",
+    ),
+    *(
+        "Restart",
+        "RestartUSec",
+        "RestartPreventExitStatus",
+        "StartLimitIntervalUSec",
+        "StartLimitBurst",
+    ),
     *("PrivateNetwork", "NetworkNamespacePath", "RootDirectory", "RootImage"),
     *("BindPaths", "BindReadOnlyPaths", "TemporaryFileSystem"),
 )
 
 
-def missing_tools(examined: ExaminedHost, tools: Mapping[str, str], who: str) -> Iterator[DoctorFinding]:
+def missing_tools(
+    examined: ExaminedHost, tools: Mapping[str, str], who: str
+) -> Iterator[DoctorFinding]:
     """Yield a finding for each program that isn't found in the scripts' PATH.
 
     Args:
@@ -182,7 +211,9 @@ def missing_tools(examined: ExaminedHost, tools: Mapping[str, str], who: str) ->
         who: a noun phrase for the components that need the programs.
     """
     for tool, package in tools.items():
-        if not any(os.access(examined.layout.followed(f"{folder}/{tool}"), os.X_OK) for folder in _PATH):
+        if not any(
+            os.access(examined.layout.followed(f"{folder}/{tool}"), os.X_OK) for folder in _PATH
+        ):
             message = f"it isn't in {':'.join(_PATH)}, or can't be run: {who} fail without it"
             yield DoctorFinding("tool-missing", tool, message, f"install {package}")
 
@@ -191,14 +222,18 @@ def stale_files(examined: ExaminedHost, part: str) -> Iterator[DoctorFinding]:
     """Yield findings for a part's unit and script if they exist but aren't in the manifest."""
     layout = examined.layout
     known = set(examined.manifest.files(layout))
-    # Stopping the watcher is safe. Don't stop a oneshot: machines from older installations may still require it, and
-    # would stop with it.
+    # Stopping the watcher is safe. Don't stop a oneshot: machines from older installations may
+    # still require it, and would stop with it.
     disable = "systemctl disable --now" if part == WATCH else "systemctl disable"
     for path in (layout.unit(part), layout.script(part)):
         if path not in known and path.exists() and not path.is_symlink():
-            message = "it isn't in the manifest: the Go package, or an earlier run, has left it behind"
+            message = (
+                "it isn't in the manifest: the Go package, or an earlier run, has left it behind"
+            )
             hint = f"{disable} {part}.service; rm {layout.relative(path)}; systemctl daemon-reload"
-            if not examined.manifest.parts and is_go_package_script(read_text(layout.script(part)) or ""):
+            if not examined.manifest.parts and is_go_package_script(
+                read_text(layout.script(part)) or ""
+            ):
                 message = "it is the Go package's"
                 hint = f"keep it: {examined.command('apply')} takes its place, and its routes"
             yield DoctorFinding("stale-file", layout.relative(path), message, hint, Severity.RISK)
@@ -213,7 +248,8 @@ class DoctorCheck:
         fine: a clause to print if there are no findings.
         look: a function that yields findings.
         is_of_the_installed: whether to skip the check if nothing is installed.
-        is_of_images: whether the check supports images, which have no kernel and no running systemd.
+        is_of_images: whether the check supports images, which have no kernel and no running
+            systemd.
     """
 
     name: str

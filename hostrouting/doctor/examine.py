@@ -1,7 +1,8 @@
 """Check whether the gate is effective on this host and look for risks, without changing anything.
 
-Each check is a function that takes an ``ExaminedHost`` and yields findings. If a check raises an error, that is
-reported as a finding, and the remaining checks still run. To add a check, add it to ``CHECKS``.
+Each check is a function that takes an ``ExaminedHost`` and yields findings. If a check raises an
+error, that is reported as a finding, and the remaining checks still run. To add a check, add it to
+``CHECKS``.
 """
 
 from __future__ import annotations
@@ -22,29 +23,63 @@ from phases import CancelScope
 CHECKS = (
     DoctorCheck("verdict", "the check would admit the next start now", _gate.verdict),
     DoctorCheck("held", "the gate holds no start right now", _gate.held),
-    DoctorCheck("trial", "no trial of routes is in progress", _routes.trial, is_of_the_installed=False),
-    DoctorCheck("installed", "everything that CONFIG asks for is installed", _files.installed, False, True),
+    DoctorCheck(
+        "trial", "no trial of routes is in progress", _routes.trial, is_of_the_installed=False
+    ),
+    DoctorCheck(
+        "installed", "everything that CONFIG asks for is installed", _files.installed, False, True
+    ),
     DoctorCheck("consumer", "the unit that is held back exists", _gate.consumer, is_of_images=True),
     DoctorCheck("files", "every file is as rendered", _files.rendered, is_of_images=True),
-    DoctorCheck("modes", "only root can change what the gate runs", _files.modes, is_of_images=True),
+    DoctorCheck(
+        "modes", "only root can change what the gate runs", _files.modes, is_of_images=True
+    ),
     DoctorCheck("access", "the scripts can be run, and their lock is free", _files.access),
-    DoctorCheck("gate", "every instance runs the gate before it starts, and obeys it", _gate.gate, is_of_images=True),
+    DoctorCheck(
+        "gate",
+        "every instance runs the gate before it starts, and obeys it",
+        _gate.gate,
+        is_of_images=True,
+    ),
     DoctorCheck("break-glass", "the gate wasn't left open", _gate.break_glass, is_of_images=True),
     DoctorCheck("sight", "the gate sees the host's network and files", _gate.sight),
-    DoctorCheck("units", "the units start at boot, and systemd has read them", _files.units, is_of_images=True),
+    DoctorCheck(
+        "units",
+        "the units start at boot, and systemd has read them",
+        _files.units,
+        is_of_images=True,
+    ),
     DoctorCheck("ordering", "units start in the right order, without a cycle", _gate.ordering),
     DoctorCheck("ties", "nothing that is done to the oneshots stops an instance", _gate.ties),
     DoctorCheck("restart", "after a fix every instance starts by itself", _gate.restarts),
-    DoctorCheck("tools", "bash, ip, awk, flock and timeout exist and can be run", _files.tools, is_of_images=True),
+    DoctorCheck(
+        "tools",
+        "bash, ip, awk, flock and timeout exist and can be run",
+        _files.tools,
+        is_of_images=True,
+    ),
     DoctorCheck("watcher", "the watcher runs, if it is installed", _routes.watcher),
-    DoctorCheck("leftovers", "nothing is left of the Go package or of earlier versions", _files.leftovers, False, True),
+    DoctorCheck(
+        "leftovers",
+        "nothing is left of the Go package or of earlier versions",
+        _files.leftovers,
+        False,
+        True,
+    ),
     DoctorCheck("agents", "no other program writes our scripts", _files.agents, False, True),
     DoctorCheck("routes", "every route is in the kernel, and wins", _routes.routes),
-    DoctorCheck("events", "no single event leads an expected CIDR elsewhere for good", _routes.events),
+    DoctorCheck(
+        "events", "no single event leads an expected CIDR elsewhere for good", _routes.events
+    ),
     DoctorCheck("networkd", "systemd-networkd removes no routes", _routes.networkd),
     DoctorCheck("networkmanager", "NetworkManager removes no routes", _routes.network_manager),
     DoctorCheck("cloud-init", "cloud-init removes no routes", _routes.cloud_init),
-    DoctorCheck("advertisements", "the kernel accepts IPv6 router advertisements", _routes.advertisements, False),
+    DoctorCheck(
+        "advertisements",
+        "the kernel accepts IPv6 router advertisements",
+        _routes.advertisements,
+        False,
+    ),
 )
 
 
@@ -80,8 +115,15 @@ class DoctorReport:
         return {
             "schema": 1,
             "verdict": "ok" if self.worst is None else str(self.worst),
-            "findings": [{"check": each.name, **finding.to_json()} for each, findings in found for finding in findings],
-            "checks": [{"name": each.name, "ok": not findings, "fine": each.fine} for each, findings in found],
+            "findings": [
+                {"check": each.name, **finding.to_json()}
+                for each, findings in found
+                for finding in findings
+            ],
+            "checks": [
+                {"name": each.name, "ok": not findings, "fine": each.fine}
+                for each, findings in found
+            ],
         }
 
 
@@ -95,14 +137,16 @@ def examine(
 ) -> DoctorReport:
     """Run all checks on a host, without changing anything.
 
-    On an image, only the checks that need nothing but files run. If nothing is installed, the checks of installed
-    parts are skipped.
+    On an image, only the checks that need nothing but files run. If nothing is installed, the
+    checks of installed parts are skipped.
 
     Args:
         config: the wanted config, or None for the installed one.
         host: the host to examine; defaults to the local host.
-        checks: the checks to run, in order. To add a plug-in's checks, pass e.g. ``CHECKS + azure.CHECKS``.
-        config_name: the config file to mention in suggested commands, or an empty string to omit it.
+        checks: the checks to run, in order. To add a plug-in's checks, pass e.g. ``CHECKS +
+            azure.CHECKS``.
+        config_name: the config file to mention in suggested commands, or an empty string to omit
+            it.
         scope: cancels the run.
 
     Returns:

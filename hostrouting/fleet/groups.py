@@ -24,9 +24,10 @@ class GroupFailure(JsonObject):
     Args:
         kind: type of failure.
         cidr: the expected CIDR.
-        devs: sorted names of the interfaces that packets leave through, plus those that packets would use if the
-            matching routes were removed. Both are included, because hosts with eight similar interfaces may differ in
-            which one they use first. Empty if packets don't leave the host.
+        devs: sorted names of the interfaces that packets leave through, plus those that packets
+            would use if the matching routes were removed. Both are included, because hosts with
+            eight similar interfaces may differ in which one they use first. Empty if packets don't
+            leave the host.
     """
 
     kind: FindingKind
@@ -38,7 +39,8 @@ class GroupFailure(JsonObject):
 class HostGroup(JsonObject):
     """Hosts with the same verdict, failures and fix, and with the same kind of reason if the verdict is unknown.
 
-    If requested, they also have the same prediction, and the same causes apart from addresses and gateways.
+    If requested, they also have the same prediction, and the same causes apart from addresses and
+    gateways.
 
     Args:
         verdict: the verdict for each host.
@@ -46,9 +48,11 @@ class HostGroup(JsonObject):
         fix: the entries that fix the failures, as far as routes can fix them.
         hosts: host names, in the order of the snapshots.
         report: report for the first host. Details such as addresses may differ on other hosts.
-        causes: the changes that have affected the first host's lookups since an earlier snapshot. Those on the other
-            hosts may differ in addresses and gateways. Empty if no lookup has changed, and None if that isn't known.
-        uncompared: why the first host can't be compared with its earlier snapshot, or None if it can or there is none.
+        causes: the changes that have affected the first host's lookups since an earlier snapshot.
+            Those on the other hosts may differ in addresses and gateways. Empty if no lookup has
+            changed, and None if that isn't known.
+        uncompared: why the first host can't be compared with its earlier snapshot, or None if it
+            can or there is none.
     """
 
     verdict: Verdict
@@ -65,7 +69,8 @@ class FleetReport(JsonObject):
     """The result of ``judge``.
 
     Args:
-        groups: the groups, ordered by verdict (``ok``, ``overlap``, ``unknown``) and then by size, largest first.
+        groups: the groups, ordered by verdict (``ok``, ``overlap``, ``unknown``) and then by size,
+            largest first.
     """
 
     schema: ClassVar[Literal[1]] = 1
@@ -81,38 +86,57 @@ class FleetReport(JsonObject):
         for report, since in reports:
             causes = None if since is None or since.differs is None else since.causes
             uncompared = since.reason if since is not None and causes is None else None
-            group = HostGroup(report.verdict, _failures(report), report.fix.routes, (), report, causes, uncompared)
+            group = HostGroup(
+                report.verdict, _failures(report), report.fix.routes, (), report, causes, uncompared
+            )
             changed = causes and frozenset(map(_alike, causes)), uncompared is None
-            key = group.verdict, group.failures, group.fix, report.reason_kind, report.is_one_event_away, changed
+            key = (
+                group.verdict,
+                group.failures,
+                group.fix,
+                report.reason_kind,
+                report.is_one_event_away,
+                changed,
+            )
             groups.setdefault(key, group)
             hosts[key].append(report.host)
         made = (attrs.evolve(group, hosts=tuple(hosts[key])) for key, group in groups.items())
         order = [*Verdict]
-        return cls(tuple(sorted(made, key=lambda each: (order.index(each.verdict), -len(each.hosts)))))
+        return cls(
+            tuple(sorted(made, key=lambda each: (order.index(each.verdict), -len(each.hosts))))
+        )
 
     @property
     def counts(self) -> dict[Verdict, int]:
         """Return the number of hosts for each verdict."""
         return {
-            verdict: sum(len(group.hosts) for group in self.groups if group.verdict is verdict) for verdict in Verdict
+            verdict: sum(len(group.hosts) for group in self.groups if group.verdict is verdict)
+            for verdict in Verdict
         }
 
     @property
     def one_event_away(self) -> int | None:
         """Return the number of hosts that a single event would break permanently, or None if not predicted."""
         told = [group for group in self.groups if group.report.events is not None]
-        return sum(len(group.hosts) for group in told if group.report.is_one_event_away) if told else None
+        return (
+            sum(len(group.hosts) for group in told if group.report.is_one_event_away)
+            if told
+            else None
+        )
 
 
 def _alike(cause: HostChange) -> tuple[object, ...]:
     """Return what hosts with the same cause have in common; their addresses and gateways usually differ."""
     pattern = r"^\S+(?= dev )" if cause.kind is HostChangeKind.ADDRESS else r"(?<=via |src )\S+"
-    return cause.kind, *(tuple(re.sub(pattern, "", line) for line in lines) for lines in (cause.before, cause.after))
+    return cause.kind, *(
+        tuple(re.sub(pattern, "", line) for line in lines) for lines in (cause.before, cause.after)
+    )
 
 
 def _failures(report: OverlapReport) -> tuple[GroupFailure, ...]:
     failures = (
-        GroupFailure(each.kind, each.cidr, tuple(sorted((*each.devs, *each.behind)))) for each in report.findings
+        GroupFailure(each.kind, each.cidr, tuple(sorted((*each.devs, *each.behind))))
+        for each in report.findings
     )
     # Connections from several source addresses may fail in the same way.
     return tuple(dict.fromkeys(failures))

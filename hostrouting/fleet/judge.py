@@ -42,10 +42,12 @@ _BATCHES, _BATCH = 64, 16
 # A process on this machine takes 0.15 s to start, as long as the checks of 30 ordinary snapshots.
 _LOCAL_BATCH = 128
 
-# A host with 115,000 routes takes 6 s and 190 MiB; a malicious snapshot may need arbitrary time and memory.
+# A host with 115,000 routes takes 6 s and 190 MiB; a malicious snapshot may need arbitrary time and
+# memory.
 _MIB_MAX = 16
 _SECONDS_A_MIB, _MEMORY_A_BYTE = 0.6, 64
-# The time limit's factor if events are predicted: a host with 200 interfaces has 800 possible events.
+# The time limit's factor if events are predicted: a host with 200 interfaces has 800 possible
+# events.
 _TIMES_WITH_EVENTS = 10
 
 # Use this process's sys.path, because -c would search the current directory first.
@@ -65,44 +67,59 @@ def judge(
     """Check the snapshots of many hosts, and group the hosts by result.
 
     Args:
-        snapshots: the output of ``hostrouting snapshot`` from each host, as a path, a document, or a ``Snapshot``. An
-            executor's workers must be able to read the files. If a document has no host name, its file name without
-            ``.json`` is used.
+        snapshots: the output of ``hostrouting snapshot`` from each host, as a path, a document, or
+            a ``Snapshot``. An executor's workers must be able to read the files. If a document has
+            no host name, its file name without ``.json`` is used.
         config: the config with the expected CIDRs, used for every host.
-        executor: the executor to use, such as Dask's ``distributed.Client().get_executor()`` on a cluster. It isn't
-            shut down. If None, one process per core is started on this machine.
-        max_mib: maximum file size in MiB. Without an executor, this also determines the time and memory limits for each
-            snapshot.
-        scope: cancellation scope, which also receives progress updates. If it is cancelled, an executor first completes
-            the batches of 16 snapshots that it has begun.
-        one_event: whether to also predict if a single event would break a host permanently, and group hosts by the
-            result. This takes several times as long.
-        since: a folder with an earlier snapshot of each host. Its file has the same name as the later snapshot's file,
-            or if the later snapshot isn't a file, the host's name with ``.json``. Hosts are then also grouped by what
-            has changed their lookups since, and by whether the snapshots can be compared.
+        executor: the executor to use, such as Dask's ``distributed.Client().get_executor()`` on a
+            cluster. It isn't shut down. If None, one process per core is started on this machine.
+        max_mib: maximum file size in MiB. Without an executor, this also determines the time and
+            memory limits for each snapshot.
+        scope: cancellation scope, which also receives progress updates. If it is cancelled, an
+            executor first completes the batches of 16 snapshots that it has begun.
+        one_event: whether to also predict if a single event would break a host permanently, and
+            group hosts by the result. This takes several times as long.
+        since: a folder with an earlier snapshot of each host. Its file has the same name as the
+            later snapshot's file, or if the later snapshot isn't a file, the host's name with
+            ``.json``. Hosts are then also grouped by what has changed their lookups since, and by
+            whether the snapshots can be compared.
 
     Returns:
-        The groups. For an unreadable snapshot, the verdict is ``unknown`` and the reason starts with ``no-snapshot``.
-        The reason starts with ``check-failed`` if the check exceeds its time or memory limit or ends its process.
+        The groups. For an unreadable snapshot, the verdict is ``unknown`` and the reason starts
+        with ``no-snapshot``. The reason starts with ``check-failed`` if the check exceeds its time
+        or memory limit or ends its process.
 
     Raises:
-        HostRoutingError: one of the executor's workers died, for example because it ran out of memory, or ``since``
-            isn't a folder.
+        HostRoutingError: one of the executor's workers died, for example because it ran out of
+            memory, or ``since`` isn't a folder.
         phases.Cancelled, phases.TimedOut: the scope was cancelled.
     """
     if not isinstance(config, Config):
-        raise TypeError(f"judge takes a Config, not {shown(config)}; make one with Config.load or Config.from_mapping")
+        raise TypeError(
+            f"judge takes a Config, not {shown(config)}; make one with Config.load or Config.from_mapping"
+        )
     if since is not None and not os.path.isdir(since):  # noqa: PTH112 - Path.is_dir raises an OSError without permission
-        raise HostRoutingError(f"can't compare with the snapshots in {os.fspath(since)}: it isn't a folder")
+        raise HostRoutingError(
+            f"can't compare with the snapshots in {os.fspath(since)}: it isn't a folder"
+        )
     judging = _Judging(config, max_mib, one_event, since)
-    return FleetReport.of(_reports(snapshots, judging, executor, CancelScope() if scope is None else scope))
+    return FleetReport.of(
+        _reports(snapshots, judging, executor, CancelScope() if scope is None else scope)
+    )
 
 
 def _reports(
-    snapshots: Iterable[SnapshotSource], judging: _Judging, executor: Executor | None, scope: CancelScope
+    snapshots: Iterable[SnapshotSource],
+    judging: _Judging,
+    executor: Executor | None,
+    scope: CancelScope,
 ) -> Iterator[_Judged]:
     """Yield a report for each snapshot, in the snapshots' order, so that the result doesn't depend on the executor."""
-    left, total, done = enumerate(snapshots, 1), len(snapshots) if isinstance(snapshots, Sized) else None, 0
+    left, total, done = (
+        enumerate(snapshots, 1),
+        len(snapshots) if isinstance(snapshots, Sized) else None,
+        0,
+    )
     with scope, ExitStack() as stack:
         batches, size, work = _BATCHES, _BATCH, judging.judge
         if executor is None:
@@ -114,7 +131,9 @@ def _reports(
         while window := tuple(islice(left, batches * size)):
             count = min(size, -(-len(window) // batches))
             try:
-                for reports in executor.map(work, [window[at : at + count] for at in range(0, len(window), count)]):
+                for reports in executor.map(
+                    work, [window[at : at + count] for at in range(0, len(window), count)]
+                ):
                     scope.check()
                     yield from reports
                     done += len(reports)
@@ -161,14 +180,22 @@ class _Judging:
             else:
                 snapshot = Snapshot.load(given, bytes_max=self.max_mib << 20)
         except HostRoutingError as error:
-            return self._unjudged(number, given, UnknownReason.NO_SNAPSHOT, "; ".join(str(error).splitlines()))
+            return self._unjudged(
+                number, given, UnknownReason.NO_SNAPSHOT, "; ".join(str(error).splitlines())
+            )
         snapshot = attrs.evolve(snapshot, host=snapshot.host or _name_of(number, given))
         report = check(self.config, host=Host.recorded(snapshot), one_event=self.one_event)
-        return report, None if self.since is None else self._changed_since(Path(self.since), given, snapshot)
+        return report, None if self.since is None else self._changed_since(
+            Path(self.since), given, snapshot
+        )
 
-    def _changed_since(self, folder: Path, given: SnapshotSource, snapshot: Snapshot) -> DiffReport | None:
+    def _changed_since(
+        self, folder: Path, given: SnapshotSource, snapshot: Snapshot
+    ) -> DiffReport | None:
         """Return what has changed since the earlier snapshot, or None if there is none."""
-        path = folder / (Path(given).name if isinstance(given, (str, os.PathLike)) else f"{snapshot.host}.json")
+        path = folder / (
+            Path(given).name if isinstance(given, (str, os.PathLike)) else f"{snapshot.host}.json"
+        )
         try:
             before = Snapshot.load(path, bytes_max=self.max_mib << 20)
         except HostRoutingError as error:
@@ -176,11 +203,16 @@ class _Judging:
                 return None
             reason = "; ".join(str(error).splitlines())
             return DiffReport(snapshot.host, None, snapshot.time, (), reason=reason)
-        # Groups need only the causes. Passing a large host's other changes between processes would take long.
+        # Groups need only the causes. Passing a large host's other changes between processes would
+        # take long.
         return attrs.evolve(diff(before, snapshot, self.config), others=())
 
-    def _unjudged(self, number: int, given: SnapshotSource, kind: UnknownReason, why: str) -> _Judged:
-        return attrs.evolve(unjudged(self.config.route_overlap, kind, why), host=_name_of(number, given)), None
+    def _unjudged(
+        self, number: int, given: SnapshotSource, kind: UnknownReason, why: str
+    ) -> _Judged:
+        return attrs.evolve(
+            unjudged(self.config.route_overlap, kind, why), host=_name_of(number, given)
+        ), None
 
     def judge_in_process(self, scope: CancelScope, batch: _Batch) -> list[_Judged]:
         """Return a report for each snapshot, made by a process with time and memory limits.
@@ -189,13 +221,20 @@ class _Judging:
         """
         reports: list[_Judged] = []
         while left := batch[len(reports) :]:
-            ended = scope.run([sys.executable, "-c", _PROGRAM, *sys.path], input=_packed((self, left)), check=False)
+            ended = scope.run(
+                [sys.executable, "-c", _PROGRAM, *sys.path],
+                input=_packed((self, left)),
+                check=False,
+            )
             *lines, _ = ended.stdout.split("\n")
             reports += map(_unpacked, lines)
             if len(lines) < len(left):
                 why = f"judging it takes more than {self.seconds_max:g} s of processor time"
                 if ended.returncode != -signal.SIGPROF:
-                    said = ended.stderr.strip().rpartition("\n")[2] or f"it returned {ended.returncode}"
+                    said = (
+                        ended.stderr.strip().rpartition("\n")[2]
+                        or f"it returned {ended.returncode}"
+                    )
                     why = f"the process that judged it died, for example for lack of memory: {said}"
                 reports.append(self._unjudged(*left[len(lines)], UnknownReason.CHECK_FAILED, why))
         return reports
@@ -205,9 +244,13 @@ def judge_stdin() -> None:
     """Judge a batch of snapshots in this process, with limits, and print a line for each."""
     judging, batch = _unpacked(sys.stdin.read())
     # This limit includes the memory that the program itself takes.
-    bytes_max, (_, hard) = (judging.max_mib << 20) * _MEMORY_A_BYTE, resource.getrlimit(resource.RLIMIT_DATA)
+    bytes_max, (_, hard) = (
+        (judging.max_mib << 20) * _MEMORY_A_BYTE,
+        resource.getrlimit(resource.RLIMIT_DATA),
+    )
     resource.setrlimit(
-        resource.RLIMIT_DATA, (bytes_max if hard == resource.RLIM_INFINITY else min(bytes_max, hard), hard)
+        resource.RLIMIT_DATA,
+        (bytes_max if hard == resource.RLIM_INFINITY else min(bytes_max, hard), hard),
     )
     for each in batch:
         # At the limit, SIGPROF ends this process.

@@ -18,7 +18,8 @@ from hostrouting.model.managers import NETWORK_MANAGER, NETWORKD
 
 _SYSCTL = "/proc/sys/net/ipv6/conf/{}/{}"
 
-# Kinds of interfaces that a router may be behind. None stands for physical interfaces, which have no kind.
+# Kinds of interfaces that a router may be behind. None stands for physical interfaces, which have
+# no kind.
 _KINDS = (None, "bond", "team", "vlan")
 
 
@@ -47,24 +48,32 @@ def ignored_advertisements(
 ) -> Iterator[IgnoredAdvertisements]:
     """Yield the interfaces whose router advertisements give no default route.
 
-    A network manager that handles advertisements itself sets accept_ra to 0, so such interfaces aren't included.
+    A network manager that handles advertisements itself sets accept_ra to 0, so such interfaces
+    aren't included.
 
     Args:
         layout: the host's layout.
         links: the host's links.
-        patterns: shell-style patterns for the interfaces, or None for all that a router may be behind.
+        patterns: shell-style patterns for the interfaces, or None for all that a router may be
+            behind.
 
     Raises:
         FileError: a sysctl or a manager's file can't be read.
     """
     for link in links:
-        may_be = link.kind in _KINDS and link.master is None and link.is_up and link.name != LOOPBACK
+        may_be = (
+            link.kind in _KINDS and link.master is None and link.is_up and link.name != LOOPBACK
+        )
         if not (may_be if patterns is None else is_among(link.name, patterns)):
             continue
-        accept_ra, forwarding = (_value(layout, link.name, name) for name in ("accept_ra", "forwarding"))
+        accept_ra, forwarding = (
+            _value(layout, link.name, name) for name in ("accept_ra", "forwarding")
+        )
         forwards = forwarding not in ("", "0")
         # Use slashes, because sysctl(8) treats a dot in an interface's name as a separator.
-        command = f"sysctl -w {quote(f'net/ipv6/conf/{link.name}/accept_ra={2 if forwards else 1}')}"
+        command = (
+            f"sysctl -w {quote(f'net/ipv6/conf/{link.name}/accept_ra={2 if forwards else 1}')}"
+        )
         if accept_ra == "1" and forwards:  # as in the kernel's ipv6_accept_ra
             reason = "it forwards packets and its accept_ra is 1"
             yield IgnoredAdvertisements(link.name, reason, command, is_of_forwarding=True)
@@ -73,7 +82,9 @@ def ignored_advertisements(
             yield IgnoredAdvertisements(link.name, reason, command, is_of_forwarding=False)
 
 
-def why_ignored(layout: Layout, links: Iterable[Link], patterns: tuple[str, ...] | None) -> list[str]:
+def why_ignored(
+    layout: Layout, links: Iterable[Link], patterns: tuple[str, ...] | None
+) -> list[str]:
     """Return a sentence for each interface that ignores advertisements, or an error message if a file can't be read.
 
     Args:
@@ -88,7 +99,9 @@ def why_ignored(layout: Layout, links: Iterable[Link], patterns: tuple[str, ...]
 
 
 def _is_managed(layout: Layout, link: Link) -> bool:
-    return any(is_managed(layout.root, manager, link.index) for manager in (NETWORKD, NETWORK_MANAGER))
+    return any(
+        is_managed(layout.root, manager, link.index) for manager in (NETWORKD, NETWORK_MANAGER)
+    )
 
 
 def _value(layout: Layout, dev: str, name: str) -> str:

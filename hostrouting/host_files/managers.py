@@ -1,6 +1,7 @@
 """Detect which network manager controls an interface, and explain how to stop it from removing routes.
 
-The kernel reports that a route is gone, but not why. However, each manager keeps a state file per interface.
+The kernel reports that a route is gone, but not why. However, each manager keeps a state file per
+interface.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from hostrouting.model.links import Link
 from hostrouting.model.managers import NETWORK_MANAGER, NETWORKD, Manager
 from hostrouting.model.opening import only_regular, translate_errors
 
-# networkd's file format is private but hasn't changed since 2014. NetworkManager's is documented only in its source
-# code.
+# networkd's file format is private but hasn't changed since 2014. NetworkManager's is documented
+# only in its source code.
 _NOTES = {
     NETWORKD: ("run/systemd/netif/links", "ADMIN_STATE"),
     NETWORK_MANAGER: ("run/NetworkManager/devices", "managed"),
@@ -80,26 +81,43 @@ def managers_of(root: Path, links: Iterable[Link]) -> tuple[Manager, ...]:
     Raises:
         FileError: a manager's file can't be read.
     """
-    devs = {name: tuple(link.name for link in links if is_managed(root, name, link.index)) for name in _NOTES}
-    return tuple(Manager(name, of_it, _drops_routes(root, name)) for name, of_it in devs.items() if of_it)
+    devs = {
+        name: tuple(link.name for link in links if is_managed(root, name, link.index))
+        for name in _NOTES
+    }
+    return tuple(
+        Manager(name, of_it, _drops_routes(root, name)) for name, of_it in devs.items() if of_it
+    )
 
 
-# Tested versions: networkd 252 keeps foreign routes, and 257 drops them unless configured otherwise. Versions in
-# between are untested. NetworkManager 1.42 keeps foreign routes unless keep-configuration= says otherwise.
+# Tested versions: networkd 252 keeps foreign routes, and 257 drops them unless configured
+# otherwise. Versions in between are untested. NetworkManager 1.42 keeps foreign routes unless
+# keep-configuration= says otherwise.
 _KEEPING, _DROPPING = 252, 257
-_LIBRARIES = ("usr/lib/systemd", "usr/lib64/systemd", "usr/lib/*/systemd", "lib/systemd", "lib/*/systemd")
+_LIBRARIES = (
+    "usr/lib/systemd",
+    "usr/lib64/systemd",
+    "usr/lib/*/systemd",
+    "lib/systemd",
+    "lib/*/systemd",
+)
 _FILES = {
     NETWORKD: [
-        f"systemd/{name}" for name in ("networkd.conf", "networkd.conf.d/*", "network/*.network*", "network/*/*")
+        f"systemd/{name}"
+        for name in ("networkd.conf", "networkd.conf.d/*", "network/*.network*", "network/*/*")
     ],
     NETWORK_MANAGER: ["NetworkManager/NetworkManager.conf", "NetworkManager/conf.d/*.conf"],
 }
-_SETTING = re.compile(r"^(ManageForeignRoutes|KeepConfiguration|keep-configuration) *= *(\S+)", re.MULTILINE)
+_SETTING = re.compile(
+    r"^(ManageForeignRoutes|KeepConfiguration|keep-configuration) *= *(\S+)", re.MULTILINE
+)
 
 
 def _drops_routes(root: Path, name: str) -> bool | None:
     said = set(_SETTING.findall("\n".join(_settings(root, name))))
-    found = chain.from_iterable(root.glob(f"{folder}/libsystemd-shared-*.so") for folder in _LIBRARIES)
+    found = chain.from_iterable(
+        root.glob(f"{folder}/libsystemd-shared-*.so") for folder in _LIBRARIES
+    )
     versions = {int(number) for path in found for number in re.findall(r"shared-(\d+)", path.name)}
     if name == NETWORK_MANAGER:
         return None if said else False

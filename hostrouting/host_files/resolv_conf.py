@@ -19,7 +19,8 @@ _STUB = IPv4Address("127.0.0.53")
 def nameservers(layout: Layout) -> tuple[IpAddress, ...]:
     """Return a host's IPv4 nameservers.
 
-    If the only IPv4 nameserver is systemd-resolved's stub, return the stub's upstream servers instead.
+    If the only IPv4 nameserver is systemd-resolved's stub, return the stub's upstream servers
+    instead.
 
     Args:
         layout: the host's layout.
@@ -35,7 +36,8 @@ def nameservers(layout: Layout) -> tuple[IpAddress, ...]:
 
 
 def _named(path: Path) -> tuple[IpAddress, ...]:
-    # glibc's res_init.c requires the keyword at the start of the line and ignores anything after the address.
+    # glibc's res_init.c requires the keyword at the start of the line and ignores anything after
+    # the address.
     words = re.findall(r"^nameserver[ \t]+(\S+)", read_text(path) or "", re.MULTILINE)
     found: dict[IpAddress, None] = {}
     for word in words:

@@ -1,8 +1,9 @@
 """Convert ``ip -j -N`` output to ``hostrouting.model`` objects and back.
 
-Unknown keys are ignored. Without ``-d``, ip omits defaults: type unicast, table main, protocol boot and scope universe
-for routes, and protocol kernel for rules. Flags are keys with the value null or true. Without ``-N``, ip prints names
-instead of numbers. Of these names, only those that don't depend on the host's /etc are supported.
+Unknown keys are ignored. Without ``-d``, ip omits defaults: type unicast, table main, protocol boot
+and scope universe for routes, and protocol kernel for rules. Flags are keys with the value null or
+true. Without ``-N``, ip prints names instead of numbers. Of these names, only those that don't
+depend on the host's /etc are supported.
 """
 
 from __future__ import annotations
@@ -42,14 +43,15 @@ from hostrouting.model.text import shown
 
 _BYTE, UINT32, _INT32, UINT64 = 0xFF, 0xFFFFFFFF, 0x7FFFFFFF, 0xFFFFFFFFFFFFFFFF
 
-# ip prints link types that it has no name for as ``[32]``, and iproute2 6.1 prints protocols as ``ipproto-6`` with -N.
+# ip prints link types that it has no name for as ``[32]``, and iproute2 6.1 prints protocols as
+# ``ipproto-6`` with -N.
 _NUMBER = re.compile(r"(?:ipproto-)?(0x[0-9a-fA-F]{1,8}|[0-9]{1,10})|\[([0-9]{1,5})\]")
 
 _NAME_MAX = 15  # IFNAMSIZ includes the terminating zero
 _SPACE = re.compile(r"[ \t\n\v\f\r]")
 _NAME = re.compile(r"[^ \t\n\v\f\r/:]+")
 
-# --- words -------------------------------------------------------------------------------------------------------
+# --- words ----------------------------------------------------------------------------------------
 
 
 def number(most: int = UINT32, names: Mapping[str, int] | None = None) -> Callable[[object], int]:
@@ -59,7 +61,9 @@ def number(most: int = UINT32, names: Mapping[str, int] | None = None) -> Callab
                 return names[value]
             match = _NUMBER.fullmatch(value)
             if match is None:
-                raise ValueError(f"{shown(value)} is not a number; use ip -N, which prints no names")
+                raise ValueError(
+                    f"{shown(value)} is not a number; use ip -N, which prints no names"
+                )
             digits = match[1] or match[2]
             value = int(digits, 16 if digits.startswith("0x") else 10)
         if isinstance(value, bool) or not isinstance(value, int):
@@ -76,7 +80,8 @@ def names_of(enum: type[IntEnum], **more: int) -> dict[str, int]:
 
 
 def _text(value: object) -> str:
-    # Kernel names never contain whitespace (dev_valid_name). A crafted name could inject lines into a report.
+    # Kernel names never contain whitespace (dev_valid_name). A crafted name could inject lines into
+    # a report.
     if not isinstance(value, str) or not value or _SPACE.search(value):
         raise ValueError(f"{shown(value)} is not a name")
     return value
@@ -91,8 +96,15 @@ def interface(value: object) -> str:
 
 
 def interface_selector(value: object) -> str:
-    """Parse an interface name in a policy rule. The kernel also accepts names that no interface can have (eth0:1)."""
-    if not isinstance(value, str) or not value or len(value.encode("utf-8", "surrogateescape")) > _NAME_MAX:
+    """Parse an interface name in a policy rule.
+
+    The kernel also accepts names that no interface can have (eth0:1).
+    """
+    if (
+        not isinstance(value, str)
+        or not value
+        or len(value.encode("utf-8", "surrogateescape")) > _NAME_MAX
+    ):
         raise ValueError(f"{shown(value)} is not a name for a rule")
     return value
 
@@ -104,18 +116,28 @@ def address6(value: object) -> IPv6Address:
 
 def prefix6(value: object, length: int | None = None) -> IPv6Network:
     """Parse an IPv6 prefix in ip's notation, or a plain address if ``length`` is given."""
-    text = "::/0" if value == "default" else value if isinstance(value, str) and "%" not in value else ""
+    text = (
+        "::/0"
+        if value == "default"
+        else value
+        if isinstance(value, str) and "%" not in value
+        else ""
+    )
     try:
         return IPv6Network(text if length is None else (text, length))
     except ValueError:
-        raise ValueError(f"{shown(value)} is not an IPv6 {'prefix' if length is None else 'address'}") from None
+        raise ValueError(
+            f"{shown(value)} is not an IPv6 {'prefix' if length is None else 'address'}"
+        ) from None
 
 
 def _texts(value: object) -> tuple[str, ...]:
     return each(value, _text)
 
 
-def _inside(key: str, parse: Callable[[Any], Any], default: object = None) -> Callable[[object], Any]:
+def _inside(
+    key: str, parse: Callable[[Any], Any], default: object = None
+) -> Callable[[object], Any]:
     """Return a parser for an object with a single relevant key."""
     keys = Keys(Key(key, key, parse, default))
     return lambda value: keys.read(value)[key]
@@ -130,7 +152,15 @@ _preference = number(_BYTE, names_of(Preference))
 _type = number(_BYTE, names_of(RouteType, nat=10, xresolve=11))
 _scope = number(_BYTE, names_of(Scope, **{"global": 0}))
 # Numbers from if_arp.h, names from lib/ll_types.c.
-_MORE_HARDWARE = {"ppp": 512, "ipip": 768, "tunnel6": 769, "sit": 776, "gre": 778, "none": 0xFFFE, "void": 0xFFFF}
+_MORE_HARDWARE = {
+    "ppp": 512,
+    "ipip": 768,
+    "tunnel6": 769,
+    "sit": 776,
+    "gre": 778,
+    "none": 0xFFFE,
+    "void": 0xFFFF,
+}
 _hardware = number(0xFFFF, names_of(Hardware, **_MORE_HARDWARE))
 
 
@@ -139,7 +169,7 @@ ADDRESS: dict[Family, Callable[[Any], Any]] = {Family.IPV4: parse_address, Famil
 LENGTH = {family: number(family.bits) for family in Family}
 
 
-# --- links and addresses -----------------------------------------------------------------------------------------
+# --- links and addresses --------------------------------------------------------------------------
 
 
 _FLAGS = ("UP", "LOWER_UP", "POINTOPOINT")
@@ -169,7 +199,8 @@ _ADDRESSES = {
     for family in Family
 }
 _INTERFACE = Keys(
-    Key("ifname", "dev", interface), Key("addr_info", "found", lambda items: each(items, _read_address), ())
+    Key("ifname", "dev", interface),
+    Key("addr_info", "found", lambda items: each(items, _read_address), ()),
 )
 
 
@@ -184,7 +215,12 @@ def read_link(value: object) -> Link:
 def write_link(link: Link) -> dict[str, Any]:
     """Convert a link to the format that ``read_link`` accepts."""
     flags = zip(_FLAGS, (link.is_up, link.has_carrier, link.is_point_to_point), strict=True)
-    return _LINK.write({"flags": tuple(word for word, is_set in flags if is_set), **attrs.asdict(link, recurse=False)})
+    return _LINK.write(
+        {
+            "flags": tuple(word for word, is_set in flags if is_set),
+            **attrs.asdict(link, recurse=False),
+        }
+    )
 
 
 def read_addresses(value: object) -> tuple[Address, ...]:
@@ -215,11 +251,17 @@ def write_addresses(addresses: Iterable[Address]) -> list[dict[str, Any]]:
 
 
 def _write_address(address: Address) -> dict[str, Any]:
-    family, fields = Family.of(address.local), {**attrs.asdict(address, recurse=False), "is_optimistic": False}
-    return {"family": "inet" if family is Family.IPV4 else "inet6", **_ADDRESSES[family].write(fields)}
+    family, fields = (
+        Family.of(address.local),
+        {**attrs.asdict(address, recurse=False), "is_optimistic": False},
+    )
+    return {
+        "family": "inet" if family is Family.IPV4 else "inet6",
+        **_ADDRESSES[family].write(fields),
+    }
 
 
-# --- routes and nexthop objects ----------------------------------------------------------------------------------
+# --- routes and nexthop objects -------------------------------------------------------------------
 
 
 def _destination(value: object) -> IPv4Network:
@@ -249,7 +291,13 @@ def _hop_keys(parse_gateway: Callable[[Any], Any]) -> tuple[Key, ...]:
     return (
         Key("flags", "flags", _texts, ()),
         Key("gateway", "gateway", parse_gateway, None),
-        Key("via", "via", _inside("host", parse_any_address, NEEDED), None, lambda via: {"host": str(via)}),
+        Key(
+            "via",
+            "via",
+            _inside("host", parse_any_address, NEEDED),
+            None,
+            lambda via: {"host": str(via)},
+        ),
         Key("dev", "dev", interface, None),
         Key("weight", "weight", uint32, 1),
         Key("encap", "encap", _encap, ""),
@@ -264,7 +312,12 @@ def _route_keys(family: Family) -> Keys:
     keys = (
         *_HOPS[family].keys,
         Key("type", "type", lambda value: RouteType(_type(value)), RouteType.UNICAST),
-        Key("dst", "destination", _destination if family is Family.IPV4 else prefix6, show=destination_words),
+        Key(
+            "dst",
+            "destination",
+            _destination if family is Family.IPV4 else prefix6,
+            show=destination_words,
+        ),
         Key("tos", "tos", byte, 0),
         Key("nhid", "nexthop_id", uint32, None),
         Key("table", "table", table, Table.MAIN),
@@ -274,7 +327,11 @@ def _route_keys(family: Family) -> Keys:
         Key("metric", "metric", uint32, 0),
         Key("metrics", "mtu", _mtu, None, lambda mtu: [{"mtu": mtu}]),
         Key(
-            "nexthops", "hops", lambda items: each(items, lambda item: _take_hop(_HOPS[family].read(item))), None, list
+            "nexthops",
+            "hops",
+            lambda items: each(items, lambda item: _take_hop(_HOPS[family].read(item))),
+            None,
+            list,
         ),
     )
     if family is Family.IPV4:
@@ -292,7 +349,12 @@ _MEMBER = Keys(Key("id", "id", uint32), Key("weight", "weight", uint32, 1))
 _NEXTHOP = Keys(
     *_hop_keys(parse_any_address),
     Key("id", "id", uint32),
-    Key("group", "members", lambda items: each(items, lambda item: tuple(_MEMBER.read(item).values())), ()),
+    Key(
+        "group",
+        "members",
+        lambda items: each(items, lambda item: tuple(_MEMBER.read(item).values())),
+        (),
+    ),
 )
 
 
@@ -301,13 +363,15 @@ def read_route(value: object, family: Family = Family.IPV4) -> Route:
     fields = _ROUTES[family].read(_without_tunnel(value))
     hop = _take_hop(fields)
     if fields["hops"] is None:
-        # For a blackhole nexthop object, the kernel shows lo as the device, but no packet is sent through lo.
+        # For a blackhole nexthop object, the kernel shows lo as the device, but no packet is sent
+        # through lo.
         fields["hops"] = () if fields["type"] >= RouteType.BLACKHOLE or hop == _NO_HOP else (hop,)
     if family is Family.IPV4:
         return Route(**fields)
     is_expired = fields["expires"] is not None and fields["expires"] <= 0
     hops = [attrs.evolve(hop, is_dead=hop.is_dead or is_expired) for hop in fields["hops"]]
-    # Like the netlink reader, ignore the preference of a multipath route, because each next hop has its own.
+    # Like the netlink reader, ignore the preference of a multipath route, because each next hop has
+    # its own.
     preference = fields["preference"] if len(hops) < 2 else Preference.MEDIUM
     return Route6(**{**fields, "hops": in_order(hops), "preference": preference})
 
@@ -315,8 +379,8 @@ def read_route(value: object, family: Family = Family.IPV4) -> Route:
 def _without_tunnel(value: object) -> object:
     """Return a route without its tunnel's destination and tos, which ip prints under the same keys as the route's own.
 
-    ip prints the route's own destination first, and the route's own tos last. For a tunnel over IPv4, ip always prints
-    a tos, so if there is only one, it is the tunnel's.
+    ip prints the route's own destination first, and the route's own tos last. For a tunnel over
+    IPv4, ip always prints a tos, so if there is only one, it is the tunnel's.
     """
     if not isinstance(value, Mapping) or "encap" not in value:
         return value
@@ -338,14 +402,28 @@ def write_route(route: Route) -> dict[str, Any]:
 
 
 def _take_hop(fields: dict[str, Any]) -> NextHop:
-    dev, gateway, via, flags, weight, encap = map(fields.pop, ("dev", "gateway", "via", "flags", "weight", "encap"))
-    return NextHop(dev, gateway or via, "onlink" in flags, weight, "dead" in flags, "linkdown" in flags, encap)
+    dev, gateway, via, flags, weight, encap = map(
+        fields.pop, ("dev", "gateway", "via", "flags", "weight", "encap")
+    )
+    return NextHop(
+        dev, gateway or via, "onlink" in flags, weight, "dead" in flags, "linkdown" in flags, encap
+    )
 
 
 def _hop_fields(hop: NextHop, family: Family) -> dict[str, Any]:
     is_via = hop.gateway is not None and Family.of(hop.gateway) is not family
-    fields = {"dev": hop.dev, "gateway": None, "via": None, "weight": hop.weight, "encap": hop.encap}
-    return {**fields, "via" if is_via else "gateway": hop.gateway, "flags": tuple(hop.flag_words().split())}
+    fields = {
+        "dev": hop.dev,
+        "gateway": None,
+        "via": None,
+        "weight": hop.weight,
+        "encap": hop.encap,
+    }
+    return {
+        **fields,
+        "via" if is_via else "gateway": hop.gateway,
+        "flags": tuple(hop.flag_words().split()),
+    }
 
 
 _LABEL = Keys(

@@ -59,8 +59,12 @@ _RULES = {
     for family in Family
 }
 # ip prints source and destination ports in one of two forms. "ports" is our own key.
-_PORT, _PORT_RANGES = ("sport", "dport", "ports"), (("sport_start", "sport_end"), ("dport_start", "dport_end"))
-# Any key that isn't among these may be a selector. "flow_from" and "flow_to" aren't selectors: they set realms.
+_PORT, _PORT_RANGES = (
+    ("sport", "dport", "ports"),
+    (("sport_start", "sport_end"), ("dport_start", "dport_end")),
+)
+# Any key that isn't among these may be a selector. "flow_from" and "flow_to" aren't selectors: they
+# set realms.
 _RULE_KEYS = {
     *(key.key for key in _RULES[Family.IPV4].keys),
     *("iif_detached", "oif_detached", *_PORT, *chain.from_iterable(_PORT_RANGES)),
@@ -84,7 +88,9 @@ def read_rule(value: object, family: Family) -> Rule:
     for name in ("source", "destination"):
         address, length = fields[name], fields.pop(f"{name}_length")
         # The kernel stores host bits but ignores them when matching (fib4_rule_match).
-        fields[name] = None if address is None else ip_network((address.packed, length), strict=False)
+        fields[name] = (
+            None if address is None else ip_network((address.packed, length), strict=False)
+        )
     return Rule(
         **{
             **fields,
@@ -93,8 +99,11 @@ def read_rule(value: object, family: Family) -> Rule:
             "tos": fields["tos"] if dscp is None else dscp << 2,
             "uid_range": uids if None not in uids else None,
             "has_ports": any(is_set(item.get(key, False)) for key in _PORT)
-            or any(tuple(map(item.get, keys)) not in (ALL_PORTS, (None, None)) for keys in _PORT_RANGES),
-            # A rule for all source ports counts as unknown: TCP's first lookup has no source port yet.
+            or any(
+                tuple(map(item.get, keys)) not in (ALL_PORTS, (None, None)) for keys in _PORT_RANGES
+            ),
+            # A rule for all source ports counts as unknown: TCP's first lookup has no source port
+            # yet.
             "has_unknown": not item.keys() <= _RULE_KEYS
             or uids.count(None) == 1
             or tuple(map(item.get, _PORT_RANGES[0])) == ALL_PORTS,

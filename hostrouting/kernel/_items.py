@@ -1,6 +1,7 @@
 """Convert JSON objects to fields and back, and report all problems with their JSON paths.
 
-Config classes double as their own schemas (``config.schema``), but the classes for kernel objects can't.
+Config classes double as their own schemas (``config.schema``), but the classes for kernel objects
+can't.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ _WORD_MAX = 64
 
 
 class Key(NamedTuple):
-    """A JSON key with its field, parser, default and formatter. A value that equals the default isn't written."""
+    """A JSON key with its field, parser, default and formatter.
+
+    A value that equals the default isn't written.
+    """
 
     key: str
     field: str
@@ -50,7 +54,8 @@ class Keys:
         self.keys = keys
         self._defaults = {key.field: key.default for key in keys}
         self._needed = [(key.key, key.field) for key in keys if key.default is NEEDED]
-        # The same strings occur many times, on one host and across hosts. Without a cache, checks take a third longer.
+        # The same strings occur many times, on one host and across hosts. Without a cache, checks
+        # take a third longer.
         self._parsers = {key.key: (key.field, key.parse, lru_cache(key.parse)) for key in keys}
 
     def read(self, value: object) -> dict[str, Any]:
@@ -78,9 +83,15 @@ class Keys:
             if fields[field] is NEEDED:
                 problems.setdefault(name, [(name, "is missing")])
         if problems:
-            raise ConfigError([problem for key in self.keys for problem in problems.get(key.key, ())])
+            raise ConfigError(
+                [problem for key in self.keys for problem in problems.get(key.key, ())]
+            )
         return fields
 
     def write(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Return an object that ``read`` would convert back to these fields."""
-        return {key.key: key.show(fields[key.field]) for key in self.keys if fields[key.field] != key.default}
+        return {
+            key.key: key.show(fields[key.field])
+            for key in self.keys
+            if fields[key.field] != key.default
+        }

@@ -20,13 +20,15 @@ def default_route(routes: Iterable[Route], by: tuple[str, ...] | None = None) ->
 
     Args:
         routes: entries from any tables, in the kernel's order.
-        by: shell-style patterns for interfaces. Only default routes with a live hop through a matching interface are
-            considered. None matches any interface.
+        by: shell-style patterns for interfaces. Only default routes with a live hop through a
+            matching interface are considered. None matches any interface.
 
     Returns:
         The route with all of its hops, or None if no route has such a hop.
     """
-    candidates = [route for route in unicast_defaults(routes) if any(is_among(dev, by) for dev in route.devs)]
+    candidates = [
+        route for route in unicast_defaults(routes) if any(is_among(dev, by) for dev in route.devs)
+    ]
     return min(candidates, key=lambda route: route.metric, default=None)
 
 
@@ -35,25 +37,34 @@ def inherited_route(routes: Iterable[Route], by: tuple[str, ...] | None = None) 
     default = default_route(routes, by)
     if default is None:
         return None
-    hops = [hop for hop in default.hops if not hop.is_dead and hop.dev is not None and is_among(hop.dev, by)]
+    hops = [
+        hop
+        for hop in default.hops
+        if not hop.is_dead and hop.dev is not None and is_among(hop.dev, by)
+    ]
     return attrs.evolve(default, hops=tuple(hops))
 
 
 def is_among(dev: str, patterns: tuple[str, ...] | None) -> bool:
-    """Return whether an interface matches any of the shell-style patterns. None matches any interface."""
+    """Return whether an interface matches any of the shell-style patterns.
+
+    None matches any interface.
+    """
     return patterns is None or is_like(dev, patterns)
 
 
 def contested_defaults(routes: Iterable[Route]) -> list[Route]:
     """Return the default routes tied for the lowest metric, or an empty list if all use the same interfaces.
 
-    networkd merges the default routes of several IPv6 routers into one multipath route with protocol ``ra``. Each hop
-    of such a route counts as a separate route.
+    networkd merges the default routes of several IPv6 routers into one multipath route with
+    protocol ``ra``. Each hop of such a route counts as a separate route.
     """
     single = (
         attrs.evolve(route, hops=hops)
         for route in unicast_defaults(routes)
-        for hops in (((hop,) for hop in route.hops) if route.protocol == Protocol.RA else (route.hops,))
+        for hops in (
+            ((hop,) for hop in route.hops) if route.protocol == Protocol.RA else (route.hops,)
+        )
     )
     live = [route for route in single if route.devs]
     lowest = min((route.metric for route in live), default=0)
@@ -61,11 +72,14 @@ def contested_defaults(routes: Iterable[Route]) -> list[Route]:
     return tied if len({route.devs for route in tied}) > 1 else []
 
 
-def in_turn(look_up: Callable[..., Iterable[Lookup]], routes: Iterable[Route]) -> Callable[..., list[Lookup]]:
+def in_turn(
+    look_up: Callable[..., Iterable[Lookup]], routes: Iterable[Route]
+) -> Callable[..., list[Lookup]]:
     """Wrap a lookup function so that it returns every default route that the kernel may choose, not just one.
 
-    If several IPv4 default routes have the same table and metric, and each has a single hop with a gateway, the kernel
-    chooses one of them per lookup, based on neighbour states (fib_select_default).
+    If several IPv4 default routes have the same table and metric, and each has a single hop with a
+    gateway, the kernel chooses one of them per lookup, based on neighbour states
+    (fib_select_default).
 
     Args:
         look_up: ``RouteBackend.lookup`` or a model of it.
@@ -80,7 +94,9 @@ def in_turn(look_up: Callable[..., Iterable[Lookup]], routes: Iterable[Route]) -
         if route is None or not _is_alternative(route):
             return (lookup,)
         found = alternatives.get((route.key, route.scope), [])
-        return [lookup._replace(route=other) for other in (found if route in found else (route, *found))]
+        return [
+            lookup._replace(route=other) for other in (found if route in found else (route, *found))
+        ]
 
     def look_up_each(addresses: Sequence[IpAddress], **flow: Any) -> list[Lookup]:
         return list(chain.from_iterable(map(each, look_up(addresses, **flow))))
@@ -90,11 +106,20 @@ def in_turn(look_up: Callable[..., Iterable[Lookup]], routes: Iterable[Route]) -
 
 def _is_alternative(route: Route) -> bool:
     """Return whether a route is a candidate for fib_select_default."""
-    is_default = route.destination.prefixlen == 0 and route.type is RouteType.UNICAST and not route.is_dead
-    return is_default and route.family is Family.IPV4 and len(route.hops) == 1 and route.hops[0].gateway is not None
+    is_default = (
+        route.destination.prefixlen == 0 and route.type is RouteType.UNICAST and not route.is_dead
+    )
+    return (
+        is_default
+        and route.family is Family.IPV4
+        and len(route.hops) == 1
+        and route.hops[0].gateway is not None
+    )
 
 
-def missing_default_route(routes: Iterable[Route], family: Family, by: tuple[str, ...] | None = None) -> str:
+def missing_default_route(
+    routes: Iterable[Route], family: Family, by: tuple[str, ...] | None = None
+) -> str:
     """Explain why ``default_route`` finds no route.
 
     Args:
@@ -106,11 +131,17 @@ def missing_default_route(routes: Iterable[Route], family: Family, by: tuple[str
         A phrase that says what is missing and what exists instead.
     """
     on = "" if by is None else f" on {','.join(by)}"
-    dead = [route for route in unicast_defaults(routes) if any(is_among(hop.dev or "", by) for hop in route.hops)]
+    dead = [
+        route
+        for route in unicast_defaults(routes)
+        if any(is_among(hop.dev or "", by) for hop in route.hops)
+    ]
     if not dead:
         return f"the default route{on} (table main has no unicast {family.any}{on})"
     if isinstance(dead[0], Route6) and dead[0].is_expired:
-        return f"a live default route{on} ({dead[0]} has expired, as no advertisement has renewed it)"
+        return (
+            f"a live default route{on} ({dead[0]} has expired, as no advertisement has renewed it)"
+        )
     return f"a live default route{on} (all hops of {dead[0]} are dead)"
 
 

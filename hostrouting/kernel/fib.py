@@ -1,9 +1,9 @@
 """A model of the kernel's route lookup, for cases where the kernel can't be queried or doesn't report enough.
 
-On a live host, checks query the kernel. This model adds details that a lookup doesn't reveal, such as which entry
-discards a packet or what effect a more specific route in table main would have. It also serves snapshots and the
-in-memory kernel, which modifies the tables in place. The model follows net/ipv4/fib_trie.c, net/core/fib_rules.c and
-net/ipv4/route.c.
+On a live host, checks query the kernel. This model adds details that a lookup doesn't reveal, such
+as which entry discards a packet or what effect a more specific route in table main would have. It
+also serves snapshots and the in-memory kernel, which modifies the tables in place. The model
+follows net/ipv4/fib_trie.c, net/core/fib_rules.c and net/ipv4/route.c.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Decision(NamedTuple):
 
     Args:
         rule: the rule that ended the lookup, or None if none did.
-        route: the matching entry, which may discard packets, or None if the rule itself discards them or nothing
-            matches.
+        route: the matching entry, which may discard packets, or None if the rule itself discards
+            them or nothing matches.
     """
 
     rule: Rule | None = None
@@ -68,15 +68,16 @@ class Fib:
         rules: the policy rules, in evaluation order.
         routes: the entries in all tables, in the kernel's order.
         addresses: the host's addresses, in the kernel's order.
-        links: the host's links. Unknown interfaces are assumed to be in group 0. Without a loopback link, the loopback
-            interface is assumed to be ``lo``.
-        is_merged: whether tables local and main share one trie, as they do until the first custom rule is added
-            (fib_unmerge). By default, this is derived from the rules.
+        links: the host's links. Unknown interfaces are assumed to be in group 0. Without a loopback
+            link, the loopback interface is assumed to be ``lo``.
+        is_merged: whether tables local and main share one trie, as they do until the first custom
+            rule is added (fib_unmerge). By default, this is derived from the rules.
         passes_discards: see ``release.passes_discards``.
         lacks_unknown: see ``matches``.
-        silent_routers: IPv6 routers with a FAILED neighbour entry. Unless forwarding is enabled, the kernel avoids them
-            if another route matches.
-        labels: the labels of IPv6 addresses, or None if they are unknown; then the kernel's default ones are assumed.
+        silent_routers: IPv6 routers with a FAILED neighbour entry. Unless forwarding is enabled,
+            the kernel avoids them if another route matches.
+        labels: the labels of IPv6 addresses, or None if they are unknown; then the kernel's default
+            ones are assumed.
     """
 
     family: ClassVar[Family] = Family.IPV4
@@ -86,7 +87,8 @@ class Fib:
     _addresses: Sequence[Address] = ()
     links: Sequence[Link] = attrs.field(default=(), kw_only=True)
     is_merged: bool = attrs.field(
-        default=attrs.Factory(lambda fib: tuple(fib.rules) == KERNEL_RULES, takes_self=True), kw_only=True
+        default=attrs.Factory(lambda fib: tuple(fib.rules) == KERNEL_RULES, takes_self=True),
+        kw_only=True,
     )
     passes_discards: bool = attrs.field(default=False, kw_only=True)
     lacks_unknown: bool = attrs.field(default=False, kw_only=True)
@@ -95,7 +97,8 @@ class Fib:
 
     def __attrs_post_init__(self) -> None:
         self._groups = {link.name: link.group for link in self.links if link.group}
-        # Packets from this host have the loopback interface as iif. That interface may have been renamed.
+        # Packets from this host have the loopback interface as iif. That interface may have been
+        # renamed.
         self.loopback = loopback_of(self.links)
 
     @cached_property
@@ -103,7 +106,9 @@ class Fib:
         """Return the entries by table, prefix length and network address, lowest metric first."""
         tables: dict[int, dict[int, dict[int, list[Route]]]] = {}
         for route in sorted(self.routes, key=attrgetter("metric")):
-            networks = tables.setdefault(route.table, {}).setdefault(route.destination.prefixlen, {})
+            networks = tables.setdefault(route.table, {}).setdefault(
+                route.destination.prefixlen, {}
+            )
             networks.setdefault(int(route.destination.network_address), []).append(route)
         return tables
 
@@ -116,7 +121,7 @@ class Fib:
         """Return whether lookups skip the rules because no rule was ever added or deleted (fib_lookup)."""
         return self.is_merged and tuple(self.rules) == KERNEL_RULES
 
-    # --- one table ---------------------------------------------------------------------------------------------
+    # --- one table --------------------------------------------------------------------------------
 
     def longest_match(self, table: int, flow: Flow) -> Route | None:
         """Return the longest-prefix match in a table, regardless of the entry's type."""
@@ -124,14 +129,21 @@ class Fib:
         lengths = self.tables.get(table, {})
         for length in sorted(lengths, reverse=True):
             for route in lengths[length].get(number >> (32 - length) << (32 - length), ()):
-                # Skip routes with a tos, routes with a smaller scope than required, and routes without a usable hop.
-                if not route.tos and route.scope >= flow.scope and (not route.hops or self.hop(route, flow)):
+                # Skip routes with a tos, routes with a smaller scope than required, and routes
+                # without a usable hop.
+                if (
+                    not route.tos
+                    and route.scope >= flow.scope
+                    and (not route.hops or self.hop(route, flow))
+                ):
                     return route
         return None
 
     def hop(self, route: Route, flow: Flow) -> NextHop | None:
         """Return the first usable hop of an entry (fib_lookup_good_nhc)."""
-        return next((hop for hop in route.hops if not hop.is_dead and flow.oif in (None, hop.dev)), None)
+        return next(
+            (hop for hop in route.hops if not hop.is_dead and flow.oif in (None, hop.dev)), None
+        )
 
     def find(self, table: int, flow: Flow) -> Route | None:
         """Look up a flow in a single table.
@@ -146,13 +158,13 @@ class Fib:
         # If both prefixes have the same length, the entry in table local wins.
         return main if main.destination.prefixlen > local.destination.prefixlen else local
 
-    # --- all rules ---------------------------------------------------------------------------------------------
+    # --- all rules --------------------------------------------------------------------------------
 
     def _rules_around(self, address: IpAddress) -> Sequence[int]:
         """Return the positions of the rules that may affect an address.
 
-        This skips rules for other destinations, and rules for tables (other than local and main) without an entry that
-        covers the address.
+        This skips rules for other destinations, and rules for tables (other than local and main)
+        without an entry that covers the address.
         """
         if len(self.rules) <= _FEW_RULES:
             return range(len(self.rules))
@@ -161,18 +173,29 @@ class Fib:
         single = (int(address), self.family.bits)
         around = {None}.union(*(tables[prefix] for prefix in entries.around(single)))
         groups = [by_table[prefix] for prefix in rules.around(single)]
-        return sorted(chain.from_iterable(group[table] for group in groups for table in group.keys() & around))
+        return sorted(
+            chain.from_iterable(group[table] for group in groups for table in group.keys() & around)
+        )
 
     @cached_property
-    def _rules_by_destination(self) -> tuple[PrefixIndex, dict[Prefix, dict[int | None, list[int]]]]:
+    def _rules_by_destination(
+        self,
+    ) -> tuple[PrefixIndex, dict[Prefix, dict[int | None, list[int]]]]:
         """Return the positions of the rules, grouped by destination and table.
 
         The table is None for rules that must always be evaluated.
         """
         positions: dict[Prefix, dict[int | None, list[int]]] = {}
         for position, rule in enumerate(self.rules):
-            prefix = (0, 0) if rule.destination is None or rule.is_inverted else numbers(rule.destination)
-            is_of_other = rule.action is RuleAction.TO_TABLE and rule.table not in (Table.LOCAL, Table.MAIN)
+            prefix = (
+                (0, 0)
+                if rule.destination is None or rule.is_inverted
+                else numbers(rule.destination)
+            )
+            is_of_other = rule.action is RuleAction.TO_TABLE and rule.table not in (
+                Table.LOCAL,
+                Table.MAIN,
+            )
             group = positions.setdefault(prefix, {})
             group.setdefault(rule.table if is_of_other else None, []).append(position)
         return PrefixIndex(positions, self.family.bits), positions
@@ -191,14 +214,15 @@ class Fib:
 
         Args:
             flow: the lookup key.
-            positions: the positions of the rules to evaluate. By default, rules that can't affect the address are
-                skipped.
-            through: the interface of a hypothetical host route in table main. If the rule that finds an entry in table
-                main would suppress such a route, the lookup continues with the next rule.
+            positions: the positions of the rules to evaluate. By default, rules that can't affect
+                the address are skipped.
+            through: the interface of a hypothetical host route in table main. If the rule that
+                finds an entry in table main would suppress such a route, the lookup continues with
+                the next rule.
 
         Yields:
-            A rule, whether it matches (None if unknown), and the longest match in its table, if any. A rule that may or
-            may not match doesn't end the lookup.
+            A rule, whether it matches (None if unknown), and the longest match in its table, if
+            any. A rule that may or may not match doesn't end the lookup.
         """
         next_ = 0
         for position in self._rules_around(flow.address) if positions is None else positions:
@@ -206,15 +230,24 @@ class Fib:
                 continue
             rule = self.rules[position]
             is_met = matches(rule, flow, self.loopback, lacks_unknown=self.lacks_unknown)
-            found = self.find(rule.table, flow) if is_met is not False and rule.action is RuleAction.TO_TABLE else None
+            found = (
+                self.find(rule.table, flow)
+                if is_met is not False and rule.action is RuleAction.TO_TABLE
+                else None
+            )
             yield rule, is_met, found
             if is_met and rule.action is RuleAction.GOTO:
-                # If the target is gone, the rule is a no-op. The kernel rejects backward gotos (fib_nl2rule), but a
-                # snapshot may contain one, which must not cause an infinite loop.
-                next_ = next((at for at, each in enumerate(self.rules) if each.preference == rule.goto), 0)
+                # If the target is gone, the rule is a no-op. The kernel rejects backward gotos
+                # (fib_nl2rule), but a snapshot may contain one, which must not cause an infinite
+                # loop.
+                next_ = next(
+                    (at for at, each in enumerate(self.rules) if each.preference == rule.goto), 0
+                )
             elif is_met and self._ends_with(rule, found):
                 is_of_main = found is not None and found.table == Table.MAIN
-                if not (through and is_of_main and self.suppresses(rule, self.family.bits, through)):
+                if not (
+                    through and is_of_main and self.suppresses(rule, self.family.bits, through)
+                ):
                     return
 
     def possible_decisions(self, flow: Flow) -> Iterator[Decision | None]:
@@ -238,9 +271,11 @@ class Fib:
             return found is not None and self.is_final(rule, found)
         return rule.action not in (RuleAction.NOP, RuleAction.GOTO)
 
-    # --- the kernel's answer -----------------------------------------------------------------------------------
+    # --- the kernel's answer ----------------------------------------------------------------------
 
-    def lookup(self, address: IpAddress, source: IpAddress | None = None, *, is_tcp: bool = False) -> Lookup:
+    def lookup(
+        self, address: IpAddress, source: IpAddress | None = None, *, is_tcp: bool = False
+    ) -> Lookup:
         """Return the kernel's answer, like ``RouteBackend.lookup`` (inet_rtm_getroute)."""
         flow = Flow(address, source or NO_SOURCE, TCP if is_tcp else UDP)
         if errno := self._refuse_ends(flow):
@@ -251,8 +286,9 @@ class Fib:
             return Lookup(address, None, decision.errno)
         if self._leaves_from_loopback(route, flow):
             return Lookup(address, None, errnos.EINVAL)
-        # The kernel reports the packet's type (__mkroute_output) and the searched table. Both may differ from the
-        # entry's. While tables local and main share one trie, the kernel reports main for entries in either.
+        # The kernel reports the packet's type (__mkroute_output) and the searched table. Both may
+        # differ from the entry's. While tables local and main share one trie, the kernel reports
+        # main for entries in either.
         kind = route.type
         number = int(address)  # comparing integers is ten times as fast
         if number == 0xFFFFFFFF:
@@ -271,8 +307,8 @@ class Fib:
                 return errnos.EINVAL
             if not self.is_local(flow.source):
                 return errnos.ENETUNREACH
-            # Such packets are sent through the source address's device without a lookup, so there is no entry to
-            # report.
+            # Such packets are sent through the source address's device without a lookup, so there
+            # is no entry to report.
             if flow.address.is_multicast or flow.address == BROADCAST:
                 return errnos.EHOSTUNREACH
         # 0.0.0.0 means this host, which doesn't require a lookup.
@@ -295,13 +331,13 @@ class Fib:
             source = Sources(self.addresses()).by_hop(route, hop)
         return source is not None and source.is_loopback
 
-    # --- what the kernel would do ------------------------------------------------------------------------------
+    # --- what the kernel would do -----------------------------------------------------------------
 
     def finds_gateway(self, gateway: IpAddress, dev: str) -> bool:
         """Return whether the kernel would accept a gateway for a route in table main (fib_check_nh_v4_gw).
 
-        The kernel evaluates all rules for the gateway, but accepts only entries on that interface with scope link or
-        narrower.
+        The kernel evaluates all rules for the gateway, but accepts only entries on that interface
+        with scope link or narrower.
 
         Args:
             gateway: the gateway of a next hop without ``onlink``.
@@ -317,8 +353,13 @@ class Fib:
 
     @cached_property
     def _has_vrf(self) -> bool:
-        """Return whether both a VRF and an l3mdev rule exist. The rule remains when the last VRF is deleted."""
-        return any(rule.is_l3mdev for rule in self.rules) and any(link.kind == "vrf" for link in self.links)
+        """Return whether both a VRF and an l3mdev rule exist.
+
+        The rule remains when the last VRF is deleted.
+        """
+        return any(rule.is_l3mdev for rule in self.rules) and any(
+            link.kind == "vrf" for link in self.links
+        )
 
     def claims_gateway(self, gateway: IpAddress) -> Route | None:
         """Return the entry in table local that makes the kernel reject an onlink gateway (fib_check_nh_v4_gw).
@@ -342,9 +383,14 @@ class Fib:
         """Return whether a rule accepts the entry found in its table (fib4_rule_suppress)."""
         if route.type is RouteType.THROW:
             return False
-        # Discarding entries are never suppressed (fib_rules_lookup suppresses only successful results).
+        # Discarding entries are never suppressed (fib_rules_lookup suppresses only successful
+        # results).
         if route.type.is_discard:
-            is_passed = self.passes_discards and rule.table != Table.DEFAULT and Table.DEFAULT in self.tables
+            is_passed = (
+                self.passes_discards
+                and rule.table != Table.DEFAULT
+                and Table.DEFAULT in self.tables
+            )
             return not (is_passed and self._has_only_kernel_rules)
         dev = route.hops[0].dev if route.hops else None
         return not self.suppresses(rule, route.destination.prefixlen, dev)
@@ -353,4 +399,6 @@ class Fib:
         """Return whether a rule suppresses unicast routes with the given prefix length and interface."""
         longest, group = rule.suppress_prefix_length, rule.suppress_group
         is_short = longest is not None and prefix_length <= longest
-        return is_short or (group is not None and dev is not None and group == self._groups.get(dev, 0))
+        return is_short or (
+            group is not None and dev is not None and group == self._groups.get(dev, 0)
+        )

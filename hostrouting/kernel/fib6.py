@@ -1,6 +1,7 @@
 """A model of the kernel's IPv6 route lookup and source address selection; see fib.py for IPv4.
 
-Lookups follow net/ipv6/ip6_fib.c and net/ipv6/route.c, and source address selection follows net/ipv6/addrconf.c.
+Lookups follow net/ipv6/ip6_fib.c and net/ipv6/route.c, and source address selection follows
+net/ipv6/addrconf.c.
 """
 
 from __future__ import annotations
@@ -39,9 +40,11 @@ LABELS = tuple(
         ("::/0", 1),
     )
 )
-# Source address selection depends on whether addresses are in these prefixes, regardless of their labels.
+# Source address selection depends on whether addresses are in these prefixes, regardless of their
+# labels.
 ORCHID, SITE_LOCAL = IPv6Network("2001:10::/28"), IPv6Network("fec0::/10")
-# The kernel doesn't avoid IPV6_ADDR_MAPPED, IPV6_ADDR_COMPATv4 and IPV6_ADDR_LOOPBACK sources, even if deprecated.
+# The kernel doesn't avoid IPV6_ADDR_MAPPED, IPV6_ADDR_COMPATv4 and IPV6_ADDR_LOOPBACK sources, even
+# if deprecated.
 _NEVER_AVOIDED = (IPv6Network("::ffff:0:0/96"), IPv6Network("::/96"))
 _LOOPBACK, _LINK_LOCAL = IPv6Address(1), IPv6Network("fe80::/10")
 _OF_LINK, _OF_SITE, _GLOBAL = 2, 5, 14  # IPV6_ADDR_SCOPE_*
@@ -64,11 +67,14 @@ class Fib6(Fib):
         return None
 
     def _candidates(self, table: int, flow: Flow) -> Iterator[list[Route]]:
-        """Yield groups of entries that match a flow, in lookup order. A group has one destination and source prefix.
+        """Yield groups of entries that match a flow, in lookup order.
 
-        The destination's prefix length takes precedence over the source's. Until a first group is found, the lookup
-        skips the entries for any source to a destination that also has source-specific entries, unless the destination
-        is ::/0 (fib6_node_lookup_1, fib6_backtrack).
+        A group has one destination and source prefix.
+
+        The destination's prefix length takes precedence over the source's. Until a first group is
+        found, the lookup skips the entries for any source to a destination that also has
+        source-specific entries, unless the destination is ::/0 (fib6_node_lookup_1,
+        fib6_backtrack).
         """
         number, lengths, is_searching = int(flow.address), self.tables.get(table, {}), True
         for length in sorted(lengths, reverse=True):
@@ -77,9 +83,12 @@ class Fib6(Fib):
                 continue
             by_source: dict[IPv6Network | None, list[Route]] = {}
             for entry in entries:
-                by_source.setdefault(entry.source_prefix if isinstance(entry, Route6) else None, []).append(entry)
+                by_source.setdefault(
+                    entry.source_prefix if isinstance(entry, Route6) else None, []
+                ).append(entry)
             plain = by_source.pop(None, None)
-            # A packet without a source is looked up with the source ::, which is in prefixes such as ::/1.
+            # A packet without a source is looked up with the source ::, which is in prefixes such
+            # as ::/1.
             source = _ANY if flow.source == NO_SOURCE else flow.source
             around = [prefix for prefix in by_source if prefix is not None and source in prefix]
             for prefix in sorted(around, key=lambda prefix: prefix.prefixlen, reverse=True):
@@ -89,7 +98,9 @@ class Fib6(Fib):
                 yield plain
                 is_searching = False
 
-    def lookup(self, address: IpAddress, source: IpAddress | None = None, *, is_tcp: bool = False) -> Lookup:
+    def lookup(
+        self, address: IpAddress, source: IpAddress | None = None, *, is_tcp: bool = False
+    ) -> Lookup:
         """Return the lookup result that the kernel would report (inet6_rtm_getroute); see ``RouteBackend.lookup``."""
         chosen = NO_SOURCE if source is None or source.is_unspecified else source
         decision = self.decide(Flow(address, chosen, TCP if is_tcp else UDP))
@@ -108,15 +119,17 @@ class Fib6(Fib):
         """Yield a failure for each next hop of these routes that the kernel would refuse to add (ip6_validate_gw).
 
         Args:
-            routes: routes that are already in the tables, in the order in which the kernel would add them. The gateway
-                lookup for a route ignores this route and the later ones.
+            routes: routes that are already in the tables, in the order in which the kernel would
+                add them. The gateway lookup for a route ignores this route and the later ones.
         """
         hops = ((number, route, hop) for number, route in enumerate(routes) for hop in route.hops)
         for number, route, hop in hops:
             if hop.gateway is None or hop.dev is None:
                 continue
             if hop.dev == self.loopback:
-                yield RouteFailure(route, errnos.EINVAL, "Egress device can not be loopback device for this route")
+                yield RouteFailure(
+                    route, errnos.EINVAL, "Egress device can not be loopback device for this route"
+                )
                 continue
             later = {each.key for each in routes[number:] if hop.gateway in each.destination}
             known = (each for each in self.routes if each.key not in later)
@@ -132,39 +145,61 @@ class Fib6(Fib):
             address: the destination.
             route: the entry, or None if no entry matches, in which case no interface is preferred.
         """
-        return tuple(sorted({source for sources in self._by_hop(address, route, _RANKS) for source in sources[:1]}))
+        return tuple(
+            sorted(
+                {
+                    source
+                    for sources in self._by_hop(address, route, _RANKS)
+                    for source in sources[:1]
+                }
+            )
+        )
 
     def possible_sources_to(
         self, address: IpAddress, route: Route | None, *, is_ordered: bool = True
     ) -> Sequence[tuple[IpAddress, ...]]:
         """Return the source addresses that may be selected for a destination, for each interface of an entry.
 
-        If ``labels`` is None, these are all addresses that are equally good before labels are compared.
+        If ``labels`` is None, these are all addresses that are equally good before labels are
+        compared.
 
         Args:
             address: the destination.
             route: the entry, or None; see ``sources_to``.
-            is_ordered: whether the addresses are in the order in which the kernel considers them. If not, an equally
-                good address of any interface may be selected.
+            is_ordered: whether the addresses are in the order in which the kernel considers them.
+                If not, an equally good address of any interface may be selected.
         """
         ranks = _RANKS if self.labels is not None else _RANKS_BEFORE_LABELS
         found = self._by_hop(address, route, ranks)
-        return found if self.labels is None or not is_ordered else [sources[:1] for sources in found]
+        return (
+            found if self.labels is None or not is_ordered else [sources[:1] for sources in found]
+        )
 
-    def _by_hop(self, address: IpAddress, route: Route | None, ranks: int) -> list[tuple[IpAddress, ...]]:
+    def _by_hop(
+        self, address: IpAddress, route: Route | None, ranks: int
+    ) -> list[tuple[IpAddress, ...]]:
         """Return the best source addresses for each interface of an entry, compared by the first ``ranks`` ranks."""
         if route is not None and route.source is not None:
             return [(route.source,)]
-        return [self._best_sources(address, dev, ranks) for dev in ((None,) if route is None else route.devs)]
+        return [
+            self._best_sources(address, dev, ranks)
+            for dev in ((None,) if route is None else route.devs)
+        ]
 
-    def _best_sources(self, address: IpAddress, dev: str | None, ranks: int) -> tuple[IpAddress, ...]:
+    def _best_sources(
+        self, address: IpAddress, dev: str | None, ranks: int
+    ) -> tuple[IpAddress, ...]:
         """Return the best source addresses for packets through an interface, in the kernel's order.
 
-        The kernel compares the addresses of all interfaces, one rank (IPV6_SADDR_RULE_*) after the other
-        (__ipv6_dev_get_saddr, ipv6_get_saddr_eval). Temporary addresses, if any, are assumed to be preferred (sysctl
-        use_tempaddr=2).
+        The kernel compares the addresses of all interfaces, one rank (IPV6_SADDR_RULE_*) after the
+        other (__ipv6_dev_get_saddr, ipv6_get_saddr_eval). Temporary addresses, if any, are assumed
+        to be preferred (sysctl use_tempaddr=2).
         """
-        usable = [each for each in self.addresses() if isinstance(each, Address6) and not each.is_tentative]
+        usable = [
+            each
+            for each in self.addresses()
+            if isinstance(each, Address6) and not each.is_tentative
+        ]
         scope, label, is_orchid = _scope(address), self._label(address, dev), address in ORCHID
 
         def rank(each: Address6) -> tuple[int, ...]:
@@ -184,18 +219,22 @@ class Fib6(Fib):
         ranked = [(rank(each), each) for each in usable]
         best = max((found for found, _ in ranked), default=())
         tied = [each for found, each in ranked if found == best]
-        # Among equally good addresses of one interface, the kernel selects the first, regardless of the order of the
-        # interfaces.
+        # Among equally good addresses of one interface, the kernel selects the first, regardless of
+        # the order of the interfaces.
         firsts = {each.dev: each for each in reversed(tied)} if ranks == _RANKS else {}
         return tuple(each.local for each in tied if each is firsts.get(each.dev, each))
 
     def _label(self, address: IpAddress, dev: str | None) -> int:
         """Return an address's label on an interface (__ipv6_addr_label)."""
         labels = LABELS if self.labels is None else self.labels
-        return next((each.label for each in labels if each.dev in (None, dev) and address in each.prefix), _NO_LABEL)
+        return next(
+            (each.label for each in labels if each.dev in (None, dev) and address in each.prefix),
+            _NO_LABEL,
+        )
 
 
-# The number of ranks that decide about a source address, and the number of ranks that are compared before labels.
+# The number of ranks that decide about a source address, and the number of ranks that are compared
+# before labels.
 _RANKS, _RANKS_BEFORE_LABELS = 8, 4
 _NO_LABEL = 0xFFFFFFFF  # IPV6_ADDR_LABEL_DEFAULT
 
@@ -205,8 +244,8 @@ MODELS: dict[Family, type[Fib]] = {Family.IPV4: Fib, Family.IPV6: Fib6}
 def _best(entries: list[Route], flow: Flow, silent: frozenset[Router]) -> Route | None:
     """Return the entry that the kernel selects from a list sorted by metric (find_rr_leaf).
 
-    The lowest metric wins. If no entry with that metric is usable, all other usable entries compete, regardless of
-    their metrics. Among several candidates, the highest preference wins.
+    The lowest metric wins. If no entry with that metric is usable, all other usable entries
+    compete, regardless of their metrics. Among several candidates, the highest preference wins.
     """
     usable = [entry for entry in entries if _is_usable(entry, flow, silent)]
     first = [entry for entry in usable if entry.metric == entries[0].metric]
@@ -225,7 +264,8 @@ def _score(entry: Route) -> int:
 
 
 def _scope(address: IpAddress) -> int:
-    # For an address in ::ffff:0:0/96, Python 3.13's is_loopback and is_link_local describe the mapped IPv4 address.
+    # For an address in ::ffff:0:0/96, Python 3.13's is_loopback and is_link_local describe the
+    # mapped IPv4 address.
     if address == _LOOPBACK or address in _LINK_LOCAL:
         return _OF_LINK
     return _OF_SITE if address in SITE_LOCAL else _GLOBAL

@@ -19,8 +19,9 @@ from phases import CancelScope
 class ForwardingBackend:
     """A base class for wrappers, which forwards every call of ``RouteBackend`` to another backend.
 
-    A subclass overrides what it changes. All changes to routes go through ``add``, ``replace`` and ``delete``. The
-    inner backend never calls the wrapper: overriding ``routes``, for example, doesn't affect ``default_routes``.
+    A subclass overrides what it changes. All changes to routes go through ``add``, ``replace`` and
+    ``delete``. The inner backend never calls the wrapper: overriding ``routes``, for example,
+    doesn't affect ``default_routes``.
 
     Args:
         inner: the backend to forward to, of either address family.
@@ -34,7 +35,7 @@ class ForwardingBackend:
         """Return the inner backend's address family."""
         return self.inner.family
 
-    # --- reads ---------------------------------------------------------------------------------------------------
+    # --- reads ------------------------------------------------------------------------------------
 
     def links(self) -> tuple[Link, ...]:
         """Forward to ``RouteBackend.links``."""
@@ -65,7 +66,11 @@ class ForwardingBackend:
         return self.inner.our_routes()
 
     def routes_except(
-        self, devs: Collection[str], *, inside: Sequence[Prefix] = (), sources: Collection[IpAddress] = ()
+        self,
+        devs: Collection[str],
+        *,
+        inside: Sequence[Prefix] = (),
+        sources: Collection[IpAddress] = (),
     ) -> tuple[Route, ...]:
         """Forward to ``RouteBackend.routes_except``."""
         return self.inner.routes_except(devs, inside=inside, sources=sources)
@@ -78,15 +83,21 @@ class ForwardingBackend:
         """Forward to ``RouteBackend.address_labels``."""
         return self.inner.address_labels()
 
-    # --- lookups -------------------------------------------------------------------------------------------------
+    # --- lookups ----------------------------------------------------------------------------------
 
     def lookup(
-        self, addresses: Sequence[IpAddress], *, source: IpAddress | None = None, is_tcp: bool = False
+        self,
+        addresses: Sequence[IpAddress],
+        *,
+        source: IpAddress | None = None,
+        is_tcp: bool = False,
     ) -> tuple[Lookup, ...]:
         """Forward to ``RouteBackend.lookup``."""
         return self.inner.lookup(addresses, source=source, is_tcp=is_tcp)
 
-    def lookup_by_attributes(self, addresses: Sequence[IpAddress]) -> tuple[tuple[Route, Prefix] | None, ...]:
+    def lookup_by_attributes(
+        self, addresses: Sequence[IpAddress]
+    ) -> tuple[tuple[Route, Prefix] | None, ...]:
         """Forward to ``RouteBackend.lookup_by_attributes``."""
         return self.inner.lookup_by_attributes(addresses)
 
@@ -102,7 +113,7 @@ class ForwardingBackend:
         """Forward to ``RouteBackend.sources_of_unrouted``."""
         return self.inner.sources_of_unrouted(addresses, is_tcp=is_tcp)
 
-    # --- writes --------------------------------------------------------------------------------------------------
+    # --- writes -----------------------------------------------------------------------------------
 
     def add(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Forward to ``RouteBackend.add``."""
@@ -116,9 +127,11 @@ class ForwardingBackend:
         """Forward to ``RouteBackend.delete``."""
         return self.inner.delete(routes)
 
-    # --- changes by others ---------------------------------------------------------------------------------------
+    # --- changes by others ------------------------------------------------------------------------
 
-    def noticing_changes(self, inside: Sequence[Prefix], /) -> AbstractContextManager[Callable[[], bool]]:
+    def noticing_changes(
+        self, inside: Sequence[Prefix], /
+    ) -> AbstractContextManager[Callable[[], bool]]:
         """Forward to ``RouteBackend.noticing_changes``."""
         return self.inner.noticing_changes(inside)
 

@@ -1,9 +1,12 @@
-"""Find the changes between two snapshots of a host, and undo some of them in the later one. This module does no I/O.
+"""Find the changes between two snapshots of a host, and undo some of them in the later one.
 
-The values of a snapshot are compared key by key: links by name, addresses by interface, rules by preference, entries by
-``Route.key`` (table, destination, metric and so on), silent routers one by one, and labels by prefix. A different order
-of the values with one key is a change too. To undo a change, the old values of its keys are restored in the later
-snapshot, except entries that a kernel couldn't hold because their interfaces or source address are missing.
+This module does no I/O.
+
+The values of a snapshot are compared key by key: links by name, addresses by interface, rules by
+preference, entries by ``Route.key`` (table, destination, metric and so on), silent routers one by
+one, and labels by prefix. A different order of the values with one key is a change too. To undo a
+change, the old values of its keys are restored in the later snapshot, except entries that a kernel
+couldn't hold because their interfaces or source address are missing.
 """
 
 from __future__ import annotations
@@ -28,7 +31,10 @@ from hostrouting.model.rules import Rule
 
 
 class HostChangeKind(StrEnum):
-    """The kinds of changes. If two changes each explain a difference, the one whose kind is listed later is named."""
+    """The kinds of changes.
+
+    If two changes each explain a difference, the one whose kind is listed later is named.
+    """
 
     LINK = "link"
     ADDRESS = "address"
@@ -39,7 +45,8 @@ class HostChangeKind(StrEnum):
     RULE = "rule"
 
 
-# The kind of the values, and the property that all values with this key share, such as a rule's preference.
+# The kind of the values, and the property that all values with this key share, such as a rule's
+# preference.
 _Key = tuple[HostChangeKind, Any]
 
 
@@ -49,9 +56,11 @@ class HostChange(JsonObject):
 
     Args:
         kind: the kind of change.
-        before: a line for each removed value, or for all values in their old order if only their order has changed.
+        before: a line for each removed value, or for all values in their old order if only their
+            order has changed.
         after: a line for each added value, or for all values in their new order.
-        keys: the keys whose values have changed. For a nexthop object, these are the keys of the entries that use it.
+        keys: the keys whose values have changed. For a nexthop object, these are the keys of the
+            entries that use it.
     """
 
     json_names = ("kind", "before", "after")
@@ -76,7 +85,9 @@ class HostChanges:
         self._sides = _values(before, family), _values(after, family)
         self.all = tuple(self._changes())
         self.owners = {key: change for change in self.all for key in change.keys}
-        self._locals = [{each.local for each in _each(side, HostChangeKind.ADDRESS)} for side in self._sides]
+        self._locals = [
+            {each.local for each in _each(side, HostChangeKind.ADDRESS)} for side in self._sides
+        ]
 
     @property
     def everywhere(self) -> list[HostChange]:
@@ -103,7 +114,10 @@ class HostChanges:
                 continue
             gone = [each for each in before if each not in after]
             came = [each for each in after if each not in before]
-            old, new = (tuple(map(_line, each)) for each in ((gone, came) if gone or came else (before, after)))
+            old, new = (
+                tuple(map(_line, each))
+                for each in ((gone, came) if gone or came else (before, after))
+            )
             yield HostChange(key[0], old, new, (key,))
         for lines, keys in objects.items():
             yield HostChange(HostChangeKind.NEXTHOP, lines[:1], lines[1:], tuple(keys))
@@ -120,9 +134,13 @@ class HostChanges:
     @cached_property
     def _others(self) -> list[_Key]:
         """Return the keys of all values except entries, with interfaces in index order and rules by preference."""
-        keys = dict.fromkeys(key for side in self._sides for key in side if key[0] is not HostChangeKind.ROUTE)
+        keys = dict.fromkeys(
+            key for side in self._sides for key in side if key[0] is not HostChangeKind.ROUTE
+        )
         index = {link.name: link.index for snapshot in self._snapshots for link in snapshot.links}
-        return sorted(keys, key=lambda key: key[1] if key[0] is HostChangeKind.RULE else index.get(key[1], 0))
+        return sorted(
+            keys, key=lambda key: key[1] if key[0] is HostChangeKind.RULE else index.get(key[1], 0)
+        )
 
     @property
     def entries(self) -> list[_Key]:
@@ -135,7 +153,11 @@ class HostChanges:
 
     def keys_around(self, address: IpAddress) -> frozenset[_Key]:
         """Return the keys of the entries that cover an address or the ``src`` of an entry that covers the address."""
-        keys = {key for prefix in self._index.around((int(address), self._bits)) for key in self._routes[prefix]}
+        keys = {
+            key
+            for prefix in self._index.around((int(address), self._bits))
+            for key in self._routes[prefix]
+        }
         values = (value for side in self._sides for key in keys for value in side.get(key, ()))
         named = {int(value.source) for value in values if value.source is not None}
         around = (prefix for source in named for prefix in self._index.around((source, self._bits)))
@@ -149,7 +171,9 @@ class HostChanges:
             entries: the keys of the entries to include.
         """
         taken = {key for change in back for key in change.keys}
-        mixed = {key: self._sides[key not in taken].get(key, ()) for key in (*self._others, *entries)}
+        mixed = {
+            key: self._sides[key not in taken].get(key, ()) for key in (*self._others, *entries)
+        }
         listed = (HostChangeKind.LINK, HostChangeKind.ADDRESS, HostChangeKind.RULE)
         links, addresses, rules = (tuple(_each(mixed, kind)) for kind in listed)
         sources = {address.local for address in addresses}
@@ -169,14 +193,26 @@ class HostChanges:
         )
         earlier, later = self._snapshots
         if earlier.ipv6 is None or later.ipv6 is None or self._bits == Family.IPV4.bits:
-            # The sources that the kernel reported also apply to other entries, but not with other links or addresses.
-            told = (each.sources for each in (later, earlier) if (links, addresses) == (each.links, each.addresses))
+            # The sources that the kernel reported also apply to other entries, but not with other
+            # links or addresses.
+            told = (
+                each.sources
+                for each in (later, earlier)
+                if (links, addresses) == (each.links, each.addresses)
+            )
             sources_told = tuple(chain.from_iterable(told))
-            # Adding the first rule separates tables local and main. So take is_merged from a snapshot with these rules.
+            # Adding the first rule separates tables local and main. So take is_merged from a
+            # snapshot with these rules.
             is_merged = (earlier if rules == earlier.rules else later).is_merged
-            mixture = attrs.evolve(later, links=links, addresses=addresses, rules=rules, routes=routes)
+            mixture = attrs.evolve(
+                later, links=links, addresses=addresses, rules=rules, routes=routes
+            )
             return attrs.evolve(mixture, sources=sources_told, is_merged=is_merged)
-        orders = [order for order in (later.ipv6.addresses, earlier.ipv6.addresses) if {*order} == {*addresses}]
+        orders = [
+            order
+            for order in (later.ipv6.addresses, earlier.ipv6.addresses)
+            if {*order} == {*addresses}
+        ]
         labels = sorted(_each(mixed, HostChangeKind.LABEL), key=lambda each: -each.prefix.prefixlen)
         ipv6 = attrs.evolve(
             earlier.ipv6,
@@ -193,7 +229,10 @@ class HostChanges:
         """Return 0 if an interface isn't there, 1 if the kernel ignores its routes, and 2 otherwise."""
         ignoring = self._snapshots[side].ignoring_linkdown or ()
         found = self._sides[side].get(dev, ())
-        return sum(1 if not link.is_up or (link.name in ignoring and not link.has_carrier) else 2 for link in found)
+        return sum(
+            1 if not link.is_up or (link.name in ignoring and not link.has_carrier) else 2
+            for link in found
+        )
 
 
 def _each(values: Mapping[_Key, tuple[Any, ...]], kind: HostChangeKind) -> Iterator[Any]:
@@ -224,12 +263,19 @@ def _values(snapshot: Snapshot, family: Family) -> dict[_Key, tuple[Any, ...]]:
 
 def _nexthop_lines(before: tuple[Any, ...], after: tuple[Any, ...]) -> tuple[str, ...] | None:
     """Return the old and new next hops of an entry's nexthop object if nothing else has changed, or else None."""
-    if not (len(before) == len(after) == 1 and isinstance(before[0], Route) and before[0].nexthop_id is not None):
+    if not (
+        len(before) == len(after) == 1
+        and isinstance(before[0], Route)
+        and before[0].nexthop_id is not None
+    ):
         return None
     (old,), (new,) = before, after
     if old.nexthop_id != new.nexthop_id or attrs.evolve(old, hops=new.hops, type=new.type) != new:
         return None
-    hops = (" ".join(hop.words(each.family) for hop in each.hops) or each.type.name.lower() for each in (old, new))
+    hops = (
+        " ".join(hop.words(each.family) for hop in each.hops) or each.type.name.lower()
+        for each in (old, new)
+    )
     return tuple(f"id {old.nexthop_id} {words}" for words in hops)
 
 
@@ -242,6 +288,8 @@ def _line(value: Any) -> str:
         state = "down" if not value.is_up else "up" if value.has_carrier else "without carrier"
         return f"{value.name} {state} mtu {value.mtu} group {value.group}"
     if isinstance(value, AddressLabel):
-        return " ".join((str(value.prefix), *(("dev", value.dev) if value.dev else ()), f"label {value.label}"))
+        return " ".join(
+            (str(value.prefix), *(("dev", value.dev) if value.dev else ()), f"label {value.label}")
+        )
     dev, gateway = value
     return f"{gateway} dev {dev} doesn't respond"

@@ -13,14 +13,17 @@
 The following isn't modelled:
 
 - sysctls: they have the kernel's defaults
-- most invalid policy rules, and which one of several rules with the same preference the kernel deletes
+- most invalid policy rules, and which one of several rules with the same preference the kernel
+  deletes
 - nexthop objects (EINVAL, as if the object didn't exist)
 - VRFs and encapsulation
 - IPv6: a device that is up can reach any IPv6 gateway
 - 127/8 source addresses on devices other than ``lo`` in multipath routes
 - routes that the kernel rejects or changes because a number is out of range
-- user-added broadcast routes for a subnet's first address (the kernel removes them along with the subnet's own)
-- cached types of multicast destinations within a multicast prefix that shares its hops with another route
+- user-added broadcast routes for a subnet's first address (the kernel removes them along with the
+  subnet's own)
+- cached types of multicast destinations within a multicast prefix that shares its hops with another
+  route
 """
 
 from __future__ import annotations
@@ -51,7 +54,9 @@ from phases import CancelScope
 
 
 class FakeKernel(WholeTables):
-    """A thread-safe in-memory ``Kernel``. It starts out like a new network namespace with ``lo`` up.
+    """A thread-safe in-memory ``Kernel``.
+
+    It starts out like a new network namespace with ``lo`` up.
 
     Args:
         release: the release of Linux to behave like, for example ``5.10``, or None for Linux 6.18.
@@ -66,7 +71,7 @@ class FakeKernel(WholeTables):
         self._seen = threading.local()
         self.add_link(LOOPBACK, kind=None, hardware=Hardware.LOOPBACK)
 
-    # --- reading -----------------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
     def links(self) -> tuple[Link, ...]:
         """Return all network interfaces, sorted by index."""
@@ -102,7 +107,11 @@ class FakeKernel(WholeTables):
         yield lambda: self._net.changes != before
 
     def lookup(
-        self, addresses: Sequence[IpAddress], *, source: IpAddress | None = None, is_tcp: bool = False
+        self,
+        addresses: Sequence[IpAddress],
+        *,
+        source: IpAddress | None = None,
+        is_tcp: bool = False,
     ) -> tuple[Lookup, ...]:
         """Return the best route to each address, for packets from this host (mark 0, tos 0, uid 0, not bound)."""
         with self._lock:
@@ -116,7 +125,7 @@ class FakeKernel(WholeTables):
             chosen = Sources(self._net.addresses())
             return {entry: chosen.of(entry) for entry in entries}
 
-    # --- writing -----------------------------------------------------------------------------------------------
+    # --- writing ----------------------------------------------------------------------------------
 
     def add(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Add routes.
@@ -128,7 +137,8 @@ class FakeKernel(WholeTables):
     def replace(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Add routes, each replacing the first existing route with the same ``key``, if any.
 
-        The kernel compares only the key, so this also replaces connected routes and other daemons' routes.
+        The kernel compares only the key, so this also replaces connected routes and other daemons'
+        routes.
         """
         return self._write(routes, partial(_new_route, how=WriteMode.REPLACE))
 
@@ -139,7 +149,9 @@ class FakeKernel(WholeTables):
         """
         return self._write(routes, _delete_route)
 
-    def _write(self, routes: Sequence[Route], write: Callable[[Net, Route], None]) -> tuple[RouteFailure, ...]:
+    def _write(
+        self, routes: Sequence[Route], write: Callable[[Net, Route], None]
+    ) -> tuple[RouteFailure, ...]:
         failures = []
         with self._changing() as net:
             for route in routes:
@@ -149,10 +161,12 @@ class FakeKernel(WholeTables):
                     failures.append(RouteFailure(route, refusal.errno, refusal.message))
         return tuple(failures)
 
-    # --- waiting -----------------------------------------------------------------------------------------------
+    # --- waiting ----------------------------------------------------------------------------------
 
     def wait_for_change(self, scope: CancelScope) -> None:
-        """Wait until something has changed since this thread's last call. The first call returns immediately.
+        """Wait until something has changed since this thread's last call.
+
+        The first call returns immediately.
 
         Args:
             scope: the cancel scope for the wait.
@@ -168,7 +182,7 @@ class FakeKernel(WholeTables):
                 changes = self._net.changes
         self._seen.changes = changes
 
-    # --- the world ---------------------------------------------------------------------------------------------
+    # --- the world --------------------------------------------------------------------------------
 
     def add_link(
         self,
@@ -221,14 +235,21 @@ class FakeKernel(WholeTables):
             devinet.delete_device(net, net.device(name))
 
     def add_address(
-        self, dev: str, address: str, *, peer: str | None = None, metric: int = 0, prefix_route: bool = True
+        self,
+        dev: str,
+        address: str,
+        *,
+        peer: str | None = None,
+        metric: int = 0,
+        prefix_route: bool = True,
     ) -> None:
         """Add an address to an interface.
 
         Args:
             dev: the interface.
             address: the address, like ``10.1.0.4/24``.
-            peer: the peer address of a point-to-point link. The prefix length then applies to the peer.
+            peer: the peer address of a point-to-point link. The prefix length then applies to the
+                peer.
             metric: the metric of the connected route.
             prefix_route: whether the kernel adds the connected route.
 
@@ -256,7 +277,8 @@ class FakeKernel(WholeTables):
             address: the address and prefix length, as added.
 
         Raises:
-            RouteError: ENODEV if the interface doesn't exist, EADDRNOTAVAIL if it doesn't have the address.
+            RouteError: ENODEV if the interface doesn't exist, EADDRNOTAVAIL if it doesn't have the
+                address.
             ValueError: the address isn't valid.
         """
         interface = IPv4Interface(address)
@@ -281,7 +303,7 @@ class FakeKernel(WholeTables):
         with self._attempting(f"delete the rule {rule.preference}") as net:
             net.del_rule(rule)
 
-    # --- access to the state -----------------------------------------------------------------------------------
+    # --- access to the state ----------------------------------------------------------------------
 
     @contextmanager
     def _changing(self) -> Iterator[Net]:
@@ -301,7 +323,9 @@ class FakeKernel(WholeTables):
             with self._changing() as net:
                 yield net
         except NetlinkError as refusal:
-            raise RouteError(f"can't {attempt}: {refusal.message}", errno=refusal.errno) from refusal
+            raise RouteError(
+                f"can't {attempt}: {refusal.message}", errno=refusal.errno
+            ) from refusal
 
 
 def _new_route(net: Net, route: Route, *, how: WriteMode) -> None:
@@ -311,9 +335,12 @@ def _new_route(net: Net, route: Route, *, how: WriteMode) -> None:
 
 def _delete_route(net: Net, route: Route) -> None:
     _refuse_request(net, route, route.hops[:1])
-    # The kernel matches more loosely than ``delete`` guarantees: metric 0 and a missing gateway are wildcards.
+    # The kernel matches more loosely than ``delete`` guarantees: metric 0 and a missing gateway are
+    # wildcards.
     Deletable(net.there(route)).take(route)
-    fib_table_delete(net, attrs.evolve(route, scope=Scope.NOWHERE, hops=route.hops[:1], source=None))
+    fib_table_delete(
+        net, attrs.evolve(route, scope=Scope.NOWHERE, hops=route.hops[:1], source=None)
+    )
 
 
 def _refuse_request(net: Net, route: Route, hops: tuple[NextHop, ...]) -> None:

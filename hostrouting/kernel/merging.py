@@ -12,8 +12,8 @@ from hostrouting.model.links import Address
 from hostrouting.model.routes import Route, RouteType, Table
 from hostrouting.model.rules import Rule
 
-# The maximum number of entries to try. An entry that makes a difference, such as a local address or a subnet, is among
-# the first ones.
+# The maximum number of entries to try. An entry that makes a difference, such as a local address or
+# a subnet, is among the first ones.
 _TRIED_MAX = 256
 
 
@@ -24,15 +24,15 @@ def are_merged(
 
     Args:
         addresses: the host's addresses.
-        rules: the policy rules. Adding any rule separates the tables for good (fib_unmerge). Up to Linux 6.18, but no
-            longer in 7.2, deleting a rule separates them too.
+        rules: the policy rules. Adding any rule separates the tables for good (fib_unmerge). Up to
+            Linux 6.18, but no longer in 7.2, deleting a rule separates them too.
         routes: the entries in the tables.
-        asked: the kernel to query. While the tables share one trie and no rule was deleted, the kernel reports main for
-            a local address.
+        asked: the kernel to query. While the tables share one trie and no rule was deleted, the
+            kernel reports main for a local address.
 
     Returns:
-        The result, or None if the kernel finds no local address. If a shared trie would make no difference to the tried
-        lookups, the result is False.
+        The result, or None if the kernel finds no local address. If a shared trie would make no
+        difference to the tried lookups, the result is False.
     """
     if tuple(rules) == KERNEL_RULES:
         for found in asked.lookup([address.local for address in addresses[:1]]):
@@ -44,7 +44,9 @@ def are_merged(
     from hostrouting.kernel.fib import Fib
 
     one, two = (Fib(rules, routes, addresses, is_merged=is_merged) for is_merged in (True, False))
-    tried = [route for table in (Table.LOCAL, Table.MAIN) for route in routes if route.table == table]
+    tried = [
+        route for table in (Table.LOCAL, Table.MAIN) for route in routes if route.table == table
+    ]
     for route in islice(tried, _TRIED_MAX):
         address = route.destination.network_address
         expected = _entry(one.lookup(address))
@@ -54,4 +56,8 @@ def are_merged(
 
 
 def _entry(found: Lookup) -> object:
-    return found.errno, found.route and (found.route.type, found.route.destination, found.route.devs)
+    return found.errno, found.route and (
+        found.route.type,
+        found.route.destination,
+        found.route.devs,
+    )

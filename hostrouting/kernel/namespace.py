@@ -39,33 +39,36 @@ _WORK_SECONDS = 10.0
 def enter_namespace() -> None:
     """Move this thread into a new network namespace and bring ``lo`` up.
 
-    Threads and processes that this thread starts later inherit the namespace. This can't be undone. Without
-    CAP_SYS_ADMIN, the whole process first enters a user namespace, like ``unshare -rn``. This works only in a
-    single-threaded process.
+    Threads and processes that this thread starts later inherit the namespace. This can't be undone.
+    Without CAP_SYS_ADMIN, the whole process first enters a user namespace, like ``unshare -rn``.
+    This works only in a single-threaded process.
 
     Raises:
-        NamespaceError: the namespace can't be created. The hint names the responsible setting, if known.
+        NamespaceError: the namespace can't be created. The hint names the responsible setting, if
+            known.
     """
     make_namespace()
     try:
         NamespaceKernel().set_link("lo", up=True)
     except RouteError as error:
-        # AppArmor on Ubuntu allows creating a user namespace, but then denies capabilities inside it.
+        # AppArmor on Ubuntu allows creating a user namespace, but then denies capabilities inside
+        # it.
         raise refusal(error.errno) from error
 
 
 class NamespaceKernel(NetlinkBackend):
     """A ``Kernel`` in a network namespace created by ``enter_namespace``.
 
-    Each link is one end of a veth pair. The other end has the same name and is in a second namespace, the *fabric*.
-    ``links()`` doesn't list the other end. Setting the other end down unplugs the cable. The other end's addresses
-    respond to packets.
+    Each link is one end of a veth pair. The other end has the same name and is in a second
+    namespace, the *fabric*. ``links()`` doesn't list the other end. Setting the other end down
+    unplugs the cable. The other end's addresses respond to packets.
 
-    This class works only in namespaces created by this process: elsewhere, each call raises NamespaceError. So a thread
-    that is still in the host's namespace can't change anything there by mistake.
+    This class works only in namespaces created by this process: elsewhere, each call raises
+    NamespaceError. So a thread that is still in the host's namespace can't change anything there by
+    mistake.
     """
 
-    # --- links -------------------------------------------------------------------------------------------------
+    # --- links ------------------------------------------------------------------------------------
 
     def add_link(self, name: str, *, up: bool = True) -> None:
         """Add an interface with a carrier.
@@ -75,13 +78,24 @@ class NamespaceKernel(NetlinkBackend):
             up: whether to set the interface up.
 
         Raises:
-            RouteError: the kernel rejected the request, for example with EEXIST if the name is already in use.
+            RouteError: the kernel rejected the request, for example with EEXIST if the name is
+                already in use.
         """
         raw_name = os.fsencode(name)
         peer = {"attrs": [("IFLA_IFNAME", raw_name), ("IFLA_NET_NS_FD", self._fabric.fd)]}
-        veth = {"attrs": [("IFLA_INFO_KIND", "veth"), ("IFLA_INFO_DATA", {"attrs": [("VETH_INFO_PEER", peer)]})]}
+        veth = {
+            "attrs": [
+                ("IFLA_INFO_KIND", "veth"),
+                ("IFLA_INFO_DATA", {"attrs": [("VETH_INFO_PEER", peer)]}),
+            ]
+        }
         self._ask(
-            f"add the link {name}", rtnl.RTM_NEWLINK, rtnl.ADD, {}, ("IFLA_IFNAME", raw_name), ("IFLA_LINKINFO", veth)
+            f"add the link {name}",
+            rtnl.RTM_NEWLINK,
+            rtnl.ADD,
+            {},
+            ("IFLA_IFNAME", raw_name),
+            ("IFLA_LINKINFO", veth),
         )
         # A second request is needed, because veth_open fails until both ends are paired (ENOTCONN).
         self.set_link(name, up=up, carrier=True)
@@ -90,7 +104,8 @@ class NamespaceKernel(NetlinkBackend):
         """Set an interface up or down, or plug or unplug its cable, and wait until the routes are updated.
 
         Raises:
-            RouteError: the kernel rejected the request, for example with ENODEV if there is no link with that name.
+            RouteError: the kernel rejected the request, for example with ENODEV if there is no link
+                with that name.
         """
         changes, scope = NetlinkBackend(), CancelScope(timeout=_WORK_SECONDS)
         changes.wait_for_change(scope)  # the first call returns at once
@@ -105,40 +120,56 @@ class NamespaceKernel(NetlinkBackend):
         body = rtnl.LINK.pack(0, 0, self._index(name), 0, 0)
         link = self._read(f"look at the link {name}", lambda talk: talk.get(rtnl.RTM_GETLINK, body))
         _, _, _, flags, _ = rtnl.LINK.unpack_from(link, rtnl.HEADER_BYTES)
-        # linkwatch_do_dev sets the operational state (IFF_RUNNING) and updates the routes under the same lock, so when
-        # both flags agree, the routes are up to date.
+        # linkwatch_do_dev sets the operational state (IFF_RUNNING) and updates the routes under the
+        # same lock, so when both flags agree, the routes are up to date.
         return bool(flags & rtnl.IFF_LOWER_UP) == bool(flags & rtnl.IFF_RUNNING)
 
     def del_link(self, name: str) -> None:
         """Delete an interface along with its addresses and routes.
 
         Raises:
-            RouteError: the kernel rejected the request, for example with ENODEV if there is no link with that name.
+            RouteError: the kernel rejected the request, for example with ENODEV if there is no link
+                with that name.
         """
-        self._ask(f"delete the link {name}", rtnl.RTM_DELLINK, rtnl.DELETE, {"index": self._index(name)})
+        self._ask(
+            f"delete the link {name}", rtnl.RTM_DELLINK, rtnl.DELETE, {"index": self._index(name)}
+        )
 
     def _set_up(self, name: str, up: bool) -> None:
-        fields = {"index": self._index(name), "flags": rtnl.IFF_UP if up else 0, "change": rtnl.IFF_UP}
-        self._ask(f"set the link {name} {'up' if up else 'down'}", rtnl.RTM_NEWLINK, rtnl.CHANGE, fields)
+        fields = {
+            "index": self._index(name),
+            "flags": rtnl.IFF_UP if up else 0,
+            "change": rtnl.IFF_UP,
+        }
+        self._ask(
+            f"set the link {name} {'up' if up else 'down'}", rtnl.RTM_NEWLINK, rtnl.CHANGE, fields
+        )
 
-    # --- addresses ---------------------------------------------------------------------------------------------
+    # --- addresses --------------------------------------------------------------------------------
 
     def add_address(
-        self, dev: str, address: str, *, peer: str | None = None, metric: int = 0, prefix_route: bool = True
+        self,
+        dev: str,
+        address: str,
+        *,
+        peer: str | None = None,
+        metric: int = 0,
+        prefix_route: bool = True,
     ) -> None:
         """Add an address to an interface.
 
         Args:
             dev: the interface.
-            address: the address, like ``10.1.0.4/24``. An IPv6 address needs an interface that is up, and
-                can be used as soon as this returns.
-            peer: the peer address of a point-to-point link. The prefix length then applies to the peer.
+            address: the address, like ``10.1.0.4/24``. An IPv6 address needs an interface that is
+                up, and can be used as soon as this returns.
+            peer: the peer address of a point-to-point link. The prefix length then applies to the
+                peer.
             metric: the metric of the connected route.
             prefix_route: whether the kernel adds the connected route.
 
         Raises:
-            RouteError: the kernel rejected the request, for example with EEXIST if the interface already has the
-                address, or an IPv6 address can't be used in time.
+            RouteError: the kernel rejected the request, for example with EEXIST if the interface
+                already has the address, or an IPv6 address can't be used in time.
         """
         interface = ip_interface(address)
         family, length = Family.of(interface), interface.network.prefixlen
@@ -161,7 +192,9 @@ class NamespaceKernel(NetlinkBackend):
         ipv6, scope = NetlinkBackend6(), CancelScope(timeout=_WORK_SECONDS)
         try:
             ipv6.wait_for_change(scope)  # the first call returns at once
-            while not any(entry.destination.network_address == address for entry in ipv6.routes(Table.LOCAL)):
+            while not any(
+                entry.destination.network_address == address for entry in ipv6.routes(Table.LOCAL)
+            ):
                 ipv6.wait_for_change(scope)
         except TimedOut as error:
             reason = f"can't use the address {address}: no entry in table local after {_WORK_SECONDS:g} s"
@@ -175,14 +208,16 @@ class NamespaceKernel(NetlinkBackend):
             address: the address and prefix length, as added.
 
         Raises:
-            RouteError: the kernel rejected the request, for example with EADDRNOTAVAIL if the interface lacks the
-                address.
+            RouteError: the kernel rejected the request, for example with EADDRNOTAVAIL if the
+                interface lacks the address.
         """
         interface = IPv4Interface(address)
         length = interface.network.prefixlen
         # The kernel compares the peer (IFA_ADDRESS) and prefix length only if the request has both.
         key = (dev, interface.ip, length)
-        there = (each for each in self.addresses() if (each.dev, each.local, each.prefix_length) == key)
+        there = (
+            each for each in self.addresses() if (each.dev, each.local, each.prefix_length) == key
+        )
         far_end = next((each.peer or each.local for each in there), interface.ip)
         self._ask(
             f"delete the address {address} of {dev}",
@@ -193,13 +228,14 @@ class NamespaceKernel(NetlinkBackend):
             ("IFA_ADDRESS", str(far_end)),
         )
 
-    # --- rules -------------------------------------------------------------------------------------------------
+    # --- rules ------------------------------------------------------------------------------------
 
     def add_rule(self, rule: Rule) -> None:
         """Add a policy rule.
 
         Raises:
-            RouteError: the kernel rejected the request, for example with EEXIST if an identical rule exists.
+            RouteError: the kernel rejected the request, for example with EEXIST if an identical
+                rule exists.
         """
         self._ask_for("add", rtnl.RTM_NEWRULE, rtnl.ADD, rule)
 
@@ -207,7 +243,8 @@ class NamespaceKernel(NetlinkBackend):
         """Delete a policy rule.
 
         Raises:
-            RouteError: the kernel rejected the request, for example with ENOENT if there is no such rule.
+            RouteError: the kernel rejected the request, for example with ENOENT if there is no such
+                rule.
         """
         self._ask_for("delete", rtnl.RTM_DELRULE, rtnl.DELETE, rule)
 
@@ -215,12 +252,13 @@ class NamespaceKernel(NetlinkBackend):
         fields, attributes = _encode_rule(rule)
         self._ask(f"{verb} the rule {rule.preference}", kind, flags, fields, *attributes)
 
-    # --- the other end of the cables -----------------------------------------------------------------------------
+    # --- the other end of the cables --------------------------------------------------------------
 
     def in_fabric(self, function: Callable[[], T]) -> T:
         """Run a function in a thread inside the fabric, and return its result.
 
-        In that thread, this object's methods act on the far ends. Sockets opened by the function stay in the fabric.
+        In that thread, this object's methods act on the far ends. Sockets opened by the function
+        stay in the fabric.
 
         Args:
             function: a function without arguments.
@@ -234,7 +272,7 @@ class NamespaceKernel(NetlinkBackend):
     def _fabric(self) -> Namespace:
         return Namespace()
 
-    # --- access to the kernel ------------------------------------------------------------------------------------
+    # --- access to the kernel ---------------------------------------------------------------------
 
     def _connect(self) -> Conversation:
         self._refuse_elsewhere()
@@ -253,12 +291,18 @@ class NamespaceKernel(NetlinkBackend):
             return rtnl.index_of(name)
 
     def _ask(
-        self, attempt: str, kind: int, flags: int, fields: dict[str, int], *attributes: tuple[str, object]
+        self,
+        attempt: str,
+        kind: int,
+        flags: int,
+        fields: dict[str, int],
+        *attributes: tuple[str, object],
     ) -> None:
         """Request a change, with the names that pyroute2 and the kernel's headers use (FRA_*, IFA_*, IFLA_*).
 
-        pyroute2 only encodes the body: each of its sockets runs an event loop and is thirty times slower than ours.
-        Fields and attributes are set directly, because pyroute2 silently drops unknown keyword arguments.
+        pyroute2 only encodes the body: each of its sockets runs an event loop and is thirty times
+        slower than ours. Fields and attributes are set directly, because pyroute2 silently drops
+        unknown keyword arguments.
 
         Args:
             attempt: a description for error messages.
@@ -272,7 +316,9 @@ class NamespaceKernel(NetlinkBackend):
         body.encode()
         encoded = bytes(body.data)[rtnl.HEADER_BYTES :]
         with rtnl.translate_errors(attempt), self._connect() as talk:
-            for _, refusal in talk.change([encoded], lambda body, sequence: rtnl.message(kind, flags, sequence, body)):
+            for _, refusal in talk.change(
+                [encoded], lambda body, sequence: rtnl.message(kind, flags, sequence, body)
+            ):
                 raise refusal
 
 
@@ -284,7 +330,9 @@ def _message_class(kind: int) -> Any:
 
     # Message types come in groups of four: RTM_NEW*, RTM_DEL*, RTM_GET* and RTM_SET*.
     group = kind - kind % 4
-    return {rtnl.RTM_NEWLINK: ifinfmsg, rtnl.RTM_NEWADDR: ifaddrmsg, rtnl.RTM_NEWRULE: fibmsg}[group]
+    return {rtnl.RTM_NEWLINK: ifinfmsg, rtnl.RTM_NEWADDR: ifaddrmsg, rtnl.RTM_NEWRULE: fibmsg}[
+        group
+    ]
 
 
 def _encode_rule(rule: Rule) -> tuple[dict[str, int], list[tuple[str, object]]]:
@@ -297,7 +345,11 @@ def _encode_rule(rule: Rule) -> tuple[dict[str, int], list[tuple[str, object]]]:
         "src_len": rule.source.prefixlen if rule.source is not None else 0,
         "dst_len": rule.destination.prefixlen if rule.destination is not None else 0,
         "tos": rule.tos,
-        "table": 0 if not rule.has_table else rule.table if rule.table <= 0xFF else rtnl.RT_TABLE_COMPAT,
+        "table": 0
+        if not rule.has_table
+        else rule.table
+        if rule.table <= 0xFF
+        else rtnl.RT_TABLE_COMPAT,
         "action": rule.action,
         "flags": rtnl.FIB_RULE_INVERT if rule.is_inverted else 0,
     }
@@ -306,13 +358,19 @@ def _encode_rule(rule: Rule) -> tuple[dict[str, int], list[tuple[str, object]]]:
         ("FRA_TABLE", rule.table if rule.has_table else None),
         ("FRA_GOTO", rule.goto),
         ("FRA_SRC", str(rule.source.network_address) if rule.source is not None else None),
-        ("FRA_DST", str(rule.destination.network_address) if rule.destination is not None else None),
+        (
+            "FRA_DST",
+            str(rule.destination.network_address) if rule.destination is not None else None,
+        ),
         ("FRA_TUN_ID", rule.tun_id or None),
         ("FRA_FWMARK", rule.mark),
         ("FRA_FWMASK", rule.mark_mask if rule.mark is not None else None),
         ("FRA_IIFNAME", os.fsencode(rule.iif) if rule.iif is not None else None),
         ("FRA_OIFNAME", os.fsencode(rule.oif) if rule.oif is not None else None),
-        ("FRA_UID_RANGE", f"{rule.uid_range[0]}:{rule.uid_range[1]}" if rule.uid_range is not None else None),
+        (
+            "FRA_UID_RANGE",
+            f"{rule.uid_range[0]}:{rule.uid_range[1]}" if rule.uid_range is not None else None,
+        ),
         ("FRA_IP_PROTO", rule.ip_protocol or None),
         ("FRA_DPORT_RANGE", "443:443" if rule.has_ports else None),
         ("FRA_SUPPRESS_PREFIXLEN", rule.suppress_prefix_length),

@@ -1,8 +1,9 @@
 """Implement the routes port for the real kernel, using our own netlink sockets.
 
-Requests and notifications use separate sockets, because a notification could otherwise be mistaken for a reply. Each
-call opens and closes a socket for requests (a ``Conversation``) in the calling thread. Notifications arrive on another
-socket (a ``Listener``); see rtnetlink/conversation.py for both.
+Requests and notifications use separate sockets, because a notification could otherwise be mistaken
+for a reply. Each call opens and closes a socket for requests (a ``Conversation``) in the calling
+thread. Notifications arrive on another socket (a ``Listener``); see rtnetlink/conversation.py for
+both.
 """
 
 from __future__ import annotations
@@ -21,7 +22,13 @@ from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink import route_messages as rtm
 from hostrouting.kernel.rtnetlink import values
 from hostrouting.kernel.rtnetlink.conversation import Conversation, Listener, everywhere, read
-from hostrouting.kernel.rtnetlink.entries import Attributes, Group, RouteReader, Selection, routes_of
+from hostrouting.kernel.rtnetlink.entries import (
+    Attributes,
+    Group,
+    RouteReader,
+    Selection,
+    routes_of,
+)
 from hostrouting.model.answers import Lookup, RouteFailure
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress
@@ -53,8 +60,8 @@ NO_ROUTE = (errnos.ENETUNREACH, errnos.EHOSTUNREACH, errnos.EACCES, errnos.EINVA
 class NetlinkBackend(Ipv4Lookups):
     """The IPv4 FIB in the calling thread's network namespace.
 
-    Reading requires no privileges. Writing requires CAP_NET_ADMIN; without it, each route fails with EPERM. Instances
-    are thread-safe, because every call uses its own socket.
+    Reading requires no privileges. Writing requires CAP_NET_ADMIN; without it, each route fails
+    with EPERM. Instances are thread-safe, because every call uses its own socket.
     """
 
     family: Family = Family.IPV4
@@ -63,7 +70,7 @@ class NetlinkBackend(Ipv4Lookups):
         self._local = threading.local()
         self._arrange: Callable[[Iterable[NextHop]], tuple[NextHop, ...]] = in_order
 
-    # --- reading -----------------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
     def links(self) -> tuple[Link, ...]:
         """Return all network interfaces, sorted by index."""
@@ -71,7 +78,8 @@ class NetlinkBackend(Ipv4Lookups):
 
     def addresses(self) -> tuple[Address, ...]:
         """Return all of this host's addresses."""
-        # With ipv6.disable=1, the kernel answers with the addresses of the other families (rtnl_dump_all).
+        # With ipv6.disable=1, the kernel answers with the addresses of the other families
+        # (rtnl_dump_all).
         found = self._list(values.ADDRESSES[self.family])
         return tuple(address for address in found if address.local.version == self.family.value)
 
@@ -89,15 +97,16 @@ class NetlinkBackend(Ipv4Lookups):
     def routes(self, table: int | None = None) -> tuple[Route, ...]:
         """Return the entries in one or all tables, in the kernel's order.
 
-        If a table changes during a read, the read is retried a few times. If the table never stops changing, the result
-        isn't atomic: each entry existed at some point during the call, but not necessarily all of them at the same
-        time.
+        If a table changes during a read, the read is retried a few times. If the table never stops
+        changing, the result isn't atomic: each entry existed at some point during the call, but not
+        necessarily all of them at the same time.
 
         Args:
             table: the table number, or None for all tables. The kernel does the filtering.
 
         Returns:
-            The entries, or an empty tuple if the table doesn't exist. Nexthop objects are resolved to their hops.
+            The entries, or an empty tuple if the table doesn't exist. Nexthop objects are resolved
+            to their hops.
         """
         return routes_of(self._groups(table))
 
@@ -105,10 +114,16 @@ class NetlinkBackend(Ipv4Lookups):
         """Return the same entries as ``routes``, with consecutive prefixes grouped by attributes."""
         return tuple(self._groups(table))
 
-    def _groups(self, table: int | None, selection: Selection = _EVERYTHING, protocol: int = 0) -> list[Group]:
+    def _groups(
+        self, table: int | None, selection: Selection = _EVERYTHING, protocol: int = 0
+    ) -> list[Group]:
         def ask(talk: Conversation) -> list[Group]:
             reader = self._reader(selection)
-            return [group for stretch in self._dump(talk, table, protocol) for group in reader.groups(stretch)]
+            return [
+                group
+                for stretch in self._dump(talk, table, protocol)
+                for group in reader.groups(stretch)
+            ]
 
         for _ in range(_READ_ATTEMPTS):
             with self.noticing_changes([(0, 0)]) as may_have_changed:
@@ -117,13 +132,18 @@ class NetlinkBackend(Ipv4Lookups):
                     break
         return groups
 
-    def _dump(self, talk: Conversation, table: int | None, protocol: int = 0) -> Iterator[rtnl.Stretch]:
+    def _dump(
+        self, talk: Conversation, table: int | None, protocol: int = 0
+    ) -> Iterator[rtnl.Stretch]:
         """Yield the entries in one table or in all tables, like ``Conversation.dump``."""
         if table is not None and not 0 < table <= rtnl.TABLE_MAX:
             return
         try:
-            for stretch in talk.dump(rtnl.RTM_GETROUTE, rtm.dump_routes(self.family, table, protocol)):
-                # With ipv6.disable=1, the kernel answers with the routes of the other families (rtnl_dump_all).
+            for stretch in talk.dump(
+                rtnl.RTM_GETROUTE, rtm.dump_routes(self.family, table, protocol)
+            ):
+                # With ipv6.disable=1, the kernel answers with the routes of the other families
+                # (rtnl_dump_all).
                 if stretch.messages[rtnl.HEADER_BYTES] == self.family.af:
                     yield stretch
         except NetlinkError as refusal:
@@ -133,8 +153,8 @@ class NetlinkBackend(Ipv4Lookups):
     def default_routes(self) -> tuple[Route, ...]:
         """Return the entries for 0.0.0.0/0 or ::/0 in table main, in the kernel's order, without decoding the others.
 
-        An IPv4 table begins with these entries, so the rest isn't read. An IPv6 table ends with them, so all of it is
-        read.
+        An IPv4 table begins with these entries, so the rest isn't read. An IPv6 table ends with
+        them, so all of it is read.
         """
 
         def ask(talk: Conversation) -> tuple[Route, ...]:
@@ -142,7 +162,9 @@ class NetlinkBackend(Ipv4Lookups):
             for stretch in self._dump(talk, Table.MAIN):
                 found += reader.groups(stretch)
                 if self.family is Family.IPV4 and reader.last_address(stretch):
-                    break  # the kernel dumps a table in address order (leaf_walk_rcu); closing the socket ends the dump
+                    # The kernel dumps a table in address order (leaf_walk_rcu); closing the socket
+                    # ends the dump.
+                    break
             return routes_of(found)
 
         return self._read("look for the default route", ask)
@@ -156,15 +178,20 @@ class NetlinkBackend(Ipv4Lookups):
         return tuple(entry for entry in entries if entry.is_ours)
 
     def routes_except(
-        self, devs: Collection[str], *, inside: Sequence[Prefix] = (), sources: Collection[IpAddress] = ()
+        self,
+        devs: Collection[str],
+        *,
+        inside: Sequence[Prefix] = (),
+        sources: Collection[IpAddress] = (),
     ) -> tuple[Route, ...]:
         """Return the entries in all tables, except plain ones that use ``devs`` and aren't within ``inside``.
 
-        Default routes are always included. A plain entry is unicast with tos 0, and all its live hops are on these
-        interfaces. Entries with scope link or narrower aren't plain, because gateways are reached through them.
+        Default routes are always included. A plain entry is unicast with tos 0, and all its live
+        hops are on these interfaces. Entries with scope link or narrower aren't plain, because
+        gateways are reached through them.
 
-        Unwanted entries are never decoded, so memory use depends on the size of the result, not on the size of the
-        tables. In a large table, most entries are skipped hundreds at a time.
+        Unwanted entries are never decoded, so memory use depends on the size of the result, not on
+        the size of the tables. In a large table, most entries are skipped hundreds at a time.
 
         Args:
             devs: the interface names.
@@ -172,7 +199,8 @@ class NetlinkBackend(Ipv4Lookups):
             sources: the source addresses that a plain entry may have.
 
         Returns:
-            The entries in the kernel's order. For a table that never stops changing, see ``routes``.
+            The entries in the kernel's order. For a table that never stops changing, see
+            ``routes``.
         """
         selection = Selection(lambda route: not is_plain_through(route, devs, sources), inside)
         return routes_of(self._groups(None, selection))
@@ -184,7 +212,8 @@ class NetlinkBackend(Ipv4Lookups):
         A socket buffer overrun counts as a change.
 
         Args:
-            inside: the relevant prefixes. An entry is relevant if its destination overlaps one of them.
+            inside: the relevant prefixes. An entry is relevant if its destination overlaps one of
+                them.
 
         Raises:
             RouteError: the notification socket failed.
@@ -195,21 +224,27 @@ class NetlinkBackend(Ipv4Lookups):
             yield rtnl.translate_errors(_LISTENING)(listener.saw_a_change)
 
     def lookup(
-        self, addresses: Sequence[IpAddress], *, source: IpAddress | None = None, is_tcp: bool = False
+        self,
+        addresses: Sequence[IpAddress],
+        *,
+        source: IpAddress | None = None,
+        is_tcp: bool = False,
     ) -> tuple[Lookup, ...]:
         """Return the best route to each address, for packets from this host (mark 0, tos 0, uid 0, not bound).
 
-        Lookups never specify an output interface, because the kernel would then report nearly every destination as
-        reachable.
+        Lookups never specify an output interface, because the kernel would then report nearly every
+        destination as reachable.
 
-        Until the first policy rule is added, tables local and main share one trie, and the kernel reports main (254)
-        for entries in either (fib_trie_unmerge).
+        Until the first policy rule is added, tables local and main share one trie, and the kernel
+        reports main (254) for entries in either (fib_trie_unmerge).
 
-        A rule for all ports applies to every packet, but matches a lookup only if the lookup specifies ports.
+        A rule for all ports applies to every packet, but matches a lookup only if the lookup
+        specifies ports.
 
         Raises:
-            RouteError: the kernel can't be queried, or the result depends on a rule for all source ports. TCP's first
-                lookup has no source port, but its second one does (tcp_v4_connect).
+            RouteError: the kernel can't be queried, or the result depends on a rule for all source
+                ports. TCP's first lookup has no source port, but its second one does
+                (tcp_v4_connect).
         """
         found, network = self._look_up(addresses, source, is_tcp=is_tcp), self.family.network
         return tuple(
@@ -219,13 +254,21 @@ class NetlinkBackend(Ipv4Lookups):
             for address, answer in zip(addresses, found, strict=True)
         )
 
-    def lookup_by_attributes(self, addresses: Sequence[IpAddress]) -> tuple[tuple[Route, Prefix] | None, ...]:
+    def lookup_by_attributes(
+        self, addresses: Sequence[IpAddress]
+    ) -> tuple[tuple[Route, Prefix] | None, ...]:
         """Return the entry that the kernel reports for each address, as a template and a prefix; see ``lookup``."""
         found = self._look_up(addresses)
-        return tuple(None if isinstance(answer, int) else (answer[0].entry, answer[1]) for answer in found)
+        return tuple(
+            None if isinstance(answer, int) else (answer[0].entry, answer[1]) for answer in found
+        )
 
     def _look_up(
-        self, addresses: Sequence[IpAddress], source: IpAddress | None = None, *, is_tcp: bool = False
+        self,
+        addresses: Sequence[IpAddress],
+        source: IpAddress | None = None,
+        *,
+        is_tcp: bool = False,
     ) -> list[tuple[Attributes, Prefix] | int]:
         """Return the attributes and the prefix of the entry for each address, or an errno."""
         if not addresses:
@@ -238,14 +281,21 @@ class NetlinkBackend(Ipv4Lookups):
             def answers(source_port: int | None) -> list[tuple[Attributes, Prefix] | int]:
                 pack = rtm.look_up(self.family, source, is_tcp, (source_port, port))
                 asked = talk.ask(addresses, pack, NO_ROUTE)
-                return [each.errno if isinstance(each, NetlinkError) else reader.single(each) for _, each in asked]
+                return [
+                    each.errno if isinstance(each, NetlinkError) else reader.single(each)
+                    for _, each in asked
+                ]
 
             found = answers(port)
             if values.selects_any_source_port(rules):
                 for address, answer, other in zip(addresses, found, answers(None), strict=True):
                     if answer != other:
-                        reason = "a policy rule matches source ports, and TCP's first lookup has none"
-                        raise RouteError(f"can't determine how TCP to {address} is routed: {reason}")
+                        reason = (
+                            "a policy rule matches source ports, and TCP's first lookup has none"
+                        )
+                        raise RouteError(
+                            f"can't determine how TCP to {address} is routed: {reason}"
+                        )
             return found
 
         return self._read("look up routes", ask)
@@ -258,7 +308,11 @@ class NetlinkBackend(Ipv4Lookups):
         def ask(talk: Conversation) -> dict[Route, tuple[IpAddress, ...]]:
             any_port = values.port_of_any(self._list_rules(talk))
             look_up = partial(rtm.look_up, self.family, None, is_tcp, is_for_source=True)
-            flows = [(entry, flow) for entry, addresses in entries.items() for flow in self._flows(entry, addresses)]
+            flows = [
+                (entry, flow)
+                for entry, addresses in entries.items()
+                for flow in self._flows(entry, addresses)
+            ]
 
             def pack(item: tuple[Route, Flow], sequence: int) -> bytes:
                 _, (address, port, oif) = item
@@ -276,8 +330,9 @@ class NetlinkBackend(Ipv4Lookups):
     def _flows(self, entry: Route, addresses: Sequence[IpAddress]) -> Iterator[Flow]:
         """Yield the flows that exercise all hops of an entry.
 
-        The kernel selects a hop by hashing the address or, depending on a sysctl, the address and port. A few addresses
-        may all select the same hop, so there is also a flow for each interface.
+        The kernel selects a hop by hashing the address or, depending on a sysctl, the address and
+        port. A few addresses may all select the same hop, so there is also a flow for each
+        interface.
         """
         several = len(addresses) > 1
         for port, address in enumerate(addresses, _FIRST_PORT):
@@ -285,7 +340,7 @@ class NetlinkBackend(Ipv4Lookups):
         if several:
             yield from ((addresses[0], None, oif) for oif in map(rtnl.index_of, entry.devs))
 
-    # --- writing -----------------------------------------------------------------------------------------------
+    # --- writing ----------------------------------------------------------------------------------
 
     def add(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Add routes.
@@ -297,7 +352,8 @@ class NetlinkBackend(Ipv4Lookups):
     def replace(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Add routes, each replacing the first existing route with the same ``key``, if any.
 
-        The kernel compares only the key, so this also replaces connected routes and other daemons' routes.
+        The kernel compares only the key, so this also replaces connected routes and other daemons'
+        routes.
         """
         return self._write(routes, partial(rtm.RoutePacker(self.family).new, rtnl.REPLACE))
 
@@ -315,16 +371,28 @@ class NetlinkBackend(Ipv4Lookups):
 
         return self._write(routes, pack)
 
-    def _write(self, routes: Sequence[Route], pack: Callable[[Route, int], bytes]) -> tuple[RouteFailure, ...]:
+    def _write(
+        self, routes: Sequence[Route], pack: Callable[[Route, int], bytes]
+    ) -> tuple[RouteFailure, ...]:
         if not routes:
             return ()
         with rtnl.translate_errors("change routes"), self._connect() as talk:
             refusals = talk.change(routes, pack)
-        return tuple(RouteFailure(route, refusal.errno, refusal.message) for route, refusal in refusals)
+        return tuple(
+            RouteFailure(route, refusal.errno, refusal.message) for route, refusal in refusals
+        )
 
     def _deletable(self, routes: Sequence[Route]) -> Deletable:
-        selection = _DEFAULT_ROUTES._replace(inside=[numbers(route.destination) for route in routes])
-        tables = sorted({(route.table, route.protocol) for route in routes if 0 <= route.protocol <= rtnl.PROTOCOL_MAX})
+        selection = _DEFAULT_ROUTES._replace(
+            inside=[numbers(route.destination) for route in routes]
+        )
+        tables = sorted(
+            {
+                (route.table, route.protocol)
+                for route in routes
+                if 0 <= route.protocol <= rtnl.PROTOCOL_MAX
+            }
+        )
         return Deletable(
             entry
             for table, protocol in tables
@@ -332,14 +400,14 @@ class NetlinkBackend(Ipv4Lookups):
             if entry.protocol == protocol  # to the kernel, 0 means no filter
         )
 
-    # --- waiting -----------------------------------------------------------------------------------------------
+    # --- waiting ----------------------------------------------------------------------------------
 
     @rtnl.translate_errors(_LISTENING)
     def wait_for_change(self, scope: CancelScope) -> None:
         """Wait until links, addresses, routes or rules may have changed since this thread's last call.
 
-        The first call in a thread returns immediately. From then on, changes are collected until the thread ends or the
-        backend is deleted. A socket buffer overrun counts as a change.
+        The first call in a thread returns immediately. From then on, changes are collected until
+        the thread ends or the backend is deleted. A socket buffer overrun counts as a change.
 
         Args:
             scope: the cancel scope for the wait.
@@ -350,13 +418,14 @@ class NetlinkBackend(Ipv4Lookups):
         """
         changes: Listener | None = vars(self._local).get("changes")
         if changes is None:
-            # IPv6 checks also need IPv4 events, because the IPv4 default route determines the uplinks.
+            # IPv6 checks also need IPv4 events, because the IPv4 default route determines the
+            # uplinks.
             self._local.changes = Listener(everywhere(self.family), Family.IPV4)
         else:
             scope.wait(changes)
             changes.drain()
 
-    # --- access to the kernel ----------------------------------------------------------------------------------
+    # --- access to the kernel ---------------------------------------------------------------------
 
     def _list_rules(self, talk: Conversation) -> list[bytes]:
         _, kind, body, _ = values.RULES[self.family]
@@ -366,10 +435,15 @@ class NetlinkBackend(Ipv4Lookups):
         return Conversation()
 
     def _reader(self, selection: Selection, *, is_for_lookups: bool = False) -> RouteReader:
-        # If the sysctl nexthop_compat_mode is 0, the kernel omits the hops of nexthop objects from routes.
+        # If the sysctl nexthop_compat_mode is 0, the kernel omits the hops of nexthop objects from
+        # routes.
         nexthops = cache(lambda: {nexthop.id: nexthop for nexthop in self.nexthops()})
-        without_carrier = cache(lambda: {link.name for link in self.links() if link.is_up and not link.has_carrier})
-        return RouteReader(self.family, nexthops, without_carrier, self._arrange, selection, is_for_lookups)
+        without_carrier = cache(
+            lambda: {link.name for link in self.links() if link.is_up and not link.has_carrier}
+        )
+        return RouteReader(
+            self.family, nexthops, without_carrier, self._arrange, selection, is_for_lookups
+        )
 
     def _list(self, listing: values.Listing[T]) -> tuple[T, ...]:
         attempt, kind, body, decode = listing

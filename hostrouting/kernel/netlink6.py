@@ -30,7 +30,8 @@ from hostrouting.model.routes import NextHop, Route
 # An arbitrary port, because no packet is sent.
 _PORT = 9
 _NO_GATEWAY = IPv6Address(0)
-# Errors from connect(2) for unreachable destinations: failed lookup, no source address, IPv4-mapped source address.
+# Errors from connect(2) for unreachable destinations: failed lookup, no source address, IPv4-mapped
+# source address.
 _UNREACHABLE = (*NO_ROUTE, errnos.EADDRNOTAVAIL, errnos.EAFNOSUPPORT)
 
 
@@ -40,13 +41,17 @@ class NetlinkBackend6(NetlinkBackend):
     family = Family.IPV6
 
     def lookup(
-        self, addresses: Sequence[IpAddress], *, source: IpAddress | None = None, is_tcp: bool = False
+        self,
+        addresses: Sequence[IpAddress],
+        *,
+        source: IpAddress | None = None,
+        is_tcp: bool = False,
     ) -> tuple[Lookup, ...]:
         """Return the best route to each address; see ``NetlinkBackend.lookup``.
 
-        If entries share a nexthop object, the kernel may report the wrong entry, because it caches a single result per
-        object (rt6_get_pcpu_route). So if the kernel reports an entry with an object, the result is computed from the
-        tables.
+        If entries share a nexthop object, the kernel may report the wrong entry, because it caches
+        a single result per object (rt6_get_pcpu_route). So if the kernel reports an entry with an
+        object, the result is computed from the tables.
 
         Raises:
             RouteError: the kernel can't be queried, or its result isn't consistent with the tables.
@@ -56,9 +61,13 @@ class NetlinkBackend6(NetlinkBackend):
             return found
         from hostrouting.kernel.fib6 import Fib6
 
-        known, links, silent = (self.routes(), self.addresses()), self.links(), self.silent_routers()
-        # Until a rule is added, the kernel consults tables local and main even if their rules were deleted
-        # (fib6_rule_lookup).
+        known, links, silent = (
+            (self.routes(), self.addresses()),
+            self.links(),
+            self.silent_routers(),
+        )
+        # Until a rule is added, the kernel consults tables local and main even if their rules were
+        # deleted (fib6_rule_lookup).
         fibs = [
             Fib6(rules, *known, links=links, silent_routers=silent)
             for rules in (self.rules(), kernel_rules(self.family))
@@ -70,24 +79,36 @@ class NetlinkBackend6(NetlinkBackend):
             modelled = (fib.lookup(lookup.address, source, is_tcp=is_tcp) for fib in fibs)
             right = next(filter(_has_object, modelled), None)
             if right is None:
-                reason = f"the kernel shows {lookup.route} for {lookup.address}, and the tables don't"
+                reason = (
+                    f"the kernel shows {lookup.route} for {lookup.address}, and the tables don't"
+                )
                 raise RouteError(f"can't look up routes: {reason}", hint="try again later")
             return right
 
         return tuple(map(shown, found))
 
     def _look_up(
-        self, addresses: Sequence[IpAddress], source: IpAddress | None = None, *, is_tcp: bool = False
+        self,
+        addresses: Sequence[IpAddress],
+        source: IpAddress | None = None,
+        *,
+        is_tcp: bool = False,
     ) -> list[tuple[Attributes, Prefix] | int]:
         """Return the attributes and the prefix of the entry for each address, or an errno.
 
-        While another process replaces a route, lookups fail for a moment in Linux 7.2, even if a shorter prefix
-        matches. So lookups that fail with ENETUNREACH are repeated once.
+        While another process replaces a route, lookups fail for a moment in Linux 7.2, even if a
+        shorter prefix matches. So lookups that fail with ENETUNREACH are repeated once.
         """
         found = super()._look_up(addresses, source, is_tcp=is_tcp)
-        failed = [address for address, answer in zip(addresses, found, strict=True) if answer == errnos.ENETUNREACH]
+        failed = [
+            address
+            for address, answer in zip(addresses, found, strict=True)
+            if answer == errnos.ENETUNREACH
+        ]
         again = dict(zip(failed, super()._look_up(failed, source, is_tcp=is_tcp), strict=True))
-        return [again.get(address, answer) for address, answer in zip(addresses, found, strict=True)]
+        return [
+            again.get(address, answer) for address, answer in zip(addresses, found, strict=True)
+        ]
 
     def _flows(self, entry: Route, addresses: Sequence[IpAddress]) -> Iterator[Flow]:
         """Yield the flows that exercise all hops of an entry.
@@ -103,10 +124,12 @@ class NetlinkBackend6(NetlinkBackend):
     ) -> dict[IpAddress, IpAddress]:
         """Return the source addresses with which the kernel retries failed lookups.
 
-        Netlink doesn't report these, so a datagram socket is connected to each address. This doesn't send any packets.
+        Netlink doesn't report these, so a datagram socket is connected to each address. This
+        doesn't send any packets.
 
         Raises:
-            RouteError: no socket can be opened, or only TCP's lookup fails, so a datagram socket can't tell the source.
+            RouteError: no socket can be opened, or only TCP's lookup fails, so a datagram socket
+                can't tell the source.
         """
         if is_tcp:
             refuse_datagrams(self.lookup(addresses))
@@ -135,7 +158,8 @@ class NetlinkBackend6(NetlinkBackend):
     def addresses(self) -> tuple[Address, ...]:
         """Return all of this host's addresses, in the order in which the kernel considers them as sources.
 
-        That is the order in which the interfaces were registered. Only the list of multicast groups shows this order.
+        That is the order in which the interfaces were registered. Only the list of multicast groups
+        shows this order.
         """
         try:
             groups = Path("/proc/thread-self/net/igmp6").read_bytes().splitlines()
@@ -143,40 +167,48 @@ class NetlinkBackend6(NetlinkBackend):
             groups = []
         names = dict.fromkeys(os.fsdecode(line.split()[1]) for line in groups)
         places = {name: place for place, name in enumerate(names)}
-        return tuple(sorted(super().addresses(), key=lambda address: places.get(address.dev, len(places))))
+        return tuple(
+            sorted(super().addresses(), key=lambda address: places.get(address.dev, len(places)))
+        )
 
-    # --- writing -----------------------------------------------------------------------------------------------
+    # --- writing ----------------------------------------------------------------------------------
 
     def replace(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Add routes, each replacing our route with the same ``key``, if any.
 
-        NLM_F_REPLACE would also remove the next hops that other programs have added to our route (fib6_add_rt2node).
-        Instead, the new next hops are added, and then our old ones are deleted one by one. If a next hop stays but its
-        source, MTU, weight or ``onlink`` flag changes, the route is missing for a moment. A route to which another
-        program has added a next hop fails with EEXIST and isn't changed. If one of our next hops can't be put back
-        after a failure, for example because another program's next hop is now the first, the route fails with
+        NLM_F_REPLACE would also remove the next hops that other programs have added to our route
+        (fib6_add_rt2node). Instead, the new next hops are added, and then our old ones are deleted
+        one by one. If a next hop stays but its source, MTU, weight or ``onlink`` flag changes, the
+        route is missing for a moment. A route to which another program has added a next hop fails
+        with EEXIST and isn't changed. If one of our next hops can't be put back after a failure,
+        for example because another program's next hop is now the first, the route fails with
         ENOTRECOVERABLE.
         """
         if not routes:
             return ()
         there = self._our_hops(routes)
         swaps = [(route, there.get(route.key, {}), _by_hop(route)) for route in routes]
-        added = [hop for _, old, new in swaps if _can_coexist(old, new) for hop in _without(new, old)]
+        added = [
+            hop for _, old, new in swaps if _can_coexist(old, new) for hop in _without(new, old)
+        ]
         failures = {failure.route.key: failure for failure in self._append(added)}
-        # The kernel shows only the first next hop's protocol. If another program added a next hop before our new ones,
-        # that next hop would become the first once our old ones are deleted.
+        # The kernel shows only the first next hop's protocol. If another program added a next hop
+        # before our new ones, that next hop would become the first once our old ones are deleted.
         now = self._our_hops(routes) if added else there
         for route, old, new in swaps:
             if _can_coexist(old, new):
                 joined = _without(now.get(route.key, {}), old | new)
-                failure = failures.get(route.key) or (_joined(joined[0]) if joined else self._take(_without(old, new)))
+                failure = failures.get(route.key) or (
+                    _joined(joined[0]) if joined else self._take(_without(old, new))
+                )
             else:
                 failure = self._take([*old.values()]) or self._add_afresh(route, [*old.values()])
             if failure is not None:
                 failures[route.key] = failure._replace(route=route)
         if failures:
             self.delete([hop for hop in added if hop.key in failures])
-            # Delete next hops of ours that follow another program's, because we couldn't find them again.
+            # Delete next hops of ours that follow another program's, because we couldn't find them
+            # again.
             there = self._our_hops(routes)
             for route, old, new in swaps:
                 if route.key in failures and route.key not in there:
@@ -186,7 +218,10 @@ class NetlinkBackend6(NetlinkBackend):
         return tuple(failures[route.key] for route in routes if route.key in failures)
 
     def _add_afresh(self, route: Route, old: Sequence[Route]) -> RouteFailure | None:
-        """Add a route whose old next hops have been deleted. If that fails, put the old next hops back."""
+        """Add a route whose old next hops have been deleted.
+
+        If that fails, put the old next hops back.
+        """
         for failure in self.add([route]):
             left = self.add(old[:1]) or self._append(old[1:])
             return _lost(failure, left[0].route) if left else failure
@@ -206,8 +241,8 @@ class NetlinkBackend6(NetlinkBackend):
     def _take(self, hops: Sequence[Route]) -> RouteFailure | None:
         """Delete next hops of a route in reverse order, or none of them if one belongs to another program.
 
-        Other programs' next hops come after ours, so the attempt to delete one of them fails before any of ours is
-        deleted.
+        Other programs' next hops come after ours, so the attempt to delete one of them fails before
+        any of ours is deleted.
         """
         for position, hop in reversed([*enumerate(hops)]):
             for failure in self.delete([hop]):
@@ -222,15 +257,16 @@ class NetlinkBackend6(NetlinkBackend):
     def delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Delete only these routes' next hops, one by one.
 
-        Next hops that another program has added to a route stay. A next hop with another protocol fails with ESRCH, and
-        the route in the failure has only this next hop.
+        Next hops that another program has added to a route stay. A next hop with another protocol
+        fails with ESRCH, and the route in the failure has only this next hop.
         """
         packer = rtm.RoutePacker(self.family)
 
         def pack(route: Route, sequence: int) -> bytes:
             hop = route.hops[0] if route.hops else NextHop()
-            # If a request has a gateway, the kernel compares the next hop's protocol and deletes only that next hop
-            # (ip6_route_del). The gateway :: matches only next hops without a gateway.
+            # If a request has a gateway, the kernel compares the next hop's protocol and deletes
+            # only that next hop (ip6_route_del). The gateway :: matches only next hops without a
+            # gateway.
             if hop.gateway is None:
                 route = attrs.evolve(route, hops=(attrs.evolve(hop, gateway=_NO_GATEWAY),))
             return packer.delete(route, sequence)
@@ -239,11 +275,17 @@ class NetlinkBackend6(NetlinkBackend):
 
 
 def _by_hop(route: Route) -> dict[Router, Route]:
-    """Return a route for each next hop, by interface and gateway. A discard route counts as one next hop."""
+    """Return a route for each next hop, by interface and gateway.
+
+    A discard route counts as one next hop.
+    """
     if not route.hops:
         return {(None, None): route}
     several = len(route.hops) > 1
-    return {(hop.dev, hop.gateway): attrs.evolve(route, hops=(hop,)) if several else route for hop in route.hops}
+    return {
+        (hop.dev, hop.gateway): attrs.evolve(route, hops=(hop,)) if several else route
+        for hop in route.hops
+    }
 
 
 def _without(hops: dict[Router, Route], others: Collection[Router]) -> list[Route]:
@@ -253,17 +295,21 @@ def _without(hops: dict[Router, Route], others: Collection[Router]) -> list[Rout
 def _can_coexist(old: dict[Router, Route], new: dict[Router, Route]) -> bool:
     """Return whether a route has old next hops, and can have these and the new ones at once.
 
-    The kernel allows each interface and gateway only once, so a next hop that stays must not change.
+    The kernel allows each interface and gateway only once, so a next hop that stays must not
+    change.
     """
     both = [(old[place], hop) for place, hop in new.items() if place in old]
     return bool(old) and all(
-        was.has_same_next_hops(hop) and (was.source, was.mtu) == (hop.source, hop.mtu) for was, hop in both
+        was.has_same_next_hops(hop) and (was.source, was.mtu) == (hop.source, hop.mtu)
+        for was, hop in both
     )
 
 
 def _joined(theirs: Route) -> RouteFailure:
     words = theirs.hops[0].words(Family.IPV6) if theirs.hops else str(theirs)
-    return RouteFailure(theirs, errnos.EEXIST, f"another program has added the next hop {words}", is_by_kernel=False)
+    return RouteFailure(
+        theirs, errnos.EEXIST, f"another program has added the next hop {words}", is_by_kernel=False
+    )
 
 
 def _lost(failure: RouteFailure, route: Route) -> RouteFailure:

@@ -1,7 +1,8 @@
 """Fill in the next hops of nexthop objects, and determine which hops get packets.
 
-The kernel shows a nexthop object's hops as part of the route, unless the sysctl net.ipv4.nexthop_compat_mode is 0. If
-the object is a blackhole, the route is always shown as a blackhole.
+The kernel shows a nexthop object's hops as part of the route, unless the sysctl
+net.ipv4.nexthop_compat_mode is 0. If the object is a blackhole, the route is always shown as a
+blackhole.
 """
 
 from __future__ import annotations
@@ -24,7 +25,11 @@ def with_hops(route: Route, nexthops: Callable[[], Mapping[int, NexthopObject]])
     if route.nexthop_id is None or route.hops or route.type is not RouteType.UNICAST:
         return route
     by_id = nexthops()
-    return attrs.evolve(route, hops=hops_of(by_id[route.nexthop_id], by_id)) if route.nexthop_id in by_id else route
+    return (
+        attrs.evolve(route, hops=hops_of(by_id[route.nexthop_id], by_id))
+        if route.nexthop_id in by_id
+        else route
+    )
 
 
 def hops_of(nexthop: NexthopObject, by_id: Mapping[int, NexthopObject]) -> tuple[NextHop, ...]:
@@ -35,12 +40,15 @@ def hops_of(nexthop: NexthopObject, by_id: Mapping[int, NexthopObject]) -> tuple
         by_id: all nexthop objects by ID, to look up group members.
 
     Returns:
-        The hops, or for a group, the members' hops with the members' weights. A missing member becomes a hop without an
-        interface. A blackhole has no hops.
+        The hops, or for a group, the members' hops with the members' weights. A missing member
+        becomes a hop without an interface. A blackhole has no hops.
     """
     if nexthop.hop is not None:
         return (nexthop.hop,)
-    legs = ((by_id[member].hop if member in by_id else NextHop(), weight) for member, weight in nexthop.members)
+    legs = (
+        (by_id[member].hop if member in by_id else NextHop(), weight)
+        for member, weight in nexthop.members
+    )
     hops = tuple(attrs.evolve(hop, weight=weight) for hop, weight in legs if hop is not None)
     # The kernel omits the weight if a group has only one member.
     return hops if len(hops) > 1 else tuple(attrs.evolve(hop, weight=1) for hop in hops)
@@ -49,14 +57,15 @@ def hops_of(nexthop: NexthopObject, by_id: Mapping[int, NexthopObject]) -> tuple
 def with_shares(route: Route, lacks_carrier: Callable[[str], bool]) -> Route:
     """Mark a multipath route's hops as alive if the kernel shows them as dead but may still send packets through them.
 
-    If the sysctl ignore_routes_with_linkdown is set, hops without a carrier are shown as dead. However, a hop's share
-    of packets is recalculated when its interface loses the carrier, not when the sysctl is set (fib_rebalance). The
-    kernel always skips such hops in nexthop objects, and skips routes in which no hop has a carrier.
+    If the sysctl ignore_routes_with_linkdown is set, hops without a carrier are shown as dead.
+    However, a hop's share of packets is recalculated when its interface loses the carrier, not when
+    the sysctl is set (fib_rebalance). The kernel always skips such hops in nexthop objects, and
+    skips routes in which no hop has a carrier.
 
     Args:
         route: the route as the kernel shows it.
-        lacks_carrier: a function that returns whether an interface is up but has no carrier. Hops through any other
-            interface are dead for another reason.
+        lacks_carrier: a function that returns whether an interface is up but has no carrier. Hops
+            through any other interface are dead for another reason.
     """
     if len(route.hops) < 2 or route.nexthop_id is not None or route.is_dead:
         return route

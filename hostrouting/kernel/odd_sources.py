@@ -14,8 +14,8 @@ from hostrouting.model.links import AddressLabel
 from hostrouting.model.parsing import is_inside, reserved_blocks
 from hostrouting.model.routes import Route, RouteType
 
-# The maximum number of addresses to try, the approximate maximum for entries through the same interfaces, and an
-# address that stands for the internet.
+# The maximum number of addresses to try, the approximate maximum for entries through the same
+# interfaces, and an address that stands for the internet.
 _TRIED_ADDRESSES, _TRIED_A_DEV, _GLOBAL = 1024, 128, IPv6Address("2000::1")
 
 
@@ -27,9 +27,11 @@ def has_odd_sources(state: Ipv6State, backend: RouteBackend, model: Lookups) -> 
         backend: the kernel to query.
         model: the lookups in a snapshot of this state.
     """
-    # With unsupported selectors or deleted default rules, the model may find other entries than the kernel. Snapshots
-    # of such hosts are doubted anyway (SnapshotBackend6).
-    if any(rule.has_unknown for rule in state.rules) or {*state.rules} < {*kernel_rules(Family.IPV6)}:
+    # With unsupported selectors or deleted default rules, the model may find other entries than the
+    # kernel. Snapshots of such hosts are doubted anyway (SnapshotBackend6).
+    if any(rule.has_unknown for rule in state.rules) or {*state.rules} < {
+        *kernel_rules(Family.IPV6)
+    }:
         return False
     entries: dict[Route, list[IpAddress]] = {}
     unrouted: list[IpAddress] = []
@@ -45,13 +47,15 @@ def has_odd_sources(state: Ipv6State, backend: RouteBackend, model: Lookups) -> 
 
 def _tried(state: Ipv6State) -> Iterator[IpAddress]:
     """Yield addresses to try: some near the host's own, then some for each interface (sysctls are per interface)."""
-    # Because of a sysctl, the kernel may pass over the source with the longest common prefix. So try a destination that
-    # differs from a host's address in the last bit of the prefix.
-    lasts = ((own.local, 1 << (128 - own.prefix_length)) for own in state.addresses if own.prefix_length)
+    # Because of a sysctl, the kernel may pass over the source with the longest common prefix. So
+    # try a destination that differs from a host's address in the last bit of the prefix.
+    lasts = (
+        (own.local, 1 << (128 - own.prefix_length)) for own in state.addresses if own.prefix_length
+    )
     yield from _unreserved(IPv6Address(int(local) ^ last_bit) for local, last_bit in lasts)
     by_devs: dict[tuple[str, ...], dict[IpAddress, None]] = {}
-    # Include discarding entries: the kernel repeats such a lookup with a source, which it selects without preferring an
-    # interface.
+    # Include discarding entries: the kernel repeats such a lookup with a source, which it selects
+    # without preferring an interface.
     for route in state.routes:
         tried = by_devs.setdefault(route.devs, {})
         if len(tried) < _TRIED_A_DEV:

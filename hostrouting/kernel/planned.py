@@ -19,8 +19,9 @@ from hostrouting.model.routes import Route
 class PlannedBackend(ForwardingBackend):
     """A read-only backend that answers as the kernel would after changes.
 
-    A changed route affects only lookups of addresses inside the route's destination. For all other addresses, the live
-    kernel answers, because a model lacks some facts, such as the sysctls that decide about sources.
+    A changed route affects only lookups of addresses inside the route's destination. For all other
+    addresses, the live kernel answers, because a model lacks some facts, such as the sysctls that
+    decide about sources.
 
     Args:
         model: a model of the kernel after the changes.
@@ -36,7 +37,11 @@ class PlannedBackend(ForwardingBackend):
         return self._changed.overlaps(int(address), int(address))
 
     def lookup(
-        self, addresses: Sequence[IpAddress], *, source: IpAddress | None = None, is_tcp: bool = False
+        self,
+        addresses: Sequence[IpAddress],
+        *,
+        source: IpAddress | None = None,
+        is_tcp: bool = False,
     ) -> tuple[Lookup, ...]:
         """Return the best route to each address after the changes."""
         found: dict[IpAddress, Lookup] = {}
@@ -44,18 +49,26 @@ class PlannedBackend(ForwardingBackend):
             found |= zip(asked, backend.lookup(asked, source=source, is_tcp=is_tcp), strict=True)
         return tuple(map(found.__getitem__, addresses))
 
-    def lookup_by_attributes(self, addresses: Sequence[IpAddress]) -> tuple[tuple[Route, Prefix] | None, ...]:
+    def lookup_by_attributes(
+        self, addresses: Sequence[IpAddress]
+    ) -> tuple[tuple[Route, Prefix] | None, ...]:
         """Return the same entries as ``lookup``, each with its prefix."""
         found = (lookup.route for lookup in self.lookup(addresses))
-        return tuple(None if route is None else (route, numbers(route.destination)) for route in found)
+        return tuple(
+            None if route is None else (route, numbers(route.destination)) for route in found
+        )
 
     def sources(
         self, entries: Mapping[Route, Sequence[IpAddress]], *, is_tcp: bool = False
     ) -> dict[Route, tuple[IpAddress, ...]]:
         """Return the source addresses that each entry selects after the changes."""
-        modelled = {entry: asked for entry, asked in entries.items() if any(map(self._is_changed, asked))}
+        modelled = {
+            entry: asked for entry, asked in entries.items() if any(map(self._is_changed, asked))
+        }
         live = {entry: asked for entry, asked in entries.items() if entry not in modelled}
-        found = self.inner.sources(modelled, is_tcp=is_tcp) | self._live.sources(live, is_tcp=is_tcp)
+        found = self.inner.sources(modelled, is_tcp=is_tcp) | self._live.sources(
+            live, is_tcp=is_tcp
+        )
         return {entry: found[entry] for entry in entries}
 
     def sources_of_unrouted(
@@ -67,7 +80,9 @@ class PlannedBackend(ForwardingBackend):
             found |= backend.sources_of_unrouted(asked, is_tcp=is_tcp)
         return found
 
-    def _shared_out(self, addresses: Sequence[IpAddress]) -> Iterator[tuple[RouteBackend, list[IpAddress]]]:
+    def _shared_out(
+        self, addresses: Sequence[IpAddress]
+    ) -> Iterator[tuple[RouteBackend, list[IpAddress]]]:
         """Yield each backend with the addresses to ask it about."""
         asked = dict.fromkeys(addresses)
         for backend, is_model in ((self.inner, True), (self._live, False)):
@@ -81,11 +96,16 @@ class PlannedBackend(ForwardingBackend):
         Raises:
             UnstableHostError: the kernel changed while the model was made.
         """
-        with self.inner.noticing_changes(inside), self._live.noticing_changes(inside) as may_have_changed:
+        with (
+            self.inner.noticing_changes(inside),
+            self._live.noticing_changes(inside) as may_have_changed,
+        ):
             yield may_have_changed
 
 
-def refused_routes(before: Snapshot, after: RouteBackend, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+def refused_routes(
+    before: Snapshot, after: RouteBackend, routes: Sequence[Route]
+) -> tuple[RouteFailure, ...]:
     """Return the routes that the kernel would refuse to add, judging only by its tables.
 
     Args:
@@ -95,4 +115,8 @@ def refused_routes(before: Snapshot, after: RouteBackend, routes: Sequence[Route
     """
     if after.family is Family.IPV4:
         return refusals_in_memory(before, routes)
-    return tuple(Fib6(after.rules(), after.routes(), after.addresses(), links=after.links()).refused_hops(routes))
+    return tuple(
+        Fib6(after.rules(), after.routes(), after.addresses(), links=after.links()).refused_hops(
+            routes
+        )
+    )

@@ -1,10 +1,11 @@
 """The routes port: the interface that hostrouting requires from a kernel.
 
-``NetlinkBackend`` (netlink.py) accesses the real kernel, and ``FakeKernel`` (memory.py) simulates one in memory.
-``hostrouting.testing.conformance`` checks that other implementations behave the same. They can inherit from
-``WholeTables``, which provides the methods that exist only for performance. ``ForwardingBackend`` (forwarding.py) wraps
-another backend. ``NamespaceKernel`` (namespace.py) uses the real kernel in a disposable network namespace, where links
-and addresses can be changed as well.
+``NetlinkBackend`` (netlink.py) accesses the real kernel, and ``FakeKernel`` (memory.py) simulates
+one in memory. ``hostrouting.testing.conformance`` checks that other implementations behave the
+same. They can inherit from ``WholeTables``, which provides the methods that exist only for
+performance. ``ForwardingBackend`` (forwarding.py) wraps another backend. ``NamespaceKernel``
+(namespace.py) uses the real kernel in a disposable network namespace, where links and addresses can
+be changed as well.
 """
 
 from __future__ import annotations
@@ -30,20 +31,26 @@ class Lookups(Protocol):
     """The lookups in a kernel, or in a model of one."""
 
     def lookup(
-        self, addresses: Sequence[IpAddress], *, source: IpAddress | None = None, is_tcp: bool = False
+        self,
+        addresses: Sequence[IpAddress],
+        *,
+        source: IpAddress | None = None,
+        is_tcp: bool = False,
     ) -> tuple[Lookup, ...]:
         """Return the best route to each address, for packets from this host (mark 0, tos 0, uid 0, not bound).
 
-        If the FIB has no route for the packet, the result is a ``Lookup`` with an errno: ENETUNREACH (nothing matches),
-        EHOSTUNREACH (unreachable), EACCES (prohibit) or EINVAL (blackhole). Any other errno (ENOMEM, EMFILE...) means
-        that the lookup itself failed and raises ``RouteError``. EACCES therefore never indicates missing privileges.
+        If the FIB has no route for the packet, the result is a ``Lookup`` with an errno:
+        ENETUNREACH (nothing matches), EHOSTUNREACH (unreachable), EACCES (prohibit) or EINVAL
+        (blackhole). Any other errno (ENOMEM, EMFILE...) means that the lookup itself failed and
+        raises ``RouteError``. EACCES therefore never indicates missing privileges.
 
         Args:
             addresses: the destinations.
-            source: the packet's source address, or None (or 0.0.0.0) before the socket has chosen one. Lookups from an
-                address that isn't local fail (ENETUNREACH, or EINVAL for multicast and broadcast).
-            is_tcp: True for TCP, False for UDP. The kernel assumes UDP if no protocol is specified (inet_rtm_getroute
-                in net/ipv4/route.c).
+            source: the packet's source address, or None (or 0.0.0.0) before the socket has chosen
+                one. Lookups from an address that isn't local fail (ENETUNREACH, or EINVAL for
+                multicast and broadcast).
+            is_tcp: True for TCP, False for UDP. The kernel assumes UDP if no protocol is specified
+                (inet_rtm_getroute in net/ipv4/route.c).
         """
 
     def sources(
@@ -52,10 +59,11 @@ class Lookups(Protocol):
         """Return the source addresses that the kernel selects for packets without one, grouped by entry.
 
         Args:
-            entries: entries returned by ``lookup``, each with addresses that it matches. One address is enough for an
-                entry with a single hop. An entry with several hops needs enough addresses to exercise all of them. Each
-                address gets its own port. The kernel is queried for each address and, if an entry has several hops, for
-                each interface. A backend without a kernel derives the sources from the entries.
+            entries: entries returned by ``lookup``, each with addresses that it matches. One
+                address is enough for an entry with a single hop. An entry with several hops needs
+                enough addresses to exercise all of them. Each address gets its own port. The kernel
+                is queried for each address and, if an entry has several hops, for each interface. A
+                backend without a kernel derives the sources from the entries.
             is_tcp: see ``lookup``.
 
         Returns:
@@ -67,14 +75,16 @@ class Lookups(Protocol):
     ) -> dict[IpAddress, IpAddress]:
         """Return the source addresses with which the kernel retries failed lookups.
 
-        Only IPv6 does this. The kernel selects the source from the addresses of all interfaces (ip6_dst_lookup_tail).
+        Only IPv6 does this. The kernel selects the source from the addresses of all interfaces
+        (ip6_dst_lookup_tail).
 
         Args:
             addresses: destinations for which a lookup without a source address failed.
             is_tcp: see ``lookup``.
 
         Returns:
-            The source address for each destination. Destinations that remain unreachable are omitted.
+            The source address for each destination. Destinations that remain unreachable are
+            omitted.
         """
 
 
@@ -83,9 +93,10 @@ class RouteBackend(Lookups, Protocol):
 
     All addresses and prefixes that the methods accept and return belong to ``family``.
 
-    Read methods raise ``RouteError`` if the kernel can't be queried. Bulk write methods attempt every route in the
-    given order and continue after a failure. They return the failed routes in the same order, so an empty tuple means
-    success. They raise ``RouteError`` only if nothing was attempted.
+    Read methods raise ``RouteError`` if the kernel can't be queried. Bulk write methods attempt
+    every route in the given order and continue after a failure. They return the failed routes in
+    the same order, so an empty tuple means success. They raise ``RouteError`` only if nothing was
+    attempted.
     """
 
     @property
@@ -111,16 +122,19 @@ class RouteBackend(Lookups, Protocol):
         """Return a table's entries, grouped by attributes, in the kernel's order.
 
         Returns:
-            For each group, a template entry with a placeholder destination, and the prefixes of all entries in the
-            group.
+            For each group, a template entry with a placeholder destination, and the prefixes of all
+            entries in the group.
         """
 
-    def lookup_by_attributes(self, addresses: Sequence[IpAddress]) -> tuple[tuple[Route, Prefix] | None, ...]:
+    def lookup_by_attributes(
+        self, addresses: Sequence[IpAddress]
+    ) -> tuple[tuple[Route, Prefix] | None, ...]:
         """Return the same entries as ``lookup``, for UDP packets without a source.
 
         Returns:
-            For each address, a template entry with a placeholder destination, and the entry's prefix, or None if there
-            is no route. Instead of an entry with a nexthop object, another entry with the same object may be returned.
+            For each address, a template entry with a placeholder destination, and the entry's
+            prefix, or None if there is no route. Instead of an entry with a nexthop object, another
+            entry with the same object may be returned.
         """
 
     def default_routes(self) -> tuple[Route, ...]:
@@ -130,14 +144,18 @@ class RouteBackend(Lookups, Protocol):
         """Return our own entries in table main (``Route.is_ours``), in the kernel's order."""
 
     def routes_except(
-        self, devs: Collection[str], *, inside: Sequence[Prefix] = (), sources: Collection[IpAddress] = ()
+        self,
+        devs: Collection[str],
+        *,
+        inside: Sequence[Prefix] = (),
+        sources: Collection[IpAddress] = (),
     ) -> tuple[Route, ...]:
         """Return the entries in all tables, except plain ones through certain interfaces.
 
-        Default routes are always included. A plain entry is unicast with tos 0, and all its live hops are on these
-        interfaces. Entries with scope link or narrower aren't plain, because gateways are reached through them. A plain
-        entry has no encapsulation (``Route.encap``) and no source prefix. Its ``src``, if any, is one of ``sources``,
-        and none of its gateways is.
+        Default routes are always included. A plain entry is unicast with tos 0, and all its live
+        hops are on these interfaces. Entries with scope link or narrower aren't plain, because
+        gateways are reached through them. A plain entry has no encapsulation (``Route.encap``) and
+        no source prefix. Its ``src``, if any, is one of ``sources``, and none of its gateways is.
 
         Args:
             devs: the interface names.
@@ -151,21 +169,29 @@ class RouteBackend(Lookups, Protocol):
     def silent_routers(self) -> frozenset[Router]:
         """Return the routers that the kernel avoids as long as other routes lead to the same destination.
 
-        Only IPv6 does this, and only if the host doesn't forward packets. These routers have a FAILED neighbour entry.
+        Only IPv6 does this, and only if the host doesn't forward packets. These routers have a
+        FAILED neighbour entry.
         """
 
     def address_labels(self) -> tuple[AddressLabel, ...]:
-        """Return the labels by which the kernel selects source addresses, longest prefix first. Only IPv6 has these."""
+        """Return the labels by which the kernel selects source addresses, longest prefix first.
 
-    def noticing_changes(self, inside: Sequence[Prefix], /) -> AbstractContextManager[Callable[[], bool]]:
+        Only IPv6 has these.
+        """
+
+    def noticing_changes(
+        self, inside: Sequence[Prefix], /
+    ) -> AbstractContextManager[Callable[[], bool]]:
         """Yield a function that returns whether anything relevant may have changed since, even if it changed back.
 
-        Links, addresses, rules and nexthop objects are always relevant; for entries, see ``is_relevant``. After the
-        function has returned True, it keeps returning True. A backend without notifications may delegate to another
-        backend in the same network namespace (``NetlinkBackend().noticing_changes``).
+        Links, addresses, rules and nexthop objects are always relevant; for entries, see
+        ``is_relevant``. After the function has returned True, it keeps returning True. A backend
+        without notifications may delegate to another backend in the same network namespace
+        (``NetlinkBackend().noticing_changes``).
 
         Args:
-            inside: the relevant prefixes. An entry is relevant if its destination overlaps one of them.
+            inside: the relevant prefixes. An entry is relevant if its destination overlaps one of
+                them.
 
         Raises:
             UnstableHostError: the data is inconsistent, as in a torn snapshot.
@@ -185,24 +211,28 @@ class RouteBackend(Lookups, Protocol):
 
         A route that doesn't exist fails with ESRCH.
 
-        The destination, table, tos, metric, type, protocol and first hop must match. The scope, source, MTU and later
-        hops are ignored. A first hop with ``dev=None`` matches any device. If the first hop's device doesn't exist, the
-        error is ENODEV rather than ESRCH, because the request can't be encoded.
+        The destination, table, tos, metric, type, protocol and first hop must match. The scope,
+        source, MTU and later hops are ignored. A first hop with ``dev=None`` matches any device. If
+        the first hop's device doesn't exist, the error is ENODEV rather than ESRCH, because the
+        request can't be encoded.
 
-        An IPv6 route's next hops are deleted one by one. Each next hop that fails is returned as a route of its own.
+        An IPv6 route's next hops are deleted one by one. Each next hop that fails is returned as a
+        route of its own.
 
-        The kernel matches more loosely, so each call may have to read the existing entries first. A single call with
-        many routes is therefore cheaper than many calls with a few routes each.
+        The kernel matches more loosely, so each call may have to read the existing entries first. A
+        single call with many routes is therefore cheaper than many calls with a few routes each.
         """
 
     def wait_for_change(self, scope: CancelScope) -> None:
         """Wait until links, addresses, routes or rules may have changed since this thread's last call.
 
-        The first call returns immediately, so a loop that waits and then reads doesn't miss anything. Treat a return
-        only as a hint to read again: there may be no change, and not every lost route triggers an event.
+        The first call returns immediately, so a loop that waits and then reads doesn't miss
+        anything. Treat a return only as a hint to read again: there may be no change, and not every
+        lost route triggers an event.
 
-        A backend without notifications may delegate to another backend in the same network namespace
-        (``NetlinkBackend().wait_for_change``), but must use the same instance for all calls.
+        A backend without notifications may delegate to another backend in the same network
+        namespace (``NetlinkBackend().wait_for_change``), but must use the same instance for all
+        calls.
 
         Args:
             scope: the cancel scope for the wait.
@@ -225,9 +255,18 @@ class Kernel(RouteBackend, Protocol):
         """Delete an interface along with its addresses and routes."""
 
     def add_address(
-        self, dev: str, address: str, *, peer: str | None = None, metric: int = 0, prefix_route: bool = True
+        self,
+        dev: str,
+        address: str,
+        *,
+        peer: str | None = None,
+        metric: int = 0,
+        prefix_route: bool = True,
     ) -> None:
-        """Add an address like ``10.1.0.4/24``. With ``peer``, the prefix length applies to the peer."""
+        """Add an address like ``10.1.0.4/24``.
+
+        With ``peer``, the prefix length applies to the peer.
+        """
 
     def del_address(self, dev: str, address: str) -> None:
         """Remove an address from an interface."""
@@ -267,18 +306,18 @@ def is_relevant(table: int, prefix: Prefix, inside: PrefixSet) -> bool:
     """Return whether ``RouteBackend.noticing_changes`` must report a change to an entry.
 
     Args:
-        table: the entry's table. All entries in table local are relevant, because they determine which addresses are
-            local.
+        table: the entry's table. All entries in table local are relevant, because they determine
+            which addresses are local.
         prefix: the destination of the entry.
         inside: the prefixes in which entries are relevant.
     """
     (first, length), bits = prefix, inside.bits
-    # When an IPv6 dump resumes, the kernel skips a number of entries, counted from the start of the table
-    # (fib6_dump_table), so any change may make the dump miss or repeat entries.
+    # When an IPv6 dump resumes, the kernel skips a number of entries, counted from the start of the
+    # table (fib6_dump_table), so any change may make the dump miss or repeat entries.
     if bits == Family.IPV6.bits:
         return True
-    # When an IPv4 dump resumes among entries with the same first address, the kernel skips a number of these
-    # (fn_trie_dump_leaf), so a change to any of them is relevant.
+    # When an IPv4 dump resumes among entries with the same first address, the kernel skips a number
+    # of these (fn_trie_dump_leaf), so a change to any of them is relevant.
     while length and not first >> (bits - length) & 1:
         length -= 1
     return table == Table.LOCAL or inside.overlaps(*ends((first, length), bits))
@@ -288,13 +327,15 @@ class UnstableHostError(RouteError):
     """Exception raised when the host changed during every read, or while a snapshot was taken."""
 
 
-# A read takes a few milliseconds, so this many changes in a row aren't a coincidence. Large tables take longer, so
-# there is also a time limit: a user may be waiting.
+# A read takes a few milliseconds, so this many changes in a row aren't a coincidence. Large tables
+# take longer, so there is also a time limit: a user may be waiting.
 _ATTEMPTS, _SECONDS = 16, 5.0
 
 
 def read_consistently(
-    watched: Sequence[tuple[RouteBackend, Sequence[Prefix]]], scope: CancelScope, read: Callable[[], T]
+    watched: Sequence[tuple[RouteBackend, Sequence[Prefix]]],
+    scope: CancelScope,
+    read: Callable[[], T],
 ) -> tuple[T, UnstableHostError | None]:
     """Retry a read until nothing changes during it, up to a maximum number of attempts and a timeout.
 
@@ -314,7 +355,10 @@ def read_consistently(
             scope.check()
             begin = scope.clock.monotonic()
             with ExitStack() as stack:
-                changes = [stack.enter_context(backend.noticing_changes(inside)) for backend, inside in watched]
+                changes = [
+                    stack.enter_context(backend.noticing_changes(inside))
+                    for backend, inside in watched
+                ]
                 found = read()
                 if not any(may_have_changed() for may_have_changed in changes):
                     return found, None
@@ -323,7 +367,9 @@ def read_consistently(
                 break
     except UnstableHostError as error:
         return read(), error
-    return found, UnstableHostError("the routes changed each time that they were read; try again later")
+    return found, UnstableHostError(
+        "the routes changed each time that they were read; try again later"
+    )
 
 
 def refuse_datagrams(lookups: Sequence[Lookup]) -> None:
@@ -359,7 +405,9 @@ class Ipv4Lookups:
 class WholeTables(Ipv4Lookups):
     """A base class that implements the selective reads of ``RouteBackend`` with ``routes``."""
 
-    def routes_by_attributes(self: RouteBackend, table: int) -> tuple[tuple[Route, Sequence[Prefix]], ...]:
+    def routes_by_attributes(
+        self: RouteBackend, table: int
+    ) -> tuple[tuple[Route, Sequence[Prefix]], ...]:
         """Return a table's entries in the kernel's order, each in its own group."""
         return tuple((route, (numbers(route.destination),)) for route in self.routes(table))
 
@@ -368,7 +416,9 @@ class WholeTables(Ipv4Lookups):
     ) -> tuple[tuple[Route, Prefix] | None, ...]:
         """Return the same entries as ``lookup``, each with its prefix."""
         found = (lookup.route for lookup in self.lookup(addresses))
-        return tuple(None if route is None else (route, numbers(route.destination)) for route in found)
+        return tuple(
+            None if route is None else (route, numbers(route.destination)) for route in found
+        )
 
     def default_routes(self: RouteBackend) -> tuple[Route, ...]:
         """Return the entries for 0.0.0.0/0 or ::/0 in table main, in the kernel's order."""
@@ -379,7 +429,11 @@ class WholeTables(Ipv4Lookups):
         return tuple(route for route in self.routes(Table.MAIN) if route.is_ours)
 
     def routes_except(
-        self: RouteBackend, devs: Collection[str], *, inside: Sequence[Prefix] = (), sources: Collection[IpAddress] = ()
+        self: RouteBackend,
+        devs: Collection[str],
+        *,
+        inside: Sequence[Prefix] = (),
+        sources: Collection[IpAddress] = (),
     ) -> tuple[Route, ...]:
         """Return the entries in all tables, except plain ones that use ``devs`` and aren't within ``inside``."""
         prefixes = PrefixSet(inside, self.family.bits)

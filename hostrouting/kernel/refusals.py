@@ -27,10 +27,11 @@ class NetlinkError(Exception):
 class Deletable:
     """The existing routes, used to filter a batch of deletions.
 
-    The kernel matches more loosely than ``RouteBackend.delete`` guarantees: a metric of 0 matches any metric, and a
-    device without a gateway matches that device with any gateway (fib_nh_match in net/ipv4/fib_semantics.c). A request
-    to delete a route that doesn't exist could therefore remove another one. To prevent this, the backend first reads
-    the entries with the destinations to delete. Each entry can be deleted only once.
+    The kernel matches more loosely than ``RouteBackend.delete`` guarantees: a metric of 0 matches
+    any metric, and a device without a gateway matches that device with any gateway (fib_nh_match in
+    net/ipv4/fib_semantics.c). A request to delete a route that doesn't exist could therefore remove
+    another one. To prevent this, the backend first reads the entries with the destinations to
+    delete. Each entry can be deleted only once.
 
     Args:
         entries: entries from the affected tables.
@@ -58,8 +59,17 @@ class Deletable:
 def _identity(route: Route) -> tuple[object, ...]:
     """Return everything that must match, except the first hop's device, as a tuple that is fast to hash."""
     prefix = numbers(route.destination)
-    key = (route.table, *prefix, route.tos, route.metric, route.type, route.protocol, route.nexthop_id)
-    # A nexthop object determines the hops, so its ID is compared instead of the first hop's gateway.
+    key = (
+        route.table,
+        *prefix,
+        route.tos,
+        route.metric,
+        route.type,
+        route.protocol,
+        route.nexthop_id,
+    )
+    # A nexthop object determines the hops, so its ID is compared instead of the first hop's
+    # gateway.
     return key if route.nexthop_id is not None or not route.hops else (*key, route.hops[0].gateway)
 
 

@@ -1,4 +1,7 @@
-"""Differences between Linux releases in IPv4 lookups. The facts were measured; see tests/kernel/test_releases.py."""
+"""Differences between Linux releases in IPv4 lookups.
+
+The facts were measured; see tests/kernel/test_releases.py.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,8 @@ def has_network_broadcasts(kernel: str | None) -> bool:
 def passes_discards(kernel: str | None) -> bool | None:
     """Return whether a lookup without custom rules goes on to table default after a discarding entry in table main.
 
-    Up to Linux 6.1, every such lookup does (fib_lookup). In 6.12.113 and later updates of 6.12, in 6.18.44 and later
-    updates of 6.18, and from 7.2 on, none does. Other releases weren't measured.
+    Up to Linux 6.1, every such lookup does (fib_lookup). In 6.12.113 and later updates of 6.12, in
+    6.18.44 and later updates of 6.18, and from 7.2 on, none does. Other releases weren't measured.
 
     Returns:
         The result, or None if it wasn't measured.
@@ -33,7 +36,9 @@ def passes_discards(kernel: str | None) -> bool | None:
         return None
     if numbers < (6, 2):
         return True
-    is_fixed = numbers >= (7, 2) or any(first <= numbers < (6, first[1] + 1) for first in ((6, 12, 113), (6, 18, 44)))
+    is_fixed = numbers >= (7, 2) or any(
+        first <= numbers < (6, first[1] + 1) for first in ((6, 12, 113), (6, 18, 44))
+    )
     return False if is_fixed else None
 
 

@@ -14,9 +14,9 @@ from hostrouting.model.rules import Rule, end_words
 if TYPE_CHECKING:
     pass
 
-# The kernel matches rules against this address until a source has been chosen. This address stands for "no source" in
-# IPv6 too: without a source, the kernel doesn't match any source prefix (fib6_rule_match), and no IPv6 prefix contains
-# this address.
+# The kernel matches rules against this address until a source has been chosen. This address stands
+# for "no source" in IPv6 too: without a source, the kernel doesn't match any source prefix
+# (fib6_rule_match), and no IPv6 prefix contains this address.
 NO_SOURCE = IPv4Address(0)
 
 TCP, UDP = 6, 17
@@ -31,7 +31,10 @@ KERNEL_RULES = tuple(
 
 
 def kernel_rules(family: Family) -> tuple[Rule, ...]:
-    """Return the rules in a new network namespace. IPv6 has no rule for table default (fib6_rules_net_init)."""
+    """Return the rules in a new network namespace.
+
+    IPv6 has no rule for table default (fib6_rules_net_init).
+    """
     return KERNEL_RULES if family is Family.IPV4 else KERNEL_RULES[:2]
 
 
@@ -87,18 +90,21 @@ def is_about_other_packets(rule: Rule, loopback: str = LOOPBACK) -> bool:
     return selects and not any(matches(rule, flow, loopback) for flow in flows)
 
 
-def matches(rule: Rule, flow: Flow, loopback: str = LOOPBACK, *, lacks_unknown: bool = False) -> bool | None:
+def matches(
+    rule: Rule, flow: Flow, loopback: str = LOOPBACK, *, lacks_unknown: bool = False
+) -> bool | None:
     """Return whether a rule matches a packet (fib_rule_match in net/core/fib_rules.c, fib4_rule_match).
 
     Args:
         rule: a policy rule.
         flow: the key for a packet or a gateway lookup.
         loopback: the loopback interface, which is the iif of packets from this host.
-        lacks_unknown: whether to assume that unsupported selectors don't match, so that inverted rules with them match.
+        lacks_unknown: whether to assume that unsupported selectors don't match, so that inverted
+            rules with them match.
 
     Returns:
-        True if the rule's action applies, False if it doesn't, or None if that depends on an unsupported selector. An
-        l3mdev selector is assumed not to match.
+        True if the rule's action applies, False if it doesn't, or None if that depends on an
+        unsupported selector. An l3mdev selector is assumed not to match.
     """
     is_match = _mismatch(rule, flow, loopback) is None
     if is_match and rule.has_unknown:
@@ -115,7 +121,10 @@ def why_unmet(rule: Rule, flow: Flow, loopback: str = LOOPBACK) -> str:
     words = _mismatch(rule, flow, loopback) or "other packets"
     unchosen = " and no source is chosen yet" if flow.source == NO_SOURCE else ""
     protocol = {TCP: "TCP", UDP: "UDP"}.get(rule.ip_protocol, f"protocol {rule.ip_protocol}")
-    ends = {"destination": end_words(rule.destination), "source": f"{end_words(rule.source)}{unchosen}"}
+    ends = {
+        "destination": end_words(rule.destination),
+        "source": f"{end_words(rule.source)}{unchosen}",
+    }
     return f"it applies to {words.format(rule=rule, protocol=protocol, **ends)}"
 
 
@@ -123,7 +132,10 @@ def _mismatch(rule: Rule, flow: Flow, loopback: str) -> str | None:
     """Return a template that describes the packets of the first mismatching selector, or None if all match."""
     is_about = (
         (rule.is_l3mdev, "packets of VRFs"),
-        (rule.destination is not None and flow.address not in rule.destination, "packets to {destination}"),
+        (
+            rule.destination is not None and flow.address not in rule.destination,
+            "packets to {destination}",
+        ),
         (rule.source is not None and flow.source not in rule.source, "packets from {source}"),
         (rule.mark is not None and rule.mark & rule.mark_mask != 0, "packets with a mark"),
         (rule.oif not in (None, flow.oif), "sockets bound to {rule.oif}"),

@@ -23,10 +23,10 @@
      "isMerged": true,                tables local and main share one trie, as they do until the first custom rule,
      "sources": [{...}, ...]}         routes with their connections' source addresses, if these can't be derived
 
-Only links, addresses, rules and routes are required. With ``rules6`` and ``routes6``, the snapshot also covers IPv6,
-and ``addresses`` must include both families (without ``-4``). ``isMerged``, ``sources`` and ``hasOddSources6`` come
-from queries to the kernel, not from ip. Only keys that can be read back are written. Defaults are omitted, and numbers
-aren't replaced by names.
+Only links, addresses, rules and routes are required. With ``rules6`` and ``routes6``, the snapshot
+also covers IPv6, and ``addresses`` must include both families (without ``-4``). ``isMerged``,
+``sources`` and ``hasOddSources6`` come from queries to the kernel, not from ip. Only keys that can
+be read back are written. Defaults are omitted, and numbers aren't replaced by names.
 """
 
 from __future__ import annotations
@@ -77,13 +77,14 @@ class Ipv6State:
     Args:
         addresses: the IPv6 addresses.
         rules: the policy rules, in evaluation order.
-        routes: the entries in all tables, in the kernel's order, including the hops of nexthop objects.
+        routes: the entries in all tables, in the kernel's order, including the hops of nexthop
+            objects.
         silent_routers: the routers that the kernel avoids because they are unreachable.
-        has_odd_sources: whether the kernel's source address selection differs from RFC 6724, for example because of the
-            sysctl use_oif_addrs_only.
+        has_odd_sources: whether the kernel's source address selection differs from RFC 6724, for
+            example because of the sysctl use_oif_addrs_only.
         labels: the labels of addresses (ip-addrlabel(8)), or None if unknown.
-        is_ordered: whether the addresses are in the order in which the kernel considers them as sources. Otherwise,
-            the order is known only among the addresses of the same interface.
+        is_ordered: whether the addresses are in the order in which the kernel considers them as
+            sources. Otherwise, the order is known only among the addresses of the same interface.
     """
 
     addresses: tuple[Address, ...]
@@ -103,17 +104,20 @@ class Snapshot:
         links: the links, by index.
         addresses: the IPv4 addresses.
         rules: the policy rules, in evaluation order.
-        routes: the entries in all tables, in the kernel's order, including the hops of nexthop objects.
+        routes: the entries in all tables, in the kernel's order, including the hops of nexthop
+            objects.
         nameservers: the host's IPv4 DNS servers.
         host: the host name, or None if unknown.
         time: when the snapshot was taken (RFC 3339, UTC, whole seconds), or None if unknown.
         kernel: the kernel's name and release, or None if unknown.
         is_merged: whether tables local and main share one trie, or None if unknown.
-        is_torn: whether the host changed during the read. If so, the host may never have been in this state, so no
-            verdict is given.
-        sources: entries, each with the source addresses of connections through it or through entries with the same
-            next hops. Sources that can be derived from addresses and entries are omitted.
-        ignoring_linkdown: the interfaces with net.ipv4.conf.*.ignore_routes_with_linkdown, or None if unknown.
+        is_torn: whether the host changed during the read. If so, the host may never have been in
+            this state, so no verdict is given.
+        sources: entries, each with the source addresses of connections through it or through
+            entries with the same next hops. Sources that can be derived from addresses and entries
+            are omitted.
+        ignoring_linkdown: the interfaces with net.ipv4.conf.*.ignore_routes_with_linkdown, or None
+            if unknown.
         strict_devs: the interfaces with net.ipv4.conf.*.rp_filter = 1, or None if unknown.
         managers: the network managers and the interfaces that they configure.
         ipv6: the IPv6 addresses, rules and routes, or None if unknown.
@@ -146,14 +150,16 @@ class Snapshot:
             The snapshot.
 
         Raises:
-            ConfigError: the document isn't a snapshot. The error lists all problems with their paths, like
-                ``routes[3].gateway``.
+            ConfigError: the document isn't a snapshot. The error lists all problems with their
+                paths, like ``routes[3].gateway``.
         """
         if not isinstance(document, Mapping):
             message = f"expected an object with the lists links, addresses, rules and routes, not {kind(document)}"
             raise ConfigError([("", message)])
         fields = _KEYS.read(document)
-        without_carrier = {link.name for link in fields["links"] if link.is_up and not link.has_carrier}
+        without_carrier = {
+            link.name for link in fields["links"] if link.is_up and not link.has_carrier
+        }
         nexthops = {nexthop.id: nexthop for nexthop in fields.pop("nexthops")}
 
         def whole(route: Route) -> Route:
@@ -175,7 +181,9 @@ class Snapshot:
             if rules is not routes:
                 raise ConfigError([("rules6" if rules is None else "routes6", "is missing")])
             return cls(**fields)
-        state = Ipv6State(addresses6, rules, routes, frozenset(silent), is_odd, labels, is_ordered=is_ours)
+        state = Ipv6State(
+            addresses6, rules, routes, frozenset(silent), is_odd, labels, is_ordered=is_ours
+        )
         return cls(**fields, ipv6=state)
 
     @classmethod
@@ -224,8 +232,19 @@ class Snapshot:
     def to_document(self) -> dict[str, Any]:
         """Return the snapshot as a document that ``from_document`` can parse."""
         # The routes already include the hops of nexthop objects.
-        fields = {**attrs.asdict(self, recurse=False), "schema": SNAPSHOT_SCHEMA, "ip": None, "nexthops": ()}
-        fields |= {"rules6": None, "routes6": None, "neighbours6": (), "has_odd_sources6": False, "labels6": None}
+        fields = {
+            **attrs.asdict(self, recurse=False),
+            "schema": SNAPSHOT_SCHEMA,
+            "ip": None,
+            "nexthops": (),
+        }
+        fields |= {
+            "rules6": None,
+            "routes6": None,
+            "neighbours6": (),
+            "has_odd_sources6": False,
+            "labels6": None,
+        }
         if (ipv6 := self.ipv6) is not None:
             silent = tuple(sorted(ipv6.silent_routers, key=str))
             fields |= {"rules6": ipv6.rules, "routes6": ipv6.routes, "neighbours6": silent}
@@ -246,8 +265,8 @@ def _with_unknown(rule: Rule) -> Rule:
 def _prints_all_selectors(kernel: str, ip: str) -> bool:
     """Return whether ip prints every rule selector that the kernel supports.
 
-    ip's version numbers follow the kernel's. Up to Linux 6.12, the kernel has no selectors that older versions of ip
-    omit.
+    ip's version numbers follow the kernel's. Up to Linux 6.12, the kernel has no selectors that
+    older versions of ip omit.
     """
     release, printer = numbers_of(kernel), numbers_of(ip.partition("iproute2-")[2])
     if release is None:
@@ -270,7 +289,9 @@ def _to_json(value: object) -> str:
 
 def _schema(value: object) -> int:
     if value != SNAPSHOT_SCHEMA or isinstance(value, bool):
-        raise ValueError(f"{shown(value)} is not a schema that is known here; expected {SNAPSHOT_SCHEMA}")
+        raise ValueError(
+            f"{shown(value)} is not a schema that is known here; expected {SNAPSHOT_SCHEMA}"
+        )
     return SNAPSHOT_SCHEMA
 
 
@@ -287,7 +308,11 @@ def _name(value: object) -> str:
 
 
 def _list(
-    key: str, parse: Callable[[Any], Any], default: Any = NEEDED, show: Callable[[Any], Any] = in_json, field: str = ""
+    key: str,
+    parse: Callable[[Any], Any],
+    default: Any = NEEDED,
+    show: Callable[[Any], Any] = in_json,
+    field: str = "",
 ) -> Key:
     def parse_list(value: object) -> tuple[Any, ...]:
         # Some versions of ip print {} for an interface with nothing to show.
@@ -298,7 +323,9 @@ def _list(
 
 
 def _rules(key: str, family: Family, default: object) -> Key:
-    parse, show = (partial(convert, family=family) for convert in (_ip_rules.read_rule, _ip_rules.write_rule))
+    parse, show = (
+        partial(convert, family=family) for convert in (_ip_rules.read_rule, _ip_rules.write_rule)
+    )
     return _list(key, parse, default, show)
 
 
@@ -316,7 +343,9 @@ def _write_sources(found: tuple[Route, tuple[IpAddress, ...]]) -> dict[str, Any]
 
 _OF_IPV6 = ("rules6", "routes6", "neighbours6", "has_odd_sources6", "labels6")
 _MANAGER = Keys(
-    Key("name", "name", _text), _list("devs", _text), Key("dropsRoutes", "drops_routes", parse_boolean, None)
+    Key("name", "name", _text),
+    _list("devs", _text),
+    Key("dropsRoutes", "drops_routes", parse_boolean, None),
 )
 
 

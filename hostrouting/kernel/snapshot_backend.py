@@ -20,7 +20,13 @@ from hostrouting.kernel.fib6 import LABELS, Fib6
 from hostrouting.kernel.merging import are_merged
 from hostrouting.kernel.nexthops import Router
 from hostrouting.kernel.odd_sources import has_odd_sources
-from hostrouting.kernel.port import RouteBackend, UnstableHostError, WholeTables, read_consistently, refuse_datagrams
+from hostrouting.kernel.port import (
+    RouteBackend,
+    UnstableHostError,
+    WholeTables,
+    read_consistently,
+    refuse_datagrams,
+)
 from hostrouting.kernel.release import passes_discards, separates_on_deletion
 from hostrouting.kernel.rules import KERNEL_RULES, NO_SOURCE, TCP, UDP, Flow, kernel_rules
 from hostrouting.kernel.snapshot import Ipv6State, Snapshot
@@ -35,7 +41,8 @@ from hostrouting.model.routes import Route, Route6, RouteType, Table
 from hostrouting.model.rules import Rule
 from phases import CancelScope
 
-# The maximum number of entries with the same next hops to try. Entries in earlier tables may shadow some of them.
+# The maximum number of entries with the same next hops to try. Entries in earlier tables may shadow
+# some of them.
 _TRIED_ENTRIES = 16
 
 
@@ -88,29 +95,42 @@ def _read_ipv6(backend: RouteBackend) -> Ipv6State:
 
 
 def _asked_sources(
-    addresses: Sequence[Address], rules: Sequence[Rule], routes: Sequence[Route], backend: RouteBackend
+    addresses: Sequence[Address],
+    rules: Sequence[Rule],
+    routes: Sequence[Route],
+    backend: RouteBackend,
 ) -> tuple[tuple[Route, tuple[IpAddress, ...]], ...]:
     """Query the relevant source addresses that can't be derived from addresses and entries.
 
     Returns:
-        One entry per set of next hops, with its sources. Entries that no lookup without a source selects aren't needed.
+        One entry per set of next hops, with its sources. Entries that no lookup without a source
+        selects aren't needed.
     """
-    # Sources matter only if a rule selects by source. If a rule has an unknown selector, such as all source ports, the
-    # backend may be unable to tell how TCP is routed, so it isn't queried.
-    if not any(rule.source is not None for rule in rules) or any(rule.has_unknown for rule in rules):
+    # Sources matter only if a rule selects by source. If a rule has an unknown selector, such as
+    # all source ports, the backend may be unable to tell how TCP is routed, so it isn't queried.
+    if not any(rule.source is not None for rule in rules) or any(
+        rule.has_unknown for rule in rules
+    ):
         return ()
     chosen, scopes = Sources(addresses), _scopes_of_objects(routes)
     by_key: dict[SourceKey, list[Route]] = {}
     for route in routes:
         by_key.setdefault(source_key(route), []).append(route)
-    doubts = {key: entries for key, entries in by_key.items() if chosen.doubtful(entries[0], scopes)}
-    free = uncovered_addresses((numbers(route.destination) for route in routes), 32) if doubts else {}
+    doubts = {
+        key: entries for key, entries in by_key.items() if chosen.doubtful(entries[0], scopes)
+    }
+    free = (
+        uncovered_addresses((numbers(route.destination) for route in routes), 32) if doubts else {}
+    )
     tried: list[IpAddress] = []
     for route in chain.from_iterable(entries[:_TRIED_ENTRIES] for entries in doubts.values()):
         prefix = numbers(route.destination)
         if (first := free[prefix]) is not None:
             first = max(first, 1)  # 0.0.0.0 means this host
-            tried += map(IPv4Address, range(first, min(first + flows_through(route), ends(prefix, 32)[1] + 1)))
+            tried += map(
+                IPv4Address,
+                range(first, min(first + flows_through(route), ends(prefix, 32)[1] + 1)),
+            )
     asked: dict[SourceKey, tuple[Route, list[IpAddress]]] = {}
     for found in backend.lookup(tried):
         if found.route is not None and source_key(found.route) in doubts:
@@ -120,7 +140,10 @@ def _asked_sources(
 
 
 def _scopes_of_objects(routes: Sequence[Route]) -> set[int]:
-    """Return the scopes of entries with nexthop objects. Any of these entries may have set an object's source."""
+    """Return the scopes of entries with nexthop objects.
+
+    Any of these entries may have set an object's source.
+    """
     return {route.scope for route in routes if route.nexthop_id is not None}
 
 
@@ -138,7 +161,9 @@ _RECORD, _CHECK = "take the snapshot with hostrouting snapshot", "check on the h
 
 
 def _unknown_fact(what: str, address: IpAddress, advice: str) -> RouteError:
-    return RouteError(f"the snapshot doesn't show {what}, which decides about {address}", hint=advice)
+    return RouteError(
+        f"the snapshot doesn't show {what}, which decides about {address}", hint=advice
+    )
 
 
 def _unknown_dev(route: Route) -> RouteError:
@@ -162,7 +187,7 @@ class SnapshotBackend(WholeTables):
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
 
-    # --- reading -----------------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
     def links(self) -> tuple[Link, ...]:
         """Return all network interfaces, sorted by index."""
@@ -197,11 +222,17 @@ class SnapshotBackend(WholeTables):
             UnstableHostError: the host changed while the snapshot was taken.
         """
         if self.snapshot.is_torn:
-            raise UnstableHostError("the host changed while the snapshot was taken", hint="take another snapshot")
+            raise UnstableHostError(
+                "the host changed while the snapshot was taken", hint="take another snapshot"
+            )
         yield lambda: False
 
     def lookup(
-        self, addresses: Sequence[IpAddress], *, source: IpAddress | None = None, is_tcp: bool = False
+        self,
+        addresses: Sequence[IpAddress],
+        *,
+        source: IpAddress | None = None,
+        is_tcp: bool = False,
     ) -> tuple[Lookup, ...]:
         """Return the best route to each address, for packets from the host (mark 0, tos 0, uid 0, not bound)."""
         return tuple(self._lookup(address, source, is_tcp=is_tcp) for address in addresses)
@@ -268,7 +299,9 @@ class SnapshotBackend(WholeTables):
         known, others = self.snapshot, list[tuple[Fib, str, str]]()
         if self._fib.is_merged and known.is_merged is None:
             others.append((attrs.evolve(self._fib, is_merged=False), _ARE_MERGED, _RECORD))
-        is_separate = separates_on_deletion(known.kernel) is True or not set(known.rules) < set(KERNEL_RULES)
+        is_separate = separates_on_deletion(known.kernel) is True or not set(known.rules) < set(
+            KERNEL_RULES
+        )
         if known.is_merged is None and not is_separate:
             others.append((attrs.evolve(self._fib, is_merged=True), _ARE_MERGED, _RECORD))
         if self._fib.is_merged and passes_discards(known.kernel) is None:
@@ -276,17 +309,19 @@ class SnapshotBackend(WholeTables):
             others.append((attrs.evolve(self._fib, passes_discards=True), what, _CHECK))
         return others
 
-    # --- writing -----------------------------------------------------------------------------------------------
+    # --- writing ----------------------------------------------------------------------------------
 
     def add(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Raise an error, because a snapshot is read-only."""
         if not routes:
             return ()
-        raise RouteError(f"can't change {routes[0]}: the host is a snapshot", hint="do it on the host itself")
+        raise RouteError(
+            f"can't change {routes[0]}: the host is a snapshot", hint="do it on the host itself"
+        )
 
     replace = delete = add
 
-    # --- waiting -----------------------------------------------------------------------------------------------
+    # --- waiting ----------------------------------------------------------------------------------
 
     def wait_for_change(self, scope: CancelScope) -> None:
         """Wait until the scope is cancelled, because a snapshot never changes.
@@ -322,7 +357,12 @@ class SnapshotBackend6(SnapshotBackend):
                 hint=f"if the host has any, {_RECORD}, or with ip and only= as its --help shows",
             )
         state = attrs.evolve(
-            snapshot, addresses=ipv6.addresses, rules=ipv6.rules, routes=ipv6.routes, is_merged=False, sources=()
+            snapshot,
+            addresses=ipv6.addresses,
+            rules=ipv6.rules,
+            routes=ipv6.routes,
+            is_merged=False,
+            sources=(),
         )
         super().__init__(state)
         self._ipv6 = ipv6
@@ -332,7 +372,10 @@ class SnapshotBackend6(SnapshotBackend):
         return self._ipv6.silent_routers
 
     def address_labels(self) -> tuple[AddressLabel, ...]:
-        """Return the labels of addresses. If they aren't known, the kernel's default ones are returned."""
+        """Return the labels of addresses.
+
+        If they aren't known, the kernel's default ones are returned.
+        """
         return LABELS if self._ipv6.labels is None else self._ipv6.labels
 
     def sources_of_unrouted(
@@ -341,38 +384,61 @@ class SnapshotBackend6(SnapshotBackend):
         """Return the source addresses with which the kernel retries failed lookups."""
         if is_tcp:
             refuse_datagrams(self.lookup(addresses))
-        chosen = {address: source for address in addresses for source in self._sources(None, [address])}
+        chosen = {
+            address: source for address in addresses for source in self._sources(None, [address])
+        }
         return {
             address: source
             for address, source in chosen.items()
             if self._lookup(address, source, is_tcp=False).route is not None
         }
 
-    def _sources(self, entry: Route | None, addresses: Sequence[IpAddress]) -> tuple[IpAddress, ...]:
+    def _sources(
+        self, entry: Route | None, addresses: Sequence[IpAddress]
+    ) -> tuple[IpAddress, ...]:
         if addresses and self._ipv6.has_odd_sources and (entry is None or entry.source is None):
             raise _unknown_fact("which sources the kernel chooses", addresses[0], _CHECK)
         for address in addresses:
-            for doubtful in self._fib.possible_sources_to(address, entry, is_ordered=self._ipv6.is_ordered):
-                if len({tuple(source in selector for selector in self._source_selectors) for source in doubtful}) > 1:
+            for doubtful in self._fib.possible_sources_to(
+                address, entry, is_ordered=self._ipv6.is_ordered
+            ):
+                if (
+                    len(
+                        {
+                            tuple(source in selector for selector in self._source_selectors)
+                            for source in doubtful
+                        }
+                    )
+                    > 1
+                ):
                     what = "in which order the kernel considers the interfaces' addresses"
                     if self._ipv6.labels is None:
                         what = "the labels of addresses (ip addrlabel)"
                     raise _unknown_fact(what, address, _RECORD)
-        return tuple(sorted({source for address in addresses for source in self._fib.sources_to(address, entry)}))
+        return tuple(
+            sorted(
+                {source for address in addresses for source in self._fib.sources_to(address, entry)}
+            )
+        )
 
     @cached_property
     def _source_selectors(self) -> list[IpNetwork]:
-        """Return the source prefixes of rules and routes. Sources in different prefixes may be routed differently."""
+        """Return the source prefixes of rules and routes.
+
+        Sources in different prefixes may be routed differently.
+        """
         of_rules = (rule.source for rule in self.snapshot.rules)
-        of_routes = (route.source_prefix for route in self.snapshot.routes if isinstance(route, Route6))
+        of_routes = (
+            route.source_prefix for route in self.snapshot.routes if isinstance(route, Route6)
+        )
         return [prefix for prefix in dict.fromkeys((*of_rules, *of_routes)) if prefix is not None]
 
     @cached_property
     def _alternatives(self) -> list[tuple[Fib, str, str]]:
         """Return the FIB with all default rules, unless the snapshot's rules are certainly in effect.
 
-        Until a rule is added, the kernel consults tables local and main even if their rules are deleted
-        (fib6_rule_lookup).
+        Until a rule is added, the kernel consults tables local and main even if their rules are
+        deleted (fib6_rule_lookup).
         """
         standard = kernel_rules(self.family)
         if self.snapshot.rules == standard or not set(self.snapshot.rules) < set(standard):
@@ -389,4 +455,6 @@ class SnapshotBackend6(SnapshotBackend):
 
 def backends_of(snapshot: Snapshot) -> Callable[[Family], RouteBackend]:
     """Return a function that maps a family to the snapshot's backend."""
-    return lambda family: SnapshotBackend(snapshot) if family is Family.IPV4 else SnapshotBackend6(snapshot)
+    return lambda family: (
+        SnapshotBackend(snapshot) if family is Family.IPV4 else SnapshotBackend6(snapshot)
+    )

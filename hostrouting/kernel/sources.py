@@ -42,8 +42,9 @@ def spread(route: Route, addresses: Iterable[IpAddress]) -> list[IpAddress]:
 class Sources:
     """A model of the kernel's source address selection, based on a host's addresses and entries.
 
-    Where possible, the kernel is queried instead. Dumps lack three relevant facts: the order in which interfaces were
-    registered, the sysctl route_localnet, and the route that last set a nexthop object's source.
+    Where possible, the kernel is queried instead. Dumps lack three relevant facts: the order in
+    which interfaces were registered, the sysctl route_localnet, and the route that last set a
+    nexthop object's source.
 
     Args:
         addresses: the host's addresses, in the kernel's order within each interface.
@@ -59,35 +60,48 @@ class Sources:
     def of(self, route: Route) -> tuple[IpAddress, ...]:
         """Return the source addresses that an entry's hops select, in ascending order.
 
-        This assumes that interfaces were registered in index order, and that the other unknown facts have their
-        defaults.
+        This assumes that interfaces were registered in index order, and that the other unknown
+        facts have their defaults.
         """
-        return tuple(sorted(_each_once(self.by_hop(route, hop) for hop in route.hops if not hop.is_dead)))
+        return tuple(
+            sorted(_each_once(self.by_hop(route, hop) for hop in route.hops if not hop.is_dead))
+        )
 
     def doubtful(self, route: Route, scopes: Iterable[int]) -> tuple[IpAddress, ...]:
         """Return all source addresses that an entry may select, or an empty tuple if the selection is unambiguous.
 
         Args:
             route: the entry.
-            scopes: the scopes of all entries with nexthop objects, any of which may have set an object's source.
+            scopes: the scopes of all entries with nexthop objects, any of which may have set an
+                object's source.
         """
         if route.source is not None:
             return ()
         shared = {route.scope}
         if route.nexthop_id is not None:
-            # Until an address changes, the object keeps its initial source, which depends on the object's own scope
-            # (nh_create_ipv4).
+            # Until an address changes, the object keeps its initial source, which depends on the
+            # object's own scope (nh_create_ipv4).
             shared |= {*scopes, Scope.LINK - 1, Scope.LINK}
         cases = list(product(shared, (Scope.HOST, Scope.LINK)))
         hops = [(hop.dev, _compared_gateway(route, hop)) for hop in route.hops if not hop.is_dead]
-        by_hop = [_each_once(chain.from_iterable(self._by_hop(*hop, *case) for case in cases)) for hop in hops]
-        return _each_once(chain.from_iterable(by_hop)) if any(len(sources) > 1 for sources in by_hop) else ()
+        by_hop = [
+            _each_once(chain.from_iterable(self._by_hop(*hop, *case) for case in cases))
+            for hop in hops
+        ]
+        return (
+            _each_once(chain.from_iterable(by_hop))
+            if any(len(sources) > 1 for sources in by_hop)
+            else ()
+        )
 
     def by_hop(self, route: Route, hop: NextHop) -> IpAddress | None:
         """Return the source address for packets through a hop of an entry (fib_result_prefsrc), or None."""
         if route.source is not None:
             return route.source
-        return next(iter(self._by_hop(hop.dev, _compared_gateway(route, hop), route.scope, Scope.HOST)), None)
+        return next(
+            iter(self._by_hop(hop.dev, _compared_gateway(route, hop), route.scope, Scope.HOST)),
+            None,
+        )
 
     def _source_by(
         self, dev: str | None, gateway: IpAddress | None, scope: int, local_scope: int
@@ -101,15 +115,23 @@ class Sources:
             local_scope: the upper limit for address scopes: host, or link with route_localnet.
 
         Returns:
-            The interface's address. If the interface has no suitable address, the kernel uses the first interface that
-            has one, so the result contains an address for each interface that may be first.
+            The interface's address. If the interface has no suitable address, the kernel uses the
+            first interface that has one, so the result contains an address for each interface that
+            may be first.
         """
-        local = [each for each in self._primary.get(dev or "", ()) if min(each.scope, local_scope) <= scope]
+        local = [
+            each
+            for each in self._primary.get(dev or "", ())
+            if min(each.scope, local_scope) <= scope
+        ]
         near = (each for each in local if gateway is not None and gateway in each.network)
         if (found := next(chain(near, local), None)) is not None:
             return (found.local,)
         firsts = {
-            name: next((each.local for each in those if each.scope != Scope.LINK and each.scope <= scope), None)
+            name: next(
+                (each.local for each in those if each.scope != Scope.LINK and each.scope <= scope),
+                None,
+            )
             for name, those in self._primary.items()
         }
         # The loopback interface is always registered first.
@@ -120,7 +142,8 @@ class Sources:
 def _compared_gateway(route: Route, hop: NextHop) -> IpAddress | None:
     """Return the address that the kernel compares with subnets (fib_info_update_nhc_saddr).
 
-    Of an IPv6 gateway, the kernel compares the first four bytes, or nothing if the hop is a nexthop object's.
+    Of an IPv6 gateway, the kernel compares the first four bytes, or nothing if the hop is a nexthop
+    object's.
     """
     if isinstance(hop.gateway, IPv6Address):
         number = 0 if route.nexthop_id is not None else int(hop.gateway) >> 96

@@ -1,7 +1,7 @@
 """Create and enter network namespaces with unshare(2) and setns(2), and explain failures.
 
-The namespaces are anonymous and leave nothing behind. They exist as long as a thread, socket or file descriptor refers
-to them.
+The namespaces are anonymous and leave nothing behind. They exist as long as a thread, socket or
+file descriptor refers to them.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 _IFLA_IFALIAS = 20  # linux/if_link.h
 _LO = rtnl.LINK.pack(0, 0, 1, 0, 0)  # lo always has index 1
 
-# This alias of lo marks the namespaces created by this process, because the process may modify no others. An allowlist
-# is safer than excluding the host's namespace: reading /proc/1/ns/net requires ptrace permission, which even root may
-# lack. An inode number can't identify a namespace, because the kernel reuses inode numbers; SO_NETNS_COOKIE can, but
-# requires Linux 5.14.
+# This alias of lo marks the namespaces created by this process, because the process may modify no
+# others. An allowlist is safer than excluding the host's namespace: reading /proc/1/ns/net requires
+# ptrace permission, which even root may lack. An inode number can't identify a namespace, because
+# the kernel reuses inode numbers; SO_NETNS_COOKIE can, but requires Linux 5.14.
 _MARK = f"hostrouting-{secrets.token_hex(8)}".encode()
 
 
@@ -53,7 +53,8 @@ def _mark_as_made_here() -> None:
     mark = _LO + rtnl.attribute(_IFLA_IFALIAS, _MARK)
     with Conversation() as talk:
         for _, refused in talk.change(
-            [mark], lambda body, sequence: rtnl.message(rtnl.RTM_NEWLINK, rtnl.CHANGE, sequence, body)
+            [mark],
+            lambda body, sequence: rtnl.message(rtnl.RTM_NEWLINK, rtnl.CHANGE, sequence, body),
         ):
             raise refused
 
@@ -79,7 +80,8 @@ def make_namespace() -> None:
 def _enter_user_namespace() -> None:
     uid, gid = os.geteuid(), os.getegid()
     _call("unshare", _CLONE_NEWUSER | _CLONE_NEWNET)
-    # Without CAP_SETGID, a gid can be mapped only after setgroups has been denied (user_namespaces(7)).
+    # Without CAP_SETGID, a gid can be mapped only after setgroups has been denied
+    # (user_namespaces(7)).
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"0 {uid} 1")
     Path("/proc/self/gid_map").write_text(f"0 {gid} 1")
@@ -93,7 +95,9 @@ def _call(function: str, *arguments: int) -> None:
 
 
 class Namespace:
-    """A separate network namespace that lives as long as this object. The calling thread doesn't enter it.
+    """A separate network namespace that lives as long as this object.
+
+    The calling thread doesn't enter it.
 
     Raises:
         NamespaceError: the system refuses.

@@ -12,14 +12,19 @@ _LOOK_SECONDS = 1.0
 
 
 def look_until(
-    backend: RouteBackend, scope: CancelScope, started: float, seconds: float, find_missing: Callable[[], str | None]
+    backend: RouteBackend,
+    scope: CancelScope,
+    started: float,
+    seconds: float,
+    find_missing: Callable[[], str | None],
 ) -> str | None:
     """Repeat a check after each change until nothing is missing or the time is up.
 
     Args:
         backend: the backend that reports changes.
         scope: the cancel scope for the wait.
-        started: when the run started, in seconds on the scope's clock. All waits of the run count from then.
+        started: when the run started, in seconds on the scope's clock. All waits of the run count
+            from then.
         seconds: how long to wait. At least one check is made.
         find_missing: a function that returns a description of what is still missing, or None.
 

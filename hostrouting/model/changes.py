@@ -66,7 +66,10 @@ class Changes:
     def of_part(self, name: str) -> Changes:
         """Return the changes to a part's script and unit, and to other files named after the part."""
         of_it = tuple(change for change in self.files if f"/{name}." in str(change.what))
-        return Changes(files=of_it, units=tuple(change for change in self.units if change.what == f"{name}.service"))
+        return Changes(
+            files=of_it,
+            units=tuple(change for change in self.units if change.what == f"{name}.service"),
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the changes as JSON, including whether anything changed."""
@@ -80,6 +83,7 @@ class Changes:
 
 def _listed(key: str, changes: tuple[Change, ...]) -> list[dict[str, str]]:
     return [
-        {key: str(each.what), "change": each.action} | ({} if each.was is None else {"was": str(each.was)})
+        {key: str(each.what), "change": each.action}
+        | ({} if each.was is None else {"was": str(each.was)})
         for each in changes
     ]

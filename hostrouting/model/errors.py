@@ -11,8 +11,9 @@
 
 A plug-in derives its own errors from the same base class.
 
-Lower-level exceptions (``NetlinkError``, ``OSError``) are translated where they occur and never propagate.
-``phases.Cancelled`` and ``phases.TimedOut`` are passed through, because they belong to the runner.
+Lower-level exceptions (``NetlinkError``, ``OSError``) are translated where they occur and never
+propagate. ``phases.Cancelled`` and ``phases.TimedOut`` are passed through, because they belong to
+the runner.
 """
 
 from __future__ import annotations
@@ -42,7 +43,12 @@ class HostRoutingError(Exception):
     """
 
     def __init__(
-        self, message: str, *, hint: str = "", errno: int | None = None, changes: Changes = NO_CHANGES
+        self,
+        message: str,
+        *,
+        hint: str = "",
+        errno: int | None = None,
+        changes: Changes = NO_CHANGES,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -64,14 +70,19 @@ class ConfigError(HostRoutingError):
 
     Args:
         problems: path and message for each problem, in document order. Paths look like
-            ``hostRouting.staticRoutes.routes[2].gateway``; the path is empty if the whole value is invalid.
+            ``hostRouting.staticRoutes.routes[2].gateway``; the path is empty if the whole value is
+            invalid.
     """
 
     def __init__(self, problems: Iterable[tuple[str, str]]) -> None:
         self.problems: tuple[tuple[str, str], ...] = tuple(problems)
-        super().__init__("\n".join(f"{path}: {text}" if path else text for path, text in self.problems))
+        super().__init__(
+            "\n".join(f"{path}: {text}" if path else text for path, text in self.problems)
+        )
 
-    def __reduce__(self) -> tuple[type[ConfigError], tuple[tuple[tuple[str, str], ...]], dict[str, Any]]:
+    def __reduce__(
+        self,
+    ) -> tuple[type[ConfigError], tuple[tuple[tuple[str, str], ...]], dict[str, Any]]:
         return type(self), (self.problems,), vars(self)
 
 

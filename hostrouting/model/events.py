@@ -28,14 +28,16 @@ class HostEvent(JsonObject):
     """An event that may affect a host.
 
     Args:
-        kind: ``flap``: the interface goes down and comes back up; ``gone``: it is deleted, for example by a driver
-            restart; ``carrier-lost``: it loses its carrier; ``late-address``: it gets an address after the check, as
-            InfiniBand interfaces do; ``renumbered``: it gets a different address and gateway from DHCP; ``into-pod``:
-            it moves to another network namespace; ``restart``: a network manager restarts; ``expired``: a router on the
+        kind: ``flap``: the interface goes down and comes back up; ``gone``: it is deleted, for
+            example by a driver restart; ``carrier-lost``: it loses its carrier; ``late-address``:
+            it gets an address after the check, as InfiniBand interfaces do; ``renumbered``: it gets
+            a different address and gateway from DHCP; ``into-pod``: it moves to another network
+            namespace; ``restart``: a network manager restarts; ``expired``: a router on the
             interface stops advertising itself, and its IPv6 routes expire.
         subject: the interface or the service.
         address: the new address and its prefix length, if any.
-        gateway: gateway for the new default route, or the router that stops advertising itself, if any.
+        gateway: gateway for the new default route, or the router that stops advertising itself, if
+            any.
     """
 
     kind: EventKind

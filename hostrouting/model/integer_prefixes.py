@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator
 
 from hostrouting.model.family import IpNetwork
 
-# The first address and the prefix length. Sorting puts each prefix immediately before those nested in it.
+# The first address and the prefix length. Sorting puts each prefix immediately before those nested
+# in it.
 Prefix = tuple[int, int]
 
 
@@ -70,7 +71,10 @@ class PrefixIndex:
     def meeting(self, prefix: Prefix) -> list[Prefix]:
         """Return the prefixes that contain a prefix, equal it, or are nested in it."""
         last = ends(prefix, self._bits)[1]
-        start, stop = bisect_right(self._sorted, prefix), bisect_right(self._sorted, (last, self._bits))
+        start, stop = (
+            bisect_right(self._sorted, prefix),
+            bisect_right(self._sorted, (last, self._bits)),
+        )
         return [*self.around(prefix), *self._sorted[start:stop]]
 
 
@@ -88,8 +92,8 @@ def ends(prefix: Prefix, bits: int) -> tuple[int, int]:
 def uncovered_addresses(prefixes: Iterable[Prefix], bits: int) -> dict[Prefix, int | None]:
     """Map each prefix to its first address that isn't covered by a longer prefix, or to None if all are covered.
 
-    Under longest-prefix matching, such an address can only match that prefix, so looking it up verifies the prefix. The
-    function sorts the prefixes and makes a single pass, O(n log n).
+    Under longest-prefix matching, such an address can only match that prefix, so looking it up
+    verifies the prefix. The function sorts the prefixes and makes a single pass, O(n log n).
 
     Args:
         prefixes: prefixes in any order; duplicates are ignored.
@@ -100,9 +104,11 @@ def uncovered_addresses(prefixes: Iterable[Prefix], bits: int) -> dict[Prefix, i
     """
     uncovered: dict[Prefix, int | None] = {}
     all_ones = (1 << bits) - 1
-    # Stack of (first, last) address pairs for the outermost prefixes after the current one, with the nearest on top.
+    # Stack of (first, last) address pairs for the outermost prefixes after the current one, with
+    # the nearest on top.
     behind: list[tuple[int, int]] = []
-    # dict.fromkeys preserves the order, unlike a set, and sorting is fast if the table is already sorted.
+    # dict.fromkeys preserves the order, unlike a set, and sorting is fast if the table is already
+    # sorted.
     for first, length in sorted(dict.fromkeys(prefixes), reverse=True):
         last, free = first | (all_ones >> length), first
         while behind and behind[-1][0] <= last:

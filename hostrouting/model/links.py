@@ -1,7 +1,7 @@
 """Interfaces and their addresses, using the terms from ip-link(8) and ip-address(8).
 
-Interfaces are identified by name. The index is looked up immediately before a write, because it changes if a link is
-recreated.
+Interfaces are identified by name. The index is looked up immediately before a write, because it
+changes if a link is recreated.
 """
 
 from __future__ import annotations
@@ -49,9 +49,11 @@ class Link:
         kind: link type such as ``veth``, ``bridge`` or ``bond``, or None for a physical interface.
         hardware: ARPHRD value (see ``Hardware``).
         master: the bridge, bond or other interface that it is a port of, if any.
-        group: the interface group, which policy rules can use to suppress results; 0 is the default.
+        group: the interface group, which policy rules can use to suppress results; 0 is the
+            default.
         mtu: the largest packet in bytes, or 0 if it isn't known.
-        is_point_to_point: whether every destination can be reached through it without a gateway (IFF_POINTOPOINT).
+        is_point_to_point: whether every destination can be reached through it without a gateway
+            (IFF_POINTOPOINT).
     """
 
     index: int
@@ -78,7 +80,8 @@ class Address:
         metric: metric for the connected route; 0 is the kernel's default.
         is_secondary: whether the interface has an earlier address in the same subnet.
         has_prefix_route: whether the kernel adds a connected route for this address.
-        scope: scope in which the address is a valid source: global (``Scope.UNIVERSE``), link, or host.
+        scope: scope in which the address is a valid source: global (``Scope.UNIVERSE``), link, or
+            host.
         broadcast: a configured broadcast address, in addition to the last address of the network.
     """
 
@@ -114,7 +117,8 @@ class Address6(Address):
     """An IPv6 address of this host.
 
     Args:
-        is_tentative: whether the address is unusable because duplicate address detection hasn't succeeded.
+        is_tentative: whether the address is unusable because duplicate address detection hasn't
+            succeeded.
         is_deprecated: whether other addresses are preferred as source addresses.
         is_temporary: whether this is a temporary privacy address (RFC 8981).
     """
@@ -131,7 +135,9 @@ class Address6(Address):
 
 @attrs.frozen
 class AddressLabel:
-    """A label for IPv6 addresses (ip-addrlabel(8)). The kernel prefers source addresses with the destination's label.
+    """A label for IPv6 addresses (ip-addrlabel(8)).
+
+    The kernel prefers source addresses with the destination's label.
 
     Args:
         prefix: the addresses that get the label.

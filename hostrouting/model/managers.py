@@ -19,7 +19,8 @@ class Manager(JsonObject):
     Args:
         name: its service name.
         devs: the interfaces that it configures.
-        drops_routes: whether it removes other programs' routes from these interfaces on restart, or null if unknown.
+        drops_routes: whether it removes other programs' routes from these interfaces on restart, or
+            null if unknown.
     """
 
     name: str

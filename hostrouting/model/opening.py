@@ -32,7 +32,8 @@ def only_regular(path: str, flags: int, *, dir_fd: int | None = None) -> int:
     Args:
         path: the file's path.
         flags: flags as for open(2).
-        dir_fd: file descriptor of the directory that the path is relative to; defaults to the working directory.
+        dir_fd: file descriptor of the directory that the path is relative to; defaults to the
+            working directory.
 
     Raises:
         OSError: the file can't be opened.
@@ -42,7 +43,8 @@ def only_regular(path: str, flags: int, *, dir_fd: int | None = None) -> int:
     found = os.fstat(descriptor)
     # A masked unit file is a symlink to /dev/null (systemd.unit(5)).
     is_mask = stat.S_ISCHR(found.st_mode) and found.st_rdev == os.makedev(1, 3)
-    if stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode) or is_mask:  # open() itself refuses a directory
+    # open() itself refuses a directory.
+    if stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode) or is_mask:
         return descriptor
     os.close(descriptor)
     raise NotRegularError("it is not a regular file")

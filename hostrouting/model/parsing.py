@@ -1,8 +1,9 @@
 """Strict parsers for addresses, prefixes and interface names.
 
-The arithmetic is left to the standard library's ``ipaddress``. It accepts some input that must not end up in a boot
-script (``10.0.0.0/255.0.0.0``, ``10.0.0.0``, ``/08``, whitespace, full-width digits), so these parsers reject such
-input first. Each ``parse_*`` function raises ``ValueError`` with a message that starts with the rejected value.
+The arithmetic is left to the standard library's ``ipaddress``. It accepts some input that must not
+end up in a boot script (``10.0.0.0/255.0.0.0``, ``10.0.0.0``, ``/08``, whitespace, full-width
+digits), so these parsers reject such input first. Each ``parse_*`` function raises ``ValueError``
+with a message that starts with the rejected value.
 """
 
 from __future__ import annotations
@@ -16,14 +17,17 @@ from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.integer_prefixes import Prefix, numbers
 from hostrouting.model.text import shown
 
-# RFC 791/1122 (0/8), RFC 1122 (127/8), RFC 5771 (224/4), RFC 1112 (240/4). The kernel accepts routes to all of these
-# (there is no check in fib_semantics.c), so only this check rejects a route that can never match a packet.
-# RFC 4291: the unspecified and loopback addresses, IPv4-mapped addresses, link-local addresses, multicast.
+# RFC 791/1122 (0/8), RFC 1122 (127/8), RFC 5771 (224/4), RFC 1112 (240/4). The kernel accepts
+# routes to all of these (there is no check in fib_semantics.c), so only this check rejects a route
+# that can never match a packet. RFC 4291: the unspecified and loopback addresses, IPv4-mapped
+# addresses, link-local addresses, multicast.
 RESERVED: dict[Family, dict[IpNetwork, str]] = {
     Family.IPV4: {
         IPv4Network("0.0.0.0/8"): "0.0.0.0/8, which means this host",
         IPv4Network("127.0.0.0/8"): "127.0.0.0/8, the loopback network",
-        IPv4Network("224.0.0.0/3"): "224.0.0.0/3, which is multicast (224.0.0.0/4) or reserved (240.0.0.0/4)",
+        IPv4Network(
+            "224.0.0.0/3"
+        ): "224.0.0.0/3, which is multicast (224.0.0.0/4) or reserved (240.0.0.0/4)",
     },
     Family.IPV6: {
         IPv6Network("::/127"): "::/127, which means this host",
@@ -33,14 +37,19 @@ RESERVED: dict[Family, dict[IpNetwork, str]] = {
     },
 }
 
-# The first octets of addresses in these blocks. Some IPv6 addresses outside of them have these octets, too.
+# The first octets of addresses in these blocks. Some IPv6 addresses outside of them have these
+# octets, too.
 _RESERVED_OCTETS = frozenset((0, 127, *range(224, 256)))
 
-# Each form has one entry for values without a colon (IPv4), and one for values with a colon (IPv6). An entry maps each
-# length in its only valid notation (ASCII digits without leading zeros, as in inet_pton(3)) to the number. A dict
-# lookup is several times faster than a regex, which matters for long configs.
+# Each form has one entry for values without a colon (IPv4), and one for values with a colon (IPv6).
+# An entry maps each length in its only valid notation (ASCII digits without leading zeros, as in
+# inet_pton(3)) to the number. A dict lookup is several times faster than a regex, which matters for
+# long configs.
 _FORMS = {
-    "prefix": [(family, family.af, {f"/{number}": number for number in range(family.bits + 1)}) for family in Family],
+    "prefix": [
+        (family, family.af, {f"/{number}": number for number in range(family.bits + 1)})
+        for family in Family
+    ],
     "address": [(family, family.af, {"": family.bits}) for family in Family],
 }
 _EXAMPLES = {
@@ -58,16 +67,30 @@ def reserved_blocks(family: Family) -> tuple[IpNetwork, ...]:
 
 def reserved_block(network: IpNetwork) -> str | None:
     """Return a description of the special-purpose block that contains a network, if any."""
-    return next((words for block, words in RESERVED[Family.of(network)].items() if is_inside(network, block)), None)
+    return next(
+        (
+            words
+            for block, words in RESERVED[Family.of(network)].items()
+            if is_inside(network, block)
+        ),
+        None,
+    )
 
 
 def is_inside(network: IpNetwork, other: IpNetwork) -> bool:
-    """Return whether a network is equal to or nested in another. Networks in different families never are."""
+    """Return whether a network is equal to or nested in another.
+
+    Networks in different families never are.
+    """
     is_of_family = network.version == other.version
-    return is_of_family and network.prefixlen >= other.prefixlen and network.network_address in other
+    return (
+        is_of_family and network.prefixlen >= other.prefixlen and network.network_address in other
+    )
 
 
-def split_prefix(value: object, family: Family | None = None, *, what: str = "prefix") -> tuple[Family, Prefix]:
+def split_prefix(
+    value: object, family: Family | None = None, *, what: str = "prefix"
+) -> tuple[Family, Prefix]:
     """Parse an address, or a prefix with or without host bits, in strict notation.
 
     Args:
@@ -82,15 +105,18 @@ def split_prefix(value: object, family: Family | None = None, *, what: str = "pr
         ValueError: the value is invalid; the message says why.
     """
     if not isinstance(value, str):
-        raise ValueError(f"{shown(value)} is not an {family or Family.IPV4} {what}; expected a string")
+        raise ValueError(
+            f"{shown(value)} is not an {family or Family.IPV4} {what}; expected a string"
+        )
     written, af, lengths = _FORMS[what][":" in value]
     address, slash, length = value.partition("/")
     try:
-        # Reject zones ("fe80::1%eth0") and embedded dotted quads, because addresses compared with the kernel's output
-        # must have a canonical form.
+        # Reject zones ("fe80::1%eth0") and embedded dotted quads, because addresses compared with
+        # the kernel's output must have a canonical form.
         if family in (None, written) and (af == AF_INET or "." not in address):
             return written, (int.from_bytes(inet_pton(af, address), "big"), lengths[slash + length])
-    except (OSError, ValueError, KeyError):  # a ValueError if the text contains a NUL or half of a surrogate pair
+    # A ValueError if the text contains a NUL or half of a surrogate pair.
+    except (OSError, ValueError, KeyError):
         pass
     family = family or written
     form = f"{family} {what}"
@@ -113,7 +139,8 @@ def parse_any_address(value: str | IpAddress, family: Family | None = None) -> I
         ValueError: the value is invalid; the message says why.
     """
     if isinstance(value, (IPv4Address, IPv6Address)) and family in (None, Family.of(value)):
-        return Family.of(value).address(int(value))  # an IPv4Interface is also an IPv4Address, and prints its length
+        # An IPv4Interface is also an IPv4Address, and prints its length.
+        return Family.of(value).address(int(value))
     family, (number, _) = split_prefix(value, family, what="address")
     return family.address(number)
 
@@ -178,7 +205,8 @@ def parse_any_prefix(value: str | IpNetwork) -> IpNetwork:
         The network.
 
     Raises:
-        ValueError: the value is invalid. If it has host bits set, the message suggests the masked prefix.
+        ValueError: the value is invalid. If it has host bits set, the message suggests the masked
+            prefix.
     """
     if isinstance(value, (IPv4Network, IPv6Network)):
         family, prefix = Family.of(value), numbers(value)
@@ -187,7 +215,9 @@ def parse_any_prefix(value: str | IpNetwork) -> IpNetwork:
     try:
         network = family.network(prefix)
     except ValueError:
-        raise ValueError(f"{shown(value)} has host bits set; did you mean {_masked(family, prefix)}?") from None
+        raise ValueError(
+            f"{shown(value)} has host bits set; did you mean {_masked(family, prefix)}?"
+        ) from None
     number, length = prefix
     if length == 0:
         raise ValueError(f"'{network}' is the default route; expected a more specific prefix")
@@ -203,10 +233,14 @@ def _masked(family: Family, prefix: Prefix) -> IpNetwork:
 def is_device(value: object) -> bool:
     """Return whether a value is a network interface name: 1-15 characters from ``[A-Za-z0-9_.-]``, not ``.`` or ``..``.
 
-    The kernel is more permissive: ``dev_valid_name`` in net/core/dev.c only rejects ``/``, ``:`` and whitespace. Other
-    characters, as in ``$(reboot)``, are rejected here so that they never end up in a shell script.
+    The kernel is more permissive: ``dev_valid_name`` in net/core/dev.c only rejects ``/``, ``:``
+    and whitespace. Other characters, as in ``$(reboot)``, are rejected here so that they never end
+    up in a shell script.
     """
-    return isinstance(value, str) and re.fullmatch(r"(?!\.\.?$)[A-Za-z0-9_.-]{1,15}", value) is not None
+    return (
+        isinstance(value, str)
+        and re.fullmatch(r"(?!\.\.?$)[A-Za-z0-9_.-]{1,15}", value) is not None
+    )
 
 
 def parse_device(value: str) -> str:
@@ -216,5 +250,7 @@ def parse_device(value: str) -> str:
         ValueError: the value is invalid; the message says why.
     """
     if not is_device(value):
-        raise ValueError(f"{shown(value)} is not an interface name; expected 1 to 15 characters of A-Z a-z 0-9 _ . -")
+        raise ValueError(
+            f"{shown(value)} is not an interface name; expected 1 to 15 characters of A-Z a-z 0-9 _ . -"
+        )
     return value

@@ -31,7 +31,8 @@ class RouteType(IntEnum):
 
     @classmethod
     def _missing_(cls, _value: object) -> RouteType:
-        return cls.BLACKHOLE  # the kernel stores nat and xresolve, which also cause EINVAL for a packet (fib_props)
+        # The kernel stores nat and xresolve, which also cause EINVAL for a packet (fib_props)
+        return cls.BLACKHOLE
 
     @property
     def is_discard(self) -> bool:
@@ -58,7 +59,10 @@ class Table(IntEnum):
 
 
 class Protocol(IntEnum):
-    """Values for rtm_protocol, which identifies the origin of a route. The names are from iproute2's rt_protos."""
+    """Values for rtm_protocol, which identifies the origin of a route.
+
+    The names are from iproute2's rt_protos.
+    """
 
     UNSPEC = 0
     REDIRECT = 1
@@ -83,7 +87,8 @@ def word_of(number: int, known: type[IntEnum]) -> str:
         return str(number)
 
 
-# Encapsulations that only set parameters for a tunnel device, so packets still leave through the hop's device.
+# Encapsulations that only set parameters for a tunnel device, so packets still leave through the
+# hop's device.
 BY_DEVICE = ("ip", "ip6")
 
 
@@ -93,13 +98,14 @@ class NextHop:
 
     Args:
         dev: outgoing interface, or None to let the kernel derive it from the gateway.
-        gateway: an address of the route's family, an IPv6 address in an IPv4 route (RFC 8950), or None if the
-            destination is on-link.
+        gateway: an address of the route's family, an IPv6 address in an IPv4 route (RFC 8950), or
+            None if the destination is on-link.
         onlink: whether to treat the gateway as on-link regardless of the routes.
         weight: relative weight in a multipath route (1-256).
         is_dead: whether the kernel ignores the hop because its device is down. Read-only.
         is_linkdown: whether its device has no carrier. Read-only.
-        encap: encapsulation that causes another route lookup (such as ``seg6``), or an empty string. Read-only.
+        encap: encapsulation that causes another route lookup (such as ``seg6``), or an empty
+            string. Read-only.
     """
 
     dev: str | None = None
@@ -129,7 +135,9 @@ class NextHop:
 
 
 class NexthopObject(NamedTuple):
-    """A nexthop object (ip-nexthop(8)). Routes can refer to it by ID instead of having their own hops.
+    """A nexthop object (ip-nexthop(8)).
+
+    Routes can refer to it by ID instead of having their own hops.
 
     Args:
         id: the object's ID.
@@ -195,7 +203,11 @@ class Route:
     @property
     def is_ours(self) -> bool:
         """Return whether the route is hostrouting's, with protocol 217 in table main, and not a default route."""
-        return self.protocol == Protocol.HOSTROUTING and self.table == Table.MAIN and self.destination.prefixlen > 0
+        return (
+            self.protocol == Protocol.HOSTROUTING
+            and self.table == Table.MAIN
+            and self.destination.prefixlen > 0
+        )
 
     @property
     def is_connected(self) -> bool:
@@ -226,7 +238,9 @@ class Route:
 
     def has_same_next_hops(self, other: Route) -> bool:
         """Return whether two routes have the same type and next hops, ignoring all other attributes."""
-        is_equal = self.hops == other.hops or Counter(h.path for h in self.hops) == Counter(h.path for h in other.hops)
+        is_equal = self.hops == other.hops or Counter(h.path for h in self.hops) == Counter(
+            h.path for h in other.hops
+        )
         return self.type is other.type and is_equal
 
     def __str__(self) -> str:
@@ -270,8 +284,9 @@ class Route6(Route):
     Args:
         source_prefix: the source prefix to match (``from`` in ip-route(8)), or None for any source.
         preference: preference among routes with the same metric.
-        expires: for how many more seconds the kernel uses the route, or None if it doesn't expire. Two routes are equal
-            even if one expires sooner, unless only one of them has expired. Read-only.
+        expires: for how many more seconds the kernel uses the route, or None if it doesn't expire.
+            Two routes are equal even if one expires sooner, unless only one of them has expired.
+            Read-only.
     """
 
     family: ClassVar[Family] = Family.IPV6
@@ -282,7 +297,10 @@ class Route6(Route):
 
     @property
     def is_expired(self) -> bool:
-        """Return whether the route has expired. The kernel ignores expired routes and removes them later."""
+        """Return whether the route has expired.
+
+        The kernel ignores expired routes and removes them later.
+        """
         return _has_expired(self.expires)
 
     @property
@@ -297,7 +315,10 @@ class Route6(Route):
 
     @property
     def devs(self) -> tuple[str, ...]:
-        """The interfaces of all live hops, sorted and without duplicates. An expired route has none."""
+        """The interfaces of all live hops, sorted and without duplicates.
+
+        An expired route has none.
+        """
         return () if self.is_expired else super().devs
 
     @property
@@ -308,18 +329,24 @@ class Route6(Route):
     def words(self, *, is_numeric: bool = False) -> str:
         """Return the route in the format of ``ip -6 route show``.
 
-        Unlike ip, omit how long a route lasts, so that an unchanged route always has the same words.
+        Unlike ip, omit how long a route lasts, so that an unchanged route always has the same
+        words.
 
         Args:
             is_numeric: see ``Route.words``.
         """
-        source = "" if self.source_prefix is None else f" from {destination_words(self.source_prefix)}"
+        source = (
+            "" if self.source_prefix is None else f" from {destination_words(self.source_prefix)}"
+        )
         expires = " expires 0sec" if self.is_expired else ""
-        preference = "" if self.preference is Preference.MEDIUM else f" pref {self.preference.name.lower()}"
+        preference = (
+            "" if self.preference is Preference.MEDIUM else f" pref {self.preference.name.lower()}"
+        )
         return f"{self._words(is_numeric, source)}{expires}{preference}"
 
 
-# Cached because thousands of routes may share their hops: 100,000 lines take 0.4 s instead of 1.3 s.
+# Cached because thousands of routes may share their hops: 100,000 lines take 0.4 s instead of 1.3
+# s.
 @lru_cache
 def _tail(
     hops: tuple[NextHop, ...],
@@ -335,7 +362,8 @@ def _tail(
 
     table, protocol, scope, metric, mtu, nexthop_id = numbers
     single = hops[0] if len(hops) == 1 else None
-    # Protocol boot is omitted: ip doesn't print it either, and uses it for a route without a protocol.
+    # Protocol boot is omitted: ip doesn't print it either, and uses it for a route without a
+    # protocol.
     words = [
         "" if nexthop_id is None else f"nhid {nexthop_id}",
         single.words(family) if single else "",
@@ -348,7 +376,10 @@ def _tail(
         "" if mtu is None else f"mtu {mtu}",
     ]
     if not single:
-        words += [f"nexthop {hop.words(family)} weight {hop.weight} {hop.flag_words()}".strip() for hop in hops]
+        words += [
+            f"nexthop {hop.words(family)} weight {hop.weight} {hop.flag_words()}".strip()
+            for hop in hops
+        ]
     return "".join(f" {word}" for word in words if word)
 
 
@@ -357,7 +388,8 @@ def destination_words(network: IpNetwork) -> str:
     address, length, bits = network.network_address, network.prefixlen, network.max_prefixlen
     if length == 0:
         return "default"
-    # inet_ntop(3) takes an eighth of the time of ipaddress, but writes some addresses with dots, like ::10.1.0.0.
+    # inet_ntop(3) takes an eighth of the time of ipaddress, but writes some addresses with dots,
+    # like ::10.1.0.0.
     if bits == 32:
         words = inet_ntop(AF_INET, address.packed)
     else:

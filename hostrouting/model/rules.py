@@ -48,9 +48,10 @@ class Rule:
         oif: outgoing interface to match, for sockets bound to an interface.
         uid_range: first and last user ID to match.
         ip_protocol: IP protocol number (for example 6 for TCP), or 0 for any.
-        has_ports: whether the rule matches on a source or destination port. A range of all ports that a client can use
-            (``ALL_PORTS``) doesn't count.
-        suppress_prefix_length: maximum prefix length of suppressed results, or None to suppress none.
+        has_ports: whether the rule matches on a source or destination port. A range of all ports
+            that a client can use (``ALL_PORTS``) doesn't count.
+        suppress_prefix_length: maximum prefix length of suppressed results, or None to suppress
+            none.
         suppress_group: interface group whose results are suppressed, or None to suppress none.
         is_inverted: whether the rule matches packets that its selectors do *not* match.
         is_l3mdev: whether to look up the table of the packet's VRF.
@@ -101,13 +102,21 @@ class Rule:
         )
         action = f"goto {self.goto}" if self.action is RuleAction.GOTO else self.action.name.lower()
         if self.action is RuleAction.TO_TABLE:
-            action = "lookup [l3mdev-table]" if self.is_l3mdev else f"lookup {word_of(self.table, Table)}"
+            action = (
+                "lookup [l3mdev-table]"
+                if self.is_l3mdev
+                else f"lookup {word_of(self.table, Table)}"
+            )
         results = (
             ("", action),
             ("suppress_prefixlength", self.suppress_prefix_length),
             ("suppress_ifgroup", self.suppress_group),
         )
-        said = (f"{name} {value}".strip() for name, value in (*ends, *selectors, *results) if value is not None)
+        said = (
+            f"{name} {value}".strip()
+            for name, value in (*ends, *selectors, *results)
+            if value is not None
+        )
         return f"{'not ' if self.is_inverted else ''}{' '.join(said)}"
 
 

@@ -28,7 +28,8 @@ def shortened(words: Sequence[str], separator: str, most: int) -> str:
     return separator.join(words[:most]) + (f"{glue}and {rest:,} more" if rest > 0 else "")
 
 
-# Unicode categories of control, format and surrogate characters, and of those that break lines on some terminals.
+# Unicode categories of control, format and surrogate characters, and of those that break lines on
+# some terminals.
 _STEERING = ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 
@@ -38,4 +39,6 @@ def clean(text: str) -> str:
         return text
     import unicodedata
 
-    return "".join("?" if unicodedata.category(c) in _STEERING and c not in "\n\t" else c for c in text)
+    return "".join(
+        "?" if unicodedata.category(c) in _STEERING and c not in "\n\t" else c for c in text
+    )

@@ -1,8 +1,9 @@
 """Decide how far the exemptions for pods reach. This module does no I/O.
 
-An interface's name or a route's protocol says who added a route, but not whether the cluster expects it. Public
-incidents show pods' interfaces with a default route or in the node's own subnet, and a CNI's routes that discard what
-is sent to the API server. So each exemption only covers what a CNI adds on a healthy node.
+An interface's name or a route's protocol says who added a route, but not whether the cluster
+expects it. Public incidents show pods' interfaces with a default route or in the node's own subnet,
+and a CNI's routes that discard what is sent to the API server. So each exemption only covers what a
+CNI adds on a healthy node.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from hostrouting.overlap.uplinks import Uplinks
 # The blackhole route for Calico's own block has protocol 80; BIRD's has protocol 12.
 CNI_PROTOCOLS = (Protocol.BIRD, 80)
 
-# Interfaces that hold the addresses of Services or DNS caches. They don't show which blocks belong to pods.
+# Interfaces that hold the addresses of Services or DNS caches. They don't show which blocks belong
+# to pods.
 _SERVICE_DEVS = ("kube-ipvs0", "kube-dummy-if", "nodelocaldns", "localdns")
 
 LINK_LOCAL = (0xA9FE0000, 16)
@@ -33,9 +35,9 @@ LINK_LOCAL = (0xA9FE0000, 16)
 def own_gateway(route: Route, addresses: Sequence[Address]) -> Address | None:
     """Return this host's address that is also a gateway of a route through another interface, if any.
 
-    The kernel still sends to such a gateway, because it looks for the gateway on the route's interface. But the router
-    isn't reached reliably, because this host doesn't answer the router's ARP requests. An IPv6 link-local address only
-    counts if it is on the route's own interface.
+    The kernel still sends to such a gateway, because it looks for the gateway on the route's
+    interface. But the router isn't reached reliably, because this host doesn't answer the router's
+    ARP requests. An IPv6 link-local address only counts if it is on the route's own interface.
     """
     for hop in route.hops if route.type is RouteType.UNICAST else ():
         for address in addresses if hop.gateway is not None and not hop.is_dead else ():
@@ -101,7 +103,10 @@ class Bounds:
 
     def shared_subnet(self, network: IpNetwork) -> str:
         """Return the subnet of an uplink in which a network of pods lies, in words, or an empty string."""
-        return next((f"{each.network}, the subnet of {each.dev}" for each in self._subnets_around(network)), "")
+        return next(
+            (f"{each.network}, the subnet of {each.dev}" for each in self._subnets_around(network)),
+            "",
+        )
 
     def _subnets_around(self, network: IpNetwork) -> Iterator[Address]:
         return (each for each in self._addresses_on_uplinks if is_inside(network, each.network))
@@ -114,14 +119,20 @@ class Bounds:
     def is_block(self, discard: Route, cidr: IpNetwork) -> bool:
         """Return whether a CNI added this discard for its own block of pod addresses.
 
-        Only a blackhole route with a longer prefix than the expected CIDR can be for such a block. The block must
-        contain the destination of a pod's route in the same table, or an address of a pod's interface. A block without
-        pods is known by the route's protocol, if the CIDR also contains routes of that protocol to other nodes.
+        Only a blackhole route with a longer prefix than the expected CIDR can be for such a block.
+        The block must contain the destination of a pod's route in the same table, or an address of
+        a pod's interface. A block without pods is known by the route's protocol, if the CIDR also
+        contains routes of that protocol to other nodes.
         """
-        if discard.type is not RouteType.BLACKHOLE or discard.destination.prefixlen <= cidr.prefixlen:
+        if (
+            discard.type is not RouteType.BLACKHOLE
+            or discard.destination.prefixlen <= cidr.prefixlen
+        ):
             return False
         block = numbers(discard.destination)
-        if self._has_any(self._pods, discard.table, block) or self._has_any(self._pod_addresses, 0, block):
+        if self._has_any(self._pods, discard.table, block) or self._has_any(
+            self._pod_addresses, 0, block
+        ):
             return True
         return discard.protocol in CNI_PROTOCOLS and any(
             route.protocol == discard.protocol and is_inside(route.destination, cidr)
@@ -142,8 +153,14 @@ class Bounds:
         """Return the uplinks' addresses and the gateways of their default routes, each with its kind and uplink."""
         mine = [("the address", each.local, each.dev) for each in self._addresses_on_uplinks]
         hops = (hop for route in unicast_defaults(self._routes) for hop in route.hops)
-        theirs = (("the gateway", hop.gateway, hop.dev) for hop in hops if hop.dev in self._uplinks.devs)
-        return [(what, address, dev) for what, address, dev in (*mine, *theirs) if address is not None and dev]
+        theirs = (
+            ("the gateway", hop.gateway, hop.dev) for hop in hops if hop.dev in self._uplinks.devs
+        )
+        return [
+            (what, address, dev)
+            for what, address, dev in (*mine, *theirs)
+            if address is not None and dev
+        ]
 
     @cached_property
     def _pods(self) -> list[tuple[int, int, int]]:

@@ -1,4 +1,7 @@
-"""Tell which traffic outside of the expected CIDRs a fix moves to another interface. This module does no I/O."""
+"""Tell which traffic outside of the expected CIDRs a fix moves to another interface.
+
+This module does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,15 @@ from hostrouting.overlap.proposals import HostSettings
 _SHOWN_PLACES = 8
 
 
-def cautions(state: State, settings: HostSettings, added: Iterable[Route], fixed: Fib) -> Iterator[str]:
+def cautions(
+    state: State, settings: HostSettings, added: Iterable[Route], fixed: Fib
+) -> Iterator[str]:
     """Yield a line for each kind of traffic that a fix moves.
 
     Args:
         state: the host's state before the fix.
-        settings: the host's DNS servers, and the interfaces that drop packets if the reply would leave elsewhere.
+        settings: the host's DNS servers, and the interfaces that drop packets if the reply would
+            leave elsewhere.
         added: the fix's routes.
         fixed: the tables after the fix.
     """
@@ -38,7 +44,11 @@ def cautions(state: State, settings: HostSettings, added: Iterable[Route], fixed
         if by:
             parts = shortened([str(family.network(place)) for place in inside], " ", _SHOWN_PLACES)
             strict = [dev for dev in devs if dev in settings.strict_devs]
-            drops = f", and drops what they send to {','.join(strict)}, as rp_filter is 1 there" if strict else ""
+            drops = (
+                f", and drops what they send to {','.join(strict)}, as rp_filter is 1 there"
+                if strict
+                else ""
+            )
             yield (
                 f"the node then reaches neighbours of {', '.join(dict.fromkeys(devs))} in {subnet} through "
                 f"{','.join(by)} ({parts}){drops}; if an interface must still answer them itself, give it a table: "

@@ -1,4 +1,7 @@
-"""Classify the kernel's lookup results as expected, failing, or worth a note. This module does no I/O."""
+"""Classify the kernel's lookup results as expected, failing, or worth a note.
+
+This module does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +36,12 @@ class Classification(NamedTuple):
         devs: interfaces to report: all outgoing interfaces, or only the exempted ones.
         route: the matching entry, which may discard packets, or None if no entry matches.
         is_lost: whether this local or broadcast address hides an address in the cluster.
-        is_answered: whether a service of this host answers at this local address, such as a DNS cache or kube-proxy.
-        bound: why the exemption for pods' interfaces doesn't cover this failure, or an empty string.
-        shared: the uplink's subnet in which this network of pods or answered address lies, in words, or an empty
+        is_answered: whether a service of this host answers at this local address, such as a DNS
+            cache or kube-proxy.
+        bound: why the exemption for pods' interfaces doesn't cover this failure, or an empty
             string.
+        shared: the uplink's subnet in which this network of pods or answered address lies, in
+            words, or an empty string.
         gateway: this host's own address that is the gateway of the matching entry, if any.
     """
 
@@ -74,7 +79,11 @@ class Classification(NamedTuple):
     def is_sent_to_many(self) -> bool:
         """Return whether packets leave through a permitted interface but match a multicast entry, which TCP refuses."""
         may_leave = self.kind in (None, NoteKind.CONTAINER, NoteKind.ALLOWED)
-        return may_leave and self.route is not None and _type_for_sockets(self.route) is RouteType.MULTICAST
+        return (
+            may_leave
+            and self.route is not None
+            and _type_for_sockets(self.route) is RouteType.MULTICAST
+        )
 
     @property
     def is_local(self) -> bool:
@@ -103,32 +112,43 @@ def classify_probes(overlap: RouteOverlap, state: State) -> dict[ExpectedCidr, C
         state: the host's state.
 
     Returns:
-        A mapping from each CIDR to its probes, and from each probe to classifications. The first classification is for
-        the first lookup. The rest are failures, local or broadcast addresses, and a CNI's discards that only other
-        lookups show. CIDRs that expect the same interfaces share their classifications, except CIDRs with discards.
+        A mapping from each CIDR to its probes, and from each probe to classifications. The first
+        classification is for the first lookup. The rest are failures, local or broadcast addresses,
+        and a CNI's discards that only other lookups show. CIDRs that expect the same interfaces
+        share their classifications, except CIDRs with discards.
     """
     bounds = _bounds(overlap, state)
-    discards = PrefixSet((numbers(route.destination) for route in state.routes if route.type.is_discard), bounds.bits)
+    discards = PrefixSet(
+        (numbers(route.destination) for route in state.routes if route.type.is_discard), bounds.bits
+    )
 
-    # Whether a discard is a CNI's own block depends on the expected CIDR, so a CIDR with discards shares no results.
+    # Whether a discard is a CNI's own block depends on the expected CIDR, so a CIDR with discards
+    # shares no results.
     def key(expected: ExpectedCidr) -> Hashable:
         is_open = discards.overlaps(*ends(numbers(expected.cidr), bounds.bits))
         return expected if is_open else expected.devs
 
     keys = {expected: key(expected) for expected in overlap.expected_cidrs}
     firsts = {each: expected for expected, each in keys.items()}
-    classifiers = {each: _Classifier(overlap, state, bounds, expected) for each, expected in firsts.items()}
+    classifiers = {
+        each: _Classifier(overlap, state, bounds, expected) for each, expected in firsts.items()
+    }
     return {expected: classifiers[each] for expected, each in keys.items()}
 
 
 def _bounds(overlap: RouteOverlap, state: State) -> Bounds:
-    return Bounds(overlap.container_devs, state.family, state.uplinks, state.addresses, state.routes)
+    return Bounds(
+        overlap.container_devs, state.family, state.uplinks, state.addresses, state.routes
+    )
 
 
 def classify_each(overlap: RouteOverlap, state: State, probed: int) -> list[Classification]:
     """Classify each lookup result of a probe for the first expected CIDR that it fails for, or else the first CIDR."""
     probes, bounds = state.probes[probed], _bounds(overlap, state)
-    by_cidr = [_Classifier(overlap, state, bounds, expected).each(probes) for expected in overlap.expected_cidrs]
+    by_cidr = [
+        _Classifier(overlap, state, bounds, expected).each(probes)
+        for expected in overlap.expected_cidrs
+    ]
     by_lookup = zip(*by_cidr, strict=True)
     return [next(filter(attrgetter("is_failure"), found), found[0]) for found in by_lookup]
 
@@ -147,10 +167,14 @@ def _rank(classification: Classification) -> tuple[bool, bool, bool]:
 def sends(probe: Probe, probes: Sequence[Probe]) -> bool:
     """Return whether a lookup determines where packets are sent.
 
-    If TCP performs a second lookup over IPv4, the first one only selects the source address. Over IPv6, a failed first
-    lookup is retried with a source address.
+    If TCP performs a second lookup over IPv4, the first one only selects the source address. Over
+    IPv6, a failed first lookup is retried with a source address.
     """
-    again = [each for each in probes if each.source is not None and each.is_tcp == probe.is_tcp and not each.is_reply]
+    again = [
+        each
+        for each in probes
+        if each.source is not None and each.is_tcp == probe.is_tcp and not each.is_reply
+    ]
     if probe.source is not None or not again:
         return True
     if probe.lookup.address.version == 6:
@@ -167,31 +191,42 @@ def _refuses_tcp(probes: Sequence[Probe]) -> bool:
     of_tcp = [probe for probe in probes if probe.is_tcp] or probes
     last = [probe for probe in of_tcp if probe.source is not None] or of_tcp
     routes = (each.lookup.route for each in last)
-    return any(route is not None and _type_for_sockets(route) is RouteType.MULTICAST for route in routes)
+    return any(
+        route is not None and _type_for_sockets(route) is RouteType.MULTICAST for route in routes
+    )
 
 
 class _Classifier(dict[int, "tuple[Classification, ...]"]):
     """Classifications for one set of expected interfaces, computed lazily."""
 
-    def __init__(self, overlap: RouteOverlap, state: State, bounds: Bounds, expected: ExpectedCidr) -> None:
+    def __init__(
+        self, overlap: RouteOverlap, state: State, bounds: Bounds, expected: ExpectedCidr
+    ) -> None:
         self._bounds = bounds
         self._state, self._expected, self._uplinks = state, expected, state.uplinks.devs
         self._family, self._bits = state.family, state.family.bits
         # If a CIDR has its own list of interfaces, no others are allowed.
-        exempted = (overlap.container_devs, overlap.allowed_devs) if expected.devs is None else ((), ())
+        exempted = (
+            (overlap.container_devs, overlap.allowed_devs) if expected.devs is None else ((), ())
+        )
         container_devs, self._allowed_devs = exempted
         self._belongs_to_pods = cache(partial(is_like, patterns=container_devs))
 
     def __missing__(self, probed: int) -> tuple[Classification, ...]:
         probes = self._state.probes[probed]
-        classifications = self[probed] = tuple(self._classifications(probes) if len(probes) > 1 else self.each(probes))
+        classifications = self[probed] = tuple(
+            self._classifications(probes) if len(probes) > 1 else self.each(probes)
+        )
         return classifications
 
     def _classifications(self, probes: Sequence[Probe]) -> Iterator[Classification]:
         judged = (probe for probe in probes if sends(probe, probes))
-        # If the kernel alternates between default routes, the first packet may use any of them, so sort failures first.
+        # If the kernel alternates between default routes, the first packet may use any of them, so
+        # sort failures first.
         first, *others = sorted(self.each(tuple(judged)), key=_rank)
-        unconnected = {(each.kind, each.devs) for each in (first, *others) if each.probe.source is None}
+        unconnected = {
+            (each.kind, each.devs) for each in (first, *others) if each.probe.source is None
+        }
         yield first
         more: dict[Hashable, Classification] = {first.group: first}
         for classification in others:
@@ -201,17 +236,22 @@ class _Classifier(dict[int, "tuple[Classification, ...]"]):
             is_told = classification.is_failure or kind in _TOLD_OF_ANY_LOOKUP
             if is_told and not is_reported:
                 more.setdefault(classification.group, classification)
-        yield from sorted([*more.values()][1:], key=lambda each: (each.probe.is_reply, int(each.probe.source or 0)))
+        yield from sorted(
+            [*more.values()][1:],
+            key=lambda each: (each.probe.is_reply, int(each.probe.source or 0)),
+        )
 
     def each(self, probes: Sequence[Probe]) -> list[Classification]:
         """Classify each lookup result."""
         classifications = list(map(self._classify, probes))
         if classifications[0].is_local:
             return classifications
-        # TCP refuses to connect if it finds such an entry (tcp_v4_connect), even if unconnected datagrams are sent.
+        # TCP refuses to connect if it finds such an entry (tcp_v4_connect), even if unconnected
+        # datagrams are sent.
         return [
             classification._replace(kind=FindingKind.BLACKHOLE, devs=())
-            if classification.kind is NoteKind.BROADCAST or (classification.is_sent_to_many and _refuses_tcp(probes))
+            if classification.kind is NoteKind.BROADCAST
+            or (classification.is_sent_to_many and _refuses_tcp(probes))
             else classification
             for classification in classifications
         ]
@@ -225,21 +265,26 @@ class _Classifier(dict[int, "tuple[Classification, ...]"]):
         ends_here = route.type is RouteType.LOCAL or (is_anycast and self._family is Family.IPV6)
         is_broadcast = _type_for_sockets(route) is RouteType.BROADCAST
         is_local = (ends_here or is_broadcast) and self._is_beyond_routes(probe, route)
-        # Packets that match any other local entry don't leave this host either, regardless of the entry's device.
+        # Packets that match any other local entry don't leave this host either, regardless of the
+        # entry's device.
         devs = ("lo",) if ends_here and not is_local else route.devs
         foreign = tuple(dev for dev in devs if not self._expected.is_expected(dev, self._uplinks))
         if is_local:
             kind = NoteKind.LOCAL if ends_here else NoteKind.BROADCAST
             others = {*foreign} - {"lo"}
             if others and all(map(self._belongs_to_pods, others)):
-                shared = self._bounds.shared_subnet(self._family.network((int(probe.lookup.address), self._bits)))
+                shared = self._bounds.shared_subnet(
+                    self._family.network((int(probe.lookup.address), self._bits))
+                )
                 return Classification(kind, probe, devs, route, is_answered=True, shared=shared)
             return Classification(kind, probe, devs, route, is_lost=bool(others))
         if devs and not foreign and is_broadcast:
             return Classification(FindingKind.BLACKHOLE, probe, (), route)
         if devs and not foreign:
             own = self._bounds.own_gateway(route)
-            return Classification(None if own is None else FindingKind.GATEWAY, probe, devs, route, gateway=own)
+            return Classification(
+                None if own is None else FindingKind.GATEWAY, probe, devs, route, gateway=own
+            )
         of_pods = {dev for dev in foreign if not is_like(dev, self._allowed_devs)}
         if not devs or not all(map(self._belongs_to_pods, of_pods)):
             return Classification(FindingKind.OVERLAP, probe, devs, route)
@@ -256,13 +301,17 @@ class _Classifier(dict[int, "tuple[Classification, ...]"]):
     def _is_beyond_routes(self, probe: Probe, route: Route) -> bool:
         """Return whether an entry is a host route in table local, which takes precedence over any other route.
 
-        While local and main share one trie (until fib_trie_unmerge), the kernel reports main for the entries in both,
-        and a longer prefix in main takes precedence over a shorter one in local.
+        While local and main share one trie (until fib_trie_unmerge), the kernel reports main for
+        the entries in both, and a longer prefix in main takes precedence over a shorter one in
+        local.
         """
         if route.destination.prefixlen < self._bits:
             return False
         entry = self._state.fib.longest_match(Table.LOCAL, Flow(probe.lookup.address))
-        return entry is not None and (entry.destination, entry.type) == (route.destination, route.type)
+        return entry is not None and (entry.destination, entry.type) == (
+            route.destination,
+            route.type,
+        )
 
     def _discarded(self, probe: Probe) -> Classification:
         lookup = probe.lookup
@@ -270,8 +319,15 @@ class _Classifier(dict[int, "tuple[Classification, ...]"]):
             return Classification(FindingKind.NO_ROUTE, probe)
         entry = self._state.fib.decide(probe.flow).route
         if entry is not None and entry.type is not lookup.discarded_by:
-            # The kernel refuses to send from a loopback address through another interface, whatever the entry's type.
-            return Classification(FindingKind.BLACKHOLE, probe, (), entry if entry.type is RouteType.UNICAST else None)
-        if entry is not None and self._expected.devs is None and self._bounds.is_block(entry, self._expected.cidr):
+            # The kernel refuses to send from a loopback address through another interface, whatever
+            # the entry's type.
+            return Classification(
+                FindingKind.BLACKHOLE, probe, (), entry if entry.type is RouteType.UNICAST else None
+            )
+        if (
+            entry is not None
+            and self._expected.devs is None
+            and self._bounds.is_block(entry, self._expected.cidr)
+        ):
             return Classification(NoteKind.CNI_DISCARD, probe, (), entry)
         return Classification(FindingKind.BLACKHOLE, probe, (), entry)

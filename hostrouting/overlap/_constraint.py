@@ -1,4 +1,7 @@
-"""Derive the constraints on a fix from the lookup results of a single probe. This module does no I/O."""
+"""Derive the constraints on a fix from the lookup results of a single probe.
+
+This module does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +27,8 @@ from hostrouting.overlap._state import State
 from hostrouting.overlap.proposals import Obstacle
 from hostrouting.overlap.summary import decided_by
 
-# Upper limit on routes. If a rule suppresses short prefixes, a large CIDR would need more routes than a node should
-# have.
+# Upper limit on routes. If a rule suppresses short prefixes, a large CIDR would need more routes
+# than a node should have.
 _ROUTES_MAX = 4096
 
 
@@ -34,12 +37,13 @@ class Constraint:
     """A constraint on the routes that may cover addresses with a given lookup result.
 
     Args:
-        above: prefix length that a route must exceed to fix the failure (-1 if any route will do), or None if there is
-            no failure or no route can fix it.
-        obstacle: the reason why no route can fix the failure, or None if there is no failure or a route can fix it.
+        above: prefix length that a route must exceed to fix the failure (-1 if any route will do),
+            or None if there is no failure or no route can fix it.
+        obstacle: the reason why no route can fix the failure, or None if there is no failure or a
+            route can fix it.
         most: maximum prefix length of a route that may cover the addresses, or -1 if none may.
-        holder: the entry in table main that covers the addresses, or None. Routes with a shorter prefix than this entry
-            may cover the addresses, whatever ``most`` says.
+        holder: the entry in table main that covers the addresses, or None. Routes with a shorter
+            prefix than this entry may cover the addresses, whatever ``most`` says.
         dev: the interface to which a route must lead to fix the failure, or None for the uplinks.
     """
 
@@ -53,10 +57,15 @@ class Constraint:
         """Return the constraint for one interval."""
         most = self.most if self.above is None else bits
         if self.above is None and self.holder is not None:
-            # An interval may span several entries, because intervals aren't split at every entry of a large table.
+            # An interval may span several entries, because intervals aren't split at every entry of
+            # a large table.
             destination = self.holder.destination
             first, last = ends(numbers(destination), bits)
-            most = destination.prefixlen - 1 if first <= interval.first and interval.last <= last else -1
+            most = (
+                destination.prefixlen - 1
+                if first <= interval.first and interval.last <= last
+                else -1
+            )
         return Segment(interval.first, interval.last, self.above, most)
 
 
@@ -67,13 +76,22 @@ class Constraints:
         state: the host's state.
         entries: the entries that a fix may propose.
         owners: the owners of the host's interfaces.
-        around: maps each probe to the expected CIDRs that contain it. Empty if none of the CIDRs names its interfaces.
+        around: maps each probe to the expected CIDRs that contain it. Empty if none of the CIDRs
+            names its interfaces.
     """
 
     def __init__(
-        self, state: State, entries: Entries, owners: Owners, around: Mapping[int, Sequence[ExpectedCidr]]
+        self,
+        state: State,
+        entries: Entries,
+        owners: Owners,
+        around: Mapping[int, Sequence[ExpectedCidr]],
     ) -> None:
-        self._family, self._bits, self._uplinks = state.family, state.family.bits, state.uplinks.devs
+        self._family, self._bits, self._uplinks = (
+            state.family,
+            state.family.bits,
+            state.uplinks.devs,
+        )
         self._entries, self._owners, self._around = entries, owners, around
         self._fib, self._look_up = state.fib, modelled_lookups(state.fib)
         # Gateways on interfaces other than the uplinks, mapped to a route that uses them.
@@ -94,20 +112,26 @@ class Constraints:
         """Return the constraint for a probe.
 
         Args:
-            expected: an expected CIDR that contains the probe. If the first lookup fails for any CIDR, it fails for
-                this one.
+            expected: an expected CIDR that contains the probe. If the first lookup fails for any
+                CIDR, it fails for this one.
             classification: the result of the probe's first lookup.
-            connections: the failures of the probe's other lookups, each with the CIDR for which the lookup fails.
+            connections: the failures of the probe's other lookups, each with the CIDR for which the
+                lookup fails.
             size: how many addresses share the probe's results.
         """
         if classification.is_local:
-            # A longer route in main would affect this local address only if main is looked up first, and this lookup
-            # has fallen through so far (suppressed, throw).
-            beaten = self._beaten(classification.probe, self._entries.next_hops(expected, classification.address))
+            # A longer route in main would affect this local address only if main is looked up
+            # first, and this lookup has fallen through so far (suppressed, throw).
+            beaten = self._beaten(
+                classification.probe, self._entries.next_hops(expected, classification.address)
+            )
             return Constraint(most=beaten if isinstance(beaten, int) else self._bits)
         if classification.is_failure:
             found = self._of_failure(expected, classification)
-            if found.above is not None and (needed := size >> (self._bits - 1 - found.above)) > _ROUTES_MAX:
+            if (
+                found.above is not None
+                and (needed := size >> (self._bits - 1 - found.above)) > _ROUTES_MAX
+            ):
                 longer = f"that takes {needed} routes longer than /{found.above}"
                 obstacle = Obstacle(f"{longer}: change the rule that skips shorter ones")
                 return attrs.evolve(found, above=None, obstacle=obstacle)
@@ -129,17 +153,24 @@ class Constraints:
             return Constraint(obstacle=forbidden)
         holder = _in_main(failure.route) or self._fib.longest_match(Table.MAIN, Flow(address))
         beaten = self._owners.why_wanted(
-            failure, lead.subnet, is_limited=expected.devs is not None, is_settled=self._is_settled(failure)
+            failure,
+            lead.subnet,
+            is_limited=expected.devs is not None,
+            is_settled=self._is_settled(failure),
         ) or self._beaten(probe, lead.next_hops)
         if beaten == self._bits:
             entry = self._fib.find(Table.MAIN, Flow(address))
-            beaten = Obstacle(f"{entry} is for this address alone, and no route is longer: remove it")
+            beaten = Obstacle(
+                f"{entry} is for this address alone, and no route is longer: remove it"
+            )
         if isinstance(beaten, Obstacle):
             return Constraint(obstacle=beaten, holder=holder)
         for by in failure.devs:
             if (route := self._gateways.get((address, by))) is not None:
                 move = "move that gateway, or remove the route"
-                return Constraint(obstacle=Obstacle(f"it is the gateway of {route}: {move}"), holder=holder)
+                return Constraint(
+                    obstacle=Obstacle(f"it is the gateway of {route}: {move}"), holder=holder
+                )
         if lead.refused:
             return Constraint(obstacle=Obstacle(lead.refused), holder=holder)
         return Constraint(max(beaten, lead.length_min - 1), holder=holder, dev=lead.dev)
@@ -147,20 +178,27 @@ class Constraints:
     def _why_forbidden(self, failure: Classification, lead: Lead) -> Obstacle | None:
         """Return why no route may cover an address, whatever the prefix length, or None if one may."""
         if (own := failure.gateway) is not None:
-            return Obstacle(f"{own.local} is the gateway of {failure.route}: remove that address from {own.dev}")
+            return Obstacle(
+                f"{own.local} is the gateway of {failure.route}: remove that address from {own.dev}"
+            )
         for other in self._around.get(int(failure.address), ()):
             if not all(other.is_expected(each, self._uplinks) for each in lead.devs):
-                return Obstacle(f"{other} is expected, but a route would send it through {','.join(lead.devs)}")
+                return Obstacle(
+                    f"{other} is expected, but a route would send it through {','.join(lead.devs)}"
+                )
         is_told = is_modelled(failure.probe, self._look_up)
         return None if is_told else unmodelled(failure.address, self._family)
 
     def _is_settled(self, failure: Classification) -> bool:
         """Return whether the config already says that a failing address must leave through other interfaces.
 
-        It does if an expected CIDR around the address names its devs, unless packets already leave through these only.
+        It does if an expected CIDR around the address names its devs, unless packets already leave
+        through these only.
         """
         around, devs = self._around.get(int(failure.address), ()), failure.devs
-        return any(each.devs is not None and not (devs and each.allows_all(devs)) for each in around)
+        return any(
+            each.devs is not None and not (devs and each.allows_all(devs)) for each in around
+        )
 
     def _beaten(self, probe: Probe, hops: tuple[NextHop, ...]) -> int | Obstacle:
         """Return the prefix length that a new entry in main must exceed, or the reason why main isn't looked up.
@@ -177,10 +215,17 @@ class Constraints:
                 continue
             last = rule
             # While local and main share one trie, a lookup in local also searches main.
-            is_main = rule.table == Table.MAIN or (rule.table == Table.LOCAL and self._fib.is_merged)
+            is_main = rule.table == Table.MAIN or (
+                rule.table == Table.LOCAL and self._fib.is_merged
+            )
             shortest = -1 if rule.suppress_prefix_length is None else rule.suppress_prefix_length
-            if rule.action is RuleAction.TO_TABLE and is_main and not self._fib.suppresses(rule, self._bits, dev):
-                # A later rule that looks up main may accept a shorter prefix than this rule does, so go on.
+            if (
+                rule.action is RuleAction.TO_TABLE
+                and is_main
+                and not self._fib.suppresses(rule, self._bits, dev)
+            ):
+                # A later rule that looks up main may accept a shorter prefix than this rule does,
+                # so go on.
                 bounds.append(max(-1 if found is None else length_to_exceed(found), shortest))
         if bounds:
             return min(bounds)
@@ -196,7 +241,11 @@ class Constraints:
         return f"add one: {self._family.ip} rule add preference 32766 lookup main"
 
     def left_after(
-        self, expected: ExpectedCidr, failure: Classification, tables: Fib, refused: Mapping[int, Obstacle]
+        self,
+        expected: ExpectedCidr,
+        failure: Classification,
+        tables: Fib,
+        refused: Mapping[int, Obstacle],
     ) -> Obstacle:
         """Return why a lookup still fails in the tables after the fix.
 
@@ -213,9 +262,15 @@ class Constraints:
             )
         if (beyond := _beyond_bound(failure)) is not None:
             return beyond
-        subnet, hops = self._entries.subnet_around(address), self._entries.next_hops(expected, address)
+        subnet, hops = (
+            self._entries.subnet_around(address),
+            self._entries.next_hops(expected, address),
+        )
         wanted = self._owners.why_wanted(
-            failure, subnet, is_limited=expected.devs is not None, is_settled=self._is_settled(failure)
+            failure,
+            subnet,
+            is_limited=expected.devs is not None,
+            is_settled=self._is_settled(failure),
         )
         if wanted is not None:
             return wanted
@@ -226,7 +281,9 @@ class Constraints:
         if rule is None:
             return Obstacle(f"no policy rule leads {whose} to a route: {self._add_main}")
         if (entry := _in_main(probe.lookup.route)) is not None:  # such as an IPv6 route with "from"
-            return refused.get(int(address), Obstacle(f"{entry} decides for {whose}: change that route"))
+            return refused.get(
+                int(address), Obstacle(f"{entry} decides for {whose}: change that route")
+            )
         return Obstacle(f"{decided_by(rule)} for {whose}", rule, hops, self._family)
 
 
@@ -240,11 +297,17 @@ def unmodelled(address: IpAddress, family: Family, source: IpAddress | None = No
 def length_to_exceed(found: Route) -> int:
     """Return the prefix length that a new entry in table main must exceed to take precedence over an existing one.
 
-    Our entries have the lowest metric in common use, so they take precedence over an entry with the same prefix length
-    and a higher metric. Connected routes are an exception, because the kernel refuses a second one.
+    Our entries have the lowest metric in common use, so they take precedence over an entry with the
+    same prefix length and a higher metric. Connected routes are an exception, because the kernel
+    refuses a second one.
     """
-    is_outdone = found.table == Table.MAIN and found.metric > found.family.usual_metric and not found.is_connected
-    is_outdone = is_outdone and not (isinstance(found, Route6) and found.source_prefix)  # these precede plain entries
+    is_outdone = (
+        found.table == Table.MAIN
+        and found.metric > found.family.usual_metric
+        and not found.is_connected
+    )
+    # These precede plain entries.
+    is_outdone = is_outdone and not (isinstance(found, Route6) and found.source_prefix)
     return found.destination.prefixlen - is_outdone
 
 

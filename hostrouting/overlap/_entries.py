@@ -25,9 +25,11 @@ class Lead:
     """The way an entry for a prefix leads to the expected interface.
 
     Args:
-        dev: the one interface that the entry uses because the expected CIDR names it, or None for the uplinks.
+        dev: the one interface that the entry uses because the expected CIDR names it, or None for
+            the uplinks.
         devs: the interfaces that the entry would use.
-        next_hops: the next hops of a route for the prefix, for use in any table, or empty if none is known.
+        next_hops: the next hops of a route for the prefix, for use in any table, or empty if none
+            is known.
         subnet: the innermost uplink subnet that contains the prefix, if any.
         refused: why no entry can be made or why it wouldn't work, or an empty string.
     """
@@ -58,14 +60,19 @@ class Entries:
         self._missing = missing
         self._state, self._family, self._bits = state, state.family, state.family.bits
         self._default = state.uplinks.default
-        # If two uplinks share a subnet, it is assigned to the one used by the default route. Uplinks that can't have
-        # routes are skipped.
+        # If two uplinks share a subnet, it is assigned to the one used by the default route.
+        # Uplinks that can't have routes are skipped.
         self._usable = _usable_devs(state.links)
         usable = [dev for dev in self._usable if dev in state.uplinks.devs]
         self._point_to_point = {link.name for link in state.links if link.is_point_to_point}
-        default_devs = [dev for dev in usable if self._default is not None and dev in self._default.devs]
+        default_devs = [
+            dev for dev in usable if self._default is not None and dev in self._default.devs
+        ]
         self._local_subnets = {
-            subnet: dev for among in (usable, default_devs) for subnet, dev in state.uplinks.subnets if dev in among
+            subnet: dev
+            for among in (usable, default_devs)
+            for subnet, dev in state.uplinks.subnets
+            if dev in among
         }
         self._nested_subnets = PrefixIndex(self._local_subnets, self._bits)
         # Results are kept by interface, because thousands of CIDRs may name the same one.
@@ -83,13 +90,23 @@ class Entries:
         if subnet is not None:
             on = self._local_subnets[subnet]
             is_unnameable = self._names_devs and not is_device(on)
-            refused = f"it is on the link of {on}, a name that no config accepts: rename it" if is_unnameable else ""
+            refused = (
+                f"it is on the link of {on}, a name that no config accepts: rename it"
+                if is_unnameable
+                else ""
+            )
             to_uplinks = Lead(None, (on,), (NextHop(on),), subnet, refused)
         elif self._default is not None:
-            to_uplinks = Lead(None, self._default.devs, self._default.hops, None, self._lost_gateway)
+            to_uplinks = Lead(
+                None, self._default.devs, self._default.hops, None, self._lost_gateway
+            )
         else:
             to_uplinks = Lead(None, (), (), None, "")
-        dev = None if expected.devs is None else self._dev_of(expected, expected.devs, address, to_uplinks)
+        dev = (
+            None
+            if expected.devs is None
+            else self._dev_of(expected, expected.devs, address, to_uplinks)
+        )
         if isinstance(dev, Obstacle):
             return dev
         if dev is None:
@@ -109,7 +126,11 @@ class Entries:
         return () if isinstance(lead, Obstacle) else lead.next_hops
 
     def _dev_of(
-        self, expected: ExpectedCidr, patterns: tuple[str, ...], address: IpAddress, to_uplinks: Lead
+        self,
+        expected: ExpectedCidr,
+        patterns: tuple[str, ...],
+        address: IpAddress,
+        to_uplinks: Lead,
     ) -> str | Obstacle | None:
         """Return the one interface that an entry for an expected CIDR uses, None for the uplinks, or an obstacle."""
         there = [link.name for link in self._state.links if is_like(link.name, patterns)]
@@ -151,13 +172,21 @@ class Entries:
         if dev is not None:
             return self._entry_by(dev, self._hop_by(dev, numbers(network)), network)
         if (subnet := next(self._nested_subnets.around(numbers(network)), None)) is not None:
-            return StaticRoute(network, ONLINK, self._local_subnets[subnet] if self._names_devs else None)
+            return StaticRoute(
+                network, ONLINK, self._local_subnets[subnet] if self._names_devs else None
+            )
         default = self._inherited
         if self._has_lost_source:
             (hop,) = default.hops
-            return StaticRoute(network, hop.gateway if isinstance(hop.gateway, IPv4Address) else ONLINK, hop.dev)
+            return StaticRoute(
+                network, hop.gateway if isinstance(hop.gateway, IPv4Address) else ONLINK, hop.dev
+            )
         # Another default route may take precedence, so name the interface in the entry.
-        is_one = self._state.uplinks.named is not None and len(default.devs) == 1 and is_device(default.devs[0])
+        is_one = (
+            self._state.uplinks.named is not None
+            and len(default.devs) == 1
+            and is_device(default.devs[0])
+        )
         return StaticRoute(network, dev=default.devs[0] if is_one else None)
 
     def _entry_by(self, dev: str, hop: NextHop | None, network: IpNetwork) -> StaticRoute:
@@ -176,8 +205,8 @@ class Entries:
     def _hop_by(self, dev: str, prefix: Prefix) -> NextHop | None:
         """Return the next hop through an interface for a prefix: that of the longest route that contains the prefix.
 
-        Without such a route, the prefix is on the interface's link if it is in the subnet of one of the interface's
-        addresses, or if the interface is point-to-point.
+        Without such a route, the prefix is on the interface's link if it is in the subnet of one of
+        the interface's addresses, or if the interface is point-to-point.
         """
         hops, destinations, subnets = self._around_by(dev)
         if (longest := next(destinations.around(prefix), None)) is not None:
@@ -188,8 +217,8 @@ class Entries:
     def _around_by(self, dev: str) -> tuple[Mapping[Prefix, NextHop], PrefixIndex, PrefixIndex]:
         """Return the next hops through an interface by their routes' destinations, and two indexes.
 
-        The indexes are of these destinations and of the interface's subnets. Routes in all tables count, except those
-        with several next hops through the interface.
+        The indexes are of these destinations and of the interface's subnets. Routes in all tables
+        count, except those with several next hops through the interface.
         """
         if dev not in self._known_by:
             found: dict[Prefix, NextHop] = {}
@@ -197,16 +226,23 @@ class Entries:
                 hops = [hop for hop in route.hops if hop.dev == dev]
                 if route.type is RouteType.UNICAST and len(hops) == 1 and dev in route.devs:
                     found.setdefault(numbers(route.destination), attrs.evolve(hops[0], weight=1))
-            subnets = (numbers(address.network) for address in self._state.addresses if address.dev == dev)
-            self._known_by[dev] = (found, PrefixIndex(found, self._bits), PrefixIndex(subnets, self._bits))
+            subnets = (
+                numbers(address.network) for address in self._state.addresses if address.dev == dev
+            )
+            self._known_by[dev] = (
+                found,
+                PrefixIndex(found, self._bits),
+                PrefixIndex(subnets, self._bits),
+            )
         return self._known_by[dev]
 
     @property
     def _names_devs(self) -> bool:
         """Return whether entries in an uplink's subnet must name the uplink.
 
-        They must if it isn't clear which interface they would inherit, or if the default route's src isn't this host's:
-        an entry with a gateway and a device inherits nothing, not even the src.
+        They must if it isn't clear which interface they would inherit, or if the default route's
+        src isn't this host's: an entry with a gateway and a device inherits nothing, not even the
+        src.
         """
         is_one = self._default is not None and len(self._default.devs) == 1
         return self._state.uplinks.named is not None or not is_one or self._has_lost_source
@@ -238,7 +274,9 @@ class Entries:
                 if (claim := fib.claims_gateway(gateway)) is not None:
                     return f"the kernel would refuse entries via {gateway}, because it is in {claim}: remove that"
             elif not fib.finds_gateway(gateway, hop.dev or ""):
-                reason = f"under the policy rules, it isn't reachable on {hop.dev}; change the rules"
+                reason = (
+                    f"under the policy rules, it isn't reachable on {hop.dev}; change the rules"
+                )
                 return f"the kernel would refuse entries via {gateway}: {reason}"
         return ""
 
@@ -247,5 +285,7 @@ def _usable_devs(links: Sequence[Link]) -> list[str]:
     """Return the interfaces on which the kernel accepts and uses routes."""
     vrfs = {link.name for link in links if link.kind == "vrf"}
     return [
-        link.name for link in links if link.is_up and link.has_carrier and (link.master is None or link.master in vrfs)
+        link.name
+        for link in links
+        if link.is_up and link.has_carrier and (link.master is None or link.master in vrfs)
     ]

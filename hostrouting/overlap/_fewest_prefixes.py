@@ -1,14 +1,17 @@
-"""Find the fewest prefixes that cover a set of addresses under longest-prefix matching. This module does no I/O.
+"""Find the fewest prefixes that cover a set of addresses under longest-prefix matching.
 
-A prefix may therefore contain addresses that match a longer prefix, and other chosen prefixes may be nested in it::
+This module does no I/O.
+
+A prefix may therefore contain addresses that match a longer prefix, and other chosen prefixes may
+be nested in it::
 
     172.16.0.0/16    dev ib0     must be covered by prefixes longer than /16
     172.16.1.0/24    dev eth0    isn't affected by prefixes shorter than /24
     172.16.2.0/24    dev ib1     must be covered by prefixes longer than /24
     solution                     172.16.0.0/17 172.16.128.0/17, and in the former 172.16.2.0/25 172.16.2.128/25
 
-The cost of a prefix that isn't chosen is the sum of the costs of its halves. Choosing a prefix adds 1 to the cost of
-its halves.
+The cost of a prefix that isn't chosen is the sum of the costs of its halves. Choosing a prefix adds
+1 to the cost of its halves.
 """
 
 from __future__ import annotations
@@ -27,8 +30,9 @@ from hostrouting.overlap._intervals import Interval
 # The cost of leaving a target uncovered. It exceeds the cost of any number of prefixes.
 _TOO_MUCH = 1 << 40
 
-# A prefix is left uncovered if all of its addresses need prefixes that are longer by more than this. A fix with more
-# than 4,096 routes for one prefix wouldn't be of use, and a search for billions of routes would never end.
+# A prefix is left uncovered if all of its addresses need prefixes that are longer by more than
+# this. A fix with more than 4,096 routes for one prefix wouldn't be of use, and a search for
+# billions of routes would never end.
 _SPLITS = 12
 
 # The maximum prefix length in either family.
@@ -41,7 +45,8 @@ class Segment(NamedTuple):
     Args:
         first: the first address as an integer.
         last: the last address as an integer.
-        above: the length that a covering prefix must exceed (-1 for any), or None if the segment isn't a target.
+        above: the length that a covering prefix must exceed (-1 for any), or None if the segment
+            isn't a target.
         most: maximum length of a prefix that may cover it, or -1 if none may.
     """
 
@@ -51,11 +56,13 @@ class Segment(NamedTuple):
     most: int = _ANY_LENGTH
 
 
-def fewest_prefixes(segments: Sequence[Segment], family: Family, taken: Container[Prefix] = ()) -> list[IpNetwork]:
+def fewest_prefixes(
+    segments: Sequence[Segment], family: Family, taken: Container[Prefix] = ()
+) -> list[IpNetwork]:
     """Cover the targets with as few prefixes as possible.
 
-    Ties are broken in favor of the list that covers the fewest other addresses. Addresses that any prefix may cover,
-    such as local and broadcast ones, aren't counted.
+    Ties are broken in favor of the list that covers the fewest other addresses. Addresses that any
+    prefix may cover, such as local and broadcast ones, aren't counted.
 
     Args:
         segments: the segments in address order. No other addresses may be covered.
@@ -68,11 +75,14 @@ def fewest_prefixes(segments: Sequence[Segment], family: Family, taken: Containe
     bits = family.bits
     firsts, lasts = [segment.first for segment in segments], [segment.last for segment in segments]
     mosts = [segment.most for segment in segments]
-    # A segment that isn't a target needs no covering prefix (-2), and no prefix inside it is useful.
+    # A segment that isn't a target needs no covering prefix (-2), and no prefix inside it is
+    # useful.
     aboves = [-2 if segment.above is None else segment.above for segment in segments]
     lowest = [_ANY_LENGTH if segment.above is None else segment.above for segment in segments]
     # Running count of the gaps before each segment.
-    gaps = list(accumulate(first != last + 1 for first, last in zip(firsts, [-1, *lasts], strict=False)))
+    gaps = list(
+        accumulate(first != last + 1 for first, last in zip(firsts, [-1, *lasts], strict=False))
+    )
 
     def size(length: int) -> int:
         return 1 << bits >> length
@@ -95,16 +105,22 @@ def fewest_prefixes(segments: Sequence[Segment], family: Family, taken: Containe
         if is_served(first, length, around):
             return 0, ()
         inner = part(first, length)
-        # Start at the smallest prefix that contains all segments: in any larger one, they are all in the same half.
-        begin, end = max(first, firsts[inner.start]), min(first + size(length) - 1, lasts[inner.stop - 1])
+        # Start at the smallest prefix that contains all segments: in any larger one, they are all
+        # in the same half.
+        begin, end = (
+            max(first, firsts[inner.start]),
+            min(first + size(length) - 1, lasts[inner.stop - 1]),
+        )
         length = bits - (begin ^ end).bit_length()
         first = begin >> (bits - length) << (bits - length)
         is_covered = end - begin + 1 == size(length) and gaps[inner.start] == gaps[inner.stop - 1]
         most = min(mosts[inner])
-        is_usable = is_covered and min(lowest[inner]) < length <= most and (first, length) not in taken
+        is_usable = (
+            is_covered and min(lowest[inner]) < length <= most and (first, length) not in taken
+        )
         halves = (first, first + size(length + 1))
-        # If only one half needs prefixes, one inside that half costs the same and covers fewer other addresses. That
-        # doesn't matter if any prefix may cover the other addresses.
+        # If only one half needs prefixes, one inside that half costs the same and covers fewer
+        # other addresses. That doesn't matter if any prefix may cover the other addresses.
         if (
             is_usable
             and max(aboves[inner]) < length
@@ -129,17 +145,26 @@ def _sum(halves: Iterable[tuple[int, tuple[Prefix, ...]]]) -> tuple[int, tuple[P
 
 
 def networks_of(intervals: Iterable[Interval], family: Family) -> tuple[IpNetwork, ...]:
-    """Return the fewest CIDRs that exactly cover the intervals. The intervals must be in address order."""
+    """Return the fewest CIDRs that exactly cover the intervals.
+
+    The intervals must be in address order.
+    """
     spans: list[tuple[int, int]] = []
     for interval in intervals:
         first = spans.pop()[0] if spans and spans[-1][1] == interval.first - 1 else interval.first
         spans.append((first, interval.last))
-    networks = (summarize_address_range(family.address(first), family.address(last)) for first, last in spans)
+    networks = (
+        summarize_address_range(family.address(first), family.address(last))
+        for first, last in spans
+    )
     return tuple(chain.from_iterable(networks))
 
 
 def summary_of(
-    failing: Sequence[Interval], intervals: Sequence[Interval], local: Container[Interval], family: Family
+    failing: Sequence[Interval],
+    intervals: Sequence[Interval],
+    local: Container[Interval],
+    family: Family,
 ) -> list[IpNetwork]:
     """Return a short list of prefixes that cover failing intervals, and maybe adjacent local or broadcast addresses.
 
@@ -149,7 +174,11 @@ def summary_of(
         local: the intervals of local and broadcast addresses.
         family: the address family.
     """
-    start, stop, targets = bisect_left(intervals, failing[0]), bisect_right(intervals, failing[-1]), {*failing}
+    start, stop, targets = (
+        bisect_left(intervals, failing[0]),
+        bisect_right(intervals, failing[-1]),
+        {*failing},
+    )
     while start and intervals[start - 1] in local:
         start -= 1
     while stop < len(intervals) and intervals[stop] in local:

@@ -46,10 +46,14 @@ class FixedHost(SnapshotBackend):
         super().__init__(Snapshot(*known, tuple(tables.routes)))
         self.family, self.tables, self.added, self._state = state.family, tables, added, state
 
-    # --- as a backend --------------------------------------------------------------------------------------------
+    # --- as a backend -----------------------------------------------------------------------------
 
     def lookup(
-        self, addresses: Sequence[IpAddress], *, source: IpAddress | None = None, is_tcp: bool = False
+        self,
+        addresses: Sequence[IpAddress],
+        *,
+        source: IpAddress | None = None,
+        is_tcp: bool = False,
     ) -> tuple[Lookup, ...]:
         """Return the best route to each address."""
         return tuple(self.tables.lookup(address, source, is_tcp=is_tcp) for address in addresses)
@@ -62,12 +66,18 @@ class FixedHost(SnapshotBackend):
         self, addresses: Sequence[IpAddress], *, is_tcp: bool = False
     ) -> dict[IpAddress, IpAddress]:
         """Return the source addresses with which the kernel retries failed lookups."""
-        found = ((address, source) for address in addresses for source in self._sources(None, [address]))
+        found = (
+            (address, source) for address in addresses for source in self._sources(None, [address])
+        )
         return {
-            address: source for address, source in found if self.tables.lookup(address, source, is_tcp=is_tcp).route
+            address: source
+            for address, source in found
+            if self.tables.lookup(address, source, is_tcp=is_tcp).route
         }
 
-    def _sources(self, entry: Route | None, addresses: Sequence[IpAddress]) -> tuple[IpAddress, ...]:
+    def _sources(
+        self, entry: Route | None, addresses: Sequence[IpAddress]
+    ) -> tuple[IpAddress, ...]:
         """Return the sources that the kernel has reported, or else every one that it may select."""
         if known := self._reported_sources.get(source_key_to(addresses[0], entry)):
             return known
@@ -88,19 +98,24 @@ class FixedHost(SnapshotBackend):
                     known.setdefault(key, {})[probe.source] = None
         return {key: tuple(sources) for key, sources in known.items()}
 
-    # --- what a fix asks -----------------------------------------------------------------------------------------
+    # --- what a fix asks --------------------------------------------------------------------------
 
     def refusals(self) -> dict[Prefix, str]:
         """Return why an installation would refuse new routes, by the destinations of the refused routes."""
         refused = self.tables.refused_hops(self.added) if isinstance(self.tables, Fib6) else ()
-        found = {numbers(route.destination): refusal.message for route, refusal in losing_routes(self.added, self)}
+        found = {
+            numbers(route.destination): refusal.message
+            for route, refusal in losing_routes(self.added, self)
+        }
         return found | {numbers(failure.route.destination): failure.message for failure in refused}
 
-    def unfixed_connections(self, overlap: RouteOverlap) -> Iterator[tuple[ExpectedCidr, Classification, Interval]]:
+    def unfixed_connections(
+        self, overlap: RouteOverlap
+    ) -> Iterator[tuple[ExpectedCidr, Classification, Interval]]:
         """Yield the connections, replies and TCP lookups that still fail once the first lookups are fixed.
 
-        The fix changes the result of the first lookup, so connections may use a different source and match other rules.
-        ``fixed_by`` only verifies the first lookup, which is a datagram's.
+        The fix changes the result of the first lookup, so connections may use a different source
+        and match other rules. ``fixed_by`` only verifies the first lookup, which is a datagram's.
 
         Args:
             overlap: the expected CIDRs.
@@ -114,22 +129,28 @@ class FixedHost(SnapshotBackend):
         after = attrs.evolve(state, routes=routes, probes=probes)
         for expected, classifications in classify_probes(overlap, after).items():
             for interval in state.inside[expected]:
-                for classification in filter(attrgetter("is_failure"), classifications[interval.probed][1:]):
+                for classification in filter(
+                    attrgetter("is_failure"), classifications[interval.probed][1:]
+                ):
                     yield expected, classification, interval
 
 
-def fixed_by(state: State, entries: Sequence[StaticRoute], fixed: Mapping[int, str | None]) -> FixedHost | str:
+def fixed_by(
+    state: State, entries: Sequence[StaticRoute], fixed: Mapping[int, str | None]
+) -> FixedHost | str:
     """Return the host after the planner has applied entries, or the reason why the entries don't work.
 
     Args:
         state: the host's state. The new routes come before existing ones with the same key.
         entries: the proposed entries.
-        fixed: the fixed addresses, each with the interface that packets must leave through, or None for the uplinks.
+        fixed: the fixed addresses, each with the interface that packets must leave through, or None
+            for the uplinks.
     """
     main = [route for route in state.routes if route.table == Table.MAIN]
     try:
         routes, missing = resolve(entries, state.links, state.addresses, main, state.uplinks.named)
-        # Hide our existing entries from the plan, so that it only adds the new ones and removes none.
+        # Hide our existing entries from the plan, so that it only adds the new ones and removes
+        # none.
         plan = plan_routes(routes, [route for route in main if not route.is_ours])
     except RouteError as error:
         return str(error)
@@ -140,6 +161,9 @@ def fixed_by(state: State, entries: Sequence[StaticRoute], fixed: Mapping[int, s
         address, devs = state.family.address(number), state.uplinks.devs if dev is None else (dev,)
         found = tables.lookup(address).route
         if found is None or not set(found.devs) <= set(devs):
-            silent = [f"{gateway} on {by} doesn't answer" for by, gateway in sorted(state.silent_routers, key=str)]
+            silent = [
+                f"{gateway} on {by} doesn't answer"
+                for by, gateway in sorted(state.silent_routers, key=str)
+            ]
             return "; ".join([f"{address} would still not leave through {','.join(devs)}", *silent])
     return FixedHost(state, tables, plan.add)

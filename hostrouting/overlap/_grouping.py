@@ -71,7 +71,9 @@ def findings_and_notes(
     return tuple(findings), (*dict.fromkeys(notes), *notes_on_host(overlap, state))
 
 
-def _finding(expected: ExpectedCidr, group: _Group, state: State, ranges: _Networks, shown: _Networks) -> Finding:
+def _finding(
+    expected: ExpectedCidr, group: _Group, state: State, ranges: _Networks, shown: _Networks
+) -> Finding:
     interval, classification = group[0]
     types = {each.discarded_by for _, each in group}
     return Finding(
@@ -91,7 +93,9 @@ def _finding(expected: ExpectedCidr, group: _Group, state: State, ranges: _Netwo
     )
 
 
-def _note(expected: ExpectedCidr, group: _Group, state: State, ranges: _Networks, shown: _Networks) -> Note:
+def _note(
+    expected: ExpectedCidr, group: _Group, state: State, ranges: _Networks, shown: _Networks
+) -> Note:
     _, classification = group[0]
     kind, cidr = NoteKind(str(classification.kind)), expected.cidr
     devs = tuple(sorted({dev for _, each in group for dev in each.devs}))
@@ -121,7 +125,9 @@ def _note(expected: ExpectedCidr, group: _Group, state: State, ranges: _Networks
     else:
         message = f"{part} routes via {by} ({_KEYS[kind]})"
         # A host route leads to a local pod and doesn't shadow other addresses.
-        hides_others = (each.route and each.route.destination.prefixlen < state.family.bits for _, each in group)
+        hides_others = (
+            each.route and each.route.destination.prefixlen < state.family.bits for _, each in group
+        )
         if classification.shared:
             where = f"{classification.shared}, so other hosts there that have such an address can't be reached"
             message += f"; it lies in {where}"
@@ -136,10 +142,11 @@ def _note(expected: ExpectedCidr, group: _Group, state: State, ranges: _Networks
 def _local_on_uplinks(expected: ExpectedCidr, state: State) -> list[Address]:
     """Return the addresses on this host's uplinks in an expected CIDR, as a hint that the CIDR may be the nodes'.
 
-    The config doesn't say whether a CIDR is for nodes, pods or Services. An uplink's subnet in the CIDR isn't proof
-    either, because a node may have an address in the pod CIDR by mistake. The CIDR is only known to belong to the nodes
-    if it is the address's subnet (``Address.network``), or if the config names the interfaces that may carry the CIDR,
-    which rules out container interfaces. In the latter case, no hint is needed, and the list is empty.
+    The config doesn't say whether a CIDR is for nodes, pods or Services. An uplink's subnet in the
+    CIDR isn't proof either, because a node may have an address in the pod CIDR by mistake. The CIDR
+    is only known to belong to the nodes if it is the address's subnet (``Address.network``), or if
+    the config names the interfaces that may carry the CIDR, which rules out container interfaces.
+    In the latter case, no hint is needed, and the list is empty.
     """
     if expected.devs is not None:
         return []
@@ -166,7 +173,9 @@ def _behind(classification: Classification, expected: ExpectedCidr, state: State
     return set().union(*in_turn) - {*classification.devs}
 
 
-def _foreseen(cidr: IpNetwork, foreseen: PrefixIndex, state: State, classifications: Classifications) -> Iterable[Note]:
+def _foreseen(
+    cidr: IpNetwork, foreseen: PrefixIndex, state: State, classifications: Classifications
+) -> Iterable[Note]:
     """Yield a note for each foreseen prefix whose connected route, once added, would shadow part of the CIDR."""
     for prefix in map(state.family.network, foreseen.meeting(numbers(cidr))):
         part = prefix if prefix.prefixlen > cidr.prefixlen else cidr
@@ -177,7 +186,9 @@ def _foreseen(cidr: IpNetwork, foreseen: PrefixIndex, state: State, classificati
         ]
         if intervals:
             ranges = networks_of(intervals, state.family)
-            message = f"{_part(cidr, ranges)} would be shadowed by a route to {prefix}, which is foreseen"
+            message = (
+                f"{_part(cidr, ranges)} would be shadowed by a route to {prefix}, which is foreseen"
+            )
             yield Note(NoteKind.FORESEEN, message, cidr, (), ranges)
 
 

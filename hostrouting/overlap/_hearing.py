@@ -1,9 +1,11 @@
-"""Tell whether packets to this host are delivered, as the policy rules may bypass table local. This module does no I/O.
+"""Tell whether packets to this host are delivered, as the policy rules may bypass table local.
 
-The kernel delivers a packet if the lookup of its destination returns a route of type local. The policy rule of
-preference 0 makes the kernel search table local first. Cilium and other programs move that rule, and may leave it out.
-Then this host doesn't receive some or all of the packets sent to it, although all packets that it sends leave as
-expected.
+This module does no I/O.
+
+The kernel delivers a packet if the lookup of its destination returns a route of type local. The
+policy rule of preference 0 makes the kernel search table local first. Cilium and other programs
+move that rule, and may leave it out. Then this host doesn't receive some or all of the packets sent
+to it, although all packets that it sends leave as expected.
 """
 
 from __future__ import annotations
@@ -25,14 +27,19 @@ def why_not_received(state: State) -> str:
     """Return why this host doesn't receive what is sent to one of its addresses, or an empty string if it does."""
     if asks_local_first(state.rules):
         return ""
-    # As long as IPv6 has never had another rule, the kernel searches local and main, whatever the rules say.
-    may_ignore_rules = state.family is Family.IPV6 and {*state.rules} <= {*kernel_rules(Family.IPV6)}
+    # As long as IPv6 has never had another rule, the kernel searches local and main, whatever the
+    # rules say.
+    may_ignore_rules = state.family is Family.IPV6 and {*state.rules} <= {
+        *kernel_rules(Family.IPV6)
+    }
     for flow, words in () if may_ignore_rules else _arriving(state):
         if not _is_local(found := state.fib.decide(flow).route):
             return _sentence(f"to {flow.address}{words} through {flow.iif}", found, state)
     for lookup in state.own_lookups:
         if not _is_local(lookup.route):
-            return _sentence(f"by this host to {lookup.address}, its own address,", lookup.route, state)
+            return _sentence(
+                f"by this host to {lookup.address}, its own address,", lookup.route, state
+            )
     return ""
 
 
@@ -48,7 +55,10 @@ def _arriving(state: State) -> Iterator[tuple[Flow, str]]:
     for own in state.addresses:
         if own.dev in state.uplinks.devs and own.is_usable and not own.local.is_link_local:
             for sender, words in {_sender(own, state): "", **clients}.items():
-                yield from ((Flow(own.local, sender, protocol, iif=own.dev), words) for protocol in protocols)
+                yield from (
+                    (Flow(own.local, sender, protocol, iif=own.dev), words)
+                    for protocol in protocols
+                )
 
 
 def _clients(state: State) -> Collection[IpAddress]:
@@ -57,18 +67,29 @@ def _clients(state: State) -> Collection[IpAddress]:
     if not sources:
         return ()
     own = {int(address.local) for address in state.addresses}  # no client has one of these
-    edges = sorted({edge for each in sources for edge in (int(each[0]), int(each[-1]) + 1)} | {n + 1 for n in own})
+    edges = sorted(
+        {edge for each in sources for edge in (int(each[0]), int(each[-1]) + 1)}
+        | {n + 1 for n in own}
+    )
     numbers_ = {interval.first for interval in state.intervals}
     for interval in state.intervals:
-        numbers_.update(edges[bisect_left(edges, interval.first) : bisect_right(edges, interval.last)])
+        numbers_.update(
+            edges[bisect_left(edges, interval.first) : bisect_right(edges, interval.last)]
+        )
     clients = map(state.family.address, sorted(numbers_ - own))
-    return {frozenset(each for each in sources if client in each): client for client in clients}.values()
+    return {
+        frozenset(each for each in sources if client in each): client for client in clients
+    }.values()
 
 
 def _sender(own: Address, state: State) -> IpAddress:
     """Return a likely sender of packets to an uplink's address: the uplink's gateway, or else the next address."""
     hops = (hop for route in state.defaults for hop in route.hops if hop.dev == own.dev)
-    gateways = (hop.gateway for hop in hops if hop.gateway is not None and hop.gateway.version == own.local.version)
+    gateways = (
+        hop.gateway
+        for hop in hops
+        if hop.gateway is not None and hop.gateway.version == own.local.version
+    )
     return next(gateways, own.local + 1)
 
 
@@ -80,8 +101,14 @@ def _sentence(sent: str, found: Route | None, state: State) -> str:
 def _fix(state: State) -> str:
     """Return how to make the kernel search table local first, even if there are other rules of preference 0."""
     first = [rule for rule in state.rules if rule.preference == 0]
-    others = [rule for rule in first if attrs.evolve(rule, protocol=Protocol.KERNEL) != KERNEL_RULES[0]]
-    steps = [f"{state.family.ip} rule add preference 0 lookup local"] if len(first) == len(others) else []
+    others = [
+        rule for rule in first if attrs.evolve(rule, protocol=Protocol.KERNEL) != KERNEL_RULES[0]
+    ]
+    steps = (
+        [f"{state.family.ip} rule add preference 0 lookup local"]
+        if len(first) == len(others)
+        else []
+    )
     if others:
         # fib_nl_newrule inserts a rule behind those of the same preference.
         steps.append(

@@ -1,4 +1,7 @@
-"""Make the notes about a host as a whole, which don't depend on a single CIDR. This module does no I/O."""
+"""Make the notes about a host as a whole, which don't depend on a single CIDR.
+
+This module does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,9 @@ def notes_on_host(overlap: RouteOverlap, state: State) -> Iterable[Note]:
     yield from _beyond_mtu(state)
     yield from _detours_to_pods(state, of_pods - {*state.uplinks.devs})
     loopback = loopback_of(state.links)
-    others = [str(rule.preference) for rule in state.rules if is_about_other_packets(rule, loopback)]
+    others = [
+        str(rule.preference) for rule in state.rules if is_about_other_packets(rule, loopback)
+    ]
     if others:
         text = f"policy rules on marks, users, interfaces, ports etc. weren't judged: preference {', '.join(others)}"
         yield Note(NoteKind.RULE, text)
@@ -44,10 +49,15 @@ def _contested(state: State, of_pods: Collection[str]) -> Iterable[Note]:
     defaults = [route for route in state.defaults if not {*of_pods}.isdisjoint(route.devs)]
     for route in defaults:
         text = f"{route} may be a container's default route, as {','.join(route.devs)} is in containerDevs"
-        yield Note(NoteKind.CONTESTED, f"{text}; name the node's uplinks (hostRouting.uplinks)", devs=route.devs)
+        yield Note(
+            NoteKind.CONTESTED,
+            f"{text}; name the node's uplinks (hostRouting.uplinks)",
+            devs=route.devs,
+        )
     if not (others := _rival_defaults(state)):
         return
-    # If an IPv6 default route also has next hops on other interfaces, ``others`` already includes it.
+    # If an IPv6 default route also has next hops on other interfaces, ``others`` already includes
+    # it.
     chosen = [default] if default in state.routes or state.family is Family.IPV4 else []
     found = sorted((*chosen, *others), key=attrgetter("metric"))
     devs = tuple(sorted({dev for route in found for dev in route.devs}))
@@ -60,24 +70,31 @@ def _contested(state: State, of_pods: Collection[str]) -> Iterable[Note]:
     elif state.uplinks.named is not None:
         settles = f"expected CIDRs that name no interface use {default}"
     else:
-        settles = (
-            f"the one through {','.join(default.devs)} wins; name the node's uplinks (hostRouting.uplinks) to settle it"
-        )
-    yield Note(NoteKind.CONTESTED, f"several interfaces have a default route: {listed}; {settles}", devs=devs)
+        settles = f"the one through {','.join(default.devs)} wins; name the node's uplinks (hostRouting.uplinks) to settle it"
+    yield Note(
+        NoteKind.CONTESTED,
+        f"several interfaces have a default route: {listed}; {settles}",
+        devs=devs,
+    )
 
 
 def _rival_defaults(state: State) -> list[Route]:
     """Return the live default routes through interfaces other than the chosen default route's.
 
-    If uplinks are named, only routes through an uplink are returned for IPv4. For IPv6, the routes with the same metric
-    through an interface that isn't an uplink are returned instead, because they may take precedence.
+    If uplinks are named, only routes through an uplink are returned for IPv4. For IPv6, the routes
+    with the same metric through an interface that isn't an uplink are returned instead, because
+    they may take precedence.
     """
     uplinks = state.uplinks
     if uplinks.default is None:
         return []
     defaults, devs = state.defaults, {*uplinks.devs}
     if state.family is Family.IPV6 and uplinks.named is not None:
-        return [each for each in defaults if each.metric == uplinks.default.metric and not devs.issuperset(each.devs)]
+        return [
+            each
+            for each in defaults
+            if each.metric == uplinks.default.metric and not devs.issuperset(each.devs)
+        ]
     rivals = {dev for route in defaults for dev in route.devs} - {*uplinks.default.devs}
     if uplinks.named is not None:
         rivals &= devs
@@ -88,9 +105,7 @@ def _pending(state: State) -> Iterable[Note]:
     # Only IPv4 addresses depend on the Azure agent.
     is_4 = state.family is Family.IPV4
     for dev in state.uplinks.pending if is_4 else ():
-        text = (
-            f"{dev} is an InfiniBand interface without an IPv4 address; once it has one, its subnet's route comes too"
-        )
+        text = f"{dev} is an InfiniBand interface without an IPv4 address; once it has one, its subnet's route comes too"
         yield Note(NoteKind.PENDING, text, devs=(dev,))
 
 
@@ -104,10 +119,16 @@ def _without_carrier(state: State) -> Iterable[Note]:
 def _foreign_sources(state: State) -> Iterable[Note]:
     """Yield a note for each route through an uplink that has another network's address as its source."""
     devs = {*state.uplinks.devs}
-    anywhere = {link.name for link in state.links if link.kind == "dummy" or link.hardware == Hardware.LOOPBACK}
+    anywhere = {
+        link.name
+        for link in state.links
+        if link.kind == "dummy" or link.hardware == Hardware.LOOPBACK
+    }
     owners = {address.local: address.dev for address in state.addresses}
     foreign = {local for local, owner in owners.items() if owner not in {*devs, *anywhere}}
-    found = (route for route in _sent(state) if route.source in foreign and devs.issuperset(route.devs))
+    found = (
+        route for route in _sent(state) if route.source in foreign and devs.issuperset(route.devs)
+    )
     for route in dict.fromkeys(found):
         if route.source is not None and (owner := owners[route.source]) not in route.devs:
             text = f"what {route} sends has the source {route.source}, an address of {owner}: the network may drop it"
@@ -129,7 +150,11 @@ def _detours_to_pods(state: State, of_pods: Collection[str]) -> Iterable[Note]:
     """Yield a note for each source whose connections to this host's own pods leave through an uplink."""
     devs, found = {*state.uplinks.devs}, dict[IpAddress, list[IpAddress]]()
     for first in _firsts(state):
-        if first.lookup.route is None or not (leads := {*first.lookup.route.devs}) or not leads <= {*of_pods}:
+        if (
+            first.lookup.route is None
+            or not (leads := {*first.lookup.route.devs})
+            or not leads <= {*of_pods}
+        ):
             continue
         for probe in state.probes[int(first.lookup.address)]:
             by = probe.lookup.route.devs if probe.lookup.route is not None else ()

@@ -1,8 +1,10 @@
-"""Split the expected CIDRs into ranges that each have a single lookup result. This module does no I/O.
+"""Split the expected CIDRs into ranges that each have a single lookup result.
 
-Routes and rules match prefixes, so the lookup result can only change at prefix boundaries. Prefixes are either nested
-or disjoint. All addresses with the same innermost prefix therefore have the same result, even if they form several
-ranges, so one lookup is enough::
+This module does no I/O.
+
+Routes and rules match prefixes, so the lookup result can only change at prefix boundaries. Prefixes
+are either nested or disjoint. All addresses with the same innermost prefix therefore have the same
+result, even if they form several ranges, so one lookup is enough::
 
     172.16.0.0/16     |--------------------------------|      expected
     172.16.0.0/16     |--------------------------------|      dev ib0
@@ -10,8 +12,8 @@ ranges, so one lookup is enough::
     172.16.3.10/32                      |                     local ib0
     intervals             |  a   | b |  a   |c|     a      |      3 probes: 172.16.0.0, 172.16.1.0, 172.16.3.10
 
-Most routes in a large FIB lead through the uplinks. Such a route doesn't affect the result unless a route through
-another interface overlaps it, so it only splits the CIDRs in that case.
+Most routes in a large FIB lead through the uplinks. Such a route doesn't affect the result unless a
+route through another interface overlaps it, so it only splits the CIDRs in that case.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ class Interval(NamedTuple):
     Args:
         first: the first address as an integer.
         last: the last address as an integer.
-        probed: the address to look up, as an integer. Intervals with the same probed address share one result.
+        probed: the address to look up, as an integer. Intervals with the same probed address share
+            one result.
     """
 
     first: int
@@ -61,8 +64,10 @@ class Coverage:
         cidrs: the CIDRs, which may be nested.
         expected_devs: the uplinks.
         rules: the policy rules, in evaluation order.
-        besides: additional prefixes to look up, as if there were routes to them through another interface.
-        sources: the host's addresses. A route with any other source address isn't plain: it may break all connections.
+        besides: additional prefixes to look up, as if there were routes to them through another
+            interface.
+        sources: the host's addresses. A route with any other source address isn't plain: it may
+            break all connections.
     """
 
     def __init__(
@@ -78,7 +83,10 @@ class Coverage:
         self._cidrs, self._spans = cidrs, PrefixSet(cidrs, self._bits)
         self._devs, self._sources = frozenset(expected_devs), frozenset(sources)
         # These prefixes are looked up regardless of the routes.
-        self._besides = {*besides, *(numbers(rule.destination) for rule in rules if rule.destination is not None)}
+        self._besides = {
+            *besides,
+            *(numbers(rule.destination) for rule in rules if rule.destination is not None),
+        }
         if not _falls_through_to_default(rules):
             self._besides.add((0, 0))
 
@@ -88,22 +96,29 @@ class Coverage:
         Outside of these prefixes, ``intervals`` doesn't need the plain routes.
 
         Args:
-            routes: the entries in all tables. Plain entries through the expected interfaces may be omitted.
+            routes: the entries in all tables. Plain entries through the expected interfaces may be
+                omitted.
             besides: the destinations of routes that may exist.
 
         Returns:
             The prefixes, all inside the CIDRs and possibly nested.
         """
-        others = (route for route in routes if route.tos == 0 and not leaves_through(route, self._devs, self._sources))
+        others = (
+            route
+            for route in routes
+            if route.tos == 0 and not leaves_through(route, self._devs, self._sources)
+        )
         suspects = {*self._besides, *besides, *(numbers(route.destination) for route in others)}
         shadows = PrefixSet(suspects, self._bits)
         return sorted({*filter(self._spans.covers, suspects), *filter(shadows.covers, self._cidrs)})
 
-    def intervals(self, routes: Iterable[Route], borders: Iterable[Prefix] = ()) -> Sequence[Interval]:
+    def intervals(
+        self, routes: Iterable[Route], borders: Iterable[Prefix] = ()
+    ) -> Sequence[Interval]:
         """Split the CIDRs into ranges that each have a single lookup result.
 
-        Ranges that another interface may carry are also split at gateways behind such interfaces, because no fix may
-        cover these gateways.
+        Ranges that another interface may carry are also split at gateways behind such interfaces,
+        because no fix may cover these gateways.
 
         Args:
             routes: the entries in all tables.
@@ -116,25 +131,43 @@ class Coverage:
         gateways = type(self._family.address(0))
         for route in routes:
             is_plain = leaves_through(route, self._devs, self._sources)
-            if route.tos == 0 and self._spans.overlaps(*ends(prefix := numbers(route.destination), bits)):
+            if route.tos == 0 and self._spans.overlaps(
+                *ends(prefix := numbers(route.destination), bits)
+            ):
                 (inner if is_plain else suspects).add(prefix)
             if not is_plain:
-                inner.update((int(hop.gateway), bits) for hop in route.hops if isinstance(hop.gateway, gateways))
+                inner.update(
+                    (int(hop.gateway), bits)
+                    for hop in route.hops
+                    if isinstance(hop.gateway, gateways)
+                )
         shadows = PrefixSet(suspects, self._bits)
-        cuts = {*self._cidrs, *map(numbers, reserved_blocks(self._family)), *suspects, *filter(shadows.covers, inner)}
+        cuts = {
+            *self._cidrs,
+            *map(numbers, reserved_blocks(self._family)),
+            *suspects,
+            *filter(shadows.covers, inner),
+        }
         return _build_intervals([cut for cut in cuts if self._spans.covers(cut)], self._family)
 
 
 def _falls_through_to_default(rules: Sequence[Rule]) -> bool:
     """Return whether packets that match only plain routes always reach the default route.
 
-    Rules with a destination are skipped because their prefixes are always looked up. A rule with other selectors
-    (source, protocol, interface...) may match only some packets. So such a rule isn't treated as the one that looks up
-    main, and its action may discard packets unless it is a table lookup.
+    Rules with a destination are skipped because their prefixes are always looked up. A rule with
+    other selectors (source, protocol, interface...) may match only some packets. So such a rule
+    isn't treated as the one that looks up main, and its action may discard packets unless it is a
+    table lookup.
     """
     nowhere = Flow(IPv4Address(0))
     for rule in rules:
-        is_picky = rule.source is not None or rule.iif or rule.ip_protocol or rule.has_ports or rule.has_unknown
+        is_picky = (
+            rule.source is not None
+            or rule.iif
+            or rule.ip_protocol
+            or rule.has_ports
+            or rule.has_unknown
+        )
         if rule.destination is not None:
             if rule.is_inverted:
                 return False
@@ -152,7 +185,9 @@ def _build_intervals(cuts: Sequence[Prefix], family: Family) -> list[Interval]:
     bits = family.bits
     reserved = PrefixSet(map(numbers, reserved_blocks(family)), bits)
     index = PrefixIndex(cuts, bits)
-    edges = sorted({edge for cut in cuts for first, last in (ends(cut, bits),) for edge in (first, last + 1)})
+    edges = sorted(
+        {edge for cut in cuts for first, last in (ends(cut, bits),) for edge in (first, last + 1)}
+    )
     probed: dict[Prefix, int] = {}
     intervals: list[Interval] = []
     for first, behind in pairwise(edges):

@@ -1,9 +1,10 @@
 """Tell which program leads addresses through another interface, and whether it may do so on purpose.
 
-A private network of a cloud, a storage network and a tunnel look like an overlap, but a host may need them. A static
-route would take their traffic away, so none is proposed until the config says what is wanted. No question is asked
-about a route that can't be wanted: one to an InfiniBand fabric's or a bridge's own network, to a large part of the
-address space, such as the half that a VPN takes, or to an uplink's subnet as a whole. This module does no I/O.
+A private network of a cloud, a storage network and a tunnel look like an overlap, but a host may
+need them. A static route would take their traffic away, so none is proposed until the config says
+what is wanted. No question is asked about a route that can't be wanted: one to an InfiniBand
+fabric's or a bridge's own network, to a large part of the address space, such as the half that a
+VPN takes, or to an uplink's subnet as a whole. This module does no I/O.
 """
 
 from __future__ import annotations
@@ -25,8 +26,14 @@ from hostrouting.overlap.proposals import Obstacle, Question
 
 # Networks of containers and virtual machines. A static route to one of them would cut it off.
 _BRIDGES = (
-    (("docker*", "br-*"), "belongs to Docker: move its address pools (bip, default-address-pools in daemon.json)"),
-    (("podman*",), "belongs to Podman: move its subnets (default_subnet, default_subnet_pools in containers.conf)"),
+    (
+        ("docker*", "br-*"),
+        "belongs to Docker: move its address pools (bip, default-address-pools in daemon.json)",
+    ),
+    (
+        ("podman*",),
+        "belongs to Podman: move its subnets (default_subnet, default_subnet_pools in containers.conf)",
+    ),
     (("virbr*",), "belongs to libvirt: move its network (virsh net-edit)"),
 )
 _ANY_BRIDGE = "is a bridge without an uplink among its ports: move its network"
@@ -35,12 +42,12 @@ _VPNS, _OF_VPN = (
     "belongs to a VPN: have it take fewer routes",
 )
 
-# InfiniBand interfaces as named by the kernel, and by systemd (systemd.net-naming-scheme(7)). The hardware type isn't
-# enough, because an interface in a VM may have another type.
+# InfiniBand interfaces as named by the kernel, and by systemd (systemd.net-naming-scheme(7)). The
+# hardware type isn't enough, because an interface in a VM may have another type.
 _INFINIBAND = ("ib*",)
 
-# The minimum prefix length of a route to a network. A shorter route takes a part of the whole address space, as a VPN's
-# routes do.
+# The minimum prefix length of a route to a network. A shorter route takes a part of the whole
+# address space, as a VPN's routes do.
 _NETWORK_LENGTH_MIN = {Family.IPV4: 8, Family.IPV6: 16}
 
 
@@ -64,7 +71,9 @@ class Owners:
         """
         limited = {each.cidr for each in expected if each.devs is not None}
         plain = {dev for each in findings if each.cidr not in limited for dev in each.devs}
-        for dev in dict.fromkeys(dev for each in findings for dev in each.devs if dev not in each.expected_devs):
+        for dev in dict.fromkeys(
+            dev for each in findings for dev in each.devs if dev not in each.expected_devs
+        ):
             yield from self._advice_on((dev,), is_limited=dev not in plain)
 
     def _advice_on(self, devs: Iterable[str], *, is_limited: bool) -> tuple[str, ...]:
@@ -72,7 +81,8 @@ class Owners:
 
         Args:
             devs: the interfaces.
-            is_limited: whether the expected CIDR names its interfaces, so that ``allowedDevs`` has no effect.
+            is_limited: whether the expected CIDR names its interfaces, so that ``allowedDevs`` has
+                no effect.
         """
         found = ((dev, self._advice(dev)) for dev in devs if dev not in self._uplinks)
         return tuple(
@@ -83,7 +93,9 @@ class Owners:
 
     def _advice(self, dev: str) -> str:
         if dev in self._bridges:
-            return next((advice for patterns, advice in _BRIDGES if is_like(dev, patterns)), _ANY_BRIDGE)
+            return next(
+                (advice for patterns, advice in _BRIDGES if is_like(dev, patterns)), _ANY_BRIDGE
+            )
         return _OF_VPN if is_like(dev, _VPNS) else ""
 
     def why_wanted(
@@ -95,14 +107,22 @@ class Owners:
             failure: the result of a lookup that fails for an expected CIDR.
             subnet: the uplink's subnet that contains the address, if any.
             is_limited: whether that CIDR names its interfaces.
-            is_settled: whether the config already says that the address must leave through other interfaces.
+            is_settled: whether the config already says that the address must leave through other
+                interfaces.
         """
         devs = failure.devs if failure.kind is FindingKind.OVERLAP else ()
         devs = tuple(dev for dev in devs if dev not in self._uplinks and dev != LOOPBACK)
         is_connected = bool(devs) and self._is_connected(failure.route)
-        asked = () if is_settled else self._asked_about(devs, failure.route, subnet, is_connected=is_connected)
-        # Unless uplinks are named, the cluster may be behind an interface that has a default route too.
-        rival = next(self._nested_rivals.around((int(failure.address), self._state.family.bits)), None)
+        asked = (
+            ()
+            if is_settled
+            else self._asked_about(devs, failure.route, subnet, is_connected=is_connected)
+        )
+        # Unless uplinks are named, the cluster may be behind an interface that has a default route
+        # too.
+        rival = next(
+            self._nested_rivals.around((int(failure.address), self._state.family.bits)), None
+        )
         if rival is not None and not is_settled and failure.address not in self.routers:
             dev = self._rivals[rival]
             reason = f"it is in the network of {dev}, which has a default route too"
@@ -112,23 +132,35 @@ class Owners:
         return Obstacle("", is_policy=True, question=Question(asked)) if asked else None
 
     def _asked_about(
-        self, devs: tuple[str, ...], route: Route | None, subnet: Prefix | None, *, is_connected: bool
+        self,
+        devs: tuple[str, ...],
+        route: Route | None,
+        subnet: Prefix | None,
+        *,
+        is_connected: bool,
     ) -> tuple[str, ...]:
         """Return a route's interfaces if it may lead there on purpose, or an empty tuple if there is nothing to ask."""
         if self._state.uplinks.is_configured or not devs or route is None:
             return ()
         length = route.destination.prefixlen
-        if length < _NETWORK_LENGTH_MIN[self._state.family] or (subnet is not None and length <= subnet[1]):
+        if length < _NETWORK_LENGTH_MIN[self._state.family] or (
+            subnet is not None and length <= subnet[1]
+        ):
             return ()
         is_own_network = all(map(self._is_infiniband, devs)) or self._bridges.issuperset(devs)
         return () if is_own_network and is_connected else devs
 
     @cached_property
     def routers(self) -> frozenset[IpAddress | None]:
-        """Return the gateways of the uplinks' default routes. Another interface may use one of these gateways too."""
+        """Return the gateways of the uplinks' default routes.
+
+        Another interface may use one of these gateways too.
+        """
         uplinks = self._state.uplinks
         defaults = [*self._state.defaults, *([] if uplinks.default is None else [uplinks.default])]
-        return frozenset(hop.gateway for route in defaults for hop in route.hops if hop.dev in uplinks.devs)
+        return frozenset(
+            hop.gateway for route in defaults for hop in route.hops if hop.dev in uplinks.devs
+        )
 
     @cached_property
     def _rivals(self) -> dict[Prefix, str]:
@@ -137,10 +169,22 @@ class Owners:
             return {}
         family = self._state.family
         hops = (hop for route in self._state.defaults for hop in route.hops)
-        rivals = [(hop.dev, hop.gateway) for hop in hops if hop.dev is not None and hop.dev not in self._uplinks]
-        gateways = [(dev, gateway) for dev, gateway in rivals if gateway is not None and Family.of(gateway) is family]
+        rivals = [
+            (hop.dev, hop.gateway)
+            for hop in hops
+            if hop.dev is not None and hop.dev not in self._uplinks
+        ]
+        gateways = [
+            (dev, gateway)
+            for dev, gateway in rivals
+            if gateway is not None and Family.of(gateway) is family
+        ]
         devs = {dev for dev, _ in rivals}
-        subnets = (each for each in self._state.addresses if each.dev in devs and each.prefix_length < family.bits)
+        subnets = (
+            each
+            for each in self._state.addresses
+            if each.dev in devs and each.prefix_length < family.bits
+        )
         return {(int(gateway), family.bits): dev for dev, gateway in gateways} | {
             each.prefix: each.dev for each in subnets
         }
@@ -151,13 +195,19 @@ class Owners:
 
     def _is_infiniband(self, dev: str) -> bool:
         link = self._links.get(dev)
-        return is_like(dev, _INFINIBAND) or (link is not None and link.hardware == Hardware.INFINIBAND)
+        return is_like(dev, _INFINIBAND) or (
+            link is not None and link.hardware == Hardware.INFINIBAND
+        )
 
     @cached_property
     def _bridges(self) -> frozenset[str]:
         """Return the bridges without an uplink among their ports."""
         named = tuple(pattern for patterns, _ in _BRIDGES for pattern in patterns)
-        bridges = {link.name for link in self._links.values() if link.kind == "bridge" or is_like(link.name, named)}
+        bridges = {
+            link.name
+            for link in self._links.values()
+            if link.kind == "bridge" or is_like(link.name, named)
+        }
         of_uplinks = {link.master for link in self._links.values() if link.name in self._uplinks}
         return frozenset(bridges - of_uplinks - self._uplinks)
 
@@ -174,7 +224,9 @@ class Owners:
         found: dict[str, list[Prefix]] = {link: [] for link in self._links}
         for address in self._state.addresses:
             found.setdefault(address.dev, []).append(address.prefix)
-        return {dev: PrefixIndex(prefixes, self._state.family.bits) for dev, prefixes in found.items()}
+        return {
+            dev: PrefixIndex(prefixes, self._state.family.bits) for dev, prefixes in found.items()
+        }
 
 
 def _allowing(dev: str, *, is_limited: bool) -> str:

@@ -1,4 +1,7 @@
-"""Ask the user about routes that may be there on purpose, and make the answers. This module does no I/O."""
+"""Ask the user about routes that may be there on purpose, and make the answers.
+
+This module does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +26,16 @@ class Questions:
 
     Args:
         state: the host's state.
-        asked: all interfaces that the questions are about. The answer that keeps one of them must keep the others.
+        asked: all interfaces that the questions are about. The answer that keeps one of them must
+            keep the others.
         classifications: the result of ``classify_probes``.
     """
 
     def __init__(
-        self, state: State, asked: Iterable[str], classifications: Mapping[ExpectedCidr, Classifications]
+        self,
+        state: State,
+        asked: Iterable[str],
+        classifications: Mapping[ExpectedCidr, Classifications],
     ) -> None:
         self._uplinks = state.uplinks.devs
         self._inside, self._classifications = state.inside, classifications
@@ -46,10 +53,17 @@ class Questions:
             return obstacle
         devs = obstacle.question.devs
         failing = [each for interval in group for each in self._failures.get(interval.probed, ())]
-        routes = dict.fromkeys(str(each.route) for _, each in failing if each.route and {*devs} & {*each.route.devs})
-        reason = obstacle.reason or f"{shortened([*routes], '; ', _SHOWN_ROUTES)} may be there on purpose"
+        routes = dict.fromkeys(
+            str(each.route) for _, each in failing if each.route and {*devs} & {*each.route.devs}
+        )
+        reason = (
+            obstacle.reason
+            or f"{shortened([*routes], '; ', _SHOWN_ROUTES)} may be there on purpose"
+        )
         if unnameable := [dev for dev in (*devs, *self._uplinks) if not is_device(dev)]:
-            return Obstacle(f"{reason}, but {', '.join(unnameable)} has a name that no config accepts: rename it")
+            return Obstacle(
+                f"{reason}, but {', '.join(unnameable)} has a name that no config accepts: rename it"
+            )
         cidrs, by = dict.fromkeys(expected for expected, _ in failing), self._carrying
         limited = [ExpectedCidr(each.cidr, sorted({*devs, *by[each]})) for each in cidrs]
         question = Question(
@@ -73,17 +87,21 @@ class Questions:
     def _carrying(self) -> Mapping[ExpectedCidr, set[str]]:
         """Return the interfaces that may carry a part of each expected CIDR without interfaces of its own.
 
-        These are the interfaces asked about that carry a part now, and the uplinks if they carry a part now or will
-        once it is fixed.
+        These are the interfaces asked about that carry a part now, and the uplinks if they carry a
+        part now or will once it is fixed.
         """
         found: dict[ExpectedCidr, set[str]] = {}
         for expected, probed in self._unlimited:
             carrying = found.setdefault(expected, set())
             for each in self._classifications[expected][probed]:
-                devs = {*each.devs} if each.kind is None or each.kind is FindingKind.OVERLAP else set()
+                devs = (
+                    {*each.devs} if each.kind is None or each.kind is FindingKind.OVERLAP else set()
+                )
                 carrying.update(devs & self._asked)
                 # One probe may stand for routes through several uplinks.
-                if not devs.isdisjoint(self._uplinks) or (each.is_failure and devs.isdisjoint(self._asked)):
+                if not devs.isdisjoint(self._uplinks) or (
+                    each.is_failure and devs.isdisjoint(self._asked)
+                ):
                     carrying.update(self._uplinks)
         return found
 
@@ -91,12 +109,16 @@ class Questions:
     def _exempting(self) -> set[ExpectedCidr]:
         """Return the expected CIDRs with parts that are exempt, such as pods' networks, or would be without a bound.
 
-        If such a CIDR named its interfaces, the exemption would end, and routes to those parts would be proposed.
+        If such a CIDR named its interfaces, the exemption would end, and routes to those parts
+        would be proposed.
         """
         return {
             expected
             for expected, probed in self._unlimited
-            if any(each.kind in EXEMPTIONS or each.bound for each in self._classifications[expected][probed])
+            if any(
+                each.kind in EXEMPTIONS or each.bound
+                for each in self._classifications[expected][probed]
+            )
         }
 
     @cached_property

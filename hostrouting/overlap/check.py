@@ -30,7 +30,9 @@ from phases import CancelScope
 _SHOWN_DEVS = 3
 
 
-def unjudged(overlap: RouteOverlap, reason_kind: UnknownReason, reason_detail: str) -> OverlapReport:
+def unjudged(
+    overlap: RouteOverlap, reason_kind: UnknownReason, reason_detail: str
+) -> OverlapReport:
     """Return a report with the verdict ``unknown``.
 
     Args:
@@ -68,14 +70,15 @@ def check_families(
 
     Args:
         config: the config with the expected CIDRs, the check's settings, and the uplinks.
-        backends: a function that returns the backend for a family. It is only called for IPv6 if IPv6 CIDRs are
-            expected.
+        backends: a function that returns the backend for a family. It is only called for IPv6 if
+            IPv6 CIDRs are expected.
         scope: see ``check_overlap``.
         host: see ``check_overlap``.
         started: see ``check_overlap``.
 
     Returns:
-        The report, with the name of this host. If IPv6 CIDRs are expected, it has the worse of both families' verdicts.
+        The report, with the name of this host. If IPv6 CIDRs are expected, it has the worse of both
+        families' verdicts.
     """
 
     def check(family: Family) -> OverlapReport:
@@ -108,7 +111,9 @@ def _joined(config: Config, reports: dict[Family, OverlapReport]) -> OverlapRepo
             tuple(dict.fromkeys(line for fix in fixes for line in fix.hints)),
         ),
         families=tuple(
-            FamilyVerdict(family, report.verdict, report.default_devs, report.reason, report.default_expires)
+            FamilyVerdict(
+                family, report.verdict, report.default_devs, report.reason, report.default_expires
+            )
             for family, report in reports.items()
         ),
     )
@@ -117,13 +122,19 @@ def _joined(config: Config, reports: dict[Family, OverlapReport]) -> OverlapRepo
 def _with_uplinks_of_both(config: Config, reports: dict[Family, OverlapReport]) -> list[Fix]:
     """Return each family's fix, with questions whose ``wanted`` uplinks also carry the other family's traffic.
 
-    The config names uplinks for the whole node, so an answer for one family must not divert traffic of the other family
-    that may be wanted.
+    The config names uplinks for the whole node, so an answer for one family must not divert traffic
+    of the other family that may be wanted.
     """
     wanted: set[str] = set()
     for family, report in reports.items():
-        asked = [each.obstacle.question for each in report.fix.unfixable if each.obstacle.question is not None]
-        needs_uplinks = any(each.devs is None for each in config.route_overlap.of(family).expected_cidrs)
+        asked = [
+            each.obstacle.question
+            for each in report.fix.unfixable
+            if each.obstacle.question is not None
+        ]
+        needs_uplinks = any(
+            each.devs is None for each in config.route_overlap.of(family).expected_cidrs
+        )
         wanted.update(*(question.wanted for question in asked))
         wanted.update(report.default_devs if needs_uplinks and not asked else ())
 
@@ -132,7 +143,10 @@ def _with_uplinks_of_both(config: Config, reports: dict[Family, OverlapReport]) 
         if question is None:
             return each
         return attrs.evolve(
-            each, obstacle=each.obstacle._replace(question=question._replace(wanted=tuple(sorted(wanted))))
+            each,
+            obstacle=each.obstacle._replace(
+                question=question._replace(wanted=tuple(sorted(wanted)))
+            ),
         )
 
     fixes = (report.fix for report in reports.values())
@@ -157,18 +171,20 @@ def check_overlap(
         config: the config with the expected CIDRs, the check's settings, and the uplinks.
         backend: the kernel to query.
         scope: cancellation scope for the check.
-        ipv4: the host's IPv4 backend. If the config doesn't name uplinks, the interfaces of the IPv4 default route are
-            also the uplinks for IPv6.
-        host: the host. Its files tell why it has no IPv6 default route, and which other traffic a fix moves. Of these,
-            a snapshot only has the latter. None leaves both out.
-        started: when the run started, in seconds on the scope's clock, or None to check immediately. With a time, the
-            check waits for a default route on an uplink and for InfiniBand addresses, as long as the config says.
+        ipv4: the host's IPv4 backend. If the config doesn't name uplinks, the interfaces of the
+            IPv4 default route are also the uplinks for IPv6.
+        host: the host. Its files tell why it has no IPv6 default route, and which other traffic a
+            fix moves. Of these, a snapshot only has the latter. None leaves both out.
+        started: when the run started, in seconds on the scope's clock, or None to check
+            immediately. With a time, the check waits for a default route on an uplink and for
+            InfiniBand addresses, as long as the config says.
         needs_fix: whether to compute a fix for the findings.
 
     Returns:
-        The report. The verdict is ``unknown``, with a reason, if there is no default route to compare with, if it isn't
-        clear which default route applies, if no uplink exists, if this host doesn't receive packets sent to it, if no
-        CIDR is expected, or if the kernel can't be queried.
+        The report. The verdict is ``unknown``, with a reason, if there is no default route to
+        compare with, if it isn't clear which default route applies, if no uplink exists, if this
+        host doesn't receive packets sent to it, if no CIDR is expected, or if the kernel can't be
+        queried.
     """
     overlap = config.route_overlap.of(backend.family)
     if not overlap.expected_cidrs:
@@ -189,14 +205,18 @@ def check_overlap(
     findings, notes = findings_and_notes(overlap, state, classifications)
     verdict = Verdict.OVERLAP if findings else Verdict.OK
     report = _without_findings(overlap, verdict)
-    report = attrs.evolve(report, default_devs=state.uplinks.devs, notes=notes, default_expires=state.default_expires)
+    report = attrs.evolve(
+        report, default_devs=state.uplinks.devs, notes=notes, default_expires=state.default_expires
+    )
     if not (findings and needs_fix):
         return attrs.evolve(report, findings=findings)
     from hostrouting.overlap._fix import Fixes
 
     scope.check()
     missing = _missing_default(state, host) if state.uplinks.default is None else ""
-    findings, fix = Fixes(state, classifications, missing, _settings_of(host)).report(overlap, findings)
+    findings, fix = Fixes(state, classifications, missing, _settings_of(host)).report(
+        overlap, findings
+    )
     return attrs.evolve(report, findings=findings, fix=fix)
 
 
@@ -222,7 +242,11 @@ def _why_unknown(config: Config, state: State, host: Host | None) -> str:
     if uplinks.named is not None and others:
         missing = missing_default_route(state.defaults, family, uplinks.named)
         return f"missing is {missing}{ignored}; {','.join(others[0].devs)} has one ({others[0]})"
-    elsewhere = [str(r) for r in state.routes if r.destination.prefixlen == 0 and r.hops and r.table != Table.MAIN]
+    elsewhere = [
+        str(r)
+        for r in state.routes
+        if r.destination.prefixlen == 0 and r.hops and r.table != Table.MAIN
+    ]
     other = f"; another table has one: {elsewhere[0]}" if elsewhere else ""
     if not state.defaults:
         return f"table main has no unicast {family.any} to compare with{ignored}{other}"
@@ -241,9 +265,13 @@ def _ignored_advertisements(state: State, host: Host | None) -> str:
 
 def _missing_default(state: State, host: Host | None) -> str:
     """Return why there is no default route for entries to inherit from."""
-    missing = f"missing is {missing_default_route(state.defaults, state.family, state.uplinks.named)}"
+    missing = (
+        f"missing is {missing_default_route(state.defaults, state.family, state.uplinks.named)}"
+    )
     missing += _ignored_advertisements(state, host)
-    down = sorted(link.name for link in state.links if link.name in state.uplinks.devs and not link.is_up)
+    down = sorted(
+        link.name for link in state.links if link.name in state.uplinks.devs and not link.is_up
+    )
     if down:
         missing = f"{missing}, and {','.join(down)} {'is' if len(down) == 1 else 'are'} down"
     return f"{missing}: add one, or an entry that names gateway and dev"
@@ -259,6 +287,8 @@ def _settings_of(host: Host | None) -> HostSettings:
     from hostrouting.host_files.resolv_conf import nameservers
 
     try:
-        return HostSettings(nameservers(host.layout), strict_devs(host.layout, host.routes.links()) or ())
+        return HostSettings(
+            nameservers(host.layout), strict_devs(host.layout, host.routes.links()) or ()
+        )
     except FileError as error:
         return HostSettings(unread=str(error))

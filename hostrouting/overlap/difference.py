@@ -1,8 +1,8 @@
 """Compare the lookups of two snapshots for every address, and find the changes that explain each difference.
 
-CIDRs are split and looked up as for a check. The causes of a difference are changes of the host: with all of them
-undone, the later snapshot gives the earlier results again. None of these changes is superfluous: if any one stays, a
-result still differs.
+CIDRs are split and looked up as for a check. The causes of a difference are changes of the host:
+with all of them undone, the later snapshot gives the earlier results again. None of these changes
+is superfluous: if any one stays, a result still differs.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ class LookupResult(JsonObject):
 
     def __str__(self) -> str:
         shown_type = () if self.type == RouteType.UNICAST.name.lower() else (self.type,)
-        return " ".join((*shown_type, *self.hops, *(() if self.source is None else (f"src {self.source}",))))
+        return " ".join(
+            (*shown_type, *self.hops, *(() if self.source is None else (f"src {self.source}",)))
+        )
 
 
 @attrs.frozen
@@ -56,9 +58,11 @@ class ChangedResult(JsonObject):
     """Packets whose lookups have other results than before.
 
     Args:
-        packets: the packets, such as ``UDP`` (unconnected datagrams), ``TCP connection`` or
-            ``UDP reply from 10.1.0.4``. Replies are left out if other packets have changed in the same way.
-        before: the earlier results. There are several if the kernel chooses among default routes or sources.
+        packets: the packets, such as ``UDP`` (unconnected datagrams), ``TCP connection`` or ``UDP
+            reply from 10.1.0.4``. Replies are left out if other packets have changed in the same
+            way.
+        before: the earlier results. There are several if the kernel chooses among default routes or
+            sources.
         after: the later results.
     """
 
@@ -99,7 +103,17 @@ class DiffReport(JsonObject):
     """
 
     schema: ClassVar[Literal[1]] = 1
-    json_names = ("schema", "host", "before", "after", "differs", "reason", "cidrs", "changed", "others")
+    json_names = (
+        "schema",
+        "host",
+        "before",
+        "after",
+        "differs",
+        "reason",
+        "cidrs",
+        "changed",
+        "others",
+    )
 
     host: str | None
     before: str | None
@@ -126,7 +140,8 @@ def compare(before: Snapshot, after: Snapshot, cidrs: Sequence[IpNetwork]) -> Di
     Args:
         before: the earlier snapshot.
         after: the later snapshot.
-        cidrs: the expected CIDRs. Without any, all addresses are compared, in each family that both snapshots include.
+        cidrs: the expected CIDRs. Without any, all addresses are compared, in each family that both
+            snapshots include.
     """
     families = (Family.IPV4, Family.IPV6) if before.ipv6 and after.ipv6 else (Family.IPV4,)
     cidrs = tuple(cidrs or (family.any for family in families))
@@ -165,7 +180,9 @@ class _Lookups:
     def results(self, intervals: Sequence[Interval]) -> dict[int, _Results]:
         """Return the results for each probed address."""
         backend = self._backend
-        probes = ask(intervals, backend.rules(), backend.routes(), backend, self._family, self._called)
+        probes = ask(
+            intervals, backend.rules(), backend.routes(), backend, self._family, self._called
+        )
         return {probed: self._by_packet(found) for probed, found in probes.items()}
 
     def _by_packet(self, probes: Sequence[Probe]) -> _Results:
@@ -173,10 +190,14 @@ class _Lookups:
         for protocol in ("UDP", "TCP"):
             asked = [probe for probe in probes if probe.is_tcp == (protocol == "TCP")] or probes
             first = [probe for probe in asked if probe.source is None]
-            again = [probe for probe in asked if probe.source is not None and not probe.is_reply] or first
+            again = [
+                probe for probe in asked if probe.source is not None and not probe.is_reply
+            ] or first
             if protocol == "UDP":
                 # Over IPv6, every socket retries a failed lookup.
-                is_retried = self._family is Family.IPV6 and all(probe.lookup.route is None for probe in first)
+                is_retried = self._family is Family.IPV6 and all(
+                    probe.lookup.route is None for probe in first
+                )
                 results[protocol] = self._found(again if is_retried else first)
             results[f"{protocol} connection"] = self._found(again)
             for source in self._called:
@@ -184,7 +205,9 @@ class _Lookups:
                 results[f"{protocol} reply from {source}"] = self._found(replies, source)
         return results
 
-    def _found(self, probes: Iterable[Probe], source: IpAddress | None = None) -> tuple[LookupResult, ...]:
+    def _found(
+        self, probes: Iterable[Probe], source: IpAddress | None = None
+    ) -> tuple[LookupResult, ...]:
         found = {result for probe in probes for result in self._each(probe, source or probe.source)}
         return tuple(sorted(found, key=str))
 
@@ -195,7 +218,10 @@ class _Lookups:
             yield LookupResult("no route" if discarded is None else discarded.name.lower())
             return
         live = [hop for hop in route.hops if not hop.is_dead]
-        words = sorted(f"{hop.words(self._family)} {hop.encap and f'encap {hop.encap}'}".rstrip() for hop in live)
+        words = sorted(
+            f"{hop.words(self._family)} {hop.encap and f'encap {hop.encap}'}".rstrip()
+            for hop in live
+        )
         for each in (source,) if source else self._chosen(probe.lookup.address, route) or (None,):
             yield LookupResult(route.type.name.lower(), route.devs, tuple(words), each)
 
@@ -215,7 +241,8 @@ class _Comparison:
         self._family = family
         self._backends = [backends_of(snapshot)(family) for snapshot in (before, after)]
         for backend in self._backends:
-            with backend.noticing_changes(()):  # raises an error if the host changed while the snapshot was taken
+            # Raises an error if the host changed while the snapshot was taken.
+            with backend.noticing_changes(()):
                 pass
         self.changes = HostChanges(before, after, family)
         self._rules = [rule for backend in self._backends for rule in backend.rules()]
@@ -227,9 +254,15 @@ class _Comparison:
     def changed(self, cidrs: Sequence[IpNetwork]) -> Iterator[Difference]:
         """Yield the differences in these CIDRs, and those in this host's own addresses."""
         family, bits = self._family, self._family.bits
-        own = (family.network((int(address.local), bits)) for address in self._own if not address.local.is_link_local)
+        own = (
+            family.network((int(address.local), bits))
+            for address in self._own
+            if not address.local.is_link_local
+        )
         covered = PrefixSet(map(numbers, cidrs), bits)
-        every = [*dict.fromkeys((*cidrs, *(each for each in own if not covered.covers(numbers(each)))))]
+        every = [
+            *dict.fromkeys((*cidrs, *(each for each in own if not covered.covers(numbers(each)))))
+        ]
         intervals = self._intervals(every)
         old, new = (_Lookups(each, self._called).results(intervals) for each in self._backends)
         self._probed = {interval.probed: interval for interval in reversed(intervals)}
@@ -251,7 +284,9 @@ class _Comparison:
         labels = {label for backend in self._backends for label in backend.address_labels()}
         borders = source_borders(addresses, labels) if self._family is Family.IPV6 else ()
         coverage = Coverage(self._family, [*map(numbers, cidrs)], (), self._rules, [(0, 0)])
-        return [each for each in coverage.intervals(inside, borders) if reach.covers((each.first, bits))]
+        return [
+            each for each in coverage.intervals(inside, borders) if reach.covers((each.first, bits))
+        ]
 
     def _causes(self, wanted: Mapping[int, _Results]) -> tuple[HostChange, ...]:
         """Return the changes that must be undone to get the wanted results, without superfluous ones.
@@ -259,14 +294,19 @@ class _Comparison:
         Args:
             wanted: the earlier results, by probed address.
         """
-        around = {number: self.changes.keys_around(self._family.address(number)) for number in wanted}
+        around = {
+            number: self.changes.keys_around(self._family.address(number)) for number in wanted
+        }
         owners, everywhere = self.changes.owners, self.changes.everywhere
         touching = {
-            number: {*everywhere, *(owners[key] for key in keys if key in owners)} for number, keys in around.items()
+            number: {*everywhere, *(owners[key] for key in keys if key in owners)}
+            for number, keys in around.items()
         }
 
         def restores(back: Iterable[HostChange], tried: Sequence[int]) -> bool:
-            mixture = self.changes.without(back, {key for number in tried for key in around[number]})
+            mixture = self.changes.without(
+                back, {key for number in tried for key in around[number]}
+            )
             lookups = _Lookups(backends_of(mixture)(self._family), self._called)
             try:
                 results = lookups.results([self._probed[each] for each in tried])
@@ -285,7 +325,11 @@ class _Comparison:
             for change in [change for change in kept if change not in certain]:
                 tried = [number for number, found in touching.items() if change in found]
                 fewer = [each for each in kept if each is not change]
-                if all(restores(fewer, some) for some in (tried[:_TRIED_FIRST], tried[_TRIED_FIRST:]) if some):
+                if all(
+                    restores(fewer, some)
+                    for some in (tried[:_TRIED_FIRST], tried[_TRIED_FIRST:])
+                    if some
+                ):
                     del kept[change]
         return tuple(kept)
 
@@ -296,8 +340,12 @@ def _changed(before: _Results, after: _Results) -> Iterator[ChangedResult]:
     ways: dict[object, tuple[tuple[LookupResult, ...], ...]] = {}
     for packet, old in before.items():
         if old != (new := after[packet]):
-            # Replies have another source, but usually leave in the same way as the packets of a client.
-            way = tuple(tuple({attrs.evolve(each, source=None): None for each in results}) for results in (old, new))
+            # Replies have another source, but usually leave in the same way as the packets of a
+            # client.
+            way = tuple(
+                tuple({attrs.evolve(each, source=None): None for each in results})
+                for results in (old, new)
+            )
             first = ways.setdefault(way, (old, new))
             if "reply" not in packet or first == (old, new):
                 packets.setdefault((old, new), []).append(packet)

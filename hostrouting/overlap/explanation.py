@@ -1,7 +1,7 @@
 """Trace each lookup that a socket performs for an address, rule by rule and table by table.
 
-The result comes from the kernel, and the path from a model of its tables. If the two disagree, the kernel is right, and
-the explanation points out the mismatch.
+The result comes from the kernel, and the path from a model of its tables. If the two disagree, the
+kernel is right, and the explanation points out the mismatch.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ class Step(JsonObject):
     Args:
         rule: the rule.
         passed: why the lookup continues with the next rule, or None if it ends here.
-        route: the longest match in the rule's table, or None if nothing matches or the rule doesn't look up a table.
-        ignored: longer entries in the rule's table that the kernel ignores, because their links are down.
+        route: the longest match in the rule's table, or None if nothing matches or the rule doesn't
+            look up a table.
+        ignored: longer entries in the rule's table that the kernel ignores, because their links are
+            down.
     """
 
     json_names = ("preference", "rule", "passed", "route", "ignored")
@@ -57,12 +59,13 @@ class ExplainedLookup:
     """A lookup and every rule evaluated for it.
 
     Args:
-        classification: the kernel's result, with the kind of failure or note (``kind``), ``devs`` and ``route``.
+        classification: the kernel's result, with the kind of failure or note (``kind``), ``devs``
+            and ``route``.
         steps: the evaluated rules, ending with the one that determines the model's result.
         sources: the source addresses that the kernel may select if the lookup has none.
         is_modelled: whether the model returns the same result as the kernel.
-        sends: whether packets are sent according to this lookup. If not, it only selects the source address for a
-            second lookup.
+        sends: whether packets are sent according to this lookup. If not, it only selects the source
+            address for a second lookup.
     """
 
     classification: Classification
@@ -82,7 +85,11 @@ class ExplainedLookup:
         probe = self.classification.probe
         ends = {"protocol": "tcp" if probe.is_tcp else "udp", "source": in_json(probe.source)}
         meaning = fields_in_json(self.classification, "kind", "devs", "route")
-        return ends | meaning | fields_in_json(self, "expires", "sources", "sends", "is_modelled", "steps")
+        return (
+            ends
+            | meaning
+            | fields_in_json(self, "expires", "sources", "sends", "is_modelled", "steps")
+        )
 
 
 @attrs.frozen
@@ -91,12 +98,14 @@ class Explanation:
 
     Args:
         address: the destination.
-        expected: the expected CIDRs that contain the address. If there are none, the address is evaluated as if it were
-            expected.
-        default_devs: sorted names of the uplinks, or empty if there is no default route to compare with.
+        expected: the expected CIDRs that contain the address. If there are none, the address is
+            evaluated as if it were expected.
+        default_devs: sorted names of the uplinks, or empty if there is no default route to compare
+            with.
         lookups: the lookups performed by a socket, in order.
         is_torn: whether the host changed during every read, so that the result may be inconsistent.
-        not_received: why packets to this host aren't delivered, or null if they are (see ``no-local-table``).
+        not_received: why packets to this host aren't delivered, or null if they are (see
+            ``no-local-table``).
     """
 
     address: IpAddress
@@ -115,12 +124,19 @@ class Explanation:
 
     def to_json(self) -> dict[str, Any]:
         """Return the explanation as JSON."""
-        found = fields_in_json(self, "address", "is_as_expected", "default_devs", "lookups", "is_torn", "not_received")
+        found = fields_in_json(
+            self, "address", "is_as_expected", "default_devs", "lookups", "is_torn", "not_received"
+        )
         return {"schema": 1, **found, "expected": [str(expected) for expected in self.expected]}
 
 
 def explain(
-    address: IpAddress, config: Config, backend: RouteBackend, scope: CancelScope, *, ipv4: RouteBackend | None = None
+    address: IpAddress,
+    config: Config,
+    backend: RouteBackend,
+    scope: CancelScope,
+    *,
+    ipv4: RouteBackend | None = None,
 ) -> Explanation:
     """Trace an address through the rules and tables.
 
@@ -156,21 +172,30 @@ def explain(
         judged = attrs.evolve(narrowed, expected_cidrs=around or (network,))
         classifications = classify_each(judged if devs else anything, whole, int(address))
         probes = [classification.probe for classification in classifications]
-        lookups = [_explained(each, whole.fib, backend, sends=sends(each.probe, probes)) for each in classifications]
-        return Explanation(address, around, devs, tuple(lookups), not_received=why_not_received(state) or None)
+        lookups = [
+            _explained(each, whole.fib, backend, sends=sends(each.probe, probes))
+            for each in classifications
+        ]
+        return Explanation(
+            address, around, devs, tuple(lookups), not_received=why_not_received(state) or None
+        )
 
     explanation, why_torn = read_consistently(watched(narrow, backend, ipv4), scope, read)
     return attrs.evolve(explanation, is_torn=why_torn is not None)
 
 
-def _explained(classification: Classification, fib: Fib, backend: RouteBackend, *, sends: bool) -> ExplainedLookup:
+def _explained(
+    classification: Classification, fib: Fib, backend: RouteBackend, *, sends: bool
+) -> ExplainedLookup:
     probe = classification.probe
     lookup, steps = probe.lookup, [*_steps(fib, probe.flow)]
     is_alike = is_modelled(probe, modelled_lookups(fib))
     if is_alike and lookup.route is not None and lookup.route.destination.prefixlen == 0:
         # If the kernel alternates between default routes, the model only has the first one.
         steps[-1] = attrs.evolve(steps[-1], route=lookup.route)
-    return ExplainedLookup(classification, tuple(steps), _chosen_sources(probe, backend), is_alike, sends)
+    return ExplainedLookup(
+        classification, tuple(steps), _chosen_sources(probe, backend), is_alike, sends
+    )
 
 
 def _chosen_sources(probe: Probe, backend: RouteBackend) -> tuple[IpAddress, ...]:
@@ -179,7 +204,8 @@ def _chosen_sources(probe: Probe, backend: RouteBackend) -> tuple[IpAddress, ...
     if route is None or route.type is RouteType.LOCAL or source is not None:
         return ()
     if lookup not in backend.lookup([lookup.address], is_tcp=is_tcp):
-        # The kernel alternates between default routes, and only tells the source of the one that it takes now.
+        # The kernel alternates between default routes, and only tells the source of the one that it
+        # takes now.
         return Sources(backend.addresses()).of(route)
     return backend.sources({route: spread(route, [lookup.address])}, is_tcp=is_tcp)[route]
 
@@ -187,7 +213,8 @@ def _chosen_sources(probe: Probe, backend: RouteBackend) -> tuple[IpAddress, ...
 def _steps(fib: Fib, flow: Flow) -> Iterator[Step]:
     for rule, is_met, route in fib.evaluated_rules(flow, range(len(fib.rules))):
         if is_met and fib.is_merged and route is not None and route.table != rule.table:
-            # According to the kernel, this rule matched, but ip shows the entry in another rule's table.
+            # According to the kernel, this rule matched, but ip shows the entry in another rule's
+            # table.
             yield Step(rule, _passed(fib, rule, None), None)
             (rule,) = (each for each in fib.rules if each.table == route.table)
         passed = _passed(fib, rule, route) if is_met else why_unmet(rule, flow, fib.loopback)
@@ -217,5 +244,9 @@ def _passed(fib: Fib, rule: Rule, route: Route | None) -> str | None:
         return f"{route} makes the kernel continue with the next rule"
     longest = rule.suppress_prefix_length
     is_short = longest is not None and route.destination.prefixlen <= longest
-    why = f"its prefix isn't longer than {longest}" if is_short else f"its interface is of group {rule.suppress_group}"
+    why = (
+        f"its prefix isn't longer than {longest}"
+        if is_short
+        else f"its interface is of group {rule.suppress_group}"
+    )
     return f"{route} is passed over: {why}"

@@ -79,31 +79,44 @@ class Finding(JsonObject):
     """An expected CIDR that fails.
 
     Args:
-        kind: type of failure: ``OVERLAP`` if packets leave through the wrong interface, ``NO-ROUTE`` if there is no
-            route, ``BLACKHOLE`` if packets are discarded, or ``GATEWAY`` if the next hop is also an address of this
-            host on another interface, so that the router's ARP requests aren't answered.
+        kind: type of failure: ``OVERLAP`` if packets leave through the wrong interface,
+            ``NO-ROUTE`` if there is no route, ``BLACKHOLE`` if packets are discarded, or
+            ``GATEWAY`` if the next hop is also an address of this host on another interface, so
+            that the router's ARP requests aren't answered.
         cidr: the expected CIDR, without host bits.
         probe: the first failing address.
-        devs: sorted names of the interfaces that packets leave through, or empty if they are discarded or have no
-            route.
-        expected_devs: sorted names of the uplinks, or the config's interface patterns for this CIDR.
-        source: source address of the failing connections or replies, or null if the failing lookup has no source, such
-            as that of unconnected packets.
+        devs: sorted names of the interfaces that packets leave through, or empty if they are
+            discarded or have no route.
+        expected_devs: sorted names of the uplinks, or the config's interface patterns for this
+            CIDR.
+        source: source address of the failing connections or replies, or null if the failing lookup
+            has no source, such as that of unconnected packets.
         ranges: the failing addresses, as the fewest CIDRs.
-        route: the entry that matches ``probe``, in the format of ``ip route show``, or null if no entry matches or a
-            policy rule discards the packets.
+        route: the entry that matches ``probe``, in the format of ``ip route show``, or null if no
+            entry matches or a policy rule discards the packets.
         fix: the entries that fix this failure, as far as routes can fix it.
-        shadowed: the failing addresses as a shorter list of prefixes that also includes adjacent local and broadcast
-            addresses. Not included in the JSON.
+        shadowed: the failing addresses as a shorter list of prefixes that also includes adjacent
+            local and broadcast addresses. Not included in the JSON.
         discarded_by: types of the entries that discard packets. Not included in the JSON.
-        behind: sorted names of further unexpected interfaces that packets would use in turn if the matching routes were
-            removed. Not included in the JSON.
+        behind: sorted names of further unexpected interfaces that packets would use in turn if the
+            matching routes were removed. Not included in the JSON.
         gateway: for ``GATEWAY``, this host's address. Not included in the JSON.
-        is_reply: whether replies from ``source`` fail rather than connections, which don't select it here. Not included
-            in the JSON.
+        is_reply: whether replies from ``source`` fail rather than connections, which don't select
+            it here. Not included in the JSON.
     """
 
-    json_names = ("kind", "cidr", "probe", "devs", "expected_devs", "source", "ranges", "route", "fix", "message")
+    json_names = (
+        "kind",
+        "cidr",
+        "probe",
+        "devs",
+        "expected_devs",
+        "source",
+        "ranges",
+        "route",
+        "fix",
+        "message",
+    )
 
     kind: FindingKind
     cidr: IpNetwork
@@ -128,7 +141,10 @@ class Finding(JsonObject):
     @property
     def failure(self) -> str:
         """Return the description without the cause."""
-        subject, expected = f"{self.kind}: expected CIDR {self.cidr} (probe {self.probe})", ",".join(self.expected_devs)
+        subject, expected = (
+            f"{self.kind}: expected CIDR {self.cidr} (probe {self.probe})",
+            ",".join(self.expected_devs),
+        )
         if self.kind is FindingKind.OVERLAP:
             text = f"{subject} routes via {','.join(self.devs) or 'no device'}, expected {expected}"
         elif self.gateway is not None:
@@ -185,13 +201,14 @@ class EventVerdict(JsonObject):
 
     Args:
         event: the event.
-        outlook: ``same`` if the verdict doesn't change, ``restored`` if it only changes until programs restore the
-            routes, ``lasting`` if it changes permanently, or ``unpredictable`` if it can't be predicted.
+        outlook: ``same`` if the verdict doesn't change, ``restored`` if it only changes until
+            programs restore the routes, ``lasting`` if it changes permanently, or ``unpredictable``
+            if it can't be predicted.
         verdict: result of a check immediately after the event.
         findings: failures immediately after the event, without fixes.
         reason: why the verdict is ``unknown`` or can't be predicted, or null if it is known.
-        restored_by: the programs that then restore routes, in order, or empty if routes stay missing until the
-            interface or the host is reconfigured.
+        restored_by: the programs that then restore routes, in order, or empty if routes stay
+            missing until the interface or the host is reconfigured.
         lasting_verdict: result of a check after these programs have restored the routes.
         lasting_findings: the failures remaining after that, without fixes.
     """
@@ -216,12 +233,13 @@ class FamilyVerdict(JsonObject):
     """The verdict for the CIDRs in one address family.
 
     Args:
-        family: the family. Not included in the JSON object, because the report uses it as the object's key.
+        family: the family. Not included in the JSON object, because the report uses it as the
+            object's key.
         verdict: the verdict.
         default_devs: sorted names of the uplinks, or empty if the check couldn't run.
         reason: why the verdict is ``unknown``, or null if it isn't.
-        default_expires: for how many more seconds an uplink has a default route unless a router advertises one again,
-            or null if it has none or one that doesn't expire.
+        default_expires: for how many more seconds an uplink has a default route unless a router
+            advertises one again, or null if it has none or one that doesn't expire.
     """
 
     json_names = ("verdict", "default_devs", "reason", "default_expires")
@@ -238,29 +256,44 @@ class OverlapReport(JsonObject):
     """The result of a check.
 
     Args:
-        verdict: ``overlap`` if there are findings, ``unknown`` if the check couldn't run, otherwise ``ok``.
-        mode: what happens on failure: ``WARN`` only reports it, and ``STRICT`` prevents the node from starting.
+        verdict: ``overlap`` if there are findings, ``unknown`` if the check couldn't run, otherwise
+            ``ok``.
+        mode: what happens on failure: ``WARN`` only reports it, and ``STRICT`` prevents the node
+            from starting.
         time: timestamp of the check in RFC 3339 format, in UTC and without fractional seconds.
         host: the name of the host.
-        default_devs: sorted names of the uplinks: the interfaces used by the default route or named in the config.
-            Empty if no family has a verdict.
+        default_devs: sorted names of the uplinks: the interfaces used by the default route or named
+            in the config. Empty if no family has a verdict.
         findings: the failures, in config order and by address within a CIDR.
         notes: informational messages that aren't failures.
         reason_kind: why the verdict is ``unknown``, or None for other verdicts.
         reason_detail: details about the reason.
         expected: the CIDRs that were checked, with their interfaces if the config names any.
-        families: the verdict for each family, if IPv6 CIDRs are expected. The report's verdict is the worst of these.
-            If it is ``unknown`` because of one family, there may still be findings in the other.
-        fix: a fix for all failures. Not included in the JSON, in which each finding has its own fix.
-        changes: changes made by the task that ran the check. Not included in the JSON, which doesn't depend on the
-            task.
+        families: the verdict for each family, if IPv6 CIDRs are expected. The report's verdict is
+            the worst of these. If it is ``unknown`` because of one family, there may still be
+            findings in the other.
+        fix: a fix for all failures. Not included in the JSON, in which each finding has its own
+            fix.
+        changes: changes made by the task that ran the check. Not included in the JSON, which
+            doesn't depend on the task.
         events: the predicted verdict after each possible event, or null if not requested.
-        default_expires: for how many more seconds an uplink has an IPv6 default route, if the report is about IPv6. Not
-            included in the JSON, in which ``families`` has it.
+        default_expires: for how many more seconds an uplink has an IPv6 default route, if the
+            report is about IPv6. Not included in the JSON, in which ``families`` has it.
     """
 
     schema: ClassVar[Literal[1]] = 1
-    json_names = ("schema", "host", "verdict", "mode", "default_devs", "findings", "notes", "reason", "time", "events")
+    json_names = (
+        "schema",
+        "host",
+        "verdict",
+        "mode",
+        "default_devs",
+        "findings",
+        "notes",
+        "reason",
+        "time",
+        "events",
+    )
 
     verdict: Verdict
     mode: OverlapMode
@@ -306,7 +339,11 @@ class OverlapReport(JsonObject):
         """Return why the verdict is ``unknown``, prefixed with the kind of reason, or None for other verdicts."""
         if self.reason_kind is None:
             return None
-        return f"{self.reason_kind}: {self.reason_detail}" if self.reason_detail else str(self.reason_kind)
+        return (
+            f"{self.reason_kind}: {self.reason_detail}"
+            if self.reason_detail
+            else str(self.reason_kind)
+        )
 
 
 class RouteOverlapError(HostRoutingError):
@@ -318,17 +355,23 @@ class RouteOverlapError(HostRoutingError):
         warnings: other problems that prevent the installation from working, one sentence each.
         hint: what to do next.
 
-    The error also has the report's attributes ``findings``, ``reason`` and ``fix``. ``fix`` is None if the verdict is
-    ``unknown`` and there are no findings.
+    The error also has the report's attributes ``findings``, ``reason`` and ``fix``. ``fix`` is None
+    if the verdict is ``unknown`` and there are no findings.
     """
 
-    def __init__(self, message: str, report: OverlapReport, warnings: tuple[str, ...] = (), *, hint: str = "") -> None:
+    def __init__(
+        self, message: str, report: OverlapReport, warnings: tuple[str, ...] = (), *, hint: str = ""
+    ) -> None:
         super().__init__(message, hint=hint)
         self.report = report
         self.warnings = warnings
         self.findings: tuple[Finding, ...] = report.findings
         self.reason: str | None = report.reason
-        self.fix: Fix | None = None if report.verdict is Verdict.UNKNOWN and not report.findings else report.fix
+        self.fix: Fix | None = (
+            None if report.verdict is Verdict.UNKNOWN and not report.findings else report.fix
+        )
 
-    def __reduce__(self) -> tuple[type[RouteOverlapError], tuple[str, OverlapReport], dict[str, Any]]:
+    def __reduce__(
+        self,
+    ) -> tuple[type[RouteOverlapError], tuple[str, OverlapReport], dict[str, Any]]:
         return type(self), (self.message, self.report), vars(self)

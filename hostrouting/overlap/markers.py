@@ -13,12 +13,16 @@ from hostrouting.overlap.findings import FindingKind, OverlapReport, UnknownReas
 def marker_text(report: OverlapReport) -> str:
     """Return the marker's content: the reason for an ``unknown`` verdict, if any, and the findings, or else nothing.
 
-    The reason is ``no-default-route``, or another kind with details, such as ``check-failed: REASON``. If IPv6 CIDRs
-    are expected, each family may have a reason. For IPv6, one of these is ``no-default-route: IPv6``.
+    The reason is ``no-default-route``, or another kind with details, such as ``check-failed:
+    REASON``. If IPv6 CIDRs are expected, each family may have a reason. For IPv6, one of these is
+    ``no-default-route: IPv6``.
     """
     reasons = {each.family: each.reason for each in report.families} or {Family.IPV4: report.reason}
     lines = [_reason_line(reason, family) for family, reason in reasons.items() if reason]
-    return "".join(f"{line}\n" for line in (*dict.fromkeys(lines), *(finding.message for finding in report.findings)))
+    return "".join(
+        f"{line}\n"
+        for line in (*dict.fromkeys(lines), *(finding.message for finding in report.findings))
+    )
 
 
 def _reason_line(reason: str, family: Family) -> str:
@@ -38,7 +42,11 @@ def marked_verdict(layout: Layout) -> Verdict | None:
     text = read_text(layout.marker_detected)
     if text is None:
         return None
-    return Verdict.OVERLAP if text.startswith(tuple(f"{kind}: " for kind in FindingKind)) else Verdict.UNKNOWN
+    return (
+        Verdict.OVERLAP
+        if text.startswith(tuple(f"{kind}: " for kind in FindingKind))
+        else Verdict.UNKNOWN
+    )
 
 
 def write_markers(layout: Layout, report: OverlapReport) -> None:
@@ -56,8 +64,8 @@ def write_markers(layout: Layout, report: OverlapReport) -> None:
         text += f"gate-off: {why}; every start is admitted unchecked\n"
     if text:
         marker, other = other, marker
-    # Remove the old marker before anything that may fail, so that no reader sees a wrong one, or both. Readers don't
-    # treat a missing marker as "ok".
+    # Remove the old marker before anything that may fail, so that no reader sees a wrong one, or
+    # both. Readers don't treat a missing marker as "ok".
     remove(other)
     if report.verdict is Verdict.OK:
         remove(layout.report)

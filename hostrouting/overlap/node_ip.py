@@ -1,7 +1,8 @@
 """Compare the node and DNS addresses that a document has next to ``hostRouting`` with the host.
 
-These keys belong to other components, and there are secrets next to them. So no other key is read, values of an
-unexpected type are ignored, and the values never end up in a config, a mapping, a file or a script.
+These keys belong to other components, and there are secrets next to them. So no other key is read,
+values of an unexpected type are ignored, and the values never end up in a config, a mapping, a file
+or a script.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ def notes_on(document: object, report: OverlapReport, backend: RouteBackend) -> 
     """Yield a note for each IPv4 address that is inconsistent with the host or the expected CIDRs.
 
     Args:
-        document: the document. Its ``node.kubelet.nodeIP`` is the kubelet's address, and ``networking.dnsServiceIP``
-            is the cluster's DNS address. Invalid values are ignored.
-        report: the result of a check. Without a verdict on an expected IPv4 CIDR, there are no notes.
+        document: the document. Its ``node.kubelet.nodeIP`` is the kubelet's address, and
+            ``networking.dnsServiceIP`` is the cluster's DNS address. Invalid values are ignored.
+        report: the result of a check. Without a verdict on an expected IPv4 CIDR, there are no
+            notes.
         backend: the IPv4 kernel to query.
     """
     node_ip = _address(document, "node", "kubelet", "nodeIP")
@@ -54,16 +56,27 @@ def notes_on(document: object, report: OverlapReport, backend: RouteBackend) -> 
         yield Note(NoteKind.NODE_IP, f"networking.dnsServiceIP: {message}; {hint}")
 
 
-def _notes_on_node_ip(node_ip: IPv4Address, uplinks: tuple[str, ...], backend: RouteBackend) -> Iterator[Note]:
+def _notes_on_node_ip(
+    node_ip: IPv4Address, uplinks: tuple[str, ...], backend: RouteBackend
+) -> Iterator[Note]:
     addresses = backend.addresses()
     devs = tuple(sorted({each.dev for each in addresses if each.local == node_ip}))
     if set(devs) & set(uplinks):
         return
-    local = next((f"{each.local}, which {each.dev} has" for each in addresses if each.dev in uplinks), "an uplink's")
-    where = f"is an address of {','.join(devs)}, which isn't an uplink" if devs else "isn't an address of any interface"
+    local = next(
+        (f"{each.local}, which {each.dev} has" for each in addresses if each.dev in uplinks),
+        "an uplink's",
+    )
+    where = (
+        f"is an address of {','.join(devs)}, which isn't an uplink"
+        if devs
+        else "isn't an address of any interface"
+    )
     hint = f"set it to {local}"
     # An interface with a default route may be the intended uplink.
-    if meant := [dev for dev in devs if any(dev in route.devs for route in backend.default_routes())]:
+    if meant := [
+        dev for dev in devs if any(dev in route.devs for route in backend.default_routes())
+    ]:
         hint = f"if the cluster is reached through {','.join(meant)}, name that in hostRouting.uplinks; else {hint}"
     message = f"{node_ip} {where}, and the cluster expects the kubelet there; {hint}"
     yield Note(NoteKind.NODE_IP, f"node.kubelet.nodeIP: {message}", devs=devs)

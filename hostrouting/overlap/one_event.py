@@ -21,7 +21,13 @@ from hostrouting.model.links import Hardware
 from hostrouting.model.routes import Protocol, Route, Route6
 from hostrouting.model.text import shortened
 from hostrouting.overlap.check import check_overlap
-from hostrouting.overlap.findings import EventVerdict, Outlook, OverlapReport, UnknownReason, Verdict
+from hostrouting.overlap.findings import (
+    EventVerdict,
+    Outlook,
+    OverlapReport,
+    UnknownReason,
+    Verdict,
+)
 from hostrouting.overlap.uplinks import Uplinks, find_uplinks
 from hostrouting.routes.plan import plan_now
 from phases import CancelScope
@@ -55,17 +61,22 @@ def anticipate(config: Config, snapshot: Snapshot, scope: CancelScope) -> tuple[
         if event.kind is EventKind.EXPIRED:
             found.append(_after_expiry(config6, snapshot, event))
             continue
-        # For the host, an interface that moves into a pod is gone, so the verdict of the previous event (gone) applies.
+        # For the host, an interface that moves into a pod is gone, so the verdict of the previous
+        # event (gone) applies.
         is_known = event.kind is EventKind.INTO_POD
         verdict = attrs.evolve(found[-1], event=event) if is_known else predictor.verdict(event)
         if cidrs6 and verdict.outlook is not Outlook.UNPREDICTABLE and not verdict.is_risk:
             why = f"what the event does to the IPv6 routes to {shortened([*map(str, cidrs6)], ' ', _SHOWN_CIDRS)}"
-            verdict = EventVerdict(event, Outlook.UNPREDICTABLE, Verdict.UNKNOWN, reason=f"{why} isn't known")
+            verdict = EventVerdict(
+                event, Outlook.UNPREDICTABLE, Verdict.UNKNOWN, reason=f"{why} isn't known"
+            )
         found.append(verdict)
     return tuple(found)
 
 
-def events(config: Config, snapshot: Snapshot, cidrs6: Iterable[IpNetwork] = ()) -> Iterator[HostEvent]:
+def events(
+    config: Config, snapshot: Snapshot, cidrs6: Iterable[IpNetwork] = ()
+) -> Iterator[HostEvent]:
     """Yield the possible events that may change the verdict.
 
     Args:
@@ -75,7 +86,9 @@ def events(config: Config, snapshot: Snapshot, cidrs6: Iterable[IpNetwork] = ())
     """
     spans6 = PrefixSet(map(numbers, cidrs6), 128)
     routes6 = () if snapshot.ipv6 is None else snapshot.ipv6.routes
-    touching6 = (route.devs for route in routes6 if spans6.overlaps(*ends(numbers(route.destination), 128)))
+    touching6 = (
+        route.devs for route in routes6 if spans6.overlaps(*ends(numbers(route.destination), 128))
+    )
     touching = touching_devs(config, snapshot).union(*touching6)
     for link in snapshot.links:
         if link.name in touching and link.hardware != Hardware.LOOPBACK:
@@ -89,7 +102,9 @@ def events(config: Config, snapshot: Snapshot, cidrs6: Iterable[IpNetwork] = ())
     for dev in _uplinks(config, snapshot).pending:
         yield from _late_addresses(config, snapshot, dev)
     yield from (HostEvent(EventKind.RESTART, manager.name) for manager in snapshot.managers)
-    expiring = (route for route in routes6 if spans6.overlaps(*ends(numbers(route.destination), 128)))
+    expiring = (
+        route for route in routes6 if spans6.overlaps(*ends(numbers(route.destination), 128))
+    )
     for dev, router in dict.fromkeys(chain.from_iterable(map(_advertised_by, expiring))):
         yield HostEvent(EventKind.EXPIRED, dev, gateway=router)
 
@@ -97,21 +112,27 @@ def events(config: Config, snapshot: Snapshot, cidrs6: Iterable[IpNetwork] = ())
 def _advertised_by(route: Route) -> Iterator[tuple[str, IpAddress]]:
     """Yield the routers on whose advertisements a route depends, each with its interface."""
     if isinstance(route, Route6) and route.expires is not None and not route.is_dead:
-        yield from ((hop.dev, hop.gateway) for hop in route.hops if hop.dev is not None and hop.gateway is not None)
+        yield from (
+            (hop.dev, hop.gateway)
+            for hop in route.hops
+            if hop.dev is not None and hop.gateway is not None
+        )
 
 
 def touching_devs(config: Config, snapshot: Snapshot) -> set[str]:
     """Return the interfaces that may affect the verdict.
 
-    These are the uplinks, interfaces with an entry in any table that overlaps an expected CIDR, interfaces with an
-    address that such an entry or a policy rule may use, and ports of all these interfaces. Every default route overlaps
-    the CIDRs. Entries that overlap a discard route in a CIDR also count, because that route may be for a CNI's own
-    block.
+    These are the uplinks, interfaces with an entry in any table that overlaps an expected CIDR,
+    interfaces with an address that such an entry or a policy rule may use, and ports of all these
+    interfaces. Every default route overlaps the CIDRs. Entries that overlap a discard route in a
+    CIDR also count, because that route may be for a CNI's own block.
     """
     cidrs = [numbers(each.cidr) for each in config.route_overlap.expected_cidrs]
     discarded = [numbers(route.destination) for route in snapshot.routes if route.type.is_discard]
     expected = PrefixSet(cidrs, 32)
-    spans = PrefixSet((*cidrs, *(prefix for prefix in discarded if expected.overlaps(*ends(prefix, 32)))), 32)
+    spans = PrefixSet(
+        (*cidrs, *(prefix for prefix in discarded if expected.overlaps(*ends(prefix, 32)))), 32
+    )
     owners = {address.local: address.dev for address in snapshot.addresses}
     found = {*_uplinks(config, snapshot).devs}
     for route in snapshot.routes:
@@ -142,19 +163,23 @@ def _renumbered(snapshot: Snapshot, dev: str) -> Iterator[HostEvent]:
 def _late_addresses(config: Config, snapshot: Snapshot, dev: str) -> Iterator[HostEvent]:
     """Yield events in which an InfiniBand interface gets an address.
 
-    The address is in the network of another InfiniBand interface or, if there is none, in a network around an expected
-    CIDR.
+    The address is in the network of another InfiniBand interface or, if there is none, in a network
+    around an expected CIDR.
     """
     fabric = {link.name for link in snapshot.links if link.hardware == Hardware.INFINIBAND}
     networks = [address.network for address in snapshot.addresses if address.dev in fabric]
     firsts = (each.cidr.network_address for each in config.route_overlap.expected_cidrs)
     taken = {address.local for address in snapshot.addresses}
-    for network in dict.fromkeys(networks or (IPv4Network((first, _LATE_LENGTH), strict=False) for first in firsts)):
-        if (free := next((address for address in network.hosts() if address not in taken), None)) is not None:
+    for network in dict.fromkeys(
+        networks or (IPv4Network((first, _LATE_LENGTH), strict=False) for first in firsts)
+    ):
+        if (
+            free := next((address for address in network.hosts() if address not in taken), None)
+        ) is not None:
             yield HostEvent(EventKind.LATE_ADDRESS, dev, IPv4Interface((free, network.prefixlen)))
 
 
-# --- the verdict after an event ------------------------------------------------------------------------------------
+# --- the verdict after an event -------------------------------------------------------------------
 
 
 class _Predictor:
@@ -167,7 +192,10 @@ class _Predictor:
 
     def __init__(self, config: Config, snapshot: Snapshot) -> None:
         self._config, self._snapshot = config, with_sources(snapshot, snapshot)
-        self._now, self._why_none_predictable = _check(config, self._snapshot), _why_none_predictable(config, snapshot)
+        self._now, self._why_none_predictable = (
+            _check(config, self._snapshot),
+            _why_none_predictable(config, snapshot),
+        )
 
     def verdict(self, event: HostEvent) -> EventVerdict:
         """Predict the verdict after an event."""
@@ -187,18 +215,25 @@ class _Predictor:
             last = _check(self._config, restored) if programs else first
         for report in (self._now, first, last):
             if report.reason_kind is UnknownReason.CHECK_FAILED:
-                return EventVerdict(event, Outlook.UNPREDICTABLE, Verdict.UNKNOWN, reason=report.reason)
+                return EventVerdict(
+                    event, Outlook.UNPREDICTABLE, Verdict.UNKNOWN, reason=report.reason
+                )
         outlook = Outlook.LASTING
         if _comparable(last) == _comparable(self._now):
             outlook = Outlook.RESTORED if programs else Outlook.SAME
         return EventVerdict(
-            *(event, outlook, first.verdict, first.findings, first.reason), *(programs, last.verdict, last.findings)
+            *(event, outlook, first.verdict, first.findings, first.reason),
+            *(programs, last.verdict, last.findings),
         )
 
     def _restored(self, event: HostEvent, later: Snapshot) -> tuple[tuple[str, ...], Snapshot]:
         """Return the programs that restore routes after an event, the watcher last, and the resulting snapshot."""
         left = {(route.key, route.hops) for route in later.routes}
-        lost = [r for r in self._snapshot.routes if r.protocol != Protocol.KERNEL and (r.key, r.hops) not in left]
+        lost = [
+            r
+            for r in self._snapshot.routes
+            if r.protocol != Protocol.KERNEL and (r.key, r.hops) not in left
+        ]
         # Routes from an expired lease aren't restored.
         managers = self._snapshot.managers if event.kind is not EventKind.RENUMBERED else ()
         back = [route for route in lost if any(manager.adds(route) for manager in managers)]
@@ -212,13 +247,25 @@ class _Predictor:
 
 
 def _after_expiry(config: Config, snapshot: Snapshot, event: HostEvent) -> EventVerdict:
-    """Predict the verdict on IPv6 CIDRs once a router's routes have expired. No program restores these routes."""
+    """Predict the verdict on IPv6 CIDRs once a router's routes have expired.
+
+    No program restores these routes.
+    """
     now, later = _check6(config, snapshot), _check6(config, after(snapshot, event))
     for report in (now, later):
         if report.reason_kind is UnknownReason.CHECK_FAILED:
             return EventVerdict(event, Outlook.UNPREDICTABLE, Verdict.UNKNOWN, reason=report.reason)
     outlook = Outlook.SAME if _comparable(later) == _comparable(now) else Outlook.LASTING
-    return EventVerdict(event, outlook, later.verdict, later.findings, later.reason, (), later.verdict, later.findings)
+    return EventVerdict(
+        event,
+        outlook,
+        later.verdict,
+        later.findings,
+        later.reason,
+        (),
+        later.verdict,
+        later.findings,
+    )
 
 
 def _check6(config: Config, snapshot: Snapshot) -> OverlapReport:
@@ -232,26 +279,38 @@ def _check(config: Config, snapshot: Snapshot) -> OverlapReport:
 
 def _comparable(report: OverlapReport) -> tuple[object, ...]:
     """Return a comparison key for a check's result that ignores which entries caused it."""
-    return (report.verdict, *((each.kind, each.cidr, each.devs, each.source, each.ranges) for each in report.findings))
+    return (
+        report.verdict,
+        *((each.kind, each.cidr, each.devs, each.source, each.ranges) for each in report.findings),
+    )
 
 
 def _why_none_predictable(config: Config, snapshot: Snapshot) -> str | None:
     """Return why no events can be predicted for a host, or None if some can."""
-    if missing := {each.dev for each in snapshot.addresses} - {link.name for link in snapshot.links}:
+    if missing := {each.dev for each in snapshot.addresses} - {
+        link.name for link in snapshot.links
+    }:
         return f"the snapshot lacks the interface {min(missing)}"
     expected = PrefixSet((numbers(each.cidr) for each in config.route_overlap.expected_cidrs), 32)
     for route in snapshot.routes if any(rule.source is not None for rule in snapshot.rules) else ():
-        # If the destination has enough addresses, every hop carries some of them, whatever the hash decides.
+        # If the destination has enough addresses, every hop carries some of them, whatever the hash
+        # decides.
         is_short = route.destination.num_addresses < flows_through(route)
         if is_short and expected.overlaps(*ends(numbers(route.destination), 32)):
-            return f"the kernel's own hash decides which hop of {route} is taken, and so which source"
+            return (
+                f"the kernel's own hash decides which hop of {route} is taken, and so which source"
+            )
     return None
 
 
 def _why_unpredictable(snapshot: Snapshot, event: HostEvent) -> str | None:
     """Return why the in-memory kernel can't predict the effect of an event, or None if it can."""
     if event.kind is EventKind.RESTART:
-        is_known = all(each.drops_routes is not None for each in snapshot.managers if each.name == event.subject)
+        is_known = all(
+            each.drops_routes is not None
+            for each in snapshot.managers
+            if each.name == event.subject
+        )
         return None if is_known else f"whether {event.subject} then drops routes isn't known"
     if event.kind is EventKind.CARRIER_LOST and snapshot.ignoring_linkdown is None:
         return "ignore_routes_with_linkdown isn't in the snapshot, but decides about it"

@@ -25,8 +25,8 @@ class Question(NamedTuple):
     Args:
         devs: the interfaces that carry the addresses now.
         wanted: the uplinks to name if this is on purpose for the whole node.
-        cidrs: the expected CIDRs, each with the interfaces to name if this is on purpose for these CIDRs only. Empty if
-            such names would end an exemption in one of the CIDRs.
+        cidrs: the expected CIDRs, each with the interfaces to name if this is on purpose for these
+            CIDRs only. Empty if such names would end an exemption in one of the CIDRs.
         unwanted: the uplinks to name if this isn't on purpose. After that, a fix is proposed.
     """
 
@@ -45,7 +45,9 @@ class Question(NamedTuple):
         """Return the answers, ready to paste."""
         from json import dumps
 
-        shown = shortened([dumps(expected.to_mapping()) for expected in self.cidrs], ", ", _SHOWN_CIDRS)
+        shown = shortened(
+            [dumps(expected.to_mapping()) for expected in self.cidrs], ", ", _SHOWN_CIDRS
+        )
         replace = f", or expect {shown} instead of the CIDR alone" if shown else ""
         wanted = f'if it is wanted, set hostRouting\'s "uplinks": {dumps(self.wanted)}{replace}'
         unwanted = f'if it isn\'t, set "uplinks": {dumps(self.unwanted)}, and hostrouting fix proposes routes'
@@ -58,9 +60,11 @@ class Obstacle(NamedTuple):
     Args:
         reason: the reason, including how to fix it unless the cause is a policy rule.
         rule: the policy rule that takes precedence, or None if the cause isn't a rule.
-        next_hops: the next hops through the expected interface, to use in a route in the rule's table.
+        next_hops: the next hops through the expected interface, to use in a route in the rule's
+            table.
         family: the rule's family.
-        is_policy: whether a route could fix the addresses, but isn't proposed because the traffic may be wanted.
+        is_policy: whether a route could fix the addresses, but isn't proposed because the traffic
+            may be wanted.
         question: what to ask the user before a route is proposed, or None if nothing is asked.
     """
 
@@ -85,17 +89,29 @@ class Obstacle(NamedTuple):
         from shlex import quote
 
         commands = []
-        has_table = rule.action is RuleAction.TO_TABLE and rule.table not in (Table.MAIN, Table.LOCAL)
+        has_table = rule.action is RuleAction.TO_TABLE and rule.table not in (
+            Table.MAIN,
+            Table.LOCAL,
+        )
         if has_table and self.next_hops:
             named = [attrs.evolve(hop, dev=quote(hop.dev or "")) for hop in self.next_hops]
             hops = [hop.words(family) + (" onlink" if hop.onlink else "") for hop in named]
             next_hops = hops[0] if len(hops) == 1 else " ".join(f"nexthop {hop}" for hop in hops)
-            # The table may already contain this CIDR. For IPv6, the kernel refuses a second route with the same metric,
-            # and prefers our metric to the usual 1024. For IPv4, the usual metric is 0, and the first route wins.
-            verb, metric = ("add", f" metric {family.usual_metric}") if family is Family.IPV6 else ("prepend", "")
-            commands.append(f"{family.ip} route {verb} {cidr} table {rule.table} {next_hops}{metric}")
+            # The table may already contain this CIDR. For IPv6, the kernel refuses a second route
+            # with the same metric, and prefers our metric to the usual 1024. For IPv4, the usual
+            # metric is 0, and the first route wins.
+            verb, metric = (
+                ("add", f" metric {family.usual_metric}")
+                if family is Family.IPV6
+                else ("prepend", "")
+            )
+            commands.append(
+                f"{family.ip} route {verb} {cidr} table {rule.table} {next_hops}{metric}"
+            )
         if rule.preference:
-            commands.append(f"{family.ip} rule add to {cidr} lookup main pref {rule.preference - 1}")
+            commands.append(
+                f"{family.ip} rule add to {cidr} lookup main pref {rule.preference - 1}"
+            )
         how = f"{', or: '.join(commands)}; then check again" if commands else "change that rule"
         return f"{self.reason}: {how}"
 
@@ -108,8 +124,8 @@ class Unfixable(JsonObject):
         ranges: the failing addresses.
         devs: sorted names of the interfaces that packets leave through.
         obstacle: the reason.
-        about: the prefixes to show instead of ``ranges``. They are fewer, because they also include adjacent local and
-            broadcast addresses. Empty if ``ranges`` is to be shown.
+        about: the prefixes to show instead of ``ranges``. They are fewer, because they also include
+            adjacent local and broadcast addresses. Empty if ``ranges`` is to be shown.
     """
 
     json_names = ("ranges", "devs", "reason", "answers")
@@ -160,9 +176,10 @@ class HostSettings:
     """Settings of a host that a fix's cautions depend on.
 
     Args:
-        nameservers: its DNS servers. The cautions list those whose traffic the fix moves to another interface.
-        strict_devs: the interfaces with net.ipv4.conf.*.rp_filter = 1, which drop packets if the reply would leave
-            through another interface.
+        nameservers: its DNS servers. The cautions list those whose traffic the fix moves to another
+            interface.
+        strict_devs: the interfaces with net.ipv4.conf.*.rp_filter = 1, which drop packets if the
+            reply would leave through another interface.
         unread: why these settings couldn't be read, or an empty string.
     """
 

@@ -16,12 +16,20 @@ def summary(report: OverlapReport) -> str:
     lines = [finding.message for finding in report.findings]
     if report.verdict is Verdict.UNKNOWN:
         judged = any(each.verdict is not Verdict.UNKNOWN for each in report.families)
-        what = next(str(each.family) for each in report.families if each.reason) if judged else "anything"
+        what = (
+            next(str(each.family) for each in report.families if each.reason)
+            if judged
+            else "anything"
+        )
         lines.insert(0, f"the check couldn't judge {what}: {report.reason}")
     if lines:
         return "\n".join(lines)
     devs = ",".join(report.default_devs)  # empty if each CIDR names its interfaces
-    return f"every expected CIDR leaves through {devs}" if devs else "every expected CIDR leaves as expected"
+    return (
+        f"every expected CIDR leaves through {devs}"
+        if devs
+        else "every expected CIDR leaves as expected"
+    )
 
 
 PASTE = "fix: add to hostRouting.staticRoutes.routes:"
@@ -42,12 +50,18 @@ def pasted_entries(report: OverlapReport) -> tuple[list[str], str]:
 
     entries = [json.dumps(entry.to_mapping()) for entry in report.fix.routes]
     more = len(entries) - _SHOWN_ENTRIES
-    return entries[:_SHOWN_ENTRIES], f" and {more} more; hostrouting fix prints all" if more > 0 else ""
+    return entries[
+        :_SHOWN_ENTRIES
+    ], f" and {more} more; hostrouting fix prints all" if more > 0 else ""
 
 
 def reasons(report: OverlapReport, cidr: IpNetwork | None = None) -> list[str]:
     """Return a line for each group of addresses (in a CIDR) that no route can fix, with the reason."""
-    unfixable = [each for each in report.fix.unfixable if cidr is None or any(map(cidr.overlaps, each.ranges))]
+    unfixable = [
+        each
+        for each in report.fix.unfixable
+        if cidr is None or any(map(cidr.overlaps, each.ranges))
+    ]
     return [
         f"no route {'is proposed for' if each.obstacle.is_policy else 'fixes'} "
         f"{shortened(each.parts, ' ', _SHOWN_RANGES)}: {each.reason}"
@@ -63,4 +77,10 @@ def decided_by(rule: Rule) -> str:
 
 def error_text(report: OverlapReport) -> str:
     """Return an error message: the failures or reason, the fix, what no route fixes, and what else the fix moves."""
-    return "\n".join([summary(report), *advice(report), *(f"caution: {line}" for line in report.fix.consequences)])
+    return "\n".join(
+        [
+            summary(report),
+            *advice(report),
+            *(f"caution: {line}" for line in report.fix.consequences),
+        ]
+    )

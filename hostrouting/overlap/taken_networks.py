@@ -14,19 +14,21 @@ from hostrouting.model.parsing import is_inside
 from hostrouting.model.routes import RouteType, Table
 
 # Cluster networks are in these private ranges (RFC 1918, RFC 6598).
-_PRIVATE = tuple(map(IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10")))
+_PRIVATE = tuple(
+    map(IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10"))
+)
 
-# Addresses of Azure's platform: one for DNS, health probes and the agent, and that of the metadata service, which other
-# clouds use too.
+# Addresses of Azure's platform: one for DNS, health probes and the agent, and that of the metadata
+# service, which other clouds use too.
 _PLATFORM = (IPv4Address("168.63.129.16"), IPv4Address("169.254.169.254"))
 
 
 def taken_networks(backend: RouteBackend) -> dict[IpNetwork, tuple[str, ...]]:
     """Return networks that are routed through other interfaces, mapped to the interface names.
 
-    These are private networks in table main, except /32s and networks behind container interfaces, which can't shadow a
-    cluster. They also include Azure's platform addresses if these are routed through an interface other than the
-    default route's.
+    These are private networks in table main, except /32s and networks behind container interfaces,
+    which can't shadow a cluster. They also include Azure's platform addresses if these are routed
+    through an interface other than the default route's.
 
     Args:
         backend: the kernel to query.
@@ -45,6 +47,10 @@ def taken_networks(backend: RouteBackend) -> dict[IpNetwork, tuple[str, ...]]:
             found.setdefault(network, set()).update(others)
     for lookup in backend.lookup(_PLATFORM) if default is not None else ():
         answer = lookup.route
-        if answer is not None and answer.type is RouteType.UNICAST and (others := {*answer.devs} - usual):
+        if (
+            answer is not None
+            and answer.type is RouteType.UNICAST
+            and (others := {*answer.devs} - usual)
+        ):
             found.setdefault(Family.IPV4.network((int(lookup.address), 32)), set()).update(others)
     return {network: tuple(sorted(found[network])) for network in sorted(found, key=numbers)}

@@ -7,7 +7,12 @@ from collections.abc import Iterable, Sequence
 import attrs
 
 from hostrouting.config.routing import Config, RouteOverlap
-from hostrouting.kernel.default_routes import contested_defaults, default_route, inherited_route, unicast_defaults
+from hostrouting.kernel.default_routes import (
+    contested_defaults,
+    default_route,
+    inherited_route,
+    unicast_defaults,
+)
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.rules import LOOPBACK
 from hostrouting.kernel.waiting import look_until
@@ -26,19 +31,22 @@ class Uplinks:
 
     Args:
         devs: their sorted names.
-        named: the config's name patterns for uplinks, or None if it has none. For IPv6, they default to the interfaces
-            of the IPv4 default route, because any router on a link can advertise an IPv6 default route. If uplinks are
-            named, a default route through another interface may take precedence.
-        default: the default route to compare with, limited to live next hops on uplinks, or None if there is none.
-        contested: default routes that make the expected interface ambiguous: either those with the lowest metric, if
-            they lead through different interfaces, or one through a container's interface and those that it takes
-            precedence over. For IPv6, these may be IPv4 default routes.
+        named: the config's name patterns for uplinks, or None if it has none. For IPv6, they
+            default to the interfaces of the IPv4 default route, because any router on a link can
+            advertise an IPv6 default route. If uplinks are named, a default route through another
+            interface may take precedence.
+        default: the default route to compare with, limited to live next hops on uplinks, or None if
+            there is none.
+        contested: default routes that make the expected interface ambiguous: either those with the
+            lowest metric, if they lead through different interfaces, or one through a container's
+            interface and those that it takes precedence over. For IPv6, these may be IPv4 default
+            routes.
         unknown: why there is nothing to compare with, or None.
         is_configured: whether the config names the uplinks.
-        subnets: the subnets of the uplinks' addresses, each with its uplink, except /32s and /128s, which can't contain
-            other addresses.
-        pending: the InfiniBand interfaces without an address of the family, which may still get connected routes. Only
-            IPv4 addresses come late.
+        subnets: the subnets of the uplinks' addresses, each with its uplink, except /32s and /128s,
+            which can't contain other addresses.
+        pending: the InfiniBand interfaces without an address of the family, which may still get
+            connected routes. Only IPv4 addresses come late.
     """
 
     devs: tuple[str, ...] = ()
@@ -65,7 +73,8 @@ def find_uplinks(
         links: the host's interfaces.
         addresses: their addresses.
         defaults: entries for one family that include the default routes, in the kernel's order.
-        ipv4_defaults: the IPv4 default routes, or None if ``defaults`` are for IPv4 or if IPv4 routes don't matter.
+        ipv4_defaults: the IPv4 default routes, or None if ``defaults`` are for IPv4 or if IPv4
+            routes don't matter.
     """
     named, contested = config.uplinks, tuple[Route, ...]()
     if named is None and ipv4_defaults is not None:
@@ -77,7 +86,11 @@ def find_uplinks(
         devs = () if default is None else default.devs
         contested = contested or _contested(config, links, defaults)
     else:
-        devs = tuple(sorted(link.name for link in links if link.name != LOOPBACK and is_like(link.name, named)))
+        devs = tuple(
+            sorted(
+                link.name for link in links if link.name != LOOPBACK and is_like(link.name, named)
+            )
+        )
     # Expected CIDRs that name their interfaces need no default route.
     expected = config.route_overlap.expected_cidrs
     is_needed = not expected or any(each.devs is None for each in expected)
@@ -98,12 +111,20 @@ def find_uplinks(
     return Uplinks(devs, named, default, contested, unknown, is_configured, tuple(subnets), pending)
 
 
-def _contested(config: Config, links: Iterable[Link], defaults: Sequence[Route]) -> tuple[Route, ...]:
-    if config.uplinks is not None or all(each.devs is not None for each in config.route_overlap.expected_cidrs):
+def _contested(
+    config: Config, links: Iterable[Link], defaults: Sequence[Route]
+) -> tuple[Route, ...]:
+    if config.uplinks is not None or all(
+        each.devs is not None for each in config.route_overlap.expected_cidrs
+    ):
         return ()
     of_pods = container_devs(config.route_overlap, links)
     best, tied = default_route(defaults), contested_defaults(defaults)
-    others = [route for route in unicast_defaults(defaults) if route.devs and not of_pods.issuperset(route.devs)]
+    others = [
+        route
+        for route in unicast_defaults(defaults)
+        if route.devs and not of_pods.issuperset(route.devs)
+    ]
     if best is not None and others and of_pods.issuperset(best.devs):
         return (best, *others)
     return tuple(tied)
@@ -111,7 +132,11 @@ def _contested(config: Config, links: Iterable[Link], defaults: Sequence[Route])
 
 def container_devs(overlap: RouteOverlap, links: Iterable[Link]) -> set[str]:
     """Return the interfaces that may be a container's, except bridges, which may be the node's own (azure0)."""
-    return {link.name for link in links if link.kind != "bridge" and is_like(link.name, overlap.container_devs)}
+    return {
+        link.name
+        for link in links
+        if link.kind != "bridge" and is_like(link.name, overlap.container_devs)
+    }
 
 
 def contested_error(contested: Sequence[Route]) -> RouteError:
@@ -129,10 +154,12 @@ def contested_error(contested: Sequence[Route]) -> RouteError:
     )
 
 
-# --- reading and waiting ----------------------------------------------------------------------------------------------
+# --- reading and waiting --------------------------------------------------------------------------
 
 
-def read_uplinks(config: Config, backend: RouteBackend, ipv4: RouteBackend | None = None) -> Uplinks:
+def read_uplinks(
+    config: Config, backend: RouteBackend, ipv4: RouteBackend | None = None
+) -> Uplinks:
     """Read only what determines the uplinks, and return the uplinks.
 
     Args:
@@ -144,7 +171,9 @@ def read_uplinks(config: Config, backend: RouteBackend, ipv4: RouteBackend | Non
     return find_uplinks(config, backend.links(), backend.addresses(), defaults, of_ipv4)
 
 
-def ipv4_defaults_for(config: Config, backend: RouteBackend, ipv4: RouteBackend | None) -> Sequence[Route] | None:
+def ipv4_defaults_for(
+    config: Config, backend: RouteBackend, ipv4: RouteBackend | None
+) -> Sequence[Route] | None:
     """Return the IPv4 default routes if they determine the uplinks for IPv6, or None; see ``read_uplinks``."""
     is_asked = config.uplinks is None and backend.family is Family.IPV6 and ipv4 is not None
     return ipv4.default_routes() if is_asked and ipv4 is not None else None
@@ -162,12 +191,18 @@ def awaited_devs(config: Config, backend: RouteBackend) -> tuple[str, ...]:
     uplinks = read_uplinks(config, backend) if is_asked else None
     if uplinks is None or uplinks.contested:
         return ()
-    asked = {link.name for link in backend.links() if link.is_up or overlap.settle_seconds is not None}
+    asked = {
+        link.name for link in backend.links() if link.is_up or overlap.settle_seconds is not None
+    }
     return tuple(dev for dev in uplinks.pending if dev in asked)
 
 
 def wait_for_addresses(
-    config: Config, backend: RouteBackend, ipv4: RouteBackend | None, scope: CancelScope, started: float
+    config: Config,
+    backend: RouteBackend,
+    ipv4: RouteBackend | None,
+    scope: CancelScope,
+    started: float,
 ) -> None:
     """Wait for a default route on an uplink and then for InfiniBand addresses, each up to its own limit."""
 

@@ -1,7 +1,7 @@
 """Render resolved routes for other tools: ip-route(8), netplan(5) and systemd.network(5).
 
-The output contains only addresses, numbers and names that ``parse_device`` accepts. Inherited interface names come from
-the kernel, which would allow ``$(reboot)``.
+The output contains only addresses, numbers and names that ``parse_device`` accepts. Inherited
+interface names come from the kernel, which would allow ``$(reboot)``.
 """
 
 from __future__ import annotations
@@ -35,20 +35,21 @@ _NETWORKD = """\
 # "networkctl reconfigure" drops it too, and doesn't read the file.
 """
 
-# netplan 0.106 writes larger metrics as negative numbers, which networkd ignores. netplan 1.1 still drops the largest
-# metric.
+# netplan 0.106 writes larger metrics as negative numbers, which networkd ignores. netplan 1.1 still
+# drops the largest metric.
 _NETPLAN_METRIC_MAX = 2**31 - 1
 
-# networkd reads at most 8192 [Route] sections for an interface (routes_max in networkd-route.c), including those that
-# netplan generates. Some of the sections may be for other routes.
+# networkd reads at most 8192 [Route] sections for an interface (routes_max in networkd-route.c),
+# including those that netplan generates. Some of the sections may be for other routes.
 NETWORKD_ROUTES = 8000
 
 
 def as_ip(routes: Sequence[Route]) -> str:
     """Render routes as commands that are safe to paste, even twice.
 
-    The commands use ``add``, which fails if a route exists (EEXIST), because ``replace`` would overwrite DHCP routes.
-    The protocol is static, because our next run would remove routes with our own protocol.
+    The commands use ``add``, which fails if a route exists (EEXIST), because ``replace`` would
+    overwrite DHCP routes. The protocol is static, because our next run would remove routes with our
+    own protocol.
 
     Args:
         routes: the result of ``resolve``, in the same order.
@@ -57,7 +58,8 @@ def as_ip(routes: Sequence[Route]) -> str:
         A comment and a line for each route, or an empty string if there are no routes.
 
     Raises:
-        RouteError: an interface name isn't safe to paste. The error lists all routes through such interfaces.
+        RouteError: an interface name isn't safe to paste. The error lists all routes through such
+            interfaces.
     """
     lines = _each(routes, "as a command", _ip_line)
     families = " or ".join(sorted({f"-{route.family.value}" for route in routes}))
@@ -74,8 +76,8 @@ def as_netplan(routes: Sequence[Route]) -> str:
         The file contents, starting with a comment, or an empty string if there are no routes.
 
     Raises:
-        RouteError: netplan doesn't support some routes, or an interface name isn't safe. The error lists these routes,
-            each with the reason and, if there is one, an alternative.
+        RouteError: netplan doesn't support some routes, or an interface name isn't safe. The error
+            lists these routes, each with the reason and, if there is one, an alternative.
     """
     items = _each(routes, "for netplan", _netplan_item)
     if not items:
@@ -94,15 +96,18 @@ def as_networkd(routes: Sequence[Route]) -> str:
         routes: the result of ``resolve``.
 
     Returns:
-        The concatenated drop-ins, or an empty string if there are no routes. Each drop-in starts with a comment that
-        begins with ``# DEVICE:``. Multipath routes are listed under their first hop's interface.
+        The concatenated drop-ins, or an empty string if there are no routes. Each drop-in starts
+        with a comment that begins with ``# DEVICE:``. Multipath routes are listed under their first
+        hop's interface.
 
     Raises:
-        RouteError: networkd doesn't support some routes, or an interface name isn't safe. The error lists these routes,
-            each with the reason and, if there is one, an alternative.
+        RouteError: networkd doesn't support some routes, or an interface name isn't safe. The error
+            lists these routes, each with the reason and, if there is one, an alternative.
     """
     sections = _by_device(_each(routes, "for systemd-networkd", _networkd_section))
-    return "\n".join(_NETWORKD.format(dev=dev) + "\n".join(texts) for dev, texts in sections.items())
+    return "\n".join(
+        _NETWORKD.format(dev=dev) + "\n".join(texts) for dev, texts in sections.items()
+    )
 
 
 def too_many_for_networkd(routes: Sequence[Route]) -> tuple[str, ...]:
@@ -116,7 +121,9 @@ def too_many_for_networkd(routes: Sequence[Route]) -> tuple[str, ...]:
     )
 
 
-def _each(routes: Sequence[Route], purpose: str, write: Callable[[Route], str]) -> list[tuple[str, str]]:
+def _each(
+    routes: Sequence[Route], purpose: str, write: Callable[[Route], str]
+) -> list[tuple[str, str]]:
     """Render each route, and return pairs of its first hop's interface and the text.
 
     Raises:
@@ -154,11 +161,17 @@ def _netplan_item(route: Route) -> str:
         raise RouteError("it has no multipath routes", hint=hint)
     (hop,) = route.hops
     if hop.gateway is not None and hop.gateway.version != route.family.value:
-        raise RouteError("it accepts no IPv6 gateway for an IPv4 destination (RFC 8950)", hint="use networkd or ip")
+        raise RouteError(
+            "it accepts no IPv6 gateway for an IPv4 destination (RFC 8950)",
+            hint="use networkd or ip",
+        )
     if route.metric > _NETPLAN_METRIC_MAX:
         reason = f"it loses metrics above {_NETPLAN_METRIC_MAX}"
         raise RouteError(reason, hint="choose a smaller one, or use networkd or ip")
-    rows = [f"to: {route.destination}", "scope: link" if hop.gateway is None else f"via: {hop.gateway}"]
+    rows = [
+        f"to: {route.destination}",
+        "scope: link" if hop.gateway is None else f"via: {hop.gateway}",
+    ]
     rows += ["on-link: true"] if hop.onlink else []
     rows += _rest(route, "from: ", "mtu: ", "metric: ")
     return "        - " + "\n          ".join(rows) + "\n"
@@ -183,13 +196,15 @@ def _rest(route: Route, source: str, mtu: str, metric: str) -> list[str]:
 def _networkd_hop(hop: NextHop, family: Family) -> list[str]:
     if hop.gateway is None:
         return ["Scope=link"] if family is Family.IPV4 else []
-    # Without GatewayOnLink=, networkd assumes "yes" on interfaces without a static address, although DHCP makes their
-    # gateways reachable.
+    # Without GatewayOnLink=, networkd assumes "yes" on interfaces without a static address,
+    # although DHCP makes their gateways reachable.
     return [f"Gateway={hop.gateway}", f"GatewayOnLink={'yes' if hop.onlink else 'no'}"]
 
 
 def _networkd_hop_of_many(hop: NextHop) -> str:
     if hop.gateway is None or hop.onlink:
         what = "without a gateway" if hop.gateway is None else "with an onlink gateway"
-        raise RouteError(f"it has no multipath hops {what}", hint="name one interface as dev, or use ip")
+        raise RouteError(
+            f"it has no multipath hops {what}", hint="name one interface as dev, or use ip"
+        )
     return f"MultiPathRoute={hop.gateway}@{hop.dev} {hop.weight}"

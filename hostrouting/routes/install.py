@@ -21,11 +21,12 @@ from phases import CancelScope, Undo
 
 T = TypeVar("T")
 
-# Bulk calls can't be interrupted. This size is small enough for quick cancellation and large enough to be efficient.
+# Bulk calls can't be interrupted. This size is small enough for quick cancellation and large enough
+# to be efficient.
 BULK_ROUTES = 256
 
-# Each call that replaces or deletes routes first reads all our routes. Without a limit on these calls, the total time
-# would be quadratic.
+# Each call that replaces or deletes routes first reads all our routes. Without a limit on these
+# calls, the total time would be quadratic.
 _READING_CALLS_MAX = 4
 
 _REASONS = {
@@ -33,14 +34,23 @@ _REASONS = {
         "another route has its destination and metric",
         "choose another metric or destination, or have its owner remove it; see ip -{family} route show {destination}",
     ),
-    errnos.EHOSTUNREACH: ("its gateway can't be reached", "look at: ip -{family} route get {gateway}"),
-    errnos.ENETUNREACH: ("its gateway can't be reached", "look at: ip -{family} route get {gateway}"),
+    errnos.EHOSTUNREACH: (
+        "its gateway can't be reached",
+        "look at: ip -{family} route get {gateway}",
+    ),
+    errnos.ENETUNREACH: (
+        "its gateway can't be reached",
+        "look at: ip -{family} route get {gateway}",
+    ),
     errnos.ENODEV: ("there is no such device", "look at: ip link"),
     errnos.ENETDOWN: ("its device is down", "bring it up: ip link set {dev} up"),
     errnos.EPERM: ("not permitted", "run as root (CAP_NET_ADMIN)"),
     errnos.ESRCH: ("there is no such route", "look at: ip -{family} route show {destination}"),
     errnos.EINVAL: ("the kernel rejects it as invalid", "check its gateway and source"),
-    errnos.ENOTRECOVERABLE: ("another program has taken its place", "look at: ip -{family} route show {destination}"),
+    errnos.ENOTRECOVERABLE: (
+        "another program has taken its place",
+        "look at: ip -{family} route show {destination}",
+    ),
     errnos.ENOMEM: ("the kernel has no memory for it", "free some memory and run again"),
 }
 
@@ -59,11 +69,12 @@ def apply_routes(
         backend: the backend for kernel access.
         scope: the cancel scope, checked between bulk calls.
         undo: collects the rollback step for the changes.
-        before_removal: called before the first route is removed. If none is removed, it isn't called.
+        before_removal: called before the first route is removed. If none is removed, it isn't
+            called.
 
     Returns:
-        The plan. Its ``remove`` has only the routes and next hops that this call removed, not those that another
-        program had added or had already removed.
+        The plan. Its ``remove`` has only the routes and next hops that this call removed, not those
+        that another program had added or had already removed.
 
     Raises:
         RouteError: the kernel rejected a change. ``undo`` covers the changes made so far.
@@ -78,7 +89,9 @@ def apply_routes(
     return attrs.evolve(plan, remove=tuple(removed))
 
 
-def converge(wanted: Sequence[Route], backend: RouteBackend, added: Sequence[Route] | None = None) -> None:
+def converge(
+    wanted: Sequence[Route], backend: RouteBackend, added: Sequence[Route] | None = None
+) -> None:
     """Make our routes equal to a list, which may contain routes that we have adopted.
 
     Another program's routes stay, even if they have taken the place of a wanted one.
@@ -86,25 +99,41 @@ def converge(wanted: Sequence[Route], backend: RouteBackend, added: Sequence[Rou
     Args:
         wanted: the routes that were there before.
         backend: the backend for kernel access.
-        added: the routes and next hops to remove, or None to remove all of our routes that aren't wanted.
+        added: the routes and next hops to remove, or None to remove all of our routes that aren't
+            wanted.
 
     Raises:
         RouteError: some of the routes can't be put back, or others can't be removed.
     """
     keys = {route.key for route in wanted}
-    # An unwanted route may cover a wanted route's gateway. The wanted route can then be added only in the second pass,
-    # when the unwanted route is gone.
+    # An unwanted route may cover a wanted route's gateway. The wanted route can then be added only
+    # in the second pass, when the unwanted route is gone.
     for _ in range(2):
         main = backend.routes(Table.MAIN)
-        plan, _ = plan_possible(wanted, [route for route in main if not route.is_ours or route.key in keys])
-        failures = [*backend.add(by_gateways(plan.add)), *backend.replace([item.new for item in plan.replace])]
-        unwanted = [route for route in main if route.is_ours and route.key not in keys] if added is None else added
-        left = [each for each in backend.delete(unwanted) if each.errno not in (errnos.ESRCH, errnos.ENODEV)]
+        plan, _ = plan_possible(
+            wanted, [route for route in main if not route.is_ours or route.key in keys]
+        )
+        failures = [
+            *backend.add(by_gateways(plan.add)),
+            *backend.replace([item.new for item in plan.replace]),
+        ]
+        unwanted = (
+            [route for route in main if route.is_ours and route.key not in keys]
+            if added is None
+            else added
+        )
+        left = [
+            each
+            for each in backend.delete(unwanted)
+            if each.errno not in (errnos.ESRCH, errnos.ENODEV)
+        ]
         if not (failures or left):
             break
     ours = {route.key for route in plan.wanted if route not in plan.foreign}
     taken = [route for route in wanted if route.key not in ours and route not in plan.foreign]
-    refusals = [Refusal(f"can't put back {route}: another program's has taken its place") for route in taken]
+    refusals = [
+        Refusal(f"can't put back {route}: another program's has taken its place") for route in taken
+    ]
     refusals += [_explain("put back", failure) for failure in failures]
     refusals += [_explain("take back", failure) for failure in left]
     if refusals:
@@ -114,8 +143,8 @@ def converge(wanted: Sequence[Route], backend: RouteBackend, added: Sequence[Rou
 def _undo(plan: RoutePlan, removed: Sequence[Route], backend: RouteBackend) -> None:
     """Put back the routes that were removed or replaced, and remove the routes and next hops that were added.
 
-    Only our own next hops are removed, because another program may have added next hops to an IPv6 route, before or
-    after ours.
+    Only our own next hops are removed, because another program may have added next hops to an IPv6
+    route, before or after ours.
     """
     added = [*plan.add, *(hop for item in plan.replace for hop in _added_hops(item))]
     converge([*(item.old for item in plan.replace), *removed], backend, added[::-1])
@@ -124,11 +153,16 @@ def _undo(plan: RoutePlan, removed: Sequence[Route], backend: RouteBackend) -> N
 def _added_hops(item: Replacement) -> list[Route]:
     """Return a route for each next hop that a replacement adds."""
     had = {(hop.dev, hop.gateway) for hop in item.old.hops}
-    return [part for part in _parts(item.new) if not had & {(hop.dev, hop.gateway) for hop in part.hops}]
+    return [
+        part for part in _parts(item.new) if not had & {(hop.dev, hop.gateway) for hop in part.hops}
+    ]
 
 
 def _remove(routes: list[Route], backend: RouteBackend, scope: CancelScope) -> None:
-    """Remove routes. Drop from the list those routes and next hops that another program has removed or that it owns."""
+    """Remove routes.
+
+    Drop from the list those routes and next hops that another program has removed or that it owns.
+    """
     for bulk in _bulks([*routes], scope, _READING_CALLS_MAX):
         failures = backend.delete(bulk)
         if gone := {failure.route for failure in failures if failure.errno == errnos.ESRCH}:
@@ -144,7 +178,11 @@ def _parts(route: Route) -> list[Route]:
 
 def _without(route: Route, gone: Collection[Route]) -> Route | None:
     parts = [part for part in _parts(route) if part not in gone]
-    return attrs.evolve(route, hops=tuple(hop for part in parts for hop in part.hops)) if parts else None
+    return (
+        attrs.evolve(route, hops=tuple(hop for part in parts for hop in part.hops))
+        if parts
+        else None
+    )
 
 
 def by_gateways(routes: Sequence[Route]) -> list[Route]:
@@ -171,7 +209,9 @@ def _covers(route: Route, gateways: PrefixSet) -> bool:
 def apply_possible(
     plan: RoutePlan, backend: RouteBackend, scope: CancelScope, undo: Undo
 ) -> tuple[RoutePlan, dict[Route, str]]:
-    """Add and replace as many routes as the kernel accepts. Remove routes only if the kernel rejected none.
+    """Add and replace as many routes as the kernel accepts.
+
+    Remove routes only if the kernel rejected none.
 
     Args:
         plan: the changes to make.
@@ -180,10 +220,12 @@ def apply_possible(
         undo: collects the rollback step for the changes.
 
     Returns:
-        The plan without rejected routes and routes that weren't removed, and the reason for each rejected route.
+        The plan without rejected routes and routes that weren't removed, and the reason for each
+        rejected route.
 
     Raises:
-        RouteError: the kernel can't be queried, or fails to remove a route. ``undo`` covers the changes made so far.
+        RouteError: the kernel can't be queried, or fails to remove a route. ``undo`` covers the
+            changes made so far.
     """
     refusals: dict[Route, str] = {}
     removed = [*plan.remove]
@@ -194,13 +236,18 @@ def apply_possible(
     if refusals:
         removed.clear()
     _remove(removed, backend, scope)
-    return attrs.evolve(plan.only(lambda route: route not in refusals), remove=tuple(removed)), refusals
+    return attrs.evolve(
+        plan.only(lambda route: route not in refusals), remove=tuple(removed)
+    ), refusals
 
 
 def _add_and_replace(
     plan: RoutePlan, backend: RouteBackend, scope: CancelScope
 ) -> Iterator[tuple[str, Sequence[RouteFailure]]]:
-    """Yield the verb and the failures of each bulk call. Routes that cover gateways are added last."""
+    """Yield the verb and the failures of each bulk call.
+
+    Routes that cover gateways are added last.
+    """
     gateways = _gateways((*plan.wanted, *plan.remove))
     last = [route for route in plan.add if _covers(route, gateways)]
     first = [route for route in plan.add if not _covers(route, gateways)] if last else plan.add
@@ -224,7 +271,9 @@ def _refuse_taken(items: Sequence[Replacement], backend: RouteBackend) -> None:
     plan_routes([item.new for item in items], there, old)
 
 
-def _bulks(items: Sequence[T], scope: CancelScope, most: int | None = None) -> Iterator[Sequence[T]]:
+def _bulks(
+    items: Sequence[T], scope: CancelScope, most: int | None = None
+) -> Iterator[Sequence[T]]:
     size = BULK_ROUTES if most is None else max(BULK_ROUTES, -(-len(items) // most))
     for start in range(0, len(items), size):
         scope.check()
@@ -233,7 +282,11 @@ def _bulks(items: Sequence[T], scope: CancelScope, most: int | None = None) -> I
 
 def _ours_around(failures: Sequence[RouteFailure], backend: RouteBackend) -> Sequence[Route]:
     """Return our routes that lead to the IPv6 gateways of routes that were rejected with EHOSTUNREACH."""
-    routes = [each.route for each in failures if each.errno == errnos.EHOSTUNREACH and isinstance(each.route, Route6)]
+    routes = [
+        each.route
+        for each in failures
+        if each.errno == errnos.EHOSTUNREACH and isinstance(each.route, Route6)
+    ]
     gateways = [hop.gateway for route in routes for hop in route.hops if hop.gateway is not None]
     found = (answer.route for answer in (backend.lookup(gateways) if gateways else ()))
     return [route for route in found if route is not None and route.is_ours]
@@ -255,12 +308,15 @@ def refuse(verb: str, failures: Sequence[RouteFailure], ours: Sequence[Route] = 
 
 
 def _explain(verb: str, failure: RouteFailure, ours: Sequence[Route] = ()) -> Refusal:
-    # For an invalid gateway, the kernel has one message but several errnos (fib_check_nh), and ip shows only the
-    # message.
+    # For an invalid gateway, the kernel has one message but several errnos (fib_check_nh), and ip
+    # shows only the message.
     errno = errnos.ENETUNREACH if "invalid gateway" in failure.message else failure.errno
     reason, advice = _REASONS.get(errno, (os.strerror(errno).lower(), "look at: dmesg"))
     if "IPv6 is disabled" in failure.message:
-        reason, advice = "its device has no IPv6", "look at: grep . /proc/sys/net/ipv6/conf/*/disable_ipv6"
+        reason, advice = (
+            "its device has no IPv6",
+            "look at: grep . /proc/sys/net/ipv6/conf/*/disable_ipv6",
+        )
     hop = failure.route.hops[0] if failure.route.hops else NextHop()
     route = failure.route
     gateways = _gateways([route] if failure.errno == errnos.EHOSTUNREACH else [])
@@ -268,7 +324,10 @@ def _explain(verb: str, failure: RouteFailure, ours: Sequence[Route] = ()) -> Re
         reason = f"our route {around} covers its gateway"
         advice = f"run ip -6 route del {around.destination} proto 217 metric {around.metric}, and then the same again"
     advice = advice.format(
-        family=route.family.value, destination=route.destination, gateway=hop.gateway or "GATEWAY", dev=hop.dev
+        family=route.family.value,
+        destination=route.destination,
+        gateway=hop.gateway or "GATEWAY",
+        dev=hop.dev,
     )
     why = f"{reason} (kernel: {failure.message})" if failure.is_by_kernel else failure.message
     return Refusal(f"can't {verb} {failure.route}: {why}", advice)

@@ -58,14 +58,26 @@ class RoutePlan:
 
     def of(self, family: Family) -> RoutePlan:
         """Return the part of the plan for a family."""
-        return self if self.families == {family} else self.only(lambda route: route.family is family)
+        return (
+            self if self.families == {family} else self.only(lambda route: route.family is family)
+        )
 
     def only(self, is_chosen: Callable[[Route], bool]) -> RoutePlan:
-        """Return the part of the plan with the chosen routes. A replacement is chosen by its new route."""
+        """Return the part of the plan with the chosen routes.
+
+        A replacement is chosen by its new route.
+        """
         add, remove, unchanged, foreign = (
-            tuple(filter(is_chosen, routes)) for routes in (self.add, self.remove, self.unchanged, self.foreign)
+            tuple(filter(is_chosen, routes))
+            for routes in (self.add, self.remove, self.unchanged, self.foreign)
         )
-        return RoutePlan(add, tuple(item for item in self.replace if is_chosen(item.new)), remove, unchanged, foreign)
+        return RoutePlan(
+            add,
+            tuple(item for item in self.replace if is_chosen(item.new)),
+            remove,
+            unchanged,
+            foreign,
+        )
 
     @cached_property
     def families(self) -> set[Family]:
@@ -98,7 +110,9 @@ class RoutesReport:
         return {"schema": 1} | self.changes.to_json() | same
 
 
-def plan_routes(wanted: Sequence[Route], main: Sequence[Route], adopted: Collection[Route] = ()) -> RoutePlan:
+def plan_routes(
+    wanted: Sequence[Route], main: Sequence[Route], adopted: Collection[Route] = ()
+) -> RoutePlan:
     """Compare wanted routes with table main.
 
     Args:
@@ -110,7 +124,8 @@ def plan_routes(wanted: Sequence[Route], main: Sequence[Route], adopted: Collect
         The plan.
 
     Raises:
-        RouteError: some routes can't be installed. The error lists them, each with the conflicting route and a hint.
+        RouteError: some routes can't be installed. The error lists them, each with the conflicting
+            route and a hint.
     """
     plan, refusals = plan_possible(wanted, main, adopted)
     if refusals:
@@ -123,9 +138,10 @@ def plan_possible(
 ) -> tuple[RoutePlan, list[Refusal]]:
     """Compare wanted routes with table main, and plan those that don't conflict.
 
-    Only our own routes (protocol 217) and adopted ones are ever replaced or removed. Another program's route with the
-    same destination, tos and metric is left alone if its next hops are the same. Otherwise, the wanted route is
-    rejected, because NLM_F_REPLACE ignores the owner (fib_table_insert in net/ipv4/fib_trie.c).
+    Only our own routes (protocol 217) and adopted ones are ever replaced or removed. Another
+    program's route with the same destination, tos and metric is left alone if its next hops are the
+    same. Otherwise, the wanted route is rejected, because NLM_F_REPLACE ignores the owner
+    (fib_table_insert in net/ipv4/fib_trie.c).
 
     Args:
         wanted: the resolved routes, with unique keys.
@@ -133,9 +149,9 @@ def plan_possible(
         adopted: those of them that another program hands over to us.
 
     Returns:
-        The plan for the accepted routes, and a refusal for each rejected route, with the conflicting route and a hint.
-        A route that would lose to another program's next hop on our old route is refused, too, but the plan still
-        contains both routes.
+        The plan for the accepted routes, and a refusal for each rejected route, with the
+        conflicting route and a hint. A route that would lose to another program's next hop on our
+        old route is refused, too, but the plan still contains both routes.
     """
     # The entries by destination. Pairs of numbers hash several times faster than networks.
     entries: dict[Prefix, list[Route]] = {}
@@ -163,25 +179,35 @@ def plan_possible(
             refusals.append(_refuse_foreign(route, behind))
         elif has_ours:
             sorted_["replace"].append(Replacement(there, route))
-        elif there.has_same_next_hops(route) and not (isinstance(there, Route6) and there.is_expired):
+        elif there.has_same_next_hops(route) and not (
+            isinstance(there, Route6) and there.is_expired
+        ):
             sorted_["foreign"].append(there)
         else:
             refusals.append(_refuse_foreign(route, there))
     ours = [*(route for route in main if route.is_ours), *adopted]
     keys = {route.key for route in wanted} if ours else set()
-    # Remove routes that make gateways reachable last, so that a rollback, in reverse order, restores them first.
-    sorted_["remove"] = sorted((route for route in ours if route.key not in keys), key=lambda route: route.is_near)
+    # Remove routes that make gateways reachable last, so that a rollback, in reverse order,
+    # restores them first.
+    sorted_["remove"] = sorted(
+        (route for route in ours if route.key not in keys), key=lambda route: route.is_near
+    )
     refusals += _refuse_outlasted(sorted_["remove"], wanted, entries)
     return RoutePlan(**{name: tuple(items) for name, items in sorted_.items()}), refusals
 
 
 def _entry_behind(route: Route, same: Sequence[Route]) -> Route | None:
-    """Return another program's separate IPv6 entry with a route's key. A replacement of our entry would come after it.
+    """Return another program's separate IPv6 entry with a route's key.
 
-    The kernel doesn't merge an entry that has no gateway or is from a router advertisement (rt6_qualify_for_ecmp).
+    A replacement of our entry would come after it.
+
+    The kernel doesn't merge an entry that has no gateway or is from a router advertisement
+    (rt6_qualify_for_ecmp).
     """
     is_ipv6 = isinstance(route, Route6)
-    return next((entry for entry in same if is_ipv6 and entry.key == route.key and not entry.is_ours), None)
+    return next(
+        (entry for entry in same if is_ipv6 and entry.key == route.key and not entry.is_ours), None
+    )
 
 
 def _refuse_outlasted(
@@ -189,17 +215,23 @@ def _refuse_outlasted(
 ) -> Iterator[Refusal]:
     """Yield refusals for IPv6 routes that would lose to another program's next hop on our old route.
 
-    The other program's next hop stays when our old route is removed, and a rollback couldn't put our old route back in
-    front of that next hop.
+    The other program's next hop stays when our old route is removed, and a rollback couldn't put
+    our old route back in front of that next hop.
     """
-    old_routes = [route for route in remove if isinstance(route, Route6) and route.source_prefix is None]
+    old_routes = [
+        route for route in remove if isinstance(route, Route6) and route.source_prefix is None
+    ]
     by_metric = sorted(wanted if old_routes else (), key=lambda route: route.metric, reverse=True)
     used = {numbers(route.destination): route for route in by_metric}
     for old in old_routes:
         route = used.get(numbers(old.destination))
         if route is None or route.metric < old.metric:
             continue
-        others = (entry for entry in entries[numbers(old.destination)] if entry.key == old.key and not entry.is_ours)
+        others = (
+            entry
+            for entry in entries[numbers(old.destination)]
+            if entry.key == old.key and not entry.is_ours
+        )
         hint = "choose another metric, or have its owner remove it"
         if (theirs := next(others, None)) is not None:
             reason = f"another program's route next to our old one would win because of its metric ({theirs})"
@@ -216,7 +248,15 @@ def is_same(there: Route, wanted: Route) -> bool:
 
     def substance(route: Route) -> tuple[object, ...]:
         hops = tuple(hop.path for hop in route.hops)
-        return (route.type, hops, route.scope, route.source, route.mtu, route.nexthop_id, route.protocol)
+        return (
+            route.type,
+            hops,
+            route.scope,
+            route.source,
+            route.mtu,
+            route.nexthop_id,
+            route.protocol,
+        )
 
     return substance(there) == substance(wanted)
 
@@ -241,13 +281,19 @@ def _refuse_foreign(route: Route, there: Route) -> Refusal:
     hint = "choose another metric or destination, or have its owner remove it"
     if isinstance(there, Route6) and there.is_expired:
         hint = "it has expired: try again when the kernel has removed it, within 30 s"
-    return Refusal(f"can't install {route}: another program's route has its destination and metric ({there})", hint)
+    return Refusal(
+        f"can't install {route}: another program's route has its destination and metric ({there})",
+        hint,
+    )
 
 
-def uplinks_of(config: Config, backend: RouteBackend, backends: Iterable[RouteBackend]) -> tuple[str, ...] | None:
+def uplinks_of(
+    config: Config, backend: RouteBackend, backends: Iterable[RouteBackend]
+) -> tuple[str, ...] | None:
     """Return patterns for the interfaces whose default route is inherited, or None for any interface.
 
-    Any router on a link can advertise an IPv6 default route, so the IPv4 default route determines the uplinks.
+    Any router on a link can advertise an IPv6 default route, so the IPv4 default route determines
+    the uplinks.
 
     Args:
         config: the config, which may name the uplinks.
@@ -264,9 +310,9 @@ def uplinks_of(config: Config, backend: RouteBackend, backends: Iterable[RouteBa
 def adopted_routes(rows: Iterable[StaticRoute], main: Iterable[Route]) -> tuple[Route, ...]:
     """Return the entries that the Go package has installed for its rows.
 
-    The Go package's ``ip route replace DESTINATION via GATEWAY dev DEV metric METRIC`` leaves a single entry with that
-    destination and metric, and without other attributes. Several such entries, or an entry with other attributes, are
-    the administrator's.
+    The Go package's ``ip route replace DESTINATION via GATEWAY dev DEV metric METRIC`` leaves a
+    single entry with that destination and metric, and without other attributes. Several such
+    entries, or an entry with other attributes, are the administrator's.
 
     Args:
         rows: the Go package's routes. A row without an interface or gateway matches any.
@@ -276,18 +322,25 @@ def adopted_routes(rows: Iterable[StaticRoute], main: Iterable[Route]) -> tuple[
     for row in rows:
         alike.setdefault((numbers(row.destination), row.metric), ([], []))[0].append(row)
     for route in main if alike else ():
-        if not route.tos and (found := alike.get((numbers(route.destination), route.metric))) is not None:
+        if (
+            not route.tos
+            and (found := alike.get((numbers(route.destination), route.metric))) is not None
+        ):
             found[1].append(route)
 
     def is_installed_for(row: StaticRoute, route: Route) -> bool:
         (hop,) = route.hops if len(route.hops) == 1 else (NextHop(),)
         plain = NextHop(hop.dev, hop.gateway, is_dead=hop.is_dead, is_linkdown=hop.is_linkdown)
-        is_plain = route == Route(row.destination, (plain,), protocol=Protocol.BOOT, metric=row.metric)
+        is_plain = route == Route(
+            row.destination, (plain,), protocol=Protocol.BOOT, metric=row.metric
+        )
         is_named = row.dev in (None, hop.dev) and row.gateway in (None, hop.gateway)
         return is_plain and is_named and isinstance(hop.gateway, IPv4Address)
 
     sole = ((wanted, entries[0]) for wanted, entries in alike.values() if len(entries) == 1)
-    return tuple(route for wanted, route in sole if any(is_installed_for(row, route) for row in wanted))
+    return tuple(
+        route for wanted, route in sole if any(is_installed_for(row, route) for row in wanted)
+    )
 
 
 def plan_now(
@@ -298,14 +351,16 @@ def plan_now(
     Args:
         config: the wanted routes.
         backends: the backends for kernel access, one for each address family.
-        adopted: the Go package's IPv4 routes, which become ours: they are replaced if they are wanted, or else removed.
+        adopted: the Go package's IPv4 routes, which become ours: they are replaced if they are
+            wanted, or else removed.
 
     Returns:
-        The plan, and a phrase that says what is still missing, or None. If anything is missing, the plan is empty.
+        The plan, and a phrase that says what is still missing, or None. If anything is missing, the
+        plan is empty.
 
     Raises:
-        RouteError: a route can never be installed as configured, a route conflicts with an existing one, or the kernel
-            can't be queried.
+        RouteError: a route can never be installed as configured, a route conflicts with an existing
+            one, or the kernel can't be queried.
     """
     plan = RoutePlan()
     for backend in backends:
@@ -314,15 +369,17 @@ def plan_now(
         routes, missing = resolve(wanted, backend.links(), backend.addresses(), main, uplinks)
         if missing is not None:
             return RoutePlan(), missing
-        plan |= plan_routes(routes, main, adopted_routes(adopted, main) if backend.family is Family.IPV4 else ())
+        plan |= plan_routes(
+            routes, main, adopted_routes(adopted, main) if backend.family is Family.IPV4 else ()
+        )
     return plan, None
 
 
 def find_missing(config: Config, *backends: RouteBackend) -> str | None:
     """Return a phrase that says what is missing, as ``plan_now`` does, or None.
 
-    Only configured gateways need all entries of table main. Without such gateways, only the default routes are read, so
-    a large table costs nothing.
+    Only configured gateways need all entries of table main. Without such gateways, only the default
+    routes are read, so a large table costs nothing.
 
     Raises:
         RouteError: a route can never be installed as configured, or the kernel can't be queried.
@@ -344,7 +401,10 @@ MISSING_HINT = "bring it up or add it, or name another gateway or dev"
 def plan_or_raise(
     config: Config, attempt: str, *backends: RouteBackend, adopted: Sequence[StaticRoute] = ()
 ) -> RoutePlan:
-    """Return the plan from ``plan_now``. If something is missing, raise a RouteError that names it and the attempt."""
+    """Return the plan from ``plan_now``.
+
+    If something is missing, raise a RouteError that names it and the attempt.
+    """
     plan, missing = plan_now(config, *backends, adopted=adopted)
     if missing is not None:
         raise RouteError(f"can't {attempt} without {missing}", hint=MISSING_HINT)

@@ -11,7 +11,11 @@ from functools import cache
 import attrs
 
 from hostrouting.config.routing import ONLINK, Gateway, StaticRoute
-from hostrouting.kernel.default_routes import inherited_route, missing_default_route, unicast_defaults
+from hostrouting.kernel.default_routes import (
+    inherited_route,
+    missing_default_route,
+    unicast_defaults,
+)
 from hostrouting.model.errors import Refusal, RouteError
 from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.links import Address, Link
@@ -30,30 +34,34 @@ def resolve(
 ) -> tuple[tuple[Route, ...], str | None]:
     """Fill in the device, gateway, source and MTU of static routes.
 
-    Configured values are used as they are. Other values are inherited from the default route through the configured
-    device or, if none is configured, through an uplink: the gateway in either address family (RFC 8950), ``onlink``,
-    all hops of a multipath route, ``src`` and ``mtu``.
+    Configured values are used as they are. Other values are inherited from the default route
+    through the configured device or, if none is configured, through an uplink: the gateway in
+    either address family (RFC 8950), ``onlink``, all hops of a multipath route, ``src`` and
+    ``mtu``.
 
     Args:
         wanted: the configured routes.
         links: the host's links.
         addresses: the host's addresses.
-        main: the entries in table main. The default routes and those through which gateways are reached are enough.
-        uplinks: patterns for the interfaces whose default route is inherited, or None for any interface.
+        main: the entries in table main. The default routes and those through which gateways are
+            reached are enough.
+        uplinks: patterns for the interfaces whose default route is inherited, or None for any
+            interface.
 
     Returns:
-        The routes, and a phrase that says what is missing, or None. Routes that may make other routes' gateways
-        reachable come first. If anything is missing, the routes are incomplete, and the phrase names an affected route
-        for each missing item.
+        The routes, and a phrase that says what is missing, or None. Routes that may make other
+        routes' gateways reachable come first. If anything is missing, the routes are incomplete,
+        and the phrase names an affected route for each missing item.
 
     Raises:
-        RouteError: some routes can never be installed: a device is a port of another device, a gateway is a local
-            address, or the default route has several interfaces and no device is configured. The error lists all such
-            routes.
+        RouteError: some routes can never be installed: a device is a port of another device, a
+            gateway is a local address, or the default route has several interfaces and no device is
+            configured. The error lists all such routes.
     """
     resolver = _resolver(wanted, links, addresses, main, uplinks)
     like_of = cache(resolver.like)  # thousands of routes may have the same values
-    # A gateway may be reachable only through another of these routes, which must be installed first.
+    # A gateway may be reachable only through another of these routes, which must be installed
+    # first.
     near: list[Route] = []
     others: list[Route] = []
     missing: dict[str, StaticRoute] = {}
@@ -68,7 +76,12 @@ def resolve(
         else:
             metric = static.metric or resolver.family.usual_metric
             route = type(like)(
-                static.destination, like.hops, scope=like.scope, metric=metric, source=like.source, mtu=like.mtu
+                static.destination,
+                like.hops,
+                scope=like.scope,
+                metric=metric,
+                source=like.source,
+                mtu=like.mtu,
             )
             (near if like.is_near else others).append(route)
     if refusals:
@@ -115,17 +128,25 @@ def _resolver(
     )
 
 
-def _on_link(main: Sequence[Route], wanted: Sequence[StaticRoute]) -> list[tuple[IpNetwork, tuple[str | None, ...]]]:
+def _on_link(
+    main: Sequence[Route], wanted: Sequence[StaticRoute]
+) -> list[tuple[IpNetwork, tuple[str | None, ...]]]:
     """Return prefixes that may contain gateways, each with the interfaces through which the prefix is reachable.
 
     None stands for the default route's interface.
 
-    Our own existing routes are considered only if they are wanted, because routes that this run adds must not depend on
-    routes that this run removes.
+    Our own existing routes are considered only if they are wanted, because routes that this run
+    adds must not depend on routes that this run removes.
     """
-    there = (route for route in main if route.type is RouteType.UNICAST and route.is_near and not route.is_ours)
+    there = (
+        route
+        for route in main
+        if route.type is RouteType.UNICAST and route.is_near and not route.is_ours
+    )
     theirs = [(route.destination, route.devs) for route in there]
-    return theirs + [(static.destination, (static.dev,)) for static in wanted if static.gateway == ONLINK]
+    return theirs + [
+        (static.destination, (static.dev,)) for static in wanted if static.gateway == ONLINK
+    ]
 
 
 @attrs.frozen(eq=False)
@@ -134,7 +155,8 @@ class _Resolver:
 
     Args:
         family: the family of the wanted routes.
-        uplinks: patterns for the interfaces whose default route is inherited, or None for any interface.
+        uplinks: patterns for the interfaces whose default route is inherited, or None for any
+            interface.
         links: the host's links by name.
         local: the host's addresses.
         defaults: the default routes of table main.
@@ -175,11 +197,14 @@ class _Resolver:
             hops = (attrs.evolve(hops[0], weight=1),)
         return hops, default
 
-    def _named_hop(self, gateway: Gateway, dev: str, inherited: tuple[NextHop, ...] = ()) -> NextHop:
+    def _named_hop(
+        self, gateway: Gateway, dev: str, inherited: tuple[NextHop, ...] = ()
+    ) -> NextHop:
         if gateway is None or gateway == ONLINK:
             return NextHop(dev)
         if gateway in self.local:
-            # The kernel accepts a local address as a gateway (fib_check_nh), but the packets are lost.
+            # The kernel accepts a local address as a gateway (fib_check_nh), but the packets are
+            # lost.
             raise RouteError(f"the gateway {gateway} is an address of this host")
         if any(hop.gateway == gateway and hop.dev == dev and hop.onlink for hop in inherited):
             return NextHop(dev, gateway, onlink=True)
@@ -192,7 +217,10 @@ class _Resolver:
         if len(devs) > 1 and gateway is not None and gateway != ONLINK:
             devs = [dev for dev in devs if self._is_reachable(gateway, dev)] or devs
         if len(devs) != 1:
-            raise RouteError(f"the default route leaves through {' and '.join(devs)}", hint="set dev to one of them")
+            raise RouteError(
+                f"the default route leaves through {' and '.join(devs)}",
+                hint="set dev to one of them",
+            )
         return devs[0]
 
     def _check_device(self, dev: str) -> None:
@@ -203,7 +231,8 @@ class _Resolver:
             master = self.links.get(link.master)
             if master is None or master.kind != "vrf":
                 raise RouteError(
-                    f"{dev} is a port of {link.master}, which takes its packets", hint=f"name {link.master} as dev"
+                    f"{dev} is a port of {link.master}, which takes its packets",
+                    hint=f"name {link.master} as dev",
                 )
         if not link.is_up:
             raise _NotThere(f"device {dev} (it is down)")
@@ -215,5 +244,6 @@ class _Resolver:
         default = inherited_route(self.defaults, self.uplinks)
         is_default = default is not None and dev in default.devs
         return any(
-            (dev in devs or (is_default and None in devs)) and gateway in network for network, devs in self.on_link
+            (dev in devs or (is_default and None in devs)) and gateway in network
+            for network, devs in self.on_link
         )

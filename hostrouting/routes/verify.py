@@ -1,8 +1,9 @@
 """Check that every route is in effect, using the tables if they are unambiguous, and kernel lookups otherwise.
 
-If an address of a route isn't covered by a longer prefix, longest-prefix match selects the entries with the route's own
-destination, and the lowest metric wins. More complex cases are left to the kernel: custom policy rules, entries in
-table local that cover the address, dead hops, and multiple metrics.
+If an address of a route isn't covered by a longer prefix, longest-prefix match selects the entries
+with the route's own destination, and the lowest metric wins. More complex cases are left to the
+kernel: custom policy rules, entries in table local that cover the address, dead hops, and multiple
+metrics.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from hostrouting.routes.plan import halves_hint
 if TYPE_CHECKING:
     from hostrouting.kernel.fib import Fib
 
-# Packets to 0.0.0.0, :: and ::1 stay on the host, regardless of the tables (for IPv4, see ip_route_output_key_hash_rcu
-# in net/ipv4/route.c).
+# Packets to 0.0.0.0, :: and ::1 stay on the host, regardless of the tables (for IPv4, see
+# ip_route_output_key_hash_rcu in net/ipv4/route.c).
 _THIS_HOST = {Family.IPV4: (0, 32), Family.IPV6: (0, 127)}
 
 
@@ -38,15 +39,18 @@ def verify_routes(wanted: Sequence[Route], *backends: RouteBackend, has_old: boo
     Args:
         wanted: the routes in table main that must be in effect.
         backends: the backends for kernel access, one for each address family of the routes.
-        has_old: whether our old routes haven't been removed yet. They may take precedence over the wanted routes.
+        has_old: whether our old routes haven't been removed yet. They may take precedence over the
+            wanted routes.
 
     Raises:
-        RouteError: a route isn't in effect. Either a rule, a lower metric or longer prefixes take precedence, and the
-            error names the winner, or the route has been removed again.
+        RouteError: a route isn't in effect. Either a rule, a lower metric or longer prefixes take
+            precedence, and the error names the winner, or the route has been removed again.
     """
     losing: list[tuple[Route, Refusal]] = []
     for backend in backends:
-        losing += losing_routes([route for route in wanted if route.family is backend.family], backend, has_old=has_old)
+        losing += losing_routes(
+            [route for route in wanted if route.family is backend.family], backend, has_old=has_old
+        )
     if losing:
         raise RouteError.of([refusal for _, refusal in losing])
 
@@ -54,40 +58,62 @@ def verify_routes(wanted: Sequence[Route], *backends: RouteBackend, has_old: boo
 def losing_routes(
     wanted: Sequence[Route], backend: RouteBackend, *, has_old: bool = False
 ) -> list[tuple[Route, Refusal]]:
-    """Return the routes that aren't in effect, each with the reason. See ``verify_routes`` for the arguments."""
+    """Return the routes that aren't in effect, each with the reason.
+
+    See ``verify_routes`` for the arguments.
+    """
     if not wanted:
         return []
     local = backend.routes(Table.LOCAL)
     main_by_attributes = backend.routes_by_attributes(Table.MAIN)
     if has_old:  # ignore all of ours: the old ones will go, and unproven() adds the wanted ones
-        main_by_attributes = tuple(each for each in main_by_attributes if each[0].protocol != Protocol.HOSTROUTING)
+        main_by_attributes = tuple(
+            each for each in main_by_attributes if each[0].protocol != Protocol.HOSTROUTING
+        )
     left = unproven(wanted, rules=backend.rules(), main=main_by_attributes, local=local)
-    probes = _unconfirmed([(route, address) for route, address in left if address is not None], backend)
+    probes = _unconfirmed(
+        [(route, address) for route, address in left if address is not None], backend
+    )
     answers = backend.lookup([address for _, address in probes])
-    others = [(route, answer) for (route, _), answer in zip(probes, answers, strict=True) if answer.route != route]
+    others = [
+        (route, answer)
+        for (route, _), answer in zip(probes, answers, strict=True)
+        if answer.route != route
+    ]
     by_key = {route.key: route for route in wanted} if others else {}
     beaten = [each for each in others if not _is_carried(*each, by_key)]
     if has_old:
-        beaten = [(route, answer) for route, answer in beaten if answer.route is None or not answer.route.is_ours]
+        beaten = [
+            (route, answer)
+            for route, answer in beaten
+            if answer.route is None or not answer.route.is_ours
+        ]
     covered = [route for route, address in left if address is None]
     if not beaten and not covered:
         return []
     from hostrouting.kernel.fib6 import MODELS
 
-    known, silent = (backend.rules(), backend.routes(), backend.addresses()), backend.silent_routers()
+    known, silent = (
+        (backend.rules(), backend.routes(), backend.addresses()),
+        backend.silent_routers(),
+    )
     fib = MODELS[backend.family](*known, links=backend.links(), silent_routers=silent)
     main = [route for route in fib.routes if route.table == Table.MAIN]
     losing = [(route, _beaten(route, answer, fib)) for route, answer in beaten]
     return losing + _covered(covered, main, local, backend.family)
 
 
-def _unconfirmed(probes: Sequence[tuple[Route, IpAddress]], backend: RouteBackend) -> list[tuple[Route, IpAddress]]:
+def _unconfirmed(
+    probes: Sequence[tuple[Route, IpAddress]], backend: RouteBackend
+) -> list[tuple[Route, IpAddress]]:
     """Return the pairs that need a full lookup, because a lookup by attributes doesn't return the route."""
     entries = backend.lookup_by_attributes([address for _, address in probes])
     return [
         (route, address)
         for (route, address), entry in zip(probes, entries, strict=True)
-        if entry is None or entry[1] != numbers(route.destination) or not _is_as_wanted(entry[0], route)
+        if entry is None
+        or entry[1] != numbers(route.destination)
+        or not _is_as_wanted(entry[0], route)
     ]
 
 
@@ -104,11 +130,13 @@ def _beaten(route: Route, answer: Lookup, fib: Fib) -> Refusal:
     same = fib.tables.get(route.table, {}).get(length, {}).get(number, [])
     if all(entry.key != route.key for entry in same):
         return Refusal(
-            f"{route} isn't in the table any more: another program has just removed it", "look at: ip monitor route"
+            f"{route} isn't in the table any more: another program has just removed it",
+            "look at: ip monitor route",
         )
     if isinstance(answer.route, Route6) and answer.route.key == route.key:
         return Refusal(
-            f"another program has added a next hop to {route}: {answer.route}", "choose another metric or destination"
+            f"another program has added a next hop to {route}: {answer.route}",
+            "choose another metric or destination",
         )
     winner: Route | Rule | None = answer.route
     # The kernel doesn't show what discards a packet.
@@ -118,10 +146,18 @@ def _beaten(route: Route, answer: Lookup, fib: Fib) -> Refusal:
     if answer.route is None:
         by = f"nowhere ({os.strerror(answer.errno or 0)}){f', {by}' if winner else ''}"
     reason = f"{route} is in the table but doesn't win: packets to {answer.address} go {by}"
-    hiding = next((entry for entry in same if isinstance(entry, Route6) and entry.source_prefix is not None), None)
+    hiding = next(
+        (entry for entry in same if isinstance(entry, Route6) and entry.source_prefix is not None),
+        None,
+    )
     if hiding is not None and _is_behind(winner, route):
-        return Refusal(f"{reason}, because {hiding} hides ours from packets of other sources", halves_hint(route))
-    routers = [f"{hop.gateway}" for hop in route.hops if (hop.dev, hop.gateway) in fib.silent_routers]
+        return Refusal(
+            f"{reason}, because {hiding} hides ours from packets of other sources",
+            halves_hint(route),
+        )
+    routers = [
+        f"{hop.gateway}" for hop in route.hops if (hop.dev, hop.gateway) in fib.silent_routers
+    ]
     if 0 < len(routers) == len(route.hops) and _is_behind(winner, route):
         why = f"because there is no answer from {' and '.join(routers)}, and this host forwards no packets"
         return Refusal(f"{reason}, {why}", f"look at: ip -6 neigh show {routers[0]}")
@@ -153,11 +189,21 @@ def _covered(
         if left_by_ours[place] is None and left_by_locals[place] is not None:
             continue
         inside = (r for r in chain(main, local) if is_inside(r.destination, route.destination))
-        longer = (r for r in inside if r.destination != route.destination and not r.is_ours and _is_asked(r))
+        longer = (
+            r
+            for r in inside
+            if r.destination != route.destination and not r.is_ours and _is_asked(r)
+        )
         # Each search may read the whole table, so search only for the routes that the error names.
-        example = next((f", for example {other}" for other in longer), "") if len(losers) < NAMED_MAX else ""
+        example = (
+            next((f", for example {other}" for other in longer), "")
+            if len(losers) < NAMED_MAX
+            else ""
+        )
         reason = f"{route} is in the table but never wins: longer prefixes cover all of it{example}"
-        refusal = Refusal(reason, f"look at: ip -{family.value} route show root {route.destination}")
+        refusal = Refusal(
+            reason, f"look at: ip -{family.value} route show root {route.destination}"
+        )
         losers.append((route, refusal))
     return losers
 
@@ -174,12 +220,14 @@ def unproven(
     Args:
         wanted: the routes in table main that must be in effect.
         rules: the policy rules, in evaluation order.
-        main: the entries in table main, in the kernel's order (``RouteBackend.routes_by_attributes``).
+        main: the entries in table main, in the kernel's order
+            (``RouteBackend.routes_by_attributes``).
         local: the entries in table local.
 
     Returns:
-        The routes to look up in the kernel, in order. For IPv6 or with custom rules, all routes are included. Each
-        route is paired with an address that isn't covered by a longer prefix, or None if all of its addresses are.
+        The routes to look up in the kernel, in order. For IPv6 or with custom rules, all routes are
+        included. Each route is paired with an address that isn't covered by a longer prefix, or
+        None if all of its addresses are.
     """
     if not wanted:
         return []
@@ -188,11 +236,13 @@ def unproven(
     places = [numbers(route.destination) for route in wanted]
     locals_ = [numbers(entry.destination) for entry in local]
     uncovered = uncovered_addresses(
-        chain(*(prefixes for _, prefixes in asked), places, locals_, (_THIS_HOST[family],)), family.bits
+        chain(*(prefixes for _, prefixes in asked), places, locals_, (_THIS_HOST[family],)),
+        family.bits,
     )
-    # With the default rules, every packet is looked up in table local first and then in main. Until the first custom
-    # rule is added, the two share one trie, in which the longer prefix wins. For IPv6, the tables don't tell whether a
-    # route is used, because the kernel passes over unreachable routers.
+    # With the default rules, every packet is looked up in table local first and then in main. Until
+    # the first custom rule is added, the two share one trie, in which the longer prefix wins. For
+    # IPv6, the tables don't tell whether a route is used, because the kernel passes over
+    # unreachable routers.
     winners = _winners(asked) if family is Family.IPV4 and tuple(rules) == KERNEL_RULES else {}
     covered_by_local = PrefixSet(locals_, family.bits).overlaps
     left: list[tuple[Route, IpAddress | None]] = []
@@ -200,13 +250,18 @@ def unproven(
         address, winner = uncovered[place], winners.get(place)
         if address is None:
             left.append((route, None))
-        elif winner is None or not _is_as_wanted(winner, route) or covered_by_local(address, address):
+        elif (
+            winner is None or not _is_as_wanted(winner, route) or covered_by_local(address, address)
+        ):
             left.append((route, family.address(address)))
     return left
 
 
 def _is_asked(entry: Route) -> bool:
-    """Return whether packets without a tos or source may match an entry. No packet matches a dead one."""
+    """Return whether packets without a tos or source may match an entry.
+
+    No packet matches a dead one.
+    """
     # IPv6 packets without a source have the address ::.
     prefix = entry.source_prefix if isinstance(entry, Route6) else None
     needs_source = prefix is not None and not prefix.network_address.is_unspecified
@@ -226,7 +281,11 @@ def _winners(main: Sequence[tuple[Route, Sequence[Prefix]]]) -> dict[Prefix, Rou
 def _is_as_wanted(entry: Route, route: Route) -> bool:
     """Return whether an entry is the wanted route and isn't skipped by the kernel."""
     is_unicast = entry.type is route.type is RouteType.UNICAST and entry.tos == route.tos
-    is_same = (entry.metric, entry.table, entry.nexthop_id) == (route.metric, route.table, route.nexthop_id)
+    is_same = (entry.metric, entry.table, entry.nexthop_id) == (
+        route.metric,
+        route.table,
+        route.nexthop_id,
+    )
     # The kernel refuses to send from a loopback address, which the route may have inherited.
     is_sent = entry.source is None or not entry.source.is_loopback
     return is_unicast and is_same and is_sent and _lead_as_wanted(entry.hops, route.hops)
@@ -235,4 +294,6 @@ def _is_as_wanted(entry: Route, route: Route) -> bool:
 @lru_cache
 def _lead_as_wanted(hops: tuple[NextHop, ...], wanted: tuple[NextHop, ...]) -> bool:
     # With the sysctl ignore_routes_with_linkdown, the kernel skips hops without a carrier.
-    return bool(wanted) and hops == wanted and not any(hop.is_dead or hop.is_linkdown for hop in hops)
+    return (
+        bool(wanted) and hops == wanted and not any(hop.is_dead or hop.is_linkdown for hop in hops)
+    )

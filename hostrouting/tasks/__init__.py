@@ -1,8 +1,8 @@
 """More tasks, and functions: ``render`` returns a config's files, and ``installed_config`` the installed config.
 
-``InstallRoutes`` changes only the kernel's routes (``apply --routes-only``). ``TryRoutes`` installs routes for a
-limited time (``apply --try``), ``ConfirmTrial`` keeps them (``confirm``), and ``EndTrial`` restores the former ones
-(``revert``).
+``InstallRoutes`` changes only the kernel's routes (``apply --routes-only``). ``TryRoutes`` installs
+routes for a limited time (``apply --try``), ``ConfirmTrial`` keeps them (``confirm``), and
+``EndTrial`` restores the former ones (``revert``).
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,7 @@
-"""Converters for the arguments shared by all tasks (config and host). They reject other types with a hint."""
+"""Converters for the arguments shared by all tasks (config and host).
+
+They reject other types with a hint.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Tasks that install or remove components. All of them are implemented by a single function, ``configure``.
+"""Tasks that install or remove components.
+
+All of them are implemented by a single function, ``configure``.
 
 Steps: wait for the network -> scripts, units and gate -> routes -> removals -> check -> oneshots.
 """
@@ -42,8 +44,9 @@ from phases import CancelScope, all_or_nothing, run_child, task
 class ConfigureStaticRoutes(ConfigTask):
     """Install a config's static routes, so that longest-prefix matching prefers them to a shadowing route.
 
-    Routes from an earlier run that are no longer in the config are removed; other programs' routes are never changed.
-    On a running STRICT node, use ``Configure``, which updates routes and expected CIDRs in one step.
+    Routes from an earlier run that are no longer in the config are removed; other programs' routes
+    are never changed. On a running STRICT node, use ``Configure``, which updates routes and
+    expected CIDRs in one step.
 
     Args:
         config: the config to apply.
@@ -59,8 +62,10 @@ class ConfigureStaticRoutes(ConfigTask):
             The added, replaced, removed and unchanged routes, and the changed files and units.
 
         Raises:
-            RouteError: a route can't be installed or isn't used by the kernel; all changes are rolled back.
-            FileError: a file can't be written, or the lock can't be acquired; all changes are rolled back.
+            RouteError: a route can't be installed or isn't used by the kernel; all changes are
+                rolled back.
+            FileError: a file can't be written, or the lock can't be acquired; all changes are
+                rolled back.
         """
         report = configure(self.config, self.host, scope, ROUTES)
         return attrs.evolve(report.routes, changes=report.changes)
@@ -86,8 +91,10 @@ class ConfigureWatch(ConfigTask):
             The changes.
 
         Raises:
-            UnitError: systemd refuses an operation, or can't run this Python; all changes are rolled back.
-            FileError: a file can't be written, or the lock can't be acquired; all changes are rolled back.
+            UnitError: systemd refuses an operation, or can't run this Python; all changes are
+                rolled back.
+            FileError: a file can't be written, or the lock can't be acquired; all changes are
+                rolled back.
         """
         return WatchReport(configure(self.config, self.host, scope, WATCH).changes)
 
@@ -96,10 +103,12 @@ class ConfigureWatch(ConfigTask):
 class CheckRouteOverlap(ConfigTask):
     """Verify that every expected CIDR leaves through the node's uplinks, and write a marker with the result.
 
-    On a running STRICT node, use ``Configure``, which updates routes and expected CIDRs in one step.
+    On a running STRICT node, use ``Configure``, which updates routes and expected CIDRs in one
+    step.
 
     Args:
-        config: the config with the expected CIDRs, and the mode, which determines what happens on failure.
+        config: the config with the expected CIDRs, and the mode, which determines what happens on
+            failure.
         host: the target host; defaults to this host.
     """
 
@@ -112,9 +121,10 @@ class CheckRouteOverlap(ConfigTask):
             The report. In WARN mode, it is returned even if an expected CIDR fails.
 
         Raises:
-            RouteOverlapError: the mode is STRICT, and a CIDR fails or the verdict is unknown. The markers have been
-                written by then, and nothing is rolled back.
-            UnitError: the installed routes were rendered for different uplinks; use ``Configure`` to update both parts.
+            RouteOverlapError: the mode is STRICT, and a CIDR fails or the verdict is unknown. The
+                markers have been written by then, and nothing is rolled back.
+            UnitError: the installed routes were rendered for different uplinks; use ``Configure``
+                to update both parts.
             FileError: a file can't be written, or the lock can't be acquired.
         """
         report = configure(self.config, self.host, scope, CHECK)
@@ -125,8 +135,8 @@ class CheckRouteOverlap(ConfigTask):
 class Configure(ConfigTask):
     """Install the static routes and the watcher, then verify that every expected CIDR leaves through the uplinks.
 
-    Everything is updated in one step. Scripts and expected CIDRs are in place before any kernel route changes, so a
-    start of the node is checked against either the old config or the new one.
+    Everything is updated in one step. Scripts and expected CIDRs are in place before any kernel
+    route changes, so a start of the node is checked against either the old config or the new one.
 
     Args:
         config: the config to apply.
@@ -142,7 +152,8 @@ class Configure(ConfigTask):
             The reports for the routes, the watcher and the check, and all changes.
 
         Raises:
-            HostRoutingError: any of the other tasks' errors. If the installation fails, the check is skipped.
+            HostRoutingError: any of the other tasks' errors. If the installation fails, the check
+                is skipped.
         """
         return configure(self.config, self.host, scope)
 
@@ -167,15 +178,18 @@ class RemoveHostRouting:
 
         Raises:
             RouteError: a route can't be removed; the table is unchanged.
-            FileError: a file can't be removed or inspected; everything else is removed, and the task can be run again.
+            FileError: a file can't be removed or inspected; everything else is removed, and the
+                task can be run again.
         """
         report = configure(Config(), self.host, scope)
         if report.warnings:
-            raise FileError("\n".join(report.warnings), hint="then remove again", changes=report.changes)
+            raise FileError(
+                "\n".join(report.warnings), hint="then remove again", changes=report.changes
+            )
         return attrs.evolve(report.routes, changes=report.changes)
 
 
-# --- the run -------------------------------------------------------------------------------------------------------
+# --- the run --------------------------------------------------------------------------------------
 
 
 def configure(config: Config, host: Host, scope: CancelScope, *names: str) -> ConfigureReport:
@@ -185,17 +199,21 @@ def configure(config: Config, host: Host, scope: CancelScope, *names: str) -> Co
         config: the config to apply.
         host: the target host.
         scope: cancels the run.
-        names: the parts to install or remove; other parts are left unchanged. Defaults to all parts.
+        names: the parts to install or remove; other parts are left unchanged. Defaults to all
+            parts.
 
     Raises:
-        HostRoutingError: the run failed. The error lists the remaining changes; a failed installation is rolled back.
-        StoppedRun, OverdueRun: the run was cancelled, or its deadline passed, after some changes had been made. These
-            changes remain.
+        HostRoutingError: the run failed. The error lists the remaining changes; a failed
+            installation is rolled back.
+        StoppedRun, OverdueRun: the run was cancelled, or its deadline passed, after some changes
+            had been made. These changes remain.
     """
     host = host.within(scope)
     wanted = Wanted.of(config, host.layout, *names)
     with exclusive_run(host, scope, is_wanting=bool(wanted.parts)) as done:
-        run = Run(config, host, wanted, scope.clock.monotonic(), warnings_of(config, wanted, host), done)
+        run = Run(
+            config, host, wanted, scope.clock.monotonic(), warnings_of(config, wanted, host), done
+        )
         install, finish = run.install, run.finish
         if len(wanted.parts) > 1:
             # Run these as two separate tasks for logs and observers.
@@ -218,22 +236,32 @@ def warnings_of(config: Config, wanted: Wanted, host: Host) -> tuple[str, ...]:
     """
     warnings = []
     if WATCH in wanted.names and config.watch.enabled and not config.is_gated:
-        warnings.append("there is nothing to watch, so no watcher is installed: CONFIG names no route and no CIDR")
+        warnings.append(
+            "there is nothing to watch, so no watcher is installed: CONFIG names no route and no CIDR"
+        )
     textfile = config.watch.textfile
     if textfile is not None and WATCH in {part.name for part in wanted.parts}:
         folder = textfile.rpartition("/")[0] or "/"
         if not host.layout.of(folder).is_dir():
-            warnings.append(f"there is no folder {folder}: make it, and restart the watcher, which can't write metrics")
+            warnings.append(
+                f"there is no folder {folder}: make it, and restart the watcher, which can't write metrics"
+            )
     if not any(part.is_gated for part in wanted.parts):
         return tuple(warnings)
-    if host.layout.is_this_host and CHECK in {part.name for part in wanted.parts} and not python_of(host.layout):
+    if (
+        host.layout.is_this_host
+        and CHECK in {part.name for part in wanted.parts}
+        and not python_of(host.layout)
+    ):
         warnings.append(
             f"at boot nothing explains a failing verdict: {sys.executable} -I finds no hostrouting, and root starts no "
             "Python that depends on the environment or a home"
         )
     try:
         if not installation.is_there(host, wanted.consumer):
-            warnings.append(f"there is no unit {wanted.consumer}: until there is, nothing is held back")
+            warnings.append(
+                f"there is no unit {wanted.consumer}: until there is, nothing is held back"
+            )
         if installation.has_free_kubelet(host, wanted.consumer):
             warnings.append(
                 f"{KUBELET} starts at boot, and nothing holds it back: the consumer is {wanted.consumer}; if the "
@@ -274,7 +302,8 @@ class Run:
             scope: cancels the installation.
 
         Returns:
-            The route plan. The caller still has to remove anything that the next boot no longer needs.
+            The route plan. The caller still has to remove anything that the next boot no longer
+            needs.
 
         Raises:
             HostRoutingError: the installation failed; all changes are rolled back.
@@ -288,21 +317,25 @@ class Run:
         with all_or_nothing() as undo:
             if has_routes:
                 adopted = routes_to_adopt(host, replaces_script=bool(config.static_routes.routes))
-                # Pushed first, so that a rollback undoes this last, when the Go package's script is back.
+                # Pushed first, so that a rollback undoes this last, when the Go package's script is
+                # back.
                 if adopted or exists(host.layout.adopted):
                     hand_over(adopted, host.layout, undo)
             installation.prepare(self.boot, host, undo)
             if has_routes:
-                # Without wanted routes, this run removes our routes. With a new script, it may have to restore them.
+                # Without wanted routes, this run removes our routes. With a new script, it may have
+                # to restore them.
                 needs_them = self.boot.changes_routes_script or not config.static_routes.routes
                 before = host.our_routes() if needs_them else ()
                 if adopted:
                     before += adopted_routes(adopted, host.routes.routes(Table.MAIN))
                 if self.boot.changes_routes_script:
-                    # If the node starts now, the routes script may install the new routes before this run does.
+                    # If the node starts now, the routes script may install the new routes before
+                    # this run does.
                     undo.push(partial(_restore, before, host))
             placed, plan = installation.apply_additions(self.boot, host, undo), RoutePlan()
-            # If the lock's file exists, a script may hold the lock and be installing our routes right now.
+            # If the lock's file exists, a script may hold the lock and be installing our routes
+            # right now.
             if has_routes and (config.static_routes.routes or exists(host.layout.lock) or before):
                 plan = write_routes(config, host, scope, self.started, adopted)
         self.done.changes |= placed | plan.changes
@@ -337,16 +370,21 @@ class Run:
         if CHECK not in self.wanted.names or not overlap.expected_cidrs:
             return nothing_expected(overlap)
         if host.is_image:
-            return unjudged(overlap, UnknownReason.NO_KERNEL, "an image is checked at its first boot")
+            return unjudged(
+                overlap, UnknownReason.NO_KERNEL, "an image is checked at its first boot"
+            )
         report = check_families(self.config, host.routes_of, scope, host=host, started=self.started)
         report = with_namespace_note(report, host)
-        # The script and the watcher take this lock, too. Concurrent writes could leave both markers behind.
+        # The script and the watcher take this lock, too. Concurrent writes could leave both markers
+        # behind.
         with locked(host.layout.lock, scope):
             write_markers(host.layout, report)
         return report
 
 
-def raise_if_strict(report: OverlapReport, warnings: tuple[str, ...] = (), *, hint: str = "") -> None:
+def raise_if_strict(
+    report: OverlapReport, warnings: tuple[str, ...] = (), *, hint: str = ""
+) -> None:
     """Raise an error if the mode is STRICT and the verdict isn't ``ok``.
 
     Without expected CIDRs, no error is raised because no unit is blocked.
@@ -359,7 +397,11 @@ def raise_if_strict(report: OverlapReport, warnings: tuple[str, ...] = (), *, hi
 def _restore(before: tuple[Route, ...], host: Host) -> None:
     """Restore our previous kernel routes, and the routes that we have adopted, unless all of them are unchanged."""
     adopted = {route for route in before if not route.is_ours}
-    left = {route for route in host.routes.routes(Table.MAIN) if route in adopted} if adopted else adopted
+    left = (
+        {route for route in host.routes.routes(Table.MAIN) if route in adopted}
+        if adopted
+        else adopted
+    )
     if left == adopted and host.our_routes() == tuple(route for route in before if route.is_ours):
         return  # without taking the lock
     with locked(host.layout.lock, CancelScope()):

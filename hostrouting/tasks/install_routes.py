@@ -21,7 +21,14 @@ from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.routes import Route6, Table
 from hostrouting.routes.install import apply_routes
-from hostrouting.routes.plan import MISSING_HINT, RoutePlan, RoutesReport, find_missing, plan_now, uplinks_of
+from hostrouting.routes.plan import (
+    MISSING_HINT,
+    RoutePlan,
+    RoutesReport,
+    find_missing,
+    plan_now,
+    uplinks_of,
+)
 from hostrouting.routes.verify import verify_routes
 from hostrouting.tasks.arguments import ConfigTask
 from phases import CancelScope, Undo, all_or_nothing
@@ -30,7 +37,8 @@ from phases import CancelScope, Undo, all_or_nothing
 def wait_for_network(config: Config, host: Host, scope: CancelScope, started: float) -> None:
     """Wait, without holding a lock, until nothing is missing that a config's routes need.
 
-    If a route can never be installed, the wait ends without an error, and planning the routes then raises one.
+    If a route can never be installed, the wait ends without an error, and planning the routes then
+    raises one.
 
     Args:
         config: the config with the static routes.
@@ -39,7 +47,8 @@ def wait_for_network(config: Config, host: Host, scope: CancelScope, started: fl
         started: when the run started. The wait ends ``wait_seconds`` later.
 
     Raises:
-        RouteError: a default route, a device or a gateway is still missing then, or the kernel can't be queried.
+        RouteError: a default route, a device or a gateway is still missing then, or the kernel
+            can't be queried.
     """
     backends = host.backends(config.static_routes.families)
 
@@ -76,7 +85,11 @@ def why_no_default6(config: Config, host: Host) -> tuple[str, ...]:
     if not wanted or host.snapshot is not None:
         return ()
     backend = host.routes_of(Family.IPV6)
-    uplinks, defaults, links = uplinks_of(config, backend, [host.routes]), backend.default_routes(), backend.links()
+    uplinks, defaults, links = (
+        uplinks_of(config, backend, [host.routes]),
+        backend.default_routes(),
+        backend.links(),
+    )
     inheriting = (route for route in wanted if route.gateway is None or route.dev is None)
     patterns = {uplinks if route.dev is None else (route.dev,) for route in inheriting}
     lacking = (by for by in patterns if default_route(defaults, by) is None)
@@ -85,7 +98,11 @@ def why_no_default6(config: Config, host: Host) -> tuple[str, ...]:
 
 @contextmanager
 def planned_routes(
-    config: Config, host: Host, scope: CancelScope, started: float, adopted: Sequence[StaticRoute] = ()
+    config: Config,
+    host: Host,
+    scope: CancelScope,
+    started: float,
+    adopted: Sequence[StaticRoute] = (),
 ) -> Iterator[RoutePlan]:
     """Wait until the routes can be planned, then plan them under the lock, and hold the lock for the ``with`` block.
 
@@ -97,13 +114,15 @@ def planned_routes(
         adopted: the Go package's routes to take over.
 
     Raises:
-        RouteError: the wait timed out (see ``wait_for_network``), a route can't be installed as configured, a
-            conflicting route exists, or the kernel can't be queried.
+        RouteError: the wait timed out (see ``wait_for_network``), a route can't be installed as
+            configured, a conflicting route exists, or the kernel can't be queried.
         FileError: the lock can't be acquired.
     """
     while True:
         with locked(host.layout.lock, scope):
-            plan, missing = plan_now(config, *host.backends(config.static_routes.families), adopted=adopted)
+            plan, missing = plan_now(
+                config, *host.backends(config.static_routes.families), adopted=adopted
+            )
             if missing is None:
                 yield plan
                 return
@@ -119,12 +138,15 @@ def apply_and_verify(plan: RoutePlan, host: Host, scope: CancelScope, undo: Undo
         The executed plan.
 
     Raises:
-        RouteError: a route can't be installed or isn't used by the kernel. ``undo`` covers the changes made so far.
+        RouteError: a route can't be installed or isn't used by the kernel. ``undo`` covers the
+            changes made so far.
     """
     backends, done = host.backends(plan.families), RoutePlan()
     for backend in backends:
         of_family = plan.of(backend.family)
-        done |= apply_routes(of_family, backend, scope, undo, partial(_verify_early, of_family, backend))
+        done |= apply_routes(
+            of_family, backend, scope, undo, partial(_verify_early, of_family, backend)
+        )
     verify_routes(plan.wanted, *backends)
     return done
 
@@ -137,7 +159,9 @@ def _verify_early(plan: RoutePlan, backend: RouteBackend) -> None:
     ours = [route for route in plan.remove if isinstance(route, Route6)]
     keys = {route.key for route in ours if route.source_prefix is None}
     theirs = backend.routes(Table.MAIN) if keys else ()
-    if any(len(route.hops) > 1 for route in ours) or any(each.key in keys and not each.is_ours for each in theirs):
+    if any(len(route.hops) > 1 for route in ours) or any(
+        each.key in keys and not each.is_ours for each in theirs
+    ):
         verify_routes(plan.wanted, backend, has_old=True)
 
 
@@ -172,7 +196,9 @@ def write_routes(
 
 @attrs.frozen
 class InstallRoutes(ConfigTask):
-    """Install the static routes in the kernel atomically. The lock is the only file that is written.
+    """Install the static routes in the kernel atomically.
+
+    The lock is the only file that is written.
 
     Args:
         config: the config to apply.
@@ -185,7 +211,8 @@ class InstallRoutes(ConfigTask):
         """Install the routes.
 
         Raises:
-            RouteError: a route can't be installed or isn't used by the kernel; the table is unchanged.
+            RouteError: a route can't be installed or isn't used by the kernel; the table is
+                unchanged.
             FileError: the lock can't be acquired.
         """
         with exclusive_run(self.host, scope, is_wanting=True):

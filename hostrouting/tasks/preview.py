@@ -48,7 +48,8 @@ class NextStart:
 
     Args:
         consumer: the unit to be started.
-        is_admitted: whether the gate would let it start, or None for an image, which has no kernel to query.
+        is_admitted: whether the gate would let it start, or None for an image, which has no kernel
+            to query.
         reason: the reason for the decision, as a clause.
     """
 
@@ -68,10 +69,12 @@ class Plan:
     Args:
         host: the host's name.
         routes: the plan for the kernel's routing table.
-        missing: a phrase describing what the routes are waiting for, or None. If it is set, ``routes`` is empty.
+        missing: a phrase describing what the routes are waiting for, or None. If it is set,
+            ``routes`` is empty.
         boot: changes to files and units, or None for a snapshot, which doesn't include them.
         next_start: the gate's decision about the consumer's next start after the changes.
-        warnings: reasons why ``Configure`` would fail here, or why the installation can't work yet, one sentence each.
+        warnings: reasons why ``Configure`` would fail here, or why the installation can't work yet,
+            one sentence each.
         pending: InfiniBand interfaces without an address that the check would wait for.
     """
 
@@ -95,11 +98,18 @@ class Plan:
         """Return the plan as JSON, in the format of ``hostrouting plan --output json``."""
         unknown = {"files": None, "units": None} if self.boot is None else {}
         more = fields_in_json(self, "missing", "pending", "next_start", "warnings")
-        return {"schema": 1, "host": self.host} | RoutesReport(self.routes, self.changes).to_json() | more | unknown
+        return (
+            {"schema": 1, "host": self.host}
+            | RoutesReport(self.routes, self.changes).to_json()
+            | more
+            | unknown
+        )
 
 
 def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None = None) -> Plan:
-    """Plan what ``Configure`` would change, and predict the next start. Change nothing, and don't wait for the network.
+    """Plan what ``Configure`` would change, and predict the next start.
+
+    Change nothing, and don't wait for the network.
 
     Args:
         config: the config to plan for.
@@ -110,7 +120,8 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
         The plan.
 
     Raises:
-        RouteError: a route can't be installed on this host as configured, or the kernel can't be queried.
+        RouteError: a route can't be installed on this host as configured, or the kernel can't be
+            queried.
         FileError: a file can't be read.
         UnitError: systemd can't be queried.
     """
@@ -121,15 +132,24 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
         planned = Plan(host.name, RoutePlan(), None, None, next_start)
     else:
         adopted = routes_to_adopt(host, replaces_script=bool(config.static_routes.routes))
-        routes, missing = plan_now(config, *host.backends(config.static_routes.families), adopted=adopted)
+        routes, missing = plan_now(
+            config, *host.backends(config.static_routes.families), adopted=adopted
+        )
         next_start = _next_start(config, host, routes, missing, scope)
-        planned = Plan(host.name, routes, missing, None, next_start, pending=awaited_devs(config, host.routes))
+        planned = Plan(
+            host.name, routes, missing, None, next_start, pending=awaited_devs(config, host.routes)
+        )
     if host.snapshot is not None:
         return planned
     host, wanted = host.within(scope), Wanted.of(config, host.layout)
     boot = plan_next_boot(host, wanted)
     ignored = () if planned.missing is None else why_no_default6(config, host)
-    warnings = (*_why_apply_fails(boot, host), *warnings_of(config, wanted, host), *boot.unseen, *ignored)
+    warnings = (
+        *_why_apply_fails(boot, host),
+        *warnings_of(config, wanted, host),
+        *boot.unseen,
+        *ignored,
+    )
     return attrs.evolve(planned, boot=boot.changes, warnings=warnings)
 
 
@@ -141,7 +161,9 @@ def _why_apply_fails(boot: BootPlan, host: Host) -> tuple[str, ...]:
     return ()
 
 
-def _next_start(config: Config, host: Host, plan: RoutePlan, missing: str | None, scope: CancelScope) -> NextStart:
+def _next_start(
+    config: Config, host: Host, plan: RoutePlan, missing: str | None, scope: CancelScope
+) -> NextStart:
     """Predict whether the gate would let the consumer start after the plan has been applied."""
     consumer = config.consumer
     if host.snapshot is None and (why := why_open(host.layout)):
@@ -155,16 +177,22 @@ def _next_start(config: Config, host: Host, plan: RoutePlan, missing: str | None
         words = error.message.replace("\n", "; ")
         return NextStart(consumer, False, f"the static routes can't be installed: {words}")
     if not config.route_overlap.expected_cidrs:
-        return NextStart(consumer, True, "every route is installed; no CIDR is expected, so nothing is checked")
+        return NextStart(
+            consumer, True, "every route is installed; no CIDR is expected, so nothing is checked"
+        )
     result = check_families(config, planned.backend, scope, host=host)
     if result.verdict is Verdict.UNKNOWN:
         reason = f"the check can't judge: {result.reason}"
     elif result.findings:
         reason = shortened([finding.message for finding in result.findings], "; ", _NAMED_FINDINGS)
     else:
-        return NextStart(consumer, True, "every route is installed, and nothing that is expected is shadowed")
+        return NextStart(
+            consumer, True, "every route is installed, and nothing that is expected is shadowed"
+        )
     is_held = config.route_overlap.mode is OverlapMode.STRICT
-    return NextStart(consumer, not is_held, reason if is_held else f"the mode is WARN, although {reason}")
+    return NextStart(
+        consumer, not is_held, reason if is_held else f"the mode is WARN, although {reason}"
+    )
 
 
 @attrs.frozen
@@ -185,14 +213,19 @@ def _planned(config: Config, host: Host, plan: RoutePlan, scope: CancelScope) ->
     changed = [family for family in Family if plan.of(family).changes]
     if not changed:
         return _Planned(host.routes_of)
-    new, gone = (*plan.add, *(item.new for item in plan.replace)), {*plan.remove, *(item.old for item in plan.replace)}
+    new, gone = (
+        (*plan.add, *(item.new for item in plan.replace)),
+        {*plan.remove, *(item.old for item in plan.replace)},
+    )
 
     def after(routes: Iterable[Route], family: Family) -> tuple[Route, ...]:
         added = (route for route in new if route.family is family)
         return (*added, *(route for route in routes if route not in gone))
 
     backend6 = host.routes6 if Family.IPV6 in changed else None
-    now = host.snapshot or take_snapshot(host.routes, backend6, inside=overlap.of(Family.IPV4).judged, scope=scope)
+    now = host.snapshot or take_snapshot(
+        host.routes, backend6, inside=overlap.of(Family.IPV4).judged, scope=scope
+    )
     ipv6 = now.ipv6 and attrs.evolve(now.ipv6, routes=after(now.ipv6.routes, Family.IPV6))
     model = backends_of(attrs.evolve(now, routes=after(now.routes, Family.IPV4), ipv6=ipv6))
 
@@ -213,7 +246,10 @@ def _rehearse(plan: RoutePlan, host: Host, planned: _Planned) -> None:
     for family in plan.families:
         backend, added = planned.backend(family), [route for route in new if route.family is family]
         if planned.before is not None and added:
-            refuse("add", [*_without_ipv6(added, host), *refused_routes(planned.before, backend, added)])
+            refuse(
+                "add",
+                [*_without_ipv6(added, host), *refused_routes(planned.before, backend, added)],
+            )
         verify_routes([route for route in plan.wanted if route.family is family], backend)
 
 
@@ -224,7 +260,10 @@ def _without_ipv6(routes: Sequence[Route], host: Host) -> list[RouteFailure]:
         return []
     lacking = {*devs_without_ipv6(host.layout, host.routes.links())}
     failing = (route for route in routes6 if not lacking.isdisjoint(route.devs))
-    return [RouteFailure(route, errnos.EACCES, "IPv6 is disabled on nexthop device") for route in failing]
+    return [
+        RouteFailure(route, errnos.EACCES, "IPv6 is disabled on nexthop device")
+        for route in failing
+    ]
 
 
 def as_installed(config: Config, host: Host) -> Callable[[Family], RouteBackend]:
@@ -235,7 +274,9 @@ def as_installed(config: Config, host: Host) -> Callable[[Family], RouteBackend]
     """
     backends = host.backends(config.static_routes.families)
     adopted = routes_to_adopt(host, replaces_script=bool(config.static_routes.routes))
-    plan = plan_or_raise(config, "propose routes beside those of the config", *backends, adopted=adopted)
+    plan = plan_or_raise(
+        config, "propose routes beside those of the config", *backends, adopted=adopted
+    )
     planned = _planned(config, host, plan, CancelScope())
     _rehearse(plan, host, planned)
     return planned.backend

@@ -21,8 +21,8 @@ from hostrouting.overlap.node_ip import notes_on
 from hostrouting.tasks.arguments import to_config, to_host
 from phases import CancelScope
 
-# Modules needed by only some functions are imported lazily, because they would add 30 ms to the 210 ms of a passing
-# check.
+# Modules needed by only some functions are imported lazily, because they would add 30 ms to the 210
+# ms of a passing check.
 if TYPE_CHECKING:
     from hostrouting.kernel.port import RouteBackend
     from hostrouting.kernel.snapshot import Snapshot
@@ -40,20 +40,22 @@ def check(
 ) -> OverlapReport:
     """Check that every expected CIDR leaves through the node's uplinks, without writing a marker.
 
-    The check waits up to ``wait_seconds`` for a default route, and up to ``settle_seconds`` for InfiniBand addresses. A
-    failing CIDR doesn't raise an error in either mode.
+    The check waits up to ``wait_seconds`` for a default route, and up to ``settle_seconds`` for
+    InfiniBand addresses. A failing CIDR doesn't raise an error in either mode.
 
     Args:
         config: the config with the expected CIDRs.
         host: the host to check; defaults to this host.
         scope: cancels the check, and is notified about what it is waiting for.
-        document: the document that contains the config. The report has a note if its ``node.kubelet.nodeIP`` or
-            ``networking.dnsServiceIP`` is inconsistent with the host or the config.
-        one_event: whether to also predict the verdict after each possible event; this doesn't affect the current
-            verdict.
+        document: the document that contains the config. The report has a note if its
+            ``node.kubelet.nodeIP`` or ``networking.dnsServiceIP`` is inconsistent with the host or
+            the config.
+        one_event: whether to also predict the verdict after each possible event; this doesn't
+            affect the current verdict.
 
     Returns:
-        The report. If the check couldn't run, the verdict is ``unknown``, and the report has a reason.
+        The report. If the check couldn't run, the verdict is ``unknown``, and the report has a
+        reason.
 
     Raises:
         RouteError: the host is an image, which has no kernel to query.
@@ -63,7 +65,9 @@ def check(
     scope = scope or CancelScope()
     report = check_kernel(config, host, None, scope)
     if document is not None:
-        report = attrs.evolve(report, notes=(*report.notes, *notes_on(document, report, host.routes)))
+        report = attrs.evolve(
+            report, notes=(*report.notes, *notes_on(document, report, host.routes))
+        )
     if not one_event:
         return report
     from hostrouting.overlap.one_event import anticipate
@@ -83,7 +87,8 @@ def check_kernel(
     Args:
         config: the config with the expected CIDRs.
         host: the host named in the report.
-        backends: a function that returns the kernel to query for a family, or None to query the host's own.
+        backends: a function that returns the kernel to query for a family, or None to query the
+            host's own.
         scope: cancels the check.
     """
     # Snapshots and kernels with planned routes never change, so there is no point in waiting.
@@ -114,14 +119,14 @@ def explain(
 
     Args:
         address: destination address (unicast).
-        config: the config with the expected CIDRs. If the config is omitted or no CIDR contains the address, traffic to
-            the address is expected to leave through an uplink.
+        config: the config with the expected CIDRs. If the config is omitted or no CIDR contains the
+            address, traffic to the address is expected to leave through an uplink.
         host: the host to query; defaults to this host.
         scope: cancels the reads.
 
     Returns:
-        For each lookup, the evaluated rules, the matching entry, the interface, and the selected source address. If
-        there is no default route to compare with, ``is_as_expected`` is None.
+        For each lookup, the evaluated rules, the matching entry, the interface, and the selected
+        source address. If there is no default route to compare with, ``is_as_expected`` is None.
 
     Raises:
         ConfigError: the address isn't a unicast address.
@@ -130,12 +135,18 @@ def explain(
     """
     from hostrouting.overlap import explanation
 
-    config, host, scope = Config() if config is None else to_config(config), to_host(host), scope or CancelScope()
+    config, host, scope = (
+        Config() if config is None else to_config(config),
+        to_host(host),
+        scope or CancelScope(),
+    )
     try:
         address = parse_any_unicast_address(address)
     except ValueError as error:
         raise ConfigError([("address", str(error))]) from None
-    return explanation.explain(address, config, host.routes_of(Family.of(address)), scope, ipv4=host.routes)
+    return explanation.explain(
+        address, config, host.routes_of(Family.of(address)), scope, ipv4=host.routes
+    )
 
 
 def diff(
@@ -156,8 +167,9 @@ def diff(
         scope: cancels the reads.
 
     Returns:
-        The ranges of each CIDR whose lookup results differ, with the changes that explain each difference, and the
-        changes that explain none. If CIDRs couldn't be compared, for lack of data, the report has a reason.
+        The ranges of each CIDR whose lookup results differ, with the changes that explain each
+        difference, and the changes that explain none. If CIDRs couldn't be compared, for lack of
+        data, the report has a reason.
 
     Raises:
         RouteError, FileError: as for ``snapshot``.
@@ -165,7 +177,9 @@ def diff(
     from hostrouting.overlap.difference import compare
 
     expected = () if config is None else to_config(config).route_overlap.expected_cidrs
-    return compare(a, snapshot(host=host, scope=scope) if b is None else b, [each.cidr for each in expected])
+    return compare(
+        a, snapshot(host=host, scope=scope) if b is None else b, [each.cidr for each in expected]
+    )
 
 
 def render(config: Config) -> dict[str, str]:
@@ -177,7 +191,9 @@ def render(config: Config) -> dict[str, str]:
     from hostrouting.boot.layout import Layout
 
     layout = Layout("/sysroot")
-    return {layout.relative(file.path): file.text for file in rendered_files(to_config(config), layout)}
+    return {
+        layout.relative(file.path): file.text for file in rendered_files(to_config(config), layout)
+    }
 
 
 def installed_config(*, host: Host | None = None) -> Config:
@@ -189,12 +205,13 @@ def installed_config(*, host: Host | None = None) -> Config:
         host: the host to inspect; defaults to this host.
 
     Returns:
-        The config of the installed parts. It includes neither routes that are only in the kernel nor other sections of
-        the document. If the parts were installed with different values of ``waitSeconds``, the last one counts.
+        The config of the installed parts. It includes neither routes that are only in the kernel
+        nor other sections of the document. If the parts were installed with different values of
+        ``waitSeconds``, the last one counts.
 
     Raises:
-        FileError: the manifest, which contains the config, can't be read or is invalid, or is missing although other
-            files are installed.
+        FileError: the manifest, which contains the config, can't be read or is invalid, or is
+            missing although other files are installed.
     """
     from hostrouting.boot.files import exists
     from hostrouting.boot.manifest import Manifest
@@ -217,8 +234,9 @@ def snapshot(*, host: Host | None = None, scope: CancelScope | None = None) -> S
         scope: cancels the reads.
 
     Returns:
-        The snapshot. It includes IPv6 unless the host has no IPv6 backend or its kernel has no IPv6. Use ``save`` to
-        write it to a file; pass it to ``judge``, or to ``Host.recorded`` to get a host.
+        The snapshot. It includes IPv6 unless the host has no IPv6 backend or its kernel has no
+        IPv6. Use ``save`` to write it to a file; pass it to ``judge``, or to ``Host.recorded`` to
+        get a host.
 
     Raises:
         RouteError: the kernel can't be queried.

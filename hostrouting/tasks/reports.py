@@ -36,8 +36,8 @@ class ConfigureReport:
         routes: report for the static routes, including their changes.
         watch: report for the watcher, including its changes.
         overlap: report for the check, including its changes.
-        changes: all changed routes, files and units, including the gate and the manifest, which are shared by all
-            parts.
+        changes: all changed routes, files and units, including the gate and the manifest, which are
+            shared by all parts.
         warnings: reasons why the installation can't work yet, one sentence each.
         until: the end of a trial, in RFC 3339 format.
     """
@@ -73,4 +73,6 @@ class ConfigureReport:
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON, with routes in the format of ``ip route show``."""
         document = attrs.evolve(self.routes, changes=self.changes).to_json()
-        return document | fields_in_json(self, "overlap", "warnings", *(["until"] if self.until else []))
+        return document | fields_in_json(
+            self, "overlap", "warnings", *(["until"] if self.until else [])
+        )

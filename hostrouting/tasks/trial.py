@@ -1,7 +1,7 @@
 """Trial routes: installed in the kernel and removed by systemd after a timeout unless they are confirmed.
 
-A trial's state is kept in /run, so a reboot discards both the trial routes and their timer. To end a trial, its script
-runs the installed routes script, so the former routes needn't be saved.
+A trial's state is kept in /run, so a reboot discards both the trial routes and their timer. To end
+a trial, its script runs the installed routes script, so the former routes needn't be saved.
 """
 
 from __future__ import annotations
@@ -53,9 +53,10 @@ SECONDS_MAX = 86400
 class TryRoutes(ConfigTask):
     """Install the static routes for a limited time and run the check, without changing units or files outside /run.
 
-    A systemd timer restores the routes of the installed config even if this process dies, unless the trial has been
-    confirmed, or ended early by another run or a start of the consumer. If a STRICT check fails, the routes are
-    restored immediately. The end of a trial also removes routes that only ``InstallRoutes`` has installed.
+    A systemd timer restores the routes of the installed config even if this process dies, unless
+    the trial has been confirmed, or ended early by another run or a start of the consumer. If a
+    STRICT check fails, the routes are restored immediately. The end of a trial also removes routes
+    that only ``InstallRoutes`` has installed.
 
     Args:
         config: the config to try.
@@ -74,10 +75,10 @@ class TryRoutes(ConfigTask):
             The changes, the result of the check, and the end of the trial.
 
         Raises:
-            RouteOverlapError: the mode is STRICT, and a CIDR fails or the verdict is unknown; all changes are rolled
-                back.
-            HostRoutingError: a trial is already in progress, systemd isn't running, or a route can't be installed; all
+            RouteOverlapError: the mode is STRICT, and a CIDR fails or the verdict is unknown; all
                 changes are rolled back.
+            HostRoutingError: a trial is already in progress, systemd isn't running, or a route
+                can't be installed; all changes are rolled back.
         """
         config, host = self.config, self.host.within(scope)
         with exclusive_run(host, scope, is_wanting=True):
@@ -97,12 +98,17 @@ class TryRoutes(ConfigTask):
                 ending.push(partial(end_trial, host))
                 with planned_routes(config, host, scope, started) as plan:
                     # Write the script that ends the trial before changing any routes.
-                    files.write_if_changed(host.layout.trial_script, render_trial(times["until"]), mode=0o755)
-                    files.write_if_changed(host.layout.trial, to_json_text(times | config.to_mapping()))
+                    files.write_if_changed(
+                        host.layout.trial_script, render_trial(times["until"]), mode=0o755
+                    )
+                    files.write_if_changed(
+                        host.layout.trial, to_json_text(times | config.to_mapping())
+                    )
                     if scope.clock.monotonic() >= end:
                         files.remove(host.layout.trial)
                         raise RouteError(
-                            f"the trial's {self.seconds} s expired before the lock was free", hint="try again"
+                            f"the trial's {self.seconds} s expired before the lock was free",
+                            hint="try again",
                         )
                     with all_or_nothing() as undo:
                         plan = apply_and_verify(plan, host, scope, undo)
@@ -128,27 +134,37 @@ class ConfirmTrial:
     def do(self, scope: CancelScope) -> ConfigureReport:
         """Confirm the trial.
 
-        If this process is killed, the trial's timer starts another confirmation at the timeout. If that fails, the
-        trial ends. A start of the consumer before the timeout ends the trial, too.
+        If this process is killed, the trial's timer starts another confirmation at the timeout. If
+        that fails, the trial ends. A start of the consumer before the timeout ends the trial, too.
 
         Returns:
             The report of ``Configure``.
 
         Raises:
             RouteError: there is no trial.
-            HostRoutingError: any error raised by ``Configure``; if nothing was installed, the previous routes are
-                restored.
+            HostRoutingError: any error raised by ``Configure``; if nothing was installed, the
+                previous routes are restored.
         """
         host = self.host.within(scope)
         with exclusive_run(host, scope, is_wanting=True) as done:
-            # From here on, the timer can't end the trial, even if an earlier confirmation was killed.
+            # From here on, the timer can't end the trial, even if an earlier confirmation was
+            # killed.
             hint = "revert, or when the consumer starts; to install its config: hostrouting apply CONFIG"
-            document = _moved(host.layout.trial, host.layout.confirmed, host, scope, "confirm", hint)
+            document = _moved(
+                host.layout.trial, host.layout.confirmed, host, scope, "confirm", hint
+            )
             with all_or_nothing() as undo:
                 undo.push(partial(_take_back_confirm, host))
                 config = Config.from_mapping(document)
                 wanted = Wanted.of(config, host.layout)
-                run = Run(config, host, wanted, scope.clock.monotonic(), warnings_of(config, wanted, host), done)
+                run = Run(
+                    config,
+                    host,
+                    wanted,
+                    scope.clock.monotonic(),
+                    warnings_of(config, wanted, host),
+                    done,
+                )
                 plan = run.install(scope)
             try:
                 overlap = run.finish(scope)
@@ -178,17 +194,20 @@ class EndTrial:
         """End the trial, even if the process that confirmed it was killed.
 
         Returns:
-            The routes that were added, replaced and removed, and those that the trial left unchanged.
+            The routes that were added, replaced and removed, and those that the trial left
+            unchanged.
 
         Raises:
-            RouteError: there is no trial; or the trial is over, but a confirmation that was killed had already
-                installed its config.
-            UnitError: systemd refuses to run the script that ends the trial, or the script fails. The error lists
-                the routes that have changed. If the trial isn't over, systemd runs the script again at the timeout.
+            RouteError: there is no trial; or the trial is over, but a confirmation that was killed
+                had already installed its config.
+            UnitError: systemd refuses to run the script that ends the trial, or the script fails.
+                The error lists the routes that have changed. If the trial isn't over, systemd runs
+                the script again at the timeout.
         """
         host = self.host.within(scope)
         with exclusive_run(host, scope, is_wanting=True) as done:
-            # This process holds the run lock, so an earlier process that was confirming the trial has been killed.
+            # This process holds the run lock, so an earlier process that was confirming the trial
+            # has been killed.
             was_confirmed = files.exists(host.layout.confirmed)
             hint = "confirm, or when the consumer starts"
             document = _moved(host.layout.confirmed, host.layout.trial, host, scope, "end", hint)
@@ -198,7 +217,9 @@ class EndTrial:
             finally:
                 plan = _difference(before, host.our_routes())
                 done.changes |= plan.changes
-            if was_confirmed and Manifest.of_host(host.layout).config == Config.from_mapping(document):
+            if was_confirmed and Manifest.of_host(host.layout).config == Config.from_mapping(
+                document
+            ):
                 raise RouteError(
                     "the trial is over, but a confirmation, which was killed, has installed its config",
                     hint="to install the former config again: hostrouting apply CONFIG",
@@ -206,7 +227,9 @@ class EndTrial:
         return RoutesReport(plan, done.changes)
 
 
-def _moved(at: Path, to: Path, host: Host, scope: CancelScope, verb: str, hint: str) -> dict[str, Any]:
+def _moved(
+    at: Path, to: Path, host: Host, scope: CancelScope, verb: str, hint: str
+) -> dict[str, Any]:
     """Rename the trial's file from ``at`` to ``to`` under the lock, if it is there, and return the trial's document."""
     with locked(host.layout.lock, scope):
         files.move(at, to)
@@ -217,17 +240,23 @@ def _moved(at: Path, to: Path, host: Host, scope: CancelScope, verb: str, hint: 
 
 
 def _difference(before: Sequence[Route], after: Sequence[Route]) -> RoutePlan:
-    by_family = ([[route for route in routes if route.family is each] for routes in (after, before)] for each in Family)
+    by_family = (
+        [[route for route in routes if route.family is each] for routes in (after, before)]
+        for each in Family
+    )
     return reduce(or_, (plan_possible(now, then)[0] for now, then in by_family))
 
 
-# --- the files in /run ---------------------------------------------------------------------------------------------
+# --- the files in /run ----------------------------------------------------------------------------
 
 
 def render_trial(until: str) -> str:
     """Render the script that ends a trial.
 
     Args:
-        until: end of the trial. The script uses it to identify the trial, and ignores any other trial.
+        until: end of the trial. The script uses it to identify the trial, and ignores any other
+            trial.
     """
-    return fill("trial.sh", UNTIL=until, PYTHON=quote(python_of(Layout())), NO_ROUTES=render_no_routes())
+    return fill(
+        "trial.sh", UNTIL=until, PYTHON=quote(python_of(Layout())), NO_ROUTES=render_no_routes()
+    )

@@ -1,7 +1,8 @@
 """Fakes for testing programs that use hostrouting. They need neither hypothesis nor pyroute2.
 
-``FakeKernel`` behaves like Linux, and ``FakeSystemd`` replaces systemd. ``hostrouting.testing.conformance`` tests
-whether another kernel behaves like Linux; ``Kernel`` is the interface that it must implement.
+``FakeKernel`` behaves like Linux, and ``FakeSystemd`` replaces systemd.
+``hostrouting.testing.conformance`` tests whether another kernel behaves like Linux; ``Kernel`` is
+the interface that it must implement.
 """
 
 from hostrouting.boot.fake_systemd import FakeSystemd

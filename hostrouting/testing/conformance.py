@@ -1,6 +1,7 @@
 """Conformance tests: a state machine calls a kernel and ``FakeKernel``, and compares their behavior.
 
-Write a context manager that yields the kernel under test (``hostrouting.testing.Kernel``), reset for each example::
+Write a context manager that yields the kernel under test (``hostrouting.testing.Kernel``), reset
+for each example::
 
     from contextlib import contextmanager
 
@@ -13,8 +14,8 @@ Write a context manager that yields the kernel under test (``hostrouting.testing
 
     TestMyKernel = conformance_test(my_kernel)
 
-The result is a ``unittest.TestCase``, which pytest collects. A backend that only implements routes needs a second
-kernel to change links, addresses and rules. Use ``pair`` to combine the two::
+The result is a ``unittest.TestCase``, which pytest collects. A backend that only implements routes
+needs a second kernel to change links, addresses and rules. Use ``pair`` to combine the two::
 
     from hostrouting.testing.conformance import NamespaceKernel, conformance_test, enter_namespace, pair
 
@@ -25,13 +26,14 @@ kernel to change links, addresses and rules. Use ``pair`` to combine the two::
 
     TestMyBackend = conformance_test(my_backend)
 
-The number of examples and steps is set by ``settings``, or by the Hypothesis profile that is active when the class is
-created. By default, a disagreement is reported as it was found, because Hypothesis may take five minutes to find the
-shortest example and prints nothing meanwhile. To get the shortest example, pass ``settings(phases=Phase)``. In each
-example, Hypothesis disables some of the rules (swarm testing), so that it also finds effects that another rule would
-always undo. For each call, the test compares refusals by errno. After each step, it compares links (ignoring their
-indexes), addresses, rules, a full dump of all tables in order and with all flags, dumps of individual tables (one of
-which never exists), and lookup results.
+The number of examples and steps is set by ``settings``, or by the Hypothesis profile that is active
+when the class is created. By default, a disagreement is reported as it was found, because
+Hypothesis may take five minutes to find the shortest example and prints nothing meanwhile. To get
+the shortest example, pass ``settings(phases=Phase)``. In each example, Hypothesis disables some of
+the rules (swarm testing), so that it also finds effects that another rule would always undo. For
+each call, the test compares refusals by errno. After each step, it compares links (ignoring their
+indexes), addresses, rules, a full dump of all tables in order and with all flags, dumps of
+individual tables (one of which never exists), and lookup results.
 """
 
 from __future__ import annotations
@@ -70,7 +72,8 @@ _links = st.sampled_from(strategies.DEVICES)
 _devices = st.sampled_from((*strategies.DEVICES, *strategies.DEVICES, "lo"))
 # The last table never exists.
 _TABLES = (Table.MAIN, 100, 4242)
-# Arguments for routes_except: the interfaces whose routes are excluded, and the networks in which all routes are kept.
+# Arguments for routes_except: the interfaces whose routes are excluded, and the networks in which
+# all routes are kept.
 _CHOICES = (((), ()), (strategies.DEVICES[:1], ()), (strategies.DEVICES, ((10 << 24, 24), (0, 1))))
 # None of these are addresses of this host, and 0.0.0.0 isn't a valid address at all.
 _NOT_LOCAL = (IPv4Address(0), *map(IPv4Address, ("0.0.0.5", "198.51.100.7", "224.0.0.1")))
@@ -90,7 +93,9 @@ def pair(backend: RouteBackend, *, world: Kernel) -> Kernel:
         world: the kernel used to change links, addresses and rules.
     """
     names = [name for name in dir(Kernel) if not name.startswith("_")]
-    methods = {name: getattr(backend if hasattr(RouteBackend, name) else world, name) for name in names}
+    methods = {
+        name: getattr(backend if hasattr(RouteBackend, name) else world, name) for name in names
+    }
     return cast("Kernel", SimpleNamespace(**methods))
 
 
@@ -102,7 +107,8 @@ def conformance_test(
     """Return a test case that compares a kernel with ``FakeKernel``.
 
     Args:
-        make_kernel: a context manager that yields a kernel in its initial state: ``lo`` is up and nothing else exists.
+        make_kernel: a context manager that yields a kernel in its initial state: ``lo`` is up and
+            nothing else exists.
         settings: Hypothesis settings; defaults to the current profile without ``Phase.shrink``.
 
     Returns:
@@ -111,7 +117,9 @@ def conformance_test(
     kernel_maker = make_kernel
     if settings is None:
         usual = hypothesis_settings()
-        settings = hypothesis_settings(usual, phases=[phase for phase in usual.phases if phase is not Phase.shrink])
+        settings = hypothesis_settings(
+            usual, phases=[phase for phase in usual.phases if phase is not Phase.shrink]
+        )
 
     class Machine(ConformanceMachine):
         make_kernel = staticmethod(kernel_maker)
@@ -141,7 +149,7 @@ class ConformanceMachine(RuleBasedStateMachine):
         """Exit the kernel's context manager."""
         self._stack.close()
 
-    # --- the steps ---------------------------------------------------------------------------------------------
+    # --- the steps --------------------------------------------------------------------------------
 
     @initialize(is_furnished=st.sampled_from((True, True, True, False)))
     def furnish(self, is_furnished: bool) -> None:
@@ -149,7 +157,9 @@ class ConformanceMachine(RuleBasedStateMachine):
         if is_furnished:
             for dev in strategies.DEVICES:
                 self._both(methodcaller("add_link", dev))
-            for dev, address in zip(strategies.DEVICES, ("10.0.0.1/24", "10.0.1.1/24"), strict=False):
+            for dev, address in zip(
+                strategies.DEVICES, ("10.0.0.1/24", "10.0.1.1/24"), strict=False
+            ):
                 self._both(methodcaller("add_address", dev, address))
 
     @rule(routes=_few_routes)
@@ -162,7 +172,11 @@ class ConformanceMachine(RuleBasedStateMachine):
         """Replace routes."""
         self._both(lambda kernel: _refusals(kernel.replace(routes)))
 
-    @rule(data=st.data(), name=st.sampled_from(("add", "replace", "delete", "delete")), is_same=st.booleans())
+    @rule(
+        data=st.data(),
+        name=st.sampled_from(("add", "replace", "delete", "delete")),
+        is_same=st.booleans(),
+    )
     def write_present(self, data: st.DataObject, name: str, is_same: bool) -> None:
         """Add, replace or delete an existing route, or a variant that differs in one or two attributes."""
         there = self.reference.routes()
@@ -203,7 +217,11 @@ class ConformanceMachine(RuleBasedStateMachine):
         there = self.reference.addresses()
         if there:
             address = data.draw(st.sampled_from(there))
-            self._both(lambda kernel: kernel.del_address(address.dev, f"{address.local}/{address.prefix_length}"))
+            self._both(
+                lambda kernel: kernel.del_address(
+                    address.dev, f"{address.local}/{address.prefix_length}"
+                )
+            )
 
     @rule(policy=strategies.policy_rules())
     def add_rule(self, policy: Rule) -> None:
@@ -214,13 +232,18 @@ class ConformanceMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def del_rule(self, data: st.DataObject) -> None:
         """Delete a policy rule, usually an existing one."""
-        policy = data.draw(st.one_of(st.sampled_from(self.reference.rules() or (None,)), strategies.policy_rules()))
+        policy = data.draw(
+            st.one_of(st.sampled_from(self.reference.rules() or (None,)), strategies.policy_rules())
+        )
         if policy is not None and self._is_comparable(policy):
             self._both(lambda kernel: kernel.del_rule(policy))
 
     def _is_comparable(self, policy: Rule) -> bool:
         """Return whether a policy rule is the only one with its preference."""
-        return all(each == policy or each.preference != policy.preference for each in self.reference.rules())
+        return all(
+            each == policy or each.preference != policy.preference
+            for each in self.reference.rules()
+        )
 
     @rule(route=strategies.routes())
     def notice(self, route: Route) -> None:
@@ -236,14 +259,18 @@ class ConformanceMachine(RuleBasedStateMachine):
                 try:
                     kernel.wait_for_change(CancelScope(timeout=_HEARD_SECONDS))
                 except TimedOut:
-                    raise DisagreementError(f"{kernel!r} didn't report that {route} was added") from None
+                    raise DisagreementError(
+                        f"{kernel!r} didn't report that {route} was added"
+                    ) from None
 
-    # --- the comparison ----------------------------------------------------------------------------------------
+    # --- the comparison ---------------------------------------------------------------------------
 
     @invariant()
     def agrees(self) -> None:
         """Compare the entire observable state of both kernels."""
-        self._compare("links", lambda kernel: [attrs.evolve(link, index=0) for link in kernel.links()])
+        self._compare(
+            "links", lambda kernel: [attrs.evolve(link, index=0) for link in kernel.links()]
+        )
         self._compare("addresses", lambda kernel: kernel.addresses())
         self._compare("rules", lambda kernel: kernel.rules())
         self._compare("routes", lambda kernel: kernel.routes())
@@ -252,10 +279,15 @@ class ConformanceMachine(RuleBasedStateMachine):
             self._compare(f"routes of table {table} by attributes", partial(_one_by_one, table))
         self._compare("default routes", lambda kernel: kernel.default_routes())
         for devs, inside in _CHOICES:
-            self._compare(f"routes except through {devs}", methodcaller("routes_except", devs, inside=inside))
+            self._compare(
+                f"routes except through {devs}", methodcaller("routes_except", devs, inside=inside)
+            )
         local = list(dict.fromkeys(address.local for address in self.reference.addresses()))
         by_tcp = [(source, True) for source in (None, *local[-1:])]
-        for source, is_tcp in (*((source, False) for source in (None, *local, *_NOT_LOCAL)), *by_tcp):
+        for source, is_tcp in (
+            *((source, False) for source in (None, *local, *_NOT_LOCAL)),
+            *by_tcp,
+        ):
             ask = methodcaller("lookup", strategies.DESTINATIONS, source=source, is_tcp=is_tcp)
             self._compare(f"lookups from {source}, by TCP: {is_tcp}", ask)
         self._compare("lookups by attributes", _looked_up_by_attributes)
@@ -298,7 +330,9 @@ def _chosen_sources(kernel: Kernel) -> list[object]:
     entries = {
         found.route: [found.address]
         for found in kernel.lookup(strategies.DESTINATIONS)
-        if found.route is not None and found.route.type is not RouteType.LOCAL and len(found.route.hops) == 1
+        if found.route is not None
+        and found.route.type is not RouteType.LOCAL
+        and len(found.route.hops) == 1
     }
     found = kernel.sources(entries)
     return [(entry, found[entry]) for entry in entries]
@@ -319,4 +353,6 @@ def _refusals(failures: tuple[RouteFailure, ...]) -> list[tuple[Route, int]]:
 
 def _difference(what: str, expected: Sequence[object], answer: Sequence[object]) -> str:
     sides = [*map(repr, expected)], [*map(repr, answer)]
-    return "\n".join((f"{what} differ:", *unified_diff(*sides, "reference", "candidate", lineterm="", n=0)))
+    return "\n".join(
+        (f"{what} differ:", *unified_diff(*sides, "reference", "candidate", lineterm="", n=0))
+    )

@@ -1,8 +1,8 @@
 """Hypothesis strategies for routes, rules and addresses that are likely to interact.
 
-The pools are small and overlap on purpose. They include a subnet, its halves and the adjacent subnet; gateways that are
-in the subnet, outside of it, local or broadcast addresses; and /32 prefixes. Anything that ``FakeKernel`` doesn't model
-is excluded.
+The pools are small and overlap on purpose. They include a subnet, its halves and the adjacent
+subnet; gateways that are in the subnet, outside of it, local or broadcast addresses; and /32
+prefixes. Anything that ``FakeKernel`` doesn't model is excluded.
 """
 
 from __future__ import annotations
@@ -29,7 +29,15 @@ DESTINATIONS = (
         IPv4Address,
         (
             *("0.0.0.5", "10.0.0.0", "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.5", "10.0.0.127"),
-            *("10.0.0.129", "10.0.0.255", "10.0.1.1", "10.0.1.255", "10.0.9.1", "10.1.0.1", "11.0.0.1"),
+            *(
+                "10.0.0.129",
+                "10.0.0.255",
+                "10.0.1.1",
+                "10.0.1.255",
+                "10.0.9.1",
+                "10.1.0.1",
+                "11.0.0.1",
+            ),
             *("127.0.0.1", "127.5.0.1", "192.0.2.1", "224.0.0.1", "255.255.255.255"),
         ),
     ),
@@ -38,8 +46,23 @@ DESTINATIONS = (
 
 _prefixes = st.sampled_from(
     (
-        *("0.0.0.0/0", "0.0.0.0/1", "0.0.0.0/8", "10.0.0.0/8", "10.0.0.0/16", "10.0.0.0/24", "10.0.0.0/25"),
-        *("10.0.0.128/25", "10.0.0.0/31", "10.0.0.1/32", "10.0.0.5/32", "10.0.0.255/32", "10.0.1.0/24"),
+        *(
+            "0.0.0.0/0",
+            "0.0.0.0/1",
+            "0.0.0.0/8",
+            "10.0.0.0/8",
+            "10.0.0.0/16",
+            "10.0.0.0/24",
+            "10.0.0.0/25",
+        ),
+        *(
+            "10.0.0.128/25",
+            "10.0.0.0/31",
+            "10.0.0.1/32",
+            "10.0.0.5/32",
+            "10.0.0.255/32",
+            "10.0.1.0/24",
+        ),
         *("10.0.9.0/24", "10.0.9.1/32", "127.0.0.1/32", "127.5.0.0/16", "192.0.2.0/24"),
     )
 ).map(IPv4Network)
@@ -69,8 +92,22 @@ def new_addresses() -> st.SearchStrategy[NewAddress]:
         NewAddress,
         address=st.sampled_from(
             (
-                *("10.0.0.1/24", "10.0.0.2/24", "10.0.0.2/24", "10.0.0.3/24", "10.0.0.1/25", "10.0.0.129/25"),
-                *("10.0.0.2/31", "10.0.0.3/31", "10.0.0.1/32", "10.0.0.9/32", "10.0.1.1/24", "10.0.0.1/16"),
+                *(
+                    "10.0.0.1/24",
+                    "10.0.0.2/24",
+                    "10.0.0.2/24",
+                    "10.0.0.3/24",
+                    "10.0.0.1/25",
+                    "10.0.0.129/25",
+                ),
+                *(
+                    "10.0.0.2/31",
+                    "10.0.0.3/31",
+                    "10.0.0.1/32",
+                    "10.0.0.9/32",
+                    "10.0.1.1/24",
+                    "10.0.0.1/16",
+                ),
                 *("10.0.0.0/24", "10.0.0.255/24", "10.0.1.1/30", "192.0.2.1/24", "10.0.1.2/24"),
                 "0.0.0.0/24",
             )
@@ -114,19 +151,24 @@ _plain: dict[str, st.SearchStrategy[Any]] = {
 }
 _odd: dict[str, st.SearchStrategy[Any]] = {
     "hops": st.just(()) | _ways(_odd_hops) | _ways(_plain_hops),
-    "type": st.sampled_from((*_DISCARDING, RouteType.LOCAL, RouteType.BROADCAST, RouteType.ANYCAST)),
+    "type": st.sampled_from(
+        (*_DISCARDING, RouteType.LOCAL, RouteType.BROADCAST, RouteType.ANYCAST)
+    ),
     "protocol": st.sampled_from((4, 2)),
     "tos": st.sampled_from((0x10, 0x08)),
     "source": st.sampled_from((IPv4Address("10.0.1.1"), IPv4Address("127.0.0.1"))),
     "mtu": st.sampled_from((0, 1400)),
-    "scope": st.sampled_from((Scope.UNIVERSE, Scope.LINK, Scope.LINK, Scope.HOST, Scope.NOWHERE, Scope.SITE)),
+    "scope": st.sampled_from(
+        (Scope.UNIVERSE, Scope.LINK, Scope.LINK, Scope.HOST, Scope.NOWHERE, Scope.SITE)
+    ),
 }
 
 
 def routes() -> st.SearchStrategy[Route]:
     """Draw a route to add, replace or delete.
 
-    A third of the routes are unusual: the kernel mostly refuses such routes, or handles them in surprising ways.
+    A third of the routes are unusual: the kernel mostly refuses such routes, or handles them in
+    surprising ways.
     """
     plain = st.builds(Route, hops=_ways(_plain_hops), **_plain)
     discarding = st.builds(Route, type=st.sampled_from(_DISCARDING), **_plain)
@@ -138,7 +180,18 @@ def routes() -> st.SearchStrategy[Route]:
     return plain | discarding | odd
 
 
-_RESPECTS = ("destination", "hops", "type", "table", "protocol", "scope", "metric", "tos", "source", "mtu")
+_RESPECTS = (
+    "destination",
+    "hops",
+    "type",
+    "table",
+    "protocol",
+    "scope",
+    "metric",
+    "tos",
+    "source",
+    "mtu",
+)
 
 
 @st.composite
@@ -151,7 +204,9 @@ def variants(draw: st.DrawFn, originals: st.SearchStrategy[Route]) -> Route:
     """
     changes = draw(st.lists(st.sampled_from(_RESPECTS), min_size=1, max_size=2, unique=True))
     donor = draw(routes())
-    return attrs.evolve(draw(originals), **{respect: getattr(donor, respect) for respect in changes})
+    return attrs.evolve(
+        draw(originals), **{respect: getattr(donor, respect) for respect in changes}
+    )
 
 
 _SELECTORS: dict[str, tuple[object, ...]] = {
@@ -168,13 +223,18 @@ _SELECTORS: dict[str, tuple[object, ...]] = {
     "suppress_group": (0, 7),
     "protocol": (2,),
 }
-_selectors = st.sampled_from([(name, value) for name, values in _SELECTORS.items() for value in values])
+_selectors = st.sampled_from(
+    [(name, value) for name, values in _SELECTORS.items() for value in values]
+)
 _TARGETS = (20, 30, 32766, 50000)
 
 
 @st.composite
 def policy_rules(draw: st.DrawFn) -> Rule:
-    """Draw a valid policy rule with any action. About half of the rules match unmarked packets sent by this host."""
+    """Draw a valid policy rule with any action.
+
+    About half of the rules match unmarked packets sent by this host.
+    """
     action = draw(st.sampled_from((*(RuleAction.TO_TABLE,) * 5, *RuleAction)))
     selectors: dict[str, Any] = dict(draw(st.lists(_selectors, max_size=2)))
     if "mark" not in selectors:
@@ -183,8 +243,12 @@ def policy_rules(draw: st.DrawFn) -> Rule:
     return Rule(
         preference=preference,
         action=action,
-        table=draw(st.sampled_from((100, 100, 300, *Table))) if action is RuleAction.TO_TABLE else Table.MAIN,
-        goto=draw(st.sampled_from([to for to in _TARGETS if to > preference])) if action is RuleAction.GOTO else None,
+        table=draw(st.sampled_from((100, 100, 300, *Table)))
+        if action is RuleAction.TO_TABLE
+        else Table.MAIN,
+        goto=draw(st.sampled_from([to for to in _TARGETS if to > preference]))
+        if action is RuleAction.GOTO
+        else None,
         suppress_prefix_length=draw(st.sampled_from((None, None, 0, 16, 24))),
         is_inverted=draw(st.sampled_from((False, False, False, True))),
         **selectors,

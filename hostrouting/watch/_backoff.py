@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import attrs
 
-# One or two failures may be accidental, such as a daemon restart or a loose cable. More than that are deliberate or
-# long-lasting, so retry with exponential backoff.
+# One or two failures may be accidental, such as a daemon restart or a loose cable. More than that
+# are deliberate or long-lasting, so retry with exponential backoff.
 _ACCIDENTS_MAX = 2
 _FIRST_SECONDS, _LONGEST_SECONDS = 1.0, 300.0
 # Reset the count if no failure follows within this time after the retry was due.

@@ -1,7 +1,7 @@
 """Watcher events: the differences between two consecutive checks, each reported once.
 
-All functions are pure. The IDs are for ``journalctl MESSAGE_ID=…`` and message catalogs. They are stable and documented
-in docs/reference/watch.md.
+All functions are pure. The IDs are for ``journalctl MESSAGE_ID=…`` and message catalogs. They are
+stable and documented in docs/reference/watch.md.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ HOW_TO_STOP = (
 )
 
 _NAMED_MAX = 16
-# systemd drops notify datagrams larger than PIPE_BUF (manager_dispatch_notify_fd) and keeps the old status.
+# systemd drops notify datagrams larger than PIPE_BUF (manager_dispatch_notify_fd) and keeps the old
+# status.
 _STATUS_CHARACTERS = 1000
 
 
@@ -59,8 +60,8 @@ class Event:
     Args:
         kind: what happened.
         message: a single line of text.
-        fields: additional journal fields: ``CIDR``, ``ROUTE`` (in ``ip route show`` format), ``DEV``, and ``FIX`` for
-            the suggested ``staticRoutes`` entries as JSON.
+        fields: additional journal fields: ``CIDR``, ``ROUTE`` (in ``ip route show`` format),
+            ``DEV``, and ``FIX`` for the suggested ``staticRoutes`` entries as JSON.
     """
 
     kind: EventKind
@@ -76,13 +77,23 @@ def status(report: OverlapReport, repair: Repair, problems: Sequence[str]) -> st
         repair: the result of the last repair.
         problems: descriptions of the current problems.
     """
-    found = shortened(summary(report).splitlines(), "; ", 1) if report.cidrs else "no CIDRs are expected"
+    found = (
+        shortened(summary(report).splitlines(), "; ", 1)
+        if report.cidrs
+        else "no CIDRs are expected"
+    )
     words = [f"{report.verdict}: {found}", f"static routes in place: {repair.kept}"]
-    words += [f"waiting, because another program keeps removing them: {len(repair.waiting)}"] if repair.waiting else []
-    return textwrap.shorten("; ".join([*words, *problems[:1]]), _STATUS_CHARACTERS, placeholder=" …")
+    words += (
+        [f"waiting, because another program keeps removing them: {len(repair.waiting)}"]
+        if repair.waiting
+        else []
+    )
+    return textwrap.shorten(
+        "; ".join([*words, *problems[:1]]), _STATUS_CHARACTERS, placeholder=" …"
+    )
 
 
-# --- routes --------------------------------------------------------------------------------------------------------
+# --- routes ---------------------------------------------------------------------------------------
 
 
 _FIXED = {
@@ -97,8 +108,8 @@ def of_routes(repair: Repair, managers: Mapping[str, str]) -> Iterator[Event]:
 
     Args:
         repair: the result of the repair.
-        managers: for each interface, a clause that names its network manager and says how to make that manager keep
-            routes.
+        managers: for each interface, a clause that names its network manager and says how to make
+            that manager keep routes.
     """
     for drift, (kind, what) in _FIXED.items():
         if routes := repair.fixed.get(drift):
@@ -106,7 +117,9 @@ def of_routes(repair: Repair, managers: Mapping[str, str]) -> Iterator[Event]:
     # If a program removes several routes together, report them in a single event.
     for failures, taken in repair.contested.items():
         those, them = ("this route", "it") if len(taken) == 1 else ("these routes", "them")
-        who = "; ".join(managers.get(dev, "the kernel doesn't say which one") for dev in devs_of(taken))
+        who = "; ".join(
+            managers.get(dev, "the kernel doesn't say which one") for dev in devs_of(taken)
+        )
         message = (
             f"another program keeps removing {_listed(taken)}: {failures.count} times lately; hostrouting keeps "
             f"{those}, and restores {them} in {failures.wait_seconds:g} s; {who}; {HOW_TO_STOP}"
@@ -127,7 +140,7 @@ def _listed(routes: Sequence[Route]) -> str:
     return shortened([str(route) for route in routes], ", ", _NAMED_MAX)
 
 
-# --- problems ------------------------------------------------------------------------------------------------------
+# --- problems -------------------------------------------------------------------------------------
 
 
 def of_problems(before: Sequence[str], now: Sequence[str]) -> Iterator[Event]:
@@ -144,15 +157,17 @@ def _one_line(problem: str) -> str:
     return shortened(problem.splitlines(), "; ", _NAMED_MAX)
 
 
-# --- the check -----------------------------------------------------------------------------------------------------
+# --- the check ------------------------------------------------------------------------------------
 
 
-def of_failures(before: OverlapReport | None, now: OverlapReport, waiting: Iterable[Route]) -> Iterator[Event]:
+def of_failures(
+    before: OverlapReport | None, now: OverlapReport, waiting: Iterable[Route]
+) -> Iterator[Event]:
     """Yield events for new and resolved failures, and for checks that can't reach a verdict.
 
     Args:
-        before: the previous report, or None on the first check. If that report's verdict is unknown, its findings are
-            those of the last known verdict.
+        before: the previous report, or None on the first check. If that report's verdict is
+            unknown, its findings are those of the last known verdict.
         now: the current report.
         waiting: lost routes that will be restored soon.
     """
@@ -174,7 +189,11 @@ def of_failures(before: OverlapReport | None, now: OverlapReport, waiting: Itera
 
 
 def _failure(finding: Finding, on_their_way: Container[IpNetwork]) -> Event:
-    fix = [json.dumps(entry.to_mapping()) for entry in finding.fix if entry.destination not in on_their_way]
+    fix = [
+        json.dumps(entry.to_mapping())
+        for entry in finding.fix
+        if entry.destination not in on_their_way
+    ]
     hint = "no route fixes it; hostrouting fix says why"
     if fix:
         hint = f"{PASTE} {shortened(fix, ', ', _NAMED_MAX)}"

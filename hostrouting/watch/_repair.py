@@ -41,7 +41,8 @@ class Repair:
     Args:
         kept: number of our routes that are in the table.
         fixed: the repaired routes in their new state, by kind of drift.
-        contested: routes that another program has repeatedly removed, grouped by their failure counters.
+        contested: routes that another program has repeatedly removed, grouped by their failure
+            counters.
         waiting: lost routes that are in backoff because another program keeps removing them.
         problems: descriptions of everything that couldn't be repaired.
     """
@@ -60,8 +61,8 @@ class Reconciler:
     Args:
         kept: our routes that were in the table after the last check, by route key.
         failures: for each route key, how often the route was lost or couldn't be written.
-        due: when to write the next waiting route, or to look again after another run, on the scope's clock; None if
-            nothing waits.
+        due: when to write the next waiting route, or to look again after another run, on the
+            scope's clock; None if nothing waits.
     """
 
     kept: dict[Hashable, Route] = attrs.field(factory=dict)
@@ -72,8 +73,8 @@ class Reconciler:
         """Restore our routes as far as currently possible, without touching other programs' routes.
 
         Args:
-            config: a function that returns the wanted config. It is called with the lock held, because other runs
-                change the config and the routes under the same lock.
+            config: a function that returns the wanted config. It is called with the lock held,
+                because other runs change the config and the routes under the same lock.
             host: the host to repair.
             scope: cancels the repair and rolls back its changes.
 
@@ -84,10 +85,13 @@ class Reconciler:
         try:
             with locked(host.layout.lock, scope):
                 if exists(host.layout.trial):
-                    return Repair(len(self.kept), problems=("doesn't change routes during a trial",))
+                    return Repair(
+                        len(self.kept), problems=("doesn't change routes during a trial",)
+                    )
                 if is_held(host.layout.run_lock):
-                    # If the other run fails, it restores the old routes first and the old manifest afterwards. In
-                    # between, the manifest would make us install the new routes again.
+                    # If the other run fails, it restores the old routes first and the old manifest
+                    # afterwards. In between, the manifest would make us install the new routes
+                    # again.
                     self.due = scope.clock.monotonic() + _RUN_SECONDS
                     return Repair(len(self.kept))
                 wanted = config()
@@ -103,11 +107,13 @@ class Reconciler:
         except HostRoutingError as error:
             return Repair(len(self.kept), problems=(str(error),))
 
-    def _carry_out(self, plan: RoutePlan, backends: Iterable[RouteBackend], scope: CancelScope) -> Repair:
+    def _carry_out(
+        self, plan: RoutePlan, backends: Iterable[RouteBackend], scope: CancelScope
+    ) -> Repair:
         now = scope.clock.monotonic()
         wanted = _writes(plan)
-        # If a route needs a change even though nothing has touched it since the last check, the default route has
-        # changed.
+        # If a route needs a change even though nothing has touched it since the last check, the
+        # default route has changed.
         follows = {item.new.key for item in plan.replace if self._is_as_left(item.old)}
         contested: dict[Failures, list[Route]] = {}
         for key, route in wanted.items():
@@ -133,16 +139,22 @@ class Reconciler:
         for key, route in written.items():
             if self.failures[key].reason:
                 del self.failures[key]
-            fixed.setdefault(Drift.DEFAULT_CHANGED if key in follows else Drift.LOST, []).append(route)
-        # Without refusals, all of ``todo`` is completed. A route to remove that ``done`` lacks didn't need removing: it
-        # was gone, or is another program's by now.
+            fixed.setdefault(Drift.DEFAULT_CHANGED if key in follows else Drift.LOST, []).append(
+                route
+            )
+        # Without refusals, all of ``todo`` is completed. A route to remove that ``done`` lacks
+        # didn't need removing: it was gone, or is another program's by now.
         completed = _changes(done if refused else todo)
         left = {key: self.failures[key] for key in _changes(plan) if key not in completed}
         reasons = dict.fromkeys(each.reason for each in left.values() if each.reason)
         self.kept = {route.key: route for route in plan.unchanged} | written
         self.due = min((each.due for each in left.values()), default=None)
-        waiting = tuple(route for key, route in wanted.items() if key in left and not left[key].reason)
-        return Repair(len(self.kept), fixed, contested, waiting, ("\n".join(reasons),) if reasons else ())
+        waiting = tuple(
+            route for key, route in wanted.items() if key in left and not left[key].reason
+        )
+        return Repair(
+            len(self.kept), fixed, contested, waiting, ("\n".join(reasons),) if reasons else ()
+        )
 
     def _is_as_left(self, ours: Route) -> bool:
         left = self.kept.get(ours.key)
@@ -160,8 +172,9 @@ def _changes(plan: RoutePlan) -> dict[Hashable, Route]:
 def plan_repair(config: Config, *backends: RouteBackend) -> tuple[RoutePlan, list[str]]:
     """Plan all repairs that are currently possible, and describe what blocks the rest.
 
-    Unlike ``routes.plan.plan_now``, this isn't all-or-nothing, so a route with a missing device doesn't block the
-    others. Nothing is removed while any repair is blocked. Without any wanted routes, this is a no-op.
+    Unlike ``routes.plan.plan_now``, this isn't all-or-nothing, so a route with a missing device
+    doesn't block the others. Nothing is removed while any repair is blocked. Without any wanted
+    routes, this is a no-op.
 
     Args:
         config: the wanted routes.
@@ -189,6 +202,7 @@ def plan_repair(config: Config, *backends: RouteBackend) -> tuple[RoutePlan, lis
         if missing:
             problems.append(f"can't keep all static routes without {missing}")
     if problems:
-        # Don't remove anything, because a route may only look obsolete while its device or gateway is missing.
+        # Don't remove anything, because a route may only look obsolete while its device or gateway
+        # is missing.
         plan = attrs.evolve(plan, unchanged=(*plan.unchanged, *plan.remove), remove=())
     return plan, problems

@@ -40,8 +40,8 @@ class LastSnapshots:
     def keep(self, verdict: Verdict, scope: CancelScope) -> None:
         """Write a snapshot if the verdict has become ``ok`` or ceased to be, or an ``ok`` snapshot is an hour old.
 
-        Each file is written at most once a minute. If the first verdict isn't ``ok``, a snapshot of the failure that
-        an earlier watcher has written is kept.
+        Each file is written at most once a minute. If the first verdict isn't ``ok``, a snapshot of
+        the failure that an earlier watcher has written is kept.
 
         Args:
             verdict: the verdict.
@@ -50,7 +50,9 @@ class LastSnapshots:
         layout, is_ok, now = self.host.layout, verdict is Verdict.OK, scope.clock.monotonic()
         path, was_ok, self.was_ok = layout.good if is_ok else layout.bad, self.was_ok, is_ok
         age = now - self.written.get(path, -_HOUR_SECONDS)
-        is_due = age >= (_PAUSE_SECONDS if is_ok != was_ok else _HOUR_SECONDS) and (is_ok or was_ok is not False)
+        is_due = age >= (_PAUSE_SECONDS if is_ok != was_ok else _HOUR_SECONDS) and (
+            is_ok or was_ok is not False
+        )
         if not is_due or (was_ok is None and not is_ok and _is_newer(layout.bad, layout.good)):
             return
         self.written[path] = now
@@ -62,11 +64,22 @@ class LastSnapshots:
 
     def _write(self, path: Path, scope: CancelScope) -> None:
         listed = read_text(self.host.layout.of("/proc/net/fib_triestat")) or ""
-        routes = sum(int(line.split()[1]) for line in listed.splitlines() if line.split()[:1] == ["Prefixes:"])
-        # Estimate the size first, because a snapshot of a million routes would take gigabytes of memory.
-        text = "" if routes * _BYTES_A_ROUTE > _MIB_MAX << 20 else snapshot_of(self.host, scope).to_text()
+        routes = sum(
+            int(line.split()[1])
+            for line in listed.splitlines()
+            if line.split()[:1] == ["Prefixes:"]
+        )
+        # Estimate the size first, because a snapshot of a million routes would take gigabytes of
+        # memory.
+        text = (
+            ""
+            if routes * _BYTES_A_ROUTE > _MIB_MAX << 20
+            else snapshot_of(self.host, scope).to_text()
+        )
         if not text or len(text) > _MIB_MAX << 20:
-            raise FileError(f"can't keep a snapshot as {path}: it would have more than {_MIB_MAX} MiB")
+            raise FileError(
+                f"can't keep a snapshot as {path}: it would have more than {_MIB_MAX} MiB"
+            )
         write_if_changed(path, text, mode=0o600)
 
 

@@ -1,7 +1,8 @@
 """Keep a host correct after boot: repair, check and report whenever something changes, and once a minute.
 
-Each round runs four steps: repair (our routes) -> check (the CIDRs) -> write (markers, report, metrics) -> say (changes
-since the last round). No step stops a running machine, and an error in a step never terminates the watcher.
+Each round runs four steps: repair (our routes) -> check (the CIDRs) -> write (markers, report,
+metrics) -> say (changes since the last round). No step stops a running machine, and an error in a
+step never terminates the watcher.
 """
 
 from __future__ import annotations
@@ -24,22 +25,31 @@ from hostrouting.model.family import Family
 from hostrouting.overlap.check import check_families, load_all
 from hostrouting.overlap.findings import OverlapReport, Verdict
 from hostrouting.overlap.markers import write_markers
-from hostrouting.watch._events import HOW_TO_STOP, Event, EventKind, of_failures, of_problems, of_routes, status
+from hostrouting.watch._events import (
+    HOW_TO_STOP,
+    Event,
+    EventKind,
+    of_failures,
+    of_problems,
+    of_routes,
+    status,
+)
 from hostrouting.watch._repair import Reconciler, Repair
 from hostrouting.watch._snapshots import LastSnapshots
 from hostrouting.watch.metrics import gate_metrics
 from hostrouting.watch.outputs import metrics_text
 from phases import Cancelled, CancelScope, TimedOut
 
-# Check at least this often, because routes can get lost without a netlink event: when a link goes down, a nexthop
-# object is removed, or a daemon removes an address. This is also the maximum interval between watchdog pings, a third
-# of the unit's WatchdogSec=.
+# Check at least this often, because routes can get lost without a netlink event: when a link goes
+# down, a nexthop object is removed, or a daemon removes an address. This is also the maximum
+# interval between watchdog pings, a third of the unit's WatchdogSec=.
 LOOK_SECONDS = 60.0
-# A burst ends after this long without a change. Checks still run during an endless burst, but with increasing
-# intervals.
+# A burst ends after this long without a change. Checks still run during an endless burst, but with
+# increasing intervals.
 QUIET_SECONDS = 0.1
 _BURST_SECONDS, _LONGEST_BURST_SECONDS = 1.0, 8.0
-# Not zero, because has_changed doesn't poll without time left, and would miss changes that have already happened.
+# Not zero, because has_changed doesn't poll without time left, and would miss changes that have
+# already happened.
 _AT_ONCE_SECONDS = 0.001
 # File changes are polled at this interval, because netlink events don't cover them.
 _FILES_SECONDS = 1.0
@@ -51,7 +61,8 @@ class WatchHostRouting:
     """Keep the static routes and the verdict up to date until the scope ends.
 
     Args:
-        read: a function that returns the config, called in each round so that a new config takes effect immediately.
+        read: a function that returns the config, called in each round so that a new config takes
+            effect immediately.
         host: the host to watch.
         say: a callback for events; each event is reported once.
         tell: a callback for messages to systemd (see sd_notify(3)).
@@ -72,8 +83,8 @@ class WatchHostRouting:
         Raises:
             phases.Cancelled: the scope was cancelled.
             ConfigError: the config is invalid at startup.
-            FileError: the config can't be read at startup, the lock can't be acquired, or the watcher shares the host's
-                files but not its network namespace.
+            FileError: the config can't be read at startup, the lock can't be acquired, or the
+                watcher shares the host's files but not its network namespace.
         """
         load_all()
         if self.host.has_another_network:
@@ -85,9 +96,13 @@ class WatchHostRouting:
         seen = tuple(map(_state, self.files))
         watch = _Watch(self, scope, self.read(), seen=seen)
         watch.clear_up()
-        # The first wait only subscribes to changes, and returns immediately. From here on, no change is missed.
+        # The first wait only subscribes to changes, and returns immediately. From here on, no
+        # change is missed.
         watch.has_changed(QUIET_SECONDS)
-        routes, cidrs = len(watch.config.static_routes.routes), len(watch.config.route_overlap.expected_cidrs)
+        routes, cidrs = (
+            len(watch.config.static_routes.routes),
+            len(watch.config.route_overlap.expected_cidrs),
+        )
         what = f"static routes to keep: {routes}; expected CIDRs to check: {cidrs}"
         self.say(Event(EventKind.STARTED, f"{what}; {HOW_TO_STOP}"))
         try:
@@ -99,7 +114,9 @@ class WatchHostRouting:
                 watch.look()
         except Cancelled as end:
             self.tell("STOPPING=1")
-            self.say(Event(EventKind.STOPPED, f"stopped by {end.reason}; the routes stay as they are"))
+            self.say(
+                Event(EventKind.STOPPED, f"stopped by {end.reason}; the routes stay as they are")
+            )
             raise
 
 
@@ -113,7 +130,8 @@ class _Watch:
         config: the last valid config.
         reconciler: the route reconciler.
         snapshots: the snapshots for ``diff``.
-        report: the last check's report. If its verdict is unknown, its findings are those of the last known verdict.
+        report: the last check's report. If its verdict is unknown, its findings are those of the
+            last known verdict.
         said: the problems reported in the last round.
         problems: problems collected since the last round.
         counted: counters for the metrics: rounds, and repaired routes by kind of drift.
@@ -135,7 +153,7 @@ class _Watch:
     seen: tuple[tuple[int, ...] | None, ...] = ()
     burst_seconds: float = _BURST_SECONDS
 
-    # --- a round ---------------------------------------------------------------------------------------------------
+    # --- a round ----------------------------------------------------------------------------------
 
     def look(self) -> None:
         """Run one round: repair, check, write and report."""
@@ -145,7 +163,9 @@ class _Watch:
         tell(_PING)
         report = check_families(self.config, host.routes_of, self.scope, host=host)
         tell(_PING)
-        self.counted.update({"looks": 1} | {str(drift): len(routes) for drift, routes in done.fixed.items()})
+        self.counted.update(
+            {"looks": 1} | {str(drift): len(routes) for drift, routes in done.fixed.items()}
+        )
         for write in (self._write_markers, self._write_metrics):
             try:
                 write(report, done)
@@ -166,7 +186,10 @@ class _Watch:
         self.report, self.said, self.problems = report, problems, []
 
     def keep_snapshot(self) -> None:
-        """Keep a snapshot for ``diff`` if one is due. This runs after the round, so that no verdict waits for it."""
+        """Keep a snapshot for ``diff`` if one is due.
+
+        This runs after the round, so that no verdict waits for it.
+        """
         if self.report is not None and self.report.cidrs:
             self.snapshots.keep(self.report.verdict, self.scope)
             self.task.tell(_PING)
@@ -182,13 +205,16 @@ class _Watch:
         try:
             self.config = self.task.read()
         except HostRoutingError as error:
-            self.problems.append(f"uses the last config, because the new one can't be used: {error}")
+            self.problems.append(
+                f"uses the last config, because the new one can't be used: {error}"
+            )
         return self.config
 
     def _write_markers(self, report: OverlapReport, _: Repair) -> None:
         if report.cidrs:
-            # `hostrouting remove` deletes the check and its markers under the same lock, possibly during this round. So
-            # read the config again, and don't write markers if no CIDRs are expected any more.
+            # `hostrouting remove` deletes the check and its markers under the same lock, possibly
+            # during this round. So read the config again, and don't write markers if no CIDRs are
+            # expected any more.
             with locked(self.task.host.layout.lock, self.scope):
                 if self._reread().route_overlap.expected_cidrs:
                     write_markers(self.task.host.layout, report)
@@ -218,20 +244,24 @@ class _Watch:
             for path in filter(None, (*layout.markers, *layout.snapshots, self._textfile())):
                 remove_litter(path)
 
-    # --- when to check ---------------------------------------------------------------------------------------------
+    # --- when to check ----------------------------------------------------------------------------
 
     def await_reason(self) -> None:
         """Wait for a change or the next periodic check, then for the end of the burst."""
         self.task.tell(_PING)
         clock = self.scope.clock
-        left = LOOK_SECONDS if self.reconciler.due is None else self.reconciler.due - clock.monotonic()
+        left = (
+            LOOK_SECONDS if self.reconciler.due is None else self.reconciler.due - clock.monotonic()
+        )
         is_changing = self.has_changed(max(QUIET_SECONDS, min(left, LOOK_SECONDS)))
         end = clock.monotonic() + self.burst_seconds
         while is_changing and clock.monotonic() < end:
             # Wait first, to coalesce all changes that arrive in the meantime.
             self.scope.wait(QUIET_SECONDS)
             is_changing = self.has_changed(_AT_ONCE_SECONDS)
-        self.burst_seconds = min(self.burst_seconds * 2, _LONGEST_BURST_SECONDS) if is_changing else _BURST_SECONDS
+        self.burst_seconds = (
+            min(self.burst_seconds * 2, _LONGEST_BURST_SECONDS) if is_changing else _BURST_SECONDS
+        )
 
     @property
     def _family(self) -> Family:
@@ -240,7 +270,10 @@ class _Watch:
         return Family.IPV6 if Family.IPV6 in families else Family.IPV4
 
     def has_changed(self, seconds: float) -> bool:
-        """Return whether anything changes before the timeout. If netlink events fail, only watch the files."""
+        """Return whether anything changes before the timeout.
+
+        If netlink events fail, only watch the files.
+        """
         clock = self.scope.clock
         end = clock.monotonic() + seconds
         while (left := end - clock.monotonic()) > 0:
@@ -248,7 +281,8 @@ class _Watch:
             try:
                 self.task.host.routes_of(self._family).wait_for_change(nap)
             except TimedOut:
-                self.scope.check()  # raise if the watcher's scope has ended, not just the short wait
+                # Raise if the watcher's scope has ended, not just the short wait.
+                self.scope.check()
             except RouteError as error:
                 self.problems.append(str(error))
                 self.scope.wait(min(left, _FILES_SECONDS))

@@ -55,12 +55,34 @@ def check_metrics(report: OverlapReport, time: float) -> tuple[Metric, ...]:
     }
     kinds = FindingKind if report.cidrs else ()
     away = {} if report.events is None else {"": sum(each.is_risk for each in report.events)}
-    failures = {f'{{kind="{kind}"}}': sum(each.kind is kind for each in report.findings) for kind in kinds}
+    failures = {
+        f'{{kind="{kind}"}}': sum(each.kind is kind for each in report.findings) for kind in kinds
+    }
     return (
-        Metric("last_run_timestamp_seconds", "gauge", "When it was last checked, in seconds since 1970.", {"": time}),
-        Metric("cidr_verdict", "gauge", "1 for the verdict on an expected CIDR, 0 for the others.", verdicts),
-        Metric("failures", "gauge", "How many failures the last check has found, by their kind.", failures),
-        Metric("one_event_away", "gauge", "Single events after which an expected CIDR would permanently fail.", away),
+        Metric(
+            "last_run_timestamp_seconds",
+            "gauge",
+            "When it was last checked, in seconds since 1970.",
+            {"": time},
+        ),
+        Metric(
+            "cidr_verdict",
+            "gauge",
+            "1 for the verdict on an expected CIDR, 0 for the others.",
+            verdicts,
+        ),
+        Metric(
+            "failures",
+            "gauge",
+            "How many failures the last check has found, by their kind.",
+            failures,
+        ),
+        Metric(
+            "one_event_away",
+            "gauge",
+            "Single events after which an expected CIDR would permanently fail.",
+            away,
+        ),
         Metric("default_route_expiry_timestamp_seconds", "gauge", _EXPIRY, expiries),
     )
 
@@ -78,8 +100,15 @@ def gate_metrics(layout: Layout, mode: OverlapMode) -> tuple[Metric, ...]:
     labels = f'{{version="{VERSION}",mode="{mode}",consumer="{Manifest.load(layout).consumer}"}}'
     is_open = int(why_open(layout) is not None)
     return (
-        Metric("info", "gauge", "1; the version, the check's mode, and the unit that the gate holds.", {labels: 1}),
-        Metric("gate_off", "gauge", "1 if the gate lets every start through unchecked.", {"": is_open}),
+        Metric(
+            "info",
+            "gauge",
+            "1; the version, the check's mode, and the unit that the gate holds.",
+            {labels: 1},
+        ),
+        Metric(
+            "gate_off", "gauge", "1 if the gate lets every start through unchecked.", {"": is_open}
+        ),
     )
 
 

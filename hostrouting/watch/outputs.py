@@ -24,8 +24,8 @@ def write_entry(event: Event, journal: Path | None, print_line: Callable[[str], 
     """
     if journal is not None and _send(str(journal), to_datagram(event)):
         return
-    # If journald is down or the entry is too large, fall back to our output, which is connected to the journal
-    # (sd-daemon(3)).
+    # If journald is down or the entry is too large, fall back to our output, which is connected to
+    # the journal (sd-daemon(3)).
     prefix = "" if journal is None else f"<{event.kind.priority}>"
     print_line(f"{prefix}{clean(event.message)}")
 
@@ -41,7 +41,11 @@ def to_datagram(event: Event) -> bytes:
         ("PRIORITY", str(event.kind.priority)),
         ("SYSLOG_IDENTIFIER", "hostrouting"),
         ("HOSTROUTING_EVENT", event.kind.name.lower().replace("_", "-")),
-        *((f"HOSTROUTING_{name}", value) for name, values in event.fields.items() for value in values),
+        *(
+            (f"HOSTROUTING_{name}", value)
+            for name, values in event.fields.items()
+            for value in values
+        ),
     )
     datagram = b""
     for name, value in fields:
@@ -58,7 +62,10 @@ def notify(address: str, state: str) -> None:
         state: the state, for example ``READY=1``.
     """
     if address:
-        _send(f"\0{address[1:]}" if address.startswith("@") else address, state.encode("utf-8", "replace"))
+        _send(
+            f"\0{address[1:]}" if address.startswith("@") else address,
+            state.encode("utf-8", "replace"),
+        )
 
 
 def _send(address: str, datagram: bytes) -> bool:
@@ -73,7 +80,11 @@ def _send(address: str, datagram: bytes) -> bool:
 
 
 def metrics_text(
-    gate: tuple[Metric, ...], report: OverlapReport, repair: Repair, counted: Counter[str], time: float
+    gate: tuple[Metric, ...],
+    report: OverlapReport,
+    repair: Repair,
+    counted: Counter[str],
+    time: float,
 ) -> str:
     """Render the metrics textfile; the metrics are documented in docs/reference/watch.md.
 
@@ -81,7 +92,8 @@ def metrics_text(
         gate: the gate's metrics.
         report: the check's report.
         repair: the result of the last repair.
-        counted: counters since the watcher's start: rounds as ``looks``, and repaired routes by kind of drift.
+        counted: counters since the watcher's start: rounds as ``looks``, and repaired routes by
+            kind of drift.
         time: the round's Unix timestamp.
     """
     problem = int(bool(repair.problems))
@@ -89,9 +101,21 @@ def metrics_text(
         *gate,
         *check_metrics(report, time),
         Metric("routes_kept", "gauge", "Static routes that are in place.", {"": repair.kept}),
-        Metric("routes_contested", "gauge", "Lost routes that are removed again and again.", {"": len(repair.waiting)}),
-        Metric("problem", "gauge", "1 if not all static routes can be kept in place.", {"": problem}),
-        Metric("checks_total", "counter", "Checks since the start of the watcher.", {"": counted["looks"]}),
+        Metric(
+            "routes_contested",
+            "gauge",
+            "Lost routes that are removed again and again.",
+            {"": len(repair.waiting)},
+        ),
+        Metric(
+            "problem", "gauge", "1 if not all static routes can be kept in place.", {"": problem}
+        ),
+        Metric(
+            "checks_total",
+            "counter",
+            "Checks since the start of the watcher.",
+            {"": counted["looks"]},
+        ),
         Metric(
             "routes_repaired_total",
             "counter",

@@ -32,7 +32,9 @@ class EventAudit(Audit):
     def run(self) -> None:
         """Predict the verdict for each event, and then trigger it on a fresh copy of the host."""
         now, snapshot = self._live(), self._snapshot()
-        told = {each.event: each for each in anticipate(self.config, snapshot, phases.CancelScope())}
+        told = {
+            each.event: each for each in anticipate(self.config, snapshot, phases.CancelScope())
+        }
         touching = ("lo", *touching_devs(self.config, snapshot))
         devs = [link.name for link in snapshot.links if not link.name.startswith("peer-")]
         passed = [dev for dev in devs if dev not in touching]
@@ -53,7 +55,9 @@ class EventAudit(Audit):
         ignoring = devs_ignoring_linkdown(Layout(), found.links, found.kernel)
         return attrs.evolve(found, links=tuple(links), ignoring_linkdown=ignoring)
 
-    def _hold(self, event: HostEvent, told: EventVerdict | None, now: OverlapReport, live: OverlapReport) -> None:
+    def _hold(
+        self, event: HostEvent, told: EventVerdict | None, now: OverlapReport, live: OverlapReport
+    ) -> None:
         if told is not None and told.outlook is Outlook.UNPREDICTABLE:
             self.unknown.append(f"event: {told.reason}")
             return
@@ -64,7 +68,10 @@ class EventAudit(Audit):
 
 
 def _words(report: OverlapReport | EventVerdict) -> tuple[object, ...]:
-    found = ((str(e.kind), str(e.cidr), str(e.probe), e.devs, str(e.source), e.ranges) for e in report.findings)
+    found = (
+        (str(e.kind), str(e.cidr), str(e.probe), e.devs, str(e.source), e.ranges)
+        for e in report.findings
+    )
     return (str(report.verdict), (report.reason or "").partition(":")[0], *found)
 
 
@@ -101,5 +108,6 @@ def _renumber(kernel: NamespaceKernel, event: HostEvent) -> None:
     hop = attrs.evolve(default.hops[0], gateway=event.gateway)
     words = f"proto dhcp table main metric {default.metric} {hop.words(Family.IPV4)} {'onlink' if hop.onlink else ''}"
     source = "" if default.source is None else f"src {event.address.ip}"
-    attempt("ip", *f"route append default {words} {source}".split())  # the kernel may refuse the gateway
+    # The kernel may refuse the gateway.
+    attempt("ip", *f"route append default {words} {source}".split())
     kernel.del_address(event.subject, f"{old.local}/{old.prefix_length}")

@@ -1,4 +1,6 @@
-"""Compare a host's live and snapshot reports with the kernel and with sockets, before and after the fix."""
+"""Compare a host's live and snapshot reports with the kernel and with sockets, before and after the
+fix.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,8 @@ Sorts = dict[IpNetwork, dict[IpAddress, "Sort"]]
 
 
 class Audit(ABC):
-    """An audit of a host in a new network namespace, which the calling thread enters and doesn't leave.
+    """An audit of a host in a new network namespace, which the calling thread enters and doesn't
+    leave.
 
     Args:
         host: the host.
@@ -59,10 +62,14 @@ class Audit(ABC):
         self.unknown: list[str] = []
         self._most = addresses
         self._make()
-        self._has_default = host.family is Family.IPV6 or default_route(self._kernel.routes()) is not None
+        self._has_default = (
+            host.family is Family.IPV6 or default_route(self._kernel.routes()) is not None
+        )
         judge = Judge(self._kernel, self.config.route_overlap, had_rules=host.had_rules)
         self._is_deaf = host.family is Family.IPV4 and self._has_default and judge.is_deaf()
-        self._has_a_containers_default = host.family is Family.IPV4 and judge.has_a_containers_default()
+        self._has_a_containers_default = (
+            host.family is Family.IPV4 and judge.has_a_containers_default()
+        )
 
     def _make(self) -> None:
         enter_namespace()
@@ -73,10 +80,12 @@ class Audit(ABC):
     def run(self) -> None:
         """Run every comparison."""
 
-    # --- the reports -------------------------------------------------------------------------------------------
+    # --- the reports ------------------------------------------------------------------------------
 
     def _live(self) -> OverlapReport:
-        return self._checked(lambda family: self._kernel if family is Family.IPV4 else self._kernel6)
+        return self._checked(
+            lambda family: self._kernel if family is Family.IPV4 else self._kernel6
+        )
 
     def _checked(self, backends: Callable[[Family], RouteBackend]) -> OverlapReport:
         return check_families(self.config, backends, phases.CancelScope())
@@ -97,13 +106,18 @@ class Audit(ABC):
             except HostRoutingError as error:
                 yield way, str(error)
 
-    # --- comparing the reports --------------------------------------------------------------------------------
+    # --- comparing the reports --------------------------------------------------------------------
 
     def _doubt(self, way: str, reason: str) -> None:
-        """Note an unknown verdict. It is only a mistake if a snapshot can represent the host completely."""
+        """Note an unknown verdict.
+
+        It is only a mistake if a snapshot can represent the host completely.
+        """
         self.unknown.append(f"{way}: {reason}")
         if reason.startswith("no-local-table"):
-            may_be_deaf = self.host.family is Family.IPV6 and not asks_local_first(self._kernel6.rules())
+            may_be_deaf = self.host.family is Family.IPV6 and not asks_local_first(
+                self._kernel6.rules()
+            )
             self._tell(way, [] if self._is_deaf or may_be_deaf else ["it receives everything"])
         elif reason.startswith("contested-default") and self._has_a_containers_default:
             pass
@@ -120,7 +134,9 @@ class Audit(ABC):
         return self.host.addresses(kernel, self._most)
 
     def _compare_boot(self, reports: Sequence[OverlapReport]) -> None:
-        """Run the boot script, and compare its lines with the live reports, one of which they must match."""
+        """Run the boot script, and compare its lines with the live reports, one of which they must
+        match.
+        """
         lines = booted(self.config, self.host.steps)
         if any(map(UNJUDGED.match, lines)):
             return
@@ -133,15 +149,25 @@ class Audit(ABC):
         told = {*told_by(lines)}
         truths = [{*as_told(report)} for report in reports if not report.reason]
         if told not in truths:
-            self._tell("boot", [f"it says {sorted(told)}, and the check {' or '.join(map(str, map(sorted, truths)))}"])
+            self._tell(
+                "boot",
+                [
+                    f"it says {sorted(told)}, and the check {' or '.join(map(str, map(sorted, truths)))}"
+                ],
+            )
 
     def _compare_boot6(self, report: OverlapReport) -> None:
         """Run the boot script, and compare its verdict, which may be unknown, with the live report."""
         lines = booted(self.config, self.host.steps)
         if is_unknown(lines):
             self.unknown.append(f"boot: {lines[0]}")
-        elif (verdict := "overlap" if lines else "ok") != (report.verdict if not report.reason else "unknown"):
-            self._tell("boot", [f"the verdict is {verdict} ({lines[:2]}), and the check's {report.verdict}"])
+        elif (verdict := "overlap" if lines else "ok") != (
+            report.verdict if not report.reason else "unknown"
+        ):
+            self._tell(
+                "boot",
+                [f"the verdict is {verdict} ({lines[:2]}), and the check's {report.verdict}"],
+            )
 
 
 class HostAudit(Audit):
@@ -158,33 +184,46 @@ class HostAudit(Audit):
         if self._has_default and not self._is_deaf:
             self._connect(live)
 
-    # --- the truth ---------------------------------------------------------------------------------------------
+    # --- the truth --------------------------------------------------------------------------------
 
     def _sorts(self) -> Sorts:
         """Return the kernel's result for each checked address, by expected CIDR."""
         addresses = self._addresses()
         sorts: Sorts = {}
         for patterns in {each.devs for each in self.config.route_overlap.expected_cidrs}:
-            cidrs = [each.cidr for each in self.config.route_overlap.expected_cidrs if each.devs == patterns]
+            cidrs = [
+                each.cidr
+                for each in self.config.route_overlap.expected_cidrs
+                if each.devs == patterns
+            ]
             overlap = self.config.route_overlap
             judge = Judge(self._kernel, overlap, had_rules=self.host.had_rules, patterns=patterns)
             for cidr in cidrs:
-                sorts[cidr] = sort_all(self._kernel, judge, [a for a in addresses if a in cidr], cidr)
+                sorts[cidr] = sort_all(
+                    self._kernel, judge, [a for a in addresses if a in cidr], cidr
+                )
         return sorts
 
-    # --- comparisons -------------------------------------------------------------------------------------------
+    # --- comparisons ------------------------------------------------------------------------------
 
     def _compare(self, way: str, report: OverlapReport | str, sorts: Sorts) -> None:
         """Compare a report, or the reason why there is none, with the kernel."""
-        verdict, reason = ("unknown", report) if isinstance(report, str) else (report.verdict, report.reason)
+        verdict, reason = (
+            ("unknown", report) if isinstance(report, str) else (report.verdict, report.reason)
+        )
         if not sorts:
             if verdict != "unknown" or not str(reason).startswith("no-default-route"):
-                self._tell(way, [f"the verdict is {verdict} ({reason}), and there is no default route"])
+                self._tell(
+                    way, [f"the verdict is {verdict} ({reason}), and there is no default route"]
+                )
         elif verdict == "unknown":
             self._doubt(way, str(reason))
         elif not isinstance(report, str):
             if self._is_deaf:
-                self._tell(way, [f"the verdict is {verdict}, and what is sent to this host isn't delivered"])
+                self._tell(
+                    way,
+                    [f"the verdict is {verdict}, and what is sent to this host isn't delivered"],
+                )
             told = {cidr: disagreements_at(report, cidr, there) for cidr, there in sorts.items()}
             wrong = [line for lines in told.values() for line in lines]
             fails = any(failing(there) for there in sorts.values())
@@ -201,14 +240,20 @@ class HostAudit(Audit):
         seen = seen_leaving(question.addresses, *question.world.devs, tries=question.tries)
         self._tell("sockets", disagreements(live, self.config.route_overlap, seen))
         if not live.reason:
-            self._tell("explanation", [*self._unexplained(question.addresses[:: by_day(8, by_night=2)])])
+            self._tell(
+                "explanation", [*self._unexplained(question.addresses[:: by_day(8, by_night=2)])]
+            )
 
     def _unexplained(self, addresses: Sequence[IpAddress]) -> Iterator[str]:
-        """Yield a message for each address whose explanation differs from a snapshot's or from what sockets do."""
+        """Yield a message for each address whose explanation differs from a snapshot's or from what
+        sockets do.
+        """
         recorded = SnapshotBackend(take_snapshot(self._kernel))
         # A snapshot may not tell which source an interface without an address borrows.
         is_whole = self._checked(lambda _: recorded).verdict is not Verdict.UNKNOWN
-        explained = {a: explain(a, self.config, self._kernel, phases.CancelScope()) for a in addresses}
+        explained = {
+            a: explain(a, self.config, self._kernel, phases.CancelScope()) for a in addresses
+        }
         for address, found in explained.items():
             if is_whole and found != explain(address, self.config, recorded, phases.CancelScope()):
                 yield f"the snapshot explains {address} otherwise"
@@ -217,7 +262,8 @@ class HostAudit(Audit):
         for truth in truths(addresses, kinds=FIRST_PACKETS):
             is_tcp, connects = truth.kind is SocketKind.SYN, truth.kind is not SocketKind.DATAGRAM
             ends = _ends_of(explained[truth.address], is_tcp=is_tcp, connects=connects)
-            # The address of a local route of table main isn't a valid source for a connection to itself.
+            # The address of a local route of table main isn't a valid source for a connection to
+            # itself.
             if not truth.ends <= ends | ({None} if "lo" in ends else set()):
                 yield f"{truth}, but the explanation says {words(ends)}"
 
@@ -233,7 +279,9 @@ def _ends(way: ExplainedLookup) -> set[str | None]:
 
 
 def _ends_of(found: Explanation, *, is_tcp: bool, connects: bool) -> set[str | None]:
-    """Return the interfaces through which a socket's packets may leave, according to an explanation."""
+    """Return the interfaces through which a socket's packets may leave, according to an
+    explanation.
+    """
     lookups = [way for way in found.lookups if not way.classification.probe.is_reply]
     of_protocol = [way for way in lookups if way.classification.probe.is_tcp is is_tcp] or lookups
     chosen = [way for way in of_protocol if way.classification.probe.source is not None]
@@ -258,7 +306,9 @@ def booted(config: Config, steps: Sequence[str]) -> list[str]:
     awks = [found for found in map(shutil.which, AWKS) if found is not None]
     awk = awks[crc32("\n".join(steps).encode()) % len(awks)]
     with TemporaryDirectory() as root:
-        done = Sandbox(Path(root), os.path.realpath(awk)).run(render_check(attrs.evolve(config, wait_seconds=0)))
+        done = Sandbox(Path(root), os.path.realpath(awk)).run(
+            render_check(attrs.evolve(config, wait_seconds=0))
+        )
         markers = [*Path(root, "run/aks-flex-node").glob("route-overlap.*")]
         if len(markers) != 1:
             return [f"check-failed: {len(markers)} markers ({done.stderr})"]
@@ -268,5 +318,6 @@ def booted(config: Config, steps: Sequence[str]) -> list[str]:
 def is_unknown(lines: list[str]) -> bool:
     """Return whether the boot script's verdict is unknown."""
     return any(
-        line.startswith(("no-default-route", "contested-default", "no-local-table", "check-failed")) for line in lines
+        line.startswith(("no-default-route", "contested-default", "no-local-table", "check-failed"))
+        for line in lines
     )

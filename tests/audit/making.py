@@ -17,7 +17,8 @@ from node import as_batch, attempt, tool, until
 
 from hostrouting.kernel.namespace import NamespaceKernel
 
-# A route with a lifetime of 0 is used until the kernel's next clock tick, which a busy machine delays.
+# A route with a lifetime of 0 is used until the kernel's next clock tick, which a busy machine
+# delays.
 _EXPIRY_SECONDS = 0.05
 
 # linux/if_addr.h, linux/rtnetlink.h, linux/fib_rules.h
@@ -31,7 +32,9 @@ def make(steps: Sequence[str]) -> None:
     # Otherwise, each host would wait a second for its interfaces' link-local addresses.
     Path("/proc/sys/net/ipv6/conf/default/accept_dad").write_text("0")
     # An ip that doesn't find a next hop's interface ends, and leaves the rest of its batch undone.
-    for (program, _), some in groupby(steps, lambda step: (_program(step), " nexthop " in step and step)):
+    for (program, _), some in groupby(
+        steps, lambda step: (_program(step), " nexthop " in step and step)
+    ):
         if program.startswith("ip"):
             attempt(*program.split(), "-batch", "-", "-force", stdin=as_batch("\n".join(some)))
             continue
@@ -60,7 +63,14 @@ def _settle() -> None:
     for link in kernel.links():
         kernel.set_link(link.name)
     addresses = Path("/proc/thread-self/net/if_inet6")
-    until(lambda: not any(int(line.split()[4], 16) & _IFA_F_TENTATIVE for line in addresses.read_text().splitlines()))
+    until(
+        lambda: (
+            not any(
+                int(line.split()[4], 16) & _IFA_F_TENTATIVE
+                for line in addresses.read_text().splitlines()
+            )
+        )
+    )
 
 
 def _program(step: str) -> str:
@@ -79,7 +89,8 @@ def advertise(dev: str, router: str, lifetime: str, preference: str, *more: str)
         router: the router's link-local address.
         lifetime: the router lifetime in seconds.
         preference: the router preference: low, medium or high.
-        more: options to advertise: ``prefix PREFIX`` and ``route PREFIX PREFERENCE``, as separate words.
+        more: options to advertise: ``prefix PREFIX`` and ``route PREFIX PREFERENCE``, as separate
+            words.
     """
     words = iter(more)
     prefixes, routes = [], {}
@@ -94,7 +105,9 @@ def advertise(dev: str, router: str, lifetime: str, preference: str, *more: str)
     packet = frames.Packet(IPv6Address(router), frames.ALL_NODES, frames.ICMPV6, body)
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as wire:
         try:
-            wire.sendto(frames.written(packet, link_address, "33:33:00:00:00:01"), (far_end(dev), 0))
+            wire.sendto(
+                frames.written(packet, link_address, "33:33:00:00:00:01"), (far_end(dev), 0)
+            )
         except OSError as error:
             # A command before may have set the far end down.
             if error.errno != errno.ENETDOWN:
@@ -102,14 +115,20 @@ def advertise(dev: str, router: str, lifetime: str, preference: str, *more: str)
 
 
 def add_dscp_rule(preference: str, dscp: str, table: str) -> int:
-    """Add a rule with a DSCP, and return the errno. ip(8) supports these since 6.13, and masks since 6.16."""
+    """Add a rule with a DSCP, and return the errno. ip(8) supports these since 6.13, and masks
+    since 6.16.
+    """
     value, _, mask = dscp.partition("/")
-    attributes = struct.pack("=HHIHHI", 8, _FRA_PRIORITY, int(preference), 8, _FRA_TABLE, int(table))
+    attributes = struct.pack(
+        "=HHIHHI", 8, _FRA_PRIORITY, int(preference), 8, _FRA_TABLE, int(table)
+    )
     attributes += struct.pack("=HHB3x", 5, _FRA_DSCP, int(value, 0))
     if mask:
         attributes += struct.pack("=HHB3x", 5, _FRA_DSCP_MASK, int(mask, 0))
     header = struct.pack("=8BI", socket.AF_INET, 0, 0, 0, 0, 0, 0, _FR_ACT_TO_TBL, 0)
-    message = struct.pack("=IHHII", 16 + len(header) + len(attributes), _RTM_NEWRULE, _REQUEST_CREATE, 1, 0)
+    message = struct.pack(
+        "=IHHII", 16 + len(header) + len(attributes), _RTM_NEWRULE, _REQUEST_CREATE, 1, 0
+    )
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as kernel:
         kernel.bind((0, 0))
         kernel.send(message + header + attributes)

@@ -1,4 +1,6 @@
-"""Compare the reports on a host of either family with the behaviour of real sockets, without any route lookups."""
+"""Compare the reports on a host of either family with the behaviour of real sockets, without any
+route lookups.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,8 @@ from hostrouting.routes.resolve import resolve
 
 # How many reports of each kind to create while the host is changing.
 _LIVE, _RECORDED, _BOOTED = 4, 2, 1
-# How often to look for packets before a report is called wrong. A busy kernel delivers a packet to the other end of a
-# veth pair late (ksoftirqd), and then it seems lost.
+# How often to look for packets before a report is called wrong. A busy kernel delivers a packet to
+# the other end of a veth pair late (ksoftirqd), and then it seems lost.
 _LOOKS = 3
 # How many notes on local addresses to test.
 _NOTES = 3
@@ -52,8 +54,15 @@ class SocketAudit(Audit):
         Path("/proc/sys/net/ipv4/fib_multipath_hash_policy").write_text("1")
         seen, report = self._look(self._addresses()), self._live()
         # Also test the probes and the ends of the failing ranges.
-        ends = {end for finding in report.findings for part in finding.ranges for end in (part[0], part[-1])}
-        seen |= self._look(sorted({*sorted(ends)[: self._most], *(f.probe for f in report.findings)} - {*seen}))
+        ends = {
+            end
+            for finding in report.findings
+            for part in finding.ranges
+            for end in (part[0], part[-1])
+        }
+        seen |= self._look(
+            sorted({*sorted(ends)[: self._most], *(f.probe for f in report.findings)} - {*seen})
+        )
         self._compare_live(report, seen)
         if not report.reason:
             self._compare_replies(report, [*seen])
@@ -84,18 +93,22 @@ class SocketAudit(Audit):
             pass  # leaves these neighbours FAILED
         return super()._checked(backends)
 
-    # --- comparisons -------------------------------------------------------------------------------------------
+    # --- comparisons ------------------------------------------------------------------------------
 
     def _compare_live(self, report: OverlapReport, seen: Seen) -> None:
         default = default_route(self._kernel.routes()) if self._has_ipv4 else None
         if report.reason:
             if self._has_default:
                 self._doubt("live", report.reason)
-        elif not self._has_default and any(each.devs is None for each in self.config.route_overlap.expected_cidrs):
+        elif not self._has_default and any(
+            each.devs is None for each in self.config.route_overlap.expected_cidrs
+        ):
             self._tell("live", ["there is no default route, and it is judged"])
         else:
             # The kernel may still use a next hop that it reports as dead.
-            may_be = {*report.default_devs} if default is None else {hop.dev for hop in default.hops}
+            may_be = (
+                {*report.default_devs} if default is None else {hop.dev for hop in default.hops}
+            )
             if default is not None and not {*live(default)} <= {*report.default_devs} <= may_be:
                 self._tell("live", [f"the default route is said to lead by {report.default_devs}"])
             for _ in range(_LOOKS):
@@ -105,25 +118,44 @@ class SocketAudit(Audit):
             self._tell("live", wrong)
 
     def _compare_replies(self, report: OverlapReport, addresses: Sequence[IpAddress]) -> None:
-        """Call servers on this host from each address through the uplinks, and compare where their replies leave."""
+        """Call servers on this host from each address through the uplinks, and compare where their
+        replies leave.
+        """
         kernel = self._kernel if self._has_ipv4 else self._kernel6
         up = {link.name for link in kernel.links() if link.is_up and link.has_carrier}
         plugged = {dev for dev in up if far_end(dev) in up}
-        # Of two default routes, the kernel may send by one, and validate the answer by the other. It takes no answer from
-        # an address to which a route of another type than unicast leads.
+        # Of two default routes, the kernel may send by one, and validate the answer by the other.
+        # It takes no answer from an address to which a route of another type than unicast leads.
         odd = (RouteType.ANYCAST, RouteType.BROADCAST, RouteType.MULTICAST)
         unanswered = [route.destination for route in kernel.routes() if route.type in odd]
-        broadcasts = [route.destination for route in kernel.routes() if route.type is RouteType.BROADCAST]
+        broadcasts = [
+            route.destination for route in kernel.routes() if route.type is RouteType.BROADCAST
+        ]
         unheard = [*local_ranges(report), *(unanswered if self._has_ipv4 else ())]
-        mine, uplinks = {own.local for own in kernel.addresses()}, plugged.intersection(report.default_devs)
-        clients = [address for address in addresses if address not in mine and not holds(unheard, address)]
+        mine, uplinks = (
+            {own.local for own in kernel.addresses()},
+            plugged.intersection(report.default_devs),
+        )
+        clients = [
+            address for address in addresses if address not in mine and not holds(unheard, address)
+        ]
         # A host without an address sends from 0.0.0.0, to which nothing can be answered.
         is_answered = any(not own.local.is_loopback for own in kernel.addresses())
         if self._has_ipv4 and is_answered and len(unicast_defaults(kernel.routes())) < 2:
             with Leaving() as leaving:
-                sent = [address for address in clients if leaving.end(SocketKind.SYN, address) in uplinks]
-                lost = [address for address in sent if leaving.end(SocketKind.CONNECTION, address) is None]
-            self._tell("rp_filter", [f"it drops what {address} answers to a SYN" for address in lost])
+                sent = [
+                    address
+                    for address in clients
+                    if leaving.end(SocketKind.SYN, address) in uplinks
+                ]
+                lost = [
+                    address
+                    for address in sent
+                    if leaving.end(SocketKind.CONNECTION, address) is None
+                ]
+            self._tell(
+                "rp_filter", [f"it drops what {address} answers to a SYN" for address in lost]
+            )
         for own in kernel.addresses():
             dev = next(iter(report.default_devs), None) if own.dev == "lo" else own.dev
             # TCP answers no call of an address that is another subnet's broadcast address.
@@ -137,11 +169,13 @@ class SocketAudit(Audit):
                     break
             self._tell("replies", wrong)
 
-    def _replies(self, leaving: Leaving, own: IpAddress, address: IpAddress, dev: str) -> frozenset[str | None]:
+    def _replies(
+        self, leaving: Leaving, own: IpAddress, address: IpAddress, dev: str
+    ) -> frozenset[str | None]:
         """Return the interfaces through which a server replies, whatever rp_filter lets in.
 
-        The kernel validates a packet by the lookup of its reply, so ``rp_filter`` only drops packets through ``dev`` whose
-        replies leave elsewhere.
+        The kernel validates a packet by the lookup of its reply, so ``rp_filter`` only drops
+        packets through ``dev`` whose replies leave elsewhere.
         """
         ends = set[str | int | None]()
         for port in range(9, 9 + self.host.tries):
@@ -150,16 +184,23 @@ class SocketAudit(Audit):
                 with _without_rp_filter():
                     end = leaving.answer(own, address, dev, port)
                 if end == dev:
-                    self._tell("rp_filter", [f"it drops {address}, to which replies from {own} leave through {dev}"])
+                    self._tell(
+                        "rp_filter",
+                        [f"it drops {address}, to which replies from {own} leave through {dev}"],
+                    )
             ends |= {end, leaving.sent(partial(send_datagram, address, port, str(own)), address)}
         return frozenset(end if isinstance(end, str) else None for end in ends)
 
-    def _wrong(self, report: OverlapReport, seen: Seen, called: IpAddress | None = None) -> list[str]:
+    def _wrong(
+        self, report: OverlapReport, seen: Seen, called: IpAddress | None = None
+    ) -> list[str]:
         routes, tied = self._kernel.routes(), dict[tuple[int, int], set[str | None]]()
         for route in routes:
             if route.destination.prefixlen == 0:
                 tied.setdefault((route.table, route.metric), set()).update(route.devs)
-        unconnected = [r.destination for r in routes if r.type in (RouteType.BROADCAST, RouteType.MULTICAST)]
+        unconnected = [
+            r.destination for r in routes if r.type in (RouteType.BROADCAST, RouteType.MULTICAST)
+        ]
         return disagreements(
             report,
             self.config.route_overlap,
@@ -171,7 +212,9 @@ class SocketAudit(Audit):
             called=called,
         )
 
-    def _compare_with_live(self, way: str, found: OverlapReport | str, report: OverlapReport) -> None:
+    def _compare_with_live(
+        self, way: str, found: OverlapReport | str, report: OverlapReport
+    ) -> None:
         """Compare a report on a snapshot, or the reason why there is none, with the live report."""
         reason = found if isinstance(found, str) else found.reason
         if reason and reason.partition(":")[0] != (report.reason or "").partition(":")[0]:
@@ -181,8 +224,8 @@ class SocketAudit(Audit):
             # An ip that doesn't print DSCPs doesn't tell for which packets a rule is.
             is_unsaid = way == "ip" and any(" dscp " in step for step in self.host.steps)
             unsaid = {(NoteKind.RULE, None, (), ())} if is_unsaid else set[object]()
-            # Nor does ip show which interface was made first. If the outgoing interface has no address, the kernel
-            # selects the address of the first one.
+            # Nor does ip show which interface was made first. If the outgoing interface has no
+            # address, the kernel selects the address of the first one.
             has_source = way != "ip" or self.host.indexes == sorted(self.host.indexes)
             essences = (_essence(each, has_source=has_source) for each in (found, report))
             wrong = [
@@ -207,7 +250,12 @@ class SocketAudit(Audit):
                 if isinstance(found, str) or found.reason:
                     self._doubt(way, found if isinstance(found, str) else str(found.reason))
                 elif _essence(found) not in essences:
-                    self._tell(way, [f"in churn it says {found.verdict}: {[f.message for f in found.findings]}"])
+                    self._tell(
+                        way,
+                        [
+                            f"in churn it says {found.verdict}: {[f.message for f in found.findings]}"
+                        ],
+                    )
             for _ in range(_BOOTED if self._has_ipv4 else 0):
                 self._compare_boot(moments)
 
@@ -222,10 +270,12 @@ class SocketAudit(Audit):
             after = self._look([address])[address]
             attempt("ip", "route", "del", *route.split())
             if after != before.get(address, after):
-                wrong.append(f"a route takes {address} by {words(after)}, although it is said to be this host's own")
+                wrong.append(
+                    f"a route takes {address} by {words(after)}, although it is said to be this host's own"
+                )
         return wrong
 
-    # --- the fix -------------------------------------------------------------------------------------------------
+    # --- the fix ----------------------------------------------------------------------------------
 
     def _fix(self, report: OverlapReport, seen: Seen) -> None:
         if not report.fix.routes:
@@ -235,7 +285,8 @@ class SocketAudit(Audit):
             self._tell("fix", [f"it can't be applied: {refused}"])
             return
         after, unfixable = self._live(), report.fix.unfixable
-        # The kernel may skip the fix's entries too, and the fix assumes RFC 6724 source address selection.
+        # The kernel may skip the fix's entries too, and the fix assumes RFC 6724 source address
+        # selection.
         is_certain = not (self.host.passes_hops or self.host.has_odd_sources)
         left = [
             f"{part} of {finding.cidr} still fails: {finding.message}"
@@ -256,11 +307,17 @@ class SocketAudit(Audit):
                 with TemporaryDirectory() as root:
                     install(self._kernel, entries, Path(root))
                 return ""
-            # IPv6 routes are installed with the commands that ``fix`` prints, of which there may be thousands.
+            # IPv6 routes are installed with the commands that ``fix`` prints, of which there may be
+            # thousands.
             backend = self._kernel6
             links, addresses, routes = backend.links(), backend.addresses(), backend.routes()
             resolved, missing = resolve(entries, links, addresses, routes, self.config.uplinks)
-            return missing or attempt("ip", "-6", "-batch", "-", stdin=as_batch(as_ip(resolved))).stderr.strip()
+            return (
+                missing
+                or attempt(
+                    "ip", "-6", "-batch", "-", stdin=as_batch(as_ip(resolved))
+                ).stderr.strip()
+            )
         except HostRoutingError as error:
             return str(error)
 
@@ -268,7 +325,9 @@ class SocketAudit(Audit):
 @contextmanager
 def _without_rp_filter() -> Iterator[None]:
     """Disable the validation of source addresses on every interface."""
-    before = {path: path.read_text() for path in Path("/proc/sys/net/ipv4/conf").glob("*/rp_filter")}
+    before = {
+        path: path.read_text() for path in Path("/proc/sys/net/ipv4/conf").glob("*/rp_filter")
+    }
     for path in before:
         path.write_text("0")
     try:
@@ -281,7 +340,8 @@ def _without_rp_filter() -> Iterator[None]:
 def _essence(report: OverlapReport, *, has_source: bool = True) -> tuple[frozenset[object], ...]:
     """Return the parts of a report that must be the same in every report for a host."""
     findings = frozenset(
-        (f.kind, f.cidr, f.devs, f.probe, f.source if has_source else None, f.ranges) for f in report.findings
+        (f.kind, f.cidr, f.devs, f.probe, f.source if has_source else None, f.ranges)
+        for f in report.findings
     )
     notes = frozenset((n.kind, n.cidr, n.devs, n.ranges) for n in report.notes)
     return frozenset({report.verdict, report.reason_kind}), findings, notes

@@ -1,4 +1,7 @@
-"""Fixtures that boot nspawn machines. If a requirement is missing, the tests are skipped or fail."""
+"""Fixtures that boot nspawn machines.
+
+If a requirement is missing, the tests are skipped or fail.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_for_the_night(item: pytest.Item) -> bool:
-    """Return whether a test runs only at night. By day, each test runs on one release, selected by its name."""
+    """Return whether a test runs only at night.
+
+    By day, each test runs on one release, selected by its name.
+    """
     if not isinstance(item, pytest.Function) or "suite" not in item.fixturenames:
         return False
     if item.get_closest_marker("each_release") is not None:
@@ -44,13 +50,17 @@ def _is_for_the_night(item: pytest.Item) -> bool:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if report.when == "call" and report.failed:
         machines: list[Machine] = item.stash.get(_MACHINES, [])
         for number, machine in enumerate(machines, 1):
             try:
-                report.sections.append((f"journal of machine {number}", machine.journal()[-20_000:]))
+                report.sections.append(
+                    (f"journal of machine {number}", machine.journal()[-20_000:])
+                )
             except MachineError as error:
                 report.sections.append((f"journal of machine {number}", str(error)))
     return report
@@ -71,7 +81,9 @@ def suite(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def by_turns(suite: str) -> Callable[[Sequence[T]], Sequence[T]]:
-    """Return a function that selects the cases for a release: all of them in nightly runs, otherwise an equal share."""
+    """Return a function that selects the cases for a release: all of them in nightly runs,
+    otherwise an equal share.
+    """
     releases = list(trees.SUITES)
     return lambda cases: cases if IS_NIGHTLY else cases[releases.index(suite) :: len(releases)]
 
@@ -88,12 +100,19 @@ def tree(_bootable: None, suite: str) -> Path:
 @pytest.fixture(scope="session")
 def compiled(tree: Path, suite: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a directory with bytecode for the tree, shared by all workers."""
-    return filled_once(tmp_path_factory, f"compiled-{suite}", lambda folder: compile_python(tree, folder))
+    return filled_once(
+        tmp_path_factory, f"compiled-{suite}", lambda folder: compile_python(tree, folder)
+    )
 
 
 @pytest.fixture
-def new_machine(tree: Path, compiled: Path, request: pytest.FixtureRequest) -> Iterator[Callable[[], Machine]]:
-    """Return a factory for machines that are powered off and have no network. They end with the test."""
+def new_machine(
+    tree: Path, compiled: Path, request: pytest.FixtureRequest
+) -> Iterator[Callable[[], Machine]]:
+    """Return a factory for machines that are powered off and have no network.
+
+    They end with the test.
+    """
     made: list[Machine] = request.node.stash.setdefault(_MACHINES, [])
     with ExitStack() as stack:
 
@@ -113,7 +132,9 @@ def machine(new_machine: Callable[[], Machine]) -> Machine:
 
 @pytest.fixture
 def node(machine: Machine) -> Machine:
-    """Return a powered-off machine with a default route through eth0, and with ib0, which shadows 172.16.0.0/16."""
+    """Return a powered-off machine with a default route through eth0, and with ib0, which shadows
+    172.16.0.0/16.
+    """
     machine.add_nic("eth0", "10.1.0.4/24", gateway="10.1.0.1", metric=100)
     machine.add_nic("ib0", "172.16.0.10/16")
     return machine

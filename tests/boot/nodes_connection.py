@@ -1,4 +1,6 @@
-"""An Ansible connection plugin that reaches a booted machine through the inventory variable ``ansible_way_in``."""
+"""An Ansible connection plugin that reaches a booted machine through the inventory variable
+``ansible_way_in``.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ class Connection(ConnectionBase):  # type: ignore[misc]
         self._connected = True
         return self
 
-    def exec_command(self, cmd: str, in_data: bytes | None = None, sudoable: bool = True) -> tuple[int, bytes, bytes]:
+    def exec_command(
+        self, cmd: str, in_data: bytes | None = None, sudoable: bool = True
+    ) -> tuple[int, bytes, bytes]:
         super().exec_command(cmd, in_data=in_data, sudoable=sudoable)
         return self._run(cmd, in_data or b"")
 
@@ -47,7 +51,10 @@ class Connection(ConnectionBase):  # type: ignore[misc]
 
     def _run(self, line: str, given: bytes) -> tuple[int, bytes, bytes]:
         done = subprocess.run(
-            [*shlex.split(self.get_option("way_in")), "sh", "-c", line], input=given, capture_output=True, check=False
+            [*shlex.split(self.get_option("way_in")), "sh", "-c", line],
+            input=given,
+            capture_output=True,
+            check=False,
         )
         if b"nsenter: " in done.stderr:
             raise AnsibleConnectionFailure(done.stderr.decode())

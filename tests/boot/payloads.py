@@ -1,7 +1,8 @@
-"""Payloads for a node: nested machines under systemd-nspawn@.service, or simple units like kubelet.service.
+"""Payloads for a node: nested machines under systemd-nspawn@.service, or simple units like
+kubelet.service.
 
-Each time a payload starts, it appends the time to a file and then keeps running. The file is truncated before each
-boot.
+Each time a payload starts, it appends the time to a file and then keeps running. The file is
+truncated before each boot.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ sleep infinity &
 wait
 """
 
-# Like the reference agent's machine, it has no network namespace of its own and uses the host's routes.
+# Like the reference agent's machine, it has no network namespace of its own and uses the host's
+# routes.
 _NSPAWN = """\
 [Exec]
 Boot=no
@@ -75,7 +77,9 @@ class Payload:
         return [float(line.split()[0]) for line in self.machine.peek(self.log).splitlines()]
 
     def has_run(self) -> bool:
-        """Return whether the payload has started in this boot, or in the last one if the machine is off."""
+        """Return whether the payload has started in this boot, or in the last one if the machine is
+        off.
+        """
         return self.starts() != []
 
     def is_running(self) -> bool:
@@ -90,7 +94,9 @@ class Payload:
         return bool(self._pauses()) and self.machine.state(self.unit) == "activating/condition"
 
     def _pauses(self) -> set[str]:
-        return {pid for pid, words in self.machine.processes(self.unit).items() if words == "sleep 1"}
+        return {
+            pid for pid, words in self.machine.processes(self.unit).items() if words == "sleep 1"
+        }
 
     def main_pid(self) -> int:
         """Return the unit's main PID, which changes when the unit is restarted."""
@@ -103,7 +109,9 @@ class Payload:
     def wait_until_held_again(self) -> None:
         """Wait until the gate has checked a held start once more."""
         before = self._pauses()
-        self.machine.wait_until(lambda: not self._pauses() & before and self.is_held(), f"the gate holds {self.unit}")
+        self.machine.wait_until(
+            lambda: not self._pauses() & before and self.is_held(), f"the gate holds {self.unit}"
+        )
 
     def wait_until_it_ran(self) -> None:
         """Wait for the payload's first start in this boot."""
@@ -121,7 +129,10 @@ def add_nested_machine(machine: Machine, name: str = "kube1", *, enabled: bool =
     unit, log = f"systemd-nspawn@{name}.service", _add_program(machine, name)
     run = machine.run if machine.is_on else machine.run_offline
     run("sh", "-euc", _NESTED_TREE, "sh", f"/var/lib/machines/{name}")
-    machine.write(f"/etc/systemd/nspawn/{name}.nspawn", _NSPAWN.format(program=_PROGRAM, log=log, logs=PAYLOADS))
+    machine.write(
+        f"/etc/systemd/nspawn/{name}.nspawn",
+        _NSPAWN.format(program=_PROGRAM, log=log, logs=PAYLOADS),
+    )
     if enabled:
         machine.systemctl("enable", unit)
     return Payload(machine, unit, log)

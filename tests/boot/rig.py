@@ -1,4 +1,5 @@
-"""Machines that boot a Debian tree with the tree's own systemd-nspawn, and with its systemd as PID 1.
+"""Machines that boot a Debian tree with the tree's own systemd-nspawn, and with its systemd as PID
+1.
 
 ::
 
@@ -10,8 +11,9 @@
         assert "hello" in machine.journal("hello.service")
         machine.reboot()                        # a new boot with the same files
 
-A machine leaves nothing behind on the host: its files are on a tmpfs that no other process can see. Its processes,
-mounts, cgroups and networks disappear at the end of ``with`` or when the test process exits.
+A machine leaves nothing behind on the host: its files are on a tmpfs that no other process can see.
+Its processes, mounts, cgroups and networks disappear at the end of ``with`` or when the test
+process exits.
 """
 
 from __future__ import annotations
@@ -60,8 +62,8 @@ class Machine:
 
     Args:
         tree: the Debian tree to boot, from ``trees.find_or_build``; it is never modified.
-        compiled: a directory filled by ``compile_python`` for this tree, or None if the machine has to compile its
-            Python itself.
+        compiled: a directory filled by ``compile_python`` for this tree, or None if the machine has
+            to compile its Python itself.
     """
 
     def __init__(self, tree: Path, compiled: Path | None = None) -> None:
@@ -89,7 +91,7 @@ class Machine:
         finally:
             self._console.close()
 
-    # --- on and off ------------------------------------------------------------------------------------------------
+    # --- on and off -------------------------------------------------------------------------------
 
     @property
     def is_on(self) -> bool:
@@ -106,8 +108,8 @@ class Machine:
         """Boot the machine.
 
         Args:
-            wait: whether to wait until systemd has finished booting and the job queue is empty, even if units have
-                failed. Otherwise, wait only until systemctl responds.
+            wait: whether to wait until systemd has finished booting and the job queue is empty,
+                even if units have failed. Otherwise, wait only until systemctl responds.
 
         Raises:
             MachineError: the boot timed out, or the machine stopped.
@@ -121,9 +123,29 @@ class Machine:
             name = f"/run/notify-{self._boots}"
             notes.bind(self._keeper.path(name))
             self._nspawn = self._keeper.popen(
-                *("sh", "-c", 'echo 0 >/sys/fs/cgroup/cgroup.procs && exec "$@"', "sh", "systemd-nspawn", "--quiet"),
-                *("--boot", "--register=no", "--keep-unit", "--notify-ready=yes", "--console=pipe", "--settings=no"),
-                *(f"--directory={ROOT}", "--machine=node", "--link-journal=no", "--resolv-conf=off", "--timezone=off"),
+                *(
+                    "sh",
+                    "-c",
+                    'echo 0 >/sys/fs/cgroup/cgroup.procs && exec "$@"',
+                    "sh",
+                    "systemd-nspawn",
+                    "--quiet",
+                ),
+                *(
+                    "--boot",
+                    "--register=no",
+                    "--keep-unit",
+                    "--notify-ready=yes",
+                    "--console=pipe",
+                    "--settings=no",
+                ),
+                *(
+                    f"--directory={ROOT}",
+                    "--machine=node",
+                    "--link-journal=no",
+                    "--resolv-conf=off",
+                    "--timezone=off",
+                ),
                 # A network namespace passed by path comes without CAP_NET_ADMIN.
                 *("--network-namespace-path=/proc/1/ns/net", "--capability=CAP_NET_ADMIN"),
                 # systemd 257 processes at most five mount events per second by default.
@@ -136,18 +158,25 @@ class Machine:
         self._boot_id = self.read("/proc/sys/kernel/random/boot_id").strip().replace("-", "")
 
     def power_off(self) -> None:
-        """Shut the machine down cleanly, as its power button would, and wait until it is off. Its files stay.
+        """Shut the machine down cleanly, as its power button would, and wait until it is off.
+
+        Its files stay.
 
         Raises:
             MachineError: the shutdown timed out or failed.
         """
         self._inside()  # raises an error if the machine is off
         assert self._nspawn is not None
-        self._keeper.run("kill", "-s", "RTMIN+4", self._leader)  # systemd(1): like systemctl start poweroff.target
+        # systemd(1): like systemctl start poweroff.target.
+        self._keeper.run("kill", "-s", "RTMIN+4", self._leader)
         if not finish(self._nspawn):
-            raise MachineError(f"not off in {LIMIT_SECONDS:g} s; its last words:\n{self.journal()[-4000:]}")
+            raise MachineError(
+                f"not off in {LIMIT_SECONDS:g} s; its last words:\n{self.journal()[-4000:]}"
+            )
         if self._nspawn.returncode != 0:
-            raise MachineError(f"systemd-nspawn ended with {self._nspawn.returncode}: {self._console_text()}")
+            raise MachineError(
+                f"systemd-nspawn ended with {self._nspawn.returncode}: {self._console_text()}"
+            )
 
     def reboot(self) -> None:
         """Power off and boot again with the same files."""
@@ -159,7 +188,9 @@ class Machine:
         _checked(self._in_tree("sh", "-euc", emptied))
 
     def _await_boot(self, notes: socket.socket, *, wait: bool) -> None:
-        """Wait for systemd-nspawn's sd_notify(3) messages: its child's PID, and READY=1 once the child has booted."""
+        """Wait for systemd-nspawn's sd_notify(3) messages: its child's PID, and READY=1 once the
+        child has booted.
+        """
         self._leader = ""
         end = time.monotonic() + LIMIT_SECONDS
         is_ready = False
@@ -183,18 +214,24 @@ class Machine:
             return ""
         return f"what it still waits for:\n{self.run('systemctl', 'list-jobs', check=False).stdout}"
 
-    # --- its network -----------------------------------------------------------------------------------------------
+    # --- its network ------------------------------------------------------------------------------
 
-    def add_nic(self, dev: str, *addresses: str, gateway: str | None = None, metric: int | None = None) -> None:
-        """Add an interface, connect it to an interface of the same name in the fabric, and set it up.
+    def add_nic(
+        self, dev: str, *addresses: str, gateway: str | None = None, metric: int | None = None
+    ) -> None:
+        """Add an interface, connect it to an interface of the same name in the fabric, and set it
+        up.
 
         Args:
             dev: the interface name.
-            addresses: the interface's addresses, for example ``10.1.0.4/24``; each creates a connected route.
+            addresses: the interface's addresses, for example ``10.1.0.4/24``; each creates a
+                connected route.
             gateway: next hop of the default route; it is reachable in the fabric.
             metric: metric of the default route.
         """
-        self.ip("link", "add", dev, "type", "veth", "peer", "name", dev, "netns", self._keeper.fabric)
+        self.ip(
+            "link", "add", dev, "type", "veth", "peer", "name", dev, "netns", self._keeper.fabric
+        )
         self.fabric("ip", "link", "set", dev, "up")
         self.ip("link", "set", dev, "up")
         for address in addresses:
@@ -202,22 +239,37 @@ class Machine:
         if gateway is not None:
             length = addresses[0].partition("/")[2]
             self.fabric("ip", "address", "add", f"{gateway}/{length}", "dev", dev)
-            self.ip("route", "add", "default", "via", gateway, "dev", dev, *(("metric", str(metric)) if metric else ()))
+            self.ip(
+                "route",
+                "add",
+                "default",
+                "via",
+                gateway,
+                "dev",
+                dev,
+                *(("metric", str(metric)) if metric else ()),
+            )
 
     def take_nic(self, dev: str) -> None:
-        """Take an interface from this process's network namespace, and set it up without a cable or an address."""
+        """Take an interface from this process's network namespace, and set it up without a cable or
+        an address.
+        """
         self._keeper.take_link(dev)
         self.ip("link", "set", dev, "up")
 
     def ip(self, *words: str) -> str:
-        """Run ``ip`` in the machine's network from outside, whether the machine is on or off, and return the output."""
+        """Run ``ip`` in the machine's network from outside, whether the machine is on or off, and
+        return the output.
+        """
         return _checked(self._keeper.run("ip", *words))
 
     def fabric(self, *argv: str) -> str:
-        """Run a program in the network at the far ends of the machine's cables, and return the output."""
+        """Run a program in the network at the far ends of the machine's cables, and return the
+        output.
+        """
         return _checked(self._keeper.run("nsenter", "-t", self._keeper.fabric, "--net", *argv))
 
-    # --- its files, on or off --------------------------------------------------------------------------------------
+    # --- its files, on or off ---------------------------------------------------------------------
 
     def write(self, path: str, text: str, *, mode: int = 0o644) -> None:
         """Write a file, creating parent directories as needed."""
@@ -249,7 +301,7 @@ class Machine:
         """Remove a file, or a directory with its contents, if it exists."""
         _checked(self._anywhere("rm", "-rf", "--one-file-system", path))
 
-    # --- inside ----------------------------------------------------------------------------------------------------
+    # --- inside -----------------------------------------------------------------------------------
 
     def run(
         self,
@@ -273,7 +325,9 @@ class Machine:
         return done
 
     def run_offline(self, *argv: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Run a program on the powered-off machine's files, in a chroot with /proc, as an image builder does."""
+        """Run a program on the powered-off machine's files, in a chroot with /proc, as an image
+        builder does.
+        """
         if self.is_on:
             raise MachineError("it's on: use run()")
         done = self._in_tree(*argv)
@@ -282,15 +336,19 @@ class Machine:
         return done
 
     def install(self, *arguments: str) -> None:
-        """Run this checkout's command line from another system on the powered-off machine's files, at ``ROOT``.
+        """Run this checkout's command line from another system on the powered-off machine's files,
+        at ``ROOT``.
 
         Args:
-            arguments: the command and its arguments, for example ``"apply", "--root", ROOT, CONFIG``.
+            arguments: the command and its arguments, for example ``"apply", "--root", ROOT,
+                CONFIG``.
         """
         if self.is_on:
             raise MachineError("it's on: use python()")
         # The Python code is mounted at the paths recorded in its bytecode.
-        show = f"mount -t tmpfs tmpfs /opt; mkdir {_PYTHON}; mount --rbind {ROOT}{_PYTHON} {_PYTHON}"
+        show = (
+            f"mount -t tmpfs tmpfs /opt; mkdir {_PYTHON}; mount --rbind {ROOT}{_PYTHON} {_PYTHON}"
+        )
         show += f'; mount --rbind {ROOT}/var/cache /var/cache; exec "$@"'
         argv = ("unshare", "--mount", "--propagation", "private", "sh", "-euc", show, "sh")
         env = ENVIRONMENT | {"PYTHONPATH": _PYTHON, "PYTHONPYCACHEPREFIX": _COMPILED}
@@ -299,24 +357,32 @@ class Machine:
     def background(self, *argv: str) -> int:
         """Start a program inside as a child of PID 1, and return its PID immediately.
 
-        systemd-shutdown doesn't notice when a process started by ``run`` exits, and waits 10 s for it.
+        systemd-shutdown doesn't notice when a process started by ``run`` exits, and waits 10 s for
+        it.
         """
         start = '"$@" </dev/null >/dev/null 2>&1 & echo $!'
         return int(self.run("sh", "-c", start, "sh", *argv).stdout)
 
     def python(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Run this checkout's command line inside or offline, as in ``python("check", "--cidr", "10.0.0.0/8")``."""
+        """Run this checkout's command line inside or offline, as in ``python("check", "--cidr",
+        "10.0.0.0/8")``.
+        """
         argv = ("python3", "-m", "hostrouting", *arguments)
         return self.run(*argv, check=check) if self.is_on else self.run_offline(*argv, check=check)
 
     def systemctl(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Run systemctl inside. If the machine is off, only commands such as enable and mask work."""
+        """Run systemctl inside.
+
+        If the machine is off, only commands such as enable and mask work.
+        """
         if self.is_on:
             return self.run("systemctl", *arguments, check=check)
         return self.run_offline("systemctl", "--root=/", *arguments, check=check)
 
     def show(self, unit: str, *properties: str) -> dict[str, str]:
-        """Return the given properties of a unit, or all of them by default, as printed by ``systemctl show``."""
+        """Return the given properties of a unit, or all of them by default, as printed by
+        ``systemctl show``.
+        """
         chosen = [f"--property={','.join(properties)}"] if properties else []
         lines = self.systemctl("show", *chosen, "--", unit).stdout.splitlines()
         return dict(re.findall(r"^(\w+)=(.*)$", line)[0] for line in lines)
@@ -331,12 +397,16 @@ class Machine:
         return int(self.show(unit, "MainPID")["MainPID"])
 
     def processes(self, unit: str) -> dict[str, str]:
-        """Return the command line of each process of a unit by its PID, without starting a program in the machine."""
+        """Return the command line of each process of a unit by its PID, without starting a program
+        in the machine.
+        """
         found = {}
         for folder, _, _ in os.walk(self._keeper.path("/sys/fs/cgroup")):
             for pid in _processes(folder) if unit in folder.split("/") else ():
                 with suppress(OSError):  # the process has just ended
-                    found[pid] = Path("/proc", pid, "cmdline").read_text().rstrip("\0").replace("\0", " ")
+                    found[pid] = (
+                        Path("/proc", pid, "cmdline").read_text().rstrip("\0").replace("\0", " ")
+                    )
         return found
 
     def journal(self, unit: str | None = None) -> str:
@@ -352,7 +422,8 @@ class Machine:
         """Poll a condition until it holds.
 
         Raises:
-            MachineError: the condition doesn't hold within ``LIMIT_SECONDS``; the message contains the end of the journal.
+            MachineError: the condition doesn't hold within ``LIMIT_SECONDS``; the message contains
+                the end of the journal.
         """
         began = time.monotonic()
         end = began + LIMIT_SECONDS
@@ -377,16 +448,19 @@ class Machine:
         self.wait_until(is_there, f"{unit} in {' or '.join(states)}")
 
     def way_in(self) -> list[str]:
-        """Return the command prefix with which another process can run programs inside, like ``run``."""
+        """Return the command prefix with which another process can run programs inside, like
+        ``run``.
+        """
         inside = (f"{name}={value}" for name, value in ENVIRONMENT.items())
         return [*self._keeper.way_in(str(os.getpid())), *self._inside(), "env", "-i", *inside]
 
-    # --- entering the machine --------------------------------------------------------------------------------------
+    # --- entering the machine ---------------------------------------------------------------------
 
     def _inside(self) -> tuple[str, ...]:
         if not self.is_on or not self._leader:
             raise MachineError(f"it's off; its console: {self._console_text()}")
-        # The keeper's /proc lists only the machine's processes, so even a stale PID can't refer to a host process.
+        # The keeper's /proc lists only the machine's processes, so even a stale PID can't refer to
+        # a host process.
         return ("nsenter", "-t", self._leader, "--all", "--")
 
     def _in_tree(self, *argv: str, input: str | None = None) -> subprocess.CompletedProcess[str]:  # noqa: A002
@@ -395,7 +469,11 @@ class Machine:
         return self._keeper.run(*argv, input=input, env=ENVIRONMENT | {"SYSTEMD_OFFLINE": "1"})
 
     def _anywhere(self, *argv: str, input: str | None = None) -> subprocess.CompletedProcess[str]:  # noqa: A002
-        return self.run(*argv, input=input, check=False) if self.is_on else self._in_tree(*argv, input=input)
+        return (
+            self.run(*argv, input=input, check=False)
+            if self.is_on
+            else self._in_tree(*argv, input=input)
+        )
 
     def _console_text(self) -> str:
         self._console.seek(0)
@@ -403,13 +481,16 @@ class Machine:
 
 
 def python_packages() -> dict[Path, str]:
-    """Return the packages that hostrouting needs, each with its place in a machine, where ``FOUND`` finds it."""
+    """Return the packages that hostrouting needs, each with its place in a machine, where ``FOUND``
+    finds it.
+    """
     shown = {_CHECKOUT / name: f"{_PYTHON}/{name}" for name in ("hostrouting", "phases")}
     return shown | {_package(name): f"{_PYTHON}/{name}" for name in _PACKAGES}
 
 
 def compile_python(tree: Path, folder: Path) -> None:
-    """Compile the command line's modules with a tree's Python, so that machines can share the bytecode.
+    """Compile the command line's modules with a tree's Python, so that machines can share the
+    bytecode.
 
     Args:
         tree: the tree, as for ``Machine``.
@@ -441,5 +522,7 @@ def _package(name: str) -> Path:
 
 def _checked(done: subprocess.CompletedProcess[str]) -> str:
     if done.returncode != 0:
-        raise MachineError(f"{shlex.join(done.args)}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+        raise MachineError(
+            f"{shlex.join(done.args)}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
+        )
     return done.stdout

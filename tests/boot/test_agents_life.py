@@ -15,8 +15,8 @@ UNIT_OF_ROUTES, UNIT_OF_CHECK = "static-routes.service", "check-route-overlap.se
 SHADOW = ("172.16.1.0/25", "dev", "ib0")
 OTHER = {"destination": "172.16.2.0/24"}
 
-# The agent's drop-in for a machine. The agent rewrites it with different contents each time, both in a service that the
-# machine requires and in an ExecStartPre= step.
+# The agent's drop-in for a machine. The agent rewrites it with different contents each time, both
+# in a service that the machine requires and in an ExecStartPre= step.
 WRITES_DROP_IN = f"""#!/bin/sh
 set -eu
 folder={UNITS}/systemd-nspawn@$2.service.d
@@ -62,7 +62,10 @@ class Agent:
 
     def clean_up(self, machine: str) -> None:
         self.node.systemctl("disable", "--now", f"systemd-nspawn@{machine}.service")
-        for path in (f"{UNITS}/systemd-nspawn@{machine}.service.d", f"/etc/systemd/nspawn/{machine}.nspawn"):
+        for path in (
+            f"{UNITS}/systemd-nspawn@{machine}.service.d",
+            f"/etc/systemd/nspawn/{machine}.nspawn",
+        ):
             self.node.remove(path)
         self.node.remove(f"/var/lib/machines/{machine}")
 
@@ -105,7 +108,9 @@ def test_all_starts_of_the_agent_are_checked(node: Machine, agent: Agent) -> Non
     assert [line for line in routes(node) if "proto 217" in line] == []
     assert node.run("ls", MARKERS).stdout.split() == ["lock", "passed", "run.lock"]
     left = [
-        unit for unit in (UNIT_OF_ROUTES, UNIT_OF_CHECK) if node.show(unit, "LoadState")["LoadState"] != "not-found"
+        unit
+        for unit in (UNIT_OF_ROUTES, UNIT_OF_CHECK)
+        if node.show(unit, "LoadState")["LoadState"] != "not-found"
     ]
     assert left == []
 
@@ -130,7 +135,9 @@ def rejoin(node: Machine, agent: Agent, machine: str) -> None:
     assert f"{ROUTES} is missing" in node.journal(agent.payload.unit)
     write_config(node, FIXED)
     assert node.python("apply", check=False).returncode == 1
-    node.wait_until(lambda: "OVERLAP" in node.journal(agent.payload.unit), "the gate has looked again")
+    node.wait_until(
+        lambda: "OVERLAP" in node.journal(agent.payload.unit), "the gate has looked again"
+    )
     is_held(agent)
     node.ip("route", "delete", *SHADOW)
 

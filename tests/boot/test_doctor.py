@@ -46,7 +46,8 @@ BindPaths=/bin/true:{CHECK}
 RestartPreventExitStatus=255
 """
 
-# Faults visible only in systemd or the kernel's mounts: how to create and fix each one, and the findings.
+# Faults visible only in systemd or the kernel's mounts: how to create and fix each one, and the
+# findings.
 LIVE = [
     (
         [f"mkdir -p {OURS}", f"printf '{SETTINGS}' >{OURS}/x.conf", RELOAD],
@@ -87,7 +88,11 @@ LIVE = [
             "systemctl mask --runtime systemd-nspawn@kube1",
             "mount --bind /bin/dash /bin/bash",
         ],
-        ["chown root /etc/aks-flex-node", "systemctl unmask --runtime systemd-nspawn@kube1", "umount -l /bin/bash"],
+        [
+            "chown root /etc/aks-flex-node",
+            "systemctl unmask --runtime systemd-nspawn@kube1",
+            "umount -l /bin/bash",
+        ],
         {"file-owner", "masked", "tool-missing"},
     ),
 ]
@@ -121,7 +126,9 @@ def test_planted_faults_are_found_and_their_hints_end_them(node: Machine) -> Non
     assert code == 1
     assert findings[0]["check"] == "verdict"
     message = find(findings, "shadowed")["message"]
-    assert message.startswith(f"nothing holds the next start of {payload.unit}, as its gate is overridden: OVERLAP: ")
+    assert message.startswith(
+        f"nothing holds the next start of {payload.unit}, as its gate is overridden: OVERLAP: "
+    )
     assert find(findings, "masked")["subject"] == "static-routes.service"
     assert [each["subject"] for each in findings if each["kind"] == "file-differs"] == [ROUTES]
     overridden = find(findings, "gate-overridden")

@@ -38,7 +38,9 @@ def install_into_image(node: Machine) -> None:
     node.install("apply", "--root", ROOT, f"{ROOT}{CONFIG}")
 
 
-def installed(node: Machine, *routes: dict[str, Any], add: Any = add_nested_machine, **config: Any) -> Payload:
+def installed(
+    node: Machine, *routes: dict[str, Any], add: Any = add_nested_machine, **config: Any
+) -> Payload:
     """Install a payload behind the gate while the machine is off, and return the payload."""
     payload: Payload = add(node)
     if add is add_kubelet:
@@ -58,12 +60,16 @@ def marker(node: Machine) -> dict[str, str]:
 
 
 def start(node: Machine, payload: Payload) -> bool:
-    """Start the payload as an operator would, and return whether it started rather than being held or failing."""
+    """Start the payload as an operator would, and return whether it started rather than being held
+    or failing.
+    """
     if node.state(payload.unit).startswith("activating"):
         node.systemctl("stop", payload.unit)
     node.systemctl("reset-failed", payload.unit, check=False)
     node.systemctl("start", "--no-block", payload.unit)
-    node.wait_until(lambda: node.state(payload.unit) in ENDED or payload.is_held(), "the start has been checked")
+    node.wait_until(
+        lambda: node.state(payload.unit) in ENDED or payload.is_held(), "the start has been checked"
+    )
     return node.state(payload.unit) == ENDED[0]
 
 
@@ -74,7 +80,7 @@ def boot_held(node: Machine, payload: Payload) -> None:
     assert not payload.has_run()
 
 
-# --- blocked, fixed, warned ---------------------------------------------------------------------------------------
+# --- blocked, fixed, warned -----------------------------------------------------------------------
 
 
 # Unbounded's agent adds steps like this one.
@@ -94,7 +100,10 @@ def test_strict_holds_a_shadowed_payload_until_the_fix(node: Machine) -> None:
     node.write(f"{UNITS}/{payload.unit}.d/10-unbounded.conf", STEP)
     boot_held(node, payload)
     journal = node.journal(payload.unit)
-    assert "OVERLAP: expected CIDR 172.16.1.0/24 (probe 172.16.1.0) routes via ib0, expected eth0" in journal
+    assert (
+        "OVERLAP: expected CIDR 172.16.1.0/24 (probe 172.16.1.0) routes via ib0, expected eth0"
+        in journal
+    )
     assert "fix: hostrouting fix prints what fixes it" in journal
     assert markers(node) == ["detected"]
     assert not start(node, payload)
@@ -172,13 +181,16 @@ def test_a_shadow_holds_a_node_until_python_names_its_fix(node: Machine) -> None
     assert marker(node) == {"ok": ""}
 
 
-# --- broken parts don't open it --------------------------------------------------------------------------------------
+# --- broken parts don't open it -------------------------------------------------------------------
 
 
 def test_broken_oneshots_hold_only_shadowed_nodes(node: Machine) -> None:
     payload = installed(node)
     routes, check = (f"{UNITS}/{name}.service" for name in ("static-routes", "check-route-overlap"))
-    for masked, other, text in ((routes, check, ""), (check, routes, "[Service]\nType=nonsense\nExecStart\n")):
+    for masked, other, text in (
+        (routes, check, ""),
+        (check, routes, "[Service]\nType=nonsense\nExecStart\n"),
+    ):
         node.run_offline("ln", "-sfn", "/dev/null", masked)
         node.remove(other)
         if text:
@@ -190,7 +202,7 @@ def test_broken_oneshots_hold_only_shadowed_nodes(node: Machine) -> None:
         node.ip("route", "delete", *FIX[2:])
 
 
-# --- consumers of all kinds ----------------------------------------------------------------------------------------
+# --- consumers of all kinds -----------------------------------------------------------------------
 
 
 SANDBOX = """\
@@ -240,7 +252,7 @@ def test_apply_refuses_a_setting_that_defeats_the_gate(node: Machine, by_turns: 
         assert files(node) == before
 
 
-# --- break-glass ---------------------------------------------------------------------------------------------------
+# --- break-glass ----------------------------------------------------------------------------------
 
 
 def test_the_file_gate_off_admits_loudly(node: Machine) -> None:
@@ -251,10 +263,13 @@ def test_the_file_gate_off_admits_loudly(node: Machine) -> None:
     assert "gate-off: the file /etc/hostrouting/gate.off is there" in marker(node)["detected"]
     # A later check keeps the gate-off line in the marker.
     node.systemctl("restart", "check-route-overlap.service", check=False)
-    assert re.search(r"^OVERLAP: .*\ngate-off: the file /etc/hostrouting/gate.off is there", marker(node)["detected"])
+    assert re.search(
+        r"^OVERLAP: .*\ngate-off: the file /etc/hostrouting/gate.off is there",
+        marker(node)["detected"],
+    )
 
 
-# --- on the running node -------------------------------------------------------------------------------------------
+# --- on the running node --------------------------------------------------------------------------
 
 
 def files(node: Machine) -> str:
@@ -271,7 +286,10 @@ def test_no_update_ever_stops_or_restarts_a_running_machine(node: Machine) -> No
     pid = payload.main_pid()
     for routes, config in (
         ((FIXED, {"destination": "172.16.2.0/24"}), {}),
-        (({"destination": "172.16.1.0/24", "metric": 5},), {"mode": "WARN", "cidrs": ("172.16.1.0/24", "10.0.0.0/8")}),
+        (
+            ({"destination": "172.16.1.0/24", "metric": 5},),
+            {"mode": "WARN", "cidrs": ("172.16.1.0/24", "10.0.0.0/8")},
+        ),
         ((), {"cidrs": ()}),
         ((FIXED,), {}),
     ):
@@ -295,7 +313,10 @@ def test_an_update_or_a_removal_during_a_start_counts(node: Machine) -> None:
     write_config(node)
     assert "OVERLAP" in node.python("apply", check=False).stderr
     node.add_nic("eth9")
-    node.wait_until(lambda: "expected CIDR 172.16.1.0/24" in node.journal(payload.unit), "the gate has looked again")
+    node.wait_until(
+        lambda: "expected CIDR 172.16.1.0/24" in node.journal(payload.unit),
+        "the gate has looked again",
+    )
     payload.wait_until_held()
     assert not payload.has_run()
     node.python("remove")
@@ -310,7 +331,9 @@ WAITING = "/bin/sh -c 'touch /run/waits; until [ -e /run/go ]; do sleep 0.05; do
 
 
 def test_another_programs_vanishing_line_does_not_skip_the_gate(node: Machine) -> None:
-    """If the current command disappears, systemd skips the rest of that list, so the gate is in both lists."""
+    """If the current command disappears, systemd skips the rest of that list, so the gate is in
+    both lists.
+    """
     payload = installed(node)
     other = f"{UNITS}/{payload.unit}.d/0-other.conf"
     node.write(other, f"[Service]\nExecCondition={WAITING}\n")
@@ -325,7 +348,7 @@ def test_another_programs_vanishing_line_does_not_skip_the_gate(node: Machine) -
     assert not payload.has_run()
 
 
-# --- addresses that come late ----------------------------------------------------------------------------------------
+# --- addresses that come late ---------------------------------------------------------------------
 
 # Longer than the gate's own wait.
 LATE_SECONDS = by_day(6, by_night=20)
@@ -350,14 +373,16 @@ def test_a_strict_node_waits_for_the_address_that_shadows(machine: Machine) -> N
         assert "172.16.0.10/16" in machine.ip("address", "show", "dev", "ib0")
         assert not payload.has_run()
         assert markers(machine) == ["detected"]
-        assert "waiting up to 60 s for an address on ib0" in machine.journal("check-route-overlap.service")
+        assert "waiting up to 60 s for an address on ib0" in machine.journal(
+            "check-route-overlap.service"
+        )
         write_config(machine, FIXED)
         machine.python("apply", CONFIG)
         payload.wait_until_it_ran()
         assert marker(machine) == {"ok": ""}
 
 
-# --- IPv6 ------------------------------------------------------------------------------------------------------------
+# --- IPv6 -----------------------------------------------------------------------------------------
 
 CIDRS = ("172.16.1.0/24", "fd00:10:96::/48")
 GATEWAY = "2001:db8:1::1"
@@ -377,20 +402,49 @@ def test_strict_holds_a_contested_default_and_a_shadow_until_the_fix(dual: Machi
 
     A third CIDR needs a source, which the sandboxed unit can only learn from a socket.
     """
-    dual.ip("-6", "route", "append", "default", "dev", "ib0", "proto", "ra", "metric", "1024", "pref", "high")
+    dual.ip(
+        "-6",
+        "route",
+        "append",
+        "default",
+        "dev",
+        "ib0",
+        "proto",
+        "ra",
+        "metric",
+        "1024",
+        "pref",
+        "high",
+    )
     dual.ip("address", "add", "fd00:10:96:7::10/64", "dev", "ib0", "nodad")
     dual.ip("-6", "route", "add", "default", "via", GATEWAY, "dev", "eth0", "table", "100")
     for source in ("fd00:10:96:7::10", "2001:db8:1::4"):  # of connections, and of replies
-        dual.ip("-6", "rule", "add", "from", source, "to", "fd00:10:97::/48", "lookup", "100", "pref", "98")
+        dual.ip(
+            "-6",
+            "rule",
+            "add",
+            "from",
+            source,
+            "to",
+            "fd00:10:97::/48",
+            "lookup",
+            "100",
+            "pref",
+            "98",
+        )
     dual.ip("-6", "rule", "add", "to", "fd00:10:97::/48", "unreachable", "pref", "99")
     payload = installed(dual, FIXED, cidrs=(*CIDRS, "fd00:10:97::/48"))
     boot_held(dual, payload)
     assert "fd00:10:97::/48" not in dual.journal("check-route-overlap.service")
     overlap = "OVERLAP: expected CIDR fd00:10:96::/48 (probe fd00:10:96:{}) routes via ib0, expected eth0; "
     (told,) = marker(dual)["detected"].splitlines()
-    assert told.startswith(overlap.format(":") + "by default dev ib0 proto ra metric 1024 pref high")
+    assert told.startswith(
+        overlap.format(":") + "by default dev ib0 proto ra metric 1024 pref high"
+    )
     dual.ip("-6", "route", "add", "fd00:10:96::/48", "via", GATEWAY, "dev", "eth0")
-    dual.wait_until(lambda: overlap.format("7::") in marker(dual)["detected"], "the shadow is found")
+    dual.wait_until(
+        lambda: overlap.format("7::") in marker(dual)["detected"], "the shadow is found"
+    )
     assert overlap.format("7::") in dual.journal(payload.unit)
     assert not start(dual, payload)
     for half in ("fd00:10:96:7::/65", "fd00:10:96:7:8000::/65"):
@@ -399,7 +453,7 @@ def test_strict_holds_a_contested_default_and_a_shadow_until_the_fix(dual: Machi
     assert marker(dual) == {"ok": ""}
 
 
-# --- the units' sandboxes --------------------------------------------------------------------------------------------
+# --- the units' sandboxes -------------------------------------------------------------------------
 
 ONESHOTS = ("static-routes.service", "check-route-overlap.service")
 WATCHER = "hostrouting-watch.service"

@@ -1,4 +1,6 @@
-"""Tests that explain the design of the gate's drop-ins, and update or remove it at random times, more often in nightly runs."""
+"""Tests that explain the design of the gate's drop-ins, and update or remove it at random times,
+more often in nightly runs.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,18 @@ from nightly import by_day
 
 from boot.payloads import Payload, add_kubelet
 from boot.rig import Machine
-from boot.test_gate import ENDED, FIX, FIXED, GATE, TEMPLATE, UNITS, WAITING, installed, start, write_config
+from boot.test_gate import (
+    ENDED,
+    FIX,
+    FIXED,
+    GATE,
+    TEMPLATE,
+    UNITS,
+    WAITING,
+    installed,
+    start,
+    write_config,
+)
 
 DROP_INS = f"{UNITS}/kubelet.service.d"
 LATE = f"{DROP_INS}/20-late.conf"
@@ -19,7 +32,9 @@ TRYING = "[Unit]\nStartLimitIntervalSec=0\n[Service]\nRestart=always\nRestartSec
 
 @pytest.fixture
 def trying(node: Machine) -> Payload:
-    """Return an inactive, gated unit that systemd restarts after every failure; its machine is shadowed."""
+    """Return an inactive, gated unit that systemd restarts after every failure; its machine is
+    shadowed.
+    """
     payload = installed(node, add=add_kubelet)
     node.write(f"{DROP_INS}/10-restart.conf", TRYING)
     node.systemctl("disable", payload.unit)
@@ -40,7 +55,9 @@ def begin(node: Machine, *payloads: Payload) -> None:
 
 def wait_until_tried_again(node: Machine, payload: Payload) -> None:
     """Wait until a start has failed and systemd has retried it."""
-    node.wait_until(lambda: int(node.show(payload.unit, "NRestarts")["NRestarts"]) > 0, f"{payload.unit} fails")
+    node.wait_until(
+        lambda: int(node.show(payload.unit, "NRestarts")["NRestarts"]) > 0, f"{payload.unit} fails"
+    )
 
 
 def wait_for_a_start(node: Machine, payload: Payload, before: int) -> None:
@@ -55,8 +72,12 @@ LATECOMERS = [
 
 
 @pytest.mark.each_release
-def test_systemds_own_failures_are_retried_as_without_the_gate(node: Machine, trying: Payload, by_turns: Any) -> None:
-    """Without the "-" prefix, a failing ``ExecCondition=`` would skip the unit, with no error, restart or start."""
+def test_systemds_own_failures_are_retried_as_without_the_gate(
+    node: Machine, trying: Payload, by_turns: Any
+) -> None:
+    """Without the "-" prefix, a failing ``ExecCondition=`` would skip the unit, with no error,
+    restart or start.
+    """
     beside = add_kubelet(node, "beside", enabled=False)
     node.write(f"{UNITS}/beside.service.d/10-restart.conf", TRYING)
     node.ip(*FIX)
@@ -87,7 +108,9 @@ SPOILERS = [
 
 
 @pytest.mark.each_release
-def test_a_missing_or_truncated_gate_is_closed_until_the_fix(node: Machine, trying: Payload, by_turns: Any) -> None:
+def test_a_missing_or_truncated_gate_is_closed_until_the_fix(
+    node: Machine, trying: Payload, by_turns: Any
+) -> None:
     """A gate script truncated to its first line succeeds but doesn't record a pass."""
     for spoil, fix in by_turns(SPOILERS):
         node.run("sh", "-euc", spoil)
@@ -124,7 +147,8 @@ def service(*lines: str) -> str:
 
 
 SLEEP, OTHER_SLEEP = "ExecStartPre=/bin/sleep 0.2", "ExecStartPre=/bin/sleep 0.3"
-# Another program's file before and after a change. An empty string means that the file doesn't exist.
+# Another program's file before and after a change. An empty string means that the file doesn't
+# exist.
 CHANGES = [
     ("00-a.conf", service(SLEEP), service(OTHER_SLEEP)),
     ("0-a.conf", service(SLEEP), service(OTHER_SLEEP)),
@@ -138,12 +162,18 @@ CHANGES = [
 
 
 @pytest.mark.each_release
-def test_other_programs_lines_neither_open_nor_close_it(node: Machine, trying: Payload, by_turns: Any) -> None:
+def test_other_programs_lines_neither_open_nor_close_it(
+    node: Machine, trying: Payload, by_turns: Any
+) -> None:
     own = f"{UNITS}/kubelet.service"
     text = node.read(own)
     for name, before, after in by_turns(CHANGES):
         path = f"{DROP_INS}/{name}" if before is not None else own
-        first, second = (text + service(SLEEP), text + service(OTHER_SLEEP)) if before is None else (before, after)
+        first, second = (
+            (text + service(SLEEP), text + service(OTHER_SLEEP))
+            if before is None
+            else (before, after)
+        )
         count = len(trying.starts())
         node.write(path, first)
         begin(node, trying)
@@ -179,7 +209,10 @@ def test_ten_instances_start_at_once_with_large_tables(node: Machine) -> None:
     node.ip("-6", "route", "add", "default", "via", "2001:db8:1::1", "dev", "eth0")
     cidrs = ("172.16.1.0/24", "fd00:10:96::/48")
     payload = installed(node, FIXED, add=add_kubelet, consumer="node@.service", cidrs=cidrs)
-    node.write(f"{UNITS}/node@.service", "[Service]\nExecStart=/usr/local/bin/payload /var/lib/payload/%i\n")
+    node.write(
+        f"{UNITS}/node@.service",
+        "[Service]\nExecStart=/usr/local/bin/payload /var/lib/payload/%i\n",
+    )
     node.systemctl("disable", payload.unit)
     node.boot()
     routes = range(by_day(3_000, by_night=15_000))
@@ -192,7 +225,7 @@ def test_ten_instances_start_at_once_with_large_tables(node: Machine) -> None:
     assert {node.state(unit) for unit in units} == {"active/running"}
 
 
-# --- updates at random times ------------------------------------------------------------------------------------------
+# --- updates at random times ----------------------------------------------------------------------
 
 OTHER = f"{UNITS}/{TEMPLATE}.d/50-other.conf"
 HARMLESS = {"destination": "172.16.9.0/24"}
@@ -214,12 +247,16 @@ def update_theirs(node: Machine, number: int) -> None:
 
 
 def start_with(node: Machine, payload: Payload, disturb: Any, seconds: float) -> bool:
-    """Start the unit, disturb it after the given number of seconds, and return whether its payload ran."""
+    """Start the unit, disturb it after the given number of seconds, and return whether its payload
+    ran.
+    """
     before = len(payload.starts())
     begin(node, payload)
     node.run("sleep", f"{seconds:.3f}")
     disturb()
-    node.wait_until(lambda: node.state(payload.unit) in ENDED or payload.is_held(), "the start has been checked")
+    node.wait_until(
+        lambda: node.state(payload.unit) in ENDED or payload.is_held(), "the start has been checked"
+    )
     if node.state(payload.unit) == ENDED[0]:
         wait_for_a_start(node, payload, before)
     return len(payload.starts()) > before
@@ -250,7 +287,9 @@ def test_two_runs_at_once_leave_one_config_or_none(node: Machine) -> None:
     pid = running.main_pid()
     write_config(node, FIXED, path="/root/a.json", watch={"enabled": True})
     elsewhere = ("172.16.9.0/24",)
-    write_config(node, HARMLESS, path="/root/b.json", cidrs=elsewhere, mode="WARN", watch={"enabled": True})
+    write_config(
+        node, HARMLESS, path="/root/b.json", cidrs=elsewhere, mode="WARN", watch={"enabled": True}
+    )
     for number in range(by_day(3, by_night=30)):
         other = "remove" if number % 3 == 2 else "apply /root/b.json"
         both = f"""python3 -m hostrouting apply /root/a.json & sleep {chance.uniform(0, 0.9):.3f}

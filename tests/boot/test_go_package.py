@@ -1,4 +1,6 @@
-"""Test that a node that runs the Go package comes to hostrouting without a restart, and leaves nothing behind."""
+"""Test that a node that runs the Go package comes to hostrouting without a restart, and leaves
+nothing behind.
+"""
 
 from __future__ import annotations
 
@@ -24,20 +26,29 @@ def running(node: Machine) -> Payload:
         node.write(path, text, mode=mode)
     node.systemctl("enable", "static-routes.service", "check-route-overlap.service")
     payload.boot()
-    assert routes(node) == {"172.16.1.0/24": "via 10.1.0.1 dev eth0", "172.16.2.0/24": "via 10.1.0.1 dev eth0"}
+    assert routes(node) == {
+        "172.16.1.0/24": "via 10.1.0.1 dev eth0",
+        "172.16.2.0/24": "via 10.1.0.1 dev eth0",
+    }
     return payload
 
 
 def routes(node: Machine) -> dict[str, str]:
     """Return the routes of the cluster's network that a program has installed, by destination."""
-    lines = node.run("ip", "-N", "-4", "-o", "route", "show", "table", "main", "root", "172.16.0.0/16").stdout
+    lines = node.run(
+        "ip", "-N", "-4", "-o", "route", "show", "table", "main", "root", "172.16.0.0/16"
+    ).stdout
     found = dict(line.split(maxsplit=1) for line in lines.splitlines() if "proto 2 " not in line)
     return {destination: words.strip() for destination, words in found.items()}
 
 
 @pytest.mark.parametrize("by", ["apply", "install.sh"])
-def test_a_moved_gateway_and_a_removal_after_the_go_package(node: Machine, running: Payload, by: str) -> None:
-    """The Go package itself would follow the gateway; only its script knows which routes are its own."""
+def test_a_moved_gateway_and_a_removal_after_the_go_package(
+    node: Machine, running: Payload, by: str
+) -> None:
+    """The Go package itself would follow the gateway; only its script knows which routes are its
+    own.
+    """
     pid = running.main_pid()
     write_config(node, FIXED)
     if by == "apply":
@@ -49,7 +60,9 @@ def test_a_moved_gateway_and_a_removal_after_the_go_package(node: Machine, runni
     assert routes(node) == {"172.16.1.0/24": "via 10.1.0.1 dev eth0 proto 217"}
     assert not node.exists("/run/aks-flex-node/adopted")
     assert "static-routes.service" not in node.show(running.unit, "Requires")["Requires"].split()
-    enabled = node.systemctl("is-enabled", "static-routes.service", "check-route-overlap.service").stdout.split()
+    enabled = node.systemctl(
+        "is-enabled", "static-routes.service", "check-route-overlap.service"
+    ).stdout.split()
     assert enabled == ["enabled", "enabled"]
     node.systemctl("restart", "static-routes.service", "check-route-overlap.service")
     assert running.main_pid() == pid

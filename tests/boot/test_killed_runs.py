@@ -39,7 +39,9 @@ def test_a_killed_run_is_completed(node: Machine, by: str) -> None:
     node.run("bash", "-c", KILLED)
     if by == "the watcher":
         node.wait_until(lambda: count(node) == len(MANY), "all routes")
-        node.wait_until(lambda: "restored, because it was missing" in node.journal(UNIT), "the journal")
+        node.wait_until(
+            lambda: "restored, because it was missing" in node.journal(UNIT), "the journal"
+        )
         return
     assert 0 < count(node) < len(MANY)
     if by == "the next run":

@@ -1,4 +1,6 @@
-"""Test that probe rules are loaded before the machine starts, even after another unit flushes nft's ruleset."""
+"""Test that probe rules are loaded before the machine starts, even after another unit flushes nft's
+ruleset.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ NFT, AWAY = "/usr/sbin/nft", "/usr/sbin/nft.away"
 LISTING = ("nft", "-s", "list", "table", "ip6", "azure_slb_probe")
 PINNED = ("ip", "-6", "route", "show", "2603:1062:0:1:fe80:1234:5678:9abc")
 
-# The reference agent's unit is meant to run before the machine, but isn't ordered before it, and runs again for each
-# machine. This one also leaves the time.
+# The reference agent's unit is meant to run before the machine, but isn't ordered before it, and
+# runs again for each machine. This one also leaves the time.
 REFERENCE_FLUSH = """\
 [Unit]
 Description=Flush nftables rules
@@ -39,9 +41,15 @@ CONFIG = "/root/networking.json"
 
 
 def change(node: Machine, device: str | None = None, consumer: str = TEMPLATE) -> None:
-    """Run ``hostrouting lb-probe apply``, on the image if the machine is off. Without a device, disable the probe."""
+    """Run ``hostrouting lb-probe apply``, on the image if the machine is off.
+
+    Without a device, disable the probe.
+    """
     probe = {"enabled": False} if device is None else {"enabled": True, "devices": [device]}
-    document = {"hostRouting": {"consumer": consumer}, "hostNetworking": {"loadBalancerProbe": probe}}
+    document = {
+        "hostRouting": {"consumer": consumer},
+        "hostNetworking": {"loadBalancerProbe": probe},
+    }
     node.write(CONFIG, json.dumps(document))
     if node.is_on:
         node.python("lb-probe", "apply", CONFIG)
@@ -97,7 +105,8 @@ def test_rules_are_there_before_the_machine_starts(node: Machine) -> None:
     assert start(node, other)  # this flushes again while a machine runs
     other.wait_until_it_ran()
     assert (seen(node), listing(node), is_ordered(node, other)) == (wanted, wanted, True)
-    node.ip("-6", "route", "flush", "proto", "218")  # the route vanishes as with its link, and each start restores it
+    # The route vanishes as with its link, and each start restores it.
+    node.ip("-6", "route", "flush", "proto", "218")
     run_again(node, payload)
     assert (seen(node), listing(node), is_ordered(node, payload)) == (wanted, wanted, True)
     assert "dev eth0" in node.run(*PINNED).stdout
@@ -112,10 +121,15 @@ def test_rules_are_there_before_the_machine_starts(node: Machine) -> None:
 
 
 def test_a_machine_waits_for_a_flush_while_the_probe_runs(node: Machine) -> None:
-    """A unit that is already running isn't ordered after a flush that starts later, so the machine itself has to be."""
+    """A unit that is already running isn't ordered after a flush that starts later, so the machine
+    itself has to be.
+    """
     payload = add_nested_machine(node, enabled=False)
     add_flusher(node)
-    node.write(f"{UNITS}/{FLUSH}.d/slowly.conf", "[Service]\nExecStartPre=/bin/sh -c 'touch /run/flushing; sleep 1'\n")
+    node.write(
+        f"{UNITS}/{FLUSH}.d/slowly.conf",
+        "[Service]\nExecStartPre=/bin/sh -c 'touch /run/flushing; sleep 1'\n",
+    )
     change(node, "eth0")
     node.boot()
     until = "until test -e /run/flushing; do sleep 0.1; done"
@@ -163,9 +177,14 @@ def test_a_failure_at_boot_is_retried(node: Machine) -> None:
     payload.wait_until_it_ran()
     assert "/usr/sbin/nft" in node.journal(UNIT)
     node.run("mv", AWAY, NFT)
-    node.wait_until(lambda: 'comment "answer out"' in listing(node), "it is tried again, and nft is there")
+    node.wait_until(
+        lambda: 'comment "answer out"' in listing(node), "it is tried again, and nft is there"
+    )
     node.add_nic("none0")
-    node.wait_until(lambda: "dev none0" in node.run(*PINNED).stdout, "it is tried again, and the device is there")
+    node.wait_until(
+        lambda: "dev none0" in node.run(*PINNED).stdout,
+        "it is tried again, and the device is there",
+    )
     node.run("mv", NFT, AWAY)
     run_again(node, payload)
     # The flushing unit still works too.

@@ -1,4 +1,6 @@
-"""Test our netplan and systemd-networkd files, and what networkd does to our routes, on a booted system."""
+"""Test our netplan and systemd-networkd files, and what networkd does to our routes, on a booted
+system.
+"""
 
 from __future__ import annotations
 
@@ -63,13 +65,22 @@ def drop_ins(routes: list[Route]) -> dict[str, str]:
 
 
 def sections(text: str) -> set[frozenset[str]]:
-    """Return the [Route] sections of a .network file as sets of lines, without defaults, which netplan omits."""
-    lines = [line.replace("=true", "=yes") for line in text.splitlines() if line != "GatewayOnLink=no"]
-    return {frozenset(filter(None, section.split("\n"))) for section in "\n".join(lines).split("[Route]\n")[1:]}
+    """Return the [Route] sections of a .network file as sets of lines, without defaults, which
+    netplan omits.
+    """
+    lines = [
+        line.replace("=true", "=yes") for line in text.splitlines() if line != "GatewayOnLink=no"
+    ]
+    return {
+        frozenset(filter(None, section.split("\n")))
+        for section in "\n".join(lines).split("[Route]\n")[1:]
+    }
 
 
 def manage(machine: Machine, folder: str = "/etc/systemd/network", **networks: str) -> None:
-    """Add interfaces that networkd manages, with these lines in the [Network] sections of their files."""
+    """Add interfaces that networkd manages, with these lines in the [Network] sections of their
+    files.
+    """
     for dev, network in networks.items():
         machine.add_nic(dev)
         machine.write(f"{folder}/10-{dev}.network", f"[Match]\nName={dev}\n[Network]\n{network}")
@@ -82,7 +93,9 @@ def shown(node: Machine, dev: str) -> str:
 
 
 def await_configured(node: Machine, *devs: str) -> None:
-    node.wait_until(lambda: all("configured" in shown(node, dev).split() for dev in devs), "networkd is done")
+    node.wait_until(
+        lambda: all("configured" in shown(node, dev).split() for dev in devs), "networkd is done"
+    )
 
 
 def await_routes(node: Machine, routes: list[Route]) -> None:
@@ -99,16 +112,24 @@ def await_routes(node: Machine, routes: list[Route]) -> None:
 
 
 def is_fixed(node: Machine) -> bool:
-    checks = [node.python("check", "--cidr", cidr, check=False) for cidr in ("172.16.0.0/16", "172.16.128.0/17")]
+    checks = [
+        node.python("check", "--cidr", cidr, check=False)
+        for cidr in ("172.16.0.0/16", "172.16.128.0/17")
+    ]
     return all(done.returncode == 0 for done in checks)
 
 
 def test_netplan_makes_the_sections_that_we_write_for_networkd(machine: Machine) -> None:
-    routes = [*SAYABLE_BY_ALL, *(route("172.17.0.0/16", NextHop(name, GATEWAY)) for name in ODD_NAMES)]
+    routes = [
+        *SAYABLE_BY_ALL,
+        *(route("172.17.0.0/16", NextHop(name, GATEWAY)) for name in ODD_NAMES),
+    ]
     machine.write(f"/tmp/root{FRAGMENT}", as_netplan(routes), mode=0o600)
     machine.run_offline("netplan", "generate", "--root-dir", "/tmp/root")
     for dev, text in drop_ins(routes).items():
-        assert sections(machine.read(f"/tmp/root/run/systemd/network/10-netplan-{dev}.network")) == sections(text)
+        assert sections(
+            machine.read(f"/tmp/root/run/systemd/network/10-netplan-{dev}.network")
+        ) == sections(text)
 
 
 @pytest.mark.each_release
@@ -124,11 +145,13 @@ def test_drop_ins_in_any_folder_fix_after_a_reload(machine: Machine) -> None:
     assert is_fixed(machine)
 
 
-# --- what networkd removes -------------------------------------------------------------------------------------------
+# --- what networkd removes ------------------------------------------------------------------------
 
 
 def accepts(node: Machine) -> bool:
-    """Return whether the kernel accepts our route, which requires the default route's gateway to be reachable."""
+    """Return whether the kernel accepts our route, which requires the default route's gateway to be
+    reachable.
+    """
     return any(line.startswith("default via 10.1.0.1 dev eth0") for line in routes(node))
 
 
@@ -170,7 +193,8 @@ def lose_carrier(node: Machine) -> None:
     node.fabric("ip", "link", "set", "eth0", "up")
 
 
-# The events marked "gone" in facts/systemd.md. By day they take turns, so each list has its own order.
+# The events marked "gone" in facts/systemd.md. By day they take turns, so each list has its own
+# order.
 GONE: dict[int, list[Callable[[Machine], None]]] = {
     252: [reload_changed, link_down_and_up, lose_carrier, reconfigure],
     257: [reload_changed, restart_networkd, lose_carrier, reconfigure, link_down_and_up],
@@ -206,7 +230,9 @@ def test_only_the_watcher_restores_what_networkd_removes(machine: Machine, by_tu
         machine.wait_until(lambda: is_there(machine), f"the route after {operation.__name__}")
         assert machine.main_pid(UNIT) == watcher
     take_three_times(machine)
-    assert "eth0 is managed by systemd-networkd" in entries(machine, "routes-contested")[-1]["MESSAGE"]
+    assert (
+        "eth0 is managed by systemd-networkd" in entries(machine, "routes-contested")[-1]["MESSAGE"]
+    )
     assert payload.main_pid() == pid
     assert len(payload.starts()) == 1
     assert machine.show(UNIT, "NRestarts")["NRestarts"] == "0"
@@ -220,17 +246,25 @@ def checked(node: Machine, *words: str) -> dict[str, Any]:
 
 
 def told(report: dict[str, Any]) -> tuple[object, ...]:
-    return report["verdict"], [(each["kind"], each["probe"], each["devs"]) for each in report["findings"]]
+    return report["verdict"], [
+        (each["kind"], each["probe"], each["devs"]) for each in report["findings"]
+    ]
 
 
 @pytest.mark.parametrize("setting", ["", "ManageForeignRoutes=no"])
-def test_a_restart_of_networkd_ends_as_predicted(machine: Machine, suite: str, setting: str) -> None:
+def test_a_restart_of_networkd_ends_as_predicted(
+    machine: Machine, suite: str, setting: str
+) -> None:
     manage(machine, eth0=UPLINK + NO_IPV6, ib0=SHADOW + NO_IPV6)
     machine.write("/etc/systemd/networkd.conf.d/10.conf", f"[Network]\n{setting}\n")
     machine.boot()
     await_configured(machine, "eth0", "ib0")
     machine.ip("route", "add", CIDR, "via", "10.1.0.1", "dev", "eth0", "proto", "217")
-    (event,) = (each for each in checked(machine, "--one-event")["events"] if each["event"]["kind"] == "restart")
+    (event,) = (
+        each
+        for each in checked(machine, "--one-event")["events"]
+        if each["event"]["kind"] == "restart"
+    )
     assert event["event"]["subject"] == "systemd-networkd"
     restart_networkd(machine)
     await_configured(machine, "eth0", "ib0")

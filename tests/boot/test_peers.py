@@ -1,4 +1,6 @@
-"""Test the comparison with other programs on one of them: hostrouting itself, and what is observed of it."""
+"""Test the comparison with other programs on one of them: hostrouting itself, and what is observed
+of it.
+"""
 
 from __future__ import annotations
 
@@ -27,5 +29,11 @@ def test_the_work_is_measured_and_verified() -> None:
 def test_a_case_is_what_the_kernel_and_the_journal_say() -> None:
     with booted(PEERS["networkd"]) as node:
         assert node.version().startswith("257.")
-        assert cases.foreign(node) == {"kept": False, "added": True, "after": False, "exit": 0, "said": ""}
+        assert cases.foreign(node) == {
+            "kept": False,
+            "added": True,
+            "after": False,
+            "exit": 0,
+            "said": "",
+        }
         assert cases.carrier(node)["during"] == 0

@@ -1,4 +1,6 @@
-"""Test that machines leave nothing on the host and cannot see its files, and the Debian trees that they boot."""
+"""Test that machines leave nothing on the host and cannot see its files, and the Debian trees that
+they boot.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def test_a_killed_test_leaves_nothing(tree: Path) -> None:
     )
     here = Path(__file__).parents[1]
     env = os.environ | {"PYTHONPATH": f"{here}{os.pathsep}{here.parent}"}
-    with subprocess.Popen([sys.executable, "-c", code, tree], stdout=subprocess.PIPE, text=True, env=env) as test:
+    with subprocess.Popen(
+        [sys.executable, "-c", code, tree], stdout=subprocess.PIPE, text=True, env=env
+    ) as test:
         assert test.stdout is not None
         assert test.stdout.readline() == "on\n"
         assert _cgroups(f"hostrouting-boot-{test.pid}-") != []
@@ -50,7 +54,16 @@ def test_a_killed_test_leaves_nothing(tree: Path) -> None:
 def test_the_machine_cant_see_the_hosts_files(tree: Path) -> None:
     with Keeper(tree, {}) as keeper:
         points = keeper.run("sh", "-c", "cut -d' ' -f5 /proc/self/mountinfo").stdout.split()
-        assert points == ["/", "/mnt", "/mnt/root", "/proc", "/sys", "/sys/fs/cgroup", "/run", "/tmp"]
+        assert points == [
+            "/",
+            "/mnt",
+            "/mnt/root",
+            "/proc",
+            "/sys",
+            "/sys/fs/cgroup",
+            "/run",
+            "/tmp",
+        ]
         assert keeper.run("touch", "/etc/written").returncode != 0
     assert not (tree / "etc/written").exists()
 
@@ -58,8 +71,15 @@ def test_the_machine_cant_see_the_hosts_files(tree: Path) -> None:
 def _host(tree: Path) -> tuple[list[str], list[str], dict[Path, int]]:
     """Return this process's open files and mounts, and the times of the tree."""
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()
-    times = {path: path.lstat().st_mtime_ns for path in (tree, *tree.iterdir(), *(tree / "etc").iterdir())}
-    return sorted(_open_files()), [line for line in mounts if str(tree) in line or ROOT in line], times
+    times = {
+        path: path.lstat().st_mtime_ns
+        for path in (tree, *tree.iterdir(), *(tree / "etc").iterdir())
+    }
+    return (
+        sorted(_open_files()),
+        [line for line in mounts if str(tree) in line or ROOT in line],
+        times,
+    )
 
 
 def _open_files() -> Iterator[str]:
@@ -72,10 +92,12 @@ def _cgroups(prefix: str) -> list[str]:
     # Of another machine's, some may vanish while find looks, and then it fails.
     look = f"mount -t cgroup2 cgroup2 /sys/fs/cgroup; find /sys/fs/cgroup -name '{prefix}*' || :"
     private = ("unshare", "--mount", "--propagation", "private", "sh", "-euc")
-    return subprocess.run([*private, look], capture_output=True, text=True, check=True).stdout.split()
+    return subprocess.run(
+        [*private, look], capture_output=True, text=True, check=True
+    ).stdout.split()
 
 
-# --- the Debian trees ------------------------------------------------------------------------------------------------
+# --- the Debian trees -----------------------------------------------------------------------------
 
 
 @pytest.mark.each_release
@@ -95,7 +117,14 @@ def test_it_boots_the_systemd_of_the_release(suite: str, machine: Machine) -> No
     assert machine.systemctl("list-jobs").stdout == "No jobs running.\n"
     machine.wait_until(nested.is_running, "the nested machine runs")
     shown = machine.show(nested.unit, "FragmentPath", "DropInPaths")
-    assert (shown["FragmentPath"].rpartition("/")[2], shown["DropInPaths"]) == ("systemd-nspawn@.service", "")
-    leader = machine.run("machinectl", "show", "--property=Leader", "--value", "kube1").stdout.strip()
-    own, nested_network = (machine.run("readlink", f"/proc/{pid}/ns/net").stdout for pid in ("1", leader))
+    assert (shown["FragmentPath"].rpartition("/")[2], shown["DropInPaths"]) == (
+        "systemd-nspawn@.service",
+        "",
+    )
+    leader = machine.run(
+        "machinectl", "show", "--property=Leader", "--value", "kube1"
+    ).stdout.strip()
+    own, nested_network = (
+        machine.run("readlink", f"/proc/{pid}/ns/net").stdout for pid in ("1", leader)
+    )
     assert own == nested_network

@@ -56,7 +56,10 @@ class Fleet:
 
     def __init__(self, nodes: list[Machine], folder: Path) -> None:
         self.nodes = nodes
-        hosts = {f"n{number:02}": {"ansible_way_in": shlex.join(node.way_in())} for number, node in enumerate(nodes, 1)}
+        hosts = {
+            f"n{number:02}": {"ansible_way_in": shlex.join(node.way_in())}
+            for number, node in enumerate(nodes, 1)
+        }
         common = {
             "ansible_connection": "nodes_connection",
             "ansible_python_interpreter": "/usr/bin/python3",
@@ -86,9 +89,15 @@ class Fleet:
         return subprocess.run(argv, env=self._env, cwd=self._folder, capture_output=True, text=True)
 
     def shell(self, line: str) -> tuple[int, str]:
-        """Run a line as a user would, with an installed collection, and return its exit code and its output."""
-        env = {name: value for name, value in self._env.items() if name != "ANSIBLE_COLLECTIONS_PATH"}
-        done = subprocess.run(["bash", "-c", line], env=env, cwd=self._folder, capture_output=True, text=True)
+        """Run a line as a user would, with an installed collection, and return its exit code and
+        its output.
+        """
+        env = {
+            name: value for name, value in self._env.items() if name != "ANSIBLE_COLLECTIONS_PATH"
+        }
+        done = subprocess.run(
+            ["bash", "-c", line], env=env, cwd=self._folder, capture_output=True, text=True
+        )
         return done.returncode, done.stdout + done.stderr
 
     def forget(self, variable: str) -> None:
@@ -105,7 +114,15 @@ class Fleet:
 
     def module(self, name: str, *words: str, **arguments: Any) -> subprocess.CompletedProcess[str]:
         """Run one of the collection's modules on the first host."""
-        return self.run("ansible", "n01", "-m", f"hostrouting.hostrouting.{name}", "-a", json.dumps(arguments), *words)
+        return self.run(
+            "ansible",
+            "n01",
+            "-m",
+            f"hostrouting.hostrouting.{name}",
+            "-a",
+            json.dumps(arguments),
+            *words,
+        )
 
     def cut_off_once_tried(self, host: str) -> None:
         """Make a host unreachable for Ansible while a trial is running there."""
@@ -118,9 +135,14 @@ class Fleet:
     ) -> tuple[int, dict[str, dict[str, int]], str]:
         """Run the roll-out, and return the exit code, each host's result and the output."""
         extra = json.dumps({"hostrouting_batches": batches or BATCHES} | given)
-        done = self.run("ansible-playbook", "hostrouting.hostrouting.roll_out", "--limit", limit, "-e", extra)
+        done = self.run(
+            "ansible-playbook", "hostrouting.hostrouting.roll_out", "--limit", limit, "-e", extra
+        )
         recap = re.findall(r"^(n\d+) +: (.*)$", done.stdout, re.MULTILINE)
-        counts = {host: {key: int(n) for key, n in re.findall(r"(\w+)=(\d+)", rest)} for host, rest in recap}
+        counts = {
+            host: {key: int(n) for key, n in re.findall(r"(\w+)=(\d+)", rest)}
+            for host, rest in recap
+        }
         return done.returncode, counts, done.stdout + done.stderr
 
     def states(self) -> list[str]:
@@ -142,10 +164,17 @@ def removed(node: Machine) -> bool:
 
 
 @pytest.fixture
-def new_fleet(new_machine: Callable[[], Machine], tmp_path: Path) -> Callable[[int, Collection[int]], Fleet]:
-    """Return a factory for fleets whose broken machines are shadowed in a way that the config's routes don't fix."""
+def new_fleet(
+    new_machine: Callable[[], Machine], tmp_path: Path
+) -> Callable[[int, Collection[int]], Fleet]:
+    """Return a factory for fleets whose broken machines are shadowed in a way that the config's
+    routes don't fix.
+    """
     if not (PROGRAMS / "ansible-playbook").exists():
-        pytest.fail("Ansible isn't installed; the extra named ansible has it, from Python 3.11 on", pytrace=False)
+        pytest.fail(
+            "Ansible isn't installed; the extra named ansible has it, from Python 3.11 on",
+            pytrace=False,
+        )
 
     def make(size: int, sick: Collection[int]) -> Fleet:
         nodes = [new_machine() for _ in range(size)]
@@ -163,7 +192,9 @@ def new_fleet(new_machine: Callable[[], Machine], tmp_path: Path) -> Callable[[i
 
 
 @pytest.mark.timeout(by_day(900, by_night=3600), func_only=True)
-def test_a_roll_out_stops_at_a_sick_batch_until_its_fix(new_fleet: Callable[[int, Collection[int]], Fleet]) -> None:
+def test_a_roll_out_stops_at_a_sick_batch_until_its_fix(
+    new_fleet: Callable[[int, Collection[int]], Fleet],
+) -> None:
     fleet = new_fleet(SIZE, SICK)
     shared = fleet.nodes[0]
     shared.write(CONFIG, AGENT, mode=0o600)
@@ -182,30 +213,44 @@ def test_a_roll_out_stops_at_a_sick_batch_until_its_fix(new_fleet: Callable[[int
         fleet.nodes[number - 1].ip("route", "delete", *SHADOW)
     code, _, said = fleet.roll_out("100%", limit=RESUMED)
     assert code == 0, said
-    assert fleet.states() == (["STRICT"] * SIZE if IS_NIGHTLY else ["STRICT", "put back", "STRICT", "untouched"])
+    assert fleet.states() == (
+        ["STRICT"] * SIZE if IS_NIGHTLY else ["STRICT", "put back", "STRICT", "untouched"]
+    )
     code, counts, said = fleet.roll_out(limit="n01")
     assert (code, counts["n01"]["changed"]) == (0, 0), said
 
     text = shared.read(CONFIG)
     assert text.startswith(AGENT.removesuffix("}\n"))
     assert json.loads(text).keys() == {"azure", "agent", "hostRouting"}
-    stats = shared.run("sh", "-c", f"stat --format='%a %u:%g %s' {CONFIG} {CONFIG}.*~").stdout.splitlines()
-    assert [stat.rpartition(" ")[0] for stat in stats] == ["600 12:34"] * 3, "WARN and STRICT each have left a backup"
+    stats = shared.run(
+        "sh", "-c", f"stat --format='%a %u:%g %s' {CONFIG} {CONFIG}.*~"
+    ).stdout.splitlines()
+    assert [stat.rpartition(" ")[0] for stat in stats] == ["600 12:34"] * 3, (
+        "WARN and STRICT each have left a backup"
+    )
     assert str(len(AGENT)) in [stat.rpartition(" ")[2] for stat in stats]
 
 
-def test_a_batch_that_turns_sick_is_rolled_back_at_once(new_fleet: Callable[[int, Collection[int]], Fleet]) -> None:
+def test_a_batch_that_turns_sick_is_rolled_back_at_once(
+    new_fleet: Callable[[int, Collection[int]], Fleet],
+) -> None:
     fleet = new_fleet(2, ())
     fleet.nodes[1].write("/usr/local/bin/hostrouting", TURNING_SICK, mode=0o755)
     code, counts, said = fleet.roll_out(2, hostrouting_bake_seconds=1, hostrouting_try_seconds=600)
-    assert (code != 0, said.count(": Check] **"), said.count(": Keep the routes]")) == (True, 2, 0), said
+    assert (code != 0, said.count(": Check] **"), said.count(": Keep the routes]")) == (
+        True,
+        2,
+        0,
+    ), said
     assert {host: each["failed"] for host, each in counts.items()} == {"n01": 1, "n02": 1}, said
     for node in fleet.nodes:
         node.wait_until(lambda node=node: not node.exists(TRIAL), "the trial is over")  # type: ignore[misc]
     assert fleet.states() == ["put back", "put back"], said
 
 
-def test_a_node_that_its_trial_cuts_off_stops_the_batch(new_fleet: Callable[[int, Collection[int]], Fleet]) -> None:
+def test_a_node_that_its_trial_cuts_off_stops_the_batch(
+    new_fleet: Callable[[int, Collection[int]], Fleet],
+) -> None:
     fleet = new_fleet(2, ())
     fleet.cut_off_once_tried("n02")
     code, counts, said = fleet.roll_out(2)
@@ -226,7 +271,11 @@ def test_check_mode_plans_and_a_failed_strict_installs_nothing(
 
     fleet.nodes[0].write(CONFIG, AGENT, mode=0o600)
     done = fleet.module("config", "--check", config={"hostRouting": {}})
-    assert (done.returncode, '"changed": true' in done.stdout, fleet.nodes[0].read(CONFIG)) == (0, True, AGENT)
+    assert (done.returncode, '"changed": true' in done.stdout, fleet.nodes[0].read(CONFIG)) == (
+        0,
+        True,
+        AGENT,
+    )
     fleet.nodes[0].remove(CONFIG)
 
     done = apply()
@@ -236,13 +285,14 @@ def test_check_mode_plans_and_a_failed_strict_installs_nothing(
     assert (ours(fleet.nodes[0]), is_over(fleet.nodes[0])) == ([], True)
 
 
-# --- docs/howto/two-thousand-nodes.md ----------------------------------------------------------------------------------
+# --- docs/howto/two-thousand-nodes.md -------------------------------------------------------------
 
 
 PAGE = (ROOT / "docs/howto/two-thousand-nodes.md").read_text()
 JUDGE = "hostrouting judge"
-# The page's commands, and the node's state after each. pip and apt need a package index and a package: the version of
-# Ansible is checked instead, and test_ways_to_install.py installs the package.
+# The page's commands, and the node's state after each. pip and apt need a package index and a
+# package: the version of Ansible is checked instead, and test_ways_to_install.py installs the
+# package.
 GUIDE = [
     ("pip install 'ansible-core>=2.19'", None),
     ("ansible-galaxy collection install", "untouched"),
@@ -250,13 +300,28 @@ GUIDE = [
     ("mkdir snapshots", "untouched"),
     ("ansible-playbook -i nodes --forks 50 hostrouting.hostrouting.record", "untouched"),
     (JUDGE, "untouched"),
-    ("ansible-playbook -i nodes hostrouting.hostrouting.roll_out --tags warn --limit gpu-0001 --check", "untouched"),
+    (
+        "ansible-playbook -i nodes hostrouting.hostrouting.roll_out --tags warn --limit gpu-0001 --check",
+        "untouched",
+    ),
     ("ansible-playbook -i nodes --forks 50 hostrouting.hostrouting.roll_out --tags warn", "WARN"),
-    ("ansible-playbook -i nodes --forks 50 hostrouting.hostrouting.roll_out --tags strict", "STRICT"),
+    (
+        "ansible-playbook -i nodes --forks 50 hostrouting.hostrouting.roll_out --tags strict",
+        "STRICT",
+    ),
     ("ansible -i nodes all -m ansible.builtin.apt", None),
-    ("ansible-playbook -i nodes --forks 50 hostrouting.hostrouting.roll_out --tags strict", "STRICT"),
-    ("ansible-playbook -i nodes --forks 50 hostrouting.hostrouting.roll_out --tags strict -e", "WARN"),
-    ("ansible -i nodes --forks 50 all -m ansible.builtin.command -a 'hostrouting remove'", "removed"),
+    (
+        "ansible-playbook -i nodes --forks 50 hostrouting.hostrouting.roll_out --tags strict",
+        "STRICT",
+    ),
+    (
+        "ansible-playbook -i nodes --forks 50 hostrouting.hostrouting.roll_out --tags strict -e",
+        "WARN",
+    ),
+    (
+        "ansible -i nodes --forks 50 all -m ansible.builtin.command -a 'hostrouting remove'",
+        "removed",
+    ),
 ]
 
 
@@ -270,7 +335,9 @@ def test_the_guides_commands_work_as_printed(
     fleet.forget("hostrouting_config")
     (tmp_path / "deploy").symlink_to(ROOT / "deploy")
     write_file(tmp_path / "config.json", json.dumps({"hostRouting": ROUTING}))
-    ((name, variables),) = re.findall(r"^```text\n# (group_vars\S+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    ((name, variables),) = re.findall(
+        r"^```text\n# (group_vars\S+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL
+    )
     write_file(tmp_path / name, variables)
     commands = re.findall(r"^\$ (.*)", PAGE, re.MULTILINE)
     assert len(commands) == len(GUIDE)

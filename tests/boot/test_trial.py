@@ -1,4 +1,6 @@
-"""Test that ``apply --try`` is either rolled back in time or fully confirmed, even if processes are killed."""
+"""Test that ``apply --try`` is either rolled back in time or fully confirmed, even if processes are
+killed.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,17 @@ from nightly import by_day
 
 from boot.payloads import Payload
 from boot.rig import Machine
-from boot.test_gate import CONFIG, FIXED, MARKERS, boot_held, files, installed, marker, start, write_config
+from boot.test_gate import (
+    CONFIG,
+    FIXED,
+    MARKERS,
+    boot_held,
+    files,
+    installed,
+    marker,
+    start,
+    write_config,
+)
 from boot.test_watch import routes
 
 UNIT = "hostrouting-trial"
@@ -39,7 +51,9 @@ def is_over(node: Machine) -> bool:
 
 
 def outcome(node: Machine, before: str) -> str:
-    """Return ``back`` or ``confirmed`` if all routes and files match, or else a description of the state."""
+    """Return ``back`` or ``confirmed`` if all routes and files match, or else a description of the
+    state.
+    """
     found, is_as_before = ours(node), files(node) == before
     if found == ["172.16.1.0/24"] and is_as_before:
         return "back"
@@ -86,7 +100,9 @@ def test_revert_ends_a_trial_at_once(node: Machine, running: Payload) -> None:
     assert running.main_pid() == pid
 
 
-def test_a_trial_ends_where_the_installed_routes_cannot_be_installed(node: Machine, running: Payload) -> None:
+def test_a_trial_ends_where_the_installed_routes_cannot_be_installed(
+    node: Machine, running: Payload
+) -> None:
     before, default = files(node), node.run("ip", "route", "show", "default").stdout.split()
     node.python("apply", "--try", "600", TRIED)
     node.run("ip", "route", "del", "default")
@@ -134,10 +150,14 @@ def test_a_start_ignores_the_trial_and_ends_it(node: Machine, running: Payload) 
 
 
 def test_a_trial_never_lets_a_held_node_start(node: Machine) -> None:
-    """The trial's routes are removed when the time is up, which would leave a running node shadowed."""
+    """The trial's routes are removed when the time is up, which would leave a running node
+    shadowed.
+    """
     chance = random.Random(21)
     payload = installed(node)
-    node.write(TRIED, node.read(CONFIG).replace('"routes": []', json.dumps({"routes": [FIXED]})[1:-1]))
+    node.write(
+        TRIED, node.read(CONFIG).replace('"routes": []', json.dumps({"routes": [FIXED]})[1:-1])
+    )
     boot_held(node, payload)
     for _ in range(by_day(2, by_night=20)):
         node.run("sleep", f"{chance.uniform(0, 1):.3f}")
@@ -152,10 +172,16 @@ def test_a_trial_never_lets_a_held_node_start(node: Machine) -> None:
 
 def kill(node: Machine, words: str, seconds: float) -> None:
     """Run a command line, and kill all of its processes after the given number of seconds."""
-    node.run("sh", "-c", f"setsid sh -c '{words}' & sleep {seconds:.3f}; kill -s KILL -- -$!; wait $!; true")
+    node.run(
+        "sh",
+        "-c",
+        f"setsid sh -c '{words}' & sleep {seconds:.3f}; kill -s KILL -- -$!; wait $!; true",
+    )
 
 
-def test_any_killed_process_leaves_routes_rolled_back_or_confirmed(node: Machine, running: Payload) -> None:
+def test_any_killed_process_leaves_routes_rolled_back_or_confirmed(
+    node: Machine, running: Payload
+) -> None:
     chance = random.Random(18)
     pid = running.main_pid()
     for _ in range(by_day(3, by_night=100)):

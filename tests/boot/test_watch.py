@@ -1,4 +1,7 @@
-"""Test the watcher as a service on a booted systemd. ``test_networkd`` tests it together with systemd-networkd."""
+"""Test the watcher as a service on a booted systemd.
+
+``test_networkd`` tests it together with systemd-networkd.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,9 @@ def is_there(node: Machine) -> bool:
 def entries(node: Machine, event: str) -> list[dict[str, str]]:
     """Return the journal entries for an event, with their fields."""
     node.run("journalctl", "--sync", check=False)
-    out = node.run("journalctl", "--boot", "--output=json", f"HOSTROUTING_EVENT={event}", check=False).stdout
+    out = node.run(
+        "journalctl", "--boot", "--output=json", f"HOSTROUTING_EVENT={event}", check=False
+    ).stdout
     return [json.loads(line) for line in out.splitlines()]
 
 
@@ -55,12 +60,18 @@ def test_a_late_infiniband_address_stops_no_machine(node: Machine, watched: Payl
         node.wait_until(lambda: markers(node) == ["detected"], "the marker")
         node.wait_until(lambda: not is_ok(node, "192.168.0.0/16"), "the metrics")
         node.wait_until(lambda n=attempt: len(entries(node, "failure")) == n, "the journal")  # type: ignore[misc]
-        assert "overlap: OVERLAP: expected CIDR 192.168.0.0/16" in node.show(UNIT, "StatusText")["StatusText"]
+        assert (
+            "overlap: OVERLAP: expected CIDR 192.168.0.0/16"
+            in node.show(UNIT, "StatusText")["StatusText"]
+        )
         node.ip("address", "del", "192.168.7.1/16", "dev", "ib0")
         node.wait_until(lambda: markers(node) == ["ok"], "the marker")
         node.wait_until(lambda: is_ok(node, "192.168.0.0/16"), "the metrics")
     entry = entries(node, "failure")[0]
-    assert 'fix: add to hostRouting.staticRoutes.routes: {"destination": "192.168.0.0/17"}' in entry["MESSAGE"]
+    assert (
+        'fix: add to hostRouting.staticRoutes.routes: {"destination": "192.168.0.0/17"}'
+        in entry["MESSAGE"]
+    )
     assert (entry["HOSTROUTING_CIDR"], entry["HOSTROUTING_DEV"]) == ("192.168.0.0/16", "ib0")
     assert (entry["PRIORITY"], entry["_SYSTEMD_UNIT"]) == ("3", UNIT)
     assert len(entries(node, "failure-gone")) == 2
@@ -83,16 +94,24 @@ def test_a_moved_python_breaks_neither_boot_nor_machine(node: Machine) -> None:
 
 
 def test_the_watchers_snapshots_go_with_it(node: Machine, watched: Payload) -> None:
-    """The service may write them, only root reads them, and removing everything leaves nothing of them."""
+    """The service may write them, only root reads them, and removing everything leaves nothing of
+    them.
+    """
     node.wait_until(lambda: node.exists(f"{KEPT}/good.json"), "the first snapshot")
     node.ip("address", "add", "192.168.7.1/16", "dev", "ib0")
     node.wait_until(lambda: node.exists(f"{KEPT}/bad.json"), "the second snapshot")
-    listed = node.run("stat", "--format=%a %U", KEPT, f"{KEPT}/good.json", f"{KEPT}/bad.json").stdout
+    listed = node.run(
+        "stat", "--format=%a %U", KEPT, f"{KEPT}/good.json", f"{KEPT}/bad.json"
+    ).stdout
     assert listed.split("\n")[:3] == ["700 root", "600 root", "600 root"]
-    found = node.python("diff", f"{KEPT}/good.json", f"{KEPT}/bad.json", "--output", "json", check=False)
+    found = node.python(
+        "diff", f"{KEPT}/good.json", f"{KEPT}/bad.json", "--output", "json", check=False
+    )
     assert found.returncode == 1
     document = json.loads(found.stdout)
-    assert [each["cidr"] for each in document["changed"]] == ["192.168.0.0/16"] * len(document["changed"])
+    assert [each["cidr"] for each in document["changed"]] == ["192.168.0.0/16"] * len(
+        document["changed"]
+    )
     assert "192.168.0.0/16 dev ib0" in str(document["changed"][0]["causes"])
     node.python("remove")
     assert not node.exists(KEPT)

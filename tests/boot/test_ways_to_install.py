@@ -1,4 +1,6 @@
-"""Test hosts that get hostrouting as a Debian package, or without Python from an Ignition document or install.sh."""
+"""Test hosts that get hostrouting as a Debian package, or without Python from an Ignition document
+or install.sh.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +87,10 @@ def test_on_a_running_node_it_stops_nothing(node: Machine, running: Payload) -> 
     node.write(override, "[Service]\nExecStartPre=\n")
     carry(node, config(FIXED, waitSeconds=1))
     done = node.run(f"{OUT}/install.sh", check=False)
-    assert (done.returncode, "the gate doesn't hold systemd-nspawn@kube1.service" in done.stderr) == (1, True)
+    assert (
+        done.returncode,
+        "the gate doesn't hold systemd-nspawn@kube1.service" in done.stderr,
+    ) == (1, True)
     node.remove(override.rpartition("/")[0])
     assert files(node) == before
     assert "217" not in node.run("ip", "-N", "-4", "route").stdout
@@ -93,7 +98,9 @@ def test_on_a_running_node_it_stops_nothing(node: Machine, running: Payload) -> 
     for routes, cidr in (((), "10.96.0.0/12"), ((FIXED,), "172.16.1.0/24"), ((), "10.96.0.0/12")):
         carry(node, config(*routes, OTHER, cidrs=(cidr,), waitSeconds=1))
         node.run(f"{OUT}/install.sh")
-        assert node.run("ip", "-N", "-4", "-o", "route").stdout.count("proto 217") == len(routes) + 1
+        assert (
+            node.run("ip", "-N", "-4", "-o", "route").stdout.count("proto 217") == len(routes) + 1
+        )
         assert marker(node) == {"ok": ""}
         assert running.main_pid() == pid
         reloads.append(node.journal().count("Reloading"))
@@ -103,7 +110,9 @@ def test_on_a_running_node_it_stops_nothing(node: Machine, running: Payload) -> 
 
     carry(node, config(OTHER, waitSeconds=1))
     done = node.run(f"{OUT}/install.sh", check=False)
-    assert done.returncode == 1, "STRICT, and nothing fixes the shadow; it stays installed, as by apply"
+    assert done.returncode == 1, (
+        "STRICT, and nothing fixes the shadow; it stays installed, as by apply"
+    )
     node.systemctl("stop", running.unit)
     assert not start(node, running)
     # An ended trial may leave these.
@@ -120,10 +129,17 @@ def test_on_a_running_node_it_stops_nothing(node: Machine, running: Payload) -> 
 def test_the_next_run_repairs_one_killed_before_its_reload(node: Machine, running: Payload) -> None:
     before = files(node)
     carry(node, config(FIXED, waitSeconds=1))
-    for name, last in (("install.sh", "\n  reload_if_changed\n"), ("remove.sh", "then reload; fi\n")):
+    for name, last in (
+        ("install.sh", "\n  reload_if_changed\n"),
+        ("remove.sh", "then reload; fi\n"),
+    ):
         text = node.read(f"{OUT}/{name}")
         assert last in text
-        node.write(f"{OUT}/killed.sh", text.replace(last, last.replace("reload", "kill -9 $$; reload")), mode=0o755)
+        node.write(
+            f"{OUT}/killed.sh",
+            text.replace(last, last.replace("reload", "kill -9 $$; reload")),
+            mode=0o755,
+        )
         assert node.run(f"{OUT}/killed.sh", check=False).returncode == -9
         node.run(f"{OUT}/{name}")
         is_held = "gate.sh" in node.show(running.unit, "ExecConditionEx").get("ExecConditionEx", "")
@@ -133,7 +149,7 @@ def test_the_next_run_repairs_one_killed_before_its_reload(node: Machine, runnin
     assert files(node) == before
 
 
-# --- the Debian package ----------------------------------------------------------------------------------------------
+# --- the Debian package ---------------------------------------------------------------------------
 
 HOME = "/usr/lib/hostrouting"
 DEB, NEWER = "/root/hostrouting.deb", "/root/newer.deb"
@@ -143,9 +159,14 @@ SHADOW = "192.168.7.1/16"
 # This config installs everything.
 DOCUMENT = {
     "hostRouting": section(
-        FIXED, cidrs=["172.16.1.0/24", "192.168.0.0/16"], watch={"enabled": True, "textfile": TEXTFILE}, waitSeconds=30
+        FIXED,
+        cidrs=["172.16.1.0/24", "192.168.0.0/16"],
+        watch={"enabled": True, "textfile": TEXTFILE},
+        waitSeconds=30,
     ),
-    "hostNetworking": {"loadBalancerProbe": {"enabled": True, "devices": ["eth0"], "ipv6Detection": "ALWAYS"}},
+    "hostNetworking": {
+        "loadBalancerProbe": {"enabled": True, "devices": ["eth0"], "ipv6Detection": "ALWAYS"}
+    },
 }
 
 # Rebuild the package with a higher revision.
@@ -160,7 +181,9 @@ NAMES = "find /etc /usr /var/lib -not -path '/var/lib/[dmps]*/*' | sort"
 
 
 def dpkg(node: Machine, *words: str) -> str:
-    """Run dpkg without this checkout's Python code and bytecode, and return the maintainer scripts' output."""
+    """Run dpkg without this checkout's Python code and bytecode, and return the maintainer scripts'
+    output.
+    """
     return node.run("env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "dpkg", *words).stderr
 
 
@@ -169,7 +192,9 @@ def names(node: Machine) -> set[str]:
 
 
 @pytest.mark.ci
-def test_the_debian_package_survives_its_whole_life_from_install_to_purge(node: Machine, release: Path) -> None:
+def test_the_debian_package_survives_its_whole_life_from_install_to_purge(
+    node: Machine, release: Path
+) -> None:
     payload = add_nested_machine(node)
     node.write(CONFIG, json.dumps(DOCUMENT))
     node.boot()
@@ -202,7 +227,8 @@ def test_the_debian_package_survives_its_whole_life_from_install_to_purge(node: 
     assert "apt purge hostrouting" in dpkg(node, "--remove", "hostrouting")
     assert not node.exists(HOME)
     assert payload.main_pid() == machine
-    # The gate still works, even after a reboot, and no unit tries to run a program that was removed.
+    # The gate still works, even after a reboot, and no unit tries to run a program that was
+    # removed.
     node.reboot()
     payload.wait_until_it_ran()
     assert is_there(node)

@@ -2,13 +2,15 @@
 
     python tests/boot/trees.py          # creates the missing trees, and prints their paths
 
-The cache directory is ``$HOSTROUTING_BOOT_CACHE``, or ``hostrouting-boot`` in the user's cache directory. It contains:
+The cache directory is ``$HOSTROUTING_BOOT_CACHE``, or ``hostrouting-boot`` in the user's cache
+directory. It contains:
 
     lock                held while a tree is created; a waiting process then finds the finished tree
     build-NAME/tree     unfinished
     SUITE-KEY/tree      finished; KEY is a hash of the suite, the packages and the set-up
 
-Old trees, and those of killed builders, remain until a user deletes them: a builder removes only what it has just made.
+Old trees, and those of killed builders, remain until a user deletes them: a builder removes only
+what it has just made.
 """
 
 from __future__ import annotations
@@ -32,7 +34,18 @@ __all__ = ["BUILD_SECONDS", "SUITES", "CannotBuildError", "find_or_build", "oute
 SUITES = {"bookworm": 252, "trixie": 257}
 
 PACKAGES = (
-    *("bash", "busybox", "dbus", "gawk", "iproute2", "mawk", "netplan.io", "nftables", "procps", "python3"),
+    *(
+        "bash",
+        "busybox",
+        "dbus",
+        "gawk",
+        "iproute2",
+        "mawk",
+        "netplan.io",
+        "nftables",
+        "procps",
+        "python3",
+    ),
     *("systemd", "systemd-container", "systemd-sysv", "util-linux"),
 )
 BUILD_SECONDS = 900
@@ -65,8 +78,8 @@ done
 touch -d '2040-01-01' /etc/.updated /var/.updated
 """
 
-# The complete environment for maintainer scripts. ./run's Python settings would put the bytecode elsewhere, and a
-# machine's Python would then write it later, among files that are compared.
+# The complete environment for maintainer scripts. ./run's Python settings would put the bytecode
+# elsewhere, and a machine's Python would then write it later, among files that are compared.
 ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "HOME": "/root",
@@ -85,7 +98,8 @@ class CannotBuildError(Exception):
 
 
 def find_or_build(suite: str, *more: str) -> Path:
-    """Return a suite's tree, creating it if it doesn't exist, which takes half a minute and needs the network.
+    """Return a suite's tree, creating it if it doesn't exist, which takes half a minute and needs
+    the network.
 
     Args:
         suite: the Debian release.
@@ -109,7 +123,10 @@ def find_or_build(suite: str, *more: str) -> Path:
 def _cache_folder() -> Path:
     if named := os.environ.get("HOSTROUTING_BOOT_CACHE"):
         return Path(named).absolute()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "hostrouting-boot"
+    return (
+        Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute()
+        / "hostrouting-boot"
+    )
 
 
 def _key(suite: str, packages: Sequence[str]) -> str:
@@ -120,7 +137,9 @@ def _key(suite: str, packages: Sequence[str]) -> str:
 def _obstacle() -> str | None:
     if os.geteuid() != 0 or Path("/proc/self/uid_map").read_text().split()[2] != "4294967295":
         return "that takes root, and not that of a user namespace"
-    if missing := [tool for tool in ("mmdebstrap", "unshare", "nsenter") if shutil.which(tool) is None]:
+    if missing := [
+        tool for tool in ("mmdebstrap", "unshare", "nsenter") if shutil.which(tool) is None
+    ]:
         return f"{', '.join(missing)} isn't installed"
     return None
 
@@ -159,20 +178,26 @@ def _mmdebstrap(suite: str, packages: Sequence[str], target: Path, lock: int) ->
     ]
     env = ENVIRONMENT | {name: os.environ[name] for name in _PROXIES if name in os.environ}
     try:
-        # mmdebstrap inherits the lock and holds it until it has finished, even if this process is killed.
+        # mmdebstrap inherits the lock and holds it until it has finished, even if this process is
+        # killed.
         done = subprocess.run(
             argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
             timeout=BUILD_SECONDS, pass_fds=[lock], check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        raise CannotBuildError(f"can't build a tree of Debian {suite}: not done in {BUILD_SECONDS} s") from None
+        raise CannotBuildError(
+            f"can't build a tree of Debian {suite}: not done in {BUILD_SECONDS} s"
+        ) from None
     if done.returncode != 0:
         last_words = "\n".join((done.stdout + done.stderr).strip().splitlines()[-8:])
-        raise CannotBuildError(f"can't build a tree of Debian {suite}, because mmdebstrap failed:\n{last_words}")
+        raise CannotBuildError(
+            f"can't build a tree of Debian {suite}, because mmdebstrap failed:\n{last_words}"
+        )
 
 
 def outer_network() -> str:
-    """Return the network namespace of the most distant ancestor process whose namespace is readable, for downloads.
+    """Return the network namespace of the most distant ancestor process whose namespace is
+    readable, for downloads.
 
     The tests run in their own namespace, which has no outbound route.
     """
@@ -180,7 +205,9 @@ def outer_network() -> str:
     while pid > 0:
         if os.access(f"/proc/{pid}/ns/net", os.R_OK):
             found = f"/proc/{pid}/ns/net"
-        pid = int(re.findall(r"^PPid:\s*(\d+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)[0])
+        pid = int(
+            re.findall(r"^PPid:\s*(\d+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)[0]
+        )
     return found
 
 

@@ -62,8 +62,12 @@ def unasked() -> Any:
 
 
 @pytest.fixture
-def elsewhere(tmp_path: Path, unasked: Any, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Return a function that runs commands on a laptop with different routes and a different nameserver."""
+def elsewhere(
+    tmp_path: Path, unasked: Any, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """Return a function that runs commands on a laptop with different routes and a different
+    nameserver.
+    """
     laptop = Host(routes=unasked, units=unasked, layout=Layout(tmp_path / "laptop"))
     write_file(laptop.layout.resolv_conf, "nameserver 172.16.2.53\n")
 

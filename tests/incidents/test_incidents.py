@@ -1,6 +1,8 @@
-"""Rebuild public incidents, and compare what the check finds and the effect of its fixes with what each file expects.
+"""Rebuild public incidents, and compare what the check finds and the effect of its fixes with what
+each file expects.
 
-An expectation is what happened when the case was last looked at, good or bad, so that it can't change unnoticed.
+An expectation is what happened when the case was last looked at, good or bad, so that it can't
+change unnoticed.
 """
 
 from __future__ import annotations
@@ -29,12 +31,18 @@ def expected(document: dict[str, Any]) -> Outcome:
 
 def pasted(found: Outcome) -> str:
     """Return an outcome as JSON for the case's file."""
-    kept = {key: value for key, value in attrs.asdict(found).items() if value or key in ("leaves", "says")}
+    kept = {
+        key: value
+        for key, value in attrs.asdict(found).items()
+        if value or key in ("leaves", "says")
+    }
     return f'"expect": {json.dumps(kept)}'
 
 
 def turned_round(told: Outcome) -> list[Outcome]:
-    """Return expectations that say the opposite of one in a single point: found, fixed, harmed, or how it leaves."""
+    """Return expectations that say the opposite of one in a single point: found, fixed, harmed, or
+    how it leaves.
+    """
     return [
         attrs.evolve(told, leaves=("elsewhere", *told.leaves[1:])),
         attrs.evolve(told, says=() if told.says else ("OVERLAP eth0",)),
@@ -50,8 +58,14 @@ def test_an_incident_ends_as_its_file_expects(name: str, tmp_path: Path) -> None
     if any(line.startswith("unplug") for line in case.host):
         needs_linux(6, 12, "an interface without a carrier passes packets to packet sockets")
     words = [line.split()[:2] for line in case.host]
-    if ["rule", "del"] in words and ["rule", "add"] not in words and not separates_on_deletion(os.uname().release):
-        pytest.skip("this kernel finds the entries of a table whose rule is gone until a rule is added")
+    if (
+        ["rule", "del"] in words
+        and ["rule", "add"] not in words
+        and not separates_on_deletion(os.uname().release)
+    ):
+        pytest.skip(
+            "this kernel finds the entries of a table whose rule is gone until a rule is added"
+        )
     found = outcome(case, tmp_path)
     assert found == told, pasted(found)
     assert found not in turned_round(told)

@@ -125,7 +125,11 @@ def test_the_end_of_an_advertisement_is_predicted(
         if each.event.kind is EventKind.EXPIRED and str(each.event.gateway) == "fe80::1"
     )
     assert (told.event.subject, told.outlook, told.restored_by) == ("eth0", outlook, ())
-    until(lambda: any(isinstance(route, Route6) and route.is_expired for route in host.default_routes()))
+    until(
+        lambda: any(
+            isinstance(route, Route6) and route.is_expired for route in host.default_routes()
+        )
+    )
     now = check(asked, host=on)
     assert now.verdict is told.verdict is told.lasting_verdict is verdict
     assert [each.devs for each in now.findings] == [each.devs for each in told.findings] == devs
@@ -172,7 +176,10 @@ def test_a_check_says_why_there_is_no_default_route(
 def test_an_installation_says_why_it_waits_in_vain(
     host: NetlinkBackend6, tmp_path: Path, sysctls: dict[str, int], reason: str
 ) -> None:
-    on, wanted = node_in(tmp_path, host), config("fd00:1::/48", cidrs=[], mode="WARN", waitSeconds=0)
+    on, wanted = (
+        node_in(tmp_path, host),
+        config("fd00:1::/48", cidrs=[], mode="WARN", waitSeconds=0),
+    )
     set_sysctls(**sysctls)
     why = f"eth0 ignores router advertisements, because {reason}: sysctl -w "
     assert any(each.startswith(why) for each in plan(wanted, host=on).warnings)
@@ -194,7 +201,11 @@ def test_a_manager_may_handle_advertisements(host: NetlinkBackend6, tmp_path: Pa
 def test_an_expired_default_route_is_the_reason(host: NetlinkBackend6, tmp_path: Path) -> None:
     on = node_in(tmp_path, host)
     advertise("eth0", "fe80::1", "1", "medium")
-    until(lambda: any(isinstance(route, Route6) and route.is_expired for route in host.default_routes()))
+    until(
+        lambda: any(
+            isinstance(route, Route6) and route.is_expired for route in host.default_routes()
+        )
+    )
     for reason in (
         check(expecting(), host=on).reason_detail,
         check(expecting(), host=Host.recorded(snapshot(host=on))).reason_detail,

@@ -1,4 +1,6 @@
-"""Test that each alert in deploy/prometheus fires for a broken node, and that none fires for a healthy one."""
+"""Test that each alert in deploy/prometheus fires for a broken node, and that none fires for a
+healthy one.
+"""
 
 from __future__ import annotations
 
@@ -53,18 +55,24 @@ def promtool(*words: object) -> subprocess.CompletedProcess[str]:
     program = shutil.which("promtool")
     if program is None:
         pytest.fail("promtool isn't installed; Debian's package prometheus has it", pytrace=False)
-    return subprocess.run([program, *map(str, words)], capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(
+        [program, *map(str, words)], capture_output=True, text=True, check=False, timeout=60
+    )
 
 
 @pytest.fixture
 def samples(tmp_path: Path) -> Callable[..., None]:
-    """Check that a query returns exactly these labels, each with value 1, after a few minutes of samples."""
+    """Check that a query returns exactly these labels, each with value 1, after a few minutes of
+    samples.
+    """
 
     def see(metrics: str, query: str, *labels: dict[str, str], minutes: int = 10) -> None:
         # promtool's clock starts at 0, so set the run's timestamp to 0 as well.
         lines = re.sub(rf"^{RUN_AT} .*", f"{RUN_AT} 0", metrics, flags=re.MULTILINE).splitlines()
         told = [line.rpartition(" ") for line in lines if not line.startswith("#")]
-        series = [{"series": of_node(name), "values": f"{value}x{minutes}"} for name, _, value in told]
+        series = [
+            {"series": of_node(name), "values": f"{value}x{minutes}"} for name, _, value in told
+        ]
         wanted = [",".join(f'{name}="{value}"' for name, value in each.items()) for each in labels]
         fire = {
             "expr": query,
@@ -138,36 +146,67 @@ def test_a_node_fires_its_alerts_alone(name: str, host: Host, check: Any, firing
 def test_the_query_finds_sick_nodes_that_the_gate_will_hold(host: Host, samples: Any) -> None:
     """The query is documented in docs/reference/watch.md."""
     route = {"destination": str(FIXED), "dev": "ib7"}
-    warn, strict = (watched(host, route, "hostrouting_problem", mode=mode) for mode in ("WARN", "STRICT"))
+    warn, strict = (
+        watched(host, route, "hostrouting_problem", mode=mode) for mode in ("WARN", "STRICT")
+    )
     query = re.search(r"```promql\n(.*hostrouting_info.*)\n```", PAGE.read_text())
     assert query is not None
-    of_one = {"__name__": "hostrouting_cidr_verdict", "cidr": SHADOWED, "verdict": "overlap", "instance": "n"}
+    of_one = {
+        "__name__": "hostrouting_cidr_verdict",
+        "cidr": SHADOWED,
+        "verdict": "overlap",
+        "instance": "n",
+    }
     samples(warn, query[1])
     samples(strict, query[1], of_one)
 
 
 def test_a_failed_run_keeps_old_metrics_and_fires(check: Any, firing: Any, tmp_path: Path) -> None:
-    """Run the recipe from docs/reference/watch.md with hostrouting missing, unable to read its config, or working."""
-    recipe = re.search(r"^\$ (hostrouting check --output prometheus .*)$", PAGE.read_text(), re.MULTILINE)
+    """Run the recipe from docs/reference/watch.md with hostrouting missing, unable to read its
+    config, or working.
+    """
+    recipe = re.search(
+        r"^\$ (hostrouting check --output prometheus .*)$", PAGE.read_text(), re.MULTILINE
+    )
     assert recipe is not None
-    metrics, textfile, program = check(SHADOWED), tmp_path / "hostrouting.prom", tmp_path / "bin/hostrouting"
+    metrics, textfile, program = (
+        check(SHADOWED),
+        tmp_path / "hostrouting.prom",
+        tmp_path / "bin/hostrouting",
+    )
     program.parent.mkdir()
-    for script, code in (("exit 78", 0o755), ("", 0o644), (f"cat <<'END'\n{metrics}END\nexit 1", 0o755)):
+    for script, code in (
+        ("exit 78", 0o755),
+        ("", 0o644),
+        (f"cat <<'END'\n{metrics}END\nexit 1", 0o755),
+    ):
         textfile.write_text(metrics)
         program.write_text(f"#!/bin/sh\n{script}\n")
         program.chmod(code)
         path = f"{program.parent}:/usr/bin:/bin"
-        subprocess.run(["bash", "-c", recipe[1]], cwd=tmp_path, env={"PATH": path}, capture_output=True, check=False)
+        subprocess.run(
+            ["bash", "-c", recipe[1]],
+            cwd=tmp_path,
+            env={"PATH": path},
+            capture_output=True,
+            check=False,
+        )
         assert textfile.read_text() == metrics
     firing(textfile.read_text(), "HostRoutingNotChecked", "HostRoutingOverlap", minutes=30)
 
 
 def watched(
-    host: Host, route: dict[str, str], until: str, meanwhile: Callable[[], None] = lambda: None, mode: str = "WARN"
+    host: Host,
+    route: dict[str, str],
+    until: str,
+    meanwhile: Callable[[], None] = lambda: None,
+    mode: str = "WARN",
 ) -> str:
     """Return the metrics of ``hostrouting watch`` on a shadowed node as soon as one of them is 1."""
     (host.layout.root / "metrics").mkdir(exist_ok=True)
-    keeping = config(route, cidrs=(SHADOWED,), mode=mode, watch={"textfile": "/metrics/hostrouting.prom"})
+    keeping = config(
+        route, cidrs=(SHADOWED,), mode=mode, watch={"textfile": "/metrics/hostrouting.prom"}
+    )
     textfile, scope = host.layout.root / "metrics/hostrouting.prom", phases.CancelScope(timeout=30)
 
     def hear(line: str) -> None:

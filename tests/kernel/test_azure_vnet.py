@@ -1,6 +1,7 @@
 """Test that azure-vnet's leftovers break a new pod and that removing them fixes it.
 
-The node has used azure-vnet as its CNI, with real ebtables rules, a real bridge and pods that reply.
+The node has used azure-vnet as its CNI, with real ebtables rules, a real bridge and pods that
+reply.
 
 ::
 
@@ -8,8 +9,8 @@ The node has used azure-vnet as its CNI, with real ebtables rules, a real bridge
                     └──── hairpin ────────┘
                       node ───────────────── lxc32 ─── new pod .32, another CNI's, routed
 
-The old pod .32 is gone, but azure-vnet's state for it may remain (``leave``). Like Azure's fabric, this one sends no
-ARP requests: it knows that all of these addresses are behind the NIC's MAC.
+The old pod .32 is gone, but azure-vnet's state for it may remain (``leave``). Like Azure's fabric,
+this one sends no ARP requests: it knows that all of these addresses are behind the NIC's MAC.
 """
 
 from __future__ import annotations
@@ -31,7 +32,17 @@ import stale
 from acting import is_held
 from backends import Altered
 from node import refuse_host, run_ip, tool, until
-from stale import GONE_MAC, LIVE_MAC, LIVE_RULES, NIC_MAC, NODE_RULES, TUNNEL_MAC, arp_reply, dnat, state
+from stale import (
+    GONE_MAC,
+    LIVE_MAC,
+    LIVE_RULES,
+    NIC_MAC,
+    NODE_RULES,
+    TUNNEL_MAC,
+    arp_reply,
+    dnat,
+    state,
+)
 
 import phases
 from hostrouting import Host, Layout
@@ -47,8 +58,8 @@ from hostrouting.testing import FakeSystemd
 NODE, GATEWAY, LIVE, NEW = map(str, (stale.OWN, stale.GATEWAY, stale.LIVE, stale.GONE))
 OTHERS = "10.241.0.7"  # outside the CIDRs that are cleaned up
 
-# Rules of other programs. Some match addresses outside the CIDR; others match addresses inside it but only resemble
-# azure-vnet's rules. tests/hostrouting/azure/test_vnet.py has all shapes.
+# Rules of other programs. Some match addresses outside the CIDR; others match addresses inside it
+# but only resemble azure-vnet's rules. tests/hostrouting/azure/test_vnet.py has all shapes.
 _OTHERS_RULES = (
     dnat(OTHERS),
     arp_reply(OTHERS),
@@ -65,7 +76,9 @@ def restore(*rules: str) -> None:
 
 
 class AzureWorld:
-    """A node, its pods and the fabric. It may only be used from the thread of the ``kernel`` fixture.
+    """A node, its pods and the fabric.
+
+    It may only be used from the thread of the ``kernel`` fixture.
 
     Args:
         kernel: the node's kernel.
@@ -91,7 +104,7 @@ class AzureWorld:
             server.shutdown()
             server.server_close()
 
-    # --- the node and the fabric -------------------------------------------------------------------------------
+    # --- the node and the fabric ------------------------------------------------------------------
 
     def _build_node(self) -> None:
         self.kernel.add_link("eth0")
@@ -124,15 +137,23 @@ class AzureWorld:
     def _build_fabric(self) -> None:
         run_ip(
             f"address add {GATEWAY}/24 dev eth0",
-            *(f"neighbour add {there} lladdr {NIC_MAC} dev eth0 nud permanent" for there in (NODE, LIVE, NEW)),
+            *(
+                f"neighbour add {there} lladdr {NIC_MAC} dev eth0 nud permanent"
+                for there in (NODE, LIVE, NEW)
+            ),
         )
 
-    # --- pods --------------------------------------------------------------------------------------------------
+    # --- pods -------------------------------------------------------------------------------------
 
     def _add_live_pod(self) -> Place:
-        """Add a pod as azure-vnet does: a veth on the bridge, two rules, a neighbour entry and saved state."""
+        """Add a pod as azure-vnet does: a veth on the bridge, two rules, a neighbour entry and
+        saved state.
+        """
         pod = self._add_pod("pod .33", "azv33", LIVE_MAC)
-        run_ip("link set azv33 master azure0 up", f"neighbour add {LIVE} lladdr {LIVE_MAC} dev azure0 nud permanent")
+        run_ip(
+            "link set azv33 master azure0 up",
+            f"neighbour add {LIVE} lladdr {LIVE_MAC} dev azure0 nud permanent",
+        )
         restore(*LIVE_RULES)
         pod.run(
             lambda: run_ip(
@@ -148,7 +169,10 @@ class AzureWorld:
         return pod
 
     def add_new_pod(self) -> Place:
-        """Add pod .32 as a routed CNI such as Cilium does. The host answers ARP requests for it on the bridge."""
+        """Add pod .32 as a routed CNI such as Cilium does.
+
+        The host answers ARP requests for it on the bridge.
+        """
         pod = self._add_pod("new pod", "lxc32", "a6:00:00:00:00:32")
         run_ip(
             "link set lxc32 address a6:00:00:00:00:01 up",
@@ -175,21 +199,27 @@ class AzureWorld:
         return Place(name, namespace.run)
 
     def _await_carrier(self, name: str) -> None:
-        # Until routes are updated after a carrier change, they are flagged as linkdown, and the kernel drops packets
-        # that use them.
+        # Until routes are updated after a carrier change, they are flagged as linkdown, and the
+        # kernel drops packets that use them.
         self.kernel.set_link(name, up=True)
 
-    # --- leftovers --------------------------------------------------------------------------------------------
+    # --- leftovers --------------------------------------------------------------------------------
 
     def leave(self, *pods: tuple[str, str]) -> None:
         """Create leftovers of deleted pods, each an address and a MAC; by default, of pod .32.
 
-        They are the rule by which the fabric's packets go to the pod's MAC, the rule that tells it to the bridge's
-        pods, the permanent neighbour that tells it to the host, and an entry in azure-vnet's state.
+        They are the rule by which the fabric's packets go to the pod's MAC, the rule that tells it
+        to the bridge's pods, the permanent neighbour that tells it to the host, and an entry in
+        azure-vnet's state.
         """
         pods = pods or ((NEW, GONE_MAC),)
         restore(*(rule for pod in pods for rule in (dnat(*pod), arp_reply(*pod))))
-        run_ip(*(f"neighbour replace {address} lladdr {mac} dev azure0 nud permanent" for address, mac in pods))
+        run_ip(
+            *(
+                f"neighbour replace {address} lladdr {mac} dev azure0 nud permanent"
+                for address, mac in pods
+            )
+        )
         for address, mac in pods:
             self.save_endpoint(address, mac, f"azvgone{address.rpartition('.')[2]}")
 
@@ -199,7 +229,7 @@ class AzureWorld:
         self.layout.of(STATE_FILE).parent.mkdir(parents=True, exist_ok=True)
         self.layout.of(STATE_FILE).write_text(state(*self._endpoints.values()))
 
-    # --- observations ------------------------------------------------------------------------------------------
+    # --- observations -----------------------------------------------------------------------------
 
     def rules(self) -> list[str]:
         """Return the ebtables-save output without counters or comments, which contain timestamps."""
@@ -207,7 +237,9 @@ class AzureWorld:
 
     def neighbours(self) -> list[str]:
         """Return the permanent and proxy neighbour entries."""
-        shown = tool("ip", "neighbour", "show", "nud", "permanent") + tool("ip", "neighbour", "show", "proxy")
+        shown = tool("ip", "neighbour", "show", "nud", "permanent") + tool(
+            "ip", "neighbour", "show", "proxy"
+        )
         return sorted(line.strip() for line in shown.splitlines())
 
     def routes(self) -> list[str]:
@@ -220,7 +252,7 @@ def _sysctl(name: str, value: int) -> None:
     Path("/proc/sys/net/ipv4", name).write_text(str(value))
 
 
-# --- datagrams --------------------------------------------------------------------------------------------------------
+# --- datagrams ------------------------------------------------------------------------------------
 
 PORT = 5353
 PATIENCE_SECONDS, LOST_AFTER_SECONDS = 5.0, 0.1
@@ -242,7 +274,8 @@ class Place:
         """Return the name of the responder to a datagram, or None after ``patience`` seconds."""
         with self.run(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as client:
             client.settimeout(patience)
-            with suppress(OSError):  # the time is up, or the host found that no machine has this address
+            # The time is up, or the host found that no machine has this address.
+            with suppress(OSError):
                 client.sendto(b"", (address, PORT))
                 return str(client.recv(64).decode())
         return None
@@ -269,7 +302,8 @@ class Place:
 def served(*pairs: tuple[Place, str, str]) -> Iterator[Callable[[], None]]:
     """Send datagrams in a loop, and fail if one gets no reply, or another one than expected.
 
-    A single thread serves all pairs, because more threads would take CPU time away from the code under test.
+    A single thread serves all pairs, because more threads would take CPU time away from the code
+    under test.
 
     Args:
         pairs: source, destination address, and name of the expected responder.
@@ -282,8 +316,15 @@ def served(*pairs: tuple[Place, str, str]) -> Iterator[Callable[[], None]]:
     def keep_asking() -> None:
         nonlocal done
         while not is_over.is_set():
-            answers = [(source.name, address, source.answer(address), name) for source, address, name in pairs]
-            lost.extend(f"{source} -> {address}: {found}" for source, address, found, name in answers if found != name)
+            answers = [
+                (source.name, address, source.answer(address), name)
+                for source, address, name in pairs
+            ]
+            lost.extend(
+                f"{source} -> {address}: {found}"
+                for source, address, found, name in answers
+                if found != name
+            )
             done += 1
 
     def await_more() -> None:
@@ -301,7 +342,7 @@ def served(*pairs: tuple[Place, str, str]) -> Iterator[Callable[[], None]]:
     assert lost == []
 
 
-# --- the tests ---------------------------------------------------------------------------------------------------------
+# --- the tests ------------------------------------------------------------------------------------
 
 
 pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("ebtables")]
@@ -320,19 +361,27 @@ def world(kernel: NamespaceKernel, tmp_path: Path) -> Iterator[AzureWorld]:
 
 def clean(world: AzureWorld, node: Any = None) -> AzureVnetReport:
     host = Host(world.kernel, FakeSystemd(world.layout), world.layout)
-    return phases.run(RemoveStaleAzureVnet(stale.networking(), host=host, node=node or LinuxBridgeNode()))
+    return phases.run(
+        RemoveStaleAzureVnet(stale.networking(), host=host, node=node or LinuxBridgeNode())
+    )
 
 
-# --- all leftovers together: what is removed, and what stays -------------------------------------------------------
+# --- all leftovers together: what is removed, and what stays --------------------------------------
 
 
 def test_a_live_pod_is_served_throughout(world: AzureWorld) -> None:
     world.add_new_pod()
     rules, neighbours, routes = world.rules(), world.neighbours(), world.routes()
-    world.leave(*((f"10.1.0.{number}", f"a2:00:00:00:00:{number}") for number in (32, *range(40, 60))))
+    world.leave(
+        *((f"10.1.0.{number}", f"a2:00:00:00:00:{number}") for number in (32, *range(40, 60)))
+    )
     assert world.fabric.loses(NEW)
     assert world.host.answer(NEW) == "new pod"  # so a probe from the host proves nothing
-    kept = (world.fabric, LIVE, "pod .33"), (world.host, LIVE, "pod .33"), (world.live, GATEWAY, "fabric")
+    kept = (
+        (world.fabric, LIVE, "pod .33"),
+        (world.host, LIVE, "pod .33"),
+        (world.live, GATEWAY, "fabric"),
+    )
     are_held: list[bool] = []
     with served(*kept) as await_more:
         clean(world, before_rules(lambda: are_held.append(is_held(world.layout.of(LOCK_FILE)))))
@@ -351,7 +400,9 @@ def test_a_live_pod_is_served_throughout(world: AzureWorld) -> None:
     ],
 )
 @pytest.mark.usefixtures("nft")
-def test_rules_that_ebtables_cannot_print_are_an_error(world: AzureWorld, rule: str, reason: str) -> None:
+def test_rules_that_ebtables_cannot_print_are_an_error(
+    world: AzureWorld, rule: str, reason: str
+) -> None:
     world.leave()
     tool("nft", f"insert rule bridge nat PREROUTING {rule}")
     before = listed_by_nft(), world.neighbours(), world.routes()
@@ -373,7 +424,7 @@ def test_rules_are_removed_without_the_bridge_too(world: AzureWorld) -> None:
     assert world.rules() == rules
 
 
-# --- a node that other programs change too -------------------------------------------------------------------------
+# --- a node that other programs change too --------------------------------------------------------
 
 
 def before_rules(act: Callable[[], object]) -> Any:
@@ -395,7 +446,8 @@ def test_a_rule_that_changed_meanwhile_is_an_error(world: AzureWorld) -> None:
         restore(DNAT.replace("-A", "-D", 1), dnat(NEW, "a2:00:00:00:00:98"))
 
     with pytest.raises(
-        AzureVnetError, match="can't delete 2 rules .*no rule was deleted, but 1 neighbours before that; run it again"
+        AzureVnetError,
+        match="can't delete 2 rules .*no rule was deleted, but 1 neighbours before that; run it again",
     ):
         clean(world, before_rules(change))
     assert ARPREPLY in world.rules()
@@ -403,7 +455,7 @@ def test_a_rule_that_changed_meanwhile_is_an_error(world: AzureWorld) -> None:
     assert world.rules() == rules
 
 
-# --- observations of the node, and failures --------------------------------------------------------------------------
+# --- observations of the node, and failures -------------------------------------------------------
 
 
 def test_only_permanent_neighbours_are_listed(world: AzureWorld) -> None:
@@ -431,7 +483,11 @@ def test_peers_are_found_in_any_namespace(world: AzureWorld) -> None:
     assert found["azv33"].far_mac == LIVE_MAC
     assert LIVE_MAC in found["azv33"].seen_macs
     assert (found["azv34"].far_mac, found["azv342"].mac) == (GONE_MAC, GONE_MAC)
-    assert (found["azv33"].master, found["eth0"].master, found["azure0"].master) == ("azure0", "azure0", None)
+    assert (found["azv33"].master, found["eth0"].master, found["azure0"].master) == (
+        "azure0",
+        "azure0",
+        None,
+    )
     assert (found["azure0"].mac, found["azure0"].far_mac) == (NIC_MAC, None)
 
 
@@ -455,10 +511,13 @@ def test_without_privileges_no_rule_is_touched(world: AzureWorld, tmp_path: Path
     if subprocess.run([*unprivileged.split(), "true"], check=False).returncode:
         pytest.skip("root of a user namespace with one user can't become another")
     programs = {
-        name.replace("-", "_"): real(name, unprivileged) for name in ("ebtables-nft-save", "ebtables-nft-restore")
+        name.replace("-", "_"): real(name, unprivileged)
+        for name in ("ebtables-nft-save", "ebtables-nft-restore")
     }
     node = node_with(tmp_path, **programs)
-    with pytest.raises(AzureVnetError, match="can't read ebtables' rules: .*; run as root") as caught:
+    with pytest.raises(
+        AzureVnetError, match="can't read ebtables' rules: .*; run as root"
+    ) as caught:
         node.read_state("azure1")  # even if there is no such bridge
     assert caught.value.is_not_permitted
     with pytest.raises(AzureVnetError, match="can't delete 1 rules .*; run as root"):
@@ -471,7 +530,9 @@ def test_no_ebtables_is_an_error_if_there_is_a_bridge(world: AzureWorld, tmp_pat
     missing = "ebtables-nft-save isn't installed; install the package that has it"
     with pytest.raises(AzureVnetError, match=missing):
         node.read_state("azure0")
-    with pytest.raises(AzureVnetError, match="rules of ebtables-legacy aren't read; list them with"):
+    with pytest.raises(
+        AzureVnetError, match="rules of ebtables-legacy aren't read; list them with"
+    ):
         node.read_state("azure0")
     state = node.read_state("azure1")
     assert (state.rules, state.neighbours) == ((), ())
@@ -483,10 +544,15 @@ def test_no_ebtables_is_an_error_if_there_is_a_bridge(world: AzureWorld, tmp_pat
     assert world.rules() == before
 
 
-def test_the_legacy_table_is_named(world: AzureWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_legacy_table_is_named(
+    world: AzureWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "module/ebtable_nat").mkdir(parents=True)
     plain = LinuxBridgeNode().read_state("azure0")
     monkeypatch.setenv("EBTABLES_SAVE_COUNTER", "yes")  # the rules are still read without counters
     state = LinuxBridgeNode(sys=tmp_path).read_state("azure0")
     assert (state.rules, plain.notes) == (plain.rules, ())
-    assert "rules of ebtables-legacy aren't read; list them with `ebtables-legacy -t nat -L" in state.notes[0]
+    assert (
+        "rules of ebtables-legacy aren't read; list them with `ebtables-legacy -t nat -L"
+        in state.notes[0]
+    )

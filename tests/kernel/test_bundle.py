@@ -1,4 +1,6 @@
-"""Test that install.sh installs the same files as ``apply --root`` without Python, and that remove.sh removes them."""
+"""Test that install.sh installs the same files as ``apply --root`` without Python, and that
+remove.sh removes them.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ CONFIGS = {
 
 @pytest.fixture
 def new_tree(tmp_path: Path) -> Callable[[str], Path]:
-    """Return a function that creates a root tree with only some of the directories that our files need."""
+    """Return a function that creates a root tree with only some of the directories that our files
+    need.
+    """
     if shutil.which("systemctl") is None:
         pytest.skip("no systemctl on this machine")
 
@@ -89,7 +93,12 @@ def start(root: Path, script: Path, *words: str) -> subprocess.Popen[str]:
     argv = ["unshare", "--mount", "--", "sh", "-c", _ENTER, str(root), *words, str(script)]
     # If a script is truncated inside [[ ]], bash's error message contains the byte 0xFF.
     return subprocess.Popen(
-        argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", umask=0o077
+        argv,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        umask=0o077,
     )
 
 
@@ -104,7 +113,9 @@ def contents(root: Path, *, times: bool = False) -> dict[str, tuple[Any, ...]]:
 
     def told(path: Path) -> tuple[Any, ...]:
         state = path.lstat()
-        held = path.readlink() if path.is_symlink() else path.read_bytes() if path.is_file() else None
+        held = (
+            path.readlink() if path.is_symlink() else path.read_bytes() if path.is_file() else None
+        )
         return oct(state.st_mode), state.st_uid, held, state.st_mtime_ns if times else None
 
     return {str(path.relative_to(root)): told(path) for path in (root / "etc").rglob("*")}
@@ -114,8 +125,12 @@ def apply(asked: Config, root: Path) -> None:
     phases.run(Configure(asked, host=Host.image(root)))
 
 
-@pytest.mark.parametrize("names", [("both",), ("routes",), ("kubelet",), ("both", "other")], ids=" then ".join)
-def test_it_installs_what_apply_installs(names: Sequence[str], new_tree: Callable[[str], Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "names", [("both",), ("routes",), ("kubelet",), ("both", "other")], ids=" then ".join
+)
+def test_it_installs_what_apply_installs(
+    names: Sequence[str], new_tree: Callable[[str], Path], tmp_path: Path
+) -> None:
     there, applied = new_tree("there"), new_tree("applied")
     before, folder = contents(there), tmp_path / "out"
     for name in names:
@@ -124,9 +139,15 @@ def test_it_installs_what_apply_installs(names: Sequence[str], new_tree: Callabl
         apply(CONFIGS[name], applied)
         assert contents(there) == contents(applied)
     told = {line.split()[1] for line in out.splitlines()}
-    files = {Layout(there).relative(file.path) for file in rendered_files(CONFIGS[name], Layout(there))}
+    files = {
+        Layout(there).relative(file.path) for file in rendered_files(CONFIGS[name], Layout(there))
+    }
     # An update leaves the units as they are.
-    assert told >= files if len(names) == 1 else "/etc/systemd/system/static-routes.service" in files - told
+    assert (
+        told >= files
+        if len(names) == 1
+        else "/etc/systemd/system/static-routes.service" in files - told
+    )
 
     installed = contents(there, times=True)
     assert run(there, folder / "install.sh") == (0, "nothing to change\n", "")
@@ -142,7 +163,9 @@ def test_it_installs_what_apply_installs(names: Sequence[str], new_tree: Callabl
 
 
 @pytest.mark.parametrize(("name", "script"), [("routes", "install.sh"), ("kubelet", "remove.sh")])
-def test_other_parts_or_another_consumer_are_left_alone(tree: Path, tmp_path: Path, name: str, script: str) -> None:
+def test_other_parts_or_another_consumer_are_left_alone(
+    tree: Path, tmp_path: Path, name: str, script: str
+) -> None:
     assert run(tree, render(BOTH, tmp_path / "out") / "install.sh")[0] == 0
     before = contents(tree, times=True)
     code, _, err = run(tree, render(CONFIGS[name], tmp_path / "out") / script)
@@ -155,7 +178,9 @@ def test_a_failure_is_rolled_back(tree: Path, tmp_path: Path, number: int) -> No
     """The target path is a directory, or in an update (odd numbers) a pipe."""
     if number % 2:
         apply(CONFIGS["other"], tree)
-    obstacle = Layout(tree).of(Layout("/x").relative(rendered_files(BOTH, Layout("/x"))[number].path))
+    obstacle = Layout(tree).of(
+        Layout("/x").relative(rendered_files(BOTH, Layout("/x"))[number].path)
+    )
     obstacle.unlink(missing_ok=True)
     obstacle.parent.mkdir(parents=True, exist_ok=True)
     (os.mkfifo if number % 2 else os.mkdir)(obstacle)
@@ -167,14 +192,20 @@ def test_a_failure_is_rolled_back(tree: Path, tmp_path: Path, number: int) -> No
 
 @pytest.mark.parametrize("moment", ["`sha256sum ", "`mktemp "])
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_rolls_it_back(tree: Path, tmp_path: Path, sent: signal.Signals, moment: str) -> None:
-    """It arrives between two substitutions, and bash 5.2 would lose it if these were written as $(...)."""
+def test_a_signal_rolls_it_back(
+    tree: Path, tmp_path: Path, sent: signal.Signals, moment: str
+) -> None:
+    """It arrives between two substitutions, and bash 5.2 would lose it if these were written as
+    $(...).
+    """
     apply(CONFIGS["other"], tree)
     folder, before = render(BOTH, tmp_path / "out"), contents(tree)
     os.mkfifo(tree / "run/wait")
     script = folder / "install.sh"
-    waits = f"`[[ ${{2-/check-}} != */check-* ]] || cat /run/wait; {moment[1:]}"  # or when the first script is replaced
-    again = 'finish() {\n  [ -n "${AGAIN-}" ] || { AGAIN=yes && kill -HUP $$; }'  # must not end the rollback
+    # Or when the first script is replaced.
+    waits = f"`[[ ${{2-/check-}} != */check-* ]] || cat /run/wait; {moment[1:]}"
+    # Must not end the rollback.
+    again = 'finish() {\n  [ -n "${AGAIN-}" ] || { AGAIN=yes && kill -HUP $$; }'
     text = script.read_text().replace("finish() {", again).replace("-p /tmp", f"-p {tmp_path}")
     script.write_text(text.replace(moment, waits, 1))
     process = start(tree, script)
@@ -190,7 +221,11 @@ def test_a_failed_rollback_of_a_file_is_reported(tree: Path, tmp_path: Path) -> 
     seals = '  [[ $3 != */zz-* ]] || mount -o remount,bind,ro /etc\n  sync "$new"\n'
     script.write_text(script.read_text().replace('  sync "$new"\n', seals))
     code, _, err = run(tree, script)
-    assert (code, "not all files could be restored" in err, "as they were" in err) == (1, True, False)
+    assert (code, "not all files could be restored" in err, "as they were" in err) == (
+        1,
+        True,
+        False,
+    )
 
 
 def killed(script: Path, number: int) -> Path:
@@ -204,7 +239,9 @@ def killed(script: Path, number: int) -> Path:
 
 
 @pytest.mark.parametrize("name", ["install.sh", "update", "remove.sh"])
-def test_the_next_run_finishes_a_killed_one(new_tree: Callable[[str], Path], tmp_path: Path, name: str) -> None:
+def test_the_next_run_finishes_a_killed_one(
+    new_tree: Callable[[str], Path], tmp_path: Path, name: str
+) -> None:
     out, wanted = render(BOTH, tmp_path / "out"), new_tree("wanted")
     empty = contents(wanted)
     assert run(wanted, out / "install.sh")[0] == 0
@@ -224,10 +261,15 @@ def test_the_next_run_finishes_a_killed_one(new_tree: Callable[[str], Path], tmp
 
 
 def restoring(script: Path, first: str) -> Path:
-    """Return a copy of install.sh that fails once all files are written, and runs this before it restores them."""
+    """Return a copy of install.sh that fails once all files are written, and runs this before it
+    restores them.
+    """
     text = script.read_text()
     for old, new in (
-        ("\nfor unit in `units`; do\n  ! is_there", "\nfalse\nfor unit in `units`; do\n  ! is_there"),
+        (
+            "\nfor unit in `units`; do\n  ! is_there",
+            "\nfalse\nfor unit in `units`; do\n  ! is_there",
+        ),
         ("\n  set +e\n", f"\n  set +e\n  {first}\n"),
     ):
         assert text.count(old) == 1, old
@@ -255,7 +297,11 @@ def test_a_restoration_that_is_killed_anywhere_leaves_no_mixture(
         old = {path.name: path.read_bytes() for path in scripts}
         is_it = f"[ $((++COUNT)) -ne {number} ] || kill -9 $$"
         # By day, only before each file that is restored.
-        each = f"trap '{is_it}' DEBUG; set -T" if IS_NIGHTLY else f'mv() {{ {is_it}; command mv "$@"; }}'
+        each = (
+            f"trap '{is_it}' DEBUG; set -T"
+            if IS_NIGHTLY
+            else f'mv() {{ {is_it}; command mv "$@"; }}'
+        )
         code, _, err = run(there, restoring(out / "install.sh", f"COUNT=0; {each}"))
         steps = [line.split()[0] for line in Layout(there).gate_list.read_text().splitlines()[:-1]]
         are_old = {(there / step[1:]).read_bytes() == old[Path(step).name] for step in steps}
@@ -273,7 +319,9 @@ def test_a_restoration_that_is_killed_anywhere_leaves_no_mixture(
     pytest.fail("it never ended")
 
 
-def test_a_substitution_that_fails_loses_nothing(new_tree: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_substitution_that_fails_loses_nothing(
+    new_tree: Callable[[str], Path], tmp_path: Path
+) -> None:
     """Bash goes on after one for which it can't make a pipe."""
     if shutil.which("strace") is None:
         pytest.skip("strace isn't installed")
@@ -308,12 +356,18 @@ exit "$code"
 """
 
 
-def test_a_disk_that_fills_up_leaves_no_mixture(new_tree: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_disk_that_fills_up_leaves_no_mixture(
+    new_tree: Callable[[str], Path], tmp_path: Path
+) -> None:
     out, wanted, former = render(BOTH, tmp_path / "out"), new_tree("wanted"), new_tree("former")
     for root in (wanted, former):
         apply(CONFIGS["other"], root)
     assert run(wanted, out / "install.sh")[0] == 0
-    used = sum(-(-path.stat().st_size // 4096) * 4 for path in (former / "etc").rglob("*") if path.is_file())
+    used = sum(
+        -(-path.stat().st_size // 4096) * 4
+        for path in (former / "etc").rglob("*")
+        if path.is_file()
+    )
     for free in range(0, 1000, by_day(80, by_night=4)):
         there = new_tree(f"tree{free}")
         apply(CONFIGS["other"], there)
@@ -338,11 +392,15 @@ def test_damaged_files_are_refused(tree: Path, tmp_path: Path, cut: int) -> None
     assert "aren't the rendered ones" in err
 
 
-def test_what_was_verified_is_what_is_installed(new_tree: Callable[[str], Path], tmp_path: Path) -> None:
+def test_what_was_verified_is_what_is_installed(
+    new_tree: Callable[[str], Path], tmp_path: Path
+) -> None:
     """Another user may own the folder, and change the files in between."""
     there, applied = new_tree("there"), new_tree("applied")
     script = render(BOTH, tmp_path / "out") / "install.sh"
-    changes = f"\necho changed >>{script.parent}/etc/aks-flex-node/static-routes.sh\nfill_in_manifest\n"
+    changes = (
+        f"\necho changed >>{script.parent}/etc/aks-flex-node/static-routes.sh\nfill_in_manifest\n"
+    )
     text = script.read_text()
     assert text.count("\nfill_in_manifest\n") == 1
     script.write_text(text.replace("\nfill_in_manifest\n", changes))
@@ -360,7 +418,9 @@ STOPPING = pytest.mark.parametrize("sent", ["TERM", "INT", "HUP", "QUIT", "PIPE"
 def test_a_signal_does_not_stop_a_removal_halfway(tree: Path, tmp_path: Path, sent: str) -> None:
     before, script = contents(tree), render(BOTH, tmp_path / "out") / "remove.sh"
     assert run(tree, script.with_name("install.sh"))[0] == 0
-    script.write_text(script.read_text().replace("\nleft=150\n", f"\n{SENT.format(sent)}\nleft=150\n"))
+    script.write_text(
+        script.read_text().replace("\nleft=150\n", f"\n{SENT.format(sent)}\nleft=150\n")
+    )
     code, _, err = run(tree, script)
     assert (code, contents(tree)) == (0, before), err
 
@@ -376,7 +436,9 @@ def test_a_removal_whose_output_is_lost_is_complete(tree: Path, tmp_path: Path) 
 def test_a_signal_does_not_stop_a_restoration(tree: Path, tmp_path: Path, sent: str) -> None:
     apply(CONFIGS["other"], tree)
     before = contents(tree)
-    script = restoring(render(BOTH, tmp_path / "out") / "install.sh", f"{SENT.format(sent)} || exit 3")
+    script = restoring(
+        render(BOTH, tmp_path / "out") / "install.sh", f"{SENT.format(sent)} || exit 3"
+    )
     code, _, err = run(tree, script)
     assert (code, contents(tree)) == (1, before), err
 
@@ -432,7 +494,10 @@ exit 0
 
 @attrs.frozen
 class Node:
-    """A node on which the scripts under test find a running systemd. Its ``systemctl`` shows a gate that doesn't hold."""
+    """A node on which the scripts under test find a running systemd.
+
+    Its ``systemctl`` shows a gate that doesn't hold.
+    """
 
     tree: Path
     kernel: NamespaceKernel
@@ -445,7 +510,9 @@ class Node:
         return run(self.tree, script, *enter, "sh", "-c", mounted, str(self.systemctl))
 
     def routes(self) -> list[str]:
-        return sorted(map(str, [*self.kernel.routes(Table.MAIN), *NetlinkBackend6().routes(Table.MAIN)]))
+        return sorted(
+            map(str, [*self.kernel.routes(Table.MAIN), *NetlinkBackend6().routes(Table.MAIN)])
+        )
 
 
 @pytest.fixture
@@ -479,7 +546,9 @@ def write_go_routes(node: Node) -> None:
 def test_a_failure_gives_back_what_a_start_has_taken_over(running: Node, tmp_path: Path) -> None:
     write_go_routes(running)
     before, files = running.routes(), contents(running.tree)
-    code, _, err = running.run(render(config({"destination": "172.16.1.0/24"}), tmp_path / "out") / "install.sh")
+    code, _, err = running.run(
+        render(config({"destination": "172.16.1.0/24"}), tmp_path / "out") / "install.sh"
+    )
     assert (code, "the gate doesn't hold" in err) == (1, True), err
     assert (running.routes(), contents(running.tree)) == (before, files), err
 
@@ -487,7 +556,9 @@ def test_a_failure_gives_back_what_a_start_has_taken_over(running: Node, tmp_pat
 IPV6_ROUTE = {"destination": "fd00:1::/48", "gateway": "fd00:a::1", "dev": "eth0"}
 
 
-@pytest.mark.parametrize("former", [(), ({"destination": "172.16.1.0/24", "gateway": "10.1.0.9", "dev": "eth0"},)])
+@pytest.mark.parametrize(
+    "former", [(), ({"destination": "172.16.1.0/24", "gateway": "10.1.0.9", "dev": "eth0"},)]
+)
 def test_a_failure_takes_back_what_a_start_has_installed(
     running: Node, tmp_path: Path, former: tuple[dict[str, str], ...]
 ) -> None:
@@ -495,7 +566,10 @@ def test_a_failure_takes_back_what_a_start_has_installed(
         apply(config(*former), running.tree)
         run_ip("route add 172.16.1.0/24 via 10.1.0.9 dev eth0 proto 217")
     before, files = running.routes(), contents(running.tree)
-    script = render(config({"destination": "172.16.1.0/24"}, IPV6_ROUTE), tmp_path / "out") / "install.sh"
+    script = (
+        render(config({"destination": "172.16.1.0/24"}, IPV6_ROUTE), tmp_path / "out")
+        / "install.sh"
+    )
     code, _, err = running.run(script)
     assert (code, "the gate doesn't hold" in err) == (1, True), err
     assert (running.routes(), contents(running.tree)) == (before, files), err
@@ -504,7 +578,10 @@ def test_a_failure_takes_back_what_a_start_has_installed(
 def test_a_removal_leaves_what_was_not_taken_over(running: Node, tmp_path: Path) -> None:
     """The installation was killed before it replaced the Go package's script."""
     write_go_routes(running)
-    before, out = running.routes(), render(config({"destination": "172.16.1.0/24"}), tmp_path / "out")
+    before, out = (
+        running.routes(),
+        render(config({"destination": "172.16.1.0/24"}), tmp_path / "out"),
+    )
     script = (out / "install.sh").read_text()
     killed_at = '\nput 0644 "$HERE/manifest" "$MANIFEST"\n'
     for text in (killed_at + "kill -9 $$\n", "\nkill -9 $$" + killed_at):
@@ -531,7 +608,9 @@ def test_other_programs_files_of_these_names_stay(tree: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("name", "words"), [("a b\n$(x)`x`ü", ["bash"]), ("-n", [])])
-def test_its_folder_may_have_any_name(tree: Path, tmp_path: Path, name: str, words: list[str]) -> None:
+def test_its_folder_may_have_any_name(
+    tree: Path, tmp_path: Path, name: str, words: list[str]
+) -> None:
     script = render(BOTH, tmp_path / name) / "install.sh"
     # CDPATH makes ``cd`` print the new directory.
     here = ("env", f"CDPATH={tmp_path}", "sh", "-c", 'cd "$0" && exec "$@"', str(tmp_path), *words)
@@ -542,7 +621,9 @@ def test_its_folder_may_have_any_name(tree: Path, tmp_path: Path, name: str, wor
 MOUNTED = "/proc, and a /run as of this machine"
 
 
-@pytest.mark.parametrize(("script", "given"), [("install.sh", ""), ("install.sh", MOUNTED), ("remove.sh", MOUNTED)])
+@pytest.mark.parametrize(
+    ("script", "given"), [("install.sh", ""), ("install.sh", MOUNTED), ("remove.sh", MOUNTED)]
+)
 def test_a_run_in_a_chroot_leaves_this_machines_kernel_alone(
     tree: Path, tmp_path: Path, script: str, given: str
 ) -> None:
@@ -553,16 +634,23 @@ def test_a_run_in_a_chroot_leaves_this_machines_kernel_alone(
     argv = [*enter, str(tree), script, str(out), given]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
-    assert [line.split()[0] for line in done.stdout.splitlines()[-2:]] == ["10.0.0.0/8", "fd00:1::/48"]
+    assert [line.split()[0] for line in done.stdout.splitlines()[-2:]] == [
+        "10.0.0.0/8",
+        "fd00:1::/48",
+    ]
     assert (tree / "etc/hostrouting").exists() == (script == "install.sh")
 
 
-def test_our_routes_of_any_type_are_removed(kernel: NamespaceKernel, tree: Path, tmp_path: Path) -> None:
+def test_our_routes_of_any_type_are_removed(
+    kernel: NamespaceKernel, tree: Path, tmp_path: Path
+) -> None:
     kernel.add_link("eth0")
     script = render(BOTH, tmp_path / "out") / "remove.sh"
     assert run(tree, script.with_name("install.sh"))[0] == 0
     # A routes script that waits ends once it's gone, and would otherwise install the routes again.
-    text = script.read_text().replace("said=$(", "said=$([ ! -e /etc/aks-flex-node/static-routes.sh ] && ")
+    text = script.read_text().replace(
+        "said=$(", "said=$([ ! -e /etc/aks-flex-node/static-routes.sh ] && "
+    )
     script.write_text(text.replace("\nif is_running;", "\nif true;"))
     (tree / "run/aks-flex-node").mkdir()
     (tree / "etc/alternatives").mkdir()
@@ -572,14 +660,20 @@ def test_our_routes_of_any_type_are_removed(kernel: NamespaceKernel, tree: Path,
         *("-4 route add blackhole 198.51.100.7", "-4 route add prohibit 203.0.113.0/24"),
         *("-6 route add blackhole fd00:2::/48", "-6 route add unreachable fd00::7"),
     )
-    kept = ("-4 route add default dev eth0", "-6 route add default dev eth0", "-6 route add throw default metric 2000")
+    kept = (
+        "-4 route add default dev eth0",
+        "-6 route add default dev eth0",
+        "-6 route add throw default metric 2000",
+    )
     for words in (*ours, *kept):
         tool("ip", *words.split(), "proto", "217")
     code, said, complaint = run(tree, script)
     assert (code, said.count("route del "), complaint) == (0, len(ours), "")
     assert [path.name for path in (tree / "run/aks-flex-node").iterdir()] == ["lock"]
     routes = [*kernel.routes(Table.MAIN), *NetlinkBackend6().routes(Table.MAIN)]
-    assert [each.destination.prefixlen for each in routes if each.protocol == Protocol.HOSTROUTING] == [0, 0, 0]
+    assert [
+        each.destination.prefixlen for each in routes if each.protocol == Protocol.HOSTROUTING
+    ] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("script", ["install.sh", "remove.sh"])
@@ -587,7 +681,9 @@ def test_our_routes_of_any_type_are_removed(kernel: NamespaceKernel, tree: Path,
 def test_nothing_is_changed_during_a_trial(
     kernel: NamespaceKernel, tree: Path, tmp_path: Path, script: str, name: str
 ) -> None:
-    """If its confirmation was killed, the timer would install the tried config over what the script leaves."""
+    """If its confirmation was killed, the timer would install the tried config over what the script
+    leaves.
+    """
     (tree / "run/systemd/system").mkdir(parents=True)
     (tree / "run/aks-flex-node").mkdir()
     (tree / "run/aks-flex-node" / name).touch()
@@ -598,7 +694,7 @@ def test_nothing_is_changed_during_a_trial(
     assert "a trial of routes is in progress" in err
 
 
-# --- the Debian package, in a container or in an image under construction -----------------------------------------------
+# --- the Debian package, in a container or in an image under construction -------------------------
 
 PRERM = Path(__file__).parents[2] / "deploy/debian/prerm"
 LINK = "/etc/systemd/system/multi-user.target.wants/hostrouting-watch.service"
@@ -615,6 +711,8 @@ ln -s ../hostrouting-watch.service {LINK}
 def test_the_debian_package_is_removed_without_systemd(tmp_path: Path) -> None:
     script = PRERM.read_text().replace("/usr/lib/hostrouting", str(tmp_path))
     words = f'{IMAGE}\nsh -c "$1" prerm remove\n[ ! -L {LINK} ]'
-    done = subprocess.run(["unshare", "-m", "sh", "-euc", words, "sh", script], capture_output=True, text=True)
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-euc", words, "sh", script], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     assert "apt purge hostrouting" in done.stderr

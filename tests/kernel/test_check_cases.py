@@ -1,4 +1,6 @@
-"""Hosts that once got a wrong verdict, and hosts with several uplinks: sockets, the library and the boot scripts agree."""
+"""Hosts that once got a wrong verdict, and hosts with several uplinks: sockets, the library and the
+boot scripts agree.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,8 @@ KIND = "check-failed: what is sent to 10.5.0.0 depends on the kind of socket"
 FROM_ETH0 = "rule add pref 100 from 10.1.0.4 lookup 100"
 # IPv6 traffic leaves through ib0.
 WRAPPED = "addr add fd00:2::4/64 dev ib0 nodad\nroute add fc00::/16 dev ib0"
-# The kernel alternates between the routes until the first gateway's neighbour entry becomes reachable.
+# The kernel alternates between the routes until the first gateway's neighbour entry becomes
+# reachable.
 BY_TURNS = """
     link set eth0 arp on
     route add default via 10.1.0.1 metric 1024 table {table}
@@ -56,7 +59,9 @@ WAYS = (
     "encap ip6 id 1 dst 2001:db8::1 tc 4",
     "encap ip id 1 dst 192.0.2.1 tos 4 nexthop",
 )
-TUNNELS = "".join(f"{nics(f't{n}')}\nroute add 10.5.{n}.0/24 {way} dev t{n}\n" for n, way in enumerate(WAYS, 1))
+TUNNELS = "".join(
+    f"{nics(f't{n}')}\nroute add 10.5.{n}.0/24 {way} dev t{n}\n" for n, way in enumerate(WAYS, 1)
+)
 CALICO = f"{nics('cali1')}\nroute add 10.5.7.0/24 dev cali1"
 RENAMED_LOOPBACK = "link set lo down\nlink set lo name loop\nlink set loop up"
 # Only half of the CIDR has a route once the rules for table main are gone.
@@ -129,20 +134,26 @@ CASES = {
         "ib0 from 10.1.0.4",
     ),
     "a rule for replies from the loopback interface": Case(
-        f"{AWAY}\nlink set lo up\naddr add 10.9.9.9/32 dev lo\nrule add from 10.9.9.9 lookup 100", "ib0 from 10.9.9.9"
+        f"{AWAY}\nlink set lo up\naddr add 10.9.9.9/32 dev lo\nrule add from 10.9.9.9 lookup 100",
+        "ib0 from 10.9.9.9",
     ),
     "a rule for replies before a local route of main": Case(
-        f"{AWAY}\nroute add local 10.5.0.0/16 dev lo table main\n{FROM_ETH0}", "lo; ib0 from 10.1.0.4"
+        f"{AWAY}\nroute add local 10.5.0.0/16 dev lo table main\n{FROM_ETH0}",
+        "lo; ib0 from 10.1.0.4",
     ),
     "a rule for replies beside one for half of all sources": Case(
         f"{AWAY}\naddr add 192.168.7.4/24 dev eth0\nrule add pref 7 from 0.0.0.0/1 lookup main\nrule add pref 8 lookup 100",
         "ib0 from 192.168.7.4",
     ),
-    "a rule for replies through another interface": Case(f"{AWAY}\nrule add from 10.2.0.4 lookup 100"),
+    "a rule for replies through another interface": Case(
+        f"{AWAY}\nrule add from 10.2.0.4 lookup 100"
+    ),
     "a rule for replies that leads back": Case(
         "addr add 10.1.0.5/24 dev eth0\nroute add default via 10.1.0.1 table 100\nrule add from 10.1.0.5 lookup 100"
     ),
-    "a rule that datagrams meet and connections don't": Case(f"{AWAY}\nrule add not from 10.1.0.4 lookup 100", "ib0"),
+    "a rule that datagrams meet and connections don't": Case(
+        f"{AWAY}\nrule add not from 10.1.0.4 lookup 100", "ib0"
+    ),
     "a failure of TCP's first lookup is reported once": Case(
         "rule add pref 5 ipproto tcp to 10.5.0.0/16 blackhole\nrule add pref 6 from 10.1.0.4 to 10.5.0.0/16 blackhole",
         "BLACKHOLE",
@@ -162,7 +173,8 @@ CASES = {
         "rule add pref 5 lookup 100 realms 5/6"
     ),
     "TCP and datagrams are discarded differently": Case(
-        "rule add pref 10 to 10.5.0.0/16 prohibit\nrule add pref 5 ipproto tcp to 10.5.0.0/16 blackhole", "BLACKHOLE"
+        "rule add pref 10 to 10.5.0.0/16 prohibit\nrule add pref 5 ipproto tcp to 10.5.0.0/16 blackhole",
+        "BLACKHOLE",
     ),
     "three rules that aren't the default ones": Case(
         "route add 10.5.1.0/24 via 10.1.0.1\nroute add 10.5.0.0/16 dev ib0 table 100\n"
@@ -171,7 +183,9 @@ CASES = {
     ),
     "one for TCP": Case(f"{AWAY}\nrule add ipproto tcp lookup 100", "ib0"),
     "one for UDP": Case(f"{AWAY}\nrule add ipproto udp lookup 100", "ib0"),
-    "a rule for UDP from a source": Case(f"{AWAY}\nrule add from 10.1.0.4 ipproto udp lookup 100", "ib0 from 10.1.0.4"),
+    "a rule for UDP from a source": Case(
+        f"{AWAY}\nrule add from 10.1.0.4 ipproto udp lookup 100", "ib0 from 10.1.0.4"
+    ),
     "a rule for TCP, which only replies meet": Case(
         f"{AWAY}\nrule add pref 10 from 10.2.0.4 lookup main\nrule add pref 11 ipproto tcp lookup 100",
         "ib0 from 10.1.0.4",
@@ -179,7 +193,9 @@ CASES = {
     "a rule for tunnels, and no other rule leads to the default route": Case(
         f"rule add pref 100 tun_id 5 lookup main\n{ONLY_HALF}", "NO-ROUTE at 10.5.128.0"
     ),
-    "a rule for all but tunnels that redirects": Case(f"{AWAY}\nrule add not pref 100 tun_id 5 lookup 100", "ib0"),
+    "a rule for all but tunnels that redirects": Case(
+        f"{AWAY}\nrule add not pref 100 tun_id 5 lookup 100", "ib0"
+    ),
     "a rule for tunnels that redirects, as main does": Case(
         "route add 10.5.0.0/24 dev ib0\nroute add default dev peer-ib0 table 100\nrule add pref 100 tun_id 5 lookup 100",
         "ib0",
@@ -190,7 +206,9 @@ CASES = {
     "a connection that an unreachable rule discards": Case(
         "rule add from 10.1.0.4 unreachable", "NO-ROUTE from 10.1.0.4"
     ),
-    "a connection that is prohibited": Case("rule add from 10.1.0.4 prohibit", "BLACKHOLE from 10.1.0.4"),
+    "a connection that is prohibited": Case(
+        "rule add from 10.1.0.4 prohibit", "BLACKHOLE from 10.1.0.4"
+    ),
     "rules that discard": Case(
         "rule add pref 10 to 10.5.0.0/25 unreachable\nrule add pref 11 to 10.5.0.128/25 blackhole",
         "NO-ROUTE; BLACKHOLE at 10.5.0.128",
@@ -205,7 +223,8 @@ CASES = {
         "ib0",
     ),
     "a renamed loopback, and no other rule leads to the default route": Case(
-        f"{RENAMED_LOOPBACK}\nrule add pref 100 iif lo lookup main\n{ONLY_HALF}", "NO-ROUTE at 10.5.128.0"
+        f"{RENAMED_LOOPBACK}\nrule add pref 100 iif lo lookup main\n{ONLY_HALF}",
+        "NO-ROUTE at 10.5.128.0",
     ),
     "results over an interface group are suppressed": Case(f"{GROUP}\n{BEHIND.format(group=5)}"),
     "results over an interface group are suppressed, and the next rule redirects": Case(
@@ -214,7 +233,9 @@ CASES = {
         "peer-ib0",
         cidr="10.5.0.0/24",
     ),
-    "results over another group are suppressed": Case(f"{GROUP}\n{BEHIND.format(group=0)}", "ib0", cidr="10.5.0.0/24"),
+    "results over another group are suppressed": Case(
+        f"{GROUP}\n{BEHIND.format(group=0)}", "ib0", cidr="10.5.0.0/24"
+    ),
     # Rules that match ports.
     "a rule for all ports": Case(f"{AWAY}\nrule add dport 1-65534 lookup 100", "ib0"),
     "rules for all ports, and for some": Case(
@@ -237,8 +258,12 @@ CASES = {
         "rule add pref 25 sport 1-65534 lookup local\nrule del pref 0",
         unknown="check-failed",
     ),
-    "a rule for all but the ports that all have": Case(f"{AWAY}\nrule add not dport 1-65534 lookup 100"),
-    "a rule for all ports of TCP": Case(f"{AWAY}\nrule add ipproto tcp dport 1-65534 lookup 100", "ib0"),
+    "a rule for all but the ports that all have": Case(
+        f"{AWAY}\nrule add not dport 1-65534 lookup 100"
+    ),
+    "a rule for all ports of TCP": Case(
+        f"{AWAY}\nrule add ipproto tcp dport 1-65534 lookup 100", "ib0"
+    ),
     "a rule for some ports": Case(f"{AWAY}\nrule add dport 1000-65534 lookup 100"),
     # Discards.
     "a CNI's own block, or a rule for tunnels": Case(
@@ -248,13 +273,19 @@ CASES = {
     ),
     # Tables local, main and default.
     "a wide local entry of table local": Case(
-        "route add local 10.5.0.0/17 dev lo table local\nroute add 10.5.1.0/24 via 10.1.0.1", "lo", by_ip="check-failed"
+        "route add local 10.5.0.0/17 dev lo table local\nroute add 10.5.1.0/24 via 10.1.0.1",
+        "lo",
+        by_ip="check-failed",
     ),
-    "a wide local entry, and a longer route of main": Case(MAIN_OR_LOCAL, by_ip="check-failed", cidr="10.5.0.0/17"),
+    "a wide local entry, and a longer route of main": Case(
+        MAIN_OR_LOCAL, by_ip="check-failed", cidr="10.5.0.0/17"
+    ),
     "a wide local entry and a longer route, of two tables": Case(
         f"{MAIN_OR_LOCAL}\nrule add pref 5 lookup 77", "lo", cidr="10.5.0.0/17"
     ),
-    "a wide broadcast entry of table local": Case("route add broadcast 10.5.0.0/17 dev ib0 table local", "ib0"),
+    "a wide broadcast entry of table local": Case(
+        "route add broadcast 10.5.0.0/17 dev ib0 table local", "ib0"
+    ),
     "a local and a broadcast address of table local": Case(
         "route add local 10.5.0.9 dev lo table local\nroute add broadcast 10.5.0.7 dev ib0 table local",
         notes="BROADCAST LOCAL",
@@ -269,9 +300,12 @@ CASES = {
         "route add local 10.5.1.0/24 dev lo table main",
         "lo at 10.5.1.0",
     ),
-    "a local route of main": Case("route add local 10.5.5.0/24 dev lo table main", "lo at 10.5.5.0"),
+    "a local route of main": Case(
+        "route add local 10.5.5.0/24 dev lo table main", "lo at 10.5.5.0"
+    ),
     "a local route of main, with rules": Case(
-        "rule add pref 9 lookup 7\nroute add local 10.5.5.0/24 dev eth0 table main", "lo at 10.5.5.0"
+        "rule add pref 9 lookup 7\nroute add local 10.5.5.0/24 dev eth0 table main",
+        "lo at 10.5.5.0",
     ),
     "a local route of main before table local": Case(
         f"{RECEIVES}\nroute add local 10.5.5.0/24 dev lo table main\nrule add from 10.2.0.4 lookup 77\nrule del pref 0",
@@ -283,7 +317,9 @@ CASES = {
         by_ip="check-failed",
         cidr="10.5.1.0/24",
     ),
-    "no rule ever came": Case(LOCAL_AROUND, "lo; ib0 at 10.5.2.0", by_ip="check-failed", cidr="10.5.0.0/22"),
+    "no rule ever came": Case(
+        LOCAL_AROUND, "lo; ib0 at 10.5.2.0", by_ip="check-failed", cidr="10.5.0.0/22"
+    ),
     "a discard that differs between one trie and two": Case(
         "route add unreachable 10.5.0.0/16 table local\nroute add blackhole 10.5.1.0/24",
         "BLACKHOLE",
@@ -295,30 +331,39 @@ CASES = {
         "BLACKHOLE",
     ),
     "a route of main discards, and table default has other routes": Case(
-        "route add blackhole 10.5.0.0/24\nroute add 192.168.0.0/16 via 10.1.0.1 table default", "BLACKHOLE"
+        "route add blackhole 10.5.0.0/24\nroute add 192.168.0.0/16 via 10.1.0.1 table default",
+        "BLACKHOLE",
     ),
     # Routes of other types.
     "a broadcast and an anycast route of main": Case(
-        "route add broadcast 10.5.6.0/24 dev ib0 table main\nroute add anycast 10.5.7.0/24 dev ib0", "ib0 at 10.5.6.0"
+        "route add broadcast 10.5.6.0/24 dev ib0 table main\nroute add anycast 10.5.7.0/24 dev ib0",
+        "ib0 at 10.5.6.0",
     ),
     "an anycast route": Case(
-        f"route add anycast 10.5.0.0/16 dev eth0 table main\n{AWAY}\n{FROM_ETH0}", "ib0 from 10.1.0.4"
+        f"route add anycast 10.5.0.0/16 dev eth0 table main\n{AWAY}\n{FROM_ETH0}",
+        "ib0 from 10.1.0.4",
     ),
-    "a broadcast route of table main": Case("route add broadcast 10.5.0.0/16 dev eth0 table main", "BLACKHOLE"),
+    "a broadcast route of table main": Case(
+        "route add broadcast 10.5.0.0/16 dev eth0 table main", "BLACKHOLE"
+    ),
     "a broadcast route, which no connection uses": Case(
         f"{AWAY}\nroute add broadcast 10.5.0.0/16 dev eth0 table main\n{FROM_ETH0}",
         "BLACKHOLE; ib0 from 10.1.0.4",
         at_boot=KIND,
     ),
     "a broadcast route through a container's interface": Case(
-        f"{nics('cali1')}\nroute add broadcast 10.5.7.0/24 dev cali1 table main", "BLACKHOLE at 10.5.7.0"
+        f"{nics('cali1')}\nroute add broadcast 10.5.7.0/24 dev cali1 table main",
+        "BLACKHOLE at 10.5.7.0",
     ),
     "a multicast route through a container's interface": Case(
-        f"{nics('cali1')}\nroute add multicast 10.5.7.0/24 dev cali1 table main", "BLACKHOLE at 10.5.7.0"
+        f"{nics('cali1')}\nroute add multicast 10.5.7.0/24 dev cali1 table main",
+        "BLACKHOLE at 10.5.7.0",
     ),
     "a multicast route": Case("route add multicast 10.5.0.0/16 dev eth0 table main", "BLACKHOLE"),
     "a multicast route, which no connection uses": Case(
-        f"{AWAY}\nroute add multicast 10.5.0.0/16 dev eth0 table main\n{FROM_ETH0}", "ib0 from 10.1.0.4", at_boot=KIND
+        f"{AWAY}\nroute add multicast 10.5.0.0/16 dev eth0 table main\n{FROM_ETH0}",
+        "ib0 from 10.1.0.4",
+        at_boot=KIND,
     ),
     "a multicast route, which TCP doesn't use": Case(
         f"{AWAY}\nroute add multicast 10.5.0.0/16 dev eth0 table main\nrule add ipproto tcp lookup 100",
@@ -332,7 +377,8 @@ CASES = {
     ),
     # Tunnels.
     "a default route for a tos": Case(
-        f"{nics('t0')}\nroute add default tos 0x10 dev t0\nroute add 10.5.3.0/24 dev ib0", "ib0 at 10.5.3.0"
+        f"{nics('t0')}\nroute add default tos 0x10 dev t0\nroute add 10.5.3.0/24 dev ib0",
+        "ib0 at 10.5.3.0",
     ),
     "a default route for a tos, into a tunnel": Case(
         "route add default tos 0x10 encap ip6 id 1 dst 2001:db8::1 via 10.2.0.1 dev ib0"
@@ -358,7 +404,8 @@ CASES = {
         "ib0 at 10.5.1.0; BLACKHOLE at 10.5.1.0 from 10.2.0.4",
     ),
     "packets encapsulated in IPv6": Case(
-        f"{WRAPPED}\nroute add 10.5.0.0/24 encap seg6 mode encap segs fc00::1 dev eth0", unknown="check-failed"
+        f"{WRAPPED}\nroute add 10.5.0.0/24 encap seg6 mode encap segs fc00::1 dev eth0",
+        unknown="check-failed",
     ),
     "packets of one hop encapsulated in IPv6": Case(
         f"{WRAPPED}\nroute add 10.5.0.0/24 nexthop encap seg6 mode encap segs fc00::1 dev eth0 nexthop dev eth0",
@@ -370,7 +417,9 @@ CASES = {
     ),
     # Several default routes.
     "a default route that leads to lo": Case(
-        "addr add 10.9.0.1/24 dev lo\nroute add default via 10.9.0.9 dev lo", unknown="no-default-route", default=""
+        "addr add 10.9.0.1/24 dev lo\nroute add default via 10.9.0.9 dev lo",
+        unknown="no-default-route",
+        default="",
     ),
     "a default route that leads to lo before the node's": Case(
         "addr add 10.9.0.1/24 dev lo\nroute add default via 10.1.0.1 dev eth0 metric 100\n"
@@ -378,17 +427,26 @@ CASES = {
         "lo",
         default="",
     ),
-    "two default routes of one metric": Case(BY_TURNS.format(table="main"), unknown="contested-default", default=""),
+    "two default routes of one metric": Case(
+        BY_TURNS.format(table="main"), unknown="contested-default", default=""
+    ),
     "two default routes of one metric, and the CIDR names its interfaces": Case(
-        BY_TURNS.format(table="main"), "ib0", cidr={"cidr": "10.5.0.0/16", "devs": ["eth0"]}, default=""
+        BY_TURNS.format(table="main"),
+        "ib0",
+        cidr={"cidr": "10.5.0.0/16", "devs": ["eth0"]},
+        default="",
     ),
     "two default routes of one metric, and the CIDR may use both": Case(
-        BY_TURNS.format(table="main"), cidr={"cidr": "10.5.0.0/16", "devs": ["eth0", "ib0"]}, default=""
+        BY_TURNS.format(table="main"),
+        cidr={"cidr": "10.5.0.0/16", "devs": ["eth0", "ib0"]},
+        default="",
     ),
     "two default routes of one metric, and another rule decides": Case(
         f"{BY_TURNS.format(table=100)}\nrule add lookup 100", "ib0"
     ),
-    "two default routes of one metric by one interface": Case("route append default via 10.1.0.7 dev eth0"),
+    "two default routes of one metric by one interface": Case(
+        "route append default via 10.1.0.7 dev eth0"
+    ),
     "two default routes of one metric, and only connections meet them": Case(
         f"{BY_TURNS.format(table='main')}\nroute add 10.5.0.0/16 via 10.1.0.1 dev eth0 table 100\n"
         "rule add not from 10.0.0.0/8 lookup 100",
@@ -418,7 +476,11 @@ CASES = {
         cidr="10.5.0.0/24",
     ),
     "the first registered interface hasn't the lowest index": Case(
-        f"{BY_TUN0}\n{BY_IB0}\n{FROM_ETH0}", "ib0 from 10.1.0.4", by_ip="check-failed", node=UNORDERED, default=""
+        f"{BY_TUN0}\n{BY_IB0}\n{FROM_ETH0}",
+        "ib0 from 10.1.0.4",
+        by_ip="check-failed",
+        node=UNORDERED,
+        default="",
     ),
     "an interface from another namespace": Case(
         f"{BY_TUN0}\n{BY_IB0}\nrule add from 10.9.0.1 lookup 100",
@@ -489,7 +551,9 @@ CASES = {
         "rule add pref 60 ipproto tcp lookup main\nrule add pref 200 lookup local\nrule del pref 0",
         unknown="no-local-table",
     ),
-    "only connections meet an address of this host": Case(LOCAL_LAST, unknown="no-local-table", cidr="10.5.5.1/32"),
+    "only connections meet an address of this host": Case(
+        LOCAL_LAST, unknown="no-local-table", cidr="10.5.5.1/32"
+    ),
     "only connections meet a broadcast address": Case(
         f"{RECEIVES}\nrule add pref 2 to 10.5.5.1 lookup local\n{LOCAL_LAST}",
         "BLACKHOLE at 10.5.5.255 from 10.1.0.4",
@@ -513,7 +577,9 @@ CASES = {
     "an interface that took a node's CIDR": Case(
         CALICO, "cali1 at 10.5.7.0", cidr={"cidr": "10.5.0.0/16", "devs": ["eth0"]}
     ),
-    "one of several allowed interfaces": Case(CALICO, cidr={"cidr": "10.5.0.0/16", "devs": ["eth0", "cal*"]}),
+    "one of several allowed interfaces": Case(
+        CALICO, cidr={"cidr": "10.5.0.0/16", "devs": ["eth0", "cal*"]}
+    ),
 }
 
 
@@ -526,7 +592,9 @@ NEEDS = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_every_check_matches_the_sockets(case: Case, kernel: NamespaceKernel, tmp_path: Path) -> None:
+def test_every_check_matches_the_sockets(
+    case: Case, kernel: NamespaceKernel, tmp_path: Path
+) -> None:
     for name, needed in NEEDS.items():
         if case is CASES[name]:
             needs_linux(*needed)
@@ -537,7 +605,7 @@ def test_every_check_matches_the_sockets(case: Case, kernel: NamespaceKernel, tm
     all_say(case, tmp_path)
 
 
-# --- hosts that ip commands alone can't create -----------------------------------------------------------------------
+# --- hosts that ip commands alone can't create ----------------------------------------------------
 
 
 IGNORES = "conf/all/ignore_routes_with_linkdown"
@@ -562,27 +630,47 @@ MEMBERS = """
 @pytest.mark.parametrize(
     ("case", "ends", "state"),
     [
-        (Case(BY_OBJECTS, "peer-eth0 at 10.5.1.0", node=ETH0, sysctl=(IGNORES,)), "link set peer-ib0 down", "is_dead"),
-        (Case(LEGS, "eth0,ib0"), "link set peer-ib0 down", "is_linkdown"),  # ib0 drops packets for lack of a carrier
+        (
+            Case(BY_OBJECTS, "peer-eth0 at 10.5.1.0", node=ETH0, sysctl=(IGNORES,)),
+            "link set peer-ib0 down",
+            "is_dead",
+        ),
+        # ib0 drops packets for lack of a carrier.
+        (Case(LEGS, "eth0,ib0"), "link set peer-ib0 down", "is_linkdown"),
         (Case(LEGS), "link set ib0 down", "is_linkdown"),
         (Case(MEMBERS), "link set peer-ib0 down", "is_linkdown"),
     ],
 )
-def test_a_hop_loses_its_carrier(case: Case, ends: str, state: str, kernel: NamespaceKernel, tmp_path: Path) -> None:
-    """A route by nexthop objects is gone. A hop keeps its share if the sysctl to ignore it is set later."""
+def test_a_hop_loses_its_carrier(
+    case: Case, ends: str, state: str, kernel: NamespaceKernel, tmp_path: Path
+) -> None:
+    """A route by nexthop objects is gone.
+
+    A hop keeps its share if the sysctl to ignore it is set later.
+    """
     needs_linux(6, 12, "an interface without a carrier passes packets to packet sockets")
     case.build()
     run_ip(ends)
     # Routes are updated after the link. Setting the link down removes the connected route.
-    until(lambda: all(getattr(hop, state) for r in kernel.routes(Table.MAIN) for hop in r.hops if hop.dev == "ib0"))
+    until(
+        lambda: all(
+            getattr(hop, state)
+            for r in kernel.routes(Table.MAIN)
+            for hop in r.hops
+            if hop.dev == "ib0"
+        )
+    )
     Path("/proc/sys/net/ipv4", IGNORES).write_text("1")
     all_say(case, tmp_path)
 
 
-def test_a_negative_suppress_length_suppresses_nothing(kernel: NamespaceKernel, tmp_path: Path) -> None:
+def test_a_negative_suppress_length_suppresses_nothing(
+    kernel: NamespaceKernel, tmp_path: Path
+) -> None:
     """The kernel treats the number as negative, and ip prints it that way."""
     case = Case(
-        "route add 10.5.0.0/24 dev ib0\nroute add default via 10.1.0.1 table 100\nrule add pref 200 lookup 100", "ib0"
+        "route add 10.5.0.0/24 dev ib0\nroute add default via 10.1.0.1 table 100\nrule add pref 200 lookup 100",
+        "ib0",
     )
     case.build()
     kernel.add_rule(Rule(100, suppress_prefix_length=3_000_000_000))
@@ -605,7 +693,14 @@ OLD_IP = "iproute2-6.1.0"
             "5",
         ),
         (Case(AWAY, "ib0", by_ip="check-failed", ip=OLD_IP), "0/3"),
-        (Case("route add 10.5.0.0/16 dev ib0\nroute add 10.6.0.0/16 dev ib0 table 100", "ib0", ip=OLD_IP), "0/3"),
+        (
+            Case(
+                "route add 10.5.0.0/16 dev ib0\nroute add 10.6.0.0/16 dev ib0 table 100",
+                "ib0",
+                ip=OLD_IP,
+            ),
+            "0/3",
+        ),
         (
             Case(
                 f"{AWAY}\nrule add pref 40 not from 10.1.0.4 lookup main",
@@ -625,9 +720,10 @@ def test_a_rule_by_a_dscp(case: Case, dscp: str, kernel: NamespaceKernel, tmp_pa
     all_say(case, tmp_path)
 
 
-# --- several interfaces that may lead to the cluster -----------------------------------------------------------------
+# --- several interfaces that may lead to the cluster ----------------------------------------------
 
-# eth0 is the node's NIC in 10.1.0.0/16, eth1 leads to a storage network, and ib0 has an address in the pod range.
+# eth0 is the node's NIC in 10.1.0.0/16, eth1 leads to a storage network, and ib0 has an address in
+# the pod range.
 THREE_NICS = nics(eth0="10.1.0.4/16", eth1="10.9.0.4/24", ib0="172.16.0.10/16")
 NODES, SERVICES, PODS = "10.1.0.0/16", "10.96.0.0/12", "172.16.0.0/16"
 BY_ETH0 = "route add default via 10.1.0.1 dev eth0 proto dhcp"
@@ -635,19 +731,23 @@ BY_ETH1 = "route add default via 10.9.0.1 dev eth1 proto dhcp"
 STORAGE_WINS = f"{BY_ETH0} metric 200\n{BY_ETH1} metric 100"
 NODE_WINS = f"{BY_ETH0} metric 100\n{BY_ETH1} metric 200"
 TIED = f"{BY_ETH0} metric 100\n{BY_ETH1.replace('add', 'append')} metric 100"
-MULTIPATH = "route add default proto dhcp nexthop via 10.1.0.1 dev eth0 nexthop via 10.9.0.1 dev eth1"
+MULTIPATH = (
+    "route add default proto dhcp nexthop via 10.1.0.1 dev eth0 nexthop via 10.9.0.1 dev eth1"
+)
 PODS_FIXED = "172.16.0.0/17 172.16.128.0/17"
 SERVICES_BY_ETH1, PODS_BY_IB0 = "eth1 at 10.96.0.0", "ib0 at 172.16.0.0"
 
 
 @attrs.frozen
 class UplinkCase(Case):
-    """A host with default routes through several interfaces, and its expected report. Lists are separated by spaces.
+    """A host with default routes through several interfaces, and its expected report.
+
+    Lists are separated by spaces.
 
     Args:
         by: the expected interfaces, or an empty string if there is no verdict.
-        inherits: the interfaces of a route that names none, if they aren't the expected ones, or an empty string if
-            such a route has to wait.
+        inherits: the interfaces of a route that names none, if they aren't the expected ones, or an
+            empty string if such a route has to wait.
         is_contested: whether a note lists several default routes.
         fixed: each destination in the fix, whose device is named if the uplinks are.
         left: the failures that no route can fix.
@@ -666,28 +766,58 @@ class UplinkCase(Case):
 
 UPLINK_CASES = {
     "the storage's default wins": UplinkCase(
-        STORAGE_WINS, f"eth0 at 10.1.0.0; {PODS_BY_IB0}", by="eth1", is_contested=True, fixed=PODS_FIXED, left=NODES
+        STORAGE_WINS,
+        f"eth0 at 10.1.0.0; {PODS_BY_IB0}",
+        by="eth1",
+        is_contested=True,
+        fixed=PODS_FIXED,
+        left=NODES,
     ),
     "the storage's default wins, and the uplink is named": UplinkCase(
-        STORAGE_WINS, f"{SERVICES_BY_ETH1}; {PODS_BY_IB0}", uplinks="eth0", by="eth0", fixed=f"{SERVICES} {PODS_FIXED}"
+        STORAGE_WINS,
+        f"{SERVICES_BY_ETH1}; {PODS_BY_IB0}",
+        uplinks="eth0",
+        by="eth0",
+        fixed=f"{SERVICES} {PODS_FIXED}",
     ),
-    "the node's default wins": UplinkCase(NODE_WINS, PODS_BY_IB0, by="eth0", is_contested=True, fixed=PODS_FIXED),
+    "the node's default wins": UplinkCase(
+        NODE_WINS, PODS_BY_IB0, by="eth0", is_contested=True, fixed=PODS_FIXED
+    ),
     "the node's default wins, and the uplink is named": UplinkCase(
         NODE_WINS, PODS_BY_IB0, uplinks="eth0", by="eth0", fixed=PODS_FIXED
     ),
     "equal metrics": UplinkCase(TIED, inherits="eth0", unknown="contested-default"),
     "equal metrics, and the uplink is named": UplinkCase(
-        TIED, f"{SERVICES_BY_ETH1}; {PODS_BY_IB0}", uplinks="eth0", by="eth0", fixed=f"{SERVICES} {PODS_FIXED}"
+        TIED,
+        f"{SERVICES_BY_ETH1}; {PODS_BY_IB0}",
+        uplinks="eth0",
+        by="eth0",
+        fixed=f"{SERVICES} {PODS_FIXED}",
     ),
     "multipath": UplinkCase(MULTIPATH, PODS_BY_IB0, by="eth0 eth1", fixed=PODS_FIXED),
     "multipath, and one is the uplink": UplinkCase(
-        MULTIPATH, f"eth0,eth1 at 10.96.0.0; {PODS_BY_IB0}", uplinks="eth0", by="eth0", fixed=f"{SERVICES} {PODS_FIXED}"
+        MULTIPATH,
+        f"eth0,eth1 at 10.96.0.0; {PODS_BY_IB0}",
+        uplinks="eth0",
+        by="eth0",
+        fixed=f"{SERVICES} {PODS_FIXED}",
     ),
     "several uplinks": UplinkCase(
-        STORAGE_WINS, PODS_BY_IB0, uplinks="eth*", by="eth0 eth1", inherits="eth1", is_contested=True, fixed=PODS_FIXED
+        STORAGE_WINS,
+        PODS_BY_IB0,
+        uplinks="eth*",
+        by="eth0 eth1",
+        inherits="eth1",
+        is_contested=True,
+        fixed=PODS_FIXED,
     ),
     "only the storage network has a default": UplinkCase(
-        BY_ETH1, f"{SERVICES_BY_ETH1}; {PODS_BY_IB0}", uplinks="eth0", by="eth0", inherits="", left=f"{SERVICES} {PODS}"
+        BY_ETH1,
+        f"{SERVICES_BY_ETH1}; {PODS_BY_IB0}",
+        uplinks="eth0",
+        by="eth0",
+        inherits="",
+        left=f"{SERVICES} {PODS}",
     ),
     "no default at all": UplinkCase(
         "route add 10.96.0.0/16 via 10.1.0.1",
@@ -716,7 +846,9 @@ def uplinks(request: pytest.FixtureRequest, kernel: NamespaceKernel) -> UplinkCa
     return found
 
 
-def test_the_uplinks_are_expected_everywhere(uplinks: UplinkCase, kernel: NamespaceKernel, tmp_path: Path) -> None:
+def test_the_uplinks_are_expected_everywhere(
+    uplinks: UplinkCase, kernel: NamespaceKernel, tmp_path: Path
+) -> None:
     needs_linux(*NO_BROADCAST)
     reports = all_say(uplinks, tmp_path)
     assert bool(reports) != bool(uplinks.unknown)
@@ -724,8 +856,12 @@ def test_the_uplinks_are_expected_everywhere(uplinks: UplinkCase, kernel: Namesp
         assert report.default_devs == tuple(uplinks.by.split())
         assert uplinks.is_contested == any(note.kind == "CONTESTED" for note in report.notes)
         assert {str(entry.destination) for entry in report.fix.routes} == {*uplinks.fixed.split()}
-        assert {entry.dev for entry in report.fix.routes} <= {uplinks.inherits if uplinks.uplinks else None}
-        assert {part for each in report.fix.unfixable for part in each.parts} == {*uplinks.left.split()}
+        assert {entry.dev for entry in report.fix.routes} <= {
+            uplinks.inherits if uplinks.uplinks else None
+        }
+        assert {part for each in report.fix.unfixable for part in each.parts} == {
+            *uplinks.left.split()
+        }
     if uplinks.unknown == "contested-default":
         with pytest.raises(RouteError, match="several interfaces"):
             explain(IPv4Address("10.96.0.9"), uplinks.config, kernel, phases.CancelScope())
@@ -750,10 +886,14 @@ def test_an_explanation_shows_each_alternating_default(kernel: NamespaceKernel) 
 
 
 def test_an_explanation_names_a_route_whose_link_is_down(kernel: NamespaceKernel) -> None:
-    run_ip(f"{THREE_NICS}\n{BY_ETH0}\nroute add {SERVICES} via 10.9.0.1 dev eth1\nlink set peer-eth1 down")
+    run_ip(
+        f"{THREE_NICS}\n{BY_ETH0}\nroute add {SERVICES} via 10.9.0.1 dev eth1\nlink set peer-eth1 down"
+    )
     Path("/proc/sys/net/ipv4/conf/eth1/ignore_routes_with_linkdown").write_text("1")
     until(lambda: any(route.is_dead for route in kernel.routes()))
-    found = explain(IPv4Address("10.97.0.9"), config(cidrs=[SERVICES]), kernel, phases.CancelScope())
+    found = explain(
+        IPv4Address("10.97.0.9"), config(cidrs=[SERVICES]), kernel, phases.CancelScope()
+    )
     assert [str(route.destination) for route in found.lookups[0].steps[-1].ignored] == [SERVICES]
     assert found.is_as_expected
 
@@ -782,7 +922,9 @@ def test_a_route_without_a_device_inherits_from_an_uplink(
 def test_the_fix_agrees_with_what_sockets_do(uplinks: UplinkCase, kernel: NamespaceKernel) -> None:
     before = leaving("10.1.0.9"), leaving("10.9.0.9")
     report = check_overlap(uplinks.config, kernel, phases.CancelScope())
-    plan, missing = plan_now(uplinks.config_with(*(entry.to_mapping() for entry in report.fix.routes)), kernel)
+    plan, missing = plan_now(
+        uplinks.config_with(*(entry.to_mapping() for entry in report.fix.routes)), kernel
+    )
     assert missing is None
     assert kernel.add(plan.add) == ()
     assert (leaving("10.1.0.9"), leaving("10.9.0.9")) == before
@@ -838,11 +980,15 @@ def test_a_fix_uses_an_expected_uplink_that_works(
     run_ip(f"{THREE_NICS}\n{does}")
     asked = config(cidrs=[cidr], uplinks=["eth*"])
     fix = check_overlap(asked, kernel, phases.CancelScope()).fix
-    assert [(str(entry.destination), entry.dev) for entry in fix.routes] == [(network, "eth0") for network in fixed]
+    assert [(str(entry.destination), entry.dev) for entry in fix.routes] == [
+        (network, "eth0") for network in fixed
+    ]
     assert bool(fix.unfixable) != bool(fixed)
     wanted = config(*(entry.to_mapping() for entry in fix.routes), cidrs=[cidr], uplinks=["eth*"])
     assert kernel.add(plan_now(wanted, kernel)[0].add) == ()
-    assert check_overlap(asked, kernel, phases.CancelScope()).verdict == ("ok" if fixed else "overlap")
+    assert check_overlap(asked, kernel, phases.CancelScope()).verdict == (
+        "ok" if fixed else "overlap"
+    )
 
 
 @pytest.mark.parametrize(

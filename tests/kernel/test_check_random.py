@@ -1,4 +1,5 @@
-"""Compare the check on random hosts with brute force for every address and with ip(8), and prove its fixes.
+"""Compare the check on random hosts with brute force for every address and with ip(8), and prove
+its fixes.
 
 A fix has to resolve the failures that it names, change nothing else, and have no unnecessary entry.
 """
@@ -51,7 +52,8 @@ from hostrouting.overlap.proposals import Fix
 from hostrouting.routes.resolve import resolve
 
 _SETTINGS = settings(
-    max_examples=by_day(2, by_night=5000), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=by_day(2, by_night=5000),
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 
 
@@ -88,11 +90,15 @@ def test_on_linux_the_check_agrees_with_brute_force(question: Question) -> None:
     compare(on_linux(), question)
 
 
-# --- fixes ------------------------------------------------------------------------------------------------------------
+# --- fixes ----------------------------------------------------------------------------------------
 
 _FIX_SETTINGS = settings(
     max_examples=by_day(2, by_night=2000),
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
+    suppress_health_check=[
+        HealthCheck.function_scoped_fixture,
+        HealthCheck.too_slow,
+        HealthCheck.data_too_large,
+    ],
 )
 
 
@@ -111,7 +117,8 @@ class Patient:
         kernel: the host's kernel.
         question: the host's config.
         root: root directory for the host's files.
-        is_named: whether the config names the default route's interfaces as uplinks, so that no fix needs an answer.
+        is_named: whether the config names the default route's interfaces as uplinks, so that no fix
+            needs an answer.
     """
 
     kernel: Kernel
@@ -123,12 +130,18 @@ class Patient:
         question = self.question
         default = default_route(self.kernel.routes()) if self.is_named else None
         named = () if default is None or not all(map(is_device, live(default))) else live(default)
-        return asking.checked(self.kernel, question.cidrs, question.allowed, question.foreseen, sorted(named))[1]
+        return asking.checked(
+            self.kernel, question.cidrs, question.allowed, question.foreseen, sorted(named)
+        )[1]
 
     def sorts(self) -> dict[IpAddress, Sort]:
         """Classify each expected address by brute force."""
         overlap = RouteOverlap(self.question.cidrs, allowed_devs=self.question.allowed)
-        judge = Judge(self.kernel, overlap, had_rules=len(self.kernel.rules()) > 3 or self.question.world.has_rules)
+        judge = Judge(
+            self.kernel,
+            overlap,
+            had_rules=len(self.kernel.rules()) > 3 or self.question.world.has_rules,
+        )
         each = [sort_all(self.kernel, judge, judged(cidr), cidr) for cidr in self.question.cidrs]
         # What is a CNI's own block in one CIDR may be none in another.
         parts = (item for found in each for item in found.items())
@@ -138,10 +151,15 @@ class Patient:
         install(self.kernel, entries, self.root)
 
     def is_mendable(self, address: IpAddress, devs: Sequence[str]) -> bool:
-        """Return whether a host route would fix an address, provided that nothing else rules it out."""
+        """Return whether a host route would fix an address, provided that nothing else rules it
+        out.
+        """
         routes = self.kernel.routes()
         is_gateway = any(hop.gateway == address for route in routes for hop in route.hops)
-        has_route = any(route.destination == IPv4Network(address) and route.table == Table.MAIN for route in routes)
+        has_route = any(
+            route.destination == IPv4Network(address) and route.table == Table.MAIN
+            for route in routes
+        )
         if is_gateway or has_route or "docker0" in devs:
             return False
         try:
@@ -168,7 +186,9 @@ def see_fix(patient: Patient, *, few: bool) -> None:
         return
     before = patient.sorts()
     hopeless = {address for part in fix.unfixable for network in part.ranges for address in network}
-    of_connections = [part for part in fix.unfixable if re.search(" for (connections|TCP)", part.reason)]
+    of_connections = [
+        part for part in fix.unfixable if re.search(" for (connections|TCP)", part.reason)
+    ]
     never = [part for part in fix.unfixable if part not in of_connections]
     assert hopeless <= failing(before), "what was fine is called unfixable"
     _see_what_is_covered(fix.routes, before)
@@ -187,9 +207,12 @@ def see_fix(patient: Patient, *, few: bool) -> None:
         others = [other for other in fix.routes if other != entry]
         patient.apply(others)
         # A nested entry may be redundant only if it keeps its addresses on-link.
-        is_link = entry.gateway == "onlink" and any(is_inside(entry.destination, o.destination) for o in others)
+        is_link = entry.gateway == "onlink" and any(
+            is_inside(entry.destination, o.destination) for o in others
+        )
         assert is_link or found(patient.check()) & covered([entry]), f"{entry} is idle"
-    # If a connection's first lookup fails, it may match another rule after the fix, because its source changes.
+    # If a connection's first lookup fails, it may match another rule after the fix, because its
+    # source changes.
     findings = [finding for finding in report.findings if finding.source is None]
     for finding in findings[:1] if few else findings[:4]:
         patient.apply(finding.fix)
@@ -199,36 +222,47 @@ def see_fix(patient: Patient, *, few: bool) -> None:
     patient.apply([])
     assert patient.connected() == connected
     assert patient.sorts() == before
-    # A single route could fix these. Without uplinks in the config, other default interfaces' subnets are left alone, and
-    # an interface that no config can name keeps its subnet.
+    # A single route could fix these. Without uplinks in the config, other default interfaces'
+    # subnets are left alone, and an interface that no config can name keeps its subnet.
     left_alone = re.compile("has a default route too|a name that no config accepts")
-    hopeless_parts = [part for part in never if not (part.obstacle.is_policy or left_alone.search(part.reason))]
+    hopeless_parts = [
+        part for part in never if not (part.obstacle.is_policy or left_alone.search(part.reason))
+    ]
     for part in hopeless_parts[:1] if few else hopeless_parts[:4]:
         assert not patient.is_mendable(part.ranges[0][0], part.devs), f"one route would fix {part}"
 
 
 def _see_what_is_covered(entries: Sequence[StaticRoute], before: dict[IpAddress, Sort]) -> None:
     for entry in entries:
-        assert all(address in before for address in entry.destination), f"{entry} covers what isn't asked about"
+        assert all(address in before for address in entry.destination), (
+            f"{entry} covers what isn't asked about"
+        )
         sorts = [before[address] for address in entry.destination]
         assert any(sort.is_failure for sort in sorts), f"{entry} covers nothing that fails"
         for sort in sorts:
             if not sort.is_failure and sort.kind not in ("LOCAL", "BROADCAST"):
                 assert sort.route is not None, f"{entry} covers {sort}"
                 assert sort.route.table == Table.MAIN, f"{entry} covers {sort}"
-                assert sort.route.destination.prefixlen > entry.destination.prefixlen, f"{entry} takes {sort}"
+                assert sort.route.destination.prefixlen > entry.destination.prefixlen, (
+                    f"{entry} takes {sort}"
+                )
 
 
 @pytest.mark.kernel
 @settings(_FIX_SETTINGS)
-@given(question=st.one_of(questions(has_objects=True), questions(by_source=True)), is_named=st.booleans())
-def test_on_linux_the_fix_fixes_exactly_what_it_names(question: Question, is_named: bool, root: Path) -> None:
+@given(
+    question=st.one_of(questions(has_objects=True), questions(by_source=True)),
+    is_named=st.booleans(),
+)
+def test_on_linux_the_fix_fixes_exactly_what_it_names(
+    question: Question, is_named: bool, root: Path
+) -> None:
     kernel = on_linux()
     question.world.build(kernel)
     see_fix(Patient(kernel, question, root, is_named=is_named), few=not IS_NIGHTLY)
 
 
-# --- hosts made by hand ----------------------------------------------------------------------------------------------
+# --- hosts made by hand ---------------------------------------------------------------------------
 
 
 def on_node(scenario: str) -> FakeKernel:
@@ -247,7 +281,10 @@ NODE_AT_10_9 = """
 """
 BY_IB0 = f"{NODE_AT_10_9}route add 10.9.0.0/16 dev ib0 proto static"
 IN_TABLE_100 = "route add default via 10.2.0.1 dev eth1 table 100 proto static\nrule add 10 to 10.9.0.0/28 lookup 100"
-AT_10_9, AT_10_0_1 = ["10.9.0.16/28", "10.9.0.32/27", "10.9.0.64/26", "10.9.0.128/25"], ["10.0.1.0/25", "10.0.1.128/25"]
+AT_10_9, AT_10_0_1 = (
+    ["10.9.0.16/28", "10.9.0.32/27", "10.9.0.64/26", "10.9.0.128/25"],
+    ["10.0.1.0/25", "10.0.1.128/25"],
+)
 # For each host, the fix's entries and a part of the reason why they aren't enough.
 RARE = {
     "another rule decides for a part": (
@@ -305,7 +342,7 @@ def test_an_entry_never_covers_a_local_address_of_main(tmp_path: Path) -> None:
     see_fix(patient, few=not IS_NIGHTLY)
 
 
-# --- fixes on Linux --------------------------------------------------------------------------------------------------------
+# --- fixes on Linux -------------------------------------------------------------------------------
 
 
 @pytest.mark.kernel
@@ -321,9 +358,13 @@ def test_no_refused_entry_is_proposed_with_vrfs(kernel: NamespaceKernel) -> None
 
 
 @pytest.mark.kernel
-def test_no_entry_leads_to_a_link_without_a_carrier(kernel: NamespaceKernel, tmp_path: Path) -> None:
+def test_no_entry_leads_to_a_link_without_a_carrier(
+    kernel: NamespaceKernel, tmp_path: Path
+) -> None:
     """The kernel keeps using the hop of an older route, but a new one would be dead."""
-    run_ip(f"{NODE}\nroute add default nexthop via 10.1.0.1 dev eth0 onlink nexthop via 10.2.0.1 dev ib0 onlink")
+    run_ip(
+        f"{NODE}\nroute add default nexthop via 10.1.0.1 dev eth0 onlink nexthop via 10.2.0.1 dev ib0 onlink"
+    )
     Path("/proc/sys/net/ipv4/conf/all/ignore_routes_with_linkdown").write_text("1")
     run_ip("route add prohibit 10.2.0.64/26\nlink set peer-ib0 down")
     until(lambda: not {link.name: link for link in kernel.links()}["ib0"].has_carrier)
@@ -337,7 +378,9 @@ def test_no_entry_leads_to_a_link_without_a_carrier(kernel: NamespaceKernel, tmp
 
 @pytest.mark.kernel
 def test_rules_for_any_source_of_a_fix_are_reported(kernel: NamespaceKernel) -> None:
-    """An interface without an address borrows one from the first registered interface, which no dump reveals."""
+    """An interface without an address borrows one from the first registered interface, which no
+    dump reveals.
+    """
     run_ip(f"""{nics("z0 index 90", "a0 index 60", "up0 index 70")}
         addr add 10.9.0.4/24 dev z0
         addr add 10.5.0.1/24 dev a0 metric 50
@@ -346,7 +389,9 @@ def test_rules_for_any_source_of_a_fix_are_reported(kernel: NamespaceKernel) -> 
     """)
     fix = asking.checked(kernel, [IPv4Network("10.5.0.0/25")], uplinks=["up0"])[1].fix
     assert fix.routes
-    assert any(IPv4Address("10.5.0.9") in network for each in fix.unfixable for network in each.ranges)
+    assert any(
+        IPv4Address("10.5.0.9") in network for each in fix.unfixable for network in each.ranges
+    )
     run_ip("\n".join(f"route add {entry.destination} dev up0" for entry in fix.routes))
     assert leaving("10.5.0.9") == {None, "up0"}
 
@@ -360,7 +405,12 @@ LOST_SOURCE = """
 
 @pytest.mark.kernel
 def test_a_fix_has_no_source_that_was_removed(kernel: NamespaceKernel) -> None:
-    case = Case(f"addr add 10.5.0.1/24 dev ib0\n{LOST_SOURCE.format('')}", cidr="10.5.0.0/24", node=ETH0, default="")
+    case = Case(
+        f"addr add 10.5.0.1/24 dev ib0\n{LOST_SOURCE.format('')}",
+        cidr="10.5.0.0/24",
+        node=ETH0,
+        default="",
+    )
     case.build()
     fix = check_overlap(case.config, kernel, phases.CancelScope()).fix
     main = kernel.routes(Table.MAIN)
@@ -371,7 +421,9 @@ def test_a_fix_has_no_source_that_was_removed(kernel: NamespaceKernel) -> None:
 
 @pytest.mark.kernel
 def test_a_fix_without_a_removed_source_needs_its_gateway(kernel: NamespaceKernel) -> None:
-    """The rules hide the network of the gateway, which the default route needs no more, because it is onlink."""
+    """The rules hide the network of the gateway, which the default route needs no more, because it
+    is onlink.
+    """
     hidden = "rule add pref 5 lookup main suppress_prefixlength 24\nrule del pref 32766"
     case = Case(
         f"route add blackhole 10.5.0.0/25\n{LOST_SOURCE.format('dev eth0 onlink')}\n{hidden}",
@@ -385,7 +437,7 @@ def test_a_fix_without_a_removed_source_needs_its_gateway(kernel: NamespaceKerne
     assert "under the policy rules" in fix.unfixable[0].reason
 
 
-# --- failures with no fix or half of one -----------------------------------------------------------------------------
+# --- failures with no fix or half of one ----------------------------------------------------------
 
 UDP_ALONE = """
     route del default via 10.1.0.1 dev eth0 proto dhcp metric 100
@@ -412,7 +464,8 @@ SUPPRESSED = """
     rule del 32767 lookup default proto kernel
 """
 WIDE = ExpectedCidr("10.9.0.0/16")
-# Each has a host, what it expects, how many entries the fix has, and a part of the reason why it isn't enough.
+# Each has a host, what it expects, how many entries the fix has, and a part of the reason why it
+# isn't enough.
 FIXES: dict[str, tuple[str, list[ExpectedCidr], int, str]] = {
     "an unexpected default route": (
         "route add 10.9.0.0/17 dev eth1",
@@ -427,10 +480,20 @@ FIXES: dict[str, tuple[str, list[ExpectedCidr], int, str]] = {
         "10.2.0.0/24 by eth1 is expected",
     ),
     **{
-        f"a fixed {kind} route, and then a rule": (DISCARDED.format(kind=kind), [WIDE], 2, "rule of preference 100")
+        f"a fixed {kind} route, and then a rule": (
+            DISCARDED.format(kind=kind),
+            [WIDE],
+            2,
+            "rule of preference 100",
+        )
         for kind in ("unreachable", "blackhole")
     },
-    "TCP behind a rule for UDP": (UDP_ALONE, [ExpectedCidr("172.16.0.0/22")], 1, "apply would refuse"),
+    "TCP behind a rule for UDP": (
+        UDP_ALONE,
+        [ExpectedCidr("172.16.0.0/22")],
+        1,
+        "apply would refuse",
+    ),
     "a suppressing rule": (SUPPRESSED, [ExpectedCidr("8.0.0.0/6")], 2, ""),
     "a suppressing rule alone": (
         f"{SUPPRESSED}rule del 32766 lookup main proto kernel",
@@ -442,11 +505,15 @@ FIXES: dict[str, tuple[str, list[ExpectedCidr], int, str]] = {
 
 
 @pytest.mark.parametrize(("has", "expected", "entries", "reason"), FIXES.values(), ids=FIXES)
-def test_a_fix_goes_as_far_as_possible(has: str, expected: list[ExpectedCidr], entries: int, reason: str) -> None:
+def test_a_fix_goes_as_far_as_possible(
+    has: str, expected: list[ExpectedCidr], entries: int, reason: str
+) -> None:
     kernel = on_node(has)
     fix = asking.checked(kernel, expected)[1].fix
     assert (len(fix.routes), bool(fix.unfixable)) == (entries, bool(reason))
     assert all(reason in part.reason for part in fix.unfixable)
-    routes, _ = resolve(fix.routes, kernel.links(), kernel.addresses(), kernel.routes(Table.MAIN), None)
+    routes, _ = resolve(
+        fix.routes, kernel.links(), kernel.addresses(), kernel.routes(Table.MAIN), None
+    )
     assert kernel.add(routes) == ()
     assert bool(asking.checked(kernel, expected)[1].findings) == bool(reason)

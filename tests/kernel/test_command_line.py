@@ -1,4 +1,6 @@
-"""Test the real command line on a temporary host, also where the kernel refuses its calls or a signal ends it."""
+"""Test the real command line on a temporary host, also where the kernel refuses its calls or a
+signal ends it.
+"""
 
 from __future__ import annotations
 
@@ -142,8 +144,9 @@ def test_a_watch_in_another_network_leaves_no_marker(tmp_path: Path, enter: str)
     assert "route-overlap" not in done.stdout
 
 
-# --- the Python of units and scripts ---------------------------------------------------------------------------------
-# Root can run apply with a hostrouting that only PYTHONPATH names, but no unit or script runs that one.
+# --- the Python of units and scripts --------------------------------------------------------------
+# Root can run apply with a hostrouting that only PYTHONPATH names, but no unit or script runs that
+# one.
 
 
 @pytest.fixture
@@ -153,7 +156,9 @@ def bare(tmp_path: Path) -> Path:
     return tmp_path / "bare/bin/python"
 
 
-def run_apply(tmp_path: Path, python: Path, *words: str, **more: object) -> subprocess.CompletedProcess[str]:
+def run_apply(
+    tmp_path: Path, python: Path, *words: str, **more: object
+) -> subprocess.CompletedProcess[str]:
     script = r"""
         "$PYTHON" -m hostrouting apply "$@" "$CONFIG" || status=$?
         cat /etc/aks-flex-node/check-route-overlap.sh
@@ -161,11 +166,15 @@ def run_apply(tmp_path: Path, python: Path, *words: str, **more: object) -> subp
         """
     packages = os.pathsep.join(path for path in sys.path if path)
     config = {"hostRouting": CONFIG["hostRouting"] | more}
-    return on_a_host(tmp_path, script, *words, config=config, PYTHON=str(python), PYTHONPATH=packages)
+    return on_a_host(
+        tmp_path, script, *words, config=config, PYTHON=str(python), PYTHONPATH=packages
+    )
 
 
 @pytest.mark.parametrize("is_bare", [True, False])
-def test_only_a_package_of_every_environment_is_rendered(tmp_path: Path, bare: Path, is_bare: bool) -> None:
+def test_only_a_package_of_every_environment_is_rendered(
+    tmp_path: Path, bare: Path, is_bare: bool
+) -> None:
     python = bare if is_bare else Path(sys.executable)
     done = run_apply(tmp_path, python)
     assert done.returncode == 0, done.stderr
@@ -187,7 +196,7 @@ def test_a_missing_python_is_never_rendered(monkeypatch: pytest.MonkeyPatch) -> 
     assert python_of(Layout()) == ""
 
 
-# --- refused calls -----------------------------------------------------------------------------------------------------
+# --- refused calls --------------------------------------------------------------------------------
 
 PROGRAM = Path(__file__).parents[1] / "support/refusing.py"
 PARTS = by_day(1, by_night=8)
@@ -211,15 +220,18 @@ echo "left: $?" $(ours 2>"$SCRATCH/said")
 @pytest.mark.timeout(by_day(300, by_night=7200))
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize(
-    "command", ["apply", "remove", "start", *(["try", "confirm", "revert", "watch"] if IS_NIGHTLY else [])]
+    "command",
+    ["apply", "remove", "start", *(["try", "confirm", "revert", "watch"] if IS_NIGHTLY else [])],
 )
 def test_a_refused_call_is_a_clear_error(tmp_path: Path, command: str, part: int) -> None:
-    """Check that each failing call leaves either all or none of the changes, and that the next run repairs the rest.
+    """Check that each failing call leaves either all or none of the changes, and that the next run
+    repairs the rest.
 
-    The test fails every call after a command's first access to the host, with each errno that the call can return.
-    Earlier calls and later imports are Python's own reads, which are the same for each command. Only ``start`` covers
-    them, with one call for each combination of call, errno and kind of path, before the config is read, before the
-    first change, and after it. Each distinct leftover state is repaired only once.
+    The test fails every call after a command's first access to the host, with each errno that the
+    call can return. Earlier calls and later imports are Python's own reads, which are the same for
+    each command. Only ``start`` covers them, with one call for each combination of call, errno and
+    kind of path, before the config is read, before the first change, and after it. Each distinct
+    leftover state is repaired only once.
     """
     if shutil.which("strace") is None:
         pytest.skip("strace isn't installed")
@@ -238,7 +250,9 @@ def test_a_refused_call_is_a_clear_error(tmp_path: Path, command: str, part: int
 
 
 def test_an_unreadable_file_prevents_no_other_removal(tmp_path: Path) -> None:
-    """An unreadable gate drop-in is an exception: it keeps everything, as it would hold every start without gate.sh."""
+    """An unreadable gate drop-in is an exception: it keeps everything, as it would hold every start
+    without gate.sh.
+    """
     if shutil.which("strace") is None:
         pytest.skip("strace isn't installed")
     done = on_a_host(tmp_path, UNSEEN)
@@ -270,7 +284,7 @@ def test_an_upgrade_restarts_only_an_installed_watcher(tmp_path: Path) -> None:
     assert done.stdout.splitlines() == ["installed", "try-restart hostrouting-watch.service"]
 
 
-# --- signals -----------------------------------------------------------------------------------------------------------
+# --- signals --------------------------------------------------------------------------------------
 
 HANGING = r"""
 "$PYTHON" -m hostrouting "$@" "$CONFIG" &
@@ -280,9 +294,12 @@ wait "$!" || echo "$?"
 find /etc -path '*hostrouting*' -o -name 'static-routes*' -o -name 'check-route-overlap*'
 ip route show proto 217
 """
-# This fake systemctl answers queries but hangs on daemon-reload, when there are already changes to roll back.
+# This fake systemctl answers queries but hangs on daemon-reload, when there are already changes to
+# roll back.
 NEVER = ': >"$SCRATCH/asked"; exec sleep 1000'
-NO_ORDER = f"case $1 in show) echo LoadState=not-found ;; is-*) exit 3 ;; daemon-reload) {NEVER} ;; esac"
+NO_ORDER = (
+    f"case $1 in show) echo LoadState=not-found ;; is-*) exit 3 ;; daemon-reload) {NEVER} ;; esac"
+)
 # Shells start background processes with SIGINT ignored.
 COMMAND = ("env", "--default-signal=INT", sys.executable, "-m", "hostrouting")
 
@@ -314,8 +331,8 @@ def test_an_interrupted_demo_leaves_no_traceback(tmp_path: Path, moment: str) ->
     assert [*tmp_path.iterdir()] == []
 
 
-# Sends SIGINT to this process when it imports its Nth module, and says if there are fewer. What the package imports
-# before its entry point runs, the first ones, takes a millisecond.
+# Sends SIGINT to this process when it imports its Nth module, and says if there are fewer. What the
+# package imports before its entry point runs, the first ones, takes a millisecond.
 INTERRUPTED = """
 import os, runpy, signal, sys
 left = int(sys.argv.pop(1))
@@ -339,11 +356,24 @@ def test_an_interrupted_import_leaves_no_traceback(tmp_path: Path) -> None:
     recorded.write_text(take_snapshot(shadowed_kernel()).to_text())
     words = ("check", "--cidr", "172.16.0.0/16", "--snapshot", str(recorded))
     for number in range(1, 10_000, by_day(40, by_night=1)):
-        argv = ["env", "--default-signal=INT", sys.executable, "-c", INTERRUPTED, str(number), *words]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
+        argv = [
+            "env",
+            "--default-signal=INT",
+            sys.executable,
+            "-c",
+            INTERRUPTED,
+            str(number),
+            *words,
+        ]
+        done = subprocess.run(
+            argv, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS
+        )
         if done.stdout.endswith("left"):
             return
-        assert (done.returncode in (-signal.SIGINT, 2), "Traceback" in done.stderr) == (True, False), (
+        assert (done.returncode in (-signal.SIGINT, 2), "Traceback" in done.stderr) == (
+            True,
+            False,
+        ), (
             number,
             done.stderr,
         )
@@ -352,14 +382,18 @@ def test_an_interrupted_import_leaves_no_traceback(tmp_path: Path) -> None:
 
 def catches(pid: int, number: signal.Signals) -> bool:
     """Return whether a process has a handler for a signal."""
-    (caught,) = re.findall(r"^SigCgt:\s+(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    (caught,) = re.findall(
+        r"^SigCgt:\s+(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE
+    )
     return bool(int(caught, 16) >> (number - 1) & 1)
 
 
 def test_an_interrupted_judge_leaves_no_traceback(tmp_path: Path) -> None:
     recorded, config = tmp_path / "node.json", tmp_path / "config.json"
     recorded.write_text(take_snapshot(shadowed_kernel()).to_text())
-    config.write_text(json.dumps({"hostRouting": {"routeOverlap": {"expectedCidrs": ["172.16.0.0/16"]}}}))
+    config.write_text(
+        json.dumps({"hostRouting": {"routeOverlap": {"expectedCidrs": ["172.16.0.0/16"]}}})
+    )
     with start(tmp_path, "judge", str(config), *[str(recorded)] * 5000) as process:
         until(lambda: catches(process.pid, signal.SIGHUP))  # it has begun: this handler is the last
         os.killpg(process.pid, signal.SIGINT)
@@ -370,7 +404,9 @@ def test_an_interrupted_judge_leaves_no_traceback(tmp_path: Path) -> None:
     assert all(line.startswith("hostrouting: while it ran ") for line in complaints[1:])
 
 
-@pytest.mark.parametrize(("command", "systemctl"), [("plan", NEVER), ("apply", NO_ORDER)], ids=["query", "order"])
+@pytest.mark.parametrize(
+    ("command", "systemctl"), [("plan", NEVER), ("apply", NO_ORDER)], ids=["query", "order"]
+)
 def test_a_signal_ends_the_wait_for_systemd(tmp_path: Path, command: str, systemctl: str) -> None:
     """The command doesn't wait for the 60 s systemd timeout."""
     done = on_a_host(tmp_path, HANGING, command, SYSTEMCTL=systemctl)
@@ -378,7 +414,7 @@ def test_a_signal_ends_the_wait_for_systemd(tmp_path: Path, command: str, system
     assert done.stdout == "1\n"
 
 
-# --- a full or stopped terminal --------------------------------------------------------------------------------------
+# --- a full or stopped terminal -------------------------------------------------------------------
 
 WAIT = r"""
 set +e
@@ -395,7 +431,11 @@ NO_DEFAULT_ROUTE = "ip route del default"
 HELD = "mkdir -p /run/aks-flex-node; exec 9>/run/aks-flex-node/run.lock; flock 9"
 # This makes the watcher print something.
 CONTESTED = "while sleep 0.2; do ip route flush proto 217; done &"
-PROBE = {"hostNetworking": {"loadBalancerProbe": {"enabled": True, "devices": ["eth0"], "ipv6Detection": "ALWAYS"}}}
+PROBE = {
+    "hostNetworking": {
+        "loadBalancerProbe": {"enabled": True, "devices": ["eth0"], "ipv6Detection": "ALWAYS"}
+    }
+}
 
 
 @attrs.frozen
@@ -433,10 +473,14 @@ def test_a_signal_ends_a_waiting_command(
     tmp_path: Path, terminal: Terminal, command: str, how: str, number: signal.Signals
 ) -> None:
     waiting = COMMANDS[command]
-    document = json.loads(json.dumps(CONFIG | PROBE).replace('"waitSeconds": 0', '"waitSeconds": 600'))
+    document = json.loads(
+        json.dumps(CONFIG | PROBE).replace('"waitSeconds": 0', '"waitSeconds": 600')
+    )
     words = [*waiting.words, *([] if command == "remove" else [str(tmp_path / "config.json")])]
     more = {"TERMINAL": terminal.path, "PREPARE": waiting.prepare, "TERM": "xterm"}
-    with subprocess.Popen(**script_on_a_host(tmp_path, WAIT, *words, config=document, **more)) as shell:
+    with subprocess.Popen(
+        **script_on_a_host(tmp_path, WAIT, *words, config=document, **more)
+    ) as shell:
         assert shell.stdout is not None
         pid = int(shell.stdout.readline())
         try:

@@ -1,4 +1,6 @@
-"""Check with a state machine that ``FakeKernel``, Linux and the backends in examples/ behave identically."""
+"""Check with a state machine that ``FakeKernel``, Linux and the backends in examples/ behave
+identically.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.testing import FakeSystemd
 from hostrouting.testing.conformance import conformance_test, pair
 
-_SETTINGS = settings(max_examples=by_day(3, by_night=5000), stateful_step_count=by_day(12, by_night=40))
+_SETTINGS = settings(
+    max_examples=by_day(3, by_night=5000), stateful_step_count=by_day(12, by_night=40)
+)
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timeout(by_day(300, by_night=7200))]
 
@@ -37,7 +41,7 @@ pytestmark = [pytest.mark.kernel, pytest.mark.timeout(by_day(300, by_night=7200)
 TestLinux = conformance_test(lambda: nullcontext(on_linux()), settings=_SETTINGS)
 
 
-# --- the state machine itself ------------------------------------------------------------------------------------
+# --- the state machine itself ---------------------------------------------------------------------
 
 
 class _LaxKernel(FakeKernel):
@@ -48,7 +52,9 @@ class _LaxKernel(FakeKernel):
 
 
 def test_a_disagreement_is_reported_without_shrinking() -> None:
-    """Hypothesis runs the failing example once more to report it; to shrink it, it would try others first."""
+    """Hypothesis runs the failing example once more to report it; to shrink it, it would try others
+    first.
+    """
     made: list[_LaxKernel] = []
 
     @contextmanager
@@ -97,15 +103,22 @@ def test_the_same_rules_are_refused() -> None:
         assert left[0] == left[1], (first, second)
 
 
-# --- the backends in examples/ --------------------------------------------------------------------------------------
+# --- the backends in examples/ --------------------------------------------------------------------
 
 
 def on_linux_with(backend: Callable[[], RouteBackend]) -> type[unittest.TestCase]:
-    return conformance_test(lambda: nullcontext(pair(world=on_linux(), backend=backend())), settings=SETTINGS)
+    return conformance_test(
+        lambda: nullcontext(pair(world=on_linux(), backend=backend())), settings=SETTINGS
+    )
 
 
-# The examples are deterministic because one in several hundred random ones had an errno that ip doesn't print.
-SETTINGS = settings(max_examples=by_day(1, by_night=12), stateful_step_count=by_day(4, by_night=15), derandomize=True)
+# The examples are deterministic because one in several hundred random ones had an errno that ip
+# doesn't print.
+SETTINGS = settings(
+    max_examples=by_day(1, by_night=12),
+    stateful_step_count=by_day(4, by_night=15),
+    derandomize=True,
+)
 TestIpCommandBackend = on_linux_with(IpCommandBackend)
 TestPyroute2Backend = on_linux_with(Pyroute2Backend)
 
@@ -115,7 +128,9 @@ WANTED = Route(IPv4Network("172.16.1.0/24"), (NextHop("eth0", GATEWAY),))
 
 
 @BACKENDS
-def test_a_host_works_with_it(node: NamespaceKernel, tmp_path: Path, backend: Callable[[], RouteBackend]) -> None:
+def test_a_host_works_with_it(
+    node: NamespaceKernel, tmp_path: Path, backend: Callable[[], RouteBackend]
+) -> None:
     host = Host(routes=backend(), units=FakeSystemd(), layout=Layout(tmp_path))
     task = ConfigureStaticRoutes(config("172.16.1.0/24", cidrs=()), host=host)
     assert phases.run(task).plan.add == (WANTED,)

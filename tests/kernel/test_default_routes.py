@@ -1,5 +1,6 @@
-"""Test that packets by the routes installed for any form of default route arrive, and that the ip(8) commands of the fix
-add the same routes when pasted into a shell."""
+"""Test that packets by the routes installed for any form of default route arrive, and that the
+ip(8) commands of the fix add the same routes when pasted into a shell.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +32,14 @@ from scripts import Sandbox
 from wanted import config
 
 import phases
-from hostrouting import CheckRouteOverlap, ConfigureStaticRoutes, Host, Layout, RouteOverlapError, Verdict
+from hostrouting import (
+    CheckRouteOverlap,
+    ConfigureStaticRoutes,
+    Host,
+    Layout,
+    RouteOverlapError,
+    Verdict,
+)
 from hostrouting.boot.render import render_static_routes
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.model.routes import NextHop, Protocol, Route, Table
@@ -51,12 +59,16 @@ def host(kernel: NamespaceKernel, tmp_path: Path) -> Host:
 
 
 def install(host: Host, **asked: str) -> Route:
-    """Install a route with the task, check that a second run and the boot script change nothing, and return it."""
+    """Install a route with the task, check that a second run and the boot script change nothing,
+    and return it.
+    """
     wanted = config({"destination": str(DESTINATION), **asked}, cidrs=(), waitSeconds=30)
     phases.run(ConfigureStaticRoutes(wanted, host=host))
     (route,) = [route for route in host.routes.routes(Table.MAIN) if route.protocol == 217]
     assert phases.run(ConfigureStaticRoutes(wanted, host=host)).plan.unchanged == (route,)
-    assert Sandbox(host.layout.root).run(render_static_routes(wanted)).stdout == "nothing to change\n"
+    assert (
+        Sandbox(host.layout.root).run(render_static_routes(wanted)).stdout == "nothing to change\n"
+    )
     return route
 
 
@@ -78,9 +90,7 @@ ETH0, ETH1 = NextHop("eth0", GATEWAY), NextHop("eth1", SECOND_GATEWAY)
 BY_ETH0, BY_ETH1 = "via 10.1.0.1 dev eth0", "via 10.2.0.1 dev eth1"
 MULTIPATH = f"route add default nexthop {BY_ETH0} weight 2 nexthop {BY_ETH1}"
 BY_ID = f"nexthop add id 7 {BY_ETH0}\nroute add default nhid 7"
-BY_GROUP = (
-    f"nexthop add id 7 {BY_ETH0}\nnexthop add id 8 {BY_ETH1}\nnexthop add id 9 group 7,3/8\nroute add default nhid 9"
-)
+BY_GROUP = f"nexthop add id 7 {BY_ETH0}\nnexthop add id 8 {BY_ETH1}\nnexthop add id 9 group 7,3/8\nroute add default nhid 9"
 ADDRESS = "addr add 10.1.0.44/24 dev eth0"
 TWO = f"route add default {BY_ETH0} metric 100\nroute add default {BY_ETH1} metric 50"
 TUNNELLED = f"route add default {BY_ETH0} metric 100\nroute add default {{}} {BY_ETH1}"
@@ -95,7 +105,8 @@ class Form:
         hops: the next hops that our route inherits.
         asks: keys of our route in the config, in addition to the destination.
         has: the other expected attributes of our route.
-        compat_mode: the sysctl nexthop_compat_mode. If it is 0, the kernel hides the next hops of nexthop objects.
+        compat_mode: the sysctl nexthop_compat_mode. If it is 0, the kernel hides the next hops of
+            nexthop objects.
     """
 
     does: str
@@ -125,14 +136,19 @@ FORMS = {
     ),
     "the lower of two metrics": Form(TWO, (ETH1,)),
     "the named one of two": Form(TWO, (ETH0,), {"dev": "eth0"}),
-    "another one for a tos, into a tunnel": Form(TUNNELLED.format("tos 0x10 encap ip6 id 1 dst fc00::1"), (ETH0,)),
-    "another one into a tunnel with a tos": Form(TUNNELLED.format("encap ip id 1 dst 192.0.2.1 tos 4"), (ETH1,)),
+    "another one for a tos, into a tunnel": Form(
+        TUNNELLED.format("tos 0x10 encap ip6 id 1 dst fc00::1"), (ETH0,)
+    ),
+    "another one into a tunnel with a tos": Form(
+        TUNNELLED.format("encap ip id 1 dst 192.0.2.1 tos 4"), (ETH1,)
+    ),
 }
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_a_default_route_of_any_form(form: Form, node: NamespaceKernel, host: Host) -> None:
-    Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text(form.compat_mode)  # only in this namespace
+    # Only in this namespace.
+    Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text(form.compat_mode)
     run_ip(form.does)
     route = install(host, **form.asks)
     assert route.hops == form.hops
@@ -142,22 +158,32 @@ def test_a_default_route_of_any_form(form: Form, node: NamespaceKernel, host: Ho
 
 
 @pytest.mark.parametrize("compat_mode", ["0", "1"])
-def test_a_default_route_with_more_weight_than_routes_have(node: NamespaceKernel, host: Host, compat_mode: str) -> None:
-    """Nexthop group weights have 16 bits, which not every version of ip supports; a route shows only eight of them."""
+def test_a_default_route_with_more_weight_than_routes_have(
+    node: NamespaceKernel, host: Host, compat_mode: str
+) -> None:
+    """Nexthop group weights have 16 bits, which not every version of ip supports; a route shows
+    only eight of them.
+    """
     needs_linux(6, 12, "weights of nexthop groups with 16 bits")
     Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text(compat_mode)  # only in this namespace
     run_ip(f"nexthop add id 1 {BY_ETH0}\nnexthop add id 2 {BY_ETH1}")
     members = struct.pack("=IBBHIBBH", 1, 43, 1, 0, 2, 2, 0, 0)
-    body = struct.pack("=BBBBI", 0, 0, socket.AF_INET, 0, 0) + struct.pack("=HHIHH", 8, 1, 10, 4 + len(members), 2)
+    body = struct.pack("=BBBBI", 0, 0, socket.AF_INET, 0, 0) + struct.pack(
+        "=HHIHH", 8, 1, 10, 4 + len(members), 2
+    )
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as kernel:
-        kernel.send(struct.pack("=IHHII", 16 + len(body + members), 104, 0x405, 1, 0) + body + members)
+        kernel.send(
+            struct.pack("=IHHII", 16 + len(body + members), 104, 0x405, 1, 0) + body + members
+        )
         assert struct.unpack_from("=i", kernel.recv(4096), 16) == (0,)
     run_ip("route add default nhid 10")
     assert {hop.dev: hop.weight for hop in install(host).hops} == {"eth0": 44, "eth1": 3}
 
 
 def test_an_onlink_default_route(kernel: NamespaceKernel, host: Host) -> None:
-    """Azure's /32 addresses need an onlink route because the gateway is outside all of the node's subnets."""
+    """Azure's /32 addresses need an onlink route because the gateway is outside all of the node's
+    subnets.
+    """
     hop = NextHop("eth0", ONLINK_GATEWAY, onlink=True)
     kernel.add_link("eth0")
     kernel.add_address("eth0", f"{OWN}/32")
@@ -177,8 +203,13 @@ def test_a_default_route_with_an_ipv6_gateway(kernel: NamespaceKernel, host: Hos
 
     def link_local_address() -> IPv6Address:
         addresses = Path("/proc/thread-self/net/if_inet6")
-        until(lambda: " eth0\n" in addresses.read_text())  # the kernel adds it once it has noticed the carrier
-        (word,) = [fields[0] for line in addresses.read_text().splitlines() if (fields := line.split())[-1] == "eth0"]
+        # The kernel adds it once it has noticed the carrier.
+        until(lambda: " eth0\n" in addresses.read_text())
+        (word,) = [
+            fields[0]
+            for line in addresses.read_text().splitlines()
+            if (fields := line.split())[-1] == "eth0"
+        ]
         return IPv6Address(bytes.fromhex(word))
 
     without_waiting_for_duplicates()
@@ -191,11 +222,13 @@ def test_a_default_route_with_an_ipv6_gateway(kernel: NamespaceKernel, host: Hos
         assert hears(servers)
 
 
-# --- commands to paste -----------------------------------------------------------------------------------------------
+# --- commands to paste ----------------------------------------------------------------------------
 
 
 def paste(text: str, folder: Path) -> None:
-    done = subprocess.run(["bash", "-eu"], cwd=folder, input=text, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["bash", "-eu"], cwd=folder, input=text, capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -208,7 +241,10 @@ def there(kernel: NamespaceKernel) -> set[Route]:
 
 
 def test_pasted_commands_fix_the_host_as_our_routes_do(kernel: NamespaceKernel, host: Host) -> None:
-    odd = NextHop("eth0", IPv6Address("fe80::1"), weight=3), NextHop("eth1", ONLINK_GATEWAY, onlink=True)
+    odd = (
+        NextHop("eth0", IPv6Address("fe80::1"), weight=3),
+        NextHop("eth1", ONLINK_GATEWAY, onlink=True),
+    )
     build_node(kernel, default_route(*odd, source=OWN, mtu=1400))
     asked = config(
         "172.16.0.0/17",
@@ -230,7 +266,9 @@ def test_a_route_of_another_table_is_outdone(kernel: NamespaceKernel, host: Host
     """The table already has a route to the CIDR."""
     build_node(kernel)
     run_ip("rule add to 10.99.0.0/16 table 100\nroute add 10.99.0.0/16 dev eth1 table 100")
-    check = CheckRouteOverlap(config(cidrs=["10.99.0.0/16"], mode="WARN", uplinks=["eth0"]), host=host)
+    check = CheckRouteOverlap(
+        config(cidrs=["10.99.0.0/16"], mode="WARN", uplinks=["eth0"]), host=host
+    )
     (left,) = phases.run(check).fix.unfixable
     paste(left.reason.partition(": ")[2].partition(", or: ")[0], host.layout.root)
     assert phases.run(check).verdict is Verdict.OK

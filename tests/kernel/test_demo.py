@@ -1,4 +1,6 @@
-"""Test that the demo shows every step, on the real kernel or in memory, and names the kernel it used."""
+"""Test that the demo shows every step, on the real kernel or in memory, and names the kernel it
+used.
+"""
 
 from __future__ import annotations
 
@@ -38,14 +40,23 @@ def check_story(output: str, families: int = 2) -> None:
         *(word for word in ("added", "unchanged", "removed") for _ in range(2 * families)),
     ]
     answers = re.findall(r"^ *(\S+) +by (\S+)  ", output, re.MULTILINE)
-    assert answers == [(address, dev) for dev in ("ib0", "eth0") for address in ADDRESSES[:families]]
-    assert output.index("by ib0") < output.index("OVERLAP") < output.index("added") < output.index("by eth0  ")
+    assert answers == [
+        (address, dev) for dev in ("ib0", "eth0") for address in ADDRESSES[:families]
+    ]
+    assert (
+        output.index("by ib0")
+        < output.index("OVERLAP")
+        < output.index("added")
+        < output.index("by eth0  ")
+    )
     assert output.rstrip().endswith("✓ every route that was there before is untouched")
 
 
 def shown(*argv: str | Path, **more: Any) -> str:
     """Return what a program prints that ends well and without complaints."""
-    done: subprocess.CompletedProcess[str] = subprocess.run(argv, capture_output=True, text=True, check=False, **more)
+    done: subprocess.CompletedProcess[str] = subprocess.run(
+        argv, capture_output=True, text=True, check=False, **more
+    )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
@@ -65,8 +76,9 @@ def test_the_demo_runs_on_the_real_kernel_in_any_folder(tmp_path: Path) -> None:
     check_story(story)
 
 
-# Import first and change the user afterwards, because an unprivileged user may be unable to read root's Python. After
-# the change, /proc/self belongs to root until the process marks itself as dumpable (PR_SET_DUMPABLE, prctl(2)).
+# Import first and change the user afterwards, because an unprivileged user may be unable to read
+# root's Python. After the change, /proc/self belongs to root until the process marks itself as
+# dumpable (PR_SET_DUMPABLE, prctl(2)).
 AS_NOBODY = """
 import ctypes, importlib.readers, importlib.resources, os, sys
 import hostrouting.cli.demo, pyroute2
@@ -96,7 +108,9 @@ def test_the_demo_needs_no_root() -> None:
 
 @pytest.mark.kernel
 def test_without_namespaces_the_demo_runs_in_memory() -> None:
-    """The test runs in its own user namespace because the limit applies to that namespace and its descendants."""
+    """The test runs in its own user namespace because the limit applies to that namespace and its
+    descendants.
+    """
     program = f"{NO_NAMESPACES} {sys.executable} -m hostrouting demo"
     story = shown("unshare", "--user", "--map-root-user", "bash", "-c", program)
     assert re.match(r"kernel: in memory \(can't make a network namespace: .+\)\n", story)
@@ -129,7 +143,9 @@ def test_without_ipv6_the_demo_shows_ipv4() -> None:
 
 
 def without_kernel(picture: str) -> list[tuple[str, str]]:
-    """Return the SVG's text elements with their positions, except for the line that names the kernel."""
+    """Return the SVG's text elements with their positions, except for the line that names the
+    kernel.
+    """
     texts = ET.fromstring(picture).iter("{http://www.w3.org/2000/svg}text")
     said = [(text.attrib["y"], "".join(text.itertext())) for text in texts]
     assert said[1][1].startswith("kernel:\xa0Linux")
@@ -140,11 +156,15 @@ def without_kernel(picture: str) -> list[tuple[str, str]]:
 def test_the_readmes_picture_is_the_demos_drawing() -> None:
     """To regenerate the picture: ``./run python docs/make_demo.py > docs/demo.svg``."""
     needs_linux(*NO_BROADCAST)
-    drawn = shown(sys.executable, ROOT / "docs" / "make_demo.py", env=os.environ | {"PYTHONPATH": str(ROOT)})
+    drawn = shown(
+        sys.executable, ROOT / "docs" / "make_demo.py", env=os.environ | {"PYTHONPATH": str(ROOT)}
+    )
     assert without_kernel(drawn) == without_kernel(PICTURE.read_text())
 
 
-def test_a_demo_that_goes_wrong_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_demo_that_goes_wrong_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def fail(width: int | None) -> Iterator[str]:
         yield "a line"
         raise HostRoutingError("the table isn't what it was before")

@@ -1,4 +1,6 @@
-"""Compare the differences between two random hosts with the kernel's lookups, and take the causes back in the kernel."""
+"""Compare the differences between two random hosts with the kernel's lookups, and take the causes
+back in the kernel.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ pytestmark = pytest.mark.kernel
 
 ASKED_MAX = 400
 
-# --- random changes -----------------------------------------------------------------------------------------------
+# --- random changes -------------------------------------------------------------------------------
 
 
 def changes_of(steps: Sequence[str], others: Sequence[str], chance: random.Random) -> list[str]:
@@ -50,13 +52,26 @@ def changes_of(steps: Sequence[str], others: Sequence[str], chance: random.Rando
         chance: the random numbers.
     """
     devs = re.findall(r"^ip link add (\S+) ", "\n".join(steps), re.MULTILINE)
-    own = [step for step in steps if re.match(r"ip (-6 )?(route|rule|address|nexthop) (add|append) ", step)]
-    new = [step for step in others if re.match(r"ip (-6 )?(route|rule|address) (add|append|del) ", step)]
+    own = [
+        step
+        for step in steps
+        if re.match(r"ip (-6 )?(route|rule|address|nexthop) (add|append) ", step)
+    ]
+    new = [
+        step
+        for step in others
+        if re.match(r"ip (-6 )?(route|rule|address) (add|append|del) ", step)
+    ]
     new += [step for step in others if step.startswith("ra ") and step.split()[1] in devs]
-    prefixes = re.findall(r"^ip -6 (?:address|route) add (?:unicast )?(\S+:\S*/\d+)", "\n".join(own), re.MULTILINE)
+    prefixes = re.findall(
+        r"^ip -6 (?:address|route) add (?:unicast )?(\S+:\S*/\d+)", "\n".join(own), re.MULTILINE
+    )
 
     def change() -> list[str]:
-        dev, some = chance.choice(devs), [step for step in own if shlex.split(step)[-1:] != ["lo"]] or [*steps]
+        dev, some = (
+            chance.choice(devs),
+            [step for step in own if shlex.split(step)[-1:] != ["lo"]] or [*steps],
+        )
         return chance.choice(
             (
                 *[[undone(chance.choice(some))]] * 4,
@@ -65,7 +80,10 @@ def changes_of(steps: Sequence[str], others: Sequence[str], chance: random.Rando
                 [f"ip link set {dev} {chance.choice(('down', 'group 3'))}"],
                 [f"ip link set {'peer-' + dev if '$' not in dev else dev} down"],
                 [undone(some[0]), some[0]],
-                *[[f"ip addrlabel add prefix {prefix} label 99"] for prefix in prefixes and [chance.choice(prefixes)]],
+                *[
+                    [f"ip addrlabel add prefix {prefix} label 99"]
+                    for prefix in prefixes and [chance.choice(prefixes)]
+                ],
             )
         )
 
@@ -83,7 +101,7 @@ def added(step: str, chance: random.Random) -> str:
     return step.replace(" route add ", f" route {verb} ", 1)
 
 
-# --- the kernel's lookups -----------------------------------------------------------------------------------------
+# --- the kernel's lookups -------------------------------------------------------------------------
 
 
 def told(
@@ -104,16 +122,24 @@ def told(
         entries: dict[Route, Sequence[IpAddress]] = {}
         firsts = look_up([*found], is_tcp=is_tcp)
         unrouted = [each.address for each in firsts if each.route is None]
-        # A socket doesn't see the result of a failed IPv6 lookup, but that of the next one, from a source.
+        # A socket doesn't see the result of a failed IPv6 lookup, but that of the next one, from a
+        # source.
         repeated = kernel.sources_of_unrouted(unrouted, is_tcp=is_tcp)
         for address, source in repeated.items():
             asked["connection", source].add(address)
-            found[address].update((is_tcp, where(each)) for each in look_up([address], source=source, is_tcp=is_tcp))
-        for address, first in ((each.address, each) for each in firsts if each.address not in repeated):
+            found[address].update(
+                (is_tcp, where(each)) for each in look_up([address], source=source, is_tcp=is_tcp)
+            )
+        for address, first in (
+            (each.address, each) for each in firsts if each.address not in repeated
+        ):
             found[address].add((is_tcp, where(first)))
             if first.route is not None and first.route.type is not RouteType.LOCAL:
-                # The kernel is asked for sources entry by entry; with entries of their own, it is for each address.
-                entry = attrs.evolve(first.route, destination=kernel.family.network((int(address), bits)))
+                # The kernel is asked for sources entry by entry; with entries of their own, it is
+                # for each address.
+                entry = attrs.evolve(
+                    first.route, destination=kernel.family.network((int(address), bits))
+                )
                 entries[entry] = spread(entry, [address])
         for entry, sources in kernel.sources(entries, is_tcp=is_tcp).items():
             for source in sources:
@@ -128,7 +154,9 @@ def where(lookup: Lookup) -> object:
     """Return the type, interfaces and gateways of a lookup's result."""
     if lookup.route is None:
         return lookup.discarded_by
-    return lookup.route.type, frozenset((hop.dev, hop.gateway) for hop in lookup.route.hops if not hop.is_dead)
+    return lookup.route.type, frozenset(
+        (hop.dev, hop.gateway) for hop in lookup.route.hops if not hop.is_dead
+    )
 
 
 @attrs.frozen
@@ -147,7 +175,10 @@ class Side:
 
     @classmethod
     def of(
-        cls, steps: Sequence[str], family: Family, correct: Callable[[Tables], Iterable[str]] = lambda _: ()
+        cls,
+        steps: Sequence[str],
+        family: Family,
+        correct: Callable[[Tables], Iterable[str]] = lambda _: (),
     ) -> Side:
         """Build a host with commands, and with more commands that depend on the result."""
         namespace = Namespace()
@@ -165,7 +196,9 @@ class Side:
     def tables(self) -> Tables:
         return tables(self.snapshot, self.family)
 
-    def told(self, asked: Iterable[IpAddress], called: Sequence[IpAddress]) -> dict[IpAddress, frozenset[object]]:
+    def told(
+        self, asked: Iterable[IpAddress], called: Sequence[IpAddress]
+    ) -> dict[IpAddress, frozenset[object]]:
         backend = NetlinkBackend() if self.family is Family.IPV4 else NetlinkBackend6()
         return self.namespace.run(lambda: told(backend, asked, called))
 
@@ -180,7 +213,7 @@ def tables(snapshot: Snapshot, family: Family) -> Tables:
     return found
 
 
-# --- a snapshot's host in the kernel --------------------------------------------------------------------------------
+# --- a snapshot's host in the kernel --------------------------------------------------------------
 
 
 def loading(snapshot: Snapshot, family: Family) -> Iterator[str]:
@@ -190,21 +223,33 @@ def loading(snapshot: Snapshot, family: Family) -> Iterator[str]:
     yield from nics(
         *(shlex.quote(link.name) for link in snapshot.links if f"peer-{link.name}"[:15] in names)
     ).splitlines()
-    yield from (f"ip link set {shlex.quote(link.name)} group {link.group}" for link in snapshot.links if link.group)
+    yield from (
+        f"ip link set {shlex.quote(link.name)} group {link.group}"
+        for link in snapshot.links
+        if link.group
+    )
     # A dump of IPv6 addresses begins with the newest one.
     for each in held.addresses if family is Family.IPV4 else reversed(held.addresses):
         peer = f" peer {each.peer}" if each.peer else ""
         words = f"{each.local}{peer}/{each.prefix_length} dev {shlex.quote(each.dev)} noprefixroute scope {each.scope}"
         words += " nodad" if family is Family.IPV6 else ""
-        words += " preferred_lft 0 valid_lft forever" if getattr(each, "is_deprecated", False) else ""
+        words += (
+            " preferred_lft 0 valid_lft forever" if getattr(each, "is_deprecated", False) else ""
+        )
         yield from () if each.dev == "lo" else (f"{family.ip} address add {words}",)
     standard = kernel_rules(family)
     for rule in (rule for rule in held.rules if rule not in standard):
         words = str(rule if rule.has_table else attrs.evolve(rule, suppress_prefix_length=None))
         yield f"{family.ip} rule add {words.replace('and ports', 'dport 443')} pref {rule.preference}"
-    yield from (f"{family.ip} rule del pref {each.preference}" for each in standard if each not in held.rules)
+    yield from (
+        f"{family.ip} rule del pref {each.preference}"
+        for each in standard
+        if each not in held.rules
+    )
     if isinstance(held, Ipv6State):
-        yield from (f"ip neigh replace {router} dev {dev} nud failed" for dev, router in held.silent_routers)
+        yield from (
+            f"ip neigh replace {router} dev {dev} nud failed" for dev, router in held.silent_routers
+        )
         yield "ip addrlabel flush"
         # Of two labels of a prefix, the newest one comes first.
         for label in reversed(held.labels or ()):
@@ -213,18 +258,34 @@ def loading(snapshot: Snapshot, family: Family) -> Iterator[str]:
 
 
 def correcting(there: Tables, wanted: Tables, family: Family) -> Iterator[str]:
-    """Yield commands that replace the entries with other next hops, or in another order, than the wanted ones."""
+    """Yield commands that replace the entries with other next hops, or in another order, than the
+    wanted ones.
+    """
     before, after = by_key(there), by_key(wanted)
     differing = {key for key in {**before, **after} if essence(before, key) != essence(after, key)}
-    yield from (f"{family.ip} route del {line(each)}" for key in before if key in differing for each in before[key])
-    yield from (f"{family.ip} route append {line(each)}" for key in after if key in differing for each in after[key])
+    yield from (
+        f"{family.ip} route del {line(each)}"
+        for key in before
+        if key in differing
+        for each in before[key]
+    )
+    yield from (
+        f"{family.ip} route append {line(each)}"
+        for key in after
+        if key in differing
+        for each in after[key]
+    )
 
 
 def by_key(held: Tables) -> dict[object, list[Route]]:
-    """Return the entries by key, without the metric in table local: ip(8) can't add IPv6 entries with the kernel's."""
+    """Return the entries by key, without the metric in table local: ip(8) can't add IPv6 entries
+    with the kernel's.
+    """
     found: dict[object, list[Route]] = {}
     for route in held.routes:
-        found.setdefault(route.key if route.table != Table.LOCAL else route.destination, []).append(route)
+        found.setdefault(route.key if route.table != Table.LOCAL else route.destination, []).append(
+            route
+        )
     return found
 
 
@@ -236,22 +297,30 @@ def essence(entries: dict[object, list[Route]], key: object) -> list[object]:
 
 def line(route: Route) -> str:
     """Return an entry's words, with gateways that need no entry of their own."""
-    words = re.sub(r" (nhid \d+|dead|linkdown|expires \d+sec|onlink)\b", "", route.words(is_numeric=True))
+    words = re.sub(
+        r" (nhid \d+|dead|linkdown|expires \d+sec|onlink)\b", "", route.words(is_numeric=True)
+    )
     return re.sub(r"via (inet6 )?(\S+) dev (\S+)( weight \d+)?", r"via \1\2 dev \3\4 onlink", words)
 
 
 def is_loaded(held: Tables, wanted: Tables) -> bool:
-    """Return whether a namespace holds what is wanted. ip(8) can't add every entry of a router advertisement."""
+    """Return whether a namespace holds what is wanted. ip(8) can't add every entry of a router
+    advertisement.
+    """
     there, entries = by_key(held), by_key(wanted)
     alike = all(essence(there, key) == essence(entries, key) for key in {**there, **entries})
     lists = [
-        (each.rules, [(a.dev, a.local, a.prefix_length) for a in each.addresses], getattr(each, "labels", ()))
+        (
+            each.rules,
+            [(a.dev, a.local, a.prefix_length) for a in each.addresses],
+            getattr(each, "labels", ()),
+        )
         for each in (held, wanted)
     ]
     return alike and lists[0] == lists[1]
 
 
-# --- the promises ---------------------------------------------------------------------------------------------------
+# --- the promises ---------------------------------------------------------------------------------
 
 
 @attrs.frozen
@@ -264,20 +333,33 @@ class Pair:
     @property
     def called(self) -> list[IpAddress]:
         usable = [
-            {each.local for each in side.tables.addresses if each.is_usable and each.scope == Scope.UNIVERSE}
+            {
+                each.local
+                for each in side.tables.addresses
+                if each.is_usable and each.scope == Scope.UNIVERSE
+            }
             for side in (self.before, self.after)
         ]
         return sorted(usable[0] & usable[1])
 
     def see_ranges(self, host: Host, differences: Sequence[Difference]) -> None:
-        """See that a lookup in the kernel differs for an address if and only if a difference names it."""
+        """See that a lookup in the kernel differs for an address if and only if a difference names
+        it.
+        """
         routes, rules = (
-            [*getattr(self.before.tables, name), *getattr(self.after.tables, name)] for name in ("routes", "rules")
+            [*getattr(self.before.tables, name), *getattr(self.after.tables, name)]
+            for name in ("routes", "rules")
         )
-        asked = boundaries([each.cidr for each in host.config.route_overlap.expected_cidrs], routes, rules)
+        asked = boundaries(
+            [each.cidr for each in host.config.route_overlap.expected_cidrs], routes, rules
+        )
         asked = random.Random(host.text).sample(asked, min(len(asked), ASKED_MAX))
-        ends = [end for each in differences for part in each.ranges[:8] for end in (part[0], part[-1])]
-        before, after = (side.told([*asked, *ends], self.called) for side in (self.before, self.after))
+        ends = [
+            end for each in differences for part in each.ranges[:8] for end in (part[0], part[-1])
+        ]
+        before, after = (
+            side.told([*asked, *ends], self.called) for side in (self.before, self.after)
+        )
         named = [part for each in differences for part in each.ranges]
         wrong = [
             f"{address}: {before[address] ^ after[address]}"
@@ -292,21 +374,30 @@ class Pair:
         changes = HostChanges(self.before.snapshot, self.after.snapshot, family)
         asked = [end for part in difference.ranges for end in (part[0], part[-1])]
         before = self.before.told(asked, self.called)
-        others = [[each for each in difference.causes if each != left] for left in difference.causes]
+        others = [
+            [each for each in difference.causes if each != left] for left in difference.causes
+        ]
         for is_whole, back in (
             (True, [*difference.causes]),
             *((False, each) for each in others[:2]),
         ):
             mixed = changes.without(back, changes.entries)
             wanted = tables(mixed, family)
-            side = Side.of([*loading(mixed, family)], family, lambda there: correcting(there, wanted, family))  # noqa: B023
+            side = Side.of(
+                [*loading(mixed, family)],
+                family,
+                lambda there: correcting(there, wanted, family),  # noqa: B023
+            )
             if is_loaded(side.tables, wanted):
-                assert (side.told(asked, self.called) == before) == is_whole, f"{difference}\n{back}"
+                assert (side.told(asked, self.called) == before) == is_whole, (
+                    f"{difference}\n{back}"
+                )
                 tally["taken back"] += 1
 
 
 def keeps_shares(steps: Sequence[str]) -> bool:
-    """Return whether a hop without a carrier may seem to get packets: if its interface was told to ignore it before.
+    """Return whether a hop without a carrier may seem to get packets: if its interface was told to
+    ignore it before.
 
     A snapshot doesn't show which came first (``with_shares``).
     """
@@ -330,7 +421,9 @@ def see_pair(host: Host, others: Host, chance: random.Random, tally: Counter[str
         for difference in report.changed[:1]:
             pair.see_causes(difference, tally)
     except AssertionError as error:
-        raise AssertionError("\n".join((str(error)[:2000], *host.steps, "changes:", *changing, str(cidrs)))) from error
+        raise AssertionError(
+            "\n".join((str(error)[:2000], *host.steps, "changes:", *changing, str(cidrs)))
+        ) from error
 
 
 @settings(

@@ -102,7 +102,8 @@ LOOKUPS = {
     """,
 }
 
-# Each key is a selector for ``lookup 100``; the value says whether the rule matches a packet from this host.
+# Each key is a selector for ``lookup 100``; the value says whether the rule matches a packet from
+# this host.
 SELECTORS = {
     "": True,
     "from 10.1.0.0/24": False,

@@ -33,9 +33,15 @@ def sandbox(tmp_path: Path) -> Sandbox:
 
 
 def gate(**constants: int) -> str:
-    """Return the gate script with a tenth of its poll interval, patience for a marker, and a unit without a time-out."""
+    """Return the gate script with a tenth of its poll interval, patience for a marker, and a unit
+    without a time-out.
+    """
     text = fill("gate.sh")
-    for old, new in (("\n  sleep 1\n", "\n  sleep 0.1\n"), ("-s KILL 1 ", "-s KILL 60 "), ("TIMEOUT=''", "TIMEOUT=1h")):
+    for old, new in (
+        ("\n  sleep 1\n", "\n  sleep 0.1\n"),
+        ("-s KILL 1 ", "-s KILL 60 "),
+        ("TIMEOUT=''", "TIMEOUT=1h"),
+    ):
         assert text.count(old) == 1, old
         text = text.replace(old, new)
     return with_constants(text, **({"HOLD_SECONDS": 0} | constants))
@@ -58,18 +64,26 @@ def listed(steps: str) -> str:
     return f"printf '%s\\n' {' '.join(map(quote, [*rows, 'end']))} >/etc/hostrouting/gate.list"
 
 
-def run(sandbox: Sandbox, prepare: str, *arguments: str, text: str = "", **more: object) -> CompletedProcess[str]:
-    return sandbox.run(text or gate(), *arguments or ("last",), is_host=True, etc=True, prepare=prepare, **more)
+def run(
+    sandbox: Sandbox, prepare: str, *arguments: str, text: str = "", **more: object
+) -> CompletedProcess[str]:
+    return sandbox.run(
+        text or gate(), *arguments or ("last",), is_host=True, etc=True, prepare=prepare, **more
+    )
 
 
 def codes(sandbox: Sandbox, *cases: str) -> list[int]:
     """Run the gate in one sandbox after each of these shell scripts, and return the exit codes."""
     each = "\n".join(f'({prepare}\n"$@" >>"$ROOT/said" 2>&1)\necho $?' for prepare in cases)
-    return [int(code) for code in run(sandbox, "", before=("bash", "-c", each, "bash")).stdout.split()]
+    return [
+        int(code) for code in run(sandbox, "", before=("bash", "-c", each, "bash")).stdout.split()
+    ]
 
 
 def test_it_runs_each_step_in_gate_mode_and_in_order(sandbox: Sandbox) -> None:
-    both = installed(f"{ROUTES} required\n{CHECK} forgiven", static_routes=PASS, check_route_overlap=PASS)
+    both = installed(
+        f"{ROUTES} required\n{CHECK} forgiven", static_routes=PASS, check_route_overlap=PASS
+    )
     done = run(sandbox, both)
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr == f"ran-{ROUTES}-gate\nran-{CHECK}-gate\n"
@@ -83,7 +97,11 @@ STEPS: list[tuple[str, dict[str, str], int]] = [
     (f"{CHECK} forgiven", {}, 0),
     (f"{CHECK} required", {}, 255),
     (f"{CHECK} forgive", {}, 255),
-    (f"{CHECK} forgiven\n{ROUTES} required", {"check_route_overlap": FAIL, "static_routes": FAIL}, 255),
+    (
+        f"{CHECK} forgiven\n{ROUTES} required",
+        {"check_route_overlap": FAIL, "static_routes": FAIL},
+        255,
+    ),
 ]
 
 
@@ -94,9 +112,15 @@ def test_a_failed_or_missing_step_blocks_unless_forgiven(sandbox: Sandbox) -> No
 
 def test_a_broken_script_blocks(sandbox: Sandbox) -> None:
     texts = ("", "#!/bin/bash", "#!/bin/bash\n{\nexit 0\n", "#!/bin/bash\nexit 0")
-    breaks = [f"rm {ROUTES}", f"chmod 644 {ROUTES}", *(f"printf '{text}' >{ROUTES}" for text in texts)]
+    breaks = [
+        f"rm {ROUTES}",
+        f"chmod 644 {ROUTES}",
+        *(f"printf '{text}' >{ROUTES}" for text in texts),
+    ]
     fine = installed(f"{ROUTES} required", static_routes=PASS)
-    assert codes(sandbox, fine, *(f"{fine}\n{each}" for each in breaks)) == [0] + [255] * len(breaks)
+    assert codes(sandbox, fine, *(f"{fine}\n{each}" for each in breaks)) == [0] + [255] * len(
+        breaks
+    )
     assert (sandbox.root / "said").read_text().count("is truncated") == len(breaks)
 
 
@@ -108,7 +132,9 @@ def test_no_failing_system_call_opens_it(sandbox: Sandbox) -> None:
     calls = "read:error=EIO write:error=EIO pipe2:error=EMFILE openat:error=EMFILE"
     each = f'for call in {calls}; do n=1; while {trace}; grep -q INJECTED "$ROOT/calls"; do ((n++)); done; done'
     prepare = installed(f"{ROUTES} required", static_routes=FAIL)
-    codes = run(sandbox, prepare, text=gate(PASS_SECONDS=0), before=("bash", "-c", each, "bash")).stdout.split()
+    codes = run(
+        sandbox, prepare, text=gate(PASS_SECONDS=0), before=("bash", "-c", each, "bash")
+    ).stdout.split()
     assert codes.count("255") > 20
     assert "0" not in codes
 
@@ -154,7 +180,14 @@ def test_a_list_that_can_not_be_seen_admits_no_start(
     if shutil.which("strace") is None:
         pytest.skip("strace isn't installed")
     drop_in = f"mkdir -p {DROP_IN.rpartition('/')[0]}; echo ExecStartPre=+{FOLDER}/gate.sh last >{DROP_IN}"
-    trace = ("strace", "-f", "--quiet=all", "-o", "/dev/null", *(word for path in paths for word in ("-P", path)))
+    trace = (
+        "strace",
+        "-f",
+        "--quiet=all",
+        "-o",
+        "/dev/null",
+        *(word for path in paths for word in ("-P", path)),
+    )
     prepare = f"{installed(f'{ROUTES} required', static_routes=FAIL)}; {drop_in}; {removal}"
     done = run(sandbox, prepare, before=(*trace, "-e", f"inject={calls}:error={error}"))
     assert done.returncode == 255
@@ -178,7 +211,9 @@ UPDATES = {
 
 
 def test_a_start_follows_an_update_made_meanwhile(sandbox: Sandbox) -> None:
-    """The update removes the routes step while its script is running; the remaining steps determine the exit code."""
+    """The update removes the routes step while its script is running; the remaining steps determine
+    the exit code.
+    """
     steps = f"{ROUTES} required\n{CHECK} required"
     firsts = (f"cd /etc/aks-flex-node; {update}; exit 1" for update in UPDATES)
     cases = (installed(steps, static_routes=first, check_route_overlap=FAIL) for first in firsts)
@@ -194,16 +229,27 @@ def test_a_failure_is_retried_and_reported_once(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.parametrize(("how", "code"), [("required", 255), ("forgiven", 0)])
-def test_a_stuck_script_is_ended_in_time_with_a_marker(sandbox: Sandbox, how: str, code: int) -> None:
+def test_a_stuck_script_is_ended_in_time_with_a_marker(
+    sandbox: Sandbox, how: str, code: int
+) -> None:
     body = f'[ "$1" != unjudged ] || {{ echo "$2" >/run/marker; exit 1; }}\n{HANG}'
-    done = run(sandbox, installed(f"{CHECK} {how}", check_route_overlap=body), text=gate(ALL_SECONDS=1))
-    assert (done.returncode, done.stderr.splitlines()[-1]) == (code, "check-route-overlap.sh took more than 1 s")
+    done = run(
+        sandbox, installed(f"{CHECK} {how}", check_route_overlap=body), text=gate(ALL_SECONDS=1)
+    )
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (
+        code,
+        "check-route-overlap.sh took more than 1 s",
+    )
     assert (sandbox.root / "run/marker").read_text() == "check-failed: it took more than 1 s\n"
 
 
 def test_a_forgiven_script_gets_most_of_the_start_timeout(sandbox: Sandbox) -> None:
     """systemd prints a timeout such as "3s 500ms"."""
-    text = gate().replace("TIMEOUT=1h", "TIMEOUT='3s 500ms'").replace("</proc/self/cgroup", '<"$ROOT/cgroup"')
+    text = (
+        gate()
+        .replace("TIMEOUT=1h", "TIMEOUT='3s 500ms'")
+        .replace("</proc/self/cgroup", '<"$ROOT/cgroup"')
+    )
     prepare = f"echo 0::/x.service >$ROOT/cgroup\n{installed(f'{CHECK} forgiven', check_route_overlap='sleep 0.7; echo seen')}"
     assert run(sandbox, prepare, text=text).stderr == "seen\n"
 
@@ -212,7 +258,10 @@ OF_A_START = ("env", "INVOCATION_ID=a1")
 
 
 def test_a_start_that_has_passed_is_not_checked_again(sandbox: Sandbox) -> None:
-    passes, fails = installed(f"{ROUTES} required", static_routes=PASS), installed(f"{ROUTES} required")
+    passes, fails = (
+        installed(f"{ROUTES} required", static_routes=PASS),
+        installed(f"{ROUTES} required"),
+    )
     for word in ("again", "last"):
         assert run(sandbox, fails, word, before=OF_A_START).returncode == 255
     assert run(sandbox, passes, "hold", before=OF_A_START).returncode == 0
@@ -220,7 +269,10 @@ def test_a_start_that_has_passed_is_not_checked_again(sandbox: Sandbox) -> None:
         done = run(sandbox, passes, word, before=OF_A_START, text=gate(PASS_SECONDS=60))
         assert (done.returncode, done.stderr) == (0, "")
         # If the list changes after the gate has passed, the gate checks again.
-        assert run(sandbox, fails.replace("required", "forgive"), word, before=OF_A_START).returncode == 255
+        assert (
+            run(sandbox, fails.replace("required", "forgive"), word, before=OF_A_START).returncode
+            == 255
+        )
         assert run(sandbox, fails, word, before=("env", "INVOCATION_ID=b2")).returncode == 255
         assert run(sandbox, fails, word).returncode == 255
     late = gate(PASS_SECONDS=-1)
@@ -236,7 +288,12 @@ def test_only_a_pass_leaves_a_file_and_old_files_go(sandbox: Sandbox) -> None:
     assert run(sandbox, fine, before=OF_A_START).returncode == 0
     assert [path.name for path in passed.iterdir()] == ["a1"]
     (passed / "stray").write_text("some words\n")
-    assert run(sandbox, fine, text=gate(KEPT_SECONDS=-1), before=("env", "INVOCATION_ID=b2")).returncode == 0
+    assert (
+        run(
+            sandbox, fine, text=gate(KEPT_SECONDS=-1), before=("env", "INVOCATION_ID=b2")
+        ).returncode
+        == 0
+    )
     assert [path.name for path in passed.iterdir()] == ["stray"]
 
 
@@ -266,10 +323,14 @@ UNKNOWN_LINES = (
 def test_a_list_with_unknown_lines_lets_no_start_through(sandbox: Sandbox) -> None:
     """This includes an empty line, which doesn't end the list."""
     fine = installed(f"{ROUTES} required", static_routes=PASS)
-    cases = [f"{fine}\nprintf %s {quote(text)} >/etc/hostrouting/gate.list" for text in UNKNOWN_LINES]
+    cases = [
+        f"{fine}\nprintf %s {quote(text)} >/etc/hostrouting/gate.list" for text in UNKNOWN_LINES
+    ]
     assert codes(sandbox, *cases) == [255] * len(cases)
     said = (sandbox.root / "said").read_text()
-    assert said.count("/etc/hostrouting/gate.list is missing, can't be run, or is truncated") == len(cases)
+    assert said.count(
+        "/etc/hostrouting/gate.list is missing, can't be run, or is truncated"
+    ) == len(cases)
 
 
 def test_a_step_ends_despite_a_childs_open_output(sandbox: Sandbox) -> None:
@@ -298,7 +359,9 @@ def test_a_hold_before_the_check_makes_it_leave_a_marker(sandbox: Sandbox) -> No
     fix = "until [ -e /run/marker ]; do sleep 0.1; done; rm /etc/hostrouting/gate.list"
     done = run(sandbox, f"{prepare}\n({fix}) &", "hold")
     assert (done.returncode, done.stderr.endswith(HELD)) == (0, True)
-    assert (sandbox.root / "run/marker").read_text() == "unjudged check-failed: static-routes.sh holds the start\n"
+    assert (
+        sandbox.root / "run/marker"
+    ).read_text() == "unjudged check-failed: static-routes.sh holds the start\n"
 
 
 BREAK_GLASS = {
@@ -312,37 +375,49 @@ BREAK_GLASS = {
 @pytest.mark.parametrize("why", BREAK_GLASS)
 def test_break_glass_admits_loudly(sandbox: Sandbox, why: str) -> None:
     steps = f"{ROUTES} required\n{CHECK} required"
-    prepare = installed(steps, static_routes=FAIL, check_route_overlap='echo "$1 $2" >/run/marker; exit 1')
+    prepare = installed(
+        steps, static_routes=FAIL, check_route_overlap='echo "$1 $2" >/run/marker; exit 1'
+    )
     done = run(sandbox, f"{prepare}\n{BREAK_GLASS[why]}")
-    assert (done.returncode, done.stderr) == (0, f"GATE OFF: {why}; the start is admitted and nothing was checked\n")
+    assert (done.returncode, done.stderr) == (
+        0,
+        f"GATE OFF: {why}; the start is admitted and nothing was checked\n",
+    )
     words = f"unjudged gate-off: {why}; the start was admitted and nothing was checked\n"
     assert (sandbox.root / "run/marker").read_text() == words
 
 
 @pytest.mark.parametrize(("how", "code"), [("required", 255), ("forgiven", 0)])
-def test_the_gate_does_nothing_in_the_consumers_network(sandbox: Sandbox, how: str, code: int) -> None:
+def test_the_gate_does_nothing_in_the_consumers_network(
+    sandbox: Sandbox, how: str, code: int
+) -> None:
     # The outer bash is PID 1 here and stays in the host's network namespace.
     inside = ("bash", "-c", 'unshare --net "$@"; exit "$?"', "bash")
     words = "this unit has a network namespace of its own; the host is not seen from there"
     check = 'echo "$2" >/run/marker; exit 1'
-    prepare = installed(f"{ROUTES} required\n{CHECK} {how}", static_routes=FAIL, check_route_overlap=check)
+    prepare = installed(
+        f"{ROUTES} required\n{CHECK} {how}", static_routes=FAIL, check_route_overlap=check
+    )
     done = run(sandbox, prepare, before=inside)
     assert done.returncode == code
-    assert done.stderr == f"{words}: static-routes.sh changed nothing\ncheck-route-overlap.sh: {words}\n"
+    assert (
+        done.stderr
+        == f"{words}: static-routes.sh changed nothing\ncheck-route-overlap.sh: {words}\n"
+    )
     assert (sandbox.root / "run/marker").read_text() == f"check-failed: {words}\n"
     cut = f"{prepare}\necho {ROUTES} >/etc/hostrouting/gate.list"
     assert run(sandbox, cut, "again", before=inside, text=gate(HOLD_SECONDS=1)).returncode == 255
 
 
-TRIAL = (
-    "mkdir -p /run/aks-flex-node; echo 'echo trial $1; rm /run/aks-flex-node/trial.json' >/run/aks-flex-node/trial.sh"
-)
+TRIAL = "mkdir -p /run/aks-flex-node; echo 'echo trial $1; rm /run/aks-flex-node/trial.json' >/run/aks-flex-node/trial.sh"
 
 
 def test_a_trial_that_begins_between_two_steps_is_ended(sandbox: Sandbox) -> None:
     steps = f"{ROUTES} required\n{CHECK} required"
     begins = "touch /run/aks-flex-node/trial.json; exit 0"
-    prepare = installed(steps, static_routes=begins, check_route_overlap="[ ! -e /run/aks-flex-node/trial.json ]")
+    prepare = installed(
+        steps, static_routes=begins, check_route_overlap="[ ! -e /run/aks-flex-node/trial.json ]"
+    )
     done = run(sandbox, f"{TRIAL}\n{prepare}")
     assert (done.returncode, done.stderr) == (0, "trial gate\n")
 
@@ -354,12 +429,19 @@ def test_a_trial_that_does_not_end_fails_the_step(sandbox: Sandbox, how: str) ->
     prepare = installed(f"{ROUTES} required", static_routes="echo routes")
     done = run(sandbox, f"{begun}\n{prepare}", text=gate(ALL_SECONDS=1))
     assert done.returncode == 255
-    assert "a trial of routes is in progress, and can't be ended; to end it: hostrouting apply /" in done.stderr
+    assert (
+        "a trial of routes is in progress, and can't be ended; to end it: hostrouting apply /"
+        in done.stderr
+    )
 
 
 def test_a_signal_is_not_a_success(sandbox: Sandbox) -> None:
-    """systemd treats termination by one of these signals, but for SIGQUIT, as success. $(...) may lose a signal."""
-    kills = (f"kill -{name} $(ps -o ppid= -p $PPID)" for name in ("TERM", "HUP", "PIPE", "INT", "QUIT"))
+    """systemd treats termination by one of these signals, but for SIGQUIT, as success. $(...) may
+    lose a signal.
+    """
+    kills = (
+        f"kill -{name} $(ps -o ppid= -p $PPID)" for name in ("TERM", "HUP", "PIPE", "INT", "QUIT")
+    )
     bodies = (f"{kill}; exit {code}" for kill in kills for code in (0, 1))
     cases = (installed(f"{ROUTES} required", static_routes=body) for body in bodies)
     # bash's asynchronous subshell, which runs the script, ignores the last two.
@@ -368,13 +450,20 @@ def test_a_signal_is_not_a_success(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.parametrize(
-    "variable", ["SHELLOPTS=noexec", "BASH_ENV=/etc/aks-flex-node/env", "BASH_FUNC_exit%%=() { command exit 0; }"]
+    "variable",
+    [
+        "SHELLOPTS=noexec",
+        "BASH_ENV=/etc/aks-flex-node/env",
+        "BASH_FUNC_exit%%=() { command exit 0; }",
+    ],
 )
 def test_the_gate_ignores_the_consumers_environment(sandbox: Sandbox, variable: str) -> None:
     prepare = f"{installed(f'{ROUTES} required', static_routes=FAIL)}\necho 'exit 0' >env"
     assert run(sandbox, prepare, before=("env", variable)).returncode == 255
     for name in ("static-routes.sh", "check-route-overlap.sh"):
-        assert (resources.files(PACKAGE) / "scripts" / name).read_text().startswith("#!/bin/bash -p\n"), name
+        assert (
+            (resources.files(PACKAGE) / "scripts" / name).read_text().startswith("#!/bin/bash -p\n")
+        ), name
 
 
 @pytest.mark.parametrize("arguments", [["first"], ["hold", "again"]])

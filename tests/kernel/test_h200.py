@@ -1,4 +1,6 @@
-"""Test that the H200 nodes from docs/howto/h200.md are diagnosed, fixed and let through, on Linux and in memory."""
+"""Test that the H200 nodes from docs/howto/h200.md are diagnosed, fixed and let through, on Linux
+and in memory.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,11 @@ HALVES = ({"destination": "172.16.0.0/17"}, {"destination": "172.16.128.0/17"})
 EXPECTED: dict[str, tuple[str, list[str], list[dict[str, str]]]] = {
     "equal": ("", [OWN_OF_INFINIBAND, "BROADCAST 172.16.255.255/32"], [*HALVES]),
     "inside": ("", [], [{"destination": "172.16.1.0/24"}]),
-    "around": ("; shadowed: 172.16.0.0/16", [OWN_OF_INFINIBAND, "BROADCAST 172.16.255.255/32"], [*HALVES]),
+    "around": (
+        "; shadowed: 172.16.0.0/16",
+        [OWN_OF_INFINIBAND, "BROADCAST 172.16.255.255/32"],
+        [*HALVES],
+    ),
     "same-subnet": (
         "",
         ["LOCAL 172.16.0.4/32", OWN_OF_INFINIBAND, "BROADCAST 172.16.255.255/32"],
@@ -54,7 +60,12 @@ EXPECTED: dict[str, tuple[str, list[str], list[dict[str, str]]]] = {
     ),
     "own-subnet": (
         f"; shadowed: {' '.join(ALL_BUT_THE_SUBNET)}",
-        [OWN_OF_INFINIBAND, "LOCAL 172.16.4.4/32", "BROADCAST 172.16.4.255/32", "BROADCAST 172.16.255.255/32"],
+        [
+            OWN_OF_INFINIBAND,
+            "LOCAL 172.16.4.4/32",
+            "BROADCAST 172.16.4.255/32",
+            "BROADCAST 172.16.255.255/32",
+        ],
         [*HALVES],
     ),
 }
@@ -79,7 +90,9 @@ def test_the_tutorials_commands_make_the_sick_node(kernel: NamespaceKernel, tmp_
     add_nics(kernel, eth0="10.1.0.4/24")
     assert kernel.add([default_route(metric=0)]) == ()
     tool("sh", "-ec", script)
-    infiniband = [route for route in kernel.routes(Table.MAIN) if str(route.destination) == "172.16.0.0/16"]
+    infiniband = [
+        route for route in kernel.routes(Table.MAIN) if str(route.destination) == "172.16.0.0/16"
+    ]
     assert [route.hops[0].dev for route in infiniband] == [f"ib{number}" for number in range(8)]
     host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(tmp_path))
     findings = check(Config(route_overlap={"expectedCidrs": ["172.16.0.0/16"]}), host=host).findings
@@ -91,7 +104,9 @@ def noted(report: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("variant", FIXED, ids=lambda variant: variant.name)
-def test_a_sick_nodes_fix_lets_it_through(variant: Variant, each_kernel: Kernel, host: Host, run: Run) -> None:
+def test_a_sick_nodes_fix_lets_it_through(
+    variant: Variant, each_kernel: Kernel, host: Host, run: Run
+) -> None:
     needs_linux(*NO_BROADCAST)
     variant.build(each_kernel)
     before = each_kernel.routes()
@@ -131,11 +146,17 @@ def test_a_sick_nodes_fix_lets_it_through(variant: Variant, each_kernel: Kernel,
 
     code, out, _ = run("check", config, "--output", "json")
     assert (code, noted(json.loads(out))) == (0, notes)
-    assert run("fix", config) == (0, json.dumps(fixed, indent=2) + "\n", "nothing fails: there is nothing to fix\n")
+    assert run("fix", config) == (
+        0,
+        json.dumps(fixed, indent=2) + "\n",
+        "nothing fails: there is nothing to fix\n",
+    )
 
 
 @pytest.mark.parametrize("variant", FIXED, ids=lambda variant: variant.name)
-def test_every_entry_of_a_fix_is_needed(variant: Variant, each_kernel: Kernel, host: Host, run: Run) -> None:
+def test_every_entry_of_a_fix_is_needed(
+    variant: Variant, each_kernel: Kernel, host: Host, run: Run
+) -> None:
     variant.build(each_kernel)
     fix = EXPECTED[variant.name][2]
     config = config_of(variant, host)
@@ -149,7 +170,9 @@ def test_every_entry_of_a_fix_is_needed(variant: Variant, each_kernel: Kernel, h
         assert routes == [*others, entry]
 
 
-@pytest.mark.parametrize("each_kernel", [pytest.param("linux", marks=pytest.mark.kernel)], indirect=True)
+@pytest.mark.parametrize(
+    "each_kernel", [pytest.param("linux", marks=pytest.mark.kernel)], indirect=True
+)
 @pytest.mark.parametrize("variant", FIXED, ids=lambda variant: variant.name)
 def test_packets_reach_the_api_server_only_after_the_fix(
     variant: Variant, each_kernel: NamespaceKernel, host: Host, run: Run
@@ -165,7 +188,9 @@ def test_packets_reach_the_api_server_only_after_the_fix(
         assert hears(api_server)
 
 
-def test_a_gateway_on_the_infiniband_side_is_omitted_and_named(each_kernel: Kernel, host: Host, run: Run) -> None:
+def test_a_gateway_on_the_infiniband_side_is_omitted_and_named(
+    each_kernel: Kernel, host: Host, run: Run
+) -> None:
     needs_linux(*NO_BROADCAST)
     GATEWAY_BEHIND.build(each_kernel)
     before = each_kernel.routes()
@@ -173,7 +198,10 @@ def test_a_gateway_on_the_infiniband_side_is_omitted_and_named(each_kernel: Kern
     code, out, err = run("fix", config)
     assert code == 1
     gateway = "it is the gateway of 192.168.100.0/24 via 172.16.0.1 dev ib0 proto static"
-    assert f"no route fixes 172.16.0.1: {gateway}: move that gateway, or remove the route" in err.splitlines()
+    assert (
+        f"no route fixes 172.16.0.1: {gateway}: move that gateway, or remove the route"
+        in err.splitlines()
+    )
     assert "172.16.0.1/32" not in out
     assert len(json.loads(out)["hostRouting"]["staticRoutes"]["routes"]) == 16
 

@@ -1,4 +1,6 @@
-"""Test the promises for IPv6 routes while another program changes the same route between any two of our calls."""
+"""Test the promises for IPv6 routes while another program changes the same route between any two of
+our calls.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,19 @@ import siblings
 from nightly import IS_NIGHTLY
 from node import UPLINK, build_node6, run_ip
 from scripts import Sandbox, awk_or_skip, render_check_route_overlap_script
-from siblings import ADDRESS, EXPIRES, LOSER, MEANWHILE, PLACE, STARTS, WANTED, Case, config_of, hops, try_ip6
+from siblings import (
+    ADDRESS,
+    EXPIRES,
+    LOSER,
+    MEANWHILE,
+    PLACE,
+    STARTS,
+    WANTED,
+    Case,
+    config_of,
+    hops,
+    try_ip6,
+)
 
 import phases
 from hostrouting import Config, Host, Layout, RouteError, RoutesReport, Verdict, check
@@ -36,11 +50,13 @@ def host(kernel: NamespaceKernel, tmp_path: Path) -> Host:
     # Only the tests decide when the kernel removes expired routes.
     Path("/proc/sys/net/ipv6/route/gc_interval").write_text("100000")
     run_ip(UPLINK)
-    assert try_ip6(f"rule add to {LOSER} lookup 100 priority 50", "route add default dev ib0 table 100")
+    assert try_ip6(
+        f"rule add to {LOSER} lookup 100 priority 50", "route add default dev ib0 table 100"
+    )
     return Host(NetlinkBackend(), FakeSystemd(), Layout(tmp_path), NetlinkBackend6())
 
 
-# --- the task ------------------------------------------------------------------------------------------------------
+# --- the task -------------------------------------------------------------------------------------
 
 
 class Between:
@@ -65,7 +81,9 @@ class Between:
     def see(self, stretch: rtnl.Stretch) -> None:
         if self.count == self.at and self.case is not None:
             self.has_acted = (
-                siblings.expire() if self.case.meanwhile == EXPIRES else try_ip6(MEANWHILE[self.case.meanwhile])
+                siblings.expire()
+                if self.case.meanwhile == EXPIRES
+                else try_ip6(MEANWHILE[self.case.meanwhile])
             )
         is_lookup = stretch.kind == rtnl.RTM_GETROUTE and stretch.flags & rtnl.DUMP != rtnl.DUMP
         self.is_asked |= is_lookup and self.count >= self.at
@@ -81,7 +99,9 @@ def install(host: Host, wanted: Config) -> tuple[RoutesReport | None, str]:
 
 @pytest.mark.timeout(1800 if IS_NIGHTLY else 120)
 @pytest.mark.parametrize("start", STARTS)
-def test_the_promises_hold_between_any_two_messages(host: Host, monkeypatch: pytest.MonkeyPatch, start: str) -> None:
+def test_the_promises_hold_between_any_two_messages(
+    host: Host, monkeypatch: pytest.MonkeyPatch, start: str
+) -> None:
     between = Between(monkeypatch)
     for case, rng in siblings.cases(start, [*WANTED], 3, defaults=2):
         case.build()
@@ -109,7 +129,7 @@ def test_the_promises_hold_between_any_two_messages(host: Host, monkeypatch: pyt
     assert (host.units.starts, host.units.restarts, host.units.reloads) == ([], [], 0)
 
 
-# --- the boot script -----------------------------------------------------------------------------------------------
+# --- the boot script ------------------------------------------------------------------------------
 
 # Passes the commands of each batch to ip one by one, and runs $MEANWHILE before command $AT.
 ONE_BY_ONE = r"""
@@ -152,11 +172,15 @@ class Script:
     sandbox: Sandbox
 
     def run(self, case: Case, at: int) -> tuple[str, list[str], bool]:
-        """Return what the script failed with, its ip commands, and whether anything has been changed meanwhile."""
+        """Return what the script failed with, its ip commands, and whether anything has been
+        changed meanwhile.
+        """
         calls, acted = self.sandbox.root / "calls", self.sandbox.root / "acted"
         for path in (calls, acted):
             path.unlink(missing_ok=True)
-        meanwhile = EXPIRE if case.meanwhile == EXPIRES else f'"$ROOT/ip" -6 {MEANWHILE[case.meanwhile]}'
+        meanwhile = (
+            EXPIRE if case.meanwhile == EXPIRES else f'"$ROOT/ip" -6 {MEANWHILE[case.meanwhile]}'
+        )
         prepare = f"export AT={at + 1} MEANWHILE={shlex.quote(meanwhile)}\n{ONE_BY_ONE}"
         done = self.sandbox.run(render_static_routes(case.wanted), prepare=prepare)
         assert (done.returncode == 0) == (done.stderr == "")
@@ -165,21 +189,29 @@ class Script:
 
 @pytest.mark.timeout(1800 if IS_NIGHTLY else 120)
 @pytest.mark.parametrize("start", STARTS)
-def test_the_promises_hold_between_any_two_commands_of_the_script(host: Host, tmp_path: Path, start: str) -> None:
+def test_the_promises_hold_between_any_two_commands_of_the_script(
+    host: Host, tmp_path: Path, start: str
+) -> None:
     script = Script(Sandbox(tmp_path, awk_or_skip("mawk")))
-    for case, rng in siblings.cases(start, ["apply", "refused apply", "refused removal"], 1, defaults=1):
+    for case, rng in siblings.cases(
+        start, ["apply", "refused apply", "refused removal"], 1, defaults=1
+    ):
         case.build()
         _, commands, _ = script.run(case, -1)
         for at in siblings.positions(case, len(commands), rng):
             case.build()
             error, commands, has_acted = script.run(case, at)
             case.judge(
-                error, has_acted=has_acted, is_asked=any(f"fibmatch {ADDRESS} " in each for each in commands[at:])
+                error,
+                has_acted=has_acted,
+                is_asked=any(f"fibmatch {ADDRESS} " in each for each in commands[at:]),
             )
             (answer,) = host.routes_of(Family.IPV6).lookup([ADDRESS])
             is_by_uplink = answer.route is not None and answer.route.devs == ("eth0",)
             if IS_NIGHTLY or at % 2:
-                gate = script.sandbox.run(render_check_route_overlap_script([PLACE], "STRICT", wait_seconds=0))
+                gate = script.sandbox.run(
+                    render_check_route_overlap_script([PLACE], "STRICT", wait_seconds=0)
+                )
                 assert (gate.returncode == 0) == is_by_uplink
             install(host, config_of())
             case.assert_clean(has_acted=has_acted)

@@ -101,7 +101,13 @@ def test_a_route_is_added_and_deleted(host: NetlinkBackend6, each: Route6) -> No
 
 @pytest.mark.parametrize(
     "old",
-    [route(ETH0), route(DIRECT), route(ETH0, ETH0_TOO), route(IB0, mtu=1400), route(ETH0_TOO, metric=100)],
+    [
+        route(ETH0),
+        route(DIRECT),
+        route(ETH0, ETH0_TOO),
+        route(IB0, mtu=1400),
+        route(ETH0_TOO, metric=100),
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("new", [route(ETH0), route(DIRECT), route(ETH0, IB0)], ids=str)
@@ -152,12 +158,22 @@ def after(monkeypatch: pytest.MonkeyPatch, step: str, act: Callable[[], object])
     ("step", "new", "theirs"),
     [
         ("delete", route(ETH0, IB0, mtu=1400), [ETH0, IB0]),
-        ("add", route(attrs.evolve(ETH0, gateway=IPv6Address("fd00:99::1")), attrs.evolve(IB0, weight=3)), [IB0]),
+        (
+            "add",
+            route(
+                attrs.evolve(ETH0, gateway=IPv6Address("fd00:99::1")), attrs.evolve(IB0, weight=3)
+            ),
+            [IB0],
+        ),
     ],
     ids=["deleting", "adding"],
 )
 def test_a_hop_that_is_lost_during_a_replacement_is_reported(
-    host: NetlinkBackend6, monkeypatch: pytest.MonkeyPatch, step: str, new: Route6, theirs: list[NextHop]
+    host: NetlinkBackend6,
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+    new: Route6,
+    theirs: list[NextHop],
 ) -> None:
     """Another program takes the place of our hop IB0."""
     host.add([old := route(ETH0, IB0)])
@@ -177,7 +193,7 @@ def test_a_hop_that_is_lost_during_a_replacement_is_reported(
     assert [hop for _, hops in found(host) for hop in hops] == [ETH0, IB0]
 
 
-# --- the task ------------------------------------------------------------------------------------------------------
+# --- the task -------------------------------------------------------------------------------------
 
 BOTH = ("172.16.1.0/24", str(WANTED))
 DEFAULT = "default via fd00:a::1 dev eth0 metric 1024 mtu 1400"
@@ -201,9 +217,14 @@ class Refused(Exception):
     """A failed installation."""
 
 
-@pytest.fixture(params=[-1, *range(by_day(1, by_night=len(AWKS)))], ids=lambda at: "task" if at < 0 else f"script{at}")
+@pytest.fixture(
+    params=[-1, *range(by_day(1, by_night=len(AWKS)))],
+    ids=lambda at: "task" if at < 0 else f"script{at}",
+)
 def run(request: pytest.FixtureRequest, node: Host, tmp_path: Path) -> Callable[..., None]:
-    """Return a function that installs routes with the task, or with the boot script and one of the awks."""
+    """Return a function that installs routes with the task, or with the boot script and one of the
+    awks.
+    """
     awk = awks_for(request.function.__name__)[request.param] if request.param >= 0 else ""
 
     def call(*routes: str | dict[str, Any]) -> None:
@@ -220,7 +241,9 @@ def run(request: pytest.FixtureRequest, node: Host, tmp_path: Path) -> Callable[
     return call
 
 
-def boot(root: Path, *routes: str | dict[str, Any], awk: str = "") -> subprocess.CompletedProcess[str]:
+def boot(
+    root: Path, *routes: str | dict[str, Any], awk: str = ""
+) -> subprocess.CompletedProcess[str]:
     """Install routes with the boot script."""
     return Sandbox(root, awk and awk_or_skip(awk)).run(render_static_routes(config(*routes)))
 
@@ -257,7 +280,9 @@ def test_a_plan_for_one_family_asks_the_kernel_about_the_other(node: Host) -> No
     report = check(wanted, host=node)
     (finding,) = report.findings
     assert finding.source == IPv6Address("2001:db8::4")
-    assert [each.obstacle.rule and each.obstacle.rule.table for each in report.fix.unfixable] == [300]
+    assert [each.obstacle.rule and each.obstacle.rule.table for each in report.fix.unfixable] == [
+        300
+    ]
     assert plan(wanted, host=node).next_start.reason == finding.message
 
 
@@ -265,7 +290,9 @@ def test_the_script_names_the_changes_of_either_family(node: Host, tmp_path: Pat
     for present, count in ((BOTH, 0), (BOTH[:1], 1), (BOTH[1:], 1), ((), 2)):
         install(node, *present)
         lines = boot(tmp_path, *BOTH).stdout.splitlines()
-        assert [line.split()[:2] for line in lines] == ([["route", "add"]] * count or [["nothing", "to"]])
+        assert [line.split()[:2] for line in lines] == (
+            [["route", "add"]] * count or [["nothing", "to"]]
+        )
 
 
 def test_a_longer_prefix_for_sources_covers_packets_without_one(node: Host, tmp_path: Path) -> None:
@@ -280,7 +307,10 @@ def test_a_longer_prefix_for_sources_covers_packets_without_one(node: Host, tmp_
 
 
 def test_a_route_is_inherited_from_a_router_advertisement(node: Host) -> None:
-    run_ip6(f"route del {DEFAULT}", "route add default via fe80::1 dev eth0 proto ra metric 1024 expires 1800")
+    run_ip6(
+        f"route del {DEFAULT}",
+        "route add default via fe80::1 dev eth0 proto ra metric 1024 expires 1800",
+    )
     install(node, str(WANTED))
     (ours,) = node.routes_of(Family.IPV6).our_routes()
     assert ours.hops == (NextHop("eth0", IPv6Address("fe80::1")),)
@@ -293,15 +323,42 @@ def test_a_route_is_inherited_from_a_router_advertisement(node: Host) -> None:
         ("rule add from all lookup 100 priority 50", "doesn't win"),
         (f"route add fd00::/16 dev ib0\n{SILENT}", "no answer"),
         (f"route add {WANTED} dev ib0 metric 9\n{SILENT}", "go by .* metric 9; .* rule"),
-        (f"route add fd00:1::/49 dev ib0\nroute add {IPv6Network('fd00:1:0:8000::/49')} dev ib0", "never wins"),
-        (f"route add {WANTED} from fd00:b::/64 dev ib0", "from fd00:b::/64 .* hides ours.*; name its halves instead"),
-        (f"{SILENT}\nrule add to {WANTED} blackhole priority 50", f", by rule 50: from all to {WANTED} blackhole; "),
-        (f"{SILENT}\nroute add prohibit {WANTED} metric 9", f"nowhere .*, by prohibit {WANTED} .*metric 9; "),
-        (f"{SILENT}\nroute add unreachable fd00::/16", "by unreachable fd00::/16 .* no answer from fd00:a::1"),
+        (
+            f"route add fd00:1::/49 dev ib0\nroute add {IPv6Network('fd00:1:0:8000::/49')} dev ib0",
+            "never wins",
+        ),
+        (
+            f"route add {WANTED} from fd00:b::/64 dev ib0",
+            "from fd00:b::/64 .* hides ours.*; name its halves instead",
+        ),
+        (
+            f"{SILENT}\nrule add to {WANTED} blackhole priority 50",
+            f", by rule 50: from all to {WANTED} blackhole; ",
+        ),
+        (
+            f"{SILENT}\nroute add prohibit {WANTED} metric 9",
+            f"nowhere .*, by prohibit {WANTED} .*metric 9; ",
+        ),
+        (
+            f"{SILENT}\nroute add unreachable fd00::/16",
+            "by unreachable fd00::/16 .* no answer from fd00:a::1",
+        ),
     ],
-    ids=["foreign", "rule", "silent", "lower metric", "covered", "source", "discard", "prohibit", "silent discard"],
+    ids=[
+        "foreign",
+        "rule",
+        "silent",
+        "lower metric",
+        "covered",
+        "source",
+        "discard",
+        "prohibit",
+        "silent discard",
+    ],
 )
-def test_a_refused_route_leaves_both_tables_as_they_were(node: Host, tmp_path: Path, breaking: str, words: str) -> None:
+def test_a_refused_route_leaves_both_tables_as_they_were(
+    node: Host, tmp_path: Path, breaking: str, words: str
+) -> None:
     run_ip6("route add default dev ib0 table 100", *breaking.splitlines())
     install(node, BOTH[0])
     before = tables(node)
@@ -312,10 +369,14 @@ def test_a_refused_route_leaves_both_tables_as_they_were(node: Host, tmp_path: P
     assert (done.returncode, "put back" in done.stderr, tables(node)) == (1, False, before)
 
 
-def test_longer_prefixes_for_a_source_or_without_carrier_cover_nothing(node: Host, run: Callable[..., None]) -> None:
+def test_longer_prefixes_for_a_source_or_without_carrier_cover_nothing(
+    node: Host, run: Callable[..., None]
+) -> None:
     Path("/proc/sys/net/ipv6/conf/ib0/ignore_routes_with_linkdown").write_text("1")
     places = {WANTED: "from fd00:a::/64 dev eth0", IPv6Network("fd00:2::/48"): "dev ib0"}
-    run_ip6(*(f"route add {half} {hop}" for place, hop in places.items() for half in place.subnets()))
+    run_ip6(
+        *(f"route add {half} {hop}" for place, hop in places.items() for half in place.subnets())
+    )
     run_ip("link set peer-ib0 down")
     until(lambda: tool("ip", "-6", "route", "show", "root", "fd00:2::/48").count("dead") == 2)
     run(*map(str, places))
@@ -333,8 +394,14 @@ def test_a_device_without_ipv6_is_named_as_the_reason(node: Host) -> None:
 def test_routes_are_restored_despite_one_that_covers_their_gateway(
     node: Host, run: Callable[..., None], is_wanted: bool
 ) -> None:
-    """The kernel refuses a route whose gateway is behind another gateway of its interface (ip6_validate_gw)."""
-    install(node, {"destination": "fd00:7::/48", "gateway": "fd00:a::9"}, *([] if is_wanted else [COVERING]))
+    """The kernel refuses a route whose gateway is behind another gateway of its interface
+    (ip6_validate_gw).
+    """
+    install(
+        node,
+        {"destination": "fd00:7::/48", "gateway": "fd00:a::9"},
+        *([] if is_wanted else [COVERING]),
+    )
     run_ip6("route add default dev ib0 table 100", f"rule add to {WANTED} lookup 100 priority 50")
     before = tables(node)
     with pytest.raises(Refused, match="doesn't win") as caught:
@@ -355,21 +422,32 @@ def test_routes_that_cover_gateways_are_added_last(node: Host, run: Callable[...
     assert len(install(node, *asked).changes.routes) == 2
 
 
-def test_a_route_with_two_hops_may_cover_their_gateways(node: Host, run: Callable[..., None]) -> None:
+def test_a_route_with_two_hops_may_cover_their_gateways(
+    node: Host, run: Callable[..., None]
+) -> None:
     """The kernel refuses a second hop whose gateway is behind the first one."""
-    run_ip6(f"route del {DEFAULT}", "route add default nexthop via fd00:a::1 dev eth0 nexthop via fd00:a::9 dev eth0")
+    run_ip6(
+        f"route del {DEFAULT}",
+        "route add default nexthop via fd00:a::1 dev eth0 nexthop via fd00:a::9 dev eth0",
+    )
     run("fd00:a::/65")
     (ours,) = node.routes_of(Family.IPV6).our_routes()
     assert ours.hops == (ETH0, ETH0_TOO)
 
 
 def test_old_routes_that_cover_half_of_a_new_one_are_removed(node: Host, tmp_path: Path) -> None:
-    """The rest is another program's, so the new route isn't used before the old ones, with several hops, are removed."""
+    """The rest is another program's, so the new route isn't used before the old ones, with several
+    hops, are removed.
+    """
     mine, theirs = WANTED.subnets()
     hops = "metric 512 proto 217 nexthop via fd00:a::1 dev eth0 nexthop via fd00:b::1 dev ib0"
     old = [f"route add {part} {hops}" for part in mine.subnets()]
     run_ip6(*old, f"route add {theirs} dev ib0 metric 512")
-    assert [change.action for change in install(node, str(WANTED)).changes.routes] == ["added", "removed", "removed"]
+    assert [change.action for change in install(node, str(WANTED)).changes.routes] == [
+        "added",
+        "removed",
+        "removed",
+    ]
     installed = tables(node)
     run_ip6(*old, f"route del {WANTED} metric 512")
     assert boot(tmp_path, str(WANTED)).returncode == 0
@@ -383,14 +461,18 @@ def test_our_discard_goes_with_other_old_routes(
 ) -> None:
     run_ip6(f"route add blackhole {destination} proto 217 metric 512")
     if is_refused:
-        run_ip6("route add default dev ib0 table 100", "rule add to fd00:2::/48 lookup 100 priority 50")
+        run_ip6(
+            "route add default dev ib0 table 100", "rule add to fd00:2::/48 lookup 100 priority 50"
+        )
     before = shown()
     with pytest.raises(Refused) if is_refused else nullcontext():
         run(str(WANTED), "fd00:2::/48")
     if is_refused:
         assert shown() == before
     else:
-        destinations = {str(each.destination) for each in node.our_routes() if each.type is RouteType.UNICAST}
+        destinations = {
+            str(each.destination) for each in node.our_routes() if each.type is RouteType.UNICAST
+        }
         assert (len(node.our_routes()), destinations) == (2, {str(WANTED), "fd00:2::/48"})
 
 
@@ -398,9 +480,13 @@ def test_another_programs_hop_next_to_ours_is_reported_and_left_alone(node: Host
     install(node, *BOTH)
     join(IB0)
     before = tables(node)
-    with pytest.raises(RouteError, match="^can't replace [^(]*: another program has added") as caught:
+    with pytest.raises(
+        RouteError, match="^can't replace [^(]*: another program has added"
+    ) as caught:
         install(node, *BOTH)
-    assert caught.value.hint.startswith("choose another metric or destination, or have its owner remove it")
+    assert caught.value.hint.startswith(
+        "choose another metric or destination, or have its owner remove it"
+    )
     assert tables(node) == before
     removed = install(node).plan.remove
     assert [each.hops for each in removed if each.destination == WANTED] == [(ETH0,)]
@@ -413,9 +499,21 @@ def test_another_programs_hop_next_to_ours_is_reported_and_left_alone(node: Host
         ("via fd00:b::1 dev ib0", {"destination": "fd00:2::/48"}, "doesn't win"),
         # The kernel doesn't merge hops without a gateway.
         ("dev ib0", {"destination": "fd00:2::/48"}, "doesn't win"),
-        ("dev ib0", {"destination": str(WANTED), "gateway": "fd00:a::9"}, "another program's route has"),
-        ("via fd00:b::1 dev ib0", {"destination": str(WANTED), "metric": 1024}, "would win because of its metric"),
-        ("dev ib0", {"destination": str(WANTED), "metric": 1024}, "would win because of its metric"),
+        (
+            "dev ib0",
+            {"destination": str(WANTED), "gateway": "fd00:a::9"},
+            "another program's route has",
+        ),
+        (
+            "via fd00:b::1 dev ib0",
+            {"destination": str(WANTED), "metric": 1024},
+            "would win because of its metric",
+        ),
+        (
+            "dev ib0",
+            {"destination": str(WANTED), "metric": 1024},
+            "would win because of its metric",
+        ),
     ],
     ids=["hop", "entry", "replaced", "hop with a lower metric", "entry with a lower metric"],
 )
@@ -469,8 +567,13 @@ def end_trial(sandbox: Sandbox, installed: Config) -> subprocess.CompletedProces
     return done
 
 
-def test_the_end_of_a_trial_leaves_a_listed_route_that_a_hop_has_joined(node: Host, sandbox: Sandbox) -> None:
-    """The installed script refuses to change such a route, as it does at a start. The tried routes go all the same."""
+def test_the_end_of_a_trial_leaves_a_listed_route_that_a_hop_has_joined(
+    node: Host, sandbox: Sandbox
+) -> None:
+    """The installed script refuses to change such a route, as it does at a start.
+
+    The tried routes go all the same.
+    """
     install(node, str(WANTED))
     join(IB0)
     before = shown()
@@ -480,7 +583,7 @@ def test_the_end_of_a_trial_leaves_a_listed_route_that_a_hop_has_joined(node: Ho
     assert str(WANTED) in done.stderr
 
 
-# --- script and task -----------------------------------------------------------------------------------------------
+# --- script and task ------------------------------------------------------------------------------
 
 PLACES = (
     "::102:300/120",
@@ -493,31 +596,72 @@ PLACES = (
     "2000::/3",
 )
 HOPS = (
-    *("via fd00:a::1 dev eth0", "via fd00:a::9 dev eth0", "via fd00:b::1 dev ib0", "via fe80::1 dev ib0"),
-    *("via fe80::1 dev eth0", "dev eth0", "dev ib0", "nexthop via fd00:a::1 dev eth0 nexthop via fd00:b::1 dev ib0"),
+    *(
+        "via fd00:a::1 dev eth0",
+        "via fd00:a::9 dev eth0",
+        "via fd00:b::1 dev ib0",
+        "via fe80::1 dev ib0",
+    ),
+    *(
+        "via fe80::1 dev eth0",
+        "dev eth0",
+        "dev ib0",
+        "nexthop via fd00:a::1 dev eth0 nexthop via fd00:b::1 dev ib0",
+    ),
 )
 DEFAULTS = (
     *("via fd00:a::1 dev eth0 metric 1024", "via fe80::1 dev eth0 proto ra metric 1024 mtu 1400"),
-    *("via fd00:b::1 dev ib0 proto ra metric 512", "dev eth0 metric 100", "from fd00:a::/64 via fd00:a::9 dev eth0"),
+    *(
+        "via fd00:b::1 dev ib0 proto ra metric 512",
+        "dev eth0 metric 100",
+        "from fd00:a::/64 via fd00:a::9 dev eth0",
+    ),
     "metric 1024 nexthop via fd00:a::1 dev eth0 nexthop via fd00:a::9 dev eth0 weight 2",
-    *("via fd00:a::1 dev eth0 metric 300 src fd00:a::2", "via fd00:7::1 dev eth0 onlink metric 400"),
+    *(
+        "via fd00:a::1 dev eth0 metric 300 src fd00:a::2",
+        "via fd00:7::1 dev eth0 onlink metric 400",
+    ),
 )
-GATEWAYS = (None, None, "onlink", "fd00:a::9", "fd00:b::1", "fe80::1", "fd00:99::1", "fd00:a::2", "fd00:1::9")
+GATEWAYS = (
+    None,
+    None,
+    "onlink",
+    "fd00:a::9",
+    "fd00:b::1",
+    "fe80::1",
+    "fd00:99::1",
+    "fd00:a::2",
+    "fd00:1::9",
+)
 
 
 def draw_host(rng: random.Random) -> list[str]:
-    """Return random commands for default routes, routes of ours and of other programs, rules and neighbours."""
-    commands = [f"-4 route add default via 10.1.0.1 dev eth0 metric {n}" for n in range(rng.choice((0, 1, 1)))]
+    """Return random commands for default routes, routes of ours and of other programs, rules and
+    neighbours.
+    """
+    commands = [
+        f"-4 route add default via 10.1.0.1 dev eth0 metric {n}"
+        for n in range(rng.choice((0, 1, 1)))
+    ]
     commands += [f"-4 route add default dev ib0 metric {n}" for n in range(rng.choice((0, 0, 1)))]
-    commands += [f"-6 route append default {each}" for each in rng.sample(DEFAULTS, rng.choice((0, 1, 1, 1, 2)))]
+    commands += [
+        f"-6 route append default {each}"
+        for each in rng.sample(DEFAULTS, rng.choice((0, 1, 1, 1, 2)))
+    ]
     ours: list[tuple[str, str]] = []
     for _ in range(rng.randint(0, 6)):
-        verb, place, metric = rng.choice(("add", "append")), rng.choice(PLACES), rng.choice((100, 512, 512, 1024))
+        verb, place, metric = (
+            rng.choice(("add", "append")),
+            rng.choice(PLACES),
+            rng.choice((100, 512, 512, 1024)),
+        )
         protocol, source = rng.choice((217, 217, 4)), rng.choice(("", "", "", "from fd00:a::/64"))
         key, hops = f"{place} {source} metric {metric}", rng.choice(HOPS)
         # No rollback restores these: see the limits in docs/explanation/ipv6.md.
         is_ours, covers = protocol == 217, place.startswith("fd00:a::") and "via" in hops
-        if is_ours and any(key == other and not ("via" in hops and "via" in via) for other, via in ours):
+        if is_ours and any(
+            key == other and not ("via" in hops and "via" in via) for other, via in ours
+        ):
             continue  # a separate entry of ours with the same key
         if not is_ours and covers and any("via fd00:a::" in via for _, via in ours):
             continue  # a later route that covers the gateway of ours
@@ -525,9 +669,13 @@ def draw_host(rng: random.Random) -> list[str]:
         commands.append(f"-6 route {verb} {key} proto {protocol} {hops}")
     if rng.random() < 0.2:
         table = rng.choice(("100", "main suppress_prefixlength 0"))
-        commands.append(f"-6 rule add to {rng.choice(PLACES)} lookup {table} priority {rng.choice((9, 40000))}")
+        commands.append(
+            f"-6 rule add to {rng.choice(PLACES)} lookup {table} priority {rng.choice((9, 40000))}"
+        )
     if rng.random() < 0.2:
-        commands.append(f"-6 neigh add fd00:a::1 dev eth0 nud {rng.choice(('failed', 'permanent lladdr 2:0:0:0:0:1'))}")
+        commands.append(
+            f"-6 neigh add fd00:a::1 dev eth0 nud {rng.choice(('failed', 'permanent lladdr 2:0:0:0:0:1'))}"
+        )
     return commands
 
 
@@ -543,7 +691,9 @@ def draw_config(rng: random.Random) -> Config:
         if gateway == "fe80::1":
             dev = dev or "eth0"
         named = {"gateway": gateway, "dev": dev, "metric": metric}
-        routes[place, metric or 512] = {"destination": place} | {key: each for key, each in named.items() if each}
+        routes[place, metric or 512] = {"destination": place} | {
+            key: each for key, each in named.items() if each
+        }
     return config(*routes.values())
 
 
@@ -556,13 +706,24 @@ def build(commands: list[str]) -> None:
 
 
 def shown() -> list[str]:
-    """Return both tables as the kernel shows them, with sorted next hops. Each route has its first hop's protocol."""
+    """Return both tables as the kernel shows them, with sorted next hops.
+
+    Each route has its first hop's protocol.
+    """
     commands = ("-4 route show table main", "-6 -N -o route show table main")
-    lines = [line.split("\\\t") for words in commands for line in tool("ip", *words.split()).splitlines()]
-    return [" ".join([route, *sorted(hops)]) for route, *hops in lines if not route.startswith("fe80::/64 ")]
+    lines = [
+        line.split("\\\t") for words in commands for line in tool("ip", *words.split()).splitlines()
+    ]
+    return [
+        " ".join([route, *sorted(hops)])
+        for route, *hops in lines
+        if not route.startswith("fe80::/64 ")
+    ]
 
 
-@pytest.mark.parametrize("seed", [*range(by_day(6, by_night=1000)), 1004, 1626, 2962, 3163, 3347, 3364])
+@pytest.mark.parametrize(
+    "seed", [*range(by_day(6, by_night=1000)), 1004, 1626, 2962, 3163, 3347, 3364]
+)
 def test_script_and_task_leave_the_same_table(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     commands, wanted, awk = draw_host(rng), draw_config(rng), AWKS[seed % len(AWKS)]
@@ -571,7 +732,10 @@ def test_script_and_task_leave_the_same_table(tmp_path: Path, seed: int) -> None
     said = ""
     try:
         phases.run(
-            InstallRoutes(wanted, host=Host(NetlinkBackend(), FakeSystemd(), Layout(tmp_path), NetlinkBackend6()))
+            InstallRoutes(
+                wanted,
+                host=Host(NetlinkBackend(), FakeSystemd(), Layout(tmp_path), NetlinkBackend6()),
+            )
         )
     except RouteError as error:
         said = str(error)

@@ -32,8 +32,8 @@ def config_of(mode: str, settle_seconds: int | None, **more: Any) -> Config:
     return Config.from_mapping({"hostRouting": {"routeOverlap": overlap} | more})
 
 
-# The mode, settleSeconds in the config, how long a check waits, and the interface: it is up and its address comes late,
-# it is down, it has the address, or there is none.
+# The mode, settleSeconds in the config, how long a check waits, and the interface: it is up and its
+# address comes late, it is down, it has the address, or there is none.
 CASES = [
     ("STRICT", None, 60, "up"),
     ("STRICT", None, 60, "up, and the node has no default route"),
@@ -63,7 +63,12 @@ def interface(state: str) -> Iterator[None]:
 
 @pytest.mark.parametrize(("mode", "settle_seconds", "seconds", "state"), CASES)
 def test_the_script_waits(
-    mode: str, settle_seconds: int | None, seconds: int, state: str, node: NamespaceKernel, sandbox: Sandbox
+    mode: str,
+    settle_seconds: int | None,
+    seconds: int,
+    state: str,
+    node: NamespaceKernel,
+    sandbox: Sandbox,
 ) -> None:
     """The library waits in the same cases."""
     expected = [f"waiting up to {seconds} s for an address on {DEV}"] if seconds else []
@@ -77,7 +82,10 @@ def test_the_script_waits(
     assert re.findall("waiting .*", said) == expected
     assert (f"routes via {DEV}, expected eth0" in said) == is_shadowed
     assert code == (mode == "STRICT" and is_shadowed)
-    agent, host = OnProgress(act=give_address), Host(routes=node, units=FakeSystemd(), layout=Layout(sandbox.root))
+    agent, host = (
+        OnProgress(act=give_address),
+        Host(routes=node, units=FakeSystemd(), layout=Layout(sandbox.root)),
+    )
     library = phases.task("check")(lambda scope: check(asked, host=host, scope=scope))
     with interface(state):
         verdict = phases.run(library, observer=agent).verdict
@@ -88,7 +96,9 @@ def test_the_script_waits(
 def run_script(
     sandbox: Sandbox, text: str, act: Callable[[], object] = lambda: None, *arguments: str
 ) -> tuple[str, int]:
-    """Run a script, call ``act`` once the script reports that it is waiting, and return its output and exit code."""
+    """Run a script, call ``act`` once the script reports that it is waiting, and return its output
+    and exit code.
+    """
     process = sandbox.start(text, *arguments)
     assert process.stdout is not None
     said = process.stdout.readline()
@@ -98,14 +108,16 @@ def run_script(
     return said + out + error, process.returncode
 
 
-# --- at the gate -----------------------------------------------------------------------------------------------------
+# --- at the gate ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("settle_seconds", [None, 90])
 def test_the_gate_waits_once_and_not_for_long(
     settle_seconds: int | None, node: NamespaceKernel, tmp_path: Path
 ) -> None:
-    """While the gate holds a start, only its first check waits; once the problem is fixed, the start continues."""
+    """While the gate holds a start, only its first check waits; once the problem is fixed, the
+    start continues.
+    """
     text = with_constants(render_check(config_of("STRICT", settle_seconds)), GATE_SECONDS=1)
     run = partial(run_script, Sandbox(tmp_path), text, lambda: None)
     with infiniband(DEV):
@@ -117,12 +129,16 @@ def test_the_gate_waits_once_and_not_for_long(
         assert run("gate")[1] == 1
 
 
-# --- together with the wait for the default route --------------------------------------------------------------------
+# --- together with the wait for the default route -------------------------------------------------
 
 
 def test_each_wait_has_its_own_limit(node: NamespaceKernel, tmp_path: Path) -> None:
-    """The wait for the default route ends after `waitSeconds`, even if the InfiniBand limit is longer."""
-    default = [route for route in node.routes(Table.MAIN) if route.destination == DEFAULT_DESTINATION]
+    """The wait for the default route ends after `waitSeconds`, even if the InfiniBand limit is
+    longer.
+    """
+    default = [
+        route for route in node.routes(Table.MAIN) if route.destination == DEFAULT_DESTINATION
+    ]
     assert node.delete(default) == ()
     sandbox = Sandbox(tmp_path)
     with infiniband(DEV):

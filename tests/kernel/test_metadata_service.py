@@ -1,4 +1,6 @@
-"""Test valid and invalid responses from Azure's metadata service, over real HTTP at its usual address."""
+"""Test valid and invalid responses from Azure's metadata service, over real HTTP at its usual
+address.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,10 @@ TIMEOUT_SECONDS = 30.0
 
 def nic(*addresses: str) -> dict[str, object]:
     return {
-        "ipv4": {"ipAddress": [{"privateIpAddress": "10.1.0.4", "publicIpAddress": ""}], "subnet": []},
+        "ipv4": {
+            "ipAddress": [{"privateIpAddress": "10.1.0.4", "publicIpAddress": ""}],
+            "subnet": [],
+        },
         "ipv6": {"ipAddress": [{"privateIpAddress": address} for address in addresses]},
         "macAddress": "000D3A000001",
     }
@@ -50,7 +55,9 @@ def nics(*them: object) -> Answer:
 
 
 class Service(socketserver.TCPServer):
-    """An HTTP server that sends one response per connection, repeats the last one forever, and records the requests."""
+    """An HTTP server that sends one response per connection, repeats the last one forever, and
+    records the requests.
+    """
 
     allow_reuse_address = True
 
@@ -70,7 +77,9 @@ class Client(socketserver.StreamRequestHandler):
         if lines:
             self.server.requests.append("".join(lines))
             with suppress(OSError):  # the client has read enough
-                self.server.answers[min(len(self.server.requests), len(self.server.answers)) - 1](self.connection)
+                self.server.answers[min(len(self.server.requests), len(self.server.answers)) - 1](
+                    self.connection
+                )
 
 
 Serve = Callable[..., AbstractContextManager[Service]]
@@ -123,7 +132,15 @@ def answer_and_stay(client: socket.socket) -> None:
         (nics(), []),
         (nics(nic()), []),
         (nics({"macAddress": "000D3A000001"}), []),
-        (nics({"ipv6": None}, {"ipv6": {}}, {"ipv6": {"ipAddress": None}}, {"ipv6": {"ipAddress": [{}]}}), []),
+        (
+            nics(
+                {"ipv6": None},
+                {"ipv6": {}},
+                {"ipv6": {"ipAddress": None}},
+                {"ipv6": {"ipAddress": [{}]}},
+            ),
+            [],
+        ),
         (nics({"ipv6": {"ipAddress": [{"privateIpAddress": None}, {"privateIpAddress": ""}]}}), []),
         (said("[]", length=False), []),
         (said(b"2\r\n[]\r\n0\r\n\r\n", "200 OK", "Transfer-Encoding: chunked", length=False), []),
@@ -139,7 +156,9 @@ def test_azures_assignment_is_an_answer(
     with serve(answer) as service:
         assert ask() == tuple(map(IPv6Address, expected))
     (request,) = service.requests
-    assert request.startswith("GET /metadata/instance/network/interface?api-version=2021-02-01 HTTP/1.1\r\n")
+    assert request.startswith(
+        "GET /metadata/instance/network/interface?api-version=2021-02-01 HTTP/1.1\r\n"
+    )
     assert {"Host: 169.254.169.254", "Metadata: true"} <= set(request.split("\r\n"))
 
 
@@ -155,7 +174,10 @@ def test_azures_assignment_is_an_answer(
         (said('[{"ipv6": {"ipAddress": [{"privateIpAddress": 7}]}}]'), ""),
         (said("[" * 500_000), ""),
         (said(b"\xff\xfe\xff"), ""),
-        (said("[]", "302 Found", "Location: http://169.254.169.254/other"), "it answered 302 Found$"),
+        (
+            said("[]", "302 Found", "Location: http://169.254.169.254/other"),
+            "it answered 302 Found$",
+        ),
         (said("", "500 Oops"), "it answered 500 Oops$"),
         (said(b"[]", "200 OK", "Content-Length: 99", length=False), ""),
         (said(b"f" * 16 + b"\r\n[]\r\n", "200 OK", "Transfer-Encoding: chunked", length=False), ""),
@@ -173,7 +195,8 @@ def test_an_unknown_answer_is_an_error(serve: Serve, answer: Answer, reason: str
 
 
 @pytest.mark.parametrize(
-    "first", [said("busy", "429 Slow"), said("busy", "500 Oops"), said("busy", "503 Busy"), lambda _: None]
+    "first",
+    [said("busy", "429 Slow"), said("busy", "500 Oops"), said("busy", "503 Busy"), lambda _: None],
 )
 def test_a_busy_service_is_retried(serve: Serve, first: Answer) -> None:
     with serve(first, nics(nic("fd00::4"))) as service:
@@ -208,7 +231,8 @@ def test_a_cancel_ends_it(serve: Serve) -> None:
 
 def test_no_service_is_an_error(kernel: NamespaceKernel) -> None:
     with pytest.raises(
-        LoadBalancerProbeError, match=r"unavailable: .*Network is unreachable.*; is this an Azure machine"
+        LoadBalancerProbeError,
+        match=r"unavailable: .*Network is unreachable.*; is this an Azure machine",
     ):
         ask()
     kernel.add_address("lo", f"{ADDRESS}/32")

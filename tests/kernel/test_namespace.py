@@ -1,4 +1,6 @@
-"""Test how the temporary namespace protects the host, when creating it fails, and that it carries packets."""
+"""Test how the temporary namespace protects the host, when creating it fails, and that it carries
+packets.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ HOST = "HOSTROUTING_TEST_HOST_NAMESPACE"  # set by conftest.py
 ROOT = Path(__file__).parent.parent.parent
 
 
-# --- the host is protected --------------------------------------------------------------------------------------
+# --- the host is protected ------------------------------------------------------------------------
 
 
 def test_every_call_is_refused_in_a_thread_of_another_namespace(kernel: NamespaceKernel) -> None:
@@ -70,7 +72,7 @@ def test_the_tests_guard_refuses_writes_in_the_hosts_namespace(
     assert route not in backend.routes()
 
 
-# --- why it may be refused --------------------------------------------------------------------------------------
+# --- why it may be refused ------------------------------------------------------------------------
 
 # The limit is set in a user namespace, so it affects no other processes.
 AS_ROOT_OF_ITS_OWN = ("unshare", "--user", "--map-root-user")
@@ -89,17 +91,26 @@ def test_a_refusal_fails_the_tests_that_require_a_namespace(kernel: NamespaceKer
     test = f"{__file__}::test_a_refusal_is_one_of_our_errors"
     pytest_alone = f"{sys.executable} -m pytest -p pytest_timeout -p no:cacheprovider -q {test}"
     done = subprocess.run(
-        [*AS_ROOT_OF_ITS_OWN, "sh", "-c", f"echo 0 >/proc/sys/user/max_net_namespaces; {pytest_alone}"],
+        [
+            *AS_ROOT_OF_ITS_OWN,
+            "sh",
+            "-c",
+            f"echo 0 >/proc/sys/user/max_net_namespaces; {pytest_alone}",
+        ],
         capture_output=True,
         text=True,
         cwd=ROOT,
-        env={**os.environ, "HOSTROUTING_REQUIRE": "boot, kernel", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        env={
+            **os.environ,
+            "HOSTROUTING_REQUIRE": "boot, kernel",
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        },
     )
     assert "1 error" in done.stdout
     assert "can't make a network namespace: No space left on device" in done.stdout
 
 
-# --- links, addresses, rules ------------------------------------------------------------------------------------
+# --- links, addresses, rules ----------------------------------------------------------------------
 
 
 def test_only_one_end_of_a_cable_is_seen_here(kernel: NamespaceKernel) -> None:
@@ -113,7 +124,9 @@ def test_only_one_end_of_a_cable_is_seen_here(kernel: NamespaceKernel) -> None:
 def test_an_ipv6_address_can_be_used_at_once(kernel: NamespaceKernel) -> None:
     kernel.add_link("eth0")
     kernel.add_address("eth0", "fd00:1::4/64")
-    (own,) = (each for each in NetlinkBackend6().addresses() if each.local == IPv6Address("fd00:1::4"))
+    (own,) = (
+        each for each in NetlinkBackend6().addresses() if each.local == IPv6Address("fd00:1::4")
+    )
     assert isinstance(own, Address6)
     assert (own.dev, own.prefix_length, own.is_tentative) == ("eth0", 64, False)
     with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as sent:
@@ -134,7 +147,7 @@ def test_an_ipv6_address_that_cannot_be_used_is_refused(
     assert isinstance(caught.value.__cause__, TimedOut)
 
 
-# --- packets ----------------------------------------------------------------------------------------------------
+# --- packets --------------------------------------------------------------------------------------
 
 
 def test_a_failure_in_the_fabric_is_raised_here(kernel: NamespaceKernel) -> None:

@@ -1,4 +1,6 @@
-"""Test that the real backend reports what rtnetlink does silently, and wakes up on every kind of change."""
+"""Test that the real backend reports what rtnetlink does silently, and wakes up on every kind of
+change.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,7 @@ def ours(backend: RouteBackend) -> list[str]:
     return [str(there) for there in backend.routes() if there.protocol == 217]
 
 
-# --- reads -----------------------------------------------------------------------------------------------------
+# --- reads ----------------------------------------------------------------------------------------
 
 RICH = """
     route add 172.16.0.0/16 via 192.0.2.1 dev eth0 onlink mtu 1400 metric 5 src 10.1.0.4
@@ -118,11 +120,17 @@ def test_a_route_of_an_unknown_type_drops_packets(node: NamespaceKernel, kind: s
     (there,) = (one for one in node.routes() if str(one.destination) == "198.51.101.0/24")
     assert (there.type, there.hops) == (RouteType.BLACKHOLE, ())
     (answer,) = node.lookup([IPv4Address("198.51.101.1")])
-    assert (answer.route, answer.errno, answer.discarded_by) == (None, errno.EINVAL, RouteType.BLACKHOLE)
+    assert (answer.route, answer.errno, answer.discarded_by) == (
+        None,
+        errno.EINVAL,
+        RouteType.BLACKHOLE,
+    )
     assert [failure.errno for failure in node.delete([there])] == [errno.ESRCH]
 
 
-@pytest.mark.parametrize("ask", [lambda: rtnl.name_of(1), lambda: rtnl.index_of("lo")], ids=["name", "index"])
+@pytest.mark.parametrize(
+    "ask", [lambda: rtnl.name_of(1), lambda: rtnl.index_of("lo")], ids=["name", "index"]
+)
 def test_without_file_descriptors_no_interface_is_called_missing(ask: Callable[[], object]) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
@@ -156,14 +164,22 @@ def test_an_interface_name_is_the_same_string_everywhere(node: NamespaceKernel, 
         assert (links[f"{name}br"].kind, links[f"{name}br"].master) == ("bridge", None)
 
 
-# --- nexthop objects --------------------------------------------------------------------------------------------
+# --- nexthop objects ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("compat_mode", ["0", "1"])
-def test_routes_have_their_nexthop_objects_hidden_hops(node: NamespaceKernel, compat_mode: str) -> None:
-    """tests/kernel/test_snapshots_agree.py compares what is read, for objects of all kinds, with what ip prints."""
+def test_routes_have_their_nexthop_objects_hidden_hops(
+    node: NamespaceKernel, compat_mode: str
+) -> None:
+    """tests/kernel/test_snapshots_agree.py compares what is read, for objects of all kinds, with
+    what ip prints.
+    """
     Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text(compat_mode)
-    run_ip("nexthop add id 7 via 10.1.0.1 dev eth0", "nexthop add id 8 dev ib0", "nexthop add id 9 group 7,3/8")
+    run_ip(
+        "nexthop add id 7 via 10.1.0.1 dev eth0",
+        "nexthop add id 8 dev ib0",
+        "nexthop add id 9 group 7,3/8",
+    )
     play(
         node,
         """
@@ -174,12 +190,20 @@ def test_routes_have_their_nexthop_objects_hidden_hops(node: NamespaceKernel, co
         get 9.9.9.9 -> default nhid 9 proto hostrouting nexthop via 10.1.0.1 dev eth0 weight 3 nexthop dev ib0 weight 1
         """,
     )
-    assert [(hop.dev, hop.weight) for hop in node.default_routes()[0].hops] == [("eth0", 3), ("ib0", 1)]
+    assert [(hop.dev, hop.weight) for hop in node.default_routes()[0].hops] == [
+        ("eth0", 3),
+        ("ib0", 1),
+    ]
     by_ib0 = [route for route in node.routes() if "ib0" in route.devs]
     assert [route for route in node.routes_except(["eth0"]) if "ib0" in route.devs] == by_ib0
     assert not any(route.nexthop_id == 7 for route in node.routes_except(["eth0"]))
     _, single, _ = there = [route for route in node.routes() if route.protocol == 217]
-    assert len(node.delete([attrs.evolve(single, nexthop_id=8), attrs.evolve(single, nexthop_id=None)])) == 2
+    assert (
+        len(
+            node.delete([attrs.evolve(single, nexthop_id=8), attrs.evolve(single, nexthop_id=None)])
+        )
+        == 2
+    )
     assert node.delete(there) == ()
 
 
@@ -193,11 +217,13 @@ def test_a_replaced_nexthop_object_has_its_new_hops(node: NamespaceKernel) -> No
     assert [route.devs for route in node.routes() if route.nexthop_id == 7] == [("ib0",)]
 
 
-# --- lookups --------------------------------------------------------------------------------------------------
+# --- lookups --------------------------------------------------------------------------------------
 
 
 def test_each_hop_has_its_source_however_few_the_addresses_are(kernel: NamespaceKernel) -> None:
-    """By default, the kernel hashes addresses only, so a single destination always has the same hop."""
+    """By default, the kernel hashes addresses only, so a single destination always has the same
+    hop.
+    """
     devs = [f"eth{number}" for number in range(8)]
     hops = tuple(NextHop(dev, IPv4Address(f"10.{part}.0.1")) for part, dev in enumerate(devs, 1))
     route, found = Route(IPv4Network("172.16.0.7/32"), hops), list[object]()
@@ -211,7 +237,10 @@ def test_each_hop_has_its_source_however_few_the_addresses_are(kernel: Namespace
 
 
 def as_uid(uid: int, function: Callable[[], T]) -> T:
-    """Call a function in a thread with a different user ID. The raw system call affects only that thread."""
+    """Call a function in a thread with a different user ID.
+
+    The raw system call affects only that thread.
+    """
 
     def call() -> T:
         syscall = ctypes.CDLL(None, use_errno=True).syscall
@@ -240,7 +269,7 @@ def test_every_user_gets_roots_answer(node: NamespaceKernel) -> None:
     assert as_uid(65534, node.routes) == node.routes()
 
 
-# --- writes ----------------------------------------------------------------------------------------------------
+# --- writes ---------------------------------------------------------------------------------------
 
 
 def test_a_device_is_looked_up_again_for_each_batch(node: NamespaceKernel) -> None:
@@ -267,7 +296,9 @@ def test_a_device_is_looked_up_again_for_each_batch(node: NamespaceKernel) -> No
     ],
     ids=str,
 )
-def test_a_number_too_large_for_a_message_fails_its_route(node: NamespaceKernel, change: dict[str, Any]) -> None:
+def test_a_number_too_large_for_a_message_fails_its_route(
+    node: NamespaceKernel, change: dict[str, Any]
+) -> None:
     good, bad = many(2)
     bad = attrs.evolve(bad, **change)
     # A deletion ignores weights.
@@ -286,7 +317,10 @@ def test_the_zone_of_an_ipv6_gateway_is_dropped(node: NamespaceKernel) -> None:
 
 def test_a_delete_ignores_scope_source_mtu_and_later_hops(node: NamespaceKernel) -> None:
     hops = (NextHop("eth0", GATEWAY), NextHop("ib0", IPv4Address("10.2.0.1")))
-    there = [attrs.evolve(many(1, hops)[0], mtu=1400, source=IPv4Address("10.1.0.4")), *many(2, (NextHop("ib0"),))[1:]]
+    there = [
+        attrs.evolve(many(1, hops)[0], mtu=1400, source=IPv4Address("10.1.0.4")),
+        *many(2, (NextHop("ib0"),))[1:],
+    ]
     assert node.add(there) == ()
     asked = [attrs.evolve(many(1)[0], scope=253, mtu=9000), attrs.evolve(there[1], scope=0)]
     assert node.delete(asked) == ()
@@ -299,14 +333,21 @@ def test_nothing_to_do_opens_no_socket() -> None:
             raise AssertionError
 
     backend = Unconnected()
-    assert (backend.add([]), backend.replace([]), backend.delete([]), backend.lookup([])) == ((), (), (), ())
+    assert (backend.add([]), backend.replace([]), backend.delete([]), backend.lookup([])) == (
+        (),
+        (),
+        (),
+        (),
+    )
 
 
-# --- sockets, threads, loops, files ------------------------------------------------------------------------------
+# --- sockets, threads, loops, files ---------------------------------------------------------------
 
 
 def forge(port: int) -> list[type[OSError]]:
-    """Send a forged NLMSG_DONE for each of the socket's first sequence numbers, as root in the namespace can do."""
+    """Send a forged NLMSG_DONE for each of the socket's first sequence numbers, as root in the
+    namespace can do.
+    """
     refusals = []
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as forger:
         forger.bind((0, 0))
@@ -374,7 +415,9 @@ def test_every_file_is_closed(node: NamespaceKernel) -> None:
                 node.del_link("nope")
 
 
-def test_a_failed_name_lookup_is_an_error(kernel: NamespaceKernel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_name_lookup_is_an_error(
+    kernel: NamespaceKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     add_nics(kernel, eth0=NICS["eth0"])
 
     def refuse(_index: int) -> str:
@@ -386,7 +429,7 @@ def test_a_failed_name_lookup_is_an_error(kernel: NamespaceKernel, monkeypatch: 
     assert caught.value.errno == errno.EMFILE
 
 
-# --- changes ---------------------------------------------------------------------------------------------------
+# --- changes --------------------------------------------------------------------------------------
 
 MORE = """
     link add spare
@@ -402,7 +445,10 @@ def busy(node: NamespaceKernel) -> NamespaceKernel:
 
 
 def returns(backend: NetlinkBackend, within: float = 10) -> bool:
-    """Return whether wait_for_change returns within the timeout. The default is generous for busy machines."""
+    """Return whether wait_for_change returns within the timeout.
+
+    The default is generous for busy machines.
+    """
     try:
         backend.wait_for_change(CancelScope(timeout=within))
     except TimedOut:
@@ -528,14 +574,19 @@ def test_a_waits_socket_ends_with_the_thread(busy: NamespaceKernel) -> None:
 
 def test_a_wait_listens_only_to_what_the_backend_reads(busy: NamespaceKernel) -> None:
     with Listener(everywhere(Family.IPV4)) as changes:
-        run_ip("address add fd00::1/64 dev eth0 nodad", "neighbour add 10.1.0.9 lladdr 02:00:00:00:00:01 dev eth0")
+        run_ip(
+            "address add fd00::1/64 dev eth0 nodad",
+            "neighbour add 10.1.0.9 lladdr 02:00:00:00:00:01 dev eth0",
+        )
         assert select.select([changes], [], [], 0.05)[0] == []
 
 
-# --- reading while others write --------------------------------------------------------------------------------
+# --- reading while others write -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("loss", ["link down spare", "addr del 10.9.0.1/32 dev spare", "link del spare"])
+@pytest.mark.parametrize(
+    "loss", ["link down spare", "addr del 10.9.0.1/32 dev spare", "link del spare"]
+)
 def test_a_reader_notices_silently_removed_routes(busy: NamespaceKernel, loss: str) -> None:
     play(busy, "addr add 10.9.0.1/32 dev spare\nroute add 172.17.0.0/16 dev spare")
     lost = IPv4Network("172.17.0.0/16")
@@ -547,7 +598,7 @@ def test_a_reader_notices_silently_removed_routes(busy: NamespaceKernel, loss: s
         assert listener.saw_a_change()
 
 
-# --- a check as a process ------------------------------------------------------------------------------------------
+# --- a check as a process -------------------------------------------------------------------------
 
 CHECK = """
 import sys

@@ -71,20 +71,36 @@ def test_entries_are_read_with_all_their_properties(host: NetlinkBackend6) -> No
     assert host.default_routes() == (default,)
     assert host.our_routes() == (routed,)
     connected = [
-        route for route in host.routes(Table.MAIN) if route.is_connected and route.destination in SUBNETS6.values()
+        route
+        for route in host.routes(Table.MAIN)
+        if route.is_connected and route.destination in SUBNETS6.values()
     ]
-    assert {(route.destination, *route.devs) for route in connected} == {(SUBNETS6[dev], dev) for dev in SUBNETS6}
+    assert {(route.destination, *route.devs) for route in connected} == {
+        (SUBNETS6[dev], dev) for dev in SUBNETS6
+    }
     # Only plain entries are filtered out.
     assert {*host.routes_except({"eth0"})} == {*host.routes()}
     assert host.add([entry("default via fd00:a::1 dev eth0 metric 7")]) == ()
     assert {*host.routes()} - {*host.routes_except({"eth0"}, sources=[OWN])} == {routed}
-    assert routed in host.routes_except({"eth0"}, sources=[OWN], inside=[(int(routed.destination[0]), 48)])
+    assert routed in host.routes_except(
+        {"eth0"}, sources=[OWN], inside=[(int(routed.destination[0]), 48)]
+    )
     assert host.rules() == kernel_rules(Family.IPV6)
 
 
 def test_hundreds_of_entries_are_read_as_one_by_one(host: NetlinkBackend6) -> None:
-    run_ip6(*[f"route add fd00:1:{number:x}::/48 via fd00:a::1 dev eth0 proto 217" for number in range(900)])
-    run_ip6(*[f"route add fd00:2:{number:x}::/48 via fe80::{number:x} dev ib0" for number in range(1, 100)])
+    run_ip6(
+        *[
+            f"route add fd00:1:{number:x}::/48 via fd00:a::1 dev eth0 proto 217"
+            for number in range(900)
+        ]
+    )
+    run_ip6(
+        *[
+            f"route add fd00:2:{number:x}::/48 via fe80::{number:x} dev ib0"
+            for number in range(1, 100)
+        ]
+    )
     read = [route for route in host.routes(Table.MAIN) if route.protocol != Protocol.KERNEL]
     listed = json.loads(tool("ip", "-6", "-j", "-N", "-d", "route", "show"))
     shown = {each["dst"] for each in listed if each["protocol"] != "2"}
@@ -135,7 +151,9 @@ def test_entries_that_share_a_nexthop_object_are_distinguished(host: NetlinkBack
     )
     run_ip6(*[f"route add fd00:{number}::/32 nhid {number}" for number in (1, 3, 4)])
     run_ip6("route add fd00::/16 nhid 1", "route add fd00:5::/32 via fd00:b::1 dev ib0")
-    addresses = [IPv6Address(f"fd00:{part:x}::{low:x}") for low in range(1, 30) for part in (1, 3, 4, 5, 6)]
+    addresses = [
+        IPv6Address(f"fd00:{part:x}::{low:x}") for low in range(1, 30) for part in (1, 3, 4, 5, 6)
+    ]
     # The kernel ignores this until a rule is added.
     run_ip6("rule del pref 32766")
     for asked in (addresses, addresses[::-1]):
@@ -192,8 +210,13 @@ def test_changes_of_ipv4_matter_only_to_a_wait(host: NetlinkBackend6) -> None:
     host.wait_for_change(CancelScope(timeout=5))
 
 
-def test_routers_that_do_not_answer_are_silent_unless_the_host_forwards(host: NetlinkBackend6) -> None:
-    run_ip6("neigh add fd00:a::1 dev eth0 nud failed", "neigh add fd00:b::1 dev ib0 nud permanent lladdr 2:0:0:0:0:1")
+def test_routers_that_do_not_answer_are_silent_unless_the_host_forwards(
+    host: NetlinkBackend6,
+) -> None:
+    run_ip6(
+        "neigh add fd00:a::1 dev eth0 nud failed",
+        "neigh add fd00:b::1 dev ib0 nud permanent lladdr 2:0:0:0:0:1",
+    )
     set_forwarding(0)
     assert host.silent_routers() == {("eth0", IPv6Address("fd00:a::1"))}
     assert NetlinkBackend().silent_routers() == frozenset()
@@ -201,7 +224,7 @@ def test_routers_that_do_not_answer_are_silent_unless_the_host_forwards(host: Ne
     assert host.silent_routers() == frozenset()
 
 
-# --- snapshots -----------------------------------------------------------------------------------------------------
+# --- snapshots ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(by_day(5, by_night=1000)))
@@ -228,17 +251,28 @@ def test_a_snapshot_answers_like_its_host(seed: int) -> None:
                 found = host.lookup(addresses, source=source, is_tcp=is_tcp)
             except RouteError:  # a rule selects by source port
                 continue
-            assert recorded.lookup(addresses, source=source, is_tcp=is_tcp) == found, (source, is_tcp, drawn.steps)
-            if source is None and not is_tcp and not any(each.route and each.route.nexthop_id for each in found):
+            assert recorded.lookup(addresses, source=source, is_tcp=is_tcp) == found, (
+                source,
+                is_tcp,
+                drawn.steps,
+            )
+            if (
+                source is None
+                and not is_tcp
+                and not any(each.route and each.route.nexthop_id for each in found)
+            ):
                 shown = host.lookup_by_attributes(addresses)
-                assert [each and attrs.evolve(each[0], destination=IPv6Network(each[1])) for each in shown] == [
-                    each.route for each in found
-                ]
+                assert [
+                    each and attrs.evolve(each[0], destination=IPv6Network(each[1]))
+                    for each in shown
+                ] == [each.route for each in found]
             if source is None and not is_tcp and not drawn.has_odd_sources:
                 assert_sources_agree(host, recorded, found)
 
 
-def assert_sources_agree(host: NetlinkBackend6, recorded: SnapshotBackend6, found: Sequence[Lookup]) -> None:
+def assert_sources_agree(
+    host: NetlinkBackend6, recorded: SnapshotBackend6, found: Sequence[Lookup]
+) -> None:
     """Compare the kernel's source addresses with those of the snapshot and of connected sockets."""
     failed = [lookup.address for lookup in found if lookup.route is None]
     assert recorded.sources_of_unrouted(failed) == host.sources_of_unrouted(failed)
@@ -260,12 +294,17 @@ def assert_sources_agree(host: NetlinkBackend6, recorded: SnapshotBackend6, foun
 def test_what_ip_prints_is_read_like_the_kernels_answers(seed: int) -> None:
     random_host(seed)
     host = NetlinkBackend6()
-    run_ip6("address add fd00:c::1/64 dev eth0 nodad preferred_lft 0", "route add fd00:9::/64 dev eth0 expires 0")
+    run_ip6(
+        "address add fd00:c::1/64 dev eth0 nodad preferred_lft 0",
+        "route add fd00:9::/64 dev eth0 expires 0",
+    )
     recorded = SnapshotBackend6(recorded_by(BY_HAND.replace("only=-4", "only=")))
     assert recorded.routes() == host.routes()
     assert recorded.rules() == host.rules()
     assert recorded.addresses() == host.addresses()
-    (expired,) = (each for each in host.routes(Table.MAIN) if each.destination == IPv6Network("fd00:9::/64"))
+    (expired,) = (
+        each for each in host.routes(Table.MAIN) if each.destination == IPv6Network("fd00:9::/64")
+    )
     assert isinstance(expired, Route6)
     assert (expired.is_expired, expired.is_dead, expired.devs) == (True, True, ())
     assert recorded.silent_routers() == host.silent_routers()
@@ -286,7 +325,9 @@ def test_a_snapshot_without_ipv6_routes_gets_the_hosts_verdict(
     assert live.verdict == ("overlap" if uplinks else "unknown")
 
 
-def test_a_snapshot_names_the_hosts_link_local_source(kernel: NamespaceKernel, tmp_path: Path) -> None:
+def test_a_snapshot_names_the_hosts_link_local_source(
+    kernel: NamespaceKernel, tmp_path: Path
+) -> None:
     """Without another address, connections have this source after a failed first lookup."""
     build_node(kernel)
     run_ip6(
@@ -305,26 +346,39 @@ def test_a_snapshot_names_the_hosts_link_local_source(kernel: NamespaceKernel, t
 @pytest.mark.parametrize("missing", ["rules6", "routes6"])
 def test_a_snapshot_of_half_of_ipv6_is_refused(missing: str) -> None:
     document: dict[str, list[Any]] = {
-        key: [] for key in ("links", "addresses", "rules", "routes", "rules6", "routes6") if key != missing
+        key: []
+        for key in ("links", "addresses", "rules", "routes", "rules6", "routes6")
+        if key != missing
     }
     with pytest.raises(ConfigError, match=f"{missing}: is missing"):
         Snapshot.from_document(document)
 
 
-# --- hosts that expect no IPv6 --------------------------------------------------------------------------------------
+# --- hosts that expect no IPv6 --------------------------------------------------------------------
 
 
-def test_a_kernel_without_ipv6_has_no_ipv6_routes(kernel: NamespaceKernel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_without_ipv6_has_no_ipv6_routes(
+    kernel: NamespaceKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With ipv6.disable=1, the kernel answers for all other families instead (rtnl_dump_all)."""
     Path("/proc/sys/net/ipv6/conf/all/disable_ipv6").write_text("1", encoding="ascii")
     build_node(kernel)
     dump = Conversation.dump
-    monkeypatch.setattr(Conversation, "dump", lambda self, kind, body: dump(self, kind, b"\0" + body[1:]))
+    monkeypatch.setattr(
+        Conversation, "dump", lambda self, kind, body: dump(self, kind, b"\0" + body[1:])
+    )
     backend = NetlinkBackend6()
-    assert (backend.routes(), backend.our_routes(), backend.default_routes(), backend.addresses()) == ((), (), (), ())
+    assert (
+        backend.routes(),
+        backend.our_routes(),
+        backend.default_routes(),
+        backend.addresses(),
+    ) == ((), (), (), ())
 
 
-def test_a_kernel_without_ipv6_has_a_snapshot_without_it(kernel: NamespaceKernel, tmp_path: Path) -> None:
+def test_a_kernel_without_ipv6_has_a_snapshot_without_it(
+    kernel: NamespaceKernel, tmp_path: Path
+) -> None:
     def refuse() -> None:
         raise RouteError("can't list the policy rules", errno=errnos.EAFNOSUPPORT)
 
@@ -333,14 +387,20 @@ def test_a_kernel_without_ipv6_has_a_snapshot_without_it(kernel: NamespaceKernel
     assert hostrouting.snapshot(host=host).ipv6 is None
 
 
-def test_a_failure_is_asked_about_again(host: NetlinkBackend6, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_is_asked_about_again(
+    host: NetlinkBackend6, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """While another process replaces a route, new kernels find no route for a moment."""
     run_ip6("route add fd00:1::/48 via fd00:a::1 dev eth0")
     ask, gaps = NetlinkBackend._look_up, [errnos.ENETUNREACH]
 
-    def with_a_gap(self: NetlinkBackend, addresses: Sequence[Any], *rest: Any, **more: Any) -> list[Any]:
+    def with_a_gap(
+        self: NetlinkBackend, addresses: Sequence[Any], *rest: Any, **more: Any
+    ) -> list[Any]:
         return [gaps.pop() if gaps else answer for answer in ask(self, addresses, *rest, **more)]
 
     monkeypatch.setattr(NetlinkBackend, "_look_up", with_a_gap)
-    found = host.lookup([IPv6Address("fd00:1::1"), IPv6Address("fd00:1::2"), IPv6Address("2001:db8::1")])
+    found = host.lookup(
+        [IPv6Address("fd00:1::1"), IPv6Address("fd00:1::2"), IPv6Address("2001:db8::1")]
+    )
     assert [each.errno for each in found] == [None, None, errnos.ENETUNREACH]

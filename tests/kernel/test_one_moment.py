@@ -1,4 +1,6 @@
-"""Test that while routes are changing, a verdict is either correct for a single point in time or unknown."""
+"""Test that while routes are changing, a verdict is either correct for a single point in time or
+unknown.
+"""
 
 from __future__ import annotations
 
@@ -55,8 +57,8 @@ class Churn:
         before: the ip commands to run first.
         steps: the ip commands to repeat in a loop.
         verdict: the verdict that is correct throughout.
-        asked: destination addresses of the test packets. If the verdict is overlap, packets to at least one of them
-            leave through an interface other than eth0.
+        asked: destination addresses of the test packets. If the verdict is overlap, packets to at
+            least one of them leave through an interface other than eth0.
         matters: whether a check may be torn. If not, none is.
     """
 
@@ -74,20 +76,31 @@ CHURNS = {
         "rule add to 10.5.0.0/16 pref 10 lookup 200\n"
         + "".join(f"route add 10.5.{n // 200 + 1}.{n % 200} via 10.1.0.1\n" for n in range(200))
         + "route add 10.5.0.0/32 dev ib0\nroute add 10.5.255.255/32 dev ib0",
-        tuple(f"route {verb} {one} dev ib0" for one in ("10.5.0.0/32", "10.5.255.255/32") for verb in ("del", "add")),
+        tuple(
+            f"route {verb} {one} dev ib0"
+            for one in ("10.5.0.0/32", "10.5.255.255/32")
+            for verb in ("del", "add")
+        ),
         "overlap",
         ("10.5.0.0", "10.5.255.255"),
     ),
     # The new shadowing route is added before the old one is deleted.
     "the shadow is in main, or a rule leads to it": Churn(
         "route add 10.5.0.9/32 dev ib0 table 100\nrule add pref 50 lookup 100",
-        ("route add 10.5.0.9/32 dev ib0", "rule del pref 50", "rule add pref 50 lookup 100", "route del 10.5.0.9/32"),
+        (
+            "route add 10.5.0.9/32 dev ib0",
+            "rule del pref 50",
+            "rule add pref 50 lookup 100",
+            "route del 10.5.0.9/32",
+        ),
         "overlap",
         ("10.5.0.9",),
     ),
     "routes elsewhere": Churn(
         "route add 10.5.0.9/32 dev ib0",
-        tuple(f"route {verb} 20.0.{n}.0/24 via 10.2.0.1" for n in range(50) for verb in ("add", "del")),
+        tuple(
+            f"route {verb} 20.0.{n}.0/24 via 10.2.0.1" for n in range(50) for verb in ("add", "del")
+        ),
         "overlap",
         ("10.5.0.9",),
         matters=False,
@@ -121,13 +134,18 @@ def see(churn: Churn) -> None:
     with Leaving("eth0", "ib0") as leaving:
         for step in ("", *churn.steps):
             run_ip(step)
-            seen = {leaving.end(SocketKind.DATAGRAM, IPv4Address(address)) for address in churn.asked}
+            seen = {
+                leaving.end(SocketKind.DATAGRAM, IPv4Address(address)) for address in churn.asked
+            }
             assert (seen == {"eth0"}) is (churn.verdict == "ok"), step
 
 
 def is_right(report: OverlapReport, churn: Churn) -> bool:
     """Return whether a report's verdict is correct, or unknown because of the changes."""
-    return report.verdict in (churn.verdict, "unknown") and report.reason_kind in (None, "check-failed")
+    return report.verdict in (churn.verdict, "unknown") and report.reason_kind in (
+        None,
+        "check-failed",
+    )
 
 
 def booted(sandbox: Sandbox) -> str:
@@ -149,8 +167,15 @@ def test_no_verdict_mixes_two_states(churn: Churn, kernel: NamespaceKernel, tmp_
         taken = [take_snapshot(NetlinkBackend()).to_text() for _ in range(TRIES)]
         by_ip = [recorded_by(BY_HAND) for _ in range(by_day(1, by_night=200))]
         if len(churn.asked) == 1:
-            explained = [explain(address, CONFIG, NetlinkBackend(), phases.CancelScope()) for _ in range(TRIES)]
-        told = {booted(each) for each in sandboxes(repr(churn), tmp_path) for _ in range(by_day(1, by_night=200))}
+            explained = [
+                explain(address, CONFIG, NetlinkBackend(), phases.CancelScope())
+                for _ in range(TRIES)
+            ]
+        told = {
+            booted(each)
+            for each in sandboxes(repr(churn), tmp_path)
+            for _ in range(by_day(1, by_night=200))
+        }
     assert [report for report in reports if not is_right(report, churn)] == []
     assert churn.matters or {report.verdict for report in reports} | told == {churn.verdict}
     for snapshot in map(Snapshot.from_document, map(json.loads, taken)):
@@ -159,13 +184,19 @@ def test_no_verdict_mixes_two_states(churn: Churn, kernel: NamespaceKernel, tmp_
         assert (report.verdict == "unknown") is snapshot.is_torn
     assert all(is_right(checked(SnapshotBackend(snapshot)), churn) for snapshot in by_ip)
     assert churn.matters or not any(found.is_torn for found in explained)
-    assert all(found.is_torn or found.is_as_expected is (churn.verdict == "ok") for found in explained)
+    assert all(
+        found.is_torn or found.is_as_expected is (churn.verdict == "ok") for found in explained
+    )
     assert told <= {churn.verdict, "unknown"}
 
 
 def listeners() -> int:
-    """Return how many sockets in this namespace are subscribed to links, addresses, routes, rules and nexthops."""
-    rows = [line.split() for line in Path("/proc/thread-self/net/netlink").read_text().splitlines()[1:]]
+    """Return how many sockets in this namespace are subscribed to links, addresses, routes, rules
+    and nexthops.
+    """
+    rows = [
+        line.split() for line in Path("/proc/thread-self/net/netlink").read_text().splitlines()[1:]
+    ]
     return sum(int(row[3], 16) & 0x800000D1 == 0x800000D1 for row in rows)
 
 
@@ -175,7 +206,9 @@ def test_a_stopped_boot_script_leaves_no_listener(kernel: NamespaceKernel, tmp_p
     sandbox, deaf = Sandbox(tmp_path), 'trap "" TERM; exec "$ROOT/ip-itself" "$@"'
     assert sandbox.run(SCRIPT, prepare=other_ip(monitor=deaf)).returncode == 0
     until(lambda: listeners() == 0)
-    running = sandbox.start(SCRIPT, prepare=other_ip(f"until [ -e {tmp_path}/go ]; do sleep 0.05; done", monitor=deaf))
+    running = sandbox.start(
+        SCRIPT, prepare=other_ip(f"until [ -e {tmp_path}/go ]; do sleep 0.05; done", monitor=deaf)
+    )
     until(lambda: listeners() == 1)
     running.terminate()
     (tmp_path / "go").touch()
@@ -195,15 +228,15 @@ sys.stdin.read()
 """
 
 
-def test_a_process_that_never_reads_its_events_delays_no_check(kernel: NamespaceKernel, tmp_path: Path) -> None:
+def test_a_process_that_never_reads_its_events_delays_no_check(
+    kernel: NamespaceKernel, tmp_path: Path
+) -> None:
     """Joining netlink groups takes no privilege."""
     run_ip(NODE)
     (tmp_path / "deaf.py").write_text(_DEAF)
     os.mkfifo(tmp_path / "end")
     deaf = f'{sys.executable} -I "$ROOT/deaf.py" "$ROOT/is-deaf" <"$ROOT/end" >/dev/null 2>&1 &'
-    monitor = (
-        f'{deaf} exec 3>"$ROOT/end"; until [ -e "$ROOT/is-deaf" ]; do sleep 0.01; done; exec "$ROOT/ip-itself" "$@"'
-    )
+    monitor = f'{deaf} exec 3>"$ROOT/end"; until [ -e "$ROOT/is-deaf" ]; do sleep 0.01; done; exec "$ROOT/ip-itself" "$@"'
     # The first check is repeated, because of this change.
     change = '[ "$calls" != 1 ] || "$ROOT/ip-itself" link set ib0 mtu 1400'
     text = with_constants(SCRIPT, HEAR_SECONDS=60)
@@ -221,7 +254,11 @@ def test_checks_without_the_lock_do_not_disturb_each_other(
     kernel: NamespaceKernel, tmp_path: Path, churn: Churn | None
 ) -> None:
     """Whatever holds the lock, all instances of a consumer may start at the same time."""
-    before = "".join(f"route add 10.5.{n}.0/24 via 10.1.0.1\n" for n in range(100)) if churn is None else churn.before
+    before = (
+        "".join(f"route add 10.5.{n}.0/24 via 10.1.0.1\n" for n in range(100))
+        if churn is None
+        else churn.before
+    )
     run_ip(NODE + before)
     sandbox = Sandbox(tmp_path)
     lock = tmp_path / "run/aks-flex-node/lock"
@@ -236,7 +273,9 @@ def test_checks_without_the_lock_do_not_disturb_each_other(
             running = [sandbox.start(text, "gate") for _ in range(by_day(4, by_night=24))]
             for process in running:
                 out, err = process.communicate(timeout=PATIENCE)
-                assert (process.returncode == 0) is (out == "every expected CIDR leaves through eth0\n"), err
+                assert (process.returncode == 0) is (
+                    out == "every expected CIDR leaves through eth0\n"
+                ), err
                 lacks = err.partition("the check couldn't judge anything: ")[2].partition("\n")[0]
                 assert lacks in ("", changed)
                 told[lacks or ("ok" if out else "overlap")] += 1
@@ -249,34 +288,51 @@ def test_checks_without_the_lock_do_not_disturb_each_other(
     )
 
 
-@pytest.mark.parametrize("does", ["echo it fails; exit 3", "exec sleep 20", 'exec "$ROOT/ip-itself" monitor link'])
-def test_a_boot_script_that_can_not_listen_gives_no_verdict(kernel: NamespaceKernel, tmp_path: Path, does: str) -> None:
+@pytest.mark.parametrize(
+    "does", ["echo it fails; exit 3", "exec sleep 20", 'exec "$ROOT/ip-itself" monitor link']
+)
+def test_a_boot_script_that_can_not_listen_gives_no_verdict(
+    kernel: NamespaceKernel, tmp_path: Path, does: str
+) -> None:
     run_ip(NODE)
     sandbox = Sandbox(tmp_path)
     seconds = 60 if "exit" in does else 1
     done = sandbox.run(with_constants(SCRIPT, HEAR_SECONDS=seconds), prepare=other_ip(monitor=does))
     assert done.returncode == 1
-    why = "ip monitor has ended: it fails" if "exit" in does else "/proc/net/netlink shows no idle ip monitor in 1 s"
+    why = (
+        "ip monitor has ended: it fails"
+        if "exit" in does
+        else "/proc/net/netlink shows no idle ip monitor in 1 s"
+    )
     assert sandbox.told() == [f"check-failed: can't listen for changes: {why}"]
 
 
-def test_a_boot_script_never_kills_a_monitor_that_has_ended(kernel: NamespaceKernel, tmp_path: Path) -> None:
+def test_a_boot_script_never_kills_a_monitor_that_has_ended(
+    kernel: NamespaceKernel, tmp_path: Path
+) -> None:
     """Its PID may be another process's by then."""
     ends = '[[ " $* " = *" rule "* ]] || exit; exec "$ROOT/ip-itself" "$@"'
     script = render_check(config(cidrs=[CIDR], waitSeconds=2))
-    done = Sandbox(tmp_path).run(script.replace("trap 'kill -9", "trap 'echo kills"), prepare=other_ip(monitor=ends))
+    done = Sandbox(tmp_path).run(
+        script.replace("trap 'kill -9", "trap 'echo kills"), prepare=other_ip(monitor=ends)
+    )
     assert (done.returncode, done.stdout.splitlines()[-1]) == (1, "kills")
 
 
 def test_interfaces_that_swap_names_are_kept_apart(kernel: NamespaceKernel) -> None:
     run_ip(NODE + "route add 10.5.0.9/32 dev ib0")
-    steps = tuple(f"link set {old} name {new}" for old, new in (("eth0", "x"), ("ib0", "eth0"), ("x", "ib0")))
+    steps = tuple(
+        f"link set {old} name {new}" for old, new in (("eth0", "x"), ("ib0", "eth0"), ("x", "ib0"))
+    )
     if attempt("ip", "-batch", "-", stdin="\n".join(steps)).returncode:
         pytest.skip("before Linux 6.2 no interface that is up gets another name")
     with churning(steps):
         for _ in range(TRIES):
             assert checked(NetlinkBackend()).verdict in ("overlap", "unknown")
-            assert checked(SnapshotBackend(take_snapshot(NetlinkBackend()))).verdict in ("overlap", "unknown")
+            assert checked(SnapshotBackend(take_snapshot(NetlinkBackend()))).verdict in (
+                "overlap",
+                "unknown",
+            )
 
 
 def test_a_torn_snapshot_gets_no_verdict(kernel: NamespaceKernel) -> None:
@@ -300,16 +356,18 @@ OBJECTS = """
 
 
 @pytest.mark.parametrize("missing", [3, 9])
-def test_a_snapshot_without_a_needed_nexthop_object_is_unknown(kernel: NamespaceKernel, missing: int) -> None:
+def test_a_snapshot_without_a_needed_nexthop_object_is_unknown(
+    kernel: NamespaceKernel, missing: int
+) -> None:
     run_ip(NODE + OBJECTS)
     Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text("0")  # only in this namespace
     with Leaving("eth0", "ib0") as leaving:
-        assert {leaving.end(SocketKind.DATAGRAM, IPv4Address("10.5.0.0") + n) for n in range(64)} == {"eth0", "ib0"}
+        assert {
+            leaving.end(SocketKind.DATAGRAM, IPv4Address("10.5.0.0") + n) for n in range(64)
+        } == {"eth0", "ib0"}
     assert checked(NetlinkBackend()).verdict == "overlap"
     objects = "ip -j -N -d nexthop show"
-    keep = (
-        f"import json, sys; json.dump([each for each in json.load(sys.stdin) if each['id'] != {missing}], sys.stdout)"
-    )
+    keep = f"import json, sys; json.dump([each for each in json.load(sys.stdin) if each['id'] != {missing}], sys.stdout)"
     whole = recorded_by(BY_HAND)
     lacking = recorded_by(BY_HAND.replace(objects, f'{objects} | {sys.executable} -c "{keep}"'))
     assert (whole.is_torn, lacking.is_torn) == (False, False)
@@ -317,15 +375,24 @@ def test_a_snapshot_without_a_needed_nexthop_object_is_unknown(kernel: Namespace
     report = checked(SnapshotBackend(lacking))
     assert (report.verdict, report.reason_kind) == ("unknown", "check-failed")
     assert "10.5.0.0/16" in str(report.reason)
-    assert check_overlap(config(cidrs=["10.6.0.0/16"]), SnapshotBackend(lacking), phases.CancelScope()).verdict == "ok"
+    assert (
+        check_overlap(
+            config(cidrs=["10.6.0.0/16"]), SnapshotBackend(lacking), phases.CancelScope()
+        ).verdict
+        == "ok"
+    )
     # The kernel removes a deleted nexthop from its group, so only the monitor notices the change.
     torn = recorded_by(BY_HAND.replace(objects, f"ip nexthop del id {missing}; {objects}"))
     assert checked(SnapshotBackend(torn)).verdict == "unknown"
 
 
 @pytest.mark.parametrize("route", ["default", "10.5.0.0/16"])
-def test_a_snapshots_hop_without_an_interface_is_unknown(kernel: NamespaceKernel, route: str) -> None:
-    run_ip(f"{NODE}route replace {route} nexthop via 10.1.0.1 dev eth0 nexthop via 10.2.0.1 dev ib0")
+def test_a_snapshots_hop_without_an_interface_is_unknown(
+    kernel: NamespaceKernel, route: str
+) -> None:
+    run_ip(
+        f"{NODE}route replace {route} nexthop via 10.1.0.1 dev eth0 nexthop via 10.2.0.1 dev ib0"
+    )
     document = take_snapshot(kernel).to_document()
     (item,) = (each for each in document["routes"] if each["dst"] == route)
     del item["nexthops"][1]["dev"]

@@ -1,4 +1,6 @@
-"""Tests that a plan predicts a refusal of the installed routes, with the reason that the installation then gives."""
+"""Tests that a plan predicts a refusal of the installed routes, with the reason that the
+installation then gives.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def node(kernel: NamespaceKernel, tmp_path: Path) -> Host:
         kernel.add_address(dev, NICS[dev])
     run_ip("route add default via 10.1.0.1 dev eth0")
     Path(tmp_path, "proc").symlink_to("/proc")
-    return Host(routes=kernel, routes6=NetlinkBackend6(), units=FakeSystemd(), layout=Layout(tmp_path))
+    return Host(
+        routes=kernel, routes6=NetlinkBackend6(), units=FakeSystemd(), layout=Layout(tmp_path)
+    )
 
 
 def config(*routes: dict[str, Any], cidr: str = "10.5.0.0/24") -> Config:
@@ -51,8 +55,14 @@ LOSING = {
     ),
     "a rule discards": ("rule add pref 5270 to 10.77.0.0/24 unreachable",),
     "another program's route has a lower metric": ("route add 10.77.0.0/24 dev ib0 metric 50",),
-    "longer routes cover it": ("route add 10.77.0.0/25 dev ib0", "route add 10.77.0.128/25 dev ib0"),
-    "table local comes before main": ("rule add pref 9 lookup 9", "route add unreachable 10.77.0.0/16 table local"),
+    "longer routes cover it": (
+        "route add 10.77.0.0/25 dev ib0",
+        "route add 10.77.0.128/25 dev ib0",
+    ),
+    "table local comes before main": (
+        "rule add pref 9 lookup 9",
+        "route add unreachable 10.77.0.0/16 table local",
+    ),
 }
 
 

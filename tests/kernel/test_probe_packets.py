@@ -27,7 +27,13 @@ from hostrouting.azure import (
     checks,
 )
 from hostrouting.azure.probe.node import LinuxProbeNode
-from hostrouting.azure.probe.ruleset import PROBE_SOURCE, REMOVAL, REWRITTEN_SOURCE, TABLE, render_ruleset
+from hostrouting.azure.probe.ruleset import (
+    PROBE_SOURCE,
+    REMOVAL,
+    REWRITTEN_SOURCE,
+    TABLE,
+    render_ruleset,
+)
 from hostrouting.doctor.examine import examine
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.testing import FakeSystemd
@@ -59,7 +65,10 @@ SEEN = f"""table ip6 seen {{ chain prerouting {{
 TRACKING = "table ip6 tracking { chain seen { type filter hook prerouting priority 0; ct state new counter; }; }"
 
 
-@pytest.fixture(params=["", TRACKING] if IS_NIGHTLY else [TRACKING], ids=lambda text: "conntrack" if text else "")
+@pytest.fixture(
+    params=["", TRACKING] if IS_NIGHTLY else [TRACKING],
+    ids=lambda text: "conntrack" if text else "",
+)
 def bare(kernel: NamespaceKernel, request: pytest.FixtureRequest) -> lab.World:
     """Return a node without rules, host route or default route."""
     if request.param:
@@ -77,7 +86,7 @@ def world(bare: lab.World) -> lab.World:
     return bare
 
 
-# --- probes of pods -----------------------------------------------------------------------------------------------
+# --- probes of pods -------------------------------------------------------------------------------
 
 
 def test_a_probe_of_a_pod_is_answered(world: lab.World) -> None:
@@ -92,7 +101,9 @@ def test_a_probe_of_a_pod_is_answered(world: lab.World) -> None:
 @pytest.mark.parametrize("offload", [False, True], ids=["by who sends", "by the node's NICs"])
 @pytest.mark.parametrize("length", [7, 100_001])
 def test_every_tcp_checksum_is_right(world: lab.World, length: int, offload: bool) -> None:
-    """The pod may leave checksums to the uplink's offload, so a rewritten packet has only a partial checksum."""
+    """The pod may leave checksums to the uplink's offload, so a rewritten packet has only a partial
+    checksum.
+    """
     world.set_checksum_offload(offload)
     answer = bytes(length)
     with (
@@ -112,9 +123,14 @@ def test_every_tcp_checksum_is_right(world: lab.World, length: int, offload: boo
 
 
 def test_a_probe_of_a_node_port_is_answered(bare: lab.World) -> None:
-    """kube-proxy forwards the probe to a pod with DNAT and masquerading, so the pod sees the node's address."""
+    """kube-proxy forwards the probe to a pod with DNAT and masquerading, so the pod sees the node's
+    address.
+    """
     lab.nft(SERVICE)
-    with lab.serving(lab.SERVICE_PORT, bare.pod) as peers, lab.capturing("eth0", bare.balancer) as wire:
+    with (
+        lab.serving(lab.SERVICE_PORT, bare.pod) as peers,
+        lab.capturing("eth0", bare.balancer) as wire,
+    ):
         assert bare.is_lost(lab.NODE, NODE_PORT)  # address translation alone doesn't help
         lab.load_rules()
         run_ip6(f"route add {lab.PIN}")
@@ -126,29 +142,40 @@ def test_a_probe_of_a_node_port_is_answered(bare: lab.World) -> None:
     assert all(packet.is_right for packet in went)
 
 
-# --- other packets from that address ---------------------------------------------------------------------------------
+# --- other packets from that address --------------------------------------------------------------
 
 
 def test_all_but_tcp_keeps_its_source(world: lab.World) -> None:
-    """Otherwise the node would ignore the router's advertisements, solicitations, MLD queries and redirects."""
+    """Otherwise the node would ignore the router's advertisements, solicitations, MLD queries and
+    redirects.
+    """
     lab.nft(SEEN)
     datagram = frames.Packet(PROBE_SOURCE, lab.NODE, frames.UDP, DATAGRAM)
-    world.send_to_node(datagram, *(lab.icmp(lab.NODE, bytes((kind, 0)) + bytes(38)) for kind in range(256)))
+    world.send_to_node(
+        datagram, *(lab.icmp(lab.NODE, bytes((kind, 0)) + bytes(38)) for kind in range(256))
+    )
     kept, rewritten = lab.counters("seen")
     assert kept >= 257
     assert rewritten == 0
 
 
-# --- pods ---------------------------------------------------------------------------------------------------------
+# --- pods -----------------------------------------------------------------------------------------
 
 
 # Some stacks also open a connection on a SYN with FIN or RST set.
 SYNS = [frames.SYN | more for more in (0, frames.ECE | frames.CWR, frames.FIN, frames.RST)]
-ANSWERS = [*(frames.ACK | more for more in (0, frames.SYN, frames.PSH | frames.FIN, frames.RST)), frames.RST]
+ANSWERS = [
+    *(frames.ACK | more for more in (0, frames.SYN, frames.PSH | frames.FIN, frames.RST)),
+    frames.RST,
+]
 
 
 def of_pod(
-    protocol: int, payload: bytes, destination: IPv6Address = REWRITTEN_SOURCE, *, source: IPv6Address = lab.POD
+    protocol: int,
+    payload: bytes,
+    destination: IPv6Address = REWRITTEN_SOURCE,
+    *,
+    source: IPv6Address = lab.POD,
 ) -> frames.Packet:
     return frames.Packet(source, destination, protocol, payload, hop_limit=64)
 
@@ -158,18 +185,28 @@ def segments(*flags: int) -> list[frames.Packet]:
 
 
 def sent_by_pod(world: lab.World, *packets: frames.Packet) -> list[frames.Packet]:
-    """Return the packets of a pod that reach the balancer, the last of which is a datagram to the rewritten address."""
+    """Return the packets of a pod that reach the balancer, the last of which is a datagram to the
+    rewritten address.
+    """
     with lab.capturing("eth0", world.balancer) as wire:
         world.send_from_pod(*packets, of_pod(frames.UDP, DATAGRAM))
-        arrived = wire.until(lambda packet: packet.source == lab.POD and packet.protocol == frames.UDP)
-    return [packet for packet in arrived if packet.protocol == frames.TCP or packet.source == lab.POD]
+        arrived = wire.until(
+            lambda packet: packet.source == lab.POD and packet.protocol == frames.UDP
+        )
+    return [
+        packet for packet in arrived if packet.protocol == frames.TCP or packet.source == lab.POD
+    ]
 
 
 def test_only_answers_of_a_pod_reach_the_balancer(world: lab.World) -> None:
     """No connection, datagram or echo request of a pod reaches the fabric."""
     echo = of_pod(frames.ICMPV6, struct.pack("!BBHHH", ECHO_REQUEST, 0, 0, 1, 1))
     others = sent_by_pod(world, echo, *segments(*SYNS))
-    assert [packet.protocol for packet in others] == [frames.ICMPV6, *[frames.TCP] * len(SYNS), frames.UDP]
+    assert [packet.protocol for packet in others] == [
+        frames.ICMPV6,
+        *[frames.TCP] * len(SYNS),
+        frames.UDP,
+    ]
     assert {packet.destination for packet in others} == {REWRITTEN_SOURCE}
     assert lab.counters() == (0, 0)
     *answers, _ = sent_by_pod(world, *segments(*ANSWERS))
@@ -185,14 +222,16 @@ def test_a_pod_cant_claim_to_be_the_balancer(world: lab.World) -> None:
     assert lab.counters()[0] == 0
 
 
-# --- probes of the node itself ----------------------------------------------------------------------------------------
+# --- probes of the node itself --------------------------------------------------------------------
 
 
 BY_ETH0 = f"route add default via {PROBE_SOURCE} dev eth0 metric 1024"
 A_BETTER_ONE = f"route add default via {PROBE_SOURCE} dev eth1 metric 1"
 
 
-@pytest.mark.parametrize("defaults", [[], [BY_ETH0, A_BETTER_ONE]], ids=["no default", "a better one elsewhere"])
+@pytest.mark.parametrize(
+    "defaults", [[], [BY_ETH0, A_BETTER_ONE]], ids=["no default", "a better one elsewhere"]
+)
 def test_probes_of_the_host_need_the_route(bare: lab.World, defaults: list[str]) -> None:
     bare.add_nic()
     run_ip6(*defaults)
@@ -212,16 +251,19 @@ def test_packets_on_other_interfaces_keep_their_address(bare: lab.World) -> None
     run_ip6(BY_ETH0, A_BETTER_ONE)
     with lab.capturing("eth1", bare.balancer) as wire:
         bare.send_from_pod(*segments(frames.ACK))
-        wire.until(lambda packet: packet.source == lab.POD and packet.destination == REWRITTEN_SOURCE)
+        wire.until(
+            lambda packet: packet.source == lab.POD and packet.destination == REWRITTEN_SOURCE
+        )
     assert lab.counters() == (0, 0)
 
 
-# --- reloads --------------------------------------------------------------------------------------------------------
+# --- reloads --------------------------------------------------------------------------------------
 
 RELOADS, PROBERS = by_day(10, by_night=100), 4
 PROBES = 15 * RELOADS
 
-# While the rules exist, the node must send neither replies to the unassigned address nor ICMP errors.
+# While the rules exist, the node must send neither replies to the unassigned address nor ICMP
+# errors.
 MISSES = f"""table ip6 misses {{ chain prerouting {{
     type filter hook prerouting priority -300;
     ip6 daddr {REWRITTEN_SOURCE} counter; icmpv6 type destination-unreachable counter;
@@ -262,12 +304,14 @@ def test_reloads_under_load_lose_nothing(world: lab.World) -> None:
     assert world.balancer.run(lambda: lab.counters("misses"))[1] > 0
 
 
-# --- the tasks --------------------------------------------------------------------------------------------------------
+# --- the tasks ------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def host(kernel: NamespaceKernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
-    monkeypatch.setattr("hostrouting.azure.probe.tasks.node_or_default", lambda *_: LinuxProbeNode())
+    monkeypatch.setattr(
+        "hostrouting.azure.probe.tasks.node_or_default", lambda *_: LinuxProbeNode()
+    )
     program = tmp_path / "usr/sbin/nft"
     program.parent.mkdir(parents=True)
     program.touch(0o755)
@@ -291,7 +335,9 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_the_rules_survive_changes_of_the_default_route(bare: lab.World, host: Host, change: list[str]) -> None:
+def test_the_rules_survive_changes_of_the_default_route(
+    bare: lab.World, host: Host, change: list[str]
+) -> None:
     """The next run keeps the device, and the doctor doesn't recommend another one."""
     bare.add_nic()
     run_ip6(BY_ETH0)
@@ -303,11 +349,15 @@ def test_the_rules_survive_changes_of_the_default_route(bare: lab.World, host: H
             assert bare.probe() == lab.ANSWER
             assert bare.probe(lab.NODE, lab.HOST_PORT) == lab.ANSWER
             examined = examine(host=host, checks=checks.CHECKS)
-            assert [faults for each, faults in examined.found.items() if each.name == "probes"] == [()]
+            assert [faults for each, faults in examined.found.items() if each.name == "probes"] == [
+                ()
+            ]
             assert not configure(host).changed
 
 
-@pytest.mark.parametrize("wipe", ["flush ruleset", REMOVAL, f"flush table ip6 {TABLE}"][: by_day(1, by_night=3)])
+@pytest.mark.parametrize(
+    "wipe", ["flush ruleset", REMOVAL, f"flush table ip6 {TABLE}"][: by_day(1, by_night=3)]
+)
 def test_another_run_restores_wiped_rules(bare: lab.World, host: Host, wipe: str) -> None:
     configure(host)
     lab.nft(wipe)
@@ -331,7 +381,9 @@ def test_probes_on_another_nic_are_answered_as_without_rules(bare: lab.World, ho
 
 
 @pytest.mark.parametrize("is_filtered", [False, True], ids=["bridge-nf off", "bridge-nf on"])
-def test_in_bridge_mode_the_rules_name_the_bridge(bare: lab.World, host: Host, is_filtered: bool) -> None:
+def test_in_bridge_mode_the_rules_name_the_bridge(
+    bare: lab.World, host: Host, is_filtered: bool
+) -> None:
     bare.bridge()
     # This setting determines whether bridged frames already pass through netfilter's IPv6 hooks.
     Path("/proc/sys/net/bridge/bridge-nf-call-ip6tables").write_text(str(int(is_filtered)))
@@ -346,7 +398,9 @@ def test_in_bridge_mode_the_rules_name_the_bridge(bare: lab.World, host: Host, i
 
 def test_a_failure_or_a_removal_leaves_nothing(bare: lab.World, host: Host) -> None:
     before = lab.everything()
-    with pytest.raises(LoadBalancerProbeError, match="can't pin the route .* dev none0 .*Cannot find device"):
+    with pytest.raises(
+        LoadBalancerProbeError, match="can't pin the route .* dev none0 .*Cannot find device"
+    ):
         configure(host, "none0")
     assert lab.everything() == before
     configure(host)

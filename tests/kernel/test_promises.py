@@ -1,4 +1,6 @@
-"""Test the guarantees of static routes and the overlap check, on a real kernel in a namespace and in memory."""
+"""Test the guarantees of static routes and the overlap check, on a real kernel in a namespace and
+in memory.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,17 @@ from backends import Altered, FailingBackend, RecordingBackend
 from file_trees import outside_run, write_file
 from go_package import ANY, go_package_script
 from nightly import by_day
-from node import GATEWAY, OWN, SECOND_GATEWAY, build_links, build_node, default_route, like_linux, on_linux, run_ip
+from node import (
+    GATEWAY,
+    OWN,
+    SECOND_GATEWAY,
+    build_links,
+    build_node,
+    default_route,
+    like_linux,
+    on_linux,
+    run_ip,
+)
 from recording_tasks import OnProgress, handling
 from scripts import AWKS, Sandbox, awk_or_skip, awks_for, render_check_route_overlap_script
 
@@ -70,7 +82,9 @@ def layout(tmp_path: Path) -> Layout:
     return Layout(tmp_path)
 
 
-def config(*routes: dict[str, Any] | str, wait: int = 0, cidrs: Sequence[str] = (), mode: str = "STRICT") -> Config:
+def config(
+    *routes: dict[str, Any] | str, wait: int = 0, cidrs: Sequence[str] = (), mode: str = "STRICT"
+) -> Config:
     return wanted.config(*routes or (str(DESTINATION),), cidrs=cidrs, mode=mode, waitSeconds=wait)
 
 
@@ -99,7 +113,7 @@ def route_of(kernel: Kernel, destination: str = str(DESTINATION)) -> Route:
     return route
 
 
-# --- installation by the task, on Linux and in memory, and by the boot script ----------------------------------------
+# --- installation by the task, on Linux and in memory, and by the boot script ---------------------
 
 
 class Refused(Exception):
@@ -129,7 +143,10 @@ class Installer:
                 raise Refused(done.stderr.rstrip("\n"))
             assert done.stderr == ""
             lines = [line.split() for line in done.stdout.splitlines() if line.startswith("route ")]
-            return [f"{verb.replace('del', 'delete')} {destination}" for _, verb, destination, *_ in lines]
+            return [
+                f"{verb.replace('del', 'delete')} {destination}"
+                for _, verb, destination, *_ in lines
+            ]
         snapshot = RecordingBackend(self.kernel)
         try:
             configure(snapshot, Layout(self.root), asked)
@@ -138,18 +155,26 @@ class Installer:
         return [f"{verb} {route.destination}" for verb, route in snapshot.written]
 
     def take_over(self, *rows: str) -> None:
-        """Let the installer find the rows of the Go package's script: in it, or as install.sh hands them over."""
+        """Let the installer find the rows of the Go package's script: in it, or as install.sh hands
+        them over.
+        """
         layout = Layout(self.root)
         write_file(layout.script(ROUTES), go_package_script(*rows))
         if self.sandbox is not None:
-            hand_over(routes_to_adopt(host_of(self.kernel, layout), replaces_script=True), layout, phases.Undo())
+            hand_over(
+                routes_to_adopt(host_of(self.kernel, layout), replaces_script=True),
+                layout,
+                phases.Undo(),
+            )
 
     def check(self, *cidrs: str, mode: str = "STRICT") -> tuple[bool, str]:
         """Check these CIDRs, and return whether a node would start, and the problems found."""
         if self.sandbox is not None:
             done = self.sandbox.run(render_check_route_overlap_script(cidrs, mode, wait_seconds=0))
             return done.returncode == 0, done.stderr
-        task = CheckRouteOverlap(config(cidrs=cidrs, mode=mode), host=host_of(self.kernel, Layout(self.root)))
+        task = CheckRouteOverlap(
+            config(cidrs=cidrs, mode=mode), host=host_of(self.kernel, Layout(self.root))
+        )
         try:
             report = phases.run(task)
         except RouteOverlapError as error:
@@ -161,7 +186,10 @@ class Installer:
     params=[
         pytest.param("linux", marks=pytest.mark.kernel),
         "memory",
-        *(pytest.param(number, marks=pytest.mark.kernel) for number in range(by_day(1, by_night=len(AWKS)))),
+        *(
+            pytest.param(number, marks=pytest.mark.kernel)
+            for number in range(by_day(1, by_night=len(AWKS)))
+        ),
     ],
     ids=lambda param: str(param) if isinstance(param, str) else f"script{param}",
 )
@@ -176,7 +204,10 @@ def install(request: pytest.FixtureRequest, tmp_path: Path) -> Installer:
 
 @contextmanager
 def heard(kernel: Kernel) -> Iterator[list[int]]:
-    """Collect the kinds of the kernel's notifications about routes. The in-memory kernel sends none."""
+    """Collect the kinds of the kernel's notifications about routes.
+
+    The in-memory kernel sends none.
+    """
     kinds: list[int] = []
     if isinstance(kernel, FakeKernel):
         yield kinds
@@ -206,9 +237,15 @@ def test_a_second_run_makes_no_write(install: Installer) -> None:
 def test_a_changed_config_changes_the_routes_without_a_gap(install: Installer) -> None:
     install("172.16.1.0/24", "172.16.2.0/24")
     with heard(install.kernel) as events:
-        changed = install({"destination": "172.16.1.0/24", "dev": "eth1", "gateway": "10.2.0.1"}, "172.16.3.0/24")
+        changed = install(
+            {"destination": "172.16.1.0/24", "dev": "eth1", "gateway": "10.2.0.1"}, "172.16.3.0/24"
+        )
     assert changed == ["add 172.16.3.0/24", "replace 172.16.1.0/24", "delete 172.16.2.0/24"]
-    told = [] if isinstance(install.kernel, FakeKernel) else [rtnl.RTM_NEWROUTE, rtnl.RTM_NEWROUTE, rtnl.RTM_DELROUTE]
+    told = (
+        []
+        if isinstance(install.kernel, FakeKernel)
+        else [rtnl.RTM_NEWROUTE, rtnl.RTM_NEWROUTE, rtnl.RTM_DELROUTE]
+    )
     assert events == told
     assert route_of(install.kernel).devs == ("eth1",)
 
@@ -225,9 +262,13 @@ def test_routes_removed_from_the_config_are_removed(install: Installer) -> None:
 
 @pytest.mark.parametrize("protocol", [Protocol.DHCP, Protocol.BOOT])
 def test_a_foreign_route_is_never_changed(install: Installer, protocol: int) -> None:
-    """The reference's ``ip route replace`` silently overwrites a DHCP route with the same destination and metric."""
+    """The reference's ``ip route replace`` silently overwrites a DHCP route with the same
+    destination and metric.
+    """
     same = Route(DESTINATION, (NextHop("eth0", GATEWAY),), protocol=protocol)
-    other = Route(IPv4Network("172.16.2.0/24"), (NextHop("eth1", SECOND_GATEWAY),), protocol=protocol)
+    other = Route(
+        IPv4Network("172.16.2.0/24"), (NextHop("eth1", SECOND_GATEWAY),), protocol=protocol
+    )
     assert install.kernel.add([same, other]) == ()
     before = table(install.kernel)
     assert install(str(DESTINATION)) == []
@@ -236,13 +277,19 @@ def test_a_foreign_route_is_never_changed(install: Installer, protocol: int) -> 
     assert table(install.kernel) == before
 
 
-def boot(destination: str, *, metric: int = 0, dev: str = "eth0", gateway: IPv4Address | None = GATEWAY) -> Route:
+def boot(
+    destination: str, *, metric: int = 0, dev: str = "eth0", gateway: IPv4Address | None = GATEWAY
+) -> Route:
     """Return a route as ``ip route add`` or ``ip route replace`` installs it."""
-    return Route(IPv4Network(destination), (NextHop(dev, gateway),), protocol=Protocol.BOOT, metric=metric)
+    return Route(
+        IPv4Network(destination), (NextHop(dev, gateway),), protocol=Protocol.BOOT, metric=metric
+    )
 
 
 def test_the_go_packages_routes_become_ours(install: Installer) -> None:
-    """Wanted routes are replaced in place, the others removed; routes that its rows don't describe stay."""
+    """Wanted routes are replaced in place, the others removed; routes that its rows don't describe
+    stay.
+    """
     install.take_over(
         f"172.16.1.0/24|{ANY}|0",
         "172.16.2.0/24|eth1|10.2.0.1|9",
@@ -250,7 +297,10 @@ def test_the_go_packages_routes_become_ours(install: Installer) -> None:
         *(f"172.16.{n}.0/24|{ANY}|0" for n in range(9, 13)),
         f"0.0.0.0/0|{ANY}|7",
     )
-    theirs = boot("172.16.1.0/24"), boot("172.16.2.0/24", metric=9, dev="eth1", gateway=SECOND_GATEWAY)
+    theirs = (
+        boot("172.16.1.0/24"),
+        boot("172.16.2.0/24", metric=9, dev="eth1", gateway=SECOND_GATEWAY),
+    )
     by_hand = (
         boot("172.16.4.0/24", gateway=IPv4Address("10.1.0.2")),
         boot("172.16.5.0/24", dev="eth1", gateway=SECOND_GATEWAY),
@@ -262,7 +312,9 @@ def test_the_go_packages_routes_become_ours(install: Installer) -> None:
         attrs.evolve(boot("172.16.9.0/24"), source=OWN),
         attrs.evolve(boot("172.16.10.0/24"), mtu=1400),
         attrs.evolve(boot("172.16.11.0/24"), hops=(NextHop("eth0", GATEWAY, onlink=True),)),
-        attrs.evolve(boot("172.16.12.0/24"), hops=(NextHop("eth0", GATEWAY), NextHop("eth1", SECOND_GATEWAY))),
+        attrs.evolve(
+            boot("172.16.12.0/24"), hops=(NextHop("eth0", GATEWAY), NextHop("eth1", SECOND_GATEWAY))
+        ),
     )
     assert install.kernel.delete([default_route()]) == ()
     first = default_route(metric=0)
@@ -271,11 +323,19 @@ def test_the_go_packages_routes_become_ours(install: Installer) -> None:
     with heard(install.kernel) as events:
         made = install(*wanted)
     assert made == ["replace 172.16.1.0/24", "replace 172.16.2.0/24", "delete 172.16.3.0/24"]
-    told = [] if isinstance(install.kernel, FakeKernel) else [rtnl.RTM_NEWROUTE, rtnl.RTM_NEWROUTE, rtnl.RTM_DELROUTE]
+    told = (
+        []
+        if isinstance(install.kernel, FakeKernel)
+        else [rtnl.RTM_NEWROUTE, rtnl.RTM_NEWROUTE, rtnl.RTM_DELROUTE]
+    )
     assert events == told
     assert install(*wanted) == []
     install()
-    left = [route for route in install.kernel.routes(Table.MAIN) if route.protocol in (Protocol.BOOT, 217)]
+    left = [
+        route
+        for route in install.kernel.routes(Table.MAIN)
+        if route.protocol in (Protocol.BOOT, 217)
+    ]
     assert sorted(left, key=str) == sorted(by_hand, key=str)
     assert install.kernel.add([boot("172.16.3.0/24")]) == ()
     install(str(DESTINATION))
@@ -287,7 +347,9 @@ def test_the_go_packages_routes_become_ours(install: Installer) -> None:
 @pytest.mark.parametrize("install", ["linux", 0], indirect=True)
 @pytest.mark.parametrize("order", ["append", "prepend"])
 @pytest.mark.parametrize("more", ["via 10.1.0.2 dev eth0", "via 10.1.0.1 dev eth0 proto static"])
-def test_a_route_beside_another_one_is_not_taken_over(install: Installer, order: str, more: str) -> None:
+def test_a_route_beside_another_one_is_not_taken_over(
+    install: Installer, order: str, more: str
+) -> None:
     """The kernel would replace or delete the first of them, whichever program's it is."""
     install.take_over(f"172.16.2.0/24|{ANY}|0")
     assert install.kernel.add([boot("172.16.2.0/24")]) == ()
@@ -306,14 +368,19 @@ def test_a_failed_run_gives_the_go_packages_routes_back(install: Installer) -> N
     assert install.kernel.add([boot("172.16.1.0/24"), boot("172.16.2.0/24")]) == ()
     before, files = table(install.kernel), outside_run(install.root)
     with pytest.raises(Refused, match="Nexthop has invalid gateway"):
-        install("172.16.1.0/24", {"destination": "172.16.9.0/24", "dev": "eth0", "gateway": "10.1.0.255"})
+        install(
+            "172.16.1.0/24",
+            {"destination": "172.16.9.0/24", "dev": "eth0", "gateway": "10.1.0.255"},
+        )
     assert table(install.kernel) == before
     assert install.sandbox is not None or outside_run(install.root) == files
     assert install("172.16.1.0/24") == ["replace 172.16.1.0/24", "delete 172.16.2.0/24"]
 
 
 def test_a_connected_route_is_never_replaced(install: Installer) -> None:
-    """The reference replaces ib0's connected route 172.16.0.0/16, which makes InfiniBand unreachable."""
+    """The reference replaces ib0's connected route 172.16.0.0/16, which makes InfiniBand
+    unreachable.
+    """
     before = table(install.kernel)
     with pytest.raises(Refused, match=r"172\.16\.0\.0/16.* connected network"):
         install("172.16.0.0/16")
@@ -348,31 +415,49 @@ def beaten_by_a_lower_metric(_: Kernel) -> Route:
 
 
 def beaten_by_table_local(kernel: Kernel) -> Route:
-    """Once a rule has been added, the kernel searches table local first, so even a shorter prefix there wins."""
+    """Once a rule has been added, the kernel searches table local first, so even a shorter prefix
+    there wins.
+    """
     kernel.add_rule(Rule(5270, table=52))
     kernel.del_rule(Rule(5270, table=52))
-    return Route(IPv4Network("172.16.0.0/12"), (NextHop("lo"),), type=RouteType.LOCAL, table=Table.LOCAL)
+    return Route(
+        IPv4Network("172.16.0.0/12"), (NextHop("lo"),), type=RouteType.LOCAL, table=Table.LOCAL
+    )
 
 
 def test_a_failed_rollback_is_reported(node: Kernel, layout: Layout) -> None:
-    failing = FailingBackend(node, {"add": {2: errno.ENOMEM}, "delete": {2: errno.ENOMEM, 4: errno.ENOMEM}})
+    failing = FailingBackend(
+        node, {"add": {2: errno.ENOMEM}, "delete": {2: errno.ENOMEM, 4: errno.ENOMEM}}
+    )
     with pytest.raises(RouteError) as caught:
         configure(failing, layout, config("172.16.1.0/24", "172.16.2.0/24"))
-    assert any("while putting things back: can't take back 172.16.1.0/24" in note for note in caught.value.__notes__)
+    assert any(
+        "while putting things back: can't take back 172.16.1.0/24" in note
+        for note in caught.value.__notes__
+    )
 
 
-def test_a_rollback_restores_old_routes_before_new_ones_are_removed(node: Kernel, layout: Layout) -> None:
+def test_a_rollback_restores_old_routes_before_new_ones_are_removed(
+    node: Kernel, layout: Layout
+) -> None:
     configure(node, layout, config("172.16.1.0/24", "172.16.2.0/24"))
     failing, before = FailingBackend(node, {"delete": {2: errno.ENOMEM}}), sorted(table(node))
     with heard(node) as events, pytest.raises(RouteError):
         configure(failing, layout, config("172.16.3.0/24"))
-    assert events == ([] if isinstance(node, FakeKernel) else [rtnl.RTM_NEWROUTE, rtnl.RTM_DELROUTE] * 2)
+    assert events == (
+        [] if isinstance(node, FakeKernel) else [rtnl.RTM_NEWROUTE, rtnl.RTM_DELROUTE] * 2
+    )
     assert sorted(table(node)) == before
 
 
 @pytest.mark.parametrize(
     ("beat", "more"),
-    [(beaten_by_a_rule, 0), (beaten_by_a_rule, 60), (beaten_by_a_lower_metric, 0), (beaten_by_table_local, 0)],
+    [
+        (beaten_by_a_rule, 0),
+        (beaten_by_a_rule, 60),
+        (beaten_by_a_lower_metric, 0),
+        (beaten_by_table_local, 0),
+    ],
 )
 def test_a_route_that_loses_is_an_error_and_is_removed(
     install: Installer, beat: Callable[[Kernel], Route], more: int
@@ -380,25 +465,38 @@ def test_a_route_that_loses_is_an_error_and_is_removed(
     winner = beat(install.kernel)
     assert install.kernel.add([winner]) == ()
     before = table(install.kernel)
-    with pytest.raises(Refused, match=rf"172\.16\.1\.0/24.* doesn't win.*\b{winner.destination} dev {winner.devs[0]}"):
-        install({"destination": str(DESTINATION), "metric": 9}, *(f"10.200.{n}.0/24" for n in range(more)))
+    with pytest.raises(
+        Refused,
+        match=rf"172\.16\.1\.0/24.* doesn't win.*\b{winner.destination} dev {winner.devs[0]}",
+    ):
+        install(
+            {"destination": str(DESTINATION), "metric": 9},
+            *(f"10.200.{n}.0/24" for n in range(more)),
+        )
     assert table(install.kernel) == before
 
 
 def test_a_route_may_be_covered_only_by_our_longer_prefixes(install: Installer) -> None:
     halves = [*map(str, DESTINATION.subnets())]
     install(str(DESTINATION), *halves)
-    theirs = [Route(IPv4Network(half), (NextHop("ib0"),), protocol=Protocol.STATIC, metric=9) for half in halves]
+    theirs = [
+        Route(IPv4Network(half), (NextHop("ib0"),), protocol=Protocol.STATIC, metric=9)
+        for half in halves
+    ]
     assert install.kernel.add(theirs) == ()
     with pytest.raises(Refused, match=r"172\.16\.1\.0/24.*longer prefixes cover all of it"):
         install(str(DESTINATION))
 
 
 def test_a_route_whose_packets_are_discarded_is_an_error(install: Installer) -> None:
-    assert install.kernel.add([Route(DEFAULT_DESTINATION, type=RouteType.UNREACHABLE, table=52)]) == ()
+    assert (
+        install.kernel.add([Route(DEFAULT_DESTINATION, type=RouteType.UNREACHABLE, table=52)]) == ()
+    )
     install.kernel.add_rule(Rule(5270, table=52))
     before = table(install.kernel)
-    with pytest.raises(Refused, match=r"172\.16\.1\.0/24.* doesn't win.* go nowhere \(No route to host\)"):
+    with pytest.raises(
+        Refused, match=r"172\.16\.1\.0/24.* doesn't win.* go nowhere \(No route to host\)"
+    ):
         install(*(f"172.16.{n}.0/24" for n in range(1, 9)))
     assert table(install.kernel) == before
 
@@ -407,11 +505,14 @@ def test_a_wait_is_reported_and_its_error_is_specific(install: Installer) -> Non
     before = table(install.kernel)
     missing = r"timed out after 0 s waiting for device ib9 \(there is no such interface\), needed by 172\.16\.9\.0/24"
     with pytest.raises(Refused, match=missing):
-        install({"destination": "172.16.9.0/24", "dev": "ib9", "gateway": "onlink"}, "172.16.1.0/24")
+        install(
+            {"destination": "172.16.9.0/24", "dev": "ib9", "gateway": "onlink"}, "172.16.1.0/24"
+        )
     assert table(install.kernel) == before
     assert install.kernel.delete([default_route()]) == ()
     with pytest.raises(
-        Refused, match=r"timed out after 0 s waiting for the default route.*, needed by 172\.16\.1\.0/24"
+        Refused,
+        match=r"timed out after 0 s waiting for the default route.*, needed by 172\.16\.1\.0/24",
     ):
         install("172.16.1.0/24")
 
@@ -425,7 +526,7 @@ def test_without_the_lock_nothing_changes(install: Installer) -> None:
     assert table(install.kernel) == before
 
 
-# --- the check, by the task on Linux and in memory, and by the boot script -------------------------------------------
+# --- the check, by the task on Linux and in memory, and by the boot script ------------------------
 
 
 @pytest.mark.parametrize("mode", ["STRICT", "WARN"])
@@ -435,7 +536,10 @@ def test_each_check_leaves_one_marker(install: Installer, mode: str) -> None:
         "by 172.16.0.0/16 dev ib0 proto kernel scope link src 172.16.0.10"
     )
     is_admitted, said = install.check("172.16.2.0/24", mode=mode)
-    assert (is_admitted, markers(Layout(install.root))) == (mode == "WARN", {"route-overlap.detected": f"{message}\n"})
+    assert (is_admitted, markers(Layout(install.root))) == (
+        mode == "WARN",
+        {"route-overlap.detected": f"{message}\n"},
+    )
     assert said.startswith(message)
     install("172.16.2.0/24")
     assert install.check("172.16.2.0/24", "10.96.0.0/12", mode=mode)[0]
@@ -447,16 +551,25 @@ def test_each_check_leaves_one_marker(install: Installer, mode: str) -> None:
 
 @pytest.mark.parametrize("mode", ["STRICT", "WARN"])
 def test_without_a_default_route_another_table_is_named(install: Installer, mode: str) -> None:
-    wrong = Route(DEFAULT_DESTINATION, type=RouteType.UNREACHABLE, protocol=Protocol.BOOT, metric=4278198272)
-    assert install.kernel.delete([default_route()]) == install.kernel.add([default_route(table=100), wrong]) == ()
+    wrong = Route(
+        DEFAULT_DESTINATION, type=RouteType.UNREACHABLE, protocol=Protocol.BOOT, metric=4278198272
+    )
+    assert (
+        install.kernel.delete([default_route()])
+        == install.kernel.add([default_route(table=100), wrong])
+        == ()
+    )
     is_admitted, said = install.check("172.16.1.0/24", mode=mode)
     assert is_admitted is (mode == "WARN")
     assert "no-default-route: " in said
-    assert "another table has one: default via 10.1.0.1 dev eth0 table 100 proto dhcp metric 100" in said
+    assert (
+        "another table has one: default via 10.1.0.1 dev eth0 table 100 proto dhcp metric 100"
+        in said
+    )
     assert markers(Layout(install.root)) == {"route-overlap.detected": "no-default-route\n"}
 
 
-# --- resolved, added, replaced, left alone, refused, by the task -----------------------------------------------------
+# --- resolved, added, replaced, left alone, refused, by the task ----------------------------------
 
 
 def test_an_empty_config_on_a_new_host_does_nothing(node: Kernel, layout: Layout) -> None:
@@ -467,7 +580,7 @@ def test_an_empty_config_on_a_new_host_does_nothing(node: Kernel, layout: Layout
     assert list(layout.root.iterdir()) == []
 
 
-# --- all or nothing -----------------------------------------------------------------------------------------
+# --- all or nothing -------------------------------------------------------------------------------
 
 
 def entries_of(count: int, bad: int | None = None) -> list[dict[str, Any]]:
@@ -497,8 +610,14 @@ def test_sigterm_in_the_middle_rolls_everything_back(node: Kernel, layout: Layou
             os.kill(os.getpid(), signal.SIGTERM)
         return node.add(routes)
 
-    with handling(signal.SIGTERM, lambda: scope.cancel("SIGTERM")), pytest.raises(phases.Cancelled, match="SIGTERM"):
-        phases.run(ConfigureStaticRoutes(many(300), host=host_of(Altered(node, add=add), layout)), scope=scope)
+    with (
+        handling(signal.SIGTERM, lambda: scope.cancel("SIGTERM")),
+        pytest.raises(phases.Cancelled, match="SIGTERM"),
+    ):
+        phases.run(
+            ConfigureStaticRoutes(many(300), host=host_of(Altered(node, add=add), layout)),
+            scope=scope,
+        )
     assert (table(node), outside_run(layout.root)) == (before, files)
 
 
@@ -509,7 +628,9 @@ def test_a_route_that_has_replaced_ours_stays(node: Kernel, layout: Layout) -> N
     reads = count(1)
 
     def routes(table: int | None = None) -> tuple[Route, ...]:
-        """Let another program write between our read, the first of which is for the plan, and our write."""
+        """Let another program write between our read, the first of which is for the plan, and our
+        write.
+        """
         if next(reads) == 2:
             assert node.delete([route_of(node)]) == node.add([theirs]) == ()
         return node.routes(table)
@@ -520,12 +641,14 @@ def test_a_route_that_has_replaced_ours_stays(node: Kernel, layout: Layout) -> N
     assert route_of(node) == theirs
 
 
-# --- two runs at once ------------------------------------------------------------------------------------
+# --- two runs at once -----------------------------------------------------------------------------
 
 
 def test_two_runs_take_turns_with_the_same_result(node: Kernel, layout: Layout) -> None:
     host = host_of(node, layout)
-    reports = phases.run(phases.Parallel(*(ConfigureStaticRoutes(many(300), host=host) for _ in range(2))))
+    reports = phases.run(
+        phases.Parallel(*(ConfigureStaticRoutes(many(300), host=host) for _ in range(2)))
+    )
     assert sorted(len(report.plan.add) for report in reports) == [0, 300]
     assert sum(route.protocol == 217 for route in node.routes(Table.MAIN)) == 300
 
@@ -554,7 +677,7 @@ def test_a_run_holds_the_lock_except_while_it_waits(kernel: Kernel, layout: Layo
     assert "routes" in names[names.index("add") :]
 
 
-# --- the check, and the check together with routes -------------------------------------------------------------------
+# --- the check, and the check together with routes ------------------------------------------------
 
 
 def markers(layout: Layout) -> dict[str, str]:
@@ -568,7 +691,10 @@ def test_a_check_without_lookups_is_unknown_with_the_reason(node: Kernel, layout
 
     mute = host_of(Altered(node, lookup=refuse), layout)
     report = phases.run(CheckRouteOverlap(config(cidrs=["172.16.1.0/24"], mode="WARN"), host=mute))
-    assert (report.verdict, report.reason) == ("unknown", "check-failed: can't look up addresses: no buffer space")
+    assert (report.verdict, report.reason) == (
+        "unknown",
+        "check-failed: can't look up addresses: no buffer space",
+    )
     assert markers(layout) == {"route-overlap.detected": f"{report.reason}\n"}
 
 

@@ -1,4 +1,6 @@
-"""Nodes as CNIs and clouds set them up, healthy and sick: an exemption covers what a healthy node has, and no more."""
+"""Nodes as CNIs and clouds set them up, healthy and sick: an exemption covers what a healthy node
+has, and no more.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +31,14 @@ from hostrouting.report import UnknownReason
 pytestmark = pytest.mark.kernel
 
 
-def node(links: str, does: str, cidrs: str, told: str = "", *, uplinks: str = "", unknown: str = "") -> Case:
+def node(
+    links: str, does: str, cidrs: str, told: str = "", *, uplinks: str = "", unknown: str = ""
+) -> Case:
     """Describe a node.
 
     Args:
-        links: the interfaces, each with its addresses, such as ``eth0=10.1.0.4/24,10.1.0.5/24``; a bridge has a ``+``.
+        links: the interfaces, each with its addresses, such as ``eth0=10.1.0.4/24,10.1.0.5/24``; a
+            bridge has a ``+``.
         does: ip commands without ``ip``, separated by semicolons or line breaks.
         cidrs: the expected CIDRs.
         told: the failures; see ``asking.failures``.
@@ -44,7 +49,11 @@ def node(links: str, does: str, cidrs: str, told: str = "", *, uplinks: str = ""
     for link in links.split():
         name, _, addresses = link.partition("=")
         if (dev := name.removesuffix("+")) != name:
-            steps += [nics(f"p-{dev[:7]}"), f"link add {dev} type bridge", f"link set p-{dev[:7]} master {dev}"]
+            steps += [
+                nics(f"p-{dev[:7]}"),
+                f"link add {dev} type bridge",
+                f"link set p-{dev[:7]} master {dev}",
+            ]
             steps += [f"link set {dev} arp off up"]
         else:
             steps += [nics(dev)]
@@ -111,7 +120,9 @@ HEALTHY = {
         "10.68.0.0/14 10.164.0.0/20 34.118.224.0/20",
     ),
     "Calico": node(
-        f"{UP} cali1", f"{VIA}; route add 10.244.9.2 dev cali1 scope link; {CALICO_BLOCK}; {CALICO_PEER}", CLUSTER
+        f"{UP} cali1",
+        f"{VIA}; route add 10.244.9.2 dev cali1 scope link; {CALICO_BLOCK}; {CALICO_PEER}",
+        CLUSTER,
     ),
     "Calico, drained": node(UP, f"{VIA}; {CALICO_BLOCK}; {CALICO_PEER}", CLUSTER),
     "Calico with IP-in-IP and a second, empty block": node(
@@ -142,7 +153,9 @@ HEALTHY = {
         f"10.0.0.0/16 10.0.1.0/24 10.0.2.0/24 {SERVICES}",
     ),
     "Flannel with host-gw": node(
-        f"{UP} cni0+=10.244.1.1/24", f"{VIA}; route add 10.244.2.0/24 via 10.1.0.7 dev eth0", CLUSTER
+        f"{UP} cni0+=10.244.1.1/24",
+        f"{VIA}; route add 10.244.2.0/24 via 10.1.0.7 dev eth0",
+        CLUSTER,
     ),
     "k3s in a flat 10/8": node(
         "eth0=10.9.3.4/8 cni0+=10.42.0.1/24 flannel.1=10.42.0.0/32",
@@ -150,7 +163,9 @@ HEALTHY = {
         "10.42.0.0/16 10.43.0.0/16",
     ),
     "kubenet in a flat 10/8": node(
-        "eth0=10.0.0.4/8 cbr0+=10.244.3.1/24", "route add default via 10.0.0.1 dev eth0", f"{PODS} {SERVICES}"
+        "eth0=10.0.0.4/8 cbr0+=10.244.3.1/24",
+        "route add default via 10.0.0.1 dev eth0",
+        f"{PODS} {SERVICES}",
     ),
     "OVN-Kubernetes": node(
         "br-ex+=10.0.128.4/17,169.254.169.2/29 ovn-k8s-m0=10.131.0.2/23",
@@ -205,19 +220,29 @@ HEALTHY = {
         uplinks="eth0",
     ),
     "a VRF's rules": node(
-        UP, f"{VIA}; rule add pref 1000 l3mdev; rule add pref 2000 lookup local; rule del pref 0", SERVICES
+        UP,
+        f"{VIA}; rule add pref 1000 l3mdev; rule add pref 2000 lookup local; rule del pref 0",
+        SERVICES,
     ),
     # What no table tells apart: name the devs of such a CIDR.
-    "another subnet of the network under a bridge": node(f"{UP} cni0+=10.1.7.1/24", VIA, "10.1.0.0/16"),
+    "another subnet of the network under a bridge": node(
+        f"{UP} cni0+=10.1.7.1/24", VIA, "10.1.0.0/16"
+    ),
     "a stale route of a pod to a neighbour": node(
         f"{UP} cali1", f"{VIA}; route add 10.1.0.7 dev cali1 scope link", NODES
     ),
 }
 
 SICK = {
-    "InfiniBand": node(f"{UP} ib0=172.16.0.10/16 ib1=172.16.0.11/16", VIA, "172.16.0.0/16", "ib0 at 172.16.0.0"),
+    "InfiniBand": node(
+        f"{UP} ib0=172.16.0.10/16 ib1=172.16.0.11/16", VIA, "172.16.0.0/16", "ib0 at 172.16.0.0"
+    ),
     "WireGuard": node(
-        f"{UP} wg0=10.8.0.2/24", f"{VIA}; route add 10.97.0.0/16 dev wg0", SERVICES, "wg0 at 10.97.0.0", uplinks="eth0"
+        f"{UP} wg0=10.8.0.2/24",
+        f"{VIA}; route add 10.97.0.0/16 dev wg0",
+        SERVICES,
+        "wg0 at 10.97.0.0",
+        uplinks="eth0",
     ),
     "a default route by WireGuard": node(
         f"{UP} wg0=10.8.0.2/24",
@@ -286,10 +311,16 @@ SICK = {
         f"{UP} veth1", f"{VIA}; route add 10.1.0.1 dev veth1 scope link", NODES, "veth1 at 10.1.0.1"
     ),
     "the metadata service by a container's interface": node(
-        f"{UP} veth1", f"{VIA}; route add 169.254.169.254 dev veth1", "169.254.169.254/32", "veth1 at 169.254.169.254"
+        f"{UP} veth1",
+        f"{VIA}; route add 169.254.169.254 dev veth1",
+        "169.254.169.254/32",
+        "veth1 at 169.254.169.254",
     ),
     "link-local addresses within a wider network of containers": node(
-        f"{UP} veth1", f"{VIA}; route add 169.0.0.0/8 dev veth1", "169.252.0.0/14", "veth1 at 169.254.0.0"
+        f"{UP} veth1",
+        f"{VIA}; route add 169.0.0.0/8 dev veth1",
+        "169.252.0.0/14",
+        "veth1 at 169.254.0.0",
     ),
     "the gateway's address on a bridge": node(
         "ens160=10.244.0.15/24 cni0+",
@@ -349,7 +380,10 @@ UNKNOWN = {
         SERVICES,
         unknown="contested-default",
     ),
-    **{name: node(UP, f"link set lo up; {VIA}; {DEAF[name]}", SERVICES, unknown="no-local-table") for name in DEAF},
+    **{
+        name: node(UP, f"link set lo up; {VIA}; {DEAF[name]}", SERVICES, unknown="no-local-table")
+        for name in DEAF
+    },
 }
 NODES_BY_NAME = {
     **HEALTHY,
@@ -365,9 +399,13 @@ WITHOUT_BROADCAST = (
 
 
 @pytest.mark.parametrize("case", NODES_BY_NAME.values(), ids=NODES_BY_NAME)
-def test_a_node_gets_its_verdict_live_recorded_and_at_boot(case: Case, kernel: NamespaceKernel, tmp_path: Path) -> None:
+def test_a_node_gets_its_verdict_live_recorded_and_at_boot(
+    case: Case, kernel: NamespaceKernel, tmp_path: Path
+) -> None:
     if case is NODES_BY_NAME["the rule is gone"] and not separates_on_deletion(os.uname().release):
-        pytest.skip("a snapshot made with ip doesn't show whether this kernel has separated the tables local and main")
+        pytest.skip(
+            "a snapshot made with ip doesn't show whether this kernel has separated the tables local and main"
+        )
     if case in map(NODES_BY_NAME.get, WITHOUT_BROADCAST):
         needs_linux(*NO_BROADCAST)
     case.build()
@@ -398,16 +436,27 @@ NODES6 = {
         f"{PODS6} {SERVICES6}",
     ),
     "one /64 for the node and its pods": node(
-        f"{UP6} cni0=2001:db8:5:0:9::1/80 cali1", f"{VIA6}; route add 2001:db8:5::7 dev cali1", "2001:db8:5::/64"
+        f"{UP6} cni0=2001:db8:5:0:9::1/80 cali1",
+        f"{VIA6}; route add 2001:db8:5::7 dev cali1",
+        "2001:db8:5::/64",
     ),
     "a part of a longer subnet under a bridge": node(
-        "eth0=2001:db8:5::4/80 cni0=2001:db8:5::9:0:1/96", VIA6, "2001:db8:5::/64", "cni0 at 2001:db8:5::9:0:0"
+        "eth0=2001:db8:5::4/80 cni0=2001:db8:5::9:0:1/96",
+        VIA6,
+        "2001:db8:5::/64",
+        "cni0 at 2001:db8:5::9:0:0",
     ),
     "a quarter of the default route by a container's interface": node(
-        f"{UP6} veth1", f"{VIA6}; route add c000::/2 dev veth1", f"{SERVICES6} 2001:db8:5::/64", "veth1 at fd00:96::"
+        f"{UP6} veth1",
+        f"{VIA6}; route add c000::/2 dev veth1",
+        f"{SERVICES6} 2001:db8:5::/64",
+        "veth1 at fd00:96::",
     ),
     "discarded Services": node(
-        f"{UP6} cali1", f"{VIA6}; route add unreachable fd00:96::/112 proto bird", SERVICES6, "BLACKHOLE at fd00:96::"
+        f"{UP6} cali1",
+        f"{VIA6}; route add unreachable fd00:96::/112 proto bird",
+        SERVICES6,
+        "BLACKHOLE at fd00:96::",
     ),
     "the rule for table local is gone": node(
         UP6,
@@ -415,7 +464,9 @@ NODES6 = {
         SERVICES6,
         unknown="no-local-table",
     ),
-    "another preference": node(UP6, f"{VIA6}; -6 rule add pref 100 lookup local; -6 rule del pref 0", SERVICES6),
+    "another preference": node(
+        UP6, f"{VIA6}; -6 rule add pref 100 lookup local; -6 rule del pref 0", SERVICES6
+    ),
 }
 
 
@@ -425,7 +476,9 @@ def test_an_ipv6_node_gets_its_verdict_live_recorded_and_at_boot(name: str, tmp_
     steps = tuple(f"ip {each.removeprefix('ip ')}" for each in lines(case.node, case.does))
     overlap = {"expectedCidrs": [*case.cidrs]}
     audit = SocketAudit(Host(steps, {"routeOverlap": overlap, "waitSeconds": 0}, Family.IPV6), 16)
-    report = check_overlap(audit.config, NetlinkBackend6(), phases.CancelScope(), ipv4=NetlinkBackend())
+    report = check_overlap(
+        audit.config, NetlinkBackend6(), phases.CancelScope(), ipv4=NetlinkBackend()
+    )
     assert (report.reason_kind or "", as_told(report)) == (case.unknown, case.told)
     for sandbox in sandboxes(case.does, tmp_path):
         sandbox.run(render_check(audit.config))
@@ -436,7 +489,9 @@ def test_an_ipv6_node_gets_its_verdict_live_recorded_and_at_boot(name: str, tmp_
 
 
 @pytest.mark.parametrize("name", DEAF)
-def test_a_deaf_node_receives_what_is_sent_to_it_as_advised(name: str, kernel: NamespaceKernel) -> None:
+def test_a_deaf_node_receives_what_is_sent_to_it_as_advised(
+    name: str, kernel: NamespaceKernel
+) -> None:
     case = UNKNOWN[name]
     case.build()
     report = check_overlap(case.config, kernel, phases.CancelScope())
@@ -457,7 +512,9 @@ def test_a_bridge_may_be_the_nodes_own(kernel: NamespaceKernel) -> None:
     """Only a note names the uplink, where any other interface of a container has no verdict."""
     case = UNKNOWN["a container's default route wins"]
     case.build()
-    run_ip("link del veth1\nlink add veth1 type bridge\nlink set veth1 up\nroute add default dev veth1 metric 1")
+    run_ip(
+        "link del veth1\nlink add veth1 type bridge\nlink set veth1 up\nroute add default dev veth1 metric 1"
+    )
     report = check_overlap(case.config, kernel, phases.CancelScope())
     assert (report.verdict, report.default_devs) == ("ok", ("veth1",))
 

@@ -1,4 +1,6 @@
-"""Test how lookups differ between Linux releases, and that a snapshot gets its own host's verdict for each of them."""
+"""Test how lookups differ between Linux releases, and that a snapshot gets its own host's verdict
+for each of them.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,12 @@ from test_snapshots_agree import report
 from hostrouting import Config, Layout
 from hostrouting.host_files.proc_sys import devs_ignoring_linkdown
 from hostrouting.kernel.namespace import NamespaceKernel
-from hostrouting.kernel.release import has_network_broadcasts, numbers_of, passes_discards, separates_on_deletion
+from hostrouting.kernel.release import (
+    has_network_broadcasts,
+    numbers_of,
+    passes_discards,
+    separates_on_deletion,
+)
 from hostrouting.kernel.snapshot_backend import SnapshotBackend
 from hostrouting.model.errors import RouteError
 from hostrouting.testing import FakeKernel
@@ -54,7 +61,9 @@ DELETED = f"{PAIR} \n route add default via 10.1.0.1 dev eth0"
         ("Linux 10.0", False, False, False),
     ],
 )
-def test_releases_differ(kernel: str | None, broadcasts: bool, passes: bool | None, separates: bool | None) -> None:
+def test_releases_differ(
+    kernel: str | None, broadcasts: bool, passes: bool | None, separates: bool | None
+) -> None:
     known = (has_network_broadcasts(kernel), passes_discards(kernel), separates_on_deletion(kernel))
     assert known == (broadcasts, passes, separates)
 
@@ -68,7 +77,10 @@ def test_a_subnets_first_address_is_a_broadcast_before_5_14(kernel: NamespaceKer
 
 @pytest.mark.kernel
 def test_a_discard_in_main_is_passed_by_old_kernels(kernel: NamespaceKernel) -> None:
-    answer = {True: "172.0.0.0/8 via 10.1.0.1 dev eth0 table default proto hostrouting", False: "EINVAL"}
+    answer = {
+        True: "172.0.0.0/8 via 10.1.0.1 dev eth0 table default proto hostrouting",
+        False: "EINVAL",
+    }
     if (is_passed := passes_discards(RELEASE)) is None:
         pytest.skip(f"Linux {numbers_of(RELEASE)} wasn't measured")
     for each in (kernel, like_linux()):
@@ -78,8 +90,12 @@ def test_a_discard_in_main_is_passed_by_old_kernels(kernel: NamespaceKernel) -> 
 
 
 @pytest.mark.kernel
-@pytest.mark.parametrize("deleted", ["0 lookup local proto kernel", "32766 lookup main proto kernel"])
-def test_a_deleted_rule_leaves_the_tables_one_in_new_kernels(kernel: NamespaceKernel, deleted: str) -> None:
+@pytest.mark.parametrize(
+    "deleted", ["0 lookup local proto kernel", "32766 lookup main proto kernel"]
+)
+def test_a_deleted_rule_leaves_the_tables_one_in_new_kernels(
+    kernel: NamespaceKernel, deleted: str
+) -> None:
     for each in (kernel, like_linux()):
         play(each, f"{DELETED} \n rule del {deleted}")
     asked = [IPv4Address(text) for text in ("10.1.0.4", "10.1.0.9", "8.8.8.8", "127.0.0.1")]
@@ -107,9 +123,13 @@ def like_linux_after(deleted: str) -> FakeKernel:
     ],
 )
 @pytest.mark.parametrize("cidr", ["172.16.0.0/16", "10.1.0.0/24"])
-def test_a_snapshot_gets_its_own_hosts_verdict(kernel: NamespaceKernel, scenario: str, cidr: str) -> None:
+def test_a_snapshot_gets_its_own_hosts_verdict(
+    kernel: NamespaceKernel, scenario: str, cidr: str
+) -> None:
     play(kernel, scenario)
-    config = Config.from_mapping({"hostRouting": {"routeOverlap": {"expectedCidrs": [cidr]}, "waitSeconds": 0}})
+    config = Config.from_mapping(
+        {"hostRouting": {"routeOverlap": {"expectedCidrs": [cidr]}, "waitSeconds": 0}}
+    )
     keep(config, kernel)
     assert report(config, SnapshotBackend(recorded(kernel))) == report(config, kernel)
 
@@ -158,7 +178,9 @@ def test_ignoring_linkdown_is_unknown_before_5_11(
     kernel: str | None, of_all: int, known: tuple[str, ...] | None, tmp_path: Path
 ) -> None:
     for dev, value in (("all", of_all), ("lo", 0), ("eth0", 1)):
-        write_file(tmp_path / f"proc/sys/net/ipv4/conf/{dev}/ignore_routes_with_linkdown", f"{value}\n")
+        write_file(
+            tmp_path / f"proc/sys/net/ipv4/conf/{dev}/ignore_routes_with_linkdown", f"{value}\n"
+        )
     fake = FakeKernel()
     fake.add_link("eth0")
     assert devs_ignoring_linkdown(Layout(tmp_path), fake.links(), kernel) == known

@@ -1,4 +1,6 @@
-"""Test the boot scripts for static routes and the overlap check, with each awk that a node may have."""
+"""Test the boot scripts for static routes and the overlap check, with each awk that a node may
+have.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,10 @@ def plain(tmp_path: Path) -> Sandbox:
 
 
 def routes_script(*routes: dict[str, Any] | str, wait: int = 0) -> str:
-    wanted = [{"destination": route} if isinstance(route, str) else route for route in routes or (str(DESTINATION),)]
+    wanted = [
+        {"destination": route} if isinstance(route, str) else route
+        for route in routes or (str(DESTINATION),)
+    ]
     return render_static_routes_script(wanted, wait_seconds=wait)
 
 
@@ -79,18 +84,27 @@ def read_line(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().rstrip("\n")
 
 
-# --- static-routes.sh: resolved, added, replaced, left alone, refused ------------------------------------------------
+# --- static-routes.sh: resolved, added, replaced, left alone, refused -----------------------------
 
 
 @pytest.mark.parametrize("seconds", [-2, 600])
-def test_the_oneshot_ends_only_an_expired_trial(node: NamespaceKernel, plain: Sandbox, seconds: int) -> None:
-    """A trial's timer can be lost, for example in a soft reboot. During a trial, only the gate installs routes."""
+def test_the_oneshot_ends_only_an_expired_trial(
+    node: NamespaceKernel, plain: Sandbox, seconds: int
+) -> None:
+    """A trial's timer can be lost, for example in a soft reboot.
+
+    During a trial, only the gate installs routes.
+    """
     trial = plain.root / "run/aks-flex-node/trial.json"
     trial.parent.mkdir(parents=True)
     trial.write_text(to_json_text(times_of(seconds)))
     trial.with_name("trial.sh").write_text(f"echo ends by $1; rm /run/aks-flex-node/{trial.name}")
     is_over = seconds < 0
-    said = ["ends by gate", ADDED] if is_over else ["nothing is changed while a trial of routes is in progress"]
+    said = (
+        ["ends by gate", ADDED]
+        if is_over
+        else ["nothing is changed while a trial of routes is in progress"]
+    )
     assert installed(plain, routes_script()) == said
     assert (DESTINATION in {route.destination for route in node.routes(Table.MAIN)}) == is_over
     at_the_gate = ["nothing to change"] if is_over else [ADDED]
@@ -110,17 +124,29 @@ def test_a_trial_never_decides_about_a_start(node: NamespaceKernel, plain: Sandb
 
 
 def test_a_run_never_undoes_what_it_reports(node: NamespaceKernel, plain: Sandbox) -> None:
-    """At its end, the script removes the list of the Go package's routes, which usually isn't there."""
-    done = plain.run(routes_script(), prepare='mount --bind /bin/false "$(readlink -f "$(command -v rm)")"')
+    """At its end, the script removes the list of the Go package's routes, which usually isn't
+    there.
+    """
+    done = plain.run(
+        routes_script(), prepare='mount --bind /bin/false "$(readlink -f "$(command -v rm)")"'
+    )
     assert (done.returncode, done.stdout.splitlines()) == (0, [ADDED])
     assert DESTINATION in {route.destination for route in node.routes(Table.MAIN)}
 
 
-def test_a_gateway_behind_a_removed_route_is_missing(node: NamespaceKernel, sandbox: Sandbox) -> None:
+def test_a_gateway_behind_a_removed_route_is_missing(
+    node: NamespaceKernel, sandbox: Sandbox
+) -> None:
     assert node.add([Route(IPv4Network("10.7.0.0/24"), (NextHop("eth1"),))]) == ()
     before = table(node)
-    error = refused(sandbox, routes_script({"destination": str(DESTINATION), "gateway": "10.7.0.1", "dev": "eth1"}))
-    assert "waiting for gateway 10.7.0.1 (no route of scope link reaches it on eth1), needed by 172.16.1.0/24" in error
+    error = refused(
+        sandbox,
+        routes_script({"destination": str(DESTINATION), "gateway": "10.7.0.1", "dev": "eth1"}),
+    )
+    assert (
+        "waiting for gateway 10.7.0.1 (no route of scope link reaches it on eth1), needed by 172.16.1.0/24"
+        in error
+    )
     assert table(node) == before
 
 
@@ -131,11 +157,13 @@ def test_protocol_217_may_have_any_name(node: NamespaceKernel, plain: Sandbox) -
     assert done.stdout.splitlines()[1].startswith("route del 172.16.1.0/24 ")
 
 
-# --- all or nothing --------------------------------------------------------------------------------------------------
+# --- all or nothing -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("whom", ["all processes, as systemd does", "the script alone"])
-def test_sigterm_in_the_middle_rolls_everything_back(node: NamespaceKernel, sandbox: Sandbox, whom: str) -> None:
+def test_sigterm_in_the_middle_rolls_everything_back(
+    node: NamespaceKernel, sandbox: Sandbox, whom: str
+) -> None:
     installed(sandbox, routes_script("172.16.2.0/24"))
     before = table(node)
     again = 'think() {\n  [ "$1" != undo ] || kill -TERM "$BASHPID"\n'
@@ -174,7 +202,10 @@ def test_routes_that_another_program_adds_meanwhile_are_noticed(
 def test_a_route_that_is_already_gone_needs_no_removal(
     node: NamespaceKernel, sandbox: Sandbox, loss: str, is_loser: bool
 ) -> None:
-    """It vanishes after the routes were listed. If the run then fails, that route is restored, or named."""
+    """It vanishes after the routes were listed.
+
+    If the run then fails, that route is restored, or named.
+    """
     gone = {"destination": "172.16.2.0/24", "gateway": str(SECOND_GATEWAY), "dev": "eth1"}
     installed(sandbox, routes_script(gone, "172.16.3.0/24"))
     rule = '"$ROOT/ip-itself" rule add pref 9 to 172.16.1.0/24 blackhole;' * is_loser
@@ -183,13 +214,16 @@ def test_a_route_that_is_already_gone_needs_no_removal(
     assert done.returncode == is_loser
     made = [] if is_loser else [["add", "172.16.1.0/24"], ["del", "172.16.3.0/24"]]
     assert [line.split()[1:3] for line in done.stdout.splitlines()] == made
-    assert ("put back: ip route add 172.16.2.0/24" in done.stderr) == (is_loser and loss.startswith("link"))
+    assert ("put back: ip route add 172.16.2.0/24" in done.stderr) == (
+        is_loser and loss.startswith("link")
+    )
     back = ["172.16.2.0/24"] if loss.startswith("route") else []
     left = [*back, "172.16.3.0/24"] if is_loser else ["172.16.1.0/24"]
     assert [str(each.destination) for each in node.our_routes()] == left
 
 
-# The run removes or replaces ours, and before the call of ip with this number, another program acts.
+# The run removes or replaces ours, and before the call of ip with this number, another program
+# acts.
 UNDONE = {
     "takes the place of a removed one": (
         "172.16.2.0/24", str(DESTINATION), 4, "route add 172.16.2.0/24 dev ib0", "has taken the place of 172.16.2.0/24 "
@@ -203,7 +237,13 @@ UNDONE = {
 
 @pytest.mark.parametrize(("there", "wanted", "call", "does", "why"), UNDONE.values(), ids=UNDONE)
 def test_another_programs_route_stays_in_an_undo(
-    node: NamespaceKernel, sandbox: Sandbox, there: str, wanted: str | dict[str, str], call: int, does: str, why: str
+    node: NamespaceKernel,
+    sandbox: Sandbox,
+    there: str,
+    wanted: str | dict[str, str],
+    call: int,
+    does: str,
+    why: str,
 ) -> None:
     installed(sandbox, routes_script(there))
     ours = node.our_routes()
@@ -215,11 +255,13 @@ def test_another_programs_route_stays_in_an_undo(
     assert node.our_routes() == (() if why else ours)
 
 
-# --- the lock --------------------------------------------------------------------------------------------------------
+# --- the lock -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["routes", "check"])
-def test_a_replaced_waiting_script_leaves_it_to_the_new_one(kernel: NamespaceKernel, plain: Sandbox, kind: str) -> None:
+def test_a_replaced_waiting_script_leaves_it_to_the_new_one(
+    kernel: NamespaceKernel, plain: Sandbox, kind: str
+) -> None:
     script = routes_script if kind == "routes" else check_script
     build_links(kernel)
     process = plain.start(script("172.16.1.0/24", wait=60))
@@ -230,10 +272,15 @@ def test_a_replaced_waiting_script_leaves_it_to_the_new_one(kernel: NamespaceKer
         plain.write(script("172.16.2.0/24", wait=60), "new.sh").rename(plain.root / "script.sh")
     assert kernel.add([default_route()]) == ()
     out, error = process.communicate(timeout=30)
-    assert f"another {plain.root}/script.sh has been installed; it takes over" in (out + error).splitlines()
+    assert (
+        f"another {plain.root}/script.sh has been installed; it takes over"
+        in (out + error).splitlines()
+    )
     if kind == "routes":
         assert (process.returncode, error) == (0, "")
-        assert [str(route.destination) for route in kernel.routes() if route.is_ours] == ["172.16.2.0/24"]
+        assert [str(route.destination) for route in kernel.routes() if route.is_ours] == [
+            "172.16.2.0/24"
+        ]
     else:
         assert process.returncode == 1
         assert plain.told()[0].startswith("OVERLAP: expected CIDR 172.16.2.0/24 ")
@@ -242,11 +289,15 @@ def test_a_replaced_waiting_script_leaves_it_to_the_new_one(kernel: NamespaceKer
 def test_it_waits_for_devices_and_gateways(node: NamespaceKernel, plain: Sandbox) -> None:
     wanted = {"destination": str(DESTINATION), "dev": "eth2", "gateway": "10.3.0.1"}
     process = plain.start(routes_script(wanted, wait=60))
-    assert read_line(process).endswith("for device eth2 (there is no such interface), needed by 172.16.1.0/24")
+    assert read_line(process).endswith(
+        "for device eth2 (there is no such interface), needed by 172.16.1.0/24"
+    )
     node.add_link("eth2", up=False)
     assert read_line(process).endswith("for device eth2 (it is down), needed by 172.16.1.0/24")
     node.set_link("eth2", up=True)
-    missing = "gateway 10.3.0.1 (no route of scope link reaches it on eth2), needed by 172.16.1.0/24"
+    missing = (
+        "gateway 10.3.0.1 (no route of scope link reaches it on eth2), needed by 172.16.1.0/24"
+    )
     assert read_line(process) == f"waiting up to 60 s for {missing}"
     node.add_address("eth2", "10.3.0.4/24")
     out, error = process.communicate(timeout=30)
@@ -254,7 +305,9 @@ def test_it_waits_for_devices_and_gateways(node: NamespaceKernel, plain: Sandbox
     assert out.startswith("route add 172.16.1.0/24 ")
 
 
-@pytest.mark.parametrize("signal_", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP] if IS_NIGHTLY else [signal.SIGTERM])
+@pytest.mark.parametrize(
+    "signal_", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP] if IS_NIGHTLY else [signal.SIGTERM]
+)
 def test_a_signal_during_the_wait_changes_nothing(
     kernel: NamespaceKernel, sandbox: Sandbox, signal_: signal.Signals
 ) -> None:
@@ -270,16 +323,22 @@ def test_a_signal_during_the_wait_changes_nothing(
     assert table(kernel) == before
 
 
-# --- the gate --------------------------------------------------------------------------------------------------------
+# --- the gate -------------------------------------------------------------------------------------
 
 
-def test_at_the_gate_a_held_lock_fails_only_the_routes(node: NamespaceKernel, plain: Sandbox) -> None:
+def test_at_the_gate_a_held_lock_fails_only_the_routes(
+    node: NamespaceKernel, plain: Sandbox
+) -> None:
     before, path = table(node), plain.root / "run/aks-flex-node/lock"
     path.parent.mkdir(parents=True)
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        error = refused(plain, with_constants(routes_script(), GATE_SECONDS=1), "gate", is_host=True)
-        done = plain.run(with_constants(check_script("10.96.0.0/12"), GATE_SECONDS=1), "gate", is_host=True)
+        error = refused(
+            plain, with_constants(routes_script(), GATE_SECONDS=1), "gate", is_host=True
+        )
+        done = plain.run(
+            with_constants(check_script("10.96.0.0/12"), GATE_SECONDS=1), "gate", is_host=True
+        )
     held = "another run has held the lock /run/aks-flex-node/lock for 1 s; "
     assert error == f"{held}to see which process: fuser -v /run/aks-flex-node/lock\n"
     assert table(node) == before
@@ -290,7 +349,9 @@ def test_at_the_gate_a_held_lock_fails_only_the_routes(node: NamespaceKernel, pl
 
 @pytest.mark.parametrize("mode", ["STRICT", "WARN"])
 def test_a_check_that_could_not_run_leaves_a_marker(plain: Sandbox, mode: str) -> None:
-    done = plain.run(check_script("10.96.0.0/12", mode=mode), "unjudged", "check-failed: it took more than 18 s")
+    done = plain.run(
+        check_script("10.96.0.0/12", mode=mode), "unjudged", "check-failed: it took more than 18 s"
+    )
     assert done.returncode == (mode == "STRICT")
     assert plain.told() == ["check-failed: it took more than 18 s"]
 
@@ -301,7 +362,7 @@ def test_an_argument_that_is_not_known_is_an_error(node: NamespaceKernel, plain:
         assert (done.returncode, done.stderr) == (64, "usage: script.sh [gate [told]]\n")
 
 
-# --- check-route-overlap.sh ------------------------------------------------------------------------------------------
+# --- check-route-overlap.sh -----------------------------------------------------------------------
 
 
 HALVES = ("172.16.0.0/17", "172.16.128.0/17")
@@ -330,7 +391,9 @@ def test_changes_are_rolled_back_if_awk_is_killed(node: NamespaceKernel, sandbox
     assert table(node) == before
 
 
-@pytest.mark.parametrize("why", ["Dump was interrupted and may be inconsistent.", "Error: no answer"])
+@pytest.mark.parametrize(
+    "why", ["Dump was interrupted and may be inconsistent.", "Error: no answer"]
+)
 def test_changes_are_rolled_back_if_the_table_can_not_be_listed(
     node: NamespaceKernel, sandbox: Sandbox, why: str
 ) -> None:
@@ -340,14 +403,18 @@ def test_changes_are_rolled_back_if_the_table_can_not_be_listed(
     before = table(node)
     wanted = {"destination": str(DESTINATION), "gateway": "10.1.0.9"}
     # A batch comes from a file, a question for a list through a pipe.
-    commit = '[ -e "$ROOT/made" ] || { "$ROOT/ip-itself" "$@" >/dev/null; : >"$ROOT/made"; exit 2; }'
+    commit = (
+        '[ -e "$ROOT/made" ] || { "$ROOT/ip-itself" "$@" >/dev/null; : >"$ROOT/made"; exit 2; }'
+    )
     change = f'if [ -f /proc/self/fd/0 ]; then {commit}; elif [ -e "$ROOT/made" ]; then echo "{why}" >&2; exit 2; fi'
     assert refused(sandbox, routes_script(wanted, "172.16.2.0/24"), prepare=other_ip(change))
     assert (sandbox.root / "made").exists()
     assert table(node) == before
 
 
-def test_a_stopped_run_says_what_either_family_left(node: NamespaceKernel, sandbox: Sandbox) -> None:
+def test_a_stopped_run_says_what_either_family_left(
+    node: NamespaceKernel, sandbox: Sandbox
+) -> None:
     """IPv6 is committed last and rolled back first, and its ip fails in both cases."""
     build_node6("eth6", "ib6")
     before = table(node)
@@ -363,7 +430,9 @@ def test_a_stopped_run_says_what_either_family_left(node: NamespaceKernel, sandb
     assert table(node) == before
 
 
-def test_a_signal_while_both_families_are_planned_changes_nothing(node: NamespaceKernel, plain: Sandbox) -> None:
+def test_a_signal_while_both_families_are_planned_changes_nothing(
+    node: NamespaceKernel, plain: Sandbox
+) -> None:
     build_node6("eth6", "ib6")
     wanted = {"destination": "fd00:9::/64", "gateway": "fd00:a::1", "dev": "eth6"}
     planned = 'answer=`think "$TASK"`'
@@ -392,7 +461,10 @@ def test_names_do_not_control_a_terminal(node: NamespaceKernel, sandbox: Sandbox
     name = "i\x1b[7m\x9b\u2028"
     node.add_link(name)
     assert node.add([Route(DESTINATION, (NextHop(name),), protocol=Protocol.STATIC)]) == ()
-    for text in (routes_script({"destination": str(DESTINATION), "metric": 9}), check_script(str(DESTINATION))):
+    for text in (
+        routes_script({"destination": str(DESTINATION), "metric": 9}),
+        check_script(str(DESTINATION)),
+    ):
         error = refused(sandbox, text)
         assert "dev i?[7m?????" in error
         assert error.replace("\n", "").isascii()
@@ -402,14 +474,16 @@ def test_names_do_not_control_a_terminal(node: NamespaceKernel, sandbox: Sandbox
 
 def test_a_failed_listing_gets_no_verdict(node: NamespaceKernel, sandbox: Sandbox) -> None:
     """By then, awk has already received the complete listing."""
-    change = (
-        '[ "$calls" != 1 ] || { "$ROOT/ip-itself" "$@"; echo "RTNETLINK answers: Input/output error" >&2; exit 2; }'
-    )
+    change = '[ "$calls" != 1 ] || { "$ROOT/ip-itself" "$@"; echo "RTNETLINK answers: Input/output error" >&2; exit 2; }'
     assert sandbox.run(check_script("10.96.0.0/12"), prepare=other_ip(change)).returncode == 1
-    assert sandbox.told() == ["check-failed: can't list the routes: RTNETLINK answers: Input/output error"]
+    assert sandbox.told() == [
+        "check-failed: can't list the routes: RTNETLINK answers: Input/output error"
+    ]
 
 
-def test_tables_that_change_all_the_time_are_unknown(node: NamespaceKernel, sandbox: Sandbox) -> None:
+def test_tables_that_change_all_the_time_are_unknown(
+    node: NamespaceKernel, sandbox: Sandbox
+) -> None:
     text = with_constants(check_script("172.16.0.0/16"), ATTEMPTS=3)
     change = '"$ROOT/ip-itself" route add "172.16.$calls.0/24" via 10.1.0.1 dev eth0'
     error = refused(sandbox, text, prepare=other_ip(change))
@@ -418,12 +492,16 @@ def test_tables_that_change_all_the_time_are_unknown(node: NamespaceKernel, sand
 
 
 @pytest.mark.parametrize(
-    ("route", "looks"), [("-6 route {} fd00:9::/64 dev eth1", 2), ("route {} 10.9.0.0/24 dev eth1", 1)], ids=("6", "4")
+    ("route", "looks"),
+    [("-6 route {} fd00:9::/64 dev eth1", 2), ("route {} 10.9.0.0/24 dev eth1", 1)],
+    ids=("6", "4"),
 )
 def test_any_removed_ipv6_route_causes_another_check(
     node: NamespaceKernel, sandbox: Sandbox, route: str, looks: int
 ) -> None:
-    """When a listing of IPv6 routes continues, it skips as many as it has returned, and so may miss another one."""
+    """When a listing of IPv6 routes continues, it skips as many as it has returned, and so may miss
+    another one.
+    """
     run_ip6("addr flush scope link", "route add default dev eth0")
     changes = "; ".join(f'"$ROOT/ip-itself" {route.format(verb)}' for verb in ("add", "del"))
     change = f'[ "$calls" != 2 ] || {{ {changes}; }}'
@@ -445,7 +523,9 @@ SIZES = [f"size={room}" for room in range(8192, 61440, by_day(24576, by_night=40
 
 
 @pytest.mark.parametrize("options", [*SIZES, "nr_inodes=2", "nr_inodes=5", "ro"])
-def test_a_nearly_full_run_folder_means_all_or_nothing(node: NamespaceKernel, sandbox: Sandbox, options: str) -> None:
+def test_a_nearly_full_run_folder_means_all_or_nothing(
+    node: NamespaceKernel, sandbox: Sandbox, options: str
+) -> None:
     """A batch that is truncated mid-line may describe a different route."""
     before = table(node)
     wanted = [f"172.17.{number // 200}.{number % 200}/32" for number in range(400)]
@@ -458,8 +538,12 @@ def test_a_nearly_full_run_folder_means_all_or_nothing(node: NamespaceKernel, sa
         assert done.stderr
     if "size" not in options:
         checked = sandbox.run(check_script("10.96.0.0/12"), is_host=True, prepare=full)
-        assert (checked.returncode, "can't write the markers in /run/aks-flex-node: " in checked.stderr) == (1, True)
-        assert not re.search(r"line \d|cannot|fatal", done.stderr + checked.stderr)  # of bash, sh and awk
+        assert (
+            checked.returncode,
+            "can't write the markers in /run/aks-flex-node: " in checked.stderr,
+        ) == (1, True)
+        # Of bash, sh and awk.
+        assert not re.search(r"line \d|cannot|fatal", done.stderr + checked.stderr)
 
 
 def test_a_check_without_answers_says_so(node: NamespaceKernel, sandbox: Sandbox) -> None:
@@ -469,27 +553,48 @@ def test_a_check_without_answers_says_so(node: NamespaceKernel, sandbox: Sandbox
     )
 
 
-@pytest.mark.parametrize("lines", ['<<<"$LINES"', "</missing"])  # bash may also lack descriptors or space for them
-def test_no_marker_says_ok_in_a_full_run_folder(node: NamespaceKernel, plain: Sandbox, lines: str) -> None:
-    folder = "mount -t tmpfs -o size=4096 tmpfs /run; mkdir /run/aks-flex-node; cd /run/aks-flex-node"
+# bash may also lack descriptors or space for them.
+@pytest.mark.parametrize("lines", ['<<<"$LINES"', "</missing"])
+def test_no_marker_says_ok_in_a_full_run_folder(
+    node: NamespaceKernel, plain: Sandbox, lines: str
+) -> None:
+    folder = (
+        "mount -t tmpfs -o size=4096 tmpfs /run; mkdir /run/aks-flex-node; cd /run/aks-flex-node"
+    )
     prepare = f"{folder}; : >route-overlap.ok; head -c 9999 /dev/zero >full 2>&1 || :"
     text = check_script("10.96.0.0/12").replace('<<<"$LINES"', lines)
-    done = plain.run(text, prepare=prepare, before=("bash", "-c", '"$@"; ls route-overlap.*', "bash"))
-    assert (done.stdout, "can't write the markers in /run/aks-flex-node: no space is left" in done.stderr) == ("", True)
+    done = plain.run(
+        text, prepare=prepare, before=("bash", "-c", '"$@"; ls route-overlap.*', "bash")
+    )
+    assert (
+        done.stdout,
+        "can't write the markers in /run/aks-flex-node: no space is left" in done.stderr,
+    ) == ("", True)
 
 
 @pytest.mark.parametrize(
-    "text", [routes_script(wait=600), check_script("10.96.0.0/12", wait=600)], ids=["routes", "check"]
+    "text",
+    [routes_script(wait=600), check_script("10.96.0.0/12", wait=600)],
+    ids=["routes", "check"],
 )
-def test_an_open_gate_does_not_wait_for_the_oneshots(node: NamespaceKernel, plain: Sandbox, text: str) -> None:
+def test_an_open_gate_does_not_wait_for_the_oneshots(
+    node: NamespaceKernel, plain: Sandbox, text: str
+) -> None:
     """The consumer starts only after the oneshot."""
     node.delete([default_route()])
-    done = plain.run(text, is_host=True, etc=True, prepare="mkdir -p /etc/hostrouting; : >/etc/hostrouting/gate.off")
+    done = plain.run(
+        text,
+        is_host=True,
+        etc=True,
+        prepare="mkdir -p /etc/hostrouting; : >/etc/hostrouting/gate.off",
+    )
     assert done.returncode == 1
 
 
 def test_the_gate_reports_a_failure_once(node: NamespaceKernel, plain: Sandbox) -> None:
-    """A failure isn't reported again while its marker exists, with or without a report, but a different failure is."""
+    """A failure isn't reported again while its marker exists, with or without a report, but a
+    different failure is.
+    """
     text = check_script("172.16.2.0/24")
     told = refused(plain, text, "gate")
     assert told
@@ -517,7 +622,9 @@ def test_a_stopped_check_leaves_its_marker_whole(node: NamespaceKernel, plain: S
 
 
 @pytest.mark.parametrize(("tool", "how"), TRIED)
-def test_strict_never_passes_with_a_failing_tool(node: NamespaceKernel, plain: Sandbox, tool: str, how: str) -> None:
+def test_strict_never_passes_with_a_failing_tool(
+    node: NamespaceKernel, plain: Sandbox, tool: str, how: str
+) -> None:
     broken = (
         f"printf '#!/bin/sh\\n{how}\\n'"
         f' > "$ROOT/tool"; chmod 755 "$ROOT/tool"; mount --bind "$ROOT/tool" "$(readlink -f $(command -v {tool}))"'
@@ -532,9 +639,11 @@ def test_strict_never_passes_with_a_failing_tool(node: NamespaceKernel, plain: S
         assert table(node) == before
 
 
-# --- Python's explanation of a failing verdict -----------------------------------------------------------------------
+# --- Python's explanation of a failing verdict ----------------------------------------------------
 
-SHADOWED = Config(route_overlap={"expectedCidrs": ["172.0.0.0/8"], "mode": "STRICT"}, wait_seconds=0)
+SHADOWED = Config(
+    route_overlap={"expectedCidrs": ["172.0.0.0/8"], "mode": "STRICT"}, wait_seconds=0
+)
 INSTALLED = 'mkdir -p /etc/hostrouting; cp "$ROOT/manifest" /etc/hostrouting/installed.json'
 
 
@@ -542,19 +651,26 @@ def run_with(sandbox: Sandbox, python: str, *arguments: str, config: Config = SH
     manifest = manifest_of(config, Layout())
     sandbox.write(manifest.to_text(), "manifest")
     seconds = 1 if "waiting" in python else 30
-    text = with_constants(render_check(config, python=python), EXPLAIN_SECONDS=seconds, GATE_EXPLAIN_SECONDS=seconds)
+    text = with_constants(
+        render_check(config, python=python), EXPLAIN_SECONDS=seconds, GATE_EXPLAIN_SECONDS=seconds
+    )
     # The consumer's environment may set PYTHONPATH, and the gate inherits it.
     prepare = f'{INSTALLED}; cd "$ROOT"; export PYTHONPATH="$ROOT"'
     return sandbox.run(text, *arguments, is_host=True, etc=True, prepare=prepare)
 
 
-def test_python_explains_a_failing_verdict_and_leaves_a_report(node: NamespaceKernel, plain: Sandbox) -> None:
+def test_python_explains_a_failing_verdict_and_leaves_a_report(
+    node: NamespaceKernel, plain: Sandbox
+) -> None:
     for name in ("hostrouting", "phases", "json"):
         plain.write("raise SystemExit('of the caller')", f"{name}.py")
     done = run_with(plain, sys.executable, "gate")
     assert done.returncode == 1
     assert "; shadowed: 172.16.0.0/16; by " in done.stderr
-    assert 'fix: add to hostRouting.staticRoutes.routes: {"destination": "172.16.0.0/17"}' in done.stderr
+    assert (
+        'fix: add to hostRouting.staticRoutes.routes: {"destination": "172.16.0.0/17"}'
+        in done.stderr
+    )
     report = json.loads((plain.root / "run/aks-flex-node/route-overlap.json").read_text())
     # Before Linux 5.14, 172.16.0.0 is a broadcast address.
     assert (report["verdict"], report["findings"][0]["probe"][:-1]) == ("overlap", "172.16.0.")
@@ -566,28 +682,39 @@ def test_python_explains_a_failing_verdict_and_leaves_a_report(node: NamespaceKe
 def test_a_failed_explanation_keeps_the_verdict(node: NamespaceKernel, plain: Sandbox) -> None:
     before = run_with(plain, "")
     told = plain.told()
-    for body in ("exit 0", "exit 3", "kill -9 $$", "exec sleep 600") if IS_NIGHTLY else ("exit 3", "exec sleep 600"):
-        python = plain.write(f"#!/bin/sh\n{body}\n", "waiting-python" if "sleep" in body else "python")
+    for body in (
+        ("exit 0", "exit 3", "kill -9 $$", "exec sleep 600")
+        if IS_NIGHTLY
+        else ("exit 3", "exec sleep 600")
+    ):
+        python = plain.write(
+            f"#!/bin/sh\n{body}\n", "waiting-python" if "sleep" in body else "python"
+        )
         done = run_with(plain, str(python))
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr.startswith(before.stderr)
         assert plain.told() == told
 
 
-# --- the scripts themselves ------------------------------------------------------------------------------------------
+# --- the scripts themselves -----------------------------------------------------------------------
 
 
 def places(text: str) -> Iterable[int]:
     count = by_day(8, by_night=100)
     start = text.index("{\n") + 1
     end = len(text.rstrip("\n")) - 1
-    within = re.search(r"\[\[[^&\n]*&", text)  # bash can't parse this, but keeps the status of the last command
+    # bash can't parse this, but keeps the status of the last command.
+    within = re.search(r"\[\[[^&\n]*&", text)
     assert within is not None
     return [within.end(), *(start + (end - start) * step // (count - 1) for step in range(count))]
 
 
-@pytest.mark.parametrize("text", [routes_script(), check_script("10.96.0.0/12", mode="WARN")], ids=["routes", "check"])
-def test_a_script_truncated_anywhere_fails_and_does_nothing(node: NamespaceKernel, plain: Sandbox, text: str) -> None:
+@pytest.mark.parametrize(
+    "text", [routes_script(), check_script("10.96.0.0/12", mode="WARN")], ids=["routes", "check"]
+)
+def test_a_script_truncated_anywhere_fails_and_does_nothing(
+    node: NamespaceKernel, plain: Sandbox, text: str
+) -> None:
     before = table(node)
     for place in places(text):
         assert plain.run(text[:place]).returncode not in (0, None), text[place - 40 : place]
@@ -610,15 +737,23 @@ ALSO_IPV6 = """
 """
 
 
-@pytest.mark.parametrize("there", ["", "rule add from 10.1.0.4 lookup 101", HIDDEN], ids=["", "a source", "objects"])
-def test_more_routes_or_cidrs_need_no_more_processes(node: NamespaceKernel, plain: Sandbox, there: str) -> None:
-    """This is also true if CIDRs fail, if connections are looked up, and if ip hides the next hops of objects."""
+@pytest.mark.parametrize(
+    "there", ["", "rule add from 10.1.0.4 lookup 101", HIDDEN], ids=["", "a source", "objects"]
+)
+def test_more_routes_or_cidrs_need_no_more_processes(
+    node: NamespaceKernel, plain: Sandbox, there: str
+) -> None:
+    """This is also true if CIDRs fail, if connections are looked up, and if ip hides the next hops
+    of objects.
+    """
     Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text("0")  # only in this namespace
     run_ip(there)
     run_ip6(ALSO_IPV6)
     plain.count_processes(many(1))  # creates the folder
     assert plain.count_processes(many(2)) == plain.count_processes(many(50))
     cidrs = [cidr for n in range(50) for cidr in (f"172.16.{n}.0/24", f"fd00:172:{n}::/48")]
-    one, all_ = (plain.count_processes(check_script(*some, mode="WARN")) for some in (cidrs[:2], cidrs))
+    one, all_ = (
+        plain.count_processes(check_script(*some, mode="WARN")) for some in (cidrs[:2], cidrs)
+    )
     assert one == all_
     assert len(plain.told()) == len(cidrs)

@@ -17,7 +17,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nightly import by_day
 from node import NICS, churning, lines, nics, on_linux
-from scripts import AWKS, UNJUDGED, Sandbox, awk_or_skip, awks_for, render_check_route_overlap_script
+from scripts import (
+    AWKS,
+    UNJUDGED,
+    Sandbox,
+    awk_or_skip,
+    awks_for,
+    render_check_route_overlap_script,
+)
 from worlds import Question, World, hosts, ipv6
 from worlds.cut import questions
 from worlds.seldom import SELDOM
@@ -46,7 +53,9 @@ def config_of(uplinks: Sequence[str] | None, **sections: object) -> Config:
 
 @pytest.fixture(scope="module")
 def roots() -> Iterator[Callable[[], Path]]:
-    """Return a function that creates an empty directory; Hypothesis calls the test function many times per fixture."""
+    """Return a function that creates an empty directory; Hypothesis calls the test function many
+    times per fixture.
+    """
     with tempfile.TemporaryDirectory() as parent:
 
         def fresh() -> Path:
@@ -58,7 +67,7 @@ def roots() -> Iterator[Callable[[], Path]]:
         yield fresh
 
 
-# --- installation ------------------------------------------------------------------------------------------------
+# --- installation ---------------------------------------------------------------------------------
 
 
 class Outcome(NamedTuple):
@@ -86,10 +95,15 @@ def _install_at_boot(config: Config, kernel: NamespaceKernel, sandbox: Sandbox) 
     script = render_static_routes(config)
     done = sandbox.run(script)
     outcome = Outcome(_table(kernel), done.stderr)
-    assert (done.returncode == 0, len(done.stderr.splitlines())) == (not done.stderr, bool(done.stderr))
+    assert (done.returncode == 0, len(done.stderr.splitlines())) == (
+        not done.stderr,
+        bool(done.stderr),
+    )
     if not outcome.error:
         again = sandbox.run(script)
-        assert (again.returncode, again.stderr, again.stdout) == (0, "", "nothing to change\n"), done.stdout
+        assert (again.returncode, again.stderr, again.stdout) == (0, "", "nothing to change\n"), (
+            done.stdout
+        )
         assert _table(kernel) == outcome.table
     return outcome
 
@@ -98,7 +112,9 @@ def _install_at_boot(config: Config, kernel: NamespaceKernel, sandbox: Sandbox) 
 _SOME = settings(max_examples=by_day(5, by_night=2500), suppress_health_check=list(HealthCheck))
 
 
-UPLINKS = st.sampled_from((None, None, None, ("eth0",), ("eth1",), ("eth*",), ("ib0", "eth[1-9]"), ("eth9",)))
+UPLINKS = st.sampled_from(
+    (None, None, None, ("eth0",), ("eth1",), ("eth*",), ("ib0", "eth[1-9]"), ("eth9",))
+)
 
 
 def _configs_for(question: Question) -> st.SearchStrategy[Config]:
@@ -110,14 +126,22 @@ def _configs_for(question: Question) -> st.SearchStrategy[Config]:
             "metric": st.sampled_from((0, 0, 10, 2**32 - 1)),
         }
     )
-    wanted = st.lists(entries, max_size=4, unique_by=lambda entry: (entry["destination"], entry["metric"]))
+    wanted = st.lists(
+        entries, max_size=4, unique_by=lambda entry: (entry["destination"], entry["metric"])
+    )
     return st.builds(
-        lambda some, uplinks: config_of(uplinks, staticRoutes={"enabled": True, "routes": some}), wanted, UPLINKS
+        lambda some, uplinks: config_of(uplinks, staticRoutes={"enabled": True, "routes": some}),
+        wanted,
+        UPLINKS,
     )
 
 
 @_SOME
-@given(data=st.data(), question=st.one_of(questions(), questions(has_objects=True)), awk=st.sampled_from(AWKS))
+@given(
+    data=st.data(),
+    question=st.one_of(questions(), questions(has_objects=True)),
+    awk=st.sampled_from(AWKS),
+)
 def test_installing_one_config_after_another(
     data: st.DataObject, question: Question, awk: str, roots: Callable[[], Path]
 ) -> None:
@@ -129,16 +153,26 @@ def test_installing_one_config_after_another(
         question.world.build(kernel)
         sandbox = Sandbox(folder, awk_or_skip(awk))
         outcomes.append(
-            [_install_at_boot(each, kernel, sandbox) if is_boot else _install(each, kernel, folder) for each in configs]
+            [
+                _install_at_boot(each, kernel, sandbox)
+                if is_boot
+                else _install(each, kernel, folder)
+                for each in configs
+            ]
         )
     for config, script, task in zip(configs, *outcomes, strict=True):
-        assert (task.table, bool(task.error)) == (script.table, bool(script.error)), (script.error, task.error)
-        wanted = [str(route.destination).removesuffix("/32") for route in config.static_routes.routes]
+        assert (task.table, bool(task.error)) == (script.table, bool(script.error)), (
+            script.error,
+            task.error,
+        )
+        wanted = [
+            str(route.destination).removesuffix("/32") for route in config.static_routes.routes
+        ]
         named = [word for word in wanted if word in script.error and word in task.error]
         assert named or not script.error, (script.error, task.error)
 
 
-# --- the check ---------------------------------------------------------------------------------------------------
+# --- the check ------------------------------------------------------------------------------------
 
 WIDE = ("0.0.0.0/0", "128.0.0.0/1", "8.0.0.0/5", "10.0.0.77/24")
 PATTERNS = ("eth1", "eth[1-9]", "eth?", "*b0", "[e]th0", "lo", "veth*")
@@ -151,7 +185,9 @@ def checks(question: Question) -> st.SearchStrategy[Config]:
     overlap = st.fixed_dictionaries(
         {
             "expectedCidrs": st.lists(
-                st.one_of(cidrs, cidrs, st.fixed_dictionaries({"cidr": cidrs, "devs": devs})), min_size=1, max_size=6
+                st.one_of(cidrs, cidrs, st.fixed_dictionaries({"cidr": cidrs, "devs": devs})),
+                min_size=1,
+                max_size=6,
             ),
             "mode": st.sampled_from(("WARN", "STRICT")),
             "containerDevs": st.lists(st.sampled_from(PATTERNS), max_size=1),
@@ -159,14 +195,18 @@ def checks(question: Question) -> st.SearchStrategy[Config]:
             "foreseen": st.lists(cidrs, max_size=2),
         }
     )
-    return st.builds(lambda section, uplinks: config_of(uplinks, routeOverlap=section), overlap, UPLINKS)
+    return st.builds(
+        lambda section, uplinks: config_of(uplinks, routeOverlap=section), overlap, UPLINKS
+    )
 
 
 CHECKED = st.one_of(questions(), questions(has_objects=True), questions(by_source=True))
 
 
 def compare_checks(world: World, config: Config, awk: str, root: Path) -> str:
-    """Compare the script with the library, and return why the script has no verdict although the library has."""
+    """Compare the script with the library, and return why the script has no verdict although the
+    library has.
+    """
     kernel, sandbox = on_linux(), Sandbox(root, awk_or_skip(awk))
     world.build(kernel)
     report = check_overlap(config, kernel, phases.CancelScope())
@@ -181,7 +221,9 @@ _REASON = re.compile("^(check-failed|no-uplink|no-local-table|contested-default)
 
 
 def _first_parts(lines: Iterable[str]) -> list[str]:
-    """Strip the shadowed addresses and the route from each line, and all but the kind from each reason."""
+    """Strip the shadowed addresses and the route from each line, and all but the kind from each
+    reason.
+    """
     return [_REASON.sub(r"\1", re.sub("; (shadowed:|by) .*", "", line)) for line in lines]
 
 
@@ -189,17 +231,20 @@ def unjudged(lines: Sequence[str], report: OverlapReport) -> str:
     """Compare the lines of the script's marker with the library's report.
 
     Returns:
-        An empty string if they match, or one of the known reasons why the script has no verdict. A script that has no
-        line has the verdict ok, which matches no other one.
+        An empty string if they match, or one of the known reasons why the script has no verdict. A
+        script that has no line has the verdict ok, which matches no other one.
     """
     found = marker_text(report).splitlines()
     told, all_found = _first_parts(lines), _first_parts(found)
     # The library looks up everything before it asks whether this host receives what is sent to it.
     if [line.replace("no-local-table", "check-failed") for line in told] == all_found:
         return ""
-    # Some failures of connections may be missing beside a failure that has the same interfaces without a source.
+    # Some failures of connections may be missing beside a failure that has the same interfaces
+    # without a source.
     if told == all_found or (
-        told and {*told} < {*all_found} and all(_OF_SOURCE.search(line) for line in {*all_found} - {*told})
+        told
+        and {*told} < {*all_found}
+        and all(_OF_SOURCE.search(line) for line in {*all_found} - {*told})
     ):
         return ""
     reason = next(filter(None, map(UNJUDGED.match, lines)), None)
@@ -225,25 +270,33 @@ def test_checking(roots: Callable[[], Path]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("question", "awk"), [(question, awk) for number, question in enumerate(SELDOM) for awk in awks_for(str(number))]
+    ("question", "awk"),
+    [(question, awk) for number, question in enumerate(SELDOM) for awk in awks_for(str(number))],
 )
 def test_checking_rare_hosts(question: Question, awk: str, tmp_path: Path) -> None:
     config = config_of(None, routeOverlap={"expectedCidrs": [str(cidr) for cidr in question.cidrs]})
     assert not compare_checks(question.world, config, awk, tmp_path)
 
 
-# --- the check of random IPv6 hosts, some of which have IPv4 too -----------------------------------------------------
+# --- the check of random IPv6 hosts, some of which have IPv4 too ----------------------------------
 
 
 def with_ipv4(host: hosts.Host, seed: int) -> tuple[tuple[str, ...], Config]:
-    """Return a host's commands and config, in some cases with a default route and an expected CIDR of IPv4."""
+    """Return a host's commands and config, in some cases with a default route and an expected CIDR
+    of IPv4.
+    """
     chance = random.Random(f"{seed} IPv4")
     steps, expected = list(host.steps), list(host.hostrouting["routeOverlap"]["expectedCidrs"])
     if chance.random() < 0.5:
         dev = chance.choice(("eth0", "eth0", host.devs[-1]))
-        steps += [f"ip address add 10.0.0.4/24 dev {dev}", f"ip route add default via 10.0.0.1 dev {dev}"]
+        steps += [
+            f"ip address add 10.0.0.4/24 dev {dev}",
+            f"ip route add default via 10.0.0.1 dev {dev}",
+        ]
         if chance.random() < 0.2:
-            steps.append(f"ip route append default via 10.0.0.2 dev {chance.choice(host.devs)} onlink")
+            steps.append(
+                f"ip route append default via 10.0.0.2 dev {chance.choice(host.devs)} onlink"
+            )
         steps += ["ip route add 172.16.3.0/24 dev ib0"]
     if chance.random() < 0.5:
         expected.append(chance.choice(("172.16.0.0/16", "10.96.0.0/12")))
@@ -283,18 +336,22 @@ def test_checking_ipv6(roots: Callable[[], Path]) -> None:
     see_few_unjudged(tally)
 
 
-# --- IPv6 hosts that random draws rarely produce ---------------------------------------------------------------------------------
+# --- IPv6 hosts that random draws rarely produce --------------------------------------------------
 
 _NICS = lines(nics(eth0=NICS["eth0"], ib0=""), "ip address add 2001:db8:1::4/64 dev eth0 nodad")
 _DEFAULT4 = "ip route add default via 10.1.0.1 dev eth0"
 _DEFAULT = "ip -6 route add default via 2001:db8:1::1 dev eth0"
 _OWN = "2001:db8:1::4"
 _BOTH = ("172.16.0.0/16", "fd00:172::/32")
-_SHADOWED = "OVERLAP: expected CIDR fd00:172::/32 (probe fd00:172:0:7::) routes via ib0, expected eth0"
+_SHADOWED = (
+    "OVERLAP: expected CIDR fd00:172::/32 (probe fd00:172:0:7::) routes via ib0, expected eth0"
+)
 
 _SIX = _BOTH[1:]
 _FOUR_SHADOW = "ip route add 172.16.3.0/24 dev ib0"
-_FOUR_SHADOWED = "OVERLAP: expected CIDR 172.16.0.0/16 (probe 172.16.3.0) routes via ib0, expected eth0"
+_FOUR_SHADOWED = (
+    "OVERLAP: expected CIDR 172.16.0.0/16 (probe 172.16.3.0) routes via ib0, expected eth0"
+)
 _BY_RA = "ip -6 route add default via fe80::2 dev ib0 proto ra metric 512"
 # A lookup shows the lifetime of the hop that its address selects, and only many select either.
 _MANY = tuple(f"fd00:172:{number:x}::/48" for number in range(1, 17))
@@ -307,7 +364,9 @@ def _expired_by(hop: str) -> tuple[str, str]:
 
 
 class Case(NamedTuple):
-    """A host: the commands that make it, the first parts of its marker, the expected CIDRs and the named uplinks."""
+    """A host: the commands that make it, the first parts of its marker, the expected CIDRs and the
+    named uplinks.
+    """
 
     steps: tuple[str, ...]
     lines: tuple[str, ...] = ()
@@ -319,9 +378,15 @@ _CONTESTED = ("contested-default",)
 CASES = {
     "both are ok": Case((_DEFAULT4, _DEFAULT), cidrs=_BOTH),
     "IPv4 fails": Case((_DEFAULT4, _DEFAULT, _FOUR_SHADOW), (_FOUR_SHADOWED,), _BOTH),
-    "IPv6 fails": Case((_DEFAULT4, _DEFAULT, "ip address add fd00:172:0:7::4/64 dev ib0 nodad"), (_SHADOWED,), _BOTH),
+    "IPv6 fails": Case(
+        (_DEFAULT4, _DEFAULT, "ip address add fd00:172:0:7::4/64 dev ib0 nodad"),
+        (_SHADOWED,),
+        _BOTH,
+    ),
     "IPv4 has no default route": Case((_DEFAULT,), ("no-default-route",), _BOTH),
-    "IPv6 has no default route": Case((_DEFAULT4, _FOUR_SHADOW), ("no-default-route: IPv6", _FOUR_SHADOWED), _BOTH),
+    "IPv6 has no default route": Case(
+        (_DEFAULT4, _FOUR_SHADOW), ("no-default-route: IPv6", _FOUR_SHADOWED), _BOTH
+    ),
     "none has one": Case((), ("no-default-route", "no-default-route: IPv6"), _BOTH),
     "no uplink exists": Case((_DEFAULT4, _DEFAULT), ("no-uplink",), _BOTH, ("eth9",)),
     "IPv6's own default route is won elsewhere": Case((_BY_RA, _DEFAULT)),
@@ -335,13 +400,18 @@ CASES = {
     "an expired hop elsewhere": Case(
         (_DEFAULT4, _DEFAULT, *_expired_by("via fe80::7 dev ib0")),
         tuple(
-            f"OVERLAP: expected CIDR {cidr} (probe {cidr[:-3]}) routes via eth0,ib0, expected eth0" for cidr in _MANY
+            f"OVERLAP: expected CIDR {cidr} (probe {cidr[:-3]}) routes via eth0,ib0, expected eth0"
+            for cidr in _MANY
         ),
         _MANY,
     ),
-    "contested": Case((_DEFAULT, "ip -6 route append default proto ra metric 1024 dev ib0"), _CONTESTED),
+    "contested": Case(
+        (_DEFAULT, "ip -6 route append default proto ra metric 1024 dev ib0"), _CONTESTED
+    ),
     "joined by networkd": Case(
-        ("ip -6 route add default proto ra nexthop via 2001:db8:1::1 dev eth0 nexthop via fe80::2 dev ib0",),
+        (
+            "ip -6 route add default proto ra nexthop via 2001:db8:1::1 dev eth0 nexthop via fe80::2 dev ib0",
+        ),
         _CONTESTED,
     ),
     "only for a source": Case(
@@ -364,7 +434,11 @@ CASES = {
         )
     ),
     "an anycast route": Case(
-        (_DEFAULT, "ip -6 route add anycast fd00:172:0:7::/64 dev ib0 table 100", "ip -6 rule add lookup 100"),
+        (
+            _DEFAULT,
+            "ip -6 route add anycast fd00:172:0:7::/64 dev ib0 table 100",
+            "ip -6 rule add lookup 100",
+        ),
         (_SHADOWED,),
     ),
     "what comes in for root isn't delivered": Case(
@@ -380,10 +454,15 @@ CASES = {
         (
             _DEFAULT,
             "sysctl -qw net.ipv6.fib_multipath_hash_policy=1",
-            *(f"ip -6 route add {each} nexthop via fe80::1 dev eth0 nexthop via fe80::1 dev ib0" for each in _MANY),
+            *(
+                f"ip -6 route add {each} nexthop via fe80::1 dev eth0 nexthop via fe80::1 dev ib0"
+                for each in _MANY
+            ),
             f"ip -6 rule add from {_OWN} sport 1-65534 lookup 101",
         ),
-        ("OVERLAP: expected CIDR fd00:172::/32 (probe fd00:172:1::) routes via eth0,ib0, expected eth0",),
+        (
+            "OVERLAP: expected CIDR fd00:172::/32 (probe fd00:172:1::) routes via eth0,ib0, expected eth0",
+        ),
         uplinks=("eth0",),
     ),
     "a block of a CNI": Case(
@@ -393,7 +472,9 @@ CASES = {
             "ip -6 route add blackhole fd00:172:0:7::/64 proto bird",
             "ip -6 route add prohibit fd00:172:0:8::/64",
         ),
-        ("BLACKHOLE: expected CIDR fd00:172::/32 (probe fd00:172:0:8::) is discarded by prohibit; expected via eth0",),
+        (
+            "BLACKHOLE: expected CIDR fd00:172::/32 (probe fd00:172:0:8::) is discarded by prohibit; expected via eth0",
+        ),
     ),
     "special blocks": Case(
         (_DEFAULT, "ip -6 route add fc00::/6 dev ib0"),
@@ -422,13 +503,15 @@ def test_the_script_checks_rare_hosts(name: str, awk: str, tmp_path: Path) -> No
     case = CASES[name]
     on_linux()
     make([*_NICS, *case.steps])
-    config = Config(route_overlap={"expectedCidrs": case.cidrs}, wait_seconds=0, uplinks=case.uplinks)
+    config = Config(
+        route_overlap={"expectedCidrs": case.cidrs}, wait_seconds=0, uplinks=case.uplinks
+    )
     told, said = judged(config, awk, tmp_path)
     assert _first_parts(told) == [*case.lines], said
     assert _first_parts(marker_text(reported(config)).splitlines()) == [*case.lines]
 
 
-# --- while routes change ---------------------------------------------------------------------------------------------
+# --- while routes change --------------------------------------------------------------------------
 
 _SHADOWS = ("fd00:172::7/128", "fd00:172:ffff::7/128")
 
@@ -438,8 +521,14 @@ CHURNS = {
         tuple(f"ip -6 route {verb} {one} dev ib0" for one in _SHADOWS for verb in ("del", "add")),
         True,
     ),
-    "IPv6 routes elsewhere": (tuple(f"ip -6 route {verb} fd00:9::/64 dev ib0" for verb in ("add", "del")), True),
-    "IPv4 routes elsewhere": (tuple(f"ip route {verb} 10.9.0.0/16 dev ib0" for verb in ("add", "del")), False),
+    "IPv6 routes elsewhere": (
+        tuple(f"ip -6 route {verb} fd00:9::/64 dev ib0" for verb in ("add", "del")),
+        True,
+    ),
+    "IPv4 routes elsewhere": (
+        tuple(f"ip route {verb} 10.9.0.0/16 dev ib0" for verb in ("add", "del")),
+        False,
+    ),
 }
 
 

@@ -1,4 +1,6 @@
-"""Test that our snapshots and snapshots made with ip are equal and that their verdicts match the live verdict."""
+"""Test that our snapshots and snapshots made with ip are equal and that their verdicts match the
+live verdict.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ UNKNOWN: dict[str, Any] = {
 
 
 def as_ip_prints(snapshot: Snapshot, *, protocols: bool = True) -> Snapshot:
-    """Clear what ip doesn't print: suppressors in rules without a table, and fields that aren't part of any listing."""
+    """Clear what ip doesn't print: suppressors in rules without a table, and fields that aren't
+    part of any listing.
+    """
 
     def told(rule: Rule) -> Rule:
         if rule.action is not RuleAction.TO_TABLE or rule.is_l3mdev:
@@ -56,7 +60,9 @@ def report(config: Config, backend: RouteBackend) -> dict[str, Any]:
 
 @settings(max_examples=by_day(3, by_night=2500), suppress_health_check=[HealthCheck.too_slow])
 @given(question=questions(), data=st.data(), shell=st.sampled_from(("sh", "bash")))
-def test_live_host_and_snapshots_get_the_same_verdict(question: Question, data: st.DataObject, shell: str) -> None:
+def test_live_host_and_snapshots_get_the_same_verdict(
+    question: Question, data: st.DataObject, shell: str
+) -> None:
     kernel, config = on_linux(), data.draw(checks(question))
     question.world.build(kernel)
     live = report(config, kernel)
@@ -65,7 +71,9 @@ def test_live_host_and_snapshots_get_the_same_verdict(question: Question, data: 
     assert by_hand == as_ip_prints(ours)
     assert report(config, SnapshotBackend(ours)) == live
     told = report(config, SnapshotBackend(by_hand))
-    assert told == live or ("which source" if ours.sources else "local and main are one") in str(told["reason"])
+    assert told == live or ("which source" if ours.sources else "local and main are one") in str(
+        told["reason"]
+    )
 
 
 HOST = f"""{nics(eth0=NICS["eth0"], ib0="")}
@@ -123,7 +131,9 @@ def test_a_host_with_everything_has_the_same_snapshot_by_ip(host: NamespaceKerne
     # Our snapshots don't need nexthop objects because their routes contain the next hops.
     assert recorded_by(BY_HAND) == as_ip_prints(ours)
     for commands in (WITHOUT_DETAILS, IN_WORDS):
-        assert as_ip_prints(recorded_by(commands), protocols=False) == as_ip_prints(ours, protocols=False)
+        assert as_ip_prints(recorded_by(commands), protocols=False) == as_ip_prints(
+            ours, protocols=False
+        )
 
 
 def test_routes_have_the_hidden_hops_of_their_nexthop_objects(host: NamespaceKernel) -> None:
@@ -135,19 +145,30 @@ def test_routes_have_the_hidden_hops_of_their_nexthop_objects(host: NamespaceKer
 
 
 def _has_lost_carrier(kernel: NamespaceKernel, dev: str) -> bool:
-    """Return whether the kernel's work queue has marked the routes as linkdown and flushed the nexthop objects."""
-    is_marked = any(hop.is_linkdown for route in kernel.routes() for hop in route.hops if hop.dev == dev)
+    """Return whether the kernel's work queue has marked the routes as linkdown and flushed the
+    nexthop objects.
+    """
+    is_marked = any(
+        hop.is_linkdown for route in kernel.routes() for hop in route.hops if hop.dev == dev
+    )
     return is_marked and all(item.hop is None or item.hop.dev != dev for item in kernel.nexthops())
 
 
 @pytest.mark.parametrize("ignores", [0, 1])
 def test_hops_without_carrier_count_as_on_the_host(host: NamespaceKernel, ignores: int) -> None:
-    # A snapshot doesn't contain ignore_routes_with_linkdown, but the kernel flags the hops that it skips as dead.
+    # A snapshot doesn't contain ignore_routes_with_linkdown, but the kernel flags the hops that it
+    # skips as dead.
     Path("/proc/sys/net/ipv4/conf/all/ignore_routes_with_linkdown").write_text(str(ignores))
-    run_ip("route add 10.50.0.0/16 nexthop dev ib0 nexthop dev eth0", "route add 10.51.0.0/16 dev eth0 metric 9")
+    run_ip(
+        "route add 10.50.0.0/16 nexthop dev ib0 nexthop dev eth0",
+        "route add 10.51.0.0/16 dev eth0 metric 9",
+    )
     run_ip("link set peer-eth0 down")
     until(lambda: _has_lost_carrier(host, "eth0"))
-    asked = [IPv4Address(text) for text in ("10.50.0.1", "10.51.0.1", "10.1.0.77", "10.20.0.1", "9.9.9.9")]
+    asked = [
+        IPv4Address(text)
+        for text in ("10.50.0.1", "10.51.0.1", "10.1.0.77", "10.20.0.1", "9.9.9.9")
+    ]
     live = host.lookup(asked)
     for snapshot in (recorded(host), recorded_by(BY_HAND)):
         assert SnapshotBackend(snapshot).lookup(asked) == live
@@ -163,7 +184,11 @@ def test_a_host_with_next_to_nothing_has_a_snapshot_too(kernel: NamespaceKernel)
 def test_a_rule_for_every_source_port_leaves_a_snapshot(kernel: NamespaceKernel) -> None:
     run_ip(nics(eth0=NICS["eth0"], eth1="", ib0=""))
     # A connection through ib0 borrows one of two addresses, so a snapshot would ask which.
-    run_ip("addr add 10.3.0.4/24 dev eth1", "route add 10.6.0.0/16 dev ib0", "route add default dev eth0 table 104")
+    run_ip(
+        "addr add 10.3.0.4/24 dev eth1",
+        "route add 10.6.0.0/16 dev ib0",
+        "route add default dev eth0 table 104",
+    )
     run_ip("rule add pref 5 sport 1-65534 lookup 104", "rule add pref 6 from 10.1.0.4 lookup main")
     run_ip("rule add pref 7 lookup local", "rule del pref 0")
     snapshot = recorded(kernel)

@@ -78,19 +78,29 @@ def end(
     return sandbox.run(render_trial(UNTIL), *arguments, etc=True, prepare=prepare)
 
 
-# --- which routes are there afterwards -------------------------------------------------------------------------------
+# --- which routes are there afterwards ------------------------------------------------------------
 
 
 @pytest.mark.parametrize("word", [(), ("gate",)])
 @pytest.mark.parametrize("listed", [[], [X, Y, NEAR, BEHIND]], ids=["bare", "installed"])
 def test_the_installed_routes_alone_remain(
-    node: NamespaceKernel, sandbox: Sandbox, trial: Path, listed: list[dict[str, Any]], word: tuple[str, ...]
+    node: NamespaceKernel,
+    sandbox: Sandbox,
+    trial: Path,
+    listed: list[dict[str, Any]],
+    word: tuple[str, ...],
 ) -> None:
-    """Routes of ``apply --routes-only``, which no script lists, go as well. Other programs' routes stay."""
+    """Routes of ``apply --routes-only``, which no script lists, go as well.
+
+    Other programs' routes stay.
+    """
     installed = change_routes(sandbox, listed) if listed else None
     before = {*node.routes()}
     change_routes(sandbox, [CHANGED, Z, {"destination": "172.16.5.7/32", "metric": 3}])
-    run_ip("route add 172.16.8.0/24 via 10.1.0.1 dev eth0 proto 217", "route add 172.16.9.0/24 dev eth0 proto static")
+    run_ip(
+        "route add 172.16.8.0/24 via 10.1.0.1 dev eth0 proto 217",
+        "route add 172.16.9.0/24 dev eth0 proto static",
+    )
     done = end(sandbox, installed, *word)
     assert (done.returncode, done.stderr, trial.exists()) == (0, "", False)
     (other,) = {*node.routes()} - before
@@ -99,7 +109,8 @@ def test_the_installed_routes_alone_remain(
     assert done.stdout.splitlines()[-1] == f"the trial of routes until {UNTIL} has ended"
 
 
-# The installed routes, the tried ones, what another program does, the routes that stay, and a part of the error.
+# The installed routes, the tried ones, what another program does, the routes that stay, and a part
+# of the error.
 FAILED: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]], str, list[dict[str, Any]], str]] = {
     "no default route": ([X], [X, X | {"metric": 7}, Z], "route del default", [X], "the default route"),
     "a device that is down": (
@@ -112,12 +123,17 @@ FAILED: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]], str, list[di
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("listed", "tried", "meanwhile", "left", "why"), FAILED.values(), ids=FAILED)
+@pytest.mark.parametrize(
+    ("listed", "tried", "meanwhile", "left", "why"), FAILED.values(), ids=FAILED
+)
 def test_where_the_installed_routes_can_not_be_added_the_tried_ones_go(
     node: NamespaceKernel, sandbox: Sandbox, trial: Path,
     listed: list[dict[str, Any]], tried: list[dict[str, Any]], meanwhile: str, left: list[dict[str, Any]], why: str,
 ) -> None:  # fmt: skip
-    """A route that the trial has changed isn't as listed. The script doesn't wait, because a trial must end in time."""
+    """A route that the trial has changed isn't as listed.
+
+    The script doesn't wait, because a trial must end in time.
+    """
     installed = change_routes(sandbox, listed)
     before = ours(node)
     change_routes(sandbox, tried)
@@ -132,7 +148,9 @@ def test_where_the_installed_routes_can_not_be_added_the_tried_ones_go(
     assert {route for route in node.routes() if not route.is_ours} == others
 
 
-def test_the_routes_of_both_families_go(kernel: NamespaceKernel, sandbox: Sandbox, trial: Path) -> None:
+def test_the_routes_of_both_families_go(
+    kernel: NamespaceKernel, sandbox: Sandbox, trial: Path
+) -> None:
     """The installed script lists none in IPv6. The hops of other programs stay."""
     build_node6()
     run_ip(UPLINK)
@@ -140,7 +158,14 @@ def test_the_routes_of_both_families_go(kernel: NamespaceKernel, sandbox: Sandbo
     backend = NetlinkBackend6()
     before, before6 = ours(kernel), backend.routes()
     change_routes(
-        sandbox, [Z, *({"destination": f"fd00:{n}::/48", "gateway": "fd00:a::1", "dev": "eth0"} for n in (1, 2))]
+        sandbox,
+        [
+            Z,
+            *(
+                {"destination": f"fd00:{n}::/48", "gateway": "fd00:a::1", "dev": "eth0"}
+                for n in (1, 2)
+            ),
+        ],
     )
     run_ip6("route append fd00:2::/48 via fd00:b::1 dev ib0 metric 512 proto static")
     done = end(sandbox, installed)
@@ -152,7 +177,9 @@ def test_the_routes_of_both_families_go(kernel: NamespaceKernel, sandbox: Sandbo
 def test_ipv6_routes_by_the_listed_gateway_stay_without_a_default(
     node: NamespaceKernel, sandbox: Sandbox, trial: Path
 ) -> None:
-    run_ip6("address add fd00:a::4/64 dev eth0 nodad", "route replace default via fd00:a::9 dev eth0")
+    run_ip6(
+        "address add fd00:a::4/64 dev eth0 nodad", "route replace default via fd00:a::9 dev eth0"
+    )
     rows = [{"destination": f"fd00:{n}::/48", "gateway": "fd00:a::1"} for n in (1, 2)]
     installed = change_routes(sandbox, rows)
     change_routes(sandbox, [rows[0], rows[1] | {"gateway": "fd00:a::2"}])
@@ -170,7 +197,10 @@ def test_ipv6_routes_by_the_listed_gateway_stay_without_a_default(
 def test_where_the_script_is_damaged_none_of_ours_remain(
     node: NamespaceKernel, sandbox: Sandbox, trial: Path, damage: str
 ) -> None:
-    """The former installation is unknown, and the trial's routes must go in time. At a boot, none would be installed."""
+    """The former installation is unknown, and the trial's routes must go in time.
+
+    At a boot, none would be installed.
+    """
     before = set(node.routes())
     installed = change_routes(sandbox, [X])
     change_routes(sandbox, [X, Z])
@@ -182,18 +212,22 @@ def test_where_the_script_is_damaged_none_of_ours_remain(
     assert "hostrouting apply /etc/hostrouting/installed.json" in line
 
 
-# --- how it ends -----------------------------------------------------------------------------------------------------
+# --- how it ends ----------------------------------------------------------------------------------
 
 
 SIGNALS = ("KILL", "TERM", "HUP")
 
 
 @pytest.mark.parametrize("turn", range(by_day(1, by_night=len(SIGNALS))))
-@pytest.mark.parametrize("fault", ["", '[ "$calls" != 3 ] || exit 2; '], ids=["", "after a failed attempt"])
+@pytest.mark.parametrize(
+    "fault", ["", '[ "$calls" != 3 ] || exit 2; '], ids=["", "after a failed attempt"]
+)
 def test_an_end_that_is_interrupted_anywhere_is_repeated(
     node: NamespaceKernel, sandbox: Sandbox, trial: Path, turn: int, fault: str
 ) -> None:
-    """A signal goes to all processes of the unit, at each call of ip in turn: by day one of three, by night each."""
+    """A signal goes to all processes of the unit, at each call of ip in turn: by day one of three,
+    by night each.
+    """
     installed = change_routes(sandbox, [X, Y])
     before = {*node.routes()}
     position, is_interrupted = 0, True
@@ -212,11 +246,16 @@ def test_an_end_that_is_interrupted_anywhere_is_repeated(
     assert position >= 4
 
 
-def test_a_trial_lasts_while_nothing_can_be_changed(node: NamespaceKernel, sandbox: Sandbox, trial: Path) -> None:
+def test_a_trial_lasts_while_nothing_can_be_changed(
+    node: NamespaceKernel, sandbox: Sandbox, trial: Path
+) -> None:
     installed = change_routes(sandbox, [X])
     change_routes(sandbox, [Z])
     there = ours(node)
-    failing = ('echo "RTNETLINK answers: Input/output error" >&2; exit 2', "case $* in *-force*) exit 2 ;; esac")
+    failing = (
+        'echo "RTNETLINK answers: Input/output error" >&2; exit 2',
+        "case $* in *-force*) exit 2 ;; esac",
+    )
     for change in failing:
         refuse = other_ip(change)
         done = end(sandbox, None if "force" in change else installed, "gate", prepare=refuse)
@@ -226,7 +265,9 @@ def test_a_trial_lasts_while_nothing_can_be_changed(node: NamespaceKernel, sandb
     assert {line.split()[0] for line in ours(node)} == {"172.16.1.0/24"}
 
 
-def test_nobody_else_gets_the_lock_before_the_end(node: NamespaceKernel, sandbox: Sandbox, trial: Path) -> None:
+def test_nobody_else_gets_the_lock_before_the_end(
+    node: NamespaceKernel, sandbox: Sandbox, trial: Path
+) -> None:
     installed = change_routes(sandbox, [X])
     change_routes(sandbox, [Z])
     look = "[ ! -e /run/aks-flex-node/trial.json ] || ! flock -n /run/aks-flex-node/lock true || touch $ROOT/free"
@@ -235,7 +276,9 @@ def test_nobody_else_gets_the_lock_before_the_end(node: NamespaceKernel, sandbox
     assert not (sandbox.root / "free").exists()
 
 
-def test_a_signal_after_an_undo_is_heeded(node: NamespaceKernel, sandbox: Sandbox, trial: Path) -> None:
+def test_a_signal_after_an_undo_is_heeded(
+    node: NamespaceKernel, sandbox: Sandbox, trial: Path
+) -> None:
     installed = change_routes(sandbox, [X, Y])
     change_routes(sandbox, [Z])
     stopped = '[ "$calls" != 4 ] || exit 2; [ "$calls" != 6 ] || kill -TERM $PPID'
@@ -267,7 +310,9 @@ def test_ended_and_other_trials_are_left_alone(
     assert trial.exists() == (state == "another")
 
 
-def test_a_trials_end_makes_the_check_write_a_marker(node: NamespaceKernel, sandbox: Sandbox, trial: Path) -> None:
+def test_a_trials_end_makes_the_check_write_a_marker(
+    node: NamespaceKernel, sandbox: Sandbox, trial: Path
+) -> None:
     """The old marker may describe the trial's routes. At the gate, a check follows in any case."""
     check = "/etc/aks-flex-node/check-route-overlap.sh"
     prepare = f"printf '#!/bin/sh\\necho judged $*\\n' >{check}; chmod 755 {check}"
@@ -275,14 +320,19 @@ def test_a_trials_end_makes_the_check_write_a_marker(node: NamespaceKernel, sand
     for is_refused in (False, True):
         if is_refused:
             run_ip("route del default")
-        for arguments, last in (((), "judged gate"), (("gate",), f"the trial of routes until {UNTIL} has ended")):
+        for arguments, last in (
+            ((), "judged gate"),
+            (("gate",), f"the trial of routes until {UNTIL} has ended"),
+        ):
             begin(trial)
             done = end(sandbox, installed, *arguments, prepare=prepare)
             assert (done.returncode, trial.exists()) == (int(is_refused), False)
             assert done.stdout.splitlines()[-1] == last
 
 
-def test_it_waits_for_the_lock_except_at_the_gate(node: NamespaceKernel, sandbox: Sandbox, trial: Path) -> None:
+def test_it_waits_for_the_lock_except_at_the_gate(
+    node: NamespaceKernel, sandbox: Sandbox, trial: Path
+) -> None:
     run_ip("route add 172.16.1.0/24 dev eth0 proto 217")
     text = render_trial(UNTIL)
     text = text.replace("readonly GATE_SECONDS=5", "readonly GATE_SECONDS=1")
@@ -301,7 +351,9 @@ def test_it_waits_for_the_lock_except_at_the_gate(node: NamespaceKernel, sandbox
     assert ours(node) == set()
 
 
-def test_a_start_ends_a_trial_if_its_confirm_was_killed(node: NamespaceKernel, sandbox: Sandbox, trial: Path) -> None:
+def test_a_start_ends_a_trial_if_its_confirm_was_killed(
+    node: NamespaceKernel, sandbox: Sandbox, trial: Path
+) -> None:
     run_ip("route add 172.16.1.0/24 dev eth0 proto 217")
     claimed = trial.rename(trial.with_name("trial.confirmed.json"))
     text = render_trial(UNTIL).replace("readonly GATE_SECONDS=5", "readonly GATE_SECONDS=1")
@@ -311,7 +363,9 @@ def test_a_start_ends_a_trial_if_its_confirm_was_killed(node: NamespaceKernel, s
         done = sandbox.run(text, "gate")
         assert (done.returncode, claimed.exists(), ours(node) != set()) == (1, True, True)
         assert "another run has held the lock /run/aks-flex-node/run.lock for 1 s" in done.stderr
-    done = sandbox.run(text, "gate", prepare='mount --bind /bin/false "$(readlink -f "$(command -v mv)")"')
+    done = sandbox.run(
+        text, "gate", prepare='mount --bind /bin/false "$(readlink -f "$(command -v mv)")"'
+    )
     assert (done.returncode, claimed.exists(), ours(node) != set()) == (1, True, True)
     done = sandbox.run(text, "gate")
     assert (done.returncode, done.stderr, ours(node)) == (0, "", set())
@@ -319,7 +373,9 @@ def test_a_start_ends_a_trial_if_its_confirm_was_killed(node: NamespaceKernel, s
     assert not trial.exists()
 
 
-def test_a_killed_confirm_is_completed_or_undone(node: NamespaceKernel, sandbox: Sandbox, trial: Path) -> None:
+def test_a_killed_confirm_is_completed_or_undone(
+    node: NamespaceKernel, sandbox: Sandbox, trial: Path
+) -> None:
     run_ip("route add 172.16.1.0/24 dev eth0 proto 217")
     claimed = trial.rename(trial.with_name("trial.confirmed.json"))
     python = sandbox.root / "python"
@@ -334,7 +390,11 @@ def test_a_killed_confirm_is_completed_or_undone(node: NamespaceKernel, sandbox:
     assert "can't open the lock /run/aks-flex-node/run.lock" in process.stderr.readline()
     lock.rmdir()
     out, _ = process.communicate(timeout=30)
-    assert (process.returncode, out, lock.stat().st_mode & 0o777) == (0, "-I -m hostrouting confirm\n", 0o600)
+    assert (process.returncode, out, lock.stat().st_mode & 0o777) == (
+        0,
+        "-I -m hostrouting confirm\n",
+        0o600,
+    )
     assert ours(node) != set()
     claimed.write_text(json.dumps({"until": UNTIL, "uptime": 1}))
     sandbox.run(text.replace(line, "readonly PYTHON=/nowhere"))
@@ -343,7 +403,7 @@ def test_a_killed_confirm_is_completed_or_undone(node: NamespaceKernel, sandbox:
     assert not trial.exists()
 
 
-# --- random hosts ----------------------------------------------------------------------------------------------------
+# --- random hosts ---------------------------------------------------------------------------------
 
 
 def halves_of(cidr: IPv4Network) -> list[IPv4Network]:
@@ -354,26 +414,42 @@ def configs(question: Question) -> st.SearchStrategy[Config]:
     """Return configs with routes for the expected CIDRs and their halves."""
     entries = st.fixed_dictionaries(
         {
-            "destination": st.sampled_from([str(each) for cidr in question.cidrs for each in halves_of(cidr)]),
+            "destination": st.sampled_from(
+                [str(each) for cidr in question.cidrs for each in halves_of(cidr)]
+            ),
             "gateway": st.sampled_from(("",) * 8 + ("onlink",)),
             "dev": st.sampled_from(("",) * 8 + ("eth0",)),
             "metric": st.sampled_from((0, 0, 0, 10, 20)),
         }
     )
-    some = st.lists(entries, min_size=1, max_size=6, unique_by=lambda each: (each["destination"], each["metric"]))
+    some = st.lists(
+        entries,
+        min_size=1,
+        max_size=6,
+        unique_by=lambda each: (each["destination"], each["metric"]),
+    )
     return some.map(lambda routes: config(*routes, cidrs=(), mode="WARN"))
 
 
 @pytest.mark.timeout(by_day(120, by_night=1800))
 @settings(max_examples=by_day(6, by_night=1500), suppress_health_check=list(HealthCheck))
 @given(data=st.data(), question=st.one_of(questions(), questions(has_objects=True)))
-def test_a_trial_on_any_host_leaves_the_installed_routes(data: st.DataObject, question: Question) -> None:
-    """Something else may change meanwhile. Then the end installs what the installed script can install, or no route."""
+def test_a_trial_on_any_host_leaves_the_installed_routes(
+    data: st.DataObject, question: Question
+) -> None:
+    """Something else may change meanwhile.
+
+    Then the end installs what the installed script can install, or no route.
+    """
     installed, tried = data.draw(configs(question)), data.draw(configs(question))
     is_bare = data.draw(st.sampled_from([False] * 4 + [True]))
-    wanted, others = ({str(each.destination) for each in one.static_routes.routes} for one in (installed, tried))
+    wanted, others = (
+        {str(each.destination) for each in one.static_routes.routes} for one in (installed, tried)
+    )
     there = min(wanted - others or wanted)
-    meanwhile = data.draw(st.sampled_from(["", "", "route del default", f"route add {there} dev eth0 proto static"]))
+    meanwhile = data.draw(
+        st.sampled_from(["", "", "route del default", f"route add {there} dev eth0 proto static"])
+    )
     text = render_static_routes(installed)
     kernel = on_linux()
     question.world.build(kernel)
@@ -394,8 +470,16 @@ def test_a_trial_on_any_host_leaves_the_installed_routes(data: st.DataObject, qu
         done = end(sandbox, None if is_bare else text)
         assert not trial.exists()
         event(f"{meanwhile[:9]}, exit {done.returncode}{', bare' if is_bare else ''}")
-        listed = set() if is_bare else {(str(each.destination), each.metric) for each in installed.static_routes.routes}
-        left = {(str(each.destination), each.metric) for each in kernel.routes(Table.MAIN) if each.is_ours}
+        listed = (
+            set()
+            if is_bare
+            else {(str(each.destination), each.metric) for each in installed.static_routes.routes}
+        )
+        left = {
+            (str(each.destination), each.metric)
+            for each in kernel.routes(Table.MAIN)
+            if each.is_ours
+        }
         if not meanwhile:
             assert (done.returncode, sorted(map(str, kernel.routes()))) == (0, before), done
         elif done.returncode:

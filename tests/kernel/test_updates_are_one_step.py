@@ -14,13 +14,18 @@ from wanted import MACHINE
 pytestmark = pytest.mark.kernel
 
 KINDS = [kind.value for kind in Kind]
-# By day, every twelfth pair is tested at one random point, in one world. By night, each is tested at every point.
-TRIED = [(pair.name,) for pair in PAIRS] if IS_NIGHTLY else [tuple(pair.name for pair in PAIRS[7::12])]
+# By day, every twelfth pair is tested at one random point, in one world. By night, each is tested
+# at every point.
+TRIED = (
+    [(pair.name,) for pair in PAIRS] if IS_NIGHTLY else [tuple(pair.name for pair in PAIRS[7::12])]
+)
 
 
 @pytest.mark.parametrize("names", TRIED, ids=lambda names: names[0])
 def test_an_update_is_one_step(tmp_path: Path, names: tuple[str, ...]) -> None:
-    """A node that is healthy under both configs is never held, and one that is shadowed under both never passes."""
+    """A node that is healthy under both configs is never held, and one that is shadowed under both
+    never passes.
+    """
     states, found = search(tmp_path, names, KINDS, most=None if IS_NIGHTLY else 1)
     assert states >= len(names)
     assert not found, "\n".join(found)
@@ -42,7 +47,8 @@ def test_an_update_of_two_steps_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("machine", "kubelet", "is_wrong"), [(True, True, True), (True, False, False), (False, True, False)]
+    ("machine", "kubelet", "is_wrong"),
+    [(True, True, True), (True, False, False), (False, True, False)],
 )
 def test_a_moving_gate_holds_one_consumer(machine: bool, kubelet: bool, is_wrong: bool) -> None:
     (pair,) = (pair for pair in PAIRS if pair.name == "shadowed, consumer changed")

@@ -1,4 +1,6 @@
-"""Test the watcher as a separate process on a real kernel, with floods, overruns, signals and link changes."""
+"""Test the watcher as a separate process on a real kernel, with floods, overruns, signals and link
+changes.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,8 @@ SECTION = section(
     mode="WARN",
     watch={"textfile": "/metrics/hostrouting.prom"},
 )
-# Everything in hostrouting is real here except for the layout and systemd. An argument can inject a fault.
+# Everything in hostrouting is real here except for the layout and systemd. An argument can inject a
+# fault.
 PROGRAM = """
 import os, signal, socket, sys
 from hostrouting import Host, Layout, cli
@@ -65,7 +68,9 @@ host = Host(NetlinkBackend(), FakeSystemd(), Layout(root), NetlinkBackend6())
 sys.exit(cli.main(["watch", f"{root}/config.json"], host=host))
 """
 OURS = "172.16.1.0/24 via 10.1.0.1 dev eth0 proto 217"
-METRICS = re.compile(r"(# (HELP|TYPE) .*\n|hostrouting_\S+ \S+\n)*hostrouting_routes_repaired_total\S+ \d+\n")
+METRICS = re.compile(
+    r"(# (HELP|TYPE) .*\n|hostrouting_\S+ \S+\n)*hostrouting_routes_repaired_total\S+ \d+\n"
+)
 HOSTILE_NAMES = (b'a"b\\c', b"\x1b[31mR", b"\xff\xfe", b"$(id)", b'{x="y"}')
 PATIENCE_SECONDS = 30.0
 
@@ -159,34 +164,52 @@ def is_there() -> bool:
 
 
 @pytest.mark.parametrize(
-    "spoiled", ["buffer", ""][: by_day(1, by_night=2)], ids=lambda word: f"a {'tiny' if word else 'usual'} buffer"
+    "spoiled",
+    ["buffer", ""][: by_day(1, by_night=2)],
+    ids=lambda word: f"a {'tiny' if word else 'usual'} buffer",
 )
-def test_a_flood_takes_few_checks_and_little_memory(watch: Callable[..., Watcher], spoiled: str) -> None:
+def test_a_flood_takes_few_checks_and_little_memory(
+    watch: Callable[..., Watcher], spoiled: str
+) -> None:
     watcher = watch(spoiled)
     watcher.hear("READY=1")
     before, memory = watcher.metric("hostrouting_checks_total"), watcher.memory()
-    flood = [f"route {verb} 20.{n >> 8}.{n & 255}.0/24 dev ib0" for verb in ("add", "del") for n in range(5000)]
+    flood = [
+        f"route {verb} 20.{n >> 8}.{n & 255}.0/24 dev ib0"
+        for verb in ("add", "del")
+        for n in range(5000)
+    ]
     run_ip(*flood, "route del 172.16.1.0/24", "addr add 192.168.7.1/16 dev ib0")
     watcher.wait_until(
-        lambda: is_there() and (watcher.root / "run/aks-flex-node/route-overlap.detected").exists(), "the end state"
+        lambda: is_there() and (watcher.root / "run/aks-flex-node/route-overlap.detected").exists(),
+        "the end state",
     )
-    watcher.wait_until(lambda: watcher.metric('hostrouting_cidr_verdict{cidr="192.168.0.0/16",verdict="ok"}') == 0, "")
+    watcher.wait_until(
+        lambda: watcher.metric('hostrouting_cidr_verdict{cidr="192.168.0.0/16",verdict="ok"}') == 0,
+        "",
+    )
     assert watcher.metric("hostrouting_checks_total") - before <= 20
     assert watcher.memory() - memory < 32 * 1024
     assert watcher.end()[0] == 0
 
 
 def test_updates_reach_the_metrics_without_an_event(watch: Callable[..., Watcher]) -> None:
-    """The kernel's notifications cover neither update, and the next periodic check is a minute away."""
+    """The kernel's notifications cover neither update, and the next periodic check is a minute
+    away.
+    """
     watcher = watch()
     watcher.hear("READY=1")
     assert watcher.metric("hostrouting_gate_off") == 0
     watcher.configure(routeOverlap={"expectedCidrs": ["10.96.0.0/12"]})
-    watcher.wait_until(lambda: 'cidr="10.96.0.0/12"' in watcher.textfile.read_text(), "the new CIDR is judged")
+    watcher.wait_until(
+        lambda: 'cidr="10.96.0.0/12"' in watcher.textfile.read_text(), "the new CIDR is judged"
+    )
     off = watcher.root / "etc/hostrouting/gate.off"
     off.parent.mkdir(parents=True)
     off.touch()
-    watcher.wait_until(lambda: watcher.metric("hostrouting_gate_off") == 1, "the metrics tell of the gate")
+    watcher.wait_until(
+        lambda: watcher.metric("hostrouting_gate_off") == 1, "the metrics tell of the gate"
+    )
 
 
 def test_hostile_names_and_a_vanished_config_are_survived(watch: Callable[..., Watcher]) -> None:
@@ -203,7 +226,9 @@ def test_hostile_names_and_a_vanished_config_are_survived(watch: Callable[..., W
     config.unlink()
     os.mkfifo(config)
     run_ip("route add 10.77.0.0/16 dev eth0")
-    watcher.wait_until(lambda: any("not a regular file" in line for line in watcher.heard), "the problem")
+    watcher.wait_until(
+        lambda: any("not a regular file" in line for line in watcher.heard), "the problem"
+    )
     code, said = watcher.end()
     assert code == 0
     lines = said.splitlines()
@@ -212,7 +237,9 @@ def test_hostile_names_and_a_vanished_config_are_survived(watch: Callable[..., W
     assert lines[-1].startswith("stopped by SIGTERM")
 
 
-def test_it_survives_an_upgrade_that_removes_its_modules(watch: Callable[..., Watcher], tmp_path: Path) -> None:
+def test_it_survives_an_upgrade_that_removes_its_modules(
+    watch: Callable[..., Watcher], tmp_path: Path
+) -> None:
     packages = tmp_path / "packages"
     for name in ("hostrouting", "phases"):
         shutil.copytree(ROOT / name, packages / name)
@@ -221,15 +248,18 @@ def test_it_survives_an_upgrade_that_removes_its_modules(watch: Callable[..., Wa
     watcher.configure(uplinks=["eth0"])  # without it, the check asks where that route should lead
     packages.rename(tmp_path / "gone")
     run_ip("route add 192.168.7.0/24 dev ib0")
-    watcher.wait_until(lambda: any("STATUS=overlap" in line for line in watcher.heard), "the failure")
+    watcher.wait_until(
+        lambda: any("STATUS=overlap" in line for line in watcher.heard), "the failure"
+    )
     code, said = watcher.end()
     assert code == 0
     assert "fix: add to hostRouting.staticRoutes.routes: " in said
     assert said.splitlines()[-1] == "stopped by SIGTERM; the routes stay as they are"
     assert watcher.last_word() == "STOPPING=1"
-    assert {"WATCHDOG=1", "STATUS=ok: every expected CIDR leaves through eth0; static routes in place: 1"} <= {
-        *watcher.heard
-    }
+    assert {
+        "WATCHDOG=1",
+        "STATUS=ok: every expected CIDR leaves through eth0; static routes in place: 1",
+    } <= {*watcher.heard}
     assert is_there()
 
 
@@ -249,7 +279,7 @@ def test_killed_in_any_write_it_leaves_no_torn_file(watch: Callable[..., Watcher
     assert list(watcher.root.rglob(".*hostrouting-*")) == []
 
 
-# --- IPv6 ----------------------------------------------------------------------------------------------------------
+# --- IPv6 -----------------------------------------------------------------------------------------
 
 _IPV6_GROUPS = 0x1040500  # linux/rtnetlink.h: netconf, rules, routes and addresses
 
@@ -265,29 +295,42 @@ def heard_groups(pid: int) -> int:
 
 
 def is_there6() -> bool:
-    return "via 2001:db8:1::1 dev eth0 proto 217" in tool("ip", "-6", "-N", "route", "show", "fd00:10::/48")
+    return "via 2001:db8:1::1 dev eth0 proto 217" in tool(
+        "ip", "-6", "-N", "route", "show", "fd00:10::/48"
+    )
 
 
 def test_ipv6_is_heard_and_repaired_only_if_it_is_expected(watch: Callable[..., Watcher]) -> None:
-    run_ip6("address add 2001:db8:1::4/64 dev eth0 nodad", "route add default via 2001:db8:1::1 dev eth0")
+    run_ip6(
+        "address add 2001:db8:1::4/64 dev eth0 nodad",
+        "route add default via 2001:db8:1::1 dev eth0",
+    )
     watcher = watch()
     watcher.hear("READY=1")
     markers = watcher.root / "run/aks-flex-node"
     # The check that it has just made may still have its own socket.
-    watcher.wait_until(lambda: heard_groups(watcher.process.pid) & _IPV6_GROUPS == 0, "IPv6 isn't heard")
+    watcher.wait_until(
+        lambda: heard_groups(watcher.process.pid) & _IPV6_GROUPS == 0, "IPv6 isn't heard"
+    )
     expected = ["172.16.1.0/24", "fd00:10::/48"]
     watcher.configure(**section(*expected, cidrs=expected, mode="WARN"))
     watcher.wait_until((markers / "route-overlap.ok").exists, "the new config is used")
-    watcher.wait_until(lambda: heard_groups(watcher.process.pid) & _IPV6_GROUPS == _IPV6_GROUPS, "IPv6 is heard")
+    watcher.wait_until(
+        lambda: heard_groups(watcher.process.pid) & _IPV6_GROUPS == _IPV6_GROUPS, "IPv6 is heard"
+    )
     watcher.wait_until(is_there6, "the route is added")
     run_ip6("route del fd00:10::/48")
     watcher.wait_until(is_there6, "the route is restored")
     run_ip6("address add fd00:10:0:7::4/64 dev ib0 nodad")
     watcher.wait_until((markers / "route-overlap.detected").exists, "the shadow is found")
     (told,) = (markers / "route-overlap.detected").read_text().splitlines()
-    assert "OVERLAP: expected CIDR fd00:10::/48 (probe fd00:10:0:7::) routes via ib0, expected eth0" in told
+    assert (
+        "OVERLAP: expected CIDR fd00:10::/48 (probe fd00:10:0:7::) routes via ib0, expected eth0"
+        in told
+    )
     run_ip("route del default")
     reasons = ["no-default-route: IPv6", "no-default-route"]
     watcher.wait_until(
-        lambda: (markers / "route-overlap.detected").read_text().split("\n")[0] in reasons, "IPv4 is heard"
+        lambda: (markers / "route-overlap.detected").read_text().split("\n")[0] in reasons,
+        "IPv4 is heard",
     )

@@ -43,11 +43,13 @@ def node(kernel: NamespaceKernel) -> NamespaceKernel:
     return kernel
 
 
-# --- reading what was written --------------------------------------------------------------------------------------
+# --- reading what was written ---------------------------------------------------------------------
 
 
 def mixed(count: int) -> list[Route]:
-    """Return routes of many shapes, ordered so that every pair of shapes is adjacent within a datagram."""
+    """Return routes of many shapes, ordered so that every pair of shapes is adjacent within a
+    datagram.
+    """
     pick = random.Random(7)
     hops = [
         BY_ETH0,
@@ -84,7 +86,7 @@ def test_many_entries_are_read_as_they_were_written(node: NamespaceKernel) -> No
         assert node.routes(table) == tuple(route for route in there if route.table == table)
 
 
-# --- unwanted entries are skipped ------------------------------------------------------------------------------------
+# --- unwanted entries are skipped -----------------------------------------------------------------
 
 
 def is_plain_by_eth0(route: Route) -> bool:
@@ -97,7 +99,9 @@ def test_selective_reads_find_the_same_routes(node: NamespaceKernel) -> None:
     node.add(many(1000) + mixed(400))
     everything = node.routes()
     assert node.routes_except([]) == everything
-    assert node.routes_except(["eth0"]) == tuple(route for route in everything if not is_plain_by_eth0(route))
+    assert node.routes_except(["eth0"]) == tuple(
+        route for route in everything if not is_plain_by_eth0(route)
+    )
     own = [address.local for address in node.addresses()]
     assert node.routes_except(["eth0", "ib0", "lo"], sources=own) == tuple(
         route
@@ -107,17 +111,23 @@ def test_selective_reads_find_the_same_routes(node: NamespaceKernel) -> None:
         or route.scope >= Scope.LINK
         or not route.destination.prefixlen
     )
-    networks = [IPv4Network(text) for text in ("20.0.4.0/22", "20.0.5.0/24", "20.4.0.0/24", "24.0.0.0/7", "31.1.2.3")]
+    networks = [
+        IPv4Network(text)
+        for text in ("20.0.4.0/22", "20.0.5.0/24", "20.4.0.0/24", "24.0.0.0/7", "31.1.2.3")
+    ]
     assert node.routes_except(["eth0"], inside=[*map(numbers, networks)]) == tuple(
         route
         for route in everything
-        if not is_plain_by_eth0(route) or any(is_inside(route.destination, network) for network in networks)
+        if not is_plain_by_eth0(route)
+        or any(is_inside(route.destination, network) for network in networks)
     )
     assert node.routes_except(["eth0"], inside=[(0, 0)]) == everything
     by_attributes = node.routes_by_attributes(Table.MAIN)
     assert len(by_attributes) < 600
     assert [
-        attrs.evolve(entry, destination=IPv4Network(prefix)) for entry, prefixes in by_attributes for prefix in prefixes
+        attrs.evolve(entry, destination=IPv4Network(prefix))
+        for entry, prefixes in by_attributes
+        for prefix in prefixes
     ] == list(node.routes(Table.MAIN))
 
 
@@ -154,7 +164,9 @@ def test_default_routes_are_found_at_the_head_of_any_table(node: NamespaceKernel
 
     assert Counting().default_routes() == expected
     assert read["datagrams"] <= 2
-    many_defaults = [Route(IPv4Network("0.0.0.0/0"), BY_ETH0, metric=metric) for metric in range(100, 800)]
+    many_defaults = [
+        Route(IPv4Network("0.0.0.0/0"), BY_ETH0, metric=metric) for metric in range(100, 800)
+    ]
     node.add(many_defaults)
     assert len(node.default_routes()) == len(expected) + len(many_defaults)
 
@@ -165,7 +177,9 @@ def test_memory_depends_on_the_wanted_routes_alone(node: NamespaceKernel) -> Non
         tracemalloc.start()
         try:
             assert len(node.routes_except(["eth0"])) < 20
-            assert len(node.routes_except(["eth0"], inside=[numbers(IPv4Network("20.0.0.0/20"))])) < 50
+            assert (
+                len(node.routes_except(["eth0"], inside=[numbers(IPv4Network("20.0.0.0/20"))])) < 50
+            )
             return tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
@@ -177,22 +191,31 @@ def test_memory_depends_on_the_wanted_routes_alone(node: NamespaceKernel) -> Non
     assert peak() < 1.2 * before
 
 
-# --- refusals ------------------------------------------------------------------------------------------------------
+# --- refusals -------------------------------------------------------------------------------------
 
 
 def test_each_refusal_among_thousands_names_its_route(node: NamespaceKernel) -> None:
     routes = many(2000)
     for index in range(0, 2000, 7):
         routes[index] = attrs.evolve(routes[index], hops=BY_NOBODY)
-    routes[1000:1000] = [attrs.evolve(routes[1], mtu=1400), attrs.evolve(routes[2], hops=(NextHop("nope"),))]
+    routes[1000:1000] = [
+        attrs.evolve(routes[1], mtu=1400),
+        attrs.evolve(routes[2], hops=(NextHop("nope"),)),
+    ]
     too_long = NextHop("a name that is far too long")
     routes[1002:1002] = [attrs.evolve(routes[3], hops=(*BY_ETH0, too_long))]
     failures = node.add(routes)
     expected = [
-        (route, errno.ENETUNREACH, "Nexthop has invalid gateway") for route in routes if route.hops is BY_NOBODY
+        (route, errno.ENETUNREACH, "Nexthop has invalid gateway")
+        for route in routes
+        if route.hops is BY_NOBODY
     ]
     odd = [failure for failure in failures if failure.route.hops is not BY_NOBODY]
-    assert [(failure.route, failure.errno, failure.message) for failure in failures if failure not in odd] == expected
+    assert [
+        (failure.route, failure.errno, failure.message)
+        for failure in failures
+        if failure not in odd
+    ] == expected
     assert [(failure.route, failure.errno) for failure in odd] == [
         (routes[1000], errno.EEXIST),
         (routes[1001], errno.ENODEV),
@@ -219,7 +242,7 @@ def test_requests_are_sent_in_parts_that_fit_the_socket(node: NamespaceKernel) -
     assert node.delete(routes) == ()
 
 
-# --- transport faults ----------------------------------------------------------------------------------------------
+# --- transport faults -----------------------------------------------------------------------------
 
 
 class Faulty(Conversation):
@@ -231,7 +254,9 @@ class Faulty(Conversation):
         for_ever: whether all later datagrams are faulty too.
     """
 
-    def __init__(self, fault: Callable[[Faulty, bytes], bytes], at: int, *, for_ever: bool = False) -> None:
+    def __init__(
+        self, fault: Callable[[Faulty, bytes], bytes], at: int, *, for_ever: bool = False
+    ) -> None:
         super().__init__()
         self._fault, self._at, self._for_ever = fault, at, for_ever
         self.received = 0
@@ -261,9 +286,15 @@ def broken(faulty: Faulty, datagram: bytes) -> bytes:
 
 
 def foreign(faulty: Faulty, datagram: bytes) -> bytes:
-    """Insert a notification about another program's change, and messages that resemble ours but aren't."""
+    """Insert a notification about another program's change, and messages that resemble ours but
+    aren't.
+    """
     sequence, port = HEADER.unpack_from(datagram)[3:]
-    body = struct.pack("=8BI", 2, 32, 0, 0, 254, 3, 0, 6, 0) + number(15, 254) + attribute(1, b"\x14\0\0\1")
+    body = (
+        struct.pack("=8BI", 2, 32, 0, 0, 254, 3, 0, 6, 0)
+        + number(15, 254)
+        + attribute(1, b"\x14\0\0\1")
+    )
     refusal = struct.pack("=i", -errno.EPERM) + datagram[:16]
     faulty.queue += [
         HEADER.pack(16 + len(body), rtnl.RTM_NEWROUTE, 0, sequence, port + 1) + body,
@@ -281,7 +312,9 @@ FAULTS = (overrun, late_overrun, broken, foreign)
 class FaultyBackend(NetlinkBackend):
     """A backend in which one conversation is faulty."""
 
-    def __init__(self, fault: Callable[[Faulty, bytes], bytes], at: int, *, for_ever: bool = False) -> None:
+    def __init__(
+        self, fault: Callable[[Faulty, bytes], bytes], at: int, *, for_ever: bool = False
+    ) -> None:
         super().__init__()
         self._fault: Callable[[], Faulty] | None = lambda: Faulty(fault, at, for_ever=for_ever)
         self._for_ever = for_ever
@@ -313,7 +346,10 @@ def test_a_fault_while_reading_changes_no_result(
     node: NamespaceKernel, fault: Callable[[Faulty, bytes], bytes]
 ) -> None:
     node.add(many(900))
-    addresses = [route.destination[1] for route in many(12)] + [IPv4Address("10.1.0.4"), IPv4Address("10.2.0.9")]
+    addresses = [route.destination[1] for route in many(12)] + [
+        IPv4Address("10.1.0.4"),
+        IPv4Address("10.2.0.9"),
+    ]
     reads: tuple[Callable[[NetlinkBackend], object], ...] = (
         lambda backend: backend.routes(),
         lambda backend: backend.routes_except(["eth0"]),
@@ -362,7 +398,9 @@ def test_a_fault_while_writing_names_routes_of_unknown_state(
 def test_a_permanent_fault_is_an_error(node: NamespaceKernel) -> None:
     for fault, reason in ((overrun, "was lost"), (broken, "Cannot allocate memory")):
         backend = FaultyBackend(fault, 1, for_ever=True)
-        with pytest.raises(RouteError, match=f"can't list the routes: .*{reason}.*, 32 times over; try again later"):
+        with pytest.raises(
+            RouteError, match=f"can't list the routes: .*{reason}.*, 32 times over; try again later"
+        ):
             backend.routes()
         with pytest.raises(RouteError, match=f"can't look up routes: .*{reason}"):
             backend.lookup([GATEWAY, IPv4Address("10.1.0.2")])
@@ -374,7 +412,9 @@ def test_a_permanent_fault_is_an_error(node: NamespaceKernel) -> None:
 
 
 def test_refusals_beyond_the_sockets_buffer_are_named_or_unknown(node: NamespaceKernel) -> None:
-    """The kernel itself drops replies, because the socket's receive buffer is smaller than the conversation assumes."""
+    """The kernel itself drops replies, because the socket's receive buffer is smaller than the
+    conversation assumes.
+    """
 
     class Cramped(NetlinkBackend):
         def _connect(self) -> Conversation:
@@ -392,7 +432,7 @@ def test_refusals_beyond_the_sockets_buffer_are_named_or_unknown(node: Namespace
     assert Cramped().routes() == node.routes()
 
 
-# --- a table that changes during a dump ----------------------------------------------------------------------------
+# --- a table that changes during a dump -----------------------------------------------------------
 
 
 class Changing(NetlinkBackend):

@@ -1,1 +1,3 @@
-"""Run the kernel tests on the kernels of Debian's releases, as processes (User-Mode Linux): ./run kernels."""
+"""Run the kernel tests on the kernels of Debian's releases, as processes (User-Mode Linux): ./run
+kernels.
+"""

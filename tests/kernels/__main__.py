@@ -1,7 +1,8 @@
 """Run the kernel tests on other kernels: ``./run kernels [SUITE]... [-- PYTEST-ARGUMENT...]``.
 
-The results are recorded in docs/explanation/kernels.json if whole files of tests have run. This machine judges the
-snapshots of the hosts in those tests, too, which must not differ from the hosts' own verdicts.
+The results are recorded in docs/explanation/kernels.json if whole files of tests have run. This
+machine judges the snapshots of the hosts in those tests, too, which must not differ from the hosts'
+own verdicts.
 """
 
 from __future__ import annotations
@@ -18,7 +19,15 @@ from kernels.packages import SUITES, NoKernelError, find_or_fetch
 from kernels.results import record, results_of, total
 
 _TESTS = (
-    *("-m", "kernel and not boot and not ci", "-p", "no:cacheprovider", "--color=no", "--timeout", "600"),
+    *(
+        "-m",
+        "kernel and not boot and not ci",
+        "-p",
+        "no:cacheprovider",
+        "--color=no",
+        "--timeout",
+        "600",
+    ),
     "--hypothesis-profile=kernels",
     "--junitxml=/run/shared/results.xml",
 )
@@ -44,7 +53,9 @@ def _run_tests(suite: str, selected: Sequence[str]) -> int:
         began = time.monotonic()
         try:
             kernel = find_or_fetch(suite)
-            code = run_on(kernel, (".venv/bin/python", "-m", "pytest", *_TESTS, *selected), Path(folder), env)
+            code = run_on(
+                kernel, (".venv/bin/python", "-m", "pytest", *_TESTS, *selected), Path(folder), env
+            )
         except NoKernelError as error:
             print(f"kernels: {error}", file=sys.stderr)
             return 1
@@ -54,7 +65,12 @@ def _run_tests(suite: str, selected: Sequence[str]) -> int:
         results = results_of(junit, judged)
     minutes = round((time.monotonic() - began) / 60)
     print(f"Linux {kernel.release} (Debian {suite}): {total(results)}, {minutes} min")
-    print(f"snapshots judged here: {judged.total()}, {len(wrong)} of them wrong", *wrong, sep="\n", flush=True)
+    print(
+        f"snapshots judged here: {judged.total()}, {len(wrong)} of them wrong",
+        *wrong,
+        sep="\n",
+        flush=True,
+    )
     if all(Path(each).exists() for each in selected):
         record(suite, kernel.release, results, is_whole=not selected)
     return code or bool(wrong)

@@ -1,7 +1,8 @@
 """Run a command in this checkout on another kernel, which is a process of this machine.
 
-The command sees this machine's files, but what it changes stays in that kernel's memory: it has its own processes,
-mounts and networks. The kernel is Linux's own code for routes, rules, namespaces and devices; it has one CPU.
+The command sees this machine's files, but what it changes stays in that kernel's memory: it has its
+own processes, mounts and networks. The kernel is Linux's own code for routes, rules, namespaces and
+devices; it has one CPU.
 """
 
 from __future__ import annotations
@@ -53,12 +54,23 @@ def run_on(kernel: UserModeLinux, argv: Sequence[str], shared: Path, env: dict[s
         # Linux 6.1 sometimes hangs while it stops.
         process.wait(_STOP_SECONDS)
     if not code.read_text():
-        raise NoKernelError(f"Linux {kernel.release} ended before the command: {_last_words(shared)}")
+        raise NoKernelError(
+            f"Linux {kernel.release} ended before the command: {_last_words(shared)}"
+        )
     return int(code.read_text())
 
 
 # A process namespace's processes end with its first one, also those that the kernel traces.
-CONFINED = ("setpriv", "--pdeathsig", "KILL", "unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+CONFINED = (
+    "setpriv",
+    "--pdeathsig",
+    "KILL",
+    "unshare",
+    "--pid",
+    "--fork",
+    "--kill-child",
+    "--mount-proc",
+)
 
 
 def command_of(kernel: UserModeLinux, folder: Path, *words: str, **arguments: object) -> list[str]:
@@ -72,14 +84,28 @@ def command_of(kernel: UserModeLinux, folder: Path, *words: str, **arguments: ob
     """
     # Its memory is a file. In a container, programs can't be mapped from /dev/shm.
     is_mappable = not os.statvfs(_IN_MEMORY).f_flag & os.ST_NOEXEC
-    env = {"LD_LIBRARY_PATH": str(kernel.library), "TMPDIR": _IN_MEMORY if is_mappable else tempfile.gettempdir()}
+    env = {
+        "LD_LIBRARY_PATH": str(kernel.library),
+        "TMPDIR": _IN_MEMORY if is_mappable else tempfile.gettempdir(),
+    }
     if tuple(map(int, kernel.release.split(".")[:2])) < _FIXED:
         env["LD_PRELOAD"] = str(kernel.preload)
     # Linux 6.16 and later can do without ptrace.
-    arguments |= {"seccomp": "auto", "con": "null", "con0": "null,fd:1", "uml_dir": folder, "umid": "guest"}
+    arguments |= {
+        "seccomp": "auto",
+        "con": "null",
+        "con0": "null,fd:1",
+        "uml_dir": folder,
+        "umid": "guest",
+    }
     return [
         *("env", *(f"{name}={value}" for name, value in env.items())),
-        *(str(kernel.program), "quiet", *words, *(f"{name}={value}" for name, value in arguments.items())),
+        *(
+            str(kernel.program),
+            "quiet",
+            *words,
+            *(f"{name}={value}" for name, value in arguments.items()),
+        ),
     ]
 
 
@@ -99,7 +125,11 @@ def _running(kernel: UserModeLinux, shared: Path) -> Iterator[subprocess.Popen[b
     argv = [*CONFINED, *command_of(kernel, shared, "ro", **arguments)]
     with (shared / "errors").open("wb") as errors:
         process = subprocess.Popen(
-            argv, cwd=kernel.library, stdin=subprocess.DEVNULL, stderr=errors, start_new_session=True
+            argv,
+            cwd=kernel.library,
+            stdin=subprocess.DEVNULL,
+            stderr=errors,
+            start_new_session=True,
         )
     try:
         yield process
@@ -110,4 +140,7 @@ def _running(kernel: UserModeLinux, shared: Path) -> Iterator[subprocess.Popen[b
 
 
 def _last_words(shared: Path) -> str:
-    return "\n".join((shared / "errors").read_text(errors="replace").strip().splitlines()[-5:]) or "it said nothing"
+    return (
+        "\n".join((shared / "errors").read_text(errors="replace").strip().splitlines()[-5:])
+        or "it said nothing"
+    )

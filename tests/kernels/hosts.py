@@ -1,4 +1,6 @@
-"""Keep the hosts that tests build on a kernel, so that another kernel's machine can judge their snapshots."""
+"""Keep the hosts that tests build on a kernel, so that another kernel's machine can judge their
+snapshots.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +43,8 @@ def differences(folder: Path) -> tuple[Counter[str], tuple[str, ...]]:
         folder: the directory that ``keep`` has filled.
 
     Returns:
-        How many hosts each file of tests has left, and a text for each one whose snapshot gets another report here than
-        the host itself.
+        How many hosts each file of tests has left, and a text for each one whose snapshot gets
+        another report here than the host itself.
     """
     judged, wrong = Counter[str](), []
     for path in folder.iterdir():
@@ -56,6 +58,10 @@ def differences(folder: Path) -> tuple[Counter[str], tuple[str, ...]]:
 
 
 def _report(config: Config, backend: RouteBackend) -> object:
-    """Return the report without time and host, and with only the kind of its reason, whose words may differ."""
+    """Return the report without time and host, and with only the kind of its reason, whose words
+    may differ.
+    """
     report = check_overlap(config, backend, phases.CancelScope())
-    return json.loads(json.dumps(report.to_json() | {"time": None, "host": None, "reason": report.reason_kind}))
+    return json.loads(
+        json.dumps(report.to_json() | {"time": None, "host": None, "reason": report.reason_kind})
+    )

@@ -1,8 +1,9 @@
-"""Machines that boot a Debian tree from a disk, on the kernel of the same Debian release, and whose power can be cut.
+"""Machines that boot a Debian tree from a disk, on the kernel of the same Debian release, and whose
+power can be cut.
 
-The kernel is a process (see ``guest``), the disk an ext4 image, and the network two taps: ``eth0`` gets its address and
-its default route by DHCP, and ``ib0`` has an address whose subnet shadows the cluster's. What the machine has written
-but not synced is lost with the power, as on real hardware.
+The kernel is a process (see ``guest``), the disk an ext4 image, and the network two taps: ``eth0``
+gets its address and its default route by DHCP, and ``ib0`` has an address whose subnet shadows the
+cluster's. What the machine has written but not synced is lost with the power, as on real hardware.
 """
 
 from __future__ import annotations
@@ -71,7 +72,10 @@ _FILES = {
 }
 _WANTED = {
     "sysinit.target": ("/etc/systemd/system/agent.service",),
-    "multi-user.target": ("/etc/systemd/system/kubelet.service", "/lib/systemd/system/systemd-networkd.service"),
+    "multi-user.target": (
+        "/etc/systemd/system/kubelet.service",
+        "/lib/systemd/system/systemd-networkd.service",
+    ),
     "network-online.target": ("/lib/systemd/system/systemd-networkd-wait-online.service",),
 }
 # Runs in a mount namespace of its own: TREE, WORK and IMAGE are its arguments.
@@ -89,12 +93,14 @@ mkfs.ext4 -q -F -L root -d "$2/work/root" "$4"
 
 
 def make_image(suite: str, folder: Path, *, has_python: bool = True) -> None:
-    """Make a machine's disk from a Debian release's tree, with a consumer and this checkout's Python code.
+    """Make a machine's disk from a Debian release's tree, with a consumer and this checkout's
+    Python code.
 
     Args:
         suite: the Debian release.
         folder: where to make the file ``disk``. The subfolder ``files`` may have files to add.
-        has_python: whether the machine has Python and hostrouting. Otherwise, it has no Python at all.
+        has_python: whether the machine has Python and hostrouting. Otherwise, it has no Python at
+            all.
     """
     tree, kernel, files, image = (
         find_or_build(suite, *_MORE_PACKAGES),
@@ -114,16 +120,30 @@ def make_image(suite: str, folder: Path, *, has_python: bool = True) -> None:
         for unit in units:
             (wants / Path(unit).name).symlink_to(unit)
     # A symlink can't be copied over.
-    modules = files / ("usr/lib" if (tree / "lib").is_symlink() else "lib") / "modules" / kernel.release
+    modules = (
+        files / ("usr/lib" if (tree / "lib").is_symlink() else "lib") / "modules" / kernel.release
+    )
     for part in ("kernel/net", "kernel/drivers/net", "kernel/lib", "kernel/crypto"):
         if (kernel.modules / part).exists():
             shutil.copytree(kernel.modules / part, modules / part)
     if has_python:
         for package, place in python_packages().items():
-            shutil.copytree(package, files / place.lstrip("/"), ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                package, files / place.lstrip("/"), ignore=shutil.ignore_patterns("__pycache__")
+            )
         (files / FOUND.lstrip("/")).parent.mkdir(parents=True)
         (files / FOUND.lstrip("/")).write_text(FOUND_TEXT)
-    argv = ("sh", "-c", _MAKE, "sh", tree, folder, kernel.release, image, "yes" if has_python else "")
+    argv = (
+        "sh",
+        "-c",
+        _MAKE,
+        "sh",
+        tree,
+        folder,
+        kernel.release,
+        image,
+        "yes" if has_python else "",
+    )
     subprocess.run(["unshare", "--mount", "--propagation", "private", *map(str, argv)], check=True)
 
 
@@ -191,7 +211,13 @@ class UmlMachine:
             f"vec{number}": f"transport=tap,ifname=tap-{dev},mac=52:54:00:00:00:0{number + 1},depth=64"
             for number, dev in enumerate(("eth0", "ib0"))
         }
-        arguments = {"mem": _MEMORY, "ubd0": self._disk, "root": "/dev/ubda", "ssl1": f"fd:{fd},fd:{fd}", "panic": "-1"}
+        arguments = {
+            "mem": _MEMORY,
+            "ubd0": self._disk,
+            "root": "/dev/ubda",
+            "ssl1": f"fd:{fd},fd:{fd}",
+            "panic": "-1",
+        }
         command = command_of(self._kernel, self._folder, "rw", **arguments)
         argv = [*CONFINED, "--net", "sh", "-c", _NETWORK, "sh", str(dhcp), *command]
         argv += [f"{name}:{value}" for name, value in nics.items()]
@@ -247,7 +273,9 @@ class UmlMachine:
             except TimeoutError:
                 piece = b""
             if not piece:
-                raise MachineError(f"the machine ended or didn't answer in {seconds} s: {self._last_words()}")
+                raise MachineError(
+                    f"the machine ended or didn't answer in {seconds} s: {self._last_words()}"
+                )
             found += piece.replace(b"\r", b"")
             *lines, found = found.split(b"\n")
             for line in lines:

@@ -1,4 +1,5 @@
-"""Debian's User-Mode Linux of each release: unpacked once by mmdebstrap, cached, and never modified afterwards.
+"""Debian's User-Mode Linux of each release: unpacked once by mmdebstrap, cached, and never modified
+afterwards.
 
 The cache directory is ``$XDG_CACHE_HOME/hostrouting-kernels``. It contains for each release:
 
@@ -25,7 +26,8 @@ SUITES = {"bullseye": "5.10", "bookworm": "6.1", "trixie": "6.12", "sid": "7.2"}
 
 _HERE = Path(__file__).parent
 _TOOLS = ("mmdebstrap", "gcc", "busybox", "modprobe")
-# Packages are only extracted. The index of an old snapshot of the archive has expired, but is signed.
+# Packages are only extracted. The index of an old snapshot of the archive has expired, but is
+# signed.
 _UNPACK = (
     *("mmdebstrap", "--quiet", "--variant=extract", "--include=user-mode-linux,libc6"),
     '--aptopt=Acquire::Check-Valid-Until "false"',
@@ -65,11 +67,16 @@ def find_or_fetch(suite: str) -> UserModeLinux:
     Raises:
         NoKernelError: it can't be downloaded or prepared.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "hostrouting-kernels"
+    cache = (
+        Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute()
+        / "hostrouting-kernels"
+    )
     final = cache / suite
     if not final.exists():
         if missing := [tool for tool in _TOOLS if shutil.which(tool) is None]:
-            raise NoKernelError(f"can't prepare the kernel of Debian {suite}: {', '.join(missing)} isn't installed")
+            raise NoKernelError(
+                f"can't prepare the kernel of Debian {suite}: {', '.join(missing)} isn't installed"
+            )
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
         _fetch(suite, final)
     files = final / "files"
@@ -84,7 +91,16 @@ def _fetch(suite: str, final: Path) -> None:
         # The tests run in a network namespace of their own.
         _run(suite, "nsenter", f"--net={outer_network()}", *_UNPACK, suite, str(build / "files"))
         _use_own_loader(build / "files/usr/bin/linux.uml")
-        _run(suite, "gcc", "-O2", "-shared", "-fPIC", "-o", str(build / "xstate.so"), str(_HERE / "xstate.c"))
+        _run(
+            suite,
+            "gcc",
+            "-O2",
+            "-shared",
+            "-fPIC",
+            "-o",
+            str(build / "xstate.so"),
+            str(_HERE / "xstate.c"),
+        )
         build.rename(final)
     except BaseException as error:
         shutil.rmtree(build)
@@ -94,7 +110,9 @@ def _fetch(suite: str, final: Path) -> None:
 
 
 def _use_own_loader(program: Path) -> None:
-    """Let the program start with the dynamic loader in its working directory: this machine's C library may be older."""
+    """Let the program start with the dynamic loader in its working directory: this machine's C
+    library may be older.
+    """
     absolute = f"/lib64/{_LOADER}".encode()
     code = program.read_bytes()
     assert code.count(absolute) == 1
@@ -102,7 +120,9 @@ def _use_own_loader(program: Path) -> None:
 
 
 def _run(suite: str, *argv: str) -> None:
-    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
     if done.returncode != 0:
         raise NoKernelError(
             f"can't prepare the kernel of Debian {suite}: {shlex.join(argv)} failed:\n{done.stderr.strip()}"

@@ -1,4 +1,6 @@
-"""Read a run's results for each file of tests, and record them for the page that ``./run docs`` makes."""
+"""Read a run's results for each file of tests, and record them for the page that ``./run docs``
+makes.
+"""
 
 from __future__ import annotations
 
@@ -51,13 +53,17 @@ def results_of(junit: Path, snapshots: Mapping[str, int]) -> Results:
 
 def total(results: Results) -> str:
     """Return the numbers of tests in words."""
-    passed, failed = (sum(of_file[key] for of_file in results.values()) for key in ("passed", "failed"))
+    passed, failed = (
+        sum(of_file[key] for of_file in results.values()) for key in ("passed", "failed")
+    )
     skipped = sum(sum(of_file["skipped"].values()) for of_file in results.values())
     return f"{passed} passed, {failed} failed, {skipped} skipped"
 
 
 def record(suite: str, release: str, results: Results, *, is_whole: bool) -> None:
-    """Write a run's results to the record. Those of other files remain unless the run was a whole one.
+    """Write a run's results to the record.
+
+    Those of other files remain unless the run was a whole one.
 
     Args:
         suite: Debian's release.

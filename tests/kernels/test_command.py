@@ -49,9 +49,7 @@ def kernel_of(script: str, folder: Path) -> packages.UserModeLinux:
     return packages.UserModeLinux(program, folder, folder / "7.2.7", folder / "xstate.so")
 
 
-_RUN = (
-    "import sys; from pathlib import Path; from kernels.test_command import kernel_of; from kernels.guest import run_on"
-)
+_RUN = "import sys; from pathlib import Path; from kernels.test_command import kernel_of; from kernels.guest import run_on"
 
 
 @pytest.mark.kernel
@@ -67,9 +65,16 @@ def test_a_killed_command_leaves_no_traced_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.kernel
-def test_a_kernel_that_hangs_while_it_stops_is_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_kernel_that_hangs_while_it_stops_is_killed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(guest, "_STOP_SECONDS", 0.1)
-    assert guest.run_on(kernel_of(f"echo 3 >{tmp_path}/code; sleep 600", tmp_path), ["true"], tmp_path, {}) == 3
+    assert (
+        guest.run_on(
+            kernel_of(f"echo 3 >{tmp_path}/code; sleep 600", tmp_path), ["true"], tmp_path, {}
+        )
+        == 3
+    )
 
 
 JUNIT = """<testsuites><testsuite>
@@ -97,7 +102,10 @@ def test_runs_of_files_add_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
         "snapshots": 7,
     }
     results.record("sid", "7.2.7", found, is_whole=True)
-    assert {*json.loads(results.RECORD.read_text())["sid"]["files"]} == {"tests/test_a.py", "test_b.py"}
+    assert {*json.loads(results.RECORD.read_text())["sid"]["files"]} == {
+        "tests/test_a.py",
+        "test_b.py",
+    }
     results.record("sid", "7.2.8", {"tests/test_a.py": found["tests/test_a.py"]}, is_whole=False)
     assert {*json.loads(results.RECORD.read_text())["sid"]["files"]} == {"tests/test_a.py"}
 
@@ -108,10 +116,15 @@ def test_machines_are_recorded_one_by_one(monkeypatch: pytest.MonkeyPatch, tmp_p
     results.record_machine("trixie", {"systemd": "257"}, {"boot": 9})
     results.record_machine("bullseye", {"systemd": "247"}, {"boot": 10})
     known = json.loads(results.MACHINES.read_text())
-    assert {suite: row["cuts"] for suite, row in known.items()} == {"bullseye": {"boot": 10}, "trixie": {"boot": 9}}
+    assert {suite: row["cuts"] for suite, row in known.items()} == {
+        "bullseye": {"boot": 10},
+        "trixie": {"boot": 9},
+    }
 
 
-def test_a_snapshot_judged_differently_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_snapshot_judged_differently_is_reported(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv(VARIABLE, str(tmp_path))
     kernel = FakeKernel("Linux 5.10.46")
     kernel.add_link("eth0")

@@ -1,7 +1,9 @@
-"""Test the gate, updates, removal and power cuts on machines with their releases' own kernels and systemds.
+"""Test the gate, updates, removal and power cuts on machines with their releases' own kernels and
+systemds.
 
-Debian 11 has no Python here: it gets rendered folders, with install.sh and remove.sh. By day, there is one machine, and
-its power is cut twice. By night, there is one for each release, and their power is cut a hundred times.
+Debian 11 has no Python here: it gets rendered folders, with install.sh and remove.sh. By day, there
+is one machine, and its power is cut twice. By night, there is one for each release, and their power
+is cut a hundred times.
 """
 
 from __future__ import annotations
@@ -35,8 +37,9 @@ pytestmark = [pytest.mark.boot, pytest.mark.timeout(by_day(600, by_night=3600), 
 # By day, only .ci/run cuts the power at a random moment.
 _CUTS_POWER = pytest.mark.boot if IS_NIGHTLY else pytest.mark.ci
 
-# Whether the consumer has started in this boot, or is held. The gate may open after it has said that it holds: when an
-# address comes, or after an update that was cut, where the oneshots run other scripts than the gate.
+# Whether the consumer has started in this boot, or is held. The gate may open after it has said
+# that it holds: when an address comes, or after an update that was cut, where the oneshots run
+# other scripts than the gate.
 _JUDGED = f"""
 started() {{ grep "^$(</proc/sys/kernel/random/boot_id) " {LOG}; }}
 for _ in $(seq 300); do
@@ -66,7 +69,8 @@ class Wanted(NamedTuple):
 
 
 _LOW, _HIGH, _SIX = "172.16.0.0/17", "172.16.128.0/17", "fd00:172:5::/48"
-# With the check of one and the routes of the other, the first two hold the consumer, and the last two let it start.
+# With the check of one and the routes of the other, the first two hold the consumer, and the last
+# two let it start.
 CONFIGS = {
     "low": Wanted((_LOW, _SIX), (_LOW, _SIX)),
     "high": Wanted((_HIGH, _SIX), (_HIGH, _SIX)),
@@ -89,7 +93,11 @@ class Node:
 
     def install(self, name: str) -> str:
         """Return the command that installs a config."""
-        return f"python3 -m hostrouting apply /root/{name}.json" if self.has_python else f"/root/{name}/install.sh"
+        return (
+            f"python3 -m hostrouting apply /root/{name}.json"
+            if self.has_python
+            else f"/root/{name}/install.sh"
+        )
 
     def judged(self) -> str:
         """Wait for the end of a boot, and return the consumer's line of this boot, or ``held``."""
@@ -103,7 +111,9 @@ class Node:
 
     def versions(self) -> dict[str, str]:
         told = self.machine.run("uname -r; systemctl --version; ip -V")
-        kernel, systemd, iproute2 = re.findall(r"^(?:systemd |ip utility, iproute2-)?(\d[\d.]*)", told, re.MULTILINE)
+        kernel, systemd, iproute2 = re.findall(
+            r"^(?:systemd |ip utility, iproute2-)?(\d[\d.]*)", told, re.MULTILINE
+        )
         return {"kernel": kernel, "systemd": systemd, "iproute2": iproute2}
 
     def reboot(self) -> None:
@@ -147,7 +157,9 @@ def node(suite: str, image: Path, tmp_path: Path) -> Iterator[Node]:
 
 
 def test_a_machine_with_its_own_kernel(node: Node) -> None:
-    """STRICT holds, the fix lets go, an update restarts nothing and survives a power cut, and a removal leaves nothing."""
+    """STRICT holds, the fix lets go, an update restarts nothing and survives a power cut, and a
+    removal leaves nothing.
+    """
     machine = node.machine
     assert int(node.versions()["systemd"].split(".")[0]) == _SYSTEMDS[node.suite]
     assert "172.16.5.9 dev ib0" in node.judged()
@@ -170,7 +182,12 @@ def test_a_machine_with_its_own_kernel(node: Node) -> None:
     running = node.pid()
     machine.run("python3 -m hostrouting remove" if node.has_python else "/root/high/remove.sh")
     assert (node.pid(), node.routes()) == (running, set())
-    assert machine.run("find /etc /run/aks-flex-node /var/lib | grep -e hostrouting -e overlap", check=False) == ""
+    assert (
+        machine.run(
+            "find /etc /run/aks-flex-node /var/lib | grep -e hostrouting -e overlap", check=False
+        )
+        == ""
+    )
     node.reboot()
     assert "172.16.200.9 dev ib0" in node.judged()
 
@@ -191,7 +208,9 @@ def _cuts(suite: str) -> Iterator[_Cut]:
 
 @_CUTS_POWER
 def test_a_power_cut_leaves_all_or_nothing(node: Node, record_property: Any) -> None:
-    """Whatever is cut, the next boot has one config or the other, and starts the consumer only if that is healthy."""
+    """Whatever is cut, the next boot has one config or the other, and starts the consumer only if
+    that is healthy.
+    """
     machine, chance = node.machine, random.Random(node.suite)
     seconds: dict[str, float] = {}
     installed, told = "low", list[str]()
@@ -233,4 +252,6 @@ def test_a_power_cut_leaves_all_or_nothing(node: Node, record_property: Any) -> 
             machine.run(node.install(installed), check=installed in SEEN)
             machine.run("sync")
     if IS_NIGHTLY:
-        record_machine(node.suite, node.versions(), Counter(cut.during for cut in _cuts(node.suite)))
+        record_machine(
+            node.suite, node.versions(), Counter(cut.during for cut in _cuts(node.suite))
+        )

@@ -34,7 +34,9 @@ if sys.version_info < (3, 11):
 
 @attrs.frozen(eq=False)
 class After:
-    """A task that waits for an event and then runs another task, even if its scope has been cancelled."""
+    """A task that waits for an event and then runs another task, even if its scope has been
+    cancelled.
+    """
 
     event: threading.Event
     task: Task[object]
@@ -59,7 +61,11 @@ def test_serial_stops_at_the_first_failure_and_raises_it() -> None:
     calls: list[str] = []
     error = ValueError("no")
     with pytest.raises(ValueError, match="no") as caught:
-        run(Serial(Returning("a", 1, calls=calls), Raising("b", error), Returning("c", 3, calls=calls)))
+        run(
+            Serial(
+                Returning("a", 1, calls=calls), Raising("b", error), Returning("c", 3, calls=calls)
+            )
+        )
     assert (caught.value, error.__notes__, calls) == (error, ["in task serial/b"], ["serial/a"])
 
 
@@ -68,7 +74,12 @@ def test_a_late_cancel_ends_a_serial() -> None:
     scope = CancelScope()
     calls: list[str] = []
     with pytest.raises(Cancelled, match="enough") as caught:
-        run(Serial(cancelling("a", lambda _: scope.cancel("enough")), Returning("b", 2, calls=calls)), scope=scope)
+        run(
+            Serial(
+                cancelling("a", lambda _: scope.cancel("enough")), Returning("b", 2, calls=calls)
+            ),
+            scope=scope,
+        )
     with pytest.raises(Cancelled, match="enough"):
         run(Returning("c", 3, calls=calls), scope=scope)
     assert (path_of(caught.value), calls) == ("serial/a", [])
@@ -78,7 +89,10 @@ def test_results_come_in_the_order_of_the_tasks() -> None:
     assert run(Serial()) == run(Parallel()) == ()
     assert Serial(Returning("a", 1)).do(CancelScope()) == (1,)
     last = threading.Event()
-    assert run(Parallel(After(last, Returning("a", 1)), cancelling("b", lambda _: last.set()))) == (1, None)
+    assert run(Parallel(After(last, Returning("a", 1)), cancelling("b", lambda _: last.set()))) == (
+        1,
+        None,
+    )
 
 
 # Parallel
@@ -111,8 +125,14 @@ def test_every_failure_is_kept_in_task_order_with_its_path() -> None:
 def test_failures_during_an_outer_cancel_become_notes() -> None:
     scope, stumble = CancelScope(), Blocking("stumble", OSError("rollback failed"))
     with pytest.raises(Cancelled, match="SIGTERM") as caught:
-        run(Parallel(stumble, After(stumble.started, cancelling("c", lambda _: scope.cancel("SIGTERM")))), scope=scope)
-    # The cancelling task may return before its scope is cancelled, and then it is the one that was cancelled.
+        run(
+            Parallel(
+                stumble, After(stumble.started, cancelling("c", lambda _: scope.cancel("SIGTERM")))
+            ),
+            scope=scope,
+        )
+    # The cancelling task may return before its scope is cancelled, and then it is the one that was
+    # cancelled.
     notes = caught.value.__notes__
     assert "besides: OSError: rollback failed (in task parallel/stumble)" in notes, notes
     assert {"in task parallel", "in task parallel/c"} & {*notes}, notes
@@ -163,12 +183,20 @@ def test_a_raising_signal_handler_leaves_no_task_running(at: str, _round: int) -
 
 
 def test_a_late_cancel_ends_a_parallel() -> None:
-    """``Parallel`` raises the exception even if every task has returned. Tasks can also cancel the shared scope."""
+    """``Parallel`` raises the exception even if every task has returned.
+
+    Tasks can also cancel the shared scope.
+    """
     scope = CancelScope()
     with pytest.raises(Cancelled, match="late"):
-        run(Parallel(Returning("a", 1), cancelling("b", lambda _: scope.cancel("late"))), scope=scope)
+        run(
+            Parallel(Returning("a", 1), cancelling("b", lambda _: scope.cancel("late"))),
+            scope=scope,
+        )
     with pytest.raises(Cancelled, match="gave up"):
-        run(Parallel(cancelling("b", lambda shared: shared.cancel("gave up")), Blocking("blocking")))
+        run(
+            Parallel(cancelling("b", lambda shared: shared.cancel("gave up")), Blocking("blocking"))
+        )
 
 
 def test_a_sibling_that_returns_late_is_not_a_failure() -> None:
@@ -224,14 +252,20 @@ def test_a_task_in_a_shield_succeeds() -> None:
     with pytest.raises(Cancelled, match="late"):
         run(outer, scope=scope, observer=observer)
     assert results == [7]
-    assert observer.events[-2:] == [("finished", "outer/put-back", Status.OK), ("finished", "outer", Status.CANCELLED)]
+    assert observer.events[-2:] == [
+        ("finished", "outer/put-back", Status.OK),
+        ("finished", "outer", Status.CANCELLED),
+    ]
 
 
 def test_of_nested_timeouts_the_earliest_wins() -> None:
     for outer, inner, seconds in ((3, 9, 3), (9, 3, 3), (3, 3, 3)):
         clock = FakeClock()
         with pytest.raises(TimedOut) as caught:
-            run(Timeout(outer, Serial(Timeout(inner, Blocking("b")))), scope=CancelScope(clock=clock))
+            run(
+                Timeout(outer, Serial(Timeout(inner, Blocking("b")))),
+                scope=CancelScope(clock=clock),
+            )
         assert caught.value.seconds == seconds
         assert clock.monotonic() == seconds
     assert run(Timeout(3, Serial(Returning("a", 1)))) == (1,)

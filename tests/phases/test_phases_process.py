@@ -67,7 +67,9 @@ def children() -> set[int]:
     for status in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             number, _, rest = status.read_text().partition(" (")
-            found |= {int(number)} if rest.rpartition(") ")[2].split()[1] == str(os.getpid()) else set()
+            found |= (
+                {int(number)} if rest.rpartition(") ")[2].split()[1] == str(os.getpid()) else set()
+            )
     return found
 
 
@@ -80,7 +82,8 @@ def send_sigint() -> None:
 
 
 class Interrupted:
-    """A trace function that acts at a line of certain functions, the Nth after ``begun`` has an item.
+    """A trace function that acts at a line of certain functions, the Nth after ``begun`` has an
+    item.
 
     Args:
         moment: N.
@@ -165,7 +168,9 @@ def test_run_starts_no_program_in_a_cancelled_scope(scope: CancelScope, tmp_path
     ],
     ids=["tree", "ignores SIGTERM", "writes without end", "is stopped"],
 )
-def test_a_cancel_ends_the_program_and_its_children(scope: CancelScope, hotline: Hotline, script: str) -> None:
+def test_a_cancel_ends_the_program_and_its_children(
+    scope: CancelScope, hotline: Hotline, script: str
+) -> None:
     with hotline.then(lambda: scope.cancel("stop")), pytest.raises(Cancelled, match="stop"):
         scope.run(["sh", "-c", script.replace("FIFO", str(hotline.path))])
     leader, *others = hotline.numbers
@@ -210,7 +215,9 @@ def test_a_deadline_ends_the_program(hotline: Hotline) -> None:
 
 @pytest.mark.parametrize("raises", [False, True])
 @pytest.mark.parametrize("_round", range(by_day(2, by_night=5)))
-def test_a_signal_handler_ends_the_program(scope: CancelScope, hotline: Hotline, raises: bool, _round: int) -> None:
+def test_a_signal_handler_ends_the_program(
+    scope: CancelScope, hotline: Hotline, raises: bool, _round: int
+) -> None:
     def handle() -> None:
         if raises:
             raise KeyboardInterrupt
@@ -249,13 +256,18 @@ class Ticking(SystemClock):
 def test_an_interrupt_as_a_program_starts_ends_it() -> None:
     """SIGINT is delivered at each line of ``Popen`` until the process is registered."""
     moment, is_reached, known = 0, True, children()
+    traced = (
+        subprocess.Popen.__init__,
+        subprocess.Popen._execute_child,  # type: ignore[attr-defined]
+    )
     while is_reached:
         moment += by_day(23, by_night=7)
         with (
-            Interrupted(moment, subprocess.Popen.__init__, subprocess.Popen._execute_child) as interrupted,  # type: ignore[attr-defined]
+            Interrupted(moment, *traced) as interrupted,
             pytest.raises((KeyboardInterrupt, TimedOut)) as ended,
         ):
-            # The deadline passes right after the start, which is the third time that the child reads the clock.
+            # The deadline passes right after the start, which is the third time that the child
+            # reads the clock.
             CancelScope(clock=Ticking()).child(timeout=2).run(["sleep", "1000"])
         is_reached = interrupted.lines >= moment
         assert isinstance(ended.value, KeyboardInterrupt) == is_reached
@@ -284,7 +296,8 @@ def test_no_process_is_left_when_files_run_out(scope: CancelScope) -> None:
     opened = {int(path.name) for path in Path("/proc/self/fd").iterdir()}
     free = [number for number in range(len(opened) + 16) if number not in opened]
     try:
-        # The lowest limit comes last, because a failing Popen leaks file descriptors in Python 3.10.
+        # The lowest limit comes last, because a failing Popen leaks file descriptors in Python
+        # 3.10.
         for limit in reversed(free[:16]):
             resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
             try:
@@ -298,7 +311,7 @@ def test_no_process_is_left_when_files_run_out(scope: CancelScope) -> None:
     assert children() <= before
 
 
-# --- undo --------------------------------------------------------------------------------------------------------------
+# --- undo -----------------------------------------------------------------------------------------
 
 
 def change(*steps: Callable[[], None], error: BaseException | None = None) -> None:
@@ -347,7 +360,9 @@ def interrupt() -> None:
 
 
 def test_an_interrupt_between_steps_skips_none() -> None:
-    """Every step runs, even if a signal handler raises an exception at any line after the first step has begun."""
+    """Every step runs, even if a signal handler raises an exception at any line after the first
+    step has begun.
+    """
     moment, is_reached = 0, True
     while is_reached:
         moment += 1
@@ -355,7 +370,9 @@ def test_an_interrupt_between_steps_skips_none() -> None:
         undo = Undo()
         for name in ("first", "second", "last"):
             undo.push(partial(taken.append, name))
-        with Interrupted(moment, Undo.roll_back, Undo._take_last, act=interrupt, begun=taken) as interrupted:
+        with Interrupted(
+            moment, Undo.roll_back, Undo._take_last, act=interrupt, begun=taken
+        ) as interrupted:
             problems = undo.roll_back()
         is_reached = interrupted.lines >= moment
         assert problems == ["Interrupt()"] * is_reached
@@ -363,7 +380,7 @@ def test_an_interrupt_between_steps_skips_none() -> None:
     assert moment > 6
 
 
-# --- Python's own Ctrl-C --------------------------------------------------------------------------------------------
+# --- Python's own Ctrl-C --------------------------------------------------------------------------
 
 
 BEHIND = (type(all_or_nothing()).__exit__, Undo.roll_back, Undo._take_last)
@@ -381,7 +398,11 @@ def test_an_interrupt_waits_for_the_end_of_the_rollback(is_inner: bool) -> None:
         with Interrupted(moment, *BEHIND) as interrupted:
             try:
                 with all_or_nothing() if is_inner else nullcontext():
-                    change(partial(taken.append, "first"), partial(taken.append, "last"), error=ValueError("no"))
+                    change(
+                        partial(taken.append, "first"),
+                        partial(taken.append, "last"),
+                        error=ValueError("no"),
+                    )
             except (KeyboardInterrupt, ValueError) as error:
                 ended = error
         is_reached = interrupted.lines >= moment
@@ -421,7 +442,9 @@ def test_a_handler_that_is_set_within_stays() -> None:
 
 @pytest.mark.usefixtures("pythons_own")
 def test_only_the_main_thread_is_interrupted() -> None:
-    """Another thread may change something, also while the interrupt waits for the main thread's rollback."""
+    """Another thread may change something, also while the interrupt waits for the main thread's
+    rollback.
+    """
     taken: list[str] = []
 
     def change_another_thing() -> None:

@@ -42,7 +42,11 @@ def logged(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 
 
 def data(record: logging.LogRecord) -> dict[str, Any]:
-    return {key: vars(record)[key] for key in ("task", "path", "status", "duration", "error") if key in vars(record)}
+    return {
+        key: vars(record)[key]
+        for key in ("task", "path", "status", "duration", "error")
+        if key in vars(record)
+    }
 
 
 def test_each_task_logs_one_record_at_start_and_end(logged: pytest.LogCaptureFixture) -> None:
@@ -57,9 +61,16 @@ def test_each_task_logs_one_record_at_start_and_end(logged: pytest.LogCaptureFix
     )
     ended = {"status": "ok", "duration": 2, "error": None}
     assert [(record.msg, data(record)) for record in logged.records] == [
-        *(("started", outer), ("started", inner), ("completed", inner | ended), ("completed", outer | ended))
+        *(
+            ("started", outer),
+            ("started", inner),
+            ("completed", inner | ended),
+            ("completed", outer | ended),
+        )
     ]
-    assert {(record.name, record.levelno) for record in logged.records} == {("phases", logging.INFO)}
+    assert {(record.name, record.levelno) for record in logged.records} == {
+        ("phases", logging.INFO)
+    }
 
 
 @pytest.mark.parametrize(
@@ -108,12 +119,16 @@ def test_a_run_in_a_cancelled_scope_starts_no_task() -> None:
 
 
 @pytest.mark.parametrize(
-    ("late", "status"), [(Cancelled, "cancelled"), (TimedOut, "timed out")], ids=["cancel", "deadline"]
+    ("late", "status"),
+    [(Cancelled, "cancelled"), (TimedOut, "timed out")],
+    ids=["cancel", "deadline"],
 )
 def test_a_late_end_is_reported_as_late(
     logged: pytest.LogCaptureFixture, late: type[BaseException], status: str
 ) -> None:
-    """If a task returns after its scope has ended, the caller, the log and the observer see a failure."""
+    """If a task returns after its scope has ended, the caller, the log and the observer see a
+    failure.
+    """
     clock, observer = FakeClock(), RecordingObserver()
     scope = CancelScope(clock=clock, timeout=5)
 
@@ -193,7 +208,10 @@ class Broken(RecordingObserver):
 
 
 def test_an_observer_that_blocks_delays_no_other_task() -> None:
-    """A task can be cancelled and finish while an observer call blocks. The observer is notified afterwards."""
+    """A task can be cancelled and finish while an observer call blocks.
+
+    The observer is notified afterwards.
+    """
     is_blocking, has_ended = threading.Event(), threading.Event()
 
     class Slow(RecordingObserver):
@@ -225,7 +243,9 @@ def test_an_observers_error_disturbs_no_task_and_is_raised_last() -> None:
     with pytest.raises(BrokenPipeError) as caught:
         run(Serial(task, task), observer=Broken())
     assert len(task.calls) == 2
-    assert caught.value.__notes__ == ["raised by an observer or log handler; the tasks of the run succeeded"]
+    assert caught.value.__notes__ == [
+        "raised by an observer or log handler; the tasks of the run succeeded"
+    ]
 
 
 def test_an_observers_error_is_noted_on_the_runs_failure() -> None:
@@ -241,7 +261,9 @@ def test_an_observers_error_is_noted_on_the_runs_failure() -> None:
     ("error", "words", "is_exception"),
     [(Cancelled("why"), "why", False), (TimedOut(2.5), "not done within 2.5 s", True)],
 )
-def test_errors_have_a_text_and_survive_pickling(error: Any, words: str, is_exception: bool) -> None:
+def test_errors_have_a_text_and_survive_pickling(
+    error: Any, words: str, is_exception: bool
+) -> None:
     assert isinstance(error, Exception) is is_exception
     assert not isinstance(error, OSError)
     again = pickle.loads(pickle.dumps(error))
@@ -313,7 +335,7 @@ def test_an_odd_exception_arrives_unchanged(error: Exception) -> None:
     assert group.value.exceptions == (error,)
 
 
-# --- async -------------------------------------------------------------------------------------------------------------
+# --- async ----------------------------------------------------------------------------------------
 
 
 async def ending(run: Awaitable[object]) -> BaseException:
@@ -330,7 +352,9 @@ def cancelled(
     cancel: Callable[[asyncio.Task[BaseException]], object] = asyncio.Task.cancel,
     scope: CancelScope | None = None,
 ) -> BaseException:
-    """Run a task, cancel its asyncio task once it has started, or do something else, and return the exception."""
+    """Run a task, cancel its asyncio task once it has started, or do something else, and return the
+    exception.
+    """
 
     async def main() -> BaseException:
         running = asyncio.create_task(ending(run_async(work, scope=scope)))
@@ -375,7 +399,9 @@ def test_stop_iteration_ends_the_run() -> None:
 
 def test_a_cancelled_scope_cancels_the_run() -> None:
     blocking, scope = Blocking("blocking"), CancelScope()
-    caught = cancelled(Parallel(blocking), blocking.started, lambda _: scope.cancel("the loop says so"), scope)
+    caught = cancelled(
+        Parallel(blocking), blocking.started, lambda _: scope.cancel("the loop says so"), scope
+    )
     assert isinstance(caught, Cancelled)
     assert caught.reason == "the loop says so"
 

@@ -174,7 +174,9 @@ def test_a_wait_ends_within_100_ms_of_a_cancel(what: str) -> None:
         "seconds": lambda scope: scope.wait(1000),
         "event": lambda scope: scope.wait(threading.Event()),
         "file": lambda scope: scope.wait(left),
-        "process": lambda scope: scope.run(["sh", "-c", "trap '' TERM; echo ready >&2; sleep 1000 & wait"]),
+        "process": lambda scope: scope.run(
+            ["sh", "-c", "trap '' TERM; echo ready >&2; sleep 1000 & wait"]
+        ),
     }
     delays = []
     cancelled: list[float] = []
@@ -184,7 +186,8 @@ def test_a_wait_ends_within_100_ms_of_a_cancel(what: str) -> None:
         scope.cancel("now")
 
     with left, right:
-        # Use the best of several moments, because a busy machine may stop all threads at the same time of each 100 ms.
+        # Use the best of several moments, because a busy machine may stop all threads at the same
+        # time of each 100 ms.
         for attempt in range(8):
             scope = CancelScope()
             timer = threading.Timer(0.05 + 0.03 * attempt, cancel, [scope])
@@ -240,7 +243,7 @@ def test_a_signal_handler_may_cancel_at_any_line_of_the_scope() -> None:
     assert hits == by_day(40, by_night=150)
 
 
-# --- phases.testing ----------------------------------------------------------------------------------------------------
+# --- phases.testing -------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -261,7 +264,9 @@ def pipe() -> Iterator[tuple[int, int]]:
         os.close(fd)
 
 
-def test_a_scheduled_call_ends_a_wait(clock: FakeClock, scope: CancelScope, pipe: tuple[int, int]) -> None:
+def test_a_scheduled_call_ends_a_wait(
+    clock: FakeClock, scope: CancelScope, pipe: tuple[int, int]
+) -> None:
     reading, writing = pipe
     event = threading.Event()
     clock.call_at(2, event.set)
@@ -277,7 +282,9 @@ def test_a_scheduled_call_ends_a_wait(clock: FakeClock, scope: CancelScope, pipe
     assert clock.monotonic() == 4
 
 
-def test_scheduled_calls_happen_in_the_order_of_their_times(clock: FakeClock, scope: CancelScope) -> None:
+def test_scheduled_calls_happen_in_the_order_of_their_times(
+    clock: FakeClock, scope: CancelScope
+) -> None:
     seen: list[tuple[str, float]] = []
 
     def see(name: str) -> None:
@@ -295,7 +302,10 @@ def test_scheduled_calls_happen_in_the_order_of_their_times(clock: FakeClock, sc
 def test_a_wait_that_can_not_end_is_an_error(scope: CancelScope, pipe: tuple[int, int]) -> None:
     with pytest.raises(RuntimeError, match="this wait can't end"):
         scope.wait(threading.Event())
-    with open(pipe[0], "rb", closefd=False) as file, pytest.raises(RuntimeError, match="this wait can't end"):
+    with (
+        open(pipe[0], "rb", closefd=False) as file,
+        pytest.raises(RuntimeError, match="this wait can't end"),
+    ):
         scope.wait(file)
 
 

@@ -1,4 +1,6 @@
-"""Tests that any document is a config or one ConfigError, as the JSON Schema says, as far as a schema can."""
+"""Tests that any document is a config or one ConfigError, as the JSON Schema says, as far as a
+schema can.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,11 @@ from hostrouting.model.jsonable import json_key
 from hostrouting.model.parsing import parse_any_cidr, parse_any_prefix, parse_device, parse_gateway
 from hostrouting.testing import FakeKernel, FakeSystemd
 
-# Addresses in these keys may belong to either family and depend on each other, which a schema can't express.
-OF_EITHER_FAMILY = tuple(f"hostNetworking.staleAzureVnet.{key}" for key in ("cidrs[", "keep[", "uplink"))
+# Addresses in these keys may belong to either family and depend on each other, which a schema can't
+# express.
+OF_EITHER_FAMILY = tuple(
+    f"hostNetworking.staleAzureVnet.{key}" for key in ("cidrs[", "keep[", "uplink")
+)
 
 
 def problems(document: object) -> tuple[tuple[str, str], ...]:
@@ -40,30 +45,49 @@ def problems(document: object) -> tuple[tuple[str, str], ...]:
     return ()
 
 
-# --- accepted documents --------------------------------------------------------------------------------------------
+# --- accepted documents ---------------------------------------------------------------------------
 
 
 def mostly(right: Any, other: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    return st.integers(0, 11).flatmap(lambda chance: other if chance == 0 else st.sampled_from(right))
+    return st.integers(0, 11).flatmap(
+        lambda chance: other if chance == 0 else st.sampled_from(right)
+    )
 
 
-octets = st.integers(0, 255) | st.sampled_from([0, 1, 99, 100, 119, 126, 127, 128, 199, 223, 224, 239, 240, 255, 256])
+octets = st.integers(0, 255) | st.sampled_from(
+    [0, 1, 99, 100, 119, 126, 127, 128, 199, 223, 224, 239, 240, 255, 256]
+)
 addresses = st.tuples(octets, octets, octets, octets).map(lambda parts: ".".join(map(str, parts)))
 lengths = st.integers(0, 33).map(str) | st.sampled_from(["08", "", "+8", "8 "])
-prefixes = st.builds("{}/{}".format, addresses, lengths) | st.builds("{}.0.0.0/{}".format, octets, st.integers(0, 8))
-odd = st.sampled_from(["", " ", "10.0.0.1\n", "10.0.0.0/8\n", "010.0.0.0/8", "::1", "eth0\n"]) | st.text(max_size=6)
-wrong = st.sampled_from([None, True, False, 0, 1, -1, 601, 2**32, 1.0, 0.5, [], {}, [None], [1], {"x": 1}]) | odd
+prefixes = st.builds("{}/{}".format, addresses, lengths) | st.builds(
+    "{}.0.0.0/{}".format, octets, st.integers(0, 8)
+)
+odd = st.sampled_from(
+    ["", " ", "10.0.0.1\n", "10.0.0.0/8\n", "010.0.0.0/8", "::1", "eth0\n"]
+) | st.text(max_size=6)
+wrong = (
+    st.sampled_from(
+        [None, True, False, 0, 1, -1, 601, 2**32, 1.0, 0.5, [], {}, [None], [1], {"x": 1}]
+    )
+    | odd
+)
 cidrs = mostly(["172.16.0.0/16", "10.96.0.0/12", "0.0.0.0/1", "10.0.0.1/32"], prefixes)
 names = ["eth0", "ib0", "x" * 15, "..."]
-patterns = mostly([*names, "veth*", "gn[0-9]*", "x" * 16], st.sampled_from(["a/b", "a^b", "a\\b", ""]))
+patterns = mostly(
+    [*names, "veth*", "gn[0-9]*", "x" * 16], st.sampled_from(["a/b", "a^b", "a\\b", ""])
+)
 seconds = mostly([0, 30, 600], st.just(601))
 units = mostly(
     ["kubelet.service", "systemd-nspawn@.service", f"{'a' * 228}.service"],
-    st.sampled_from([".service", "a@@.service", "a/b.service", "-a.service", f"{'a' * 229}.service"]),
+    st.sampled_from(
+        [".service", "a@@.service", "a/b.service", "-a.service", f"{'a' * 229}.service"]
+    ),
 )
 textfiles = mostly(
     ["/a.prom", "/a/b.prom", "/é.prom", ""],
-    st.sampled_from(["a.prom", "/.prom", "/a/.prom", "/a/../b.prom", "/a//b.prom", "/a.prom/", "/a.prom\n"]),
+    st.sampled_from(
+        ["a.prom", "/.prom", "/a/.prom", "/a/../b.prom", "/a//b.prom", "/a.prom/", "/a.prom\n"]
+    ),
 )
 
 
@@ -71,7 +95,9 @@ def objects(cls: type, **values: st.SearchStrategy[Any]) -> st.SearchStrategy[di
     # hostNetworking uses hostRouting's consumer.
     undrawn = {field.name for field in attrs.fields(cls)} - values.keys() - {"consumer"}
     assert not undrawn, f"draw {cls.__name__}'s {undrawn} too"
-    return st.fixed_dictionaries({}, optional={json_key(name): value for name, value in values.items()})
+    return st.fixed_dictionaries(
+        {}, optional={json_key(name): value for name, value in values.items()}
+    )
 
 
 routes = st.fixed_dictionaries(
@@ -82,10 +108,14 @@ routes = st.fixed_dictionaries(
         "metric": mostly([0, 1, METRIC_MAX], st.just(METRIC_MAX + 1)),
     },
 )
-expected = st.fixed_dictionaries({"cidr": cidrs}, optional={"devs": st.lists(patterns, min_size=1, max_size=2)})
+expected = st.fixed_dictionaries(
+    {"cidr": cidrs}, optional={"devs": st.lists(patterns, min_size=1, max_size=2)}
+)
 sections = objects(
     Config,
-    static_routes=st.fixed_dictionaries({"enabled": st.just(True)}, optional={"routes": st.lists(routes, max_size=3)}),
+    static_routes=st.fixed_dictionaries(
+        {"enabled": st.just(True)}, optional={"routes": st.lists(routes, max_size=3)}
+    ),
     route_overlap=objects(
         RouteOverlap,
         expected_cidrs=st.lists(cidrs | expected, max_size=3),
@@ -109,7 +139,9 @@ networking = objects(
         {"enabled": st.just(True)},
         optional={
             "devices": st.lists(patterns, max_size=2),
-            "ipv6Detection": mostly(["METADATA", "always", ""], st.sampled_from(["NEVER", "KERNEL"])),
+            "ipv6Detection": mostly(
+                ["METADATA", "always", ""], st.sampled_from(["NEVER", "KERNEL"])
+            ),
         },
     ),
     stale_azure_vnet=st.fixed_dictionaries(
@@ -126,8 +158,17 @@ networking = objects(
 
 @st.composite
 def documents(draw: st.DrawFn) -> Any:
-    """Draw a mostly valid config. In half of the configs, one value is replaced or one key is added."""
-    keys = ["hostRouting"] * 8 + ["staticRoutes", "host_routing", "HOST-ROUTING", "hostRoutng", "agent"]
+    """Draw a mostly valid config.
+
+    In half of the configs, one value is replaced or one key is added.
+    """
+    keys = ["hostRouting"] * 8 + [
+        "staticRoutes",
+        "host_routing",
+        "HOST-ROUTING",
+        "hostRoutng",
+        "agent",
+    ]
     document = {draw(st.sampled_from(keys)): draw(sections)}
     if draw(st.booleans()):
         document["hostNetworking"] = draw(networking)
@@ -135,7 +176,11 @@ def documents(draw: st.DrawFn) -> Any:
         place: Any = document
         for _ in range(draw(st.integers(0, 3))):
             place = draw(st.sampled_from(places(place)))
-        at = draw(st.sampled_from([*place, "x"])) if isinstance(place, dict) else draw(st.integers(0, len(place) - 1))
+        at = (
+            draw(st.sampled_from([*place, "x"]))
+            if isinstance(place, dict)
+            else draw(st.integers(0, len(place) - 1))
+        )
         place[at] = draw(wrong)
     return document
 
@@ -146,26 +191,45 @@ def places(value: object) -> list[Any]:
     return [*([value] if inner else []), *(place for each in inner for place in places(each))]
 
 
-# --- any JSON ----------------------------------------------------------------------------------------------------------
+# --- any JSON -------------------------------------------------------------------------------------
 
 
 def _keys(schema: Any) -> Iterator[str]:
     if isinstance(schema, dict):
         yield from schema.get("properties", ())
-    for inner in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+    for inner in (
+        schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ()
+    ):
         yield from _keys(inner)
 
 
 KEYS = sorted(set(_keys(SCHEMA)))
-WORDS = ["", "10.0.0.0/8", "10.0.0.1", "onlink", "eth0", "STRICT", "0.0.0.0/0", "::/0", "a\nb", "/a/b.prom"]
+WORDS = [
+    "",
+    "10.0.0.0/8",
+    "10.0.0.1",
+    "onlink",
+    "eth0",
+    "STRICT",
+    "0.0.0.0/0",
+    "::/0",
+    "a\nb",
+    "/a/b.prom",
+]
 
 leaves = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.floats(allow_nan=True), st.sampled_from(WORDS), st.text(max_size=20)
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(allow_nan=True),
+    st.sampled_from(WORDS),
+    st.text(max_size=20),
 )
 any_json = st.recursive(
     leaves,
     lambda inner: st.one_of(
-        st.lists(inner, max_size=3), st.dictionaries(st.one_of(st.sampled_from(KEYS), st.text(max_size=5)), inner)
+        st.lists(inner, max_size=3),
+        st.dictionaries(st.one_of(st.sampled_from(KEYS), st.text(max_size=5)), inner),
     ),
     max_leaves=30,
 )
@@ -178,7 +242,10 @@ any_json = st.recursive(
 def test_schema_and_code_agree(document: object) -> None:
     found = problems(document)
     if found:
-        assert unmarked(document, [each for each in found if not each[0].startswith(OF_EITHER_FAMILY)]) == []
+        assert (
+            unmarked(document, [each for each in found if not each[0].startswith(OF_EITHER_FAMILY)])
+            == []
+        )
     else:
         assert [error.message for error in VALIDATOR.iter_errors(document)] == []
         config = Config.from_mapping(document)  # type: ignore[arg-type]
@@ -202,7 +269,9 @@ PLAIN, HOSTILE = (
 @given(st.builds("{}{}".format, st.sampled_from(PLAIN), st.sampled_from(HOSTILE) | st.text()))
 @settings(max_examples=by_day(100, by_night=30_000))
 def test_only_canonical_prefixes_and_plain_names_pass(text: str) -> None:
-    """The parsers accept only canonical text, so nothing else can reach a script or a netlink message."""
+    """The parsers accept only canonical text, so nothing else can reach a script or a netlink
+    message.
+    """
     for parse in (parse_any_prefix, parse_any_cidr, parse_gateway, parse_device, parse_pattern):
         try:
             value = parse(text)

@@ -1,4 +1,6 @@
-"""Tests that tables and rules answer as the kernel does: for lookups, and for the routes that are proven by them."""
+"""Tests that tables and rules answer as the kernel does: for lookups, and for the routes that are
+proven by them.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,13 @@ from hostrouting.model.answers import Lookup
 from hostrouting.model.routes import NextHop, Protocol, Route, Scope, Table
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.routes.verify import unproven
-from hostrouting.testing.strategies import DESTINATIONS, DEVICES, new_addresses, policy_rules, routes
+from hostrouting.testing.strategies import (
+    DESTINATIONS,
+    DEVICES,
+    new_addresses,
+    policy_rules,
+    routes,
+)
 
 EMPTY = tuple(Rule(0, table=table) for table in range(1000, 1016))
 
@@ -43,9 +51,14 @@ def built(world: World) -> FakeKernel:
 
 
 def substance(answer: Lookup) -> object:
-    """Return the relevant fields of a lookup. The table is left out because local and main may share a trie."""
+    """Return the relevant fields of a lookup.
+
+    The table is left out because local and main may share a trie.
+    """
     route = answer.route
-    return answer.errno if route is None else (route.destination, route.metric, route.tos, route.hops)
+    return (
+        answer.errno if route is None else (route.destination, route.metric, route.tos, route.hops)
+    )
 
 
 def test_a_snapshots_rule_that_points_back_makes_no_loop() -> None:
@@ -67,16 +80,20 @@ def test_a_dump_is_enough_for_the_kernels_answers(made: FakeKernel) -> None:
 
 
 @given(kernels(max_rules=4), st.lists(routes(), max_size=3))
-def test_planned_routes_are_predicted_as_the_kernel_uses_them(made: FakeKernel, more: list[Route]) -> None:
+def test_planned_routes_are_predicted_as_the_kernel_uses_them(
+    made: FakeKernel, more: list[Route]
+) -> None:
     before = made.routes()
     failures = made.add(more)
     added = [route for route in made.routes() if route not in before]
     assert len(added) <= len(more) - len(failures)
     fib = Fib(made.rules(), before).with_routes(added)
-    assert substance(fib.lookup(IPv4Address("11.0.0.1"))) == substance(made.lookup([IPv4Address("11.0.0.1")])[0])
+    assert substance(fib.lookup(IPv4Address("11.0.0.1"))) == substance(
+        made.lookup([IPv4Address("11.0.0.1")])[0]
+    )
 
 
-# --- routes that win according to the tables ---------------------------------------------------------------------------
+# --- routes that win according to the tables ------------------------------------------------------
 
 
 BY_V0 = Route(IPv4Network("172.16.0.0/16"), (NextHop("v0"),))
@@ -93,14 +110,18 @@ def wins(kernel: FakeKernel, route: Route, address: IPv4Address) -> bool:
 @example(built(World((), (attrs.evolve(BY_V0, source=IPv4Address("127.0.0.1")),), links=DEVICES)))
 def test_the_kernel_confirms_the_winning_routes(kernel: FakeKernel) -> None:
     # A run installs no routes of a narrower scope.
-    main, local = [each for each in kernel.routes(Table.MAIN) if each.scope <= Scope.LINK], kernel.routes(Table.LOCAL)
+    main, local = (
+        [each for each in kernel.routes(Table.MAIN) if each.scope <= Scope.LINK],
+        kernel.routes(Table.LOCAL),
+    )
     by_way = kernel.routes_by_attributes(Table.MAIN)
     left = unproven(main, rules=kernel.rules(), main=by_way, local=local)
     asked = {route for route, _ in left}
     event(f"{len(main) - len(asked)} proven")
     if kernel.rules() != KERNEL_RULES:
         assert asked == set(main)
-    # Without the rules, every route needs a lookup. The address to look up is the one covered by the proof.
+    # Without the rules, every route needs a lookup. The address to look up is the one covered by
+    # the proof.
     addresses = dict(unproven(main, rules=(), main=by_way, local=local))
     for route in main:
         if route not in asked:

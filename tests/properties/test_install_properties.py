@@ -71,7 +71,9 @@ there = st.builds(
     st.sampled_from([*PREFIXES, "0.0.0.0/0"]),
     hops,
     st.sampled_from([RouteType.UNICAST, RouteType.UNICAST, RouteType.UNICAST, RouteType.BLACKHOLE]),
-    protocol=st.sampled_from([Protocol.HOSTROUTING, Protocol.HOSTROUTING, Protocol.DHCP, Protocol.STATIC]),
+    protocol=st.sampled_from(
+        [Protocol.HOSTROUTING, Protocol.HOSTROUTING, Protocol.DHCP, Protocol.STATIC]
+    ),
     metric=st.sampled_from([0, 0, 5, 9]),
     table=st.sampled_from([Table.MAIN, Table.MAIN, Table.MAIN, 100]),
 )
@@ -111,7 +113,8 @@ OURS = [
     Route(IPv4Network("10.96.0.0/12"), (NextHop("eth1", NEAR[1]),)),
 ]
 CHANGED = Config(
-    StaticRoutes(True, [StaticRoute("172.16.1.0/24", "10.1.0.9"), StaticRoute("172.16.128.0/17")]), wait_seconds=0
+    StaticRoutes(True, [StaticRoute("172.16.1.0/24", "10.1.0.9"), StaticRoute("172.16.128.0/17")]),
+    wait_seconds=0,
 )
 LOSING = Config(StaticRoutes(True, [StaticRoute("172.16.0.10/32")]), wait_seconds=0)
 
@@ -121,7 +124,11 @@ refused_calls = st.tuples(st.sampled_from(["add", "replace", "delete"]), st.inte
 @pytest.mark.parametrize("task", [InstallRoutes, ConfigureStaticRoutes])
 @given(tables, configs, st.none() | refused_calls)
 @settings(max_examples=by_day(24, by_night=10_000))
-@example([], Config(StaticRoutes(True, [StaticRoute("172.16.1.0/24"), StaticRoute("10.96.0.0/12")])), ("add", 2))
+@example(
+    [],
+    Config(StaticRoutes(True, [StaticRoute("172.16.1.0/24"), StaticRoute("10.96.0.0/12")])),
+    ("add", 2),
+)
 @example([], LOSING, ("delete", 1))
 @example(OURS, LOSING, None)
 @example(OURS, CHANGED, ("delete", 1))
@@ -130,7 +137,9 @@ def test_any_run_is_all_or_nothing(
 ) -> None:
     kernel = node(table)
     before, others = kernel.routes(), foreign(kernel)
-    backend = FailingBackend(kernel, {refused[0]: {refused[1]: errno.ENOMEM}}) if refused else kernel
+    backend = (
+        FailingBackend(kernel, {refused[0]: {refused[1]: errno.ENOMEM}}) if refused else kernel
+    )
     with tempfile.TemporaryDirectory() as root:
         error = install(backend, config, root, task)
         if error is None:
@@ -139,15 +148,18 @@ def test_any_run_is_all_or_nothing(
             assert install(again, config, root, task) is None
             assert again.written == []
             assert kernel.routes() == after
-        # The refused call may also break the rollback of a route that doesn't win. The error then says so.
+        # The refused call may also break the rollback of a route that doesn't win. The error then
+        # says so.
         elif not any("while putting things back" in note for note in error.__notes__):
             assert sorted(map(str, kernel.routes())) == sorted(map(str, before))
         assert foreign(kernel) == others
-        phases.run(RemoveHostRouting(host=Host(routes=kernel, units=FakeSystemd(), layout=Layout(root))))
+        phases.run(
+            RemoveHostRouting(host=Host(routes=kernel, units=FakeSystemd(), layout=Layout(root)))
+        )
         assert list(kernel.routes()) == others
 
 
-# --- the parts of the core and of a plug-in ----------------------------------------------------------------------------
+# --- the parts of the core and of a plug-in -------------------------------------------------------
 
 
 @attrs.frozen
@@ -189,8 +201,12 @@ asked_of_probe = st.builds(Probe, st.sampled_from([None, "eth0", "azure0"]), con
 @settings(max_examples=by_day(8, by_night=2500))
 @example([BOTH, attrs.evolve(BOTH, consumer="kubelet.service"), NOTHING])
 @example([ROUTES_ALONE, CHECK_ALONE, ROUTES_ALONE])
-@example([WATCHED, attrs.evolve(WATCHED, watch={"enabled": True, "textfile": "/var/lib/y.prom"}), BOTH])
-def test_each_run_does_what_is_planned_and_removal_leaves_nothing(story: list[Config | Probe]) -> None:
+@example(
+    [WATCHED, attrs.evolve(WATCHED, watch={"enabled": True, "textfile": "/var/lib/y.prom"}), BOTH]
+)
+def test_each_run_does_what_is_planned_and_removal_leaves_nothing(
+    story: list[Config | Probe],
+) -> None:
     with tempfile.TemporaryDirectory() as root:
         layout = Layout(root)
         layout.units.mkdir(parents=True)
@@ -199,7 +215,12 @@ def test_each_run_does_what_is_planned_and_removal_leaves_nothing(story: list[Co
         host = Host(routes=node([]), units=units, layout=layout)
         first, parts, consumer = outside_run(layout.root), dict[str, bool](), ""
         for asked in story:
-            before, enabled, active, restarts = contents(layout), {*units.enabled}, {*units.active}, len(units.restarts)
+            before, enabled, active, restarts = (
+                contents(layout),
+                {*units.enabled},
+                {*units.active},
+                len(units.restarts),
+            )
             planned = planned_boot(host, asked)
             assert contents(layout) == before
             told = carry_out(host, asked)
@@ -208,7 +229,9 @@ def test_each_run_does_what_is_planned_and_removal_leaves_nothing(story: list[Co
             assert {layout.of(str(path)): action for path, action, *_ in planned.files} == became
             of_files = {layout.of(str(path)): action for path, action, *_ in told.files}
             # A task may remove a file that the next task recreates unchanged.
-            assert {action for path, action in of_files.items() if path not in became} <= {"replaced"}
+            assert {action for path, action in of_files.items() if path not in became} <= {
+                "replaced"
+            }
             assert {path: action for path, action in of_files.items() if path in became} == became
             assert sorted(told.units) == sorted(planned.units)
             assert {*told.units} == {
@@ -220,14 +243,22 @@ def test_each_run_does_what_is_planned_and_removal_leaves_nothing(story: list[Co
             consumer = update(parts, asked) or consumer
             manifest = Manifest.load(layout)
             assert {name: part.is_blocking for name, part in manifest.parts.items()} == parts
-            there = {Path(name) for name, (kind, *_) in outside_run(layout.root).items() if kind != "folder"}
+            there = {
+                Path(name)
+                for name, (kind, *_) in outside_run(layout.root).items()
+                if kind != "folder"
+            }
             assert there - {manifest.textfile(layout)} == (
                 {layout.manifest, *manifest.files(layout)} if parts else set()
             )
             if manifest.has_gate:
                 assert manifest.consumer == consumer
                 assert layout.gates(consumer)[-1].read_text() == DROP_INS[-1]
-                scripts = {name: layout.script(name).read_bytes() for name in parts if name in (ROUTES, CHECK)}
+                scripts = {
+                    name: layout.script(name).read_bytes()
+                    for name in parts
+                    if name in (ROUTES, CHECK)
+                }
                 assert layout.gate_list.read_text() == list_text(manifest, scripts)
             if isinstance(asked, Config) and is_watched(asked) and asked.watch.textfile is not None:
                 layout.of(asked.watch.textfile).touch()  # the watcher creates this file
@@ -242,11 +273,17 @@ def contents(layout: Layout) -> dict[Path, object]:
     return {Path(name): entry for name, entry in found.items() if entry[0] == "file"}
 
 
-def actions(before: dict[Path, object], after: dict[Path, object], found: set[Path]) -> dict[Path, str]:
+def actions(
+    before: dict[Path, object], after: dict[Path, object], found: set[Path]
+) -> dict[Path, str]:
     """Return how each file changed; for the check's markers, return only removals."""
     became = dict.fromkeys(before.keys() - after.keys(), "removed")
     became |= dict.fromkeys(after.keys() - before.keys() - found, "added")
-    return became | {path: "replaced" for path in before.keys() & after.keys() - found if before[path] != after[path]}
+    return became | {
+        path: "replaced"
+        for path in before.keys() & after.keys() - found
+        if before[path] != after[path]
+    }
 
 
 def planned_boot(host: Host, asked: Config | Probe) -> Changes:
@@ -267,7 +304,10 @@ def update(parts: dict[str, bool], asked: Config | Probe) -> str:
         parts.pop(PROBE, None)
         parts |= {} if asked.device is None else {PROBE: False}
         return ""
-    wanted = {ROUTES: bool(asked.static_routes.routes), CHECK: bool(asked.route_overlap.expected_cidrs)}
+    wanted = {
+        ROUTES: bool(asked.static_routes.routes),
+        CHECK: bool(asked.route_overlap.expected_cidrs),
+    }
     wanted[WATCH] = asked.watch.enabled and any(wanted.values())
     for name, is_wanted in wanted.items():
         parts.pop(name, None)

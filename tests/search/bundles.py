@@ -1,4 +1,6 @@
-"""Updates by the scripts of a bundle, and a systemctl(1) for them that shows the fake systemd's state."""
+"""Updates by the scripts of a bundle, and a systemctl(1) for them that shows the fake systemd's
+state.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def main(verb: str, *words: str) -> None:
     if verb == "daemon-reload":
         units.reload()
         return
-    (names,) = (word.partition("=")[2].split(",") for word in words if word.startswith("--property="))
+    (names,) = (
+        word.partition("=")[2].split(",") for word in words if word.startswith("--property=")
+    )
     # install.sh also asks for an instance that was never started.
     shown = units.show(MACHINE if "@" in words[-1] else words[-1], *names)
     lines = (value if "--value" in words else f"{key}={value}" for key, value in shown.items())

@@ -83,7 +83,8 @@ class Search:
         before: the initial state, with config A.
         after: the final state of an undisturbed update, with config B.
         steps: the steps of an undisturbed update.
-        outcome: the outcome of an undisturbed update. For a passing update, the outcome of the run that reverts it.
+        outcome: the outcome of an undisturbed update. For a passing update, the outcome of the run
+            that reverts it.
     """
 
     pair: Pair
@@ -133,12 +134,17 @@ class Search:
     def kinds(self) -> tuple[Kind, ...]:
         """Return the kinds of disturbance that apply to this update."""
         before = self.pair.before
-        is_possible = dict.fromkeys((Kind.REFUSE, Kind.TAKE_BACK), self.pair.refused_destination is not None)
+        is_possible = dict.fromkeys(
+            (Kind.REFUSE, Kind.TAKE_BACK), self.pair.refused_destination is not None
+        )
         is_possible |= dict.fromkeys((Kind.GATE, Kind.BOTH), before is not None)
         is_possible[Kind.ONESHOT] = before is not None and bool(before.static_routes.routes)
         if self.pair.script:
-            # proc_locks(5) doesn't show a lock whose flock(1) has ended, so no paused script is resumed for a start.
-            is_possible |= dict.fromkeys((Kind.FREEZE, Kind.REFUSE, Kind.TAKE_BACK, Kind.BOTH), False)
+            # proc_locks(5) doesn't show a lock whose flock(1) has ended, so no paused script is
+            # resumed for a start.
+            is_possible |= dict.fromkeys(
+                (Kind.FREEZE, Kind.REFUSE, Kind.TAKE_BACK, Kind.BOTH), False
+            )
         return tuple(kind for kind in Kind if is_possible.get(kind, True))
 
     def numbers(self, kind: Kind) -> range:
@@ -154,7 +160,9 @@ class Search:
         """Return a random number generator seeded for this search."""
         return random.Random(" ".join(map(str, (self.pair.name, *words))))
 
-    def moments(self, kinds: Collection[str], most: int | None, turn: int) -> list[tuple[Kind, int]]:
+    def moments(
+        self, kinds: Collection[str], most: int | None, turn: int
+    ) -> list[tuple[Kind, int]]:
         """Return the disturbances to inject, each with the number of the step that it precedes.
 
         Args:
@@ -170,7 +178,8 @@ class Search:
         return [(kind, chance.choice(self.numbers(kind))) for kind in drawn]
 
     def examine(self, kind: Kind, number: int) -> str:
-        """Inject a disturbance, and return what was wrong about the gate's decision or the final state, if anything.
+        """Inject a disturbance, and return what was wrong about the gate's decision or the final
+        state, if anything.
 
         Args:
             kind: the disturbance.
@@ -186,7 +195,9 @@ class Search:
         return f"{self.pair.name}: {place}: {'; '.join(moment.complaints)}{said}"
 
     def _step(self, kind: Kind, number: int) -> str:
-        names = {Kind.GATE: self.calls, Kind.ONESHOT: self.oneshot_calls, Kind.BOTH: ()}.get(kind, self.steps)
+        names = {Kind.GATE: self.calls, Kind.ONESHOT: self.oneshot_calls, Kind.BOTH: ()}.get(
+            kind, self.steps
+        )
         return names[number - 1] if names else "drawn by chance"
 
 
@@ -209,9 +220,12 @@ class _Moment:
         step = chance.randint(1, len(self.search.steps)) if is_random else self.number
         with Update(self.search.pair.task, step) as update:
             if isinstance(state := update.wait(), Ended) and not is_both:
-                # A step drawn by chance may come after the end of an update that finds something done already.
+                # A step drawn by chance may come after the end of an update that finds something
+                # done already.
                 if not is_random:
-                    self.complaints.append(f"it had only {len(state.steps)} steps this time: {state.outcome}")
+                    self.complaints.append(
+                        f"it had only {len(state.steps)} steps this time: {state.outcome}"
+                    )
             elif is_both:
                 self._meet(update, chance)
             elif self.kind in (Kind.KILL, Kind.BOOT):
@@ -221,7 +235,11 @@ class _Moment:
             else:
                 taken_back = self.number + chance.randint(1, 2 * len(self.search.steps))
                 stop = taken_back if self.kind is Kind.TAKE_BACK else 0
-                go = update.go if self.kind is Kind.FREEZE else partial(self._go_on_refused, update, stop)
+                go = (
+                    update.go
+                    if self.kind is Kind.FREEZE
+                    else partial(self._go_on_refused, update, stop)
+                )
                 self._start_in(update, go)
                 go()
                 self._kill_if_paused(update, stop)
@@ -264,10 +282,15 @@ class _Moment:
         left = read_state()
         old, new = (state.differences(left) for state in (self.search.before, self.search.after))
         if not old or not new:
-            self.complaints += self.search.pair.complaints_after(self._start_all(), is_updated=not new)
+            self.complaints += self.search.pair.complaints_after(
+                self._start_all(), is_updated=not new
+            )
             return
-        # Removals come last, and aren't undone. Until they are complete, the manifest names what is left.
-        lacking = [each for each in new if not each.startswith("/") or each in self.search.after.files]
+        # Removals come last, and aren't undone. Until they are complete, the manifest names what is
+        # left.
+        lacking = [
+            each for each in new if not each.startswith("/") or each in self.search.after.files
+        ]
         if self.search.pair.after is not None and lacking not in ([], [str(LAYOUT.manifest)]):
             self.complaints.append(
                 f"it left neither the old state ({', '.join(old)}) nor the new one ({', '.join(new)})"
@@ -333,7 +356,9 @@ class _Moment:
             update.go(stop)
 
     def _start_in(self, update: Update, when_waiting: Callable[[], None]) -> None:
-        """Start all units while the update is paused, resuming the update if a start blocks on its lock."""
+        """Start all units while the update is paused, resuming the update if a start blocks on its
+        lock.
+        """
         admitted: dict[str, bool] = {}
         for unit in self.search.pair.starts:
             result = start(unit, Watched(when_waiting))
@@ -371,26 +396,35 @@ class _Moment:
         is_refused = self.is_refusing and ended.outcome == "RouteError"
         if not is_refused:
             accept_routes()
-            # If the route had already been added, ``refuse_route`` shadows it, and a STRICT check raises an error.
+            # If the route had already been added, ``refuse_route`` shadows it, and a STRICT check
+            # raises an error.
             expected = {self.search.outcome, *(["RouteOverlapError"] if self.is_refusing else [])}
             if ended.outcome not in expected:
-                self.complaints.append(f"the update ended with {ended.outcome}, undisturbed with {self.search.outcome}")
+                self.complaints.append(
+                    f"the update ended with {ended.outcome}, undisturbed with {self.search.outcome}"
+                )
         self._see_left(is_updated=not is_refused)
-        self.complaints += self.search.pair.complaints_after(self._start_all(), is_updated=not is_refused)
+        self.complaints += self.search.pair.complaints_after(
+            self._start_all(), is_updated=not is_refused
+        )
 
     def _do_again(self) -> None:
         """Repeat the whole update after a kill, or revert a passing update."""
         ended = _run(self.search.pair.again)
         if ended.outcome != self.search.outcome:
             self.words.append(ended.words)
-            self.complaints.append(f"made again it ended with {ended.outcome}, undisturbed with {self.search.outcome}")
+            self.complaints.append(
+                f"made again it ended with {ended.outcome}, undisturbed with {self.search.outcome}"
+            )
         self._see_left(is_updated=True)
         self.complaints += self.search.pair.complaints_after(self._start_all(), is_updated=True)
 
     def _see_left(self, *, is_updated: bool) -> None:
         wanted = self.search.after if is_updated else self.search.before
         if differences := wanted.differences(read_state()):
-            self.complaints.append(f"it left other files or routes than an undisturbed one: {', '.join(differences)}")
+            self.complaints.append(
+                f"it left other files or routes than an undisturbed one: {', '.join(differences)}"
+            )
 
 
 def _run(make: Make) -> Ended:

@@ -10,7 +10,14 @@ import attrs
 from go_package import ANY, write_go_package
 from wanted import MACHINE, config
 
-from hostrouting import CheckRouteOverlap, Config, Configure, ConfigureStaticRoutes, Host, RemoveHostRouting
+from hostrouting import (
+    CheckRouteOverlap,
+    Config,
+    Configure,
+    ConfigureStaticRoutes,
+    Host,
+    RemoveHostRouting,
+)
 from hostrouting.model.family import Family, IpNetwork
 from hostrouting.model.routes import NextHop, Protocol, Route
 from hostrouting.tasks.trial import ConfirmTrial, TryRoutes
@@ -43,9 +50,11 @@ class Pair:
         before: config A, or None to start without an installation.
         after: config B, or None to remove everything.
         starts: for each unit, whether the gate admits it with ``before`` and with ``after``.
-        is_one_step: whether to run ``Configure``, which is atomic, instead of its two tasks in sequence.
+        is_one_step: whether to run ``Configure``, which is atomic, instead of its two tasks in
+            sequence.
         first: an action to perform after installing A and before the update, or None.
-        passing: a temporary update to run instead of the one from A to B, or None. Installing A reverts it.
+        passing: a temporary update to run instead of the one from A to B, or None. Installing A
+            reverts it.
         script: the script of a bundle that makes the update, or an empty string.
     """
 
@@ -60,7 +69,9 @@ class Pair:
 
     @property
     def refused_destination(self) -> IpNetwork | None:
-        """Return a destination of B that the kernel can reject without affecting A's routes, or None."""
+        """Return a destination of B that the kernel can reject without affecting A's routes, or
+        None.
+        """
         old, new = _destinations(self.before), _destinations(self.after)
         return next((one for one in new if not any(one.overlaps(other) for other in old)), None)
 
@@ -72,7 +83,9 @@ class Pair:
             return run_script(self.after or self.before or Config(), self.script)
         if self.is_one_step or self.after is None:
             return task_for(self.after, host)
-        return Serial(ConfigureStaticRoutes(self.after, host=host), CheckRouteOverlap(self.after, host=host))
+        return Serial(
+            ConfigureStaticRoutes(self.after, host=host), CheckRouteOverlap(self.after, host=host)
+        )
 
     def again(self, host: Host) -> Task[object]:
         """Return a task that recovers from a killed update."""
@@ -91,9 +104,13 @@ class Pair:
                 found.append(
                     f"{unit} was {_word(is_admitted)} in the update; under both configs it is {_word(under_a)}"
                 )
-        is_held_under_each = not any(all(answers) for answers in zip(*self.starts.values(), strict=True))
+        is_held_under_each = not any(
+            all(answers) for answers in zip(*self.starts.values(), strict=True)
+        )
         if len(admitted) == len(self.starts) > 1 and is_held_under_each and all(admitted.values()):
-            found.append(f"{' and '.join(admitted)} were all admitted at one moment; each config holds one of them")
+            found.append(
+                f"{' and '.join(admitted)} were all admitted at one moment; each config holds one of them"
+            )
         return found
 
     def complaints_after(self, admitted: Mapping[str, bool], *, is_updated: bool) -> list[str]:
@@ -125,19 +142,26 @@ def _word(is_admitted: bool) -> str:
 
 
 def _config(
-    routes: Iterable[str | dict[str, Any]] = (), expects: Collection[str] = (), mode: str = "STRICT", **more: Any
+    routes: Iterable[str | dict[str, Any]] = (),
+    expects: Collection[str] = (),
+    mode: str = "STRICT",
+    **more: Any,
 ) -> Config:
     return config(*routes, cidrs=expects, mode=mode, **more)
 
 
-def _pair(name: str, before: Config | None, after: Config | None, under: str = "", **more: Any) -> Pair:
-    """Return an update of the first unit, which both configs admit if the name begins with ``healthy``.
+def _pair(
+    name: str, before: Config | None, after: Config | None, under: str = "", **more: Any
+) -> Pair:
+    """Return an update of the first unit, which both configs admit if the name begins with
+    ``healthy``.
 
     Args:
         name: the update's name.
         before: config A.
         after: config B.
-        under: otherwise, a ``+`` for each config that admits the unit, and a ``-`` for each that doesn't.
+        under: otherwise, a ``+`` for each config that admits the unit, and a ``-`` for each that
+            doesn't.
         more: more of ``Pair``.
     """
     is_admitted = [sign == "+" for sign in under] if under else [name.startswith("healthy")] * 2
@@ -165,18 +189,26 @@ def losing(host: Host) -> Task[object]:
 
 
 def running_go_package(host: Host) -> Task[object]:
-    """Return a task that installs the Go package's files, and its routes through a gateway that has moved since."""
+    """Return a task that installs the Go package's files, and its routes through a gateway that has
+    moved since.
+    """
     rows = [f"{destination}|{ANY}|0" for destination in (X, Y)]
     moved = NextHop("eth0", IPv4Address("10.1.0.99"))
-    routes = [Route(IPv4Network(destination), (moved,), protocol=Protocol.BOOT) for destination in (X, Y)]
-    return task("go-package")(lambda _: (write_go_package(host.layout, *rows), host.routes.add(routes)))
+    routes = [
+        Route(IPv4Network(destination), (moved,), protocol=Protocol.BOOT) for destination in (X, Y)
+    ]
+    return task("go-package")(
+        lambda _: (write_go_package(host.layout, *rows), host.routes.add(routes))
+    )
 
 
 def looking(config: Config) -> Make:
     """Return a factory for a task that runs a single iteration of the watcher."""
 
     def make(host: Host) -> Task[object]:
-        watched = WatchHostRouting(read=lambda: config, host=host, say=lambda _: None, tell=lambda _: None)
+        watched = WatchHostRouting(
+            read=lambda: config, host=host, say=lambda _: None, tell=lambda _: None
+        )
         return task("look")(lambda scope: _Watch(watched, scope, config, seen=()).look())
 
     return make
@@ -212,7 +244,9 @@ PAIRS = (
     _pair("healthy, STRICT to WARN", _GOOD, _GOOD_WARN),
     _pair("healthy, swapped and watched", _GOOD, _config([Y], [Y], watch={"enabled": True})),
     _pair("WARN and shadowed, swapped", _config([Y], [X], "WARN"), _config([X], [Y], "WARN"), "++"),
-    attrs.evolve(_pair("healthy, consumer changed", _GOOD, _config([X], [X], consumer=KUBELET)), starts=_BOTH),
+    attrs.evolve(
+        _pair("healthy, consumer changed", _GOOD, _config([X], [X], consumer=KUBELET)), starts=_BOTH
+    ),
     # Shadowed with both configs: the gate must never admit these nodes.
     _pair("shadowed, route added", _config([], [X]), _BAD),
     _pair("shadowed, route dropped", _BAD, _config([], [X])),
@@ -221,9 +255,16 @@ PAIRS = (
     _pair("shadowed, routes emptied", _config([Y], [X]), _config([], [Y])),
     _pair("shadowed, routes begun", _config([], [Y]), _config([Y], [X])),
     _pair("shadowed, applied again", _BAD, _BAD),
-    _pair("shadowed, crossed and watched", _config([Y], [X]), _config([X], [Y], watch={"enabled": True})),
+    _pair(
+        "shadowed, crossed and watched",
+        _config([Y], [X]),
+        _config([X], [Y], watch={"enabled": True}),
+    ),
     # The consumer changes. The gate must never admit both units at the same time.
-    attrs.evolve(_pair("shadowed, consumer changed", _BAD, _config([Z], [X], consumer=KUBELET)), starts=_ONE_OF_TWO),
+    attrs.evolve(
+        _pair("shadowed, consumer changed", _BAD, _config([Z], [X], consumer=KUBELET)),
+        starts=_ONE_OF_TWO,
+    ),
     # The decision changes, and either one is acceptable during the update.
     _pair("shadowed, first install", None, _BAD, "+-"),
     _pair("shadowed, WARN to STRICT", _BAD_WARN, _BAD, "+-"),
@@ -259,7 +300,10 @@ PAIRS = (
     _pair("healthy, removed by script", _GOOD, None, script="remove.sh"),
     _pair("shadowed, crossed by script", _config([Y], [X]), _config([X], [Y]), script="install.sh"),
     _pair(
-        "shadowed, IPv6 crossed by script", _config([X, Y6], [X, X6]), _config([X, X6], [X, Y6]), script="install.sh"
+        "shadowed, IPv6 crossed by script",
+        _config([X, Y6], [X, X6]),
+        _config([X, X6], [X, Y6]),
+        script="install.sh",
     ),
     _pair("shadowed, removed by script", _BAD, None, "-+", script="remove.sh"),
 )

@@ -1,4 +1,6 @@
-"""Run updates, and starts of units by a fake systemd with persistent state, so that each can be paused."""
+"""Run updates, and starts of units by a fake systemd with persistent state, so that each can be
+paused.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,10 @@ class _TimeOut(Exception):
 
 
 class LoadedSystemd(FakeSystemd):
-    """A fake systemd that keeps its loaded state in a file. Starts use this state, even if unit files have changed."""
+    """A fake systemd that keeps its loaded state in a file.
+
+    Starts use this state, even if unit files have changed.
+    """
 
     def __init__(self) -> None:
         self._is_made = _LOADED.exists()
@@ -76,7 +81,12 @@ class LoadedSystemd(FakeSystemd):
     def restart(self, unit: str) -> None:
         super().restart(unit)
         if unit == "hostrouting-trial.service":
-            done = subprocess.run(["/bin/bash", "-p", LAYOUT.trial_script], capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                ["/bin/bash", "-p", LAYOUT.trial_script],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
             if done.returncode != 0:
                 raise UnitError(done.stderr)
 
@@ -120,7 +130,10 @@ def start(unit: str, watched: Watched | None = None) -> Start:
     invocation, watched = uuid.uuid4().hex, watched or Watched()
     with tempfile.TemporaryFile() as said:
         try:
-            is_admitted = all(_run_list(unit, key, state, invocation, said, watched) for key, state in _LISTS.items())
+            is_admitted = all(
+                _run_list(unit, key, state, invocation, said, watched)
+                for key, state in _LISTS.items()
+            )
         except _TimeOut:
             is_admitted = False
         finally:
@@ -137,8 +150,13 @@ def run_oneshot(script: Path, watched: Watched) -> str:
         return said.read().decode(errors="replace").strip()
 
 
-def _run_list(unit: str, key: str, state: str, invocation: str, said: IO[bytes], watched: Watched) -> bool:
-    """Run a command list. If a reload removes the current line, stop there, as service_deserialize_item does."""
+def _run_list(
+    unit: str, key: str, state: str, invocation: str, said: IO[bytes], watched: Watched
+) -> bool:
+    """Run a command list.
+
+    If a reload removes the current line, stop there, as service_deserialize_item does.
+    """
     lines = _loaded_lines(unit, key)
     position = 0
     while position < len(lines):
@@ -161,7 +179,10 @@ def _loaded_lines(unit: str, key: str) -> list[str]:
 def _run_command(command: str, invocation: str, said: IO[bytes], watched: Watched) -> bool:
     environment = {"PATH": _PATH, "LANG": "C.UTF-8", "INVOCATION_ID": invocation}
     argv = command.replace("${INVOCATION_ID}", invocation).split()
-    run, stop = partial(os.execve, argv[0], argv, environment), max(0, watched.stop - len(watched.calls))
+    run, stop = (
+        partial(os.execve, argv[0], argv, environment),
+        max(0, watched.stop - len(watched.calls)),
+    )
     end, is_over, naps = time.monotonic() + _START_SECONDS, False, _Naps()
     with Traced(run, said, stop, is_reading=True) as traced:
         while not isinstance(state := traced.poll(_POLL_SECONDS), Exited):
@@ -180,10 +201,13 @@ def _run_command(command: str, invocation: str, said: IO[bytes], watched: Watche
 
 
 class _Naps(dict[str, bool]):
-    """The sleep processes of a gate that blocks a start, and whether a trial was active when each was first seen."""
+    """The sleep processes of a gate that blocks a start, and whether a trial was active when each
+    was first seen.
+    """
 
     def are_in_vain(self, pid: int) -> bool:
-        """Return whether the sleeping gate would only fail again, so that the start can be aborted early.
+        """Return whether the sleeping gate would only fail again, so that the start can be aborted
+        early.
 
         The gate ends a trial after its first sleep.
         """
@@ -199,10 +223,12 @@ def is_waited_for(*locks: Path) -> bool:
     inodes = {str(lock.stat().st_ino) for lock in locks if lock.exists()}
     # The update doesn't use this file, so this call doesn't need to be recorded.
     with open("/proc/locks") as table:
-        return any(" -> " in line and line.split()[6].rpartition(":")[2] in inodes for line in table)
+        return any(
+            " -> " in line and line.split()[6].rpartition(":")[2] in inodes for line in table
+        )
 
 
-# --- updates ---------------------------------------------------------------------------------------------------------
+# --- updates --------------------------------------------------------------------------------------
 
 # Timeout for an update to pause or finish. Updates are much faster than this.
 _UPDATE_SECONDS = 60.0
@@ -249,7 +275,10 @@ def _perform(make: Make) -> None:
     scope = phases.CancelScope()
     try:
         with cancelled_by_signals(scope):
-            phases.run(make(Host(NetlinkBackend(), LoadedSystemd(), LAYOUT, NetlinkBackend6())), scope=scope)
+            phases.run(
+                make(Host(NetlinkBackend(), LoadedSystemd(), LAYOUT, NetlinkBackend6())),
+                scope=scope,
+            )
         outcome = "done"
     except phases.Cancelled as end:
         outcome, words = STOPPED, f"{end} {getattr(end, '__notes__', '')}"

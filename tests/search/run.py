@@ -22,7 +22,9 @@ from search.world import make_world, read_state, use_awk
 _PROGRAM = 'exec unshare --pid --fork --kill-child --mount-proc "$PYTHON" -m search.run "$@"'
 
 
-def search(folder: Path, pairs: Iterable[str], kinds: Iterable[str], *, most: int | None) -> tuple[int, list[str]]:
+def search(
+    folder: Path, pairs: Iterable[str], kinds: Iterable[str], *, most: int | None
+) -> tuple[int, list[str]]:
     """Search the updates, and return how many states were checked, and the counterexamples.
 
     Args:

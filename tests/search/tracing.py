@@ -1,6 +1,7 @@
 """Pause a program and its children before system calls with external effects, using ptrace(2).
 
-A seccomp(2) filter selects the calls, because stopping at every call would make a start ten times slower.
+A seccomp(2) filter selects the calls, because stopping at every call would make a start ten times
+slower.
 """
 
 from __future__ import annotations
@@ -36,14 +37,16 @@ _LOAD_NUMBER, _IF_EQUAL, _RETURN = 0x20, 0x15, 0x06
 _TRACE, _ALLOW = 0x7FF00000, 0x7FFF0000
 _INSTRUCTION = struct.Struct("=HBBI")
 
-# struct ptrace_syscall_info: op, three padding bytes, arch, two pointers, the syscall number and six arguments.
+# struct ptrace_syscall_info: op, three padding bytes, arch, two pointers, the syscall number and
+# six arguments.
 _INFO = struct.Struct("=B3xIQQQ6Q")
 # The length and the type of a netlink message.
 _NETLINK = struct.Struct("=IH")
 
 MACHINE = platform.machine()
 
-# From asm/unistd.h: each call, the index of its path argument, and its number on x86_64 and on aarch64.
+# From asm/unistd.h: each call, the index of its path argument, and its number on x86_64 and on
+# aarch64.
 _NUMBERS = (
     ("openat", 1, 257, 56),
     ("execve", 0, 59, 221),
@@ -72,13 +75,22 @@ _NUMBERS = (
     ("sendmsg", None, 46, 211),
 )
 _CALLS = {
-    number: (name, place) for name, place, *both in _NUMBERS if (number := both[MACHINE == "aarch64"]) is not None
+    number: (name, place)
+    for name, place, *both in _NUMBERS
+    if (number := both[MACHINE == "aarch64"]) is not None
 }
 _READING = {"stat", "newfstatat", "statx", "access", "faccessat", "faccessat2"}
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 _PLACES = (
-    *("/etc/hostrouting", "/etc/aks-flex-node", "/run/aks-flex-node", "/etc/systemd/system", "/ns/net", "/fd/255"),
+    *(
+        "/etc/hostrouting",
+        "/etc/aks-flex-node",
+        "/run/aks-flex-node",
+        "/etc/systemd/system",
+        "/ns/net",
+        "/fd/255",
+    ),
     "/run/search/loaded",
 )
 _PROGRAMS = ("/ip", "/awk", "/flock", "/timeout")
@@ -111,7 +123,9 @@ class Traced:
         is_reading: whether calls that only read count, too.
     """
 
-    def __init__(self, run: Callable[[], object], said: IO[bytes], stop: int = 0, *, is_reading: bool = False) -> None:
+    def __init__(
+        self, run: Callable[[], object], said: IO[bytes], stop: int = 0, *, is_reading: bool = False
+    ) -> None:
         self._connection, there = Pipe()
         self._state: Stopped | Exited | None = None  # None while it runs
         self._pid = os.fork()
@@ -125,7 +139,10 @@ class Traced:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.kill()
         self._connection.close()
@@ -173,7 +190,9 @@ class Traced:
             os.killpg(program, number)
 
 
-def _be_the_tracer(run: Callable[[], object], said: int, connection: Connection[Any, Any], is_reading: bool) -> None:
+def _be_the_tracer(
+    run: Callable[[], object], said: int, connection: Connection[Any, Any], is_reading: bool
+) -> None:
     """Trace the program in the forked child, and never return to the parent's code."""
     try:
         connection.send(_trace(run, said, connection, is_reading))
@@ -186,7 +205,9 @@ def _be_the_tracer(run: Callable[[], object], said: int, connection: Connection[
         os._exit(0)
 
 
-def _trace(run: Callable[[], object], said: int, connection: Connection[Any, Any], is_reading: bool) -> Exited:
+def _trace(
+    run: Callable[[], object], said: int, connection: Connection[Any, Any], is_reading: bool
+) -> Exited:
     stop, calls, status = connection.recv(), list[str](), 127
     first = os.fork()
     if first == 0:
@@ -246,7 +267,9 @@ class _Program(ctypes.Structure):
 
 
 def _have_calls_looked_into() -> None:
-    """Install a seccomp filter that reports relevant calls of this process and its children to the tracer."""
+    """Install a seccomp filter that reports relevant calls of this process and its children to the
+    tracer.
+    """
     numbers = sorted(_CALLS)
     # On a match, jump over the remaining comparisons and the ALLOW return.
     rows = [(_IF_EQUAL, len(numbers) - at, 0, number) for at, number in enumerate(numbers)]
@@ -278,17 +301,26 @@ def _call(pid: int, is_reading: bool) -> str | None:
     _, _, _, _, number, *arguments = _INFO.unpack(info.raw)
     name, place = _CALLS[number]
     if place is None:
-        is_dump = name == "sendto" and _NETLINK.unpack(_memory(pid, arguments[1], _NETLINK.size))[1] % 4 == _GET
+        is_dump = (
+            name == "sendto"
+            and _NETLINK.unpack(_memory(pid, arguments[1], _NETLINK.size))[1] % 4 == _GET
+        )
         return name if is_reading or not is_dump else None
     path = _memory(pid, arguments[place], _PATH_BYTES).partition(b"\0")[0].decode(errors="replace")
     if name == "execve":
         return f"{name} {path}" if path.endswith(_PROGRAMS) else None
     is_write = bool(arguments[2] & _WRITES) if name == "openat" else name not in _READING
-    return f"{name} {path}" if (is_reading or is_write) and any(each in path for each in _PLACES) else None
+    return (
+        f"{name} {path}"
+        if (is_reading or is_write) and any(each in path for each in _PLACES)
+        else None
+    )
 
 
 def _memory(pid: int, address: int, size: int) -> bytes:
-    """Return this many bytes of a process's memory, but none beyond the page; zeros if it has ended."""
+    """Return this many bytes of a process's memory, but none beyond the page; zeros if it has
+    ended.
+    """
     room = min(size, _PAGE_BYTES - address % _PAGE_BYTES)
     try:
         memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY)

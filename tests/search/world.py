@@ -51,10 +51,12 @@ def make_world() -> None:
     # The scripts set this PATH.
     systemctl = shutil.which("systemctl", path="/usr/sbin:/usr/bin:/sbin:/bin")
     assert systemctl is not None
-    program = write_file(SYSTEMD / "systemctl", _SYSTEMCTL.format(machine=MACHINE, python=sys.executable), 0o755)
+    program = write_file(
+        SYSTEMD / "systemctl", _SYSTEMCTL.format(machine=MACHINE, python=sys.executable), 0o755
+    )
     subprocess.run(["mount", "--bind", program, os.path.realpath(systemctl)], check=True)
-    # The gate runs this interpreter to explain each verdict, which would dominate the run time, so replace it with a
-    # no-op.
+    # The gate runs this interpreter to explain each verdict, which would dominate the run time, so
+    # replace it with a no-op.
     sys.executable = "/bin/true"
 
 
@@ -73,13 +75,18 @@ def _shorten_waits() -> None:
     def shortened(package: str, name: str) -> str:
         text = read(package, name)
         for constant, seconds in _WAITS.items():
-            text = re.sub(rf"^readonly {constant}=\d+", f"readonly {constant}={seconds}", text, flags=re.MULTILINE)
+            text = re.sub(
+                rf"^readonly {constant}=\d+",
+                f"readonly {constant}={seconds}",
+                text,
+                flags=re.MULTILINE,
+            )
         return text
 
     assets.read_asset = shortened
 
 
-# --- its state -----------------------------------------------------------------------------------------------------
+# --- its state ------------------------------------------------------------------------------------
 
 
 def use_awk(name: str) -> None:
@@ -106,19 +113,34 @@ def forget_boot() -> None:
     """Simulate a reboot: remove the routes and /run, except for the fake systemd's loaded state."""
     require_world()
     there = read_trees(_RUN)
-    kept = {name: entry for name, entry in there.items() if Path(name) == _RUN or Path(name).is_relative_to(SYSTEMD)}
+    kept = {
+        name: entry
+        for name, entry in there.items()
+        if Path(name) == _RUN or Path(name).is_relative_to(SYSTEMD)
+    }
     restore_trees(kept, there)
     delete_routes(our_routes())
 
 
 def refuse_route(destination: IpNetwork) -> None:
-    """Add a rule with a higher priority than table main, so that verifying routes to a destination fails.
+    """Add a rule with a higher priority than table main, so that verifying routes to a destination
+    fails.
 
     Packets to the destination still leave through ib0, as they do without the update.
     """
     family = f"-{destination.version}"
     ip(family, "route", "replace", str(destination), "dev", "ib0", "table", str(_REFUSING_TABLE))
-    ip(family, "rule", "add", "to", str(destination), "lookup", str(_REFUSING_TABLE), "pref", str(_REFUSING_TABLE))
+    ip(
+        family,
+        "rule",
+        "add",
+        "to",
+        str(destination),
+        "lookup",
+        str(_REFUSING_TABLE),
+        "pref",
+        str(_REFUSING_TABLE),
+    )
 
 
 def accept_routes() -> None:

@@ -1,4 +1,6 @@
-"""Observe or disturb a run from within: a systemd that acts before each call, and whether a lock is held."""
+"""Observe or disturb a run from within: a systemd that acts before each call, and whether a lock is
+held.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from hostrouting.testing import FakeSystemd
 
 
 class ActingSystemd(FakeSystemd):
-    """A systemd with a running machine that calls ``act`` with the name and the arguments of each call before it.
+    """A systemd with a running machine that calls ``act`` with the name and the arguments of each
+    call before it.
 
     Args:
         layout: the layout to read unit files from, or None to read nothing.
@@ -44,7 +47,9 @@ def at(name: str, act: Callable[[], object]) -> Callable[..., None]:
 
 
 def refusing(*refused: str) -> Callable[..., None]:
-    """Return a function for ``act`` that refuses all calls that begin with this name and these arguments."""
+    """Return a function for ``act`` that refuses all calls that begin with this name and these
+    arguments.
+    """
 
     def act(*call: object) -> None:
         if call[: len(refused)] == refused:

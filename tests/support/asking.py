@@ -1,4 +1,6 @@
-"""Check a host live, from snapshots and with the boot script, and compare the reports with its sockets."""
+"""Check a host live, from snapshots and with the boot script, and compare the reports with its
+sockets.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +40,8 @@ from hostrouting.overlap.proposals import Fix
 
 PAGE = (Path(__file__).parent.parent.parent / "docs/howto/snapshots.md").read_text()
 (_BY_HAND,) = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-# Wait until ip monitor has joined its groups, or has written down all that it was told: its socket, which has the number
-# of its process, holds nothing, and it sleeps.
+# Wait until ip monitor has joined its groups, or has written down all that it was told: its socket,
+# which has the number of its process, holds nothing, and it sleeps.
 _IS_IDLE = """
   until grep -q "^[^ ]* 0 *$! *[89a-f][^ ]* *0 " /proc/self/net/netlink && grep -q ") S " "/proc/$!/stat"; do
     sleep 0.01
@@ -53,7 +55,8 @@ IN_WORDS = WITHOUT_DETAILS.replace(" -N", "")
 _READING = (BY_HAND, WITHOUT_DETAILS, IN_WORDS)
 
 
-# Replacements for ip's version in a snapshot: one that prints every rule attribute, and the real one.
+# Replacements for ip's version in a snapshot: one that prints every rule attribute, and the real
+# one.
 KNOWS_ALL, AS_IT_IS = "iproute2-9999.0", r"\g<0>"
 
 
@@ -66,7 +69,9 @@ def checked(
 ) -> tuple[Config, OverlapReport]:
     """Check a host that expects these CIDRs, and return the config and the report."""
     named = {"uplinks": [*uplinks]} if uplinks else {}
-    asked = Config.from_mapping({"hostRouting": named | section(as_expected(expected), allowed, foreseen)})
+    asked = Config.from_mapping(
+        {"hostRouting": named | section(as_expected(expected), allowed, foreseen)}
+    )
     return asked, check_overlap(asked, backend, phases.CancelScope())
 
 
@@ -79,9 +84,11 @@ def recorded(kernel: RouteBackend, kernel6: RouteBackend | None = None) -> Snaps
 
 
 def recorded_by(commands: str, shell: str = "sh", *, ip: str = KNOWS_ALL) -> Snapshot:
-    """Take a snapshot of this host with shell commands, retrying once if the host changed in between.
+    """Take a snapshot of this host with shell commands, retrying once if the host changed in
+    between.
 
-    A newly created link may take up to a second to report its carrier. Commands that modify the host run only once.
+    A newly created link may take up to a second to report its carrier. Commands that modify the
+    host run only once.
 
     Args:
         commands: the shell commands.
@@ -95,14 +102,16 @@ def recorded_by(commands: str, shell: str = "sh", *, ip: str = KNOWS_ALL) -> Sna
 def _record(commands: str, shell: str, ip: str) -> Snapshot:
     with TemporaryDirectory() as folder:
         argv = [shell, "-euc", commands]
-        done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=True, timeout=60)
+        done = subprocess.run(
+            argv, cwd=folder, capture_output=True, text=True, check=True, timeout=60
+        )
         assert done.stderr == ""
         path = Path(folder) / "node.json"
         path.write_text(re.sub(r"iproute2-[0-9.]+", ip, path.read_text()))
         return Snapshot.load(path)
 
 
-# --- hosts built with ip commands ------------------------------------------------------------------------------------
+# --- hosts built with ip commands -----------------------------------------------------------------
 
 Told = tuple[tuple[str, str, str, str], ...]
 
@@ -113,7 +122,9 @@ NODE = f"{ETH0}\naddr add 10.2.0.4/24 dev ib0"
 
 
 def failures(text: str) -> Told:
-    """Parse failures such as ``ib0 at 10.5.9.0 from 10.1.0.4; BLACKHOLE``, each by its interfaces or else its kind."""
+    """Parse failures such as ``ib0 at 10.5.9.0 from 10.1.0.4; BLACKHOLE``, each by its interfaces
+    or else its kind.
+    """
     found = []
     for what, *more in map(str.split, filter(None, text.split("; "))):
         kind, devs = (what, "") if what.isupper() else ("OVERLAP", what)
@@ -132,10 +143,13 @@ class Case:
 
     Args:
         does: ip commands to run after ``node`` and ``default``.
-        told: each expected failure, with its first address, if that isn't 10.5.0.0, and its source; see ``failures``.
+        told: each expected failure, with its first address, if that isn't 10.5.0.0, and its source;
+            see ``failures``.
         unknown: the reason for an unknown verdict, or an empty string.
-        by_ip: the reason for an unknown verdict on a snapshot taken with ip, if it differs from the live one.
-        at_boot: the reason for an unknown verdict of the boot script, if it differs from the live one.
+        by_ip: the reason for an unknown verdict on a snapshot taken with ip, if it differs from the
+            live one.
+        at_boot: the reason for an unknown verdict of the boot script, if it differs from the live
+            one.
         notes: expected kinds of notes about local and broadcast addresses, or None to accept any.
         cidr: the expected CIDR.
         cidrs: several expected CIDRs instead, separated by spaces.
@@ -171,7 +185,8 @@ class Case:
         return config(*routes, cidrs=self.cidrs or [self.cidr], **named)
 
     def build(self) -> None:
-        # This makes the kernel choose the next hop by port number, so trying a few ports covers every hop.
+        # This makes the kernel choose the next hop by port number, so trying a few ports covers
+        # every hop.
         for name in ("fib_multipath_hash_policy", *self.sysctl):
             Path("/proc/sys/net/ipv4", name).write_text("1")
         run_ip(self.node)
@@ -181,8 +196,12 @@ class Case:
 
 
 def as_told(report: OverlapReport) -> Told:
-    """Return what the boot script tells of each failure; it doesn't name the interface to a wrong gateway."""
-    found = ((f, ",".join(f.devs) if f.kind is FindingKind.OVERLAP else "") for f in report.findings)
+    """Return what the boot script tells of each failure; it doesn't name the interface to a wrong
+    gateway.
+    """
+    found = (
+        (f, ",".join(f.devs) if f.kind is FindingKind.OVERLAP else "") for f in report.findings
+    )
     return tuple((str(f.kind), devs, str(f.probe), str(f.source or "")) for f, devs in found)
 
 
@@ -191,9 +210,16 @@ def _is_unfixable(finding: Finding, fix: Fix) -> bool:
     return any(part.overlaps(other) for part in finding.ranges for other in parts)
 
 
-def _see_explained(address: IpAddress, case: Case, backend: RouteBackend, reports: Sequence[OverlapReport]) -> None:
+def _see_explained(
+    address: IpAddress, case: Case, backend: RouteBackend, reports: Sequence[OverlapReport]
+) -> None:
     """Check that ``explain`` says of an address what the live report says, if it says anything."""
-    fails = any(address in part for report in reports[:1] for found in report.findings for part in found.ranges)
+    fails = any(
+        address in part
+        for report in reports[:1]
+        for found in report.findings
+        for part in found.ranges
+    )
     try:
         explained = explain(address, case.config, backend, phases.CancelScope())
     except RouteError:
@@ -210,10 +236,11 @@ def leaving(address: str, *, count: int = 1) -> frozenset[str | None]:
 
 
 def all_say(case: Case, tmp_path: Path) -> list[OverlapReport]:
-    """Check the case with the library, both snapshots and the boot script, and return all reports with a verdict.
+    """Check the case with the library, both snapshots and the boot script, and return all reports
+    with a verdict.
 
-    Sockets do what the reports say. By day, only some cases use the snapshot made with ip, only some run the script
-    unless it has another verdict, and every third address is explained.
+    Sockets do what the reports say. By day, only some cases use the snapshot made with ip, only
+    some run the script unless it has another verdict, and every third address is explained.
     """
     live, reports = NetlinkBackend(), []
     backends: list[tuple[RouteBackend, str]] = [(live, ""), (SnapshotBackend(recorded(live)), "")]
@@ -224,12 +251,19 @@ def all_say(case: Case, tmp_path: Path) -> list[OverlapReport]:
         if unknown := case.unknown or why:
             assert (report.verdict, report.reason_kind) == ("unknown", unknown), report
         else:
-            assert (report.verdict, as_told(report)) == ("overlap" if case.told else "ok", case.told), report.reason
+            assert (report.verdict, as_told(report)) == (
+                "overlap" if case.told else "ok",
+                case.told,
+            ), report.reason
             kinds = {note.kind for note in report.notes} & {NoteKind.LOCAL, NoteKind.BROADCAST}
             assert case.notes in (None, " ".join(sorted(kinds)))
-            assert all(finding.fix or _is_unfixable(finding, report.fix) for finding in report.findings)
+            assert all(
+                finding.fix or _is_unfixable(finding, report.fix) for finding in report.findings
+            )
             reports.append(report)
-    asked = {each.cidr[9 % each.cidr.num_addresses] for each in case.config.route_overlap.expected_cidrs}
+    asked = {
+        each.cidr[9 % each.cidr.num_addresses] for each in case.config.route_overlap.expected_cidrs
+    }
     told = [part for report in reports for finding in report.findings for part in finding.ranges]
     told += [part for report in reports for note in report.notes for part in note.ranges]
     asked |= {end for part in told for end in (part[0], part[-1])}
@@ -237,10 +271,21 @@ def all_say(case: Case, tmp_path: Path) -> list[OverlapReport]:
         for address in sorted(asked)[:: by_day(3, by_night=1)]:
             _see_explained(address, case, backend, reports)
     if reports:
-        unconnected = [r.destination for r in live.routes() if r.type in (RouteType.BROADCAST, RouteType.MULTICAST)]
+        unconnected = [
+            r.destination
+            for r in live.routes()
+            if r.type in (RouteType.BROADCAST, RouteType.MULTICAST)
+        ]
         seen = seen_leaving(sorted(asked), tries=16)
-        assert disagreements(reports[0], case.config.route_overlap, seen, unconnected=unconnected) == []
-    for sandbox in sandboxes(case.does, tmp_path) if case.at_boot or is_chosen(f"script {case.does}", one_of=4) else ():
+        assert (
+            disagreements(reports[0], case.config.route_overlap, seen, unconnected=unconnected)
+            == []
+        )
+    for sandbox in (
+        sandboxes(case.does, tmp_path)
+        if case.at_boot or is_chosen(f"script {case.does}", one_of=4)
+        else ()
+    ):
         done = sandbox.run(render_check(case.config))
         assert done.returncode == bool(case.told or case.unknown or case.at_boot), done.stderr
         lines = sandbox.told()

@@ -22,7 +22,9 @@ from phases import CancelScope
 
 @attrs.define(slots=False)
 class FakeProbeNode:
-    """A ``ProbeNode`` that lists the text last loaded into nft, without its leading ``delete table``."""
+    """A ``ProbeNode`` that lists the text last loaded into nft, without its leading ``delete
+    table``.
+    """
 
     assigned: Sequence[IPv6Address] = ()
     tables: dict[str, str] = attrs.field(factory=dict)
@@ -66,7 +68,9 @@ class FakeBridgeNode:
 
     def read_state(self, bridge: str) -> NodeState:
         self.calls.append("look")
-        return attrs.evolve(self.state, neighbours=tuple(one for one in self.state.neighbours if one.dev == bridge))
+        return attrs.evolve(
+            self.state, neighbours=tuple(one for one in self.state.neighbours if one.dev == bridge)
+        )
 
     def remove_rules(self, rules: Sequence[str]) -> None:
         self.calls.append("remove_rules")
@@ -89,6 +93,8 @@ def on_fakes(probe: FakeProbeNode, bridge: FakeBridgeNode) -> Iterator[None]:
     fakes: dict[Any, Any] = {LinuxProbeNode: probe, LinuxBridgeNode: bridge}
     with ExitStack() as patches:
         for module in (probe_tasks, vnet_tasks):
-            fake = mock.patch.object(module, "node_or_default", lambda _, given, real: given or fakes[real])
+            fake = mock.patch.object(
+                module, "node_or_default", lambda _, given, real: given or fakes[real]
+            )
             patches.enter_context(fake)
         yield

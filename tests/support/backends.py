@@ -47,7 +47,8 @@ class RecordingBackend(Wrapper):
         inner: the wrapped backend.
 
     Attributes:
-        written: the routes in the order of the writes, each with the method's name, for example ``("add", route)``.
+        written: the routes in the order of the writes, each with the method's name, for example
+            ``("add", route)``.
     """
 
     def __init__(self, inner: RouteBackend) -> None:
@@ -64,8 +65,8 @@ class FailingBackend(Wrapper):
 
     Args:
         inner: the backend for all other writes.
-        fail: errnos by method name and route number, for example ``{"add": {3: errno.ENOMEM}}``. Routes are numbered
-            from 1 across all calls to the same method.
+        fail: errnos by method name and route number, for example ``{"add": {3: errno.ENOMEM}}``.
+            Routes are numbered from 1 across all calls to the same method.
     """
 
     def __init__(self, inner: RouteBackend, fail: Mapping[str, Mapping[int, int]]) -> None:

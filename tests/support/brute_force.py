@@ -1,8 +1,10 @@
-"""A brute-force check that looks up every address in the kernel and classifies each answer separately.
+"""A brute-force check that looks up every address in the kernel and classifies each answer
+separately.
 
-It is deliberately slow and simple, and apart from value classes it shares no code with the check that it verifies. The
-kernel doesn't report which entry discards an address, so a walk through the rules and tables finds it. The result of
-the walk is compared with the kernel's answer for every address, discarded or not.
+It is deliberately slow and simple, and apart from value classes it shares no code with the check
+that it verifies. The kernel doesn't report which entry discards an address, so a walk through the
+rules and tables finds it. The result of the walk is compared with the kernel's answer for every
+address, discarded or not.
 """
 
 from __future__ import annotations
@@ -35,7 +37,11 @@ from hostrouting.overlap.findings import Finding, OverlapReport
 FAILURES = ("OVERLAP", "NO-ROUTE", "BLACKHOLE", "GATEWAY")
 FINE = "fine"
 _UNJUDGED = tuple(map(IPv4Network, ("0.0.0.0/8", "127.0.0.0/8", "224.0.0.0/3")))
-_DISCARDED = {errnos.EINVAL: "blackhole", errnos.EHOSTUNREACH: "unreachable", errnos.EACCES: "prohibit"}
+_DISCARDED = {
+    errnos.EINVAL: "blackhole",
+    errnos.EHOSTUNREACH: "unreachable",
+    errnos.EACCES: "prohibit",
+}
 
 
 @attrs.frozen
@@ -68,22 +74,37 @@ class Sort:
         return self.is_failure or any(other.is_failure for other in self.more)
 
 
-# --- classification ----------------------------------------------------------------------------------------------
+# --- classification -------------------------------------------------------------------------------
 
 
 def default_route(routes: Iterable[Route]) -> Route | None:
-    """Return the unicast default route in table main that has a live next hop and the lowest metric."""
+    """Return the unicast default route in table main that has a live next hop and the lowest
+    metric.
+    """
     best: Route | None = None
     for route in routes:
         is_default = route.destination == DEFAULT_DESTINATION and route.table == Table.MAIN
-        if is_default and route.type is RouteType.UNICAST and route.tos == 0 and {*live(route)} - {"lo"}:
+        if (
+            is_default
+            and route.type is RouteType.UNICAST
+            and route.tos == 0
+            and {*live(route)} - {"lo"}
+        ):
             best = route if best is None or route.metric < best.metric else best
     return best
 
 
 def _turn(route: Route) -> tuple[object, ...] | None:
-    is_one_of_some = route.type is RouteType.UNICAST and len(route.hops) == 1 and route.hops[0].gateway is not None
-    return (route.key, route.scope) if route.destination.prefixlen == 0 and is_one_of_some and live(route) else None
+    is_one_of_some = (
+        route.type is RouteType.UNICAST
+        and len(route.hops) == 1
+        and route.hops[0].gateway is not None
+    )
+    return (
+        (route.key, route.scope)
+        if route.destination.prefixlen == 0 and is_one_of_some and live(route)
+        else None
+    )
 
 
 # TCP can't connect to addresses that match these routes.
@@ -96,12 +117,18 @@ class Judge:
     Args:
         kernel: the host's kernel, which is read only once.
         overlap: the routeOverlap config.
-        had_rules: whether tables local and main are separate, as they are after the first change of the rules.
+        had_rules: whether tables local and main are separate, as they are after the first change of
+            the rules.
         patterns: name patterns of the interfaces that may carry the expected CIDR, or None.
     """
 
     def __init__(
-        self, kernel: RouteBackend, overlap: RouteOverlap, *, had_rules: bool, patterns: tuple[str, ...] | None = None
+        self,
+        kernel: RouteBackend,
+        overlap: RouteOverlap,
+        *,
+        had_rules: bool,
+        patterns: tuple[str, ...] | None = None,
     ) -> None:
         self._patterns = patterns
         self._cidr: IpNetwork = DEFAULT_DESTINATION
@@ -113,9 +140,15 @@ class Judge:
         self._has_default_table = any(route.table == Table.DEFAULT for route in self._routes)
         self._overlap = overlap
         self.foreseen = tuple(dict.fromkeys(overlap.foreseen))
-        self._spans = [(int(r.destination[0]), int(r.destination[-1]), r) for r in self._routes if r.tos == 0]
-        prefixes = [r.destination for r in self._routes] + [r.destination for r in self.rules if r.destination]
-        self._ends = sorted({end for prefix in prefixes for end in (int(prefix[0]), int(prefix[-1]) + 1)})
+        self._spans = [
+            (int(r.destination[0]), int(r.destination[-1]), r) for r in self._routes if r.tos == 0
+        ]
+        prefixes = [r.destination for r in self._routes] + [
+            r.destination for r in self.rules if r.destination
+        ]
+        self._ends = sorted(
+            {end for prefix in prefixes for end in (int(prefix[0]), int(prefix[-1]) + 1)}
+        )
         self._walked: dict[tuple[int, int, int], Route | int] = {}
         self.addresses = kernel.addresses()
         self.default = default_route(self._routes)
@@ -127,12 +160,19 @@ class Judge:
         judge._cidr = cidr
         return judge
 
-    def sort(self, answer: Lookup, source: IpAddress | None = None, *, is_tcp: bool = False) -> Sort:
+    def sort(
+        self, answer: Lookup, source: IpAddress | None = None, *, is_tcp: bool = False
+    ) -> Sort:
         """Return the classification that the check must assign to this answer."""
         decision = self._walked_to(int(answer.address), int(source or 0), 6 if is_tcp else 17)
         if source is not None and not self.is_local(source):
             decision = errnos.ENETUNREACH
-        if self._passes_discards and isinstance(decision, Route) and decision.type.is_discard and not answer.route:
+        if (
+            self._passes_discards
+            and isinstance(decision, Route)
+            and decision.type.is_discard
+            and not answer.route
+        ):
             # A table that exists without entries has this errno, too.
             decision = errnos.ENETUNREACH if answer.errno == errnos.ENETUNREACH else decision
         if not _is_same(answer, decision):
@@ -143,9 +183,13 @@ class Judge:
         return found if source is None else attrs.evolve(found, source=source)
 
     def in_turn(self, answer: Lookup) -> list[Lookup]:
-        """Return one answer for each default route that the kernel may select, depending on the neighbours' states."""
+        """Return one answer for each default route that the kernel may select, depending on the
+        neighbours' states.
+        """
         turn = None if answer.route is None else _turn(answer.route)
-        return [answer._replace(route=r) for r in self._routes if turn is not None and _turn(r) == turn] or [answer]
+        return [
+            answer._replace(route=r) for r in self._routes if turn is not None and _turn(r) == turn
+        ] or [answer]
 
     def sources(self, answer: Lookup) -> list[IpAddress]:
         """Return the source addresses that a connection with this answer may use."""
@@ -156,42 +200,61 @@ class Judge:
             return [route.source]
         found = []
         for hop in route.hops:
-            usable = [a for a in self.addresses if not a.is_secondary and a.scope <= route.scope and not hop.is_dead]
+            usable = [
+                a
+                for a in self.addresses
+                if not a.is_secondary and a.scope <= route.scope and not hop.is_dead
+            ]
             near = [a for a in usable if a.dev == hop.dev]
-            on_link = [a for a in near if isinstance(hop.gateway, IPv4Address) and hop.gateway in a.network]
+            on_link = [
+                a for a in near if isinstance(hop.gateway, IPv4Address) and hop.gateway in a.network
+            ]
             elsewhere = [a for a in usable if a.scope != 253]
             found += [address.local for address in (*on_link, *near, *elsewhere)[:1]]
         return found
 
     def is_local(self, source: IpAddress) -> bool:
         """Return whether an address belongs to this host."""
-        local = (route.destination for route in self._routes if (route.type, route.table) == (RouteType.LOCAL, 255))
-        return any(source in network for network in local) or any(each.local == source for each in self.addresses)
+        local = (
+            route.destination
+            for route in self._routes
+            if (route.type, route.table) == (RouteType.LOCAL, 255)
+        )
+        return any(source in network for network in local) or any(
+            each.local == source for each in self.addresses
+        )
 
     @property
     def called(self) -> list[IpAddress]:
-        """The addresses at which a server may be called, if a rule tells them apart from packets without a source."""
+        """The addresses at which a server may be called, if a rule tells them apart from packets
+        without a source.
+        """
         treats_tcp_apart = any(rule.ip_protocol for rule in self.rules)
         return [
             own.local
             for own in self.addresses
             if own.dev in (*self.expected, "lo") and own.scope == 0 and not own.local.is_link_local
             if any(
-                r.source and (treats_tcp_apart or (own.local in r.source) != (IPv4Address(0) in r.source))
+                r.source
+                and (treats_tcp_apart or (own.local in r.source) != (IPv4Address(0) in r.source))
                 for r in self.rules
             )
         ]
 
     def has_a_containers_default(self) -> bool:
-        """Return whether the default route that wins may be a container's, while another interface has one, too."""
+        """Return whether the default route that wins may be a container's, while another interface
+        has one, too.
+        """
         rivals = [
             live(r)
             for r in self._routes
-            if (r.destination, r.table, r.tos, r.type) == (DEFAULT_DESTINATION, Table.MAIN, 0, RouteType.UNICAST)
+            if (r.destination, r.table, r.tos, r.type)
+            == (DEFAULT_DESTINATION, Table.MAIN, 0, RouteType.UNICAST)
             if live(r)
         ]
         are_pods = [
-            all(_is_like(dev, self._overlap.container_devs) for dev in devs) for devs in (self.expected, *rivals)
+            all(_is_like(dev, self._overlap.container_devs) for dev in devs)
+            for devs in (self.expected, *rivals)
         ]
         return are_pods[0] and not all(are_pods)
 
@@ -203,15 +266,28 @@ class Judge:
             if own.local.is_loopback:
                 found.append(self.walk(to, protocol=protocol))
             elif own.dev in self.expected and not own.local.is_link_local:
-                gateways = [hop.gateway for hop in self.default.hops if hop.dev == own.dev] if self.default else []
+                gateways = (
+                    [hop.gateway for hop in self.default.hops if hop.dev == own.dev]
+                    if self.default
+                    else []
+                )
                 sender = next((each for each in gateways if each is not None), own.local + 1)
-                found += [self.walk(to, int(each), protocol, iif=own.dev) for each in (sender, *self._clients())]
+                found += [
+                    self.walk(to, int(each), protocol, iif=own.dev)
+                    for each in (sender, *self._clients())
+                ]
                 found.append(self.walk(to, protocol=protocol))
-        return any(isinstance(each, int) or each.type not in (RouteType.LOCAL, RouteType.BROADCAST) for each in found)
+        return any(
+            isinstance(each, int) or each.type not in (RouteType.LOCAL, RouteType.BROADCAST)
+            for each in found
+        )
 
     def _clients(self) -> list[IpAddress]:
         """Return expected addresses at which the set of rules for sources may change."""
-        sources, own = [rule.source for rule in self.rules if rule.source], {each.local for each in self.addresses}
+        sources, own = (
+            [rule.source for rule in self.rules if rule.source],
+            {each.local for each in self.addresses},
+        )
         edges = {int(end) + more for each in sources for end, more in ((each[0], 0), (each[-1], 1))}
         edges |= {int(each) + 1 for each in own}
         cidrs = [each.cidr for each in self._overlap.expected_cidrs] if sources else []
@@ -224,9 +300,12 @@ class Judge:
             return self._sort_without_route(answer, decision)
         devs = live(answer.route)
         if answer.route.type in (RouteType.LOCAL, RouteType.BROADCAST):
-            # The kernel's own local routes are /32s. Like any other route, a shorter local prefix captures packets
-            # meant for the cluster.
-            if isinstance(decision, Route) and (decision.table, decision.destination.prefixlen) == (Table.LOCAL, 32):
+            # The kernel's own local routes are /32s. Like any other route, a shorter local prefix
+            # captures packets meant for the cluster.
+            if isinstance(decision, Route) and (decision.table, decision.destination.prefixlen) == (
+                Table.LOCAL,
+                32,
+            ):
                 return Sort(answer.route.type.name, devs, answer.route)
             devs = ("lo",) if answer.route.type is RouteType.LOCAL else devs
         foreign = tuple(dev for dev in devs if not self._is_expected(dev))
@@ -236,7 +315,11 @@ class Judge:
             if is_unconnected:
                 return Sort("BLACKHOLE", (), answer.route, word)
             owned = {(hop.gateway, hop.dev) for hop in answer.route.hops if not hop.is_dead}
-            is_own = any(gateway == own.local and dev != own.dev for gateway, dev in owned for own in self.addresses)
+            is_own = any(
+                gateway == own.local and dev != own.dev
+                for gateway, dev in owned
+                for own in self.addresses
+            )
             return Sort("GATEWAY" if is_own else FINE, devs, answer.route)
         if devs and self._patterns is None:
             of_pods = [dev for dev in foreign if not _is_like(dev, self._overlap.allowed_devs)]
@@ -244,20 +327,32 @@ class Judge:
             if is_exempt and all(map(self._is_container, of_pods)):
                 if answer.route.type in _UNCONNECTED:
                     return Sort("BLACKHOLE", (), answer.route, answer.route.type.name.lower())
-                return Sort("CONTAINER" if len(of_pods) == len(foreign) else "ALLOWED", foreign, answer.route)
+                return Sort(
+                    "CONTAINER" if len(of_pods) == len(foreign) else "ALLOWED",
+                    foreign,
+                    answer.route,
+                )
         return Sort("OVERLAP", devs, answer.route)
 
     def _is_beyond_pods(self, address: IpAddress, route: Route) -> bool:
         """Return whether a route through a pod's interface can't be a network of pods."""
         network = route.destination
         mine = [each for each in self.addresses if each.dev in self.expected]
-        defaults = [r for r in self._routes if (r.destination, r.table, r.tos) == (DEFAULT_DESTINATION, Table.MAIN, 0)]
+        defaults = [
+            r
+            for r in self._routes
+            if (r.destination, r.table, r.tos) == (DEFAULT_DESTINATION, Table.MAIN, 0)
+        ]
         gateways = [hop.gateway for r in defaults for hop in r.hops if hop.dev in self.expected]
         subnets = [each.network for each in mine if each.prefix_length >= 12]
         return (
             address in IPv4Network("169.254.0.0/16")
             or network.prefixlen < 8
-            or any(each in network for each in (*(own.local for own in mine), *gateways) if each is not None)
+            or any(
+                each in network
+                for each in (*(own.local for own in mine), *gateways)
+                if each is not None
+            )
             or (network.prefixlen < 32 and any(is_inside(network, subnet) for subnet in subnets))
         )
 
@@ -284,7 +379,9 @@ class Judge:
             and is_inside(route.destination, cidr)
             for route in self._routes
         )
-        has_address = any(each.local in block and self._is_of_pods(each.dev) for each in self.addresses)
+        has_address = any(
+            each.local in block and self._is_of_pods(each.dev) for each in self.addresses
+        )
         return (
             has_peers
             or has_address
@@ -297,21 +394,30 @@ class Judge:
         )
 
     def _is_of_pods(self, dev: str) -> bool:
-        return self._is_container(dev) and dev not in ("kube-ipvs0", "kube-dummy-if", "nodelocaldns", "localdns")
+        return self._is_container(dev) and dev not in (
+            "kube-ipvs0",
+            "kube-dummy-if",
+            "nodelocaldns",
+            "localdns",
+        )
 
     def _is_container(self, dev: str) -> bool:
         return dev not in self.expected and _is_like(dev, self._overlap.container_devs)
 
-    # --- rules and tables ----------------------------------------------------------------------------------------
+    # --- rules and tables -------------------------------------------------------------------------
 
     def _walked_to(self, address: int, source: int, protocol: int) -> Route | int:
-        """Return the cached result of ``walk``, which is the same for all addresses between two prefix boundaries."""
+        """Return the cached result of ``walk``, which is the same for all addresses between two
+        prefix boundaries.
+        """
         key = (bisect_right(self._ends, address), source, protocol)
         if key not in self._walked:
             self._walked[key] = self.walk(address, source, protocol)
         return self._walked[key]
 
-    def walk(self, address: int, source: int = 0, protocol: int = 17, *, iif: str = "lo") -> Route | int:
+    def walk(
+        self, address: int, source: int = 0, protocol: int = 17, *, iif: str = "lo"
+    ) -> Route | int:
         """Return the route entry that matches an address, or the errno if a rule discards it."""
         position = 0
         while position < len(self.rules):
@@ -320,11 +426,19 @@ class Judge:
             if _selects(rule, address, source, protocol, iif) == rule.is_inverted:
                 continue
             if rule.action is RuleAction.GOTO:
-                targets = [number for number, other in enumerate(self.rules) if other.preference == rule.goto]
+                targets = [
+                    number
+                    for number, other in enumerate(self.rules)
+                    if other.preference == rule.goto
+                ]
                 position = targets[0] if targets else position
             elif rule.action is RuleAction.TO_TABLE:
                 found = self._look_into(rule.table, address)
-                if found is not None and not self._is_passed(rule, found) and not _is_suppressed(rule, found):
+                if (
+                    found is not None
+                    and not self._is_passed(rule, found)
+                    and not _is_suppressed(rule, found)
+                ):
                     return found
             elif rule.action is not RuleAction.NOP:
                 return {
@@ -336,7 +450,9 @@ class Judge:
 
     def _is_passed(self, rule: Rule, found: Route) -> bool:
         is_main = rule.table != Table.DEFAULT
-        return self._passes_discards and self._has_default_table and is_main and found.type.is_discard
+        return (
+            self._passes_discards and self._has_default_table and is_main and found.type.is_discard
+        )
 
     def _look_into(self, table: int, address: int) -> Route | None:
         merged = (Table.LOCAL, Table.MAIN)
@@ -349,7 +465,11 @@ class Judge:
         for *_, route in sorted(covering, key=lambda row: row[:-1]):
             if route.type is RouteType.THROW:
                 return None
-            if route.type in (RouteType.BLACKHOLE, RouteType.UNREACHABLE, RouteType.PROHIBIT) or live(route):
+            if route.type in (
+                RouteType.BLACKHOLE,
+                RouteType.UNREACHABLE,
+                RouteType.PROHIBIT,
+            ) or live(route):
                 return route
         return None
 
@@ -370,8 +490,12 @@ def _is_suppressed(rule: Rule, found: Route) -> bool:
 
 
 def _selects(rule: Rule, address: int, source: int, protocol: int, iif: str) -> bool:
-    """Return whether a rule matches a packet without a mark, TOS or ports, from an unbound socket owned by uid 0."""
-    if rule.destination is not None and not int(rule.destination[0]) <= address <= int(rule.destination[-1]):
+    """Return whether a rule matches a packet without a mark, TOS or ports, from an unbound socket
+    owned by uid 0.
+    """
+    if rule.destination is not None and not int(rule.destination[0]) <= address <= int(
+        rule.destination[-1]
+    ):
         return False
     if rule.source is not None and not int(rule.source[0]) <= source <= int(rule.source[-1]):
         return False
@@ -397,14 +521,22 @@ def _is_same(answer: Lookup, decision: Route | int) -> bool:
 
 def _identity(route: Route) -> tuple[object, ...]:
     # While tables local and main are merged, the kernel reports both as main.
-    return (route.destination, route.metric, route.type, route.hops, Table.MAIN if route.table == 255 else route.table)
+    return (
+        route.destination,
+        route.metric,
+        route.type,
+        route.hops,
+        Table.MAIN if route.table == 255 else route.table,
+    )
 
 
-# --- the whole report --------------------------------------------------------------------------------------------
+# --- the whole report -----------------------------------------------------------------------------
 
 
 def judged(network: IPv4Network) -> list[IpAddress]:
-    """Return the addresses of a CIDR that are checked: all except those in 0/8, 127/8, 224/4 and 240/4."""
+    """Return the addresses of a CIDR that are checked: all except those in 0/8, 127/8, 224/4 and
+    240/4.
+    """
     return [
         IPv4Address(n)
         for n in range(int(network[0]), int(network[-1]) + 1)
@@ -420,7 +552,9 @@ def sort_all(
     judge = judge.of(cidr)
 
     def answers(*, is_tcp: bool = False) -> list[Lookup]:
-        return [each for answer in kernel.lookup(asked, is_tcp=is_tcp) for each in judge.in_turn(answer)]
+        return [
+            each for answer in kernel.lookup(asked, is_tcp=is_tcp) for each in judge.in_turn(answer)
+        ]
 
     firsts = answers()
     rounds = [(False, firsts)]
@@ -431,11 +565,17 @@ def sort_all(
     refused: set[IpAddress] = set()
     for is_tcp, found in rounds:
         connecting = [*_connecting(kernel, judge, found, is_tcp=is_tcp)]
-        connecting += _replying(kernel, judge, found, {(s, a.address) for s, a in connecting}, is_tcp=is_tcp)
+        connecting += _replying(
+            kernel, judge, found, {(s, a.address) for s, a in connecting}, is_tcp=is_tcp
+        )
         for source, answer in connecting:
             if is_tcp or source is not None:
                 connected[answer.address].append(judge.sort(answer, source, is_tcp=is_tcp))
-            if is_tcp == rounds[-1][0] and answer.route is not None and answer.route.type is RouteType.MULTICAST:
+            if (
+                is_tcp == rounds[-1][0]
+                and answer.route is not None
+                and answer.route.type is RouteType.MULTICAST
+            ):
                 refused.add(answer.address)
     sorts: dict[IpAddress, list[Sort]] = defaultdict(list)
     for answer in firsts:
@@ -443,7 +583,10 @@ def sort_all(
     for address, some in sorts.items():
         some.sort(key=lambda sort: not sort.is_failure)
         some += connected[address]
-    return {a: _with_failures(some if a in refused else list(map(_sent_to_many, some))) for a, some in sorts.items()}
+    return {
+        a: _with_failures(some if a in refused else list(map(_sent_to_many, some)))
+        for a, some in sorts.items()
+    }
 
 
 def _connecting(
@@ -453,7 +596,9 @@ def _connecting(
     has_source = any(rule.source for rule in judge.rules)
     from_source: dict[IpAddress, list[IpAddress]] = defaultdict(list)
     for answer in answers:
-        sources = {source for source in judge.sources(answer) if has_source or not judge.is_local(source)}
+        sources = {
+            source for source in judge.sources(answer) if has_source or not judge.is_local(source)
+        }
         for source in sources:
             from_source[source].append(answer.address)
         if not sources:
@@ -475,7 +620,10 @@ def _replying(
     """Yield the answers for replies from each address at which a server may be called."""
     is_local_first = judge.rules[:1] == (Rule(0, table=Table.LOCAL, protocol=2),)
     for own in judge.called:
-        ends = (a.route is not None and a.route.type is RouteType.LOCAL and is_local_first for a in answers)
+        ends = (
+            a.route is not None and a.route.type is RouteType.LOCAL and is_local_first
+            for a in answers
+        )
         asked = [a.address for a, is_over in zip(answers, ends, strict=True) if not is_over]
         asked = [address for address in dict.fromkeys(asked) if (own, address) not in known]
         for answer in kernel.lookup(asked, source=own, is_tcp=is_tcp):
@@ -485,7 +633,11 @@ def _replying(
 
 def _sent_to_many(sort: Sort) -> Sort:
     """Treat a multicast route as fine, because it is fine for datagrams."""
-    return attrs.evolve(sort, kind=FINE, discarded_by=None) if sort.discarded_by == "multicast" else sort
+    return (
+        attrs.evolve(sort, kind=FINE, discarded_by=None)
+        if sort.discarded_by == "multicast"
+        else sort
+    )
 
 
 def _with_failures(sorts: list[Sort]) -> Sort:
@@ -520,10 +672,12 @@ def fewest_prefixes(addresses: Iterable[IpAddress]) -> tuple[IPv4Network, ...]:
     return tuple(collapse_addresses(map(IPv4Network, addresses)))
 
 
-# --- what a report may contain --------------------------------------------------------------------------------------
+# --- what a report may contain --------------------------------------------------------------------
 
 
-def disagreements(report: OverlapReport, judge: Judge, sorts: dict[IPv4Network, dict[IpAddress, Sort]]) -> list[str]:
+def disagreements(
+    report: OverlapReport, judge: Judge, sorts: dict[IPv4Network, dict[IpAddress, Sort]]
+) -> list[str]:
     """Return the differences between a report and brute force.
 
     Args:
@@ -543,13 +697,17 @@ def disagreements(report: OverlapReport, judge: Judge, sorts: dict[IPv4Network, 
     return wrong
 
 
-def _wrong_verdict(report: OverlapReport, sorts: dict[IPv4Network, dict[IpAddress, Sort]]) -> Iterator[str]:
+def _wrong_verdict(
+    report: OverlapReport, sorts: dict[IPv4Network, dict[IpAddress, Sort]]
+) -> Iterator[str]:
     fails = any(sort.is_failure for there in sorts.values() for sort in there.values())
     if report.verdict != ("overlap" if fails else "ok"):
         yield f"the verdict is {report.verdict}, and it fails: {fails} ({report.reason})"
 
 
-def _wrong_finding(finding: Finding, judge: Judge, found: list[tuple[IpAddress, Sort]]) -> Iterator[str]:
+def _wrong_finding(
+    finding: Finding, judge: Judge, found: list[tuple[IpAddress, Sort]]
+) -> Iterator[str]:
     addresses, sorts = [address for address, _ in found], [sort for _, sort in found]
     what = f"{finding.kind} of {finding.cidr} via {finding.devs}"
     if finding.ranges != (ranges := fewest_prefixes(addresses)):
@@ -570,38 +728,60 @@ def _wrong_finding(finding: Finding, judge: Judge, found: list[tuple[IpAddress, 
 def _wrong_foresight(
     report: OverlapReport, judge: Judge, cidr: IPv4Network, there: dict[IpAddress, Sort]
 ) -> Iterator[str]:
-    """Check that each note about a ``foreseen`` prefix lists the fine addresses for which main has no longer prefix."""
+    """Check that each note about a ``foreseen`` prefix lists the fine addresses for which main has
+    no longer prefix.
+    """
     notes = [note for note in report.notes if note.kind == "FORESEEN" and note.cidr == cidr]
     for prefix in judge.foreseen:
         truth = {
             address
             for address, sort in there.items()
             if address in prefix and sort.kind == FINE and sort.route is not None
-            if sort.route.table == Table.MAIN and sort.route.destination.prefixlen <= prefix.prefixlen
+            if sort.route.table == Table.MAIN
+            and sort.route.destination.prefixlen <= prefix.prefixlen
         }
-        ranges = [part for note in notes if f" a route to {prefix}," in note.message for part in note.ranges]
+        ranges = [
+            part
+            for note in notes
+            if f" a route to {prefix}," in note.message
+            for part in note.ranges
+        ]
         if tuple(ranges) != fewest_prefixes(truth):
             yield f"FORESEEN {prefix} of {cidr}: {_brief(ranges)}, not {_brief(fewest_prefixes(truth))}"
 
 
 def _brief(items: Sequence[object]) -> str:
-    return " ".join(map(str, items[:12])) + (f" and {len(items) - 12} more" if len(items) > 12 else "")
+    return " ".join(map(str, items[:12])) + (
+        f" and {len(items) - 12} more" if len(items) > 12 else ""
+    )
 
 
-def disagreements_at(report: OverlapReport, cidr: IpNetwork, sorts: dict[IpAddress, Sort]) -> list[str]:
-    """Return the differences between a report and brute force for some of the addresses in one CIDR."""
+def disagreements_at(
+    report: OverlapReport, cidr: IpNetwork, sorts: dict[IpAddress, Sort]
+) -> list[str]:
+    """Return the differences between a report and brute force for some of the addresses in one
+    CIDR.
+    """
     told: dict[IpAddress, list[Group]] = defaultdict(list)
     asked = sorted(sorts)
     items: list[tuple[Group, Iterable[IpNetwork]]] = [
         ((str(f.kind), f.devs, f.source), f.ranges) for f in report.findings if f.cidr == cidr
     ]
-    items += [((str(n.kind), (), None), n.ranges) for n in report.notes if n.cidr == cidr and n.kind != "FORESEEN"]
+    items += [
+        ((str(n.kind), (), None), n.ranges)
+        for n in report.notes
+        if n.cidr == cidr and n.kind != "FORESEEN"
+    ]
     for group, ranges in items:
         for part in ranges:
             for address in asked[bisect_left(asked, part[0]) : bisect_right(asked, part[-1])]:
                 told[address].append(group)
     told_parts = [part for _, ranges in items for part in ranges]
-    wrong = [f"{part} isn't judged" for part in told_parts if any(part.overlaps(block) for block in _UNJUDGED)]
+    wrong = [
+        f"{part} isn't judged"
+        for part in told_parts
+        if any(part.overlaps(block) for block in _UNJUDGED)
+    ]
     for address, first in sorts.items():
         truth = {_told_as(sort) for sort in (first, *first.more)} - {(FINE, (), None)}
         if Counter(told[address]) != Counter(truth):
@@ -610,5 +790,8 @@ def disagreements_at(report: OverlapReport, cidr: IpNetwork, sorts: dict[IpAddre
 
 
 def _told_as(sort: Sort) -> Group:
-    """Return the group to which a report has to assign an address. A note names neither interfaces nor a source."""
+    """Return the group to which a report has to assign an address.
+
+    A note names neither interfaces nor a source.
+    """
     return (sort.kind, sort.devs, sort.source) if sort.is_failure else (sort.kind, (), None)

@@ -20,7 +20,11 @@ def build(project: Path, folder: Path, *before: str) -> None:
         folder: the output folder.
         before: command prefix for the build program.
     """
-    subprocess.run([*before, sys.executable, project / "deploy/build.py", folder], check=True, stdout=subprocess.PIPE)
+    subprocess.run(
+        [*before, sys.executable, project / "deploy/build.py", folder],
+        check=True,
+        stdout=subprocess.PIPE,
+    )
 
 
 def filled_once(factory: pytest.TempPathFactory, name: str, fill: Callable[[Path], object]) -> Path:

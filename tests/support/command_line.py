@@ -1,4 +1,6 @@
-"""A temporary host for the real command line, in network and mount namespaces with a private /run and /etc."""
+"""A temporary host for the real command line, in network and mount namespaces with a private /run
+and /etc.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from wanted import section
 SOURCE = "hostrouting-test"
 """The source of the mounts at /etc and /run, by which a program knows that it is on a temporary host."""
 
-# /etc/aks-flex-node may not exist on the host, so an overlay covers all of /etc. No write leaves the namespaces.
+# /etc/aks-flex-node may not exist on the host, so an overlay covers all of /etc. No write leaves
+# the namespaces.
 SETUP = rf"""
 set -eu
 mount -t tmpfs none "$SCRATCH"
@@ -74,7 +77,12 @@ def script_on_a_host(
     path, scratch = folder / "config.json", folder / "scratch"
     scratch.mkdir()
     path.write_text(json.dumps(config))
-    own = {"SCRATCH": str(scratch), "PYTHON": sys.executable, "CONFIG": str(path), "SYSTEMCTL": SYSTEMCTL}
+    own = {
+        "SCRATCH": str(scratch),
+        "PYTHON": sys.executable,
+        "CONFIG": str(path),
+        "SYSTEMCTL": SYSTEMCTL,
+    }
     return {
         "args": ["unshare", "--net", "--mount", "--", "bash", "-c", SETUP + script, "bash", *words],
         "env": os.environ | own | environment,
@@ -85,6 +93,10 @@ def script_on_a_host(
     }
 
 
-def on_a_host(folder: Path, script: str, *words: str, **more: Any) -> subprocess.CompletedProcess[str]:
-    """Run a bash script on a temporary host to its end, with the same arguments as ``script_on_a_host``."""
+def on_a_host(
+    folder: Path, script: str, *words: str, **more: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run a bash script on a temporary host to its end, with the same arguments as
+    ``script_on_a_host``.
+    """
     return subprocess.run(**script_on_a_host(folder, script, *words, **more), check=False)

@@ -27,7 +27,9 @@ _UNSAYABLE = (
 )
 
 
-def _pattern(_validator: Any, pattern: str, value: object, _schema: object) -> Iterator[ValidationError]:
+def _pattern(
+    _validator: Any, pattern: str, value: object, _schema: object
+) -> Iterator[ValidationError]:
     """Match a pattern as ECMA-262 does, where ``$`` doesn't match before a trailing newline."""
     if isinstance(value, str) and not re.search(pattern.replace("$", r"\Z"), value):
         yield ValidationError(f"{value!r} does not match {pattern!r}")
@@ -37,7 +39,9 @@ VALIDATOR = extend(Draft202012Validator, {"pattern": _pattern})(SCHEMA)
 
 
 def unmarked(document: object, problems: Iterable[tuple[str, str]]) -> list[str]:
-    """Return those of a document's problems that the schema could express, if it accepts the document all the same."""
+    """Return those of a document's problems that the schema could express, if it accepts the
+    document all the same.
+    """
     if not VALIDATOR.is_valid(document):
         return []
     return [message for _, message in problems if not any(words in message for words in _UNSAYABLE)]

@@ -34,18 +34,23 @@ def disagreements(
         report: the check's report.
         overlap: the config that was checked.
         seen: the outgoing interfaces for each address, including None if some packets are dropped.
-        passes_hops: whether the kernel currently skips some next hops with unreachable routers. The check includes them
-            anyway.
-        turns: sets of interfaces. The kernel chooses one by the states of neighbours, and may choose another one later.
+        passes_hops: whether the kernel currently skips some next hops with unreachable routers. The
+            check includes them anyway.
+        turns: sets of interfaces. The kernel chooses one by the states of neighbours, and may
+            choose another one later.
         unconnected: broadcast and multicast destinations, to which ordinary sockets can't connect.
-        connected: addresses to which a TCP connection was established, or None if that wasn't tried. Elsewhere, the
-            sockets don't show where connections from a source leave.
-        called: this host's address whose replies were observed, or None for packets with whatever source they get.
+        connected: addresses to which a TCP connection was established, or None if that wasn't
+            tried. Elsewhere, the sockets don't show where connections from a source leave.
+        called: this host's address whose replies were observed, or None for packets with whatever
+            source they get.
     """
-    # A CIDR may be expected through the uplinks and again through the same named devices. Reports only show devices.
+    # A CIDR may be expected through the uplinks and again through the same named devices. Reports
+    # only show devices.
     strictest = {
         (expected.cidr, expected.devs or report.default_devs): expected
-        for expected in sorted(overlap.expected_cidrs, key=lambda expected: expected.devs is not None)
+        for expected in sorted(
+            overlap.expected_cidrs, key=lambda expected: expected.devs is not None
+        )
     }
     wrong: list[str] = []
     for expected in strictest.values():
@@ -56,7 +61,12 @@ def disagreements(
                 is_refused = None in devs and holds(unconnected, address)
                 is_connected = connected is None or address in connected
                 wrong += check.disagreements_at(
-                    address, devs, soon, is_refused=is_refused, is_connected=is_connected, passes_hops=passes_hops
+                    address,
+                    devs,
+                    soon,
+                    is_refused=is_refused,
+                    is_connected=is_connected,
+                    passes_hops=passes_hops,
                 )
     return wrong
 
@@ -65,7 +75,11 @@ class _Expected:
     """The findings and notes of a report on one expected CIDR."""
 
     def __init__(
-        self, report: OverlapReport, overlap: RouteOverlap, expected: ExpectedCidr, called: IpAddress | None
+        self,
+        report: OverlapReport,
+        overlap: RouteOverlap,
+        expected: ExpectedCidr,
+        called: IpAddress | None,
     ) -> None:
         self._called = called
         self._expected_devs = () if expected.devs else report.default_devs
@@ -74,7 +88,8 @@ class _Expected:
         self._findings = [
             finding
             for finding in report.findings
-            if (finding.cidr, finding.expected_devs) == named and (called is None or finding.source in (None, called))
+            if (finding.cidr, finding.expected_devs) == named
+            and (called is None or finding.source in (None, called))
         ]
         self._own = local_ranges(report)
         self._discards = [
@@ -85,7 +100,14 @@ class _Expected:
         ]
 
     def disagreements_at(
-        self, address: IpAddress, devs: Devs, soon: Devs, *, is_refused: bool, is_connected: bool, passes_hops: bool
+        self,
+        address: IpAddress,
+        devs: Devs,
+        soon: Devs,
+        *,
+        is_refused: bool,
+        is_connected: bool,
+        passes_hops: bool,
     ) -> Iterator[str]:
         about = [finding for finding in self._findings if holds(finding.ranges, address)]
         what = str(address) if self._called is None else f"a reply from {self._called} to {address}"
@@ -97,7 +119,8 @@ class _Expected:
             if unsaid - {"lo", None}:
                 yield f"{what} leaves through {words(devs)}, and the check takes it for this host's own"
             return
-        # A local route of table main takes packets, but its address isn't a valid source for a connection to itself.
+        # A local route of table main takes packets, but its address isn't a valid source for a
+        # connection to itself.
         may_fail = (is_refused and told) or "lo" in told
         if unsaid - ({None} if may_fail else set()):
             yield f"{what} leaves through {words(unsaid)}, and the check doesn't say so"
@@ -113,7 +136,9 @@ class _Expected:
     def _is_fine(self, dev: str | None) -> bool:
         if dev is None:
             return False
-        return dev in self._expected_devs or any(fnmatchcase(dev, pattern) for pattern in self._patterns)
+        return dev in self._expected_devs or any(
+            fnmatchcase(dev, pattern) for pattern in self._patterns
+        )
 
     def _is_seen(self, finding: Finding, devs: Devs) -> bool:
         """Return whether a socket behaved as the finding says."""
@@ -122,9 +147,11 @@ class _Expected:
         if finding.kind is FindingKind.GATEWAY:
             return any(dev in devs for dev in finding.devs)
         if finding.source is not None and any(map(self._is_fine, finding.devs)):
-            # Linux 6.15 and later prefer the hop whose own address is the source, and that hop is always fine.
+            # Linux 6.15 and later prefer the hop whose own address is the source, and that hop is
+            # always fine.
             return True
-        # If only a bound of an exemption made it a failure, all of its interfaces are exempt elsewhere.
+        # If only a bound of an exemption made it a failure, all of its interfaces are exempt
+        # elsewhere.
         strays = [dev for dev in finding.devs if not self._is_fine(dev)] or finding.devs
         return any(dev in devs for dev in strays)
 

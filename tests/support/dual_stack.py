@@ -73,12 +73,22 @@ def host(
     """
     links = [
         Link(1, "lo", hardware=Hardware.LOOPBACK),
-        *(Link(index, dev, hardware=_HARDWARE.get(dev, Hardware.ETHER)) for index, dev in enumerate(DEVS, 2)),
+        *(
+            Link(index, dev, hardware=_HARDWARE.get(dev, Hardware.ETHER))
+            for index, dev in enumerate(DEVS, 2)
+        ),
     ]
-    own4 = [Address(dev, IPv4Address(f"10.{index}.0.4"), 24) for index, dev in enumerate(DEVS[:2], 1)]
-    routes4 = [Route(each.network, (NextHop(each.dev),), protocol=Protocol.KERNEL, scope=Scope.LINK) for each in own4]
+    own4 = [
+        Address(dev, IPv4Address(f"10.{index}.0.4"), 24) for index, dev in enumerate(DEVS[:2], 1)
+    ]
+    routes4 = [
+        Route(each.network, (NextHop(each.dev),), protocol=Protocol.KERNEL, scope=Scope.LINK)
+        for each in own4
+    ]
     if ipv4_default is not None:
-        gateway = NextHop(ipv4_default, IPv4Address("10.1.0.1" if ipv4_default == "eth0" else "10.2.0.1"))
+        gateway = NextHop(
+            ipv4_default, IPv4Address("10.1.0.1" if ipv4_default == "eth0" else "10.2.0.1")
+        )
         routes4.append(Route(DEFAULT_DESTINATION, (gateway,), protocol=Protocol.DHCP))
     own = []
     for line in addresses:
@@ -90,4 +100,12 @@ def host(
     routers = frozenset((dev, IPv6Address(gateway)) for dev, gateway in silent)
     ordered = (local, *sorted(rules, key=lambda rule: rule.preference), *others)
     ipv6 = Ipv6State(tuple(own), ordered, tuple(routes), routers, labels=LABELS)
-    return Snapshot(tuple(links), tuple(own4), KERNEL_RULES, tuple(routes4), host="node-6", is_merged=True, ipv6=ipv6)
+    return Snapshot(
+        tuple(links),
+        tuple(own4),
+        KERNEL_RULES,
+        tuple(routes4),
+        host="node-6",
+        is_merged=True,
+        ipv6=ipv6,
+    )

@@ -1,4 +1,6 @@
-"""Read directory trees, restore them to an earlier state, and write files and symlinks with their folders."""
+"""Read directory trees, restore them to an earlier state, and write files and symlinks with their
+folders.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +86,9 @@ def _read(path: Path) -> Entry:
 
 
 def written_by_ignition(document: dict[str, Any]) -> dict[str, tuple[str, int]]:
-    """Map the path of each file that Ignition writes to its contents and mode, for what our documents use."""
+    """Map the path of each file that Ignition writes to its contents and mode, for what our
+    documents use.
+    """
     found = {}
     for file in document["storage"]["files"]:
         packed = b64decode(file["contents"]["source"].removeprefix("data:;base64,"), validate=True)
@@ -93,5 +97,8 @@ def written_by_ignition(document: dict[str, Any]) -> dict[str, tuple[str, int]]:
         if "contents" in unit:
             found[f"/etc/systemd/system/{unit['name']}"] = unit["contents"], 0o644
         for drop_in in unit.get("dropins", ()):
-            found[f"/etc/systemd/system/{unit['name']}.d/{drop_in['name']}"] = drop_in["contents"], 0o644
+            found[f"/etc/systemd/system/{unit['name']}.d/{drop_in['name']}"] = (
+                drop_in["contents"],
+                0o644,
+            )
     return found

@@ -24,8 +24,12 @@ def install(kernel: Kernel, entries: Sequence[StaticRoute], root: Path) -> None:
         entries: the routes as in a config.
         root: the directory for the lock.
     """
-    config = Config(static_routes=StaticRoutes(enabled=bool(entries), routes=entries), wait_seconds=0)
-    InstallRoutes(config, host=Host(routes=kernel, units=FakeSystemd(), layout=Layout(root))).do(phases.CancelScope())
+    config = Config(
+        static_routes=StaticRoutes(enabled=bool(entries), routes=entries), wait_seconds=0
+    )
+    InstallRoutes(config, host=Host(routes=kernel, units=FakeSystemd(), layout=Layout(root))).do(
+        phases.CancelScope()
+    )
 
 
 def failing(sorts: Mapping[IpAddress, Sort]) -> set[IpAddress]:
@@ -41,13 +45,21 @@ def covered(entries: Iterable[StaticRoute]) -> set[IpAddress]:
     return {address for entry in entries for address in entry.destination}
 
 
-def changed(fix: Fix, before: Mapping[IpAddress, Sort], after: Mapping[IpAddress, Sort]) -> set[IpAddress]:
+def changed(
+    fix: Fix, before: Mapping[IpAddress, Sort], after: Mapping[IpAddress, Sort]
+) -> set[IpAddress]:
     """Return the addresses that a fix changed although they were fine or aren't part of the fix."""
 
     def may_change(address: IpAddress) -> bool:
-        return before[address].has_failure and any(address in entry.destination for entry in fix.routes)
+        return before[address].has_failure and any(
+            address in entry.destination for entry in fix.routes
+        )
 
-    return {address for address in before if after[address] != before[address] and not may_change(address)}
+    return {
+        address
+        for address in before
+        if after[address] != before[address] and not may_change(address)
+    }
 
 
 def is_told(address: IpAddress, parts: Iterable[Unfixable]) -> bool:

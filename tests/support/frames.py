@@ -1,4 +1,6 @@
-"""Build IPv4 and IPv6 packets in Ethernet frames by hand, including their checksums, and parse those of IPv6."""
+"""Build IPv4 and IPv6 packets in Ethernet frames by hand, including their checksums, and parse
+those of IPv6.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,12 @@ import attrs
 
 from hostrouting.model.family import IpAddress
 
-TCP, UDP, ICMPV6, HOP_BY_HOP = socket.IPPROTO_TCP, socket.IPPROTO_UDP, socket.IPPROTO_ICMPV6, socket.IPPROTO_HOPOPTS
+TCP, UDP, ICMPV6, HOP_BY_HOP = (
+    socket.IPPROTO_TCP,
+    socket.IPPROTO_UDP,
+    socket.IPPROTO_ICMPV6,
+    socket.IPPROTO_HOPOPTS,
+)
 
 FIN, SYN, RST, PSH, ACK, URG, ECE, CWR = (1 << bit for bit in range(8))
 ROUTER_ADVERTISEMENT, NEIGHBOUR_SOLICITATION, NEIGHBOUR_ADVERTISEMENT = 134, 135, 136  # RFC 4861
@@ -52,7 +59,10 @@ class Packet:
 
 def read(frame: bytes) -> Packet:
     length, protocol, hop_limit = struct.unpack_from("!HBB", frame, _ETHERNET + 4)
-    source, destination = frame[_ETHERNET + 8 : _ETHERNET + 24], frame[_ETHERNET + 24 : _ETHERNET + _FIXED]
+    source, destination = (
+        frame[_ETHERNET + 8 : _ETHERNET + 24],
+        frame[_ETHERNET + 24 : _ETHERNET + _FIXED],
+    )
     payload = frame[_ETHERNET + _FIXED : _ETHERNET + _FIXED + length]
     if protocol == HOP_BY_HOP:
         protocol, payload = payload[0], payload[8 * (payload[1] + 1) :]
@@ -60,16 +70,22 @@ def read(frame: bytes) -> Packet:
 
 
 def written(packet: Packet, source: str, router: str) -> bytes:
-    """Return a frame between these Ethernet addresses (or to a multicast group), with a computed checksum."""
+    """Return a frame between these Ethernet addresses (or to a multicast group), with a computed
+    checksum.
+    """
     destination = packet.destination.packed
     link = b"\x33\x33" + destination[-4:] if packet.destination.is_multicast else _raw(router)
     payload = bytearray(packet.payload)
     place = {TCP: 16, UDP: 6, ICMPV6: 2}[packet.protocol]
     payload[place : place + 2] = b"\0\0"
-    payload[place : place + 2] = struct.pack("!H", _sum(attrs.evolve(packet, payload=bytes(payload))))
+    payload[place : place + 2] = struct.pack(
+        "!H", _sum(attrs.evolve(packet, payload=bytes(payload)))
+    )
     ends = packet.source.packed + destination
     if packet.source.version == 4:
-        fixed = struct.pack("!BxHxxxxBB", 0x45, 20 + len(payload), packet.hop_limit, packet.protocol)
+        fixed = struct.pack(
+            "!BxHxxxxBB", 0x45, 20 + len(payload), packet.hop_limit, packet.protocol
+        )
         fixed += struct.pack("!H", _checksum(fixed + ends))
         return link + _raw(source) + b"\x08\x00" + fixed + ends + payload
     fixed = struct.pack("!IHBB", 6 << 28, len(payload), packet.protocol, packet.hop_limit)
@@ -77,11 +93,16 @@ def written(packet: Packet, source: str, router: str) -> bytes:
 
 
 def segment(source_port: int, destination_port: int, flags: int, *, acknowledged: int = 1) -> bytes:
-    return struct.pack("!HHIIBBHHH", source_port, destination_port, 1, acknowledged, 5 << 4, flags, 1024, 0, 0)
+    return struct.pack(
+        "!HHIIBBHHH", source_port, destination_port, 1, acknowledged, 5 << 4, flags, 1024, 0, 0
+    )
 
 
 def neighbour_solicitation(target: IPv6Address, link_address: str) -> bytes:
-    return _icmp(NEIGHBOUR_SOLICITATION, bytes(4) + target.packed + _option(_SOURCE_LINK_ADDRESS, link_address))
+    return _icmp(
+        NEIGHBOUR_SOLICITATION,
+        bytes(4) + target.packed + _option(_SOURCE_LINK_ADDRESS, link_address),
+    )
 
 
 def router_advertisement(
@@ -104,7 +125,9 @@ def router_advertisement(
     body += _option(_SOURCE_LINK_ADDRESS, link_address)
     for prefix in prefixes:
         flags = _ON_LINK | _AUTONOMOUS
-        body += struct.pack("!BBBBIII16s", _PREFIX, 4, prefix.prefixlen, flags, 86400, 14400, 0, prefix[0].packed)
+        body += struct.pack(
+            "!BBBBIII16s", _PREFIX, 4, prefix.prefixlen, flags, 86400, 14400, 0, prefix[0].packed
+        )
     for prefix, its_preference in (routes or {}).items():
         flags = _PREFERENCE[its_preference]
         body += struct.pack("!BBBBI16s", _ROUTE, 3, prefix.prefixlen, flags, 1800, prefix[0].packed)
@@ -124,7 +147,9 @@ def _raw(link_address: str) -> bytes:
 
 
 def _sum(packet: Packet) -> int:
-    """Return the checksum of the pseudo-header and payload (RFC 8200, 8.1), which is 0 if the packet's is correct."""
+    """Return the checksum of the pseudo-header and payload (RFC 8200, 8.1), which is 0 if the
+    packet's is correct.
+    """
     pseudo = packet.source.packed + packet.destination.packed
     pseudo += struct.pack("!II", len(packet.payload), packet.protocol)
     return _checksum(pseudo + packet.payload + b"\0" * (len(packet.payload) % 2))

@@ -1,4 +1,6 @@
-"""The state that an update can change on a host: files, our routes of both families, and those of the Go package."""
+"""The state that an update can change on a host: files, our routes of both families, and those of
+the Go package.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
 from hostrouting.model.routes import Protocol, Route, Table
 
-PLACES = [Path("/etc", name) for name in ("aks-flex-node", "hostrouting", "systemd/system", "iproute2")]
+PLACES = [
+    Path("/etc", name) for name in ("aks-flex-node", "hostrouting", "systemd/system", "iproute2")
+]
 BACKENDS = (NetlinkBackend(), NetlinkBackend6())
 
 
@@ -30,8 +34,17 @@ class HostState:
 
     def differences(self, other: HostState) -> list[str]:
         """Return the installed files and the routes that differ between two states."""
-        names = [name for name in sorted({*self.files, *other.files}) if self.files.get(name) != other.files.get(name)]
-        return [*names, *sorted(f"{route.destination} metric {route.metric}" for route in self.routes ^ other.routes)]
+        names = [
+            name
+            for name in sorted({*self.files, *other.files})
+            if self.files.get(name) != other.files.get(name)
+        ]
+        return [
+            *names,
+            *sorted(
+                f"{route.destination} metric {route.metric}" for route in self.routes ^ other.routes
+            ),
+        ]
 
     def restore(self, there: HostState) -> None:
         """Restore this state on a host whose state is ``there``."""
@@ -39,13 +52,24 @@ class HostState:
         restore_trees(self.run, dict(there.run))
         delete_routes(there.routes - self.routes)
         for backend in BACKENDS:
-            assert backend.add([route for route in self.routes - there.routes if route.family is backend.family]) == ()
+            assert (
+                backend.add(
+                    [
+                        route
+                        for route in self.routes - there.routes
+                        if route.family is backend.family
+                    ]
+                )
+                == ()
+            )
 
 
 def our_routes() -> list[Route]:
     main = (route for backend in BACKENDS for route in backend.routes(Table.MAIN))
     return [
-        route for route in main if route.is_ours or (route.protocol == Protocol.BOOT and route.destination.prefixlen)
+        route
+        for route in main
+        if route.is_ours or (route.protocol == Protocol.BOOT and route.destination.prefixlen)
     ]
 
 

@@ -29,11 +29,15 @@ class Outcome:
     """The outcome of a case, in the form of its expectation.
 
     Args:
-        leaves: for each probe, how its packets leave: an interface, a socket's errno, or ``dropped``.
-        says: the findings about the probes that go wrong, or why the verdict is ``unknown``, or else the notes.
-        fixes: what was printed, applied, and led every probe as expected: a ``route``, a ``rule``, a route in another
-            ``table``, the ``answer`` to a question, or the change that the ``owner`` was advised to make.
-        breaks: what was printed, applied, and led a probe or another address elsewhere than promised.
+        leaves: for each probe, how its packets leave: an interface, a socket's errno, or
+            ``dropped``.
+        says: the findings about the probes that go wrong, or why the verdict is ``unknown``, or
+            else the notes.
+        fixes: what was printed, applied, and led every probe as expected: a ``route``, a ``rule``,
+            a route in another ``table``, the ``answer`` to a question, or the change that the
+            ``owner`` was advised to make.
+        breaks: what was printed, applied, and led a probe or another address elsewhere than
+            promised.
     """
 
     leaves: tuple[str, ...]
@@ -46,7 +50,9 @@ def outcome(case: Case, root: Path) -> Outcome:
     """Rebuild a case's host, check it, and apply each printed fix to another copy of it."""
     with Rebuilt(case, root) as host:
         report, leaves = host.check(), host.leaves()
-    results = {each.name: _result(each, case, root, report, leaves) for each in _attempts(case, report)}
+    results = {
+        each.name: _result(each, case, root, report, leaves) for each in _attempts(case, report)
+    }
     names = {name.partition(" ")[0]: None for name, result in results.items() if result == ""}
     broken = tuple(f"{name}: {result}" for name, result in results.items() if result)
     return Outcome(tuple(leaves), tuple(_said(case, report, leaves)), tuple(names), broken)
@@ -60,7 +66,8 @@ class _Attempt:
         name: one of the words of ``Outcome.fixes``, with a number if there are several.
         apply: a function that applies it and checks again.
         settles: what it should fix at least, or None for everything that routes can fix.
-        may_move: whether it may lead working traffic elsewhere, because that is what the user has answered.
+        may_move: whether it may lead working traffic elsewhere, because that is what the user has
+            answered.
     """
 
     name: str
@@ -70,13 +77,17 @@ class _Attempt:
 
 
 def _said(case: Case, report: OverlapReport, leaves: Sequence[str]) -> Iterator[str]:
-    wrong = [probe for probe, way in zip(case.probes, leaves, strict=True) if way != probe.expected] or case.probes
+    wrong = [
+        probe for probe, way in zip(case.probes, leaves, strict=True) if way != probe.expected
+    ] or case.probes
     if report.reason_kind is not None:
         yield f"unknown {report.reason_kind}"
     for each in report.findings:
         sources = {probe.source for probe in wrong if any(probe.to in part for part in each.ranges)}
         if sources and (not each.is_reply or str(each.source) in sources):
-            yield f"{each.kind} {','.join(each.devs)}".strip() + (f" from {each.source}" if each.source else "")
+            yield f"{each.kind} {','.join(each.devs)}".strip() + (
+                f" from {each.source}" if each.source else ""
+            )
     for note in report.notes:
         if not note.ranges or any(probe.to in part for probe in wrong for part in note.ranges):
             yield f"note {note.kind} {','.join(note.devs)}".strip()
@@ -85,7 +96,9 @@ def _said(case: Case, report: OverlapReport, leaves: Sequence[str]) -> Iterator[
 def _attempts(case: Case, report: OverlapReport) -> Iterator[_Attempt]:
     """Yield what is printed, in the order in which an operator would try it."""
 
-    def apply(host: Rebuilt, commands: Sequence[str] = (), changes: Sequence[str] = ()) -> OverlapReport:
+    def apply(
+        host: Rebuilt, commands: Sequence[str] = (), changes: Sequence[str] = ()
+    ) -> OverlapReport:
         host.install(report)
         tool("sh", "-ec", "\n".join(commands))
         host.run(changes)
@@ -106,16 +119,30 @@ def _attempts(case: Case, report: OverlapReport) -> Iterator[_Attempt]:
     by_command = {each.ranges: _commands(each) for each in report.fix.unfixable}
     by_command[()] = [[each] for each in _COMMAND.findall(report.reason or "")]
     settled = tuple(chain(*(ranges for ranges, commands in by_command.items() if commands)))
-    for number, commands in enumerate(zip_longest(*filter(None, by_command.values()), fillvalue=()), 1):
+    for number, commands in enumerate(
+        zip_longest(*filter(None, by_command.values()), fillvalue=()), 1
+    ):
         name = "table" if any(" table " in command for command in chain(*commands)) else "rule"
         yield _Attempt(f"{name} {number}", partial(apply, commands=[*chain(*commands)]), settled)
     numbers = count(1)
     for each in report.fix.unfixable:
         for text in _ANSWERS.findall(each.reason):
-            named = json.loads(f'{{"expectedCidrs": [{text}]}}' if text[0] == "{" else f"{{{text}}}")
-            devs = {*chain(named.get("uplinks", ()), *(row["devs"] for row in named.get("expectedCidrs", ())))}
+            named = json.loads(
+                f'{{"expectedCidrs": [{text}]}}' if text[0] == "{" else f"{{{text}}}"
+            )
+            devs = {
+                *chain(
+                    named.get("uplinks", ()),
+                    *(row["devs"] for row in named.get("expectedCidrs", ())),
+                )
+            }
             attempt = partial(reply, given=named)
-            yield _Attempt(f"answer {next(numbers)}", attempt, each.ranges, may_move=not devs.issuperset(each.devs))
+            yield _Attempt(
+                f"answer {next(numbers)}",
+                attempt,
+                each.ranges,
+                may_move=not devs.issuperset(each.devs),
+            )
     if case.advised:
         yield _Attempt("owner", act, report.cidrs, may_move=True)
 
@@ -125,15 +152,21 @@ def _printed(report: OverlapReport) -> str:
 
 
 def _commands(unfixable: Unfixable) -> list[list[str]]:
-    """Return each alternative among the printed commands, for each prefix if they contain a placeholder."""
+    """Return each alternative among the printed commands, for each prefix if they contain a
+    placeholder.
+    """
     return [
         [re.sub(r"\bCIDR\b", part, command) for part in unfixable.parts]
         for command in _COMMAND.findall(unfixable.reason)
     ]
 
 
-def _result(attempt: _Attempt, case: Case, root: Path, report: OverlapReport, leaves: Sequence[str]) -> str | None:
-    """Return what an attempt broke, an empty string if it led every probe as expected, or None if it did neither."""
+def _result(
+    attempt: _Attempt, case: Case, root: Path, report: OverlapReport, leaves: Sequence[str]
+) -> str | None:
+    """Return what an attempt broke, an empty string if it led every probe as expected, or None if
+    it did neither.
+    """
     told = [part for each in report.fix.unfixable for part in each.ranges]
     if attempt.settles is not None:
         told = [part for part in told if not any(map(part.overlaps, attempt.settles))]
@@ -142,13 +175,23 @@ def _result(attempt: _Attempt, case: Case, root: Path, report: OverlapReport, le
         after = attempt.apply(host)
         if attempt.name.startswith("answer"):
             told += [part for each in after.fix.unfixable for part in each.ranges]
-        left = [str(part) for each in after.findings for part in each.ranges if not any(map(part.overlaps, told))]
+        left = [
+            str(part)
+            for each in after.findings
+            for part in each.ranges
+            if not any(map(part.overlaps, told))
+        ]
         if after.reason_kind is not None or left:
             return f"then {after.reason_kind or ' '.join(left)}"
         now = host.bystanders(report)
         moved = [str(address) for address in before if now.get(address) != before[address]]
-        ways = [(probe, way, later) for probe, way, later in zip(case.probes, leaves, host.leaves(), strict=True)]
-    moved += [f"{probe.to} to {later}" for probe, way, later in ways if later not in (way, probe.expected)]
+        ways = [
+            (probe, way, later)
+            for probe, way, later in zip(case.probes, leaves, host.leaves(), strict=True)
+        ]
+    moved += [
+        f"{probe.to} to {later}" for probe, way, later in ways if later not in (way, probe.expected)
+    ]
     if moved and not attempt.may_move:
         return f"moves {' '.join(moved)}"
     return "" if all(later == probe.expected for probe, _, later in ways) else None

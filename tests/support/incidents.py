@@ -1,6 +1,8 @@
-"""Rebuild a public incident's host in a network namespace, check it, and see with sockets how its packets leave.
+"""Rebuild a public incident's host in a network namespace, check it, and see with sockets how its
+packets leave.
 
-A case is a JSON file in ``tests/incidents``, whose keys CONTRIBUTING explains. Nothing here reads its expectation.
+A case is a JSON file in ``tests/incidents``, whose keys CONTRIBUTING explains. Nothing here reads
+its expectation.
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ class Probe:
 
     Args:
         to: the destination.
-        through: the interface through which it should leave, or ``lo`` if this host should receive it.
+        through: the interface through which it should leave, or ``lo`` if this host should receive
+            it.
         via: the gateway that should forward it, if the incident is about gateways.
         mtu: the size of packets that should be sent, if the incident is about sizes.
         source: the source address that the program has bound, or that of a packet that arrives.
@@ -94,13 +97,20 @@ class Case:
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Case:
         names = {"from": "source", "in": "arrives_on"}
-        probes = (Probe(**{names.get(key, key): value for key, value in row.items()}) for row in document["probes"])
-        return cls(tuple(document["host"]), document["config"], tuple(probes), **document.get("owner", {}))
+        probes = (
+            Probe(**{names.get(key, key): value for key, value in row.items()})
+            for row in document["probes"]
+        )
+        return cls(
+            tuple(document["host"]), document["config"], tuple(probes), **document.get("owner", {})
+        )
 
 
 def documents(folder: str) -> dict[str, Any]:
     """Return the JSON of each case in a folder by its name."""
-    return {path.stem: json.loads(path.read_text()) for path in sorted((FOLDER / folder).glob("*.json"))}
+    return {
+        path.stem: json.loads(path.read_text()) for path in sorted((FOLDER / folder).glob("*.json"))
+    }
 
 
 class Rebuilt:
@@ -117,24 +127,43 @@ class Rebuilt:
             proc.symlink_to("/proc")  # its sys/net is that of the namespace
         self._kernel, self._kernel6 = on_linux(), NetlinkBackend6()
         self._host = Host(self._kernel, FakeSystemd(), Layout(root), self._kernel6)
-        own6 = re.findall(r"(\S*:\S*)/\d+", " ".join(line for line in case.host if "route" not in line))
+        own6 = re.findall(
+            r"(\S*:\S*)/\d+", " ".join(line for line in case.host if "route" not in line)
+        )
         self._families = [*Family][: 1 + bool(own6)]
-        _set("net.ipv6.conf.default.accept_dad" if own6 else "net.ipv6.conf.default.disable_ipv6", str(int(not own6)))
+        _set(
+            "net.ipv6.conf.default.accept_dad" if own6 else "net.ipv6.conf.default.disable_ipv6",
+            str(int(not own6)),
+        )
         for family in self._families:
-            # The kernel then chooses among several next hops by the ports, so a few ports cover every hop.
+            # The kernel then chooses among several next hops by the ports, so a few ports cover
+            # every hop.
             _set(f"net.{str(family).lower()}.fib_multipath_hash_policy", "1")
         self.run(case.host)
         wanted = set(map(ip_address, own6))
-        until(lambda: wanted <= {route.destination.network_address for route in self._kernel6.routes(Table.LOCAL)})
+        until(
+            lambda: (
+                wanted
+                <= {
+                    route.destination.network_address for route in self._kernel6.routes(Table.LOCAL)
+                }
+            )
+        )
         self._wait_for_carriers()
 
     def _wait_for_carriers(self) -> None:
         lines = [line.split() for line in self.case.host]
         devs = {name for word, name, *_ in lines if word in ("nic", "bridge")}
         unplugged = {name for word, name, *_ in lines if word == "unplug"}
-        until(lambda: devs - unplugged == {link.name for link in self._kernel.links() if link.has_carrier} & devs)
+        until(
+            lambda: (
+                devs - unplugged
+                == {link.name for link in self._kernel.links() if link.has_carrier} & devs
+            )
+        )
         for dev in devs:
-            self._kernel.set_link(dev)  # changes nothing, but waits until the carrier is known to the routes
+            # Changes nothing, but waits until the carrier is known to the routes.
+            self._kernel.set_link(dev)
 
     def __enter__(self) -> Rebuilt:
         return self
@@ -145,8 +174,9 @@ class Rebuilt:
     def run(self, lines: Iterable[str]) -> None:
         """Run ip commands without ``ip``, and our own.
 
-        ``nic NAME ADDRESS...`` adds an interface with a carrier, ``unplug NAME`` removes the carrier, ``bridge`` and
-        ``infiniband`` add such interfaces, and ``sysctl NAME=VALUE`` changes a setting.
+        ``nic NAME ADDRESS...`` adds an interface with a carrier, ``unplug NAME`` removes the
+        carrier, ``bridge`` and ``infiniband`` add such interfaces, and ``sysctl NAME=VALUE``
+        changes a setting.
         """
         batch: list[str] = []
         for line in lines:
@@ -168,20 +198,35 @@ class Rebuilt:
     def check(self, **answer: Any) -> OverlapReport:
         """Check the host, with an answer in the config, live and from a snapshot, which must agree."""
         named = answer.get("expectedCidrs", [])
-        others = [each for each in self.case.config["expectedCidrs"] if each not in [row["cidr"] for row in named]]
-        section = {**self.case.config, **answer, "waitSeconds": 0, "routeOverlap": {"expectedCidrs": [*others, *named]}}
+        others = [
+            each
+            for each in self.case.config["expectedCidrs"]
+            if each not in [row["cidr"] for row in named]
+        ]
+        section = {
+            **self.case.config,
+            **answer,
+            "waitSeconds": 0,
+            "routeOverlap": {"expectedCidrs": [*others, *named]},
+        }
         del section["expectedCidrs"]
         config = Config.from_mapping({"hostRouting": section})
         snapshot = recorded(self._kernel, self._kernel6 if len(self._families) > 1 else None)
         live, later = check(config, host=self._host), check(config, host=Host.recorded(snapshot))
-        assert (later.verdict, later.reason_kind, later.findings) == (live.verdict, live.reason_kind, live.findings)
+        assert (later.verdict, later.reason_kind, later.findings) == (
+            live.verdict,
+            live.reason_kind,
+            live.findings,
+        )
         assert later.fix == live.fix
         return live
 
     def install(self, report: OverlapReport) -> None:
         routes = [entry.to_mapping() for entry in report.fix.routes]
         section = {"staticRoutes": {"enabled": bool(routes), "routes": routes}, "waitSeconds": 0}
-        InstallRoutes(Config.from_mapping({"hostRouting": section}), host=self._host).do(CancelScope())
+        InstallRoutes(Config.from_mapping({"hostRouting": section}), host=self._host).do(
+            CancelScope()
+        )
 
     def leaves(self) -> list[str]:
         """Send the probes, and return how their packets leave."""
@@ -190,17 +235,36 @@ class Rebuilt:
             return [_observed(leaving, probe) for probe in self.case.probes]
 
     def bystanders(self, report: OverlapReport) -> dict[IpAddress, tuple[NextHop, ...]]:
-        """Return the route to an address of each route and to each gateway, except those that fail or have none."""
+        """Return the route to an address of each route and to each gateway, except those that fail
+        or have none.
+        """
         found: dict[IpAddress, tuple[NextHop, ...]] = {}
         failing = [part for finding in report.findings for part in finding.ranges]
         for backend in (self._host.routes_of(family) for family in self._families):
             routes = [
-                r for r in backend.routes() if r.destination.prefixlen and r.table != Table.LOCAL and not r.is_ours
+                r
+                for r in backend.routes()
+                if r.destination.prefixlen and r.table != Table.LOCAL and not r.is_ours
             ]
-            asked = {route.destination[min(1, route.destination.num_addresses - 1)] for route in routes}
-            asked |= {ip_address(hop.gateway) for route in routes for hop in route.hops if hop.gateway is not None}
-            asked = {each for each in asked if not (each.is_multicast or any(each in part for part in failing))}
-            found |= {each.address: each.route.hops for each in backend.lookup([*asked]) if each.route is not None}
+            asked = {
+                route.destination[min(1, route.destination.num_addresses - 1)] for route in routes
+            }
+            asked |= {
+                ip_address(hop.gateway)
+                for route in routes
+                for hop in route.hops
+                if hop.gateway is not None
+            }
+            asked = {
+                each
+                for each in asked
+                if not (each.is_multicast or any(each in part for part in failing))
+            }
+            found |= {
+                each.address: each.route.hops
+                for each in backend.lookup([*asked])
+                if each.route is not None
+            }
         return found
 
 
@@ -213,26 +277,36 @@ def _far(dev: str) -> str:
 
 
 def _linked(word: str, dev: str, *addresses: str) -> list[str]:
-    """Return the commands for an interface with a carrier: one end of a veth pair, or a bridge with such a port."""
+    """Return the commands for an interface with a carrier: one end of a veth pair, or a bridge with
+    such a port.
+    """
     port = dev if word == "nic" else f"port-{dev}"[:15]
     far = _far(port)
     return [
         f"link add {port} type veth peer name {far}",
         f"link set {far} addrgenmode none",
         f"link set {far} arp off up",
-        *([f"link add {dev} type bridge", f"link set {port} addrgenmode none master {dev} up"] if port != dev else []),
+        *(
+            [f"link add {dev} type bridge", f"link set {port} addrgenmode none master {dev} up"]
+            if port != dev
+            else []
+        ),
         f"link set {dev} arp off up",
         *(f"addr add {address} dev {dev}" for address in addresses),
     ]
 
 
-# --- packets ---------------------------------------------------------------------------------------------------------
+# --- packets --------------------------------------------------------------------------------------
 
 
 def _observed(leaving: Leaving, probe: Probe) -> str:
     if probe.via or probe.arrives_on:
         return _answered(probe)
-    sends = (partial(_send, probe, kind, port) for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM) for port in _PORTS)
+    sends = (
+        partial(_send, probe, kind, port)
+        for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM)
+        for port in _PORTS
+    )
     ends = {leaving.sent(send, probe.to) for send in sends}
     names = {end if isinstance(end, str) else errnos.errorcode.get(end, "dropped") for end in ends}
     return _way(",".join(sorted(names)), "", _mtu(probe) if probe.mtu else 0)
@@ -242,7 +316,10 @@ def _send(probe: Probe, kind: int, port: int) -> None:
     with _opened(probe, kind) as client:
         if kind == socket.SOCK_DGRAM:
             client.sendto(b"", (str(probe.to), port))
-        elif (errno := client.connect_ex((str(probe.to), port))) not in (errnos.EINPROGRESS, errnos.ECONNREFUSED):
+        elif (errno := client.connect_ex((str(probe.to), port))) not in (
+            errnos.EINPROGRESS,
+            errnos.ECONNREFUSED,
+        ):
             raise OSError(errno, "")
 
 
@@ -266,15 +343,23 @@ def _mtu(probe: Probe) -> int:
     with _opened(probe, socket.SOCK_DGRAM) as client:
         client.connect((str(probe.to), 9))
         is_4 = probe.to.version == 4
-        return client.getsockopt(*((socket.IPPROTO_IP, _IP_MTU) if is_4 else (socket.IPPROTO_IPV6, _IPV6_MTU)))
+        return client.getsockopt(
+            *((socket.IPPROTO_IP, _IP_MTU) if is_4 else (socket.IPPROTO_IPV6, _IPV6_MTU))
+        )
 
 
 def _answered(probe: Probe) -> str:
-    """Return the kernel's answer for a packet that arrives, or whose gateway matters, which no socket here sees."""
+    """Return the kernel's answer for a packet that arrives, or whose gateway matters, which no
+    socket here sees.
+    """
     words = {"from": probe.source, "iif": probe.arrives_on}
-    done = attempt("ip", "route", "get", str(probe.to), *chain(*filter(itemgetter(1), words.items())))
+    done = attempt(
+        "ip", "route", "get", str(probe.to), *chain(*filter(itemgetter(1), words.items()))
+    )
     if done.returncode:
         return "dropped"
     dev, via = (re.search(rf"\b{word} (\S+)", done.stdout) for word in ("dev", "via"))
     assert dev is not None
-    return _way("lo" if done.stdout.startswith("local") else dev[1], via[1] if probe.via and via else "", 0)
+    return _way(
+        "lo" if done.stdout.startswith("local") else dev[1], via[1] if probe.via and via else "", 0
+    )

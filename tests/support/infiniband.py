@@ -16,8 +16,8 @@ _ARPHRD_INFINIBAND = 32
 
 @contextmanager
 def infiniband(dev: str, *, is_up: bool = True) -> Iterator[None]:
-    """Create a tun device with the InfiniBand link type in this thread's network namespace; tests may move it to
-    another one.
+    """Create a tun device with the InfiniBand link type in this thread's network namespace; tests
+    may move it to another one.
 
     Args:
         dev: the interface name.

@@ -21,7 +21,8 @@ import frames
 
 from hostrouting.model.family import Family, IpAddress
 
-# linux/if_ether.h, linux/if_packet.h, linux/sockios.h, linux/if.h, asm-generic/socket.h, netinet/tcp.h
+# linux/if_ether.h, linux/if_packet.h, linux/sockios.h, linux/if.h, asm-generic/socket.h,
+# netinet/tcp.h
 _ETH_P_ALL, _ETH_P_IP, _ETH_P_IPV6, _PACKET_OUTGOING = 0x0003, 0x0800, 0x86DD, 4
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _SIOCGIFHWADDR = 0x8913, 0x8914, 0x8927
 _IFF_UP, _IFF_RUNNING, _IFF_NOARP = 0x01, 0x40, 0x80
@@ -71,7 +72,8 @@ class Truth:
     Args:
         address: the destination.
         kind: the kind of socket.
-        ends: the interfaces through which the packets leave, including None if some are refused or dropped.
+        ends: the interfaces through which the packets leave, including None if some are refused or
+            dropped.
     """
 
     address: IpAddress
@@ -86,7 +88,8 @@ def truths(
     failed: Sequence[Neighbour] = (),
     kinds: Iterable[SocketKind] = SocketKind,
 ) -> list[Truth]:
-    """Return the outcome for each address and kind of socket in the calling thread's network namespace.
+    """Return the outcome for each address and kind of socket in the calling thread's network
+    namespace.
 
     Args:
         addresses: the destinations.
@@ -117,7 +120,8 @@ def seen_leaving(
     failed: Sequence[Neighbour] = (),
     kinds: Iterable[SocketKind] = FIRST_PACKETS,
 ) -> Seen:
-    """Return the interfaces through which packets to each address leave, including None if some are dropped.
+    """Return the interfaces through which packets to each address leave, including None if some are
+    dropped.
 
     See ``truths`` for the arguments.
     """
@@ -135,10 +139,11 @@ class _Frame:
 
 
 class Leaving:
-    """A sender in the calling thread's network namespace that observes which interfaces its packets leave through.
+    """A sender in the calling thread's network namespace that observes which interfaces its packets
+    leave through.
 
-    There is no need to wait: an interface without a queue (veth, lo) delivers each packet to its packet sockets before
-    the system call returns. No reply is needed.
+    There is no need to wait: an interface without a queue (veth, lo) delivers each packet to its
+    packet sockets before the system call returns. No reply is needed.
 
     Args:
         devs: the interfaces. ARP is disabled on them, so packets leave immediately.
@@ -153,12 +158,17 @@ class Leaving:
         self._rtnetlink = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
         for dev in devs:
             flags = self._flags(dev)
-            fcntl.ioctl(self._wires, _SIOCSIFFLAGS, struct.pack("16sH14x", dev.encode(), flags | _IFF_NOARP))
+            fcntl.ioctl(
+                self._wires, _SIOCSIFFLAGS, struct.pack("16sH14x", dev.encode(), flags | _IFF_NOARP)
+            )
         self._failed = {address.packed for _, address in failed}
         self._fails = [_neighbour(dev, address, _NUD_FAILED) for dev, address in failed]
         self._answers = [_neighbour(dev, address, _NUD_PERMANENT) for dev, address in failed]
         self._dropped = _dropped()
-        self._may_drop = any(self._flags(dev) & (_IFF_UP | _IFF_RUNNING) == _IFF_UP for _, dev in socket.if_nameindex())
+        self._may_drop = any(
+            self._flags(dev) & (_IFF_UP | _IFF_RUNNING) == _IFF_UP
+            for _, dev in socket.if_nameindex()
+        )
 
     def _flags(self, dev: str) -> int:
         flags: int = struct.unpack("16sH14x", self._asked(_SIOCGIFFLAGS, dev))[1]
@@ -171,7 +181,10 @@ class Leaving:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._set(self._fails)
         for opened in (self._wires, self._far, self._rtnetlink):
@@ -186,15 +199,17 @@ class Leaving:
             port: the destination port.
 
         Returns:
-            The interface name, or the errno, which is 0 if a packet is dropped without an error. None for a connection
-            that can't be established because the reply doesn't reach the socket.
+            The interface name, or the errno, which is 0 if a packet is dropped without an error.
+            None for a connection that can't be established because the reply doesn't reach the
+            socket.
         """
         if kind is SocketKind.CONNECTION:
             return self._after(lambda: self._connection(address, port), address)
         return self.sent(lambda: _SENDERS[kind](address, port), address)
 
     def sent(self, send: Callable[[], object], address: IpAddress) -> str | int:
-        """Return the interface through which a packet to an address leaves, or the socket's errno; see ``end``.
+        """Return the interface through which a packet to an address leaves, or the socket's errno;
+        see ``end``.
 
         Args:
             send: a function that sends the packet.
@@ -214,11 +229,14 @@ class Leaving:
         except OSError as error:
             if error.errno not in _REFUSALS:
                 raise
-            assert self._leaving_for(address) == [], f"{address}: the socket failed, and something left: {error}"
+            assert self._leaving_for(address) == [], (
+                f"{address}: the socket failed, and something left: {error}"
+            )
             return error.errno
 
     def answer(self, own: IpAddress, address: IpAddress, dev: str, port: int = 9) -> str | int:
-        """Return the interface through which a server accepts a connection, or 0 if the client gets no answer.
+        """Return the interface through which a server accepts a connection, or 0 if the client gets
+        no answer.
 
         Args:
             own: the server's address.
@@ -230,17 +248,25 @@ class Leaving:
         link_address = self._asked(_SIOCGIFHWADDR, dev)[18:24].hex(":")
         # Once the server is closed, the kernel doesn't repeat its answer.
         with socket.create_server(("", _SERVED), family=Family.of(own).af):
-            self._send_back(address, own, frames.segment(port, _SERVED, frames.SYN), link_address, dev)
+            self._send_back(
+                address, own, frames.segment(port, _SERVED, frames.SYN), link_address, dev
+            )
             return self.newest(address)
 
     def _connection(self, address: IpAddress, port: int) -> str | int | None:
         protocol_at = 9 if address.version == 4 else 6
-        with socket.socket(Family.of(address).af, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as client:
+        with socket.socket(
+            Family.of(address).af, socket.SOCK_STREAM | socket.SOCK_NONBLOCK
+        ) as client:
             # Otherwise, the connection keeps sending after it is closed.
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             _connect(client, address, port)
             self._set(self._answers)  # releases packets queued for a neighbour
-            sent = [frame for frame in self._leaving_for(address) if frame.packet[protocol_at] == frames.TCP]
+            sent = [
+                frame
+                for frame in self._leaving_for(address)
+                if frame.packet[protocol_at] == frames.TCP
+            ]
             if not sent or sent[0].dev == "lo":
                 return sent[0].dev if sent else next(iter(self._newly_dropped()), None)
             self._accept(sent[0], address)
@@ -256,10 +282,14 @@ class Leaving:
         """Reply to a SYN from the other end of the veth pair."""
         own, header = (syn.packet[12:16], 20) if address.version == 4 else (syn.packet[8:24], 40)
         sport, dport, number = struct.unpack_from("!HHI", syn.packet, header)
-        reply = frames.segment(dport, sport, frames.SYN | frames.ACK, acknowledged=(number + 1) % 2**32)
+        reply = frames.segment(
+            dport, sport, frames.SYN | frames.ACK, acknowledged=(number + 1) % 2**32
+        )
         self._send_back(address, ip_address(own), reply, syn.link_address, syn.dev)
 
-    def _send_back(self, address: IpAddress, own: IpAddress, segment: bytes, link_address: str, dev: str) -> None:
+    def _send_back(
+        self, address: IpAddress, own: IpAddress, segment: bytes, link_address: str, dev: str
+    ) -> None:
         """Send a TCP segment to this host from the other end of the veth pair."""
         packet = frames.Packet(address, own, frames.TCP, segment, hop_limit=64)
         self._far.sendto(frames.written(packet, _ROUTER, link_address), (far_end(dev), 0))
@@ -276,7 +306,9 @@ class Leaving:
             self._rtnetlink.send(neighbour)
 
     def newest(self, address: IpAddress) -> str | int:
-        """Return the interface through which a packet to an address has just left, or 0 if it hasn't left."""
+        """Return the interface through which a packet to an address has just left, or 0 if it
+        hasn't left.
+        """
         # On lo, an error reply is also addressed to the same address.
         seen = [frame.dev for frame in self._leaving_for(address)]
         if not seen and self._answers:
@@ -286,12 +318,16 @@ class Leaving:
         return next(iter(seen or self._newly_dropped()), 0)
 
     def _newly_dropped(self) -> list[str]:
-        """Return the interfaces that dropped a packet for lack of a carrier; packet sockets don't see those packets."""
+        """Return the interfaces that dropped a packet for lack of a carrier; packet sockets don't
+        see those packets.
+        """
         before, self._dropped = self._dropped, _dropped()
         return [dev for dev, count in self._dropped.items() if count > before.get(dev, 0)]
 
     def _leaving_for(self, address: IpAddress) -> list[_Frame]:
-        """Return the captured packets to an address, and neighbour solicitations for failed neighbours."""
+        """Return the captured packets to an address, and neighbour solicitations for failed
+        neighbours.
+        """
         found: list[_Frame] = []
         while True:
             try:
@@ -306,7 +342,9 @@ class Leaving:
                 asked = packet[48:64] if packet[6:7] == _ICMPV6 else b""
                 is_one = address.packed in packet[24:] or asked in self._failed
                 if asked and packet[40] < _INFORMATIONAL:
-                    dev = "lo"  # an error from this host to itself, which leaves if table main comes before table local
+                    # An error from this host to itself, which leaves if table main comes before
+                    # table local.
+                    dev = "lo"
             if is_one:
                 found.append(_Frame(dev, link_address.hex(":"), packet))
 
@@ -344,7 +382,9 @@ def _send_later(address: IpAddress, port: int) -> None:
 
 
 def _drop_route(client: socket.socket) -> None:
-    """Invalidate a socket's cached route, as a relevant route change would, by temporarily changing its mark."""
+    """Invalidate a socket's cached route, as a relevant route change would, by temporarily changing
+    its mark.
+    """
     for mark in (1, 0):
         client.setsockopt(socket.SOL_SOCKET, _SO_MARK, mark)
 
@@ -369,7 +409,9 @@ def _neighbour(dev: str, address: IPv6Address, state: int) -> bytes:
     header = struct.pack("=BxxxiHBB", socket.AF_INET6, socket.if_nametoindex(dev), state, 0, 0)
     attributes = struct.pack("=HH16s", 20, _NDA_DST, address.packed)
     if state == _NUD_PERMANENT:
-        attributes += struct.pack("=HH6sxx", 10, _NDA_LLADDR, bytes.fromhex(_ROUTER.replace(":", "")))
+        attributes += struct.pack(
+            "=HH6sxx", 10, _NDA_LLADDR, bytes.fromhex(_ROUTER.replace(":", ""))
+        )
     body = header + attributes
     return struct.pack("=IHHII", 16 + len(body), _RTM_NEWNEIGH, _REQUEST_REPLACE, 0, 0) + body
 
@@ -377,4 +419,7 @@ def _neighbour(dev: str, address: IPv6Address, state: int) -> bytes:
 def _dropped() -> dict[str, int]:
     """Return the number of dropped packets on each interface."""
     lines = Path("/proc/thread-self/net/dev").read_text().splitlines()[2:]
-    return {name.strip(): int(counts.split()[11]) for name, _, counts in (line.rpartition(":") for line in lines)}
+    return {
+        name.strip(): int(counts.split()[11])
+        for name, _, counts in (line.rpartition(":") for line in lines)
+    }

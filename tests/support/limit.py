@@ -1,9 +1,9 @@
 """Abort a process with SIGABRT and kill its descendants when its time is up.
 
-``limit.py PID`` reads lines from standard input: the number of seconds that PID has left, or an empty line for no
-limit. It exits at end of input, so it doesn't outlive PID. It is a separate process because PID's threads may be
-waiting for a lock that is never released. SIGABRT makes pytest's faulthandler dump the stack of every thread, even if a
-thread is holding the GIL.
+``limit.py PID`` reads lines from standard input: the number of seconds that PID has left, or an
+empty line for no limit. It exits at end of input, so it doesn't outlive PID. It is a separate
+process because PID's threads may be waiting for a lock that is never released. SIGABRT makes
+pytest's faulthandler dump the stack of every thread, even if a thread is holding the GIL.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ def started_by(pid: int) -> list[int]:
 
 def words(pid: int) -> str:
     """Return a process's command line and the kernel function in which it is waiting."""
-    command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    command = (
+        Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    )
     return f"  {pid} in {Path(f'/proc/{pid}/wchan').read_text()}: {command[:200]}\n"
 
 
@@ -44,7 +46,9 @@ def end(pid: int) -> None:
         with suppress(OSError):  # the process has ended
             held.append(os.pidfd_open(child))  # the pid may be reused
             said += words(child)
-    sys.stderr.write(f"\nA test took too long: ending process {pid}, and what it has started:\n{said}")
+    sys.stderr.write(
+        f"\nA test took too long: ending process {pid}, and what it has started:\n{said}"
+    )
     sys.stderr.flush()
     os.kill(pid, signal.SIGABRT)
     for child in held:

@@ -1,4 +1,7 @@
-"""Skip tests that presuppose a newer kernel, or an option that it was built without. Each skip names its reason."""
+"""Skip tests that presuppose a newer kernel, or an option that it was built without.
+
+Each skip names its reason.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,9 @@ def needs_encapsulation(kind: str) -> None:
 
 def needs_connection_tracking() -> None:
     """Skip a test if the kernel was built without nftables' ``ct``."""
-    rules = "table ip6 t { chain c { type filter hook prerouting priority 0; ct state new counter; }; }"
+    rules = (
+        "table ip6 t { chain c { type filter hook prerouting priority 0; ct state new counter; }; }"
+    )
     done = attempt("nft", "--check", "--file", "-", stdin=rules)
     if done.returncode != 0:
         pytest.skip("this kernel was built without connection tracking in nftables")

@@ -1,6 +1,8 @@
-"""Scale the amount of work, which is larger in nightly runs, and fail tests that may not be skipped.
+"""Scale the amount of work, which is larger in nightly runs, and fail tests that may not be
+skipped.
 
-``HYPOTHESIS_PROFILE=nightly`` sets the scale, and ``HOSTROUTING_REQUIRE`` names the marks of these tests.
+``HYPOTHESIS_PROFILE=nightly`` sets the scale, and ``HOSTROUTING_REQUIRE`` names the marks of these
+tests.
 """
 
 from __future__ import annotations
@@ -12,7 +14,9 @@ from zlib import crc32
 import pytest
 
 IS_NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
-REQUIRED = {word.strip() for word in os.environ.get("HOSTROUTING_REQUIRE", "").split(",") if word.strip()}
+REQUIRED = {
+    word.strip() for word in os.environ.get("HOSTROUTING_REQUIRE", "").split(",") if word.strip()
+}
 
 
 def refuse(mark: str, reason: str) -> NoReturn:
@@ -28,5 +32,7 @@ def by_day(few: int, *, by_night: int) -> int:
 
 
 def is_chosen(name: str, *, one_of: int) -> bool:
-    """Return whether a test runs an expensive part: always in nightly runs, otherwise in one of ``one_of`` cases."""
+    """Return whether a test runs an expensive part: always in nightly runs, otherwise in one of
+    ``one_of`` cases.
+    """
     return IS_NIGHTLY or crc32(name.encode()) % one_of == 0

@@ -47,7 +47,9 @@ _CHANGES_PER_SECOND = 300
 
 
 def on_linux() -> NamespaceKernel:
-    """Move this thread into a new network namespace that contains only ``lo``, and return its kernel."""
+    """Move this thread into a new network namespace that contains only ``lo``, and return its
+    kernel.
+    """
     enter_namespace()
     return NamespaceKernel()
 
@@ -79,14 +81,16 @@ def build_node(kernel: AnyKernel, default: Route | None = None) -> AnyKernel:
     return kernel
 
 
-# --- with ip commands ------------------------------------------------------------------------------------------------
+# --- with ip commands -----------------------------------------------------------------------------
 
 
 def nics(*names: str, **addresses: str) -> str:
-    """Return a line for each ip command that creates interfaces without ARP, each with a peer such as ``peer-eth0``.
+    """Return a line for each ip command that creates interfaces without ARP, each with a peer such
+    as ``peer-eth0``.
 
     Args:
-        names: interfaces without an address, each optionally followed by more words, such as ``eth0 index 50``.
+        names: interfaces without an address, each optionally followed by more words, such as ``eth0
+            index 50``.
         addresses: interfaces, each with an address, or an empty string for none.
     """
     steps: list[str] = []
@@ -136,7 +140,10 @@ def as_batch(steps: str) -> str:
 
 
 def run_ip(*commands: str, program: str = "ip") -> None:
-    """Run ip commands, with or without the name of the program. Each argument may have several lines."""
+    """Run ip commands, with or without the name of the program.
+
+    Each argument may have several lines.
+    """
     tool(*program.split(), "-batch", "-", stdin=as_batch("\n".join(commands)))
 
 
@@ -145,7 +152,9 @@ def run_ip6(*commands: str) -> None:
 
 
 def tool(*argv: str, stdin: str = "") -> str:
-    """Run a program in this thread's network namespace, which the tests have made, and return its output."""
+    """Run a program in this thread's network namespace, which the tests have made, and return its
+    output.
+    """
     done = attempt(*argv, stdin=stdin)
     assert done.returncode == 0, f"{' '.join(argv)}: {done.stderr}\n{stdin}"
     return done.stdout
@@ -154,7 +163,9 @@ def tool(*argv: str, stdin: str = "") -> str:
 def attempt(*argv: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     """Run a program and ignore its exit status."""
     refuse_host()
-    return subprocess.run(argv, input=stdin, text=True, capture_output=True, check=False, timeout=30)
+    return subprocess.run(
+        argv, input=stdin, text=True, capture_output=True, check=False, timeout=30
+    )
 
 
 def refuse_host() -> None:
@@ -164,28 +175,41 @@ def refuse_host() -> None:
 
 
 def network_namespace() -> str:
-    """Return the name of this thread's network namespace. Another one may get the same name once this one is gone."""
+    """Return the name of this thread's network namespace.
+
+    Another one may get the same name once this one is gone.
+    """
     return str(Path("/proc/thread-self/ns/net").readlink())
 
 
 def build_node6(*devs: str) -> None:
-    """Create two interfaces with IPv6 addresses in this thread's namespace, and wait for the kernel's routes to them.
+    """Create two interfaces with IPv6 addresses in this thread's namespace, and wait for the
+    kernel's routes to them.
 
     Args:
         devs: the names of the interfaces; by default eth0 and ib0.
     """
     Path("/proc/sys/net/ipv6/conf/default/accept_dad").write_text("0")
     devs = devs or tuple(SUBNETS6)
-    run_ip(nics(**{dev: f"{subnet[2]}/64" for dev, subnet in zip(devs, SUBNETS6.values(), strict=True)}))
-    # Workers of the kernel add entries to table local: for addresses, and for multicast once there is a carrier.
-    wanted = {(dev, part) for dev in devs for part in ("fe80", "fd00")} | {(f"peer-{dev}", "ff00") for dev in devs}
+    run_ip(
+        nics(
+            **{dev: f"{subnet[2]}/64" for dev, subnet in zip(devs, SUBNETS6.values(), strict=True)}
+        )
+    )
+    # Workers of the kernel add entries to table local: for addresses, and for multicast once there
+    # is a carrier.
+    wanted = {(dev, part) for dev in devs for part in ("fe80", "fd00")} | {
+        (f"peer-{dev}", "ff00") for dev in devs
+    }
     until(lambda: wanted <= _local_entries6())
 
 
 def _local_entries6() -> set[tuple[str, str]]:
     """Return the interface and the first part of the destination of each entry of table local."""
     shown = tool("ip", "-6", "route", "show", "table", "local")
-    return {(dev, part) for part, dev in re.findall(r"^\w+ (\w+):\S* dev (\S+)", shown, re.MULTILINE)}
+    return {
+        (dev, part) for part, dev in re.findall(r"^\w+ (\w+):\S* dev (\S+)", shown, re.MULTILINE)
+    }
 
 
 @contextmanager
@@ -197,7 +221,9 @@ def churning(steps: Sequence[str], *, may_fail: bool = False) -> Iterator[None]:
         may_fail: whether commands may fail.
     """
     command = ["ip", "-batch", "-", *(["-force"] if may_fail else [])]
-    ip = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    ip = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
     is_over = threading.Event()
 
     def feed() -> None:
@@ -218,11 +244,13 @@ def churning(steps: Sequence[str], *, may_fail: bool = False) -> Iterator[None]:
     assert may_fail or (ip.returncode, said) == (0, "")
 
 
-# --- in memory -------------------------------------------------------------------------------------------------------
+# --- in memory ------------------------------------------------------------------------------------
 
 
 def shadowed_kernel() -> FakeKernel:
-    """Return an in-memory kernel with a default route through eth0, on which ib0 shadows 172.16.0.0/16."""
+    """Return an in-memory kernel with a default route through eth0, on which ib0 shadows
+    172.16.0.0/16.
+    """
     kernel = FakeKernel()
     add_nics(kernel, eth0=NICS["eth0"], ib0=NICS["ib0"])
     assert kernel.add([default_route(metric=0)]) == ()
@@ -241,7 +269,9 @@ def build_fabric(kernel: NamespaceKernel) -> None:
 
 @contextmanager
 def listening(kernel: NamespaceKernel, *devs: str) -> Iterator[list[socket.socket]]:
-    """Run the API server at the far ends of these interfaces only, and answer ARP requests for its address there."""
+    """Run the API server at the far ends of these interfaces only, and answer ARP requests for its
+    address there.
+    """
 
     def listen(dev: str) -> socket.socket:
         kernel.add_address(dev, f"{API_SERVER}/32")

@@ -1,11 +1,12 @@
-"""A load balancer, a node and a pod, each in its own network namespace, that exchange real probe packets.
+"""A load balancer, a node and a pod, each in its own network namespace, that exchange real probe
+packets.
 
 ::
 
     balancer  eth0 -------- eth0  node  pod0 -------- eth0  pod
 
-The node uses the calling thread's namespace. veth enables checksum offload by default; it is off at both ends here, so
-captured packets contain real checksums.
+The node uses the calling thread's namespace. veth enables checksum offload by default; it is off at
+both ends here, so captured packets contain real checksums.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ NODE_LINK_LOCAL = IPv6Address("fe80::4")
 NODE_ON_POD_LINK = IPv6Address("fd00:cafe::1")
 POD = IPv6Address("fd00:cafe::10")
 
-BALANCER_MAC, NODE_MAC, NODE_POD_MAC, POD_MAC = (f"02:00:00:00:00:0{digit}" for digit in (1, 2, 3, 4))
+BALANCER_MAC, NODE_MAC, NODE_POD_MAC, POD_MAC = (
+    f"02:00:00:00:00:0{digit}" for digit in (1, 2, 3, 4)
+)
 
 SERVICE_PORT, HOST_PORT = 8080, 10256
 ANSWER = b"healthy"
@@ -53,7 +56,10 @@ _ETH_P_IPV6 = 0x86DD
 
 
 class World:
-    """The three namespaces with links and addresses, but no default route or rules. The node forwards packets."""
+    """The three namespaces with links and addresses, but no default route or rules.
+
+    The node forwards packets.
+    """
 
     def __init__(self) -> None:
         self.balancer, self.pod = Namespace(), Namespace()
@@ -76,10 +82,15 @@ class World:
         )
         addresses = [f"{address}/64" for address in (PROBE_SOURCE, BALANCER)]
         self.balancer.run(
-            lambda: run_ip6(*_up("eth0", *addresses), f"route add default via {NODE_LINK_LOCAL} dev eth0")
+            lambda: run_ip6(
+                *_up("eth0", *addresses), f"route add default via {NODE_LINK_LOCAL} dev eth0"
+            )
         )
         self.pod.run(
-            lambda: run_ip6(*_up("eth0", f"{POD}/64", "fe80::10/64"), f"route add default via {NODE_ON_POD_LINK}")
+            lambda: run_ip6(
+                *_up("eth0", f"{POD}/64", "fe80::10/64"),
+                f"route add default via {NODE_ON_POD_LINK}",
+            )
         )
 
     def _await_addresses(self) -> None:
@@ -92,7 +103,9 @@ class World:
             inside(lambda: _set_checksum_offload(on, "eth0"))
 
     def bridge(self) -> None:
-        """Set up azure-vnet's bridge mode: eth0 becomes a port of azure0, and the node's addresses move to azure0."""
+        """Set up azure-vnet's bridge mode: eth0 becomes a port of azure0, and the node's addresses
+        move to azure0.
+        """
         run_ip6(
             f"link add azure0 address {NODE_MAC} type bridge forward_delay 0",
             "address flush dev eth0",
@@ -112,7 +125,7 @@ class World:
         for inside in (_here, self.balancer.run):
             inside(lambda: _set_checksum_offload(False, "eth1"))
 
-    # --- probes ------------------------------------------------------------------------------------------------
+    # --- probes -----------------------------------------------------------------------------------
 
     def probe(
         self,
@@ -128,7 +141,9 @@ class World:
             client.connect((str(destination), port))
             return b"".join(iter(lambda: client.recv(65536), b""))
 
-    def is_lost(self, destination: IPv6Address = POD, port: int = SERVICE_PORT, *, by: str = "eth0") -> bool:
+    def is_lost(
+        self, destination: IPv6Address = POD, port: int = SERVICE_PORT, *, by: str = "eth0"
+    ) -> bool:
         """Return whether a probe gets no reply."""
         try:
             self.probe(destination, port, by=by, patience=LOST_AFTER_SECONDS)
@@ -136,10 +151,12 @@ class World:
             return True
         return False
 
-    # --- packets that no kernel would send ----------------------------------------------------------------------
+    # --- packets that no kernel would send --------------------------------------------------------
 
     def send_to_node(self, *packets: Packet) -> None:
-        """Send packets from the balancer, and wait until the node has processed all of them that it doesn't defer."""
+        """Send packets from the balancer, and wait until the node has processed all of them that it
+        doesn't defer.
+        """
         question = icmp(NODE_LINK_LOCAL, neighbour_solicitation(NODE_LINK_LOCAL, BALANCER_MAC))
         frames = [written(packet, BALANCER_MAC, NODE_MAC) for packet in (*packets, question)]
 
@@ -151,7 +168,8 @@ class World:
             try:
                 wire.until(is_answer, PATIENCE_SECONDS / 5)
             except AssertionError:
-                # On a busy machine, this solicitation may get lost while the interfaces are coming up.
+                # On a busy machine, this solicitation may get lost while the interfaces are coming
+                # up.
                 self.balancer.run(lambda: _send(frames[-1:]))
                 wire.until(is_answer)
 
@@ -175,7 +193,12 @@ def _here(function: Callable[[], None]) -> None:
 
 def _be_quiet() -> None:
     """Disable automatic addresses, duplicate address detection and router solicitations."""
-    for name, value in (("addr_gen_mode", 1), ("accept_dad", 0), ("router_solicitations", 0), ("accept_ra", 0)):
+    for name, value in (
+        ("addr_gen_mode", 1),
+        ("accept_dad", 0),
+        ("router_solicitations", 0),
+        ("accept_ra", 0),
+    ):
         _write(f"default/{name}", str(value))
     _write("all/accept_dad", "0")
 
@@ -186,7 +209,9 @@ def _write(name: str, value: str) -> None:
 
 
 def _await_addresses() -> None:
-    """Wait until every address can be bound: even without DAD, the kernel clears the tentative flag asynchronously."""
+    """Wait until every address can be bound: even without DAD, the kernel clears the tentative flag
+    asynchronously.
+    """
     until(lambda: "tentative" not in tool("ip", "-6", "address"))
 
 
@@ -198,7 +223,9 @@ def _set_checksum_offload(on: bool, *devs: str) -> None:
     with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as here:
         for dev in devs:
             value = array.array("B", struct.pack("II", _STXCSUM, on))
-            fcntl.ioctl(here, _SIOCETHTOOL, struct.pack("16sP", dev.encode(), value.buffer_info()[0]))
+            fcntl.ioctl(
+                here, _SIOCETHTOOL, struct.pack("16sP", dev.encode(), value.buffer_info()[0])
+            )
 
 
 def _probing_socket(dev: str) -> socket.socket:
@@ -215,12 +242,16 @@ def _send(frames: list[bytes]) -> None:
             wire.send(frame)
 
 
-# --- services ---------------------------------------------------------------------------------------------------
+# --- services -------------------------------------------------------------------------------------
 
 
 @contextmanager
-def serving(port: int, namespace: Namespace | None = None, answer: bytes = ANSWER) -> Iterator[list[IPv6Address]]:
-    """Serve TCP on a port, in another namespace or on the node, and collect the clients that have connected."""
+def serving(
+    port: int, namespace: Namespace | None = None, answer: bytes = ANSWER
+) -> Iterator[list[IPv6Address]]:
+    """Serve TCP on a port, in another namespace or on the node, and collect the clients that have
+    connected.
+    """
     peers: list[IPv6Address] = []
 
     class Answer(socketserver.BaseRequestHandler):
@@ -245,7 +276,7 @@ def serving(port: int, namespace: Namespace | None = None, answer: bytes = ANSWE
             thread.join()
 
 
-# --- what is on the wire ------------------------------------------------------------------------------------------
+# --- what is on the wire --------------------------------------------------------------------------
 
 
 @attrs.frozen
@@ -260,8 +291,12 @@ class Capture:
             packets.append(read(self.wire.recv(65536)))
         return packets
 
-    def until(self, wanted: Callable[[Packet], bool], patience: float = PATIENCE_SECONDS) -> list[Packet]:
-        """Return all packets up to and including the first match, or raise ``AssertionError`` if there is none."""
+    def until(
+        self, wanted: Callable[[Packet], bool], patience: float = PATIENCE_SECONDS
+    ) -> list[Packet]:
+        """Return all packets up to and including the first match, or raise ``AssertionError`` if
+        there is none.
+        """
         packets: list[Packet] = []
         while select.select([self.wire], [], [], patience)[0]:
             packets.append(read(self.wire.recv(65536)))
@@ -281,7 +316,7 @@ def capturing(dev: str, namespace: Namespace | None = None) -> Iterator[Capture]
         yield Capture(wire)
 
 
-# --- the node's rules and routes -------------------------------------------------------------------------------------
+# --- the node's rules and routes ------------------------------------------------------------------
 
 
 def nft(text: str) -> None:
@@ -294,7 +329,9 @@ def load_rules(device: str = "eth0") -> None:
 
 def counters(table: str = TABLE) -> tuple[int, ...]:
     """Return the packet counters of a table's rules, in listing order."""
-    return tuple(map(int, re.findall(r"counter packets (\d+)", tool("nft", "list", "table", "ip6", table))))
+    return tuple(
+        map(int, re.findall(r"counter packets (\d+)", tool("nft", "list", "table", "ip6", table)))
+    )
 
 
 def everything() -> tuple[str, str]:

@@ -2,8 +2,8 @@
 
     ./run python tests/support/public_surface.py        # writes tests/public_surface.txt
 
-A review then shows each change of the surface. A field that is an argument of its class's constructor, and a method of a
-public base class, are listed once.
+A review then shows each change of the surface. A field that is an argument of its class's
+constructor, and a method of a public base class, are listed once.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ MODULES: tuple[ModuleType, ...] = (
 def surface() -> str:
     """Return the lines for all modules. They are the same with each Python."""
     values = {
-        f"{module.__name__}.{name}": getattr(module, name) for module in MODULES for name in sorted(module.__all__)
+        f"{module.__name__}.{name}": getattr(module, name)
+        for module in MODULES
+        for name in sorted(module.__all__)
     }
     return "".join(f"{line}\n" for path in values for line in _lines(path, values[path]))
 
@@ -115,7 +117,9 @@ def _signature(function: Any) -> str:
         each.replace(annotation=_type(each.annotation), default=_default(each.default))
         for each in found.parameters.values()
     ]
-    return str(found.replace(parameters=parameters, return_annotation=_type(found.return_annotation)))
+    return str(
+        found.replace(parameters=parameters, return_annotation=_type(found.return_annotation))
+    )
 
 
 def _type(annotation: object) -> object:
@@ -126,7 +130,9 @@ def _type(annotation: object) -> object:
 
 
 def _default(value: object) -> object:
-    is_short = value is inspect.Parameter.empty or isinstance(value, (type(None), bool, int, float, str))
+    is_short = value is inspect.Parameter.empty or isinstance(
+        value, (type(None), bool, int, float, str)
+    )
     return value if is_short else _Words("...")
 
 

@@ -1,4 +1,6 @@
-"""Tasks that record their path when they run, an observer that acts when one waits, and handlers of signals."""
+"""Tasks that record their path when they run, an observer that acts when one waits, and handlers of
+signals.
+"""
 
 from __future__ import annotations
 

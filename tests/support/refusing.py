@@ -1,14 +1,16 @@
 """Run a command repeatedly, making a different system call fail each time.
 
-``refusing.py CONFIG COMMAND COUNT PART OF`` runs on a temporary host. It tries COUNT of the command's possible
-refusals, evenly spaced. If COUNT is 0, it tries all refusals in PART, one of OF parts. The output begins with the
-number of refusals, followed by one line of JSON per refusal.
+``refusing.py CONFIG COMMAND COUNT PART OF`` runs on a temporary host. It tries COUNT of the
+command's possible refusals, evenly spaced. If COUNT is 0, it tries all refusals in PART, one of OF
+parts. The output begins with the number of refusals, followed by one line of JSON per refusal.
 
-A refusal makes one of the calls in ``REFUSALS`` fail with one of the errnos listed there. The program tries every such
-call after the command's first access to the host. Because starting Python takes longer than most commands do, the
-commands run in children forked from a process that has already imported what they need. During startup, Python loads
-only itself and our modules, in the same way for every command. The ``start`` command covers this phase with one refusal
-for each combination of call, errno and kind of path. Calls made by the command's own child processes are never refused.
+A refusal makes one of the calls in ``REFUSALS`` fail with one of the errnos listed there. The
+program tries every such call after the command's first access to the host. Because starting Python
+takes longer than most commands do, the commands run in children forked from a process that has
+already imported what they need. During startup, Python loads only itself and our modules, in the
+same way for every command. The ``start`` command covers this phase with one refusal for each
+combination of call, errno and kind of path. Calls made by the command's own child processes are
+never refused.
 """
 
 from __future__ import annotations
@@ -70,7 +72,17 @@ REFUSALS = {
     "close": ("EIO", "ENOSPC"),
     "vfork": ("EAGAIN", "ENOMEM"),
 }
-TRACER = ("strace", "--quiet=all", "-y", "-s", "256", "-o", str(TRACE), "-e", f"trace={','.join(REFUSALS)}")
+TRACER = (
+    "strace",
+    "--quiet=all",
+    "-y",
+    "-s",
+    "256",
+    "-o",
+    str(TRACE),
+    "-e",
+    f"trace={','.join(REFUSALS)}",
+)
 CALL = re.compile(r"^(\w+)\(")
 PATH = re.compile(r'^\w+\((?:\d+<(/[^>]*)>|[^"]*"(/[^"]*)")')
 PYTHON = tuple({sys.prefix, sys.base_prefix, *filter(None, (*sys.path, sys.pycache_prefix))})
@@ -93,7 +105,7 @@ class Run:
     said: str
 
 
-# --- the host ------------------------------------------------------------------------------------------------------
+# --- the host -------------------------------------------------------------------------------------
 
 
 def read_state() -> HostState:
@@ -110,7 +122,7 @@ def litter(state: HostState) -> list[str]:
     return [name for name in (*state.files, *state.run) if ".hostrouting-" in name]
 
 
-# --- a command -----------------------------------------------------------------------------------------------------
+# --- a command ------------------------------------------------------------------------------------
 
 
 @attrs.frozen
@@ -121,8 +133,8 @@ class Story:
         words: the command's arguments.
         before: the commands to run first.
         is_endless: whether the command runs until it is stopped.
-        is_taken_back: whether a failure restores the state before the command or before the commands in ``before``; if
-            not, the next run finishes the work.
+        is_taken_back: whether a failure restores the state before the command or before the
+            commands in ``before``; if not, the next run finishes the work.
         is_started: whether each run starts a new Python interpreter.
     """
 
@@ -141,7 +153,9 @@ class Story:
             said.seek(0)
             return Run(os.waitstatus_to_exitcode(status), said.read().decode())
 
-    def begin(self, said: IO[bytes], strace: tuple[str, ...] | None) -> tuple[int, subprocess.Popen[bytes] | None]:
+    def begin(
+        self, said: IO[bytes], strace: tuple[str, ...] | None
+    ) -> tuple[int, subprocess.Popen[bytes] | None]:
         """Start the command, and return its PID and its tracer."""
         may_begin = mmap.mmap(-1, 1)
         nothing = os.open(os.devnull, os.O_RDONLY)
@@ -176,7 +190,8 @@ class Story:
         until = time.monotonic() + SAID_WITHIN
         while self.is_endless and time.monotonic() < until:
             if has_looked():
-                # A command that exits by itself after reporting its verdict does so within this time.
+                # A command that exits by itself after reporting its verdict does so within this
+                # time.
                 until = min(until, time.monotonic() + ENDED_WITHIN)
             time.sleep(POLL_SECONDS)
             gone, status = os.waitpid(pid, os.WNOHANG)
@@ -207,7 +222,7 @@ def import_what_runs(story: Story) -> None:
         importlib.import_module(name)
 
 
-# --- refusals ------------------------------------------------------------------------------------------------------
+# --- refusals -------------------------------------------------------------------------------------
 
 
 def refusals(trace: str, begin: str, *, is_sampled: bool) -> Iterator[Refusal]:
@@ -216,8 +231,8 @@ def refusals(trace: str, begin: str, *, is_sampled: bool) -> Iterator[Refusal]:
     Args:
         trace: the trace of all calls in ``REFUSALS``.
         begin: a string that identifies the command's first access to the host.
-        is_sampled: whether to select only Python's own calls: one of each kind before the config is read, before the
-            first change, and after it.
+        is_sampled: whether to select only Python's own calls: one of each kind before the config is
+            read, before the first change, and after it.
     """
     counts: dict[str, int] = {}
     seen: set[tuple[object, ...]] = set()
@@ -234,16 +249,23 @@ def refusals(trace: str, begin: str, *, is_sampled: bool) -> Iterator[Refusal]:
             continue
         seen.add(key)
         if has_begun or is_sampled:
-            yield from (Refusal(call, counts[call], error) for error in REFUSALS[call] if can_meet(call, error, line))
+            yield from (
+                Refusal(call, counts[call], error)
+                for error in REFUSALS[call]
+                if can_meet(call, error, line)
+            )
 
 
 def can_meet(call: str, error: str, line: str) -> bool:
     """Return whether a call can fail with an errno.
 
-    Read-only calls need no space, and calls on an open file descriptor use no name. Reading from a pipe allocates
-    nothing (pipe_read in Linux' fs/pipe.c). close() can fail only for a file that was written to.
+    Read-only calls need no space, and calls on an open file descriptor use no name. Reading from a
+    pipe allocates nothing (pipe_read in Linux' fs/pipe.c). close() can fail only for a file that
+    was written to.
     """
-    if (call == "read" and "<pipe:" in line) or (call == "epoll_ctl" and "EPOLL_CTL_ADD" not in line):
+    if (call == "read" and "<pipe:" in line) or (
+        call == "epoll_ctl" and "EPOLL_CTL_ADD" not in line
+    ):
         return False
     if call == "close":
         return ".hostrouting-" in line
@@ -253,7 +275,9 @@ def can_meet(call: str, error: str, line: str) -> bool:
 
 
 def kind_of(line: str) -> tuple[str, str]:
-    """Return the directory and suffix of a call's path, or the first argument if the call has no path."""
+    """Return the directory and suffix of a call's path, or the first argument if the call has no
+    path.
+    """
     if (match := PATH.search(line)) is None:
         return line.partition(",")[0], ""
     path = Path(match[1] or match[2])
@@ -280,7 +304,13 @@ def main(config: str, command: str, count: int, part: int, parts: int) -> None:
         import_what_runs(story)
         restore(before)
     run_well(story, ())
-    begin = config if config in story.words else "/etc/hostrouting/installed.json" if command == "remove" else str(RUN)
+    begin = (
+        config
+        if config in story.words
+        else "/etc/hostrouting/installed.json"
+        if command == "remove"
+        else str(RUN)
+    )
     met = [*refusals(TRACE.read_text(), begin, is_sampled=story.is_started)]
     after, healed = read_state(), list[Any]()
     sys.stdout.write(f"{len(met)}\n")
@@ -288,10 +318,16 @@ def main(config: str, command: str, count: int, part: int, parts: int) -> None:
     for refusal in met[len(met) // (2 * count) :: len(met) // count] if count else of_part:
         restore(before)
         begun = time.monotonic()
-        run = story.run(("-e", f"inject={refusal.call}:error={refusal.error}:when={refusal.number}"))
+        run = story.run(
+            ("-e", f"inject={refusal.call}:error={refusal.error}:when={refusal.number}")
+        )
         report = attrs.asdict(refusal) | attrs.asdict(run)
-        report["line"] = next((line for line in TRACE.read_text().splitlines() if "(INJECTED)" in line), "")
-        report["wrong"] = [*wrong(story, refusal, run, report["line"], (nothing, before, after), healed)]
+        report["line"] = next(
+            (line for line in TRACE.read_text().splitlines() if "(INJECTED)" in line), ""
+        )
+        report["wrong"] = [
+            *wrong(story, refusal, run, report["line"], (nothing, before, after), healed)
+        ]
         report["seconds"] = round(time.monotonic() - begun, 2)
         sys.stdout.write(f"{json.dumps(report)}\n")
         sys.stdout.flush()
@@ -303,9 +339,16 @@ def run_well(story: Story, strace: tuple[str, ...] | None = None) -> None:
 
 
 def wrong(
-    story: Story, refusal: Refusal, run: Run, line: str, states: tuple[HostState, ...], healed: list[Any]
+    story: Story,
+    refusal: Refusal,
+    run: Run,
+    line: str,
+    states: tuple[HostState, ...],
+    healed: list[Any],
 ) -> Iterator[str]:
-    """Yield the guarantees that a refusal broke, and check once per leftover state that the next run repairs it."""
+    """Yield the guarantees that a refusal broke, and check once per leftover state that the next
+    run repairs it.
+    """
     state, after = read_state(), states[-1]
     if story.is_taken_back and state not in states:
         yield f"left between: {state.differences(states[1])}"
@@ -319,7 +362,10 @@ def wrong(
     if not story.is_started:
         yield from wrong_words(refusal, run, line)
     # A trial that has been confirmed or rolled back can't be confirmed or rolled back again.
-    if story.words[0] not in ("confirm", "revert") and (found := (state.files, state.run, state.routes)) not in healed:
+    if (
+        story.words[0] not in ("confirm", "revert")
+        and (found := (state.files, state.run, state.routes)) not in healed
+    ):
         healed.append(found)
         forget_looks()
         again = story.run()

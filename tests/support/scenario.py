@@ -1,7 +1,7 @@
 """Scenarios in ip(8) syntax, which run on any implementation of ``Kernel``.
 
-A scenario has one command per line. After ``->`` comes the expected result: the name of an errno, or an answer. A
-command without one has to succeed::
+A scenario has one command per line. After ``->`` comes the expected result: the name of an errno,
+or an answer. A command without one has to succeed::
 
     link add NAME [down]          link del NAME            link up|down NAME       cable in|out NAME
     addr add A/LEN dev D [peer P] [metric N] [noprefixroute]                       addr del A/LEN dev D
@@ -35,7 +35,9 @@ class Surprise(Exception):
 
 
 def skip_without_other_users() -> None:
-    """Skip a test that needs a second user ID, because a user namespace created without root has only one."""
+    """Skip a test that needs a second user ID, because a user namespace created without root has
+    only one.
+    """
     if "4294967295" not in Path("/proc/self/uid_map").read_text():
         pytest.skip("root of a user namespace with one user can't name another")
 
@@ -148,7 +150,9 @@ def rule(text: str) -> Rule:
 
 def _route(kernel: Kernel, words: list[str]) -> str:
     verb, *rest = words
-    failures = {"add": kernel.add, "replace": kernel.replace, "del": kernel.delete}[verb]([route(" ".join(rest))])
+    failures = {"add": kernel.add, "replace": kernel.replace, "del": kernel.delete}[verb](
+        [route(" ".join(rest))]
+    )
     return _errno_name(failures[0].errno) if failures else ""
 
 
@@ -186,11 +190,18 @@ def parsed(text: str) -> tuple[RouteType, str, tuple[NextHop, ...], dict[str, st
     kind = RouteType[words.pop(0).upper()] if is_typed else RouteType.UNICAST
     destination = words.pop(0)
     hop, options = _hop(words)
-    return kind, destination, tuple(_hop(leg)[0] for leg in legs) or ((hop,) if hop != NextHop() else ()), options
+    return (
+        kind,
+        destination,
+        tuple(_hop(leg)[0] for leg in legs) or ((hop,) if hop != NextHop() else ()),
+        options,
+    )
 
 
 def _hop(words: list[str]) -> tuple[NextHop, dict[str, str]]:
-    options = _options([word for word in words if word != "inet6"], flags=("onlink", "dead", "linkdown"))
+    options = _options(
+        [word for word in words if word != "inet6"], flags=("onlink", "dead", "linkdown")
+    )
     hop = NextHop(
         dev=options.get("dev"),
         gateway=ip_address(options["via"]) if "via" in options else None,
@@ -211,7 +222,9 @@ def _has(kernel: Kernel, words: list[str]) -> str:
 
 
 def _lacks(kernel: Kernel, words: list[str]) -> str:
-    return next((str(there) for there in kernel.routes() if there.destination == _network(words[0])), "")
+    return next(
+        (str(there) for there in kernel.routes() if there.destination == _network(words[0])), ""
+    )
 
 
 _COMMANDS: dict[str, Callable[[Kernel, list[str]], str]] = {

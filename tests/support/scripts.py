@@ -29,8 +29,9 @@ UNJUDGED = re.compile(
 )
 """Why the boot check may have no verdict where the library has one. docs/explanation/verdict.md lists these reasons."""
 
-# The mounts disappear when the script exits. The scripts set their own PATH and find awk there, so the chosen awk is
-# bind-mounted over it. /etc/aks-flex-node may not exist on the host, so an overlay covers all of /etc.
+# The mounts disappear when the script exits. The scripts set their own PATH and find awk there, so
+# the chosen awk is bind-mounted over it. /etc/aks-flex-node may not exist on the host, so an
+# overlay covers all of /etc.
 _ENTER = r"""
 set -eu
 mount --all --fstab "$ROOT/fstab"
@@ -43,7 +44,8 @@ eval "$PREPARE"
 exec "$@"
 """
 
-# In a new PID namespace, the difference in ns_last_pid is the number of processes that a command has started.
+# In a new PID namespace, the difference in ns_last_pid is the number of processes that a command
+# has started.
 _COUNT = r"""
 read -r before < /proc/sys/kernel/ns_last_pid
 "$@" > "$ROOT/out" 2>&1 || exit
@@ -73,7 +75,8 @@ def other_ip(change: str = "", *, monitor: str = 'exec "$ROOT/ip-itself" "$@"') 
     """Return what prepares a script to run another ip, which runs a shell command first.
 
     Args:
-        change: the command, in which ``$calls`` is the number of this call, without those of ``ip monitor``.
+        change: the command, in which ``$calls`` is the number of this call, without those of ``ip
+            monitor``.
         monitor: what ``ip monitor`` does instead.
     """
     return _OTHER_IP.replace("CHANGE", change).replace("MONITOR", monitor)
@@ -86,32 +89,46 @@ _LINE = re.compile(
 
 
 def told_by(lines: list[str]) -> tuple[tuple[str, ...], ...]:
-    """Parse the kind, interfaces, first address and source of each failure in the boot check's output."""
+    """Parse the kind, interfaces, first address and source of each failure in the boot check's
+    output.
+    """
     matches = [_LINE.fullmatch(line) for line in lines]
     assert None not in matches, lines
-    return tuple((m["kind"], m["devs"] or "", m["probe"], m["source"] or "") for m in matches if m is not None)
+    return tuple(
+        (m["kind"], m["devs"] or "", m["probe"], m["source"] or "")
+        for m in matches
+        if m is not None
+    )
 
 
 def awks_for(test: str) -> tuple[str, ...]:
-    """Return all awks in nightly runs, otherwise a single one, selected by the name of the test or case."""
+    """Return all awks in nightly runs, otherwise a single one, selected by the name of the test or
+    case.
+    """
     return AWKS if IS_NIGHTLY else (AWKS[crc32(test.encode()) % len(AWKS)],)
 
 
 def render_static_routes_script(routes: Sequence[Any], *, wait_seconds: int = 30) -> str:
-    return render_static_routes(Config(static_routes={"enabled": True, "routes": routes}, wait_seconds=wait_seconds))
+    return render_static_routes(
+        Config(static_routes={"enabled": True, "routes": routes}, wait_seconds=wait_seconds)
+    )
 
 
 def render_check_route_overlap_script(
     expected_cidrs: Sequence[Any], mode: str = "WARN", *, wait_seconds: int = 30, **more: Any
 ) -> str:
     """Render the check script. Other keyword arguments are fields of `RouteOverlap`."""
-    return render_check(Config(route_overlap=RouteOverlap(expected_cidrs, mode, **more), wait_seconds=wait_seconds))
+    return render_check(
+        Config(route_overlap=RouteOverlap(expected_cidrs, mode, **more), wait_seconds=wait_seconds)
+    )
 
 
 def with_constants(text: str, **values: int) -> str:
     """Return a script with other values of its constants, to shorten its waits."""
     for name, value in values.items():
-        text, count = re.subn(rf"^readonly {name}=.*$", f"readonly {name}={value}", text, flags=re.MULTILINE)
+        text, count = re.subn(
+            rf"^readonly {name}=.*$", f"readonly {name}={value}", text, flags=re.MULTILINE
+        )
         assert count == 1, name
     return text
 
@@ -156,11 +173,20 @@ class Sandbox:
             (self.root / folder).mkdir(exist_ok=True)
         # Some hosts lack /etc/protocols.
         run = str(self.root / "run").replace(" ", r"\040")  # fstab(5)
-        mounts = {run: "/run", self.awk: os.path.realpath("/usr/bin/awk"), "/dev/null": "/etc/protocols"}
-        lines = (f"{source} {place} none bind\n" for source, place in mounts.items() if source and Path(place).exists())
+        mounts = {
+            run: "/run",
+            self.awk: os.path.realpath("/usr/bin/awk"),
+            "/dev/null": "/etc/protocols",
+        }
+        lines = (
+            f"{source} {place} none bind\n"
+            for source, place in mounts.items()
+            if source and Path(place).exists()
+        )
         path = self.root / name
         for file, content in ((self.root / "fstab", "".join(lines)), (path, text)):
-            if not file.exists() or file.read_text() != content:  # a script can't be overwritten while it runs
+            # A script can't be overwritten while it runs.
+            if not file.exists() or file.read_text() != content:
                 file.write_text(content)
         path.chmod(0o755)
         return path
@@ -179,7 +205,8 @@ class Sandbox:
         Args:
             text: the script.
             arguments: the script's arguments.
-            is_host: whether the script treats this network namespace as the host's, which is that of its PID 1.
+            is_host: whether the script treats this network namespace as the host's, which is that
+                of its PID 1.
             etc: whether /etc is writable.
             prepare: shell commands to run first, in the script's mount namespace.
             before: command prefix for the script.
@@ -187,8 +214,21 @@ class Sandbox:
         script = self.write(text)
         pids = ["--pid", "--fork", "--kill-child", "--mount-proc"] if is_host else []
         process = subprocess.Popen(
-            ["unshare", "--mount", *pids, "--", "bash", "-c", _ENTER, "bash", *before, str(script), *arguments],
-            env=os.environ | {"ROOT": str(self.root), "ETC": "1" if etc else "", "PREPARE": prepare or ":"},
+            [
+                "unshare",
+                "--mount",
+                *pids,
+                "--",
+                "bash",
+                "-c",
+                _ENTER,
+                "bash",
+                *before,
+                str(script),
+                *arguments,
+            ],
+            env=os.environ
+            | {"ROOT": str(self.root), "ETC": "1" if etc else "", "PREPARE": prepare or ":"},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             errors="backslashreplace",  # bash prints a byte 0xff about a script that is cut off
@@ -204,7 +244,9 @@ class Sandbox:
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     def told(self) -> list[str]:
-        """Return the lines of the check's marker, which is the only file that it leaves, apart from locks."""
+        """Return the lines of the check's marker, which is the only file that it leaves, apart from
+        locks.
+        """
         names = {path.name for path in (self.root / "run/aks-flex-node").iterdir()}
         (marker,) = (name for name in names - _BESIDE if not name.startswith("script.sh."))
         lines = (self.root / "run/aks-flex-node" / marker).read_text().splitlines()
@@ -213,13 +255,17 @@ class Sandbox:
 
     def count_processes(self, text: str, *arguments: str, **more: object) -> int:
         """Return the number of processes that a script starts, including itself and its subshells."""
-        done = self.run(text, *arguments, **({"is_host": True} | more), before=("bash", "-c", _COUNT, "count"))
+        done = self.run(
+            text, *arguments, **({"is_host": True} | more), before=("bash", "-c", _COUNT, "count")
+        )
         assert done.returncode == 0, (done.stdout, done.stderr, (self.root / "out").read_text())
         return int(done.stdout)
 
 
 def sandboxes(test: str, root: Path) -> Iterator[Sandbox]:
-    """Yield a sandbox with each awk in nightly runs, otherwise with one, selected by the name of the test or case."""
+    """Yield a sandbox with each awk in nightly runs, otherwise with one, selected by the name of
+    the test or case.
+    """
     for name in awks_for(test):
         folder = root / name
         folder.mkdir(exist_ok=True)

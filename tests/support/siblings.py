@@ -1,4 +1,6 @@
-"""A destination to which another program also has next hops, and what it may do while we change ours."""
+"""A destination to which another program also has next hops, and what it may do while we change
+ours.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from wanted import config
 from hostrouting import Config
 
 PLACE, LOSER = "fd00:1::/48", "fd00:2::/48"
-# A and B are gateways of our next hops. T is another program's, and so is E, which has expired and goes soon.
+# A and B are gateways of our next hops. T is another program's, and so is E, which has expired and
+# goes soon.
 A, B, T, E = "fd00:a::1", "fd00:a::9", "fd00:b::1", "fd00:b::3"
 ADDRESS = IPv6Address("fd00:1::")
 OURS, THEIRS = "proto 217", "proto 4"
@@ -58,7 +61,8 @@ STARTS = {
     "expired before": [EXPIRED, append(A, OURS)],
     "theirs beside": [append(B, OURS), append(T, THEIRS, "metric 1024")],
 }
-# Ours can't be found behind another program's next hop. We never put any there, and leave alone those that are.
+# Ours can't be found behind another program's next hop. We never put any there, and leave alone
+# those that are.
 HIDDEN = ("theirs before", "expired before")
 
 EXPIRES = "expires"
@@ -76,7 +80,10 @@ WANTED: dict[str, tuple[str, ...]] = {
     "refused apply": (PLACE, LOSER),
     "refused removal": (LOSER,),
 }
-DEFAULTS = {(A,): f"route add default {hop(A)}", (A, B): f"route add default nexthop {hop(A)} nexthop {hop(B)}"}
+DEFAULTS = {
+    (A,): f"route add default {hop(A)}",
+    (A, B): f"route add default nexthop {hop(A)} nexthop {hop(B)}",
+}
 FLUSH = Path("/proc/sys/net/ipv6/route/flush")
 
 Hop = tuple[str, int]
@@ -93,7 +100,11 @@ def entries() -> list[dict[str, Any]]:
 
 def hops() -> set[Hop]:
     """Return the gateway and metric of each next hop to our destination."""
-    return {(each["gateway"], entry["metric"]) for entry in entries() for each in entry.get("nexthops", [entry])}
+    return {
+        (each["gateway"], entry["metric"])
+        for entry in entries()
+        for each in entry.get("nexthops", [entry])
+    }
 
 
 def expire() -> bool:
@@ -136,7 +147,11 @@ class Case:
         return config_of(*WANTED[self.action])
 
     def build(self) -> None:
-        try_ip6(*(f"route del {PLACE} metric {n}" for n in (512, 1024)), f"route del {LOSER}", "route del default")
+        try_ip6(
+            *(f"route del {PLACE} metric {n}" for n in (512, 1024)),
+            f"route del {LOSER}",
+            "route del default",
+        )
         assert not entries()
         assert try_ip6(DEFAULTS[self.gateways], *STARTS[self.start])
 
@@ -153,7 +168,9 @@ class Case:
         if self.meanwhile == "replaces":
             return {each for each in theirs if each[1] != 512} | {(T, 512)}
         joined = {"joins": {(T, 512)}, "joins with ours": {(A, 512)}}.get(self.meanwhile, set())
-        return theirs - {"goes": {(T, 512)}, EXPIRES: {(E, 512)}}.get(self.meanwhile, set()) | joined
+        return (
+            theirs - {"goes": {(T, 512)}, EXPIRES: {(E, 512)}}.get(self.meanwhile, set()) | joined
+        )
 
     def judge(self, error: str, *, has_acted: bool, is_asked: bool) -> None:
         """Assert what must hold after the run.
@@ -188,7 +205,8 @@ class Case:
         assert self.start in HIDDEN or not deleted
 
 
-# By day, each of these meets the other program's change before every third message, the others before a random one.
+# By day, each of these meets the other program's change before every third message, the others
+# before a random one.
 WHOLE = (
     Case((A,), "stale", "refused apply", "joins"),
     Case((A,), "stale MTU", "apply", "joins"),
@@ -196,7 +214,9 @@ WHOLE = (
 )
 
 
-def cases(start: str, actions: Sequence[str], count: int, *, defaults: int) -> Iterator[tuple[Case, random.Random]]:
+def cases(
+    start: str, actions: Sequence[str], count: int, *, defaults: int
+) -> Iterator[tuple[Case, random.Random]]:
     """Yield cases: all in nightly runs, otherwise some, each with some of the default routes."""
     rng = random.Random(f"{start} {count}")
     every = [
@@ -205,11 +225,21 @@ def cases(start: str, actions: Sequence[str], count: int, *, defaults: int) -> I
         for gateways in rng.sample([*DEFAULTS], defaults)
     ]
     every = [case for case in every if case.can_happen]
-    chosen = every if IS_NIGHTLY else {*rng.sample(every, count), *(case for case in WHOLE if case.start == start)}
+    chosen = (
+        every
+        if IS_NIGHTLY
+        else {*rng.sample(every, count), *(case for case in WHOLE if case.start == start)}
+    )
     yield from ((case, rng) for case in chosen)
 
 
 def positions(case: Case, total: int, rng: random.Random) -> list[int]:
     """Return all positions in nightly runs, otherwise every third one of ``WHOLE``, or one."""
     every = [*range(total)]
-    return every if IS_NIGHTLY else every[rng.randrange(3) :: 3] if case in WHOLE else [rng.randrange(total)]
+    return (
+        every
+        if IS_NIGHTLY
+        else every[rng.randrange(3) :: 3]
+        if case in WHOLE
+        else [rng.randrange(total)]
+    )

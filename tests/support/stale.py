@@ -20,12 +20,16 @@ GONE, LIVE, OWN, GATEWAY = map(IPv4Address, ("10.1.0.32", "10.1.0.33", "10.1.0.4
 GONE6 = IPv6Address("fd00::32")
 CIDRS = ("10.1.0.0/24", "fd00::/64")
 
-SNAT = f"-A POSTROUTING -s Unicast -o eth0 -j snat --to-src {NIC_MAC} --snat-arp --snat-target ACCEPT"
+SNAT = (
+    f"-A POSTROUTING -s Unicast -o eth0 -j snat --to-src {NIC_MAC} --snat-arp --snat-target ACCEPT"
+)
 ARP_REPLIES = "-A PREROUTING -p ARP -i eth0 --arp-op Reply -j dnat --to-dst ff:ff:ff:ff:ff:ff --dnat-target ACCEPT"
 
 
 def dnat(address: object, mac: str = GONE_MAC, uplink: str = "eth0") -> str:
-    family, option = ("IPv4", "--ip-dst") if ip_address(str(address)).version == 4 else ("IPv6", "--ip6-dst")
+    family, option = (
+        ("IPv4", "--ip-dst") if ip_address(str(address)).version == 4 else ("IPv6", "--ip6-dst")
+    )
     return f"-A PREROUTING -p {family} -i {uplink} {option} {address} -j dnat --to-dst {mac} --dnat-target ACCEPT"
 
 
@@ -65,7 +69,9 @@ def state(*endpoints: tuple[str, str | None, str], **more: Any) -> str:
         f"{number}-eth0": {
             "HostIfName": interface,
             "IfName": "eth0",
-            "MacAddress": None if mac is None else base64.b64encode(bytes.fromhex(mac.replace(":", ""))).decode(),
+            "MacAddress": None
+            if mac is None
+            else base64.b64encode(bytes.fromhex(mac.replace(":", ""))).decode(),
             "IPAddresses": [{"IP": address, "Mask": "//8AAA=="}],
             "InfraVnetIP": {"IP": "", "Mask": None},
         }
@@ -73,7 +79,12 @@ def state(*endpoints: tuple[str, str | None, str], **more: Any) -> str:
     }
     networks = {"azure": {"Id": "azure", "Mode": "bridge", "Endpoints": listed} | more}
     return json.dumps(
-        {"Network": {"Version": "v1.1.0", "ExternalInterfaces": {"eth0": {"Name": "eth0", "Networks": networks}}}}
+        {
+            "Network": {
+                "Version": "v1.1.0",
+                "ExternalInterfaces": {"eth0": {"Name": "eth0", "Networks": networks}},
+            }
+        }
     )
 
 

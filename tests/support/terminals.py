@@ -66,7 +66,9 @@ def opened() -> Iterator[Terminal]:
 
 
 def await_looks(pid: int, count: int = 24) -> None:
-    """Wait for this many voluntary context switches, after which the process has at least tried to draw."""
+    """Wait for this many voluntary context switches, after which the process has at least tried to
+    draw.
+    """
     status = Path(f"/proc/{pid}/status")
 
     def waits() -> int:

@@ -1,4 +1,6 @@
-"""A config with one static route, which works around ib0's shadowing, a check of the result, and a trial of it."""
+"""A config with one static route, which works around ib0's shadowing, a check of the result, and a
+trial of it.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +21,26 @@ LINE = f"{SHADOWED} via 10.1.0.1 dev eth0 proto hostrouting"
 
 
 def section(
-    *routes: dict[str, Any] | str, cidrs: Collection[Any] = (SHADOWED,), mode: str = "STRICT", **more: Any
+    *routes: dict[str, Any] | str,
+    cidrs: Collection[Any] = (SHADOWED,),
+    mode: str = "STRICT",
+    **more: Any,
 ) -> dict[str, Any]:
     """Return a config's hostRouting section. A route given as a string has only a destination."""
     entries = [{"destination": each} if isinstance(each, str) else each for each in routes]
     static = {"enabled": True, "routes": entries}
-    return {"staticRoutes": static, "routeOverlap": {"expectedCidrs": [*cidrs], "mode": mode}, "waitSeconds": 0} | more
+    return {
+        "staticRoutes": static,
+        "routeOverlap": {"expectedCidrs": [*cidrs], "mode": mode},
+        "waitSeconds": 0,
+    } | more
 
 
 def config(
-    *routes: dict[str, Any] | str, cidrs: Collection[Any] = (SHADOWED,), mode: str = "STRICT", **more: Any
+    *routes: dict[str, Any] | str,
+    cidrs: Collection[Any] = (SHADOWED,),
+    mode: str = "STRICT",
+    **more: Any,
 ) -> Config:
     return Config.from_mapping({"hostRouting": section(*routes, cidrs=cidrs, mode=mode, **more)})
 

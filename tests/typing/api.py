@@ -8,13 +8,29 @@ from typing_extensions import assert_type
 
 import hostrouting
 import phases
-from hostrouting import CheckRouteOverlap, Config, ConfigureStaticRoutes, OverlapReport, RoutesReport, azure
+from hostrouting import (
+    CheckRouteOverlap,
+    Config,
+    ConfigureStaticRoutes,
+    OverlapReport,
+    RoutesReport,
+    azure,
+)
 from hostrouting.azure.probe.node import LinuxProbeNode
 from hostrouting.azure.vnet.linux import LinuxBridgeNode
 from hostrouting.backend import ForwardingBackend, NetlinkBackend, RouteBackend, UnitManager
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.port import Kernel
-from hostrouting.report import CHECKS, Changes, DiffReport, DoctorReport, Explanation, Finding, FleetReport, Plan
+from hostrouting.report import (
+    CHECKS,
+    Changes,
+    DiffReport,
+    DoctorReport,
+    Explanation,
+    Finding,
+    FleetReport,
+    Plan,
+)
 from hostrouting.testing import FakeKernel, FakeSystemd
 
 config = Config(
@@ -41,12 +57,21 @@ bridge_node: azure.BridgeNode = LinuxBridgeNode()
 host = hostrouting.Host(routes=routes, units=units, layout=hostrouting.Layout("/tmp/x"))
 
 networking = azure.HostNetworking(
-    azure.LoadBalancerProbe(True, ["eth0"], "metadata"), azure.StaleAzureVnet(["10.241.0.0/16"], keep=["10.241.0.9"])
+    azure.LoadBalancerProbe(True, ["eth0"], "metadata"),
+    azure.StaleAzureVnet(["10.241.0.0/16"], keep=["10.241.0.9"]),
 )
 azure.HostNetworking(stale_azure_vnet={"cidrs": ["fd00:1::/64"]}, consumer="kubelet.service")
-assert_type(phases.run(azure.ConfigureLoadBalancerProbe(networking, host=host, node=probe_node)), azure.ProbeReport)
-assert_type(phases.run(azure.RemoveLoadBalancerProbe(host=host, node=LinuxProbeNode())), azure.ProbeReport)
-assert_type(phases.run(azure.RemoveStaleAzureVnet(networking, host=host, node=bridge_node)), azure.AzureVnetReport)
+assert_type(
+    phases.run(azure.ConfigureLoadBalancerProbe(networking, host=host, node=probe_node)),
+    azure.ProbeReport,
+)
+assert_type(
+    phases.run(azure.RemoveLoadBalancerProbe(host=host, node=LinuxProbeNode())), azure.ProbeReport
+)
+assert_type(
+    phases.run(azure.RemoveStaleAzureVnet(networking, host=host, node=bridge_node)),
+    azure.AzureVnetReport,
+)
 azure.RemoveStaleAzureVnet(networking, node=LinuxBridgeNode())
 
 assert_type(phases.run(ConfigureStaticRoutes(config, host=host)), RoutesReport)
@@ -87,7 +112,11 @@ assert_type(
 )
 assert_type(phases.run(phases.Parallel(*[own_task, own_task]))[0], int)
 assert_type(
-    phases.run(phases.Serial(phases.Parallel(ConfigureStaticRoutes(config), own_task), CheckRouteOverlap(config))),
+    phases.run(
+        phases.Serial(
+            phases.Parallel(ConfigureStaticRoutes(config), own_task), CheckRouteOverlap(config)
+        )
+    ),
     tuple[tuple[RoutesReport, int], OverlapReport],
 )
 assert_type(phases.run(phases.Timeout(3, own_task)), int)
@@ -97,13 +126,18 @@ async def from_asyncio() -> None:
     assert_type(await phases.run_async(ConfigureStaticRoutes(config)), RoutesReport)
     assert_type(await phases.run_async(own_task, scope=phases.CancelScope()), int)
     assert_type(
-        await phases.run_async(phases.Serial(own_task, ConfigureStaticRoutes(config))), tuple[int, RoutesReport]
+        await phases.run_async(phases.Serial(own_task, ConfigureStaticRoutes(config))),
+        tuple[int, RoutesReport],
     )
     assert_type(
-        await phases.run_async(phases.task("check")(lambda scope: hostrouting.check(config, scope=scope))),
+        await phases.run_async(
+            phases.task("check")(lambda scope: hostrouting.check(config, scope=scope))
+        ),
         OverlapReport,
     )
     assert_type(
-        await phases.run_async(phases.task("snapshot")(lambda scope: hostrouting.snapshot(host=host, scope=scope))),
+        await phases.run_async(
+            phases.task("snapshot")(lambda scope: hostrouting.snapshot(host=host, scope=scope))
+        ),
         hostrouting.Snapshot,
     )

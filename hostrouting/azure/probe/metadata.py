@@ -77,7 +77,9 @@ def _fetch() -> tuple[IPv6Address, ...]:
         response = service.getresponse()
         body = response.read(ANSWER_BYTES_MAX)
         if response.status != 200 or response.length:
-            raise ValueError(f"it answered {response.status} {response.reason}{', cut off' if response.length else ''}")
+            raise ValueError(
+                f"it answered {response.status} {response.reason}{', cut off' if response.length else ''}"
+            )
     nics = json.loads(body)
     if not isinstance(nics, list):
         raise TypeError("its answer isn't a list")

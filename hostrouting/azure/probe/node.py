@@ -1,4 +1,7 @@
-"""Read and change a node's IPv6 configuration. On Linux, this uses nft(8) and ip(8), as the boot unit does."""
+"""Read and change a node's IPv6 configuration.
+
+On Linux, this uses nft(8) and ip(8), as the boot unit does.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,10 @@ class LinuxProbeNode(Programs):
     def listing(self) -> str | None:
         """Return nft's listing of our table, without counters, or None if the table doesn't exist."""
         command = f"nft -s list table ip6 {TABLE}"
-        return self.ask(f"list the nftables table {TABLE}", command, "No such file or directory") or None
+        return (
+            self.ask(f"list the nftables table {TABLE}", command, "No such file or directory")
+            or None
+        )
 
     def load(self, text: str) -> None:
         """Load an nft script in one transaction."""
@@ -58,12 +64,19 @@ class LinuxProbeNode(Programs):
     def route(self) -> str | None:
         """Return the matching route for the rewritten source address, as printed by ip(8), or None."""
         command = f"ip -6 -N -o route get fibmatch {REWRITTEN_SOURCE}"
-        return self.ask("look up a route", command, "RTNETLINK answers").partition(" pref ")[0].strip() or None
+        return (
+            self.ask("look up a route", command, "RTNETLINK answers").partition(" pref ")[0].strip()
+            or None
+        )
 
     def pin(self, route: str) -> None:
         """Add a route to table main, replacing any route with the same destination and metric."""
-        self.ask(f"pin the route {route} (devices names its interface)", f"ip -6 route replace {route}")
+        self.ask(
+            f"pin the route {route} (devices names its interface)", f"ip -6 route replace {route}"
+        )
 
     def unpin(self) -> None:
         """Delete hostrouting's routes to the rewritten source address, if any."""
-        self.ask("delete the pinned route", f"ip -6 route flush table main proto 218 {REWRITTEN_SOURCE}")
+        self.ask(
+            "delete the pinned route", f"ip -6 route flush table main proto 218 {REWRITTEN_SOURCE}"
+        )

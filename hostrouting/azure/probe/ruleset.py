@@ -1,7 +1,7 @@
 """Render the rules that rewrite load balancer probes, the route for replies, and the files for the next boot.
 
-All functions are pure. The template is complete except for the device name, so it is readable and can be tested with
-``nft -c``.
+All functions are pure. The template is complete except for the device name, so it is readable and
+can be tested with ``nft -c``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def render_ruleset(device: str) -> str:
     """Render the rules that rewrite probes and replies on an interface.
 
     Args:
-        device: the interface name. An index wouldn't work, because the interface may be created later or re-created.
+        device: the interface name. An index wouldn't work, because the interface may be created
+            later or re-created.
 
     Returns:
         An nft script that replaces the table's rules in one transaction.
@@ -64,8 +65,8 @@ def has_rules(listing: str | None, device: str) -> bool:
 def host_route(device: str) -> str:
     """Return the route to the rewritten source address in ip(8) syntax.
 
-    It has the lowest possible IPv6 metric (0 means 1024), so the node's own replies leave through the interface that
-    receives the probes, regardless of the default route.
+    It has the lowest possible IPv6 metric (0 means 1024), so the node's own replies leave through
+    the interface that receives the probes, regardless of the default route.
 
     Raises:
         ValueError: the device isn't a valid interface name.
@@ -73,25 +74,31 @@ def host_route(device: str) -> str:
     return f"{REWRITTEN_SOURCE} via {PROBE_SOURCE} dev {parse_device(device)} proto 218 metric 1"
 
 
-# --- files for the next boot -------------------------------------------------------------------------------------
+# --- files for the next boot ----------------------------------------------------------------------
 
 _HEADER = "# Written by hostrouting; to uninstall: hostrouting lb-probe remove\n"
-# With "-", a failure doesn't affect the other firewall's unit. With "+", the command runs outside the unit's sandbox.
+# With "-", a failure doesn't affect the other firewall's unit. With "+", the command runs outside
+# the unit's sandbox.
 _GIVE_BACK = f"-+/usr/sbin/nft -f /etc/aks-flex-node/{PROBE}.nft"
 FLUSH_DROP_INS = {
-    # This service flushes the ruleset when it starts, reloads and stops. A restart is a stop followed by a start.
+    # This service flushes the ruleset when it starts, reloads and stops. A restart is a stop
+    # followed by a start.
     "nftables.service": (
         f"{_HEADER}[Service]\nExecStartPost={_GIVE_BACK}\nExecReload={_GIVE_BACK}\nExecStopPost={_GIVE_BACK}\n"
     ),
-    # The Go package's machines require this flush unit, and are now ordered after it. The condition skips the unit if
-    # nft is missing, because a failure would also fail the machines (Result=dependency, which Restart= doesn't retry).
+    # The Go package's machines require this flush unit, and are now ordered after it. The condition
+    # skips the unit if nft is missing, because a failure would also fail the machines
+    # (Result=dependency, which Restart= doesn't retry).
     "nftables-flush.service": (
         f"{_HEADER}[Unit]\nConditionFileIsExecutable=/usr/sbin/nft\n\n[Service]\nExecStartPost={_GIVE_BACK}\n"
     ),
 }
-# The probe unit runs again on each start of the consumer, which starts even if the probe unit fails. The consumer is
-# also ordered after the flush units, because a probe unit that is already running doesn't wait for a flush that starts.
-_CONSUMER = f"{_HEADER}[Unit]\nWants={PROBE}.service\nAfter={PROBE}.service {' '.join(FLUSH_DROP_INS)}\n"
+# The probe unit runs again on each start of the consumer, which starts even if the probe unit
+# fails. The consumer is also ordered after the flush units, because a probe unit that is already
+# running doesn't wait for a flush that starts.
+_CONSUMER = (
+    f"{_HEADER}[Unit]\nWants={PROBE}.service\nAfter={PROBE}.service {' '.join(FLUSH_DROP_INS)}\n"
+)
 
 
 def probe_part(device: str, consumer: str, layout: Layout) -> Part:
@@ -113,7 +120,13 @@ def probe_part(device: str, consumer: str, layout: Layout) -> Part:
         config=HostNetworking(LoadBalancerProbe(True, (device,))).to_mapping(),
         files=(
             BootFile(layout.script(PROBE).with_suffix(".nft"), render_ruleset(device)),
-            BootFile(layout.unit(PROBE), fill(f"{PROBE}.service", package=PACKAGE, ROUTE=host_route(device))),
-            *(BootFile(layout.units / f"{unit}.d/hostrouting-{PROBE}.conf", text) for unit, text in drop_ins.items()),
+            BootFile(
+                layout.unit(PROBE),
+                fill(f"{PROBE}.service", package=PACKAGE, ROUTE=host_route(device)),
+            ),
+            *(
+                BootFile(layout.units / f"{unit}.d/hostrouting-{PROBE}.conf", text)
+                for unit, text in drop_ins.items()
+            ),
         ),
     )

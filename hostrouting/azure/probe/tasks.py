@@ -1,6 +1,7 @@
 """Tasks that install and remove the rewriting of load balancer probes.
 
-The steps are: install for the next boot -> load the rules -> add the route -> check that it takes effect.
+The steps are: install for the next boot -> load the rules -> add the route -> check that it takes
+effect.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ class ProbeReport:
     Args:
         device: the interface that receives the probes, or None if probe rewriting is disabled.
         skipped_because: why there is nothing to do, or None.
-        rules: the action for the nftables table, ``loaded`` or ``removed``, or None if it is unchanged.
+        rules: the action for the nftables table, ``loaded`` or ``removed``, or None if it is
+            unchanged.
         changes: the changes to the route and to the boot-time installation.
     """
 
@@ -58,7 +60,7 @@ class ProbeReport:
         return {"schema": 1} | self.changes.to_json() | {"changed": self.changed} | told
 
 
-# --- the plan ----------------------------------------------------------------------------------------------------
+# --- the plan -------------------------------------------------------------------------------------
 
 
 def plan_probe(
@@ -87,12 +89,15 @@ def plan_probe(
     host, probe = host or Host(), config.load_balancer_probe
     if not probe.enabled:
         why = "loadBalancerProbe isn't enabled in the config"
-        return _plan_removal(host, node, why) if is_installed(host, PROBE) else ProbeReport(None, why)
+        return (
+            _plan_removal(host, node, why) if is_installed(host, PROBE) else ProbeReport(None, why)
+        )
     boot = _plan_boot(host, config).changes
     if host.is_image:
         return ProbeReport(probe.device, changes=boot)
     node = node_or_default(host, node, LinuxProbeNode)
-    # An existing installation is kept, because removing it after an incorrect response would cause an outage.
+    # An existing installation is kept, because removing it after an incorrect response would cause
+    # an outage.
     is_asked = probe.ipv6_detection is Ipv6Detection.METADATA and not is_installed(host, PROBE)
     if is_asked and not node.assigned_addresses(scope or CancelScope()):
         return ProbeReport(skipped_because="Azure's metadata service has assigned no IPv6 address")
@@ -125,7 +130,11 @@ def _in_place(route: str | None) -> str | None:
 def _plan_boot(host: Host, config: HostNetworking | None) -> BootPlan:
     """Plan the boot-time installation, or its removal if the config is None."""
     given = config or HostNetworking()
-    parts = (probe_part(given.load_balancer_probe.device, given.consumer, host.layout),) if config else ()
+    parts = (
+        (probe_part(given.load_balancer_probe.device, given.consumer, host.layout),)
+        if config
+        else ()
+    )
     return plan_next_boot(host, Wanted((PROBE,), parts, given.consumer))
 
 
@@ -140,7 +149,7 @@ def _plan_removal(host: Host, node: ProbeNode | None, why: str) -> ProbeReport:
     return ProbeReport(None, why, rules, Changes(routes=gone) | boot)
 
 
-# --- installation ------------------------------------------------------------------------------------------------
+# --- installation ---------------------------------------------------------------------------------
 
 
 @attrs.frozen
@@ -163,7 +172,8 @@ class ConfigureLoadBalancerProbe:
         """Load the rules, add the route, and install both for the next boot; roll back if a step fails.
 
         Returns:
-            The changes, or the reason why there are none; for an image, only the boot-time installation.
+            The changes, or the reason why there are none; for an image, only the boot-time
+            installation.
 
         Raises:
             LoadBalancerProbeError: a step failed; the rules, the route and the files are unchanged.
@@ -211,7 +221,7 @@ def _put_back(node: ProbeNode, rules: str | None = None, route: str | None = Non
         node.pin(was)
 
 
-# --- removal -----------------------------------------------------------------------------------------------------
+# --- removal --------------------------------------------------------------------------------------
 
 
 @attrs.frozen
@@ -245,11 +255,14 @@ class RemoveLoadBalancerProbe:
             return _remove(plan, host, self.node, scope, done)
 
 
-def _remove(plan: ProbeReport, host: Host, node: ProbeNode | None, scope: CancelScope, done: Done) -> ProbeReport:
+def _remove(
+    plan: ProbeReport, host: Host, node: ProbeNode | None, scope: CancelScope, done: Done
+) -> ProbeReport:
     """Execute a removal plan; an empty plan is returned as is, with its reason."""
     if not plan.changed:
         return plan
-    # Files and units are removed first, so that neither a consumer start nor a flush reloads the rules.
+    # Files and units are removed first, so that neither a consumer start nor a flush reloads the
+    # rules.
     done.add(apply_removals(_plan_boot(host, None), host, scope))
     if not host.is_image:
         _put_back(node_or_default(host, node, LinuxProbeNode))

@@ -1,8 +1,8 @@
 """Decide which leftovers to remove. Anything that may belong to a running pod is kept.
 
-All functions are pure. A pod's veth pair shows whether the pod is running, through the existence of its host end, the
-peer's MAC and the MACs learned by the bridge. An entry in azure-vnet's state proves nothing, because it is never
-removed if the CNI gets no DEL.
+All functions are pure. A pod's veth pair shows whether the pod is running, through the existence of
+its host end, the peer's MAC and the MACs learned by the bridge. An entry in azure-vnet's state
+proves nothing, because it is never removed if the CNI gets no DEL.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ Why: TypeAlias = "tuple[str] | tuple[str, str]"
 
 _ALIKE = "no rule says where frames for the pod behind an interface go: this one may be the pod's"
 # All tunnel rules have the same MAC.
-_GONE = {False: "no pod here has this MAC any more", True: "no pod of azure-vnet has this address any more"}
+_GONE = {
+    False: "no pod here has this MAC any more",
+    True: "no pod of azure-vnet has this address any more",
+}
 _GONE_TOO = "the pod that had this address and MAC is gone"
 
 
@@ -53,7 +56,12 @@ class AzureVnetItem:
 
     def to_json(self) -> dict[str, Any]:
         """Return the item as JSON."""
-        return {"kind": self.kind, "object": str(self.what), "reason": self.reason, "interface": self.interface}
+        return {
+            "kind": self.kind,
+            "object": str(self.what),
+            "reason": self.reason,
+            "interface": self.interface,
+        }
 
 
 @attrs.frozen
@@ -80,10 +88,13 @@ class AzureVnetReport:
         return {"schema": 1, "changed": bool(self.removed)} | fields_in_json(self, *names)
 
 
-def plan_cleaning(config: StaleAzureVnet, state: NodeState, endpoints: Iterable[Endpoint]) -> AzureVnetReport:
+def plan_cleaning(
+    config: StaleAzureVnet, state: NodeState, endpoints: Iterable[Endpoint]
+) -> AzureVnetReport:
     """Find azure-vnet's leftovers for pods that it no longer serves.
 
-    The result doesn't depend on the input order. After the plan has been executed, the next plan is empty.
+    The result doesn't depend on the input order. After the plan has been executed, the next plan is
+    empty.
 
     Args:
         config: the settings, including the pod CIDRs and the addresses to keep.
@@ -99,41 +110,70 @@ def plan_cleaning(config: StaleAzureVnet, state: NodeState, endpoints: Iterable[
 class _Planner:
     """A planner that indexes the node's state."""
 
-    def __init__(self, config: StaleAzureVnet, state: NodeState, endpoints: Iterable[Endpoint]) -> None:
+    def __init__(
+        self, config: StaleAzureVnet, state: NodeState, endpoints: Iterable[Endpoint]
+    ) -> None:
         self._config, self._state = config, state
-        self._rules = [(line, rule) for line in state.rules if (rule := parse_pod_rule(line)) is not None]
-        # In reverse order, because the last entry in a dict wins, but the first interface should be reported.
+        self._rules = [
+            (line, rule) for line in state.rules if (rule := parse_pod_rule(line)) is not None
+        ]
+        # In reverse order, because the last entry in a dict wins, but the first interface should be
+        # reported.
         interfaces = sorted(state.interfaces, key=lambda one: one.name, reverse=True)
         self._names = {interface.name for interface in interfaces}
         veths = [one for one in interfaces if one.name.startswith(_VETH_PREFIX)]
         # A renamed veth interface still serves its pod if it is a port of the bridge.
         pairs = [one for one in interfaces if one in veths or one.master == config.bridge]
         self._holders: dict[str | None, Why] = {
-            mac: ("a running pod has this MAC", one.name) for one in pairs for mac in (*one.seen_macs, one.far_mac)
+            mac: ("a running pod has this MAC", one.name)
+            for one in pairs
+            for mac in (*one.seen_macs, one.far_mac)
         }
-        self._holders |= {one.mac: ("its MAC is that of an interface of this node", one.name) for one in interfaces}
+        self._holders |= {
+            one.mac: ("its MAC is that of an interface of this node", one.name)
+            for one in interfaces
+        }
         self._unreadable = [one.name for one in veths if one.far_mac is None]
         endpoints = sorted(endpoints, key=lambda one: one.interface)
         self._alive = [one for one in endpoints if one.interface in self._names]
         # A pod whose interface is unknown may still be alive.
-        self._dead = [one for one in endpoints if one.interface and one.interface not in self._names]
-        # azure-vnet creates the veth pair, then the ARP rules, then the DNAT rules, and finally writes its state file.
+        self._dead = [
+            one for one in endpoints if one.interface and one.interface not in self._names
+        ]
+        # azure-vnet creates the veth pair, then the ARP rules, then the DNAT rules, and finally
+        # writes its state file.
         begun = {rule.mac for _, rule in self._rules if rule.uplink is not None}
         saved = {endpoint.interface for endpoint in endpoints}
         added = [one for one in veths if one.name not in saved]
-        self._half_done = [one.name for one in added if begun.isdisjoint((one.far_mac, *one.seen_macs))]
+        self._half_done = [
+            one.name for one in added if begun.isdisjoint((one.far_mac, *one.seen_macs))
+        ]
 
     def plan(self) -> AzureVnetReport:
         rules = [(line, rule, self._why_rule_stays(rule)) for line, rule in self._rules]
         stale = {(rule.address, rule.mac) for _, rule, why in rules if why is None}
-        neighbours = [(one, self._why_neighbour_stays(one, stale)) for one in self._state.neighbours]
-        removed = [AzureVnetItem(line, rule.address, _GONE[rule.is_tunnel]) for line, rule, why in rules if why is None]
-        removed += [AzureVnetItem(one, one.address, _GONE_TOO) for one, why in neighbours if why is None]
-        kept = [AzureVnetItem(line, rule.address, *why) for line, rule, why in rules if why is not None]
-        kept += [AzureVnetItem(one, one.address, *why) for one, why in neighbours if why is not None]
+        neighbours = [
+            (one, self._why_neighbour_stays(one, stale)) for one in self._state.neighbours
+        ]
+        removed = [
+            AzureVnetItem(line, rule.address, _GONE[rule.is_tunnel])
+            for line, rule, why in rules
+            if why is None
+        ]
+        removed += [
+            AzureVnetItem(one, one.address, _GONE_TOO) for one, why in neighbours if why is None
+        ]
+        kept = [
+            AzureVnetItem(line, rule.address, *why) for line, rule, why in rules if why is not None
+        ]
+        kept += [
+            AzureVnetItem(one, one.address, *why) for one, why in neighbours if why is not None
+        ]
         goes, stays = (tuple(sorted(items, key=_place)) for items in (removed, kept))
         notes, others = self._state.notes, len(self._state.rules) - len(self._rules)
-        return AzureVnetReport(goes, stays, notes, others, bool(notes) and self._config.bridge in self._names)
+        return AzureVnetReport(
+            goes, stays, notes, others, bool(notes) and self._config.bridge in self._names
+        )
 
     def _why_rule_stays(self, rule: PodRule) -> Why | None:
         if rule.uplink not in (None, self._config.uplink):
@@ -144,10 +184,16 @@ class _Planner:
         if rule.is_tunnel and self._half_done:
             return _ALIKE, self._half_done[-1]
         # All tunnel rules have the same MAC. The address's DNAT rule identifies the pod.
-        frames = {one.mac for _, one in self._rules if one.uplink is not None and one.address == rule.address}
+        frames = {
+            one.mac
+            for _, one in self._rules
+            if one.uplink is not None and one.address == rule.address
+        }
         return self._owner(rule.address, frames if rule.is_tunnel else {rule.mac})
 
-    def _why_neighbour_stays(self, neighbour: Neighbour, stale: set[tuple[IpAddress, str]]) -> Why | None:
+    def _why_neighbour_stays(
+        self, neighbour: Neighbour, stale: set[tuple[IpAddress, str]]
+    ) -> Why | None:
         address, mac = neighbour.address, neighbour.mac
         if why := self._why_address_stays(address):
             return why
@@ -173,12 +219,17 @@ class _Planner:
         if held := sorted(macs & self._holders.keys()):
             return self._holders[held[0]]
         for endpoint in self._alive:
-            if address in endpoint.addresses and (not macs or endpoint.mac is None or endpoint.mac in macs):
+            if address in endpoint.addresses and (
+                not macs or endpoint.mac is None or endpoint.mac in macs
+            ):
                 return "azure-vnet serves it, and its interface is there", endpoint.interface
         is_known_dead = bool(macs) and macs <= self._dead_macs(address)
         if is_known_dead or not self._unreadable:
             return None
-        return "nothing shows what is behind an interface: this may belong to its pod", self._unreadable[-1]
+        return (
+            "nothing shows what is behind an interface: this may belong to its pod",
+            self._unreadable[-1],
+        )
 
     def _dead_macs(self, address: IpAddress) -> set[str | None]:
         return {endpoint.mac for endpoint in self._dead if address in endpoint.addresses}

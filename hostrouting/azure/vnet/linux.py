@@ -1,7 +1,8 @@
 """Access to a Linux node through ebtables(8), ip(8), bridge(8) and netlink.
 
-ebtables has two backends, each with its own rules: nftables, and the legacy tables, which can only be replaced as a
-whole. Only the nftables backend can delete several rules in one transaction, so only its rules are handled here.
+ebtables has two backends, each with its own rules: nftables, and the legacy tables, which can only
+be replaced as a whole. Only the nftables backend can delete several rules in one transaction, so
+only its rules are handled here.
 """
 
 from __future__ import annotations
@@ -21,7 +22,13 @@ from hostrouting.kernel.refusals import NetlinkError
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink import values
 from hostrouting.kernel.rtnetlink.conversation import Conversation, read
-from hostrouting.kernel.rtnetlink.messages import HEADER_BYTES, LINK, attributes, decode_name, to_number
+from hostrouting.kernel.rtnetlink.messages import (
+    HEADER_BYTES,
+    LINK,
+    attributes,
+    decode_name,
+    to_number,
+)
 
 _READ_RULES = "read ebtables' rules"
 # linux/if_link.h
@@ -46,9 +53,13 @@ class LinuxBridgeNode(Programs):
         notes, rules = [], tuple[str, ...]()
         has_bridge = bool(self.ask_ip("look for the bridge", f"ip -j link show dev {bridge}"))
         if not has_bridge:
-            notes.append(f"there is no bridge {bridge}; if azure-vnet's has another name, give it as its `bridge`")
+            notes.append(
+                f"there is no bridge {bridge}; if azure-vnet's has another name, give it as its `bridge`"
+            )
         if (self.sys / "module/ebtable_nat").exists():
-            notes.append(f"the kernel also has a separate table nat for ebtables-legacy: {LEGACY_BY_HAND}")
+            notes.append(
+                f"the kernel also has a separate table nat for ebtables-legacy: {LEGACY_BY_HAND}"
+            )
         try:
             rules = self._rules()
         except AzureVnetError as error:
@@ -56,7 +67,9 @@ class LinuxBridgeNode(Programs):
             if has_bridge or error.is_not_permitted:
                 raise
             notes.append(f"rules weren't read: {error}")
-        gateways = {hop.gateway for route in NetlinkBackend().routes() for hop in route.hops if hop.gateway}
+        gateways = {
+            hop.gateway for route in NetlinkBackend().routes() for hop in route.hops if hop.gateway
+        }
         neighbours = self._neighbours(bridge)
         seen = self.ask_ip("list the bridge's MACs", f"bridge -j fdb show br {bridge}")
         # The interfaces must be read last; see ``BridgeNode.read_state``.
@@ -66,8 +79,8 @@ class LinuxBridgeNode(Programs):
     def _rules(self) -> tuple[str, ...]:
         """Return the rules of table nat in ebtables-save format, which is needed to delete them."""
         lines = self.ask(_READ_RULES, "ebtables-nft-save -t nat").splitlines()
-        # If another program has added rules that ebtables-nft-save doesn't understand, this command exits with 0 but
-        # omits the table.
+        # If another program has added rules that ebtables-nft-save doesn't understand, this command
+        # exits with 0 but omits the table.
         if "*nat" not in lines:
             raise AzureVnetError(
                 f"can't {_READ_RULES}: ebtables-nft-save printed no table nat ({' '.join(lines)[:80]})",
@@ -89,7 +102,9 @@ class LinuxBridgeNode(Programs):
         """Delete neighbours; missing ones are ignored."""
         for neighbour in neighbours:
             command = f"ip neighbour delete {neighbour.address} dev {neighbour.dev}"
-            self.ask(f"delete the neighbour {neighbour}", command, "No such file", "Cannot find device")
+            self.ask(
+                f"delete the neighbour {neighbour}", command, "No such file", "Cannot find device"
+            )
 
     def _neighbours(self, bridge: str) -> tuple[Neighbour, ...]:
         """Return permanent neighbours, except managed and externally learned ones."""

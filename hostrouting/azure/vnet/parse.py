@@ -1,7 +1,8 @@
 """Parse the output of ebtables-save and azure-vnet's state file.
 
-All functions are pure. A pod rule matches one of these two lines exactly, except for the address, the MAC and the
-interface. Rules with any other match, option, chain or target belong to other programs::
+All functions are pure. A pod rule matches one of these two lines exactly, except for the address,
+the MAC and the interface. Rules with any other match, option, chain or target belong to other
+programs::
 
     -A PREROUTING -p ARP --arp-op Request --arp-ip-dst 10.1.0.32 -j arpreply --arpreply-mac a2:06:00:20:0b:06
     -A PREROUTING -p IPv4 -i eth0 --ip-dst 10.1.0.32 -j dnat --to-dst a2:06:00:20:0b:06 --dnat-target ACCEPT
@@ -22,8 +23,8 @@ import attrs
 from hostrouting.azure.nodes import AzureVnetError
 from hostrouting.model.family import IpAddress
 
-# The MAC in azure-vnet's ARP replies in tunnel mode. It belongs to the fabric's virtual gateway and is shared by all
-# pods.
+# The MAC in azure-vnet's ARP replies in tunnel mode. It belongs to the fabric's virtual gateway and
+# is shared by all pods.
 TUNNEL_MAC = "12:34:56:78:9a:bc"
 
 _MAC_BYTES = 6
@@ -31,7 +32,9 @@ _MAC = r"(?P<mac>[0-9a-f]{2}(?::[0-9a-f]{2}){5})"
 _ADDRESS = r"(?P<address>[0-9a-f:.]+)"
 _FRAMES = rf"(IPv4 -i (?P<uplink>\S+) --ip-dst|IPv6 -i (?P<uplink6>\S+) --ip6-dst) {_ADDRESS}"
 _SHAPES = (
-    re.compile(rf"-A PREROUTING -p ARP --arp-op Request --arp-ip-dst {_ADDRESS} -j arpreply --arpreply-mac {_MAC}"),
+    re.compile(
+        rf"-A PREROUTING -p ARP --arp-op Request --arp-ip-dst {_ADDRESS} -j arpreply --arpreply-mac {_MAC}"
+    ),
     re.compile(rf"-A PREROUTING -p {_FRAMES} -j dnat --to-dst {_MAC} --dnat-target ACCEPT"),
 )
 
@@ -42,7 +45,8 @@ class PodRule:
 
     Args:
         address: the pod's address.
-        mac: the MAC in ARP replies, or the frames' new destination MAC, as six lower-case hex pairs.
+        mac: the MAC in ARP replies, or the frames' new destination MAC, as six lower-case hex
+            pairs.
         uplink: the NIC that receives the frames, or None for an ARP rule.
     """
 
@@ -56,7 +60,9 @@ class PodRule:
         return self.uplink is None and self.mac == TUNNEL_MAC
 
     def __str__(self) -> str:
-        return f"arpreply {self.mac}" if self.uplink is None else f"dnat {self.mac} from {self.uplink}"
+        return (
+            f"arpreply {self.mac}" if self.uplink is None else f"dnat {self.mac} from {self.uplink}"
+        )
 
 
 def parse_pod_rule(line: str) -> PodRule | None:
@@ -73,12 +79,14 @@ def parse_pod_rule(line: str) -> PodRule | None:
         return None
     given = match.groupdict()
     try:
-        return PodRule(ip_address(given["address"]), given["mac"], given.get("uplink") or given.get("uplink6"))
+        return PodRule(
+            ip_address(given["address"]), given["mac"], given.get("uplink") or given.get("uplink6")
+        )
     except ValueError:
         return None
 
 
-# --- azure-vnet's state ----------------------------------------------------------------------------------------------
+# --- azure-vnet's state ---------------------------------------------------------------------------
 
 
 @attrs.frozen

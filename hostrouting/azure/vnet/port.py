@@ -18,8 +18,10 @@ class Interface:
         name: the interface's name.
         mac: the interface's MAC, or an empty string.
         master: the interface's master, such as a bridge, or None.
-        far_mac: the veth peer's MAC, in any namespace, or None if there is no peer or it can't be read.
-        seen_macs: the MACs that the bridge has learned on the interface; entries of silent MACs expire.
+        far_mac: the veth peer's MAC, in any namespace, or None if there is no peer or it can't be
+            read.
+        seen_macs: the MACs that the bridge has learned on the interface; entries of silent MACs
+            expire.
     """
 
     name: str
@@ -52,7 +54,8 @@ class NodeState:
     """A snapshot of a node's state.
 
     Args:
-        rules: the ``-A ...`` lines from ebtables-save for table nat, in order, including duplicates.
+        rules: the ``-A ...`` lines from ebtables-save for table nat, in order, including
+            duplicates.
         interfaces: all interfaces.
         gateways: the gateways of all IPv4 routes.
         neighbours: the bridge's neighbours.
@@ -72,8 +75,8 @@ class BridgeNode(Protocol):
     def read_state(self, bridge: str) -> NodeState:
         """Return the state needed for a plan, except for files.
 
-        The interfaces must be read last. A pod's veth pair is created before anything else, so if a rule or neighbour
-        is in the result, its pod's interface is too.
+        The interfaces must be read last. A pod's veth pair is created before anything else, so if a
+        rule or neighbour is in the result, its pod's interface is too.
 
         Args:
             bridge: the bridge to read neighbours from; a missing bridge has none.

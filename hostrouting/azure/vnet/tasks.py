@@ -1,7 +1,7 @@
 """The task RemoveStaleAzureVnet. Its steps are: read -> plan (pure) -> remove.
 
-After a crash, the next run completes the removal. Neighbours are therefore removed before the rules that identify their
-pods.
+After a crash, the next run completes the removal. Neighbours are therefore removed before the rules
+that identify their pods.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ STATE_FILE = "/var/run/azure-vnet.json"
 LOCK_FILE = "/var/run/azure-vnet/azure-vnet.lock"
 
 
-def plan_stale(config: HostNetworking, *, host: Host | None = None, node: BridgeNode | None = None) -> AzureVnetReport:
+def plan_stale(
+    config: HostNetworking, *, host: Host | None = None, node: BridgeNode | None = None
+) -> AzureVnetReport:
     """Plan the clean-up for the host's current state, without changing anything or blocking.
 
     Args:
@@ -39,7 +41,8 @@ def plan_stale(config: HostNetworking, *, host: Host | None = None, node: Bridge
         The items to remove and to keep.
 
     Raises:
-        AzureVnetError: the node can't be read, azure-vnet's state is malformed, or the host is an image.
+        AzureVnetError: the node can't be read, azure-vnet's state is malformed, or the host is an
+            image.
         FileError: azure-vnet's state can't be read.
     """
     stale = config.stale_azure_vnet
@@ -82,8 +85,10 @@ class RemoveStaleAzureVnet:
             The removed and kept items, each with a reason.
 
         Raises:
-            AzureVnetError: the clean-up failed. Only stale items have been removed; run the task again to resume.
-            FileError: hostrouting's or azure-vnet's lock can't be acquired, or azure-vnet's state can't be read.
+            AzureVnetError: the clean-up failed. Only stale items have been removed; run the task
+                again to resume.
+            FileError: hostrouting's or azure-vnet's lock can't be acquired, or azure-vnet's state
+                can't be read.
         """
         stale = self.config.stale_azure_vnet
         if stale is None:
@@ -91,15 +96,21 @@ class RemoveStaleAzureVnet:
         host = self.host or Host()
         node = _node(host, self.node)
         theirs = host.layout.of(LOCK_FILE)
-        # A missing lock directory means that no azure-vnet version with locking has run since boot, so no lock is
-        # needed. If an older version is setting up a pod, its veth pair already exists.
-        kept_out = locked(theirs, scope, seconds=stale.lock_wait_seconds) if theirs.parent.is_dir() else nullcontext()
+        # A missing lock directory means that no azure-vnet version with locking has run since boot,
+        # so no lock is needed. If an older version is setting up a pod, its veth pair already
+        # exists.
+        kept_out = (
+            locked(theirs, scope, seconds=stale.lock_wait_seconds)
+            if theirs.parent.is_dir()
+            else nullcontext()
+        )
         with locked(host.layout.lock, scope), kept_out:
             plan = plan_stale(self.config, host=host, node=node)
             scope.check()
             neighbours = [item.what for item in plan.removed if isinstance(item.what, Neighbour)]
             rules = [item.what for item in plan.removed if isinstance(item.what, str)]
-            # The rules are removed last: if the process dies before that, they still identify the neighbours' pods.
+            # The rules are removed last: if the process dies before that, they still identify the
+            # neighbours' pods.
             node.remove_neighbours(neighbours)
             try:
                 if rules:
@@ -107,7 +118,9 @@ class RemoveStaleAzureVnet:
             except AzureVnetError as error:
                 done = f"no rule was deleted, but {len(neighbours)} neighbours before that"
                 hint = error.hint or "run it again"
-                raise AzureVnetError(f"{error.message}; {done}", hint=hint, errno=error.errno) from error
+                raise AzureVnetError(
+                    f"{error.message}; {done}", hint=hint, errno=error.errno
+                ) from error
             after = node.read_state(stale.bridge)
             if left := {*neighbours, *rules} & {*after.neighbours, *after.rules}:
                 raise AzureVnetError(

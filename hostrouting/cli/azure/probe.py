@@ -6,7 +6,12 @@ import argparse
 
 from hostrouting.azure.config import SECTION, HostNetworking
 from hostrouting.azure.probe.ruleset import TABLE
-from hostrouting.azure.probe.tasks import ConfigureLoadBalancerProbe, ProbeReport, RemoveLoadBalancerProbe, plan_probe
+from hostrouting.azure.probe.tasks import (
+    ConfigureLoadBalancerProbe,
+    ProbeReport,
+    RemoveLoadBalancerProbe,
+    plan_probe,
+)
 from hostrouting.boot.host import Host
 from hostrouting.cli.changes import NOTHING, boot_lines, changes_lines
 from hostrouting.cli.options import read_section
@@ -19,11 +24,12 @@ from hostrouting.model.text import clean
 def apply(options: argparse.Namespace, host: Host) -> Result:
     """Rewrite the health probes, now and at every boot.
 
-    The command loads the rules in one nftables transaction. It also adds a route to the rewritten address, so that the
-    host's own replies still reach the balancer if the default route changes. It installs a unit that loads the rules at
-    every boot before the node starts. If nftables.service or nftables-flush.service flushes the ruleset, the rules are
-    restored immediately. Running the command again reloads the same rules without losing a probe. If the command fails,
-    it rolls back its changes.
+    The command loads the rules in one nftables transaction. It also adds a route to the rewritten
+    address, so that the host's own replies still reach the balancer if the default route changes.
+    It installs a unit that loads the rules at every boot before the node starts. If
+    nftables.service or nftables-flush.service flushes the ruleset, the rules are restored
+    immediately. Running the command again reloads the same rules without losing a probe. If the
+    command fails, it rolls back its changes.
 
       hostrouting lb-probe apply /etc/aks-flex-node/config.json
       hostrouting lb-probe apply --root /mnt/image config.json      takes effect at the image's first boot
@@ -37,8 +43,8 @@ def apply(options: argparse.Namespace, host: Host) -> Result:
 def plan(options: argparse.Namespace, host: Host) -> Result:
     """Show what apply would change, without changing anything.
 
-    The command shows changes to the rules, the route, files (as diffs) and units. It exits with 2 if anything would
-    change, and with 0 otherwise.
+    The command shows changes to the rules, the route, files (as diffs) and units. It exits with 2
+    if anything would change, and with 0 otherwise.
     """
     _, config = read_section(options, host, SECTION, HostNetworking.from_mapping)
     plan = run_function("plan", lambda scope: plan_probe(config, host=host, scope=scope))
@@ -48,14 +54,14 @@ def plan(options: argparse.Namespace, host: Host) -> Result:
 def remove(_options: argparse.Namespace, host: Host) -> Result:
     """Remove everything that lb-probe apply installed.
 
-    The command removes the rules, the route, the files and the units. It needs no config. hostrouting remove includes
-    this and removes everything else too.
+    The command removes the rules, the route, the files and the units. It needs no config.
+    hostrouting remove includes this and removes everything else too.
     """
     result = run_task(RemoveLoadBalancerProbe(host=host))
     return Result(result.to_json, lambda: report_text(result))
 
 
-# --- as text ---------------------------------------------------------------------------------------------------------
+# --- as text --------------------------------------------------------------------------------------
 
 
 _TABLE = f"nftables table ip6 {TABLE}"

@@ -27,7 +27,9 @@ def checks(options: argparse.Namespace, host: Host, *, has_config: bool) -> tupl
     """Return the plug-in's doctor checks, configured from CONFIG if it exists."""
     from hostrouting.azure.checks import checks
 
-    return checks(read_section(options, host, None, HostNetworking.from_mapping)[1] if has_config else None)
+    return checks(
+        read_section(options, host, None, HostNetworking.from_mapping)[1] if has_config else None
+    )
 
 
 def our_sections(options: argparse.Namespace, host: Host) -> dict[str, Any]:
@@ -40,7 +42,9 @@ def our_sections(options: argparse.Namespace, host: Host) -> dict[str, Any]:
     keys = HOST_ROUTING, SECTION
     sections = {key: document[key] for key in keys if document.get(key) is not None}
     if not sections:
-        raise ConfigError([(options.config, f"has none of the keys {', '.join(keys)}: there is nothing to set")])
+        raise ConfigError(
+            [(options.config, f"has none of the keys {', '.join(keys)}: there is nothing to set")]
+        )
     return sections
 
 

@@ -19,11 +19,19 @@ from hostrouting.model.text import clean
 
 
 def _load(options: argparse.Namespace, host: Host) -> HostNetworking:
-    """Read the settings. CIDRs are mandatory, because the command only touches objects inside them."""
+    """Read the settings.
+
+    CIDRs are mandatory, because the command only touches objects inside them.
+    """
     _, config = read_section(options, host, SECTION, HostNetworking.from_mapping)
     if config.stale_azure_vnet is None:
         raise ConfigError(
-            [("hostNetworking.staleAzureVnet", 'is missing; name the CIDRs of the pods: {"cidrs": ["10.241.0.0/16"]}')]
+            [
+                (
+                    "hostNetworking.staleAzureVnet",
+                    'is missing; name the CIDRs of the pods: {"cidrs": ["10.241.0.0/16"]}',
+                )
+            ]
         )
     return config
 
@@ -31,19 +39,24 @@ def _load(options: argparse.Namespace, host: Host) -> HostNetworking:
 def plan(options: argparse.Namespace, host: Host) -> Result:
     """List what would be removed and why, without changing anything.
 
-    The command lists each rule and neighbour that it would remove, and each similar object that it would keep, with the
-    reason. It takes no lock. It exits with 2 if anything would be removed, and with 0 otherwise.
+    The command lists each rule and neighbour that it would remove, and each similar object that it
+    would keep, with the reason. It takes no lock. It exits with 2 if anything would be removed, and
+    with 0 otherwise.
     """
     plan = plan_stale(_load(options, host), host=host)
-    return Result(plan.to_json, lambda: report_text(plan, "would go"), EXIT_PLAN_CHANGES if plan.removed else 0)
+    return Result(
+        plan.to_json,
+        lambda: report_text(plan, "would go"),
+        EXIT_PLAN_CHANGES if plan.removed else 0,
+    )
 
 
 def remove(options: argparse.Namespace, host: Host) -> Result:
     """Remove azure-vnet's leftovers, and nothing else.
 
-    The command holds azure-vnet's own lock. It removes the stale neighbours first and then all stale rules in one
-    transaction. A second run is a no-op. If another program changes the rules at the same time, the command removes no
-    rules and reports this. In that case, run it again.
+    The command holds azure-vnet's own lock. It removes the stale neighbours first and then all
+    stale rules in one transaction. A second run is a no-op. If another program changes the rules at
+    the same time, the command removes no rules and reports this. In that case, run it again.
 
       hostrouting azure-vnet plan config.json && echo nothing to do
       hostrouting azure-vnet clean config.json
@@ -52,7 +65,7 @@ def remove(options: argparse.Namespace, host: Host) -> Result:
     return Result(result.to_json, lambda: report_text(result))
 
 
-# --- as text ---------------------------------------------------------------------------------------------------------
+# --- as text --------------------------------------------------------------------------------------
 
 
 def report_text(about: AzureVnetReport, goes: str = "removed") -> str:
@@ -75,7 +88,9 @@ def report_text(about: AzureVnetReport, goes: str = "removed") -> str:
     return "\n".join([*lines, *(f"note: {clean(note)}" for note in about.notes)])
 
 
-def _lines(word: str, mark: str, paint: Callable[[str], str], items: Sequence[AzureVnetItem]) -> list[str]:
+def _lines(
+    word: str, mark: str, paint: Callable[[str], str], items: Sequence[AzureVnetItem]
+) -> list[str]:
     """Return a heading for each reason, followed by a line for each object."""
     lines = []
     for reason in dict.fromkeys(item.reason for item in items):

@@ -25,7 +25,7 @@ from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Scope,
 
 _ANY = IPv4Address(0)
 
-# --- links -------------------------------------------------------------------------------------------------------
+# --- links ----------------------------------------------------------------------------------------
 
 
 def add_device(net: Net, dev: Device) -> None:
@@ -53,14 +53,19 @@ def set_device_up(net: Net, dev: Device, *, is_up: bool) -> None:
     if dev.name == LOOPBACK:
         # inetdev_event assigns 127.0.0.1/8 to lo unless it already has that address.
         with contextlib.suppress(NetlinkError):
-            inet_insert_ifa(net, dev, Address(LOOPBACK, IPv4Address("127.0.0.1"), 8, scope=Scope.HOST))
+            inet_insert_ifa(
+                net, dev, Address(LOOPBACK, IPv4Address("127.0.0.1"), 8, scope=Scope.HOST)
+            )
     for ifa in dev.addresses:
         _fib_add_ifaddr(net, dev, ifa)
     fib_sync_up(net, dev, revive=True)
 
 
 def carrier_changed(net: Net, dev: Device, *, is_plugged: bool) -> None:
-    """Plug or unplug the cable. This has no effect on routes while the device is down (linkwatch_do_dev)."""
+    """Plug or unplug the cable.
+
+    This has no effect on routes while the device is down (linkwatch_do_dev).
+    """
     if dev.is_plugged == is_plugged:
         return
     dev.is_plugged = is_plugged
@@ -83,7 +88,9 @@ def delete_device(net: Net, dev: Device) -> None:
     set_device_up(net, dev, is_up=False)
     while dev.addresses:
         _inet_del_ifa(net, dev, dev.addresses[0], keeps_secondaries=True)
-    net.change_entries(lambda route: None if any(hop.dev == dev.name for hop in route.hops) else route)
+    net.change_entries(
+        lambda route: None if any(hop.dev == dev.name for hop in route.hops) else route
+    )
     del net.devices[dev.name]
     for other in net.devices.values():
         if other.master == dev.name:
@@ -91,11 +98,13 @@ def delete_device(net: Net, dev: Device) -> None:
     net.changes += 1
 
 
-# --- addresses ---------------------------------------------------------------------------------------------------
+# --- addresses ------------------------------------------------------------------------------------
 
 
 def inet_insert_ifa(net: Net, dev: Device, ifa: Address) -> None:
-    """Add an address to a device. It is secondary if the device already has an address in that subnet.
+    """Add an address to a device.
+
+    It is secondary if the device already has an address in that subnet.
 
     The address 0.0.0.0 is silently ignored.
 
@@ -146,7 +155,7 @@ def _inet_del_ifa(net: Net, dev: Device, ifa: Address, *, keeps_secondaries: boo
     _fib_addr_deleted(net, dev, ifa)
 
 
-# --- the routes of addresses ---------------------------------------------------------------------------------------
+# --- the routes of addresses ----------------------------------------------------------------------
 
 
 def _routes_of(net: Net, dev: Device, ifa: Address) -> dict[str, Route]:
@@ -157,7 +166,9 @@ def _routes_of(net: Net, dev: Device, ifa: Address) -> dict[str, Route]:
         return {}
     routes = {"local": _kernel_route(dev, primary, RouteType.LOCAL, IPv4Network(ifa.local))}
     if ifa.broadcast not in (None, _ANY, BROADCAST):
-        routes["given broadcast"] = _kernel_route(dev, primary, RouteType.BROADCAST, IPv4Network(ifa.broadcast))
+        routes["given broadcast"] = _kernel_route(
+            dev, primary, RouteType.BROADCAST, IPv4Network(ifa.broadcast)
+        )
     first = ifa.network.network_address
     # In current kernels, ipv4_is_zeronet matches only 0.0.0.0, not all of 0/8.
     if ifa.is_secondary or first == _ANY or (first == ifa.local and ifa.prefix_length == 32):
@@ -173,7 +184,9 @@ def _routes_of(net: Net, dev: Device, ifa: Address) -> dict[str, Route]:
     return routes
 
 
-def _kernel_route(dev: Device, primary: Address, kind: RouteType, destination: IpNetwork, metric: int = 0) -> Route:
+def _kernel_route(
+    dev: Device, primary: Address, kind: RouteType, destination: IpNetwork, metric: int = 0
+) -> Route:
     """Return a route that the kernel creates for an address (fib_magic)."""
     return Route(
         destination=destination,
@@ -206,7 +219,10 @@ def _fib_addr_deleted(net: Net, dev: Device, ifa: Address) -> None:
         with contextlib.suppress(NetlinkError):
             fib_table_delete(net, attrs.evolve(route, metric=0))
     if "local" in gone and inet_addr_type(net, ifa.local, Table.LOCAL) is not RouteType.LOCAL:
-        # Routes in table main with this source address are removed, but not those in other tables (fib_sync_down_addr).
-        net.change_entries(lambda route: None if route.source == ifa.local and route.table == Table.MAIN else route)
+        # Routes in table main with this source address are removed, but not those in other tables
+        # (fib_sync_down_addr).
+        net.change_entries(
+            lambda route: None if route.source == ifa.local and route.table == Table.MAIN else route
+        )
     if not dev.addresses:
         fib_sync_down_dev(net, dev, force=True)

@@ -11,7 +11,11 @@ import attrs
 
 from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.refusals import NetlinkError
-from hostrouting.kernel.release import has_network_broadcasts, passes_discards, separates_on_deletion
+from hostrouting.kernel.release import (
+    has_network_broadcasts,
+    passes_discards,
+    separates_on_deletion,
+)
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.model.family import IpAddress
 from hostrouting.model.links import Address, Hardware, Link
@@ -62,13 +66,25 @@ class Device:
 
     @property
     def has_carrier(self) -> bool:
-        """Return whether IFF_LOWER_UP is set. A device that is down never has a carrier (veth_close)."""
+        """Return whether IFF_LOWER_UP is set.
+
+        A device that is down never has a carrier (veth_close).
+        """
         return self.is_up and self.is_plugged
 
     def show(self) -> Link:
         """Convert the device to a link, as shown in dumps."""
         mtu = 65536 if self.hardware == Hardware.LOOPBACK else 1500
-        link = Link(self.index, self.name, self.is_up, self.has_carrier, self.kind, self.hardware, self.master, mtu=mtu)
+        link = Link(
+            self.index,
+            self.name,
+            self.is_up,
+            self.has_carrier,
+            self.kind,
+            self.hardware,
+            self.master,
+            mtu=mtu,
+        )
         return attrs.evolve(link, is_point_to_point=self.kind in _POINT_TO_POINT)
 
 
@@ -76,7 +92,8 @@ class Net(Fib):
     """A network namespace in memory. ``changes`` is the number of changes so far.
 
     Args:
-        release: the release of Linux whose behaviour is modelled, for example ``6.1.176``, or None for Linux 6.18.
+        release: the release of Linux whose behaviour is modelled, for example ``6.1.176``, or None
+            for Linux 6.18.
     """
 
     def __init__(self, release: str | None = None) -> None:
@@ -110,7 +127,8 @@ class Net(Fib):
         """Add a policy rule after existing rules with the same preference (fib_newrule).
 
         Raises:
-            NetlinkError: EEXIST, or EINVAL if the target isn't after the rule, or the TOS has ECN bits.
+            NetlinkError: EEXIST, or EINVAL if the target isn't after the rule, or the TOS has ECN
+                bits.
         """
         if rule.tos & 0x03:
             raise NetlinkError(errnos.EINVAL, "Invalid dsfield (tos): ECN bits must be 0")
@@ -154,13 +172,22 @@ class Net(Fib):
         return chain.from_iterable(each.values() for each in networks)
 
 
-# --- entries -----------------------------------------------------------------------------------------------------
+# --- entries --------------------------------------------------------------------------------------
 
 
 def info_of(route: Route) -> tuple[object, ...]:
     """Return the attributes that routes to different destinations can share (struct fib_info, fib_find_info)."""
     paths = tuple(hop.path for hop in route.hops)
-    return (route.type, route.table, route.protocol, route.scope, route.metric, route.source, route.mtu, paths)
+    return (
+        route.type,
+        route.table,
+        route.protocol,
+        route.scope,
+        route.metric,
+        route.source,
+        route.mtu,
+        paths,
+    )
 
 
 def fib_table_insert(net: Net, route: Route, how: WriteMode) -> None:
@@ -227,8 +254,8 @@ def _fib_nh_match(cfg: Route, route: Route) -> bool:
 def fib_tables_dump(net: Net, number: int | None) -> tuple[Route, ...]:
     """Return the entries in one or all tables, in the kernel's order (inet_dump_fib, fn_trie_dump_leaf).
 
-    Tables are ordered by the low byte of their number, with the newest first on ties (fib_table_hash). Within a table,
-    entries are ordered by address, and then longest prefix first.
+    Tables are ordered by the low byte of their number, with the newest first on ties
+    (fib_table_hash). Within a table, entries are ordered by address, and then longest prefix first.
     """
     newest_first = reversed([table for table in net.tables if number in (None, table)])
     return tuple(

@@ -16,7 +16,11 @@ from hostrouting.model.family import IpAddress
 from hostrouting.model.routes import NextHop, Route, RouteType, Scope, Table
 
 # The minimum scope for each route type (fib_props).
-_LEAST_SCOPE = {RouteType.LOCAL: Scope.HOST, RouteType.BROADCAST: Scope.LINK, RouteType.ANYCAST: Scope.LINK}
+_LEAST_SCOPE = {
+    RouteType.LOCAL: Scope.HOST,
+    RouteType.BROADCAST: Scope.LINK,
+    RouteType.ANYCAST: Scope.LINK,
+}
 _WITHOUT_HOPS = (RouteType.BLACKHOLE, RouteType.UNREACHABLE, RouteType.PROHIBIT, RouteType.THROW)
 
 _ANY = IPv4Address(0)
@@ -37,7 +41,8 @@ def _fib_create_info(net: Net, cfg: Route) -> Route:
     """Validate a route and return it as shown in dumps.
 
     Raises:
-        NetlinkError: EINVAL, ENODEV, ENETDOWN, ENETUNREACH, EHOSTUNREACH, or EACCES for a prohibited gateway.
+        NetlinkError: EINVAL, ENODEV, ENETDOWN, ENETUNREACH, EHOSTUNREACH, or EACCES for a
+            prohibited gateway.
     """
     if _LEAST_SCOPE.get(cfg.type, Scope.UNIVERSE) > cfg.scope:
         raise NetlinkError(errnos.EINVAL, "Invalid scope")
@@ -48,16 +53,22 @@ def _fib_create_info(net: Net, cfg: Route) -> Route:
     hops: tuple[NextHop, ...] = ()
     if cfg.type in _WITHOUT_HOPS:
         if len(cfg.hops) > 1 or any(hop.dev is not None or _gateway_of(hop) for hop in cfg.hops):
-            raise NetlinkError(errnos.EINVAL, "Gateway, device and multipath can not be specified for this route type")
+            raise NetlinkError(
+                errnos.EINVAL,
+                "Gateway, device and multipath can not be specified for this route type",
+            )
     else:
         hops = _create_hops(net, cfg)
         if source is not None and not _fib_valid_prefsrc(net, cfg, source):
             raise NetlinkError(errnos.EINVAL, "Invalid prefsrc address")
     route = attrs.evolve(cfg, hops=hops, source=source, mtu=cfg.mtu or None)
-    # Routes with the same attributes share one fib_info, including the hop state. The shared state differs from that of
-    # new hops only if some but not all hops are dead, or if hops don't track the carrier.
+    # Routes with the same attributes share one fib_info, including the hop state. The shared state
+    # differs from that of new hops only if some but not all hops are dead, or if hops don't track
+    # the carrier.
     if len(hops) > 1 or any(isinstance(hop.gateway, IPv6Address) for hop in hops):
-        sharing = (each.hops for there in net.lists() for each in there if info_of(each) == info_of(route))
+        sharing = (
+            each.hops for there in net.lists() for each in there if info_of(each) == info_of(route)
+        )
         route = attrs.evolve(route, hops=next(sharing, hops))
     return route
 
@@ -92,7 +103,9 @@ def _fib_check_nh(net: Net, hop: NextHop, cfg: Route) -> NextHop:
         return NextHop(_up(dev).name, gateway, hop.onlink, weight)
     if gateway is None:
         if hop.onlink:
-            raise NetlinkError(errnos.EINVAL, "Invalid flags for nexthop - PERVASIVE and ONLINK can not be set")
+            raise NetlinkError(
+                errnos.EINVAL, "Invalid flags for nexthop - PERVASIVE and ONLINK can not be set"
+            )
         found = _up(dev)
     elif hop.onlink:
         found = _fib_check_onlink(net, dev, gateway, cfg.scope)
@@ -178,8 +191,8 @@ def fib_sync_up(net: Net, dev: Device, *, revive: bool) -> None:
     Args:
         net: the namespace.
         dev: the device.
-        revive: True if the device came up or got an address, which revives dead hops. False if it only regained its
-            carrier.
+        revive: True if the device came up or got an address, which revives dead hops. False if it
+            only regained its carrier.
     """
 
     def back(hop: NextHop) -> NextHop:
@@ -198,7 +211,8 @@ def nexthop_flush_dev(net: Net, dev: Device) -> None:
             return route
         left = [hop for hop in route.hops if hop.dev != dev.name]
         if len(left) == 1:
-            left = [attrs.evolve(left[0], weight=1)]  # the kernel shows no weight if a group has only one member
+            # The kernel shows no weight if a group has only one member.
+            left = [attrs.evolve(left[0], weight=1)]
         return attrs.evolve(route, hops=tuple(left)) if left else None
 
     net.change_entries(changed)
@@ -208,4 +222,6 @@ def _with_hops_of(dev: Device, route: Route, changed: Callable[[NextHop], NextHo
     """Apply a function to a route's hops through a device. Nexthop objects keep their own state."""
     if route.nexthop_id is not None or not any(hop.dev == dev.name for hop in route.hops):
         return route
-    return attrs.evolve(route, hops=tuple(changed(hop) if hop.dev == dev.name else hop for hop in route.hops))
+    return attrs.evolve(
+        route, hops=tuple(changed(hop) if hop.dev == dev.name else hop for hop in route.hops)
+    )

@@ -1,13 +1,14 @@
 """rtnetlink(7) sockets: one for dumps, lookups and batched changes, and one for notifications.
 
-The kernel processes a message within send(2), so all replies to a batch are queued when send returns. Even a short
-reply uses up to 2 KiB of the receive buffer. The kernel drops replies that don't fit and reports ENOBUFS once. The
-batch size is therefore limited by the buffer size. If a reply is lost anyway, a read is retried, but the result of a
-change is unknown.
+The kernel processes a message within send(2), so all replies to a batch are queued when send
+returns. Even a short reply uses up to 2 KiB of the receive buffer. The kernel drops replies that
+don't fit and reports ENOBUFS once. The batch size is therefore limited by the buffer size. If a
+reply is lost anyway, a read is retried, but the result of a change is unknown.
 
-Query sockets don't join multicast groups. Unrelated messages have a different sequence number or port and are ignored.
-Notification sockets read only the destination from each event. An event merely triggers a read, because the kernel
-removes some routes without an event (for example when a link goes down, fib_disable_ip).
+Query sockets don't join multicast groups. Unrelated messages have a different sequence number or
+port and are ignored. Notification sockets read only the destination from each event. An event
+merely triggers a read, because the kernel removes some routes without an event (for example when a
+link goes down, fib_disable_ip).
 """
 
 from __future__ import annotations
@@ -24,7 +25,13 @@ from hostrouting.kernel.port import is_relevant
 from hostrouting.kernel.refusals import NetlinkError
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink import route_messages as rtm
-from hostrouting.kernel.rtnetlink.messages import HEADER, HEADER_BYTES, Stretch, attributes, stretches
+from hostrouting.kernel.rtnetlink.messages import (
+    HEADER,
+    HEADER_BYTES,
+    Stretch,
+    attributes,
+    stretches,
+)
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.integer_prefixes import PrefixSet
@@ -33,7 +40,8 @@ T = TypeVar("T")
 
 _LOST = "an answer from the kernel was lost"
 
-# The kernel puts up to 32 KiB of a dump into a datagram (netlink_dump) if previous reads used a buffer that large.
+# The kernel puts up to 32 KiB of a dump into a datagram (netlink_dump) if previous reads used a
+# buffer that large.
 _DATAGRAM_BYTES = 0x10000
 _MESSAGE_BYTES = 0x4000  # twice the size that the kernel uses (NLMSG_GOODSIZE)
 _BATCH_BYTES = 0x8000
@@ -42,13 +50,14 @@ _ANSWER_BYTES = 0x800
 _QUEUED_MAX = 10_000
 
 _INT = struct.Struct("=i")
-_ERROR_BYTES = HEADER_BYTES + _INT.size + HEADER_BYTES  # header, errno, header of the request (NETLINK_CAP_ACK)
+# Header, errno, header of the request (NETLINK_CAP_ACK)
+_ERROR_BYTES = HEADER_BYTES + _INT.size + HEADER_BYTES
 _NLMSGERR_ATTR_MSG = 1
 
 _RTNLGRP_NEXTHOP = 32
 _NETLINK_ADD_MEMBERSHIP = 1
-# linux/rtnetlink.h: RTMGRP_*. The default groups in netlink libraries also include the other family, neighbours and
-# traffic control.
+# linux/rtnetlink.h: RTMGRP_*. The default groups in netlink libraries also include the other
+# family, neighbours and traffic control.
 _LINK = 0x1
 _IPV4_IFADDR, _IPV4_ROUTE, _IPV4_RULE, _IPV4_NETCONF = 0x10, 0x40, 0x80, 0x800000
 _IPV6_IFADDR, _IPV6_ROUTE, _IPV6_RULE, _IPV6_NETCONF = 0x100, 0x400, 0x40000, 0x1000000
@@ -64,14 +73,15 @@ _HEARD_BYTES = 4 << 20
 # The destination is near the start of an event.
 _EVENT_BYTES = 0x80
 
-# If routes change constantly, two out of three dumps are interrupted. The odds of this many in a row are about one in a
-# million.
+# If routes change constantly, two out of three dumps are interrupted. The odds of this many in a
+# row are about one in a million.
 _ATTEMPTS = 32
 
 # A read-only request that isn't a dump. It is for interface index 1, which may not exist.
 _GET_LINK = rtnl.message(rtnl.RTM_GETLINK, rtnl.GET, 1, rtnl.LINK.pack(0, 0, 1, 0, 0))
 
-# A limit, so that an endless stream of events can't block the caller. The next wait then returns immediately.
+# A limit, so that an endless stream of events can't block the caller. The next wait then returns
+# immediately.
 _DRAINED_AT_ONCE = 100_000
 
 
@@ -79,7 +89,8 @@ class Socket(socket.socket):
     """A netlink socket in the calling thread's network namespace.
 
     Args:
-        groups: the RTMGRP_* groups to join, in addition to RTNLGRP_NEXTHOP, or 0 for a query socket.
+        groups: the RTMGRP_* groups to join, in addition to RTNLGRP_NEXTHOP, or 0 for a query
+            socket.
 
     Raises:
         OSError: the socket can't be opened.
@@ -88,11 +99,13 @@ class Socket(socket.socket):
     def __init__(self, groups: int = 0) -> None:
         super().__init__(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
         self.setblocking(not groups)
-        # Enable extended ACKs, errors without a copy of the request, and dump filtering in the kernel.
+        # Enable extended ACKs, errors without a copy of the request, and dump filtering in the
+        # kernel.
         for option in (rtnl.NETLINK_EXT_ACK, rtnl.NETLINK_CAP_ACK, rtnl.NETLINK_GET_STRICT_CHK):
             self.setsockopt(rtnl.SOL_NETLINK, option, 1)
         self.bind((0, groups))
-        # No other socket can send to a socket that is connected to the kernel (netlink_getsockbyportid).
+        # No other socket can send to a socket that is connected to the kernel
+        # (netlink_getsockbyportid).
         self.connect((0, 0))
         if groups:
             self.setsockopt(rtnl.SOL_NETLINK, _NETLINK_ADD_MEMBERSHIP, _RTNLGRP_NEXTHOP)
@@ -112,7 +125,7 @@ class Conversation(Socket):
         self._batch = max(1, min(_BATCH_MAX, room))
         self._sequence = 1
 
-    # --- lists -------------------------------------------------------------------------------------------------
+    # --- lists ------------------------------------------------------------------------------------
 
     def dump(self, kind: int, body: bytes) -> Iterator[Stretch]:
         """Request a dump, and yield it one datagram at a time as it arrives.
@@ -122,8 +135,8 @@ class Conversation(Socket):
             body: the message body, including attributes that filter the dump.
 
         Raises:
-            DumpInterrupted: the data changed during the dump (NLM_F_DUMP_INTR), or part of it was lost. The dump may
-                still be in progress, so this conversation can't be reused.
+            DumpInterrupted: the data changed during the dump (NLM_F_DUMP_INTR), or part of it was
+                lost. The dump may still be in progress, so this conversation can't be reused.
             NetlinkError: the kernel returned an error.
         """
         sequence = self._reserve(1)
@@ -148,7 +161,7 @@ class Conversation(Socket):
         """Yield the messages from ``dump`` one by one."""
         return chain.from_iterable(map(rtnl.split, self.dump(kind, body)))
 
-    # --- queries -----------------------------------------------------------------------------------------------
+    # --- queries ----------------------------------------------------------------------------------
 
     def ask(
         self, subjects: Sequence[T], pack: Callable[[T, int], bytes], expected: Collection[int] = ()
@@ -175,7 +188,9 @@ class Conversation(Socket):
                 datagram = self._receive(_MESSAGE_BYTES)
                 _, answer, _, sequence, port = HEADER.unpack_from(datagram)
                 if sequence in asked and port == self._port:
-                    answers[sequence] = _refusal(datagram) if answer == rtnl.NLMSG_ERROR else datagram
+                    answers[sequence] = (
+                        _refusal(datagram) if answer == rtnl.NLMSG_ERROR else datagram
+                    )
             for subject, sequence in zip(part, asked, strict=True):
                 reply = answers[sequence]
                 if isinstance(reply, NetlinkError) and reply.errno not in expected:
@@ -189,24 +204,29 @@ class Conversation(Socket):
             DumpInterrupted: the reply was lost.
             NetlinkError: the kernel returned an error.
         """
-        ((_, answer),) = self.ask([body], lambda body, sequence: rtnl.message(kind, rtnl.GET, sequence, body))
+        ((_, answer),) = self.ask(
+            [body], lambda body, sequence: rtnl.message(kind, rtnl.GET, sequence, body)
+        )
         assert isinstance(answer, bytes)
         return answer
 
-    # --- changes -----------------------------------------------------------------------------------------------
+    # --- changes ----------------------------------------------------------------------------------
 
-    def change(self, subjects: Sequence[T], pack: Callable[[T, int], bytes]) -> list[tuple[T, NetlinkError]]:
+    def change(
+        self, subjects: Sequence[T], pack: Callable[[T, int], bytes]
+    ) -> list[tuple[T, NetlinkError]]:
         """Request a change for each subject in order, and continue after errors.
 
         The kernel replies only to failed requests.
 
         Args:
             subjects: any number of subjects.
-            pack: a function that builds a request from a subject and a sequence number. It may raise ``NetlinkError``
-                to reject the subject.
+            pack: a function that builds a request from a subject and a sequence number. It may
+                raise ``NetlinkError`` to reject the subject.
 
         Returns:
-            The rejected subjects in order, each with its error. ENOBUFS means that the result of the change is unknown.
+            The rejected subjects in order, each with its error. ENOBUFS means that the result of
+            the change is unknown.
         """
         refusals: dict[int, NetlinkError] = {}
         batch: dict[int, bytes] = {}
@@ -237,10 +257,14 @@ class Conversation(Socket):
         is_lost = False
         for _ in range(_QUEUED_MAX):
             try:
-                # Read until the queue is empty, even after an error. Until then, a socket that lost a reply drops
-                # further ones.
+                # Read until the queue is empty, even after an error. Until then, a socket that lost
+                # a reply drops further ones.
                 for stretch in stretches(self.recv(_DATAGRAM_BYTES, socket.MSG_DONTWAIT)):
-                    if stretch.sequence in messages and stretch.port == self._port and stretch.kind == rtnl.NLMSG_ERROR:
+                    if (
+                        stretch.sequence in messages
+                        and stretch.port == self._port
+                        and stretch.kind == rtnl.NLMSG_ERROR
+                    ):
                         refusals[stretch.sequence] = _refusal(stretch.messages)
             except BlockingIOError:
                 break
@@ -249,7 +273,7 @@ class Conversation(Socket):
         if is_lost:
             refusals.update({sequence: refusals.get(sequence, _UNKNOWN) for sequence in messages})
 
-    # --- the socket --------------------------------------------------------------------------------------------
+    # --- the socket -------------------------------------------------------------------------------
 
     def _reserve(self, count: int) -> int:
         """Reserve ``count`` unused sequence numbers, and return the first."""
@@ -261,7 +285,9 @@ class Conversation(Socket):
         try:
             self.send(messages)
         except OSError as error:
-            raise NetlinkError(error.errno or 0, f"netlink accepts no request: {error.strerror or error}") from error
+            raise NetlinkError(
+                error.errno or 0, f"netlink accepts no request: {error.strerror or error}"
+            ) from error
 
     def _receive(self, size: int) -> bytes:
         """Return the next complete datagram."""
@@ -273,7 +299,11 @@ class Conversation(Socket):
             raise rtnl.DumpInterrupted(reason) from error
 
 
-def read(attempt: str, ask: Callable[[Conversation], T], connect: Callable[[], Conversation] = Conversation) -> T:
+def read(
+    attempt: str,
+    ask: Callable[[Conversation], T],
+    connect: Callable[[], Conversation] = Conversation,
+) -> T:
     """Retry a read until the result is consistent, with a new socket each time, because the old dump may still go on.
 
     Args:
@@ -282,7 +312,8 @@ def read(attempt: str, ask: Callable[[Conversation], T], connect: Callable[[], C
         connect: a function that opens a conversation.
 
     Raises:
-        RouteError: no socket can be opened, the kernel returns an error, or its state changes during every read.
+        RouteError: no socket can be opened, the kernel returns an error, or its state changes
+            during every read.
     """
     reason = ""
     for _ in range(_ATTEMPTS):
@@ -312,12 +343,13 @@ def everywhere(family: Family) -> PrefixSet:
 class Listener(Socket):
     """A socket that listens for changes to everything that ``RouteBackend`` reads.
 
-    Links and addresses are included because routes disappear without an event when their link goes down or loses its
-    last address. Rules are included because they determine which tables are used. Dumps of IPv4 routes never set
-    NLM_F_DUMP_INTR when routes change, so only events show that.
+    Links and addresses are included because routes disappear without an event when their link goes
+    down or loses its last address. Rules are included because they determine which tables are used.
+    Dumps of IPv4 routes never set NLM_F_DUMP_INTR when routes change, so only events show that.
 
     Args:
-        inside: the prefixes in which changes to entries are relevant. Changes in their address family are reported.
+        inside: the prefixes in which changes to entries are relevant. Changes in their address
+            family are reported.
         others: other address families, in which all changes are reported and relevant.
 
     Raises:
@@ -336,8 +368,8 @@ class Listener(Socket):
         self._has_seen = False
 
     def __del__(self) -> None:
-        # A listener is closed when its thread ends or its backend is deleted. This isn't a leak, so no ResourceWarning
-        # is needed.
+        # A listener is closed when its thread ends or its backend is deleted. This isn't a leak, so
+        # no ResourceWarning is needed.
         with contextlib.suppress(AttributeError):  # the socket couldn't be opened
             self.close()
 
@@ -366,8 +398,9 @@ class Listener(Socket):
     def saw_a_change(self) -> bool:
         """Return whether anything relevant has changed since this socket was opened.
 
-        The kernel reports a change before it releases its lock (rtnl_mutex). Lookups don't take this lock, but the
-        request sent here does. When the request returns, every change that a lookup may have seen has been reported.
+        The kernel reports a change before it releases its lock (rtnl_mutex). Lookups don't take
+        this lock, but the request sent here does. When the request returns, every change that a
+        lookup may have seen has been reported.
         """
         if not self._has_seen:
             self.send(_GET_LINK)

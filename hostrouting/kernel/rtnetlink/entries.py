@@ -1,8 +1,9 @@
 """Decode FIB entries (see route_messages.py for the format), hundreds at a time if they are alike.
 
-Most entries in a large table differ only in their destinations. With these zeroed, all messages in a datagram are
-usually identical, and a single comparison can verify that. In that case, one message is decoded, and all routes share
-the result. Other entries are decoded one by one. Both code paths use ``_decode``, so the results are the same.
+Most entries in a large table differ only in their destinations. With these zeroed, all messages in
+a datagram are usually identical, and a single comparison can verify that. In that case, one message
+is decoded, and all routes share the result. Other entries are decoded one by one. Both code paths
+use ``_decode``, so the results are the same.
 """
 
 from __future__ import annotations
@@ -22,7 +23,15 @@ from hostrouting.kernel.rtnetlink import route_messages as rtm
 from hostrouting.kernel.rtnetlink.messages import HEADER_BYTES, Stretch, attributes, to_number
 from hostrouting.model.family import Family, IpNetwork
 from hostrouting.model.integer_prefixes import Prefix, PrefixSet, numbers
-from hostrouting.model.routes import BY_DEVICE, NextHop, NexthopObject, Preference, Route, Route6, RouteType
+from hostrouting.model.routes import (
+    BY_DEVICE,
+    NextHop,
+    NexthopObject,
+    Preference,
+    Route,
+    Route6,
+    RouteType,
+)
 
 # Offsets of the destination within an entry: the prefix length, the RTA_DST header and the address.
 _LENGTH_AT, _DST_HEADER, _ADDRESS_AT = 17, slice(36, 40), 40
@@ -41,7 +50,8 @@ class Attributes:
     is_wanted: bool = attrs.field(eq=False)
 
 
-# A template entry with a placeholder destination, and the destinations of all entries with its attributes.
+# A template entry with a placeholder destination, and the destinations of all entries with its
+# attributes.
 Group = tuple[Route, Sequence[Prefix]]
 
 
@@ -49,8 +59,8 @@ class Selection(NamedTuple):
     """The entries to decode. Default routes are always among them.
 
     Args:
-        is_wanted: a function that returns whether entries with a template's attributes are wanted. The template's
-            destination is a placeholder.
+        is_wanted: a function that returns whether entries with a template's attributes are wanted.
+            The template's destination is a placeholder.
         inside: prefixes in which all entries are wanted, regardless of their attributes.
     """
 
@@ -64,7 +74,8 @@ class RouteReader:
 
     Args:
         family: the address family.
-        nexthops: a function that returns all nexthop objects. It is called if the kernel omitted an entry's hops.
+        nexthops: a function that returns all nexthop objects. It is called if the kernel omitted an
+            entry's hops.
         without_carrier: a function that returns the interfaces that are up but have no carrier.
         arrange: a function that returns the next hops of an IPv6 entry as a tuple, usually sorted.
         selection: the entries to decode.
@@ -100,7 +111,9 @@ class RouteReader:
             common = self._attributes(message[HEADER_BYTES:])
             return common, numbers(common.entry.destination)
         address = self._address
-        common = self._attributes(message[HEADER_BYTES : address.start] + self._any + message[address.stop :])
+        common = self._attributes(
+            message[HEADER_BYTES : address.start] + self._any + message[address.stop :]
+        )
         return common, (int.from_bytes(message[address], "big"), message[_LENGTH_AT])
 
     def last_address(self, stretch: Stretch) -> int:
@@ -132,22 +145,31 @@ class RouteReader:
         if not common.is_wanted and not self._inside.overlaps(*self._bounds(block, length)):
             return []
         if self._family is Family.IPV4:
-            return self._chosen(common, [(first, bits) for bits, first in layout.iter_unpack(block)])
-        return self._chosen(common, [(high << 64 | low, bits) for bits, high, low in layout.iter_unpack(block)])
+            return self._chosen(
+                common, [(first, bits) for bits, first in layout.iter_unpack(block)]
+            )
+        return self._chosen(
+            common, [(high << 64 | low, bits) for bits, high, low in layout.iter_unpack(block)]
+        )
 
     def _bounds(self, block: bytes, length: int) -> tuple[int, int]:
         """Return a lower and an upper bound for the first addresses of a block's entries."""
-        # Don't rely on an order. The bounds follow from the bytes that all entries share, and the next byte's range.
+        # Don't rely on an order. The bounds follow from the bytes that all entries share, and the
+        # next byte's range.
         start = at = self._address.start
         while at < self._address.stop - 1 and not block[at::length].strip(block[at : at + 1]):
             at += 1
         shared, differing, size = block[start:at], {*block[at::length]}, len(self._any)
         low, high = shared + bytes([min(differing)]), shared + bytes([max(differing)])
-        return int.from_bytes(low.ljust(size, b"\0"), "big"), int.from_bytes(high.ljust(size, b"\xff"), "big")
+        return int.from_bytes(low.ljust(size, b"\0"), "big"), int.from_bytes(
+            high.ljust(size, b"\xff"), "big"
+        )
 
     def _chosen(self, common: Attributes, prefixes: list[Prefix]) -> list[Group]:
         if not common.is_wanted:
-            prefixes = [prefix for prefix in prefixes if not prefix[1] or self._inside.covers(prefix)]
+            prefixes = [
+                prefix for prefix in prefixes if not prefix[1] or self._inside.covers(prefix)
+            ]
         return [(common.entry, prefixes)] if prefixes else []
 
     def _attributes(self, body: bytes) -> Attributes:
@@ -155,21 +177,30 @@ class RouteReader:
         common = self._known.get(body)
         if common is not None:
             return common
-        route = with_shares(with_hops(self._decode(body), self._nexthops), lambda dev: dev in self._without_carrier())
+        route = with_shares(
+            with_hops(self._decode(body), self._nexthops),
+            lambda dev: dev in self._without_carrier(),
+        )
         if len(self._known) >= _KEPT_MAX:
             self._known.clear()
-        common = self._known[body] = Attributes(route, _copier(route), self._selection.is_wanted(route))
+        common = self._known[body] = Attributes(
+            route, _copier(route), self._selection.is_wanted(route)
+        )
         return common
 
     def _decode(self, body: bytes) -> Route:
         """Decode an entry from a dump or from a lookup with RTM_F_FIB_MATCH.
 
-        The kernel sends cached exceptions only on request (ip_valid_fib_dump_req in net/ipv4/fib_frontend.c).
+        The kernel sends cached exceptions only on request (ip_valid_fib_dump_req in
+        net/ipv4/fib_frontend.c).
         """
-        _, length, source_length, tos, table, protocol, scope, kind, flags = rtm.BODY.unpack_from(body)
+        _, length, source_length, tos, table, protocol, scope, kind, flags = rtm.BODY.unpack_from(
+            body
+        )
         found = attributes(body, rtm.BODY.size)
         metrics = attributes(found.get(rtm.RTA_METRICS, b""))
-        # For a discarding entry, the kernel may show lo as the device, but no packet is sent through it.
+        # For a discarding entry, the kernel may show lo as the device, but no packet is sent
+        # through it.
         hops = () if kind >= RouteType.BLACKHOLE else decode_hops(flags, found, self._names)
         fields: dict[str, Any] = {
             "destination": ip_network((found.get(rtm.RTA_DST, self._any), length)),
@@ -183,18 +214,25 @@ class RouteReader:
         }
         if self._family is Family.IPV4:
             return Route(hops=hops, scope=scope, tos=tos, **fields)
-        # The kernel ignores an entry as soon as it expires, but only removes it later (fib6_check_expired, fib6_age).
-        # It still uses an expired hop beside one that hasn't expired (fib6_select_path).
+        # The kernel ignores an entry as soon as it expires, but only removes it later
+        # (fib6_check_expired, fib6_age). It still uses an expired hop beside one that hasn't
+        # expired (fib6_select_path).
         expires = _decode_lifetime(found.get(rtm.RTA_CACHEINFO))
         if self._is_for_lookups and expires is not None and expires <= 0:
             expires = None
         is_expired = expires is not None and expires <= 0
         return Route6(
-            hops=self._arrange(attrs.evolve(hop, is_dead=hop.is_dead or is_expired) for hop in hops),
-            source_prefix=IPv6Network((found[rtm.RTA_SRC], source_length)) if source_length else None,
-            # Each next hop of a multipath route has its own preference. The kernel reports only one, and uses every
-            # hop (rt6_fill_node).
-            preference=Preference(0 if rtm.RTA_MULTIPATH in found else to_number(found.get(rtm.RTA_PREF, b""))),
+            hops=self._arrange(
+                attrs.evolve(hop, is_dead=hop.is_dead or is_expired) for hop in hops
+            ),
+            source_prefix=IPv6Network((found[rtm.RTA_SRC], source_length))
+            if source_length
+            else None,
+            # Each next hop of a multipath route has its own preference. The kernel reports only
+            # one, and uses every hop (rt6_fill_node).
+            preference=Preference(
+                0 if rtm.RTA_MULTIPATH in found else to_number(found.get(rtm.RTA_PREF, b""))
+            ),
             expires=expires,
             **fields,
         )
@@ -243,13 +281,17 @@ def _decode_several(hops: bytes, names: rtnl.Names) -> Iterator[NextHop]:
     at = 0
     while at < len(hops):
         length, flags, extra_weight, oif = rtm.HOP.unpack_from(hops, at)
-        yield _decode_hop(flags, extra_weight + 1, oif, attributes(hops[at : at + length], rtm.HOP.size), names)
+        yield _decode_hop(
+            flags, extra_weight + 1, oif, attributes(hops[at : at + length], rtm.HOP.size), names
+        )
         at += (length + 3) & ~3
 
 
-def _decode_hop(flags: int, weight: int, oif: int, found: dict[int, bytes], names: rtnl.Names) -> NextHop:
-    # The kernel uses RTA_GATEWAY for gateways in the route's own address family, and RTA_VIA for others
-    # (fib_nexthop_info).
+def _decode_hop(
+    flags: int, weight: int, oif: int, found: dict[int, bytes], names: rtnl.Names
+) -> NextHop:
+    # The kernel uses RTA_GATEWAY for gateways in the route's own address family, and RTA_VIA for
+    # others (fib_nexthop_info).
     gateway = found.get(rtm.RTA_GATEWAY, found.get(rtm.RTA_VIA, b"")[rtm.VIA_FAMILY.size :])
     encap = found.get(rtm.RTA_ENCAP_TYPE)
     word = "" if encap is None else rtm.ENCAP_WORDS.get(to_number(encap), "unknown")

@@ -14,8 +14,8 @@ A message consists of a header, a body and attributes:
     | length | kind | value, padded to four bytes   |                                     struct nlattr
     +--------+------+-------------------------------+
 
-Numbers are in host byte order, and addresses in network byte order. Lengths include the header but not the padding. A
-datagram may contain several messages, each aligned to four bytes.
+Numbers are in host byte order, and addresses in network byte order. Lengths include the header but
+not the padding. A datagram may contain several messages, each aligned to four bytes.
 """
 
 from __future__ import annotations
@@ -149,12 +149,15 @@ def split(stretch: Stretch) -> Iterator[bytes]:
 def _end_of_like(datagram: bytes, header: bytes, step: int) -> int:
     """Return the end of the datagram if it is a single stretch, or else the end of the first message.
 
-    Headers are compared by column, because comparing sixteen strided slices is faster than comparing hundreds of
-    headers.
+    Headers are compared by column, because comparing sixteen strided slices is faster than
+    comparing hundreds of headers.
     """
     count = len(datagram) // step
     end = count * step
-    is_stretch = all(datagram[column:end:step] == header[column : column + 1] * count for column in range(HEADER_BYTES))
+    is_stretch = all(
+        datagram[column:end:step] == header[column : column + 1] * count
+        for column in range(HEADER_BYTES)
+    )
     return end if is_stretch else step
 
 
@@ -211,6 +214,8 @@ def translate_errors(attempt: str) -> Iterator[None]:
     except NetlinkError as refusal:
         raise RouteError(f"can't {attempt}: {refusal.message}", errno=refusal.errno) from refusal
     except OSError as error:
-        raise RouteError(f"can't {attempt}: no netlink socket: {error.strerror or error}", errno=error.errno) from error
+        raise RouteError(
+            f"can't {attempt}: no netlink socket: {error.strerror or error}", errno=error.errno
+        ) from error
     except struct.error as error:
         raise RouteError(f"can't {attempt}: the kernel's answer is cut short ({error})") from error

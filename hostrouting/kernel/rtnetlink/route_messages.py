@@ -22,8 +22,9 @@ In dumps, the kernel always uses this order (fib_dump_info)::
     | TABLE 8 | DST header + 4 | [PRIORITY] | [METRICS] | [PREFSRC] | [NH_ID] | [GATEWAY or VIA] | [OIF] | [MULTIPATH]
     +---------+------+---------+----------------------------------------------------------------
 
-The destination is therefore at offsets 17 and 40 in every entry except 0.0.0.0/0, which has no DST. Most entries in a
-large table differ only in these five bytes, so entries.py can decode hundreds of messages at a time.
+The destination is therefore at offsets 17 and 40 in every entry except 0.0.0.0/0, which has no DST.
+Most entries in a large table differ only in these five bytes, so entries.py can decode hundreds of
+messages at a time.
 
 IPv6 entries have the same layout, but with 16-byte addresses (rt6_fill_node)::
 
@@ -32,7 +33,8 @@ IPv6 entries have the same layout, but with 16-byte addresses (rt6_fill_node)::
     | TABLE 8 | DST header + 16 | [SRC] | [METRICS] | [MULTIPATH or GATEWAY, OIF] | PRIORITY | CACHEINFO | PREF
     +---------+------+----------+-----------------------------------------------------------------------------
 
-An IPv6 dump lists each prefix after all prefixes nested in it, so ::/0 comes last (fib6_walk_continue).
+An IPv6 dump lists each prefix after all prefixes nested in it, so ::/0 comes last
+(fib6_walk_continue).
 
 A hop in RTA_MULTIPATH is a struct rtnexthop with its own attributes::
 
@@ -41,8 +43,8 @@ A hop in RTA_MULTIPATH is a struct rtnexthop with its own attributes::
     | length | flags | weight - 1 | ifindex | [GATEWAY or VIA]
     +--------+-------+------------+---------+-------------------
 
-Requests specify everything that identifies an entry, because the kernel treats missing fields as wildcards or zero, and
-a missing DST as the default route.
+Requests specify everything that identifies an entry, because the kernel treats missing fields as
+wildcards or zero, and a missing DST as the default route.
 """
 
 from __future__ import annotations
@@ -61,22 +63,36 @@ from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.routes import NextHop, Route, Route6, Scope
 
 # linux/rtnetlink.h
-RTA_DST, RTA_SRC, RTA_OIF, RTA_GATEWAY, RTA_PRIORITY, RTA_PREFSRC, RTA_METRICS, RTA_MULTIPATH = 1, 2, 4, 5, 6, 7, 8, 9
+RTA_DST, RTA_SRC, RTA_OIF, RTA_GATEWAY, RTA_PRIORITY, RTA_PREFSRC, RTA_METRICS, RTA_MULTIPATH = (
+    1,
+    2,
+    4,
+    5,
+    6,
+    7,
+    8,
+    9,
+)
 RTA_TABLE, RTA_VIA, RTA_ENCAP_TYPE, RTA_UID, RTA_NH_ID = 15, 18, 21, 25, 30
 RTA_CACHEINFO, RTA_PREF, RTA_IP_PROTO, RTA_SPORT, RTA_DPORT = 12, 20, 27, 28, 29
 RTAX_MTU = 2
 # Numbers from linux/lwtunnel.h, names from ip-route(8).
-ENCAP_WORDS = dict(enumerate(("mpls", "ip", "ila", "ip6", "seg6", "bpf", "seg6local", "rpl", "ioam6", "xfrm"), 1))
+ENCAP_WORDS = dict(
+    enumerate(("mpls", "ip", "ila", "ip6", "seg6", "bpf", "seg6local", "rpl", "ioam6", "xfrm"), 1)
+)
 
 _BYTE_MAX = 0xFF
 BODY = struct.Struct("=8BI")  # struct rtmsg
 HOP = struct.Struct("=HBBi")  # struct rtnexthop
 VIA_FAMILY = struct.Struct("=H")  # precedes the address in RTA_VIA
 
-# --- requests ------------------------------------------------------------------------------------------------------
+# --- requests -------------------------------------------------------------------------------------
 
 # For IPv6, the kernel rejects RTM_F_LOOKUP_TABLE (inet6_rtm_valid_getroute_req).
-_FOR_AN_ENTRY = {Family.IPV4: rtnl.RTM_F_FIB_MATCH | rtnl.RTM_F_LOOKUP_TABLE, Family.IPV6: rtnl.RTM_F_FIB_MATCH}
+_FOR_AN_ENTRY = {
+    Family.IPV4: rtnl.RTM_F_FIB_MATCH | rtnl.RTM_F_LOOKUP_TABLE,
+    Family.IPV6: rtnl.RTM_F_FIB_MATCH,
+}
 
 
 def look_up(
@@ -98,9 +114,12 @@ def look_up(
         is_tcp: whether the packets are TCP.
         ports: the source and destination ports, either of which may be None.
         oif: the index of the outgoing interface, or None for any.
-        is_for_source: whether the reply has the selected source address (RTA_PREFSRC) instead of the entry.
+        is_for_source: whether the reply has the selected source address (RTA_PREFSRC) instead of
+            the entry.
     """
-    more = number(RTA_UID, 0) + attribute(RTA_IP_PROTO, bytes((socket.IPPROTO_TCP if is_tcp else socket.IPPROTO_UDP,)))
+    more = number(RTA_UID, 0) + attribute(
+        RTA_IP_PROTO, bytes((socket.IPPROTO_TCP if is_tcp else socket.IPPROTO_UDP,))
+    )
     if source is not None:
         more += attribute(RTA_SRC, source.packed)
     for kind, port in zip((RTA_SPORT, RTA_DPORT), ports, strict=True):
@@ -110,7 +129,10 @@ def look_up(
         more += number(RTA_OIF, oif)
     address_bytes = family.bits // 8
     request = struct.Struct(f"=IHHII 8BI HH{address_bytes}s")
-    source_bits, flags = 0 if source is None else family.bits, 0 if is_for_source else _FOR_AN_ENTRY[family]
+    source_bits, flags = (
+        0 if source is None else family.bits,
+        0 if is_for_source else _FOR_AN_ENTRY[family],
+    )
 
     def pack(address: IpAddress, sequence: int) -> bytes:
         return request.pack(
@@ -138,7 +160,9 @@ def chosen_source(answer: bytes) -> IpAddress | None:
 
 
 class RoutePacker:
-    """A packer of requests to change routes. It caches interfaces and hops, so use it for a single batch only.
+    """A packer of requests to change routes.
+
+    It caches interfaces and hops, so use it for a single batch only.
 
     Args:
         family: the address family of the routes.
@@ -163,7 +187,9 @@ class RoutePacker:
         Raises:
             NetlinkError: an interface doesn't exist, or a number doesn't fit into the message.
         """
-        return self._pack(rtnl.RTM_NEWROUTE, flags, sequence, route, route.hops, route.type, route.scope)
+        return self._pack(
+            rtnl.RTM_NEWROUTE, flags, sequence, route, route.hops, route.type, route.scope
+        )
 
     def delete(self, route: Route, sequence: int) -> bytes:
         """Return a request to delete a route, with everything that identifies it (fib_table_delete, fib_nh_match).
@@ -171,22 +197,34 @@ class RoutePacker:
         Raises:
             NetlinkError: an interface doesn't exist, or a number doesn't fit into the message.
         """
-        # The kernel shows a route with a blackhole nexthop object as a blackhole but stores it as unicast, so use type
-        # 0, which matches any type. Scope 0 would mean universe and cause ESRCH for on-link routes, so use NOWHERE,
-        # which matches any scope. For IPv4, the kernel compares only the first hop.
+        # The kernel shows a route with a blackhole nexthop object as a blackhole but stores it as
+        # unicast, so use type 0, which matches any type. Scope 0 would mean universe and cause
+        # ESRCH for on-link routes, so use NOWHERE, which matches any scope. For IPv4, the kernel
+        # compares only the first hop.
         kind = route.type if route.nexthop_id is None else 0
-        return self._pack(rtnl.RTM_DELROUTE, rtnl.DELETE, sequence, route, route.hops[:1], kind, Scope.NOWHERE)
+        return self._pack(
+            rtnl.RTM_DELROUTE, rtnl.DELETE, sequence, route, route.hops[:1], kind, Scope.NOWHERE
+        )
 
     def _pack(
-        self, kind: int, flags: int, sequence: int, route: Route, hops: tuple[NextHop, ...], route_type: int, scope: int
+        self,
+        kind: int,
+        flags: int,
+        sequence: int,
+        route: Route,
+        hops: tuple[NextHop, ...],
+        route_type: int,
+        scope: int,
     ) -> bytes:
         table, destination = route.table, route.destination
         if table == 0:
-            raise NetlinkError(errnos.EINVAL, "there is no table 0")  # the kernel would use main (fib_new_table)
+            # The kernel would use main (fib_new_table)
+            raise NetlinkError(errnos.EINVAL, "there is no table 0")
         short_table = table if table <= _BYTE_MAX else rtnl.RT_TABLE_COMPAT
         source_prefix = route.source_prefix if isinstance(route, Route6) else None
         try:
-            # A nexthop object has its own hops, and the kernel rejects requests that also specify hops.
+            # A nexthop object has its own hops, and the kernel rejects requests that also specify
+            # hops.
             of_object = None if route.nexthop_id is None else number(RTA_NH_ID, route.nexthop_id)
             hop_flags, rest = self._pack_hops(hops) if of_object is None else (0, of_object)
             # In deletions, a missing source or MTU matches any value.
@@ -204,12 +242,16 @@ class RoutePacker:
                 8, RTA_TABLE, table, 8, RTA_PRIORITY, route.metric,
             ) + rest  # fmt: skip
         except struct.error as error:
-            raise NetlinkError(errnos.EINVAL, f"the route doesn't fit into a message: {error}") from error
+            raise NetlinkError(
+                errnos.EINVAL, f"the route doesn't fit into a message: {error}"
+            ) from error
 
     def _packed_hops(self, hops: tuple[NextHop, ...]) -> tuple[int, bytes]:
         """Pack hops as rtm_flags and attributes."""
         if len(hops) != 1 or (self._family is Family.IPV6 and hops[0].weight != 1):
-            return 0, attribute(RTA_MULTIPATH, b"".join(map(self._packed_leg, hops))) if hops else b""
+            return 0, attribute(
+                RTA_MULTIPATH, b"".join(map(self._packed_leg, hops))
+            ) if hops else b""
         oif = b"" if hops[0].dev is None else number(RTA_OIF, self._index_of(hops[0].dev))
         return _flags(hops[0]), self._packed_gateway(hops[0]) + oif
 

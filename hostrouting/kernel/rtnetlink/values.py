@@ -40,7 +40,13 @@ from hostrouting.kernel.nexthops import Router
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink import route_messages as rtm
 from hostrouting.kernel.rtnetlink.entries import decode_hops
-from hostrouting.kernel.rtnetlink.messages import HEADER_BYTES, LINK, attributes, decode_name, to_number
+from hostrouting.kernel.rtnetlink.messages import (
+    HEADER_BYTES,
+    LINK,
+    attributes,
+    decode_name,
+    to_number,
+)
 from hostrouting.model.family import Family, IpNetwork
 from hostrouting.model.links import Address, Address6, AddressLabel, Link
 from hostrouting.model.routes import NexthopObject, Table
@@ -51,7 +57,11 @@ T = TypeVar("T")
 # A dump request: a description, the RTM_GET* type, the request body and a decoder.
 Listing = tuple[str, int, bytes, Callable[[bytes, rtnl.Names], T]]
 
-_ADDRESS, _RULE, _NEXTHOP = struct.Struct("=BBBBI"), struct.Struct("=5BxxBI"), struct.Struct("=BBBxI")
+_ADDRESS, _RULE, _NEXTHOP = (
+    struct.Struct("=BBBBI"),
+    struct.Struct("=5BxxBI"),
+    struct.Struct("=BBBxI"),
+)
 
 # linux/if_link.h, linux/if_addr.h
 IFLA_IFNAME, _IFLA_MTU, IFLA_MASTER, _IFLA_LINKINFO, _IFLA_GROUP = 3, 4, 10, 18, 27
@@ -59,9 +69,26 @@ _IFLA_INFO_KIND = 1
 _IFA_ADDRESS, _IFA_LOCAL, _IFA_BROADCAST, _IFA_FLAGS, _IFA_RT_PRIORITY = 1, 2, 4, 8, 9
 
 # linux/fib_rules.h
-_DST, _SRC, _IIFNAME, _GOTO, _PRIORITY, _FWMARK, _SUPPRESS_IFGROUP, _SUPPRESS_PREFIXLEN = 1, 2, 3, 4, 6, 10, 13, 14
+_DST, _SRC, _IIFNAME, _GOTO, _PRIORITY, _FWMARK, _SUPPRESS_IFGROUP, _SUPPRESS_PREFIXLEN = (
+    1,
+    2,
+    3,
+    4,
+    6,
+    10,
+    13,
+    14,
+)
 _TABLE, _FWMASK, _OIFNAME, _L3MDEV, _UID_RANGE, _PROTOCOL, _IP_PROTO = 15, 16, 17, 19, 20, 21, 22
-_SPORT_RANGE, _DPORT_RANGE, _DSCP, _TUN_ID, _FLOWLABEL, _FLOWLABEL_MASK, _DSCP_MASK = 23, 24, 25, 12, 26, 27, 30
+_SPORT_RANGE, _DPORT_RANGE, _DSCP, _TUN_ID, _FLOWLABEL, _FLOWLABEL_MASK, _DSCP_MASK = (
+    23,
+    24,
+    25,
+    12,
+    26,
+    27,
+    30,
+)
 _SPORT_MASK, _DPORT_MASK = 28, 29
 # FRA_FLOW sets a realm, and FRA_PAD has no meaning.
 _KNOWN = {*range(_DSCP_MASK + 1)} - {_FLOWLABEL, _FLOWLABEL_MASK}
@@ -80,9 +107,14 @@ _LABEL, _IFAL_ADDRESS, _IFAL_LABEL = struct.Struct("=BxBBII"), 1, 2
 # linux/nexthop.h
 _NHA_ID, _NHA_GROUP, _NHA_OIF, _NHA_GATEWAY, _NHA_ENCAP_TYPE = 1, 2, 5, 6, 7
 # The route attribute with the same meaning, for each nexthop attribute.
-_OF_ROUTE = {_NHA_OIF: rtm.RTA_OIF, _NHA_GATEWAY: rtm.RTA_GATEWAY, _NHA_ENCAP_TYPE: rtm.RTA_ENCAP_TYPE}
-# struct nexthop_grp contains the ID and the weight minus 1. Since Linux 6.12, the next byte is the weight's high byte.
-# For routes, the kernel shows only the low byte (fib_add_nexthop), and boot scripts read that.
+_OF_ROUTE = {
+    _NHA_OIF: rtm.RTA_OIF,
+    _NHA_GATEWAY: rtm.RTA_GATEWAY,
+    _NHA_ENCAP_TYPE: rtm.RTA_ENCAP_TYPE,
+}
+# struct nexthop_grp contains the ID and the weight minus 1. Since Linux 6.12, the next byte is the
+# weight's high byte. For routes, the kernel shows only the low byte (fib_add_nexthop), and boot
+# scripts read that.
 _MEMBER = struct.Struct("=IBxH")
 
 
@@ -107,8 +139,8 @@ def _decode_link(message: bytes, names: rtnl.Names) -> Link:
 def _decode_address(message: bytes, names: rtnl.Names) -> Address:
     family, length, short_flags, scope, index = _ADDRESS.unpack_from(message, HEADER_BYTES)
     found = attributes(message, HEADER_BYTES + _ADDRESS.size)
-    # For IPv4, the kernel omits a peer of 0.0.0.0, but still compares addresses with it. For IPv6, it omits IFA_LOCAL
-    # if there is no peer (inet6_fill_ifaddr).
+    # For IPv4, the kernel omits a peer of 0.0.0.0, but still compares addresses with it. For IPv6,
+    # it omits IFA_LOCAL if there is no peer (inet6_fill_ifaddr).
     far_end = ip_address(found.get(_IFA_ADDRESS, bytes(4)))
     local = ip_address(found.get(_IFA_LOCAL, far_end.packed))
     # IFA_F_NOPREFIXROUTE doesn't fit into the eight bits of the header.
@@ -124,7 +156,9 @@ def _decode_address(message: bytes, names: rtnl.Names) -> Address:
     }
     if family == socket.AF_INET:
         broadcast = ip_address(found[_IFA_BROADCAST]) if _IFA_BROADCAST in found else None
-        return Address(is_secondary=bool(flags & rtnl.IFA_F_SECONDARY), broadcast=broadcast, **fields)
+        return Address(
+            is_secondary=bool(flags & rtnl.IFA_F_SECONDARY), broadcast=broadcast, **fields
+        )
     return Address6(
         # An optimistic address is usable before duplicate address detection finishes.
         is_tentative=flags & (rtnl.IFA_F_TENTATIVE | rtnl.IFA_F_OPTIMISTIC) == rtnl.IFA_F_TENTATIVE,
@@ -151,8 +185,9 @@ def _decode_rule(message: bytes, _names: rtnl.Names) -> Rule:
         goto=value(_GOTO) if _GOTO in found else None,
         source=_selector(found.get(_SRC), src_len),
         destination=_selector(found.get(_DST), dst_len),
-        # Since Linux 6.13, a rule may select a full DSCP. The tos in the header is then zero. The mask of a DSCP is
-        # ignored here: with or without a mask, a rule matches packets with DSCP 0 only if the rule's DSCP is 0.
+        # Since Linux 6.13, a rule may select a full DSCP. The tos in the header is then zero. The
+        # mask of a DSCP is ignored here: with or without a mask, a rule matches packets with DSCP 0
+        # only if the rule's DSCP is 0.
         tos=value(_DSCP) << 2 if _DSCP in found else tos,
         tun_id=int.from_bytes(found.get(_TUN_ID, b""), "big"),
         # fib_nl_fill_rule omits a zero mark but includes its mask.
@@ -203,12 +238,18 @@ def port_of_any(rules: Iterable[bytes]) -> int | None:
     Returns:
         The port, or None if no rule selects all ports, so that a lookup needs no ports.
     """
-    ranges = {ports for rule in rules for ports in _port_ranges(attributes(rule, HEADER_BYTES + _RULE.size))}
+    ranges = {
+        ports
+        for rule in rules
+        for ports in _port_ranges(attributes(rule, HEADER_BYTES + _RULE.size))
+    }
     if ALL_PORTS not in ranges:
         return None
     some = ranges - {ALL_PORTS}
     # If other rules together cover all ports, any port will do.
-    free = (port for port in range(*ALL_PORTS) if not any(first <= port <= last for first, last in some))
+    free = (
+        port for port in range(*ALL_PORTS) if not any(first <= port <= last for first, last in some)
+    )
     return next(free, ALL_PORTS[1])
 
 
@@ -227,7 +268,9 @@ def _decode_nexthop(message: bytes, names: rtnl.Names) -> NexthopObject:
     id_ = to_number(found[_NHA_ID])
     if _NHA_GROUP in found:
         group = _MEMBER.iter_unpack(found[_NHA_GROUP])
-        return NexthopObject(id_, members=tuple((member, weight + 1) for member, weight, _ in group))
+        return NexthopObject(
+            id_, members=tuple((member, weight + 1) for member, weight, _ in group)
+        )
     of_route = {_OF_ROUTE[kind]: value for kind, value in found.items() if kind in _OF_ROUTE}
     return NexthopObject(id_, next(iter(decode_hops(flags, of_route, names)), None))
 
@@ -236,13 +279,18 @@ def _decode_failed_router(message: bytes, names: rtnl.Names) -> Router | None:
     """Decode a neighbour entry, or return None if its state isn't FAILED."""
     _, index, state, *_ = _NEIGHBOUR.unpack_from(message, HEADER_BYTES)
     address = attributes(message, HEADER_BYTES + _NEIGHBOUR.size).get(_NDA_DST)
-    return (names(index), ip_address(address)) if state & _NUD_FAILED and address is not None else None
+    return (
+        (names(index), ip_address(address)) if state & _NUD_FAILED and address is not None else None
+    )
 
 
 def _decode_forwarding(message: bytes, _names: rtnl.Names) -> bool:
     """Return whether an entry enables IPv6 forwarding for all interfaces."""
     found = attributes(message, HEADER_BYTES + 4)
-    return to_number(found[_NETCONFA_IFINDEX]) == _ALL and to_number(found.get(_NETCONFA_FORWARDING, b"")) > 0
+    return (
+        to_number(found[_NETCONFA_IFINDEX]) == _ALL
+        and to_number(found.get(_NETCONFA_FORWARDING, b"")) > 0
+    )
 
 
 def _decode_label(message: bytes, names: rtnl.Names) -> AddressLabel:
@@ -254,14 +302,29 @@ def _decode_label(message: bytes, names: rtnl.Names) -> AddressLabel:
 
 LINKS = ("list the interfaces", rtnl.RTM_GETLINK, LINK.pack(0, 0, 0, 0, 0), _decode_link)
 ADDRESSES = {
-    family: ("list the addresses", rtnl.RTM_GETADDR, _ADDRESS.pack(family.af, 0, 0, 0, 0), _decode_address)
+    family: (
+        "list the addresses",
+        rtnl.RTM_GETADDR,
+        _ADDRESS.pack(family.af, 0, 0, 0, 0),
+        _decode_address,
+    )
     for family in Family
 }
 RULES = {
-    family: ("list the rules", rtnl.RTM_GETRULE, _RULE.pack(family.af, 0, 0, 0, 0, 0, 0), _decode_rule)
+    family: (
+        "list the rules",
+        rtnl.RTM_GETRULE,
+        _RULE.pack(family.af, 0, 0, 0, 0, 0, 0),
+        _decode_rule,
+    )
     for family in Family
 }
-NEXTHOPS = ("list the nexthop objects", rtnl.RTM_GETNEXTHOP, _NEXTHOP.pack(0, 0, 0, 0), _decode_nexthop)
+NEXTHOPS = (
+    "list the nexthop objects",
+    rtnl.RTM_GETNEXTHOP,
+    _NEXTHOP.pack(0, 0, 0, 0),
+    _decode_nexthop,
+)
 NEIGHBOURS6 = (
     "list the neighbours",
     rtnl.RTM_GETNEIGH,

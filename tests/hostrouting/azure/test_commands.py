@@ -1,4 +1,6 @@
-"""Tests that ``hostNetworking`` is parsed strictly, and for ``lb-probe``, ``azure-vnet`` and what others say of them."""
+"""Tests that ``hostNetworking`` is parsed strictly, and for ``lb-probe``, ``azure-vnet`` and what
+others say of them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,12 @@ from stale import arp_reply, dnat
 
 from hostrouting import Host, Layout, UnitError, cli
 from hostrouting.azure import Interface, NodeState
-from hostrouting.azure.config import HostNetworking, Ipv6Detection, LoadBalancerProbe, StaleAzureVnet
+from hostrouting.azure.config import (
+    HostNetworking,
+    Ipv6Detection,
+    LoadBalancerProbe,
+    StaleAzureVnet,
+)
 from hostrouting.azure.probe.ruleset import TABLE, has_rules, host_route, render_ruleset
 from hostrouting.config.routing import Config
 from hostrouting.model.errors import ConfigError
@@ -49,13 +56,19 @@ def host(tmp_path: Path, probe: FakeProbeNode, bridge: FakeBridgeNode) -> Iterat
 
 
 @pytest.fixture
-def run(host: Host, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Return a function that runs a command with a config and returns its exit code, stdout and stderr."""
+def run(
+    host: Host, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """Return a function that runs a command with a config and returns its exit code, stdout and
+    stderr.
+    """
 
     def call(words: str, section: dict[str, Any] | None = None) -> tuple[int, str, str]:
         path = tmp_path / "config.json"
         path.write_text(json.dumps({"hostNetworking": NETWORKING if section is None else section}))
-        code = cli.main([str(path) if word == "CONFIG" else word for word in words.split()], host=host)
+        code = cli.main(
+            [str(path) if word == "CONFIG" else word for word in words.split()], host=host
+        )
         return code, *capsys.readouterr()
 
     return call
@@ -64,13 +77,22 @@ def run(host: Host, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Calla
 def test_apply_does_what_plan_announced(run: Any, host: Host, probe: FakeProbeNode) -> None:
     code, out, _ = run("lb-probe plan CONFIG")
     assert code == 2
-    for line in ("probes arrive through: eth0", f"+ nftables table ip6 {TABLE}", f"enable {UNIT}", f"+++ /{RULES}"):
+    for line in (
+        "probes arrive through: eth0",
+        f"+ nftables table ip6 {TABLE}",
+        f"enable {UNIT}",
+        f"+++ /{RULES}",
+    ):
         assert line in out.splitlines()
     assert f"added     {host_route('eth0')}" in out
     planned = json.loads(run("lb-probe plan CONFIG --output json")[1])
     assert (probe, host.layout.manifest.exists()) == (FakeProbeNode(), False)
     code, out, _ = run("lb-probe apply CONFIG")
-    assert (code, f"nftables table ip6 {TABLE}: loaded" in out, f"enabled   {UNIT}" in out) == (0, True, True)
+    assert (code, f"nftables table ip6 {TABLE}: loaded" in out, f"enabled   {UNIT}" in out) == (
+        0,
+        True,
+        True,
+    )
     assert (has_rules(probe.tables[TABLE], "eth0"), probe.pinned) == (True, host_route("eth0"))
     assert run("lb-probe plan CONFIG")[0] == 0
     assert run("lb-probe apply CONFIG")[1] == "probes arrive through: eth0\nnothing to change\n"
@@ -86,7 +108,10 @@ def test_apply_does_what_plan_announced(run: Any, host: Host, probe: FakeProbeNo
 def test_the_probe_is_removed(run: Any, host: Host, probe: FakeProbeNode, word: str) -> None:
     run("lb-probe apply CONFIG")
     document = json.loads(run(f"{word} --output json")[1])
-    assert (document["changed"], document["routes"]) == (True, [{"route": host_route("eth0"), "change": "removed"}])
+    assert (document["changed"], document["routes"]) == (
+        True,
+        [{"route": host_route("eth0"), "change": "removed"}],
+    )
     assert {"unit": UNIT, "change": "disabled"} in document["units"]
     assert (probe.tables, probe.pinned, host.layout.manifest.exists()) == ({}, None, False)
     assert json.loads(run(f"{word} --output json")[1])["changed"] is False
@@ -107,13 +132,20 @@ def test_a_partial_removal_is_reported(run: Any, monkeypatch: Any) -> None:
 def test_without_the_section_nothing_is_done(run: Any, host: Host, tmp_path: Path) -> None:
     assert "skipped: loadBalancerProbe isn't enabled" in run("lb-probe plan CONFIG", {})[1]
     (tmp_path / "empty.json").write_text("{}")
-    assert "has no key hostNetworking: it enables nothing" in run(f"lb-probe plan {tmp_path}/empty.json")[2]
+    assert (
+        "has no key hostNetworking: it enables nothing"
+        in run(f"lb-probe plan {tmp_path}/empty.json")[2]
+    )
 
 
 def test_clean_removes_the_planned_items(run: Any, bridge: FakeBridgeNode) -> None:
     bridge.state = NodeState(rules=(dnat("10.1.0.32"),))
     code, out, _ = run("azure-vnet plan CONFIG")
-    assert (code, "no pod here has this MAC any more" in out, len(bridge.state.rules)) == (2, True, 1)
+    assert (code, "no pod here has this MAC any more" in out, len(bridge.state.rules)) == (
+        2,
+        True,
+        1,
+    )
     assert len(json.loads(run("azure-vnet clean CONFIG --output json")[1])["removed"]) == 1
     assert (bridge.state.rules, run("azure-vnet plan CONFIG")[0]) == ((), 0)
     assert "there are no leftovers of azure-vnet" in run("azure-vnet clean CONFIG")[1]
@@ -134,12 +166,27 @@ OF_TABLE, MEDDLED = (
 PLANTED: dict[str, tuple[Any, list[tuple[str, str, str]]]] = {
     "nothing": (lambda *_: None, []),
     "flush": (lambda probe, _: probe.tables.clear(), [("probes-differ", OF_TABLE, "broken")]),
-    "meddle": (lambda probe, _: probe.tables.update({TABLE: MEDDLED}), [("probes-differ", OF_TABLE, "broken")]),
-    "edit": (lambda _, host: host.layout.of(RULES).write_text("x\n"), [("probes-differ", f"/{RULES}", "broken")]),
-    "unpin": (lambda probe, _: setattr(probe, "pinned", "default"), [("probes-differ", host_route("eth0"), "risk")]),
+    "meddle": (
+        lambda probe, _: probe.tables.update({TABLE: MEDDLED}),
+        [("probes-differ", OF_TABLE, "broken")],
+    ),
+    "edit": (
+        lambda _, host: host.layout.of(RULES).write_text("x\n"),
+        [("probes-differ", f"/{RULES}", "broken")],
+    ),
+    "unpin": (
+        lambda probe, _: setattr(probe, "pinned", "default"),
+        [("probes-differ", host_route("eth0"), "risk")],
+    ),
     "disable": (lambda _, host: host.units.disable(UNIT), [("probes-differ", UNIT, "risk")]),
-    "refuse": (lambda probe, _: setattr(probe, "problem", "nft refused"), [("probes-fail", UNIT, "risk")]),
-    "remove nft": (lambda _, host: host.layout.of("usr/bin/nft").unlink(), [("tool-missing", "nft", "broken")]),
+    "refuse": (
+        lambda probe, _: setattr(probe, "problem", "nft refused"),
+        [("probes-fail", UNIT, "risk")],
+    ),
+    "remove nft": (
+        lambda _, host: host.layout.of("usr/bin/nft").unlink(),
+        [("tool-missing", "nft", "broken")],
+    ),
 }
 
 
@@ -150,7 +197,9 @@ def test_the_doctor_finds_differences(
     run("lb-probe apply CONFIG")
     plant(probe, host)
     for words in ("doctor --output json", "doctor CONFIG --output json"):
-        assert [(one["kind"], one["subject"], one["severity"]) for one in findings(run(words)[1])] == wanted
+        assert [
+            (one["kind"], one["subject"], one["severity"]) for one in findings(run(words)[1])
+        ] == wanted
 
 
 KINDS = ("probes-differ", "probes-fail", "tool-missing", "azure-vnet-left", "azure-vnet-unseen")
@@ -161,11 +210,17 @@ def findings(document: str) -> list[dict[str, str]]:
 
 
 def test_the_doctor_compares_with_the_config(run: Any) -> None:
-    assert [one["severity"] for one in findings(run("doctor CONFIG --output json")[1])] == ["broken"]
+    assert [one["severity"] for one in findings(run("doctor CONFIG --output json")[1])] == [
+        "broken"
+    ]
     run("lb-probe apply CONFIG")
-    assert [one["severity"] for one in findings(run("doctor CONFIG --output json", {})[1])] == ["risk"]
+    assert [one["severity"] for one in findings(run("doctor CONFIG --output json", {})[1])] == [
+        "risk"
+    ]
     moved = {"loadBalancerProbe": {"enabled": True, "devices": ["eth1"]}}
-    assert [one["severity"] for one in findings(run("doctor CONFIG --output json", moved)[1])] == ["broken"]
+    assert [one["severity"] for one in findings(run("doctor CONFIG --output json", moved)[1])] == [
+        "broken"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -176,17 +231,25 @@ def test_the_doctor_compares_with_the_config(run: Any) -> None:
         (NodeState(notes=("there is no bridge",)), []),
     ],
 )
-def test_the_doctor_finds_leftovers(run: Any, bridge: FakeBridgeNode, state: NodeState, found: list[str]) -> None:
+def test_the_doctor_finds_leftovers(
+    run: Any, bridge: FakeBridgeNode, state: NodeState, found: list[str]
+) -> None:
     bridge.state = state
     section = {"staleAzureVnet": NETWORKING["staleAzureVnet"]}
-    assert [one["kind"] for one in findings(run("doctor CONFIG --output json", section)[1])] == found
+    assert [
+        one["kind"] for one in findings(run("doctor CONFIG --output json", section)[1])
+    ] == found
 
 
-# --- the config --------------------------------------------------------------------------------------------------------
+# --- the config -----------------------------------------------------------------------------------
 
 
 PROBE = {"enabled": True, "devices": ["azure0"], "ipv6Detection": "METADATA"}
-STALE = {"cidrs": ["10.241.0.0/16", "fd00:10::/64"], "keep": ["10.241.0.9", "fd00:10::9"], "bridge": "azure1"}
+STALE = {
+    "cidrs": ["10.241.0.0/16", "fd00:10::/64"],
+    "keep": ["10.241.0.9", "fd00:10::9"],
+    "bridge": "azure1",
+}
 STALE |= {"uplink": "enP1s0", "lockWaitSeconds": 10}  # type: ignore[dict-item]
 WHOLE: dict[str, Any] = {"loadBalancerProbe": PROBE, "staleAzureVnet": STALE}
 
@@ -214,15 +277,23 @@ def test_every_key_is_read() -> None:
         assert HostNetworking.from_mapping(document) == HostNetworking()
 
 
-@pytest.mark.parametrize("config", [HostNetworking(), read(**WHOLE), HostNetworking(consumer="kubelet.service")])
+@pytest.mark.parametrize(
+    "config", [HostNetworking(), read(**WHOLE), HostNetworking(consumer="kubelet.service")]
+)
 def test_a_written_config_reads_back(config: HostNetworking) -> None:
     assert HostNetworking.from_mapping(json.loads(json.dumps(config.to_mapping()))) == config
 
 
 def test_the_consumer_comes_from_host_routing() -> None:
     document = {"hostRouting": {"consumer": "kubelet.service"}, "hostNetworking": {}}
-    assert HostNetworking.from_mapping(document).consumer == Config.from_mapping(document).consumer == "kubelet.service"
-    assert list(problems({"hostNetworking": {"consumer": "kubelet.service"}})) == ["hostNetworking.consumer"]
+    assert (
+        HostNetworking.from_mapping(document).consumer
+        == Config.from_mapping(document).consumer
+        == "kubelet.service"
+    )
+    assert list(problems({"hostNetworking": {"consumer": "kubelet.service"}})) == [
+        "hostNetworking.consumer"
+    ]
     assert list(problems({"hostRouting": {"waitSeconds": -1}})) == ["hostRouting.waitSeconds"]
     assert Config.from_mapping({"hostNetworking": {"nonsense": 1}}) == Config()
 
@@ -233,22 +304,56 @@ def test_the_consumer_comes_from_host_routing() -> None:
         ("loadBalancerProbe", {"probe": 1}, "probe", "unknown key"),
         ("loadBalancerProbe", {"enabled": 1}, "enabled", "expected true or false"),
         ("loadBalancerProbe", {"devices": ["a/b"]}, "devices[0]", "'a/b' is no"),
-        ("loadBalancerProbe", {"devices": []}, "devices", "isn't one interface; name the one through which probes"),
-        ("loadBalancerProbe", {"devices": ["eth0", "azure0"]}, "devices", "isn't one interface; name the one"),
-        ("loadBalancerProbe", {"ipv6Detection": "KERNEL"}, "ipv6Detection", "expected ALWAYS or METADATA"),
+        (
+            "loadBalancerProbe",
+            {"devices": []},
+            "devices",
+            "isn't one interface; name the one through which probes",
+        ),
+        (
+            "loadBalancerProbe",
+            {"devices": ["eth0", "azure0"]},
+            "devices",
+            "isn't one interface; name the one",
+        ),
+        (
+            "loadBalancerProbe",
+            {"ipv6Detection": "KERNEL"},
+            "ipv6Detection",
+            "expected ALWAYS or METADATA",
+        ),
         ("staleAzureVnet", {}, "cidrs", "is missing"),
         ("staleAzureVnet", {"cidrs": []}, "cidrs", "is empty; name the CIDRs of the pods"),
         ("staleAzureVnet", {"cidrs": "10.0.0.0/8"}, "cidrs", "expected a list, not a string"),
         ("staleAzureVnet", {"cidrs": ["10.0.0.1/8"]}, "cidrs[0]", "has host bits set"),
-        ("staleAzureVnet", {"cidrs": ["0.0.0.0/0"]}, "cidrs[0]", "'0.0.0.0/0' is the default route"),
-        ("staleAzureVnet", {"cidrs": ["10.0.0.0/8"], "keep": ["10.0.0.0/8"]}, "keep[0]", "is not an IP"),
-        ("staleAzureVnet", {"cidrs": ["10.0.0.0/8"], "lockWaitSeconds": True}, "lockWaitSeconds", "is not an integer"),
+        (
+            "staleAzureVnet",
+            {"cidrs": ["0.0.0.0/0"]},
+            "cidrs[0]",
+            "'0.0.0.0/0' is the default route",
+        ),
+        (
+            "staleAzureVnet",
+            {"cidrs": ["10.0.0.0/8"], "keep": ["10.0.0.0/8"]},
+            "keep[0]",
+            "is not an IP",
+        ),
+        (
+            "staleAzureVnet",
+            {"cidrs": ["10.0.0.0/8"], "lockWaitSeconds": True},
+            "lockWaitSeconds",
+            "is not an integer",
+        ),
     ],
 )
-def test_a_value_that_breaks_a_rule_is_named(key: str, section: dict[str, Any], path: str, message: str) -> None:
+def test_a_value_that_breaks_a_rule_is_named(
+    key: str, section: dict[str, Any], path: str, message: str
+) -> None:
     assert message in problems({"hostNetworking": {key: section}})[f"hostNetworking.{key}.{path}"]
 
 
 def test_a_typo_is_an_error() -> None:
-    assert problems({"hostnetworking": {}}) == {"hostnetworking": "unknown key; did you mean hostNetworking?"}
+    assert problems({"hostnetworking": {}}) == {
+        "hostnetworking": "unknown key; did you mean hostNetworking?"
+    }
     assert problems([]) == {"": "expected an object with the key hostNetworking, not a list"}

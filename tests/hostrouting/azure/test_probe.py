@@ -25,7 +25,10 @@ from hostrouting.azure.probe.tasks import plan_probe
 from hostrouting.model.errors import ConfigError
 from hostrouting.testing import FakeKernel
 
-UNIT, CONSUMER = "etc/systemd/system/load-balancer-probe.service", "etc/systemd/system/systemd-nspawn@.service.d"
+UNIT, CONSUMER = (
+    "etc/systemd/system/load-balancer-probe.service",
+    "etc/systemd/system/systemd-nspawn@.service.d",
+)
 FILES = {
     "etc/hostrouting/installed.json",
     "etc/aks-flex-node/load-balancer-probe.nft",
@@ -34,7 +37,8 @@ FILES = {
     "etc/systemd/system/nftables.service.d/hostrouting-load-balancer-probe.conf",
     "etc/systemd/system/nftables-flush.service.d/hostrouting-load-balancer-probe.conf",
 }
-# The output of nft 1.0.6. Other versions format the flags and the priority differently and omit the table comment.
+# The output of nft 1.0.6. Other versions format the flags and the priority differently and omit the
+# table comment.
 LISTING = f"""\
 table ip6 {TABLE} {{
 	comment "hostrouting: IPv6 health probes of Azure's load balancer"
@@ -71,7 +75,11 @@ def configure(host: Host, node: FakeProbeNode | None, config: HostNetworking) ->
 
 def files(host: Host) -> set[str]:
     etc = (host.layout.root / "etc").rglob("*")
-    return {str(path.relative_to(host.layout.root)) for path in etc if path.is_file() and not path.is_symlink()}
+    return {
+        str(path.relative_to(host.layout.root))
+        for path in etc
+        if path.is_file() and not path.is_symlink()
+    }
 
 
 @pytest.mark.parametrize(
@@ -88,7 +96,9 @@ def files(host: Host) -> set[str]:
         (None, False),
     ],
 )
-def test_rules_are_recognised_by_what_all_versions_print(listing: str | None, is_in_force: bool) -> None:
+def test_rules_are_recognised_by_what_all_versions_print(
+    listing: str | None, is_in_force: bool
+) -> None:
     assert has_rules(listing, "eth0") is is_in_force
 
 
@@ -103,7 +113,11 @@ def test_no_other_text_reaches_a_rendered_file(device: str) -> None:
 def test_another_device_replaces_the_first(host: Host, node: FakeProbeNode) -> None:
     configure(host, node, asked())
     (change,) = configure(host, node, asked(devices=["azure0"])).changes.routes
-    assert (change.action, change.was, node.pinned) == ("replaced", host_route("eth0"), host_route("azure0"))
+    assert (change.action, change.was, node.pinned) == (
+        "replaced",
+        host_route("eth0"),
+        host_route("azure0"),
+    )
 
 
 class Refusing(FakeProbeNode):
@@ -126,7 +140,10 @@ class Led(FakeProbeNode):
     ("node", "message"),
     [
         (Refusing(), "can't load the nftables rules"),
-        (Led(), r"the pinned route doesn't win .* would take default via fe80::9 dev eth9; look at: ip -6 rule"),
+        (
+            Led(),
+            r"the pinned route doesn't win .* would take default via fe80::9 dev eth9; look at: ip -6 rule",
+        ),
     ],
 )
 def test_a_failure_changes_nothing(host: Host, node: FakeProbeNode, message: str) -> None:
@@ -151,7 +168,11 @@ METADATA = asked(ipv6Detection="METADATA")
 def test_a_node_without_ipv6_gets_no_rules(host: Host, node: FakeProbeNode) -> None:
     """Installed rules stay regardless of Azure's answer. Without one, nothing is changed."""
     planned, done = plan_probe(METADATA, host=host, node=node), configure(host, node, METADATA)
-    assert planned.skipped_because == done.skipped_because == "Azure's metadata service has assigned no IPv6 address"
+    assert (
+        planned.skipped_because
+        == done.skipped_because
+        == "Azure's metadata service has assigned no IPv6 address"
+    )
     with pytest.raises(LoadBalancerProbeError, match="unavailable"):
         configure(host, FakeProbeNode(problem="unavailable"), METADATA)
     assert (node.tables, files(host)) == ({}, set())
@@ -165,7 +186,10 @@ def test_a_config_without_it_removes_everything(host: Host, node: FakeProbeNode)
     configure(host, node, asked(devices=["azure0"]))
     assert plan_probe(HostNetworking(), host=host, node=node).rules == "removed"
     report = configure(host, node, HostNetworking())
-    assert (report.rules, [change.what for change in report.changes.routes]) == ("removed", [host_route("azure0")])
+    assert (report.rules, [change.what for change in report.changes.routes]) == (
+        "removed",
+        [host_route("azure0")],
+    )
     assert (node.tables, node.pinned, files(host)) == ({}, None, set())
     remove = RemoveLoadBalancerProbe(host=host, node=node)
     assert phases.run(remove) == ProbeReport(skipped_because="probe rewriting isn't installed")

@@ -115,7 +115,10 @@ def test_a_rewrite_stays_in_the_opened_folder(tmp_path: Path) -> None:
         return "new"
 
     rewrite(path, edit)
-    assert ((moved / "file").read_text(), (tmp_path / "other/file").read_text()) == ("new", "theirs")
+    assert ((moved / "file").read_text(), (tmp_path / "other/file").read_text()) == (
+        "new",
+        "theirs",
+    )
     assert [each.name for each in (tmp_path / "other").iterdir()] == ["file"]
 
 

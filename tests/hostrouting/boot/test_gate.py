@@ -14,20 +14,36 @@ from recording_tasks import meanwhile
 
 from hostrouting import UnitError
 from hostrouting.boot import systemctl
-from hostrouting.boot.gate import DROP_INS, list_text, missing_commands, opening_settings, with_other_scripts
+from hostrouting.boot.gate import (
+    DROP_INS,
+    list_text,
+    missing_commands,
+    opening_settings,
+    with_other_scripts,
+)
 from hostrouting.boot.layout import WATCH
 from hostrouting.boot.manifest import InstalledPart, Manifest
-from hostrouting.boot.systemctl import ANSWER_SECONDS, LAST_ANSWER_SECONDS, Systemctl, running_systemd
+from hostrouting.boot.systemctl import (
+    ANSWER_SECONDS,
+    LAST_ANSWER_SECONDS,
+    Systemctl,
+    running_systemd,
+)
 from phases import Cancelled, CancelScope
 from phases.testing import FakeClock
 
 CONSUMER = "systemd-nspawn@.service"
 HOLD, AGAIN, LAST = (f"/etc/hostrouting/gate.sh {word}" for word in ("hold", "again", "last"))
-PASSED = "/usr/bin/test -f /run/aks-flex-node/passed/${INVOCATION_ID} -o -e /etc/hostrouting/gate.off"
+PASSED = (
+    "/usr/bin/test -f /run/aks-flex-node/passed/${INVOCATION_ID} -o -e /etc/hostrouting/gate.off"
+)
 
 
 def gated(**is_blocking: bool) -> Manifest:
-    parts = {name.replace("_", "-"): InstalledPart(blocks, is_gated=True) for name, blocks in is_blocking.items()}
+    parts = {
+        name.replace("_", "-"): InstalledPart(blocks, is_gated=True)
+        for name, blocks in is_blocking.items()
+    }
     return Manifest(CONSUMER, parts)
 
 
@@ -51,10 +67,14 @@ def test_all_lines_of_the_drop_ins_differ() -> None:
 
 def test_the_list_has_forgiven_steps_last() -> None:
     folder = "/etc/aks-flex-node"
-    assert list_text(gated(static_routes=True, check_route_overlap=True), {"static-routes": b"one"}) == (
+    assert list_text(
+        gated(static_routes=True, check_route_overlap=True), {"static-routes": b"one"}
+    ) == (
         f"{folder}/static-routes.sh required 7692c3ad3540bb80\n{folder}/check-route-overlap.sh required -\nend\n"
     )
-    warn = gated(check_route_overlap=False, static_routes=True, another=True).with_parts((), {WATCH: InstalledPart()})
+    warn = gated(check_route_overlap=False, static_routes=True, another=True).with_parts(
+        (), {WATCH: InstalledPart()}
+    )
     assert [line.split()[:2] for line in list_text(warn, {}).splitlines()] == [
         [f"{folder}/static-routes.sh", "required"],
         [f"{folder}/another.sh", "required"],
@@ -66,7 +86,9 @@ def test_the_list_has_forgiven_steps_last() -> None:
 
 def test_scripts_in_other_folders() -> None:
     text = list_text(gated(static_routes=True, check_route_overlap=True), {})
-    assert with_other_scripts(text, {"/etc/aks-flex-node/static-routes.sh": "/new/static-routes.sh"}) == (
+    assert with_other_scripts(
+        text, {"/etc/aks-flex-node/static-routes.sh": "/new/static-routes.sh"}
+    ) == (
         "/new/static-routes.sh required -\n/etc/aks-flex-node/check-route-overlap.sh required -\nend\n"
     )
 
@@ -85,7 +107,9 @@ def test_a_unit_with_all_commands_lacks_none() -> None:
     ],
 )
 def test_a_weakened_command_counts_as_missing(command: str) -> None:
-    assert missing_commands(HELD | {"ExecStartPreEx": f"{command}\n{shown(PASSED)}"}) == (f"ExecStartPre=+{LAST}",)
+    assert missing_commands(HELD | {"ExecStartPreEx": f"{command}\n{shown(PASSED)}"}) == (
+        f"ExecStartPre=+{LAST}",
+    )
 
 
 def test_an_unforgiven_condition_counts_as_missing() -> None:
@@ -94,16 +118,29 @@ def test_an_unforgiven_condition_counts_as_missing() -> None:
         assert missing_commands(HELD | {"ExecConditionEx": shows}) == (f"ExecCondition=-+{HOLD}",)
 
 
-FINE = {"SuccessExitStatus": "133", "TimeoutStartUSec": "1min 30s", "Environment": "A=1 B=INVOCATION_ID"}
+FINE = {
+    "SuccessExitStatus": "133",
+    "TimeoutStartUSec": "1min 30s",
+    "Environment": "A=1 B=INVOCATION_ID",
+}
 FINE |= {"UnsetEnvironment": "B", "RuntimeDirectory": "kubelet", "RuntimeDirectoryPreserve": "no"}
 
 
 OPENING = [
-    *(("SuccessExitStatus", each, "always") for each in ("255", "1", "133 2", "126", "127", "200", "203", "243")),
+    *(
+        ("SuccessExitStatus", each, "always")
+        for each in ("255", "1", "133 2", "126", "127", "200", "203", "243")
+    ),
     *(("SuccessExitStatus", each, "always") for each in ("KILL", "SIGTERM", "ABRT 0")),
-    *(("SuccessExitStatus", each, "never") for each in ("", "133", "143", "254", "199", "244", "HUP")),
+    *(
+        ("SuccessExitStatus", each, "never")
+        for each in ("", "133", "143", "254", "199", "244", "HUP")
+    ),
     *(("TimeoutStartUSec", each, "in STRICT") for each in ("4s", "24.500s", "500ms", "24")),
-    *(("TimeoutStartUSec", each, "never") for each in ("25s", "59s", "1min", "1min 30s", "1h", "infinity", "")),
+    *(
+        ("TimeoutStartUSec", each, "never")
+        for each in ("25s", "59s", "1min", "1min 30s", "1h", "infinity", "")
+    ),
 ]
 
 
@@ -115,7 +152,7 @@ def test_an_exit_status_or_a_timeout_may_open_the_gate(name: str, value: str, wh
         assert all(f"{name.replace('USec', 'Sec')}=" in each for each in found)
 
 
-# --- systemctl ---------------------------------------------------------------------------------------------------------
+# --- systemctl ------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -142,7 +179,9 @@ def hanging(program: Path) -> Hanging:
 
 
 def test_a_hanging_systemctl_is_waited_for_once(program: Path, hanging: Hanging) -> None:
-    """A failing run rolls back several steps while holding its lock, so repeated timeouts would delay other runs."""
+    """A failing run rolls back several steps while holding its lock, so repeated timeouts would
+    delay other runs.
+    """
     assert running_systemd() is running_systemd()
     clock = FakeClock()
     units = Systemctl(scope=CancelScope(clock=clock))
@@ -159,7 +198,9 @@ def test_a_hanging_systemctl_is_waited_for_once(program: Path, hanging: Hanging)
 
 @pytest.mark.parametrize("is_late", [False, True])
 def test_the_end_of_a_run_ends_the_wait_for_systemctl(hanging: Hanging, is_late: bool) -> None:
-    """The rollback can't be cancelled, but its timeout is short too, and so long a wait before it counts."""
+    """The rollback can't be cancelled, but its timeout is short too, and so long a wait before it
+    counts.
+    """
     clock = FakeClock()
     scope, units = CancelScope(clock=clock), Systemctl(scope=CancelScope(clock=clock))
 
@@ -171,7 +212,10 @@ def test_the_end_of_a_run_ends_the_wait_for_systemctl(hanging: Hanging, is_late:
         units.within(scope).reload()
     if not is_late:
         silence = "gave no answer within 5 s"
-        with hanging(lambda: clock.advance(LAST_ANSWER_SECONDS)), pytest.raises(UnitError, match=silence):
+        with (
+            hanging(lambda: clock.advance(LAST_ANSWER_SECONDS)),
+            pytest.raises(UnitError, match=silence),
+        ):
             units.reload()
     with pytest.raises(UnitError, match="wasn't run"):
         units.reload()
@@ -225,11 +269,16 @@ def test_orderings_come_from_both_sides_without_missing_units(program: Path) -> 
         "printf '%s\\n' Id=a.service After=b.service Before=c.service LoadState=loaded '' "
         "Id=c.service After= Before= LoadState=loaded '' Id=gone.service After=a.service Before= LoadState=not-found",
     )
-    assert Systemctl().orderings("c.service") == {"a.service": ("b.service",), "c.service": ("a.service",)}
+    assert Systemctl().orderings("c.service") == {
+        "a.service": ("b.service",),
+        "c.service": ("a.service",),
+    }
     assert Systemctl("/image").orderings() == {}
 
 
-def test_orderings_are_read_of_no_template(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_orderings_are_read_of_no_template(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in (
         "multi-user.target.wants/a.service",
         "b.service.requires/c.mount",
@@ -254,10 +303,20 @@ def test_a_pattern_of_instances_is_not_read_as_an_option(program: Path) -> None:
 
 
 def test_units_shown_at_once_are_told_apart(program: Path) -> None:
-    """systemctl shows named units in their order, maybe by another name, and then those that match a pattern."""
-    blocks = ("Id=other.service", "Id=a@hostrouting-probe.service", "Id=a@1.service", "Id=a@hostrouting-probe.service")
+    """systemctl shows named units in their order, maybe by another name, and then those that match
+    a pattern.
+    """
+    blocks = (
+        "Id=other.service",
+        "Id=a@hostrouting-probe.service",
+        "Id=a@1.service",
+        "Id=a@hostrouting-probe.service",
+    )
     states = zip(blocks, ("loaded", "not-found", "masked", "not-found"), strict=True)
-    be(program, "printf '%s\\n' " + " '' ".join(f"{each} LoadState={state}" for each, state in states))
+    be(
+        program,
+        "printf '%s\\n' " + " '' ".join(f"{each} LoadState={state}" for each, state in states),
+    )
     shown = Systemctl().show_each(["alias.service"], "LoadState", consumers=["a@.service"])
     assert {unit: each["LoadState"] for unit, each in shown.items()} == {
         "a@hostrouting-probe.service": "loaded",
@@ -277,8 +336,13 @@ def test_units_shown_at_once_are_told_apart(program: Path) -> None:
         ("inactive", 4, False),
     ],
 )
-def test_only_a_running_unit_is_stopped(program: Path, word: str, code: int, is_active: bool) -> None:
-    be(program, f'echo "$@" >>{program}.log; [ "$1" = is-active ] || exit 0; echo {word}; exit {code}')
+def test_only_a_running_unit_is_stopped(
+    program: Path, word: str, code: int, is_active: bool
+) -> None:
+    be(
+        program,
+        f'echo "$@" >>{program}.log; [ "$1" = is-active ] || exit 0; echo {word}; exit {code}',
+    )
     assert Systemctl().is_active("x.service") is is_active
     Systemctl().stop("x.service")
     Systemctl().restart("x.service")

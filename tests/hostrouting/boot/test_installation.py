@@ -1,4 +1,6 @@
-"""Tests that the installation for the next boot is ordered, atomic, completely removable, and the same by Ignition."""
+"""Tests that the installation for the next boot is ordered, atomic, completely removable, and the
+same by Ignition.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,9 @@ def test_separate_tasks_agree_about_the_uplinks(host: Host, layout: Layout) -> N
     assert all("\nuplinks " not in layout.script(name).read_text() for name in (ROUTES, CHECK))
 
 
-def test_an_update_changes_the_list_and_no_drop_in(host: Host, layout: Layout, units: FakeSystemd) -> None:
+def test_an_update_changes_the_list_and_no_drop_in(
+    host: Host, layout: Layout, units: FakeSystemd
+) -> None:
     phases.run(ConfigureStaticRoutes(WANTED, host=host))
     assert steps(layout) == ["static-routes.sh required"]
     drop_in = layout.gates("systemd-nspawn@.service")[-1]
@@ -112,7 +116,7 @@ def test_a_short_timeout_defeats_only_a_strict_gate(host: Host, layout: Layout) 
         apply(host)
 
 
-# --- oneshots ------------------------------------------------------------------------------------------------------
+# --- oneshots -------------------------------------------------------------------------------------
 
 
 def test_oneshots_start_once_the_network_is_up(host: Host, units: FakeSystemd) -> None:
@@ -125,7 +129,9 @@ def test_oneshots_start_once_the_network_is_up(host: Host, units: FakeSystemd) -
     assert units.starts == [change.what for change in started]
 
 
-def test_the_oneshot_of_a_failing_strict_check_runs_too(host: Host, layout: Layout, units: FakeSystemd) -> None:
+def test_the_oneshot_of_a_failing_strict_check_runs_too(
+    host: Host, layout: Layout, units: FakeSystemd
+) -> None:
     units.active.add("network-online.target")
     with pytest.raises(RouteOverlapError):
         apply(host, config(SHADOWED, cidrs=["172.16.2.0/24"]))
@@ -134,13 +140,15 @@ def test_the_oneshot_of_a_failing_strict_check_runs_too(host: Host, layout: Layo
     assert layout.script(CHECK).exists()
 
 
-# --- locks and removal -----------------------------------------------------------------------------------------------
+# --- locks and removal ----------------------------------------------------------------------------
 
 
 def test_a_reload_holds_only_the_lock_of_runs(kernel: FakeKernel, layout: Layout) -> None:
     """Scripts don't wait for a reload or a verification, and no other run can start in between."""
     seen: set[tuple[bool, bool]] = set()
-    units = ActingSystemd(layout, lambda *_: seen.add((is_held(layout.lock), is_held(layout.run_lock))))
+    units = ActingSystemd(
+        layout, lambda *_: seen.add((is_held(layout.lock), is_held(layout.run_lock)))
+    )
     host = Host(routes=kernel, units=units, layout=layout)
     apply(host, config(SHADOWED, watch={"enabled": True}))
     phases.run(RemoveHostRouting(host=host))
@@ -152,13 +160,17 @@ def test_the_check_writes_its_marker_under_the_scripts_lock(host: Host, layout: 
     with locked(layout.lock, phases.CancelScope()):
         with pytest.raises(FileError, match="another run has held it"):
             phases.run(check, scope=phases.CancelScope(clock=FakeClock()))
-        assert not any(path.exists() for path in (layout.marker_ok, layout.marker_detected, layout.report))
+        assert not any(
+            path.exists() for path in (layout.marker_ok, layout.marker_detected, layout.report)
+        )
     with pytest.raises(RouteOverlapError):
         phases.run(check)
     assert layout.marker_detected.exists()
 
 
-def test_removal_waits_for_starts_in_the_gate(host: Host, layout: Layout, units: FakeSystemd) -> None:
+def test_removal_waits_for_starts_in_the_gate(
+    host: Host, layout: Layout, units: FakeSystemd
+) -> None:
     apply(host)
     units.properties[MACHINE] = {"SubState": "condition"}
     clock = FakeClock()
@@ -169,12 +181,14 @@ def test_removal_waits_for_starts_in_the_gate(host: Host, layout: Layout, units:
     assert not layout.gate_script.exists()
 
 
-# --- the Go package's installation ----------------------------------------------------------------------------------
+# --- the Go package's installation ----------------------------------------------------------------
 
 
 @pytest.fixture
 def reference(layout: Layout) -> list[Path]:
-    """Create the Go package's installation, whose units have the same names as ours, and other links to its units."""
+    """Create the Go package's installation, whose units have the same names as ours, and other
+    links to its units.
+    """
     links = write_go_package(layout, f"{SHADOWED}|{ANY}|0", f"172.16.2.0/24|{ANY}|0")
     wants = layout.units / "systemd-nspawn@.service.wants"
     return [*links, *(write_link(wants / link.name, f"../{link.name}") for link in links)]
@@ -185,14 +199,18 @@ def boot(destination: str) -> Route:
     return Route(IPv4Network(destination), (NextHop("eth0", GATEWAY),), protocol=Protocol.BOOT)
 
 
-def test_the_go_packages_links_are_removed_first(host: Host, layout: Layout, reference: list[Path]) -> None:
+def test_the_go_packages_links_are_removed_first(
+    host: Host, layout: Layout, reference: list[Path]
+) -> None:
     """With such a symlink, restarting the oneshot would also restart the running machine."""
     order: list[tuple[int, bool]] = []
     unit = layout.unit(ROUTES)
     old = unit.read_text()
 
     def look() -> None:
-        order.append((len([link for link in reference if link.is_symlink()]), unit.read_text() == old))
+        order.append(
+            (len([link for link in reference if link.is_symlink()]), unit.read_text() == old)
+        )
 
     apply(Host(routes=host.routes, units=ActingSystemd(layout, at("reload", look)), layout=layout))
     assert order[:2] == [(0, True), (0, False)]
@@ -212,7 +230,11 @@ def test_a_plan_tells_what_becomes_of_the_go_packages_routes(
     report = phases.run(Configure(WANTED, host=host))
     assert report.changes.routes == planned.changes.routes
     phases.run(RemoveHostRouting(host=host))
-    assert not [route for route in kernel.routes() if route.protocol in (Protocol.BOOT, Protocol.HOSTROUTING)]
+    assert not [
+        route
+        for route in kernel.routes()
+        if route.protocol in (Protocol.BOOT, Protocol.HOSTROUTING)
+    ]
 
 
 def test_a_config_without_routes_leaves_the_go_package_its_routes(
@@ -258,7 +280,9 @@ def test_a_later_run_takes_over_what_a_killed_one_has_begun(
 
 
 @pytest.mark.parametrize("kind", ["fifo", "folder", "without a usable row", "binary"])
-def test_a_list_without_a_route_takes_nothing_over(host: Host, layout: Layout, kernel: FakeKernel, kind: str) -> None:
+def test_a_list_without_a_route_takes_nothing_over(
+    host: Host, layout: Layout, kernel: FakeKernel, kind: str
+) -> None:
     apply(host, config("172.16.3.0/24", cidrs=()))
     layout.adopted.parent.mkdir(parents=True, exist_ok=True)
     if kind == "fifo":
@@ -266,7 +290,9 @@ def test_a_list_without_a_route_takes_nothing_over(host: Host, layout: Layout, k
     elif kind == "folder":
         layout.adopted.mkdir()
     else:
-        layout.adopted.write_bytes(b"0.0.0.0/0 * * 0\nx\n" if kind.startswith("without") else b"\xff\x00")
+        layout.adopted.write_bytes(
+            b"0.0.0.0/0 * * 0\nx\n" if kind.startswith("without") else b"\xff\x00"
+        )
     there = boot("172.16.2.0/24")
     assert not kernel.add([there])
     if kind in ("fifo", "folder"):
@@ -280,7 +306,9 @@ def test_a_list_without_a_route_takes_nothing_over(host: Host, layout: Layout, k
 def test_a_rollback_undoes_what_a_start_has_taken_over(
     kernel: FakeKernel, layout: Layout, reference: list[Path]
 ) -> None:
-    """Once the script is in place, the gate of a start may run it, before the run that has written it fails."""
+    """Once the script is in place, the gate of a start may run it, before the run that has written
+    it fails.
+    """
     assert not kernel.add([boot(SHADOWED), boot("172.16.2.0/24")])
     override(layout, "ExecStartPre=")
     before, files = kernel.routes(), outside_run(layout.root)
@@ -300,11 +328,15 @@ def test_a_rollback_undoes_what_a_start_has_taken_over(
     assert [str(route.destination) for route in ours(kernel)] == [SHADOWED]
 
 
-# --- faults --------------------------------------------------------------------------------------------------------
+# --- faults ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("refused", [["reload"], ["enable", f"{ROUTES}.service"], ["enable", f"{CHECK}.service"]])
-def test_a_failing_systemd_leaves_nothing(layout: Layout, kernel: FakeKernel, refused: list[str]) -> None:
+@pytest.mark.parametrize(
+    "refused", [["reload"], ["enable", f"{ROUTES}.service"], ["enable", f"{CHECK}.service"]]
+)
+def test_a_failing_systemd_leaves_nothing(
+    layout: Layout, kernel: FakeKernel, refused: list[str]
+) -> None:
     before = outside_run(layout.root)
     with pytest.raises(UnitError, match="timed out"):
         apply(Host(routes=kernel, units=ActingSystemd(layout, refusing(*refused)), layout=layout))
@@ -313,7 +345,9 @@ def test_a_failing_systemd_leaves_nothing(layout: Layout, kernel: FakeKernel, re
     assert layout.gates("systemd-nspawn@.service")[-1].read_text() == DROP_INS[-1]
 
 
-def test_without_systemd_nothing_changes(kernel: FakeKernel, layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_systemd_nothing_changes(
+    kernel: FakeKernel, layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(layout.root))
     with pytest.raises(UnitError, match="without systemd nothing can be changed") as caught:
         apply(Host(routes=kernel, units=Systemctl(), layout=layout))
@@ -342,7 +376,7 @@ def test_a_rollback_restores_the_old_scripts(host: Host, layout: Layout) -> None
     assert [file.path for file in plan.way_back][-1] == layout.gate_list
 
 
-# --- plan and images -----------------------------------------------------------------------------------------------
+# --- plan and images ------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -394,7 +428,9 @@ def test_a_link_out_of_an_image_is_refused_first(image_root: Path, path: str, ta
         link.rename(image_root / "moved")
     link.symlink_to(target)
     before = outside_run(image_root)
-    with pytest.raises(HostRoutingError, match=f"{link} is a link to {target}, which leads out of the image"):
+    with pytest.raises(
+        HostRoutingError, match=f"{link} is a link to {target}, which leads out of the image"
+    ):
         Host.image(image_root)
     assert outside_run(image_root) == before
 
@@ -413,7 +449,7 @@ def test_another_root_needs_its_own_routes_and_units(tmp_path: Path) -> None:
     assert [path for path, _ in caught.value.problems] == ["routes", "units"]  # type: ignore[attr-defined]
 
 
-# --- the manifest ------------------------------------------------------------------------------------------------------
+# --- the manifest ---------------------------------------------------------------------------------
 
 
 CONFIG = config(SHADOWED, consumer="kubelet.service", watch={"enabled": True})
@@ -436,7 +472,16 @@ def edit(layout: Layout, change: Callable[[dict[str, Any]], None]) -> None:
 
 
 PARTS: list[Any] = [None, [], "x", {"../x": {}}, {"x/y": {}}]
-FOREIGN = ["/etc/passwd", "/etc/aks-flex-node/../passwd", "/etc/aks-flex-node/a/b", "etc/x", "/", "", 3, None]
+FOREIGN = [
+    "/etc/passwd",
+    "/etc/aks-flex-node/../passwd",
+    "/etc/aks-flex-node/a/b",
+    "etc/x",
+    "/",
+    "",
+    3,
+    None,
+]
 
 
 @pytest.mark.parametrize(
@@ -450,7 +495,9 @@ FOREIGN = ["/etc/passwd", "/etc/aks-flex-node/../passwd", "/etc/aks-flex-node/a/
         spoil("parts", ROUTES, "config", value={"hostRouting": ["nothingSuch"]}),
     ],
 )
-def test_foreign_names_are_refused(host: Host, layout: Layout, change: Callable[[dict[str, Any]], None]) -> None:
+def test_foreign_names_are_refused(
+    host: Host, layout: Layout, change: Callable[[dict[str, Any]], None]
+) -> None:
     phases.run(Configure(CONFIG, host=host))
     edit(layout, change)
     before = outside_run(layout.root)
@@ -460,7 +507,15 @@ def test_foreign_names_are_refused(host: Host, layout: Layout, change: Callable[
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"parts": 3}', "null", '{"consumer": "../../x.service", "parts": {}, "folders": []}']
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"parts": 3}',
+        "null",
+        '{"consumer": "../../x.service", "parts": {}, "folders": []}',
+    ],
 )
 def test_a_broken_manifest_is_an_error_with_a_hint(host: Host, layout: Layout, text: str) -> None:
     write_file(layout.manifest, text)
@@ -479,7 +534,11 @@ def test_a_removed_part_does_not_keep_the_old_wait(host: Host, layout: Layout) -
 
 def test_parts_of_other_programs_come_last(layout: Layout) -> None:
     manifest = Manifest("kubelet.service", {"another": InstalledPart(), CHECK: InstalledPart()})
-    assert list(manifest.with_parts((), {ROUTES: InstalledPart()}).parts) == [ROUTES, CHECK, "another"]
+    assert list(manifest.with_parts((), {ROUTES: InstalledPart()}).parts) == [
+        ROUTES,
+        CHECK,
+        "another",
+    ]
     assert list(manifest.with_parts(["another"], {}).parts) == [CHECK]
 
 
@@ -487,11 +546,15 @@ def test_parts_of_other_programs_come_last(layout: Layout) -> None:
     "change",
     [
         spoil("hostRouting", "watch", value={"enabled": True, "textfile": 3}),
-        spoil("hostRouting", "staticRoutes", value={"enabled": True, "routes": [{"destination": "x"}]}),
+        spoil(
+            "hostRouting", "staticRoutes", value={"enabled": True, "routes": [{"destination": "x"}]}
+        ),
         spoil("hostRouting", "waitSeconds", value="no"),
     ],
 )
-def test_an_edited_config_is_an_error(host: Host, layout: Layout, change: Callable[[dict[str, Any]], None]) -> None:
+def test_an_edited_config_is_an_error(
+    host: Host, layout: Layout, change: Callable[[dict[str, Any]], None]
+) -> None:
     phases.run(Configure(CONFIG, host=host))
     before = layout.manifest.read_text()
     edit(layout, change)
@@ -529,7 +592,7 @@ def test_a_file_with_a_similar_name_is_not_ours(host: Host, layout: Layout) -> N
     assert copy.read_text() == "another file"
 
 
-# --- Ignition ----------------------------------------------------------------------------------------------------------
+# --- Ignition -------------------------------------------------------------------------------------
 
 
 LAYOUT = Layout("/x")
@@ -542,13 +605,18 @@ def test_it_contains_every_file_with_its_mode(consumer: str) -> None:
     expected = {LAYOUT.relative(file.path): (file.text, file.mode) for file in files}
     document = ignition(config(SHADOWED, consumer=consumer))
     assert written_by_ignition(document) == expected
-    assert render(config(SHADOWED, consumer=consumer)) == {path: text for path, (text, _) in expected.items()}
+    assert render(config(SHADOWED, consumer=consumer)) == {
+        path: text for path, (text, _) in expected.items()
+    }
     units = {unit["name"]: unit for unit in document["systemd"]["units"]}
     assert {name for name, unit in units.items() if unit.get("enabled")} == {
         "static-routes.service",
         "check-route-overlap.service",
     }
-    assert [each["name"] for each in units[consumer]["dropins"]] == ["00-hostrouting.conf", "zz-hostrouting.conf"]
+    assert [each["name"] for each in units[consumer]["dropins"]] == [
+        "00-hostrouting.conf",
+        "zz-hostrouting.conf",
+    ]
     assert units[consumer].keys() == {"name", "dropins"}, "the consumer's owner enables it"
 
 
@@ -557,7 +625,10 @@ def test_the_reference_validator_accepts_it(tmp_path: Path) -> None:
     program = shutil.which("ignition-validate")
     if program is None:
         pytest.skip("no ignition-validate on this machine")
-    path, text = tmp_path / "routing.ign", json.dumps(ignition(config(SHADOWED, watch={"enabled": True})))
+    path, text = (
+        tmp_path / "routing.ign",
+        json.dumps(ignition(config(SHADOWED, watch={"enabled": True}))),
+    )
     # Debian's Ignition 2.14 knows only the experimental version name.
     for version in ("3.4.0", "3.4.0-experimental"):
         path.write_text(text.replace('"3.4.0"', f'"{version}"'))

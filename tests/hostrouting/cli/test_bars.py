@@ -1,4 +1,6 @@
-"""Tests that bars and pictures show every failure, omit what is fine, and explain exactly the symbols in use."""
+"""Tests that bars and pictures show every failure, omit what is fine, and explain exactly the
+symbols in use.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ class Cut(NamedTuple):
 
 
 def segment(first: str, last: str, kind: FindingKind | NoteKind, *devs: str) -> Part:
-    return CellKind(kind, devs), tuple(summarize_address_range(IPv4Address(first), IPv4Address(last)))
+    return CellKind(kind, devs), tuple(
+        summarize_address_range(IPv4Address(first), IPv4Address(last))
+    )
 
 
 def bar(cidr: str, *parts: Part) -> Cut:
@@ -59,20 +63,28 @@ def bar(cidr: str, *parts: Part) -> Cut:
     return Cut(IPv4Network(cidr), list(ranges.items()))
 
 
-def finding(of: IpNetwork, kind: FindingKind, devs: tuple[str, ...], ranges: tuple[IpNetwork, ...]) -> Finding:
+def finding(
+    of: IpNetwork, kind: FindingKind, devs: tuple[str, ...], ranges: tuple[IpNetwork, ...]
+) -> Finding:
     discarded_by = (RouteType.BLACKHOLE,) if kind is FindingKind.BLACKHOLE else ()
-    return Finding(kind, of, ranges[0].network_address, devs, ("eth0",), ranges, None, (of,), discarded_by)
+    return Finding(
+        kind, of, ranges[0].network_address, devs, ("eth0",), ranges, None, (of,), discarded_by
+    )
 
 
 def report(*bars: Cut, notes: Iterable[Note] = ()) -> OverlapReport:
-    """Return a report with a finding for each failing part of each bar and a note for each of the other parts."""
+    """Return a report with a finding for each failing part of each bar and a note for each of the
+    other parts.
+    """
     findings, noted = [], []
     for cidr, parts in bars:
         for answer, ranges in parts:
             if isinstance(answer.kind, FindingKind):
                 findings.append(finding(cidr, answer.kind, answer.devs, ranges))
             else:
-                noted.append(Note(NoteKind(answer.kind or ""), f"some of {cidr}", cidr, answer.devs, ranges))
+                noted.append(
+                    Note(NoteKind(answer.kind or ""), f"some of {cidr}", cidr, answer.devs, ranges)
+                )
     return OverlapReport(
         Verdict.OVERLAP if findings else Verdict.OK,
         OverlapMode.STRICT,
@@ -93,7 +105,7 @@ def of_terminal(code: int) -> str:
     return "#" + "".join(f"{levels[(code - 16) // step % 6]:02x}" for step in (36, 6, 1))
 
 
-# --- bars --------------------------------------------------------------------------------------------------------------
+# --- bars -----------------------------------------------------------------------------------------
 
 
 OWN = [segment(f"172.16.0.{10 + n}", f"172.16.0.{10 + n}", NoteKind.LOCAL) for n in range(8)]
@@ -158,7 +170,10 @@ def test_an_ascii_terminal_gets_bars_of_the_same_width() -> None:
     noted = bar("10.1.0.0/24", segment("10.1.0.4", "10.1.0.4", NoteKind.LOCAL))
     pair = report(H200, noted, bar("10.96.0.0/12"))
     lines = printed(overlap_text(pair), "ascii")
-    assert "!! 172.16.0.0/12  AAAABBBB--------cccc------------X---------------NNNN++++dddd---b" in lines
+    assert (
+        "!! 172.16.0.0/12  AAAABBBB--------cccc------------X---------------NNNN++++dddd---b"
+        in lines
+    )
     assert f"-- 10.1.0.0/24    -o{'-' * 62}" in lines
     assert "ok 10.96.0.0/12   by eth0" in lines
     drawn = overlap_text(pair, width=200)
@@ -167,9 +182,13 @@ def test_an_ascii_terminal_gets_bars_of_the_same_width() -> None:
         assert colour in drawn
 
 
-@pytest.mark.parametrize(("width", "count"), [(None, 64), (200, 64), (81, 64), (80, 32), (40, 16), (1, 8)])
+@pytest.mark.parametrize(
+    ("width", "count"), [(None, 64), (200, 64), (81, 64), (80, 32), (40, 16), (1, 8)]
+)
 def test_each_cell_is_a_prefix_and_fits_the_terminal(width: int | None, count: int) -> None:
-    row = next(line for line in printed(overlap_text(report(H200), width=width)) if line.startswith("✗"))
+    row = next(
+        line for line in printed(overlap_text(report(H200), width=width)) if line.startswith("✗")
+    )
     assert len(row) == len("✗ 172.16.0.0/12  ") + count
 
 
@@ -192,12 +211,21 @@ def test_unjudged_addresses_are_blank() -> None:
 
 
 def test_local_addresses_and_containers_have_one_colour_each() -> None:
-    notes = [Note(NoteKind.LOCAL, "own", H200.cidr, (f"ib{n}",), (IPv4Network(f"172.16.0.{n}"),)) for n in range(64)]
+    notes = [
+        Note(NoteKind.LOCAL, "own", H200.cidr, (f"ib{n}",), (IPv4Network(f"172.16.0.{n}"),))
+        for n in range(64)
+    ]
     lines = printed(overlap_text(report(bar(str(H200.cidr)), notes=notes)))
     assert lines[2:4] == ["   ·  eth0 expected", "   o  own address"]
 
 
-OF_SEGMENTS = (NoteKind.LOCAL, NoteKind.BROADCAST, NoteKind.CONTAINER, NoteKind.ALLOWED, NoteKind.CNI_DISCARD)
+OF_SEGMENTS = (
+    NoteKind.LOCAL,
+    NoteKind.BROADCAST,
+    NoteKind.CONTAINER,
+    NoteKind.ALLOWED,
+    NoteKind.CNI_DISCARD,
+)
 ANSWERS = [
     CellKind(),
     None,
@@ -218,8 +246,14 @@ def test_the_interfaces_of_an_answer_are_named_or_counted() -> None:
 
 
 def test_failures_come_before_notes_and_failing_rows_first() -> None:
-    noted, fine = bar("10.1.0.0/24", segment("10.1.0.4", "10.1.0.4", NoteKind.LOCAL)), bar("10.96.0.0/12")
-    notes = [Note(NoteKind.LOCAL, "said of one", noted.cidr), *[Note(NoteKind.RULE, "said of all")] * 40]
+    noted, fine = (
+        bar("10.1.0.0/24", segment("10.1.0.4", "10.1.0.4", NoteKind.LOCAL)),
+        bar("10.96.0.0/12"),
+    )
+    notes = [
+        Note(NoteKind.LOCAL, "said of one", noted.cidr),
+        *[Note(NoteKind.RULE, "said of all")] * 40,
+    ]
     lines = printed(overlap_text(report(noted, fine, H200, notes=notes)))
     marks = [(line[0], line.split()[1]) for line in lines if line[0] in "✗•✓"]
     assert marks == [("✗", "172.16.0.0/12"), ("•", "10.1.0.0/24"), ("✓", "10.96.0.0/12")]
@@ -227,7 +261,7 @@ def test_failures_come_before_notes_and_failing_rows_first() -> None:
     assert lines[-41] == "note: LOCAL: said of one"
 
 
-# --- pictures ------------------------------------------------------------------------------------------------------
+# --- pictures -------------------------------------------------------------------------------------
 
 
 def words(picture: str) -> list[str]:
@@ -240,7 +274,9 @@ def words(picture: str) -> list[str]:
 
 def test_a_picture_needs_no_other_resource() -> None:
     picture = overlap_picture(report(H200))
-    assert not re.search(r"href|url\((?!#)|@import|@font-face|<script|<image|<foreignObject", picture)
+    assert not re.search(
+        r"href|url\((?!#)|@import|@font-face|<script|<image|<foreignObject", picture
+    )
 
 
 def test_a_hostile_interface_is_text_in_a_picture() -> None:
@@ -252,13 +288,16 @@ def test_a_hostile_interface_is_text_in_a_picture() -> None:
     assert 'note: LOCAL: <a"&??' in said
 
 
-# --- any bars ----------------------------------------------------------------------------------------------------------
+# --- any bars -------------------------------------------------------------------------------------
 
 
 RESERVED = reserved_blocks(Family.IPV4)
 COUNTS = st.sampled_from([1, 7, 8, 64, 100, 256])
 # All other kinds of notes apply to a whole CIDR, or to none.
-DEVS = st.lists(st.sampled_from(["ib0", "ib1", "docker0", "<&\"'>", "]]>", "\x1b[31m", "é\udcff\ufffe"]), max_size=3)
+DEVS = st.lists(
+    st.sampled_from(["ib0", "ib1", "docker0", "<&\"'>", "]]>", "\x1b[31m", "é\udcff\ufffe"]),
+    max_size=3,
+)
 
 
 CODE = re.compile(r"\x1b\[[\d;]+m")
@@ -267,7 +306,9 @@ CODE = re.compile(r"\x1b\[[\d;]+m")
 @st.composite
 def bars(draw: st.DrawFn) -> Cut:
     length = draw(st.integers(0, 32))
-    cidr = IPv4Network((draw(st.integers(1 << 24, (224 << 24) - 1)) >> (32 - length) << (32 - length), length))
+    cidr = IPv4Network(
+        (draw(st.integers(1 << 24, (224 << 24) - 1)) >> (32 - length) << (32 - length), length)
+    )
     assume(reserved_block(cidr) is None)  # a reserved block can't be expected
     begin, end = int(cidr.network_address), int(cidr.broadcast_address) + 1
     cuts = draw(st.lists(st.integers(begin, end - 1), max_size=12, unique=True))
@@ -302,7 +343,9 @@ def test_a_cell_shows_an_answer_of_its_addresses(bar: Cut, count: int) -> None:
             for answer, ranges in bar.parts
             if any(int(network[0]) < end and int(network[-1]) >= begin for network in ranges)
         }
-        is_reserved = any(int(block[0]) <= begin and end - 1 <= int(block[-1]) for block in RESERVED)
+        is_reserved = any(
+            int(block[0]) <= begin and end - 1 <= int(block[-1]) for block in RESERVED
+        )
         assert shown in inside or (not inside and shown == (None if is_reserved else CellKind()))
 
 
@@ -353,7 +396,9 @@ def test_a_picture_is_xml_with_each_bars_colours(found: list[Cut]) -> None:
         assert 0 <= x < x + wide <= width
         assert 0 <= y < y + high <= height
         if "shape-rendering" in box.attrib:
-            coloured.setdefault(box.attrib["y"], []).extend([box.attrib["fill"]] * round(wide / 12.2))
+            coloured.setdefault(box.attrib["y"], []).extend(
+                [box.attrib["fill"]] * round(wide / 12.2)
+            )
     drawn = cells_of(found)
     paints = legend(itertools.chain(*drawn), ("eth0",))
     wanted = [[of_terminal(paints[answer].back) for answer in line] for line in drawn]

@@ -42,7 +42,7 @@ def config(write: Callable[[object], Path]) -> Path:
     return write(CONFIG)
 
 
-# --- usage -------------------------------------------------------------------------------------------------------
+# --- usage ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -101,10 +101,17 @@ def test_without_a_command_all_commands_are_listed(run: Any) -> None:
     [
         [],
         *([word] for word in WORDS),
-        *([word, below] for word in WORDS if WORDS[word].is_followed for below in WORDS[word].run()),
+        *(
+            [word, below]
+            for word in WORDS
+            if WORDS[word].is_followed
+            for below in WORDS[word].run()
+        ),
     ],
 )
-def test_help_fits_narrow_terminals(run: Any, monkeypatch: pytest.MonkeyPatch, command: list[str]) -> None:
+def test_help_fits_narrow_terminals(
+    run: Any, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
     """Lines are broken only between words."""
     words: list[str] = []
     for columns in (120, 80, 60):
@@ -121,12 +128,15 @@ def test_the_version_is_the_packages(run: Any) -> None:
     assert run("--version") == (0, f"hostrouting {__version__}\n", "")
 
 
-# --- configs -----------------------------------------------------------------------------------------------------
+# --- configs --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", [["apply", "--routes-only"], ["plan"], ["check"], ["watch"], ["fix"]])
 @pytest.mark.parametrize(
-    "content", [None, "folder", "fifo", "", "{", "[]", '{"hostRouting": 3}', '{"hostRouting": {"x": 1}}']
+    "command", [["apply", "--routes-only"], ["plan"], ["check"], ["watch"], ["fix"]]
+)
+@pytest.mark.parametrize(
+    "content",
+    [None, "folder", "fifo", "", "{", "[]", '{"hostRouting": 3}', '{"hostRouting": {"x": 1}}'],
 )
 def test_a_bad_or_missing_config_is_78(
     run: Any, tmp_path: Path, kernel: FakeKernel, command: list[str], content: str | None
@@ -155,13 +165,17 @@ def test_a_cidr_instead_of_a_config_is_78(run: Any, command: str) -> None:
     assert "--cidr 172.16.0.0/16" in err
 
 
-# --- apply, plan, remove -----------------------------------------------------------------------------------------
+# --- apply, plan, remove --------------------------------------------------------------------------
 
 
-ADMITTED = "would be let through: every route is installed, and nothing that is expected is shadowed"
+ADMITTED = (
+    "would be let through: every route is installed, and nothing that is expected is shadowed"
+)
 
 
-def test_plan_shows_the_changes_of_apply_and_makes_none(run: Any, config: Path, kernel: FakeKernel, host: Host) -> None:
+def test_plan_shows_the_changes_of_apply_and_makes_none(
+    run: Any, config: Path, kernel: FakeKernel, host: Host
+) -> None:
     before = kernel.routes(), read_trees(host.layout.root)
     code, out, err = run("plan", config)
     assert (code, err) == (2, "")
@@ -189,7 +203,9 @@ def test_unchanged_routes_are_counted_or_listed(run: Any, write: Any) -> None:
     assert f"= {LINE}" in run("-v", "plan", path)[1].splitlines()
     assert "unchanged 1 route" in run("apply", path)[1].splitlines()
     for command in ("apply", "plan"):
-        assert run(command, path)[1].splitlines()[0] == "nothing to change: 3 routes already installed"
+        assert (
+            run(command, path)[1].splitlines()[0] == "nothing to change: 3 routes already installed"
+        )
         assert len(json.loads(run(command, path, "--output", "json")[1])["unchanged"]) == 3
     assert f"unchanged {LINE}" in run("apply", path, "-v")[1].splitlines()
 
@@ -210,7 +226,10 @@ def test_plan_predicts_the_next_start(run: Any, write: Any, mode: str, told: str
 def test_plan_shows_replacements_and_removals(run: Any, config: Path, kernel: FakeKernel) -> None:
     hop = (NextHop("eth0", IPv4Address("10.1.0.1")),)
     foreign = Route(IPv4Network("172.16.3.0/24"), hop, protocol=Protocol.DHCP)
-    ours = [Route(IPv4Network("172.16.1.0/24"), hop, mtu=1300), Route(IPv4Network("172.16.2.0/24"), hop)]
+    ours = [
+        Route(IPv4Network("172.16.1.0/24"), hop, mtu=1300),
+        Route(IPv4Network("172.16.2.0/24"), hop),
+    ]
     assert kernel.add([foreign, *ours]) == ()
     document = json.loads(json.dumps(CONFIG))
     document["hostRouting"]["staticRoutes"]["routes"].append({"destination": "172.16.3.0/24"})
@@ -222,7 +241,9 @@ def test_plan_shows_replacements_and_removals(run: Any, config: Path, kernel: Fa
     assert "proto dhcp  (another program's, already there)" in out
 
 
-def test_render_into_another_users_folder_does_not_ask_for_root(run: Any, as_ordinary_user: Any) -> None:
+def test_render_into_another_users_folder_does_not_ask_for_root(
+    run: Any, as_ordinary_user: Any
+) -> None:
     with tempfile.TemporaryDirectory() as name:  # all users can read it, unlike pytest's folders
         config = write_file(Path(name, "config.json"), json.dumps(CONFIG))
         config.parent.chmod(0o755)
@@ -242,7 +263,9 @@ def test_render_prints_an_ignition_document(run: Any, config: Path) -> None:
 def test_render_reports_an_empty_config(run: Any, tmp_path: Path, words: tuple[str, str]) -> None:
     """The command writes no script, and leaves an earlier config's script in place."""
     config = write_file(tmp_path / "config.json", '{"hostRouting": {}}')
-    code, out, err = run("render", config, words[0], tmp_path / words[1] if words[1] == "none" else words[1])
+    code, out, err = run(
+        "render", config, words[0], tmp_path / words[1] if words[1] == "none" else words[1]
+    )
     assert (code, err) == (0, "hostrouting: CONFIG enables nothing: there is nothing to install\n")
     assert not (tmp_path / "none").exists()
     assert words[1] == "none" or json.loads(out)["storage"] == {"files": []}
@@ -261,13 +284,21 @@ def test_plan_names_the_address_that_apply_would_wait_for(
     recorded = write_file(config.with_name("node.json"), run("snapshot")[1])
     for where in ((), ("--snapshot", recorded)):
         out = run("plan", config, *where)[1]
-        assert re.findall("would wait up to (.*)", out) == ([f"{words} for an address on ib1"] if words else [])
-        assert json.loads(run("plan", config, *where, "--output", "json")[1])["pending"] == (["ib1"] if words else [])
+        assert re.findall("would wait up to (.*)", out) == (
+            [f"{words} for an address on ib1"] if words else []
+        )
+        assert json.loads(run("plan", config, *where, "--output", "json")[1])["pending"] == (
+            ["ib1"] if words else []
+        )
     assert run("plan", config, "--snapshot", recorded)[0] == 0
 
 
-def test_remove_names_the_units_that_require_removed_ones(run: Any, config: Path, host: Host) -> None:
-    write_file(host.layout.units / f"{MACHINE}.d/needs.conf", "[Unit]\nRequires=static-routes.service\n")
+def test_remove_names_the_units_that_require_removed_ones(
+    run: Any, config: Path, host: Host
+) -> None:
+    write_file(
+        host.layout.units / f"{MACHINE}.d/needs.conf", "[Unit]\nRequires=static-routes.service\n"
+    )
     assert run("apply", config)[0] == 0
     code, out, _ = run("remove")
     assert code == 0
@@ -275,8 +306,13 @@ def test_remove_names_the_units_that_require_removed_ones(run: Any, config: Path
     assert "static-routes.service" in line
 
 
-def test_notes_are_printed_without_the_tasks_path(run: Any, config: Path, kernel: FakeKernel, monkeypatch: Any) -> None:
-    """A note added by the backend is printed even if it starts like a task's path. The task's path is only logged."""
+def test_notes_are_printed_without_the_tasks_path(
+    run: Any, config: Path, kernel: FakeKernel, monkeypatch: Any
+) -> None:
+    """A note added by the backend is printed even if it starts like a task's path.
+
+    The task's path is only logged.
+    """
 
     def fail(*_: object) -> None:
         error = RouteError("no kernel")
@@ -286,10 +322,14 @@ def test_notes_are_printed_without_the_tasks_path(run: Any, config: Path, kernel
     monkeypatch.setattr(kernel, "links", fail)
     code, _, err = run("apply", "--routes-only", config)
     assert code == 1
-    assert [line for line in err.splitlines() if "in task" in line] == ["hostrouting: in task 7 of the queue"]
+    assert [line for line in err.splitlines() if "in task" in line] == [
+        "hostrouting: in task 7 of the queue"
+    ]
 
 
-def test_a_stray_oserror_names_the_command_and_the_file(run: Any, config: Path, monkeypatch: Any) -> None:
+def test_a_stray_oserror_names_the_command_and_the_file(
+    run: Any, config: Path, monkeypatch: Any
+) -> None:
     def fail(*_: object, **_more: object) -> None:
         error = OSError(24, "Too many open files", "/etc/machine-id")
         vars(error)["__notes__"] = ["a note"]
@@ -302,7 +342,9 @@ def test_a_stray_oserror_names_the_command_and_the_file(run: Any, config: Path, 
     assert err.splitlines() == [f"hostrouting: {what}", "hostrouting: a note"]
 
 
-def test_a_terminal_shows_the_wait(kernel: FakeKernel, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_shows_the_wait(
+    kernel: FakeKernel, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lose_default_route(kernel)
     monkeypatch.setattr(kernel, "wait_for_change", lambda _: os.kill(os.getpid(), signal.SIGTERM))
     monkeypatch.setenv("TERM", "xterm")
@@ -317,7 +359,7 @@ def test_a_terminal_shows_the_wait(kernel: FakeKernel, host: Host, monkeypatch: 
     assert end
 
 
-# --- check -------------------------------------------------------------------------------------------------------
+# --- check ----------------------------------------------------------------------------------------
 
 
 def test_a_check_of_no_cidr_is_2_with_a_hint(run: Any, write: Any, kernel: FakeKernel) -> None:
@@ -332,17 +374,23 @@ def test_a_check_of_no_cidr_is_2_with_a_hint(run: Any, write: Any, kernel: FakeK
 
 
 @pytest.mark.parametrize("own", [None, {}, "same", {"hostRouting": section(mode="WARN")}])
-def test_a_check_without_arguments_uses_the_installed_config(run: Any, config: Path, host: Host, own: Any) -> None:
+def test_a_check_without_arguments_uses_the_installed_config(
+    run: Any, config: Path, host: Host, own: Any
+) -> None:
     """The gate does, too, whatever the agent has written to its own file since."""
     assert run("check")[0] == 2
     assert run("apply", config)[0] == 0
     if own is not None:
         write_file(host.layout.config, config.read_text() if own == "same" else json.dumps(own))
     code, out, err = run("check", "--output", "json")
-    assert (code, json.loads(out)["mode"], "the installed config is checked" in err) == (0, "STRICT", own != "same")
+    assert (code, json.loads(out)["mode"], "the installed config is checked" in err) == (
+        0,
+        "STRICT",
+        own != "same",
+    )
 
 
-# --- snapshots --------------------------------------------------------------------------------------------------
+# --- snapshots ------------------------------------------------------------------------------------
 
 
 def test_the_layouts_config_is_read_for_a_snapshot_too(elsewhere: Any, recorded: Path) -> None:
@@ -351,7 +399,9 @@ def test_the_layouts_config_is_read_for_a_snapshot_too(elsewhere: Any, recorded:
     assert "laptop/etc/aks-flex-node/config.json" in err
 
 
-def test_no_command_waits_for_a_snapshot(run: Any, elsewhere: Any, write: Any, kernel: FakeKernel) -> None:
+def test_no_command_waits_for_a_snapshot(
+    run: Any, elsewhere: Any, write: Any, kernel: FakeKernel
+) -> None:
     lose_default_route(kernel)
     overlap = {"expectedCidrs": [SHADOWED], "mode": "STRICT", "settleSeconds": 600}
     config = write({"hostRouting": section(SHADOWED, waitSeconds=600, routeOverlap=overlap)})
@@ -367,8 +417,13 @@ def test_no_command_waits_for_a_snapshot(run: Any, elsewhere: Any, write: Any, k
     code, out, err = elsewhere("plan", config, "--snapshot", path)
     assert (code, err) == (2, "")
     assert out.startswith("would wait up to 600 s for the default route")
-    assert "would be held back: the static routes can't be installed without the default route" in out.splitlines()[-1]
-    assert json.loads(run("plan", config, "--output", "json")[1])["missing"].startswith("the default route")
+    assert (
+        "would be held back: the static routes can't be installed without the default route"
+        in out.splitlines()[-1]
+    )
+    assert json.loads(run("plan", config, "--output", "json")[1])["missing"].startswith(
+        "the default route"
+    )
 
 
 def test_plan_of_a_snapshot(run: Any, elsewhere: Any, config: Path, recorded: Path) -> None:
@@ -381,7 +436,9 @@ def test_plan_of_a_snapshot(run: Any, elsewhere: Any, config: Path, recorded: Pa
     ]
 
 
-def test_a_snapshot_from_stdin(elsewhere: Any, recorded: Path, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_from_stdin(
+    elsewhere: Any, recorded: Path, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(recorded.read_bytes())))
     assert elsewhere("check", config, "--snapshot", "-")[0] == 1
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"{}")))
@@ -393,9 +450,15 @@ def test_a_snapshot_from_stdin(elsewhere: Any, recorded: Path, config: Path, mon
 
 
 @pytest.mark.parametrize("command", ["check", "plan"])
-def test_a_missing_or_bad_snapshot_is_78(elsewhere: Any, command: str, config: Path, tmp_path: Path) -> None:
+def test_a_missing_or_bad_snapshot_is_78(
+    elsewhere: Any, command: str, config: Path, tmp_path: Path
+) -> None:
     path = tmp_path / "bad.json"
-    assert elsewhere(command, config, "--snapshot", path) == (78, "", f"hostrouting: {path}: there is no such file\n")
+    assert elsewhere(command, config, "--snapshot", path) == (
+        78,
+        "",
+        f"hostrouting: {path}: there is no such file\n",
+    )
     assert elsewhere(command, config, "--snapshot", tmp_path)[0] == 78
     path.write_text("nonsense")
     code, _, err = elsewhere(command, config, "--snapshot", path)
@@ -404,11 +467,13 @@ def test_a_missing_or_bad_snapshot_is_78(elsewhere: Any, command: str, config: P
     path.write_text('{"links": [], "rules": [{"priority": "x", "table": 254}], "routes": {}}')
     code, _, err = elsewhere(command, config, "--snapshot", path)
     assert (code, len(err.splitlines())) == (78, 4)
-    assert err.startswith(f"hostrouting: {path} isn't a snapshot:\nhostrouting: addresses: is missing\n")
+    assert err.startswith(
+        f"hostrouting: {path} isn't a snapshot:\nhostrouting: addresses: is missing\n"
+    )
     assert elsewhere(command, config, "--snapshot", "")[0] == 78
 
 
-# --- terminals ---------------------------------------------------------------------------------------------------
+# --- terminals ------------------------------------------------------------------------------------
 
 
 class Terminal(io.StringIO):
@@ -430,7 +495,10 @@ class Terminal(io.StringIO):
     ],
 )
 def test_only_terminals_that_want_colours_get_them(
-    monkeypatch: pytest.MonkeyPatch, stream: type[io.StringIO], environment: dict[str, str], is_coloured: bool
+    monkeypatch: pytest.MonkeyPatch,
+    stream: type[io.StringIO],
+    environment: dict[str, str],
+    is_coloured: bool,
 ) -> None:
     for name, value in ({"TERM": "xterm", "NO_COLOR": "", "FORCE_COLOR": ""} | environment).items():
         monkeypatch.setenv(name, value)
@@ -439,12 +507,20 @@ def test_only_terminals_that_want_colours_get_them(
     assert written.getvalue() == ("\x1b[31m✗\x1b[0m\n" if is_coloured else "✗\n")
 
 
-@pytest.mark.parametrize(("redirection", "words", "code"), [(">&-", "plan bad.json", "78"), ("| true", "--help", "0")])
-def test_the_exit_code_does_not_depend_on_the_reader(tmp_path: Path, redirection: str, words: str, code: str) -> None:
+@pytest.mark.parametrize(
+    ("redirection", "words", "code"), [(">&-", "plan bad.json", "78"), ("| true", "--help", "0")]
+)
+def test_the_exit_code_does_not_depend_on_the_reader(
+    tmp_path: Path, redirection: str, words: str, code: str
+) -> None:
     """A closed pipe doesn't cause a traceback."""
     (tmp_path / "bad.json").write_text("{")
-    script = f"{sys.executable} -m hostrouting {words} 2>said {redirection}; echo ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    script = (
+        f"{sys.executable} -m hostrouting {words} 2>said {redirection}; echo ${{PIPESTATUS[0]}}"
+    )
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
     assert done.stdout == f"{code}\n"
     assert (tmp_path / "said").read_text().count("\n") == (code != "0")
 
@@ -468,39 +544,52 @@ def test_an_unwritable_standard_error_changes_no_exit_code(config: Path) -> None
     assert json.loads(done.stdout)["problems"]
 
 
-@pytest.mark.parametrize("words", [["apply", "-v"], ["-v", "apply"], ["-vv", "apply"], ["--verbose", "apply"]])
+@pytest.mark.parametrize(
+    "words", [["apply", "-v"], ["-v", "apply"], ["-vv", "apply"], ["--verbose", "apply"]]
+)
 def test_verbose_logs_a_wide_record_for_each_task(run: Any, config: Path, words: list[str]) -> None:
     _, _, err = run(*words, "--routes-only", config)
     assert " path=install-routes" in err
     assert " status=ok" in err
 
 
-# --- the consumer --------------------------------------------------------------------------------------------------
+# --- the consumer ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("command", "cidr", "mode", "expected"),
-    [("plan", SHADOWED, "WARN", 2), ("apply", SHADOWED, "WARN", 0), ("apply", "172.16.2.0/24", "STRICT", 1)],
+    [
+        ("plan", SHADOWED, "WARN", 2),
+        ("apply", SHADOWED, "WARN", 0),
+        ("apply", "172.16.2.0/24", "STRICT", 1),
+    ],
 )
 def test_a_missing_consumer_causes_a_warning(
     run: Any, write: Any, command: str, cidr: str, mode: str, expected: int
 ) -> None:
-    path = write({"hostRouting": section(SHADOWED, cidrs=[cidr], mode=mode, consumer="kubelt.service")})
+    path = write(
+        {"hostRouting": section(SHADOWED, cidrs=[cidr], mode=mode, consumer="kubelt.service")}
+    )
     warning = "there is no unit kubelt.service: until there is, nothing is held back"
     code, _, err = run(command, path)
     assert (code, err.splitlines()[0]) == (expected, f"hostrouting: {warning}")
     assert json.loads(run(command, path, "--output", "json")[1])["warnings"] == [warning]
 
 
-def test_a_consumer_missing_from_an_image_causes_a_warning(run: Any, config: Path, tmp_path: Path) -> None:
+def test_a_consumer_missing_from_an_image_causes_a_warning(
+    run: Any, config: Path, tmp_path: Path
+) -> None:
     units = tmp_path / "image/usr/lib/systemd/system"
     units.mkdir(parents=True)
-    assert "there is no unit systemd-nspawn@.service" in run("apply", "--root", tmp_path / "image", config)[2]
+    assert (
+        "there is no unit systemd-nspawn@.service"
+        in run("apply", "--root", tmp_path / "image", config)[2]
+    )
     (units / "systemd-nspawn@.service").write_text("[Service]\n")
     assert "there is no unit" not in run("apply", "--root", tmp_path / "image", config)[2]
 
 
-# --- completion --------------------------------------------------------------------------------------------------------
+# --- completion -----------------------------------------------------------------------------------
 
 
 BASH = r"""
@@ -516,7 +605,10 @@ printf '%s\n' "${COMPREPLY[@]}"
 
 @pytest.fixture(params=["bash", "fish"])
 def complete(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> Complete:
     """Return a function that returns a shell's completions for a line."""
     script = script_for(request.param, tmp_path, capsys)
@@ -529,7 +621,12 @@ def complete(
     def proposals(line: str) -> list[str]:
         environment = os.environ | {"SCRIPT": str(script), "LINE": line, "HOME": str(tmp_path)}
         done = subprocess.run(
-            commands[request.param], env=environment, capture_output=True, text=True, check=True, timeout=60
+            commands[request.param],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
         )
         assert done.stderr == ""
         return sorted({text.partition("\t")[0].strip() for text in done.stdout.splitlines()} - {""})
@@ -580,7 +677,13 @@ def test_zsh_completes_typed_words(tmp_path: Path, capsys: pytest.CaptureFixture
     env = os.environ | {"TERM": "dumb", "ZDOTDIR": str(tmp_path)}
     with opened() as terminal, open(terminal.path, "r+b", buffering=0) as end:
         zsh = subprocess.Popen(
-            ["zsh", "-d", "-i"], stdin=end, stdout=end, stderr=end, cwd=tmp_path, env=env, start_new_session=True
+            ["zsh", "-d", "-i"],
+            stdin=end,
+            stdout=end,
+            stderr=end,
+            cwd=tmp_path,
+            env=env,
+            start_new_session=True,
         )
         for words, typed in (
             (b"ready>", b"hostrouting chec\t--snap\tno\t--outp\tnag\t\n"),

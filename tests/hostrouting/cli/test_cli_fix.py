@@ -1,4 +1,6 @@
-"""Tests for ``fix``, for references to it in ``check``, and for ``config set``, which edits our keys and keeps the rest."""
+"""Tests for ``fix``, for references to it in ``check``, and for ``config set``, which edits our
+keys and keeps the rest.
+"""
 
 from __future__ import annotations
 
@@ -40,10 +42,12 @@ def static(*entries: dict[str, Any]) -> dict[str, Any]:
     return {"enabled": True, "routes": [*entries]}
 
 
-# --- the document ------------------------------------------------------------------------------------------------
+# --- the document ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("routes", [None, {}, {"enabled": False}, {"enabled": None, "routes": None}, static()])
+@pytest.mark.parametrize(
+    "routes", [None, {}, {"enabled": False}, {"enabled": None, "routes": None}, static()]
+)
 def test_a_config_without_routes_gets_them_enabled(run: Run, write: Any, routes: object) -> None:
     path = write(expecting(EXPECTED, staticRoutes=routes))
     before = path.read_text()
@@ -53,7 +57,9 @@ def test_a_config_without_routes_gets_them_enabled(run: Run, write: Any, routes:
     assert Config.from_mapping(json.loads(out)).static_routes.enabled
 
 
-def test_a_question_is_answered_before_anything_is_written(run: Run, write: Any, kernel: FakeKernel) -> None:
+def test_a_question_is_answered_before_anything_is_written(
+    run: Run, write: Any, kernel: FakeKernel
+) -> None:
     gateway = NextHop("ib0", IPv4Address("172.16.0.1"))
     assert kernel.add([Route(IPv4Network("10.9.0.0/16"), (gateway,), protocol=Protocol.DHCP)]) == ()
     path = write(expecting("10.9.0.0/16"))
@@ -69,14 +75,27 @@ def test_a_question_is_answered_before_anything_is_written(run: Run, write: Any,
     assert len(json.loads(named.read_text())["hostRouting"]["staticRoutes"]["routes"]) == 2
 
 
-def test_routes_missing_from_the_config_are_not_relied_on(run: Run, write: Any, tmp_path: Path) -> None:
+def test_routes_missing_from_the_config_are_not_relied_on(
+    run: Run, write: Any, tmp_path: Path
+) -> None:
     entry = {"destination": "172.16.0.0/24"}
-    assert run("apply", "--routes-only", write(expecting("172.16.0.0/23", staticRoutes=static(entry))))[0] == 0
+    assert (
+        run(
+            "apply", "--routes-only", write(expecting("172.16.0.0/23", staticRoutes=static(entry)))
+        )[0]
+        == 0
+    )
     code, out, _ = run("fix", write(expecting("172.16.0.0/23")))
-    assert (code, json.loads(out)["hostRouting"]["staticRoutes"]) == (0, static({"destination": "172.16.0.0/23"}))
+    assert (code, json.loads(out)["hostRouting"]["staticRoutes"]) == (
+        0,
+        static({"destination": "172.16.0.0/23"}),
+    )
     alone = json.loads(run("fix", "--cidr", "172.16.0.0/23")[1])["hostRouting"]
     overlap = {"expectedCidrs": ["172.16.0.0/23"]}
-    assert alone == {"staticRoutes": static({"destination": "172.16.1.0/24"}), "routeOverlap": overlap}
+    assert alone == {
+        "staticRoutes": static({"destination": "172.16.1.0/24"}),
+        "routeOverlap": overlap,
+    }
     fixed = write_file(tmp_path / "fixed.json", out)
     assert run("apply", "--routes-only", fixed)[0] == 0
     assert run("check", fixed)[0] == 0
@@ -103,7 +122,9 @@ def test_cidrs_next_to_a_config_are_fixed_and_expected_too(run: Run, write: Any)
         expecting("172.16.1.0/24", staticRoutes=static({"destination": "172.16.1.0/24"})),
     ],
 )
-def test_without_a_failure_the_config_is_printed_unchanged(run: Run, write: Any, document: object) -> None:
+def test_without_a_failure_the_config_is_printed_unchanged(
+    run: Run, write: Any, document: object
+) -> None:
     code, out, err = run("fix", write(document))
     assert (code, out) == (0, json.dumps(document, indent=2) + "\n")
     is_asked = bool(document.get("hostRouting", {}).get("routeOverlap", {}).get("expectedCidrs"))  # type: ignore[attr-defined]
@@ -114,35 +135,55 @@ def test_without_a_failure_the_config_is_printed_unchanged(run: Run, write: Any,
 def test_without_a_failure_cidrs_get_no_route(run: Run) -> None:
     code, out, err = run("fix", "--cidr", "10.96.0.0/12")
     overlap = {"expectedCidrs": ["10.96.0.0/12"]}
-    assert (code, json.loads(out)) == (0, {"hostRouting": {"staticRoutes": static(), "routeOverlap": overlap}})
+    assert (code, json.loads(out)) == (
+        0,
+        {"hostRouting": {"staticRoutes": static(), "routeOverlap": overlap}},
+    )
     assert err == NOTHING
-    assert Config.from_mapping(json.loads(out)) == Config(static_routes={"enabled": True}, route_overlap=overlap)
+    assert Config.from_mapping(json.loads(out)) == Config(
+        static_routes={"enabled": True}, route_overlap=overlap
+    )
     for format_ in ("ip", "netplan", "networkd"):
         code, out, err = run("fix", "--cidr", "10.96.0.0/12", "--format", format_)
         assert (code, out.strip(), err) == (0, "", NOTHING)
 
 
-# --- the other formats -------------------------------------------------------------------------------------------
+# --- the other formats ----------------------------------------------------------------------------
 
 
 def test_other_formats_have_only_the_proposed_routes(run: Run, write: Any) -> None:
     own = {"destination": "172.16.2.0/24"}
-    _, out, _ = run("fix", write(expecting("172.16.2.0/23", staticRoutes=static(own))), "--format", "ip")
-    assert [line.split()[4] for line in out.splitlines() if not line.startswith("#")] == ["172.16.3.0/24"]
+    _, out, _ = run(
+        "fix", write(expecting("172.16.2.0/23", staticRoutes=static(own))), "--format", "ip"
+    )
+    assert [line.split()[4] for line in out.splitlines() if not line.startswith("#")] == [
+        "172.16.3.0/24"
+    ]
 
 
-def test_more_routes_than_networkd_reads_are_reported(run: Run, write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_routes_than_networkd_reads_are_reported(
+    run: Run, write: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """networkd drops the rest, and neither its exit code nor that of netplan says so."""
-    hosts = [Route(IPv4Network((number, 32)), (NextHop("eth0"),)) for number in range(formats.NETWORKD_ROUTES + 1)]
+    hosts = [
+        Route(IPv4Network((number, 32)), (NextHop("eth0"),))
+        for number in range(formats.NETWORKD_ROUTES + 1)
+    ]
     assert formats.too_many_for_networkd(hosts[1:]) == ()
     assert "eth0 gets 8,001 routes" in formats.too_many_for_networkd(hosts)[0]
     monkeypatch.setattr(formats, "NETWORKD_ROUTES", 1)
     for format_, is_warned in (("networkd", True), ("netplan", True), ("ip", False)):
-        code, out, err = run("fix", write(expecting(EXPECTED)), "--format", format_, "--output", "json")
-        assert (code, "eth0 gets 2 routes" in err, len(json.loads(out)["warnings"])) == (0, is_warned, is_warned)
+        code, out, err = run(
+            "fix", write(expecting(EXPECTED)), "--format", format_, "--output", "json"
+        )
+        assert (code, "eth0 gets 2 routes" in err, len(json.loads(out)["warnings"])) == (
+            0,
+            is_warned,
+            is_warned,
+        )
 
 
-# --- unfixable failures, and unknown verdicts -------------------------------------------------------------------
+# --- unfixable failures, and unknown verdicts -----------------------------------------------------
 
 
 def test_an_unfixable_failure_is_1_and_the_rest_is_printed(run: Run, kernel: FakeKernel) -> None:
@@ -150,7 +191,9 @@ def test_an_unfixable_failure_is_1_and_the_rest_is_printed(run: Run, kernel: Fak
     assert kernel.add([lost]) == ()
     code, out, err = run("fix", "--cidr", "172.16.5.0/24")
     assert code == 1
-    assert json.loads(out)["hostRouting"]["staticRoutes"] == static({"destination": "172.16.5.0/24"})
+    assert json.loads(out)["hostRouting"]["staticRoutes"] == static(
+        {"destination": "172.16.5.0/24"}
+    )
     assert err.splitlines()[0] == (
         "no route fixes 172.16.5.5: 172.16.5.5 dev ib0 proto static scope link "
         "is for this address alone, and no route is longer: remove it"
@@ -170,13 +213,15 @@ def test_an_unfixable_failure_is_1_and_the_rest_is_printed(run: Run, kernel: Fak
         ({"destination": EXPECTED}, "name its halves instead, 172.16.0.0/17 and 172.16.128.0/17"),
     ],
 )
-def test_a_route_that_can_not_be_installed_is_2(run: Run, write: Any, entry: dict[str, Any], why: str) -> None:
+def test_a_route_that_can_not_be_installed_is_2(
+    run: Run, write: Any, entry: dict[str, Any], why: str
+) -> None:
     code, out, err = run("fix", write(expecting(EXPECTED, staticRoutes=static(entry))))
     assert (code, out) == (2, "")
     assert re.search(why, err)
 
 
-# --- the file of CONFIG ------------------------------------------------------------------------------------------
+# --- the file of CONFIG ---------------------------------------------------------------------------
 
 
 OWN = """{ "agent":{"z": 1e2,"a":[1.50, null,"ü"] },
@@ -201,7 +246,9 @@ def test_in_place_the_rest_stays_byte_for_byte(run: Run, tmp_path: Path) -> None
     assert path.read_text() == text
 
 
-def test_in_place_writes_nothing_without_a_proposal(run: Run, write: Any, kernel: FakeKernel) -> None:
+def test_in_place_writes_nothing_without_a_proposal(
+    run: Run, write: Any, kernel: FakeKernel
+) -> None:
     path = write(expecting("10.96.0.0/12"))
     before = path.read_text(), version_of(path)
     assert run("fix", "--in-place", path)[:2] == (0, "nothing to change\n")
@@ -214,7 +261,9 @@ def test_in_place_writes_nothing_without_a_proposal(run: Run, write: Any, kernel
     assert (path.read_text(), version_of(path)) == before
 
 
-def test_a_concurrent_change_is_not_lost(run: Run, write: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_concurrent_change_is_not_lost(
+    run: Run, write: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     path = write(expecting(EXPECTED))
     theirs = json.dumps(expecting(EXPECTED, "10.96.0.0/12"))
 
@@ -229,28 +278,43 @@ def test_a_concurrent_change_is_not_lost(run: Run, write: Any, monkeypatch: pyte
     assert path.read_text() == theirs
 
 
-def test_its_json_has_findings_proposal_and_changes(run: Run, write: Any, kernel: FakeKernel) -> None:
+def test_its_json_has_findings_proposal_and_changes(
+    run: Run, write: Any, kernel: FakeKernel
+) -> None:
     path = write(expecting(EXPECTED))
     fixed = json.loads(run("fix", path)[1])
     code, out, _ = run("fix", path, "--output", "json")
     document = json.loads(out)
-    assert (code, document["host"], document["changed"], document["files"]) == (0, os.uname().nodename, False, [])
+    assert (code, document["host"], document["changed"], document["files"]) == (
+        0,
+        os.uname().nodename,
+        False,
+        [],
+    )
     assert (document["overlap"]["verdict"], document["fix"]["routes"]) == ("overlap", HALVES)
     assert (document["format"], document["proposal"]) == ("config", fixed)
     done = json.loads(run("fix", path, "--output", "json", "--in-place")[1])
     assert (done["changed"], done["files"]) == (True, [{"path": str(path), "change": "replaced"}])
     assert json.loads(path.read_text()) == fixed
-    as_ip = json.loads(run("fix", "--cidr", "172.16.9.0/24", "--output", "json", "--format", "ip")[1])
+    as_ip = json.loads(
+        run("fix", "--cidr", "172.16.9.0/24", "--output", "json", "--format", "ip")[1]
+    )
     assert as_ip["proposal"] == run("fix", "--cidr", "172.16.9.0/24", "--format", "ip")[1].rstrip()
     lose_default_route(kernel)
     code, out, _ = run("fix", write(expecting(EXPECTED)), "--output", "json")
-    assert (code, json.loads(out)["overlap"]["verdict"], json.loads(out)["proposal"]) == (2, "unknown", None)
+    assert (code, json.loads(out)["overlap"]["verdict"], json.loads(out)["proposal"]) == (
+        2,
+        "unknown",
+        None,
+    )
 
 
-# --- nameservers, and snapshots ----------------------------------------------------------------------------------
+# --- nameservers, and snapshots -------------------------------------------------------------------
 
 
-DNS_CHANGES = "caution: the node then reaches the DNS server 172.16.1.53 of resolv.conf through eth0, not ib0"
+DNS_CHANGES = (
+    "caution: the node then reaches the DNS server 172.16.1.53 of resolv.conf through eth0, not ib0"
+)
 
 
 @pytest.mark.parametrize(
@@ -273,7 +337,9 @@ def test_a_nameserver_whose_route_changes_is_reported(
 
 
 @pytest.mark.parametrize("format_", ["config", "ip", "netplan", "networkd"])
-def test_a_fix_for_a_snapshot(run: Run, elsewhere: Run, host: Host, write: Any, tmp_path: Path, format_: str) -> None:
+def test_a_fix_for_a_snapshot(
+    run: Run, elsewhere: Run, host: Host, write: Any, tmp_path: Path, format_: str
+) -> None:
     host.layout.resolv_conf.write_text("nameserver 172.16.1.53\n")
     path = write_file(tmp_path / "node.json", run("snapshot")[1])
     for words in (("--cidr", EXPECTED), (write(expecting(EXPECTED)),)):
@@ -282,7 +348,7 @@ def test_a_fix_for_a_snapshot(run: Run, elsewhere: Run, host: Host, write: Any, 
         assert DNS_CHANGES in here[2].splitlines()
 
 
-# --- config set --------------------------------------------------------------------------------------------------------
+# --- config set -----------------------------------------------------------------------------------
 
 
 OURS: dict[str, Any] = {
@@ -321,16 +387,26 @@ def test_mode_owner_and_link_stay(run: Run, agents: Path, ours: Path, tmp_path: 
     link.symlink_to(agents.name)
     assert run("config", "set", link, "--from", ours)[0] == 0
     after = agents.stat()
-    assert (after.st_mode, after.st_uid, after.st_gid) == (before.st_mode, before.st_uid, before.st_gid)
+    assert (after.st_mode, after.st_uid, after.st_gid) == (
+        before.st_mode,
+        before.st_uid,
+        before.st_gid,
+    )
     assert after.st_ino != before.st_ino, "it is replaced as a whole"
-    assert sorted(each.name for each in tmp_path.glob("*.json")) == ["config.json", "link.json", "ours.json"]
+    assert sorted(each.name for each in tmp_path.glob("*.json")) == [
+        "config.json",
+        "link.json",
+        "ours.json",
+    ]
     assert link.is_symlink()
 
 
 def test_a_key_missing_from_config_stays(run: Run, agents: Path, ours: Path) -> None:
     ours.write_text(json.dumps({"hostNetworking": OURS["hostNetworking"], "other": 1}))
     assert run("config", "set", agents, "--from", ours)[0] == 0
-    assert json.loads(agents.read_text()) == json.loads(AGENT) | {"hostNetworking": OURS["hostNetworking"]}
+    assert json.loads(agents.read_text()) == json.loads(AGENT) | {
+        "hostNetworking": OURS["hostNetworking"]
+    }
 
 
 def test_a_new_file_is_readable_by_its_owner_alone(run: Run, ours: Path, tmp_path: Path) -> None:
@@ -351,9 +427,19 @@ def test_its_json_lists_the_changes(run: Run, agents: Path, ours: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", "[1]", '"hostRouting"', '{"hostRouting": {}, "hostRouting": {"waitSeconds": 1}}', '{"a": 1} x'],
+    [
+        "",
+        "{",
+        "[]",
+        "[1]",
+        '"hostRouting"',
+        '{"hostRouting": {}, "hostRouting": {"waitSeconds": 1}}',
+        '{"a": 1} x',
+    ],
 )
-def test_an_unsuitable_file_is_refused_and_stays(run: Run, agents: Path, ours: Path, text: str) -> None:
+def test_an_unsuitable_file_is_refused_and_stays(
+    run: Run, agents: Path, ours: Path, text: str
+) -> None:
     agents.write_text(text)
     code, out, err = run("config", "set", agents, "--from", ours)
     assert (code, out, agents.read_text()) == (78, "", text)
@@ -370,7 +456,9 @@ def test_an_unsuitable_file_is_refused_and_stays(run: Run, agents: Path, ours: P
         {"hostNetworking": {"loadBalancerProbe": {"enabled": 1}}},
     ],
 )
-def test_an_empty_or_wrong_config_is_refused(run: Run, agents: Path, ours: Path, document: dict[str, Any]) -> None:
+def test_an_empty_or_wrong_config_is_refused(
+    run: Run, agents: Path, ours: Path, document: dict[str, Any]
+) -> None:
     ours.write_text(json.dumps(document))
     assert run("config", "set", agents, "--from", ours)[0] == 78
     assert agents.read_text() == AGENT

@@ -1,4 +1,6 @@
-"""Tests that no command and no hint takes away what is installed, if the default CONFIG asks for something else."""
+"""Tests that no command and no hint takes away what is installed, if the default CONFIG asks for
+something else.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,11 @@ def write_default(host: Host, document: object) -> None:
 
 def commands_in(text: str) -> list[list[str]]:
     """Return the arguments of the commands at the ends of the lines of a hint."""
-    return [shlex.split(line.partition(": hostrouting ")[2]) for line in text.splitlines() if ": hostrouting " in line]
+    return [
+        shlex.split(line.partition(": hostrouting ")[2])
+        for line in text.splitlines()
+        if ": hostrouting " in line
+    ]
 
 
 def doctors(run: Any) -> dict[str, str]:
@@ -51,10 +57,17 @@ def doctors(run: Any) -> dict[str, str]:
     return {each["kind"]: each["hint"] for each in findings}
 
 
-@pytest.mark.parametrize("default", [OTHERS, PROBE, {}], ids=["other keys", "the plug-in's key", "no key"])
+@pytest.mark.parametrize(
+    "default", [OTHERS, PROBE, {}], ids=["other keys", "the plug-in's key", "no key"]
+)
 @pytest.mark.parametrize("words", [(), ("--routes-only",), ("--try", "60")])
 def test_a_bare_apply_removes_nothing(
-    run: Any, host: Host, kernel: FakeKernel, given: Path, default: dict[str, Any], words: tuple[str, ...]
+    run: Any,
+    host: Host,
+    kernel: FakeKernel,
+    given: Path,
+    default: dict[str, Any],
+    words: tuple[str, ...],
 ) -> None:
     write_default(host, default)
     before = ours(kernel), outside_run(host.layout.root)
@@ -72,11 +85,20 @@ def test_a_bare_apply_removes_nothing(
 def test_the_refusal_in_json_is_one_document(run: Any, given: Path) -> None:
     code, out, _ = run("apply", "--output", "json")
     said = json.loads(out)
-    assert (code, said["changed"], len(said["problems"]), len(said["hint"].splitlines())) == (78, False, 1, 2)
+    assert (code, said["changed"], len(said["problems"]), len(said["hint"].splitlines())) == (
+        78,
+        False,
+        1,
+        2,
+    )
 
 
-def test_a_bare_apply_repairs_after_a_reset(run: Any, host: Host, kernel: FakeKernel, given: Path) -> None:
-    """AKSFlexNode's reset removes the folder with our scripts, and a later join writes a config without our keys."""
+def test_a_bare_apply_repairs_after_a_reset(
+    run: Any, host: Host, kernel: FakeKernel, given: Path
+) -> None:
+    """AKSFlexNode's reset removes the folder with our scripts, and a later join writes a config
+    without our keys.
+    """
     shutil.rmtree(host.layout.config.parent)
     code, _, err = run("apply")
     assert (code, f"name it: {host.layout.manifest}" in err) == (78, True)
@@ -96,7 +118,9 @@ def test_a_lost_script_is_written_again_as_advised(
     assert (host.layout.script(lost).exists(), len(ours(kernel))) == (True, 1)
 
 
-def test_no_advice_removes_the_go_packages_script_first(run: Any, host: Host, kernel: FakeKernel, write: Any) -> None:
+def test_no_advice_removes_the_go_packages_script_first(
+    run: Any, host: Host, kernel: FakeKernel, write: Any
+) -> None:
     """Its rows are needed to take over its routes."""
     links = write_go_package(host.layout, f"{SHADOWED}|{ANY}|0")
     path = write(GIVEN)
@@ -116,7 +140,9 @@ def test_a_bare_apply_on_a_fresh_host_is_not_refused(run: Any, host: Host) -> No
     assert run("apply")[0] == 0
 
 
-def test_an_empty_section_still_removes_everything(run: Any, host: Host, kernel: FakeKernel, given: Path) -> None:
+def test_an_empty_section_still_removes_everything(
+    run: Any, host: Host, kernel: FakeKernel, given: Path
+) -> None:
     write_default(host, {"hostRouting": {}})
     assert run("apply")[0] == 0
     assert ours(kernel) == ()
@@ -125,7 +151,9 @@ def test_an_empty_section_still_removes_everything(run: Any, host: Host, kernel:
 LESS = {"hostRouting": section(cidrs=(SHADOWED,), mode="WARN")}
 
 
-@pytest.mark.parametrize("default", [OTHERS, LESS, "{"], ids=["no key", "another config", "no JSON"])
+@pytest.mark.parametrize(
+    "default", [OTHERS, LESS, "{"], ids=["no key", "another config", "no JSON"]
+)
 @pytest.mark.parametrize("is_tried", [False, True], ids=["apply", "confirm"])
 def test_the_last_line_names_another_default(
     run: Any, write: Any, host: Host, *, is_tried: bool, default: object
@@ -151,11 +179,15 @@ def test_the_note_is_a_warning_in_json(run: Any, host: Host, given: Path) -> Non
     code, out, err = run("apply", "--output", "json", given)
     (warning,) = json.loads(out)["warnings"]
     assert (code, err) == (0, "")
-    assert commands_in(warning) == [["config", "set", str(host.layout.config), "--from", str(given)]]
+    assert commands_in(warning) == [
+        ["config", "set", str(host.layout.config), "--from", str(given)]
+    ]
 
 
 @pytest.mark.parametrize("default", [None, GIVEN])
-def test_the_same_or_no_default_is_not_mentioned(run: Any, write: Any, host: Host, default: object) -> None:
+def test_the_same_or_no_default_is_not_mentioned(
+    run: Any, write: Any, host: Host, default: object
+) -> None:
     if default is not None:
         write_default(host, default)
     assert "default CONFIG" not in run("apply", write(GIVEN))[1]
@@ -168,7 +200,9 @@ def test_a_failing_check_names_another_default_too(run: Any, write: Any, host: H
     assert "the default CONFIG" in err
 
 
-def test_the_doctors_hint_keeps_what_works(run: Any, host: Host, kernel: FakeKernel, given: Path) -> None:
+def test_the_doctors_hint_keeps_what_works(
+    run: Any, host: Host, kernel: FakeKernel, given: Path
+) -> None:
     before = ours(kernel)
     keep, *_ = commands_in(doctors(run)["another-config"])
     assert run(*keep)[0] == 0
@@ -181,7 +215,9 @@ def test_an_images_own_default_counts(run: Any, write: Any, tmp_path: Path) -> N
     if shutil.which("systemctl") is None:
         pytest.skip("no systemctl on this machine")
     root = tmp_path / "an image"
-    write_file(root / "usr/lib/systemd/system/systemd-nspawn@.service", "[Service]\nExecStart=true\n")
+    write_file(
+        root / "usr/lib/systemd/system/systemd-nspawn@.service", "[Service]\nExecStart=true\n"
+    )
     write_file(root / "etc/aks-flex-node/config.json", json.dumps(OTHERS))
     path = write(GIVEN)
     code, out, _ = run("apply", "--root", root, path)

@@ -29,7 +29,9 @@ def changed(kernel: FakeKernel, recorded: Path) -> Path:
 
 
 def test_one_snapshot_is_compared_with_this_host(run: Run, changed: Path) -> None:
-    code, out, _ = run("diff", changed, "--cidr", "172.16.0.0/16", "--cidr", "10.96.0.0/12", "--output", "json")
+    code, out, _ = run(
+        "diff", changed, "--cidr", "172.16.0.0/16", "--cidr", "10.96.0.0/12", "--output", "json"
+    )
     document: dict[str, Any] = json.loads(out)
     assert (code, document["differs"]) == (1, True)
     (difference,) = document["changed"]
@@ -67,7 +69,9 @@ def test_a_config_names_the_cidrs(run: Run, changed: Path, write: Callable[[obje
 
 
 def test_installed_cidrs_are_compared_by_default(run: Run, host: Host, recorded: Path) -> None:
-    phases.run(Configure(Config.from_mapping({"hostRouting": section(SHADOWED, mode="WARN")}), host=host))
+    phases.run(
+        Configure(Config.from_mapping({"hostRouting": section(SHADOWED, mode="WARN")}), host=host)
+    )
     code, out, _ = run("diff", recorded, "--output", "json")
     assert (code, json.loads(out)["cidrs"]) == (1, [SHADOWED])
 

@@ -1,4 +1,6 @@
-"""Tests in a real browser: the fleet page is self-contained, filters, copies, and never executes a host name."""
+"""Tests in a real browser: the fleet page is self-contained, filters, copies, and never executes a
+host name.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ def run(page: Chrome, expression: str) -> Any:
 def shown(page: Chrome, selector: str) -> list[str]:
     """Return the text of the matching elements that aren't hidden."""
     every = f"[...document.querySelectorAll({json.dumps(selector)})]"
-    texts: list[str] = run(page, f"{every}.filter(each => each.checkVisibility()).map(each => each.textContent.trim())")
+    texts: list[str] = run(
+        page, f"{every}.filter(each => each.checkVisibility()).map(each => each.textContent.trim())"
+    )
     return texts
 
 
@@ -88,12 +92,17 @@ def test_each_failing_group_has_a_bar(page: Chrome) -> None:
 def test_it_loads_no_other_resource(page: Chrome) -> None:
     loaded = run(page, "performance.getEntriesByType('resource').map(each => each.name)")
     assert all(name.startswith("data:") for name in loaded)
-    assert run(page, "fetch('https://example.org').then(() => 'reached', () => 'refused')") == "refused"
+    assert (
+        run(page, "fetch('https://example.org').then(() => 'reached', () => 'refused')")
+        == "refused"
+    )
 
 
 def test_a_filter_keeps_matching_hosts_and_their_groups(page: Chrome) -> None:
     element(page, "#filter").send_keys("H200-0000")
-    assert shown(page, "li") == [f"aks-h200-0000{number}" for number in (0, 6, 1, 7, 2, 8, 3, 9, 4, 5)]
+    assert shown(page, "li") == [
+        f"aks-h200-0000{number}" for number in (0, 6, 1, 7, 2, 8, 3, 9, 4, 5)
+    ]
     assert shown(page, ".count") == ["2", "2", "2", "2", "1", "1"]
     element(page, "#filter").send_keys("7")
     assert shown(page, "li") == ["aks-h200-00007"]
@@ -106,7 +115,10 @@ def test_the_fix_is_copied_as_a_config_needs_it(page: Chrome) -> None:
     element(page, "section:nth-of-type(3) button").click()
     element(page, "#filter").send_keys(Keys.CONTROL, "v")
     text = run(page, "document.querySelector('#filter').value")
-    assert json.loads(f"[{text}]") == [{"destination": "10.96.0.0/13"}, {"destination": "10.104.0.0/13"}]
+    assert json.loads(f"[{text}]") == [
+        {"destination": "10.96.0.0/13"},
+        {"destination": "10.104.0.0/13"},
+    ]
 
 
 def test_hostile_names_are_shown_as_text(browser: Chrome, tmp_path: Path) -> None:
@@ -122,7 +134,9 @@ def test_hostile_names_are_shown_as_text(browser: Chrome, tmp_path: Path) -> Non
     assert run(browser, "[...document.querySelectorAll('li')].map(each => each.textContent)") == [
         *(shown, shown.replace("/", ""))
     ]
-    shadowed, unread = run(browser, "[...document.querySelectorAll('h2')].map(each => each.textContent)")
+    shadowed, unread = run(
+        browser, "[...document.querySelectorAll('h2')].map(each => each.textContent)"
+    )
     assert shadowed == f"1 OVERLAP 10.96.0.0/12 by {dev}"
     assert shown.replace("/", "") in unread
     assert run(browser, "document.querySelectorAll('script').length") == 1

@@ -1,4 +1,6 @@
-"""Tests that with ``--root``, commands plan, examine and clean an image without reading anything outside of it."""
+"""Tests that with ``--root``, commands plan, examine and clean an image without reading anything
+outside of it.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,10 @@ from hostrouting.testing import FakeSystemd
 
 CONFIG = {
     "hostRouting": {
-        "staticRoutes": {"enabled": True, "routes": [{"destination": "172.16.1.0/24"}, {"destination": "fd00:1::/48"}]},
+        "staticRoutes": {
+            "enabled": True,
+            "routes": [{"destination": "172.16.1.0/24"}, {"destination": "fd00:1::/48"}],
+        },
         "routeOverlap": {"expectedCidrs": ["172.16.1.0/24", "fd00:1::/48"], "mode": "STRICT"},
     }
 }
@@ -57,9 +62,16 @@ def test_an_image_is_planned_installed_examined_and_cleaned(run: Any, image: Pat
     before = read_trees(image)
     code, out, _ = run("plan", "--root", image)
     assert (code, read_trees(image)) == (2, before)
-    assert out.splitlines()[-1] == f"the next start of {TEMPLATE} isn't known: an image is checked at its first boot"
+    assert (
+        out.splitlines()[-1]
+        == f"the next start of {TEMPLATE} isn't known: an image is checked at its first boot"
+    )
     planned = json.loads(run("plan", "--root", image, "--output", "json")[1])
-    assert (planned["host"], planned["nextStart"]["admitted"], planned["routes"]) == (str(image), None, [])
+    assert (planned["host"], planned["nextStart"]["admitted"], planned["routes"]) == (
+        str(image),
+        None,
+        [],
+    )
 
     code, out, _ = run("apply", "--root", image, "--output", "json")
     applied = json.loads(out)
@@ -69,13 +81,17 @@ def test_an_image_is_planned_installed_examined_and_cleaned(run: Any, image: Pat
     assert run("plan", "--root", image)[0] == 0
     assert run("doctor", "--root", image)[0] == 0
     examined = json.loads(run("doctor", "--root", image, "--output", "json")[1])
-    assert [each["name"] for each in examined["checks"]] == [each.name for each in CHECKS if each.is_of_images]
+    assert [each["name"] for each in examined["checks"]] == [
+        each.name for each in CHECKS if each.is_of_images
+    ]
     assert examined["findings"] == []
 
     code, out, _ = run("remove", "--root", image, "--output", "json")
     removed = json.loads(out)
     assert (code, removed["host"], removed["stillRequired"]) == (0, str(image), {})
-    assert {each["path"] for each in removed["files"]} >= {each["path"] for each in planned["files"]}
+    assert {each["path"] for each in removed["files"]} >= {
+        each["path"] for each in planned["files"]
+    }
     assert read_trees(image) == before
 
 
@@ -89,7 +105,9 @@ def test_an_image_is_planned_installed_examined_and_cleaned(run: Any, image: Pat
         ("usr/lib/systemd/system/aks-flex-node-agent.service", "", "another-agent"),
     ],
 )
-def test_a_setting_that_opens_an_images_gate_is_found(run: Any, image: Path, name: str, text: str, kind: str) -> None:
+def test_a_setting_that_opens_an_images_gate_is_found(
+    run: Any, image: Path, name: str, text: str, kind: str
+) -> None:
     run("apply", "--root", image)
     write_file(image / name, text)
     found = findings(run, image)
@@ -122,7 +140,9 @@ def test_a_program_that_only_this_machine_has_is_missing(run: Any, image: Path) 
 
 
 def test_metrics_belong_to_the_image(run: Any, image: Path, tmp_path: Path) -> None:
-    """The metrics directory may be anywhere, even behind a symlink that is valid only in the running image."""
+    """The metrics directory may be anywhere, even behind a symlink that is valid only in the
+    running image.
+    """
     metrics = {"watch": {"enabled": True, "textfile": "/var/lib/metrics/hosts.prom"}}
     document = {"hostRouting": CONFIG["hostRouting"] | metrics}
     write_file(image / "etc/aks-flex-node/config.json", json.dumps(document))
@@ -134,7 +154,9 @@ def test_metrics_belong_to_the_image(run: Any, image: Path, tmp_path: Path) -> N
     assert (here.exists(), inside.exists()) == (True, False)
 
 
-def test_an_etc_that_apply_made_is_removed_from_the_image(run: Any, image: Path, tmp_path: Path) -> None:
+def test_an_etc_that_apply_made_is_removed_from_the_image(
+    run: Any, image: Path, tmp_path: Path
+) -> None:
     config = (image / "etc/aks-flex-node/config.json").rename(tmp_path / "config.json")
     shutil.rmtree(image / "etc")
     assert run("apply", "--root", image, config)[0] == 0

@@ -1,4 +1,5 @@
-"""Tests for the documents and lines that programs read: JSON, Nagios, and the preflight of AKSFlexNode and unbounded.
+"""Tests for the documents and lines that programs read: JSON, Nagios, and the preflight of
+AKSFlexNode and unbounded.
 
 The contract of the preflight is defined in unbounded's pkg/agent/preflight/preflight.go.
 """
@@ -36,7 +37,9 @@ SICK = section(SHADOWED, cidrs=["172.16.2.0/24"])
 @pytest.fixture
 def config(host: Host) -> Callable[[object], Path]:
     """Return a function that writes a config to the default path."""
-    (host.layout.units / "systemd-nspawn@.service").write_text("[Service]\nExecStart=/bin/true\nRestart=always\n")
+    (host.layout.units / "systemd-nspawn@.service").write_text(
+        "[Service]\nExecStart=/bin/true\nRestart=always\n"
+    )
 
     return lambda section: write_file(host.layout.config, json.dumps({"hostRouting": section}))
 
@@ -67,7 +70,10 @@ def test_each_problem_of_a_config_has_its_path(run_json: Run, config: Any, comma
     assert code == 78
     assert TOLD | {"error", "problems"} <= document.keys()
     assert (document["host"], document["changed"]) == (os.uname().nodename, False)
-    assert {problem["path"] for problem in document["problems"]} == {"hostRouting.waitSeconds", "hostRouting.consumer"}
+    assert {problem["path"] for problem in document["problems"]} == {
+        "hostRouting.waitSeconds",
+        "hostRouting.consumer",
+    }
     assert document["error"].count("\n") == 1
 
 
@@ -86,11 +92,18 @@ def test_a_strict_failure_has_changes_and_findings(run_json: Run, config: Any) -
     assert (code, document["changed"]) == (1, True)
     assert document["routes"] == [{"route": LINE, "change": "added"}]
     assert {"unit": "check-route-overlap.service", "change": "enabled"} in document["units"]
-    assert {"path": "/etc/aks-flex-node/check-route-overlap.sh", "change": "added"} in document["files"]
+    assert {"path": "/etc/aks-flex-node/check-route-overlap.sh", "change": "added"} in document[
+        "files"
+    ]
     assert [finding["cidr"] for finding in document["overlap"]["findings"]] == ["172.16.2.0/24"]
     assert "172.16.2.0/24" in document["error"]
     code, again = run_json("apply")
-    assert (code, again["changed"], again["routes"], again["overlap"]["verdict"]) == (1, False, [], "overlap")
+    assert (code, again["changed"], again["routes"], again["overlap"]["verdict"]) == (
+        1,
+        False,
+        [],
+        "overlap",
+    )
 
 
 def test_the_text_has_the_same_facts(run: Any, config: Any) -> None:
@@ -109,20 +122,29 @@ def test_the_text_has_the_same_facts(run: Any, config: Any) -> None:
     } <= {*told(SICK | {"consumer": "kubelet.service", "watch": {"enabled": True}}, 1)}
     lines = told({}, 0)
     assert "nothing to change" not in lines
-    assert {f"removed   {LINE}", "stopped   hostrouting-watch.service", "disabled  static-routes.service"} <= {*lines}
+    assert {
+        f"removed   {LINE}",
+        "stopped   hostrouting-watch.service",
+        "disabled  static-routes.service",
+    } <= {*lines}
     assert told({}, 0)[0] == "nothing to change"
 
 
-# --- Nagios, after the Monitoring Plugins guidelines -------------------------------------------------------------------
+# --- Nagios, after the Monitoring Plugins guidelines ----------------------------------------------
 
 
-# The format of performance data is 'label'=value[UOM];[warn];[crit];[min];[max]. Our only value is a count.
-PLUGIN = re.compile(r"HOSTROUTING (OK|WARNING|CRITICAL|UNKNOWN) - ([^|\n]+?)( \| failing=(\d+);(0?);(0?);0;(\d+))?\n")
+# The format of performance data is 'label'=value[UOM];[warn];[crit];[min];[max]. Our only value is
+# a count.
+PLUGIN = re.compile(
+    r"HOSTROUTING (OK|WARNING|CRITICAL|UNKNOWN) - ([^|\n]+?)( \| failing=(\d+);(0?);(0?);0;(\d+))?\n"
+)
 
 
 @pytest.fixture
 def plugin(run: Any) -> Callable[..., tuple[int, tuple[str | None, ...]]]:
-    """Return a function that runs the plugin and returns its exit code and the parts of its output line."""
+    """Return a function that runs the plugin and returns its exit code and the parts of its output
+    line.
+    """
 
     def call(*words: object) -> tuple[int, tuple[str | None, ...]]:
         code, out, _ = run("check", "--output", "nagios", *words)
@@ -138,19 +160,24 @@ def expecting(mode: str, *cidrs: str) -> object:
 
 
 def test_a_healthy_host_is_0(plugin: Any) -> None:
-    code, (word, said, _, failing, _, _, count) = plugin("--cidr", "10.96.0.0/12", "--cidr", "10.1.2.0/24")
+    code, (word, said, _, failing, _, _, count) = plugin(
+        "--cidr", "10.96.0.0/12", "--cidr", "10.1.2.0/24"
+    )
     assert (code, word, failing, count) == (0, "OK", "0", "2")
     assert said == "2 expected CIDRs leave through eth0"
     assert plugin("--cidr", "10.96.0.0/12")[1][1] == "1 expected CIDR leaves through eth0"
 
 
 @pytest.mark.parametrize(
-    ("mode", "code", "word", "warn", "crit"), [("WARN", 1, "WARNING", "0", ""), ("STRICT", 2, "CRITICAL", "", "0")]
+    ("mode", "code", "word", "warn", "crit"),
+    [("WARN", 1, "WARNING", "0", ""), ("STRICT", 2, "CRITICAL", "", "0")],
 )
 def test_failures_are_1_in_warn_and_2_in_strict(
     plugin: Any, write: Any, mode: str, code: int, word: str, warn: str, crit: str
 ) -> None:
-    got, (status, said, _, *numbers) = plugin(write(expecting(mode, "172.16.0.0/16", "10.96.0.0/12")))
+    got, (status, said, _, *numbers) = plugin(
+        write(expecting(mode, "172.16.0.0/16", "10.96.0.0/12"))
+    )
     assert (got, status) == (code, word)
     assert said.startswith(
         "1 of 2 expected CIDRs fails: OVERLAP: expected CIDR 172.16.0.0/16 (probe 172.16.0.0) routes"
@@ -161,7 +188,9 @@ def test_failures_are_1_in_warn_and_2_in_strict(
 def test_without_a_default_route_it_is_3_at_once(
     plugin: Any, kernel: FakeKernel, write: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It waits neither for the default route nor for an address of InfiniBand, as other checks would."""
+    """It waits neither for the default route nor for an address of InfiniBand, as other checks
+    would.
+    """
     monkeypatch.setattr(kernel, "wait_for_change", lambda _: pytest.fail("it waits"))
     kernel.add_link("ib1", hardware=Hardware.INFINIBAND)
     config = write(expecting("STRICT", "10.96.0.0/12"))
@@ -194,7 +223,9 @@ def test_a_hostile_name_can_not_forge_performance_data(plugin: Any, kernel: Fake
     assert "a/b=1" in said
 
 
-def test_a_long_line_is_truncated_before_its_performance_data(plugin: Any, kernel: FakeKernel) -> None:
+def test_a_long_line_is_truncated_before_its_performance_data(
+    plugin: Any, kernel: FakeKernel
+) -> None:
     for number in range(0, 256, 2):
         route = Route(IPv4Network(f"192.168.{number}.0/24"), (NextHop("ib0"),))
         assert not kernel.add([route])
@@ -205,7 +236,7 @@ def test_a_long_line_is_truncated_before_its_performance_data(plugin: Any, kerne
     assert len(said) < 500
 
 
-# --- the preflight -----------------------------------------------------------------------------------------------------
+# --- the preflight --------------------------------------------------------------------------------
 
 
 # Every value in this config is unique so that the test can search for it.
@@ -213,7 +244,14 @@ CANARIES = {
     "hostRouting": {
         "staticRoutes": {
             "enabled": True,
-            "routes": [{"destination": "172.16.77.0/24", "gateway": "10.1.0.78", "dev": "eth0", "metric": 7979}],
+            "routes": [
+                {
+                    "destination": "172.16.77.0/24",
+                    "gateway": "10.1.0.78",
+                    "dev": "eth0",
+                    "metric": 7979,
+                }
+            ],
         },
         "routeOverlap": {
             "expectedCidrs": ["172.16.0.0/16", {"cidr": "203.0.113.0/25", "devs": ["canary0"]}],
@@ -240,8 +278,12 @@ def conforms(document: dict[str, Any]) -> bool:
     return (
         document.keys() == {"status", "checks", "summary"}
         and document["summary"].keys() == {"ok", "warnings", "errors"}
-        and all(check.keys() == {"name", "target", "severity", "message", "ignored"} for check in checks)
-        and all(re.fullmatch("host-[a-z-]+", check["name"]) and check["message"] for check in checks)
+        and all(
+            check.keys() == {"name", "target", "severity", "message", "ignored"} for check in checks
+        )
+        and all(
+            re.fullmatch("host-[a-z-]+", check["name"]) and check["message"] for check in checks
+        )
         and {check["severity"] for check in checks} <= {"ok", "warning", "error"}
     )
 
@@ -250,7 +292,11 @@ def report(*severities: Severity | None) -> DoctorReport:
     """Return a report on checks named a, b and so on, each with one finding."""
     found: dict[DoctorCheck, tuple[DoctorFinding, ...]] = {}
     for name, severity in zip("abcdef", severities, strict=False):
-        fault = () if severity is None else (DoctorFinding("kind", "subject", "message", "fix", severity),)
+        fault = (
+            ()
+            if severity is None
+            else (DoctorFinding("kind", "subject", "message", "fix", severity),)
+        )
         found[DoctorCheck(name, "all is well", lambda _: ())] = fault
     return DoctorReport(found)
 
@@ -270,14 +316,19 @@ def report(*severities: Severity | None) -> DoctorReport:
     ],
 )
 def test_errors_warnings_and_ignored_checks_are_counted(
-    severities: tuple[Severity | None, ...], more: dict[str, Any], status: str, counts: tuple[int, ...]
+    severities: tuple[Severity | None, ...],
+    more: dict[str, Any],
+    status: str,
+    counts: tuple[int, ...],
 ) -> None:
     document = preflight(report(*severities), **more)
     assert conforms(document)
     assert (document["status"], tuple(document["summary"].values())) == (status, counts)
     ignored = [check["ignored"] for check in document["checks"]]
     assert sum(ignored) == sum(each is not Severity.RISK for each in severities if each) - counts[2]
-    assert not any(check["ignored"] and check["severity"] != "warning" for check in document["checks"])
+    assert not any(
+        check["ignored"] and check["severity"] != "warning" for check in document["checks"]
+    )
 
 
 def test_no_value_of_config_or_host_is_printed(run: Any, host: Host, write: Any) -> None:
@@ -292,7 +343,9 @@ def test_no_value_of_config_or_host_is_printed(run: Any, host: Host, write: Any)
         document = json.loads(out)
         assert conforms(document)
         assert (code, document["status"], err) == (1, "failed", "")
-        found = {check["name"].removeprefix("host-"): check["message"] for check in document["checks"]}
+        found = {
+            check["name"].removeprefix("host-"): check["message"] for check in document["checks"]
+        }
         assert found.keys() >= {each.name for each in CHECKS}
         assert "found: route-missing" in found["routes"]
         assert "found: file-differs" in found["files"]

@@ -32,7 +32,9 @@ _ADDRESSES = st.integers(0, 2**32 - 1).map(IPv4Address)
 
 @pytest.fixture
 def kernel() -> FakeKernel:
-    """Return a node where packets with the first interface's address leave through the second interface."""
+    """Return a node where packets with the first interface's address leave through the second
+    interface.
+    """
     made = FakeKernel()
     add_nics(made, eth0=NICS["eth0"], eth1=NICS["eth1"])
     by_eth1 = Route(DEFAULT_DESTINATION, (NextHop("eth1", SECOND_GATEWAY),), table=100)
@@ -90,17 +92,27 @@ def test_without_a_default_route_lookups_are_still_shown(
     assert [way["kind"] for way in told("203.0.113.1")["lookups"]] == ["NO-ROUTE"]
     code, out, _ = run("explain", ADDRESS)
     assert code == 2
-    assert [line.split()[1:3] for line in out.splitlines() if line.startswith("?")] == [["by", "eth0,"], ["by", "eth1"]]
+    assert [line.split()[1:3] for line in out.splitlines() if line.startswith("?")] == [
+        ["by", "eth0,"],
+        ["by", "eth1"],
+    ]
 
 
-def test_a_lookup_for_the_source_is_not_a_failure(told: Any, host: Host, kernel: FakeKernel) -> None:
-    """Table 7 only determines TCP's source address. The second lookup uses that address and leads to eth0."""
+def test_a_lookup_for_the_source_is_not_a_failure(
+    told: Any, host: Host, kernel: FakeKernel
+) -> None:
+    """Table 7 only determines TCP's source address.
+
+    The second lookup uses that address and leads to eth0.
+    """
     kernel.add_rule(Rule(10, source=IPv4Network("10.1.0.4/32")))
     kernel.add_rule(Rule(20, table=7, ip_protocol=TCP))
     hop, source = NextHop("eth1", IPv4Address("10.2.0.1")), IPv4Address("10.1.0.4")
     assert not kernel.add([Route(DEFAULT_DESTINATION, (hop,), source=source, table=7)])
     found = told(ADDRESS)
-    assert [(each["devs"], each["sends"]) for each in found["lookups"] if each["protocol"] == "tcp"] == [
+    assert [
+        (each["devs"], each["sends"]) for each in found["lookups"] if each["protocol"] == "tcp"
+    ] == [
         (["eth1"], False),
         (["eth0"], True),
     ]
@@ -132,7 +144,9 @@ def test_the_configs_expectation_counts(told: Any, write: Any) -> None:
         (Rule(7, RuleAction.PROHIBIT), None),
     ],
 )
-def test_the_reason_for_passing_a_rule(told: Any, kernel: FakeKernel, rule: Rule, passed: str | None) -> None:
+def test_the_reason_for_passing_a_rule(
+    told: Any, kernel: FakeKernel, rule: Rule, passed: str | None
+) -> None:
     kernel.add([Route(IPv4Network("172.16.0.0/16"), type=RouteType.THROW, table=8)])
     kernel.add_rule(rule)
     (step,) = (step for step in told(ADDRESS)["lookups"][0]["steps"] if step["preference"] == 7)
@@ -144,14 +158,16 @@ def test_the_reason_for_passing_a_rule(told: Any, kernel: FakeKernel, rule: Rule
 
 
 @given(policy_rules(), _ADDRESSES, st.one_of(st.just(NO_SOURCE), _ADDRESSES), st.booleans())
-def test_an_unmet_rule_has_a_reason(rule: Rule, address: IPv4Address, source: IPv4Address, is_tcp: bool) -> None:
+def test_an_unmet_rule_has_a_reason(
+    rule: Rule, address: IPv4Address, source: IPv4Address, is_tcp: bool
+) -> None:
     flow = Flow(address, source, TCP if is_tcp else UDP)
     if not matches(rule, flow):
         assert why_unmet(rule, flow)
     assert str(rule)
 
 
-# --- judge -------------------------------------------------------------------------------------------------------------
+# --- judge ----------------------------------------------------------------------------------------
 
 
 ORDER = ["fixed", "shadowed", "discarded", "past-main", "no-default-route", "cut-off"]
@@ -165,11 +181,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def judge(folder: Path, run: Callable[..., tuple[int, str, str]]) -> Callable[..., tuple[int, str, str]]:
-    """Return a function that runs judge on snapshots of some kinds and returns the exit code, stdout and stderr."""
+def judge(
+    folder: Path, run: Callable[..., tuple[int, str, str]]
+) -> Callable[..., tuple[int, str, str]]:
+    """Return a function that runs judge on snapshots of some kinds and returns the exit code,
+    stdout and stderr.
+    """
 
     def call(kinds: list[str], *words: object) -> tuple[int, str, str]:
-        paths = [folder / f"node-{ORDER.index(kind) + 6 * each:05}.json" for kind in kinds for each in (0, 1)]
+        paths = [
+            folder / f"node-{ORDER.index(kind) + 6 * each:05}.json"
+            for kind in kinds
+            for each in (0, 1)
+        ]
         return run("judge", folder / "config.json", *paths, *words)
 
     return call
@@ -209,7 +233,9 @@ def test_one_snapshot_is_one_host(judge: Any, folder: Path) -> None:
     assert judge([], folder / "node-00000.json")[1].startswith("1 snapshot: 1 ok, ")
 
 
-def test_a_missing_library_is_named_before_the_work(judge: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_named_before_the_work(
+    judge: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "jinja2", None)
     code, out, err = judge(["fixed"], "--output", "html")
     assert (code, out) == (2, "")

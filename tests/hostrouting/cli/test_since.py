@@ -51,10 +51,14 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def test_hosts_with_the_same_cause_are_a_group(
-    run: Callable[..., tuple[int, str, str]], folders: tuple[Path, Path], write: Callable[[object], Path]
+    run: Callable[..., tuple[int, str, str]],
+    folders: tuple[Path, Path],
+    write: Callable[[object], Path],
 ) -> None:
     before, after = folders
-    code, out, _ = run("judge", write(CONFIG), *sorted(after.iterdir()), "--since", before, "--output", "json")
+    code, out, _ = run(
+        "judge", write(CONFIG), *sorted(after.iterdir()), "--since", before, "--output", "json"
+    )
     groups: list[dict[str, Any]] = json.loads(out)["groups"]
     by_hosts = {tuple(group["hosts"]): group["causes"] for group in groups}
     assert code == 1
@@ -77,7 +81,9 @@ def test_a_snapshot_without_a_file_goes_by_its_host(folders: tuple[Path, Path]) 
 
 
 def test_the_text_names_the_cause(
-    run: Callable[..., tuple[int, str, str]], folders: tuple[Path, Path], write: Callable[[object], Path]
+    run: Callable[..., tuple[int, str, str]],
+    folders: tuple[Path, Path],
+    write: Callable[[object], Path],
 ) -> None:
     _, out, _ = run("judge", write(CONFIG), folders[1] / "detour.json", "--since", folders[0])
     assert f"+ route {DETOUR}" in out
@@ -86,11 +92,17 @@ def test_the_text_names_the_cause(
 def test_an_unreadable_earlier_snapshot_is_named(folders: tuple[Path, Path]) -> None:
     before, after = folders
     (before / "same.json").write_text("{")
-    report = judge([after / "same.json", after / "new.json"], Config.from_mapping(CONFIG), since=before)
+    report = judge(
+        [after / "same.json", after / "new.json"], Config.from_mapping(CONFIG), since=before
+    )
     by_host = {group.hosts: group for group in report.groups}
     assert by_host.keys() == {("same",), ("new",)}
     assert str(before / "same.json") in (by_host["same",].uncompared or "")
-    assert (by_host["same",].causes, by_host["new",].causes, by_host["new",].uncompared) == (None, None, None)
+    assert (by_host["same",].causes, by_host["new",].causes, by_host["new",].uncompared) == (
+        None,
+        None,
+        None,
+    )
 
 
 def test_a_torn_earlier_snapshot_is_named(folders: tuple[Path, Path]) -> None:

@@ -43,7 +43,8 @@ def test_without_a_terminal_it_prints_how_to_confirm(run: Any, host: Host, confi
     assert out.startswith("added     172.16.1.0/24 via 10.1.0.1 dev eth0 proto hostrouting\n")
     ending = out.splitlines()[-1]
     assert all(
-        said in ending for said in (trial_deadline(host.layout.trial), "hostrouting confirm", "hostrouting revert")
+        said in ending
+        for said in (trial_deadline(host.layout.trial), "hostrouting confirm", "hostrouting revert")
     )
     code, out, _ = run("confirm")
     assert code == 0
@@ -77,9 +78,14 @@ def test_no_hint_about_a_trial_names_remove(run: Any, config: Path, command: str
 
 
 def test_confirm_warns_as_apply_does(run: Any, write: Any) -> None:
-    run("apply", "--try", "60", write({"hostRouting": section(SHADOWED, consumer="kubelt.service")}))
+    run(
+        "apply", "--try", "60", write({"hostRouting": section(SHADOWED, consumer="kubelt.service")})
+    )
     code, _, err = run("confirm")
-    assert (code, err) == (0, "hostrouting: there is no unit kubelt.service: until there is, nothing is held back\n")
+    assert (code, err) == (
+        0,
+        "hostrouting: there is no unit kubelt.service: until there is, nothing is held back\n",
+    )
 
 
 def test_json_output_has_the_same_facts(run: Any, host: Host, config: Path) -> None:
@@ -97,7 +103,9 @@ def test_json_output_has_the_same_facts(run: Any, host: Host, config: Path) -> N
     assert (code, json.loads(out)["overlap"]["verdict"]) == (0, "ok")
 
 
-def test_a_failed_strict_check_rolls_back_at_once(run: Any, host: Host, kernel: FakeKernel, write: Any) -> None:
+def test_a_failed_strict_check_rolls_back_at_once(
+    run: Any, host: Host, kernel: FakeKernel, write: Any
+) -> None:
     run("apply", write({"hostRouting": section("172.16.9.0/24", mode="WARN")}))
     before = ours(kernel)
     code, _, err = run("apply", "--try", "60", write({"hostRouting": section("172.16.2.0/24")}))
@@ -108,7 +116,7 @@ def test_a_failed_strict_check_rolls_back_at_once(run: Any, host: Host, kernel: 
     assert not host.units.is_active("hostrouting-trial.timer")
 
 
-# --- a separate process on a terminal, which no program reads after the prompt -------------------------------------
+# --- a separate process on a terminal, which no program reads after the prompt --------------------
 
 # SIGUSR1 makes the timer go off. If the second argument is "hanging", systemd never ends the trial.
 PROGRAM = """
@@ -141,7 +149,9 @@ def terminal() -> Iterator[Terminal]:
 
 
 @contextmanager
-def trying(terminal: Terminal, config: Path, spoiled: str = "") -> Iterator[subprocess.Popen[bytes]]:
+def trying(
+    terminal: Terminal, config: Path, spoiled: str = ""
+) -> Iterator[subprocess.Popen[bytes]]:
     """Run ``apply --try`` on a terminal."""
     with open(terminal.path, "r+b", buffering=0) as end:
         process = subprocess.Popen(
@@ -172,7 +182,12 @@ ASKS = b"Enter keeps the routes"
     ],
 )
 def test_on_a_terminal_enter_decides(
-    terminal: Terminal, config: Path, acts: list[bytes | signal.Signals], code: int, *, is_kept: bool
+    terminal: Terminal,
+    config: Path,
+    acts: list[bytes | signal.Signals],
+    code: int,
+    *,
+    is_kept: bool,
 ) -> None:
     with trying(terminal, config) as process:
         terminal.read_until(ASKS)
@@ -187,7 +202,9 @@ def test_on_a_terminal_enter_decides(
 
 
 STALLS = [
-    (*each, number) for each in product((b"", ASKS), ("Ctrl-S", "full")) for number in (signal.SIGTERM, signal.SIGHUP)
+    (*each, number)
+    for each in product((b"", ASKS), ("Ctrl-S", "full"))
+    for number in (signal.SIGTERM, signal.SIGHUP)
 ]
 
 
@@ -208,7 +225,9 @@ def test_a_signal_rolls_the_trial_back(
     assert config.with_name("end").read_text() == "None 0"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT] if IS_NIGHTLY else [signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, signal.SIGINT] if IS_NIGHTLY else [signal.SIGINT]
+)
 def test_a_second_signal_ends_a_hanging_rollback_at_once(
     terminal: Terminal, config: Path, number: signal.Signals
 ) -> None:

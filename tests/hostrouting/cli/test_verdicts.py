@@ -40,18 +40,28 @@ def test_only_the_boot_checks_verdict_is_explained_and_stored(
     code, out, err = run("check", "--report")
     assert (code, out) == (0 if is_stored else 1, "")
     fix = f'fix: add to hostRouting.staticRoutes.routes: {{"destination": "{SHADOWED}"}}'
-    assert (fix in err, "fix:" in err, host.layout.report.exists()) == (is_stored, is_stored, is_stored)
+    assert (fix in err, "fix:" in err, host.layout.report.exists()) == (
+        is_stored,
+        is_stored,
+        is_stored,
+    )
     assert not is_stored or json.loads(host.layout.report.read_text())["verdict"] == "overlap"
 
 
-# --- no CIDR is expected -----------------------------------------------------------------------------------------------
+# --- no CIDR is expected --------------------------------------------------------------------------
 
 
-@pytest.fixture(params=[(routes, mode) for routes in ((), (SHADOWED,)) for mode in ("WARN", "STRICT")], ids=str)
+@pytest.fixture(
+    params=[(routes, mode) for routes in ((), (SHADOWED,)) for mode in ("WARN", "STRICT")], ids=str
+)
 def config(request: Any, host: Host) -> Path:
-    (host.layout.units / "systemd-nspawn@.service").write_text("[Service]\nExecStart=/bin/true\nRestart=always\n")
+    (host.layout.units / "systemd-nspawn@.service").write_text(
+        "[Service]\nExecStart=/bin/true\nRestart=always\n"
+    )
     routes, mode = request.param
-    return write_file(host.layout.config, json.dumps({"hostRouting": section(*routes, cidrs=(), mode=mode)}))
+    return write_file(
+        host.layout.config, json.dumps({"hostRouting": section(*routes, cidrs=(), mode=mode)})
+    )
 
 
 # Each command's arguments, its exit code, and whether it returns a verdict.
@@ -65,8 +75,12 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.parametrize(("words", "code", "is_asked"), COMMANDS, ids=[" ".join(words) for words, *_ in COMMANDS])
-def test_no_command_gives_a_verdict(run: Any, config: Path, words: tuple[str, ...], code: int, is_asked: bool) -> None:
+@pytest.mark.parametrize(
+    ("words", "code", "is_asked"), COMMANDS, ids=[" ".join(words) for words, *_ in COMMANDS]
+)
+def test_no_command_gives_a_verdict(
+    run: Any, config: Path, words: tuple[str, ...], code: int, is_asked: bool
+) -> None:
     got, out, err = run(*words)
     assert got == code, err
     assert not out.startswith("ok ")
@@ -79,7 +93,10 @@ def test_no_command_gives_a_verdict(run: Any, config: Path, words: tuple[str, ..
 
 def test_the_verdict_is_unknown_and_never_raised(host: Host, config: Path) -> None:
     report: ConfigureReport = phases.run(Configure(Config.load(config), host=host))
-    assert (report.overlap.verdict, report.overlap.reason_kind) == (Verdict.UNKNOWN, UnknownReason.NOTHING_EXPECTED)
+    assert (report.overlap.verdict, report.overlap.reason_kind) == (
+        Verdict.UNKNOWN,
+        UnknownReason.NOTHING_EXPECTED,
+    )
     assert not host.layout.script(CHECK).exists()
     assert not host.layout.marker_ok.exists()
     assert not host.layout.marker_detected.exists()
@@ -101,16 +118,20 @@ def test_the_doctor_calls_it_a_risk(run: Any, config: Path) -> None:
         assert "not-installed" in found
 
 
-# --- IPv6 --------------------------------------------------------------------------------------------------------------
+# --- IPv6 -----------------------------------------------------------------------------------------
 
 
 CIDR = "fd00:10::/48"
-SHADOWED_IPV6 = snapshot_of(DEFAULT, addresses=["fd00:10:0:7::4/64 dev rail0", "2001:db8::4/128 dev eth0"])
+SHADOWED_IPV6 = snapshot_of(
+    DEFAULT, addresses=["fd00:10:0:7::4/64 dev rail0", "2001:db8::4/128 dev eth0"]
+)
 ENTRIES = [{"destination": f"fd00:10:0:7{half}::/65", "dev": "eth0"} for half in ("", ":8000")]
 
 
 @pytest.fixture
-def on(elsewhere: Callable[..., tuple[int, str, str]], tmp_path: Path) -> Callable[..., tuple[int, str, str]]:
+def on(
+    elsewhere: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> Callable[..., tuple[int, str, str]]:
     """Return a function that runs a command on a host's snapshot."""
 
     def call(snapshot: Snapshot, *words: object) -> tuple[int, str, str]:
@@ -123,18 +144,29 @@ def on(elsewhere: Callable[..., tuple[int, str, str]], tmp_path: Path) -> Callab
 def test_a_check_names_the_failing_part_and_the_fix(on: Any) -> None:
     code, out, err = on(SHADOWED_IPV6, "check", "--cidr", CIDR, "--cidr", "10.96.0.0/12")
     assert (code, err) == (1, "")
-    assert "overlap on node-6: 1 of 2 expected CIDRs fails; mode WARN\nexpected interface: eth0\n" in out
-    assert f"OVERLAP: expected CIDR {CIDR} (probe fd00:10:0:7::) routes via rail0, expected eth0" in out
+    assert (
+        "overlap on node-6: 1 of 2 expected CIDRs fails; mode WARN\nexpected interface: eth0\n"
+        in out
+    )
+    assert (
+        f"OVERLAP: expected CIDR {CIDR} (probe fd00:10:0:7::) routes via rail0, expected eth0"
+        in out
+    )
     assert "by fd00:10:0:7::/64 dev rail0 proto kernel metric 256" in out
     assert ",\n".join(f"  {json.dumps(entry)}" for entry in ENTRIES) in out
     assert "✓ 10.96.0.0/12  by eth0" in out
 
 
 def test_a_passing_cidr_lists_its_own_interfaces(on: Any, write: Any) -> None:
-    named = [{"cidr": "10.2.0.128/25", "devs": ["rail*"]}, {"cidr": CIDR, "devs": ["rail0", "rail1"]}]
+    named = [
+        {"cidr": "10.2.0.128/25", "devs": ["rail*"]},
+        {"cidr": CIDR, "devs": ["rail0", "rail1"]},
+    ]
     config = write({"hostRouting": {"routeOverlap": {"expectedCidrs": ["10.96.0.0/12", *named]}}})
     _, out, _ = on(snapshot_of(DEFAULT, f"{CIDR} via fe80::2 dev rail0"), "check", config)
-    by = dict(line.split()[1::2] for line in out.splitlines() if line.startswith("✓") and " by " in line)
+    by = dict(
+        line.split()[1::2] for line in out.splitlines() if line.startswith("✓") and " by " in line
+    )
     assert by == {"10.96.0.0/12": "eth0", "10.2.0.128/25": "rail*", CIDR: "rail0,rail1"}
 
 
@@ -142,13 +174,18 @@ def test_a_check_names_the_family_without_a_verdict(on: Any) -> None:
     code, out, _ = on(snapshot_of(RIVAL), "check", "--cidr", CIDR, "--cidr", "10.96.0.0/12")
     assert code == 2
     assert "unknown on node-6: 1 of 2 expected CIDRs couldn't be judged; mode WARN" in out
-    assert "the check couldn't judge IPv6: no-default-route: missing is the default route on eth0" in out
+    assert (
+        "the check couldn't judge IPv6: no-default-route: missing is the default route on eth0"
+        in out
+    )
     assert "; rail0 has one" in out
     assert f"? {CIDR}  not judged" in out
     assert "ip -6 route" in out
 
 
-def test_a_failure_beside_a_family_without_a_verdict_is_told(on: Any, elsewhere: Any, write: Any) -> None:
+def test_a_failure_beside_a_family_without_a_verdict_is_told(
+    on: Any, elsewhere: Any, write: Any
+) -> None:
     """The verdict stays unknown: more may fail."""
     words = ("check", "--cidr", CIDR, "--cidr", "10.2.0.0/24")
     code, out, _ = on(snapshot_of(RIVAL), *words)
@@ -161,19 +198,29 @@ def test_a_failure_beside_a_family_without_a_verdict_is_told(on: Any, elsewhere:
     path = write_file(config.with_name("node-6.json"), snapshot_of(RIVAL).to_text())
     code, out, _ = elsewhere("judge", config, path)
     title = out.splitlines()[1]
-    assert (code, "OVERLAP 10.2.0.0/24" in title, "unknown: no-default-route" in title) == (2, True, True)
+    assert (code, "OVERLAP 10.2.0.0/24" in title, "unknown: no-default-route" in title) == (
+        2,
+        True,
+        True,
+    )
 
 
 def test_the_hint_is_about_the_family_that_the_reason_names(on: Any) -> None:
-    _, out, _ = on(snapshot_of(ipv4_default=None), "check", "--cidr", CIDR, "--cidr", "10.96.0.0/12")
+    _, out, _ = on(
+        snapshot_of(ipv4_default=None), "check", "--cidr", CIDR, "--cidr", "10.96.0.0/12"
+    )
     assert "no-default-route: table main has no unicast 0.0.0.0/0 to compare with" in out
     assert "to see why there is none: ip -4 address; ip -4 route; networkctl status" in out
 
 
 def test_no_rule_is_advised_where_main_is_asked_already(on: Any, write: Any) -> None:
     narrow = f"{CIDR.replace('/48', '7/128')} from 2001:db8::/64 via fe80::2 dev rail0 proto static metric 1024"
-    config = write({"hostRouting": {"uplinks": ["eth0"], "routeOverlap": {"expectedCidrs": [CIDR]}}})
-    _, out, _ = on(snapshot_of(DEFAULT, narrow, addresses=["2001:db8::4/64 dev eth0"]), "check", config)
+    config = write(
+        {"hostRouting": {"uplinks": ["eth0"], "routeOverlap": {"expectedCidrs": [CIDR]}}}
+    )
+    _, out, _ = on(
+        snapshot_of(DEFAULT, narrow, addresses=["2001:db8::4/64 dev eth0"]), "check", config
+    )
     assert f"no route fixes fd00:10::7: {narrow.replace('/128', '', 1)}" in out
     assert "decides for connections from 2001:db8::4: change that route" in out
     assert "lookup main" not in out
@@ -197,7 +244,10 @@ def test_the_machine_formats_tell_the_families(on: Any) -> None:
     ("form", "lines"),
     [
         ("ip", ["ip -6 route add fd00:10:0:7::/65 via fe80::1 dev eth0 proto static metric 512"]),
-        ("networkd", ["Destination=fd00:10:0:7::/65", "Gateway=fe80::1", "GatewayOnLink=no", "Metric=512"]),
+        (
+            "networkd",
+            ["Destination=fd00:10:0:7::/65", "Gateway=fe80::1", "GatewayOnLink=no", "Metric=512"],
+        ),
         ("netplan", ["- to: fd00:10:0:7::/65", "via: fe80::1", "metric: 512"]),
     ],
 )
@@ -208,7 +258,9 @@ def test_a_fix_is_written_for_other_tools(on: Any, form: str, lines: list[str]) 
 
 
 def test_a_fix_of_both_families_has_one_form(on: Any) -> None:
-    code, out, err = on(SHADOWED_IPV6, "fix", "--cidr", CIDR, "--cidr", "10.2.0.0/16", "--format", "ip")
+    code, out, err = on(
+        SHADOWED_IPV6, "fix", "--cidr", CIDR, "--cidr", "10.2.0.0/16", "--format", "ip"
+    )
     commands = [line.split(" add ")[0] for line in out.splitlines() if not line.startswith("#")]
     assert (code, commands) == (0, ["ip -4 route"] * 2 + ["ip -6 route"] * 2)
     assert "staticRoutes" not in err
@@ -232,15 +284,21 @@ def test_an_address_is_explained(on: Any, elsewhere: Any) -> None:
 
 def test_an_explained_lookup_without_a_route_says_so(on: Any) -> None:
     narrow = "default from 2001:db8::/64 via fe80::1 dev eth0 proto static metric 1024"
-    _, out, _ = on(snapshot_of(narrow, addresses=["2001:db8::4/64 dev eth0"]), "explain", "fd00:10::9")
+    _, out, _ = on(
+        snapshot_of(narrow, addresses=["2001:db8::4/64 dev eth0"]), "explain", "fd00:10::9"
+    )
     assert "no route; nothing is sent yet" in out
 
 
 def test_events_are_not_predicted_for_ipv6(on: Any) -> None:
     _, out, _ = on(snapshot_of(DEFAULT), "check", "--one-event", "--cidr", CIDR, "--output", "json")
     events = json.loads(out)["events"]
-    assert {(event["event"]["subject"], event["outlook"], event["verdict"]) for event in events} == {
-        ("eth0", "unpredictable", "unknown")
-    }
-    _, out, _ = on(snapshot_of(DEFAULT), "check", "--one-event", "--cidr", CIDR, "--cidr", "10.96.0.0/12")
-    assert f"can't be predicted: what the event does to the IPv6 routes to {CIDR} isn't known" in out
+    assert {
+        (event["event"]["subject"], event["outlook"], event["verdict"]) for event in events
+    } == {("eth0", "unpredictable", "unknown")}
+    _, out, _ = on(
+        snapshot_of(DEFAULT), "check", "--one-event", "--cidr", CIDR, "--cidr", "10.96.0.0/12"
+    )
+    assert (
+        f"can't be predicted: what the event does to the IPv6 routes to {CIDR} isn't known" in out
+    )

@@ -1,4 +1,6 @@
-"""Tests that a bad config raises one error with all problems and paths, and that constructors apply the same rules."""
+"""Tests that a bad config raises one error with all problems and paths, and that constructors apply
+the same rules.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,15 @@ import pytest
 from config_schema import unmarked
 from nightly import by_day
 
-from hostrouting import Config, ConfigError, ExpectedCidr, OverlapMode, RouteOverlap, StaticRoute, StaticRoutes
+from hostrouting import (
+    Config,
+    ConfigError,
+    ExpectedCidr,
+    OverlapMode,
+    RouteOverlap,
+    StaticRoute,
+    StaticRoutes,
+)
 from hostrouting.boot.files import write_if_changed
 from hostrouting.config.routing import CONTAINER_DEVS, Watch
 from hostrouting.model.errors import FileError
@@ -22,7 +32,9 @@ REFERENCE = {
     "hostRouting": {
         "staticRoutes": {
             "enabled": True,
-            "routes": [{"destination": "172.16.1.0/24", "gateway": "10.1.0.1", "dev": "eth0", "metric": 0}],
+            "routes": [
+                {"destination": "172.16.1.0/24", "gateway": "10.1.0.1", "dev": "eth0", "metric": 0}
+            ],
         },
         "routeOverlap": {"expectedCidrs": ["172.16.0.0/16", "10.96.0.0/12"], "mode": "STRICT"},
     },
@@ -62,7 +74,10 @@ def test_the_reference_config_loads_unchanged_and_siblings_are_ignored() -> None
         route_overlap=RouteOverlap(["172.16.0.0/16", "10.96.0.0/12"], "STRICT"),
     )
     route = config.static_routes.routes[0]
-    assert (route.destination, route.gateway) == (IPv4Network("172.16.1.0/24"), IPv4Address("10.1.0.1"))
+    assert (route.destination, route.gateway) == (
+        IPv4Network("172.16.1.0/24"),
+        IPv4Address("10.1.0.1"),
+    )
     assert config.wait_seconds == 30
     assert config.route_overlap.container_devs == CONTAINER_DEVS
 
@@ -74,7 +89,10 @@ def test_the_reference_config_loads_unchanged_and_siblings_are_ignored() -> None
         {"hostRouting": None},
         {"hostRouting": {}},
         section(staticRoutes=None, routeOverlap=None, waitSeconds=None),
-        section(staticRoutes={"enabled": None, "routes": None}, routeOverlap={"expectedCidrs": None, "mode": ""}),
+        section(
+            staticRoutes={"enabled": None, "routes": None},
+            routeOverlap={"expectedCidrs": None, "mode": ""},
+        ),
         {"somebodyElse": 1},
     ],
 )
@@ -84,10 +102,23 @@ def test_null_and_missing_are_the_same_empty_config(document: dict[str, Any]) ->
 
 def test_all_problems_are_reported_in_the_documents_order() -> None:
     bad = {"destination": "10.0.0.0/8", "gateway": "fe80:::1", "dev": "../x", "metric": True}
-    document = routes({"destination": "172.16.1.5/24"}, bad, 7, {"gateway": "10.1.0.1"}, ROUTE | {"metrc": 4})
-    document["hostRouting"]["routeOverlap"] = {"expectedCidrs": ["10.0.0.0/08", "ff02::/16"], "mode": "LOUD"}
+    document = routes(
+        {"destination": "172.16.1.5/24"}, bad, 7, {"gateway": "10.1.0.1"}, ROUTE | {"metrc": 4}
+    )
+    document["hostRouting"]["routeOverlap"] = {
+        "expectedCidrs": ["10.0.0.0/08", "ff02::/16"],
+        "mode": "LOUD",
+    }
     found = {path.removeprefix("hostRouting."): message for path, message in problems_of(document)}
-    places = "[0].destination", "[1].gateway", "[1].dev", "[1].metric", "[2]", "[3].destination", "[4].metrc"
+    places = (
+        "[0].destination",
+        "[1].gateway",
+        "[1].dev",
+        "[1].metric",
+        "[2]",
+        "[3].destination",
+        "[4].metrc",
+    )
     assert list(found) == [
         *(f"staticRoutes.routes{place}" for place in places),
         *(f"routeOverlap.{key}" for key in ("expectedCidrs[0]", "expectedCidrs[1]", "mode")),
@@ -193,7 +224,12 @@ REFUSED: dict[str, dict[str, list[Any]]] = {
 
 @pytest.mark.parametrize(
     ("place", "value", "words"),
-    [(place, value, words) for place, rows in REFUSED.items() for words, row in rows.items() for value in row],
+    [
+        (place, value, words)
+        for place, rows in REFUSED.items()
+        for words, row in rows.items()
+        for value in row
+    ],
 )
 def test_a_bad_value_is_refused_with_path_and_reason(place: str, value: Any, words: str) -> None:
     """The reference accepts host bits, for example, and the kernel then rejects the route at boot."""
@@ -222,7 +258,10 @@ def test_a_gateway_must_suit_an_ipv6_destination(route: dict[str, str], words: s
 @pytest.mark.parametrize("unit", ["x@", "-", "x.service", "@", "x"][: by_day(2, by_night=5)])
 @pytest.mark.parametrize("key", ["consumer", "watch.textfile"])
 def test_a_name_of_a_million_letters_is_refused(key: str, unit: str) -> None:
-    """The parsing time must be linear in the name's length. Quadratic parsing would take a quarter of an hour."""
+    """The parsing time must be linear in the name's length.
+
+    Quadratic parsing would take a quarter of an hour.
+    """
     unit = f"/{unit}" if key == "watch.textfile" else unit
     document, path = at(key, unit * (1_000_000 // len(unit)))
     assert only_problem(document)[0] == path
@@ -237,9 +276,16 @@ def test_a_name_of_a_million_letters_is_refused(key: str, unit: str) -> None:
         ),
         *(("staticRoutes.routes[0].metric", metric) for metric in (0, 2**32 - 1)),
         ("staticRoutes.routes[0].gateway", "onlink"),
-        *(("consumer", unit) for unit in ("systemd-nspawn@.service", "kubelet.service", "a:b-c_d.e@.service")),
+        *(
+            ("consumer", unit)
+            for unit in ("systemd-nspawn@.service", "kubelet.service", "a:b-c_d.e@.service")
+        ),
         ("consumer", f"{'x' * 227}@.service"),
-        *((key, seconds) for key in ("waitSeconds", "routeOverlap.settleSeconds") for seconds in (0, 600)),
+        *(
+            (key, seconds)
+            for key in ("waitSeconds", "routeOverlap.settleSeconds")
+            for seconds in (0, 600)
+        ),
     ],
 )
 def test_a_good_value_is_kept_unchanged(place: str, value: Any) -> None:
@@ -247,23 +293,32 @@ def test_a_good_value_is_kept_unchanged(place: str, value: Any) -> None:
     config = Config.from_mapping(document)
     (route,) = config.static_routes.routes or (StaticRoute("10.0.0.0/8"),)
     key = place.rpartition(".")[2]
-    held = {"waitSeconds": config.wait_seconds, "settleSeconds": config.route_overlap.settle_seconds}
+    held = {
+        "waitSeconds": config.wait_seconds,
+        "settleSeconds": config.route_overlap.settle_seconds,
+    }
     assert (held | {"consumer": config.consumer} | attrs.asdict(route))[key] == value
 
 
 def test_a_duplicate_route_is_refused_and_names_the_first() -> None:
     twin = {"destination": "172.16.1.0/24", "dev": "eth1"}
-    path, message = only_problem(routes({"destination": "172.16.1.0/24"}, {"destination": "10.0.0.0/8"}, twin))
+    path, message = only_problem(
+        routes({"destination": "172.16.1.0/24"}, {"destination": "10.0.0.0/8"}, twin)
+    )
     assert path == "hostRouting.staticRoutes.routes[2]"
     assert "already routes[0]" in message
-    same = {"destination": "fd00:1::/48"}, {"destination": "fd00:1:0::/48", "metric": 512}  # IPv6's default metric
+    # IPv6's default metric.
+    same = {"destination": "fd00:1::/48"}, {"destination": "fd00:1:0::/48", "metric": 512}
     assert "with metric 512 is already routes[0]" in only_problem(routes(*same))[1]
     Config.from_mapping(routes({"destination": "172.16.1.0/24"}, {**twin, "metric": 5}))
 
 
 @pytest.mark.parametrize("enabled", [{"enabled": False}, {"enabled": None}, {}])
 def test_missing_opt_in_and_duplicates_are_reported_too(enabled: dict[str, Any]) -> None:
-    assert only_problem(section(staticRoutes=enabled | {"routes": [ROUTE]}))[0] == "hostRouting.staticRoutes.enabled"
+    assert (
+        only_problem(section(staticRoutes=enabled | {"routes": [ROUTE]}))[0]
+        == "hostRouting.staticRoutes.enabled"
+    )
     entries = [{"destination": "10.0.0.0/8"}, {"destination": "x"}, {"destination": "10.0.0.0/8"}]
     found = problems_of(section(staticRoutes=enabled | {"routes": entries}))
     assert [path.removeprefix("hostRouting.staticRoutes.") for path, _ in found] == [
@@ -296,19 +351,35 @@ def test_expected_cidrs_are_masked_and_may_repeat_and_nest() -> None:
     given = ["172.16.3.4/16", "172.16.0.0/16", "172.16.1.0/24", "0.0.0.0/0", "FD00:1::5/48", "::/0"]
     config = Config.from_mapping(overlap(expectedCidrs=given))
     found = [str(cidr) for cidr in config.route_overlap.expected_cidrs]
-    assert found == ["172.16.0.0/16", "172.16.0.0/16", "172.16.1.0/24", "0.0.0.0/0", "fd00:1::/48", "::/0"]
+    assert found == [
+        "172.16.0.0/16",
+        "172.16.0.0/16",
+        "172.16.1.0/24",
+        "0.0.0.0/0",
+        "fd00:1::/48",
+        "::/0",
+    ]
 
 
 @pytest.mark.parametrize(
     ("mode", "expected"),
-    [("", "WARN"), ("warn", "WARN"), ("WARN", "WARN"), ("strict", "STRICT"), ("Strict", "STRICT"), (None, "WARN")],
+    [
+        ("", "WARN"),
+        ("warn", "WARN"),
+        ("WARN", "WARN"),
+        ("strict", "STRICT"),
+        ("Strict", "STRICT"),
+        (None, "WARN"),
+    ],
 )
 def test_the_mode_ignores_case_and_empty_means_warn(mode: str | None, expected: str) -> None:
     assert Config.from_mapping(overlap(mode=mode)).route_overlap.mode is OverlapMode(expected)
 
 
 def test_device_patterns_replace_the_default_and_are_globs() -> None:
-    config = Config.from_mapping(overlap(containerDevs=["pod[0-9]*"], allowedDevs=["wg?", "ens1f0.100"]))
+    config = Config.from_mapping(
+        overlap(containerDevs=["pod[0-9]*"], allowedDevs=["wg?", "ens1f0.100"])
+    )
     assert config.route_overlap.container_devs == ("pod[0-9]*",)
     assert config.route_overlap.allowed_devs == ("wg?", "ens1f0.100")
     found = problems_of(overlap(allowedDevs=["a b", "", "$(x)", "a|b", 4], containerDevs="veth*"))
@@ -320,7 +391,9 @@ def test_device_patterns_replace_the_default_and_are_globs() -> None:
 
 def test_a_wait_of_zero_is_not_the_default() -> None:
     """In STRICT mode, the check waits for InfiniBand unless the config disables that."""
-    default, never = (Config.from_mapping(overlap(mode="STRICT", **more)) for more in ({}, {"settleSeconds": 0}))
+    default, never = (
+        Config.from_mapping(overlap(mode="STRICT", **more)) for more in ({}, {"settleSeconds": 0})
+    )
     assert default != never
     assert Config.from_mapping(never.to_mapping()) == never
     assert "settleSeconds" not in default.to_mapping()["hostRouting"]["routeOverlap"]
@@ -329,7 +402,11 @@ def test_a_wait_of_zero_is_not_the_default() -> None:
 
 
 def test_an_expected_cidr_may_name_its_only_interfaces() -> None:
-    cidrs = ["10.0.0.1/8", {"cidr": "10.1.0.0/16", "devs": ["eth*", "bond0"]}, {"cidr": "10.2.0.0/16"}]
+    cidrs = [
+        "10.0.0.1/8",
+        {"cidr": "10.1.0.0/16", "devs": ["eth*", "bond0"]},
+        {"cidr": "10.2.0.0/16"},
+    ]
     document = overlap(expectedCidrs=cidrs)
     config = Config.from_mapping(document)
     assert config.route_overlap.expected_cidrs == (
@@ -342,11 +419,22 @@ def test_an_expected_cidr_may_name_its_only_interfaces() -> None:
 
 
 def test_each_problem_of_an_expected_cidr_has_its_path() -> None:
-    given = ["10.0.0.0", {"cidr": "127.0.0.0/8", "devs": ["a b"]}, {"devs": []}, {"cidr": "10.0.0.0/8", "dev": "e"}, 5]
+    given = [
+        "10.0.0.0",
+        {"cidr": "127.0.0.0/8", "devs": ["a b"]},
+        {"devs": []},
+        {"cidr": "10.0.0.0/8", "dev": "e"},
+        5,
+    ]
     places = "[0]", "[1].cidr", "[1].devs[0]", "[2].cidr", "[2].devs", "[3].dev", "[4]"
     where = "hostRouting.routeOverlap.expectedCidrs"
-    assert [path for path, _ in problems_of(overlap(expectedCidrs=given))] == [f"{where}{place}" for place in places]
-    assert only_problem(overlap(expectedCidrs=[{"cidr": "10.0.0.0/8", "devs": []}]))[0] == f"{where}[0].devs"
+    assert [path for path, _ in problems_of(overlap(expectedCidrs=given))] == [
+        f"{where}{place}" for place in places
+    ]
+    assert (
+        only_problem(overlap(expectedCidrs=[{"cidr": "10.0.0.0/8", "devs": []}]))[0]
+        == f"{where}[0].devs"
+    )
 
 
 def test_the_watcher_needs_an_opt_in_and_has_a_textfile() -> None:
@@ -361,7 +449,9 @@ def test_the_watcher_needs_an_opt_in_and_has_a_textfile() -> None:
 LONGEST = "/" + "/".join(["a" * 254] * 15) + f"/{'b' * 100}/{'c' * 141}.prom"
 
 
-@pytest.mark.parametrize("path", [f"/{'a' * 255}/{'b' * 228}.prom", f"/{'é' * 127}/{'é' * 114}.prom", LONGEST])
+@pytest.mark.parametrize(
+    "path", [f"/{'a' * 255}/{'b' * 228}.prom", f"/{'é' * 127}/{'é' * 114}.prom", LONGEST]
+)
 def test_a_textfiles_name_leaves_room_for_the_temporary_file(path: str, tmp_path: Path) -> None:
     longer = path.replace(".prom", "x.prom")
     assert Watch(textfile=path).textfile == path
@@ -384,7 +474,12 @@ def test_a_hostile_key_can_not_forge_a_line() -> None:
 def test_constructors_apply_the_same_rules_and_report_all_fields() -> None:
     with pytest.raises(ConfigError) as caught:
         StaticRoute("10.0.0.1/8", gateway="x", dev="a/b", metric=-1)
-    assert [path for path, _ in caught.value.problems] == ["destination", "gateway", "dev", "metric"]
+    assert [path for path, _ in caught.value.problems] == [
+        "destination",
+        "gateway",
+        "dev",
+        "metric",
+    ]
     with pytest.raises(ConfigError, match="enabled"):
         StaticRoutes(routes=[StaticRoute("10.0.0.0/8")])
     with pytest.raises(ConfigError, match="expectedCidrs"):
@@ -408,7 +503,7 @@ def test_a_refused_value_is_named_as_in_json(value: object, word: str) -> None:
     assert word in caught.value.problems[-1][1]
 
 
-# --- files -------------------------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------------------
 
 
 def load(tmp_path: Path, text: str | bytes) -> Config:
@@ -424,7 +519,10 @@ def test_duplicate_keys_are_errors_only_inside_the_section(tmp_path: Path) -> No
             tmp_path,
             '{"hostRouting": {"waitSeconds": 1, "waitSeconds": 2, "staticRoutes": {"routes": [], "routes": []}}}',
         )
-    assert [path for path, _ in caught.value.problems] == ["hostRouting.waitSeconds", "hostRouting.staticRoutes.routes"]
+    assert [path for path, _ in caught.value.problems] == [
+        "hostRouting.waitSeconds",
+        "hostRouting.staticRoutes.routes",
+    ]
     with pytest.raises(ConfigError, match="given twice"):
         load(tmp_path, '{"hostRouting": {}, "hostRouting": {}}')
 
@@ -447,7 +545,9 @@ def test_duplicate_keys_are_errors_only_inside_the_section(tmp_path: Path) -> No
         ("null", "expected an object"),
     ],
 )
-def test_a_file_without_a_json_object_is_a_config_error(tmp_path: Path, text: str | bytes, words: str) -> None:
+def test_a_file_without_a_json_object_is_a_config_error(
+    tmp_path: Path, text: str | bytes, words: str
+) -> None:
     with pytest.raises(ConfigError, match=words):
         load(tmp_path, text)
 
@@ -475,7 +575,9 @@ def test_a_file_that_can_not_be_read_is_a_named_error(tmp_path: Path, name: str)
     assert not getattr(caught.value, "is_not_permitted", False)
 
 
-def test_a_file_without_read_permission_is_not_permitted(tmp_path: Path, as_ordinary_user: Any) -> None:
+def test_a_file_without_read_permission_is_not_permitted(
+    tmp_path: Path, as_ordinary_user: Any
+) -> None:
     path = tmp_path / "secret.json"
     path.write_text("{}")
     path.chmod(0)

@@ -1,4 +1,6 @@
-"""Tests that the doctor finds each injected fault, prints a hint, changes nothing, and passes a healthy host."""
+"""Tests that the doctor finds each injected fault, prints a hint, changes nothing, and passes a
+healthy host.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,10 @@ class Node:
         self.units.reload()
 
     def divert(self, *destinations: str, table: int = Table.MAIN) -> None:
-        routes = [Route(parse_any_cidr(to), (NextHop("ib0"),), protocol=4, table=table) for to in destinations]
+        routes = [
+            Route(parse_any_cidr(to), (NextHop("ib0"),), protocol=4, table=table)
+            for to in destinations
+        ]
         assert not self.kernel.add(routes)
 
     def delete_ours(self) -> None:
@@ -120,7 +125,12 @@ def kinds(report: DoctorReport) -> list[str]:
 
 
 def everything(node: Node) -> object:
-    return read_trees(node.layout.root), node.kernel.routes(), node.units.enabled, node.units.reloads
+    return (
+        read_trees(node.layout.root),
+        node.kernel.routes(),
+        node.units.enabled,
+        node.units.reloads,
+    )
 
 
 @pytest.mark.parametrize("given", [None, config(SHADOWED)], ids=["installed", "config"])
@@ -133,7 +143,7 @@ def test_a_healthy_host_has_no_finding(node: Node, given: Config | None) -> None
     assert everything(node) == before
 
 
-# --- the planted findings --------------------------------------------------------------------------------------------
+# --- the planted findings -------------------------------------------------------------------------
 
 
 def forget_to_reload(node: Node) -> None:
@@ -145,7 +155,9 @@ def forget_to_reload(node: Node) -> None:
         gate.write_text(text)
 
 
-def writes(path: str, text: str, mode: int = 0o644, *, reload: bool = False) -> Callable[[Node], None]:
+def writes(
+    path: str, text: str, mode: int = 0o644, *, reload: bool = False
+) -> Callable[[Node], None]:
     def plant(node: Node) -> None:
         node.write(path, text, mode)
         if reload:
@@ -154,7 +166,9 @@ def writes(path: str, text: str, mode: int = 0o644, *, reload: bool = False) -> 
     return plant
 
 
-def has(setting: str, section: str = "Service", *, name: str = "x", reload: bool = True) -> Callable[[Node], None]:
+def has(
+    setting: str, section: str = "Service", *, name: str = "x", reload: bool = True
+) -> Callable[[Node], None]:
     """Return a function that adds a setting to a drop-in for the machine."""
     return writes(f"{UNITS}/{MACHINE}.d/{name}.conf", f"[{section}]\n{setting}\n", reload=reload)
 
@@ -170,7 +184,11 @@ def links(path: str, target: str) -> Callable[[Node], None]:
 
 
 def edit_a_script(node: Node) -> None:
-    node.write(ROUTES, node.read(ROUTES).replace("readonly GATE_SECONDS=5", "readonly GATE_SECONDS=0"), 0o755)
+    node.write(
+        ROUTES,
+        node.read(ROUTES).replace("readonly GATE_SECONDS=5", "readonly GATE_SECONDS=0"),
+        0o755,
+    )
 
 
 def break_the_ordering(node: Node) -> None:
@@ -179,7 +197,9 @@ def break_the_ordering(node: Node) -> None:
 
 
 def delete_the_default(node: Node) -> None:
-    assert not node.kernel.delete([route for route in node.kernel.routes() if route.destination.prefixlen == 0])
+    assert not node.kernel.delete(
+        [route for route in node.kernel.routes() if route.destination.prefixlen == 0]
+    )
 
 
 def never_restart(node: Node) -> None:
@@ -230,17 +250,48 @@ def put_the_scripts_behind_a_link(node: Node) -> None:
     node.link(CONFIG_DIR, "../srv/open/config")
 
 
-# For each fault: the function that injects it, and the finding's kind, part of its subject and part of its hint.
+# For each fault: the function that injects it, and the finding's kind, part of its subject and part
+# of its hint.
 FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
     "edited script": (edit_a_script, "file-differs", ROUTES, "hostrouting apply"),
-    "script not executable": (lambda n: n.layout.of(CHECK).chmod(0o644), "file-mode", CHECK, "chmod 0755"),
-    "folder behind a link": (put_the_scripts_behind_a_link, "file-mode", "/srv/open", "chmod go-w /srv/open"),
-    "shadowed": (lambda n: n.divert("172.16.1.0/25"), "shadowed", TEMPLATE, "fix CONFIG prints what fixes it"),
-    "shadowed without ours": (lambda n: n.delete_ours(), "shadowed", TEMPLATE, "hostrouting apply /"),
+    "script not executable": (
+        lambda n: n.layout.of(CHECK).chmod(0o644),
+        "file-mode",
+        CHECK,
+        "chmod 0755",
+    ),
+    "folder behind a link": (
+        put_the_scripts_behind_a_link,
+        "file-mode",
+        "/srv/open",
+        "chmod go-w /srv/open",
+    ),
+    "shadowed": (
+        lambda n: n.divert("172.16.1.0/25"),
+        "shadowed",
+        TEMPLATE,
+        "fix CONFIG prints what fixes it",
+    ),
+    "shadowed without ours": (
+        lambda n: n.delete_ours(),
+        "shadowed",
+        TEMPLATE,
+        "hostrouting apply /",
+    ),
     "no default route": (delete_the_default, "unjudged", TEMPLATE, "hostrouting check"),
-    "no rule for table local": (delete_the_rule_of_table_local, "unjudged", TEMPLATE, "hostrouting check"),
+    "no rule for table local": (
+        delete_the_rule_of_table_local,
+        "unjudged",
+        TEMPLATE,
+        "hostrouting check",
+    ),
     "two default routes": (add_a_default, "contested", TEMPLATE, "hostRouting.uplinks"),
-    "consumer gone": (lambda n: setattr(n.units, "_running", ()), "no-consumer", TEMPLATE, "as consumer in CONFIG"),
+    "consumer gone": (
+        lambda n: setattr(n.units, "_running", ()),
+        "no-consumer",
+        TEMPLATE,
+        "as consumer in CONFIG",
+    ),
     "the host's own kubelet": (
         add_kubelet,
         *("not-held", "kubelet.service", "set hostRouting.consumer in CONFIG to kubelet.service"),
@@ -249,25 +300,64 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
         lambda n: n.units.properties.update({MACHINE: {"LoadState": "masked"}}),
         *("masked", MACHINE, f"systemctl unmask {MACHINE}"),
     ),
-    "success by the gate's status": (has("SuccessExitStatus=133 255"), "gate-disobeyed", MACHINE, SHOW),
+    "success by the gate's status": (
+        has("SuccessExitStatus=133 255"),
+        "gate-disobeyed",
+        MACHINE,
+        SHOW,
+    ),
     "one name for all starts": (set_the_invocation, "gate-disobeyed", MACHINE, SHOW),
     "a separate network": (has("PrivateNetwork=yes"), "own-network", MACHINE, TAKE_AWAY),
-    "override not read yet": (has("ExecStartPre=", name="zzz", reload=False), "not-reloaded", MACHINE, RELOAD),
-    "override for all services": (writes(f"{UNITS}/service.d/zzz.conf", OVERRIDE), "not-reloaded", MACHINE, RELOAD),
-    "masked and not read yet": (links(f"{UNITS}/{MACHINE}.d/{GATE}", "/dev/null"), "not-reloaded", MACHINE, RELOAD),
-    "gate masked": (mask_the_gate, "gate-overridden", MACHINE, f"rm /etc/systemd/system.control/{TEMPLATE}.d/{GATE}"),
+    "override not read yet": (
+        has("ExecStartPre=", name="zzz", reload=False),
+        "not-reloaded",
+        MACHINE,
+        RELOAD,
+    ),
+    "override for all services": (
+        writes(f"{UNITS}/service.d/zzz.conf", OVERRIDE),
+        "not-reloaded",
+        MACHINE,
+        RELOAD,
+    ),
+    "masked and not read yet": (
+        links(f"{UNITS}/{MACHINE}.d/{GATE}", "/dev/null"),
+        "not-reloaded",
+        MACHINE,
+        RELOAD,
+    ),
+    "gate masked": (
+        mask_the_gate,
+        "gate-overridden",
+        MACHINE,
+        f"rm /etc/systemd/system.control/{TEMPLATE}.d/{GATE}",
+    ),
     "an override below /usr/lib": (
         writes(f"/usr/lib/systemd/system/{MACHINE}.d/zzz.conf", OVERRIDE, reload=True),
         *("gate-overridden", MACHINE, f"out of /usr/lib/systemd/system/{MACHINE}.d/zzz.conf"),
     ),
     "overridden ExecStartPre=": (
         writes(f"{UNITS}/{MACHINE}.d/zzz-override.conf", OVERRIDE, reload=True),
-        *("gate-overridden", MACHINE, f"ExecStartPre= out of /{UNITS}/{MACHINE}.d/zzz-override.conf"),
+        *(
+            "gate-overridden",
+            MACHINE,
+            f"ExecStartPre= out of /{UNITS}/{MACHINE}.d/zzz-override.conf",
+        ),
     ),
-    "systemd not reloaded": (forget_to_reload, "gate-overridden", MACHINE, "systemctl daemon-reload"),
+    "systemd not reloaded": (
+        forget_to_reload,
+        "gate-overridden",
+        MACHINE,
+        "systemctl daemon-reload",
+    ),
     "not ordered": (forget_to_reload, "not-ordered", MACHINE, "systemctl daemon-reload"),
     "no Restart=": (never_restart, "no-restart", MACHINE, "[Service] Restart=on-failure"),
-    "no restart after the gate's status": (has("RestartPreventExitStatus=1 255"), "no-restart", MACHINE, "without 255"),
+    "no restart after the gate's status": (
+        has("RestartPreventExitStatus=1 255"),
+        "no-restart",
+        MACHINE,
+        "without 255",
+    ),
     "two starts an hour": (
         has("StartLimitIntervalSec=1h\nStartLimitBurst=2", "Unit"),
         *("no-restart", MACHINE, "StartLimitIntervalSec=0"),
@@ -276,16 +366,41 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
         lambda n: n.units.properties.update({ONESHOT: {"DropInPaths": "/x"}}),
         *("overridden", ONESHOT, f"systemctl cat {ONESHOT}"),
     ),
-    "ordering cycle": (break_the_ordering, "ordering-cycle", ONESHOT, "remove one After= or Before="),
-    "unit gone": (lambda n: n.remove(f"{UNITS}/{ONESHOT}"), "file-missing", ONESHOT, "hostrouting apply"),
-    "unit masked": (links(f"{UNITS}/{ONESHOT}", "/dev/null"), "masked", ONESHOT, f"systemctl unmask {ONESHOT}"),
+    "ordering cycle": (
+        break_the_ordering,
+        "ordering-cycle",
+        ONESHOT,
+        "remove one After= or Before=",
+    ),
+    "unit gone": (
+        lambda n: n.remove(f"{UNITS}/{ONESHOT}"),
+        "file-missing",
+        ONESHOT,
+        "hostrouting apply",
+    ),
+    "unit masked": (
+        links(f"{UNITS}/{ONESHOT}", "/dev/null"),
+        "masked",
+        ONESHOT,
+        f"systemctl unmask {ONESHOT}",
+    ),
     "unit not enabled": (
         lambda n: n.units.disable(OTHER_ONESHOT),
         *("not-enabled", OTHER_ONESHOT, f"systemctl enable {OTHER_ONESHOT}"),
     ),
     "script gone": (lambda n: n.remove(ROUTES), "file-missing", ROUTES, "hostrouting apply"),
-    "bash is another shell": (writes("/bin/bash", "#!/bin/sh\necho\n", 0o755), "tool-missing", "bash", "install bash"),
-    "flock can't be run": (lambda n: n.layout.of("/usr/bin/flock").chmod(0o644), "tool-missing", "flock", "util-linux"),
+    "bash is another shell": (
+        writes("/bin/bash", "#!/bin/sh\necho\n", 0o755),
+        "tool-missing",
+        "bash",
+        "install bash",
+    ),
+    "flock can't be run": (
+        lambda n: n.layout.of("/usr/bin/flock").chmod(0o644),
+        "tool-missing",
+        "flock",
+        "util-linux",
+    ),
     "no awk": (lambda n: n.remove("/usr/bin/awk"), "tool-missing", "awk", "install mawk"),
     "the reference's link": (
         links(f"{UNITS}/{TEMPLATE}.requires/{ONESHOT}", f"/etc/systemd/system/{ONESHOT}"),
@@ -296,7 +411,10 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
         *("go-package-link", f"{TEMPLATE}.wants/{ONESHOT}", "rm /etc/systemd/system"),
     ),
     "the reference's agent": (
-        writes(f"{UNITS}/aks-flex-node-agent.service", "[Service]\nExecStart=/usr/local/bin/aks-flex-node agent\n"),
+        writes(
+            f"{UNITS}/aks-flex-node-agent.service",
+            "[Service]\nExecStart=/usr/local/bin/aks-flex-node agent\n",
+        ),
         *("another-agent", "aks-flex-node-agent.service", "leave hostRouting out"),
     ),
     "an old gate": (
@@ -304,21 +422,40 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
         *("stale-gate", "kubelet.service.d/10-hostrouting.conf", "rm /etc"),
     ),
     "routes that wait": (delete_the_default, "route-waits", "static routes", "bring it up"),
-    "route gone": (lambda n: n.delete_ours(), "route-missing", "172.16.1.0/24", "hostrouting apply"),
+    "route gone": (
+        lambda n: n.delete_ours(),
+        "route-missing",
+        "172.16.1.0/24",
+        "hostrouting apply",
+    ),
     "route beaten": (
         lambda n: n.divert("172.16.1.0/25", "172.16.1.128/25"),
         *("route-fails", "static routes", "ip -4 route show root 172.16.1.0/24"),
     ),
-    "networkd": (flush_by_networkd, "networkd-flushes", "eth0", "  Destination=172.16.1.0/24\n  Gateway=10.1.0.1"),
+    "networkd": (
+        flush_by_networkd,
+        "networkd-flushes",
+        "eth0",
+        "  Destination=172.16.1.0/24\n  Gateway=10.1.0.1",
+    ),
     "NetworkManager": (
         flush_by_network_manager,
         *("network-manager-flushes", "eth0", "+ipv4.routes '172.16.1.0/24 GATEWAY'"),
     ),
     "cloud-init": (
         writes("/etc/udev/rules.d/90-cloud-init-hook-hotplug.rules", "ACTION==add\n"),
-        *("cloud-init-hotplug", "/etc/udev/rules.d/90-cloud-init-hook-hotplug.rules", "updates.network.when"),
+        *(
+            "cloud-init-hotplug",
+            "/etc/udev/rules.d/90-cloud-init-hook-hotplug.rules",
+            "updates.network.when",
+        ),
     ),
-    "break-glass file": (writes(f"{STATE_DIR}/gate.off", ""), "gate-off", "gate.off", "rm /etc/hostrouting/gate.off"),
+    "break-glass file": (
+        writes(f"{STATE_DIR}/gate.off", ""),
+        "gate-off",
+        "gate.off",
+        "rm /etc/hostrouting/gate.off",
+    ),
     "break-glass argument": (
         writes("/proc/cmdline", "quiet hostrouting.gate=off\n"),
         *("gate-off", "/proc/cmdline", "boot loader"),
@@ -331,11 +468,29 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
 
 # Kinds and faults that are only a risk. The severity of all others is "broken".
 RISKS = {
-    *("another-agent", "cloud-init-hotplug", "contested", "masked", "network-manager-flushes", "networkd-flushes"),
-    *("no-restart", "not-enabled", "not-held", "not-ordered", "ordering-cycle", "overridden", "stale-gate", "tied"),
+    *(
+        "another-agent",
+        "cloud-init-hotplug",
+        "contested",
+        "masked",
+        "network-manager-flushes",
+        "networkd-flushes",
+    ),
+    *(
+        "no-restart",
+        "not-enabled",
+        "not-held",
+        "not-ordered",
+        "ordering-cycle",
+        "overridden",
+        "stale-gate",
+        "tied",
+    ),
     "the reference's other link",
 }
-SEVERITIES = dict.fromkeys(RISKS, Severity.RISK) | dict.fromkeys(("not-examined", "not-reloaded"), Severity.UNKNOWN)
+SEVERITIES = dict.fromkeys(RISKS, Severity.RISK) | dict.fromkeys(
+    ("not-examined", "not-reloaded"), Severity.UNKNOWN
+)
 
 
 # Simulating events takes longer than all other checks.
@@ -356,18 +511,31 @@ def test_each_planted_fault_is_found_with_its_hint(node: Node, finding: str) -> 
 
 def test_the_verdict_names_why_nothing_is_received(node: Node) -> None:
     delete_the_rule_of_table_local(node)
-    (unjudged,) = (each for each in examine(host=node.host, checks=CHECKS_OF_NOW).findings if each.kind == "unjudged")
+    (unjudged,) = (
+        each
+        for each in examine(host=node.host, checks=CHECKS_OF_NOW).findings
+        if each.kind == "unjudged"
+    )
     assert UnknownReason.NO_LOCAL_TABLE in unjudged.message
     assert "rule add preference 0 lookup local" in unjudged.message
 
 
 @pytest.mark.parametrize(
-    "other", [config("172.16.2.0/24"), config(SHADOWED, consumer="kubelet.service"), config(SHADOWED, routeOverlap={})]
+    "other",
+    [
+        config("172.16.2.0/24"),
+        config(SHADOWED, consumer="kubelet.service"),
+        config(SHADOWED, routeOverlap={}),
+    ],
 )
 def test_another_config_is_not_reported_as_an_edited_script(node: Node, other: Config) -> None:
     assert "another-config" in kinds(examine(other, host=node.host))
     edit_a_script(node)
-    (edited,) = [each for each in examine(config(SHADOWED), host=node.host).findings if each.kind == "file-differs"]
+    (edited,) = [
+        each
+        for each in examine(config(SHADOWED), host=node.host).findings
+        if each.kind == "file-differs"
+    ]
     assert "edited" in edited.message
 
 
@@ -391,7 +559,9 @@ def test_a_watcher_missing_from_the_manifest_is_found(node: Node) -> None:
     found = {each.subject: each.hint for each in findings if each.kind == "stale-file"}
     watch = found[f"/{UNITS}/hostrouting-watch.service"]
     assert watch.startswith("systemctl disable --now hostrouting-watch.service; rm ")
-    assert found[f"/{UNITS}/static-routes.service"].startswith("systemctl disable static-routes.service; rm ")
+    assert found[f"/{UNITS}/static-routes.service"].startswith(
+        "systemctl disable static-routes.service; rm "
+    )
 
 
 def test_an_event_that_redirects_packets_permanently_is_a_risk(node: Node) -> None:
@@ -410,7 +580,11 @@ def test_the_watcher_may_use_another_python_that_works(node: Node) -> None:
     assert kinds(examine(watched, host=node.host)) == []
     node.units.stop(unit)
     assert kinds(examine(watched, host=node.host)) == ["watcher-down"]
-    node.units.properties[unit] = {"ActiveState": "activating", "SubState": "auto-restart", "NRestarts": "1"}
+    node.units.properties[unit] = {
+        "ActiveState": "activating",
+        "SubState": "auto-restart",
+        "NRestarts": "1",
+    }
     assert kinds(examine(watched, host=node.host)) == ["watcher-fails"]
     node.units.properties[unit] = {"ActiveState": "active", "SubState": "running", "NRestarts": "1"}
     assert kinds(examine(watched, host=node.host)) == []
@@ -421,7 +595,9 @@ def test_the_watcher_may_use_another_python_that_works(node: Node) -> None:
 
 
 def test_unwritable_metrics_are_found_with_their_folder(node: Node) -> None:
-    watched = config(SHADOWED, watch={"enabled": True, "textfile": "/var/lib/metrics/hostrouting.prom"})
+    watched = config(
+        SHADOWED, watch={"enabled": True, "textfile": "/var/lib/metrics/hostrouting.prom"}
+    )
     phases.run(Configure(watched, host=node.host))
 
     def found() -> list[tuple[str, str]]:
@@ -454,7 +630,11 @@ def test_files_and_folders_that_others_may_write_are_found(node: Node) -> None:
 
 HIDING = (
     *(f"BindPaths=/bin/true:/{CHECK}:rbind", "BindReadOnlyPaths=/bin/true:/usr/bin/timeout"),
-    *("BindReadOnlyPaths=/x:/proc/cmdline", "TemporaryFileSystem=/usr/lib", "TemporaryFileSystem=/run:ro"),
+    *(
+        "BindReadOnlyPaths=/x:/proc/cmdline",
+        "TemporaryFileSystem=/usr/lib",
+        "TemporaryFileSystem=/run:ro",
+    ),
     "RootDirectory=/var/lib/machines",
 )
 
@@ -479,14 +659,25 @@ def test_only_a_held_lock_is_found(node: Node) -> None:
 
 def test_each_tie_is_found_with_its_cost(node: Node) -> None:
     """The doctor reports it, but apply doesn't fail."""
-    ties = {"Requires": ONESHOT, "PartOf": OTHER_ONESHOT, "StopPropagatedFrom": OTHER_ONESHOT, "Conflicts": ONESHOT}
+    ties = {
+        "Requires": ONESHOT,
+        "PartOf": OTHER_ONESHOT,
+        "StopPropagatedFrom": OTHER_ONESHOT,
+        "Conflicts": ONESHOT,
+    }
     node.units.properties[MACHINE] = ties
     found = [each for each in examine(host=node.host).findings if each.kind == "tied"]
     assert [(each.subject, each.severity) for each in found] == [(MACHINE, Severity.RISK)] * 2
     first, other = found
     assert first.message.startswith(f"Requires={ONESHOT} and Conflicts={ONESHOT}: ")
-    assert other.message.startswith(f"PartOf={OTHER_ONESHOT} and StopPropagatedFrom={OTHER_ONESHOT}: ")
-    for cost in ("stopping or restarting", "isn't retried", "after hostrouting remove, a start is refused"):
+    assert other.message.startswith(
+        f"PartOf={OTHER_ONESHOT} and StopPropagatedFrom={OTHER_ONESHOT}: "
+    )
+    for cost in (
+        "stopping or restarting",
+        "isn't retried",
+        "after hostrouting remove, a start is refused",
+    ):
         assert cost in first.message
     assert f"/run/systemd /usr/lib/systemd -path '*.requires/{ONESHOT}'" in first.hint
     phases.run(Configure(config(SHADOWED, mode="WARN"), host=node.host))
@@ -506,23 +697,44 @@ def flush_beside_the_watcher(node: Node) -> None:
 
 def manage_others(node: Node) -> None:
     node.manage("systemd-networkd.service", "/run/systemd/netif/links", "ADMIN_STATE=unmanaged\n")
-    node.manage("NetworkManager.service", "/run/NetworkManager/devices", "[device]\nmanaged=false\n")
+    node.manage(
+        "NetworkManager.service", "/run/NetworkManager/devices", "[device]\nmanaged=false\n"
+    )
 
 
 def install_by(python: str) -> Callable[[Node], None]:
     def plant(node: Node) -> None:
         text = node.read(CHECK)
-        node.write(CHECK, re.sub("(?m)^readonly PYTHON=.*$", f"readonly PYTHON={python}", text), 0o755)
+        node.write(
+            CHECK, re.sub("(?m)^readonly PYTHON=.*$", f"readonly PYTHON={python}", text), 0o755
+        )
         assert node.read(CHECK) != text
 
     return plant
 
 
 SETTINGS = (
-    *("SuccessExitStatus=133 3", "TimeoutStartSec=25s", "BindPaths=/srv:/opt", "BindPaths=/run /etc:/etc:rbind"),
-    *("BindReadOnlyPaths=/usr:/usr", "BindReadOnlyPaths=/opt/python:/usr/bin/kubelet", "BindPaths=/srv:/dev/shm"),
-    *("RuntimeDirectory=kubelet", "TemporaryFileSystem=/var", "Restart=always", "RestartPreventExitStatus=1"),
-    *("Environment=MY_INVOCATION_ID=1 INVOCATION_IDS=2 A=INVOCATION_ID", "EnvironmentFile=-/etc/default/other"),
+    *(
+        "SuccessExitStatus=133 3",
+        "TimeoutStartSec=25s",
+        "BindPaths=/srv:/opt",
+        "BindPaths=/run /etc:/etc:rbind",
+    ),
+    *(
+        "BindReadOnlyPaths=/usr:/usr",
+        "BindReadOnlyPaths=/opt/python:/usr/bin/kubelet",
+        "BindPaths=/srv:/dev/shm",
+    ),
+    *(
+        "RuntimeDirectory=kubelet",
+        "TemporaryFileSystem=/var",
+        "Restart=always",
+        "RestartPreventExitStatus=1",
+    ),
+    *(
+        "Environment=MY_INVOCATION_ID=1 INVOCATION_IDS=2 A=INVOCATION_ID",
+        "EnvironmentFile=-/etc/default/other",
+    ),
 )
 QUIET = {
     "harmless settings": has("\n".join(SETTINGS)),
@@ -540,7 +752,9 @@ def test_harmless_changes_are_not_found(node: Node, plant: Callable[[Node], None
 
 
 def test_a_failing_check_is_a_finding(node: Node) -> None:
-    host = Host(routes=node.kernel, units=ActingSystemd(node.layout, refusing("show")), layout=node.layout)
+    host = Host(
+        routes=node.kernel, units=ActingSystemd(node.layout, refusing("show")), layout=node.layout
+    )
     report = examine(host=host)
     assert report.worst is Severity.UNKNOWN
     assert {each.kind for each in report.findings} == {"not-examined"}
@@ -550,7 +764,7 @@ def test_a_failing_check_is_a_finding(node: Node) -> None:
     assert "couldn't be examined" in page_text(doctor_page(report), None).splitlines()[-1]
 
 
-# --- the command ---------------------------------------------------------------------------------------------------
+# --- the command ----------------------------------------------------------------------------------
 
 
 def test_the_command_exits_with_0_or_1_and_prints_json(node: Node, capsys: Any) -> None:
@@ -562,7 +776,12 @@ def test_the_command_exits_with_0_or_1_and_prints_json(node: Node, capsys: Any) 
     assert document["verdict"] == "broken"
     (finding,) = document["findings"]
     assert finding.pop("message")
-    told = {"check": "break-glass", "kind": "gate-off", "severity": "broken", "subject": "/etc/hostrouting/gate.off"}
+    told = {
+        "check": "break-glass",
+        "kind": "gate-off",
+        "severity": "broken",
+        "subject": "/etc/hostrouting/gate.off",
+    }
     assert finding == told | {"hint": "rm /etc/hostrouting/gate.off"}
     (gate,) = (each for each in document["checks"] if each["name"] == "gate")
     assert (gate.keys(), gate["ok"]) == ({"name", "ok", "fine"}, True)
@@ -572,14 +791,23 @@ def test_the_command_exits_with_0_or_1_and_prints_json(node: Node, capsys: Any) 
     ("plant", "told"),
     [
         (lambda node: None, "its next start is held back: OVERLAP: expected CIDR 172.16.1.0/24"),
-        (writes(f"{STATE_DIR}/gate.off", ""), "its next start is let through unchecked, because the file /etc"),
         (
-            writes(f"{UNITS}/{MACHINE}.d/zzz.conf", "[Service]\nExecCondition=\nExecStartPre=\n", reload=True),
+            writes(f"{STATE_DIR}/gate.off", ""),
+            "its next start is let through unchecked, because the file /etc",
+        ),
+        (
+            writes(
+                f"{UNITS}/{MACHINE}.d/zzz.conf",
+                "[Service]\nExecCondition=\nExecStartPre=\n",
+                reload=True,
+            ),
             f"nothing holds the next start of {MACHINE}, as its gate is overridden: OVERLAP",
         ),
     ],
 )
-def test_the_verdict_is_the_gates(node: Node, capsys: Any, plant: Callable[[Node], None], told: str) -> None:
+def test_the_verdict_is_the_gates(
+    node: Node, capsys: Any, plant: Callable[[Node], None], told: str
+) -> None:
     """The verdict is on the first line and agrees with the gate's check."""
     node.delete_ours()
     plant(node)
@@ -593,11 +821,18 @@ def test_the_verdict_is_the_gates(node: Node, capsys: Any, plant: Callable[[Node
     ("places", "table", "reason", "promise"),
     [
         (["172.16.1.7/32"], Table.MAIN, "no route fixes 172.16.1.7: ", ""),
-        (["172.16.1.7/32", "172.16.1.128/25"], Table.MAIN, "172.16.1.7: ", "CONFIG prints what fixes the rest"),
+        (
+            ["172.16.1.7/32", "172.16.1.128/25"],
+            Table.MAIN,
+            "172.16.1.7: ",
+            "CONFIG prints what fixes the rest",
+        ),
         (["0.0.0.0/0"], 300, "rule add to 172.16.1.0/24 lookup main pref 49", ""),
     ],
 )
-def test_fix_is_promised_only_for_routes(node: Node, places: list[str], table: int, reason: str, promise: str) -> None:
+def test_fix_is_promised_only_for_routes(
+    node: Node, places: list[str], table: int, reason: str, promise: str
+) -> None:
     node.divert(*places, table=table)
     node.kernel.add_rule(Rule(50, table=300, source=parse_any_cidr("10.1.0.4/32")))
     (hint,) = {each.hint for each in examine(host=node.host).findings if each.kind == "shadowed"}
@@ -620,8 +855,15 @@ def test_an_edited_drop_in_has_one_hint(node: Node, is_read: bool) -> None:
     node.write(name, "[Service]\n")
     if is_read:
         node.reload()
-    found = [each for each in examine(host=node.host).findings if each.kind not in ("not-examined", "no-restart")]
-    assert sorted(each.kind for each in found) == ["file-differs", "gate-overridden" if is_read else "not-reloaded"]
+    found = [
+        each
+        for each in examine(host=node.host).findings
+        if each.kind not in ("not-examined", "no-restart")
+    ]
+    assert sorted(each.kind for each in found) == [
+        "file-differs",
+        "gate-overridden" if is_read else "not-reloaded",
+    ]
     manifest = node.layout.manifest
     assert {each.hint for each in found} == {
         f"hostrouting plan {manifest} shows the difference, hostrouting apply {manifest} fixes it"
@@ -630,7 +872,10 @@ def test_an_edited_drop_in_has_one_hint(node: Node, is_read: bool) -> None:
 
 def test_a_held_start_is_reported_with_its_time(node: Node) -> None:
     for began, is_told in (("1", True), (str(10**18), False)):
-        node.units.properties[MACHINE] = {"SubState": "condition", "InactiveExitTimestampMonotonic": began}
+        node.units.properties[MACHINE] = {
+            "SubState": "condition",
+            "InactiveExitTimestampMonotonic": began,
+        }
         found = [each for each in examine(host=node.host).findings if each.kind == "held"]
         assert [each.subject for each in found] == [MACHINE] * is_told
         assert all(f"journalctl -u {MACHINE}" in each.hint for each in found)
@@ -648,7 +893,9 @@ def test_a_running_trial_is_reported_without_an_installation_too(host: Host) -> 
 def test_during_a_trial_the_next_start_has_no_verdict(node: Node) -> None:
     """A start ends the trial first, so the doctor can't predict the verdict."""
     phases.run(TryRoutes(config(SHADOWED), 600, host=node.host))
-    (finding,) = (each for each in examine(host=node.host).findings if each.kind in ("unjudged", "shadowed"))
+    (finding,) = (
+        each for each in examine(host=node.host).findings if each.kind in ("unjudged", "shadowed")
+    )
     assert (finding.kind, finding.severity) == ("unjudged", Severity.UNKNOWN)
     assert "a start ends the trial of routes first" in finding.message
 
@@ -684,11 +931,13 @@ def test_a_finding_names_the_template_and_no_missing_instance(node: Node) -> Non
     bare.reload()
     subjects = {(finding.kind, finding.subject) for finding in examine(host=host).findings}
     assert {
-        (kind, each) for kind in ("gate-overridden", "own-files", "no-restart") for each in (TEMPLATE, MACHINE)
+        (kind, each)
+        for kind in ("gate-overridden", "own-files", "no-restart")
+        for each in (TEMPLATE, MACHINE)
     } <= subjects
 
 
-# --- cycles --------------------------------------------------------------------------------------------------------
+# --- cycles ---------------------------------------------------------------------------------------
 
 
 def test_only_a_shortest_cycle_through_the_units_is_found() -> None:
@@ -700,14 +949,18 @@ def test_only_a_shortest_cycle_through_the_units_is_found() -> None:
     assert find_cycle({}, ["a"]) == ()
 
 
-# --- IPv6 --------------------------------------------------------------------------------------------------------------
+# --- IPv6 -----------------------------------------------------------------------------------------
 
 
-def found(root: Path, cidr: str, sysctls: dict[str, str], *defaults: str) -> dict[str, DoctorFinding]:
+def found(
+    root: Path, cidr: str, sysctls: dict[str, str], *defaults: str
+) -> dict[str, DoctorFinding]:
     """Return the findings on a host whose uplink is eth0, by their kinds."""
     layout, snapshot = Layout(root), snapshot_of(*defaults)
     layout.units.mkdir(parents=True)
-    config = Config.from_mapping({"hostRouting": {"routeOverlap": {"expectedCidrs": [cidr]}, "waitSeconds": 0}})
+    config = Config.from_mapping(
+        {"hostRouting": {"routeOverlap": {"expectedCidrs": [cidr]}, "waitSeconds": 0}}
+    )
     node = Host(SnapshotBackend(snapshot), FakeSystemd(layout), layout, SnapshotBackend6(snapshot))
     phases.run(Configure(config, host=node))
     for name, value in sysctls.items():
@@ -751,7 +1004,9 @@ def test_an_uplink_that_ignores_advertisements_is_a_risk(
     tmp_path: Path, defaults: tuple[str, ...], manager: str, *, is_risk: bool
 ) -> None:
     write_file(tmp_path / "run/systemd/netif/links/2", f"{manager}\n")
-    sysctls = {f"{dev}/{name}": "0" for dev in ("eth0", "rail0") for name in ("accept_ra", "forwarding")}
+    sysctls = {
+        f"{dev}/{name}": "0" for dev in ("eth0", "rail0") for name in ("accept_ra", "forwarding")
+    }
     findings = found(tmp_path, "fd00:10::/48", sysctls, *defaults)
     assert ("accept-ra" in findings) is is_risk
     if is_risk:
@@ -779,7 +1034,11 @@ def test_ignored_advertisements_are_found_before_an_installation(tmp_path: Path)
         (Link(1, "lo"), False),
     ],
 )
-def test_any_uplink_may_be_behind_a_router_if_none_is_known(tmp_path: Path, link: Link, *, is_found: bool) -> None:
+def test_any_uplink_may_be_behind_a_router_if_none_is_known(
+    tmp_path: Path, link: Link, *, is_found: bool
+) -> None:
     layout = Layout(tmp_path)
     write_file(layout.of(f"/proc/sys/net/ipv6/conf/{link.name}/accept_ra"), "0\n")
-    assert [each.dev for each in ignored_advertisements(layout, [link], None)] == ([link.name] if is_found else [])
+    assert [each.dev for each in ignored_advertisements(layout, [link], None)] == (
+        [link.name] if is_found else []
+    )

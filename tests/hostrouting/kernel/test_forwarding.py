@@ -9,11 +9,21 @@ from contextlib import contextmanager
 import pytest
 from backends import Altered
 
-from hostrouting.backend import Family, ForwardingBackend, NetlinkBackend, NetlinkBackend6, RouteBackend
+from hostrouting.backend import (
+    Family,
+    ForwardingBackend,
+    NetlinkBackend,
+    NetlinkBackend6,
+    RouteBackend,
+)
 from hostrouting.testing import FakeKernel, Kernel
 from hostrouting.testing.conformance import conformance_test, pair
 
-CALLS = sorted(name for name, _ in inspect.getmembers(RouteBackend, inspect.isfunction) if not name.startswith("_"))
+CALLS = sorted(
+    name
+    for name, _ in inspect.getmembers(RouteBackend, inspect.isfunction)
+    if not name.startswith("_")
+)
 
 
 @contextmanager

@@ -1,4 +1,6 @@
-"""Tests for waiting, for decoding a dump, and for the in-memory kernel beyond tests/kernel/test_facts.py."""
+"""Tests for waiting, for decoding a dump, and for the in-memory kernel beyond
+tests/kernel/test_facts.py.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,13 @@ def test_a_link_keeps_its_properties(kernel: FakeKernel) -> None:
     kernel.add_link("br0", kind="bridge")
     kernel.add_link("ib0", kind=None, hardware=Hardware.INFINIBAND, master="br0", up=False)
     link = kernel.links()[-1]
-    assert (link.kind, link.hardware, link.master, link.is_up, link.has_carrier) == (None, 32, "br0", False, False)
+    assert (link.kind, link.hardware, link.master, link.is_up, link.has_carrier) == (
+        None,
+        32,
+        "br0",
+        False,
+        False,
+    )
     kernel.del_link("br0")
     assert kernel.links()[-1].master is None
 
@@ -109,7 +117,10 @@ def test_a_write_without_a_change_wakes_no_thread(kernel: FakeKernel) -> None:
 
 def test_threads_may_share_it(kernel: FakeKernel) -> None:
     def write(third: int) -> None:
-        play(kernel, "\n".join(f"route add 172.16.{third}.{fourth} via 10.0.0.254" for fourth in range(32)))
+        play(
+            kernel,
+            "\n".join(f"route add 172.16.{third}.{fourth} via 10.0.0.254" for fourth in range(32)),
+        )
 
     threads = [threading.Thread(target=write, args=[third]) for third in range(8)]
     for thread in threads:
@@ -132,11 +143,16 @@ def test_a_flood_gets_at_most_half_the_time() -> None:
         return "the default route"
 
     restless: Any = Altered(FakeKernel(), wait_for_change=CancelScope.check)
-    assert look_until(restless, CancelScope(clock=clock), clock.monotonic(), WAIT_SECONDS, find_missing) is not None
+    assert (
+        look_until(
+            restless, CancelScope(clock=clock), clock.monotonic(), WAIT_SECONDS, find_missing
+        )
+        is not None
+    )
     assert 0 < looks <= WAIT_SECONDS / LOOK_TAKES_SECONDS / 2 + 1
 
 
-# --- entries of a dump ------------------------------------------------------------------------------------------------
+# --- entries of a dump ----------------------------------------------------------------------------
 
 
 # Few bytes differ, and those may be anywhere.
@@ -144,17 +160,23 @@ _addresses = st.lists(st.sampled_from((0, 0, 0, 0x20, 0xFD, 0xFF)), min_size=16,
     lambda numbers: int.from_bytes(bytes(numbers), "big")
 )
 _prefixes = st.builds(
-    lambda address, length: (address >> (128 - length) << (128 - length), length), _addresses, st.integers(1, 128)
+    lambda address, length: (address >> (128 - length) << (128 - length), length),
+    _addresses,
+    st.integers(1, 128),
 )
 
 
 def dumped(prefixes: Sequence[Prefix]) -> rtnl.Stretch:
-    """Return a run of messages as the kernel sends them, for entries that differ only in their destinations."""
+    """Return a run of messages as the kernel sends them, for entries that differ only in their
+    destinations.
+    """
     kind, size = rtnl.RTM_NEWROUTE, rtnl.HEADER_BYTES + rtm.BODY.size + 36
     header = rtnl.HEADER.pack(size, kind, 0, 1, 1)
     found = [
         header
-        + rtm.BODY.pack(Family.IPV6.af, length, 0, 0, Table.MAIN, 217, Scope.UNIVERSE, RouteType.UNICAST, 0)
+        + rtm.BODY.pack(
+            Family.IPV6.af, length, 0, 0, Table.MAIN, 217, Scope.UNIVERSE, RouteType.UNICAST, 0
+        )
         + rtnl.number(rtm.RTA_TABLE, Table.MAIN)
         + rtnl.attribute(rtm.RTA_DST, first.to_bytes(16, "big"))
         + struct.pack("=HHI", 8, rtm.RTA_PRIORITY, 1024)

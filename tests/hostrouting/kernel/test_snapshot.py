@@ -1,4 +1,6 @@
-"""Tests that snapshots and managers' state files are read, and errors are reported with their paths."""
+"""Tests that snapshots and managers' state files are read, and errors are reported with their
+paths.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,12 @@ from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Table
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.testing import FakeKernel
 
-LINK = {"ifindex": 2, "ifname": "eth0", "flags": ["BROADCAST", "UP", "LOWER_UP"], "link_type": "ether"}
+LINK = {
+    "ifindex": 2,
+    "ifname": "eth0",
+    "flags": ["BROADCAST", "UP", "LOWER_UP"],
+    "link_type": "ether",
+}
 EMPTY: dict[str, Any] = {"schema": 1, "links": [], "addresses": [], "rules": [], "routes": []}
 
 
@@ -41,7 +48,7 @@ def problems(document: Any) -> dict[str, str]:
     return dict(caught.value.problems)
 
 
-# --- ip's output ---------------------------------------------------------------------------------------------------
+# --- ip's output ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -61,14 +68,22 @@ def problems(document: Any) -> dict[str, str]:
     ],
 )  # fmt: skip
 def test_rules_as_ip_words_them(item: dict[str, Any], expected: dict[str, Any]) -> None:
-    """tests/kernel/test_snapshots_agree.py has the other selectors and actions, as this machine's ip prints them."""
+    """tests/kernel/test_snapshots_agree.py has the other selectors and actions, as this machine's
+    ip prints them.
+    """
     (rule,) = read(rules=[{"priority": 100} | item]).rules
     assert rule == Rule(**{"preference": 100, "protocol": Protocol.KERNEL} | expected)
 
 
 @pytest.mark.parametrize("infiniband", ["[32]", "infiniband"])
 def test_links_and_addresses_as_ip_words_them(infiniband: str) -> None:
-    port = {"ifindex": 3, "ifname": "p1", "flags": ["NO-CARRIER"], "link_type": infiniband, "master": "br0"}
+    port = {
+        "ifindex": 3,
+        "ifname": "p1",
+        "flags": ["NO-CARRIER"],
+        "link_type": infiniband,
+        "master": "br0",
+    }
     snapshot = read(
         links=[LINK, {}, port | {"linkinfo": {"info_kind": "veth", "info_slave_kind": "bridge"}}],
         addresses=[
@@ -79,8 +94,20 @@ def test_links_and_addresses_as_ip_words_them(infiniband: str) -> None:
                 "addr_info": [
                     {},
                     {"family": "inet6", "local": "fe80::1", "prefixlen": 64},
-                    {"family": "inet", "local": "10.1.0.5", "prefixlen": 24, "secondary": True, "noprefixroute": True},
-                    {"family": "inet", "local": "192.0.2.1", "address": "192.0.2.9", "prefixlen": 30, "metric": 5},
+                    {
+                        "family": "inet",
+                        "local": "10.1.0.5",
+                        "prefixlen": 24,
+                        "secondary": True,
+                        "noprefixroute": True,
+                    },
+                    {
+                        "family": "inet",
+                        "local": "192.0.2.1",
+                        "address": "192.0.2.9",
+                        "prefixlen": 30,
+                        "metric": 5,
+                    },
                 ],
             },
         ],
@@ -95,7 +122,7 @@ def test_links_and_addresses_as_ip_words_them(infiniband: str) -> None:
     )
 
 
-# --- documents that aren't snapshots --------------------------------------------------------------------------------
+# --- documents that aren't snapshots --------------------------------------------------------------
 
 
 def test_all_problems_are_reported_at_once_with_their_paths() -> None:
@@ -104,7 +131,12 @@ def test_all_problems_are_reported_at_once_with_their_paths() -> None:
         "host": "a\n✓ 1 b",
         "time": 5,
         "links": [LINK, {"ifname": "", "flags": "UP", "link_type": "sausage"}],
-        "addresses": [{"ifname": "eth0", "addr_info": [{"local": "10.1.0.4"}, {"local": "x", "prefixlen": 33}]}],
+        "addresses": [
+            {
+                "ifname": "eth0",
+                "addr_info": [{"local": "10.1.0.4"}, {"local": "x", "prefixlen": 33}],
+            }
+        ],
         "rules": [{"priority": -1, "table": "blue"}, {"priority": 7}, 5],
         "routes": [
             {"dst": "fe80::/64", "dev": "eth0"},
@@ -118,11 +150,24 @@ def test_all_problems_are_reported_at_once_with_their_paths() -> None:
     found = problems(document)
     info = "addresses[0].addr_info"
     assert list(found) == [
-        *("schema", "host", "time", "links[1].flags", "links[1].ifindex", "links[1].ifname", "links[1].link_type"),
+        *(
+            "schema",
+            "host",
+            "time",
+            "links[1].flags",
+            "links[1].ifindex",
+            "links[1].ifname",
+            "links[1].link_type",
+        ),
         *(f"{info}[0].prefixlen", f"{info}[1].local", f"{info}[1].prefixlen"),
         *("rules[0].priority", "rules[0].table", "rules[1].table", "rules[2]"),
         *("routes[0].dst", "routes[1].gateway", "routes[1].dst"),
-        *("routes[2].nexthops[1].via.host", "routes[2].nexthops[1].weight", "nexthops", "nameservers[1]"),
+        *(
+            "routes[2].nexthops[1].via.host",
+            "routes[2].nexthops[1].weight",
+            "nexthops",
+            "nameservers[1]",
+        ),
         "managers[0].devs",
     ]
     assert found["schema"] == "2 is not a schema that is known here; expected 1"
@@ -130,7 +175,9 @@ def test_all_problems_are_reported_at_once_with_their_paths() -> None:
     assert found["rules[1].table"] == "is missing"
     assert "is not an IPv4 prefix" in found["routes[0].dst"]
     assert "host bits" in found["routes[1].dst"]
-    assert problems({"nexthops": []}) == dict.fromkeys(("links", "addresses", "rules", "routes"), "is missing")
+    assert problems({"nexthops": []}) == dict.fromkeys(
+        ("links", "addresses", "rules", "routes"), "is missing"
+    )
     for other in (None, [], "x", 5, [{"dst": "default"}]):
         assert "the lists links, addresses, rules and routes" in problems(other)[""]
 
@@ -160,16 +207,18 @@ def test_a_rule_may_name_an_impossible_interface(selector: str) -> None:
         assert getattr(rule, selector) == name
         assert len(str(rule).splitlines()) == 1
     for refused in ("", 7, "x" * 16):
-        assert [*problems(EMPTY | {"rules": [{"priority": 1, "table": "254", selector: refused}]})] == [
-            f"rules[0].{selector}"
-        ]
+        assert [
+            *problems(EMPTY | {"rules": [{"priority": 1, "table": "254", selector: refused}]})
+        ] == [f"rules[0].{selector}"]
 
 
 def test_an_unusual_interface_name_is_read(tmp_path: Path) -> None:
     for name in ("x" * 15, "é" * 7, "\udcff" * 15, "$(reboot)", "...", "-"):
         assert read(routes=[{"dst": "10.0.0.0/8", "dev": name}]).routes[0].devs == (name,)
     path = tmp_path / "node.json"
-    path.write_bytes(json.dumps(EMPTY | {"links": [LINK]}).encode().replace(b'"eth0"', b'"\xffeth"'))
+    path.write_bytes(
+        json.dumps(EMPTY | {"links": [LINK]}).encode().replace(b'"eth0"', b'"\xffeth"')
+    )
     assert Snapshot.load(path).links[0].name == os.fsdecode(b"\xffeth")
 
 
@@ -182,32 +231,44 @@ def test_an_unusual_interface_name_is_read(tmp_path: Path) -> None:
         ({}, "a\n✓ b.json", "a?✓ b"),
     ],
 )
-def test_an_unnamed_host_gets_the_files_name(tmp_path: Path, told: dict[str, str], file: str, host: str) -> None:
+def test_an_unnamed_host_gets_the_files_name(
+    tmp_path: Path, told: dict[str, str], file: str, host: str
+) -> None:
     path = tmp_path / file
     path.write_text(json.dumps(EMPTY | told))
     assert Snapshot.load(path).host == host
 
 
-# --- the backend ---------------------------------------------------------------------------------------------------
+# --- the backend ----------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def backend() -> SnapshotBackend:
     route = {"dst": "default", "gateway": "10.1.0.1", "dev": "eth0"}
-    rules = [{"priority": 0, "table": "255"}, {"priority": 32766, "table": "254"}, {"priority": 32767, "table": "253"}]
-    return SnapshotBackend(read(links=[LINK], rules=rules, routes=[route, {"dst": "10.0.0.0/8", "table": "7"}]))
+    rules = [
+        {"priority": 0, "table": "255"},
+        {"priority": 32766, "table": "254"},
+        {"priority": 32767, "table": "253"},
+    ]
+    return SnapshotBackend(
+        read(links=[LINK], rules=rules, routes=[route, {"dst": "10.0.0.0/8", "table": "7"}])
+    )
 
 
 def test_a_snapshot_answers_and_never_changes(backend: SnapshotBackend) -> None:
     """Waiting for a change ends only when the scope does."""
-    assert [answer.route for answer in backend.lookup([IPv4Address("10.0.0.1")])] == [backend.routes(Table.MAIN)[0]]
+    assert [answer.route for answer in backend.lookup([IPv4Address("10.0.0.1")])] == [
+        backend.routes(Table.MAIN)[0]
+    ]
     assert len(backend.routes()) == 2
     assert [route.table for route in backend.routes(7)] == [7]
     assert backend.routes(8) == ()
     before = backend.routes()
     for change in (backend.add, backend.replace, backend.delete):
         assert change([]) == ()
-        with pytest.raises(RouteError, match="can't .* default via 10.1.0.1 dev eth0: the host is a snapshot"):
+        with pytest.raises(
+            RouteError, match="can't .* default via 10.1.0.1 dev eth0: the host is a snapshot"
+        ):
             change(before)
     assert backend.routes() == before
     scope = phases.CancelScope()
@@ -216,7 +277,7 @@ def test_a_snapshot_answers_and_never_changes(backend: SnapshotBackend) -> None:
         backend.wait_for_change(scope)
 
 
-# --- nameservers ---------------------------------------------------------------------------------------------------
+# --- nameservers ----------------------------------------------------------------------------------
 
 
 def test_nameservers_come_from_resolv_conf_or_behind_the_stub(tmp_path: Path) -> None:
@@ -241,7 +302,18 @@ def test_a_snapshot_names_host_time_kernel_and_nameservers() -> None:
     snapshot = attrs.evolve(take_snapshot(FakeKernel()), nameservers=(IPv4Address("10.0.0.10"),))
     assert (snapshot.host, snapshot.kernel) == (os.uname().nodename, f"Linux {os.uname().release}")
     assert len(snapshot.time or "") == len("2026-11-20T09:00:00Z")
-    keys = ("schema", "host", "time", "kernel", "isMerged", "links", "addresses", "rules", "routes", "nameservers")
+    keys = (
+        "schema",
+        "host",
+        "time",
+        "kernel",
+        "isMerged",
+        "links",
+        "addresses",
+        "rules",
+        "routes",
+        "nameservers",
+    )
     assert tuple(json.loads(snapshot.to_text())) == keys
 
 
@@ -258,14 +330,16 @@ def test_a_snapshot_names_host_time_kernel_and_nameservers() -> None:
         ({"kernel": "unknown", "ip": "ip utility, iproute2-6.16.0"}, False),
     ],
 )
-def test_an_ip_older_than_the_kernel_may_omit_selectors(told: dict[str, Any], is_known: bool) -> None:
+def test_an_ip_older_than_the_kernel_may_omit_selectors(
+    told: dict[str, Any], is_known: bool
+) -> None:
     rules = [{"priority": 5, "table": "100"}, {"priority": 32766, "table": "254", "protocol": "2"}]
     document = {"links": [], "addresses": [], "rules": rules, "routes": []}
     found = Snapshot.from_document(document | told).rules
     assert [rule.has_unknown for rule in found] == [not is_known, False]
 
 
-# --- network managers --------------------------------------------------------------------------------------------------
+# --- network managers -----------------------------------------------------------------------------
 
 
 NETWORKDS, NETWORK_MANAGERS = "run/systemd/netif/links/2", "run/NetworkManager/devices/2"
@@ -286,9 +360,13 @@ NETWORKDS, NETWORK_MANAGERS = "run/systemd/netif/links/2", "run/NetworkManager/d
         ("run/systemd/netif/links/3", "ADMIN_STATE=configured\n", None),
     ],
 )
-def test_a_managers_file_claims_an_interface(tmp_path: Path, path: str, text: str, managed_by: str | None) -> None:
+def test_a_managers_file_claims_an_interface(
+    tmp_path: Path, path: str, text: str, managed_by: str | None
+) -> None:
     write_file(tmp_path / path, text)
-    managers = {manager for manager in (NETWORKD, NETWORK_MANAGER) if is_managed(tmp_path, manager, 2)}
+    managers = {
+        manager for manager in (NETWORKD, NETWORK_MANAGER) if is_managed(tmp_path, manager, 2)
+    }
     assert managers == ({managed_by} if managed_by else set())
     assert (managed_by or "no network manager") in who_manages(tmp_path, "eth0", 2)
 
@@ -309,45 +387,72 @@ KEEP = "[device]\nkeep-configuration=no\n"
         (NETWORKD, {LIBRARY.format(252): ""}, False),
         (NETWORKD, {LIBRARY.format("257.9-1"): ""}, True),
         (NETWORKD, {LIBRARY.format(257): "", CONF: "[Network]\nManageForeignRoutes=no\n"}, False),
-        (NETWORKD, {LIBRARY.format(257): "", "etc/systemd/network/a.network": "KeepConfiguration = yes\n"}, None),
+        (
+            NETWORKD,
+            {LIBRARY.format(257): "", "etc/systemd/network/a.network": "KeepConfiguration = yes\n"},
+            None,
+        ),
         (NETWORKD, {LIBRARY.format(255): ""}, None),
         (NETWORKD, {}, None),
         (NETWORK_MANAGER, {"etc/NetworkManager/NetworkManager.conf": "[main]\ndns=none\n"}, False),
         (NETWORK_MANAGER, {"usr/lib/NetworkManager/conf.d/10.conf": KEEP}, None),
     ],
 )
-def test_a_restarts_dropped_routes(tmp_path: Path, manager: str, files: dict[str, str], drops: bool | None) -> None:
-    claim = {NETWORKD: (NETWORKDS, "ADMIN_STATE=configured\n"), NETWORK_MANAGER: (NETWORK_MANAGERS, "managed=true\n")}
+def test_a_restarts_dropped_routes(
+    tmp_path: Path, manager: str, files: dict[str, str], drops: bool | None
+) -> None:
+    claim = {
+        NETWORKD: (NETWORKDS, "ADMIN_STATE=configured\n"),
+        NETWORK_MANAGER: (NETWORK_MANAGERS, "managed=true\n"),
+    }
     for path, text in (claim[manager], *files.items()):
         write_file(tmp_path / path, text)
-    assert managers_of(tmp_path, [Link(2, "eth0"), Link(3, "eth1")]) == (Manager(manager, ("eth0",), drops),)
+    assert managers_of(tmp_path, [Link(2, "eth0"), Link(3, "eth1")]) == (
+        Manager(manager, ("eth0",), drops),
+    )
 
 
-# --- any snapshot ------------------------------------------------------------------------------------------------------
+# --- any snapshot ---------------------------------------------------------------------------------
 
 
 uint32s = st.integers(0, 2**32 - 1)
 bytes_ = st.integers(0, 255)
 ipv4 = st.integers(0, 2**32 - 1).map(IPv4Address)
 ipv6 = st.integers(0, 2**128 - 1).map(IPv6Address)
-networks = st.builds(lambda address, length: IPv4Network((address, length), strict=False), ipv4, st.integers(0, 32))
-# In interface names, the kernel accepts any bytes except NUL, /, : and whitespace; os.fsdecode decodes them like this.
+networks = st.builds(
+    lambda address, length: IPv4Network((address, length), strict=False), ipv4, st.integers(0, 32)
+)
+# In interface names, the kernel accepts any bytes except NUL, /, : and whitespace; os.fsdecode
+# decodes them like this.
 names = (
     st.binary(min_size=1, max_size=15)
-    .filter(lambda raw: raw.split() == [raw] and not {*b"\0/:"} & {*raw} and raw not in (b".", b".."))
+    .filter(
+        lambda raw: raw.split() == [raw] and not {*b"\0/:"} & {*raw} and raw not in (b".", b"..")
+    )
     .map(lambda raw: raw.decode("utf-8", "surrogateescape"))
 )
 
-BY_TYPE = {"bool": st.booleans(), "str": names, "int": bytes_, "IpAddress": ipv4, "IpNetwork": networks}
+BY_TYPE = {
+    "bool": st.booleans(),
+    "str": names,
+    "int": bytes_,
+    "IpAddress": ipv4,
+    "IpNetwork": networks,
+}
 
 
 def drawn(cls: type, **special: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Draw values of each field by its type, or as given. A number is a byte unless it may be missing."""
+    """Draw values of each field by its type, or as given.
+
+    A number is a byte unless it may be missing.
+    """
     for field in attrs.fields(cls):
         kind, _, missing = str(field.type).partition(" | ")
         if field.name not in special:
             special[field.name] = (
-                st.none() | (uint32s if kind == "int" else BY_TYPE[kind]) if missing else BY_TYPE[kind]
+                st.none() | (uint32s if kind == "int" else BY_TYPE[kind])
+                if missing
+                else BY_TYPE[kind]
             )
     return st.builds(cls, **special)
 
@@ -419,8 +524,15 @@ def test_a_snapshot_survives_a_round_trip_through_text(snapshot: Snapshot) -> No
 
 
 anything = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5) | st.just("10.0.0.1"),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text(max_size=5)
+    | st.just("10.0.0.1"),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 

@@ -10,7 +10,13 @@ from dual_stack import entry
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hostrouting.model.integer_prefixes import PrefixIndex, PrefixSet, ends, numbers, uncovered_addresses
+from hostrouting.model.integer_prefixes import (
+    PrefixIndex,
+    PrefixSet,
+    ends,
+    numbers,
+    uncovered_addresses,
+)
 from hostrouting.model.parsing import parse_any_address, reserved_block
 from hostrouting.model.text import clean, shortened
 
@@ -22,7 +28,9 @@ _prefixes = st.builds(
 
 
 @given(st.lists(_prefixes, max_size=6), _prefixes)
-def test_sets_of_ipv6_prefixes_agree_with_networks(prefixes: list[tuple[int, int]], other: tuple[int, int]) -> None:
+def test_sets_of_ipv6_prefixes_agree_with_networks(
+    prefixes: list[tuple[int, int]], other: tuple[int, int]
+) -> None:
     networks, network = [IPv6Network(each) for each in prefixes], IPv6Network(other)
     around = [each for each in networks if network.subnet_of(each)]
     inside = [each for each in networks if each.subnet_of(network)]
@@ -56,7 +64,10 @@ def test_an_ipv6_route_reads_as_ip_prints_it(line: str) -> None:
     ],
 )
 def test_a_countdown_is_no_difference(one: str, other: str, are_equal: bool) -> None:
-    route, later = (entry(f"default via fe80::1 dev eth0 proto ra metric 1024 {expires}") for expires in (one, other))
+    route, later = (
+        entry(f"default via fe80::1 dev eth0 proto ra metric 1024 {expires}")
+        for expires in (one, other)
+    )
     assert (route == later) == are_equal
     assert (hash(route) == hash(later)) == are_equal
     assert (str(route) == str(later)) == are_equal
@@ -73,26 +84,34 @@ def test_only_a_prefix_inside_a_special_block_is_reserved(network: str, is_reser
     assert (reserved_block(ip_network(network)) is not None) == is_reserved
 
 
-@pytest.mark.parametrize("text", ["::ffff:10.0.0.1", "10.0.0.01", "fd00::/64", ":", "1:2:3", 7, None])
+@pytest.mark.parametrize(
+    "text", ["::ffff:10.0.0.1", "10.0.0.01", "fd00::/64", ":", "1:2:3", 7, None]
+)
 def test_an_address_has_one_spelling(text: Any) -> None:
     with pytest.raises(ValueError, match="is not an IP"):
         parse_any_address(text)
 
 
 SMALL = st.builds(
-    lambda number, length: IPv4Network((0xAC100000 + (number & ~((1 << (32 - length)) - 1)), length)),
+    lambda number, length: IPv4Network(
+        (0xAC100000 + (number & ~((1 << (32 - length)) - 1)), length)
+    ),
     st.integers(0, 255),
     st.integers(24, 32),
 )
 
 
 @given(st.sets(SMALL, max_size=12))
-def test_uncovered_addresses_are_the_first_outside_longer_prefixes(prefixes: set[IPv4Network]) -> None:
+def test_uncovered_addresses_are_the_first_outside_longer_prefixes(
+    prefixes: set[IPv4Network],
+) -> None:
     def naive(prefix: IPv4Network) -> int | None:
         longer = [other for other in prefixes if other.prefixlen > prefix.prefixlen]
         return next((int(a) for a in prefix if not any(a in other for other in longer)), None)
 
-    assert uncovered_addresses(map(numbers, prefixes), 32) == {numbers(prefix): naive(prefix) for prefix in prefixes}
+    assert uncovered_addresses(map(numbers, prefixes), 32) == {
+        numbers(prefix): naive(prefix) for prefix in prefixes
+    }
 
 
 def test_uncovered_addresses_of_the_whole_space_and_its_ends() -> None:
@@ -100,7 +119,9 @@ def test_uncovered_addresses_of_the_whole_space_and_its_ends() -> None:
     assert uncovered_addresses([whole, last], 32) == {whole: 0, last: 0xFFFFFFFF}
 
 
-@pytest.mark.parametrize("letter", ["\x1b", "\x9b", "\r", "\x7f", "\u202e", "\u2028", "\u2029", "\udcff"])
+@pytest.mark.parametrize(
+    "letter", ["\x1b", "\x9b", "\r", "\x7f", "\u202e", "\u2028", "\u2029", "\udcff"]
+)
 def test_control_characters_and_line_breaks_are_removed(letter: str) -> None:
     assert clean(f"a{letter}é") == "a?é"
 

@@ -1,4 +1,6 @@
-"""Tests that the check classifies answers, reports on running nodes, and copes with hosts that change."""
+"""Tests that the check classifies answers, reports on running nodes, and copes with hosts that
+change.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ from hostrouting.report import Finding, Note
 from hostrouting.testing import FakeKernel
 from phases.testing import FakeClock
 
-# --- classification of answers ---------------------------------------------------------------------------------------
+# --- classification of answers --------------------------------------------------------------------
 
 CIDR = "172.20.0.0/16"
 CONTAINERS = ("veth1a2b", "cali0", "cilium_host", "azv123", "unbounded0", "kube-ipvs0")
@@ -50,11 +52,16 @@ POD = "link add cali1\nroute add 172.20.0.9 dev cali1"
 BLOCK, PEER = "172.20.0.0/24", "route add 172.20.7.0/24 via 10.1.0.7 dev eth0"
 NO_DEFAULT = "route del default via 10.1.0.1 dev eth0 proto dhcp metric 100"
 BY_VETH0 = f"link add veth0\naddr add 10.7.0.4/24 dev veth0\n{NO_DEFAULT}\nroute add default via 10.7.0.1 dev veth0"
-IN_BOTH = f"{NO_DEFAULT}\nroute add default nexthop via 10.1.0.1 dev eth0 nexthop via 10.2.0.1 dev eth1"
+IN_BOTH = (
+    f"{NO_DEFAULT}\nroute add default nexthop via 10.1.0.1 dev eth0 nexthop via 10.2.0.1 dev eth1"
+)
 
 ANSWERS: list[tuple[str, dict[str, Any], list[str]]] = [
     ("", {}, []),
-    *((f"link add {dev}\nroute add {CIDR} dev {dev}", {}, [f"CONTAINER {dev}"]) for dev in CONTAINERS),
+    *(
+        (f"link add {dev}\nroute add {CIDR} dev {dev}", {}, [f"CONTAINER {dev}"])
+        for dev in CONTAINERS
+    ),
     *((f"link add {dev}\nroute add {CIDR} dev {dev}", {}, [f"OVERLAP {dev}"]) for dev in SHADOWS),
     # Patterns in the config replace the defaults.
     (f"route add {CIDR} dev ib0", GIVEN, ["ALLOWED ib0"]),
@@ -66,10 +73,15 @@ ANSWERS: list[tuple[str, dict[str, Any], list[str]]] = [
     # The live hops must be a subset of the default route's hops.
     (f"{IN_BOTH}\nroute add {CIDR} dev eth1", {}, []),
     (f"{IN_BOTH}\nroute add {CIDR} nexthop dev eth1 nexthop dev ib0", {}, ["OVERLAP eth1,ib0"]),
-    (f"link add veth1\nroute add {CIDR} nexthop dev veth1 nexthop dev ib0", {}, ["OVERLAP ib0,veth1"]),
+    (
+        f"link add veth1\nroute add {CIDR} nexthop dev veth1 nexthop dev ib0",
+        {},
+        ["OVERLAP ib0,veth1"],
+    ),
     (NO_DEFAULT, {"uplinks": ["eth0"]}, ["NO-ROUTE "]),
-    # Only a blackhole longer than the CIDR is a CNI's own block, and only if it holds a route to a container in the same
-    # table, or an address of one, or if there are routes of its protocol to other nodes.
+    # Only a blackhole longer than the CIDR is a CNI's own block, and only if it holds a route to a
+    # container in the same table, or an address of one, or if there are routes of its protocol to
+    # other nodes.
     (f"{POD}\nroute add blackhole {BLOCK}", {}, ["CNI-DISCARD ", "CONTAINER cali1"]),
     (f"{POD}\nroute add unreachable {BLOCK}", {}, ["BLACKHOLE ", "CONTAINER cali1"]),
     (f"{POD}\nroute add blackhole {CIDR}", {}, ["BLACKHOLE ", "CONTAINER cali1"]),
@@ -86,7 +98,11 @@ ANSWERS: list[tuple[str, dict[str, Any], list[str]]] = [
         ["LOCAL tunl0", "CNI-DISCARD "],
     ),
     # A default route that discards isn't a CNI's block.
-    ("route add blackhole default proto bird table 100\nrule add 100 lookup 100", {}, ["BLACKHOLE "]),
+    (
+        "route add blackhole default proto bird table 100\nrule add 100 lookup 100",
+        {},
+        ["BLACKHOLE "],
+    ),
 ]
 
 
@@ -96,7 +112,9 @@ def answered(scenario: str, **more: Any) -> OverlapReport:
     play(kernel, scenario)
     uplinks = {"uplinks": more.pop("uplinks")} if "uplinks" in more else {}
     section = {"routeOverlap": {"expectedCidrs": [CIDR], **more}, "waitSeconds": 0, **uplinks}
-    return check_overlap(Config.from_mapping({"hostRouting": section}), kernel, phases.CancelScope())
+    return check_overlap(
+        Config.from_mapping({"hostRouting": section}), kernel, phases.CancelScope()
+    )
 
 
 @pytest.mark.parametrize(("scenario", "more", "told"), ANSWERS)
@@ -106,7 +124,8 @@ def test_an_answer_is_classified(scenario: str, more: dict[str, Any], told: list
     assert [f"{each.kind} {','.join(each.devs)}" for each in items] == told
 
 
-FROM_LO = "via 10.1.0.1 dev eth0 src 127.0.0.1 proto bird"  # packets from there can't leave the host
+# Packets from there can't leave the host.
+FROM_LO = "via 10.1.0.1 dev eth0 src 127.0.0.1 proto bird"
 
 
 @pytest.mark.parametrize(
@@ -128,7 +147,11 @@ def test_a_local_address_in_the_pods_range_conflicts(length: int, is_named: bool
     """There is no conflict if the CIDR is the node's subnet or if the config names the interfaces."""
     scenario = f"addr add 172.20.0.4/{length} dev eth0"
     for cidr, is_said in ((CIDR, is_named), ({"cidr": CIDR, "devs": ["eth0"]}, False)):
-        note = next(each for each in answered(scenario, expectedCidrs=[cidr]).notes if each.kind is NoteKind.LOCAL)
+        note = next(
+            each
+            for each in answered(scenario, expectedCidrs=[cidr]).notes
+            if each.kind is NoteKind.LOCAL
+        )
         assert ("a pod or Service that has" in note.message, note.devs) == (is_said, ("eth0",))
 
 
@@ -146,13 +169,17 @@ def test_only_a_rule_that_tells_replies_apart_costs_lookups(rule: str, sources: 
     asked: set[str] = set()
 
     class Counting(FakeKernel):
-        def lookup(self, addresses: Sequence[Any], *, source: Any = None, is_tcp: bool = False) -> tuple[Lookup, ...]:
+        def lookup(
+            self, addresses: Sequence[Any], *, source: Any = None, is_tcp: bool = False
+        ) -> tuple[Lookup, ...]:
             asked.update([str(source)] if source and addresses else [])
             return super().lookup(addresses, source=source, is_tcp=is_tcp)
 
     kernel = build_node(Counting())
     play(kernel, f"addr add 10.1.0.9/24 dev eth0\n{rule}")
-    config = Config.from_mapping({"hostRouting": {"routeOverlap": {"expectedCidrs": [CIDR]}, "waitSeconds": 0}})
+    config = Config.from_mapping(
+        {"hostRouting": {"routeOverlap": {"expectedCidrs": [CIDR]}, "waitSeconds": 0}}
+    )
     assert check_overlap(config, kernel, phases.CancelScope()).verdict == "ok"
     assert sorted(asked) == sources
 
@@ -173,22 +200,34 @@ def test_an_address_that_a_dns_cache_answers_at_is_no_loss() -> None:
         (f"route add {CIDR} via 10.1.0.1 dev eth0 src 172.16.0.10", ["ib0"]),
         (f"route add {CIDR} via 10.1.0.1 dev eth0 src 10.1.0.4", []),
         (f"addr add 10.9.9.9/32 dev lo\nroute add {CIDR} via 10.1.0.1 src 10.9.9.9", []),
-        # What cloud-init and NetworkManager write: connections to a pod of this host leave through the uplink.
-        (f"{POD}\nroute add default via 10.1.0.1 dev eth0 table 7\nrule add 10 from 10.1.0.4 lookup 7", ["eth0"]),
+        # What cloud-init and NetworkManager write: connections to a pod of this host leave through
+        # the uplink.
+        (
+            f"{POD}\nroute add default via 10.1.0.1 dev eth0 table 7\nrule add 10 from 10.1.0.4 lookup 7",
+            ["eth0"],
+        ),
     ],
 )
 def test_a_source_of_another_network_is_noted(scenario: str, devs: list[str]) -> None:
     report = answered(scenario)
     assert report.verdict == "ok"
-    assert [dev for note in report.notes if note.kind is NoteKind.SOURCE for dev in note.devs] == devs
+    assert [
+        dev for note in report.notes if note.kind is NoteKind.SOURCE for dev in note.devs
+    ] == devs
 
 
 def test_an_uplink_without_carrier_is_noted() -> None:
-    assert [note.devs for note in answered("cable out eth0").notes if note.kind is NoteKind.LINK] == [("eth0",)]
+    assert [
+        note.devs for note in answered("cable out eth0").notes if note.kind is NoteKind.LINK
+    ] == [("eth0",)]
 
 
 def test_an_address_that_another_interface_has_hides_one_in_the_cluster() -> None:
-    note = next(each for each in answered("addr add 172.20.0.4/32 dev ib0").notes if each.kind is NoteKind.LOCAL)
+    note = next(
+        each
+        for each in answered("addr add 172.20.0.4/32 dev ib0").notes
+        if each.kind is NoteKind.LOCAL
+    )
     assert "so nothing in the cluster that has such an address can be reached" in note.message
 
 
@@ -201,9 +240,13 @@ def test_an_address_that_another_interface_has_hides_one_in_the_cluster() -> Non
         ("cbr0 172.20.7.1", "172.20.7.0/24", False),
     ],
 )
-def test_a_container_bridge_in_the_nodes_range_conflicts(own: str, taken: str, is_named: bool) -> None:
+def test_a_container_bridge_in_the_nodes_range_conflicts(
+    own: str, taken: str, is_named: bool
+) -> None:
     dev, address = own.split()
-    notes = answered(f"link add cbr0\naddr add {address}/32 dev {dev}\nroute add {taken} dev cbr0").notes
+    notes = answered(
+        f"link add cbr0\naddr add {address}/32 dev {dev}\nroute add {taken} dev cbr0"
+    ).notes
     (found,) = (each for each in notes if each.kind is NoteKind.CONTAINER)
     assert found.devs == ("cbr0",)
     assert ("name the CIDR's devs in expectedCidrs" in found.message) == is_named
@@ -231,13 +274,18 @@ def test_rules_for_other_packets_are_one_note(selector: str) -> None:
 
 def test_without_a_default_route_nothing_is_fixable() -> None:
     (left,) = answered(f"{NO_DEFAULT}\nlink down eth0", uplinks=["eth0"]).fix.unfixable
-    assert left.reason.endswith(", and eth0 is down: add one, or an entry that names gateway and dev")
+    assert left.reason.endswith(
+        ", and eth0 is down: add one, or an entry that names gateway and dev"
+    )
 
 
 def test_a_fix_is_computed_only_where_it_is_needed() -> None:
     overlap = RouteOverlap(["172.16.0.0/16"])
     report = check_overlap(
-        Config(route_overlap=overlap), build_node(FakeKernel()), phases.CancelScope(), needs_fix=False
+        Config(route_overlap=overlap),
+        build_node(FakeKernel()),
+        phases.CancelScope(),
+        needs_fix=False,
     )
     assert (len(report.findings), report.fix) == (1, Fix())
 
@@ -246,12 +294,13 @@ def test_the_same_cidr_twice_is_one_finding() -> None:
     assert len(answered(f"route add {CIDR} dev ib0", expectedCidrs=[CIDR, CIDR]).findings) == 1
 
 
-# --- running nodes: CNIs, Docker, VPNs and local addresses -----------------------------------------------------------
+# --- running nodes: CNIs, Docker, VPNs and local addresses ----------------------------------------
 
 
 @attrs.frozen
 class Node:
-    """A node with eth0 (10.1.0.4/24 and the default route), eth1 (10.2.0.4/24) and ib0 (172.16.0.10/16).
+    """A node with eth0 (10.1.0.4/24 and the default route), eth1 (10.2.0.4/24) and ib0
+    (172.16.0.10/16).
 
     Args:
         has: scenario commands.
@@ -306,7 +355,11 @@ NODES = {
         route add 10.244.3.0/26 via 10.1.0.6 dev eth0 proto bird
         """,
         ("10.244.0.0/16",),
-        ("CNI-DISCARD 63 of 10.244.1.0-10.244.1.63", "LOCAL tunl0 10.244.1.1", "CONTAINER tunl0 10.244.2.0/26"),
+        (
+            "CNI-DISCARD 63 of 10.244.1.0-10.244.1.63",
+            "LOCAL tunl0 10.244.1.1",
+            "CONTAINER tunl0 10.244.2.0/26",
+        ),
     ),
     "discarded blocks with and without a pod inside": Node(
         """
@@ -372,7 +425,12 @@ NODES = {
         rule add 32765 not fwmark 0xca6c lookup 51820
         """,
         ("10.96.0.0/16", "10.1.0.0/24"),
-        ("OVERLAP vpn0 10.96.0.0/16", "LOCAL eth0 10.1.0.4", "BROADCAST eth0 10.1.0.255", "fix 10.96.0.0/16"),
+        (
+            "OVERLAP vpn0 10.96.0.0/16",
+            "LOCAL eth0 10.1.0.4",
+            "BROADCAST eth0 10.1.0.255",
+            "fix 10.96.0.0/16",
+        ),
     ),
     "WireGuard": Node(
         WIREGUARD,
@@ -399,7 +457,12 @@ NODES = {
     "a network that is entirely local": Node(
         "route add local 10.96.0.0/16 dev lo table local proto boot scope host",
         ("10.96.0.0/16", "10.96.3.0/24"),
-        ("OVERLAP lo 10.96.0.0/16", "OVERLAP lo 10.96.3.0/24", "fix 10.96.0.0/17", "fix 10.96.128.0/17"),
+        (
+            "OVERLAP lo 10.96.0.0/16",
+            "OVERLAP lo 10.96.3.0/24",
+            "fix 10.96.0.0/17",
+            "fix 10.96.128.0/17",
+        ),
     ),
     "Azure's own addresses": Node(
         """
@@ -414,7 +477,9 @@ NODES = {
 
 @pytest.fixture
 def node(each_kernel: Kernel) -> Kernel:
-    """Return a kernel with eth0 (10.1.0.4/24 and the default route), eth1 (10.2.0.4/24) and ib0 (172.16.0.10/16)."""
+    """Return a kernel with eth0 (10.1.0.4/24 and the default route), eth1 (10.2.0.4/24) and ib0
+    (172.16.0.10/16).
+    """
     return build_node(each_kernel)
 
 
@@ -434,13 +499,20 @@ def test_running_nodes_are_classified_and_fixed(case: Node, node: Kernel, tmp_pa
 
 def _see_around(kernel: Kernel, report: OverlapReport, case: Node) -> None:
     """Compare the check with brute force around the address ranges that it reports."""
-    ranges = [finding.ranges for finding in report.findings] + [note.ranges for note in report.notes]
+    ranges = [finding.ranges for finding in report.findings] + [
+        note.ranges for note in report.notes
+    ]
     near = {IPv4Network((part[0], 24), strict=False) for parts in ranges for part in parts}
     # If the check reports nothing, compare part of the CIDR.
     around = sorted(near)[:4] or [IPv4Network(case.cidrs[0])]
     config, closer = checked(kernel, around)
     judge = Judge(kernel, config.route_overlap, had_rules=len(kernel.rules()) > 3)
-    assert disagreements(closer, judge, {cidr: sort_all(kernel, judge, judged(cidr), cidr) for cidr in around}) == []
+    assert (
+        disagreements(
+            closer, judge, {cidr: sort_all(kernel, judge, judged(cidr), cidr) for cidr in around}
+        )
+        == []
+    )
 
 
 def lines_of(report: OverlapReport) -> list[str]:
@@ -449,7 +521,10 @@ def lines_of(report: OverlapReport) -> list[str]:
     told = [(str(item.kind), ",".join(item.devs), _span(item.ranges)) for item in items]
     lines = [" ".join(filter(None, words)) for words in told]
     lines += [f"fix {entry}" for entry in report.fix.routes]
-    return lines + [f"unfixable {_span(part.ranges)}: {part.reason.partition(':')[0]}" for part in report.fix.unfixable]
+    return lines + [
+        f"unfixable {_span(part.ranges)}: {part.reason.partition(':')[0]}"
+        for part in report.fix.unfixable
+    ]
 
 
 def _span(ranges: tuple[IpNetwork, ...]) -> str:
@@ -458,7 +533,7 @@ def _span(ranges: tuple[IpNetwork, ...]) -> str:
     return f"{sum(part.num_addresses for part in ranges)} of {ranges[0][0]}-{ranges[-1][-1]}"
 
 
-# --- hosts that change during the check ------------------------------------------------------------------------------
+# --- hosts that change during the check -----------------------------------------------------------
 
 SHADOWED = RouteOverlap(["172.20.0.0/16"])
 SHADOW_172_20 = Route(IPv4Network("172.20.4.0/24"), (NextHop("ib0"),))
@@ -511,7 +586,7 @@ def test_large_changing_tables_are_read_for_seconds_only() -> None:
     assert (report.verdict, looks) == ("unknown", [1, 2, 3, 4, 5])
 
 
-# --- large hosts -----------------------------------------------------------------------------------------------------
+# --- large hosts ----------------------------------------------------------------------------------
 
 PLAIN = [by_eth0(f"20.{high}.{low}.0/24") for high in range(8) for low in range(256)]
 
@@ -519,11 +594,17 @@ PLAIN = [by_eth0(f"20.{high}.{low}.0/24") for high in range(8) for low in range(
 @pytest.mark.kernel
 def test_only_relevant_routes_of_a_large_table_are_read() -> None:
     kernel = build_node(on_linux())
-    kernel.add([*PLAIN, by_eth0("172.16.5.0/24"), Route(IPv4Network("20.1.0.0/25"), (NextHop("ib0"),))])
+    kernel.add(
+        [*PLAIN, by_eth0("172.16.5.0/24"), Route(IPv4Network("20.1.0.0/25"), (NextHop("ib0"),))]
+    )
     config = Config(route_overlap=RouteOverlap(["172.16.0.0/16", "20.0.0.0/8"]))
     found = read_host(config, kernel, phases.CancelScope())
     assert found is not None
-    plain = [route for route in found.routes if route.devs == ("eth0",) and route.hops[0].gateway is not None]
+    plain = [
+        route
+        for route in found.routes
+        if route.devs == ("eth0",) and route.hops[0].gateway is not None
+    ]
     plain = [route for route in plain if route.destination.prefixlen]
     assert [str(route.destination) for route in plain] == ["172.16.5.0/24"]
 
@@ -540,13 +621,20 @@ def test_routes_to_gateways_are_read_from_a_large_table_too() -> None:
 
 
 def tables(count: int) -> tuple[Snapshot, RouteOverlap]:
-    """Return a snapshot with policy rules. Each rule has its own table, with an entry for part of the CIDR."""
+    """Return a snapshot with policy rules.
+
+    Each rule has its own table, with an entry for part of the CIDR.
+    """
     recorded, overlap = HOSTS["rules"][1](count)
     parts = [rule.destination for rule in recorded.rules if rule.destination is not None]
     rules = [Rule(number, table=1000 + number) for number in range(1, count + 1)]
-    routes = [Route(part, (NextHop("ib0"),), table=1000 + number) for number, part in enumerate(parts, 1)]
+    routes = [
+        Route(part, (NextHop("ib0"),), table=1000 + number) for number, part in enumerate(parts, 1)
+    ]
     own, *others = [rule for rule in recorded.rules if rule.destination is None]
-    changed = attrs.evolve(recorded, rules=(own, *rules, *others), routes=(*recorded.routes, *routes))
+    changed = attrs.evolve(
+        recorded, rules=(own, *rules, *others), routes=(*recorded.routes, *routes)
+    )
     return changed, overlap
 
 
@@ -568,7 +656,11 @@ def calls_of_a_check(name: str, size: int) -> Counter[str]:
 
 
 def _called(code: CodeType | str) -> str:
-    return code if isinstance(code, str) else f"{Path(code.co_filename).name}:{code.co_firstlineno} {code.co_name}"
+    return (
+        code
+        if isinstance(code, str)
+        else f"{Path(code.co_filename).name}:{code.co_firstlineno} {code.co_name}"
+    )
 
 
 @pytest.mark.parametrize("name", MAKERS)

@@ -9,7 +9,16 @@ import attrs
 import pytest
 from dual_stack import DEFAULT, RIVAL, entry, host
 
-from hostrouting import Config, ExpectedCidr, Host, Layout, OverlapReport, RouteOverlap, check, explain
+from hostrouting import (
+    Config,
+    ExpectedCidr,
+    Host,
+    Layout,
+    OverlapReport,
+    RouteOverlap,
+    check,
+    explain,
+)
 from hostrouting.cli.pages import explanation_page
 from hostrouting.cli.report import page_text
 from hostrouting.kernel.fib6 import LABELS
@@ -32,7 +41,9 @@ def judged(snapshot: Snapshot, *cidrs: str | ExpectedCidr, **more: Any) -> Overl
 
 
 def told(report: OverlapReport) -> list[tuple[str, tuple[str, ...], str]]:
-    return [(str(each.kind), each.devs, " ".join(map(str, each.shadowed))) for each in report.findings]
+    return [
+        (str(each.kind), each.devs, " ".join(map(str, each.shadowed))) for each in report.findings
+    ]
 
 
 def proposed(report: OverlapReport) -> list[str]:
@@ -43,7 +54,7 @@ def kinds(report: OverlapReport) -> set[NoteKind]:
     return {note.kind for note in report.notes}
 
 
-# --- the uplink ------------------------------------------------------------------------------------------------------
+# --- the uplink -----------------------------------------------------------------------------------
 
 
 def test_a_host_whose_cidrs_leave_through_the_uplink_is_ok() -> None:
@@ -69,12 +80,19 @@ def test_the_subnet_of_another_interface_shadows_a_part() -> None:
     ],
 )
 def test_no_entry_inherits_a_gateway_behind_a_gateway(line: str, is_refused: bool) -> None:
-    """The default route was added first; the kernel would refuse a new route via its gateway now (ip6_route_check_nh)."""
-    default, addresses = "default via 2001:db8::1 dev eth0", ["2001:db8::4/64 dev eth0", "fd00:10:0:7::4/64 dev rail0"]
+    """The default route was added first; the kernel would refuse a new route via its gateway now
+    (ip6_route_check_nh).
+    """
+    default, addresses = (
+        "default via 2001:db8::1 dev eth0",
+        ["2001:db8::4/64 dev eth0", "fd00:10:0:7::4/64 dev rail0"],
+    )
     report = judged(host(default, line, addresses=addresses))
     assert told(report) == [("OVERLAP", ("rail0",), "fd00:10:0:7::/64")]
     assert (proposed(report) == []) is is_refused
-    assert [("2001:db8::1 on eth0" in each.reason) for each in report.fix.unfixable] == [True] * is_refused
+    assert [("2001:db8::1 on eth0" in each.reason) for each in report.fix.unfixable] == [
+        True
+    ] * is_refused
 
 
 @pytest.mark.parametrize(
@@ -85,7 +103,9 @@ def test_no_entry_inherits_a_gateway_behind_a_gateway(line: str, is_refused: boo
         pytest.param((DEFAULT, RIVAL.replace("1024", "512")), id="a lower metric wins"),
     ],
 )
-def test_a_default_route_through_another_interface_is_not_an_uplink(defaults: tuple[str, ...]) -> None:
+def test_a_default_route_through_another_interface_is_not_an_uplink(
+    defaults: tuple[str, ...],
+) -> None:
     """Without the IPv4 default route, the check would wrongly accept rail0."""
     report = judged(host(*defaults))
     assert told(report) == [("OVERLAP", ("rail0",), CIDR)]
@@ -104,7 +124,11 @@ def test_hops_that_networkd_has_joined_are_not_uplinks() -> None:
 def test_a_competing_default_that_may_win_is_a_note() -> None:
     report = judged(host(DEFAULT, RIVAL))
     (note,) = report.notes
-    assert (report.verdict, note.kind, note.devs) == (Verdict.OK, NoteKind.CONTESTED, ("eth0", "rail0"))
+    assert (report.verdict, note.kind, note.devs) == (
+        Verdict.OK,
+        NoteKind.CONTESTED,
+        ("eth0", "rail0"),
+    )
     assert str(entry(RIVAL)) in note.message
     assert "accept_ra" not in note.message
 
@@ -120,12 +144,17 @@ def test_without_any_default_route_there_is_no_verdict() -> None:
     [
         ((RIVAL,), ("rail0",)),
         ((DEFAULT, RIVAL.replace("1024", "2048")), ("eth0",)),
-        (("default proto static nexthop via fe80::1 dev eth0 nexthop via fe80::2 dev rail0",), ("eth0", "rail0")),
+        (
+            ("default proto static nexthop via fe80::1 dev eth0 nexthop via fe80::2 dev rail0",),
+            ("eth0", "rail0"),
+        ),
         ((DEFAULT, RIVAL), None),
         (("default proto ra nexthop via fe80::1 dev eth0 nexthop via fe80::2 dev rail0",), None),
     ],
 )
-def test_without_ipv4_the_own_default_route_decides(defaults: tuple[str, ...], devs: tuple[str, ...] | None) -> None:
+def test_without_ipv4_the_own_default_route_decides(
+    defaults: tuple[str, ...], devs: tuple[str, ...] | None
+) -> None:
     report = judged(host(*defaults, ipv4_default=None))
     if devs is None:
         assert report.reason_kind is UnknownReason.CONTESTED_DEFAULT
@@ -140,7 +169,10 @@ def test_named_uplinks_count_even_if_ipv4_leaves_elsewhere() -> None:
     assert judged(snapshot, uplinks=["wlan0"]).reason_kind is UnknownReason.NO_UPLINK
     without = judged(host(RIVAL), uplinks=["eth0"])
     assert told(without) == [("OVERLAP", ("rail0",), CIDR)]
-    assert "missing is the default route on eth0 (table main has no unicast ::/0" in without.fix.unfixable[0].reason
+    assert (
+        "missing is the default route on eth0 (table main has no unicast ::/0"
+        in without.fix.unfixable[0].reason
+    )
 
 
 def test_a_cidr_may_name_its_interfaces() -> None:
@@ -149,7 +181,7 @@ def test_a_cidr_may_name_its_interfaces() -> None:
     assert told(judged(snapshot, ExpectedCidr(CIDR, ("rail*",)))) == [("OVERLAP", ("eth0",), CIDR)]
 
 
-# --- answers ---------------------------------------------------------------------------------------------------------
+# --- answers --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -177,7 +209,10 @@ def test_entries_are_distinguished(line: str, finding: str | None, note: NoteKin
 def test_special_blocks_are_not_checked() -> None:
     blocks = ("fe80::/10", "ff00::/8", "::ffff:0:0/96", "::/127")
     report = judged(
-        host(DEFAULT, "ff00::/8 dev rail0 table local", *(f"{block} dev rail0" for block in blocks)), "::/0"
+        host(
+            DEFAULT, "ff00::/8 dev rail0 table local", *(f"{block} dev rail0" for block in blocks)
+        ),
+        "::/0",
     )
     assert report.verdict is Verdict.OK
     report = judged(host(DEFAULT, "::/80 dev rail0"), "::/0")
@@ -191,11 +226,16 @@ def test_a_rule_that_leads_past_main_is_named() -> None:
     report = judged(host(DEFAULT, "default via fe80::2 dev rail0 table 100", rules=[rule]))
     assert told(report) == [("OVERLAP", ("rail0",), "fd00:10:0:9::/64")]
     (left,) = report.fix.unfixable
-    assert "ip -6 route add fd00:10:0:9::/64 table 100 via fe80::1 dev eth0 metric 512" in left.reason
+    assert (
+        "ip -6 route add fd00:10:0:9::/64 table 100 via fe80::1 dev eth0 metric 512" in left.reason
+    )
     assert "ip -6 rule add to fd00:10:0:9::/64 lookup main pref 99" in left.reason
 
 
-OWN, FROM_OWN = ["2001:db8::4/128 dev eth0"], Rule(900, table=100, source=IPv6Network("2001:db8::4/128"))
+OWN, FROM_OWN = (
+    ["2001:db8::4/128 dev eth0"],
+    Rule(900, table=100, source=IPv6Network("2001:db8::4/128")),
+)
 BY_RAIL0 = "default via fe80::2 dev rail0 table 100"
 
 
@@ -211,9 +251,13 @@ def test_a_source_that_only_tcp_gets_is_unknown() -> None:
     """Datagrams get a source from the default route, but a rule makes TCP's first lookup fail."""
     rules = [FROM_OWN, Rule(1000, RuleAction.UNREACHABLE, table=0, ip_protocol=6)]
     for lines, verdict in (((DEFAULT,), Verdict.UNKNOWN), ((), Verdict.OK)):
-        report = judged(host(*lines, f"{DEFAULT} table 100", addresses=OWN, rules=rules), uplinks=["eth0"])
+        report = judged(
+            host(*lines, f"{DEFAULT} table 100", addresses=OWN, rules=rules), uplinks=["eth0"]
+        )
         assert report.verdict is verdict
-        assert ("how TCP to fd00:10:: is routed" in report.reason_detail) is (verdict is Verdict.UNKNOWN)
+        assert ("how TCP to fd00:10:: is routed" in report.reason_detail) is (
+            verdict is Verdict.UNKNOWN
+        )
 
 
 def test_sources_differ_within_a_cidr() -> None:
@@ -223,15 +267,23 @@ def test_sources_differ_within_a_cidr() -> None:
     report = judged(host(DEFAULT, BY_RAIL0, addresses=addresses, rules=[rule]))
     connecting, replying = report.findings
     assert (connecting.is_reply, replying.is_reply) == (False, True)
-    for finding, network in ((connecting, IPv6Network("fd00:10::/49")), (replying, IPv6Network("fd00:10:0:8000::/49"))):
+    for finding, network in (
+        (connecting, IPv6Network("fd00:10::/49")),
+        (replying, IPv6Network("fd00:10:0:8000::/49")),
+    ):
         assert finding.source == IPv6Address("fd00:10:0:7::4")
         assert all(is_inside(part, network) for part in finding.ranges)
         assert sum(part.num_addresses for part in finding.ranges) == network.num_addresses - 1
 
 
 def _two_defaults(**more: Any) -> Snapshot:
-    """Return a host with a default route for the sources of each NIC, and CIDR nearer to none of them."""
-    lines = ("default from fd00:1::/64 via fe80::1 dev eth0", "default from fd00:2::/64 via fe80::2 dev rail0")
+    """Return a host with a default route for the sources of each NIC, and CIDR nearer to none of
+    them.
+    """
+    lines = (
+        "default from fd00:1::/64 via fe80::1 dev eth0",
+        "default from fd00:2::/64 via fe80::2 dev rail0",
+    )
     found = host(*lines, addresses=["fd00:1::4/64 dev eth0", "fd00:2::4/64 dev rail0"])
     assert found.ipv6 is not None
     return attrs.evolve(found, ipv6=attrs.evolve(found.ipv6, **more))
@@ -246,16 +298,23 @@ def test_labels_of_a_part_of_a_cidr_choose_its_source() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lacks", "reason"), [({"labels": None}, "ip addrlabel"), ({"is_ordered": False}, "in which order")]
+    ("lacks", "reason"),
+    [({"labels": None}, "ip addrlabel"), ({"is_ordered": False}, "in which order")],
 )
-def test_equal_sources_are_unknown_if_a_snapshot_lacks_what_decides(lacks: dict[str, Any], reason: str) -> None:
+def test_equal_sources_are_unknown_if_a_snapshot_lacks_what_decides(
+    lacks: dict[str, Any], reason: str
+) -> None:
     report = judged(_two_defaults(**lacks), uplinks=["eth0"])
     assert report.verdict is Verdict.UNKNOWN
     assert reason in report.reason_detail
 
 
-@pytest.mark.parametrize(("prefix", "verdict"), [("::/1", Verdict.OVERLAP), ("8000::/1", Verdict.OK)])
-def test_a_packet_without_a_source_matches_a_prefix_that_holds_none(prefix: str, verdict: Verdict) -> None:
+@pytest.mark.parametrize(
+    ("prefix", "verdict"), [("::/1", Verdict.OVERLAP), ("8000::/1", Verdict.OK)]
+)
+def test_a_packet_without_a_source_matches_a_prefix_that_holds_none(
+    prefix: str, verdict: Verdict
+) -> None:
     report = judged(host(DEFAULT, f"{CIDR} from {prefix} via fe80::2 dev rail0"))
     assert report.verdict is verdict
 
@@ -263,7 +322,9 @@ def test_a_packet_without_a_source_matches_a_prefix_that_holds_none(prefix: str,
 @pytest.mark.parametrize("kind", ["multicast", "broadcast"])
 def test_a_route_for_many_is_like_a_unicast_one(kind: str) -> None:
     assert judged(host(DEFAULT, f"{kind} {CIDR} dev eth0")).verdict is Verdict.OK
-    assert told(judged(host(DEFAULT, f"{kind} {CIDR} dev rail0"))) == [("OVERLAP", ("rail0",), CIDR)]
+    assert told(judged(host(DEFAULT, f"{kind} {CIDR} dev rail0"))) == [
+        ("OVERLAP", ("rail0",), CIDR)
+    ]
 
 
 def test_an_address_that_no_socket_can_send_from_leaves_no_verdict() -> None:
@@ -280,7 +341,7 @@ def test_a_silent_router_is_named() -> None:
     assert "fe80::1 on eth0 doesn't answer" in report.fix.unfixable[0].reason
 
 
-# --- both families ---------------------------------------------------------------------------------------------------
+# --- both families --------------------------------------------------------------------------------
 
 
 def test_the_worst_verdict_counts() -> None:
@@ -291,9 +352,18 @@ def test_the_worst_verdict_counts() -> None:
         (Family.IPV6, Verdict.UNKNOWN),
     ]
     assert [str(each.cidr) for each in mixed.findings] == ["10.2.0.0/16"]
-    assert [mixed.verdict_on(cidr) for cidr in mixed.cidrs] == [Verdict.UNKNOWN, Verdict.OK, Verdict.OVERLAP]
+    assert [mixed.verdict_on(cidr) for cidr in mixed.cidrs] == [
+        Verdict.UNKNOWN,
+        Verdict.OK,
+        Verdict.OVERLAP,
+    ]
     document = mixed.to_json()
-    nothing: dict[str, Any] = {"verdict": "unknown", "defaultDevs": [], "reason": mixed.reason, "defaultExpires": None}
+    nothing: dict[str, Any] = {
+        "verdict": "unknown",
+        "defaultDevs": [],
+        "reason": mixed.reason,
+        "defaultExpires": None,
+    }
     assert document["families"]["ipv6"] == nothing
 
 
@@ -310,19 +380,44 @@ def test_an_answer_keeps_the_uplinks_of_the_other_family() -> None:
     [
         ((DEFAULT,), None),
         ((f"{DEFAULT} expires 600sec",), 600),
-        ((f"{DEFAULT} expires 600sec", "default via fe80::3 dev eth0 proto ra metric 2048 expires 900sec"), 900),
-        ((f"{DEFAULT} expires 600sec", "default via fe80::3 dev eth0 proto static metric 2048"), None),
-        ((f"{DEFAULT} expires 600sec", "default via fe80::2 dev rail0 proto ra metric 2048 expires 9000sec"), 600),
-        ((f"{DEFAULT} expires 600sec", "default via fe80::3 dev eth0 proto ra metric 512 expires 0sec"), 600),
+        (
+            (
+                f"{DEFAULT} expires 600sec",
+                "default via fe80::3 dev eth0 proto ra metric 2048 expires 900sec",
+            ),
+            900,
+        ),
+        (
+            (f"{DEFAULT} expires 600sec", "default via fe80::3 dev eth0 proto static metric 2048"),
+            None,
+        ),
+        (
+            (
+                f"{DEFAULT} expires 600sec",
+                "default via fe80::2 dev rail0 proto ra metric 2048 expires 9000sec",
+            ),
+            600,
+        ),
+        (
+            (
+                f"{DEFAULT} expires 600sec",
+                "default via fe80::3 dev eth0 proto ra metric 512 expires 0sec",
+            ),
+            600,
+        ),
     ],
 )
-def test_a_report_says_how_long_the_default_route_lasts(defaults: tuple[str, ...], expires: int | None) -> None:
+def test_a_report_says_how_long_the_default_route_lasts(
+    defaults: tuple[str, ...], expires: int | None
+) -> None:
     report = judged(host(*defaults))
     assert report.verdict is Verdict.OK
     assert report.to_json()["families"]["ipv6"]["defaultExpires"] == expires
     text = exposition(*check_metrics(report, 1_000))
     sample = 'hostrouting_default_route_expiry_timestamp_seconds{family="ipv6"} '
-    found = [float(line.removeprefix(sample)) for line in text.splitlines() if line.startswith(sample)]
+    found = [
+        float(line.removeprefix(sample)) for line in text.splitlines() if line.startswith(sample)
+    ]
     assert found == ([] if expires is None else [1_000 + expires])
     explained = explain("fd00:10::1", host=Host.recorded(host(*defaults)))
     lasts = None if defaults == (DEFAULT,) else 600
@@ -335,7 +430,7 @@ def test_a_shorter_lifetime_is_no_other_report() -> None:
     assert attrs.evolve(sooner, time=later.time) == later
 
 
-# --- a router falls silent -------------------------------------------------------------------------------------------
+# --- a router falls silent ------------------------------------------------------------------------
 
 _EXPIRING = f"{DEFAULT} expires 1800sec"
 
@@ -345,9 +440,24 @@ _EXPIRING = f"{DEFAULT} expires 1800sec"
     [
         ((_EXPIRING,), None, Outlook.LASTING, Verdict.UNKNOWN),
         ((_EXPIRING,), ("eth0",), Outlook.LASTING, Verdict.OVERLAP),
-        ((_EXPIRING, "default via fe80::3 dev eth0 proto ra metric 2048"), None, Outlook.SAME, Verdict.OK),
-        ((_EXPIRING, "default via fe80::3 dev rail0 metric 2048"), ("eth0",), Outlook.LASTING, Verdict.OVERLAP),
-        ((DEFAULT, f"{CIDR} via fe80::1 dev eth0 proto ra expires 9sec"), None, Outlook.SAME, Verdict.OK),
+        (
+            (_EXPIRING, "default via fe80::3 dev eth0 proto ra metric 2048"),
+            None,
+            Outlook.SAME,
+            Verdict.OK,
+        ),
+        (
+            (_EXPIRING, "default via fe80::3 dev rail0 metric 2048"),
+            ("eth0",),
+            Outlook.LASTING,
+            Verdict.OVERLAP,
+        ),
+        (
+            (DEFAULT, f"{CIDR} via fe80::1 dev eth0 proto ra expires 9sec"),
+            None,
+            Outlook.SAME,
+            Verdict.OK,
+        ),
     ],
 )
 def test_routes_of_a_router_that_falls_silent_expire(
@@ -358,7 +468,11 @@ def test_routes_of_a_router_that_falls_silent_expire(
     assert report.verdict is Verdict.OK
     (expired,) = (each for each in report.events or () if each.event.kind is EventKind.EXPIRED)
     assert expired.event == HostEvent(EventKind.EXPIRED, "eth0", gateway=IPv6Address("fe80::1"))
-    assert (expired.outlook, expired.verdict, expired.lasting_verdict) == (outlook, verdict, verdict)
+    assert (expired.outlook, expired.verdict, expired.lasting_verdict) == (
+        outlook,
+        verdict,
+        verdict,
+    )
     assert expired.is_risk == (verdict is Verdict.OVERLAP)
 
 
@@ -373,7 +487,9 @@ def test_routes_of_a_router_that_falls_silent_expire(
 )
 def test_other_routes_do_not_expire(line: str, cidr: str) -> None:
     report = check(
-        Config(route_overlap=RouteOverlap((cidr,)), wait_seconds=0), host=Host.recorded(host(line)), one_event=True
+        Config(route_overlap=RouteOverlap((cidr,)), wait_seconds=0),
+        host=Host.recorded(host(line)),
+        one_event=True,
     )
     assert EventKind.EXPIRED not in {each.event.kind for each in report.events or ()}
 

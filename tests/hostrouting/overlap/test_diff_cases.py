@@ -41,11 +41,15 @@ def causes(difference: Difference) -> list[tuple[str, tuple[str, ...], tuple[str
 def ways(difference: Difference) -> tuple[list[str], list[str]]:
     """Return the next hops before and after, of the first packets."""
     first = difference.results[0]
-    return [hop for each in first.before for hop in each.hops], [hop for each in first.after for hop in each.hops]
+    return [hop for each in first.before for hop in each.hops], [
+        hop for each in first.after for hop in each.hops
+    ]
 
 
 def test_a_lost_rule_for_local() -> None:
-    report = compared("rule add 9 lookup main \n rule del 0 lookup local proto kernel", "172.16.0.0/12")
+    report = compared(
+        "rule add 9 lookup main \n rule del 0 lookup local proto kernel", "172.16.0.0/12"
+    )
     lost = next(each for each in report.changed if str(each.cidr) == "10.1.0.4/32")
     assert lost.results[0].before[0].type == "local"
     assert ways(lost)[1] == ["dev eth0"]
@@ -64,7 +68,10 @@ TWO_NICS = f"""{HOST}
 
 def test_rules_dropped_by_networkd() -> None:
     change = "rule del 100 from 10.2.0.4/32 lookup 102 \n rule del 101 to 172.16.0.0/16 lookup 102"
-    by_ranges = {str(each.ranges[0]): each for each in compared(change, "172.16.0.0/15", host=TWO_NICS).changed}
+    by_ranges = {
+        str(each.ranges[0]): each
+        for each in compared(change, "172.16.0.0/15", host=TWO_NICS).changed
+    }
     assert by_ranges.keys() == {"172.16.0.0/16", "172.17.0.0/16"}
     every, replies = by_ranges.values()
     assert ways(every) == (["via 10.2.0.1 dev eth1"], ["via 10.1.0.1 dev eth0"])
@@ -77,7 +84,8 @@ def test_a_gateway_moved_by_dhcp() -> None:
     change = "route replace default via 10.1.0.254 dev eth0 proto dhcp src 10.1.0.4 metric 100"
     report = compared(change, "172.16.0.0/12", "10.96.0.0/12")
     assert [(str(each.cidr), ways(each)) for each in report.changed] == [
-        (cidr, (["via 10.1.0.1 dev eth0"], ["via 10.1.0.254 dev eth0"])) for cidr in ("172.16.0.0/12", "10.96.0.0/12")
+        (cidr, (["via 10.1.0.1 dev eth0"], ["via 10.1.0.254 dev eth0"]))
+        for cidr in ("172.16.0.0/12", "10.96.0.0/12")
     ]
     for difference in report.changed:
         assert causes(difference) == [
@@ -104,7 +112,9 @@ def test_a_vpn_that_came_up() -> None:
     assert list(map(str, difference.ranges)) == ["172.16.0.0/12"]
     assert ways(difference) == (["via 10.1.0.1 dev eth0"], ["dev wg0"])
     assert [str(each.source) for each in difference.results[0].after] == ["10.8.0.2"]
-    assert causes(difference) == [("route", (), ("128.0.0.0/1 dev wg0 proto hostrouting scope link",))]
+    assert causes(difference) == [
+        ("route", (), ("128.0.0.0/1 dev wg0 proto hostrouting scope link",))
+    ]
     assert Counter(each.kind for each in report.others) == {"link": 1, "address": 1, "route": 2}
 
 
@@ -154,13 +164,18 @@ def test_changes_without_an_effect_are_listed() -> None:
     report = compared("route add 192.0.2.0/24 via 10.1.0.1 dev eth0", "172.16.0.0/12")
     assert (report.differs, report.changed) == (False, ())
     (change,) = report.others
-    assert (change.before, change.after) == ((), ("192.0.2.0/24 via 10.1.0.1 dev eth0 proto hostrouting",))
+    assert (change.before, change.after) == (
+        (),
+        ("192.0.2.0/24 via 10.1.0.1 dev eth0 proto hostrouting",),
+    )
 
 
 def test_without_cidrs_every_address_is_compared() -> None:
     report = compared("route add 198.51.100.0/24 via 10.1.0.2 dev eth0")
     assert list(map(str, report.cidrs)) == ["0.0.0.0/0"]
-    assert [str(each) for difference in report.changed for each in difference.ranges] == ["198.51.100.0/24"]
+    assert [str(each) for difference in report.changed for each in difference.ranges] == [
+        "198.51.100.0/24"
+    ]
 
 
 def test_equal_snapshots_do_not_differ() -> None:
@@ -187,7 +202,7 @@ def test_the_kinds_are_ranked() -> None:
     assert (kinds[0], kinds[-1]) == (HostChangeKind.LINK, HostChangeKind.RULE)
 
 
-# --- in the kernel --------------------------------------------------------------------------------------------------
+# --- in the kernel --------------------------------------------------------------------------------
 
 
 @pytest.mark.kernel
@@ -199,7 +214,9 @@ def test_a_nexthop_object_is_one_change() -> None:
     run_ip("nexthop replace id 5 via 10.1.0.3 dev eth0")
     (difference,) = compare(before, take_snapshot(kernel), [ip_network("172.16.0.0/12")]).changed
     assert list(map(str, difference.ranges)) == ["172.16.0.0/15"]
-    assert causes(difference) == [("nexthop", ("id 5 via 10.1.0.2 dev eth0",), ("id 5 via 10.1.0.3 dev eth0",))]
+    assert causes(difference) == [
+        ("nexthop", ("id 5 via 10.1.0.2 dev eth0",), ("id 5 via 10.1.0.3 dev eth0",))
+    ]
 
 
 @pytest.mark.kernel
@@ -211,7 +228,9 @@ def test_a_router_that_no_longer_responds() -> None:
     run_ip6("route append default via fd00:a::2 dev eth0 metric 20")
     before = take_snapshot(kernel, NetlinkBackend6())
     run_ip6("neigh replace fd00:a::1 dev eth0 nud failed")
-    (difference,) = compare(before, take_snapshot(kernel, NetlinkBackend6()), [ip_network("fd00:10::/32")]).changed
+    (difference,) = compare(
+        before, take_snapshot(kernel, NetlinkBackend6()), [ip_network("fd00:10::/32")]
+    ).changed
     assert ways(difference) == (["via fd00:a::1 dev eth0"], ["via fd00:a::2 dev eth0"])
     assert [kind for kind, *_ in causes(difference)] == ["neighbour"]
 
@@ -224,9 +243,13 @@ def test_a_label_that_selects_another_source() -> None:
     run_ip6("route add default via fd00:a::1 dev eth0")
     before = take_snapshot(kernel, NetlinkBackend6())
     run_ip6("addrlabel add prefix fd00:10::/32 label 1")
-    (difference,) = compare(before, take_snapshot(kernel, NetlinkBackend6()), [ip_network("fd00:10::/31")]).changed
+    (difference,) = compare(
+        before, take_snapshot(kernel, NetlinkBackend6()), [ip_network("fd00:10::/31")]
+    ).changed
     assert list(map(str, difference.ranges)) == ["fd00:10::/32"]
-    assert [str(each.source) for each in (*difference.results[0].before, *difference.results[0].after)] == [
+    assert [
+        str(each.source) for each in (*difference.results[0].before, *difference.results[0].after)
+    ] == [
         "fd00:a::4",
         "2001:db8::4",
     ]
@@ -242,6 +265,8 @@ def test_sources_of_another_order_are_unknown() -> None:
     Path("/proc/sys/net/ipv6/conf/eth0/use_oif_addrs_only").write_text("1")
     before = take_snapshot(kernel, NetlinkBackend6())
     run_ip6("address add fd00:10::4/64 dev eth1 nodad")
-    report = compare(before, take_snapshot(kernel, NetlinkBackend6()), [ip_network("fd00:10:96::/48")])
+    report = compare(
+        before, take_snapshot(kernel, NetlinkBackend6()), [ip_network("fd00:10:96::/48")]
+    )
     assert report.differs is None
     assert report.reason

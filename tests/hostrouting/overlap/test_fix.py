@@ -1,4 +1,6 @@
-"""Test what is proposed, asked and advised where other programs lead expected addresses through another interface."""
+"""Test what is proposed, asked and advised where other programs lead expected addresses through
+another interface.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +26,16 @@ from hostrouting.testing import FakeKernel, FakeSystemd
 
 @attrs.frozen
 class Row:
-    """A node, and what a check says of it. The node has eth0 (10.1.0.4/24 and the default route) and eth1.
+    """A node, and what a check says of it.
+
+    The node has eth0 (10.1.0.4/24 and the default route) and eth1.
 
     Args:
         has: scenario commands.
         cidrs: the expected CIDRs, as in a config.
         proposed: the proposed entries.
-        wanted: the interfaces that the check asks about, named as the node's uplinks if they are wanted.
+        wanted: the interfaces that the check asks about, named as the node's uplinks if they are
+            wanted.
         hints: the first words of each hint, or of the reason why nothing is proposed.
         uplinks: the uplinks that the config names.
     """
@@ -45,27 +50,40 @@ class Row:
 
 PRIVATE = "route add 10.9.0.0/16 via 10.2.0.1 dev eth1 proto dhcp"
 VPN = "link add tun0\naddr add 10.8.8.5/24 dev tun0\n"
-HALVES = f"{VPN}route add 0.0.0.0/1 via 10.8.8.1 dev tun0\nroute add 128.0.0.0/1 via 10.8.8.1 dev tun0"
+HALVES = (
+    f"{VPN}route add 0.0.0.0/1 via 10.8.8.1 dev tun0\nroute add 128.0.0.0/1 via 10.8.8.1 dev tun0"
+)
 DOCKER = "link add docker0\naddr add 10.9.0.1/16 dev docker0"
 POLICY = {"cidr": "10.9.0.0/16", "devs": ["eth1"]}
 ROWS = {
     "another interface's gateway": Row(PRIVATE, ("10.9.0.0/16",), wanted=("eth1",)),
     "the same for a part": Row(PRIVATE, ("10.8.0.0/15", "10.96.0.0/12"), wanted=("eth0", "eth1")),
     "the same once uplinks are named": Row(
-        PRIVATE, ("10.9.0.0/16",), ("10.9.0.0/17 dev eth0", "10.9.128.0/17 dev eth0"), uplinks=("eth0",)
+        PRIVATE,
+        ("10.9.0.0/16",),
+        ("10.9.0.0/17 dev eth0", "10.9.128.0/17 dev eth0"),
+        uplinks=("eth0",),
     ),
     "another interface's network": Row("", ("10.2.0.0/24",), wanted=("eth1",)),
-    "nested CIDRs": Row(PRIVATE, ("10.8.0.0/15", "10.8.0.0/16", "10.9.0.0/16", "10.9.1.0/24"), wanted=("eth0", "eth1")),
+    "nested CIDRs": Row(
+        PRIVATE,
+        ("10.8.0.0/15", "10.8.0.0/16", "10.9.0.0/16", "10.9.1.0/24"),
+        wanted=("eth0", "eth1"),
+    ),
     "hops by both interfaces": Row(
         "route add 10.9.0.0/16 nexthop via 10.1.0.1 dev eth0 nexthop via 10.2.0.1 dev eth1",
         ("10.9.0.0/16",),
         wanted=("eth0", "eth1"),
     ),
     "two interfaces in one CIDR": Row(
-        f"{PRIVATE}\nroute add 10.8.0.0/16 via 172.16.0.1 dev ib0", ("10.8.0.0/15",), wanted=("eth1", "ib0")
+        f"{PRIVATE}\nroute add 10.8.0.0/16 via 172.16.0.1 dev ib0",
+        ("10.8.0.0/15",),
+        wanted=("eth1", "ib0"),
     ),
     "pods in the same CIDR": Row(
-        f"{PRIVATE}\nlink add cni0\naddr add 10.10.0.1/24 dev cni0", ("10.8.0.0/14",), wanted=("eth0", "eth1")
+        f"{PRIVATE}\nlink add cni0\naddr add 10.10.0.1/24 dev cni0",
+        ("10.8.0.0/14",),
+        wanted=("eth0", "eth1"),
     ),
     "a CNI's block in the same CIDR": Row(
         f"{PRIVATE}\nroute add blackhole 10.10.0.0/26 proto 80\nroute add 10.10.1.0/26 via 10.1.0.9 dev eth0 proto 80",
@@ -76,7 +94,9 @@ ROWS = {
         "addr add 10.1.0.130/25 dev eth1", ("10.1.0.0/24",), wanted=("eth0", "eth1")
     ),
     "a gateway within the uplink's subnet": Row(
-        "route add 10.1.0.128/25 via 10.2.0.1 dev eth1 proto bird", ("10.1.0.0/24",), wanted=("eth0", "eth1")
+        "route add 10.1.0.128/25 via 10.2.0.1 dev eth1 proto bird",
+        ("10.1.0.0/24",),
+        wanted=("eth0", "eth1"),
     ),
     "a larger CIDR settles it": Row(
         PRIVATE,
@@ -87,14 +107,20 @@ ROWS = {
         "link add e$th\naddr add 10.7.0.4/24 dev e$th\nroute del default via 10.1.0.1 dev eth0 proto dhcp metric 100\n"
         f"route add default via 10.7.0.1 dev e$th\n{PRIVATE}",
         ("10.9.0.0/16",),
-        hints=("10.9.0.0/16 via 10.2.0.1 dev eth1 proto dhcp may be there on purpose, but e$th has a name",),
+        hints=(
+            "10.9.0.0/16 via 10.2.0.1 dev eth1 proto dhcp may be there on purpose, but e$th has a name",
+        ),
     ),
     "InfiniBand's network": Row("", ("172.16.0.0/16",), ("172.16.0.0/17", "172.16.128.0/17")),
-    "InfiniBand by its type": Row("addr add 10.9.0.1/16 dev rdma0", ("10.9.0.0/16",), ("10.9.0.0/17", "10.9.128.0/17")),
+    "InfiniBand by its type": Row(
+        "addr add 10.9.0.1/16 dev rdma0", ("10.9.0.0/16",), ("10.9.0.0/17", "10.9.128.0/17")
+    ),
     "a gateway behind InfiniBand": Row(
         "route add 10.9.0.0/16 via 172.16.0.1 dev ib0", ("10.9.0.0/16",), wanted=("ib0",)
     ),
-    "half of the address space": Row(HALVES, ("10.96.0.0/12",), ("10.96.0.0/12",), hints=("tun0 belongs to a VPN",)),
+    "half of the address space": Row(
+        HALVES, ("10.96.0.0/12",), ("10.96.0.0/12",), hints=("tun0 belongs to a VPN",)
+    ),
     "a network behind a tunnel": Row(
         f"{VPN}route add 10.9.0.0/16 via 10.8.8.1 dev tun0",
         ("10.9.0.0/16",),
@@ -107,8 +133,12 @@ ROWS = {
         wanted=("eth0", "tun0"),
         hints=("tun0 belongs to a VPN",),
     ),
-    "a bridge's network": Row(DOCKER, ("10.9.0.0/16",), hints=("docker0 belongs to Docker: move its address pools",)),
-    "a bridge of any name": Row("addr add 10.9.0.1/16 dev lab", ("10.9.0.0/16",), hints=("lab is a bridge without",)),
+    "a bridge's network": Row(
+        DOCKER, ("10.9.0.0/16",), hints=("docker0 belongs to Docker: move its address pools",)
+    ),
+    "a bridge of any name": Row(
+        "addr add 10.9.0.1/16 dev lab", ("10.9.0.0/16",), hints=("lab is a bridge without",)
+    ),
     "a bridge's network, and another interface allowed": Row(
         DOCKER,
         ({"cidr": "10.9.0.0/16", "devs": ["eth0"]},),
@@ -156,7 +186,9 @@ ROWS = {
     "no other route, and a tunnel allowed": Row(
         "", ({"cidr": "10.9.0.0/16", "devs": ["wt*"]},), ("10.9.0.0/16 onlink dev wt0",)
     ),
-    "two interfaces' networks": Row(PRIVATE, ("10.9.0.0/16", "10.2.0.0/24", "10.96.0.0/12"), wanted=("eth0", "eth1")),
+    "two interfaces' networks": Row(
+        PRIVATE, ("10.9.0.0/16", "10.2.0.0/24", "10.96.0.0/12"), wanted=("eth0", "eth1")
+    ),
     "its gateway elsewhere": Row(
         "route add default via 10.2.0.1 dev eth1 metric 900", (POLICY,), ("10.9.0.0/16 dev eth1",)
     ),
@@ -181,7 +213,9 @@ ROWS = {
         ("10.2.0.128/26 onlink dev eth1", "10.2.0.192/26 onlink dev eth1"),
     ),
     "two interfaces allowed": Row(
-        "", ({"cidr": "10.9.0.0/16", "devs": ["eth1", "ib0"]},), hints=("eth1, ib0 may carry 10.9.0.0/16",)
+        "",
+        ({"cidr": "10.9.0.0/16", "devs": ["eth1", "ib0"]},),
+        hints=("eth1, ib0 may carry 10.9.0.0/16",),
     ),
     "two interfaces behind one router": Row(
         "addr add 10.1.0.9/24 dev eth1\nroute del 10.1.0.0/24 dev eth0 proto kernel scope link src 10.1.0.4",
@@ -198,7 +232,9 @@ ROWS = {
     "table local, once it is apart from main": Row(
         "rule add 7 lookup 77\nrule del 7 lookup 77\nroute add unreachable 10.5.0.64/28 table local proto static",
         ("10.5.0.0/24",),
-        hints=("unreachable 10.5.0.64/28 table local proto static decides before table main is asked",),
+        hints=(
+            "unreachable 10.5.0.64/28 table local proto static decides before table main is asked",
+        ),
     ),
 }
 
@@ -216,7 +252,9 @@ def _host(row: Row, root: Path) -> Host:
 def _config(row: Row, **more: Any) -> Config:
     overlap = {"expectedCidrs": list(row.cidrs)}
     keys = {"uplinks": list(row.uplinks)} if row.uplinks else {}
-    return Config.from_mapping({"hostRouting": keys | {"waitSeconds": 0, "routeOverlap": overlap} | more})
+    return Config.from_mapping(
+        {"hostRouting": keys | {"waitSeconds": 0, "routeOverlap": overlap} | more}
+    )
 
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
@@ -224,7 +262,9 @@ def test_nothing_is_led_back_unasked(row: Row, tmp_path: Path) -> None:
     fix = check(_config(row), host=_host(row, tmp_path)).fix
     assert tuple(map(str, fix.routes)) == row.proposed
     asked = [each.answers for each in fix.unfixable if each.answers]
-    assert {tuple(answers[0]["uplinks"]) for answers in asked} == ({row.wanted} if row.wanted else set())
+    assert {tuple(answers[0]["uplinks"]) for answers in asked} == (
+        {row.wanted} if row.wanted else set()
+    )
     told = (*fix.hints, *(each.reason for each in fix.unfixable if not each.answers))
     assert len(told) == len(row.hints)
     assert all(said.startswith(hint) for said, hint in zip(told, row.hints, strict=True))
@@ -232,7 +272,9 @@ def test_nothing_is_led_back_unasked(row: Row, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row.wanted])
 def test_each_answer_settles_the_question(name: str, tmp_path: Path) -> None:
-    """If it is wanted, only what was unfixable still fails; if not, that is so after the proposed routes."""
+    """If it is wanted, only what was unfixable still fails; if not, that is so after the proposed
+    routes.
+    """
     row = ROWS[name]
     first = check(_config(row), host=_host(row, tmp_path)).fix
     wanted, *of_cidrs, unwanted = next(each.answers for each in first.unfixable if each.answers)
@@ -240,7 +282,9 @@ def test_each_answer_settles_the_question(name: str, tmp_path: Path) -> None:
     configs = [_config(attrs.evolve(row, cidrs=_answered(row, each))) for each in of_cidrs]
     for config in (_config(row, **wanted), *configs):
         report = check(config, host=_host(row, tmp_path))
-        assert _failing(report) <= {part for each in first.unfixable if not each.answers for part in each.ranges}
+        assert _failing(report) <= {
+            part for each in first.unfixable if not each.answers for part in each.ranges
+        }
         assert not report.fix.routes
     host = _host(row, tmp_path)
     fix = check(_config(row, **unwanted), host=host).fix

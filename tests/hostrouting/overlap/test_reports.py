@@ -1,4 +1,6 @@
-"""Tests for reports: their JSON Schema, wrong addresses in the config, and one for each group of many hosts."""
+"""Tests for reports: their JSON Schema, wrong addresses in the config, and one for each group of
+many hosts.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ from hostrouting.report import FleetReport, GroupFailure, UnknownReason
 from hostrouting.testing import FakeKernel
 from phases.testing import RecordingObserver
 
-SCHEMA = json.loads((Path(__file__).parents[3] / "hostrouting/overlap/route-overlap.schema.json").read_text())
+SCHEMA = json.loads(
+    (Path(__file__).parents[3] / "hostrouting/overlap/route-overlap.schema.json").read_text()
+)
 VALIDATOR = Draft202012Validator(SCHEMA, format_checker=Draft202012Validator.FORMAT_CHECKER)
 
 EVERYTHING = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "203.0.113.0/24"]
@@ -99,7 +103,7 @@ def problems(document: object) -> list[str]:
     return [f"{error.json_path}: {error.message}" for error in VALIDATOR.iter_errors(document)]
 
 
-# --- valid reports -----------------------------------------------------------------------------------------------
+# --- valid reports --------------------------------------------------------------------------------
 
 
 def test_a_report_with_everything_is_valid(report_of_all: OverlapReport) -> None:
@@ -111,7 +115,7 @@ def test_a_report_with_everything_is_valid(report_of_all: OverlapReport) -> None
         assert problems(attrs.evolve(report_of_all, mode=mode).to_json()) == []
 
 
-# --- invalid reports ---------------------------------------------------------------------------------------------
+# --- invalid reports ------------------------------------------------------------------------------
 
 
 def test_a_missing_key_and_an_extra_one_are_noticed(report_of_all: OverlapReport) -> None:
@@ -131,26 +135,58 @@ def test_a_missing_key_and_an_extra_one_are_noticed(report_of_all: OverlapReport
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        *(("schema", 2), ("verdict", "OVERLAP"), ("verdict", "ok"), ("verdict", "unknown"), ("mode", "strict")),
-        *(("defaultDevs", "eth0"), ("defaultDevs", []), ("defaultDevs", ["eth0", "eth0"]), ("reason", "because")),
+        *(
+            ("schema", 2),
+            ("verdict", "OVERLAP"),
+            ("verdict", "ok"),
+            ("verdict", "unknown"),
+            ("mode", "strict"),
+        ),
+        *(
+            ("defaultDevs", "eth0"),
+            ("defaultDevs", []),
+            ("defaultDevs", ["eth0", "eth0"]),
+            ("reason", "because"),
+        ),
         *(("findings", []), ("findings", None), ("notes", [None]), ("reason", "")),
         *(("time", None), ("time", "2026-11-20T09:00:00+01:00"), ("time", "2026-11-20 09:00:00Z")),
         # These are keys of a finding.
-        *(("kind", "LOCAL"), ("cidr", None), ("cidr", "10.0.0.0"), ("cidr", "10.0.0.256/8"), ("cidr", "010.0.0.0/8")),
-        *(("cidr", "10.0.0.0/33"), ("cidr", "::/129"), ("probe", "10.0.0"), ("probe", "10.0.0.0/32"), ("devs", None)),
-        *(("devs", [""]), ("expectedDevs", []), ("ranges", []), ("ranges", ["10.0.0.1"]), ("route", 1), ("fix", [{}])),
+        *(
+            ("kind", "LOCAL"),
+            ("cidr", None),
+            ("cidr", "10.0.0.0"),
+            ("cidr", "10.0.0.256/8"),
+            ("cidr", "010.0.0.0/8"),
+        ),
+        *(
+            ("cidr", "10.0.0.0/33"),
+            ("cidr", "::/129"),
+            ("probe", "10.0.0"),
+            ("probe", "10.0.0.0/32"),
+            ("devs", None),
+        ),
+        *(
+            ("devs", [""]),
+            ("expectedDevs", []),
+            ("ranges", []),
+            ("ranges", ["10.0.0.1"]),
+            ("route", 1),
+            ("fix", [{}]),
+        ),
         ("fix", [{"destination": "10.0.0.0/9", "gateway": None}]),
         ("fix", [{"destination": "10.0.0.0/9", "metric": -1}]),
         ("message", "said"),
     ],
 )
-def test_a_contradictory_report_is_invalid(report_of_all: OverlapReport, key: str, value: object) -> None:
+def test_a_contradictory_report_is_invalid(
+    report_of_all: OverlapReport, key: str, value: object
+) -> None:
     document = report_of_all.to_json()
     (document if key in document else document["findings"][0])[key] = value
     assert problems(document)
 
 
-# --- addresses of the node and of DNS ----------------------------------------------------------------------------------
+# --- addresses of the node and of DNS -------------------------------------------------------------
 
 
 SECTION = {"routeOverlap": {"expectedCidrs": ["10.96.0.0/12"], "mode": "STRICT"}, "waitSeconds": 0}
@@ -165,7 +201,10 @@ FITS: dict[str, tuple[dict[str, Any], list[tuple[str, tuple[str, ...]]]]] = {
     "all fits": (config_with("10.1.0.4", "10.96.0.10"), []),
     "nothing is given": ({"hostRouting": SECTION}, []),
     "on no interface": (config_with("10.1.0.5"), [("node.kubelet.nodeIP", ())]),
-    "on another interface than the uplink": (config_with("172.16.0.10"), [("node.kubelet.nodeIP", ("ib0",))]),
+    "on another interface than the uplink": (
+        config_with("172.16.0.10"),
+        [("node.kubelet.nodeIP", ("ib0",))],
+    ),
     "on a named uplink": (config_with("172.16.0.10", uplinks=["eth0", "ib0"]), []),
     "DNS isn't expected": (config_with(dns="172.20.0.10"), [("networking.dnsServiceIP", ())]),
     "neither fits": (
@@ -184,13 +223,20 @@ def test_a_wrong_node_address_is_a_note(
     notes = [note for note in report.notes if note.kind is NoteKind.NODE_IP]
     assert [(note.message.partition(":")[0], note.devs) for note in notes] == told
     assert report.verdict is Verdict.OK
-    assert all(note.message.endswith("; set it to 10.1.0.4, which eth0 has") for note in notes if note.devs)
+    assert all(
+        note.message.endswith("; set it to 10.1.0.4, which eth0 has") for note in notes if note.devs
+    )
 
 
 def test_an_unknown_verdict_on_ipv6_hides_no_note(host: Host) -> None:
-    document = config_with("10.1.0.5", routeOverlap={"expectedCidrs": ["10.96.0.0/12", "fd00:10::/48"]})
+    document = config_with(
+        "10.1.0.5", routeOverlap={"expectedCidrs": ["10.96.0.0/12", "fd00:10::/48"]}
+    )
     report = check(Config.from_mapping(document), host=host, document=document)
-    assert (report.verdict, [note.kind for note in report.notes]) == (Verdict.UNKNOWN, [NoteKind.NODE_IP])
+    assert (report.verdict, [note.kind for note in report.notes]) == (
+        Verdict.UNKNOWN,
+        [NoteKind.NODE_IP],
+    )
 
 
 def test_an_address_that_cannot_be_compared_is_a_note(host: Host) -> None:
@@ -202,7 +248,7 @@ def test_an_address_that_cannot_be_compared_is_a_note(host: Host) -> None:
     assert (note.kind, "interrupted" in note.message) == (NoteKind.NODE_IP, True)
 
 
-# --- other shapes of the document, and where the addresses are used --------------------------------------------------
+# --- other shapes of the document, and where the addresses are used -------------------------------
 
 words = st.text("01.:/afé\n", max_size=4) | st.sampled_from(
     ["10.1.0.4", "10.1.0.4/24", "fd00::1", "0.0.0.0", "10.1.0.4,fd00::1"]
@@ -212,7 +258,9 @@ values = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=2)
         | st.dictionaries(
-            st.sampled_from(["node", "kubelet", "nodeIP", "networking", "dnsServiceIP"]), inner, max_size=3
+            st.sampled_from(["node", "kubelet", "nodeIP", "networking", "dnsServiceIP"]),
+            inner,
+            max_size=3,
         )
     ),
 )
@@ -221,13 +269,17 @@ values = st.recursive(
 @given(values)
 def test_an_unknown_shape_is_ignored(value: object) -> None:
     kernel = shadowed_kernel()
-    found = check_overlap(Config(route_overlap=RouteOverlap(["10.1.0.0/16"])), kernel, phases.CancelScope())
+    found = check_overlap(
+        Config(route_overlap=RouteOverlap(["10.1.0.0/16"])), kernel, phases.CancelScope()
+    )
     assert [*notes_on(value, found, kernel)] == []
     assert [*notes_on({"node": {"kubelet": {"nodeIP": value}}}, found, kernel)] == []
 
 
 def test_the_other_keys_are_used_for_nothing_else(host: Host) -> None:
-    """Tokens are stored next to the addresses, so config, mapping, plan and files must not depend on those keys."""
+    """Tokens are stored next to the addresses, so config, mapping, plan and files must not depend
+    on those keys.
+    """
     secret = config_with("10.1.0.5", "172.20.0.10") | {"azure": {"bootstrapToken": "s3cr3t"}}
     with_them, without = Config.from_mapping(secret), Config.from_mapping({"hostRouting": SECTION})
     assert with_them == without
@@ -253,12 +305,14 @@ def test_the_command_line_reads_them(run: Any, host: Host, tmp_path: Path) -> No
     assert (code, "NODE-IP" in out, err) == (0, False, "")
 
 
-# --- many hosts --------------------------------------------------------------------------------------------------------
+# --- many hosts -----------------------------------------------------------------------------------
 
 
 CONFIG_ = Config.from_mapping(CONFIG)
 COUNT = 6 * len(KINDS)
-SHADOWED = GroupFailure(FindingKind.OVERLAP, IPv4Network("172.16.0.0/16"), tuple(f"ib{number}" for number in range(8)))
+SHADOWED = GroupFailure(
+    FindingKind.OVERLAP, IPv4Network("172.16.0.0/16"), tuple(f"ib{number}" for number in range(8))
+)
 
 
 @pytest.fixture(scope="module")
@@ -284,7 +338,9 @@ def without_pods(number: int) -> Snapshot:
 
 
 def without_times(report: FleetReport) -> list[Any]:
-    return [attrs.evolve(group, report=attrs.evolve(group.report, time="")) for group in report.groups]
+    return [
+        attrs.evolve(group, report=attrs.evolve(group.report, time="")) for group in report.groups
+    ]
 
 
 def test_each_kind_is_a_group_with_its_hosts(report: FleetReport, snapshots: list[Path]) -> None:
@@ -293,7 +349,10 @@ def test_each_kind_is_a_group_with_its_hosts(report: FleetReport, snapshots: lis
     assert len(groups) == len(KINDS)
     for number, _ in enumerate(KINDS):
         # A truncated file lacks the host name, so the group shows the file name instead.
-        names = [f"aks-h200-{of:05}" if number < 5 else snapshots[of].stem for of in range(number, COUNT, len(KINDS))]
+        names = [
+            f"aks-h200-{of:05}" if number < 5 else snapshots[of].stem
+            for of in range(number, COUNT, len(KINDS))
+        ]
         assert groups[names[0]].hosts == tuple(names)
 
 
@@ -311,7 +370,10 @@ def test_a_group_has_its_failures_and_their_fix(report: FleetReport) -> None:
 def test_healthy_groups_come_first_then_failures_by_size() -> None:
     """Snapshots without a host name are numbered."""
     kinds = ["cut-off", "discarded", "no-default-route", "shadowed", "shadowed", "fixed"]
-    unnamed = [document(kind) | {"host": None} | ({"links": {}} if kind == "cut-off" else {}) for kind in kinds]
+    unnamed = [
+        document(kind) | {"host": None} | ({"links": {}} if kind == "cut-off" else {})
+        for kind in kinds
+    ]
     groups = judge(unnamed, CONFIG_, Counting()).groups
     assert [(group.verdict, *group.hosts) for group in groups] == [
         (Verdict.OK, "snapshot 6"),
@@ -330,17 +392,21 @@ def test_all_cores_give_the_same_report(report: FleetReport, snapshots: list[Pat
 def test_a_dask_cluster_gives_the_same_report(report: FleetReport, snapshots: list[Path]) -> None:
     distributed = pytest.importorskip("distributed", reason="distributed isn't installed")
     with (
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address=None
+        ) as cluster,
         distributed.Client(cluster) as client,
     ):
         found = judge(snapshots, CONFIG_, client.get_executor())
     assert without_times(found) == without_times(report)
 
 
-# --- broken snapshots ---------------------------------------------------------------------------------------------
+# --- broken snapshots -----------------------------------------------------------------------------
 
 
-def test_a_broken_file_is_only_a_row(tmp_path: Path, snapshots: list[Path], report: FleetReport) -> None:
+def test_a_broken_file_is_only_a_row(
+    tmp_path: Path, snapshots: list[Path], report: FleetReport
+) -> None:
     """Broken and hostile files affect no other verdict."""
     texts = {
         "empty": "",
@@ -360,13 +426,17 @@ def test_a_broken_file_is_only_a_row(tmp_path: Path, snapshots: list[Path], repo
     paths = [tmp_path / f"{name}.json" for name in ("missing", "pipe", *texts)]
     found = judge([*paths, tmp_path, *snapshots], CONFIG_, max_mib=1)
     broken = {*(path.stem for path in paths), tmp_path.name}
-    told = {(group.verdict, group.report.reason_kind, group.failures): group for group in found.groups}
+    told = {
+        (group.verdict, group.report.reason_kind, group.failures): group for group in found.groups
+    }
     for group in report.groups:
         hosts = told[group.verdict, group.report.reason_kind, group.failures].hosts
         assert tuple(name for name in hosts if name not in broken) == group.hosts
     unread = told[Verdict.UNKNOWN, UnknownReason.NO_SNAPSHOT, ()]
     assert broken <= {*unread.hosts}
-    assert unread.report.reason == f"no-snapshot: {tmp_path / 'missing.json'}: there is no such file"
+    assert (
+        unread.report.reason == f"no-snapshot: {tmp_path / 'missing.json'}: there is no such file"
+    )
 
 
 @attrs.frozen
@@ -398,19 +468,29 @@ def die() -> None:
 
 @pytest.mark.parametrize(
     ("harm", "why"),
-    [(spin, "more than 0.6 s of processor time"), (take_two_gib, "MemoryError"), (die, "process that judged it died")],
+    [
+        (spin, "more than 0.6 s of processor time"),
+        (take_two_gib, "MemoryError"),
+        (die, "process that judged it died"),
+    ],
 )
-def test_a_snapshot_that_harms_a_worker_is_a_row(harm: Callable[[], object], why: str, snapshots: list[Path]) -> None:
+def test_a_snapshot_that_harms_a_worker_is_a_row(
+    harm: Callable[[], object], why: str, snapshots: list[Path]
+) -> None:
     """Snapshots in other workers still get their verdicts, and hosts keep their order."""
     fine = snapshots[:: len(KINDS)]
-    ours, broken = judge([*fine[:3], Hostile(harm), *fine[3:] * 6, Hostile(harm)], CONFIG_, max_mib=1).groups
-    assert ours.hosts == tuple(f"aks-h200-{number:05}" for number in (*range(0, 18, 6), *[*range(18, 36, 6)] * 6))
+    ours, broken = judge(
+        [*fine[:3], Hostile(harm), *fine[3:] * 6, Hostile(harm)], CONFIG_, max_mib=1
+    ).groups
+    assert ours.hosts == tuple(
+        f"aks-h200-{number:05}" for number in (*range(0, 18, 6), *[*range(18, 36, 6)] * 6)
+    )
     assert broken.hosts == ("snapshot 4", "snapshot 23")
     assert broken.report.reason_kind is UnknownReason.CHECK_FAILED
     assert why in broken.report.reason_detail
 
 
-# --- any number of snapshots ---------------------------------------------------------------------------------------
+# --- any number of snapshots ----------------------------------------------------------------------
 
 
 class Counting(Executor):
@@ -479,10 +559,16 @@ def test_its_scope_ends_workers_in_the_middle_of_a_snapshot() -> None:
 
 def test_no_worker_outlives_a_killed_process(snapshots: list[Path]) -> None:
     """A worker can't print the report on its next snapshot, and ends."""
-    script = "import sys; from hostrouting import Config, judge; judge(sys.argv[1:] * 1000, Config())"
+    script = (
+        "import sys; from hostrouting import Config, judge; judge(sys.argv[1:] * 1000, Config())"
+    )
     with subprocess.Popen([sys.executable, "-c", script, snapshots[0]]) as process:
         children = Path(f"/proc/{process.pid}/task")
-        while not (workers := [pid for each in children.glob("*/children") for pid in each.read_text().split()]):
+        while not (
+            workers := [
+                pid for each in children.glob("*/children") for pid in each.read_text().split()
+            ]
+        ):
             time.sleep(0.02)
         process.kill()
     end = time.monotonic() + 60
@@ -510,7 +596,9 @@ def test_it_reports_progress(snapshots: list[Path]) -> None:
 
 def test_only_the_first_groups_have_pictures() -> None:
     def shadowed(number: int) -> dict[str, Any]:
-        route = Route(IPv4Network("10.96.0.0/16"), (NextHop(f"eth{number + 1}"),), protocol=Protocol.STATIC)
+        route = Route(
+            IPv4Network("10.96.0.0/16"), (NextHop(f"eth{number + 1}"),), protocol=Protocol.STATIC
+        )
         return attrs.evolve(fine, routes=(*fine.routes, route)).to_document()
 
     fine = without_pods(0)
@@ -519,12 +607,17 @@ def test_only_the_first_groups_have_pictures() -> None:
     groups = found.groups
     assert len(groups) == 52
     assert fleet_page(found).count("<img ") == 50
-    assert all(group.failures[0].devs == (f"eth{number + 1}",) for number, group in enumerate(groups))
+    assert all(
+        group.failures[0].devs == (f"eth{number + 1}",) for number, group in enumerate(groups)
+    )
 
 
 def test_hosts_one_event_away_are_a_separate_group() -> None:
     # After a flap, networkd restores its own default route, but not our routes.
-    away = [attrs.evolve(without_pods(number), managers=(Manager(NETWORKD, ("eth0",)),)) for number in (1, 2)]
+    away = [
+        attrs.evolve(without_pods(number), managers=(Manager(NETWORKD, ("eth0",)),))
+        for number in (1, 2)
+    ]
     with ThreadPoolExecutor(1) as one:
         found = judge([without_pods(0), *away, {}], CONFIG_, one, one_event=True)
         assert judge(away, CONFIG_, one).one_event_away is None
@@ -543,6 +636,8 @@ def test_it_is_json(report: FleetReport) -> None:
     assert [problems(each["report"]) for each in told["groups"]] == [[]] * len(KINDS)
     group = told["groups"][1]
     assert list(group) == ["verdict", "failures", "fix", "hosts", "report", "causes", "uncompared"]
-    assert group["failures"] == [{"kind": "OVERLAP", "cidr": "172.16.0.0/16", "devs": list(SHADOWED.devs)}]
+    assert group["failures"] == [
+        {"kind": "OVERLAP", "cidr": "172.16.0.0/16", "devs": list(SHADOWED.devs)}
+    ]
     assert group["fix"] == [{"destination": "172.16.0.0/17"}, {"destination": "172.16.128.0/17"}]
     assert group["report"]["host"] == group["hosts"][0] == "aks-h200-00001"

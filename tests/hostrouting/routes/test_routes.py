@@ -1,4 +1,6 @@
-"""Tests that static routes are completed, planned, verified to win, and written in the formats of other tools."""
+"""Tests that static routes are completed, planned, verified to win, and written in the formats of
+other tools.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,16 @@ from node import default_route as dhcp_route
 from hostrouting import RouteError, StaticRoute
 from hostrouting.kernel.default_routes import default_route
 from hostrouting.model.links import Address, Link
-from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, Route6, RouteType, Scope, Table
+from hostrouting.model.routes import (
+    DEFAULT_DESTINATION,
+    NextHop,
+    Protocol,
+    Route,
+    Route6,
+    RouteType,
+    Scope,
+    Table,
+)
 from hostrouting.routes.formats import as_ip, as_netplan, as_networkd
 from hostrouting.routes.plan import Replacement, RoutePlan, plan_routes
 from hostrouting.routes.resolve import resolve
@@ -78,19 +89,41 @@ RESOLVED = {
     "a device's own hops": (StaticRoute(TO, dev="eth1"), [default(*WEIGHED)], whole(BY_ETH1)),
     "a lost carrier isn't copied": (
         StaticRoute(TO),
-        [default(NextHop("eth0", GATEWAY, is_linkdown=True), NextHop("eth1", SECOND, is_dead=True))],
+        [
+            default(
+                NextHop("eth0", GATEWAY, is_linkdown=True), NextHop("eth1", SECOND, is_dead=True)
+            )
+        ],
         whole(BY_ETH0),
     ),
-    "a dead default isn't used": (StaticRoute(TO), [DEAD, default(BY_ETH1, metric=200)], whole(BY_ETH1)),
+    "a dead default isn't used": (
+        StaticRoute(TO),
+        [DEAD, default(BY_ETH1, metric=200)],
+        whole(BY_ETH1),
+    ),
     "all is named": (StaticRoute(TO, SECOND, "eth1"), [], whole(BY_ETH1)),
-    "onlink is named": (StaticRoute(TO, "onlink", "eth1"), [], whole(NextHop("eth1"), scope=Scope.LINK)),
-    "a gateway is named": (StaticRoute(TO, PEER), [DHCP], whole(NextHop("eth0", PEER), **INHERITED)),
-    "the default's own interface is named": (StaticRoute(TO, "169.254.1.1"), [default(ONLINK)], whole(ONLINK)),
+    "onlink is named": (
+        StaticRoute(TO, "onlink", "eth1"),
+        [],
+        whole(NextHop("eth1"), scope=Scope.LINK),
+    ),
+    "a gateway is named": (
+        StaticRoute(TO, PEER),
+        [DHCP],
+        whole(NextHop("eth0", PEER), **INHERITED),
+    ),
+    "the default's own interface is named": (
+        StaticRoute(TO, "169.254.1.1"),
+        [default(ONLINK)],
+        whole(ONLINK),
+    ),
 }
 
 
 @pytest.mark.parametrize(("route", "main", "expected"), RESOLVED.values(), ids=RESOLVED)
-def test_missing_fields_come_from_the_default_route(route: StaticRoute, main: list[Route], expected: Route) -> None:
+def test_missing_fields_come_from_the_default_route(
+    route: StaticRoute, main: list[Route], expected: Route
+) -> None:
     """tests/kernel/test_default_routes.py has the forms of the default route."""
     assert resolution_of(route, *main) == ((expected,), None)
 
@@ -140,7 +173,9 @@ def test_a_bridge_port_is_refused_with_its_master(kind: str | None) -> None:
     if kind == "vrf":
         assert resolution_of(route, links=links)[1] is None
     else:
-        with pytest.raises(RouteError, match="eth1 is a port of br0, which takes its packets; name br0 as dev"):
+        with pytest.raises(
+            RouteError, match="eth1 is a port of br0, which takes its packets; name br0 as dev"
+        ):
             resolution_of(route, links=links)
 
 
@@ -150,20 +185,36 @@ def test_a_local_address_as_gateway_is_refused() -> None:
 
 
 def test_routes_to_gateways_of_other_routes_come_first() -> None:
-    wanted = [StaticRoute("172.16.1.0/24", "10.9.0.1", "eth1"), StaticRoute("10.9.0.1/32", "onlink", "eth1")]
+    wanted = [
+        StaticRoute("172.16.1.0/24", "10.9.0.1", "eth1"),
+        StaticRoute("10.9.0.1/32", "onlink", "eth1"),
+    ]
     routes, _ = resolve(wanted, LINKS, ADDRESSES, [], None)
     assert [str(route.destination) for route in routes] == ["10.9.0.1/32", "172.16.1.0/24"]
 
 
 def test_an_onlink_route_uses_the_default_routes_devices() -> None:
-    wanted = [StaticRoute("172.16.1.0/24", "10.9.0.1", "eth1"), StaticRoute("10.9.0.0/24", "onlink")]
+    wanted = [
+        StaticRoute("172.16.1.0/24", "10.9.0.1", "eth1"),
+        StaticRoute("10.9.0.0/24", "onlink"),
+    ]
     assert resolve(wanted, LINKS, ADDRESSES, [DHCP], None)[1]
-    assert not resolve([attrs.evolve(wanted[0], dev="eth0"), wanted[1]], LINKS, ADDRESSES, [DHCP], None)[1]
+    assert not resolve(
+        [attrs.evolve(wanted[0], dev="eth0"), wanted[1]], LINKS, ADDRESSES, [DHCP], None
+    )[1]
 
 
 def test_all_ports_are_reported_at_once() -> None:
-    links = [attrs.evolve(ETH0, master="br0"), attrs.evolve(ETH1, master="br1"), Link(8, "br0"), Link(9, "br1")]
-    wanted = [StaticRoute("172.16.1.0/24", "onlink", "eth0"), StaticRoute("172.16.2.0/24", "onlink", "eth1")]
+    links = [
+        attrs.evolve(ETH0, master="br0"),
+        attrs.evolve(ETH1, master="br1"),
+        Link(8, "br0"),
+        Link(9, "br1"),
+    ]
+    wanted = [
+        StaticRoute("172.16.1.0/24", "onlink", "eth0"),
+        StaticRoute("172.16.2.0/24", "onlink", "eth1"),
+    ]
     with pytest.raises(RouteError) as caught:
         resolve(wanted, links, (), (), None)
     assert len(caught.value.message.splitlines()) == 2
@@ -177,7 +228,7 @@ def test_many_missing_items_are_counted_not_listed() -> None:
     assert what.endswith("; and 6 more")
 
 
-# --- the plan ----------------------------------------------------------------------------------------------------------
+# --- the plan -------------------------------------------------------------------------------------
 
 
 OTHER = IPv4Address("10.1.0.9")
@@ -200,8 +251,8 @@ PLANS: dict[str, tuple[list[Route], list[Route], RoutePlan]] = {
     "our route in any state": ([WANTED], [IN_PART], RoutePlan(unchanged=(IN_PART,))),
     "another metric": ([WANTED], [OLD], RoutePlan(add=(WANTED,), remove=(OLD,))),
     "our routes are unwanted": ([], [OLD, WANTED], RoutePlan(remove=(OLD, WANTED))),
-    # A config can't contain a default route, so this one belongs to another program that uses our protocol number.
-    # Removing it would cut off the host.
+    # A config can't contain a default route, so this one belongs to another program that uses our
+    # protocol number. Removing it would cut off the host.
     "a default route is never ours": ([], [DEFAULT], RoutePlan()),
     # The reference's ``ip route replace`` would overwrite a DHCP route.
     **{
@@ -280,13 +331,16 @@ def test_the_first_route_with_a_key_counts() -> None:
 def test_the_first_refusals_are_listed_and_the_rest_counted() -> None:
     wanted = [attrs.evolve(WANTED, destination=IPv4Network(f"172.16.{n}.0/24")) for n in range(20)]
     there = [foreign(each, hops=ELSEWHERE) for each in wanted]
-    for refuse in (partial(plan_routes, wanted, there), partial(verify_routes, wanted, FakeKernel())):
+    for refuse in (
+        partial(plan_routes, wanted, there),
+        partial(verify_routes, wanted, FakeKernel()),
+    ):
         with pytest.raises(RouteError) as caught:
             refuse()
         assert caught.value.message.splitlines()[16:] == ["and 4 more"]
 
 
-# --- verification ------------------------------------------------------------------------------------------------------
+# --- verification ---------------------------------------------------------------------------------
 
 
 def by_eth0(destination: str, protocol: int = Protocol.HOSTROUTING, tos: int = 0) -> Route:
@@ -295,27 +349,55 @@ def by_eth0(destination: str, protocol: int = Protocol.HOSTROUTING, tos: int = 0
 
 def halves(*protocols: int, tos: int = 0) -> list[Route]:
     """Return the halves of PROVEN's destination, each with a protocol."""
-    return [by_eth0(f"172.16.0.{first}/25", each, tos) for first, each in zip((0, 128), protocols, strict=True)]
+    return [
+        by_eth0(f"172.16.0.{first}/25", each, tos)
+        for first, each in zip((0, 128), protocols, strict=True)
+    ]
 
 
 PROVEN, OURS = by_eth0("172.16.0.0/24"), Protocol.HOSTROUTING
-LATER, DISCARD = attrs.evolve(PROVEN, metric=9), attrs.evolve(PROVEN, hops=(), type=RouteType.BLACKHOLE)
+LATER, DISCARD = (
+    attrs.evolve(PROVEN, metric=9),
+    attrs.evolve(PROVEN, hops=(), type=RouteType.BLACKHOLE),
+)
 BOTH_LOCAL = by_eth0("172.16.0.10/31")
 COVERED = r"never wins.*for example 172\.16\.0\.\d+/25 .*proto static"
 VERIFIED: dict[str, tuple[Route, list[Route], str | None]] = {
-    "another device": (PROVEN, [attrs.evolve(PROVEN, hops=(NextHop("ib0"),))], "doesn't win.*dev ib0"),
-    "a discard": (LATER, [LATER, DISCARD], "nowhere .*, by blackhole 172.16.0.0/24 proto hostrouting"),
+    "another device": (
+        PROVEN,
+        [attrs.evolve(PROVEN, hops=(NextHop("ib0"),))],
+        "doesn't win.*dev ib0",
+    ),
+    "a discard": (
+        LATER,
+        [LATER, DISCARD],
+        "nowhere .*, by blackhole 172.16.0.0/24 proto hostrouting",
+    ),
     "it is missing": (PROVEN, [], "isn't in the table any more"),
-    "longer prefixes for a tos": (PROVEN, [PROVEN, *halves(Protocol.STATIC, Protocol.STATIC, tos=8)], None),
-    "our longer prefixes": (PROVEN, [PROVEN, *halves(OURS, OURS), by_eth0("172.16.0.200/32", Protocol.STATIC)], None),
-    "others' longer prefixes": (PROVEN, [PROVEN, *halves(Protocol.STATIC, Protocol.STATIC)], COVERED),
+    "longer prefixes for a tos": (
+        PROVEN,
+        [PROVEN, *halves(Protocol.STATIC, Protocol.STATIC, tos=8)],
+        None,
+    ),
+    "our longer prefixes": (
+        PROVEN,
+        [PROVEN, *halves(OURS, OURS), by_eth0("172.16.0.200/32", Protocol.STATIC)],
+        None,
+    ),
+    "others' longer prefixes": (
+        PROVEN,
+        [PROVEN, *halves(Protocol.STATIC, Protocol.STATIC)],
+        COVERED,
+    ),
     "a longer prefix of others": (PROVEN, [PROVEN, *halves(OURS, Protocol.STATIC)], COVERED),
     "local addresses alone": (BOTH_LOCAL, [BOTH_LOCAL], "never wins.*for example local"),
 }
 
 
 @pytest.mark.parametrize(("route", "there", "why"), VERIFIED.values(), ids=VERIFIED)
-def test_a_route_that_never_wins_is_refused(route: Route, there: list[Route], why: str | None) -> None:
+def test_a_route_that_never_wins_is_refused(
+    route: Route, there: list[Route], why: str | None
+) -> None:
     kernel = FakeKernel()
     add_nics(kernel, eth0="10.1.0.4/24", ib0="172.16.0.10/32")
     kernel.add_address("ib0", "172.16.0.11/32")
@@ -324,7 +406,7 @@ def test_a_route_that_never_wins_is_refused(route: Route, there: list[Route], wh
         verify_routes([route], kernel)
 
 
-# --- formats of other tools --------------------------------------------------------------------------------------------
+# --- formats of other tools -----------------------------------------------------------------------
 
 
 def route(*hops: NextHop, to: str = "172.16.0.0/17", **more: Any) -> Route:
@@ -341,7 +423,14 @@ EVERY_FORM = [
 
 def written(text: str) -> tuple[str, ...]:
     """Return the lines of a text without comments, except for the interface of a drop-in."""
-    return lines(re.sub(r"^#.*", "", re.sub(r"^# (eth\d): .*", r"[\1]", text, flags=re.MULTILINE), flags=re.MULTILINE))
+    return lines(
+        re.sub(
+            r"^#.*",
+            "",
+            re.sub(r"^# (eth\d): .*", r"[\1]", text, flags=re.MULTILINE),
+            flags=re.MULTILINE,
+        )
+    )
 
 
 WEIGHTED = NextHop("eth0", IPv6Address("fe80::1"), weight=2)
@@ -397,23 +486,47 @@ HOPS_AS_NETWORKD = """
         (as_networkd, WEIGHTED, AS_NETWORKD, HOPS_AS_NETWORKD),
     ],
 )
-def test_routes_are_written(write: Callable[[Sequence[Route]], str], hop: NextHop, single: str, multipath: str) -> None:
+def test_routes_are_written(
+    write: Callable[[Sequence[Route]], str], hop: NextHop, single: str, multipath: str
+) -> None:
     """A route with several hops is in the first interface's drop-in."""
     assert written(write(EVERY_FORM)) == lines(single)
     assert written(write([route(hop), route(hop, BY_ETH1)])) == lines(multipath)
 
 
 REFUSED = [
-    (as_netplan, route(NextHop("eth0", IPv6Address("fe80::1"))), "no IPv6 gateway .* use networkd or ip"),
-    (as_netplan, route(BY_ETH0, BY_ETH1), "no multipath routes; name one dev of eth0, eth1, or use networkd or ip"),
-    (as_netplan, route(metric=2**31), "loses metrics above 2147483647; choose a smaller one, or use networkd or ip"),
-    (as_networkd, route(BY_ETH0, NextHop("eth1")), "no multipath hops without a gateway; name one interface as dev"),
-    (as_networkd, route(BY_ETH0, NextHop("eth1", GATEWAY, onlink=True)), "no multipath hops with an onlink gateway"),
+    (
+        as_netplan,
+        route(NextHop("eth0", IPv6Address("fe80::1"))),
+        "no IPv6 gateway .* use networkd or ip",
+    ),
+    (
+        as_netplan,
+        route(BY_ETH0, BY_ETH1),
+        "no multipath routes; name one dev of eth0, eth1, or use networkd or ip",
+    ),
+    (
+        as_netplan,
+        route(metric=2**31),
+        "loses metrics above 2147483647; choose a smaller one, or use networkd or ip",
+    ),
+    (
+        as_networkd,
+        route(BY_ETH0, NextHop("eth1")),
+        "no multipath hops without a gateway; name one interface as dev",
+    ),
+    (
+        as_networkd,
+        route(BY_ETH0, NextHop("eth1", GATEWAY, onlink=True)),
+        "no multipath hops with an onlink gateway",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("write", "refused", "why"), REFUSED)
-def test_an_inexpressible_route_is_an_error(write: Callable[[Sequence[Route]], str], refused: Route, why: str) -> None:
+def test_an_inexpressible_route_is_an_error(
+    write: Callable[[Sequence[Route]], str], refused: Route, why: str
+) -> None:
     with pytest.raises(RouteError, match=why) as raised:
         write([route(to="10.9.0.0/16"), refused])
     assert str(raised.value).startswith(f"can't write {refused} for ")
@@ -427,18 +540,50 @@ def test_every_inexpressible_route_is_named() -> None:
     assert len(raised.value.hint.splitlines()) == 3
 
 
-# --- any routes in other formats --------------------------------------------------------------------------------------------------------
+# --- any routes in other formats ------------------------------------------------------------------
 
 
 ODD_NAMES = (
-    *("on", "Off", "yes", "n", "null", "NULL", "true", "1e3", "0x1", "0o7", "010", "1_0", "1.5", ".5", ".inf"),
-    *(".NaN", "-1", "---", "...", "-", "_", "2001-01-01", "eth0.100", "version", "default", "via", "dev", "e1"),
+    *(
+        "on",
+        "Off",
+        "yes",
+        "n",
+        "null",
+        "NULL",
+        "true",
+        "1e3",
+        "0x1",
+        "0o7",
+        "010",
+        "1_0",
+        "1.5",
+        ".5",
+        ".inf",
+    ),
+    *(
+        ".NaN",
+        "-1",
+        "---",
+        "...",
+        "-",
+        "_",
+        "2001-01-01",
+        "eth0.100",
+        "version",
+        "default",
+        "via",
+        "dev",
+        "e1",
+    ),
 )
 
 names = st.one_of(
     st.sampled_from(ODD_NAMES),
     st.sampled_from(("eth0", "eth1")),
-    st.from_regex(r"[A-Za-z0-9_.-]{1,15}", fullmatch=True).filter(lambda name: name not in (".", "..")),
+    st.from_regex(r"[A-Za-z0-9_.-]{1,15}", fullmatch=True).filter(
+        lambda name: name not in (".", "..")
+    ),
 )
 networks = st.builds(
     lambda number, length: IPv4Network((number, length), strict=False),
@@ -474,7 +619,11 @@ def netplan_route(dev: str, item: dict[str, Any]) -> Route:
     assert item.get("scope") == (None if "via" in item else "link")
     return Route(
         IPv4Network(item["to"]),
-        (NextHop(dev, IPv4Address(item["via"]) if "via" in item else None, item.get("on-link", False)),),
+        (
+            NextHop(
+                dev, IPv4Address(item["via"]) if "via" in item else None, item.get("on-link", False)
+            ),
+        ),
         source=IPv4Address(item["from"]) if "from" in item else None,
         mtu=item.get("mtu"),
         metric=item.get("metric", 0),
@@ -485,7 +634,10 @@ def netplan_route(dev: str, item: dict[str, Any]) -> Route:
 @example([Route(IPv4Network("172.16.0.0/17"), (NextHop(name),)) for name in ODD_NAMES])
 def test_a_netplan_file_reads_back_as_the_routes(wanted: list[Route]) -> None:
     document = yaml.safe_load(as_netplan(wanted)) or {"network": {"version": 2, "ethernets": {}}}
-    assert (document["network"].keys(), document["network"]["version"]) == ({"version", "ethernets"}, 2)
+    assert (document["network"].keys(), document["network"]["version"]) == (
+        {"version", "ethernets"},
+        2,
+    )
     read = {
         dev: [netplan_route(dev, item) for item in entry["routes"]]
         for dev, entry in document["network"]["ethernets"].items()
@@ -493,16 +645,38 @@ def test_a_netplan_file_reads_back_as_the_routes(wanted: list[Route]) -> None:
     assert read == by_device(wanted)
 
 
-HOSTILE = ["", " ", "$(reboot)", "`reboot`", "a;reboot", "a&b", '"', "'", "\\", "#", "a b", "a\nb", "{a}", "*", "a@b"]
+HOSTILE = [
+    "",
+    " ",
+    "$(reboot)",
+    "`reboot`",
+    "a;reboot",
+    "a&b",
+    '"',
+    "'",
+    "\\",
+    "#",
+    "a b",
+    "a\nb",
+    "{a}",
+    "*",
+    "a@b",
+]
 hostile = st.one_of(
-    st.sampled_from(HOSTILE), st.text(min_size=1).filter(lambda text: not re.fullmatch(r"[A-Za-z0-9_.-]+", text))
+    st.sampled_from(HOSTILE),
+    st.text(min_size=1).filter(lambda text: not re.fullmatch(r"[A-Za-z0-9_.-]+", text)),
 )
 
 
 @given(hostile)
 @pytest.mark.parametrize("write", [as_ip, as_netplan, as_networkd])
-def test_a_hostile_interface_name_never_reaches_a_text(write: Callable[[Sequence[Route]], str], name: str) -> None:
-    """The kernel rejects only ``/``, ``:`` and whitespace in a name. Routes may inherit such a name."""
+def test_a_hostile_interface_name_never_reaches_a_text(
+    write: Callable[[Sequence[Route]], str], name: str
+) -> None:
+    """The kernel rejects only ``/``, ``:`` and whitespace in a name.
+
+    Routes may inherit such a name.
+    """
     for ways in ((NextHop(name),), (BY_ETH0, NextHop(name, SECOND))):
         with pytest.raises(RouteError, match="is not an interface name"):
             write([Route(IPv4Network("172.16.0.0/17"), ways, protocol=Protocol.STATIC)])

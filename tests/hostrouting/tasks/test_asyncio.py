@@ -14,7 +14,18 @@ from node import shadowed_kernel
 from wanted import ROUTE, SHADOWED, config
 
 import phases
-from hostrouting import Configure, Host, Layout, Snapshot, check, examine, explain, judge, plan, snapshot
+from hostrouting import (
+    Configure,
+    Host,
+    Layout,
+    Snapshot,
+    check,
+    examine,
+    explain,
+    judge,
+    plan,
+    snapshot,
+)
 from hostrouting.backend import Address, ForwardingBackend, RouteBackend
 from hostrouting.testing import FakeSystemd
 from phases import CancelScope
@@ -50,7 +61,9 @@ class Call:
 
     @property
     def host(self) -> Host:
-        return Host(Slow(self.installed.routes, self.wait), self.installed.units, self.installed.layout)
+        return Host(
+            Slow(self.installed.routes, self.wait), self.installed.units, self.installed.layout
+        )
 
     @property
     def snapshots(self) -> Iterator[Snapshot]:

@@ -1,4 +1,6 @@
-"""Tests that an observer learns what a failed tree leaves, and that the installed config restores an installation."""
+"""Tests that an observer learns what a failed tree leaves, and that the installed config restores
+an installation.
+"""
 
 from __future__ import annotations
 
@@ -77,20 +79,26 @@ def units(layout: Layout) -> ActingSystemd:
     return ActingSystemd(layout)
 
 
-# --- changes -----------------------------------------------------------------------------------------------------------
+# --- changes --------------------------------------------------------------------------------------
 
 
 TREES: dict[str, tuple[Callable[[phases.Task[Any]], phases.Task[Any]], type[BaseException]]] = {
     "a later task fails": (lambda done: phases.Serial(done, failing), MyError),
     "a later task is cancelled": (lambda done: phases.Serial(done, cancelled), phases.Cancelled),
-    "a report is passed on": (lambda done: phases.Serial(Passing(phases.Timeout(9, done)), failing), MyError),
+    "a report is passed on": (
+        lambda done: phases.Serial(Passing(phases.Timeout(9, done)), failing),
+        MyError,
+    ),
     "it was parallel": (lambda done: phases.Serial(phases.Parallel(done), failing), MyError),
 }
 
 
 @pytest.mark.parametrize(("tree", "error"), TREES.values(), ids=TREES)
 def test_an_observer_learns_once_what_completed_tasks_have_changed(
-    tree: Callable[[phases.Task[Any]], phases.Task[Any]], error: type[BaseException], host: Host, layout: Layout
+    tree: Callable[[phases.Task[Any]], phases.Task[Any]],
+    error: type[BaseException],
+    host: Host,
+    layout: Layout,
 ) -> None:
     observer = ChangesObserver()
     with pytest.raises(error) as caught:
@@ -106,7 +114,9 @@ def test_an_observer_learns_once_what_completed_tasks_have_changed(
 def test_an_observer_learns_what_a_stopped_task_has_changed(
     host: Host, units: ActingSystemd, error: UnitError | None
 ) -> None:
-    """A cancelled task's own exception is dropped, and its failure becomes a note, which contains no changes."""
+    """A cancelled task's own exception is dropped, and its failure becomes a note, which contains
+    no changes.
+    """
     scope = phases.CancelScope()
 
     def stop() -> None:
@@ -143,7 +153,9 @@ def test_an_observer_takes_no_plan_for_a_change(host: Host) -> None:
     assert not observer.changes
 
 
-def test_a_rolled_back_task_leaves_nothing(host: Host, units: ActingSystemd, layout: Layout) -> None:
+def test_a_rolled_back_task_leaves_nothing(
+    host: Host, units: ActingSystemd, layout: Layout
+) -> None:
     observer, before = ChangesObserver(), outside_run(layout.root)
     units.act = refusing("enable", "static-routes.service")
     with pytest.raises(UnitError):
@@ -152,13 +164,17 @@ def test_a_rolled_back_task_leaves_nothing(host: Host, units: ActingSystemd, lay
     assert (outside_run(layout.root), host.our_routes()) == (before, ())
 
 
-# --- the state before --------------------------------------------------------------------------------------------------
+# --- the state before -----------------------------------------------------------------------------
 
 
 def with_probe(task: phases.Task[Any], host: Host) -> phases.Task[Any]:
     """Return a task that also installs the plug-in's part."""
-    networking = HostNetworking.from_mapping({"hostNetworking": {"loadBalancerProbe": {"enabled": True}}})
-    return phases.Serial(ConfigureLoadBalancerProbe(networking, host=host, node=FakeProbeNode()), task)
+    networking = HostNetworking.from_mapping(
+        {"hostNetworking": {"loadBalancerProbe": {"enabled": True}}}
+    )
+    return phases.Serial(
+        ConfigureLoadBalancerProbe(networking, host=host, node=FakeProbeNode()), task
+    )
 
 
 FULL = config(
@@ -175,8 +191,14 @@ FORMER: dict[str, Callable[[Host], list[phases.Task[Any]]]] = {
     "everything": lambda host: [Configure(FULL, host=host)],
     "only routes": lambda host: [ConfigureStaticRoutes(FULL, host=host)],
     "only the check": lambda host: [CheckRouteOverlap(config(mode="WARN"), host=host)],
-    "routes and the watcher": lambda host: [ConfigureStaticRoutes(FULL, host=host), ConfigureWatch(FULL, host=host)],
-    "routes, then the check": lambda host: [ConfigureStaticRoutes(FULL, host=host), CheckRouteOverlap(FULL, host=host)],
+    "routes and the watcher": lambda host: [
+        ConfigureStaticRoutes(FULL, host=host),
+        ConfigureWatch(FULL, host=host),
+    ],
+    "routes, then the check": lambda host: [
+        ConfigureStaticRoutes(FULL, host=host),
+        CheckRouteOverlap(FULL, host=host),
+    ],
     "routes, then another check": lambda host: [
         ConfigureStaticRoutes(attrs.evolve(FULL, uplinks=None), host=host),
         CheckRouteOverlap(attrs.evolve(WATCHED, wait_seconds=FULL.wait_seconds), host=host),
@@ -192,18 +214,33 @@ LATER: dict[str, Config] = {
 
 
 def installation(host: Host) -> Any:
-    """Return all files outside of /run. The manifest may also list folders that were created in the meantime."""
+    """Return all files outside of /run.
+
+    The manifest may also list folders that were created in the meantime.
+    """
     manifest = host.layout.manifest
     listed = json.loads(manifest.read_text()) | {"folders": []} if manifest.exists() else None
-    files = {name: entry for name, entry in outside_run(host.layout.root).items() if name != str(manifest)}
+    files = {
+        name: entry
+        for name, entry in outside_run(host.layout.root).items()
+        if name != str(manifest)
+    }
     return files, listed
 
 
 def state(host: Host) -> Any:
-    """Return our routes, the files, and the units that are enabled or watch. Oneshots are never stopped."""
+    """Return our routes, the files, and the units that are enabled or watch.
+
+    Oneshots are never stopped.
+    """
     units = host.units
     assert isinstance(units, FakeSystemd)
-    return host.our_routes(), installation(host), units.enabled, units.is_active("hostrouting-watch.service")
+    return (
+        host.our_routes(),
+        installation(host),
+        units.enabled,
+        units.is_active("hostrouting-watch.service"),
+    )
 
 
 @pytest.mark.parametrize("later", LATER.values(), ids=LATER)
@@ -226,7 +263,11 @@ def test_an_image_is_restored_with_ipv6(later: Config, tmp_path: Path) -> None:
     """An image has no kernel, and a fake one has no IPv6."""
     write_file(tmp_path / "usr/lib/systemd/system/systemd-nspawn@.service")
     host = Host.image(tmp_path)
-    wanted = config("fd00:172::/32", SHADOWED, cidrs=["fd00::/8", {"cidr": "fd00:9::/48", "devs": ["eth1"]}, SHADOWED])
+    wanted = config(
+        "fd00:172::/32",
+        SHADOWED,
+        cidrs=["fd00::/8", {"cidr": "fd00:9::/48", "devs": ["eth1"]}, SHADOWED],
+    )
     phases.run(Configure(wanted, host=host))
     before, installed = installation(host), installed_config(host=host)
     assert installed == wanted
@@ -241,7 +282,9 @@ def test_the_installed_config_is_the_wanted_one(wanted: Config, host: Host) -> N
     assert installed_config(host=host) == wanted
 
 
-def test_an_installation_without_its_manifest_is_not_taken_for_none(host: Host, layout: Layout) -> None:
+def test_an_installation_without_its_manifest_is_not_taken_for_none(
+    host: Host, layout: Layout
+) -> None:
     """Restoring an empty config would open the gate."""
     phases.run(Configure(WATCHED, host=host))
     shutil.rmtree(layout.manifest.parent)

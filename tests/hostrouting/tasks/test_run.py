@@ -1,4 +1,6 @@
-"""Tests that a run has two deadlines, makes few requests, repairs a host, and reports what a failure leaves."""
+"""Tests that a run has two deadlines, makes few requests, repairs a host, and reports what a
+failure leaves.
+"""
 
 from __future__ import annotations
 
@@ -49,13 +51,15 @@ WATCHED = attrs.evolve(INSTALLED, watch={"enabled": True})
 SICK = config(SHADOWED, cidrs=["172.16.2.0/24"])
 
 
-# --- deadlines -------------------------------------------------------------------------------------------------------
+# --- deadlines ------------------------------------------------------------------------------------
 
 
 class LateKernel(FakeKernel):
     """A kernel that changes at given times of a fake clock."""
 
-    def __init__(self, clock: FakeClock, changes: dict[float, Callable[[FakeKernel], None]]) -> None:
+    def __init__(
+        self, clock: FakeClock, changes: dict[float, Callable[[FakeKernel], None]]
+    ) -> None:
         super().__init__()
         self._clock, self._changes_at = clock, changes
 
@@ -75,11 +79,15 @@ def add_eth1(kernel: FakeKernel) -> None:
 def run_late(
     wanted: Config, layout: Layout, changes: dict[float, Callable[[FakeKernel], None]]
 ) -> tuple[float, BaseException | object]:
-    """Run `Configure` with a clock that starts at 0, and return the end time and the result or exception."""
+    """Run `Configure` with a clock that starts at 0, and return the end time and the result or
+    exception.
+    """
     clock = FakeClock()
     host = Host(LateKernel(clock, changes), FakeSystemd(layout, running=[MACHINE]), layout)
     try:
-        result: object = phases.run(Configure(wanted, host=host), scope=phases.CancelScope(clock=clock))
+        result: object = phases.run(
+            Configure(wanted, host=host), scope=phases.CancelScope(clock=clock)
+        )
     except (RouteError, RouteOverlapError) as error:
         result = error
     return clock.monotonic(), result
@@ -93,12 +101,18 @@ def waiting(*routes: dict[str, Any], cidrs: Collection[str] = (), mode: str = "W
     ("wanted", "changes"),
     [
         pytest.param(waiting(BY_ETH1, cidrs=["10.96.0.0/12"]), {}, id="nothing comes"),
-        pytest.param(waiting(BY_ETH1, ROUTE | {"metric": 5}), {29.0: add_eth1}, id="the device comes"),
-        pytest.param(waiting(BY_ETH1, cidrs=["10.96.0.0/12"]), {29.0: add_eth1}, id="its routes are in"),
+        pytest.param(
+            waiting(BY_ETH1, ROUTE | {"metric": 5}), {29.0: add_eth1}, id="the device comes"
+        ),
+        pytest.param(
+            waiting(BY_ETH1, cidrs=["10.96.0.0/12"]), {29.0: add_eth1}, id="its routes are in"
+        ),
         pytest.param(waiting(cidrs=["10.96.0.0/12"], mode="STRICT"), {}, id="a check that waits"),
     ],
 )
-def test_a_run_waits_once(wanted: Config, changes: dict[float, Callable[[FakeKernel], None]], layout: Layout) -> None:
+def test_a_run_waits_once(
+    wanted: Config, changes: dict[float, Callable[[FakeKernel], None]], layout: Layout
+) -> None:
     """Even if both a device and the default route are missing, the run ends after `waitSeconds`."""
     ended, report = run_late(wanted, layout, changes)
     assert ended == pytest.approx(30, abs=1)
@@ -124,12 +138,18 @@ def give_address(kernel: FakeKernel) -> None:
 @pytest.mark.parametrize(
     ("mode", "changes", "ended"),
     [
-        pytest.param("STRICT", {0.0: add_ib0, 1.0: add_eth0, 20.0: give_address}, 20, id="the address comes"),
+        pytest.param(
+            "STRICT", {0.0: add_ib0, 1.0: add_eth0, 20.0: give_address}, 20, id="the address comes"
+        ),
         pytest.param("STRICT", {0.0: add_ib0, 1.0: add_eth0}, 60, id="it never comes"),
-        pytest.param("STRICT", {0.0: add_ib0, 29.0: add_eth0}, 60, id="the default route comes first"),
+        pytest.param(
+            "STRICT", {0.0: add_ib0, 29.0: add_eth0}, 60, id="the default route comes first"
+        ),
         pytest.param("STRICT", {0.0: add_ib0}, 30, id="no default route"),
         pytest.param("WARN", {0.0: add_ib0, 1.0: add_eth0}, 1, id="WARN"),
-        pytest.param("STRICT", {0.0: partial(add_ib0, is_up=False), 1.0: add_eth0}, 1, id="it is down"),
+        pytest.param(
+            "STRICT", {0.0: partial(add_ib0, is_up=False), 1.0: add_eth0}, 1, id="it is down"
+        ),
     ],
 )
 def test_a_run_waits_for_addresses(
@@ -140,13 +160,23 @@ def test_a_run_waits_for_addresses(
     assert run_late(wanted, layout, changes)[0] == pytest.approx(ended, abs=1.5)
 
 
-# --- requests to the kernel ------------------------------------------------------------------------------------------
+# --- requests to the kernel -----------------------------------------------------------------------
 
 
-READS = ("links", "default_routes", "our_routes", "routes_except", "lookup", "routes", "routes_by_attributes")
+READS = (
+    "links",
+    "default_routes",
+    "our_routes",
+    "routes_except",
+    "lookup",
+    "routes",
+    "routes_by_attributes",
+)
 
 
-@pytest.mark.parametrize("gateway", [{}, {"gateway": "10.1.0.1", "dev": "eth0"}], ids=["inherited", "named"])
+@pytest.mark.parametrize(
+    "gateway", [{}, {"gateway": "10.1.0.1", "dev": "eth0"}], ids=["inherited", "named"]
+)
 def test_the_wait_the_plan_and_the_proof_read_table_main_once(
     kernel: FakeKernel, units: FakeSystemd, layout: Layout, gateway: dict[str, str]
 ) -> None:
@@ -166,21 +196,34 @@ def test_the_wait_the_plan_and_the_proof_read_table_main_once(
 
     backend: Any = Altered(kernel, add=add, **{name: counting(name) for name in READS})
     asked_for = waiting(ROUTE | gateway)
-    phases.run(ConfigureStaticRoutes(asked_for, host=Host(routes=backend, units=units, layout=layout)))
+    phases.run(
+        ConfigureStaticRoutes(asked_for, host=Host(routes=backend, units=units, layout=layout))
+    )
     before, after = asked
-    assert before.keys() == {"links", "our_routes", "table 254", *(() if gateway else ("default_routes",))}
-    assert (before["table 254"], after["table 254"], after["table 255"]) == (2 if gateway else 1, 1, 1)
+    assert before.keys() == {
+        "links",
+        "our_routes",
+        "table 254",
+        *(() if gateway else ("default_routes",)),
+    }
+    assert (before["table 254"], after["table 254"], after["table 255"]) == (
+        2 if gateway else 1,
+        1,
+        1,
+    )
 
 
 def test_a_gateway_behind_a_longer_prefix_needs_no_wait(kernel: FakeKernel, host: Host) -> None:
-    """The kernel looks for a gateway only in routes with link scope, even if packets to it would use another route."""
+    """The kernel looks for a gateway only in routes with link scope, even if packets to it would
+    use another route.
+    """
     kernel.add_link("ib9")
     kernel.add([Route(IPv4Network("10.1.0.1/32"), (NextHop("ib9"),), scope=Scope.LINK)])
     named = config(ROUTE | {"gateway": "10.1.0.1", "dev": "eth0"})
     assert len(phases.run(ConfigureStaticRoutes(named, host=host)).plan.add) == 1
 
 
-# --- half of it is removed -------------------------------------------------------------------------------------------
+# --- half of it is removed ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -190,8 +233,13 @@ def test_a_gateway_behind_a_longer_prefix_needs_no_wait(kernel: FakeKernel, host
         *((folder, "the same") for folder in ("etc/aks-flex-node", "etc/hostrouting")),
     ],
 )
-def test_a_run_repairs_a_half_removed_installation(gone: str, then: str, host: Host, layout: Layout) -> None:
-    """An agent's reset removes one directory, and an operator may remove the other. Any run repairs the host."""
+def test_a_run_repairs_a_half_removed_installation(
+    gone: str, then: str, host: Host, layout: Layout
+) -> None:
+    """An agent's reset removes one directory, and an operator may remove the other.
+
+    Any run repairs the host.
+    """
 
     def files() -> dict[str, Entry]:
         """Return all files but the manifest, which may name folders that exist already."""
@@ -213,27 +261,42 @@ def test_a_run_repairs_a_half_removed_installation(gone: str, then: str, host: H
         phases.run(RemoveHostRouting(host=host))
     elif then == "another consumer":
         phases.run(Configure(attrs.evolve(WATCHED, consumer="kubelet.service"), host=host))
-        assert [path.parent.name for path in layout.units.glob("*.d/zz-hostrouting.conf")] == ["kubelet.service.d"]
+        assert [path.parent.name for path in layout.units.glob("*.d/zz-hostrouting.conf")] == [
+            "kubelet.service.d"
+        ]
         phases.run(RemoveHostRouting(host=host))
     else:
-        phases.run(Configure(Config(), host=host) if then == "nothing" else RemoveHostRouting(host=host))
+        phases.run(
+            Configure(Config(), host=host) if then == "nothing" else RemoveHostRouting(host=host)
+        )
     assert (files(), layout.manifest.exists()) == (before, False)
     assert not [route for route in host.routes.routes() if route.is_ours]
     assert not host.units.is_active("hostrouting-watch.service")
 
 
-# --- reports ---------------------------------------------------------------------------------------------------------
+# --- reports --------------------------------------------------------------------------------------
 
 
 def test_each_report_has_its_changes(host: Host) -> None:
-    """Each of `Configure`'s three partial reports has its own changes. Only the overall report has shared ones."""
+    """Each of `Configure`'s three partial reports has its own changes.
+
+    Only the overall report has shared ones.
+    """
     report = phases.run(Configure(WATCHED, host=host))
     files = {change.what for change in report.changes.files}
-    for one, name in ((report.routes, "static-routes"), (report.watch, "hostrouting-watch"), (report.overlap, CHECK)):
-        assert f"/etc/systemd/system/{name}.service" in {change.what for change in one.changes.files}
+    for one, name in (
+        (report.routes, "static-routes"),
+        (report.watch, "hostrouting-watch"),
+        (report.overlap, CHECK),
+    ):
+        assert f"/etc/systemd/system/{name}.service" in {
+            change.what for change in one.changes.files
+        }
         assert f"{name}.service" in {change.what for change in one.changes.units}
         assert {change.what for change in one.changes.files} < files
-    assert report.changes.routes == report.routes.changes.routes == report.routes.plan.changes.routes
+    assert (
+        report.changes.routes == report.routes.changes.routes == report.routes.plan.changes.routes
+    )
     assert "/etc/hostrouting/gate.list" in files
     assert report.to_json()["files"] == report.changes.to_json()["files"]
 
@@ -292,7 +355,9 @@ def test_an_idle_watcher_is_a_warning(host: Host) -> None:
 
 
 def test_a_missing_folder_for_metrics_is_a_warning(host: Host, layout: Layout) -> None:
-    metrics = attrs.evolve(INSTALLED, watch={"enabled": True, "textfile": "/var/lib/metrics/node.prom"})
+    metrics = attrs.evolve(
+        INSTALLED, watch={"enabled": True, "textfile": "/var/lib/metrics/node.prom"}
+    )
     (warning,) = plan(metrics, host=host).warnings
     assert "/var/lib/metrics:" in warning
     assert phases.run(Configure(metrics, host=host)).warnings == (warning,)
@@ -325,13 +390,18 @@ def test_an_open_gate_passes_the_next_start_with_any_verdict(host: Host, layout:
 
 
 @pytest.mark.parametrize(("cidr", "lines"), [(SHADOWED, 1), ("172.16.2.0/24", 2)])
-def test_an_open_gate_leaves_no_marker_that_says_ok(host: Host, layout: Layout, cidr: str, lines: int) -> None:
+def test_an_open_gate_leaves_no_marker_that_says_ok(
+    host: Host, layout: Layout, cidr: str, lines: int
+) -> None:
     write_file(layout.gate_off)
     phases.run(Configure(config(SHADOWED, cidrs=[cidr], mode="WARN"), host=host))
     assert not layout.marker_ok.exists()
     found = layout.marker_detected.read_text().splitlines()
     assert len(found) == lines
-    assert found[-1] == "gate-off: the file /etc/hostrouting/gate.off is there; every start is admitted unchecked"
+    assert (
+        found[-1]
+        == "gate-off: the file /etc/hostrouting/gate.off is there; every start is admitted unchecked"
+    )
 
 
 def test_no_stale_marker_says_ok_without_room_for_the_report(host: Host, layout: Layout) -> None:
@@ -352,7 +422,7 @@ def test_a_link_in_place_of_a_staging_folder_is_removed(host: Host, layout: Layo
         assert (others.is_dir(), link.is_symlink()) == (True, False)
 
 
-# --- what a run that fails halfway has changed -------------------------------------------------------------------------
+# --- what a run that fails halfway has changed ----------------------------------------------------
 
 
 @pytest.fixture
@@ -362,7 +432,9 @@ def units(layout: Layout) -> ActingSystemd:
 
 def named(changes: Changes) -> dict[str, list[str]]:
     by_kind = {"files": changes.files, "units": changes.units, "routes": changes.routes}
-    return {kind: sorted(str(change.what) for change in of_kind) for kind, of_kind in by_kind.items()}
+    return {
+        kind: sorted(str(change.what) for change in of_kind) for kind, of_kind in by_kind.items()
+    }
 
 
 def test_a_strict_failure_reports_changes_and_findings(host: Host) -> None:
@@ -372,7 +444,12 @@ def test_a_strict_failure_reports_changes_and_findings(host: Host) -> None:
     assert told["routes"] == [LINE]
     files = {name for name, (kind, *_) in outside_run(host.layout.root).items() if kind == "file"}
     assert {str(host.layout.of(path)) for path in told["files"]} == files
-    assert [change.action for change in caught.value.changes.units] == ["enabled", "enabled", "enabled", "restarted"]
+    assert [change.action for change in caught.value.changes.units] == [
+        "enabled",
+        "enabled",
+        "enabled",
+        "restarted",
+    ]
     assert caught.value.report.verdict == "overlap"
     again = pickle.loads(pickle.dumps(caught.value))
     assert (str(again), again.findings, again.changes) == (
@@ -384,7 +461,9 @@ def fail(*_: object) -> None:
     raise OSError(24, "Too many open files", "/etc/machine-id")
 
 
-ENDS: dict[str, tuple[Callable[[phases.CancelScope, FakeClock], object], type[BaseException], str]] = {
+ENDS: dict[
+    str, tuple[Callable[[phases.CancelScope, FakeClock], object], type[BaseException], str]
+] = {
     "systemd refuses": (lambda *_: refusing("restart")("restart"), UnitError, "timed out"),
     "an unexpected OSError": (fail, FileError, "/etc/machine-id"),
     "a cancel": (lambda scope, _: scope.cancel("SIGTERM"), StoppedRun, "SIGTERM"),
@@ -394,7 +473,11 @@ ENDS: dict[str, tuple[Callable[[phases.CancelScope, FakeClock], object], type[Ba
 
 @pytest.mark.parametrize(("disturb", "error", "why"), ENDS.values(), ids=ENDS)
 def test_a_run_that_ends_early_reports_its_changes(
-    disturb: Callable[..., object], error: type[BaseException], why: str, host: Host, units: ActingSystemd
+    disturb: Callable[..., object],
+    error: type[BaseException],
+    why: str,
+    host: Host,
+    units: ActingSystemd,
 ) -> None:
     """It ends as the watcher is started, when all else is installed."""
     clock = FakeClock()

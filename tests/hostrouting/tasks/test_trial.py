@@ -1,4 +1,6 @@
-"""Tests that a trial changes only the kernel and /run, and leaves a complete config however it ends."""
+"""Tests that a trial changes only the kernel and /run, and leaves a complete config however it
+ends.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,15 @@ from file_trees import outside_run, write_file
 from wanted import SHADOWED, TrialSystemd, config, ours
 
 import phases
-from hostrouting import Config, Configure, ConfigureStaticRoutes, Host, Layout, RemoveHostRouting, Verdict
+from hostrouting import (
+    Config,
+    Configure,
+    ConfigureStaticRoutes,
+    Host,
+    Layout,
+    RemoveHostRouting,
+    Verdict,
+)
 from hostrouting.boot.manifest import Manifest
 from hostrouting.boot.trial import trial_deadline
 from hostrouting.model.errors import FileError, HostRoutingError, RouteError, UnitError
@@ -51,7 +61,17 @@ def destinations(kernel: FakeKernel) -> list[str]:
     return sorted(str(route.destination) for route in ours(kernel))
 
 
-BROKEN = ['{"until": "x", "uptime": 1e999}', '{"uptime": 1}', "[" * 100_000, '"x"', "", "{", "[]", "{}", "3"]
+BROKEN = [
+    '{"until": "x", "uptime": 1e999}',
+    '{"uptime": 1}',
+    "[" * 100_000,
+    '"x"',
+    "",
+    "{",
+    "[]",
+    "{}",
+    "3",
+]
 
 
 @pytest.mark.parametrize("text", BROKEN)
@@ -65,7 +85,9 @@ def test_a_broken_trial_is_a_file_error(host: Host, text: str) -> None:
             phases.run(task)
 
 
-def test_a_timer_rolls_back_and_no_file_is_written(host: Host, kernel: FakeKernel, units: TrialSystemd) -> None:
+def test_a_timer_rolls_back_and_no_file_is_written(
+    host: Host, kernel: FakeKernel, units: TrialSystemd
+) -> None:
     before, files = ours(kernel), outside_run(host.layout.root)
     report = phases.run(TryRoutes(NEW, 60, host=host))
     assert [str(route.destination) for route in report.routes.plan.add] == ["172.16.1.0/24"]
@@ -85,14 +107,20 @@ def acting(host: Host, act: Callable[..., None]) -> Host:
 
 FAILS: dict[str, tuple[Callable[[Host, FakeClock], Host], type[HostRoutingError], str]] = {
     "a refused route": (
-        lambda host, _: Host(FailingBackend(host.routes, {"add": {1: errno.ENOMEM}}), host.units, host.layout),
+        lambda host, _: Host(
+            FailingBackend(host.routes, {"add": {1: errno.ENOMEM}}), host.units, host.layout
+        ),
         *(RouteError, "memory"),
     ),
     "expired before its first change": (
         lambda host, clock: acting(host, at("run_later", lambda: clock.advance(60))),
         *(RouteError, "expired before"),
     ),
-    "no running systemd": (lambda host, _: acting(host, refusing("run_later")), UnitError, "timed out"),
+    "no running systemd": (
+        lambda host, _: acting(host, refusing("run_later")),
+        UnitError,
+        "timed out",
+    ),
 }
 
 
@@ -102,13 +130,19 @@ def test_a_trial_that_fails_leaves_nothing(
 ) -> None:
     before, clock = host.routes.our_routes(), FakeClock()
     with pytest.raises(error, match=why):
-        phases.run(TryRoutes(NEW, 60, host=spoil(host, clock)), scope=phases.CancelScope(clock=clock))
+        phases.run(
+            TryRoutes(NEW, 60, host=spoil(host, clock)), scope=phases.CancelScope(clock=clock)
+        )
     assert host.routes.our_routes() == before
     assert (trial_deadline(host.layout.trial), host.units.is_active(TIMER)) == (None, False)
 
 
-@pytest.mark.parametrize(("seconds", "error"), [(0, ValueError), (86401, ValueError), (1.5, TypeError)])
-def test_an_impossible_duration_is_refused(host: Host, seconds: int, error: type[Exception]) -> None:
+@pytest.mark.parametrize(
+    ("seconds", "error"), [(0, ValueError), (86401, ValueError), (1.5, TypeError)]
+)
+def test_an_impossible_duration_is_refused(
+    host: Host, seconds: int, error: type[Exception]
+) -> None:
     with pytest.raises(error, match="seconds"):
         TryRoutes(NEW, seconds, host=host)
 
@@ -154,7 +188,11 @@ def test_a_failed_confirm_rolls_the_routes_back(
         phases.run(ConfirmTrial(host=host))
     assert ours(kernel) == before
     assert outside_run(host.layout.root) == files
-    assert (trial_deadline(host.layout.trial), units.timers, host.layout.confirmed.exists()) == (None, {}, False)
+    assert (trial_deadline(host.layout.trial), units.timers, host.layout.confirmed.exists()) == (
+        None,
+        {},
+        False,
+    )
 
 
 def test_a_confirm_that_cannot_be_taken_back_names_both_reasons(
@@ -183,7 +221,9 @@ def test_a_confirm_that_cannot_be_taken_back_names_both_reasons(
         pytest.param(lambda host: ConfigureStaticRoutes(OLD, host=host), id="routes"),
         pytest.param(lambda host: InstallRoutes(OLD, host=host), id="routes only"),
         pytest.param(lambda host: RemoveHostRouting(host=host), id="remove"),
-        pytest.param(lambda host: Configure(config(), host=host), id="apply what fails in STRICT mode"),
+        pytest.param(
+            lambda host: Configure(config(), host=host), id="apply what fails in STRICT mode"
+        ),
     ],
 )
 @pytest.mark.parametrize("is_confirm_killed", [False, True])
@@ -265,7 +305,9 @@ def test_without_a_trial_nothing_is_ended(
     assert ours(kernel) == before
 
 
-def test_an_end_names_a_config_that_stays(host: Host, kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_end_names_a_config_that_stays(
+    host: Host, kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A confirmation that is killed may have installed its config already."""
     before = ours(kernel)
     phases.run(TryRoutes(NEW, 60, host=host))

@@ -1,4 +1,6 @@
-"""Test that the watcher keeps two snapshots for ``diff``, seldom, privately, and at no cost of the verdict."""
+"""Test that the watcher keeps two snapshots for ``diff``, seldom, privately, and at no cost of the
+verdict.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,9 @@ def test_only_root_reads_them(world: World) -> None:
     assert {stat.S_IMODE(path.stat().st_mode) for path in world.layout.snapshots} == {0o600}
 
 
-def test_a_good_snapshot_is_at_most_an_hour_old(world: World, written: list[tuple[str, float]]) -> None:
+def test_a_good_snapshot_is_at_most_an_hour_old(
+    world: World, written: list[tuple[str, float]]
+) -> None:
     world.watch(3 * 3600 + 300)
     assert [name for name, _ in written] == ["good.json"] * 4
     assert all(3600 <= later - earlier < 3700 for (_, earlier), (_, later) in pairwise(written))
@@ -84,7 +88,9 @@ def test_events_write_nothing(world: World, written: list[tuple[str, float]]) ->
     assert [name for name, _ in written] == ["good.json"]
 
 
-def test_a_verdict_that_keeps_changing_writes_once_a_minute(world: World, written: list[tuple[str, float]]) -> None:
+def test_a_verdict_that_keeps_changing_writes_once_a_minute(
+    world: World, written: list[tuple[str, float]]
+) -> None:
     for second in range(10, 600, 4):
         world.at(second, lambda: shadow(world))
         world.at(second + 2, lambda: clear(world))
@@ -93,13 +99,17 @@ def test_a_verdict_that_keeps_changing_writes_once_a_minute(world: World, writte
     assert len(written) <= 2 * 11
 
 
-def test_only_the_first_failing_verdict_counts(world: World, written: list[tuple[str, float]]) -> None:
+def test_only_the_first_failing_verdict_counts(
+    world: World, written: list[tuple[str, float]]
+) -> None:
     world.at(100, lambda: shadow(world))
     world.watch(3 * 3600)
     assert [name for name, _ in written] == ["good.json", "bad.json"]
 
 
-def test_a_restart_of_a_failing_watcher_keeps_the_first_snapshot(tmp_path: Path, world: World) -> None:
+def test_a_restart_of_a_failing_watcher_keeps_the_first_snapshot(
+    tmp_path: Path, world: World
+) -> None:
     world.at(100, lambda: shadow(world))
     world.watch(200)
     os.utime(world.layout.good, (1, 1))
@@ -126,7 +136,9 @@ def test_a_full_disk_harms_no_verdict(world: World, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("bytes_max", [0, 1])
-def test_a_large_snapshot_is_not_kept(world: World, monkeypatch: pytest.MonkeyPatch, bytes_max: int) -> None:
+def test_a_large_snapshot_is_not_kept(
+    world: World, monkeypatch: pytest.MonkeyPatch, bytes_max: int
+) -> None:
     monkeypatch.setattr(_snapshots, "_MIB_MAX", 0)
     listed = world.layout.of("/proc/net/fib_triestat")
     listed.parent.mkdir(parents=True)
@@ -138,7 +150,9 @@ def test_a_large_snapshot_is_not_kept(world: World, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_host_with_many_routes_is_not_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_snapshots, "snapshot_of", lambda *_: pytest.fail("it would take gigabytes"))
+    monkeypatch.setattr(
+        _snapshots, "snapshot_of", lambda *_: pytest.fail("it would take gigabytes")
+    )
     listed = world.layout.of("/proc/net/fib_triestat")
     listed.parent.mkdir(parents=True)
     listed.write_text("Main:\n\tPrefixes:       500000\nLocal:\n\tPrefixes:       7\n")

@@ -1,4 +1,6 @@
-"""Tests that the watcher's service is installed and removed, and that it writes valid journal entries and notifications."""
+"""Tests that the watcher's service is installed and removed, and that it writes valid journal
+entries and notifications.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ from phases.testing import FakeClock
 UNIT = "hostrouting-watch.service"
 
 
-WATCHED = config(SHADOWED, mode="WARN", watch={"enabled": True, "textfile": "/var/lib/x/hostrouting.prom"})
+WATCHED = config(
+    SHADOWED, mode="WARN", watch={"enabled": True, "textfile": "/var/lib/x/hostrouting.prom"}
+)
 MORE = {"enabled": True, "routes": [{"destination": SHADOWED}, {"destination": "172.16.2.0/24"}]}
 
 
@@ -52,7 +56,9 @@ def kept(layout: Layout) -> Config:
     return Config.load(layout.manifest)
 
 
-def test_a_second_run_only_starts_a_stopped_watcher(host: Host, layout: Layout, units: FakeSystemd) -> None:
+def test_a_second_run_only_starts_a_stopped_watcher(
+    host: Host, layout: Layout, units: FakeSystemd
+) -> None:
     apply(host, WATCHED)
     before = outside_run(layout.root)
     apply(host, WATCHED)
@@ -65,8 +71,12 @@ def test_a_second_run_only_starts_a_stopped_watcher(host: Host, layout: Layout, 
     assert units.restarts == [UNIT, UNIT]
 
 
-def test_its_config_changes_under_the_lock_before_the_routes(kernel: FakeKernel, host: Host, layout: Layout) -> None:
-    """Because the watcher reads the config under the lock, it neither reverts an update nor restores removed routes."""
+def test_its_config_changes_under_the_lock_before_the_routes(
+    kernel: FakeKernel, host: Host, layout: Layout
+) -> None:
+    """Because the watcher reads the config under the lock, it neither reverts an update nor
+    restores removed routes.
+    """
     seen: list[tuple[bool, Config]] = []
 
     class Looking(FailingBackend):
@@ -81,10 +91,15 @@ def test_its_config_changes_under_the_lock_before_the_routes(kernel: FakeKernel,
     assert seen == [(True, changed) for changed in updates]
 
 
-def test_without_the_lock_neither_config_nor_routes_change(kernel: FakeKernel, host: Host, layout: Layout) -> None:
+def test_without_the_lock_neither_config_nor_routes_change(
+    kernel: FakeKernel, host: Host, layout: Layout
+) -> None:
     apply(host, WATCHED)
     before, scope = outside_run(layout.root), phases.CancelScope(clock=FakeClock())
-    with locked(layout.lock, phases.CancelScope()), pytest.raises(FileError, match="another run has held it"):
+    with (
+        locked(layout.lock, phases.CancelScope()),
+        pytest.raises(FileError, match="another run has held it"),
+    ):
         phases.run(Configure(attrs.evolve(WATCHED, static_routes={}), host=host), scope=scope)
     assert outside_run(layout.root) == before
     assert kernel.our_routes()
@@ -99,21 +114,29 @@ def test_without_expected_cidrs_no_marker_stays(host: Host, layout: Layout) -> N
     assert not layout.marker_ok.exists()
 
 
-@pytest.mark.parametrize("path", ["", '/opt/a"b/python', "/opt/it's/python", "/opt/a\\b/python", "/opt/a\nb/python"])
-def test_a_python_that_systemd_can_not_run_is_refused(host: Host, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+@pytest.mark.parametrize(
+    "path", ["", '/opt/a"b/python', "/opt/it's/python", "/opt/a\\b/python", "/opt/a\nb/python"]
+)
+def test_a_python_that_systemd_can_not_run_is_refused(
+    host: Host, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
     monkeypatch.setattr(sys, "executable", path)
     with pytest.raises(UnitError, match=r"leave out watch\.enabled"):
         apply(host, WATCHED)
 
 
-@pytest.mark.parametrize(("textfile", "folder"), [("/var/lib/x/a.prom", "/var/lib/x"), ("/a.prom", "/")])
+@pytest.mark.parametrize(
+    ("textfile", "folder"), [("/var/lib/x/a.prom", "/var/lib/x"), ("/a.prom", "/")]
+)
 def test_it_may_write_into_the_textfiles_folder(layout: Layout, textfile: str, folder: str) -> None:
     watch = {"enabled": True, "textfile": textfile}
     unit = watch_part(attrs.evolve(WATCHED, watch=watch), layout).files[0].text
     assert f'\nReadWritePaths="-{folder}"\n' in unit
 
 
-def test_systemd_accepts_the_unit_with_any_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_systemd_accepts_the_unit_with_any_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("there is no systemd-analyze")
     python = tmp_path / "a b 100% $c" / "python"
@@ -133,10 +156,14 @@ def test_systemd_accepts_the_unit_with_any_paths(tmp_path: Path, monkeypatch: py
     assert UNIT not in done.stderr
 
 
-# --- the journal and sd_notify(3) --------------------------------------------------------------------------------------
+# --- the journal and sd_notify(3) -----------------------------------------------------------------
 
 
-FIELDS = {"CIDR": ["172.16.0.0/16"], "DEV": ["ib0", "ib1"], "FIX": ['{"destination": "172.16.0.0/17"}']}
+FIELDS = {
+    "CIDR": ["172.16.0.0/16"],
+    "DEV": ["ib0", "ib1"],
+    "FIX": ['{"destination": "172.16.0.0/17"}'],
+}
 EVENT = Event(EventKind.FAILURE, "OVERLAP: expected CIDR 172.16.0.0/16 …", FIELDS)
 
 
@@ -187,13 +214,17 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     os.close(opened)
 
 
-def test_under_systemd_it_writes_to_the_journals_socket(folder: Path, listener: socket.socket) -> None:
+def test_under_systemd_it_writes_to_the_journals_socket(
+    folder: Path, listener: socket.socket
+) -> None:
     listener.bind(str(folder / "socket"))
     write_entry(EVENT, folder / "socket", print)
     assert listener.recv(65536) == to_datagram(EVENT)
 
 
-def test_without_a_journal_it_prints(folder: Path, listener: socket.socket, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_journal_it_prints(
+    folder: Path, listener: socket.socket, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_entry(EVENT, folder / "none", print)
     listener.bind(str(folder / "socket"))
     listener.close()
@@ -204,12 +235,16 @@ def test_without_a_journal_it_prints(folder: Path, listener: socket.socket, caps
 def test_each_kind_has_a_unique_documented_id() -> None:
     docs = (Path(__file__).parents[3] / "docs/reference/watch.md").read_text()
     for kind in EventKind:
-        assert re.search(rf"`{kind.name.lower().replace('_', '-')}` \| `{kind.message_id}`", docs), kind
+        assert re.search(
+            rf"`{kind.name.lower().replace('_', '-')}` \| `{kind.message_id}`", docs
+        ), kind
     assert len({kind.message_id for kind in EventKind}) == len(EventKind)
 
 
 @pytest.mark.parametrize("abstract", [False, True])
-def test_each_message_is_a_datagram_to_the_named_socket(folder: Path, listener: socket.socket, abstract: bool) -> None:
+def test_each_message_is_a_datagram_to_the_named_socket(
+    folder: Path, listener: socket.socket, abstract: bool
+) -> None:
     name = f"@hostrouting-test-{os.getpid()}" if abstract else str(folder / "notify")
     listener.bind("\0" + name[1:] if abstract else name)
     notify(name, "READY=1")

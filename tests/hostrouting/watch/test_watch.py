@@ -24,7 +24,16 @@ from nightly import by_day
 from node import shadowed_kernel
 from wanted import SHADOWED, config
 
-from hostrouting import Config, ConfigError, ExpectedCidr, Host, Layout, RouteOverlap, StaticRoute, StaticRoutes
+from hostrouting import (
+    Config,
+    ConfigError,
+    ExpectedCidr,
+    Host,
+    Layout,
+    RouteOverlap,
+    StaticRoute,
+    StaticRoutes,
+)
 from hostrouting.boot.render import fill
 from hostrouting.boot.trial import times_of
 from hostrouting.config.routing import OverlapMode
@@ -105,7 +114,9 @@ class World:
 
     def put_back(self) -> list[tuple[float, Event]]:
         """Return when routes were put back, except for the installation at the start."""
-        return [(when, event) for when, event in self.of_kind(EventKind.ROUTES_RESTORED) if when > 1]
+        return [
+            (when, event) for when, event in self.of_kind(EventKind.ROUTES_RESTORED) if when > 1
+        ]
 
     def marker(self) -> dict[str, str]:
         names = {"ok": self.layout.marker_ok, "detected": self.layout.marker_detected}
@@ -117,7 +128,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-# --- our routes ----------------------------------------------------------------------------------------------------
+# --- our routes -----------------------------------------------------------------------------------
 
 
 def test_an_expired_trial_is_ended(world: World) -> None:
@@ -162,8 +173,12 @@ def refuse_to_listen(_: CancelScope) -> None:
     raise RouteError("can't listen for changes of routes: no netlink socket")
 
 
-@pytest.mark.parametrize(("wait", "problems"), [(lambda scope: scope.wait(1e9), 0), (refuse_to_listen, 1)])
-def test_a_loss_without_an_event_is_seen(world: World, wait: Callable[[CancelScope], None], problems: int) -> None:
+@pytest.mark.parametrize(
+    ("wait", "problems"), [(lambda scope: scope.wait(1e9), 0), (refuse_to_listen, 1)]
+)
+def test_a_loss_without_an_event_is_seen(
+    world: World, wait: Callable[[CancelScope], None], problems: int
+) -> None:
     world.backend = Altered(world.kernel, wait_for_change=wait)
     world.at(5, world.lose)
     world.watch(LOOK_SECONDS * 2 + 10)
@@ -206,7 +221,9 @@ def test_a_modified_route_is_repaired_and_counts_as_lost(world: World) -> None:
 
 
 def test_an_obstacle_to_one_route_does_not_keep_others_lost(world: World) -> None:
-    world.config = config(SHADOWED, {"destination": "172.16.2.0/24", "gateway": "onlink", "dev": "ib9"})
+    world.config = config(
+        SHADOWED, {"destination": "172.16.2.0/24", "gateway": "onlink", "dev": "ib9"}
+    )
     world.at(5, world.lose)
     world.watch(60)
     assert [route.destination for route in world.ours()] == [WANTED]
@@ -224,7 +241,10 @@ def test_a_foreign_route_in_our_place_is_kept(world: World) -> None:
     world.at(100, lambda: world.kernel.delete([theirs]))
     world.watch(200)
     assert [route.destination for route in meanwhile] == [WANTED]
-    assert sorted(str(route.destination) for route in world.ours()) == ["172.16.1.0/24", "172.16.2.0/24"]
+    assert sorted(str(route.destination) for route in world.ours()) == [
+        "172.16.1.0/24",
+        "172.16.2.0/24",
+    ]
     assert len(world.of_kind(EventKind.PROBLEM)) == 1
     assert len(world.of_kind(EventKind.PROBLEM_OVER)) == 1
 
@@ -269,7 +289,9 @@ def test_a_route_that_another_program_removes_first_needs_no_second_repair(world
     world.kernel.add([Route(IPv4Network("172.16.2.0/24"), (NextHop("ib0"),))])
     delete, reconciler = world.kernel.delete, Reconciler()
     backend: Any = Altered(world.kernel, delete=lambda routes: delete(routes) or delete(routes))
-    repair = reconciler.repair(lambda: KEEPING, Host(backend, world.units, world.layout), world.scope)
+    repair = reconciler.repair(
+        lambda: KEEPING, Host(backend, world.units, world.layout), world.scope
+    )
     assert (repair.problems, repair.fixed[Drift.UNWANTED], reconciler.due) == ((), [], None)
 
 
@@ -298,14 +320,16 @@ def test_a_refused_route_is_retried_with_backoff(world: World) -> None:
 def test_a_failed_repair_is_rolled_back_and_retried(world: World) -> None:
     world.config = config(SHADOWED, "172.16.2.0/24")
     world.at(5, lambda: setattr(world, "config", KEEPING))
-    world.backend = RecordingBackend(FailingBackend(world.kernel, {"delete": dict.fromkeys(range(1, 100_000), 12)}))
+    world.backend = RecordingBackend(
+        FailingBackend(world.kernel, {"delete": dict.fromkeys(range(1, 100_000), 12)})
+    )
     world.watch(600)
     assert len(world.ours()) == 2
     assert 3 < len([call for call, _ in world.backend.written if call == "delete"]) < 20
     assert len(world.of_kind(EventKind.PROBLEM)) == 1
 
 
-# --- contested routes ----------------------------------------------------------------------------------------------
+# --- contested routes -----------------------------------------------------------------------------
 
 
 def test_a_third_removal_is_reported_with_how_to_stop_us(world: World) -> None:
@@ -318,7 +342,12 @@ def test_a_third_removal_is_reported_with_how_to_stop_us(world: World) -> None:
     assert len(messages) == 1
     ((_, failure),) = world.of_kind(EventKind.FAILURE)
     assert failure.message.endswith("over as soon as our route is back")
-    ways = ("systemctl stop hostrouting-watch", "hostrouting remove", "watch.enabled", "ManageForeignRoutes=no")
+    ways = (
+        "systemctl stop hostrouting-watch",
+        "hostrouting remove",
+        "watch.enabled",
+        "ManageForeignRoutes=no",
+    )
     for words in ("hostrouting keeps", "3 times", *ways):
         assert words in messages[0]
     assert len(world.ours()) == 1
@@ -331,7 +360,10 @@ def test_repeated_removals_of_many_routes_are_reported_once(world: World) -> Non
     world.watch(60)
     ((_, event),) = world.of_kind(EventKind.ROUTES_CONTESTED)
     assert len(event.fields["ROUTE"]) == 100
-    assert "and 84 more: 3 times lately; hostrouting keeps these routes, and restores them in 1 s" in event.message
+    assert (
+        "and 84 more: 3 times lately; hostrouting keeps these routes, and restores them in 1 s"
+        in event.message
+    )
     assert len(world.ours()) == 100
 
 
@@ -351,16 +383,21 @@ def test_it_backs_off_from_a_fight_and_recovers(world: World) -> None:
     assert len(world.ours()) == 1
 
 
-# --- the check -----------------------------------------------------------------------------------------------------
+# --- the check ------------------------------------------------------------------------------------
 
 
 def test_a_late_shadow_changes_marker_report_and_metrics(world: World) -> None:
     folder, textfile = world.layout.run_dir, world.layout.root / "metrics" / "hostrouting.prom"
-    world.config = config(cidrs=("192.168.0.0/16",), watch={"textfile": "/metrics/hostrouting.prom"})
+    world.config = config(
+        cidrs=("192.168.0.0/16",), watch={"textfile": "/metrics/hostrouting.prom"}
+    )
     seen: dict[str, Any] = {}
 
     def look(name: str) -> None:
-        seen[name] = (sorted(path.suffix for path in folder.glob("route-overlap.*")), textfile.read_text())
+        seen[name] = (
+            sorted(path.suffix for path in folder.glob("route-overlap.*")),
+            textfile.read_text(),
+        )
 
     world.at(9, lambda: look("before"))
     world.at(10, lambda: world.kernel.add_address("ib0", "192.168.7.1/16"))
@@ -370,11 +407,17 @@ def test_a_late_shadow_changes_marker_report_and_metrics(world: World) -> None:
     world.watch(200)
     for name, verdict in (("before", "ok"), ("shadowed", "overlap"), ("after", "ok")):
         assert seen[name][0] == ([".ok"] if verdict == "ok" else [".detected", ".json"])
-        assert f'hostrouting_cidr_verdict{{cidr="192.168.0.0/16",verdict="{verdict}"}} 1\n' in seen[name][1]
+        assert (
+            f'hostrouting_cidr_verdict{{cidr="192.168.0.0/16",verdict="{verdict}"}} 1\n'
+            in seen[name][1]
+        )
     ((when, failure),) = world.of_kind(EventKind.FAILURE)
     assert 10 <= when < 12
     assert "OVERLAP: expected CIDR 192.168.0.0/16" in failure.message
-    assert 'fix: add to hostRouting.staticRoutes.routes: {"destination": "192.168.0.0/17"}' in failure.message
+    assert (
+        'fix: add to hostRouting.staticRoutes.routes: {"destination": "192.168.0.0/17"}'
+        in failure.message
+    )
     assert failure.fields["DEV"] == ("ib0",)
     assert [line.split()[0] for line in failure.fields["ROUTE"]] == ["192.168.0.0/16"]
     ((when, gone),) = world.of_kind(EventKind.FAILURE_GONE)
@@ -394,7 +437,7 @@ def test_a_growing_failure_is_reported_again_and_not_as_gone(world: World) -> No
     assert EventKind.FAILURE_GONE not in world.kinds()
 
 
-# --- when the watcher looks ----------------------------------------------------------------------------------------
+# --- when the watcher looks -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seconds", [0.0, 60.0])
@@ -426,13 +469,17 @@ def test_it_pings_the_watchdog_and_sends_systemd_the_verdict(world: World) -> No
     pings = [when for when, line in world.heard if line == "WATCHDOG=1"]
     assert max(later - earlier for earlier, later in pairwise(pings)) <= watchdog_seconds / 3
     lines = [line for _, line in world.heard if line != "WATCHDOG=1"]
-    assert lines[:2] == ["STATUS=ok: every expected CIDR leaves through eth0; static routes in place: 1", "READY=1"]
+    assert lines[:2] == [
+        "STATUS=ok: every expected CIDR leaves through eth0; static routes in place: 1",
+        "READY=1",
+    ]
 
 
 def test_a_status_is_never_longer_than_systemd_reads(world: World) -> None:
     there = [f"172.16.{number}.0/24" for number in range(200)]
     world.config = config(
-        *({"destination": each, "dev": "ib9", "gateway": "onlink"} for each in there), cidrs=tuple(there)
+        *({"destination": each, "dev": "ib9", "gateway": "onlink"} for each in there),
+        cidrs=tuple(there),
     )
     world.kernel.delete([default()])
     world.watch(1)
@@ -440,7 +487,7 @@ def test_a_status_is_never_longer_than_systemd_reads(world: World) -> None:
     assert len(status.encode()) < 4096
 
 
-# --- failures of the watcher ---------------------------------------------------------------------------------------
+# --- failures of the watcher ----------------------------------------------------------------------
 
 
 def test_a_broken_config_leaves_the_last_in_force(world: World) -> None:
@@ -470,7 +517,7 @@ def test_leftovers_of_a_killed_watcher_are_removed(world: World) -> None:
     assert not litter.exists()
 
 
-# --- any events --------------------------------------------------------------------------------------------------------
+# --- any events -----------------------------------------------------------------------------------
 
 
 CIDRS = tuple(map(IPv4Network, ("10.96.0.0/12", "172.16.0.0/16", "192.168.0.0/24")))
@@ -484,15 +531,21 @@ findings = st.builds(
 
 def report_of(verdict: Verdict, **more: Any) -> OverlapReport:
     expected = tuple(map(ExpectedCidr, CIDRS))
-    return OverlapReport(verdict, OverlapMode.WARN, "2026-01-01T00:00:00Z", "node-7", expected=expected, **more)
+    return OverlapReport(
+        verdict, OverlapMode.WARN, "2026-01-01T00:00:00Z", "node-7", expected=expected, **more
+    )
 
 
-judged = st.lists(findings, max_size=3, unique_by=lambda item: (item.kind, item.cidr, item.devs)).map(
-    lambda items: report_of(Verdict.OVERLAP if items else Verdict.OK, default_devs=("eth0",), findings=tuple(items))
+judged = st.lists(
+    findings, max_size=3, unique_by=lambda item: (item.kind, item.cidr, item.devs)
+).map(
+    lambda items: report_of(
+        Verdict.OVERLAP if items else Verdict.OK, default_devs=("eth0",), findings=tuple(items)
+    )
 )
-unknown = st.sampled_from([(UnknownReason.NO_DEFAULT_ROUTE, ""), (UnknownReason.CHECK_FAILED, "no memory")]).map(
-    lambda reason: report_of(Verdict.UNKNOWN, reason_kind=reason[0], reason_detail=reason[1])
-)
+unknown = st.sampled_from(
+    [(UnknownReason.NO_DEFAULT_ROUTE, ""), (UnknownReason.CHECK_FAILED, "no memory")]
+).map(lambda reason: report_of(Verdict.UNKNOWN, reason_kind=reason[0], reason_detail=reason[1]))
 reports = st.one_of(judged, judged, unknown)
 
 
@@ -506,7 +559,11 @@ def test_open_problems_are_the_current_failures(seen: list[OverlapReport]) -> No
             now = attrs.evolve(report, findings=before.findings)
         for event in of_failures(before, now, ()):
             if event.kind is EventKind.FAILURE:
-                (message,) = {each.message for each in now.findings if event.message.startswith(f"{each.message}; ")}
+                (message,) = {
+                    each.message
+                    for each in now.findings
+                    if event.message.startswith(f"{each.message}; ")
+                }
                 said.append(message)
             elif event.kind is EventKind.FAILURE_GONE:
                 said.remove(event.message.removeprefix("no longer so: "))
@@ -519,7 +576,9 @@ def test_open_problems_are_the_current_failures(seen: list[OverlapReport]) -> No
 def test_an_event_names_its_routes_and_interfaces() -> None:
     routes = {dev: Route(WANTED, (NextHop(dev),)) for dev in ("ib0", "eth0")}
     contested = {Failures(3, 1.0): [routes["ib0"]], Failures(4, 1.0): [*routes.values()]}
-    repair = Repair(fixed={Drift.UNWANTED: [*routes.values()], Drift.LOST: [routes["ib0"]]}, contested=contested)
+    repair = Repair(
+        fixed={Drift.UNWANTED: [*routes.values()], Drift.LOST: [routes["ib0"]]}, contested=contested
+    )
     events = list(of_routes(repair, {"ib0": "it is networkd"}))
     assert [(event.kind, event.fields["ROUTE"], event.fields["DEV"]) for event in events] == [
         (EventKind.ROUTES_RESTORED, [str(routes["ib0"])], ("ib0",)),
@@ -529,7 +588,10 @@ def test_an_event_names_its_routes_and_interfaces() -> None:
     ]
     alone, both = (event.message for event in events[2:])
     assert "hostrouting keeps this route, and restores it in 1 s; it is networkd; to stop" in alone
-    assert "keeps these routes, and restores them in 2 s; the kernel doesn't say which one; it is networkd; to" in both
+    assert (
+        "keeps these routes, and restores them in 2 s; the kernel doesn't say which one; it is networkd; to"
+        in both
+    )
 
 
 @given(st.lists(st.lists(st.sampled_from(["ib9 is missing", "the disk is full"]), unique=True)))
@@ -540,7 +602,9 @@ def test_a_problem_and_its_end_are_reported_once(seen: list[list[str]]) -> None:
         assert [event.message for event in events if event.kind is EventKind.PROBLEM] == [
             each for each in now if each not in before
         ]
-        assert any(event.kind is EventKind.PROBLEM_OVER for event in events) == bool(before and not now)
+        assert any(event.kind is EventKind.PROBLEM_OVER for event in events) == bool(
+            before and not now
+        )
         before = now
 
 
@@ -558,12 +622,14 @@ def test_a_backoff_never_shrinks_and_ends_in_time(failures: list[tuple[float, in
         assert item.again(now + 10_000).count == 1
 
 
-# --- the whole watcher ---------------------------------------------------------------------------------------------
+# --- the whole watcher ----------------------------------------------------------------------------
 
 GATEWAYS = ["10.1.0.1", "10.1.0.254"]
 WATCHED_ROUTES = [IPv4Network("172.16.1.0/24"), IPv4Network("172.16.2.0/24")]
 CONFIG = Config(
-    StaticRoutes(True, [StaticRoute(WATCHED_ROUTES[0]), StaticRoute(WATCHED_ROUTES[1], gateway=GATEWAYS[1])]),
+    StaticRoutes(
+        True, [StaticRoute(WATCHED_ROUTES[0]), StaticRoute(WATCHED_ROUTES[1], gateway=GATEWAYS[1])]
+    ),
     RouteOverlap(["172.16.0.0/22", "192.168.0.0/24"]),
 )
 
@@ -577,7 +643,9 @@ def put(kernel: FakeKernel, route: Route) -> object:
 
 
 def take(kernel: FakeKernel, destination: IPv4Network) -> object:
-    return kernel.delete([route for route in kernel.routes(Table.MAIN) if route.destination == destination])
+    return kernel.delete(
+        [route for route in kernel.routes(Table.MAIN) if route.destination == destination]
+    )
 
 
 def set_link(kernel: FakeKernel, dev: str, is_up: bool) -> None:
@@ -591,17 +659,24 @@ def set_address(kernel: FakeKernel, is_there: bool) -> None:
 
 happenings = st.one_of(
     st.builds(lambda gateway: (put, default(gateway)), st.sampled_from(GATEWAYS)),
-    st.builds(lambda to: (take, to), st.sampled_from([DEFAULT_DESTINATION, *WATCHED_ROUTES, *WATCHED_ROUTES])),
+    st.builds(
+        lambda to: (take, to),
+        st.sampled_from([DEFAULT_DESTINATION, *WATCHED_ROUTES, *WATCHED_ROUTES]),
+    ),
     st.builds(lambda to: (put, theirs(to)), st.sampled_from(WATCHED_ROUTES)),
     st.builds(lambda to: (put, Route(to, (NextHop("ib0"),))), st.sampled_from(WATCHED_ROUTES)),
-    st.builds(lambda dev, is_up: (set_link, dev, is_up), st.sampled_from(["eth0", "ib0"]), st.booleans()),
+    st.builds(
+        lambda dev, is_up: (set_link, dev, is_up), st.sampled_from(["eth0", "ib0"]), st.booleans()
+    ),
     st.builds(lambda is_there: (set_address, is_there), st.booleans()),
 )
 
 
 @settings(max_examples=by_day(6, by_night=1500))
 @given(st.lists(st.tuples(st.floats(0, 30), happenings), max_size=12))
-def test_any_story_ends_as_configured_with_few_looks(story: list[tuple[float, tuple[Any, ...]]]) -> None:
+def test_any_story_ends_as_configured_with_few_looks(
+    story: list[tuple[float, tuple[Any, ...]]],
+) -> None:
     now = 1.0
     with tempfile.TemporaryDirectory() as root:
         world = World(Path(root))
@@ -612,7 +687,9 @@ def test_any_story_ends_as_configured_with_few_looks(story: list[tuple[float, tu
         world.watch(now + 700)
         report = check_overlap(CONFIG, world.kernel, CancelScope())
         assert (is_ok := world.layout.marker_ok.exists()) == (report.verdict is Verdict.OK)
-        assert is_ok or json.loads(world.layout.report.read_text()) | {"time": ""} == report.to_json() | {"time": ""}
+        assert is_ok or json.loads(world.layout.report.read_text()) | {
+            "time": ""
+        } == report.to_json() | {"time": ""}
     assert not plan_repair(CONFIG, world.kernel)[0].changes
     assert all(route.is_ours for _, route in world.backend.written)
     assert len(world.of_kind(EventKind.PROBLEM)) <= len(story) + 1

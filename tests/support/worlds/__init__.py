@@ -1,11 +1,12 @@
 """Random hosts.
 
-``World`` describes a host and builds it on Linux or in memory, and ``Question`` adds its config. Each module draws a
-different kind of host:
+``World`` describes a host and builds it on Linux or in memory, and ``Question`` adds its config.
+Each module draws a different kind of host:
 
-- ``cut``: tables, rules and addresses that split a /20 into many parts; knobs ask for nexthop objects, or for rules that
-  select by a connection's source
-- ``hosts``: the same as commands, for any kernel that ip(8) can change; knobs ask for more interfaces
+- ``cut``: tables, rules and addresses that split a /20 into many parts; knobs ask for nexthop
+  objects, or for rules that select by a connection's source
+- ``hosts``: the same as commands, for any kernel that ip(8) can change; knobs ask for more
+  interfaces
 - ``features``: the same with one or two things that only sockets can judge
 - ``ipv6``: hosts with IPv6, as commands
 - ``seldom``: hosts that random draws rarely produce
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 
@@ -34,10 +36,12 @@ from hostrouting.testing.strategies import NewAddress
 OFFSETS = (0, 1, 4, 9, 100, 128, 200, 255, 256, 300, 511, 512, 700, 1023)
 """Offsets of addresses and prefixes in a part of the address space."""
 
-# The default route's interface, a second NIC, a shadowing interface, a container bridge, and two pod interfaces.
+# The default route's interface, a second NIC, a shadowing interface, a container bridge, and two
+# pod interfaces.
 DEVICES = ("eth0", "eth1", "ib0", "docker0", "cali1", "veth1")
 
-# The check leaves these out, because the addresses need an interface, don't identify hosts or aren't unicast.
+# The check leaves these out, because the addresses need an interface, don't identify hosts or
+# aren't unicast.
 _UNJUDGED: tuple[IpNetwork, ...] = (
     *map(IPv4Network, ("0.0.0.0/8", "127.0.0.0/8", "224.0.0.0/3")),
     *map(IPv6Network, ("::/127", "::ffff:0:0/96", "fe80::/10", "ff00::/8")),
@@ -78,24 +82,32 @@ class World:
 
     @property
     def has_rules(self) -> bool:
-        """Return whether the rules were ever changed, after which the kernel uses a different code path."""
+        """Return whether the rules were ever changed, after which the kernel uses a different code
+        path.
+        """
         return bool(self.rules or self.without)
 
     @property
     def devs(self) -> tuple[str, ...]:
         """Return the host's interfaces."""
-        named = {dev for dev, _ in self.addresses} | {hop.dev for route in self.routes for hop in route.hops}
+        named = {dev for dev, _ in self.addresses} | {
+            hop.dev for route in self.routes for hop in route.hops
+        }
         named |= {word for words in self.objects for word in words.split()}
-        return (*self.links, *(dev for dev in (*DEVICES, "e$th") if dev in named and dev not in self.links))
+        return (
+            *self.links,
+            *(dev for dev in (*DEVICES, "e$th") if dev in named and dev not in self.links),
+        )
 
     def build(self, kernel: Kernel) -> None:
         for dev in self.devs:
             kernel.add_link(dev)
         for dev, address in self.addresses:
-            _tried(lambda dev=dev, address=address: kernel.add_address(dev, **attrs.asdict(address)))  # type: ignore[misc]
+            _tried(partial(kernel.add_address, dev, **attrs.asdict(address)))
         if self.objects and isinstance(kernel, NamespaceKernel):
             if self.hides_hops:
-                Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text("0")  # in the kernel's namespace
+                # In the kernel's namespace.
+                Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text("0")
             _ip("".join(f"nexthop add {words}\n" for words in self.objects))
         kernel.add(self.routes)
         for rule in self.rules:
@@ -109,15 +121,27 @@ class World:
 
 
 def boundaries(
-    cidrs: Sequence[IpNetwork], routes: Iterable[Route], rules: Iterable[Rule], more: Iterable[int] = ()
+    cidrs: Sequence[IpNetwork],
+    routes: Iterable[Route],
+    rules: Iterable[Rule],
+    more: Iterable[int] = (),
 ) -> list[IpAddress]:
     """Return the checked addresses of CIDRs at and next to the ends of all prefixes, and some more."""
     family = Family.of(cidrs[0])
     blocks = [block for block in _UNJUDGED if block.version == family.value]
     prefixes: list[IpNetwork] = [*cidrs, *blocks, *(route.destination for route in routes)]
     prefixes += [rule.destination for rule in rules if rule.destination is not None]
-    numbers = {int(end) + beside for prefix in prefixes for end in (prefix[0], prefix[-1]) for beside in (-1, 0, 1)}
-    asked = [family.address(number) for number in sorted(numbers.union(more)) if 0 <= number < 1 << family.bits]
+    numbers = {
+        int(end) + beside
+        for prefix in prefixes
+        for end in (prefix[0], prefix[-1])
+        for beside in (-1, 0, 1)
+    }
+    asked = [
+        family.address(number)
+        for number in sorted(numbers.union(more))
+        if 0 <= number < 1 << family.bits
+    ]
     inside = [address for address in asked if any(address in cidr for cidr in cidrs)]
     return [address for address in inside if not any(address in block for block in blocks)]
 
@@ -149,18 +173,24 @@ class Question:
 
     @property
     def addresses(self) -> list[IpAddress]:
-        """Return the expected addresses at and next to the boundaries of all prefixes, and at a few offsets."""
+        """Return the expected addresses at and next to the boundaries of all prefixes, and at a few
+        offsets.
+        """
         some = {int(cidr[0]) + offset for cidr in self.cidrs for offset in OFFSETS}
         return boundaries(self.cidrs, self.world.routes, self.world.rules, some)
 
     @property
     def tries(self) -> int:
-        """Return the number of ports to try, since the kernel selects among several next hops at random."""
+        """Return the number of ports to try, since the kernel selects among several next hops at
+        random.
+        """
         return 32 if any(len(route.hops) > 1 for route in self.world.routes) else 1
 
 
 def _ip(batch: str) -> None:
-    subprocess.run(["ip", "-batch", "-", "-force"], input=batch, text=True, capture_output=True, check=False)
+    subprocess.run(
+        ["ip", "-batch", "-", "-force"], input=batch, text=True, capture_output=True, check=False
+    )
 
 
 def _tried(step: Callable[[], object]) -> None:

@@ -1,4 +1,7 @@
-"""Random hosts with rare features, as commands. The kernel's behaviour on these can only be tested with sockets."""
+"""Random hosts with rare features, as commands.
+
+The kernel's behaviour on these can only be tested with sockets.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ Steps = Mapping[str, Sequence[str]]
 
 
 def _read(text: str) -> Iterator[tuple[str, Steps]]:
-    """Parse each feature's name and commands. The markers ``<`` and ``~`` determine when commands run."""
+    """Parse each feature's name and commands.
+
+    The markers ``<`` and ``~`` determine when commands run.
+    """
     name, steps = "", dict[str, list[str]]()
     for line in text.splitlines():
         if not line.startswith(" "):
@@ -31,7 +37,9 @@ def _read(text: str) -> Iterator[tuple[str, Steps]]:
             steps[""].append(line[4:])
 
 
-SEEN_FEATURES = dict(_read(Path(__file__).with_name("features.txt").read_text().partition("\n\n")[2]))
+SEEN_FEATURES = dict(
+    _read(Path(__file__).with_name("features.txt").read_text().partition("\n\n")[2])
+)
 """The features of hosts that only sockets can judge."""
 
 # Harmless routes that make table dumps slower.
@@ -60,7 +68,9 @@ def with_features(question: Question, chance: random.Random) -> Host:
     }
 
     def chosen(templates: Sequence[str]) -> list[str]:
-        return [step for step in (_chosen(chance, template, words) for template in templates) if step]
+        return [
+            step for step in (_chosen(chance, template, words) for template in templates) if step
+        ]
 
     steps = [step for step in commands(world) if not step.startswith("ip link ")]
     cycle: list[str] = []
@@ -80,7 +90,8 @@ def with_features(question: Question, chance: random.Random) -> Host:
     links = nics(*(f"{dev} index {number}" for number, dev in zip(numbers, devs, strict=True)))
     steps = [*links.splitlines(), *steps]
     steps += [
-        f"sysctl -qw net.ipv4.conf.{dev}.rp_filter={chance.choice((0, 1, 2))}" for dev in ("all", "eth0", "eth1", "ib0")
+        f"sysctl -qw net.ipv4.conf.{dev}.rp_filter={chance.choice((0, 1, 2))}"
+        for dev in ("all", "eth0", "eth1", "ib0")
     ]
     hostrouting = section(expected, question.allowed)
     return Host(tuple(steps), hostrouting, cycle=tuple(cycle), is_seen=True, names=tuple(names))

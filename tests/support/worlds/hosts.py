@@ -31,18 +31,29 @@ def _words(kind: str, words: str) -> tuple[str, ...]:
 _COMMON = (
     *_words("route", "metric blackhole unreachable prohibit throw local nexthop onlink src nhid"),
     *_words("address", "peer noprefixroute"),
-    *_words("rule", "from to not goto suppress_prefixlength ipproto del blackhole unreachable prohibit"),
+    *_words(
+        "rule", "from to not goto suppress_prefixlength ipproto del blackhole unreachable prohibit"
+    ),
     *("link down", "config devs"),
 )
 FEATURES: Mapping[Family, Collection[str]] = {
     Family.IPV4: (
         *_COMMON,
-        *("route tos", "sysctl nexthop_compat_mode=0", "rule fwmark", "rule uidrange|rule tos", "rule iif|rule oif"),
+        *(
+            "route tos",
+            "sysctl nexthop_compat_mode=0",
+            "rule fwmark",
+            "rule uidrange|rule tos",
+            "rule iif|rule oif",
+        ),
     ),
     Family.IPV6: (
         *_COMMON,
         *_words("ra", "high low 0 prefix route"),
-        *_words("sysctl", "forwarding=1 ignore_routes_with_linkdown=1 use_oif_addrs_only=1 use_tempaddr=2"),
+        *_words(
+            "sysctl",
+            "forwarding=1 ignore_routes_with_linkdown=1 use_oif_addrs_only=1 use_tempaddr=2",
+        ),
         *_words("address", "preferred_lft fec0::7/64"),
         *_words("route", "ra from high low expires anycast append ::/1 multicast broadcast"),
         *_words("addrlabel", "add flush dev"),
@@ -54,14 +65,14 @@ FEATURES: Mapping[Family, Collection[str]] = {
 }
 """The commands and configs that the hosts of a night have. Where there is a ``|``, one of both is enough."""
 
-# Rules by source, and an interface without an address: its source address depends on the order in which interfaces were
-# registered, which dumps don't include.
+# Rules by source, and an interface without an address: its source address depends on the order in
+# which interfaces were registered, which dumps don't include.
 _BORROWED = (
     r"^ip link add (\S+) (index \d+ )?address \S+ type veth (?![\s\S]*^ip address add .* dev \1$)"
     r"[\s\S]*^ip rule add .*\bfrom (?!all|0\.0\.0\.0/0)"
 )
-# How many ports to try on a host with several next hops, which may depend on the port or on neighbours; more if some of
-# them are seldom chosen.
+# How many ports to try on a host with several next hops, which may depend on the port or on
+# neighbours; more if some of them are seldom chosen.
 _TRIES_IF_WEIGHTED = 64
 _TRIES = {
     Family.IPV4: (12, r" nexthop | group | nhid |( default .*\n[\s\S]*){2}"),
@@ -101,19 +112,25 @@ class Host:
     @property
     def indexes(self) -> list[int]:
         """Return the indexes that the interfaces are given, in the order in which they are made."""
-        return [int(index) for index in re.findall(r"^ip link add \S+ index (\d+) ", self.text, re.MULTILINE)]
+        return [
+            int(index)
+            for index in re.findall(r"^ip link add \S+ index (\d+) ", self.text, re.MULTILINE)
+        ]
 
     @property
     def text(self) -> str:
         """Return everything that describes the host."""
-        return "\n".join((*self.steps, *("# churn" for _ in self.cycle[:1]), *self.cycle, str(self.hostrouting)))
+        return "\n".join(
+            (*self.steps, *("# churn" for _ in self.cycle[:1]), *self.cycle, str(self.hostrouting))
+        )
 
     @property
     def config(self) -> Config:
         return Config.from_mapping({"hostRouting": self.hostrouting})
 
     def addresses(self, kernel: RouteBackend, most: int) -> list[IpAddress]:
-        """Return the expected addresses around the boundaries of a kernel's prefixes, and random others.
+        """Return the expected addresses around the boundaries of a kernel's prefixes, and random
+        others.
 
         The number is limited, because sockets take long for each address of an IPv6 host.
         """
@@ -124,28 +141,40 @@ class Host:
             size, count = cidr.num_addresses, most if is_ipv4 else 3
             some = range(size) if size <= count else (chance.randrange(size) for _ in range(count))
             numbers.update(int(cidr[0]) + number for number in some)
-        labelled = map(IPv6Network, re.findall(r"^ip addrlabel add prefix (\S+)", self.text, re.MULTILINE))
+        labelled = map(
+            IPv6Network, re.findall(r"^ip addrlabel add prefix (\S+)", self.text, re.MULTILINE)
+        )
         numbers.update(int(prefix[0]) for prefix in labelled)
         found = boundaries(cidrs, kernel.routes(), kernel.rules(), numbers)
         return found if is_ipv4 else sorted(chance.sample(found, min(most, len(found))))
 
     @property
     def features(self) -> set[str]:
-        """Return the words of each kind of command, such as ``rule not``, the lists of the config, and ``names``."""
+        """Return the words of each kind of command, such as ``rule not``, the lists of the config,
+        and ``names``.
+        """
         lines = [line.split() for line in as_batch(self.text).splitlines()]
         found = {f"{kind} {word.rpartition('.')[2]}" for kind, *words in lines for word in words}
-        return {*found, *(f"config {key}" for key in re.findall(r"'(\w+)': \['", self.text)), *self.names}
+        return {
+            *found,
+            *(f"config {key}" for key in re.findall(r"'(\w+)': \['", self.text)),
+            *self.names,
+        }
 
     @property
     def tries(self) -> int:
-        """Return how many ports to try, because the next hop may depend on the port or on neighbours."""
+        """Return how many ports to try, because the next hop may depend on the port or on
+        neighbours.
+        """
         tries, several = _TRIES[self.family]
         if not self._has(several):
             return 1
         return _TRIES_IF_WEIGHTED if self._has(r" weight (?!1\b)") else tries
 
     def may_be_unknown(self, way: str) -> bool:
-        """Return whether a report may be unknown: in churn, or unless a snapshot represents the whole host."""
+        """Return whether a report may be unknown: in churn, or unless a snapshot represents the
+        whole host.
+        """
         if self.family is Family.IPV4:
             hides_merging = way == "ip" and not self.had_rules and self._has("^ip rule del ")
             return hides_merging or self.is_seen or self._has(_BORROWED)
@@ -154,8 +183,12 @@ class Host:
 
     @property
     def had_rules(self) -> bool:
-        """Return whether rules have been changed in a way that permanently separates tables local and main."""
-        return self._has("^ip rule " if separates_on_deletion(os.uname().release) else "^ip rule add ")
+        """Return whether rules have been changed in a way that permanently separates tables local
+        and main.
+        """
+        return self._has(
+            "^ip rule " if separates_on_deletion(os.uname().release) else "^ip rule add "
+        )
 
     @property
     def has_odd_sources(self) -> bool:
@@ -167,10 +200,13 @@ class Host:
         """Return whether the kernel may skip some hops, which the check counts.
 
         These are unreachable routers, unless forwarding is enabled, and hops without a carrier if
-        ignore_routes_with_linkdown is set. Only those that had a share of the packets before still get it.
+        ignore_routes_with_linkdown is set. Only those that had a share of the packets before still
+        get it.
         """
         for dev in self.devs:
-            ignores = rf"^sysctl -qw net\.ipv[46]\.conf\.({dev}|all)\.ignore_routes_with_linkdown=1$"
+            ignores = (
+                rf"^sysctl -qw net\.ipv[46]\.conf\.({dev}|all)\.ignore_routes_with_linkdown=1$"
+            )
             if f"ip link set peer-{dev} down" in self.steps and self._has(ignores):
                 return True
         return bool(self.failed) and "sysctl -qw net.ipv6.conf.all.forwarding=1" not in self.steps
@@ -180,7 +216,9 @@ class Host:
 
 
 def section(
-    expected: Sequence[ExpectedCidr], allowed: Sequence[str] = (), foreseen: Sequence[IPv4Network] = ()
+    expected: Sequence[ExpectedCidr],
+    allowed: Sequence[str] = (),
+    foreseen: Sequence[IPv4Network] = (),
 ) -> dict[str, Any]:
     """Return a config's ``hostRouting`` section."""
     overlap = {
@@ -208,7 +246,9 @@ def commands(world: World) -> Iterator[str]:
         if rule.preference in world.without:
             yield f"ip rule del {_rule(rule)}"
     yield from (f"ip link set {dev} down" for dev in sorted({*world.devs} & {*world.down}))
-    yield from (f"ip link set peer-{dev} down" for dev in sorted({*world.devs} & {*world.unplugged}))
+    yield from (
+        f"ip link set peer-{dev} down" for dev in sorted({*world.devs} & {*world.unplugged})
+    )
 
 
 def _address(address: NewAddress) -> str:
@@ -223,7 +263,9 @@ def _address(address: NewAddress) -> str:
 def _route(route: Route) -> str:
     words = str(route)
     # Some of these routes don't have ip's default scope.
-    more = ("" if " table " in words else " table main") + ("" if " scope " in words else " scope global")
+    more = ("" if " table " in words else " table main") + (
+        "" if " scope " in words else " scope global"
+    )
     return re.sub(r"( proto \S+)", rf"\1{more}", words, count=1)
 
 
@@ -234,14 +276,16 @@ def _rule(rule: Rule) -> str:
     return f"{words} pref {rule.preference}"
 
 
-# --- random hosts ------------------------------------------------------------------------------------------------
+# --- random hosts ---------------------------------------------------------------------------------
 
 _MOST_DEVS = 10
 
 
 def connected(asked: Question) -> Host:
     """Return a host to whose expected addresses sockets connect."""
-    return Host(tuple(commands(asked.world)), section(asked.expected, asked.allowed), connecting=asked)
+    return Host(
+        tuple(commands(asked.world)), section(asked.expected, asked.allowed), connecting=asked
+    )
 
 
 @st.composite
@@ -264,7 +308,9 @@ def hosts(draw: st.DrawFn, *, has_more_nics: bool = False) -> Host:
         is_suppressed = any(rule.suppress_prefix_length is not None for rule in asked.world.rules)
         cidrs = dict.fromkeys((*asked.cidrs, *map(IPv4Network, () if is_suppressed else wide)))
         expected_cidrs = tuple(map(ExpectedCidr, cidrs))
-        host = Host(tuple(commands(asked.world)), section(expected_cidrs, asked.allowed, asked.foreseen))
+        host = Host(
+            tuple(commands(asked.world)), section(expected_cidrs, asked.allowed, asked.foreseen)
+        )
     if not has_more_nics:
         return host
     there, steps = len(host.devs), list[str]()
@@ -272,6 +318,7 @@ def hosts(draw: st.DrawFn, *, has_more_nics: bool = False) -> Host:
         dev = draw(st.sampled_from((f"nic{number}", f"ib{number + 1}")))
         steps += nics(dev).splitlines()
         steps += [
-            f"ip address add {_address(each)} dev {dev}" for each in draw(st.lists(cut.new_addresses(), max_size=2))
+            f"ip address add {_address(each)} dev {dev}"
+            for each in draw(st.lists(cut.new_addresses(), max_size=2))
         ]
     return attrs.evolve(host, steps=(*host.steps, *steps), connecting=None)

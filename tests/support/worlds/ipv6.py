@@ -1,4 +1,6 @@
-"""Random IPv6 hosts with router advertisements, source-specific routes, discards, rules, multipath and dead routers."""
+"""Random IPv6 hosts with router advertisements, source-specific routes, discards, rules, multipath
+and dead routers.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,43 @@ SPACE = IPv6Network("fd00:172:16::/48")
 """The network that contains most prefixes."""
 
 _EXPECTED = (
-    *("fd00:172:16::/48", "fd00:172:16::/48", "fd00:172:16:7::/64", "fd00:172:16::/56", "fd00:172:16:8000::/49"),
-    *("fd00:172:16:7::/112", "fd00:172::/32", "fd00:10:96::/108", "2001:db8:3::/48", "fd00:172:16:7::9/128"),
+    *(
+        "fd00:172:16::/48",
+        "fd00:172:16::/48",
+        "fd00:172:16:7::/64",
+        "fd00:172:16::/56",
+        "fd00:172:16:8000::/49",
+    ),
+    *(
+        "fd00:172:16:7::/112",
+        "fd00:172::/32",
+        "fd00:10:96::/108",
+        "2001:db8:3::/48",
+        "fd00:172:16:7::9/128",
+    ),
     *("fd00:172:16::/48", "fd00:172:16:7::/64", "fc00::/7", "::/0", "8000::/1"),
 )
-_SUBNETS = ("::", "0:0:0:1::", "0:0:0:7::", "0:0:0:7:8000::", "0:0:0:ff::", "0:0:0:8000::", "0:0:0:ffff::")
+_SUBNETS = (
+    "::",
+    "0:0:0:1::",
+    "0:0:0:7::",
+    "0:0:0:7:8000::",
+    "0:0:0:ff::",
+    "0:0:0:8000::",
+    "0:0:0:ffff::",
+)
 _HOSTS = (0, 1, 9, 0xFF, 1 << 16, 1 << 63, (1 << 64) - 1)
 _LENGTHS = (48, 49, 52, 56, 63, 64, 64, 64, 65, 72, 96, 112, 120, 126, 127, 128, 128)
-_WIDE = ("fd00:172::/32", "fd00::/8", "fc00::/7", "8000::/1", "2001:db8::/32", "2000::/3", "fd00:10::/32", "::/0")
+_WIDE = (
+    "fd00:172::/32",
+    "fd00::/8",
+    "fc00::/7",
+    "8000::/1",
+    "2001:db8::/32",
+    "2000::/3",
+    "fd00:10::/32",
+    "::/0",
+)
 _METRICS = ("", "", "", "", " metric 512", " metric 100", " metric 256", " metric 2000")
 _PREFERENCES = ("", "", "", "", " pref high", " pref low")
 _DISCARDS = ("unreachable", "blackhole", "prohibit", "throw")
@@ -35,7 +66,9 @@ _ROUTERS = ("fe80::1", "fe80::2")
 
 
 def moved_and_back(dev: str) -> str:
-    """Return a command that moves an interface to another namespace and back, after which it is registered last."""
+    """Return a command that moves an interface to another namespace and back, after which it is
+    registered last.
+    """
     return (
         f"unshare -n sh -c 'until ip link set {dev} netns '$$' 2>/dev/null; do sleep .01; done' & "
         "until [ $(readlink /proc/$!/ns/net) != $(readlink /proc/$$/ns/net) ]; do sleep .01; done; "
@@ -61,7 +94,13 @@ class _Draw:
         return self.chance.randrange(often) == 0
 
     def world(self) -> Host:
-        steps = [*self.links(), *self.addresses(), *self.labels(), *self.defaults(), *self.advertisements()]
+        steps = [
+            *self.links(),
+            *self.addresses(),
+            *self.labels(),
+            *self.defaults(),
+            *self.advertisements(),
+        ]
         steps += self.routes()
         steps += self.objects() if self.one_in(4) else ()
         steps += self.rules()
@@ -75,7 +114,7 @@ class _Draw:
         cycle = tuple(self.cycle()) if self.one_in(24) else ()
         return Host(tuple(steps), self.config(), Family.IPV6, failed=failed, cycle=cycle)
 
-    # --- interfaces ----------------------------------------------------------------------------------------------
+    # --- interfaces -------------------------------------------------------------------------------
 
     def links(self) -> Iterator[str]:
         yield "sysctl -qw net.ipv6.fib_multipath_hash_policy=1"
@@ -97,12 +136,23 @@ class _Draw:
         for number, dev in enumerate(self.devs, 1):
             if self.one_in(8):
                 continue
-            pool = [f"2001:db8:{number}::4/64", f"2001:db8:{number}::4/128", f"fd00:{number}::4/64", "fec0::7/64"]
+            pool = [
+                f"2001:db8:{number}::4/64",
+                f"2001:db8:{number}::4/128",
+                f"fd00:{number}::4/64",
+                "fec0::7/64",
+            ]
             if dev != "eth0" or self.one_in(4):
-                pool += [f"fd00:172:16:7::{number}/64", f"fd00:172:16:7::{number}/112", f"fd00:172:16:ff::{number}/56"]
+                pool += [
+                    f"fd00:172:16:7::{number}/64",
+                    f"fd00:172:16:7::{number}/112",
+                    f"fd00:172:16:ff::{number}/56",
+                ]
                 pool += [f"fd00:172:16:7::{number}/128", f"2002:a0{number}::1/48"]
             for address in self.chance.sample(pool, self.chance.choice((1, 1, 2, 3))):
-                more = self.chance.choice(("",) * 8 + (" preferred_lft 0", " noprefixroute", " metric 50"))
+                more = self.chance.choice(
+                    ("",) * 8 + (" preferred_lft 0", " noprefixroute", " metric 50")
+                )
                 peer = ""
                 if self.one_in(12):
                     address, peer = address.partition("/")[0], f" peer fd00:172:16:9::{number}/128"
@@ -131,12 +181,14 @@ class _Draw:
             dev = f" dev {self.chance.choice(self.devs)}" if self.one_in(4) else ""
             yield f"ip addrlabel add prefix {prefix}{dev} label {self.chance.choice((1, 5, 99, 99, label))}"
 
-    # --- routes --------------------------------------------------------------------------------------------------
+    # --- routes -----------------------------------------------------------------------------------
 
     def defaults(self) -> Iterator[str]:
         if self.one_in(12):
             return
-        metric = self.chance.choice(("", " metric 1024", " metric 1024", " metric 512", " metric 100"))
+        metric = self.chance.choice(
+            ("", " metric 1024", " metric 1024", " metric 512", " metric 100")
+        )
         kind = self.chance.choice(("static", "ra", "ra", "dhcp"))
         if self.has_several and self.one_in(3):
             yield f"ip -6 route add default proto {kind} {self.hops(('eth0', self.chance.choice(self.devs)))}{metric}"
@@ -155,11 +207,18 @@ class _Draw:
         for number, dev in enumerate(self.devs, 1):
             for router in self.chance.sample(_ROUTERS, self.chance.choice((0, 0, 1, 1, 2))):
                 lifetime = self.chance.choice((0, 600, 1800, 9000))
-                words = [f"ra {dev} {router} {lifetime} {self.chance.choice(('medium', 'medium', 'high', 'low'))}"]
+                words = [
+                    f"ra {dev} {router} {lifetime} {self.chance.choice(('medium', 'medium', 'high', 'low'))}"
+                ]
                 if self.one_in(3):
-                    words.append(f"prefix {self.chance.choice((f'2001:db8:{number}0::/64', 'fd00:172:16:7::/64'))}")
+                    words.append(
+                        f"prefix {self.chance.choice((f'2001:db8:{number}0::/64', 'fd00:172:16:7::/64'))}"
+                    )
                 served = [self.prefix() for _ in range(self.chance.choice((0, 0, 0, 1, 2)))]
-                words += [f"route {prefix} {self.chance.choice(('medium', 'high', 'low'))}" for prefix in served]
+                words += [
+                    f"route {prefix} {self.chance.choice(('medium', 'high', 'low'))}"
+                    for prefix in served
+                ]
                 yield " ".join(words)
 
     def routes(self) -> Iterator[str]:
@@ -168,9 +227,13 @@ class _Draw:
             kind = self.chance.choice(("local", "anycast"))
             yield f"ip -6 route add {kind} {self.prefix()} dev {self.chance.choice(('lo', *self.devs))} table {table}"
         for _ in range(self.chance.randint(1, 7)):
-            verb = self.chance.choice(("add", "add", "append" if self.has_several else "add", "replace"))
+            verb = self.chance.choice(
+                ("add", "add", "append" if self.has_several else "add", "replace")
+            )
             start = f"ip -6 route {verb} "
-            end = self.chance.choice(_METRICS) + self.chance.choice(("", "", "", " table 100", " table 101"))
+            end = self.chance.choice(_METRICS) + self.chance.choice(
+                ("", "", "", " table 100", " table 101")
+            )
             if self.one_in(5):
                 yield f"{start}{self.chance.choice(_DISCARDS)} {self.prefix()}{end}"
                 continue
@@ -187,7 +250,9 @@ class _Draw:
                 devs = [self.chance.choice(self.devs) for _ in range(self.chance.choice((2, 2, 3)))]
                 yield f"{start}{self.prefix()}{source} {self.hops(devs)}{end}"
                 continue
-            more = self.chance.choice(_PREFERENCES) + self.chance.choice(("",) * 12 + (" expires 0", " expires 600"))
+            more = self.chance.choice(_PREFERENCES) + self.chance.choice(
+                ("",) * 12 + (" expires 0", " expires 600")
+            )
             if self.own and self.one_in(8):
                 more += f" src {self.chance.choice(self.own)}"
             yield f"{start}{self.prefix()}{source} {self.hop(self.chance.choice(self.devs))}{end}{more}"
@@ -221,8 +286,24 @@ class _Draw:
             selectors.append(f"from {self.source()}")
         if self.one_in(3):
             selectors.append(f"to {self.prefix()}")
-        seldom = ["iif lo", "iif eth0", "iif eth0:1", "oif ib0", "fwmark 7", "fwmark 0/1", "ipproto tcp", "ipproto udp"]
-        seldom += ["uidrange 0-0", "uidrange 1-99", "dport 443", "sport 1-65534", "tos 0x10", "tun_id 5"]
+        seldom = [
+            "iif lo",
+            "iif eth0",
+            "iif eth0:1",
+            "oif ib0",
+            "fwmark 7",
+            "fwmark 0/1",
+            "ipproto tcp",
+            "ipproto udp",
+        ]
+        seldom += [
+            "uidrange 0-0",
+            "uidrange 1-99",
+            "dport 443",
+            "sport 1-65534",
+            "tos 0x10",
+            "tun_id 5",
+        ]
         selectors += [words for words in seldom if self.one_in(16)]
         action = f"lookup {self.chance.choice(('100', '100', '101', 'main'))}"
         if self.one_in(8):
@@ -232,15 +313,21 @@ class _Draw:
         elif self.one_in(10):
             action = f"lookup main suppress_prefixlength {self.chance.choice((0, 48, 64))}"
         no = "not " if self.one_in(10) and selectors else ""
-        preference = self.chance.choice((10, 20, 30)) + number if self.chance.random() < 0.9 else 33000 + number
+        preference = (
+            self.chance.choice((10, 20, 30)) + number
+            if self.chance.random() < 0.9
+            else 33000 + number
+        )
         return f"ip -6 rule add {no}{' '.join(selectors)} {action} pref {preference}"
 
-    # --- what goes wrong -------------------------------------------------------------------------------------------
+    # --- what goes wrong --------------------------------------------------------------------------
 
     def failed(self) -> tuple[Neighbour, ...]:
         if not self.one_in(3):
             return ()
-        all_routers = [(dev, IPv6Address(router)) for dev in self.devs for router in self.gateways[dev]]
+        all_routers = [
+            (dev, IPv6Address(router)) for dev in self.devs for router in self.gateways[dev]
+        ]
         return tuple(self.chance.sample(all_routers, self.chance.choice((1, 1, 2))))
 
     def losses(self) -> Iterator[str]:
@@ -265,14 +352,16 @@ class _Draw:
         )
         yield from (f"ip {words.format('add')}", f"ip {words.format('del')}")
 
-    # --- words -----------------------------------------------------------------------------------------------------
+    # --- words ------------------------------------------------------------------------------------
 
     def prefix(self) -> str:
         """Return a random prefix, usually inside ``SPACE``."""
         if self.one_in(6):
             return self.chance.choice(_WIDE)
         address = IPv6Address(
-            int(SPACE[0]) + int(IPv6Address(self.chance.choice(_SUBNETS))) + self.chance.choice(_HOSTS)
+            int(SPACE[0])
+            + int(IPv6Address(self.chance.choice(_SUBNETS)))
+            + self.chance.choice(_HOSTS)
         )
         return str(IPv6Network((address, self.chance.choice(_LENGTHS)), strict=False))
 
@@ -296,12 +385,16 @@ class _Draw:
         if self.one_in(8):
             devs = self.chance.choice((*self.devs, "*0"))
             # With a pattern, sometimes expect the same CIDR through the uplinks as well.
-            expected[0 : self.chance.choice((0, 1)) if devs == "*0" else 1] = [{"cidr": expected[0], "devs": [devs]}]
+            expected[0 : self.chance.choice((0, 1)) if devs == "*0" else 1] = [
+                {"cidr": expected[0], "devs": [devs]}
+            ]
         section: dict[str, Any] = {
             "routeOverlap": {"expectedCidrs": list({str(each): each for each in expected}.values())}
         }
         if self.one_in(8):
             section["routeOverlap"]["allowedDevs"] = [self.chance.choice(self.devs)]
         if not self.one_in(3):
-            section["uplinks"] = self.chance.choice((["eth0"],) * 6 + (["eth*"], [self.chance.choice(self.devs)]))
+            section["uplinks"] = self.chance.choice(
+                (["eth0"],) * 6 + (["eth*"], [self.chance.choice(self.devs)])
+            )
         return section

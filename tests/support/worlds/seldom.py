@@ -12,8 +12,12 @@ from worlds import Question, World
 
 
 def question(text: str) -> Question:
-    """Return a host and its expected CIDRs from the lines of a scenario, which may also add nexthop objects."""
-    found: dict[str, list[str]] = {kind: [] for kind in ("addr add", "nexthop add", "route add", "rule add", "expect")}
+    """Return a host and its expected CIDRs from the lines of a scenario, which may also add nexthop
+    objects.
+    """
+    found: dict[str, list[str]] = {
+        kind: [] for kind in ("addr add", "nexthop add", "route add", "rule add", "expect")
+    }
     for line in lines(text):
         kind = next(kind for kind in found if line.startswith(kind))
         found[kind].append(line.removeprefix(f"{kind} "))
@@ -148,7 +152,7 @@ SELDOM = (
     *(LOST_GATEWAY, EXPECTED_LOST_GATEWAY, BLACKHOLED_GATEWAY, CLAIMED_GATEWAY, UDP_REFUSED),
 )
 
-# --- rules that select by source ---------------------------------------------------------------------------------
+# --- rules that select by source ------------------------------------------------------------------
 
 _TWO_UPLINKS = """
     addr add 10.1.0.4/24 dev eth0

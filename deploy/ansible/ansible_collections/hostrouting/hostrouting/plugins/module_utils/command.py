@@ -26,7 +26,10 @@ def config_file(module: AnsibleModule) -> str:
 
 
 def run(module: AnsibleModule, words: list[str], fine: tuple[int, ...] = (0,)) -> dict[str, Any]:
-    """Run a command, and return the document that it prints. Fail the task if its exit code isn't in ``fine``."""
+    """Run a command, and return the document that it prints.
+
+    Fail the task if its exit code isn't in ``fine``.
+    """
     code, out, err = module.run_command([module.params["executable"], *words])
     try:
         report: dict[str, Any] = json.loads(out)

@@ -66,7 +66,9 @@ def main() -> None:
     module = AnsibleModule(argument_spec=spec, supports_check_mode=True)
     config, seconds, more = config_file(module), module.params["try_seconds"], {}
     if module._diff:
-        more["diff"] = {"prepared": module.run_command([module.params["executable"], "plan", config])[1]}
+        more["diff"] = {
+            "prepared": module.run_command([module.params["executable"], "plan", config])[1]
+        }
     if module.check_mode:
         report = run(module, ["plan", "--output", "json", config], fine=PLAN_CODES)
     else:

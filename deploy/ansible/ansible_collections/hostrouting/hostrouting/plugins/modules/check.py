@@ -51,7 +51,9 @@ from ansible_collections.hostrouting.hostrouting.plugins.module_utils.command im
 def main() -> None:
     """Run ``hostrouting check``."""
     module = AnsibleModule(argument_spec=dict(**CONFIG, **EXECUTABLE), supports_check_mode=True)
-    module.exit_json(changed=False, report=run(module, ["check", "--output", "json", config_file(module)]))
+    module.exit_json(
+        changed=False, report=run(module, ["check", "--output", "json", config_file(module)])
+    )
 
 
 if __name__ == "__main__":

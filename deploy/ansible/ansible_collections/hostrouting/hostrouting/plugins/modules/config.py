@@ -60,7 +60,11 @@ from ansible_collections.hostrouting.hostrouting.plugins.module_utils.command im
 
 def main() -> None:
     """Run the command on a copy first, so that only a file that changes gets a backup."""
-    spec = {"path": CONFIG["config"] | {"type": "path"}, "config": {"type": "raw", "required": True}, **EXECUTABLE}
+    spec = {
+        "path": CONFIG["config"] | {"type": "path"},
+        "config": {"type": "raw", "required": True},
+        **EXECUTABLE,
+    }
     module = AnsibleModule(argument_spec=spec, supports_check_mode=True)
     path, given, more = module.params["path"], config_file(module), {}
     copy = f"{tempfile.mkdtemp(dir=module.tmpdir)}/config.json"
@@ -68,7 +72,9 @@ def main() -> None:
         shutil.copyfile(path, copy)
 
     def set_keys(file: str) -> bool:
-        return bool(run(module, ["config", "set", file, "--from", given, "--output", "json"])["changed"])
+        return bool(
+            run(module, ["config", "set", file, "--from", given, "--output", "json"])["changed"]
+        )
 
     changed = set_keys(copy)
     if changed and not module.check_mode:
