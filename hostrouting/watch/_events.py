@@ -19,6 +19,7 @@ from hostrouting.model.routes import Route
 from hostrouting.model.text import shortened
 from hostrouting.overlap.findings import Finding, OverlapReport, Verdict
 from hostrouting.overlap.summary import PASTE, summary
+from hostrouting.routes.plan import Replacement
 from hostrouting.watch._repair import Drift, Repair
 
 HOW_TO_STOP = (
@@ -39,6 +40,7 @@ class EventKind(Enum):
     STOPPED = "60989b3ffcdf4e978baa60088daf2c71", LOG_INFO
     ROUTES_RESTORED = "5740f8f446b541fea3da3363f1a23f78", LOG_WARNING
     ROUTES_FOLLOWED = "8fe29ddc8f394586a80ef55884b47709", LOG_NOTICE
+    ROUTES_NOT_MOVED = "32f9f98af6fc494f85ab43d916c95cfb", LOG_ERR
     ROUTES_REMOVED = "80b8ecdbb46d44aaabe749fe9f043eea", LOG_NOTICE
     ROUTES_CONTESTED = "ce6bfcd20a6d4dfbaa8bda511dbd0fc0", LOG_ERR
     PROBLEM = "5b572e3fcbc64c3d86bb706a1b9a9cb2", LOG_WARNING
@@ -83,11 +85,10 @@ def status(report: OverlapReport, repair: Repair, problems: Sequence[str]) -> st
         else "no CIDRs are expected"
     )
     words = [f"{report.verdict}: {found}", f"static routes in place: {repair.kept}"]
-    words += (
-        [f"waiting, because another program keeps removing them: {len(repair.waiting)}"]
-        if repair.waiting
-        else []
-    )
+    if repair.waiting:
+        words.append(f"waiting, because another program keeps removing them: {len(repair.waiting)}")
+    if repair.unmoved:
+        words.append(unmoved(repair.unmoved))
     return textwrap.shorten(
         "; ".join([*words, *problems[:1]]), _STATUS_CHARACTERS, placeholder=" …"
     )
@@ -138,6 +139,31 @@ def _event(kind: EventKind, message: str, routes: Sequence[Route]) -> Event:
 
 def _listed(routes: Sequence[Route]) -> str:
     return shortened([str(route) for route in routes], ", ", _NAMED_MAX)
+
+
+def of_moves(before: Sequence[Replacement], now: Sequence[Replacement]) -> Iterator[Event]:
+    """Yield an event if the default route has moved to another interface and routes don't follow.
+
+    Args:
+        before: the routes that didn't follow in the previous round.
+        now: the routes that don't follow now.
+    """
+    if now and now != before:
+        yield _event(EventKind.ROUTES_NOT_MOVED, unmoved(now), [move.old for move in now])
+    if before and not now:
+        yield Event(EventKind.PROBLEM_OVER, f"no longer so: {unmoved(before)}")
+
+
+def unmoved(moves: Sequence[Replacement]) -> str:
+    """Say that routes stay on their interface although the default route has moved, and what to do."""
+    there = devs_of([move.new for move in moves])
+    listed = _listed([move.old for move in moves])
+    names = ", ".join(f'"{dev}"' for dev in there)
+    return (
+        f"the default route has moved to {','.join(there)}, and these static routes don't follow: "
+        f'{listed}; if the move is wanted, set hostRouting\'s "uplinks": [{names}] and run '
+        "hostrouting apply; if it isn't, remove that default route or give it a higher metric"
+    )
 
 
 # --- problems -------------------------------------------------------------------------------------

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 
 import attrs
 
 from hostrouting.boot.files import exists
 from hostrouting.boot.host import Host
 from hostrouting.boot.locks import is_held, locked
-from hostrouting.config.routing import Config
+from hostrouting.config.routing import Config, StaticRoute
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.model.errors import HostRoutingError, RouteError
+from hostrouting.model.family import Family, IpNetwork
 from hostrouting.model.jsonable import StrEnum
 from hostrouting.model.routes import Route, Table
 from hostrouting.routes.install import apply_possible
-from hostrouting.routes.plan import RoutePlan, is_same, plan_possible, uplinks_of
+from hostrouting.routes.plan import Replacement, RoutePlan, is_same, plan_possible, uplinks_of
 from hostrouting.routes.resolve import resolve
 from hostrouting.routes.verify import verify_routes
 from hostrouting.watch._backoff import Failures
@@ -44,6 +45,8 @@ class Repair:
         contested: routes that another program has repeatedly removed, grouped by their failure
             counters.
         waiting: lost routes that are in backoff because another program keeps removing them.
+        unmoved: routes that the default route would lead to another interface, each as it was and
+            as it would be. They stay as they are.
         problems: descriptions of everything that couldn't be repaired.
     """
 
@@ -51,6 +54,7 @@ class Repair:
     fixed: dict[Drift, list[Route]] = attrs.field(factory=dict)
     contested: dict[Failures, list[Route]] = attrs.field(factory=dict)
     waiting: tuple[Route, ...] = ()
+    unmoved: tuple[Replacement, ...] = ()
     problems: tuple[str, ...] = ()
 
 
@@ -60,12 +64,14 @@ class Reconciler:
 
     Args:
         kept: our routes that were in the table after the last check, by route key.
+        former: our wanted routes as they last were in the table, by route key, also lost ones.
         failures: for each route key, how often the route was lost or couldn't be written.
         due: when to write the next waiting route, or to look again after another run, on the
             scope's clock; None if nothing waits.
     """
 
     kept: dict[Hashable, Route] = attrs.field(factory=dict)
+    former: dict[Hashable, Route] = attrs.field(factory=dict)
     failures: dict[Hashable, Failures] = attrs.field(factory=lambda: defaultdict(Failures))
     due: float | None = None
 
@@ -97,13 +103,15 @@ class Reconciler:
                 wanted = config()
                 backends = host.backends(wanted.static_routes.families)
                 plan, problems = plan_repair(wanted, *backends)
+                plan, unmoved = without_moves(plan, wanted, self.former, backends)
                 repair = self._carry_out(plan, backends, scope)
+                self._remember(plan, unmoved)
                 problems += repair.problems
                 try:
                     verify_routes((*self.kept.values(), *plan.foreign), *backends)
                 except RouteError as error:
                     problems.append(str(error))
-                return attrs.evolve(repair, problems=tuple(problems))
+                return attrs.evolve(repair, unmoved=unmoved, problems=tuple(problems))
         except HostRoutingError as error:
             return Repair(len(self.kept), problems=(str(error),))
 
@@ -152,9 +160,14 @@ class Reconciler:
         waiting = tuple(
             route for key, route in wanted.items() if key in left and not left[key].reason
         )
-        return Repair(
-            len(self.kept), fixed, contested, waiting, ("\n".join(reasons),) if reasons else ()
-        )
+        problems = ("\n".join(reasons),) if reasons else ()
+        return Repair(len(self.kept), fixed, contested, waiting, problems=problems)
+
+    def _remember(self, plan: RoutePlan, unmoved: Iterable[Replacement]) -> None:
+        wanted = {*_writes(plan), *(move.new.key for move in unmoved)}
+        lost = {key: route for key, route in self.former.items() if key in wanted}
+        left = {move.old.key: move.old for move in unmoved}
+        self.former = lost | self.kept | left
 
     def _is_as_left(self, ours: Route) -> bool:
         left = self.kept.get(ours.key)
@@ -206,3 +219,67 @@ def plan_repair(config: Config, *backends: RouteBackend) -> tuple[RoutePlan, lis
         # is missing.
         plan = attrs.evolve(plan, unchanged=(*plan.unchanged, *plan.remove), remove=())
     return plan, problems
+
+
+def without_moves(
+    plan: RoutePlan,
+    config: Config,
+    former: Mapping[Hashable, Route],
+    backends: Iterable[RouteBackend],
+) -> tuple[RoutePlan, tuple[Replacement, ...]]:
+    """Take out of a plan what would lead an inheriting route to another interface.
+
+    A default route that appears later, for example a VPN's, must not divert a running node. A route
+    follows the default route to another interface only if its own one no longer exists or has
+    become a port of a bridge, or if the config names the uplinks.
+
+    Args:
+        plan: the plan.
+        config: the wanted routes.
+        former: our routes as they last were in the table, by route key.
+        backends: the backends for kernel access, one for each address family.
+
+    Returns:
+        The rest of the plan, and the routes that it would have moved.
+    """
+    if config.uplinks is not None:
+        return plan, ()
+    inheriting = {_key_of(static) for static in config.static_routes.routes if static.dev is None}
+    usable = {link.name for backend in backends for link in backend.links() if link.master is None}
+
+    def moves(old: Route, new: Route) -> bool:
+        if (new.destination, new.metric) not in inheriting:
+            return False
+        devs = _devs_of(old)
+        return not usable.isdisjoint(devs) and not _devs_of(new) <= devs
+
+    add: list[Route] = []
+    replace: list[Replacement] = []
+    unchanged = [*plan.unchanged]
+    unmoved: list[Replacement] = []
+    for route in plan.add:
+        lost = former.get(route.key)
+        if lost is not None and moves(lost, route):
+            unmoved.append(Replacement(lost, route))
+        else:
+            add.append(route)
+    for item in plan.replace:
+        # Another program may have moved the route since.
+        was = former.get(item.new.key, item.old)
+        if moves(was, item.new):
+            unmoved.append(Replacement(was, item.new))
+            unchanged.append(item.old)
+        else:
+            replace.append(item)
+    rest = attrs.evolve(plan, add=tuple(add), replace=tuple(replace), unchanged=tuple(unchanged))
+    return rest, tuple(unmoved)
+
+
+def _key_of(static: StaticRoute) -> tuple[IpNetwork, int]:
+    family = Family.of(static.destination)
+    return static.destination, static.metric or family.usual_metric
+
+
+def _devs_of(route: Route) -> set[str | None]:
+    """Return the interfaces of all hops, also of dead ones."""
+    return {hop.dev for hop in route.hops}

@@ -25,11 +25,13 @@ from hostrouting.model.family import Family
 from hostrouting.overlap.check import check_families, load_all
 from hostrouting.overlap.findings import OverlapReport, Verdict
 from hostrouting.overlap.markers import write_markers
+from hostrouting.routes.plan import Replacement
 from hostrouting.watch._events import (
     HOW_TO_STOP,
     Event,
     EventKind,
     of_failures,
+    of_moves,
     of_problems,
     of_routes,
     status,
@@ -133,6 +135,7 @@ class _Watch:
         report: the last check's report. If its verdict is unknown, its findings are those of the
             last known verdict.
         said: the problems reported in the last round.
+        unmoved: the routes that didn't follow the default route in the last round.
         problems: problems collected since the last round.
         counted: counters for the metrics: rounds, and repaired routes by kind of drift.
         seen: the last known state of the task's files.
@@ -148,6 +151,7 @@ class _Watch:
     )
     report: OverlapReport | None = None
     said: tuple[str, ...] = ()
+    unmoved: tuple[Replacement, ...] = ()
     problems: list[str] = attrs.field(factory=list)
     counted: Counter[str] = attrs.field(factory=Counter)
     seen: tuple[tuple[int, ...] | None, ...] = ()
@@ -177,13 +181,17 @@ class _Watch:
         problems = tuple(dict.fromkeys((*done.problems, *self.problems, *kept)))
         events = (
             *of_routes(done, self._managers(done)),
+            *of_moves(self.unmoved, done.unmoved),
             *of_problems(self.said, problems),
             *of_failures(self.report, report, done.waiting),
         )
         for event in events:
             self.task.say(event)
         tell(f"STATUS={status(report, done, problems)}")
-        self.report, self.said, self.problems = report, problems, []
+        self.report = report
+        self.said = problems
+        self.unmoved = done.unmoved
+        self.problems = []
 
     def keep_snapshot(self) -> None:
         """Keep a snapshot for ``diff`` if one is due.

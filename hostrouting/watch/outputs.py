@@ -96,7 +96,7 @@ def metrics_text(
             kind of drift.
         time: the round's Unix timestamp.
     """
-    problem = int(bool(repair.problems))
+    problem = int(bool(repair.problems or repair.unmoved))
     return exposition(
         *gate,
         *check_metrics(report, time),

@@ -12,6 +12,7 @@ from functools import partial
 from ipaddress import IPv4Address, IPv4Network
 from itertools import pairwise
 from pathlib import Path
+from syslog import LOG_ERR
 from typing import Any
 
 import attrs
@@ -197,6 +198,103 @@ def test_an_inherited_next_hop_follows_the_default_route(world: World) -> None:
     assert 5 <= when < 6
     assert "via 10.1.0.254" in event.message
     assert EventKind.ROUTES_CONTESTED not in world.kinds()
+
+
+def default_at_metric_100(world: World) -> None:
+    assert not world.kernel.delete([default()])
+    assert not world.kernel.add([default(metric=100)])
+
+
+def vpn_comes_up(kernel: FakeKernel) -> None:
+    kernel.add_link("wg0")
+    kernel.add_address("wg0", "10.99.0.2/24")
+    assert not kernel.add([default("10.99.0.1", "wg0")])
+
+
+def second_nic_takes_over(kernel: FakeKernel) -> None:
+    vpn_comes_up(kernel)
+    assert not kernel.delete([default(metric=100)])
+
+
+def routes_are_lost_with_the_default_route(kernel: FakeKernel) -> None:
+    second_nic_takes_over(kernel)
+    assert not kernel.delete([route for route in kernel.routes(Table.MAIN) if route.is_ours])
+
+
+def other_program_moves_the_route(kernel: FakeKernel) -> None:
+    vpn_comes_up(kernel)
+    (route,) = [route for route in kernel.routes(Table.MAIN) if route.is_ours]
+    assert not kernel.replace([attrs.evolve(route, hops=(NextHop("wg0"),))])
+
+
+@pytest.mark.parametrize(
+    ("change", "devs"),
+    [
+        (vpn_comes_up, ["eth0"]),
+        (second_nic_takes_over, ["eth0"]),
+        (routes_are_lost_with_the_default_route, []),
+        (other_program_moves_the_route, ["wg0"]),
+    ],
+)
+def test_a_route_stays_on_its_interface(
+    world: World, change: Callable[[FakeKernel], None], devs: list[str]
+) -> None:
+    """The watcher leaves routes alone that the default route would lead to another interface."""
+    default_at_metric_100(world)
+    world.at(5, lambda: change(world.kernel))
+    world.watch(LOOK_SECONDS * 2 + 10)
+    assert [route.hops[0].dev for route in world.ours()] == devs
+    assert EventKind.ROUTES_FOLLOWED not in world.kinds()
+    ((when, event),) = world.of_kind(EventKind.ROUTES_NOT_MOVED)
+    assert 5 <= when < 6
+    assert event.fields["DEV"] == ("eth0",)
+    assert event.kind.priority == LOG_ERR
+
+
+def test_routes_that_did_not_move_are_in_place_once_the_vpn_is_gone(world: World) -> None:
+    default_at_metric_100(world)
+    world.at(5, lambda: vpn_comes_up(world.kernel))
+    world.at(10, world.lose)
+    world.at(20, lambda: world.kernel.del_link("wg0"))
+    world.watch(40)
+    assert [route.hops[0].dev for route in world.ours()] == ["eth0"]
+    ((when, _),) = world.of_kind(EventKind.PROBLEM_OVER)
+    assert 20 <= when < 21
+
+
+def test_a_watcher_that_starts_late_moves_no_route(world: World) -> None:
+    default_at_metric_100(world)
+    world.watch(5)
+    vpn_comes_up(world.kernel)
+    world.scope = CancelScope(clock=world.clock)
+    world.watch(10)
+    assert [route.hops[0].dev for route in world.ours()] == ["eth0"]
+    assert EventKind.ROUTES_NOT_MOVED in world.kinds()
+
+
+@pytest.mark.parametrize("becomes", ["gone", "port"])
+def test_a_route_follows_once_its_interface_is_unusable(world: World, becomes: str) -> None:
+    def rename() -> None:
+        world.kernel.del_link("eth0")
+        world.kernel.add_link("br0", kind="bridge")
+        if becomes == "port":
+            world.kernel.add_link("eth0", master="br0")
+        world.kernel.add_address("br0", "10.1.0.4/24")
+        assert not world.kernel.add([default("10.1.0.1", "br0")])
+
+    world.at(5, rename)
+    world.watch(60)
+    assert [route.hops[0].dev for route in world.ours()] == ["br0"]
+    assert EventKind.ROUTES_NOT_MOVED not in world.kinds()
+
+
+def test_routes_fail_over_between_uplinks_that_the_config_names(world: World) -> None:
+    default_at_metric_100(world)
+    world.config = config(SHADOWED, uplinks=["eth0", "wg0"])
+    world.at(5, lambda: second_nic_takes_over(world.kernel))
+    world.watch(60)
+    assert [route.hops[0].dev for route in world.ours()] == ["wg0"]
+    assert EventKind.ROUTES_FOLLOWED in world.kinds()
 
 
 def test_a_route_follows_only_an_uplinks_default_route(world: World) -> None:
