@@ -51,7 +51,7 @@ PURE = {
     "kernel": "after_event default_routes fib host_changes nexthops rules sources",
     "boot": "gate render",
     "routes": "formats resolve",
-    "overlap": "_fewest_prefixes _intervals difference findings one_event _fix _grouping _classify summary",
+    "overlap": "_fewest_prefixes _cut difference findings one_event _fix _group _judge summary",
     "azure": "config probe.ruleset vnet.leftovers vnet.parse",
     "watch": "_events",
 }

@@ -17,12 +17,12 @@ from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.integer_prefixes import ends, numbers
 from hostrouting.model.routes import NextHop, Route, Route6, Table
 from hostrouting.model.rules import Rule, RuleAction
-from hostrouting.overlap._classify import Classification
+from hostrouting.overlap._ask import Probe, is_modelled, modelled_lookups
+from hostrouting.overlap._cut import Interval
+from hostrouting.overlap._diversions import Owners
 from hostrouting.overlap._entries import Entries, Lead
 from hostrouting.overlap._fewest_prefixes import Segment
-from hostrouting.overlap._intervals import Interval
-from hostrouting.overlap._owners import Owners
-from hostrouting.overlap._probes import Probe, is_modelled, modelled_lookups
+from hostrouting.overlap._judge import Classification
 from hostrouting.overlap._state import State
 from hostrouting.overlap.proposals import Obstacle
 from hostrouting.overlap.summary import decided_by

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from hostrouting.model.family import Family, IpNetwork
 from hostrouting.model.integer_prefixes import Prefix
-from hostrouting.overlap._intervals import Interval
+from hostrouting.overlap._cut import Interval
 
 # The cost of leaving a target uncovered. It exceeds the cost of any number of prefixes.
 _TOO_MUCH = 1 << 40

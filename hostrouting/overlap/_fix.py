@@ -28,13 +28,13 @@ from hostrouting.config.routing import ExpectedCidr, RouteOverlap
 from hostrouting.model.integer_prefixes import Prefix, PrefixIndex, PrefixSet, ends, numbers
 from hostrouting.model.routes import Table
 from hostrouting.overlap._cautions import cautions
-from hostrouting.overlap._classify import Classification, Classifications
 from hostrouting.overlap._constraint import Constraints, unmodelled
+from hostrouting.overlap._cut import Interval, intervals_in
+from hostrouting.overlap._diversions import Owners
 from hostrouting.overlap._entries import Entries
 from hostrouting.overlap._fewest_prefixes import Segment, fewest_prefixes, networks_of, summary_of
 from hostrouting.overlap._fixed import FixedHost, fixed_by
-from hostrouting.overlap._intervals import Interval, intervals_in
-from hostrouting.overlap._owners import Owners
+from hostrouting.overlap._judge import Classification, Classifications
 from hostrouting.overlap._questions import Questions
 from hostrouting.overlap._state import State
 from hostrouting.overlap.findings import Finding

@@ -23,9 +23,9 @@ from hostrouting.model.errors import RouteError
 from hostrouting.model.family import IpAddress
 from hostrouting.model.integer_prefixes import Prefix, numbers
 from hostrouting.model.routes import Route, Table
-from hostrouting.overlap._classify import Classification, classify_probes
-from hostrouting.overlap._intervals import Interval
-from hostrouting.overlap._probes import ask, replying, source_key_to
+from hostrouting.overlap._ask import ask, replying, source_key_to
+from hostrouting.overlap._cut import Interval
+from hostrouting.overlap._judge import Classification, classify_probes
 from hostrouting.overlap._state import State
 from hostrouting.routes.plan import plan_routes
 from hostrouting.routes.resolve import resolve

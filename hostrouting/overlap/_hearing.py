@@ -19,7 +19,7 @@ from hostrouting.kernel.rules import KERNEL_RULES, TCP, UDP, Flow, kernel_rules
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Address
 from hostrouting.model.routes import Protocol, Route, RouteType
-from hostrouting.overlap._probes import asks_local_first, separates_tcp
+from hostrouting.overlap._ask import asks_local_first, separates_tcp
 from hostrouting.overlap._state import State
 
 

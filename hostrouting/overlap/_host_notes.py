@@ -14,7 +14,7 @@ from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Hardware
 from hostrouting.model.routes import Route, RouteType
 from hostrouting.model.text import shortened
-from hostrouting.overlap._probes import Probe
+from hostrouting.overlap._ask import Probe
 from hostrouting.overlap._state import State
 from hostrouting.overlap.findings import Note, NoteKind
 from hostrouting.overlap.uplinks import container_devs

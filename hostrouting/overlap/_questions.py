@@ -11,8 +11,8 @@ from functools import cached_property
 from hostrouting.config.routing import ExpectedCidr
 from hostrouting.model.parsing import is_device
 from hostrouting.model.text import shortened
-from hostrouting.overlap._classify import Classification, Classifications
-from hostrouting.overlap._intervals import Interval
+from hostrouting.overlap._cut import Interval
+from hostrouting.overlap._judge import Classification, Classifications
 from hostrouting.overlap._state import State
 from hostrouting.overlap.findings import EXEMPTIONS, FindingKind
 from hostrouting.overlap.proposals import Obstacle, Question

@@ -25,9 +25,7 @@ from hostrouting.model.links import Address, AddressLabel, Link
 from hostrouting.model.parsing import is_inside
 from hostrouting.model.routes import Route, Route6, RouteType, Table
 from hostrouting.model.rules import Rule
-from hostrouting.overlap._bounds import CNI_PROTOCOLS, LINK_LOCAL
-from hostrouting.overlap._intervals import Coverage, Interval, intervals_in
-from hostrouting.overlap._probes import (
+from hostrouting.overlap._ask import (
     Probe,
     ask,
     asks_local_first,
@@ -36,6 +34,8 @@ from hostrouting.overlap._probes import (
     separates_tcp,
     source_borders,
 )
+from hostrouting.overlap._bounds import CNI_PROTOCOLS, LINK_LOCAL
+from hostrouting.overlap._cut import Coverage, Interval, intervals_in
 from hostrouting.overlap.uplinks import Uplinks, find_uplinks, ipv4_defaults_for
 from phases import CancelScope
 

@@ -17,9 +17,9 @@ from hostrouting.model.family import Family
 from hostrouting.model.jsonable import rfc_3339
 from hostrouting.model.routes import Table
 from hostrouting.model.text import shortened
-from hostrouting.overlap._classify import classify_probes
-from hostrouting.overlap._grouping import findings_and_notes
+from hostrouting.overlap._group import findings_and_notes
 from hostrouting.overlap._hearing import why_not_received
+from hostrouting.overlap._judge import classify_probes
 from hostrouting.overlap._state import State, read_host
 from hostrouting.overlap.findings import FamilyVerdict, OverlapReport, UnknownReason, Verdict
 from hostrouting.overlap.proposals import Fix, HostSettings, Unfixable

@@ -22,9 +22,9 @@ from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.integer_prefixes import PrefixSet, numbers
 from hostrouting.model.jsonable import JsonObject
 from hostrouting.model.routes import Route, RouteType
+from hostrouting.overlap._ask import Probe, ask, replying, source_borders, source_key_to
+from hostrouting.overlap._cut import Coverage, Interval, intervals_in
 from hostrouting.overlap._fewest_prefixes import networks_of
-from hostrouting.overlap._intervals import Coverage, Interval, intervals_in
-from hostrouting.overlap._probes import Probe, ask, replying, source_borders, source_key_to
 
 # The number of addresses to try first, because most attempts already fail for one of them.
 _TRIED_FIRST = 16

@@ -20,9 +20,9 @@ from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.jsonable import JsonObject, fields_in_json, in_json
 from hostrouting.model.routes import Route, Route6, RouteType, Table, word_of
 from hostrouting.model.rules import Rule, RuleAction
-from hostrouting.overlap._classify import Classification, classify_each, sends
+from hostrouting.overlap._ask import Probe, is_modelled, modelled_lookups
 from hostrouting.overlap._hearing import why_not_received
-from hostrouting.overlap._probes import Probe, is_modelled, modelled_lookups
+from hostrouting.overlap._judge import Classification, classify_each, sends
 from hostrouting.overlap._state import read_once, watched
 from hostrouting.overlap.uplinks import contested_error
 from phases import CancelScope

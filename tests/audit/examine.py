@@ -34,7 +34,7 @@ from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.snapshot_backend import SnapshotBackend, backends_of, take_snapshot
 from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.routes import RouteType
-from hostrouting.overlap._probes import asks_local_first
+from hostrouting.overlap._ask import asks_local_first
 from hostrouting.overlap.check import check_families
 from hostrouting.overlap.explanation import ExplainedLookup, Explanation, explain
 

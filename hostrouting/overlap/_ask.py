@@ -32,7 +32,7 @@ from hostrouting.model.integer_prefixes import Prefix, numbers
 from hostrouting.model.links import Address, AddressLabel
 from hostrouting.model.routes import Route, Route6, RouteType, Scope, Table
 from hostrouting.model.rules import Rule
-from hostrouting.overlap._intervals import Interval
+from hostrouting.overlap._cut import Interval
 
 if TYPE_CHECKING:
     from hostrouting.kernel.fib import Fib

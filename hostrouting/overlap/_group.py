@@ -14,11 +14,11 @@ from hostrouting.model.integer_prefixes import PrefixIndex, numbers
 from hostrouting.model.links import Address
 from hostrouting.model.routes import Table, destination_words
 from hostrouting.model.text import shortened
-from hostrouting.overlap._classify import Classification, Classifications
+from hostrouting.overlap._ask import asks_local_first
+from hostrouting.overlap._cut import Interval, intervals_in
 from hostrouting.overlap._fewest_prefixes import networks_of, summary_of
 from hostrouting.overlap._host_notes import notes_on_host
-from hostrouting.overlap._intervals import Interval, intervals_in
-from hostrouting.overlap._probes import asks_local_first
+from hostrouting.overlap._judge import Classification, Classifications
 from hostrouting.overlap._state import State
 from hostrouting.overlap.findings import Finding, FindingKind, Note, NoteKind
 

@@ -19,7 +19,7 @@ from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.integer_prefixes import Prefix, PrefixIndex, numbers
 from hostrouting.model.links import Hardware, is_like
 from hostrouting.model.routes import Route
-from hostrouting.overlap._classify import Classification
+from hostrouting.overlap._judge import Classification
 from hostrouting.overlap._state import State
 from hostrouting.overlap.findings import Finding, FindingKind
 from hostrouting.overlap.proposals import Obstacle, Question

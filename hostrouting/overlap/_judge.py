@@ -16,8 +16,8 @@ from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.integer_prefixes import PrefixSet, ends, numbers
 from hostrouting.model.links import Address, is_like
 from hostrouting.model.routes import Protocol, Route, RouteType, Table
+from hostrouting.overlap._ask import Probe
 from hostrouting.overlap._bounds import Bounds
-from hostrouting.overlap._probes import Probe
 from hostrouting.overlap._state import State
 from hostrouting.overlap.findings import FindingKind, NoteKind
 
