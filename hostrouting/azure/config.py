@@ -1,6 +1,6 @@
 """The ``hostNetworking`` section of AKSFlexNode's config, validated as strictly as ``hostRouting``.
 
-The consumer is configured once per host, in ``hostRouting.consumer``.
+This module does no I/O. The consumer is configured once per host, in ``hostRouting.consumer``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Render a config for hosts without Python, either as files plus two shell scripts or as an Ignition document.
 
-All functions are pure.
+This module does no I/O.
 """
 
 from __future__ import annotations

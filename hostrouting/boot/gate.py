@@ -1,6 +1,6 @@
 """Render the gate's drop-ins and script list, and check whether a unit's settings bypass the gate.
 
-All functions are pure.
+This module does no I/O.
 
 Rationale: ``Before=`` in a plain unit has no effect on instances of a template. With ``Requires=``,
 systemd 252 starts the consumer even if the required unit is missing or masked, and restarts the

@@ -1,6 +1,6 @@
 """Render a config as the scripts that run at boot.
 
-All functions are pure. Each asset is a script with a few ``@NAMES@``, which are replaced in one
+This module does no I/O. Each asset is a script with a few ``@NAMES@``, which are replaced in one
 pass by values or by shared text. Data is in a quoted here-document, with one item per row. A row
 contains only values that the config's classes have accepted: addresses, prefixes, numbers, and
 names and patterns of a small alphabet without blanks, quotes or ``$``.

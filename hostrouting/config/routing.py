@@ -1,4 +1,7 @@
-"""Typed config classes for the ``hostRouting`` section of AKSFlexNode's config."""
+"""Typed config classes for the ``hostRouting`` section of AKSFlexNode's config.
+
+This module does no I/O.
+"""
 
 from __future__ import annotations
 

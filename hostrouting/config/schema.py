@@ -1,10 +1,10 @@
 """Strictly parse JSON into typed values, reporting every problem with its path.
 
-The attrs classes are the schema: the field ``wait_seconds`` corresponds to the key ``waitSeconds``,
-and the field's converter validates it. With ``checked_at_once`` as the ``field_transformer``,
-``Section`` runs the converters after all fields are set, and raises a single ``ConfigError`` with
-all problems. Therefore the same rules apply to mappings and constructor calls, and problems in
-nested objects have full paths.
+This module does no I/O. The attrs classes are the schema: the field ``wait_seconds`` corresponds to
+the key ``waitSeconds``, and the field's converter validates it. With ``checked_at_once`` as the
+``field_transformer``, ``Section`` runs the converters after all fields are set, and raises a single
+``ConfigError`` with all problems. Therefore the same rules apply to mappings and constructor calls,
+and problems in nested objects have full paths.
 
 This module doesn't use cattrs, because cattrs coerces values (``"1"`` to 1, ``True`` to 1) unless
 every type has a hook, and because an error's path in cattrs ends at the object if an attrs

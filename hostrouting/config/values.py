@@ -1,4 +1,7 @@
-"""Parsers for single values, which raise a ``ValueError`` with a description of the problem."""
+"""Parsers for single values, which raise a ``ValueError`` with a description of the problem.
+
+This module does no I/O.
+"""
 
 from __future__ import annotations
 

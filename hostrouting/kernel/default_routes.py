@@ -1,4 +1,7 @@
-"""Determine the effective default route, and the default routes among which the kernel chooses."""
+"""Determine the effective default route, and the default routes among which the kernel chooses.
+
+This module does no I/O.
+"""
 
 from __future__ import annotations
 

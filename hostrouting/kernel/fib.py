@@ -1,9 +1,9 @@
 """A model of the kernel's route lookup, for cases where the kernel can't be queried or doesn't report enough.
 
-On a live host, checks query the kernel. This model adds details that a lookup doesn't reveal, such
-as which entry discards a packet or what effect a more specific route in table main would have. It
-also serves snapshots and the in-memory kernel, which modifies the tables in place. The model
-follows net/ipv4/fib_trie.c, net/core/fib_rules.c and net/ipv4/route.c.
+This module does no I/O. On a live host, checks query the kernel. This model adds details that a
+lookup doesn't reveal, such as which entry discards a packet or what effect a more specific route in
+table main would have. It also serves snapshots and the in-memory kernel, which modifies the tables
+in place. The model follows net/ipv4/fib_trie.c, net/core/fib_rules.c and net/ipv4/route.c.
 """
 
 from __future__ import annotations

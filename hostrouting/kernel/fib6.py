@@ -1,7 +1,7 @@
 """A model of the kernel's IPv6 route lookup and source address selection; see fib.py for IPv4.
 
-Lookups follow net/ipv6/ip6_fib.c and net/ipv6/route.c, and source address selection follows
-net/ipv6/addrconf.c.
+This module does no I/O. Lookups follow net/ipv6/ip6_fib.c and net/ipv6/route.c, and source address
+selection follows net/ipv6/addrconf.c.
 """
 
 from __future__ import annotations

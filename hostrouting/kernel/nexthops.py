@@ -1,8 +1,8 @@
 """Fill in the next hops of nexthop objects, and determine which hops get packets.
 
-The kernel shows a nexthop object's hops as part of the route, unless the sysctl
-net.ipv4.nexthop_compat_mode is 0. If the object is a blackhole, the route is always shown as a
-blackhole.
+This module does no I/O. The kernel shows a nexthop object's hops as part of the route, unless the
+sysctl net.ipv4.nexthop_compat_mode is 0. If the object is a blackhole, the route is always shown as
+a blackhole.
 """
 
 from __future__ import annotations

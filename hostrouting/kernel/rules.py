@@ -1,4 +1,4 @@
-"""Match policy rules against packets from this host."""
+"""Match policy rules against packets from this host. This module does no I/O."""
 
 from __future__ import annotations
 

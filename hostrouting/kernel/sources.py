@@ -1,4 +1,4 @@
-"""Determine the source addresses that the hops of IPv4 entries select."""
+"""Determine the source addresses that the hops of IPv4 entries select. This module does no I/O."""
 
 from __future__ import annotations
 

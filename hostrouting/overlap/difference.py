@@ -1,8 +1,8 @@
 """Compare the lookups of two snapshots for every address, and find the changes that explain each difference.
 
-CIDRs are split and looked up as for a check. The causes of a difference are changes of the host:
-with all of them undone, the later snapshot gives the earlier results again. None of these changes
-is superfluous: if any one stays, a result still differs.
+This module does no I/O. CIDRs are split and looked up as for a check. The causes of a difference
+are changes of the host: with all of them undone, the later snapshot gives the earlier results
+again. None of these changes is superfluous: if any one stays, a result still differs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Types for a check's findings, notes and fixes, shared by all output formats."""
+"""Types for a check's findings, notes and fixes, shared by all output formats.
+
+This module does no I/O.
+"""
 
 from __future__ import annotations
 

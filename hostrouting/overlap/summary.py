@@ -1,4 +1,4 @@
-"""Format the result of a check as text for errors, markers and events."""
+"""Format the result of a check as text for errors, markers and events. This module does no I/O."""
 
 from __future__ import annotations
 

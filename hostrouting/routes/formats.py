@@ -1,7 +1,7 @@
 """Render resolved routes for other tools: ip-route(8), netplan(5) and systemd.network(5).
 
-The output contains only addresses, numbers and names that ``parse_device`` accepts. Inherited
-interface names come from the kernel, which would allow ``$(reboot)``.
+This module does no I/O. The output contains only addresses, numbers and names that ``parse_device``
+accepts. Inherited interface names come from the kernel, which would allow ``$(reboot)``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Fill in missing fields of static routes from the default route and the existing links.
 
-All functions are pure.
+This module does no I/O.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Watcher events: the differences between two consecutive checks, each reported once.
 
-All functions are pure. The IDs are for ``journalctl MESSAGE_ID=…`` and message catalogs. They are
+This module does no I/O. The IDs are for ``journalctl MESSAGE_ID=…`` and message catalogs. They are
 stable and documented in docs/reference/watch.md.
 """
 

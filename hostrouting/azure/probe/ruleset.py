@@ -1,6 +1,6 @@
 """Render the rules that rewrite load balancer probes, the route for replies, and the files for the next boot.
 
-All functions are pure. The template is complete except for the device name, so it is readable and
+This module does no I/O. The template is complete except for the device name, so it is readable and
 can be tested with ``nft -c``.
 """
 

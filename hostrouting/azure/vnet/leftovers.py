@@ -1,7 +1,7 @@
 """Decide which leftovers to remove. Anything that may belong to a running pod is kept.
 
-All functions are pure. A pod's veth pair shows whether the pod is running, through the existence of
-its host end, the peer's MAC and the MACs learned by the bridge. An entry in azure-vnet's state
+This module does no I/O. A pod's veth pair shows whether the pod is running, through the existence
+of its host end, the peer's MAC and the MACs learned by the bridge. An entry in azure-vnet's state
 proves nothing, because it is never removed if the CNI gets no DEL.
 """
 

@@ -1,6 +1,6 @@
 """Parse the output of ebtables-save and azure-vnet's state file.
 
-All functions are pure. A pod rule matches one of these two lines exactly, except for the address,
+This module does no I/O. A pod rule matches one of these two lines exactly, except for the address,
 the MAC and the interface. Rules with any other match, option, chain or target belong to other
 programs::
 
