@@ -45,22 +45,21 @@ def prepare(plan: BootPlan, host: Host, undo: Undo) -> None:
         FileError: a file can't be written or removed.
         UnitError: a systemctl call fails, or a symlink created by the Go package can't be removed.
     """
-    layout = host.layout
-    for path in {layout.manifest, *plan.during.files(layout)}:
+    layout, interim = host.layout, plan.manifests.interim
+    for path in {layout.manifest, *interim.files(layout)}:
         files.remove_litter(path)
     if not plan:
         return
     require_systemd(plan, host)
     undo.push(partial(files.remove_empty_folder, layout.manifest.parent))
-    if plan.links:
+    if plan.files.links:
         undo.push(host.units.within(CancelScope()).reload)
-        _remove_links(plan.links, host, undo)
-    if plan.during.parts:
-        _write(BootFile(layout.manifest, plan.during.to_text()), undo)
-    undo.push(partial(_remove_folders, layout, plan.during))
-    undo.push(
-        partial(switch, layout, {file.path: files.look_at(file.path) for file in plan.switched})
-    )
+        _remove_links(plan.files.links, host, undo)
+    if interim.parts:
+        _write(BootFile(layout.manifest, interim.to_text()), undo)
+    undo.push(partial(_remove_folders, layout, interim))
+    old_scripts = {file.path: files.look_at(file.path) for file in plan.gate.switched}
+    undo.push(partial(switch, layout, old_scripts))
 
 
 def require_systemd(plan: BootPlan, host: Host) -> None:
@@ -69,12 +68,12 @@ def require_systemd(plan: BootPlan, host: Host) -> None:
     Raises:
         UnitError: systemd doesn't answer.
     """
-    if plan and plan.is_wanting:
+    if plan and plan.is_installing:
         host.units.is_active(f"{WATCH}.service")
 
 
 def apply_additions(plan: BootPlan, host: Host, undo: Undo) -> Changes:
-    """Write a plan's new and changed files and verify the gate for each of the consumer's instances.
+    """Write a plan's new and changed files, and verify the gate of each instance of the consumer.
 
     Args:
         plan: the plan, after ``prepare``.
@@ -88,48 +87,73 @@ def apply_additions(plan: BootPlan, host: Host, undo: Undo) -> Changes:
         FileError: a file can't be written.
         UnitError: a systemctl call fails, or an instance bypasses the gate.
     """
-    layout, units, units_back = host.layout, host.units, host.units.within(CancelScope())
-    if plan.way_back:
-        undo.push(partial(switch, layout, {file.path: file.state for file in plan.way_back}))
-    switch(layout, {file.path: file.state for file in plan.switched})
-    is_stale = any(file.path.is_relative_to(layout.units) for file in plan.write)
-    if is_stale:
-        undo.push(units_back.reload)
-    first_gate = next((file for file in plan.write if file.path in plan.after.gates(layout)), None)
-    for file in plan.write:
-        if file is first_gate:
+    layout, units, new = host.layout, host.units, plan.manifests.new
+    if plan.gate.rollback:
+        undo.push(partial(switch, layout, _states(plan.gate.rollback)))
+    switch(layout, _states(plan.gate.switched))
+
+    _write_files(plan, host, undo)
+    writes_units = _writes_units(plan, layout)
+    loaded = {} if writes_units else _loaded(units, plan.manifests.interim)
+    unread = _unread(loaded)
+    has_reloaded = bool(writes_units or unread)
+    if has_reloaded:
+        units.reload()
+    _enable(plan, host, undo)
+
+    if plan.is_installing and new.has_gate:
+        if has_reloaded or plan.units.enable:
+            loaded = _loaded(units, new)
+        _verify_gate(loaded, new, layout)
+    return _changes_so_far(plan, layout, unread)
+
+
+def _states(scripts: Iterable[BootFile]) -> dict[Path, files.FileState | None]:
+    return {file.path: file.state for file in scripts}
+
+
+def _writes_units(plan: BootPlan, layout: Layout) -> bool:
+    return any(file.path.is_relative_to(layout.units) for file in plan.files.write)
+
+
+def _write_files(plan: BootPlan, host: Host, undo: Undo) -> None:
+    reload = host.units.within(CancelScope()).reload
+    if _writes_units(plan, host.layout):
+        undo.push(reload)
+    drop_ins = plan.manifests.new.gates(host.layout)
+    has_drop_in = False
+    for file in plan.files.write:
+        if file.path in drop_ins and not has_drop_in:
             # On rollback, systemd has to drop the gate's commands before the gate's scripts are
             # removed.
-            undo.push(units_back.reload)
+            undo.push(reload)
+            has_drop_in = True
         _write(file, undo)
-    loaded = {} if is_stale else _loaded(units, plan.during)
-    unread = tuple(name for name, shown in loaded.items() if shown["NeedDaemonReload"] == "yes")
-    if is_stale or unread:
-        units.reload()
-    for name in plan.enable:
-        undo.push(partial(units_back.disable, f"{name}.service"))
-        units.enable(f"{name}.service")
-    if plan.is_wanting and plan.after.has_gate:
-        if is_stale or unread or plan.enable:
-            loaded = _loaded(units, plan.after)
-        _see_that_it_holds(loaded, plan.after, layout)
-    reloaded = tuple(Change(name, "reloaded") for name in unread)
-    gone = {layout.relative(path) for path in plan.remove}
-    placed = [change for change in plan.changes.files if change.what not in gone]
+
+
+def _enable(plan: BootPlan, host: Host, undo: Undo) -> None:
+    units_of_rollback = host.units.within(CancelScope())
+    for name in plan.units.enable:
+        undo.push(partial(units_of_rollback.disable, f"{name}.service"))
+        host.units.enable(f"{name}.service")
+
+
+def _changes_so_far(plan: BootPlan, layout: Layout, unread: Iterable[str]) -> Changes:
+    """Return the changes that have been made before anything is removed."""
+    removed = {layout.relative(path) for path in plan.files.remove}
+    of_files = [change for change in plan.changes.files if change.what not in removed]
     # These files have interim content now. Those that the run removes at the end count as replaced
     # until then.
-    written = {layout.manifest, *(file.path for file in plan.switched)}
-    placed += [Change(layout.relative(path), "replaced") for path in plan.remove if path in written]
-    enabled = (Change(f"{name}.service", "enabled") for name in plan.enable)
-    return Changes(files=tuple(placed), units=(*reloaded, *enabled))
+    interim = {layout.manifest, *(file.path for file in plan.gate.switched)}
+    replaced = [path for path in plan.files.remove if path in interim]
+    of_files += [Change(layout.relative(path), "replaced") for path in replaced]
+    of_units = [Change(name, "reloaded") for name in unread]
+    of_units += [Change(f"{name}.service", "enabled") for name in plan.units.enable]
+    return Changes(files=tuple(of_files), units=tuple(of_units))
 
 
 def _loaded(units: UnitManager, manifest: Manifest) -> dict[str, dict[str, str]]:
-    """Return the properties of our units and of the current and former consumers' units, as systemd has loaded them.
-
-    A unit needs a daemon-reload if an earlier run was killed between writing the files and
-    reloading.
-    """
+    """Return what systemd has loaded for our units, and for the old and new consumers' units."""
     if not manifest.parts:
         return {}
     ours = [unit for part in manifest.parts.values() for unit in part.units]
@@ -137,10 +161,15 @@ def _loaded(units: UnitManager, manifest: Manifest) -> dict[str, dict[str, str]]
     return units.show_each(ours, "NeedDaemonReload", *_SETTINGS, consumers=consumers)
 
 
-def _see_that_it_holds(
+def _unread(loaded: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """Return the units whose files a killed run has written without reloading systemd."""
+    return [name for name, shown in loaded.items() if shown["NeedDaemonReload"] == "yes"]
+
+
+def _verify_gate(
     loaded: Mapping[str, Mapping[str, str]], manifest: Manifest, layout: Layout
 ) -> None:
-    """Verify that systemd has loaded the gate's commands unmodified, and that no other setting bypasses the gate.
+    """Verify that systemd has loaded the gate's commands, and that no setting bypasses the gate.
 
     systemd ignores lines that it can't parse, and another drop-in may reset a list.
     """
@@ -152,46 +181,48 @@ def _see_that_it_holds(
         if shown["LoadState"] in ("not-found", "masked"):
             continue
         environment = environment_names(layout, shown["EnvironmentFiles"])
+        hint = f"look at: systemctl cat {instance}"
         if missing := missing_commands(shown):
-            why, todo = (
-                f"it lacks {' and '.join(missing)}; something overrides zz-hostrouting.conf",
-                "",
+            what = " and ".join(missing)
+            raise UnitError(
+                f"the gate doesn't hold {instance}: it lacks {what}; "
+                "something overrides zz-hostrouting.conf",
+                hint=hint,
             )
-        elif opening := tuple(
-            opening_settings(shown, is_strict=manifest.is_strict, environment=environment)
-        ):
-            why, todo = "; ".join(opening), "fix that, then apply again; "
-        else:
-            continue
-        raise UnitError(
-            f"the gate doesn't hold {instance}: {why}",
-            hint=f"{todo}look at: systemctl cat {instance}",
-        )
+        opening = opening_settings(shown, is_strict=manifest.is_strict, environment=environment)
+        if reasons := "; ".join(opening):
+            raise UnitError(
+                f"the gate doesn't hold {instance}: {reasons}",
+                hint=f"fix that, then apply again; {hint}",
+            )
 
 
 _SETTINGS = ("LoadState", "ExecConditionEx", "ExecStartPreEx", *SETTINGS)
 
 
 def _remove_links(links: Sequence[Path], host: Host, undo: Undo) -> None:
-    """Remove the Go package's symlinks to our oneshots, and verify that no consumer requires a oneshot any more.
+    """Remove the Go package's symlinks to our oneshots, and verify that no consumer needs them.
 
     While a consumer requires a oneshot, starting or stopping the oneshot stops the running machine.
     """
-    units = host.units
     for link in links:
         undo.push(partial(files.link, link, files.target(link)))
         files.remove(link)
         files.remove_empty_folder(link.parent)
-    units.reload()
+    host.units.reload()
     for consumer in {link.parent.name.rpartition(".")[0] for link in links}:
-        for instance in units.instances(consumer):
-            still = units.show(instance, "Requires")["Requires"].split()
-            if any(f"{name}.service" in still for name in (ROUTES, CHECK)):
-                raise UnitError(
-                    f"{instance} still requires {' '.join(still)} after its links were removed; touching those units "
-                    "would stop it",
-                    hint=f"look at: systemctl cat {instance}",
-                )
+        for instance in host.units.instances(consumer):
+            _verify_no_oneshot_is_required(host.units, instance)
+
+
+def _verify_no_oneshot_is_required(units: UnitManager, instance: str) -> None:
+    required = units.show(instance, "Requires")["Requires"].split()
+    if f"{ROUTES}.service" in required or f"{CHECK}.service" in required:
+        raise UnitError(
+            f"{instance} still requires {' '.join(required)} after its links were removed; "
+            "touching those units would stop it",
+            hint=f"look at: systemctl cat {instance}",
+        )
 
 
 # --- removal --------------------------------------------------------------------------------------
@@ -212,53 +243,42 @@ def apply_removals(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[C
         FileError: a file can't be removed. The next run picks up from there.
         UnitError: a systemctl call fails. The next run picks up from there.
     """
-    layout, units = host.layout, host.units
-    for name in plan.stop:
+    layout = host.layout
+    for name in plan.units.stop:
         # Never stop a oneshot: machines from older installations may still have Requires= on it.
-        units.stop(f"{name}.service")
+        host.units.stop(f"{name}.service")
         yield _of_unit(name, "stopped")
-    if plan.last_list is not None:
-        files.write_if_changed(layout.gate_list, plan.last_list.text)
+    if plan.gate.final_list is not None:
+        files.write_if_changed(layout.gate_list, plan.gate.final_list.text)
     yield from _remove_from_boot(plan, host, scope)
-    markers = [path for path in plan.remove if path in layout.markers]
-    kept = {layout.manifest, *markers}
-    yield from _remove_all(layout, (path for path in plan.remove if path not in kept))
+    removed_last = {layout.manifest, *layout.markers}
+    yield from _remove_all(layout, [path for path in plan.files.remove if path not in removed_last])
     remove_old_stages(layout)
-    if WATCH in plan.going:
+    if WATCH in plan.manifests.removed_parts:
         _remove_snapshots(layout)
-    _remove_folders(layout, plan.during)
-    if plan.after.parts:
-        if plan.after != plan.during:
-            files.write_if_changed(layout.manifest, plan.after.to_text())
-    elif not plan.unseen:
-        # A manifest that this run has reconstructed isn't reported as removed.
-        made = list(_remove_all(layout, [layout.manifest]))
-        yield from made if layout.manifest in plan.remove else ()
-        files.remove_empty_folder(layout.manifest.parent)
-        _remove_folders(layout, plan.during)
-    scratch = (
-        []
-        if plan.after.parts
-        else [path for each in _SCRATCH for path in files.matching(layout.run_dir, each)]
-    )
-    if markers or scratch:
-        # The watcher holds this lock while it checks whether it should still write the markers, and
-        # the scripts hold it while they create their scratch files.
-        with nullcontext() if host.is_image else locked(layout.lock, scope):
-            yield from _remove_all(layout, markers)
-            for path in scratch:
-                files.remove(path)
-    for name in plan.restart:
-        units.restart(f"{name}.service")
+    _remove_folders(layout, plan.manifests.interim)
+    yield from _finish_manifest(plan, layout)
+    yield from _remove_results(plan, host, scope)
+    for name in plan.units.restart:
+        host.units.restart(f"{name}.service")
         yield _of_unit(name, "restarted")
 
 
-def _remove_snapshots(layout: Layout) -> None:
-    """Remove the snapshots that the watcher may have written before it was stopped."""
-    for path in layout.snapshots:
-        files.remove_litter(path)
-        files.remove(path)
-    files.remove_empty_folder(layout.good.parent)
+def _finish_manifest(plan: BootPlan, layout: Layout) -> Iterator[Changes]:
+    """Replace the interim manifest with the new one, or remove it if nothing is installed."""
+    manifests = plan.manifests
+    if manifests.new.parts:
+        if manifests.new != manifests.interim:
+            files.write_if_changed(layout.manifest, manifests.new.to_text())
+        return
+    if plan.files.access_errors:
+        return
+    changes = list(_remove_all(layout, [layout.manifest]))
+    # A manifest that this run has reconstructed isn't reported as removed.
+    if layout.manifest in plan.files.remove:
+        yield from changes
+    files.remove_empty_folder(layout.manifest.parent)
+    _remove_folders(layout, manifests.interim)
 
 
 # Files that pass data between scripts, awk and ip, a killed check's unfinished marker, and the
@@ -270,17 +290,44 @@ _SCRATCH = (
 )
 
 
+def _remove_results(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[Changes]:
+    """Remove the obsolete markers and, if nothing is installed, the files of killed scripts."""
+    layout = host.layout
+    markers = [path for path in plan.files.remove if path in layout.markers]
+    scratch: list[Path] = []
+    if not plan.manifests.new.parts:
+        for pattern in _SCRATCH:
+            scratch += files.matching(layout.run_dir, pattern)
+    if not markers and not scratch:
+        return
+    # The watcher holds this lock while it checks whether it should still write the markers, and
+    # the scripts hold it while they create their scratch files.
+    with nullcontext() if host.is_image else locked(layout.lock, scope):
+        yield from _remove_all(layout, markers)
+        for path in scratch:
+            files.remove(path)
+
+
+def _remove_snapshots(layout: Layout) -> None:
+    """Remove the snapshots that the watcher may have written before it was stopped."""
+    for path in layout.snapshots:
+        files.remove_litter(path)
+        files.remove(path)
+    files.remove_empty_folder(layout.good.parent)
+
+
 def _remove_from_boot(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[Changes]:
     """Remove obsolete drop-ins and then units, and reload systemd."""
-    layout, units = host.layout, host.units
-    of_systemd = [path for path in plan.remove if path.is_relative_to(layout.units)]
-    gates = {*plan.before.gates(layout)}
-    yield from _remove_all(layout, (path for path in of_systemd if path in gates))
-    if gates & {*of_systemd}:
-        _wait_for_starts(units, (plan.before.consumer, *plan.before.former), scope)
-    for name in plan.going:
+    layout, units, old = host.layout, host.units, plan.manifests.old
+    of_systemd = [path for path in plan.files.remove if path.is_relative_to(layout.units)]
+    gates = old.gates(layout)
+    drop_ins = [path for path in of_systemd if path in gates]
+    yield from _remove_all(layout, drop_ins)
+    if drop_ins:
+        _wait_for_starts(units, (old.consumer, *old.former), scope)
+    for name in plan.manifests.removed_parts:
         units.disable(f"{name}.service")
-        if name in plan.disable:
+        if name in plan.units.disable:
             yield _of_unit(name, "disabled")
         # `systemctl disable` doesn't remove dangling symlinks.
         files.remove(layout.enablement(name))
@@ -311,18 +358,19 @@ def _wait_for_starts(units: UnitManager, consumers: Iterable[str], scope: Cancel
 
     If systemd reloads while a removed command is running, it skips the commands after that one.
     """
-    instances = [
-        instance for consumer in consumers if consumer for instance in units.instances(consumer)
-    ]
+    instances: list[str] = []
+    for consumer in filter(None, consumers):
+        instances += units.instances(consumer)
     deadline = scope.clock.monotonic() + _START_WAIT_SECONDS
-    while any(
-        units.show(instance, "SubState")["SubState"] in ("condition", "start-pre")
-        for instance in instances
-    ):
+    while any(_is_starting(units, instance) for instance in instances):
         if scope.clock.monotonic() >= deadline:
             return
         scope.progress("waiting for starts that run the gate")
         scope.wait(_START_POLL_SECONDS)
+
+
+def _is_starting(units: UnitManager, instance: str) -> bool:
+    return units.show(instance, "SubState")["SubState"] in ("condition", "start-pre")
 
 
 # --- the current state ----------------------------------------------------------------------------
@@ -376,11 +424,12 @@ def requiring_units(host: Host, *names: str) -> dict[str, tuple[str, ...]]:
     Returns:
         For each required oneshot, the sorted names of the units that require it.
     """
-    found = {}
+    requiring = {}
     for unit in (f"{name}.service" for name in names):
         shown = host.units.show(unit, "RequiredBy", "RequisiteOf", "BoundBy")
-        found[unit] = tuple(sorted({word for value in shown.values() for word in value.split()}))
-    return {unit: words for unit, words in found.items() if words}
+        if words := " ".join(shown.values()).split():
+            requiring[unit] = tuple(sorted(set(words)))
+    return requiring
 
 
 def is_there(host: Host, consumer: str) -> bool:
@@ -399,20 +448,17 @@ KUBELET = "kubelet.service"
 
 
 def has_free_kubelet(host: Host, consumer: str) -> bool:
-    """Return whether a kubelet starts on the host at boot without being gated, because it isn't the consumer.
+    """Return whether a kubelet that isn't the consumer starts at boot, without being gated.
 
     Raises:
         UnitError: systemd can't be queried.
     """
-    return (
-        consumer != KUBELET
-        and bool(unit_files(host.layout, KUBELET))
-        and host.units.is_enabled(KUBELET)
-    )
+    is_installed = consumer != KUBELET and bool(unit_files(host.layout, KUBELET))
+    return is_installed and host.units.is_enabled(KUBELET)
 
 
 def _remove_folders(layout: Layout, manifest: Manifest) -> None:
-    """Remove the folders that the installation created, innermost first, skipping any that aren't empty."""
+    """Remove those folders that the installation created and that are empty, innermost first."""
     for folder in sorted(map(layout.of, manifest.folders), reverse=True):
         files.remove_empty_folder(folder)
 

@@ -114,7 +114,7 @@ class Done:
 
 
 @contextmanager
-def exclusive_run(host: Host, scope: CancelScope, *, is_wanting: bool) -> Iterator[Done]:
+def exclusive_run(host: Host, scope: CancelScope, *, is_installing: bool) -> Iterator[Done]:
     """Hold the run lock, and attach the remaining changes to any error that ends the run.
 
     A second run waits for the first one to end. Images aren't locked, because they have no
@@ -124,7 +124,7 @@ def exclusive_run(host: Host, scope: CancelScope, *, is_wanting: bool) -> Iterat
     Args:
         host: the target host.
         scope: cancels waiting for another run.
-        is_wanting: whether there is anything to install.
+        is_installing: whether there is anything to install.
 
     Yields:
         The record to which the caller adds its changes.
@@ -134,7 +134,7 @@ def exclusive_run(host: Host, scope: CancelScope, *, is_wanting: bool) -> Iterat
     """
     done, layout = Done(), host.layout
     has_lock = not host.is_image and (
-        is_wanting or any(map(exists, (layout.run_lock, layout.manifest, layout.unit(ROUTES))))
+        is_installing or any(map(exists, (layout.run_lock, layout.manifest, layout.unit(ROUTES))))
     )
     try:
         with (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import attrs
@@ -21,51 +21,93 @@ from hostrouting.model.errors import FileError
 
 
 @attrs.frozen
-class BootPlan:
-    """The changes for the next boot, in execution order.
-
-    Files are added before the kernel's routes change, and obsolete files are removed afterwards. In
-    between, the manifest lists both. If the static routes are being removed, their script is
-    temporarily replaced with one that removes our routes.
+class Manifests:
+    """The manifests before, during and after the changes.
 
     Args:
-        before: the current manifest.
-        during: the manifest while changes are in progress.
-        after: the final manifest.
-        links: symlinks left by the Go package, which are removed first.
-        switched: the gate's changed scripts and an interim script list, all replaced together.
-        way_back: the scripts and the list to use if a host's first routes have to be rolled back.
-        last_list: the final script list, or None if the one in ``switched`` is final.
-        write: the other changed files, in write order.
-        remove: paths to remove.
-        enable: parts whose units to enable.
-        restart: parts whose units to restart at the end.
-        stop: parts whose units to stop.
-        disable: parts whose units to disable.
-        going: installed parts to remove.
-        is_wanting: whether there are parts to install, so that the gate has to be verified.
-        unseen: an error message for each path that should be removed but can't be accessed. As long
-            as there is one, the manifest is kept, even without parts.
-        changes: all changes, for printing.
+        old: the manifest of what is installed.
+        interim: the manifest while changes are in progress, which lists the files of both others.
+        new: the manifest at the end.
     """
 
-    before: Manifest
-    during: Manifest
-    after: Manifest
-    links: tuple[Path, ...] = ()
+    old: Manifest
+    interim: Manifest
+    new: Manifest
+
+    @property
+    def removed_parts(self) -> tuple[str, ...]:
+        """Return the names of the installed parts that the new manifest lacks."""
+        return tuple(name for name in self.old.parts if name not in self.new.parts)
+
+
+@attrs.frozen
+class GatePlan:
+    """The changes to the scripts that the gate runs, and to the list of these scripts.
+
+    If the static routes are being removed, their script is temporarily replaced with one that
+    removes our routes.
+
+    Args:
+        switched: the changed scripts and the changed list, all replaced together.
+        rollback: the scripts and the list to use if a host's first routes have to be rolled back.
+        final_list: the list at the end, or None if the one in ``switched`` stays.
+    """
+
     switched: tuple[BootFile, ...] = ()
-    way_back: tuple[BootFile, ...] = ()
-    last_list: BootFile | None = None
+    rollback: tuple[BootFile, ...] = ()
+    final_list: BootFile | None = None
+
+
+@attrs.frozen
+class FilesPlan:
+    """The changes to all other files.
+
+    Args:
+        links: symlinks left by the Go package, which are removed first.
+        write: the changed files, in write order.
+        remove: the paths to remove at the end.
+        access_errors: an error message for each path that should be removed but can't be accessed.
+            As long as there is one, the manifest is kept, even without parts.
+    """
+
+    links: tuple[Path, ...] = ()
     write: tuple[BootFile, ...] = ()
     remove: tuple[Path, ...] = ()
+    access_errors: tuple[str, ...] = ()
+
+
+@attrs.frozen
+class UnitsPlan:
+    """The names of the parts whose units to enable, and at the end to stop, disable or restart."""
+
     enable: tuple[str, ...] = ()
     restart: tuple[str, ...] = ()
     stop: tuple[str, ...] = ()
     disable: tuple[str, ...] = ()
-    going: tuple[str, ...] = ()
-    is_wanting: bool = False
-    unseen: tuple[str, ...] = ()
-    changes: Changes = attrs.field(factory=Changes)
+
+
+@attrs.frozen
+class BootPlan:
+    """The changes for the next boot.
+
+    Files are added before the kernel's routes change, and obsolete files are removed afterwards. In
+    between, the manifest lists both.
+
+    Args:
+        manifests: the manifests before, during and after the changes.
+        gate: the changes to the gate's scripts and their list.
+        files: the changes to all other files.
+        units: the changes to units.
+        is_installing: whether there are parts to install, so that the gate has to be verified.
+        changes: all changes, for printing.
+    """
+
+    manifests: Manifests
+    gate: GatePlan
+    files: FilesPlan
+    units: UnitsPlan
+    is_installing: bool
+    changes: Changes
 
     def __bool__(self) -> bool:
         return bool(self.changes)
@@ -73,121 +115,93 @@ class BootPlan:
     @property
     def changes_routes_script(self) -> bool:
         """Return whether the static routes script changes."""
-        return any(file.path.stem == ROUTES for file in self.switched)
+        return any(file.path.stem == ROUTES for file in self.gate.switched)
 
 
 def plan_next_boot(host: Host, wanted: Wanted) -> BootPlan:
     """Compare the installed state with the wanted parts, without changing anything.
-
-    Args:
-        host: the target host.
-        wanted: the wanted parts.
 
     Raises:
         FileError: a file can't be read.
         UnitError: systemd can't be queried.
     """
     layout = host.layout
-    before = Manifest.of_host(layout)
-    after = wanted_manifest(before, wanted, layout)
-    after = attrs.evolve(_with_folders(after, layout) if wanted.parts else after, former=())
-    going = tuple(name for name in before.parts if name not in after.parts)
-    former = (
-        tuple(sorted({before.consumer, *before.former} - {after.consumer, ""}))
-        if before.parts
-        else ()
-    )
-    # Programs that parse the manifest as a config, such as the watcher, must not see values of
-    # removed parts.
-    leaving = {name: attrs.evolve(before.parts[name], config={}) for name in going}
-    during = attrs.evolve(after, parts={**leaving, **after.parts}, former=former)
-
-    scripts = _gate_scripts(host, wanted, going)
-    contents = _contents(layout, after) | {name: script.content for name, script in scripts.items()}
-    still_run = {name: before.parts[name] for name in going if name in scripts}
-    listed = attrs.evolve(after, parts={**still_run, **after.parts})
-    first_list, last_list = (
-        BootFile(layout.gate_list, list_text(manifest, contents)) for manifest in (listed, after)
-    )
-
-    lasting = [
-        *([BootFile(layout.manifest, after.to_text())] if after.parts else ()),
-        *installed_files(layout, after, wanted.parts, contents),
-    ]
-    changed = [file for file in lasting if not _is_there(file)]
-    remove, unseen = _removed(layout, wanted, before, after)
+    manifests = _plan_manifests(layout, wanted)
+    scripts = _gate_scripts(host, wanted, manifests.removed_parts)
+    contents = _contents(layout, manifests.new)
+    contents |= {name: script.content for name, script in scripts.items()}
+    changed = _changed_files(layout, wanted, manifests.new, contents)
+    remove, access_errors = _plan_removal(layout, wanted, manifests)
     links = tuple(go_package_links(layout)) if wanted.parts else ()
-    has_list = after.has_gate or files.is_present(layout.gate_list)
-    lists = [first_list] if has_list and (changed or remove or links) else []
-    switched = {layout.manifest, layout.gate_list, *(script.path for script in scripts.values())}
-    # To systemd, units are also enabled by the Go package's symlinks. The run removes these
-    # symlinks, so it has to enable each of the units that our own symlink doesn't enable.
-    losing = {link.stem for link in links if not files.is_present(layout.enablement(link.stem))}
-    enable = tuple(
-        part.name
-        for part in wanted.parts
-        if part.name in losing or not _is_enabled(host, part.name)
+
+    has_changes = bool(changed or remove or links)
+    gate = _plan_gate(host, manifests, scripts, contents, has_changes=has_changes)
+    # The gate's scripts and list are switched, and the interim manifest is written before.
+    elsewhere = {layout.manifest, layout.gate_list, *(script.path for script in scripts.values())}
+    write = tuple(file for file in changed if file.path not in elsewhere)
+    other_files = FilesPlan(links, write, remove, access_errors)
+    units = _plan_units(host, wanted, manifests.removed_parts, other_files)
+    return BootPlan(
+        manifests,
+        gate,
+        other_files,
+        units,
+        is_installing=bool(wanted.parts),
+        changes=_net_changes(layout, changed, other_files, units),
     )
-    watches = not host.is_image and any(part.name == WATCH for part in wanted.parts)
-    restarts = watches and (
-        layout.unit(WATCH) in {file.path for file in changed} or not _is_watching(host)
-    )
-    plan = BootPlan(
-        before,
-        during,
-        after,
-        links,
-        switched=tuple(file for file in (*scripts.values(), *lists) if not _is_there(file)),
-        last_list=last_list if after.has_gate and last_list != first_list else None,
-        way_back=_way_back(host, before, scripts),
-        write=tuple(file for file in changed if file.path not in switched),
-        remove=remove,
-        enable=enable,
-        restart=(WATCH,) if restarts else (),
-        stop=(WATCH,) if WATCH in going and _is_watching(host) else (),
-        disable=tuple(name for name in going if _is_enabled(host, name)),
-        going=going,
-        is_wanting=bool(wanted.parts),
-        unseen=unseen,
-    )
-    return attrs.evolve(plan, changes=_changes(layout, plan, changed))
 
 
-def _is_there(file: BootFile) -> bool:
+def _is_up_to_date(file: BootFile) -> bool:
     return files.look_at(file.path) == file.state
 
 
-def _is_enabled(host: Host, name: str) -> bool:
-    if not files.exists(host.layout.unit(name)):
-        return False
-    # Symlinks other than ours may enable the unit, too.
-    return files.is_present(host.layout.enablement(name)) or host.units.is_enabled(
-        f"{name}.service"
-    )
+# --- manifests ------------------------------------------------------------------------------------
 
 
-def _is_watching(host: Host) -> bool:
-    return host.units.is_active(f"{WATCH}.service")
+def _plan_manifests(layout: Layout, wanted: Wanted) -> Manifests:
+    old = Manifest.of_host(layout)
+    new = wanted_manifest(old, wanted, layout)
+    if wanted.parts:
+        new = _with_folders(new, layout)
+    new = attrs.evolve(new, former=())
+    former: tuple[str, ...] = ()
+    if old.parts:
+        former = tuple(sorted({old.consumer, *old.former} - {new.consumer, ""}))
+    # Programs that parse the manifest as a config, such as the watcher, must not see values of
+    # removed parts.
+    removed = {
+        name: attrs.evolve(part, config={})
+        for name, part in old.parts.items()
+        if name not in new.parts
+    }
+    interim = attrs.evolve(new, parts=removed | new.parts, former=former)
+    return Manifests(old, interim, new)
 
 
 def _with_folders(manifest: Manifest, layout: Layout) -> Manifest:
     """Return a copy of the manifest that also lists the folders to create for its files."""
     missing = {
-        layout.relative(each) for each in manifest.folders_above(layout) if not files.exists(each)
+        layout.relative(folder)
+        for folder in manifest.folders_above(layout)
+        if not files.exists(folder)
     }
     return attrs.evolve(manifest, folders=tuple(sorted({*manifest.folders, *missing})))
 
 
-def _gate_scripts(host: Host, wanted: Wanted, going: Collection[str]) -> dict[str, BootFile]:
-    """Return the gate's scripts by part name.
+# --- the gate -------------------------------------------------------------------------------------
+
+
+def _gate_scripts(host: Host, wanted: Wanted, removed: Collection[str]) -> dict[str, BootFile]:
+    """Return the gate's new scripts by part name.
 
     If the static routes are being removed, their script is one with an empty list of routes, which
     removes our routes from the kernel.
     """
     scripts = {part.name: part.files[0] for part in wanted.parts if part.is_gated}
-    there = files.look_at(host.layout.script(ROUTES))
-    if ROUTES in going and not host.is_image and there is not None and there.is_ours:
-        scripts[ROUTES] = _no_routes(host.layout)
+    if ROUTES in removed and not host.is_image:
+        installed = files.look_at(host.layout.script(ROUTES))
+        if installed is not None and installed.is_ours:
+            scripts[ROUTES] = _no_routes(host.layout)
     return scripts
 
 
@@ -195,92 +209,196 @@ def _no_routes(layout: Layout) -> BootFile:
     return BootFile(layout.script(ROUTES), render_static_routes(Config(wait_seconds=0)), 0o755)
 
 
-def _way_back(host: Host, before: Manifest, scripts: Container[str]) -> tuple[BootFile, ...]:
+def _contents(layout: Layout, manifest: Manifest) -> dict[str, bytes]:
+    """Return the contents of the existing scripts by part name."""
+    contents = {}
+    for name in manifest.parts:
+        state = files.look_at(layout.script(name))
+        if state is not None and state.content is not None:
+            contents[name] = state.content
+    return contents
+
+
+def _plan_gate(
+    host: Host,
+    manifests: Manifests,
+    scripts: Mapping[str, BootFile],
+    contents: Mapping[str, bytes],
+    *,
+    has_changes: bool,
+) -> GatePlan:
+    """Plan the gate's changes.
+
+    Args:
+        host: the target host.
+        manifests: the manifests.
+        scripts: the gate's new scripts by part name.
+        contents: the contents of all scripts by part name, as they will be.
+        has_changes: whether any file is written or removed.
+    """
+    layout, old, new = host.layout, manifests.old, manifests.new
+    # The script that removes our routes is listed until the routes are removed.
+    still_run = {name: old.parts[name] for name in manifests.removed_parts if name in scripts}
+    listed = attrs.evolve(new, parts=still_run | new.parts)
+    first_list = BootFile(layout.gate_list, list_text(listed, contents))
+    final_list = BootFile(layout.gate_list, list_text(new, contents))
+
+    switched = [*scripts.values()]
+    if has_changes and (new.has_gate or files.is_present(layout.gate_list)):
+        switched.append(first_list)
+    return GatePlan(
+        switched=tuple(file for file in switched if not _is_up_to_date(file)),
+        rollback=_plan_rollback(host, old, scripts),
+        final_list=final_list if new.has_gate and final_list != first_list else None,
+    )
+
+
+def _plan_rollback(host: Host, old: Manifest, scripts: Container[str]) -> tuple[BootFile, ...]:
     """Return the scripts and the list to use while a host's first routes are rolled back.
 
     By then, a start of the consumer may have made the gate install these routes, so this script
     removes them.
     """
-    if host.is_image or ROUTES not in scripts or ROUTES in before.parts or not before.has_gate:
+    is_first = ROUTES in scripts and ROUTES not in old.parts
+    if host.is_image or not is_first or not old.has_gate:
         return ()
-    layout, script = host.layout, _no_routes(host.layout)
-    listed = attrs.evolve(
-        before, parts={**before.parts, ROUTES: InstalledPart(is_blocking=True, is_gated=True)}
-    )
-    contents = _contents(layout, before)
+    layout, no_routes = host.layout, _no_routes(host.layout)
+    part = InstalledPart(is_blocking=True, is_gated=True)
+    listed = attrs.evolve(old, parts={**old.parts, ROUTES: part})
+    contents = _contents(layout, old)
     # Include the current versions of the other scripts, because new versions may be in place by
     # then.
-    others = (
+    others = [
         BootFile(layout.script(name), content.decode("utf-8", "surrogateescape"), 0o755)
         for name, content in contents.items()
-        if before.parts[name].is_gated
-    )
-    return (
-        script,
-        *others,
-        BootFile(layout.gate_list, list_text(listed, contents | {ROUTES: script.content})),
-    )
+        if old.parts[name].is_gated
+    ]
+    text = list_text(listed, contents | {ROUTES: no_routes.content})
+    return (no_routes, *others, BootFile(layout.gate_list, text))
 
 
-def _contents(layout: Layout, manifest: Manifest) -> dict[str, bytes]:
-    """Return the contents of the existing scripts by part name."""
-    there = {name: files.look_at(layout.script(name)) for name in manifest.parts}
-    return {
-        name: state.content
-        for name, state in there.items()
-        if state is not None and state.content is not None
-    }
+# --- other files ----------------------------------------------------------------------------------
 
 
-def _removed(
-    layout: Layout, wanted: Wanted, before: Manifest, after: Manifest
+def _changed_files(
+    layout: Layout, wanted: Wanted, new: Manifest, contents: Mapping[str, bytes]
+) -> list[BootFile]:
+    """Return all files that will change or be added, including the manifest and the gate's."""
+    new_files = installed_files(layout, new, wanted.parts, contents)
+    if new.parts:
+        new_files.insert(0, BootFile(layout.manifest, new.to_text()))
+    return [file for file in new_files if not _is_up_to_date(file)]
+
+
+def _plan_removal(
+    layout: Layout, wanted: Wanted, manifests: Manifests
 ) -> tuple[tuple[Path, ...], tuple[str, ...]]:
-    """Return the existing paths to remove, and an error message for each path that can't be accessed."""
-    going = (
-        {*before.files(layout)} - {*after.files(layout)} - {*map(layout.enablement, before.parts)}
-    )
-    if CHECK in wanted.names and CHECK not in after.parts:
-        going |= {*layout.markers}
-    if WATCH in wanted.names and WATCH not in after.parts:
-        going |= {*layout.snapshots}
-    textfile = before.textfile(layout)
-    if textfile is not None and textfile != after.textfile(layout):
-        going.add(textfile)
-    if not after.parts:
-        going.add(layout.manifest)
-    there, unseen, gates = [], [], {*before.gates(layout)}
-    for path in sorted(going):
+    """Return the existing paths to remove, and a message for each one that can't be accessed."""
+    remove, access_errors = [], []
+    gates = manifests.old.gates(layout)
+    for path in sorted(_obsolete_paths(layout, wanted, manifests)):
         # An unreadable folder, such as the node exporter's textfile folder, doesn't stop the other
         # removals. However, a gate drop-in left behind without the gate's script would block every
         # start, so this error is raised.
         try:
-            there += [path] if files.is_present(path) else []
+            if files.is_present(path):
+                remove.append(path)
         except FileError as error:
             if path in gates:
                 raise
-            unseen.append(f"{error.message}; if it is there, it stays")
-    if unseen and layout.manifest in there:
-        there.remove(layout.manifest)
-    return tuple(there), tuple(unseen)
+            access_errors.append(f"{error.message}; if it is there, it stays")
+    if access_errors and layout.manifest in remove:
+        remove.remove(layout.manifest)
+    return tuple(remove), tuple(access_errors)
 
 
-def _changes(layout: Layout, plan: BootPlan, changed: Sequence[BootFile]) -> Changes:
-    """Return the plan's net changes for printing, without intermediate files."""
-    found = []
+def _obsolete_paths(layout: Layout, wanted: Wanted, manifests: Manifests) -> set[Path]:
+    old, new = manifests.old, manifests.new
+    obsolete = {*old.files(layout)} - {*new.files(layout)}
+    # These symlinks are removed when the units are disabled.
+    obsolete -= {layout.enablement(name) for name in old.parts}
+    if CHECK in wanted.names and CHECK not in new.parts:
+        obsolete |= {*layout.markers}
+    if WATCH in wanted.names and WATCH not in new.parts:
+        obsolete |= {*layout.snapshots}
+    textfile = old.textfile(layout)
+    if textfile is not None and textfile != new.textfile(layout):
+        obsolete.add(textfile)
+    if not new.parts:
+        obsolete.add(layout.manifest)
+    return obsolete
+
+
+# --- units ----------------------------------------------------------------------------------------
+
+
+def _plan_units(
+    host: Host, wanted: Wanted, removed: Sequence[str], other_files: FilesPlan
+) -> UnitsPlan:
+    enable = _units_to_enable(host, wanted, other_files.links)
+    is_watched = any(part.name == WATCH for part in wanted.parts)
+    restart = is_watched and _needs_restart(host, other_files.write)
+    return UnitsPlan(
+        enable=enable,
+        restart=(WATCH,) if restart else (),
+        stop=(WATCH,) if WATCH in removed and _is_watching(host) else (),
+        disable=tuple(name for name in removed if _is_enabled(host, name)),
+    )
+
+
+def _units_to_enable(host: Host, wanted: Wanted, links: Iterable[Path]) -> tuple[str, ...]:
+    # To systemd, units are also enabled by the Go package's symlinks. The run removes these
+    # symlinks, so it has to enable each of the units that our own symlink doesn't enable.
+    losing = {
+        link.stem for link in links if not files.is_present(host.layout.enablement(link.stem))
+    }
+    names = [part.name for part in wanted.parts]
+    return tuple(name for name in names if name in losing or not _is_enabled(host, name))
+
+
+def _is_enabled(host: Host, name: str) -> bool:
+    if not files.exists(host.layout.unit(name)):
+        return False
+    # Symlinks other than ours may enable the unit, too.
+    has_our_symlink = files.is_present(host.layout.enablement(name))
+    return has_our_symlink or host.units.is_enabled(f"{name}.service")
+
+
+def _needs_restart(host: Host, written: Iterable[BootFile]) -> bool:
+    """Return whether the watcher has to be started, or restarted with another unit file."""
+    if host.is_image:
+        return False
+    unit = host.layout.unit(WATCH)
+    return any(file.path == unit for file in written) or not _is_watching(host)
+
+
+def _is_watching(host: Host) -> bool:
+    return host.units.is_active(f"{WATCH}.service")
+
+
+# --- what is printed ------------------------------------------------------------------------------
+
+
+def _net_changes(
+    layout: Layout, changed: Iterable[BootFile], other_files: FilesPlan, units: UnitsPlan
+) -> Changes:
+    """Return the net changes for printing, without intermediate files."""
+    of_files = []
     for file in changed:
         before = files.read_text(file.path)
         action = "added" if before is None else "replaced"
-        found.append(Change(layout.relative(file.path), action, before=before, after=file.text))
-    found += [Change(layout.relative(path), "removed") for path in (*plan.remove, *plan.links)]
-    units = {
-        "enabled": plan.enable,
-        "restarted": plan.restart,
-        "stopped": plan.stop,
-        "disabled": plan.disable,
-    }
-    return Changes(
-        files=tuple(found),
-        units=tuple(
-            Change(f"{name}.service", action) for action, names in units.items() for name in names
-        ),
+        path = layout.relative(file.path)
+        of_files.append(Change(path, action, before=before, after=file.text))
+    removed = map(layout.relative, (*other_files.remove, *other_files.links))
+    of_files += [Change(path, "removed") for path in removed]
+    of_units = (
+        *_unit_changes(units.enable, "enabled"),
+        *_unit_changes(units.restart, "restarted"),
+        *_unit_changes(units.stop, "stopped"),
+        *_unit_changes(units.disable, "disabled"),
     )
+    return Changes(files=tuple(of_files), units=of_units)
+
+
+def _unit_changes(names: Iterable[str], action: str) -> list[Change]:
+    return [Change(f"{name}.service", action) for name in names]

@@ -210,7 +210,7 @@ def configure(config: Config, host: Host, scope: CancelScope, *names: str) -> Co
     """
     host = host.within(scope)
     wanted = Wanted.of(config, host.layout, *names)
-    with exclusive_run(host, scope, is_wanting=bool(wanted.parts)) as done:
+    with exclusive_run(host, scope, is_installing=bool(wanted.parts)) as done:
         run = Run(
             config, host, wanted, scope.clock.monotonic(), warnings_of(config, wanted, host), done
         )
@@ -313,7 +313,7 @@ class Run:
         if has_routes:
             wait_for_network(config, host, scope, self.started)
         self.boot = plan_next_boot(host, self.wanted)
-        self.warnings += self.boot.unseen
+        self.warnings += self.boot.files.access_errors
         with all_or_nothing() as undo:
             if has_routes:
                 adopted = routes_to_adopt(host, replaces_script=bool(config.static_routes.routes))

@@ -215,7 +215,7 @@ class InstallRoutes(ConfigTask):
                 unchanged.
             FileError: the lock can't be acquired.
         """
-        with exclusive_run(self.host, scope, is_wanting=True):
+        with exclusive_run(self.host, scope, is_installing=True):
             adopted = routes_to_adopt(self.host, replaces_script=False)
             plan = write_routes(self.config, self.host, scope, scope.clock.monotonic(), adopted)
             remove(self.host.layout.confirmed)

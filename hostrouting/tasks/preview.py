@@ -147,7 +147,7 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
     warnings = (
         *_why_apply_fails(boot, host),
         *warnings_of(config, wanted, host),
-        *boot.unseen,
+        *boot.files.access_errors,
         *ignored,
     )
     return attrs.evolve(planned, boot=boot.changes, warnings=warnings)

@@ -81,7 +81,7 @@ class TryRoutes(ConfigTask):
                 can't be installed; all changes are rolled back.
         """
         config, host = self.config, self.host.within(scope)
-        with exclusive_run(host, scope, is_wanting=True):
+        with exclusive_run(host, scope, is_installing=True):
             if is_overdue(host.layout):
                 end_trial(host)
             # A trial whose confirmation was killed is still in progress.
@@ -146,7 +146,7 @@ class ConfirmTrial:
                 previous routes are restored.
         """
         host = self.host.within(scope)
-        with exclusive_run(host, scope, is_wanting=True) as done:
+        with exclusive_run(host, scope, is_installing=True) as done:
             # From here on, the timer can't end the trial, even if an earlier confirmation was
             # killed.
             hint = "revert, or when the consumer starts; to install its config: hostrouting apply CONFIG"
@@ -205,7 +205,7 @@ class EndTrial:
                 the script again at the timeout.
         """
         host = self.host.within(scope)
-        with exclusive_run(host, scope, is_wanting=True) as done:
+        with exclusive_run(host, scope, is_installing=True) as done:
             # This process holds the run lock, so an earlier process that was confirming the trial
             # has been killed.
             was_confirmed = files.exists(host.layout.confirmed)

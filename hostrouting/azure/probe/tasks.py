@@ -181,7 +181,9 @@ class ConfigureLoadBalancerProbe:
             UnitError: a systemd operation failed; all changes are rolled back.
         """
         host = (self.host or Host()).within(scope)
-        with exclusive_run(host, scope, is_wanting=self.config.load_balancer_probe.enabled) as done:
+        with exclusive_run(
+            host, scope, is_installing=self.config.load_balancer_probe.enabled
+        ) as done:
             plan = plan_probe(self.config, host=host, scope=scope, node=self.node)
             if plan.device is None:
                 return _remove(plan, host, self.node, scope, done)
@@ -250,7 +252,7 @@ class RemoveLoadBalancerProbe:
             UnitError: a systemd operation failed; run the task again to resume.
         """
         host = (self.host or Host()).within(scope)
-        with exclusive_run(host, scope, is_wanting=False) as done:
+        with exclusive_run(host, scope, is_installing=False) as done:
             plan = _plan_removal(host, self.node, "probe rewriting isn't installed")
             return _remove(plan, host, self.node, scope, done)
 

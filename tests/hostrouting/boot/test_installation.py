@@ -372,8 +372,8 @@ def test_a_rollback_restores_the_old_scripts(host: Host, layout: Layout) -> None
     apply(host, config(cidrs=["10.96.0.0/12"]))
     script = layout.script(CHECK)
     plan = plan_next_boot(host, Wanted.of(WANTED, host.layout))
-    assert {file.path: file.text for file in plan.way_back}[script] == script.read_text()
-    assert [file.path for file in plan.way_back][-1] == layout.gate_list
+    assert {file.path: file.text for file in plan.gate.rollback}[script] == script.read_text()
+    assert [file.path for file in plan.gate.rollback][-1] == layout.gate_list
 
 
 # --- plan and images ------------------------------------------------------------------------------
