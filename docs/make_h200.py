@@ -1,4 +1,4 @@
-"""Write docs/howto/h200.md, its pictures and one-event.svg:  ./run python docs/make_h200.py [DIR].
+"""Write docs/howto/h200.md and its pictures:  ./run python docs/make_h200.py [DIR].
 
 Each variant is a node that can be built in any kernel. tests/kernel/test_h200.py fixes all of them
 on Linux.
@@ -18,15 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-import hostrouting
 import phases
 from hostrouting import Config, Configure, Host, Layout, cli
 from hostrouting.cli.output import say
 from hostrouting.cli.report import overlap_picture, overlap_text
-from hostrouting.kernel.snapshot_backend import take_snapshot
 from hostrouting.model.jsonable import rfc_3339
-from hostrouting.model.links import Hardware
-from hostrouting.model.managers import NETWORKD, Manager
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, Table
 from hostrouting.overlap.check import check_overlap
 from hostrouting.testing import FakeKernel, FakeSystemd
@@ -327,33 +323,6 @@ def _section(number: int, variant: Variant, told: Told) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-# --- one event away -------------------------------------------------------------------------------
-
-
-def one_event_picture() -> str:
-    """Draw the picture of an H200 node that a single event would break."""
-    kernel = FakeKernel()
-    kernel.add_link("eth0")
-    kernel.add_address("eth0", "10.1.0.4/24", metric=METRIC)
-    for number, address in enumerate(INFINIBAND):
-        kernel.add_link(f"ib{number}", hardware=Hardware.INFINIBAND)
-        if number < len(INFINIBAND) - 1:
-            kernel.add_address(f"ib{number}", str(address))
-    hop = NextHop("eth0", IPv4Address("10.1.0.1"))
-    default = Route(DEFAULT_DESTINATION, (hop,), protocol=Protocol.DHCP, metric=METRIC)
-    assert kernel.add([default, Route(IPv4Network("172.16.1.0/24"), (hop,))]) == ()
-    devs = tuple(link.name for link in kernel.links() if link.name != "lo")
-    snapshot = attrs.evolve(
-        take_snapshot(kernel),
-        host="node-7",
-        ignoring_linkdown=(),
-        managers=(Manager(NETWORKD, devs, drops_routes=True),),
-    )
-    config = Config(route_overlap={"expectedCidrs": ["172.16.1.0/24", "10.96.0.0/12"]})
-    report = hostrouting.check(config, host=Host.recorded(snapshot), one_event=True)
-    return overlap_picture(attrs.evolve(report, time=rfc_3339(TIME)))
-
-
 def _console(command: str, output: str) -> str:
     # An unpaired apostrophe isn't valid in a shell.
     language = "text" if "'" in output else "console"
@@ -368,7 +337,6 @@ def main(folder: Path = FOLDER) -> None:
     """Write the page and its pictures."""
     told = {variant.name: tell(variant) for variant in VARIANTS}
     (folder / "h200.md").write_text(page(told), encoding="utf-8")
-    (folder / "one-event.svg").write_text(one_event_picture(), encoding="utf-8")
     for name, each in told.items():
         (folder / f"h200-{name}.svg").write_text(each.picture, encoding="utf-8")
 

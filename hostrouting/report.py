@@ -18,17 +18,14 @@ from hostrouting.doctor.examine import CHECKS, DoctorReport
 from hostrouting.fleet.groups import FleetReport, GroupFailure, HostGroup
 from hostrouting.kernel.host_changes import HostChange, HostChangeKind
 from hostrouting.model.changes import Change, Changes
-from hostrouting.model.events import EventKind, HostEvent
 from hostrouting.overlap.difference import ChangedResult, Difference, DiffReport, LookupResult
 from hostrouting.overlap.explanation import ExplainedLookup, Explanation, Step
 from hostrouting.overlap.findings import (
-    EventVerdict,
     FamilyVerdict,
     Finding,
     FindingKind,
     Note,
     NoteKind,
-    Outlook,
     OverlapReport,
     UnknownReason,
     Verdict,
@@ -42,9 +39,9 @@ from hostrouting.tasks.reports import ConfigureReport, WatchReport
 # fmt: off
 __all__ = [
     "CHECKS", "Change", "ChangedResult", "Changes", "ChangesObserver", "ConfigureReport", "DiffReport", "Difference",
-    "DoctorCheck", "DoctorFinding", "DoctorReport", "EventKind", "EventVerdict", "ExaminedHost", "ExplainedLookup",
+    "DoctorCheck", "DoctorFinding", "DoctorReport", "ExaminedHost", "ExplainedLookup",
     "Explanation", "FamilyVerdict", "Finding", "FindingKind", "Fix", "FleetReport", "GroupFailure", "HostChange",
-    "HostChangeKind", "HostEvent", "HostGroup", "LookupResult", "NextStart", "Note", "NoteKind", "Obstacle", "Outlook",
+    "HostChangeKind", "HostGroup", "LookupResult", "NextStart", "Note", "NoteKind", "Obstacle",
     "OverdueRun", "OverlapReport", "Plan", "Replacement", "RoutePlan", "RoutesReport", "Severity", "Step", "StoppedRun",
     "Unfixable", "UnknownReason", "Verdict", "WatchReport",
 ]

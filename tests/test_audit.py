@@ -9,7 +9,6 @@ from collections.abc import Collection
 import attrs
 import pytest
 from audit import examine
-from audit.events import EventAudit
 from audit.examine import Audit, HostAudit
 from audit.plans import PlanAudit
 from audit.sockets import SocketAudit
@@ -46,7 +45,6 @@ KINDS = {
         by_day(16, by_night=40),
         FEATURES[Family.IPV6],
     ),
-    "events": (EventAudit, hosts(has_more_nics=True), (1, 300), ADDRESSES, ()),
     "plans": (PlanAudit, hosts(), (2, 500), ADDRESSES, ()),
     "ipv6 plans": (PlanAudit, SEEDS.map(world), (2, 500), ADDRESSES, ()),
 }

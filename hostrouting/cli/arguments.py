@@ -219,8 +219,6 @@ def _add_more_output(parser: Parser) -> None:
     what = "for humans, for programs, as a monitoring plugin, a picture, or metrics"
     choices = ("text", "json", "nagios", "svg", "prometheus")
     parser.add_argument("--output", choices=choices, default="text", help=what)
-    what = "also predict the effect of single events: a link that flaps, goes or moves, a late address, another lease"
-    parser.add_argument("--one-event", action="store_true", help=what)
     what = (
         "explain the boot check's verdict: use the installed config, and write route-overlap.json"
     )
@@ -236,8 +234,6 @@ def _add_snapshots(parser: Parser) -> None:
     )
     what = "for humans, for programs, or as a web page"
     parser.add_argument("--output", choices=("text", "json", "html"), default="text", help=what)
-    what = "also group hosts by the effect of single events, which takes several times as long"
-    parser.add_argument("--one-event", action="store_true", help=what)
     what = "also group hosts by what has changed since their snapshots in DIR, with the same file names"
     parser.add_argument("--since", metavar="DIR", help=what)
 

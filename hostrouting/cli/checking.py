@@ -48,16 +48,14 @@ def check(options: argparse.Namespace, host: Host) -> Result | int:
     and queries the kernel for each range. If a policy rule has a "from" selector, it repeats the
     lookup with the source address that the kernel would choose. It waits up to waitSeconds for a
     default route (30 without a CONFIG), and up to settleSeconds for InfiniBand addresses. It writes
-    no marker. With --one-event it also reports what a single event would break, without affecting
-    the verdict or the exit code. It exits with 0 on success, with 1 if a CIDR is shadowed, has no
-    route or is discarded, and with 2 if there is no verdict. With --output nagios it exits with 0
-    (OK), 1 (failures in WARN mode), 2 (failures in STRICT mode) or 3 (unknown).
+    no marker. It exits with 0 on success, with 1 if a CIDR is shadowed, has no route or is
+    discarded, and with 2 if there is no verdict. With --output nagios it exits with 0 (OK), 1
+    (failures in WARN mode), 2 (failures in STRICT mode) or 3 (unknown).
 
       hostrouting check                         the installed CIDRs, or those in /etc/aks-flex-node/config.json
       hostrouting check --cidr 172.16.0.0/16 --cidr 10.96.0.0/12     without a config file
       hostrouting check --cidr fd00:10:96::/108                      IPv6, expected on the IPv4 uplinks
       hostrouting check --cidr 172.16.0.0/16 --snapshot node.json    another host (doesn't wait)
-      hostrouting check --one-event             also predicts the effect of single events
       hostrouting check --output svg > check.svg                     a picture for a ticket
       hostrouting check --output nagios                              one line with performance data (doesn't wait)
       hostrouting check --output prometheus > x; mv x hosts.prom   metrics, if the watcher isn't running (doesn't wait)
@@ -72,9 +70,7 @@ def check(options: argparse.Namespace, host: Host) -> Result | int:
         config = _without_waits(config)
     # With a snapshot, CONFIG's other keys aren't compared with the host, because CONFIG may belong
     # to another host.
-    result = _check(
-        config, on, document if on.snapshot is None else None, one_event=options.one_event
-    )
+    result = _check(config, on, document if on.snapshot is None else None)
     code = {Verdict.OK: 0, Verdict.OVERLAP: EXIT_FAILURE, Verdict.UNKNOWN: EXIT_CHECK_UNKNOWN}[
         result.verdict
     ]
@@ -156,14 +152,9 @@ def _next_lines(report: OverlapReport, host: Host) -> list[str]:
     return [*asks, _FIND_CIDRS]
 
 
-def _check(
-    config: Config, host: Host, document: dict[str, Any] | None = None, *, one_event: bool = False
-) -> OverlapReport:
+def _check(config: Config, host: Host, document: dict[str, Any] | None = None) -> OverlapReport:
     return run_function(
-        "check",
-        lambda scope: queries.check(
-            config, host=host, scope=scope, document=document, one_event=one_event
-        ),
+        "check", lambda scope: queries.check(config, host=host, scope=scope, document=document)
     )
 
 
@@ -357,9 +348,8 @@ def judge(options: argparse.Namespace, host: Host) -> Result:
     Each FILE is the output of hostrouting snapshot from one host. If the snapshot has no host name,
     the file name is used. Hosts with the same failures (kind, CIDR, interfaces) and the same fix
     are grouped together. If a FILE can't be read, or takes too much time or memory, its host's
-    verdict is unknown and the command continues with the others. With --one-event, hosts that a
-    single event would break permanently are grouped separately. With --since, hosts are also
-    grouped by what has changed their lookups since the earlier snapshots in that folder; those
+    verdict is unknown and the command continues with the others. With --since, hosts are
+    also grouped by what has changed their lookups since the earlier snapshots in that folder; those
     whose earlier snapshot can't be compared are groups with the reason. The command uses all cores;
     docs/howto/many-hosts.md shows how to use several machines. It exits with 0 if all hosts pass,
     with 1 if any host fails, and otherwise with 2 if any verdict is unknown.
@@ -379,9 +369,7 @@ def judge(options: argparse.Namespace, host: Host) -> Result:
     config = load(options, host)
     report = run_function(
         "judge",
-        lambda scope: judge_all(
-            options.snapshots, config, scope=scope, one_event=options.one_event, since=options.since
-        ),
+        lambda scope: judge_all(options.snapshots, config, scope=scope, since=options.since),
         waits=False,
     )
     code = EXIT_CHECK_UNKNOWN if report.counts[Verdict.UNKNOWN] else 0

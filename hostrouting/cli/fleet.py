@@ -24,7 +24,7 @@ from hostrouting.overlap.findings import Verdict
 from hostrouting.overlap.summary import advice, reasons
 
 # Limits for readability; the JSON output is complete.
-_SHOWN_HOSTS, _SHOWN_EVENTS, _DRAWN_GROUPS = 16, 4, 50
+_SHOWN_HOSTS, _SHOWN_CAUSES, _DRAWN_GROUPS = 16, 4, 50
 _MARKS = {Verdict.OK: good("✓"), Verdict.OVERLAP: bad("✗"), Verdict.UNKNOWN: bad("?")}
 
 
@@ -49,8 +49,7 @@ def fleet_text(report: FleetReport, width: int | None) -> str:
 def _counts(report: FleetReport) -> str:
     words = ", ".join(f"{count:,} {verdict}" for verdict, count in report.counts.items())
     count = sum(report.counts.values())
-    away = "" if report.one_event_away is None else f"; {report.one_event_away:,} one event away"
-    return f"{count:,} snapshot{'s' if count != 1 else ''}: {words}{away}"
+    return f"{count:,} snapshot{'s' if count != 1 else ''}: {words}"
 
 
 def _title(group: HostGroup) -> str:
@@ -61,14 +60,10 @@ def _title(group: HostGroup) -> str:
     ]
     if group.verdict is Verdict.UNKNOWN:
         return "; ".join([*failures, f"unknown: {clean(group.report.reason or '')}"])
-    risks = [
-        clean(f"{e.event.subject} {e.event.kind}") for e in group.report.events or () if e.is_risk
-    ]
-    away = f"; one event away: {shortened(risks, ', ', _SHOWN_EVENTS)}" if risks else ""
     changed = [words for cause in group.causes or () for words in cause_lines(cause)]
-    since = f"; since then {shortened(changed, ', ', _SHOWN_EVENTS)}" if changed else ""
+    since = f"; since then {shortened(changed, ', ', _SHOWN_CAUSES)}" if changed else ""
     uncompared = f"; not compared: {group.uncompared}" if group.uncompared else ""
-    return ("; ".join(failures) or "ok") + away + clean(since + uncompared)
+    return ("; ".join(failures) or "ok") + clean(since + uncompared)
 
 
 # --- a page for a browser -------------------------------------------------------------------------

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
 from itertools import chain
 
 from hostrouting.cli.bars import KINDS, Bar, CellKind, bar_text, cells, cells_in, legend
 from hostrouting.cli.output import Page, Row, bad, dim, good, head
 from hostrouting.config.routing import OverlapMode
 from hostrouting.model.family import Family, IpNetwork
-from hostrouting.model.text import clean, shortened
+from hostrouting.model.text import clean
 from hostrouting.overlap.findings import (
-    EventVerdict,
-    Finding,
     FindingKind,
-    Outlook,
     OverlapReport,
     Verdict,
 )
@@ -68,7 +64,7 @@ def fix_lines(report: OverlapReport) -> list[str]:
 
 
 def overlap_text(report: OverlapReport, *, width: int | None = None) -> str:
-    """Return a check's result as text: verdict, bars, failures, fix, events and notes.
+    """Return a check's result as text: verdict, bars, failures, fix and notes.
 
     Args:
         report: the check's report.
@@ -109,7 +105,7 @@ SIMILAR = "similar incidents: https://github.com/hostrouting/hostrouting/blob/ma
 
 def _page(report: OverlapReport, width: int | None) -> Page:
     notes = (dim(f"note: {note.kind}: {clean(note.message)}") for note in report.notes)
-    return [*_verdict(report, width), *_events(report), *notes]
+    return [*_verdict(report, width), *notes]
 
 
 def _verdict(report: OverlapReport, width: int | None) -> Page:
@@ -193,61 +189,6 @@ def _bars(report: OverlapReport) -> dict[IpNetwork, Bar]:
         if note.kind in KINDS and note.cidr is not None:
             bars[note.cidr].append((CellKind(note.kind), note.ranges))
     return bars
-
-
-# --- one event away -------------------------------------------------------------------------------
-
-
-def _events(report: OverlapReport) -> Page:
-    """Return what each event would break and what would restore it, or an empty page without --one-event."""
-    if report.events is None:
-        return []
-    rows: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
-    for each in report.events:
-        if each.outlook is not Outlook.SAME:
-            mark = bad("✗") if each.outlook is Outlook.LASTING else dim("•")
-            words = f"{each.event.kind} {each.event.address or each.event.gateway or ''}".rstrip()
-            rows.setdefault((mark, clean(each.event.subject), (*_said(each),)), []).append(words)
-    news = sum(each.outlook in (Outlook.RESTORED, Outlook.LASTING) for each in report.events)
-    page: Page = [
-        head(f"one event away: {news} of {len(report.events)} events would change the verdict")
-    ]
-    return [
-        *page,
-        *(
-            Row(mark, f"{dev}: {', '.join(kinds)}", [*said])
-            for (mark, dev, said), kinds in rows.items()
-        ),
-    ]
-
-
-def _said(each: EventVerdict) -> list[str]:
-    if each.outlook is Outlook.UNPREDICTABLE:
-        return [dim(f"can't be predicted: {clean(each.reason or '')}")]
-    lines, by = (
-        _result(each.verdict, each.findings, each.reason),
-        clean(" and ".join(each.restored_by)),
-    )
-    if not by:
-        return [*lines, dim("nothing restores it")]
-    if each.outlook is Outlook.RESTORED:
-        return [*lines, good(f"restored by {by}")]
-    return [*lines, dim(f"after {by}:"), *_result(each.lasting_verdict, each.lasting_findings)]
-
-
-def _result(verdict: Verdict, findings: Sequence[Finding], reason: str | None = None) -> list[str]:
-    if verdict is not Verdict.OVERLAP:
-        return [
-            good("ok")
-            if verdict is Verdict.OK
-            else bad(clean(f"unknown: {reason}" if reason else "unknown"))
-        ]
-    return [
-        bad(line)
-        for line in shortened([clean(each.failure) for each in findings], "\n", _FAILURES).split(
-            "\n"
-        )
-    ]
 
 
 # --- as a monitoring plugin's line ----------------------------------------------------------------

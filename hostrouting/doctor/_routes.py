@@ -4,23 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import attrs
-
 from hostrouting.boot.layout import WATCH
 from hostrouting.boot.trial import is_overdue, trial_deadline
 from hostrouting.doctor.checks import DoctorFinding, ExaminedHost, Severity
 from hostrouting.host_files.advertisements import ignored_advertisements
-from hostrouting.host_files.managers import is_managed
+from hostrouting.host_files.managers import NETWORK_MANAGER, NETWORKD, is_managed
 from hostrouting.kernel.default_routes import unicast_defaults
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
-from hostrouting.model.managers import NETWORK_MANAGER, NETWORKD
 from hostrouting.model.routes import Protocol, Route
-from hostrouting.overlap.one_event import anticipate
 from hostrouting.routes.formats import as_networkd
 from hostrouting.routes.plan import MISSING_HINT, RoutePlan, plan_now, uplinks_of
 from hostrouting.routes.verify import verify_routes
-from hostrouting.tasks.queries import snapshot
 
 _WATCHED = "hostrouting watch restores lost routes"
 
@@ -126,30 +121,6 @@ def cloud_init(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             yield DoctorFinding(
                 "cloud-init-hotplug", examined.layout.relative(path), message, hint, Severity.RISK
             )
-
-
-def events(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that no single event can permanently divert an expected CIDR."""
-    config = examined.manifest.config
-    if not config.route_overlap.expected_cidrs or trial_deadline(examined.layout.trial) is not None:
-        return
-    config = attrs.evolve(
-        config, watch=attrs.evolve(config.watch, enabled=examined.units.is_active(_WATCHER))
-    )
-    found: dict[tuple[str, str], list[str]] = {}
-    for each in anticipate(
-        config, snapshot(host=examined.host, scope=examined.scope), examined.scope
-    ):
-        if each.is_risk:
-            failure = each.lasting_findings[0].failure
-            found.setdefault((each.event.subject, failure), []).append(str(each.event.kind))
-    for (subject, failure), kinds in found.items():
-        hint = (
-            f"{examined.command('check')} --one-event shows details; with watch.enabled in CONFIG, the watcher "
-            "restores our routes"
-        )
-        message = f"one event away ({', '.join(kinds)}): {failure}"
-        yield DoctorFinding("one-event", subject, message, hint, Severity.RISK)
 
 
 def _managed(examined: ExaminedHost, manager: str) -> dict[str, list[Route]]:

@@ -39,8 +39,7 @@ class GroupFailure(JsonObject):
 class HostGroup(JsonObject):
     """Hosts with the same verdict, failures and fix, and with the same kind of reason if the verdict is unknown.
 
-    If requested, they also have the same prediction, and the same causes apart from addresses and
-    gateways.
+    If requested, they also have the same causes, apart from addresses and gateways.
 
     Args:
         verdict: the verdict for each host.
@@ -74,7 +73,7 @@ class FleetReport(JsonObject):
     """
 
     schema: ClassVar[Literal[1]] = 1
-    json_names = ("schema", "counts", "one_event_away", "groups")
+    json_names = ("schema", "counts", "groups")
 
     groups: tuple[HostGroup, ...]
 
@@ -95,7 +94,6 @@ class FleetReport(JsonObject):
                 group.failures,
                 group.fix,
                 report.reason_kind,
-                report.is_one_event_away,
                 changed,
             )
             groups.setdefault(key, group)
@@ -113,16 +111,6 @@ class FleetReport(JsonObject):
             verdict: sum(len(group.hosts) for group in self.groups if group.verdict is verdict)
             for verdict in Verdict
         }
-
-    @property
-    def one_event_away(self) -> int | None:
-        """Return the number of hosts that a single event would break permanently, or None if not predicted."""
-        told = [group for group in self.groups if group.report.events is not None]
-        return (
-            sum(len(group.hosts) for group in told if group.report.is_one_event_away)
-            if told
-            else None
-        )
 
 
 def _alike(cause: HostChange) -> tuple[object, ...]:

@@ -46,9 +46,6 @@ _LOCAL_BATCH = 128
 # memory.
 _MIB_MAX = 16
 _SECONDS_A_MIB, _MEMORY_A_BYTE = 0.6, 64
-# The time limit's factor if events are predicted: a host with 200 interfaces has 800 possible
-# events.
-_TIMES_WITH_EVENTS = 10
 
 # Use this process's sys.path, because -c would search the current directory first.
 _PROGRAM = "import sys; sys.path[:] = sys.argv[1:]; from hostrouting.fleet import judge; judge.judge_stdin()"
@@ -61,7 +58,6 @@ def judge(
     *,
     max_mib: int = _MIB_MAX,
     scope: CancelScope | None = None,
-    one_event: bool = False,
     since: str | os.PathLike[str] | None = None,
 ) -> FleetReport:
     """Check the snapshots of many hosts, and group the hosts by result.
@@ -77,8 +73,6 @@ def judge(
             memory limits for each snapshot.
         scope: cancellation scope, which also receives progress updates. If it is cancelled, an
             executor first completes the batches of 16 snapshots that it has begun.
-        one_event: whether to also predict if a single event would break a host permanently, and
-            group hosts by the result. This takes several times as long.
         since: a folder with an earlier snapshot of each host. Its file has the same name as the
             later snapshot's file, or if the later snapshot isn't a file, the host's name with
             ``.json``. Hosts are then also grouped by what has changed their lookups since, and by
@@ -102,7 +96,7 @@ def judge(
         raise HostRoutingError(
             f"can't compare with the snapshots in {os.fspath(since)}: it isn't a folder"
         )
-    judging = _Judging(config, max_mib, one_event, since)
+    judging = _Judging(config, max_mib, since)
     return FleetReport.of(
         _reports(snapshots, judging, executor, CancelScope() if scope is None else scope)
     )
@@ -149,19 +143,17 @@ class _Judging:
     Args:
         config: the config with the expected CIDRs.
         max_mib: maximum file size in MiB.
-        one_event: whether to also predict verdicts after events.
         since: the folder with earlier snapshots, or None.
     """
 
     config: Config
     max_mib: int
-    one_event: bool
     since: str | os.PathLike[str] | None
 
     @property
     def seconds_max(self) -> float:
         """The maximum CPU time for a snapshot in a process on this machine."""
-        return self.max_mib * _SECONDS_A_MIB * (_TIMES_WITH_EVENTS if self.one_event else 1)
+        return self.max_mib * _SECONDS_A_MIB
 
     def judge(self, batch: _Batch) -> list[_Judged]:
         """Return a report for each snapshot."""
@@ -184,7 +176,7 @@ class _Judging:
                 number, given, UnknownReason.NO_SNAPSHOT, "; ".join(str(error).splitlines())
             )
         snapshot = attrs.evolve(snapshot, host=snapshot.host or _name_of(number, given))
-        report = check(self.config, host=Host.recorded(snapshot), one_event=self.one_event)
+        report = check(self.config, host=Host.recorded(snapshot))
         return report, None if self.since is None else self._changed_since(
             Path(self.since), given, snapshot
         )

@@ -9,12 +9,11 @@ import attrs
 
 from hostrouting.boot.files import read_text
 from hostrouting.boot.layout import Layout
-from hostrouting.host_files.managers import is_managed
+from hostrouting.host_files.managers import NETWORK_MANAGER, NETWORKD, is_managed
 from hostrouting.kernel.default_routes import is_among
 from hostrouting.kernel.rules import LOOPBACK
 from hostrouting.model.errors import FileError
 from hostrouting.model.links import Link
-from hostrouting.model.managers import NETWORK_MANAGER, NETWORKD
 
 _SYSCTL = "/proc/sys/net/ipv6/conf/{}/{}"
 

@@ -188,7 +188,6 @@ _ADDRESSES = {
     family: Keys(
         Key("local", "local", ADDRESS[family]),
         Key("address", "peer", ADDRESS[family], None),
-        *(Key(name, name, parse_address, None) for name in ("broadcast",) if family is Family.IPV4),
         Key("metric", "metric", uint32, 0),
         Key("prefixlen", "prefix_length", LENGTH[family]),
         Key("scope", "scope", _scope, Scope.UNIVERSE),

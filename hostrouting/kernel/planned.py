@@ -1,17 +1,14 @@
-"""Predict how the kernel would answer after changes to its routes, and which routes it would refuse."""
+"""Predict how the kernel would answer after changes to its routes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from hostrouting.kernel.after_event import refusals_in_memory
-from hostrouting.kernel.fib6 import Fib6
 from hostrouting.kernel.forwarding import ForwardingBackend
 from hostrouting.kernel.port import RouteBackend
-from hostrouting.kernel.snapshot import Snapshot
-from hostrouting.model.answers import Lookup, RouteFailure
-from hostrouting.model.family import Family, IpAddress
+from hostrouting.model.answers import Lookup
+from hostrouting.model.family import IpAddress
 from hostrouting.model.integer_prefixes import Prefix, PrefixSet, numbers
 from hostrouting.model.routes import Route
 
@@ -101,22 +98,3 @@ class PlannedBackend(ForwardingBackend):
             self._live.noticing_changes(inside) as may_have_changed,
         ):
             yield may_have_changed
-
-
-def refused_routes(
-    before: Snapshot, after: RouteBackend, routes: Sequence[Route]
-) -> tuple[RouteFailure, ...]:
-    """Return the routes that the kernel would refuse to add, judging only by its tables.
-
-    Args:
-        before: the host before any of the routes is added.
-        after: the host with all of them.
-        routes: the routes to add, all of one family, in order.
-    """
-    if after.family is Family.IPV4:
-        return refusals_in_memory(before, routes)
-    return tuple(
-        Fib6(after.rules(), after.routes(), after.addresses(), links=after.links()).refused_hops(
-            routes
-        )
-    )

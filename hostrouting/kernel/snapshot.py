@@ -18,7 +18,6 @@
      "nameservers": ["10.0.0.10"],
      "ignoringLinkdown": ["eth0"],    interfaces whose routes are ignored without a carrier (a sysctl),
      "strictDevs": ["ib0"],           interfaces that drop a packet if its reply would leave elsewhere (rp_filter = 1),
-     "managers": [{"name": "systemd-networkd", "devs": ["eth0"], "dropsRoutes": false}],    network managers
      "isTorn": true,                   the host changed during the read,
      "isMerged": true,                tables local and main share one trie, as they do until the first custom rule,
      "sources": [{...}, ...]}         routes with their connections' source addresses, if these can't be derived
@@ -54,7 +53,6 @@ from hostrouting.model.errors import ConfigError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.jsonable import in_json
 from hostrouting.model.links import Address, AddressLabel, Link
-from hostrouting.model.managers import Manager
 from hostrouting.model.opening import translate_errors
 from hostrouting.model.parsing import parse_address
 from hostrouting.model.routes import Route
@@ -119,7 +117,6 @@ class Snapshot:
         ignoring_linkdown: the interfaces with net.ipv4.conf.*.ignore_routes_with_linkdown, or None
             if unknown.
         strict_devs: the interfaces with net.ipv4.conf.*.rp_filter = 1, or None if unknown.
-        managers: the network managers and the interfaces that they configure.
         ipv6: the IPv6 addresses, rules and routes, or None if unknown.
     """
 
@@ -136,7 +133,6 @@ class Snapshot:
     sources: tuple[tuple[Route, tuple[IpAddress, ...]], ...] = ()
     ignoring_linkdown: tuple[str, ...] | None = None
     strict_devs: tuple[str, ...] | None = None
-    managers: tuple[Manager, ...] = ()
     ipv6: Ipv6State | None = None
 
     @classmethod
@@ -342,12 +338,6 @@ def _write_sources(found: tuple[Route, tuple[IpAddress, ...]]) -> dict[str, Any]
 
 
 _OF_IPV6 = ("rules6", "routes6", "neighbours6", "has_odd_sources6", "labels6")
-_MANAGER = Keys(
-    Key("name", "name", _text),
-    _list("devs", _text),
-    Key("dropsRoutes", "drops_routes", parse_boolean, None),
-)
-
 
 _KEYS = Keys(
     Key("schema", "schema", _schema, None),
@@ -371,5 +361,4 @@ _KEYS = Keys(
     _list("routes6", partial(_ip.read_route, family=Family.IPV6), None, _ip.write_route),
     _list("neighbours6", _ip.read_router, (), _ip.write_router),
     _list("labels6", _ip.read_label, None, _ip.write_label),
-    _list("managers", lambda value: Manager(**_MANAGER.read(value)), ()),
 )

@@ -82,7 +82,6 @@ class Address:
         has_prefix_route: whether the kernel adds a connected route for this address.
         scope: scope in which the address is a valid source: global (``Scope.UNIVERSE``), link, or
             host.
-        broadcast: a configured broadcast address, in addition to the last address of the network.
     """
 
     dev: str
@@ -93,7 +92,6 @@ class Address:
     is_secondary: bool = False
     has_prefix_route: bool = True
     scope: int = 0
-    broadcast: IpAddress | None = None
 
     @property
     def is_usable(self) -> bool:

@@ -161,7 +161,6 @@ def check_overlap(
     ipv4: RouteBackend | None = None,
     host: Host | None = None,
     started: float | None = None,
-    needs_fix: bool = True,
 ) -> OverlapReport:
     """Check every expected CIDR of the backend's family against the kernel's routing decisions.
 
@@ -178,7 +177,6 @@ def check_overlap(
         started: when the run started, in seconds on the scope's clock, or None to check
             immediately. With a time, the check waits for a default route on an uplink and for
             InfiniBand addresses, as long as the config says.
-        needs_fix: whether to compute a fix for the findings.
 
     Returns:
         The report. The verdict is ``unknown``, with a reason, if there is no default route to
@@ -208,8 +206,8 @@ def check_overlap(
     report = attrs.evolve(
         report, default_devs=state.uplinks.devs, notes=notes, default_expires=state.default_expires
     )
-    if not (findings and needs_fix):
-        return attrs.evolve(report, findings=findings)
+    if not findings:
+        return report
     from hostrouting.overlap._fix import Fixes
 
     scope.check()

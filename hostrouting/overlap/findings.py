@@ -12,7 +12,6 @@ import attrs
 from hostrouting.config.routing import ExpectedCidr, OverlapMode, StaticRoute
 from hostrouting.model.changes import Changes
 from hostrouting.model.errors import HostRoutingError
-from hostrouting.model.events import HostEvent
 from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.jsonable import JsonObject, StrEnum
 from hostrouting.model.links import Address
@@ -189,48 +188,6 @@ class Note(JsonObject):
     ranges: tuple[IpNetwork, ...] = ()
 
 
-class Outlook(StrEnum):
-    """The effect of an event on the verdict."""
-
-    SAME = "same"
-    RESTORED = "restored"
-    LASTING = "lasting"
-    UNPREDICTABLE = "unpredictable"
-
-
-@attrs.frozen
-class EventVerdict(JsonObject):
-    """The verdicts immediately after an event and after other programs have reacted to it.
-
-    Args:
-        event: the event.
-        outlook: ``same`` if the verdict doesn't change, ``restored`` if it only changes until
-            programs restore the routes, ``lasting`` if it changes permanently, or ``unpredictable``
-            if it can't be predicted.
-        verdict: result of a check immediately after the event.
-        findings: failures immediately after the event, without fixes.
-        reason: why the verdict is ``unknown`` or can't be predicted, or null if it is known.
-        restored_by: the programs that then restore routes, in order, or empty if routes stay
-            missing until the interface or the host is reconfigured.
-        lasting_verdict: result of a check after these programs have restored the routes.
-        lasting_findings: the failures remaining after that, without fixes.
-    """
-
-    event: HostEvent
-    outlook: Outlook
-    verdict: Verdict
-    findings: tuple[Finding, ...] = ()
-    reason: str | None = None
-    restored_by: tuple[str, ...] = ()
-    lasting_verdict: Verdict = Verdict.UNKNOWN
-    lasting_findings: tuple[Finding, ...] = ()
-
-    @property
-    def is_risk(self) -> bool:
-        """Return whether an expected CIDR fails permanently, for reasons other than a missing default route."""
-        return self.outlook is Outlook.LASTING and bool(self.lasting_findings)
-
-
 @attrs.frozen
 class FamilyVerdict(JsonObject):
     """The verdict for the CIDRs in one address family.
@@ -279,7 +236,6 @@ class OverlapReport(JsonObject):
             fix.
         changes: changes made by the task that ran the check. Not included in the JSON, which
             doesn't depend on the task.
-        events: the predicted verdict after each possible event, or null if not requested.
         default_expires: for how many more seconds an uplink has an IPv6 default route, if the
             report is about IPv6. Not included in the JSON, in which ``families`` has it.
     """
@@ -295,7 +251,6 @@ class OverlapReport(JsonObject):
         "notes",
         "reason",
         "time",
-        "events",
     )
 
     verdict: Verdict
@@ -311,7 +266,6 @@ class OverlapReport(JsonObject):
     families: tuple[FamilyVerdict, ...] = ()
     fix: Fix = attrs.field(factory=Fix)
     changes: Changes = attrs.field(factory=Changes)
-    events: tuple[EventVerdict, ...] | None = None
     default_expires: int | None = attrs.field(default=None, eq=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -331,11 +285,6 @@ class OverlapReport(JsonObject):
         of_family = (each.verdict for each in self.families if each.family is Family.of(cidr))
         is_unknown = next(of_family, self.verdict) is Verdict.UNKNOWN
         return Verdict.UNKNOWN if is_unknown else Verdict.OK
-
-    @property
-    def is_one_event_away(self) -> bool | None:
-        """Return whether a single event would permanently break an expected CIDR, or None if not predicted."""
-        return None if self.events is None else any(each.is_risk for each in self.events)
 
     @property
     def reason(self) -> str | None:

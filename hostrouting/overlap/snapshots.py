@@ -1,4 +1,4 @@
-"""Take a snapshot of a host, including the settings from files that checks and predictions need."""
+"""Take a snapshot of a host, including the settings from files that a check or ``diff`` needs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import errno as errnos
 import attrs
 
 from hostrouting.boot.host import Host
-from hostrouting.host_files.managers import managers_of
 from hostrouting.host_files.proc_sys import devs_ignoring_linkdown, strict_devs
 from hostrouting.host_files.resolv_conf import nameservers
 from hostrouting.kernel.snapshot import Snapshot
@@ -43,5 +42,4 @@ def snapshot_of(host: Host, scope: CancelScope | None = None) -> Snapshot:
         nameservers=nameservers(host.layout),
         ignoring_linkdown=devs_ignoring_linkdown(host.layout, recorded.links, recorded.kernel),
         strict_devs=strict_devs(host.layout, recorded.links),
-        managers=managers_of(host.layout.root, recorded.links),
     )

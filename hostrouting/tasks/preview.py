@@ -16,8 +16,9 @@ from hostrouting.boot.next_boot import BootPlan, plan_next_boot
 from hostrouting.boot.parts import Wanted
 from hostrouting.config.routing import Config, OverlapMode
 from hostrouting.host_files.proc_sys import devs_without_ipv6
-from hostrouting.kernel.planned import PlannedBackend, refused_routes
+from hostrouting.kernel.planned import PlannedBackend
 from hostrouting.kernel.port import RouteBackend
+from hostrouting.kernel.refused_routes import refused_routes
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.snapshot_backend import backends_of, take_snapshot
 from hostrouting.model.answers import RouteFailure

@@ -36,7 +36,6 @@ def check(
     host: Host | None = None,
     scope: CancelScope | None = None,
     document: Mapping[str, Any] | None = None,
-    one_event: bool = False,
 ) -> OverlapReport:
     """Check that every expected CIDR leaves through the node's uplinks, without writing a marker.
 
@@ -50,8 +49,6 @@ def check(
         document: the document that contains the config. The report has a note if its
             ``node.kubelet.nodeIP`` or ``networking.dnsServiceIP`` is inconsistent with the host or
             the config.
-        one_event: whether to also predict the verdict after each possible event; this doesn't
-            affect the current verdict.
 
     Returns:
         The report. If the check couldn't run, the verdict is ``unknown``, and the report has a
@@ -64,16 +61,10 @@ def check(
     config, host = to_config(config), to_host(host)
     scope = scope or CancelScope()
     report = check_kernel(config, host, None, scope)
-    if document is not None:
-        report = attrs.evolve(
-            report, notes=(*report.notes, *notes_on(document, report, host.routes))
-        )
-    if not one_event:
+    if document is None:
         return report
-    from hostrouting.overlap.one_event import anticipate
-
-    events = anticipate(config, snapshot(host=host, scope=scope), scope) if report.cidrs else ()
-    return attrs.evolve(report, events=events)
+    notes = notes_on(document, report, host.routes)
+    return attrs.evolve(report, notes=(*report.notes, *notes))
 
 
 def check_kernel(
@@ -227,7 +218,7 @@ def installed_config(*, host: Host | None = None) -> Config:
 
 
 def snapshot(*, host: Host | None = None, scope: CancelScope | None = None) -> Snapshot:
-    """Take a snapshot of all state that a check reads, and of the sysctl and network managers that events depend on.
+    """Take a snapshot of all state that a check reads, and of the sysctl that explains changes between snapshots.
 
     Args:
         host: the host to take a snapshot of; defaults to this host.

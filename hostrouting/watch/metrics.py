@@ -54,7 +54,6 @@ def check_metrics(report: OverlapReport, time: float) -> tuple[Metric, ...]:
         if seconds is not None
     }
     kinds = FindingKind if report.cidrs else ()
-    away = {} if report.events is None else {"": sum(each.is_risk for each in report.events)}
     failures = {
         f'{{kind="{kind}"}}': sum(each.kind is kind for each in report.findings) for kind in kinds
     }
@@ -76,12 +75,6 @@ def check_metrics(report: OverlapReport, time: float) -> tuple[Metric, ...]:
             "gauge",
             "How many failures the last check has found, by their kind.",
             failures,
-        ),
-        Metric(
-            "one_event_away",
-            "gauge",
-            "Single events after which an expected CIDR would permanently fail.",
-            away,
         ),
         Metric("default_route_expiry_timestamp_seconds", "gauge", _EXPIRY, expiries),
     )

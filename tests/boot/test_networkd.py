@@ -238,21 +238,8 @@ def test_only_the_watcher_restores_what_networkd_removes(machine: Machine, by_tu
     assert machine.show(UNIT, "NRestarts")["NRestarts"] == "0"
 
 
-def checked(node: Machine, *words: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(
-        node.python("check", "--cidr", CIDR, "--output", "json", *words, check=False).stdout
-    )
-    return found
-
-
-def told(report: dict[str, Any]) -> tuple[object, ...]:
-    return report["verdict"], [
-        (each["kind"], each["probe"], each["devs"]) for each in report["findings"]
-    ]
-
-
 @pytest.mark.parametrize("setting", ["", "ManageForeignRoutes=no"])
-def test_a_restart_of_networkd_ends_as_predicted(
+def test_a_restart_of_networkd_may_drop_our_routes(
     machine: Machine, suite: str, setting: str
 ) -> None:
     manage(machine, eth0=UPLINK + NO_IPV6, ib0=SHADOW + NO_IPV6)
@@ -260,14 +247,9 @@ def test_a_restart_of_networkd_ends_as_predicted(
     machine.boot()
     await_configured(machine, "eth0", "ib0")
     machine.ip("route", "add", CIDR, "via", "10.1.0.1", "dev", "eth0", "proto", "217")
-    (event,) = (
-        each
-        for each in checked(machine, "--one-event")["events"]
-        if each["event"]["kind"] == "restart"
-    )
-    assert event["event"]["subject"] == "systemd-networkd"
     restart_networkd(machine)
     await_configured(machine, "eth0", "ib0")
-    now = checked(machine)
-    assert told(now) == told(event)
-    assert now["verdict"] == ("overlap" if suite == "trixie" and not setting else "ok")
+    report = json.loads(
+        machine.python("check", "--cidr", CIDR, "--output", "json", check=False).stdout
+    )
+    assert report["verdict"] == ("overlap" if suite == "trixie" and not setting else "ok")

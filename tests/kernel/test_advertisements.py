@@ -21,8 +21,7 @@ from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
 from hostrouting.model.routes import Route6
-from hostrouting.overlap.one_event import anticipate
-from hostrouting.report import EventKind, Outlook, UnknownReason, Verdict
+from hostrouting.report import UnknownReason, Verdict
 from hostrouting.tasks.queries import snapshot
 from hostrouting.testing import FakeSystemd
 
@@ -96,43 +95,6 @@ def test_an_expired_route_is_told_from_one_that_lasts(host: NetlinkBackend6) -> 
     assert after.is_expired
     (lookup,) = host.lookup([OUTSIDE])
     assert lookup.errno == errnos.ENETUNREACH
-
-
-@pytest.mark.parametrize(
-    ("others", "outlook", "verdict", "devs"),
-    [
-        ([("eth0", "fe80::2")], Outlook.SAME, Verdict.OK, []),
-        ([("ib0", "fe80::2")], Outlook.LASTING, Verdict.OVERLAP, [("ib0",)]),
-    ],
-)
-def test_the_end_of_an_advertisement_is_predicted(
-    host: NetlinkBackend6,
-    tmp_path: Path,
-    others: list[tuple[str, str]],
-    outlook: Outlook,
-    verdict: Verdict,
-    devs: list[tuple[str]],
-) -> None:
-    for dev, router in others:
-        advertise(dev, router, "9000", "low")
-    advertise("eth0", "fe80::1", "2", "high")
-    until(lambda: len(host.default_routes()) == 1 + len(others))
-    asked, on = config(cidrs=[CIDR], uplinks=["eth0"]), node_in(tmp_path, host)
-    before = snapshot(host=on)
-    (told,) = (
-        each
-        for each in anticipate(asked, before, phases.CancelScope())
-        if each.event.kind is EventKind.EXPIRED and str(each.event.gateway) == "fe80::1"
-    )
-    assert (told.event.subject, told.outlook, told.restored_by) == ("eth0", outlook, ())
-    until(
-        lambda: any(
-            isinstance(route, Route6) and route.is_expired for route in host.default_routes()
-        )
-    )
-    now = check(asked, host=on)
-    assert now.verdict is told.verdict is told.lasting_verdict is verdict
-    assert [each.devs for each in now.findings] == [each.devs for each in told.findings] == devs
 
 
 IGNORING = pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from hostrouting.kernel._memory.semantics import (
     inet_addr_type,
     nexthop_flush_dev,
 )
-from hostrouting.kernel.fib import BROADCAST
 from hostrouting.kernel.refusals import NetlinkError
 from hostrouting.kernel.rules import LOOPBACK
 from hostrouting.model.family import IpAddress, IpNetwork
@@ -165,10 +164,6 @@ def _routes_of(net: Net, dev: Device, ifa: Address) -> dict[str, Route]:
     if primary is None:
         return {}
     routes = {"local": _kernel_route(dev, primary, RouteType.LOCAL, IPv4Network(ifa.local))}
-    if ifa.broadcast not in (None, _ANY, BROADCAST):
-        routes["given broadcast"] = _kernel_route(
-            dev, primary, RouteType.BROADCAST, IPv4Network(ifa.broadcast)
-        )
     first = ifa.network.network_address
     # In current kernels, ipv4_is_zeronet matches only 0.0.0.0, not all of 0/8.
     if ifa.is_secondary or first == _ANY or (first == ifa.local and ifa.prefix_length == 32):

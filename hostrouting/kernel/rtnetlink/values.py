@@ -66,7 +66,7 @@ _ADDRESS, _RULE, _NEXTHOP = (
 # linux/if_link.h, linux/if_addr.h
 IFLA_IFNAME, _IFLA_MTU, IFLA_MASTER, _IFLA_LINKINFO, _IFLA_GROUP = 3, 4, 10, 18, 27
 _IFLA_INFO_KIND = 1
-_IFA_ADDRESS, _IFA_LOCAL, _IFA_BROADCAST, _IFA_FLAGS, _IFA_RT_PRIORITY = 1, 2, 4, 8, 9
+_IFA_ADDRESS, _IFA_LOCAL, _IFA_FLAGS, _IFA_RT_PRIORITY = 1, 2, 8, 9
 
 # linux/fib_rules.h
 _DST, _SRC, _IIFNAME, _GOTO, _PRIORITY, _FWMARK, _SUPPRESS_IFGROUP, _SUPPRESS_PREFIXLEN = (
@@ -155,10 +155,7 @@ def _decode_address(message: bytes, names: rtnl.Names) -> Address:
         "scope": scope,
     }
     if family == socket.AF_INET:
-        broadcast = ip_address(found[_IFA_BROADCAST]) if _IFA_BROADCAST in found else None
-        return Address(
-            is_secondary=bool(flags & rtnl.IFA_F_SECONDARY), broadcast=broadcast, **fields
-        )
+        return Address(is_secondary=bool(flags & rtnl.IFA_F_SECONDARY), **fields)
     return Address6(
         # An optimistic address is usable before duplicate address detection finishes.
         is_tentative=flags & (rtnl.IFA_F_TENTATIVE | rtnl.IFA_F_OPTIMISTIC) == rtnl.IFA_F_TENTATIVE,

@@ -288,17 +288,3 @@ def test_an_explained_lookup_without_a_route_says_so(on: Any) -> None:
         snapshot_of(narrow, addresses=["2001:db8::4/64 dev eth0"]), "explain", "fd00:10::9"
     )
     assert "no route; nothing is sent yet" in out
-
-
-def test_events_are_not_predicted_for_ipv6(on: Any) -> None:
-    _, out, _ = on(snapshot_of(DEFAULT), "check", "--one-event", "--cidr", CIDR, "--output", "json")
-    events = json.loads(out)["events"]
-    assert {
-        (event["event"]["subject"], event["outlook"], event["verdict"]) for event in events
-    } == {("eth0", "unpredictable", "unknown")}
-    _, out, _ = on(
-        snapshot_of(DEFAULT), "check", "--one-event", "--cidr", CIDR, "--cidr", "10.96.0.0/12"
-    )
-    assert (
-        f"can't be predicted: what the event does to the IPv6 routes to {CIDR} isn't known" in out
-    )

@@ -493,15 +493,11 @@ SEVERITIES = dict.fromkeys(RISKS, Severity.RISK) | dict.fromkeys(
 )
 
 
-# Simulating events takes longer than all other checks.
-CHECKS_OF_NOW = tuple(check for check in CHECKS if check.name != "events")
-
-
 @pytest.mark.parametrize("finding", FAULTS)
 def test_each_planted_fault_is_found_with_its_hint(node: Node, finding: str) -> None:
     plant, kind, subject, hint = FAULTS[finding]
     plant(node)
-    report = examine(host=node.host, checks=CHECKS_OF_NOW)
+    report = examine(host=node.host)
     found = [each for each in report.findings if each.kind == kind and subject in each.subject]
     assert found, report.findings
     assert hint in found[0].hint
@@ -511,11 +507,7 @@ def test_each_planted_fault_is_found_with_its_hint(node: Node, finding: str) -> 
 
 def test_the_verdict_names_why_nothing_is_received(node: Node) -> None:
     delete_the_rule_of_table_local(node)
-    (unjudged,) = (
-        each
-        for each in examine(host=node.host, checks=CHECKS_OF_NOW).findings
-        if each.kind == "unjudged"
-    )
+    (unjudged,) = (each for each in examine(host=node.host).findings if each.kind == "unjudged")
     assert UnknownReason.NO_LOCAL_TABLE in unjudged.message
     assert "rule add preference 0 lookup local" in unjudged.message
 
@@ -562,12 +554,6 @@ def test_a_watcher_missing_from_the_manifest_is_found(node: Node) -> None:
     assert found[f"/{UNITS}/static-routes.service"].startswith(
         "systemctl disable static-routes.service; rm "
     )
-
-
-def test_an_event_that_redirects_packets_permanently_is_a_risk(node: Node) -> None:
-    flush_by_networkd(node)  # after a flap, networkd restores its own routes, but not ours
-    found = [each for each in examine(host=node.host).findings if each.kind == "one-event"]
-    assert [(each.subject, each.severity) for each in found] == [("eth0", Severity.RISK)]
 
 
 def test_the_watcher_may_use_another_python_that_works(node: Node) -> None:

@@ -18,13 +18,12 @@ from hypothesis import strategies as st
 
 import phases
 from hostrouting import Layout
-from hostrouting.host_files.managers import is_managed, managers_of, who_manages
+from hostrouting.host_files.managers import NETWORK_MANAGER, NETWORKD, is_managed, who_manages
 from hostrouting.host_files.resolv_conf import nameservers
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.snapshot_backend import SnapshotBackend, take_snapshot
 from hostrouting.model.errors import ConfigError, FileError, RouteError
 from hostrouting.model.links import Address, Link
-from hostrouting.model.managers import NETWORK_MANAGER, NETWORKD, Manager
 from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Table
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.testing import FakeKernel
@@ -145,7 +144,6 @@ def test_all_problems_are_reported_at_once_with_their_paths() -> None:
         ],
         "nexthops": {},
         "nameservers": ["10.0.0.10", "dns"],
-        "managers": [{"name": "x"}],
     }
     found = problems(document)
     info = "addresses[0].addr_info"
@@ -168,7 +166,6 @@ def test_all_problems_are_reported_at_once_with_their_paths() -> None:
             "nexthops",
             "nameservers[1]",
         ),
-        "managers[0].devs",
     ]
     assert found["schema"] == "2 is not a schema that is known here; expected 1"
     assert found["rules[0].table"] == "'blue' is not a number; use ip -N, which prints no names"
@@ -377,41 +374,6 @@ def test_a_folder_in_the_files_place_is_an_error(tmp_path: Path) -> None:
         who_manages(tmp_path, "eth0", 2)
 
 
-LIBRARY, CONF = "usr/lib/systemd/libsystemd-shared-{}.so", "etc/systemd/networkd.conf"
-KEEP = "[device]\nkeep-configuration=no\n"
-
-
-@pytest.mark.parametrize(
-    ("manager", "files", "drops"),
-    [
-        (NETWORKD, {LIBRARY.format(252): ""}, False),
-        (NETWORKD, {LIBRARY.format("257.9-1"): ""}, True),
-        (NETWORKD, {LIBRARY.format(257): "", CONF: "[Network]\nManageForeignRoutes=no\n"}, False),
-        (
-            NETWORKD,
-            {LIBRARY.format(257): "", "etc/systemd/network/a.network": "KeepConfiguration = yes\n"},
-            None,
-        ),
-        (NETWORKD, {LIBRARY.format(255): ""}, None),
-        (NETWORKD, {}, None),
-        (NETWORK_MANAGER, {"etc/NetworkManager/NetworkManager.conf": "[main]\ndns=none\n"}, False),
-        (NETWORK_MANAGER, {"usr/lib/NetworkManager/conf.d/10.conf": KEEP}, None),
-    ],
-)
-def test_a_restarts_dropped_routes(
-    tmp_path: Path, manager: str, files: dict[str, str], drops: bool | None
-) -> None:
-    claim = {
-        NETWORKD: (NETWORKDS, "ADMIN_STATE=configured\n"),
-        NETWORK_MANAGER: (NETWORK_MANAGERS, "managed=true\n"),
-    }
-    for path, text in (claim[manager], *files.items()):
-        write_file(tmp_path / path, text)
-    assert managers_of(tmp_path, [Link(2, "eth0"), Link(3, "eth1")]) == (
-        Manager(manager, ("eth0",), drops),
-    )
-
-
 # --- any snapshot ---------------------------------------------------------------------------------
 
 
@@ -509,7 +471,6 @@ snapshots = st.builds(
     rules=tuples(rules()),
     routes=tuples(routes()),
     nameservers=tuples(ipv4),
-    managers=tuples(drawn(Manager, devs=tuples(names), drops_routes=st.none() | st.booleans())),
     ignoring_linkdown=st.none() | tuples(names),
     host=st.none() | st.text().filter(lambda name: len(name.splitlines()) < 2),
     time=st.none() | st.text(),

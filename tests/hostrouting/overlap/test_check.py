@@ -37,7 +37,6 @@ from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap._state import read_host
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import NoteKind
-from hostrouting.overlap.proposals import Fix
 from hostrouting.report import Finding, Note
 from hostrouting.testing import FakeKernel
 from phases.testing import FakeClock
@@ -277,17 +276,6 @@ def test_without_a_default_route_nothing_is_fixable() -> None:
     assert left.reason.endswith(
         ", and eth0 is down: add one, or an entry that names gateway and dev"
     )
-
-
-def test_a_fix_is_computed_only_where_it_is_needed() -> None:
-    overlap = RouteOverlap(["172.16.0.0/16"])
-    report = check_overlap(
-        Config(route_overlap=overlap),
-        build_node(FakeKernel()),
-        phases.CancelScope(),
-        needs_fix=False,
-    )
-    assert (len(report.findings), report.fix) == (1, Fix())
 
 
 def test_the_same_cidr_twice_is_one_finding() -> None:

@@ -28,7 +28,6 @@ from hostrouting.model.links import AddressLabel
 from hostrouting.model.parsing import is_inside
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap.findings import NoteKind, UnknownReason, Verdict
-from hostrouting.report import EventKind, HostEvent, Outlook
 from hostrouting.testing import FakeKernel, FakeSystemd
 from hostrouting.watch.metrics import check_metrics, exposition
 
@@ -428,70 +427,6 @@ def test_a_report_says_how_long_the_default_route_lasts(
 def test_a_shorter_lifetime_is_no_other_report() -> None:
     sooner, later = (judged(host(f"{DEFAULT} expires {seconds}sec")) for seconds in (5, 9000))
     assert attrs.evolve(sooner, time=later.time) == later
-
-
-# --- a router falls silent ------------------------------------------------------------------------
-
-_EXPIRING = f"{DEFAULT} expires 1800sec"
-
-
-@pytest.mark.parametrize(
-    ("lines", "uplinks", "outlook", "verdict"),
-    [
-        ((_EXPIRING,), None, Outlook.LASTING, Verdict.UNKNOWN),
-        ((_EXPIRING,), ("eth0",), Outlook.LASTING, Verdict.OVERLAP),
-        (
-            (_EXPIRING, "default via fe80::3 dev eth0 proto ra metric 2048"),
-            None,
-            Outlook.SAME,
-            Verdict.OK,
-        ),
-        (
-            (_EXPIRING, "default via fe80::3 dev rail0 metric 2048"),
-            ("eth0",),
-            Outlook.LASTING,
-            Verdict.OVERLAP,
-        ),
-        (
-            (DEFAULT, f"{CIDR} via fe80::1 dev eth0 proto ra expires 9sec"),
-            None,
-            Outlook.SAME,
-            Verdict.OK,
-        ),
-    ],
-)
-def test_routes_of_a_router_that_falls_silent_expire(
-    lines: tuple[str, ...], uplinks: tuple[str, ...] | None, outlook: Outlook, verdict: Verdict
-) -> None:
-    config = Config(route_overlap=RouteOverlap((CIDR,)), wait_seconds=0, uplinks=uplinks)
-    report = check(config, host=Host.recorded(host(*lines)), one_event=True)
-    assert report.verdict is Verdict.OK
-    (expired,) = (each for each in report.events or () if each.event.kind is EventKind.EXPIRED)
-    assert expired.event == HostEvent(EventKind.EXPIRED, "eth0", gateway=IPv6Address("fe80::1"))
-    assert (expired.outlook, expired.verdict, expired.lasting_verdict) == (
-        outlook,
-        verdict,
-        verdict,
-    )
-    assert expired.is_risk == (verdict is Verdict.OVERLAP)
-
-
-@pytest.mark.parametrize(
-    ("line", "cidr"),
-    [
-        (DEFAULT, CIDR),
-        (f"{DEFAULT} expires 0sec", CIDR),
-        (_EXPIRING, "10.96.0.0/12"),
-        ("fd00:77::/64 via fe80::1 dev eth0 proto ra expires 9sec", CIDR),
-    ],
-)
-def test_other_routes_do_not_expire(line: str, cidr: str) -> None:
-    report = check(
-        Config(route_overlap=RouteOverlap((cidr,)), wait_seconds=0),
-        host=Host.recorded(host(line)),
-        one_event=True,
-    )
-    assert EventKind.EXPIRED not in {each.event.kind for each in report.events or ()}
 
 
 def test_a_config_without_ipv6_asks_nothing_of_it(layout: Layout, unasked: Any) -> None:

@@ -42,9 +42,8 @@ from hostrouting import (
     plan,
 )
 from hostrouting.boot.bundle import rendered_files
-from hostrouting.cli.fleet import fleet_page, fleet_text
+from hostrouting.cli.fleet import fleet_page
 from hostrouting.model.links import Hardware
-from hostrouting.model.managers import NETWORKD, Manager
 from hostrouting.model.routes import NextHop, Protocol, Route
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import FindingKind, NoteKind, Verdict
@@ -610,24 +609,6 @@ def test_only_the_first_groups_have_pictures() -> None:
     assert all(
         group.failures[0].devs == (f"eth{number + 1}",) for number, group in enumerate(groups)
     )
-
-
-def test_hosts_one_event_away_are_a_separate_group() -> None:
-    # After a flap, networkd restores its own default route, but not our routes.
-    away = [
-        attrs.evolve(without_pods(number), managers=(Manager(NETWORKD, ("eth0",)),))
-        for number in (1, 2)
-    ]
-    with ThreadPoolExecutor(1) as one:
-        found = judge([without_pods(0), *away, {}], CONFIG_, one, one_event=True)
-        assert judge(away, CONFIG_, one).one_event_away is None
-    assert found.one_event_away == 2
-    assert [(group.hosts, group.report.is_one_event_away) for group in found.groups[:2]] == [
-        (("aks-h200-00001", "aks-h200-00002"), True),
-        (("aks-h200-00000",), False),
-    ]
-    assert "; 2 one event away" in fleet_text(found, None)
-    assert "ok; one event away: eth0 flap" in fleet_text(found, None)
 
 
 def test_it_is_json(report: FleetReport) -> None:

@@ -278,8 +278,6 @@ def _rule(rule: Rule) -> str:
 
 # --- random hosts ---------------------------------------------------------------------------------
 
-_MOST_DEVS = 10
-
 
 def connected(asked: Question) -> Host:
     """Return a host to whose expected addresses sockets connect."""
@@ -289,36 +287,19 @@ def connected(asked: Question) -> Host:
 
 
 @st.composite
-def hosts(draw: st.DrawFn, *, has_more_nics: bool = False) -> Host:
-    """Draw an IPv4 host whose every verdict the kernel's lookups tell.
-
-    Args:
-        draw: Hypothesis's draw function.
-        has_more_nics: whether the host has two to ten interfaces, some of them without a route.
-    """
+def hosts(draw: st.DrawFn) -> Host:
+    """Draw an IPv4 host whose every verdict the kernel's lookups tell."""
     if draw(st.booleans()):
         asked = draw(cut.questions(by_source=True))
         expected = {each.cidr: each for each in reversed(asked.expected)}
         asked = attrs.evolve(asked, expected=tuple(expected.values()))
-        host = connected(asked)
-    else:
-        asked = draw(cut.questions(has_objects=True))
-        wide = draw(st.sampled_from(((),) * 9 + (("10.0.0.0/16",), ("0.0.0.0/0",), ("8.0.0.0/5",))))
-        # If a rule suppresses short prefixes, a fix would need millions of long ones.
-        is_suppressed = any(rule.suppress_prefix_length is not None for rule in asked.world.rules)
-        cidrs = dict.fromkeys((*asked.cidrs, *map(IPv4Network, () if is_suppressed else wide)))
-        expected_cidrs = tuple(map(ExpectedCidr, cidrs))
-        host = Host(
-            tuple(commands(asked.world)), section(expected_cidrs, asked.allowed, asked.foreseen)
-        )
-    if not has_more_nics:
-        return host
-    there, steps = len(host.devs), list[str]()
-    for number in range(draw(st.integers(max(0, 2 - there), _MOST_DEVS - there))):
-        dev = draw(st.sampled_from((f"nic{number}", f"ib{number + 1}")))
-        steps += nics(dev).splitlines()
-        steps += [
-            f"ip address add {_address(each)} dev {dev}"
-            for each in draw(st.lists(cut.new_addresses(), max_size=2))
-        ]
-    return attrs.evolve(host, steps=(*host.steps, *steps), connecting=None)
+        return connected(asked)
+    asked = draw(cut.questions(has_objects=True))
+    wide = draw(st.sampled_from(((),) * 9 + (("10.0.0.0/16",), ("0.0.0.0/0",), ("8.0.0.0/5",))))
+    # If a rule suppresses short prefixes, a fix would need millions of long ones.
+    is_suppressed = any(rule.suppress_prefix_length is not None for rule in asked.world.rules)
+    cidrs = dict.fromkeys((*asked.cidrs, *map(IPv4Network, () if is_suppressed else wide)))
+    expected_cidrs = tuple(map(ExpectedCidr, cidrs))
+    return Host(
+        tuple(commands(asked.world)), section(expected_cidrs, asked.allowed, asked.foreseen)
+    )
