@@ -202,7 +202,7 @@ def by_look_ups(cidrs: Sequence[IPv4Network], fib: Sequence[Route]) -> Contender
                 lambda: run("ip", "-4", "-o", "-batch", "-", stdin=commands, stdout=answers)
             )
         if (there := answers.read_text().count(" dev eth0 ")) != len(cidrs):
-            raise WrongOutcomeError(f"ip gave {there} answers by eth0 to {len(cidrs)} questions")
+            raise WrongOutcomeError(f"ip gave {there} lookups through eth0 for {len(cidrs)} CIDRs")
         return span
 
     return contender

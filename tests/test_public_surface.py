@@ -154,13 +154,13 @@ def check(checker: str, *files: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def readme(tmp_path: Path) -> list[Path]:
-    pieces = re.findall(
+    blocks = re.findall(
         r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL
     )
-    assert pieces
-    files = {tmp_path / f"piece_{number}.py": piece for number, piece in enumerate(pieces)}
-    for file, piece in files.items():
-        file.write_text(BEFORE + piece + AFTER)
+    assert blocks
+    files = {tmp_path / f"block_{number}.py": block for number, block in enumerate(blocks)}
+    for file, block in files.items():
+        file.write_text(BEFORE + block + AFTER)
     return list(files)
 
 

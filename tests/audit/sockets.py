@@ -110,7 +110,9 @@ class SocketAudit(Audit):
                 {*report.default_devs} if default is None else {hop.dev for hop in default.hops}
             )
             if default is not None and not {*live(default)} <= {*report.default_devs} <= may_be:
-                self._tell("live", [f"the default route is said to lead by {report.default_devs}"])
+                self._tell(
+                    "live", [f"the default route is said to lead through {report.default_devs}"]
+                )
             for _ in range(_LOOKS):
                 if not (wrong := self._wrong(report, seen)):
                     break

@@ -436,7 +436,7 @@ def test_a_trial_that_does_not_end_fails_the_step(sandbox: Sandbox, how: str) ->
 
 
 def test_a_signal_is_not_a_success(sandbox: Sandbox) -> None:
-    """systemd treats termination by one of these signals, but for SIGQUIT, as success. $(...) may
+    """systemd treats termination by one of these signals, except SIGQUIT, as success. $(...) may
     lose a signal.
     """
     kills = (

@@ -276,7 +276,7 @@ SICK = {
         CLUSTER,
         "BLACKHOLE at 10.96.0.0",
     ),
-    "a default route by a container's interface": node(
+    "a default route through a container's interface": node(
         f"{UP} veth1",
         "route add default via 10.1.0.1 dev eth0 metric 2000; route add default dev veth1 scope link metric 1021",
         SERVICES,
@@ -307,10 +307,10 @@ SICK = {
         NODES,
         "cni0 at 10.1.0.0",
     ),
-    "the gateway by a container's interface": node(
+    "the gateway through a container's interface": node(
         f"{UP} veth1", f"{VIA}; route add 10.1.0.1 dev veth1 scope link", NODES, "veth1 at 10.1.0.1"
     ),
-    "the metadata service by a container's interface": node(
+    "the metadata service through a container's interface": node(
         f"{UP} veth1",
         f"{VIA}; route add 169.254.169.254 dev veth1",
         "169.254.169.254/32",
@@ -446,7 +446,7 @@ NODES6 = {
         "2001:db8:5::/64",
         "cni0 at 2001:db8:5::9:0:0",
     ),
-    "a quarter of the default route by a container's interface": node(
+    "a quarter of the default route through a container's interface": node(
         f"{UP6} veth1",
         f"{VIA6}; route add c000::/2 dev veth1",
         f"{SERVICES6} 2001:db8:5::/64",

@@ -269,14 +269,14 @@ class UmlMachine:
         while True:
             self._agent.settimeout(max(0.1, end - time.monotonic()))
             try:
-                piece = self._agent.recv(65536)
+                chunk = self._agent.recv(65536)
             except TimeoutError:
-                piece = b""
-            if not piece:
+                chunk = b""
+            if not chunk:
                 raise MachineError(
                     f"the machine ended or didn't answer in {seconds} s: {self._last_words()}"
                 )
-            found += piece.replace(b"\r", b"")
+            found += chunk.replace(b"\r", b"")
             *lines, found = found.split(b"\n")
             for line in lines:
                 if line and wanted in ("", line.decode(errors="replace")):

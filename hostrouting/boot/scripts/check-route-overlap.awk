@@ -2,8 +2,8 @@
 # answers with the interfaces that the config expects.
 #
 # Cut. Routes and rules match prefixes, so the kernel's answer can only change where a prefix begins or ends.
-# find_places() cuts the expected CIDRs there. One lookup of the first address of each piece, a "place", stands for the
-# whole piece. In a large table, most routes lead through an expected interface. Where the answer only changes from one
+# find_places() cuts the expected CIDRs there. One lookup of the first address of each part, a "place", stands for the
+# whole part. In a large table, most routes lead through an expected interface. Where the answer only changes from one
 # of these to another, nothing fails, so routes cut only if they are "suspect", or lie within a suspect one.
 #
 # Ask. look_up() asks as a socket does: first without a source; then, for a TCP client, with the source that the kernel

@@ -205,7 +205,7 @@ look() {
 IS_OPEN='' STEPS='' SEEN='' SCRIPT='' HOW='' ELSEWHERE='' TIMEOUT='' FAILED='' TOOK='' HELD_BY=''
 declare -A TOLD=()
 TELLS=0 TOLD_AT=0
-# For most services, systemd treats an exit by one of these signals, but for SIGQUIT, as a success.
+# For most services, systemd treats an exit by one of these signals, except SIGQUIT, as a success.
 trap 'exit 255' HUP INT PIPE QUIT TERM
 trap '[ -n "$IS_OPEN" ] || exit 255' EXIT
 [[ $#:${1-} =~ ^1:(hold|again|last)$ ]] || { complain "usage: ${0##*/} hold | again | last" && exit 255; }

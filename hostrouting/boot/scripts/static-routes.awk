@@ -15,8 +15,8 @@
 # still appear is "lacking"; what can't be installed is "refused". Both are found before the first change, and so are
 # conflicts with other programs' routes (want(), beware()).
 #
-# Planning. plan() compares two lists of parts and sorts the changes into steps, so that no packet finds a gap (but for
-# step 5) and no gateway is missing when the kernel checks it, which it does only when a route is added:
+# Planning. plan() compares two lists of parts and sorts the changes into steps, so that no packet finds a gap (except
+# in step 5) and no gateway is missing when the kernel checks it, which it does only when a route is added:
 #    1  add routes without a gateway, which others' gateways may need
 #    2  add the others
 #    3  replace (IPv4), or add hops to a route that exists (IPv6)

@@ -350,7 +350,7 @@ def test_a_cell_shows_an_answer_of_its_addresses(bar: Cut, count: int) -> None:
 
 
 # Failing bars come first.
-STRIPS = st.lists(bars(), max_size=4, unique_by=lambda bar: bar.cidr).map(
+LISTS_OF_BARS = st.lists(bars(), max_size=4, unique_by=lambda bar: bar.cidr).map(
     lambda found: sorted(found, key=lambda bar: not bar.fails)
 )
 
@@ -360,7 +360,7 @@ def cells_of(found: list[Cut]) -> list[tuple[CellKind | None, ...]]:
     return [cells(*bar, 64) for bar in found if bar.parts]
 
 
-@given(STRIPS)
+@given(LISTS_OF_BARS)
 def test_bars_have_exactly_the_legends_symbols(found: list[Cut]) -> None:
     lines = CODE.sub("", overlap_text(report(*found))).split("\n")
     drawn = cells_of(found)
@@ -371,20 +371,20 @@ def test_bars_have_exactly_the_legends_symbols(found: list[Cut]) -> None:
     assert all(f" {paint.symbol}  {clean(paint.meaning)}" in named for paint in paints.values())
 
 
-@given(STRIPS, st.none() | st.integers(1, 200))
+@given(LISTS_OF_BARS, st.none() | st.integers(1, 200))
 def test_no_name_controls_the_terminal(found: list[Cut], width: int | None) -> None:
     noted = report(*found, notes=[Note(NoteKind.RULE, "said of ib0\x1b[2J")])
     assert "\x1b" not in CODE.sub("", overlap_text(noted, width=width))
 
 
-@given(STRIPS, st.integers(40, 200))
+@given(LISTS_OF_BARS, st.integers(40, 200))
 def test_on_a_terminal_every_line_fits(found: list[Cut], width: int) -> None:
     lines = CODE.sub("", overlap_text(report(*found), width=width)).split("\n")
     assert max(map(len, lines)) <= width
 
 
 @settings(max_examples=by_day(3, by_night=5000))
-@given(STRIPS)
+@given(LISTS_OF_BARS)
 def test_a_picture_is_xml_with_each_bars_colours(found: list[Cut]) -> None:
     picture = overlap_picture(report(*found))
     assert picture.isascii()

@@ -181,4 +181,4 @@ A_SOURCE_A_HOP = question(f"""{_TWO_UPLINKS}
     rule add 5 from 10.1.9.4/32 lookup 100
     expect 172.16.0.0/16
 """)
-"""Of two hops by eth0, one has a source from which a connection leaves through eth1."""
+"""Of two hops through eth0, one has a source from which a connection leaves through eth1."""
