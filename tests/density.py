@@ -70,8 +70,6 @@ _EXCEPTIONS = {
     "hostrouting.overlap.check._joined",
     "hostrouting.overlap.difference._Comparison._causes",
     "hostrouting.overlap.difference._Lookups._by_packet",
-    "hostrouting.overlap.one_event._why_unpredictable",
-    "hostrouting.overlap.one_event.touching_devs",
     "hostrouting.overlap.taken_networks.taken_networks",
     "hostrouting.overlap.uplinks.find_uplinks",
     "hostrouting.routes.install.converge",
