@@ -13,7 +13,7 @@ from hostrouting.boot.files import read_state
 from hostrouting.boot.go_package import go_package_links
 from hostrouting.boot.installed_units import UNIT_PATH, is_masked
 from hostrouting.boot.locks import locked
-from hostrouting.boot.parts import CONFIGURED, differing_parts, installed_files, wanted_parts
+from hostrouting.boot.parts import CONFIGURED, installed_files, wanted_parts
 from hostrouting.doctor.checks import (
     DoctorFinding,
     ExaminedHost,
@@ -49,7 +49,7 @@ def installed(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that the manifest matches the config."""
     manifest, layout, apply = examined.manifest, examined.layout, examined.command("apply")
     subject = layout.relative(layout.manifest)
-    differing = [] if examined.given is None else differing_parts(manifest, examined.given, layout)
+    differing = examined.differing
     if not manifest.parts:
         also, hint = "", apply
         if not differing and examined.given is not None:

@@ -16,10 +16,8 @@ from hostrouting.boot.layout import GATE_NAMES, SEARCH_PATH, Layout
 from hostrouting.boot.trial import trial_deadline
 from hostrouting.doctor.checks import DoctorFinding, ExaminedHost, Severity
 from hostrouting.model.errors import RouteError, UnitError
-from hostrouting.overlap.check import check_families
-from hostrouting.overlap.findings import NoteKind, OverlapReport, Verdict
+from hostrouting.overlap.findings import NoteKind, Verdict
 from hostrouting.overlap.summary import reasons
-from hostrouting.tasks.preview import as_installed
 
 
 def consumer(examined: ExaminedHost) -> Iterator[DoctorFinding]:
@@ -43,16 +41,6 @@ def consumer(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 def verdict(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that the installed overlap check would currently pass."""
-    is_strict = examined.manifest.is_strict
-    follows = (
-        "its next start is held back"
-        if is_strict
-        else "its next start is let through, because the mode is WARN"
-    )
-    if is_strict and (bare := _bare_instances(examined)):
-        follows = f"nothing holds the next start of {' '.join(map(examined.called, bare))}, as its gate is overridden"
-    if why := why_open(examined.layout):
-        follows = f"its next start is let through unchecked, because {why}"
     config = examined.manifest.config
     if not config.route_overlap.expected_cidrs:
         message = "no CIDR is expected, so no start of it is checked"
@@ -64,32 +52,42 @@ def verdict(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         hint = "hostrouting confirm, or hostrouting revert; then: hostrouting check"
         yield DoctorFinding("unjudged", examined.consumer, message, hint, Severity.UNKNOWN)
         return
-    report = check_families(config, examined.host.routes_of, examined.scope, host=examined.host)
+    follows = _next_start(examined)
+    report = examined.report
     if report.verdict is Verdict.UNKNOWN:
         message = f"{follows}: the check can't judge: {report.reason}"
-        severity = Severity.BROKEN if is_strict else Severity.UNKNOWN
+        severity = Severity.BROKEN if examined.manifest.is_strict else Severity.UNKNOWN
         hint = "\n".join(("fix that, then: hostrouting check", *_snapshots(examined)))
         yield DoctorFinding("unjudged", examined.consumer, message, hint, severity)
     for note in report.notes:
         if note.kind is NoteKind.CONTESTED and config.uplinks is None:
             hint = f"name the node's uplinks in CONFIG as hostRouting.uplinks, then: {examined.command('apply')}"
             yield DoctorFinding("contested", examined.consumer, note.message, hint, Severity.RISK)
-    if report.findings:
-        yield from _shadowed(examined, report, follows)
+    yield from _shadowed(examined, follows)
 
 
-def _shadowed(
-    examined: ExaminedHost, report: OverlapReport, follows: str
-) -> Iterator[DoctorFinding]:
+def _next_start(examined: ExaminedHost) -> str:
+    """Return a clause that says whether the gate admits the next start after a failed check."""
+    if why := why_open(examined.layout):
+        return f"its next start is let through unchecked, because {why}"
+    if not examined.manifest.is_strict:
+        return "its next start is let through, because the mode is WARN"
+    if bare := _bare_instances(examined):
+        called = " ".join(map(examined.called, bare))
+        return f"nothing holds the next start of {called}, as its gate is overridden"
+    return "its next start is held back"
+
+
+def _shadowed(examined: ExaminedHost, follows: str) -> Iterator[DoctorFinding]:
     """Yield each failure; its hint says why no route fixes it, or which command prints or installs a fix."""
-    config, installed = examined.manifest.config, report
+    if not examined.report.findings:
+        return
+    after_apply = examined.report
     with suppress(RouteError):  # ``routes`` reports why routes can't be installed
-        installed = check_families(
-            config, as_installed(examined.config, examined.host), examined.scope
-        )
-    for finding in report.findings:
-        lines = reasons(installed, finding.cidr)
-        if any(each.fix and each.cidr == finding.cidr for each in installed.findings):
+        after_apply = examined.report_after_apply
+    for finding in examined.report.findings:
+        lines = reasons(after_apply, finding.cidr)
+        if any(each.fix and each.cidr == finding.cidr for each in after_apply.findings):
             lines.append(
                 f"{examined.command('fix')} prints what fixes {'the rest' if lines else 'it'}"
             )

@@ -14,7 +14,7 @@ from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.routes import Protocol, Route
 from hostrouting.routes.formats import as_networkd
-from hostrouting.routes.plan import MISSING_HINT, RoutePlan, plan_now, uplinks_of
+from hostrouting.routes.plan import MISSING_HINT, RoutePlan, uplinks_of
 from hostrouting.routes.verify import verify_routes
 
 _WATCHED = "hostrouting watch restores lost routes"
@@ -34,10 +34,9 @@ def trial(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 def routes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that the kernel has every route as installed and that none is shadowed."""
-    installed = examined.manifest.config
-    backends = examined.host.backends(installed.static_routes.families)
+    backends = examined.host.backends(examined.manifest.config.static_routes.families)
     try:
-        plan, missing = plan_now(installed, *backends)
+        plan, missing = examined.route_plan
         if missing is not None:
             message = f"they wait for {missing}"
             yield DoctorFinding("route-waits", "static routes", message, MISSING_HINT)
@@ -146,7 +145,7 @@ def _ours(examined: ExaminedHost) -> tuple[Route, ...]:
     The result is empty if planning fails.
     """
     try:
-        plan, _ = plan_now(examined.config, *examined.backends)
+        plan, _ = examined.wanted_route_plan
     except RouteError:  # ``routes`` reports this
         plan = RoutePlan()
     return (*plan.add, *plan.unchanged, *(change.new for change in plan.replace))

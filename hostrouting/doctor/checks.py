@@ -21,9 +21,12 @@ from hostrouting.boot.manifest import Manifest
 from hostrouting.boot.parts import differing_parts
 from hostrouting.boot.systemd import ANY_INSTANCE, UnitManager
 from hostrouting.config.routing import Config
-from hostrouting.kernel.port import RouteBackend
 from hostrouting.model.errors import FileError
 from hostrouting.model.jsonable import JsonObject, StrEnum
+from hostrouting.overlap.check import check_families
+from hostrouting.overlap.findings import OverlapReport
+from hostrouting.routes.plan import RoutePlan, plan_now
+from hostrouting.tasks.preview import as_installed
 from phases import CancelScope
 
 _PATH = SEARCH_PATH.split(":")
@@ -98,10 +101,49 @@ class ExaminedHost:
         """Return the wanted config; defaults to that of the installed parts."""
         return self.manifest.config if self.given is None else self.given
 
-    @property
-    def backends(self) -> tuple[RouteBackend, ...]:
-        """The backends for the families of the static routes."""
-        return self.host.backends(self.config.static_routes.families)
+    @cached_property
+    def differing(self) -> list[str]:
+        """Return the parts for which CONFIG asks for something other than what is installed."""
+        if self.given is None:
+            return []
+        return differing_parts(self.manifest, self.given, self.layout)
+
+    @cached_property
+    def report(self) -> OverlapReport:
+        """Return the result of the check with the installed config."""
+        config = self.manifest.config
+        return check_families(config, self.host.routes_of, self.scope, host=self.host)
+
+    @cached_property
+    def report_after_apply(self) -> OverlapReport:
+        """Return the result of the same check with CONFIG's routes in the kernel.
+
+        Raises:
+            RouteError: these routes can't be installed now.
+        """
+        backends = as_installed(self.config, self.host)
+        if backends == self.host.routes_of:  # they are in the kernel already
+            return self.report
+        return check_families(self.manifest.config, backends, self.scope)
+
+    @cached_property
+    def route_plan(self) -> tuple[RoutePlan, str | None]:
+        """Return what ``plan_now`` finds for the installed routes.
+
+        Raises:
+            RouteError: a route can't be installed, or the kernel can't be queried.
+        """
+        return self._plan_routes(self.manifest.config)
+
+    @cached_property
+    def wanted_route_plan(self) -> tuple[RoutePlan, str | None]:
+        """Return what ``plan_now`` finds for CONFIG's routes; raises as ``route_plan`` does."""
+        if self.config == self.manifest.config:
+            return self.route_plan
+        return self._plan_routes(self.config)
+
+    def _plan_routes(self, config: Config) -> tuple[RoutePlan, str | None]:
+        return plan_now(config, *self.host.backends(config.static_routes.families))
 
     @property
     def has_installation(self) -> bool:
@@ -159,9 +201,7 @@ class ExaminedHost:
 
     def repairing(self, verb: str) -> str:
         """Return a command line for the config that is installed, even if CONFIG asks for something else."""
-        is_asked_for = self.given is not None and not differing_parts(
-            self.manifest, self.given, self.layout
-        )
+        is_asked_for = self.given is not None and not self.differing
         if is_asked_for or not self.manifest.parts:
             return self.command(verb)
         return f"hostrouting {verb}{self._root} {quote(str(self.layout.manifest))}"
