@@ -26,19 +26,24 @@ def switch(layout: Layout, wanted: Mapping[Path, files.FileState | None]) -> Non
     Raises:
         FileError: a file can't be written or removed.
     """
-    scripts = {path: state for path, state in wanted.items() if path != layout.gate_list}
-    differing = {path: state for path, state in scripts.items() if files.look_at(path) != state}
+    changed: dict[Path, files.FileState] = {}
+    removed: list[Path] = []
+    for path, state in wanted.items():
+        if path == layout.gate_list or files.look_at(path) == state:
+            continue
+        if state is None:
+            removed.append(path)
+        else:
+            changed[path] = state
     new_list = wanted.get(layout.gate_list)
-    if differing and new_list is not None and files.exists(layout.gate_list):
-        _stage(layout, differing, new_list)
-    for path, state in differing.items():
-        if state is not None:
-            put(path, state)
+    if (changed or removed) and new_list is not None and files.exists(layout.gate_list):
+        _stage(layout, changed, new_list)
+    for path, state in changed.items():
+        put(path, state)
     if layout.gate_list in wanted:
         put(layout.gate_list, new_list)
-    for path, state in differing.items():
-        if state is None:
-            files.remove(path)
+    for path in removed:
+        files.remove(path)
     remove_old_stages(layout)
 
 
@@ -58,7 +63,7 @@ def put(path: Path, state: files.FileState | None) -> None:
 
 
 def _stage(
-    layout: Layout, differing: Mapping[Path, files.FileState | None], new_list: files.FileState
+    layout: Layout, changed: Mapping[Path, files.FileState], new_list: files.FileState
 ) -> None:
     """Write the changed scripts to a new folder, and point the list to these copies."""
     # Imported late: with random, bz2 and lzma, it takes a tenth of the time of a run without
@@ -69,16 +74,17 @@ def _stage(
     with translate_errors(f"make a folder in {layout.stages}"):
         files.make_folders(layout.stages)
         stage = Path(tempfile.mkdtemp(dir=layout.stages))
-    copies = {path: stage / path.name for path, state in differing.items() if state is not None}
-    for path, copy in copies.items():
-        put(copy, differing[path])
-    places = {layout.relative(path): layout.relative(copy) for path, copy in copies.items()}
-    text = with_other_scripts((new_list.content or b"").decode(), places)
+    copies = {}
+    for path, state in changed.items():
+        copy = stage / path.name
+        put(copy, state)
+        copies[layout.relative(path)] = layout.relative(copy)
+    text = with_other_scripts((new_list.content or b"").decode(), copies)
     files.write_if_changed(layout.gate_list, text, mode=new_list.mode)
 
 
 def _remove_unless_folder(path: Path) -> None:
-    """Remove anything at this path that isn't a real folder, such as a symlink to another program's folder."""
+    """Remove what isn't a real folder, such as a symlink to another program's folder."""
     if files.is_present(path) and (path.is_symlink() or not path.is_dir()):
         files.remove(path)
 
@@ -92,7 +98,7 @@ def _remove_stage(stage: Path) -> None:
 
 
 def remove_old_stages(layout: Layout) -> None:
-    """Remove staged scripts that the list doesn't point to, which killed and failed runs leave behind."""
+    """Remove staged scripts that the list doesn't name, which killed and failed runs leave."""
     _remove_unless_folder(layout.stages)
     listed = files.read_text(layout.gate_list) or ""
     for stage in files.matching(layout.stages, "*"):

@@ -1,4 +1,4 @@
-"""Render a config for hosts without Python, either as files plus two shell scripts or as an Ignition document.
+"""Render a config for hosts without Python: files with two shell scripts, or an Ignition document.
 
 This module does no I/O.
 """
@@ -49,17 +49,20 @@ def bundle(config: Config, layout: Layout) -> list[BootFile]:
     files = rendered_files(config, layout)
     if not files:
         return []
-    rows = (
-        f"{file.mode:04o} {sha256(file.content).hexdigest()} {layout.relative(file.path)}"
-        for file in files
-    )
     values = {
         "CONSUMER": quote(config.consumer),
-        "FILES": "\n".join(rows),
+        "FILES": "\n".join(_row(file, layout) for file in files),
         "NO_ROUTES": render_no_routes(),
     }
-    texts = {name: fill(name, **values) for name in ("install.sh", "remove.sh")}
-    return [*files, *(BootFile(layout.root / name, text, 0o755) for name, text in texts.items())]
+    scripts = [
+        BootFile(layout.root / name, fill(name, **values), 0o755)
+        for name in ("install.sh", "remove.sh")
+    ]
+    return [*files, *scripts]
+
+
+def _row(file: BootFile, layout: Layout) -> str:
+    return f"{file.mode:04o} {sha256(file.content).hexdigest()} {layout.relative(file.path)}"
 
 
 def ignition(config: Config) -> dict[str, Any]:
@@ -69,27 +72,28 @@ def ignition(config: Config) -> dict[str, Any]:
     for file in rendered_files(config, _SYSROOT):
         path = file.path
         if path.parent == _SYSROOT.units:
-            units.setdefault(path.name, {"name": path.name}).update(
-                enabled=True, contents=file.text
-            )
+            unit = units.setdefault(path.name, {"name": path.name})
+            unit.update(enabled=True, contents=file.text)
         elif path.is_relative_to(_SYSROOT.units):
             name = path.parent.name.removesuffix(".d")
             drop_in = {"name": path.name, "contents": file.text}
-            units.setdefault(name, {"name": name}).setdefault("dropins", []).append(drop_in)
+            unit = units.setdefault(name, {"name": name})
+            unit.setdefault("dropins", []).append(drop_in)
         else:
-            # Cloud providers limit the size of user data (Azure: 64 KiB).
-            packed = b64encode(gzip.compress(file.content, mtime=0)).decode()
-            contents = {"compression": "gzip", "source": f"data:;base64,{packed}"}
-            files.append(
-                {
-                    "path": _SYSROOT.relative(path),
-                    "mode": file.mode,
-                    "overwrite": True,
-                    "contents": contents,
-                }
-            )
+            files.append(_ignition_file(file))
     return {
         "ignition": {"version": IGNITION_VERSION},
         "storage": {"files": files},
         "systemd": {"units": [*units.values()]},
+    }
+
+
+def _ignition_file(file: BootFile) -> dict[str, Any]:
+    # Cloud providers limit the size of user data (Azure: 64 KiB).
+    packed = b64encode(gzip.compress(file.content, mtime=0)).decode()
+    return {
+        "path": _SYSROOT.relative(file.path),
+        "mode": file.mode,
+        "overwrite": True,
+        "contents": {"compression": "gzip", "source": f"data:;base64,{packed}"},
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from hostrouting.boot import files
@@ -96,47 +96,34 @@ class FakeSystemd:
         """
         if not files.exists(self._layout.units / unit):
             return files.is_present(self._link(unit)) or unit in self.enabled
-        folders = [
-            each
-            for kind in ("wants", "requires")
-            for each in files.matching(self._layout.units, f"*.{kind}")
-        ]
-        return any(files.is_present(folder / unit) for folder in folders)
+        wants = files.matching(self._layout.units, "*.wants")
+        requires = files.matching(self._layout.units, "*.requires")
+        return any(files.is_present(folder / unit) for folder in (*wants, *requires))
 
     def instances(self, consumer: str) -> tuple[str, ...]:
         """Return the running units that match a consumer."""
         return tuple(name for name in self._running if consumer in unit_names(name)[:2])
 
     def show(self, unit: str, *names: str) -> dict[str, str]:
-        """Return a unit's properties: settings as of the last reload, ``LoadState``, and anything in ``properties``.
+        """Return a unit's properties: settings as of the last reload, and those in ``properties``.
 
-        ``ExecConditionEx``, ``ExecStartPreEx`` and ``NeedDaemonReload`` are derived in the same way
-        as in systemd.
+        ``ExecConditionEx``, ``ExecStartPreEx``, ``EnvironmentFiles``, ``NeedDaemonReload`` and the
+        unit's states are derived in the same way as in systemd.
         """
         loaded = self._loaded.get(unit, {})
-        properties = dict(_DEFAULTS)
-        for key, values in loaded.items():
-            name = f"{key.removesuffix('Sec')}USec" if key.endswith("Sec") else key
-            if values:
-                properties[name] = values[-1] if name in _DEFAULTS else " ".join(values)
-        for key in ("ExecCondition", "ExecStartPre"):
-            properties[f"{key}Ex"] = "\n".join(map(_exec_words, loaded.get(key, ())))
-        read = loaded.get("EnvironmentFile", ())
-        properties["EnvironmentFiles"] = "\n".join(
-            f"{path.lstrip('-')} (ignore_errors=no)" for path in read
-        )
         is_stale = unit in self._loaded and loaded != self._read(unit)
-        properties["NeedDaemonReload"] = "yes" if is_stale else "no"
-        properties["LoadState"] = self._load_state(unit)
-        properties["ActiveState"] = "active" if unit in self.active else "inactive"
-        requiring = [
-            name
-            for name, lists in self._loaded.items()
-            if unit in " ".join(lists["Requires"]).split()
-        ]
-        properties["RequiredBy"] = " ".join(requiring)
-        properties |= self.properties.get(unit, {})
+        properties = {
+            **_properties_of(loaded),
+            "NeedDaemonReload": "yes" if is_stale else "no",
+            "LoadState": self._load_state(unit),
+            "ActiveState": "active" if unit in self.active else "inactive",
+            "RequiredBy": " ".join(self._requiring(unit)),
+            **self.properties.get(unit, {}),
+        }
         return {name: properties.get(name, "") for name in names}
+
+    def _requiring(self, unit: str) -> list[str]:
+        return [name for name, lists in self._loaded.items() if unit in _words(lists["Requires"])]
 
     def show_each(
         self, units: Sequence[str], *names: str, consumers: Sequence[str] = ()
@@ -146,12 +133,13 @@ class FakeSystemd:
         return {unit: self.show(unit, *names) for unit in (*instances, *units)}
 
     def orderings(self, *units: str) -> dict[str, tuple[str, ...]]:
-        """Return the ordering of the running and the given units, according to their unit files and drop-ins."""
+        """Return the ordering of the running and the given units, according to their files."""
         after: dict[str, list[str]] = {}
-        for unit, lists in ({unit: self._read(unit) for unit in units} | self._loaded).items():
-            after.setdefault(unit, []).extend(" ".join(lists.get("After", ())).split())
-            for name in " ".join(lists.get("Before", ())).split():
-                after.setdefault(name, []).append(unit)
+        loaded = {unit: self._read(unit) for unit in units} | self._loaded
+        for unit, lists in loaded.items():
+            after.setdefault(unit, []).extend(_words(lists.get("After", ())))
+            for later in _words(lists.get("Before", ())):
+                after.setdefault(later, []).append(unit)
         return {unit: tuple(names) for unit, names in after.items()}
 
     # --- unit files -------------------------------------------------------------------------------
@@ -162,11 +150,8 @@ class FakeSystemd:
     def _load_state(self, unit: str) -> str:
         prefix, at, _ = unit.partition("@")
         is_instance = at and any(name.startswith(f"{prefix}@") for name in self._running)
-        if (
-            unit in self._loaded
-            or is_instance
-            or f"{unit.removesuffix('.service')}.timer" in self.timers
-        ):
+        has_timer = f"{unit.removesuffix('.service')}.timer" in self.timers
+        if unit in self._loaded or is_instance or has_timer:
             return "loaded"
         found = unit_files(self._layout, unit)
         if not found:
@@ -189,20 +174,36 @@ class FakeSystemd:
         lists["DropInPaths"] = [self._layout.relative(path) for path in later]
         for name in unit_names(unit)[:-1]:
             for key in ("requires", "wants"):
-                links = sorted(
-                    path.name for path in (self._layout.units / f"{name}.{key}").glob("*")
-                )
-                lists.setdefault(key.capitalize(), []).extend(links)
+                links = (self._layout.units / f"{name}.{key}").glob("*")
+                names = sorted(path.name for path in links)
+                lists.setdefault(key.capitalize(), []).extend(names)
         return lists
+
+
+def _words(values: Iterable[str]) -> list[str]:
+    return " ".join(values).split()
+
+
+def _properties_of(loaded: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    properties = dict(_DEFAULTS)
+    for key, values in loaded.items():
+        name = f"{key.removesuffix('Sec')}USec" if key.endswith("Sec") else key
+        if values:
+            properties[name] = values[-1] if name in _DEFAULTS else " ".join(values)
+    for key in ("ExecCondition", "ExecStartPre"):
+        properties[f"{key}Ex"] = "\n".join(map(_exec_words, loaded.get(key, ())))
+    paths = [path.lstrip("-") for path in loaded.get("EnvironmentFile", ())]
+    properties["EnvironmentFiles"] = "\n".join(f"{path} (ignore_errors=no)" for path in paths)
+    return properties
 
 
 def _exec_words(line: str) -> str:
     argv = line.lstrip("-+")
-    flags = [
-        word
-        for mark, word in (("-", "ignore-failure"), ("+", "privileged"))
-        if mark in line[: -len(argv)]
-    ]
-    return (
-        f"{{ path={argv.split()[0]} ; argv[]={argv} ; flags={' '.join(flags)} ; start_time=[n/a] }}"
-    )
+    prefixes = line[: -len(argv)]
+    flags = []
+    if "-" in prefixes:
+        flags.append("ignore-failure")
+    if "+" in prefixes:
+        flags.append("privileged")
+    path = argv.split()[0]
+    return f"{{ path={path} ; argv[]={argv} ; flags={' '.join(flags)} ; start_time=[n/a] }}"

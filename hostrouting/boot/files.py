@@ -48,7 +48,7 @@ def is_present(path: Path) -> bool:
 
 
 def matching(folder: Path, pattern: str) -> list[Path]:
-    """Return a folder's entries that match a glob pattern, or an empty list if the folder doesn't exist.
+    """Return a folder's entries that match a glob pattern, or none if the folder doesn't exist.
 
     This avoids Path.glob, which treats unreadable folders as empty in Python 3.13.
 
@@ -122,9 +122,8 @@ def look_at(path: Path) -> FileState | None:
         is_ours = stat.S_ISREG(state.st_mode) and state.st_uid == os.geteuid()
         found = None if stat.S_ISDIR(state.st_mode) else read_state(path)
         content, mode = found or (None, stat.S_IMODE(state.st_mode))
-        return FileState(
-            content, mode, is_ours, target(path) if stat.S_ISLNK(state.st_mode) else None
-        )
+        link = target(path) if stat.S_ISLNK(state.st_mode) else None
+        return FileState(content, mode, is_ours, link)
     return None
 
 
@@ -178,25 +177,21 @@ def rewrite(path: Path, edit: Callable[[BinaryIO], str | None]) -> bool:
     """
     with translate_errors(f"write {path}"):
         there = path.resolve(strict=True)
-        with (
-            _opened(there.parent, os.O_NOFOLLOW) as folder,
-            open(
-                only_regular(there.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder),
-                "rb",
-            ) as file,
-        ):
-            if (text := edit(file)) is None:
-                return False
-            state = os.fstat(file.fileno())
-            if not os.path.samestat(
-                state, os.stat(there.name, dir_fd=folder, follow_symlinks=False)
-            ):
-                raise FileError(f"can't write {path}: it was replaced by another file")
-            # Drop setuid, setgid and sticky bits, because the new content doesn't come from the
-            # owner.
-            owner = state.st_uid, state.st_gid
-            _replace(Path(there.name), _encoded(text), state.st_mode & 0o777, owner, folder=folder)
-            os.fsync(folder)
+        with _opened(there.parent, os.O_NOFOLLOW) as folder:
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+            with open(only_regular(there.name, flags, dir_fd=folder), "rb") as file:
+                text = edit(file)
+                if text is None:
+                    return False
+                state = os.fstat(file.fileno())
+                current = os.stat(there.name, dir_fd=folder, follow_symlinks=False)
+                if not os.path.samestat(state, current):
+                    raise FileError(f"can't write {path}: it was replaced by another file")
+                # Drop setuid, setgid and sticky bits, because the new content doesn't come from
+                # the owner.
+                mode, owner = state.st_mode & 0o777, (state.st_uid, state.st_gid)
+                _replace(Path(there.name), _encoded(text), mode, owner, folder=folder)
+                os.fsync(folder)
     return True
 
 
@@ -209,9 +204,8 @@ def _replace(
     folder: int | None = None,
 ) -> None:
     temporary = path.with_name(f"{_temporary_prefix(path)}{os.urandom(4).hex()}")
-    descriptor = os.open(
-        temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder
-    )
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    descriptor = os.open(temporary, flags, 0o600, dir_fd=folder)
     try:
         with open(descriptor, "wb") as file:
             file.write(content)
@@ -302,9 +296,8 @@ def remove_empty_folder(path: Path) -> None:
     Raises:
         FileError: the folder is empty but can't be removed.
     """
-    with translate_errors(
-        f"remove the folder {path}", errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT, errno.ENOTDIR
-    ):
+    fine = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT, errno.ENOTDIR)
+    with translate_errors(f"remove the folder {path}", *fine):
         path.rmdir()
 
 
@@ -331,7 +324,7 @@ def link(path: Path, to: str) -> None:
 
 @contextlib.contextmanager
 def _opened(folder: Path, flags: int = 0) -> Iterator[int]:
-    """Open a folder and yield its file descriptor, which stays valid even if the folder is renamed."""
+    """Open a folder and yield its descriptor, which stays valid even if the folder is renamed."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | flags)
     try:
         yield descriptor

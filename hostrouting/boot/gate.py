@@ -51,7 +51,7 @@ _HEAD = f"""\
 
 
 def _service(*lines: tuple[str, str, str]) -> str:
-    return "".join(("[Service]\n", *(f"{key}={prefix}{argv}\n" for key, prefix, argv in lines)))
+    return "[Service]\n" + "".join(f"{key}={prefix}{argv}\n" for key, prefix, argv in lines)
 
 
 DROP_INS = (
@@ -66,14 +66,13 @@ START_SECONDS = 25
 
 # The properties that opening_settings needs.
 SETTINGS = (
-    *(
-        "SuccessExitStatus",
-        "TimeoutStartUSec",
-        "Environment",
-        "EnvironmentFiles",
-        "UnsetEnvironment",
-    ),
-    *("RuntimeDirectory", "RuntimeDirectoryPreserve"),
+    "SuccessExitStatus",
+    "TimeoutStartUSec",
+    "Environment",
+    "EnvironmentFiles",
+    "UnsetEnvironment",
+    "RuntimeDirectory",
+    "RuntimeDirectoryPreserve",
 )
 
 # Maps each setting to a harmful pattern and its consequence.
@@ -107,13 +106,13 @@ def list_text(manifest: Manifest, scripts: Mapping[str, bytes]) -> str:
         manifest: the installation's manifest.
         scripts: the scripts' contents by part name; parts may be missing.
     """
+    gated = {name: part for name, part in manifest.parts.items() if part.is_gated}
     rows = []
-    for name, part in sorted(manifest.parts.items(), key=lambda each: not each[1].is_blocking):
-        if part.is_gated:
-            how = "required" if part.is_blocking else "forgiven"
-            checksum = hashlib.sha256(scripts[name]).hexdigest()[:16] if name in scripts else "-"
-            rows.append(f"{Layout().script(name)} {how} {checksum}")
-    return "".join(f"{row}\n" for row in (*rows, _END))
+    for name in sorted(gated, key=lambda name: not gated[name].is_blocking):
+        how = "required" if gated[name].is_blocking else "forgiven"
+        checksum = hashlib.sha256(scripts[name]).hexdigest()[:16] if name in scripts else "-"
+        rows.append(f"{Layout().script(name)} {how} {checksum}\n")
+    return "".join(rows) + f"{_END}\n"
 
 
 def with_other_scripts(text: str, places: Mapping[str, str]) -> str:
@@ -123,8 +122,11 @@ def with_other_scripts(text: str, places: Mapping[str, str]) -> str:
         text: the original list.
         places: replacement paths, keyed by the original path.
     """
-    rows = [line.split(" ") for line in text.splitlines()]
-    return "".join(f"{' '.join([places.get(script, script), *more])}\n" for script, *more in rows)
+    rows = []
+    for line in text.splitlines():
+        script, *more = line.split(" ")
+        rows.append(" ".join([places.get(script, script), *more]) + "\n")
+    return "".join(rows)
 
 
 _COMMAND = re.compile(r"\{ path=\S* ; argv\[\]=(?P<argv>.*?) ; flags=(?P<flags>.*?) ;")
@@ -143,23 +145,23 @@ def missing_commands(shown: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(
         f"{key}={prefix}{argv}"
         for key, prefix, argv in _NEEDED
-        if not _is_held(prefix, argv, shown[f"{key}Ex"])
+        if not _has_command(prefix, argv, shown[f"{key}Ex"])
     )
 
 
-def _is_held(prefix: str, argv: str, commands: str) -> bool:
-    flags = [
-        match["flags"].split() for match in _COMMAND.finditer(commands) if match["argv"] == argv
-    ]
-    return any(
-        "privileged" in words and ("ignore-failure" in words) == ("-" in prefix) for words in flags
-    )
+def _has_command(prefix: str, argv: str, commands: str) -> bool:
+    for match in _COMMAND.finditer(commands):
+        flags = match["flags"].split()
+        has_prefix = "privileged" in flags and ("ignore-failure" in flags) == ("-" in prefix)
+        if match["argv"] == argv and has_prefix:
+            return True
+    return False
 
 
 def opening_settings(
     shown: Mapping[str, str], *, is_strict: bool, environment: Collection[str] = ()
 ) -> Iterator[str]:
-    """Yield the settings that let a unit start although the gate fails, or make the unit fail although the gate passes.
+    """Yield the settings that let a unit start although the gate fails, or the other way round.
 
     Args:
         shown: the properties listed in ``SETTINGS`` as printed by ``systemctl show``.
@@ -169,24 +171,27 @@ def opening_settings(
     Yields:
         A description of each such setting.
     """
-    forgiven = [
-        word for word in shown["SuccessExitStatus"].split() if word.removeprefix("SIG") in _ENDS
-    ]
+    statuses = shown["SuccessExitStatus"].split()
+    forgiven = [status for status in statuses if status.removeprefix("SIG") in _ENDS]
     if forgiven:
         yield f"SuccessExitStatus={' '.join(forgiven)} treats a failing gate as a successful one"
     seconds = seconds_of(shown["TimeoutStartUSec"])
     if is_strict and 0 < seconds < START_SECONDS:
-        yield f"TimeoutStartSec={seconds:g} ends the gate, which may take 20 s; give it {START_SECONDS} or more"
-    for key, (form, follows) in _NAMELESS.items():
-        if re.search(form, shown[key]):
-            yield f"{key}=INVOCATION_ID {follows}"
+        yield (
+            f"TimeoutStartSec={seconds:g} ends the gate, which may take 20 s; "
+            f"give it {START_SECONDS} or more"
+        )
+    for key, (pattern, consequence) in _NAMELESS.items():
+        if re.search(pattern, shown[key]):
+            yield f"{key}=INVOCATION_ID {consequence}"
     if "INVOCATION_ID" in environment:
         yield f"EnvironmentFile= sets INVOCATION_ID, which {_ONE_NAME}"
-    if (
-        RUN_DIR.name in shown["RuntimeDirectory"].split()
-        and shown["RuntimeDirectoryPreserve"] != "yes"
-    ):
-        yield f"RuntimeDirectory={RUN_DIR.name} removes the files of the gate and of a trial of routes at each stop"
+    is_ours = RUN_DIR.name in shown["RuntimeDirectory"].split()
+    if is_ours and shown["RuntimeDirectoryPreserve"] != "yes":
+        yield (
+            f"RuntimeDirectory={RUN_DIR.name} removes the files of the gate "
+            "and of a trial of routes at each stop"
+        )
 
 
 _SPAN = re.compile(r"([0-9.]+)(us|ms|s|min|h|d|w|month|y)?(?=[0-9. ]|$)")

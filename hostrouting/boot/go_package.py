@@ -1,4 +1,4 @@
-"""The Go package's symlinks, which hostrouting removes, and its routes, which hostrouting takes over."""
+"""The Go package's symlinks, which hostrouting removes, and its routes, which it takes over."""
 
 from __future__ import annotations
 
@@ -34,15 +34,13 @@ _INHERITED = ("@@AUTO_DEV@@", "@@AUTO_GW@@", INHERITED)
 
 
 def go_package_links(layout: Layout) -> list[Path]:
-    """Return the symlinks that make other units require or want our oneshots, including dangling ones."""
+    """Return the symlinks, also dangling ones, by which units require or want our oneshots."""
     # Don't glob for the symlink itself: before Python 3.13, glob skips dangling symlinks, and in an
     # image all of these are dangling.
-    folders = [
-        folder
-        for kind in ("requires", "wants")
-        for folder in files.matching(layout.units, f"*.service.{kind}")
-    ]
-    links = [folder / f"{name}.service" for folder in folders for name in (ROUTES, CHECK)]
+    links = []
+    for kind in ("requires", "wants"):
+        for folder in files.matching(layout.units, f"*.service.{kind}"):
+            links += [folder / f"{ROUTES}.service", folder / f"{CHECK}.service"]
     return [link for link in links if files.is_present(link)]
 
 
@@ -59,7 +57,7 @@ def routes_to_adopt(host: Host, *, replaces_script: bool) -> tuple[StaticRoute, 
     can't contain, such as a default route, aren't returned, so they stay as they are.
 
     Args:
-        host: the host.
+        host: the host; snapshots and images have no such routes.
         replaces_script: whether that run installs static routes, and so replaces the Go package's
             script. If not, the script stays, and its routes aren't taken over.
 
@@ -94,10 +92,12 @@ def hand_over(routes: Iterable[StaticRoute], layout: Layout, undo: Undo) -> None
 def _routes_in(text: str, row: re.Pattern[str]) -> tuple[StaticRoute, ...]:
     routes = []
     for match in row.finditer(text):
+        words = match.groupdict()
         fields: dict[str, Any] = {
-            name: word for name, word in match.groupdict().items() if word not in _INHERITED
+            name: word for name, word in words.items() if word not in _INHERITED
         }
+        fields["metric"] = int(words["metric"])
         # The Go package accepts more than our configs can contain.
         with suppress(ConfigError):
-            routes.append(StaticRoute(**fields | {"metric": int(fields["metric"])}))
+            routes.append(StaticRoute(**fields))
     return tuple(routes)

@@ -54,15 +54,7 @@ class Host:
         routes6: RouteBackend | None = None,
     ) -> None:
         if layout is not None and not layout.is_this_host:
-            must = f"must be given with a layout below {layout.root}"
-            omitted = (
-                [("routes", f"{must}: NetlinkBackend() or a FakeKernel()")]
-                if routes is None
-                else []
-            )
-            omitted += [("units", f"{must}: Systemctl() or FakeSystemd()")] if units is None else []
-            if omitted:
-                raise ConfigError(omitted)
+            _require_both(routes, units, layout)
         backend6 = None if routes6 is None else lambda: routes6
         if routes is None:
             from hostrouting.kernel.netlink import NetlinkBackend
@@ -122,11 +114,9 @@ class Host:
         """This machine's hostname, the name in the snapshot, or an image's root folder."""
         if self.is_image:
             return str(self.layout.root)
-        return (
-            os.uname().nodename
-            if self.snapshot is None
-            else self.snapshot.host or "an unnamed snapshot"
-        )
+        if self.snapshot is None:
+            return os.uname().nodename
+        return self.snapshot.host or "an unnamed snapshot"
 
     @property
     def has_another_network(self) -> bool:
@@ -139,9 +129,8 @@ class Host:
         same = os.path.samefile  # a check doesn't import pathlib
         try:
             # This requires ptrace access to PID 1, which the watcher's unit doesn't have.
-            return same("/proc/1/root/run", "/run") and not same(
-                "/proc/1/ns/net", "/proc/thread-self/ns/net"
-            )
+            has_same_files = same("/proc/1/root/run", "/run")
+            return has_same_files and not same("/proc/1/ns/net", "/proc/thread-self/ns/net")
         except OSError:
             return False
 
@@ -161,7 +150,7 @@ class Host:
         return running_systemd() if self._units is None else self._units
 
     def within(self, scope: CancelScope) -> Host:
-        """Return a copy of this host whose systemd calls stop waiting once the scope is cancelled."""
+        """Return a copy of this host whose systemd calls stop waiting if the scope is cancelled."""
         units = self.units.within(scope)
         return self._of(
             backend=self.backend, units=units, layout=self._layout, backend6=self._backend6
@@ -212,15 +201,21 @@ class Host:
         return None if self._backend6 is None else self._backend6()
 
     def backends(self, families: Collection[Family]) -> tuple[RouteBackend, ...]:
-        """Return the IPv4 backend, and the IPv6 backend if ``families`` includes IPv6 or the host has our IPv6 routes.
+        """Return the IPv4 backend, and the IPv6 backend if it is needed.
+
+        It is if ``families`` includes IPv6, or if the host has our IPv6 routes.
 
         Raises:
             RouteError: the host is an image, or has no backend for IPv6.
         """
         if Family.IPV6 in families:
             return self.routes, self.routes_of(Family.IPV6)
-        six = None if self.snapshot is not None and self.snapshot.ipv6 is None else self.routes6
-        return (self.routes, six) if six is not None and six.our_routes() else (self.routes,)
+        if self.snapshot is not None and self.snapshot.ipv6 is None:
+            return (self.routes,)
+        backend6 = self.routes6
+        if backend6 is None or not backend6.our_routes():
+            return (self.routes,)
+        return self.routes, backend6
 
     def our_routes(self) -> tuple[Route, ...]:
         """Return our IPv4 and IPv6 routes in table main."""
@@ -248,6 +243,17 @@ def _kernel6() -> RouteBackend:
     return NetlinkBackend6()
 
 
+def _require_both(routes: RouteBackend | None, units: UnitManager | None, layout: Layout) -> None:
+    must = f"must be given with a layout below {layout.root}"
+    problems = []
+    if routes is None:
+        problems.append(("routes", f"{must}: NetlinkBackend() or a FakeKernel()"))
+    if units is None:
+        problems.append(("units", f"{must}: Systemctl() or FakeSystemd()"))
+    if problems:
+        raise ConfigError(problems)
+
+
 # --- images ---------------------------------------------------------------------------------------
 
 # Where systemd's own units are installed. An unmounted or partially mounted image has neither
@@ -256,44 +262,54 @@ _SYSTEM = ("usr/lib/systemd/system", "lib/systemd/system")
 
 
 def _refuse_what_is_no_image(layout: Layout) -> None:
-    """Raise an error if a folder isn't an image, or if a symlink would redirect one of our files out of it.
+    """Raise an error if a folder isn't an image, or has a link that leads our files out of it.
 
     Raises:
         ConfigError: the folder doesn't exist, doesn't contain an OS, contains a symlink that
             escapes it, or is this host's own root.
     """
-    from hostrouting.boot.files import matching
-    from hostrouting.boot.installed_units import UNIT_PATH
-    from hostrouting.boot.layout import CHECK, ROUTES, WATCH
-
     root = layout.root
     if not root.is_dir():
         raise ConfigError([("root", f"there is no folder {root}; is the image mounted?")])
-    # This also detects bind mounts of the root or of the folders that we write to.
-    folders = (layout.config.parent, layout.manifest.parent, layout.good.parent)
-    written = (*folders, layout.units, layout.protocol_names.parent, layout.run_dir)
-    for path in (root, *written):
+    _refuse_this_hosts_folders(layout)
+    for path in _touched(layout):
+        _refuse_links(layout, path)
+    if not any((root / name).is_dir() for name in _SYSTEM):
+        raise ConfigError(
+            [("root", f"{root} has no system: it lacks {_SYSTEM[0]}; is the image mounted?")]
+        )
+
+
+def _our_folders(layout: Layout) -> tuple[Path, ...]:
+    return layout.config.parent, layout.manifest.parent, layout.good.parent
+
+
+def _refuse_this_hosts_folders(layout: Layout) -> None:
+    """Raise an error if the root or a folder that we write to is this host's, or bound to it."""
+    written = (layout.units, layout.protocol_names.parent, layout.run_dir)
+    for path in (layout.root, *_our_folders(layout), *written):
         running = layout.relative(path)
         if os.path.exists(running) and path.exists() and path.samefile(running):  # noqa: PTH110
             raise ConfigError(
                 [("root", f"{path} is this host's own; leave the root out to work on this host")]
             )
-    # The folders that we read or write, except for that of the watcher's metrics, and our files in
-    # these folders.
+
+
+def _touched(layout: Layout) -> list[Path]:
+    """Return the folders that we read or write, and our files in them, except for the metrics."""
+    from hostrouting.boot.files import matching
+    from hostrouting.boot.installed_units import UNIT_PATH
+    from hostrouting.boot.layout import CHECK, ROUTES, WATCH
+
     touched = [*map(layout.of, UNIT_PATH), layout.protocol_names, layout.run_dir]
-    for folder in folders:
+    for folder in _our_folders(layout):
         touched += [folder, *matching(folder, "*")]
     for kind in ("d", "wants", "requires"):
         touched += matching(layout.units, f"*.{kind}")
     touched += [layout.unit(part) for part in (ROUTES, CHECK, WATCH)]
     for folder in matching(layout.units, "*.service.d"):
         touched += matching(folder, "*hostrouting*.conf")
-    for path in touched:
-        _refuse_links(layout, path)
-    if not any((root / name).is_dir() for name in _SYSTEM):
-        raise ConfigError(
-            [("root", f"{root} has no system: it lacks {_SYSTEM[0]}; is the image mounted?")]
-        )
+    return touched
 
 
 def _refuse_links(layout: Layout, path: Path) -> None:

@@ -28,7 +28,7 @@ UNIT_PATH = (
 
 
 def unit_names(unit: str) -> tuple[str, ...]:
-    """Return all names that systemd uses to look up a unit's drop-ins and dependency symlinks, most specific first.
+    """Return the names under which systemd looks for a unit's drop-ins and links, best match first.
 
     For example, ``a-b@c.service`` yields ``a-b@c.service``, ``a-b@.service``, ``a-.service`` and
     ``service``.
@@ -36,19 +36,16 @@ def unit_names(unit: str) -> tuple[str, ...]:
     stem, _, kind = unit.rpartition(".")
     prefix, at, _ = stem.partition("@")
     template = (f"{prefix}@.{kind}",) if at else ()
-    dashes = [
-        place for place, letter in enumerate(prefix) if letter == "-" and place + 1 < len(prefix)
-    ]
-    return (
-        *dict.fromkeys((unit, *template)),
-        *(f"{prefix[: place + 1]}.{kind}" for place in reversed(dashes)),
-        kind,
-    )
+    names = [*dict.fromkeys((unit, *template))]
+    ends = [end for end in range(len(prefix) - 1, 0, -1) if prefix[end - 1] == "-"]
+    return (*names, *(f"{prefix[:end]}.{kind}" for end in ends), kind)
 
 
 def unit_files(layout: Layout, unit: str) -> list[Path]:
-    """Return the files for a unit or its template, including dangling symlinks; the first one takes precedence."""
-    paths = [layout.of(f"{folder}/{name}") for name in unit_names(unit)[:2] for folder in UNIT_PATH]
+    """Return the files, also dangling symlinks, of a unit or its template; the first one counts."""
+    paths = []
+    for name in unit_names(unit)[:2]:
+        paths += [layout.of(f"{folder}/{name}") for folder in UNIT_PATH]
     return [path for path in paths if is_present(path)]
 
 
@@ -65,35 +62,41 @@ def drop_ins(layout: Layout, unit: str) -> dict[str, Path]:
     services come last.
     """
     *names, kind = unit_names(unit)
-    folders = [f"{folder}/{name}.d" for folder in UNIT_PATH for name in names]
+    folders = []
+    for folder in UNIT_PATH:
+        folders += [f"{folder}/{name}.d" for name in names]
+    folders += [f"{folder}/{kind}.d" for folder in UNIT_PATH]
     found: dict[str, Path] = {}
-    for folder in (*folders, *(f"{folder}/{kind}.d" for folder in UNIT_PATH)):
+    for folder in folders:
         for path in matching(layout.of(folder), "*.conf"):
             found.setdefault(path.name, path)
-    return {name: found[name] for name in sorted(found)}
+    return dict(sorted(found.items()))
 
 
 def settings(text: str) -> list[tuple[str, str]]:
     """Parse the ``KEY=value`` settings of a unit file or a file with the same syntax, in order."""
-    pairs = (
-        line.partition("=")
-        for line in text.splitlines()
-        if not line.lstrip().startswith(("#", ";"))
-    )
-    return [(key.strip(), value.strip()) for key, equals, value in pairs if equals]
+    pairs = []
+    for line in text.splitlines():
+        key, equals, value = line.partition("=")
+        if equals and not line.lstrip().startswith(("#", ";")):
+            pairs.append((key.strip(), value.strip()))
+    return pairs
 
 
 def environment_names(layout: Layout, shown: str) -> set[str]:
     """Return the names of the variables that a unit's environment files set.
 
     Args:
-        layout: the layout to read the files from.
+        layout: the host's files.
         shown: the property ``EnvironmentFiles`` as printed by ``systemctl show``, with a file or a
             glob pattern in each line.
 
     Raises:
         FileError: a file can't be read.
     """
-    patterns = [Path(layout.followed(line.rpartition(" (")[0])) for line in shown.splitlines()]
-    paths = [path for pattern in patterns for path in matching(pattern.parent, pattern.name)]
-    return {name for path in paths for name, _ in settings(read_text(path) or "")}
+    names: set[str] = set()
+    for line in shown.splitlines():
+        pattern = layout.followed(line.rpartition(" (")[0])
+        for path in matching(pattern.parent, pattern.name):
+            names.update(name for name, _ in settings(read_text(path) or ""))
+    return names

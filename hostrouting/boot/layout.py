@@ -96,7 +96,7 @@ class Layout:
     """Held by a process while it reads and then writes the routing table."""
 
     run_lock = _Below(RUN_DIR / "run.lock")
-    """Held for a whole run, even while the run waits. Of the boot scripts, only ``trial.sh`` takes this lock."""
+    """Held for a whole run, even while it waits. Of the boot scripts, only trial.sh takes it."""
 
     trial = _Below(RUN_DIR / "trial.json")
     """The current trial's config and deadline; removed when the trial ends."""
@@ -108,7 +108,7 @@ class Layout:
     """The script that ends the trial."""
 
     adopted = _Below(RUN_DIR / "adopted")
-    """The Go package's routes that a run takes over. The file must not outlive the kernel's table, so it is in /run."""
+    """The Go package's routes that a run takes over. They mustn't outlive the kernel's table."""
 
     marker_ok = _Below(RUN_DIR / "route-overlap.ok")
     """Empty; exists if the last check found no failure."""
@@ -145,7 +145,7 @@ class Layout:
         return self.root / CONFIG_DIR / f"{part}.sh"
 
     def unit(self, part: str) -> Path:
-        """Return the path of a part's unit, either the watcher or a oneshot that runs the script at boot."""
+        """Return the path of a part's unit: the watcher, or a oneshot that runs its script."""
         return self.root / UNIT_DIR / f"{part}.service"
 
     def enablement(self, part: str) -> Path:
@@ -165,27 +165,29 @@ class Layout:
         return self.passed(path)[-1]
 
     def passed(self, path: str) -> list[Path]:
-        """Return the folders that a path passes through, starting at the root, and last the path's target.
+        """Return the folders that a path passes through, from the root to the path's target.
 
         Symlinks are resolved. A user who can write to one of these folders can replace everything
         that comes after it.
         """
-        at, steps, links = self.root, [*reversed(PurePosixPath(path).parts[1:])], 0
-        passed = [at]
+        folder = self.root
+        passed = [folder]
+        steps = [*reversed(PurePosixPath(path).parts[1:])]
+        links = 0
         while steps:
-            step = at / steps.pop()
+            step = folder / steps.pop()
             if step.name == "..":
-                at = at if at == self.root else at.parent
+                folder = folder if folder == self.root else folder.parent
             elif step.is_symlink() and links < _LINKS_MAX:
                 links += 1
                 target = PurePosixPath(step.readlink())
-                at = self.root if target.is_absolute() else at
-                steps += reversed(
-                    target.relative_to("/").parts if target.is_absolute() else target.parts
-                )
+                if target.is_absolute():
+                    folder = self.root
+                    target = target.relative_to("/")
+                steps += reversed(target.parts)
             else:
-                at = step
-            passed.append(at)
+                folder = step
+            passed.append(folder)
         return passed
 
     def relative(self, path: Path) -> str:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import attrs
 
 from hostrouting.boot.files import exists, make_folders
 from hostrouting.boot.host import Host
-from hostrouting.boot.layout import ROUTES
+from hostrouting.boot.layout import ROUTES, Layout
 from hostrouting.model.changes import Changes
 from hostrouting.model.errors import FileError, HostRoutingError
 from hostrouting.model.opening import translate_errors
@@ -90,13 +90,13 @@ def _is_taken(descriptor: int, path: Path) -> bool:
 
 
 class OverdueRun(TimedOut):
-    """Raised if a task times out after making changes; ``changes`` lists those still in place."""
+    """Raised if a task times out after changes; ``changes`` lists those still in place."""
 
     changes = Changes()
 
 
 class StoppedRun(Cancelled):
-    """Raised if a task is cancelled after making changes; ``changes`` lists those still in place."""
+    """Raised if a task is cancelled after changes; ``changes`` lists those still in place."""
 
     changes = Changes()
 
@@ -121,25 +121,18 @@ def exclusive_run(host: Host, scope: CancelScope, *, is_installing: bool) -> Ite
     concurrent runs and no /run. If there is nothing to install, a host is only locked if a previous
     run left its lock, manifest or routes unit.
 
-    Args:
-        host: the target host.
-        scope: cancels waiting for another run.
-        is_installing: whether there is anything to install.
-
     Yields:
         The record to which the caller adds its changes.
 
     Raises:
         FileError: the lock can't be acquired.
     """
-    done, layout = Done(), host.layout
-    has_lock = not host.is_image and (
-        is_installing or any(map(exists, (layout.run_lock, layout.manifest, layout.unit(ROUTES))))
-    )
+    done = Done()
+    run_lock: AbstractContextManager[None] = nullcontext()
+    if not host.is_image and (is_installing or _has_traces(host.layout)):
+        run_lock = locked(host.layout.run_lock, scope, seconds=_RUN_WAIT_SECONDS)
     try:
-        with (
-            locked(layout.run_lock, scope, seconds=_RUN_WAIT_SECONDS) if has_lock else nullcontext()
-        ):
+        with run_lock:
             yield done
     except HostRoutingError as error:
         error.changes = done.changes
@@ -156,3 +149,7 @@ def exclusive_run(host: Host, scope: CancelScope, *, is_installing: bool) -> Ite
         ended = StoppedRun(end.reason) if isinstance(end, Cancelled) else OverdueRun(end.seconds)
         ended.changes = done.changes
         raise ended from end
+
+
+def _has_traces(layout: Layout) -> bool:
+    return any(map(exists, (layout.run_lock, layout.manifest, layout.unit(ROUTES))))

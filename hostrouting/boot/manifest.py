@@ -1,4 +1,4 @@
-"""The manifest, a record of the installation that makes it possible to uninstall without the config.
+"""The manifest: a record of the installation, with which it can be removed without the config.
 
 Later runs, the doctor and the watcher use the manifest, too. It lists each part's files and flags,
 and the config values that the part was rendered from. These values are stored under the
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
@@ -59,24 +59,21 @@ class InstalledPart:
 
     @property
     def units(self) -> tuple[str, ...]:
-        """The units that the files define or extend, not including templates, which systemd never loads."""
-        paths = [
-            path
-            for path in map(PurePosixPath, self.files)
-            if path.is_relative_to("/etc/systemd/system")
-        ]
-        names = (
-            path.parent.name.removesuffix(".d") if path.suffix == ".conf" else path.name
-            for path in paths
-        )
-        return tuple(name for name in names if "@." not in name)
+        """The units that the files define or extend, without templates, which are never loaded."""
+        units = []
+        for path in map(PurePosixPath, self.files):
+            if not path.is_relative_to("/etc/systemd/system"):
+                continue
+            is_drop_in = path.suffix == ".conf"
+            name = path.parent.name.removesuffix(".d") if is_drop_in else path.name
+            if "@." not in name:
+                units.append(name)
+        return tuple(units)
 
 
 def _in_order(parts: Mapping[str, InstalledPart]) -> dict[str, InstalledPart]:
-    return {
-        name: parts[name]
-        for name in sorted(parts, key=lambda name: (_ORDER.get(name, len(_ORDER)), name))
-    }
+    names = sorted(parts, key=lambda name: (_ORDER.get(name, len(_ORDER)), name))
+    return {name: parts[name] for name in names}
 
 
 @attrs.frozen
@@ -107,19 +104,7 @@ class Manifest:
         if text is None:
             return cls()
         try:
-            document = json.loads(text)
-            parts = {
-                _checked(_PART, name): _part(item, document)
-                for name, item in document["parts"].items()
-            }
-            # Consumer names end up in paths to remove, so validate them again with the config's
-            # rules.
-            consumer, *former = (
-                Config(consumer=name).consumer
-                for name in [document["consumer"], *document["former"]]
-            )
-            folders = tuple(_checked(_FOLDER, name) for name in document["folders"])
-            return cls(consumer, parts, folders, tuple(former))
+            return cls._of(json.loads(text))
         except (
             ValueError,
             KeyError,
@@ -132,6 +117,17 @@ class Manifest:
                 f"can't read the manifest {layout.manifest}, which lists what to remove: {error!r}",
                 hint="fix it, or remove it to forget what was installed",
             ) from error
+
+    @classmethod
+    def _of(cls, document: dict[str, Any]) -> Manifest:
+        parts = {}
+        for name, item in document["parts"].items():
+            parts[_checked(_PART, name)] = _part(item, document)
+        # Consumer names end up in paths to remove, so validate them again with the config's rules.
+        names = [document["consumer"], *document["former"]]
+        consumer, *former = [Config(consumer=name).consumer for name in names]
+        folders = tuple(_checked(_FOLDER, name) for name in document["folders"])
+        return cls(consumer, parts, folders, tuple(former))
 
     @classmethod
     def of_host(cls, layout: Layout) -> Manifest:
@@ -199,15 +195,15 @@ class Manifest:
         }
         # One line per key keeps the file as short as the config; the watcher limits the size of
         # both.
-        lines = ",\n".join(
-            f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in document.items()
-        )
-        return f"{{\n{lines}\n}}\n"
+        lines = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in document.items()]
+        return "{\n" + ",\n".join(lines) + "\n}\n"
 
     def gates(self, layout: Layout) -> list[Path]:
         """Return the gate's drop-ins, including those pending removal."""
-        named = [name for name in (self.consumer, *self.former) if name and self.has_gate]
-        return [path for name in named for path in layout.gates(name)]
+        if not self.has_gate:
+            return []
+        consumers = filter(None, (self.consumer, *self.former))
+        return [path for consumer in consumers for path in layout.gates(consumer)]
 
     def files(self, layout: Layout) -> list[Path]:
         """Return all installed files in removal order, not including the manifest.
@@ -215,27 +211,21 @@ class Manifest:
         For each part, the symlink that enables its unit comes first, then its files in reverse
         write order.
         """
-        found = [
-            path
-            for name, part in self.parts.items()
-            for path in (layout.enablement(name), *map(layout.of, reversed(part.files)))
-        ]
-        return (
-            [layout.gate_list, *self.gates(layout), *found, layout.gate_script]
-            if self.has_gate
-            else found
-        )
+        of_parts: list[Path] = []
+        for name, part in self.parts.items():
+            of_parts.append(layout.enablement(name))
+            of_parts += map(layout.of, reversed(part.files))
+        if not self.has_gate:
+            return of_parts
+        return [layout.gate_list, *self.gates(layout), *of_parts, layout.gate_script]
 
     def folders_above(self, layout: Layout) -> set[Path]:
         """Return all parent folders of the installed files, except the manifest's own folder."""
-        above = {folder for path in self.files(layout) for folder in path.parents} - {
-            layout.manifest.parent
-        }
-        return {
-            folder
-            for folder in above
-            if folder.is_relative_to(layout.root) and folder != layout.root
-        }
+        above: set[Path] = set()
+        for path in self.files(layout):
+            above.update(path.parents)
+        above.discard(layout.manifest.parent)
+        return {folder for folder in above if layout.root in folder.parents}
 
     def textfile(self, layout: Layout) -> Path | None:
         """Return the installed watcher's metrics file, or None."""
@@ -258,31 +248,36 @@ class Manifest:
 
         Shared keys are updated in the other parts as well.
         """
-        asked = Manifest(parts=parts).sections
+        wanted = Manifest(parts=parts).sections
         others = {
-            name: _updated(part, asked) for name, part in self.parts.items() if name not in names
+            name: _with_shared_keys(part, wanted)
+            for name, part in self.parts.items()
+            if name not in names
         }
         return attrs.evolve(self, parts=others | parts)
 
 
 def _watch(sections: Mapping[str, Any]) -> Watch:
     """Parse the watcher's values alone, because there may be thousands of routes."""
-    return Config.from_mapping({SECTION: {"watch": sections.get(SECTION, {}).get("watch")}}).watch
+    watch = sections.get(SECTION, {}).get("watch")
+    return Config.from_mapping({SECTION: {"watch": watch}}).watch
 
 
-def _updated(part: InstalledPart, asked: Mapping[str, Mapping[str, Any]]) -> InstalledPart:
-    keys, theirs = part.config.get(SECTION, {}), asked.get(SECTION, {})
-    if not keys.keys() & SHARED_KEYS or not theirs.keys() & SHARED_KEYS:
+def _with_shared_keys(
+    part: InstalledPart, wanted: Mapping[str, Mapping[str, Any]]
+) -> InstalledPart:
+    old, new = part.config.get(SECTION, {}), wanted.get(SECTION, {})
+    if not old.keys() & SHARED_KEYS or not new.keys() & SHARED_KEYS:
         return part
-    if keys.get("uplinks") != theirs.get("uplinks"):
+    if old.get("uplinks") != new.get("uplinks"):
         # The installed script was rendered with these uplinks.
-        there = ",".join(keys.get("uplinks") or ()) or "none"
+        uplinks = ",".join(old.get("uplinks") or ()) or "none"
         raise UnitError(
-            f"can't install a part with uplinks other than those of the installed parts, {there}",
+            f"can't install a part with uplinks other than those of the installed parts, {uplinks}",
             hint="install all at once, with Configure or hostrouting apply",
         )
-    shared = {key: theirs.get(key, value) for key, value in keys.items()}
-    return attrs.evolve(part, config={**part.config, SECTION: shared})
+    config = {key: new.get(key, value) for key, value in old.items()}
+    return attrs.evolve(part, config={**part.config, SECTION: config})
 
 
 # All our units and drop-ins start with this.
@@ -291,34 +286,30 @@ HEADER = "# Written by hostrouting;"
 
 def _found(layout: Layout) -> Manifest:
     """Reconstruct the manifest from our units and drop-ins on disk."""
-    units = {
-        path.stem: path for path in files.matching(layout.units, "*.service") if _is_ours(path)
-    }
     folders = files.matching(layout.units, "*.service.d")
     gated = [folder for folder in folders if any(_is_ours(folder / name) for name in GATE_NAMES)]
-    parts = {}
-    # Even if the units are missing, the drop-ins make the consumer run the remaining scripts.
-    for name in {*units, *((ROUTES, CHECK) if gated else ())}:
-        # A glob could match files of other programs with similar names.
-        scripts = [
-            path
-            for end in ("sh", "nft")
-            for path in files.matching(layout.config.parent, f"{name}.{end}")
-        ]
-        drop_ins = [
-            path for folder in folders if _is_ours(path := folder / f"hostrouting-{name}.conf")
-        ]
-        unit = [units[name]] if name in units else []
-        names = (
-            [layout.protocol_names]
-            if name == ROUTES and files.exists(layout.protocol_names)
-            else []
-        )
-        is_gated = name in (ROUTES, CHECK)
-        paths = map(layout.relative, (*scripts, *unit, *drop_ins, *names))
-        parts[name] = InstalledPart(is_gated, is_gated, tuple(paths))
+    units = filter(_is_ours, files.matching(layout.units, "*.service"))
+    names = {path.stem for path in units}
+    if gated:
+        # Even if the units are missing, the drop-ins make the consumer run the remaining scripts.
+        names |= {ROUTES, CHECK}
+    parts = {name: _found_part(name, layout, folders) for name in names}
     consumer, *former = [folder.name.removesuffix(".d") for folder in gated] or [""]
     return Manifest(consumer, parts, former=tuple(former))
+
+
+def _found_part(name: str, layout: Layout, drop_in_folders: Iterable[Path]) -> InstalledPart:
+    paths: list[Path] = []
+    for kind in ("sh", "nft"):  # a glob could match files of other programs with similar names
+        paths += files.matching(layout.config.parent, f"{name}.{kind}")
+    drop_ins = [folder / f"hostrouting-{name}.conf" for folder in drop_in_folders]
+    paths += filter(_is_ours, [layout.unit(name), *drop_ins])
+    if name == ROUTES and files.exists(layout.protocol_names):
+        paths.append(layout.protocol_names)
+    is_gated = name in (ROUTES, CHECK)
+    return InstalledPart(
+        is_blocking=is_gated, is_gated=is_gated, files=tuple(map(layout.relative, paths))
+    )
 
 
 def _is_ours(path: Path) -> bool:
@@ -335,12 +326,15 @@ def _checked(pattern: re.Pattern[str], name: object) -> str:
 
 
 def _part(item: Mapping[str, Any], document: Mapping[str, Mapping[str, Any]]) -> InstalledPart:
-    names = tuple(_checked(_FILE, name) for name in item["files"])
-    config = {
-        section: {key: document[section][key] for key in keys}
-        for section, keys in item["config"].items()
-    }
-    return InstalledPart(item["blocking"] is True, item["gated"] is True, names, config)
+    config = {}
+    for section, keys in item["config"].items():
+        config[section] = {key: document[section][key] for key in keys}
+    return InstalledPart(
+        is_blocking=item["blocking"] is True,
+        is_gated=item["gated"] is True,
+        files=tuple(_checked(_FILE, name) for name in item["files"]),
+        config=config,
+    )
 
 
 def _written(part: InstalledPart) -> dict[str, Any]:

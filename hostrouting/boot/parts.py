@@ -15,7 +15,7 @@ from hostrouting.boot.layout import CHECK, ROUTES, WATCH, Layout
 from hostrouting.boot.manifest import SHARED_KEYS, InstalledPart, Manifest
 from hostrouting.boot.python import python_of
 from hostrouting.boot.render import fill, render_check, render_static_routes
-from hostrouting.config.routing import SECTION, Config, OverlapMode
+from hostrouting.config.routing import SECTION, Config, OverlapMode, Watch
 from hostrouting.model.errors import UnitError
 from hostrouting.model.family import Family
 from hostrouting.model.routes import Protocol
@@ -154,10 +154,10 @@ def _unit_text(name: str, description: str, seconds: int, after: str, sockets: s
 
 
 def _sockets(config: Config) -> str:
-    """Return the unit setting that permits the sockets for finding IPv6 source addresses, or an empty string."""
-    return (
-        "\nRestrictAddressFamilies=AF_INET6" if Family.IPV6 in config.route_overlap.families else ""
-    )
+    """Return the setting that permits the sockets with which IPv6 source addresses are found."""
+    if Family.IPV6 not in config.route_overlap.families:
+        return ""
+    return "\nRestrictAddressFamilies=AF_INET6"
 
 
 def watch_part(config: Config, layout: Layout) -> Part:
@@ -169,34 +169,37 @@ def watch_part(config: Config, layout: Layout) -> Part:
     python = python_of(layout)
     if not python:
         raise UnitError(
-            f"can't install {WATCH}.service: {sys.executable or 'Python'} -I finds no hostrouting, and root starts no "
-            "Python that depends on the environment or a home",
+            f"can't install {WATCH}.service: {sys.executable or 'Python'} -I finds no hostrouting, "
+            "and root starts no Python that depends on the environment or a home",
             hint="install hostrouting where every user finds it, or leave out watch.enabled",
         )
     # systemd rejects these characters even if quoted (string_is_safe in src/basic/string-util.c).
     if not python.isprintable() or any(letter in python for letter in "\"'\\"):
         raise UnitError(
-            f"can't install {WATCH}.service: systemd refuses to run {python!r} because of the characters in its path",
+            f"can't install {WATCH}.service: systemd refuses to run {python!r} because of the "
+            "characters in its path",
             hint="install hostrouting elsewhere, or leave out watch.enabled",
         )
-    textfile = config.watch.textfile
-    folder = (
-        ""
-        if textfile is None
-        else f"ReadWritePaths={_quoted('-' + (textfile.rpartition('/')[0] or '/'))}"
+    text = fill(
+        f"{WATCH}.service",
+        READ_WRITE_PATHS=_textfile_folder(config.watch),
+        PYTHON=_quoted(python),
+        MORE_SOCKETS=_sockets(config),
     )
-    values = {
-        "READ_WRITE_PATHS": folder,
-        "PYTHON": _quoted(python),
-        "MORE_SOCKETS": _sockets(config),
-    }
-    text = fill(f"{WATCH}.service", **values)
     return Part(
         WATCH,
         is_gated=False,
         config={SECTION: {"watch": config.watch.to_mapping()}},
         files=(BootFile(layout.unit(WATCH), text),),
     )
+
+
+def _textfile_folder(watch: Watch) -> str:
+    """Return the setting that permits the watcher to write its metrics, or an empty string."""
+    if watch.textfile is None:
+        return ""
+    folder = watch.textfile.rpartition("/")[0] or "/"
+    return f"ReadWritePaths={_quoted('-' + folder)}"
 
 
 def _quoted(word: str) -> str:
@@ -223,20 +226,20 @@ class Wanted:
     def of(cls, config: Config, layout: Layout, *names: str) -> Wanted:
         """Return the parts that a config enables, limited to the given names if any are passed."""
         names = names or CONFIGURED
-        return cls(
-            names,
-            tuple(part for part in wanted_parts(config, layout) if part.name in names),
-            config.consumer,
-        )
+        parts = [part for part in wanted_parts(config, layout) if part.name in names]
+        return cls(names, tuple(parts), config.consumer)
 
 
 def wanted_parts(config: Config, layout: Layout) -> tuple[Part, ...]:
     """Return all parts that a config enables."""
-    return (
-        *((routes_part(config, layout),) if config.static_routes.routes else ()),
-        *((check_part(config, layout),) if config.route_overlap.expected_cidrs else ()),
-        *((watch_part(config, layout),) if is_watched(config) else ()),
-    )
+    parts = []
+    if config.static_routes.routes:
+        parts.append(routes_part(config, layout))
+    if config.route_overlap.expected_cidrs:
+        parts.append(check_part(config, layout))
+    if is_watched(config):
+        parts.append(watch_part(config, layout))
+    return tuple(parts)
 
 
 def is_watched(config: Config) -> bool:
@@ -244,39 +247,25 @@ def is_watched(config: Config) -> bool:
     return config.watch.enabled and config.is_gated
 
 
-def wanted_manifest(there: Manifest, wanted: Wanted, layout: Layout) -> Manifest:
-    """Return the manifest with the wanted parts replaced; the consumer changes only if one of them is gated.
+def wanted_manifest(manifest: Manifest, wanted: Wanted, layout: Layout) -> Manifest:
+    """Return a manifest with the wanted parts replaced.
 
-    Args:
-        there: the current manifest.
-        wanted: the parts to replace and their consumer.
-        layout: the file layout.
+    The consumer changes only if one of these parts is gated.
     """
-    manifest = there.with_parts(
-        wanted.names, {part.name: part.installed(layout) for part in wanted.parts}
-    )
-    moves_gate = any(part.is_gated for part in wanted.parts)
-    return attrs.evolve(
-        manifest, consumer=wanted.consumer if moves_gate else there.consumer or wanted.consumer
-    )
+    parts = {part.name: part.installed(layout) for part in wanted.parts}
+    consumer = manifest.consumer or wanted.consumer
+    if any(part.is_gated for part in wanted.parts):
+        consumer = wanted.consumer
+    return attrs.evolve(manifest.with_parts(wanted.names, parts), consumer=consumer)
 
 
-def differing_parts(there: Manifest, config: Config, layout: Layout) -> list[str]:
-    """Return the names of the parts that a config would change, and a phrase if it would move the gate.
-
-    Args:
-        there: the current manifest.
-        config: the config.
-        layout: the file layout.
-    """
-    wanted = wanted_manifest(there, Wanted.of(config, layout), layout).parts
-    names = [
-        name
-        for name in sorted({*wanted, *there.parts})
-        if wanted.get(name) != there.parts.get(name)
-    ]
-    moves_gate = wanted and there.consumer not in ("", config.consumer)
-    return [*names, f"the gate on {there.consumer}"] if moves_gate else names
+def differing_parts(manifest: Manifest, config: Config, layout: Layout) -> list[str]:
+    """Return the names of the parts that a config would change, and a phrase if the gate moves."""
+    old, new = manifest.parts, wanted_manifest(manifest, Wanted.of(config, layout), layout).parts
+    differing = [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
+    if new and manifest.consumer not in ("", config.consumer):
+        differing.append(f"the gate on {manifest.consumer}")
+    return differing
 
 
 def installed_files(
@@ -285,7 +274,7 @@ def installed_files(
     """Return the files of an installation in write order, except for the manifest.
 
     Args:
-        layout: the host's file layout.
+        layout: the host's files.
         manifest: the installation's manifest.
         parts: the parts whose files to include.
         scripts: the contents of the gate's scripts, by part name.

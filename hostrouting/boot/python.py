@@ -18,7 +18,7 @@ _SECONDS = 30.0
 
 
 def python_of(layout: Layout) -> str:
-    """Return the path of the Python for a layout's units and scripts, or an empty string if it isn't suitable.
+    """Return the path of the Python for a layout's units and scripts, or "" if it isn't suitable.
 
     Units and scripts run Python with ``-I``, which ignores PYTHONPATH, the working directory and
     the user's site-packages, because another user may own these. If hostrouting can only be

@@ -101,7 +101,7 @@ def _uplink_rows(config: Config) -> Iterable[str]:
 
 
 def _expected_rows(expected: ExpectedCidr) -> Iterable[str]:
-    """Yield a row with the first and last address of each non-reserved range in an expected CIDR."""
+    """Yield a row for each non-reserved range of an expected CIDR: its first and last address."""
     devs = (
         "" if expected.devs is None else f" {_expression(expected.devs)} {','.join(expected.devs)}"
     )
@@ -123,7 +123,7 @@ _NONE = "/"
 
 
 def _expression(patterns: Iterable[str]) -> str:
-    """Return an awk regex without anchors, which matches what at least one of the given shell patterns matches.
+    """Return an awk regex without anchors, which matches what any of the shell patterns matches.
 
     Bracket expressions are expanded to alternatives, because awk implementations and fnmatch
     disagree on some of them.
@@ -154,9 +154,10 @@ _PLACEHOLDER = r"@([A-Z_]+|[a-z-]+\.[a-z]+)@"
 
 
 def fill(asset: str, *, package: str = PACKAGE, **values: str) -> str:
-    """Fill in a template's placeholders, and drop each line that is only a placeholder with an empty value.
+    """Fill in a template's placeholders.
 
-    ``@NAME@`` stands for a value, and ``@common.sh@`` for another asset without its comments.
+    ``@NAME@`` stands for a value, and ``@common.sh@`` for another asset without its comments. A
+    line that is only a placeholder is dropped if the value is empty.
 
     Args:
         asset: the template's file name.

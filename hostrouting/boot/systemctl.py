@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -15,6 +16,9 @@ from hostrouting.boot.systemd import ANY_INSTANCE, RUNNING
 from hostrouting.model.errors import UnitError
 from phases import Cancelled, CancelScope, TimedOut
 
+if TYPE_CHECKING:
+    from subprocess import CompletedProcess
+
 # A daemon-reload on a busy machine takes seconds, not minutes, so a longer wait is treated as an
 # error.
 ANSWER_SECONDS = 60.0
@@ -22,7 +26,10 @@ ANSWER_SECONDS = 60.0
 LAST_ANSWER_SECONDS = 5.0
 _HANGS = "see whether systemd hangs"
 _WITHOUT = "nothing can be changed for the next boot"
-_ROUTES_ONLY = "hostrouting apply --routes-only changes only the kernel's routes; without routes in CONFIG it removes ours"
+_ROUTES_ONLY = (
+    "hostrouting apply --routes-only changes only the kernel's routes; "
+    "without routes in CONFIG it removes ours"
+)
 
 
 @attrs.define
@@ -83,10 +90,16 @@ class Systemctl:
 
     def run_later(self, name: str, seconds: int, argv: Sequence[str]) -> None:
         """Run a command once after a delay, and again if it gets killed."""
-        when = (f"--on-active={seconds}", "--timer-property=AccuracySec=100ms")
-        how = ("--property=Type=oneshot", "--property=Restart=on-abnormal")
         self._run(
-            "--quiet", "--collect", f"--unit={name}", *when, *how, *argv, program="systemd-run"
+            "--quiet",
+            "--collect",
+            f"--unit={name}",
+            f"--on-active={seconds}",
+            "--timer-property=AccuracySec=100ms",
+            "--property=Type=oneshot",
+            "--property=Restart=on-abnormal",
+            *argv,
+            program="systemd-run",
         )
 
     def is_active(self, unit: str) -> bool:
@@ -98,10 +111,8 @@ class Systemctl:
         """Return whether a unit is enabled."""
         # Exit code 1 can mean disabled, masked or (before systemd 253) missing, so check the
         # printed state instead.
-        return self._run("is-enabled", unit, fine=(0, 1, 4)).strip() in (
-            "enabled",
-            "enabled-runtime",
-        )
+        state = self._run("is-enabled", unit, fine=(0, 1, 4)).strip()
+        return state in ("enabled", "enabled-runtime")
 
     def instances(self, consumer: str) -> tuple[str, ...]:
         """Return the units that a consumer refers to.
@@ -115,7 +126,8 @@ class Systemctl:
 
     def show(self, unit: str, *names: str) -> dict[str, str]:
         """Return a unit's properties, joining repeated ones with newlines."""
-        return _properties(self._run("show", "--property", ",".join(names), "--", unit), names)
+        text = self._run("show", "--property", ",".join(names), "--", unit)
+        return _properties(text, names)
 
     def show_each(
         self, units: Sequence[str], *names: str, consumers: Sequence[str] = ()
@@ -123,21 +135,22 @@ class Systemctl:
         """Return the properties of several units and instances, all with a single call."""
         if self._root is not None or not (units or consumers):
             return {}
-        listed = dict.fromkeys(
-            [*(name for consumer in consumers for name in _named(consumer)), *units]
-        )
+        # A dict, because a unit may be given twice, and the order matters.
+        listed: dict[str, None] = {}
+        for consumer in consumers:
+            listed |= dict.fromkeys(_named(consumer))
+        listed |= dict.fromkeys(units)
         patterns = [consumer.replace("@.", "@*.") for consumer in consumers if "@." in consumer]
-        shown = self._run("show", "--property", ",".join(("Id", *names)), "--", *listed, *patterns)
-        # systemctl separates units by blank lines. First it shows the named units, in the given
-        # order (an Id may be another name of the unit). Then it shows the loaded units that match a
-        # pattern.
-        blocks = [_properties(block, ("Id", *names)) for block in shown.split("\n\n")]
-        found = {unit: dict.fromkeys(("Id", *names), "") for unit in listed} | dict(
-            zip(listed, blocks, strict=False)
-        )
+        keys = ("Id", *names)
+        text = self._run("show", "--property", ",".join(keys), "--", *listed, *patterns)
+        blocks = [_properties(block, keys) for block in text.split("\n\n")]
+        # First come the named units, in the given order (an Id may be another name of the unit),
+        # and then the loaded units that match a pattern.
+        shown = {unit: dict.fromkeys(keys, "") for unit in listed}
+        shown.update(zip(listed, blocks, strict=False))
         for block in blocks[len(listed) :]:
-            found.setdefault(block["Id"], block)
-        return {unit: {name: block[name] for name in names} for unit, block in found.items()}
+            shown.setdefault(block["Id"], block)
+        return {unit: {name: block[name] for name in names} for unit, block in shown.items()}
 
     def orderings(self, *units: str) -> dict[str, tuple[str, ...]]:
         """Return the ordering of all loaded or enabled units."""
@@ -145,75 +158,78 @@ class Systemctl:
             return {}
         # systemd unloads stopped units along with their Before=, and also units that it didn't
         # start because of a cycle. So also name the enabled units.
-        enabled = {
-            path.name
-            for folder in _dependents("wants", "requires")
-            for path in matching(folder, "*")
-        }
-        names = sorted({*units, *(name for name in enabled if "@." not in name)})
+        names = {*units, *_enabled()}
+        properties = ("Id", "After", "Before", "LoadState")
+        text = self._run("show", "--property", ",".join(properties), "--", "*", *sorted(names))
         after: dict[str, set[str]] = {}
-        for block in self._run(
-            "show", "--property", "Id,After,Before,LoadState", "--", "*", *names
-        ).split("\n\n"):
-            properties = dict(line.partition("=")[::2] for line in block.splitlines())
+        for block in text.split("\n\n"):
+            shown = _properties(block, properties)
             # Other units aren't loaded, just referenced in another unit's ordering.
-            if properties.get("LoadState") == "loaded":
-                after.setdefault(properties["Id"], set()).update(properties["After"].split())
-                for later in properties["Before"].split():
-                    after.setdefault(later, set()).add(properties["Id"])
-        return {unit: tuple(sorted(names)) for unit, names in after.items()}
+            if shown["LoadState"] != "loaded":
+                continue
+            unit = shown["Id"]
+            after.setdefault(unit, set()).update(shown["After"].split())
+            for later in shown["Before"].split():
+                after.setdefault(later, set()).add(unit)
+        return {unit: tuple(sorted(earlier)) for unit, earlier in after.items()}
 
     def _run(self, *words: str, fine: tuple[int, ...] = (0,), program: str = "systemctl") -> str:
         # Even with --root, systemctl would run any other command on the running system.
         if self._root is not None and words[0] not in ("enable", "disable", "is-enabled"):
             return ""
-        argv = [program, *([] if self._root is None else [f"--root={self._root}"]), *words]
+        root = [] if self._root is None else [f"--root={self._root}"]
+        argv = [program, *root, *words]
         command = " ".join(argv)
-        # If systemd hangs, fail fast; otherwise, each rollback step would wait for the full timeout
-        # while holding the lock.
+        done = self._call(argv, command)
+        if done.returncode in fine:
+            return done.stdout
+        reason = " ".join((done.stderr or done.stdout).split())
+        if "not been booted with systemd" in reason:
+            raise UnitError(
+                f"`{command}` failed: systemd doesn't run here, so {_WITHOUT}", hint=_ROUTES_ONLY
+            )
+        raise UnitError(f"`{command}` failed: {reason or f'exit code {done.returncode}'}")
+
+    def _call(self, argv: Sequence[str], command: str) -> CompletedProcess[str]:
+        """Run a program that asks systemd, unless systemd has just given no answer.
+
+        If systemd hangs, fail fast; otherwise, each rollback step would wait for the full timeout
+        while holding the lock.
+        """
         clock = self._scope.clock
-        asked_at = clock.monotonic()
-        if asked_at < self._silence.until:
+        called_at = clock.monotonic()
+        if called_at < self._silence.until:
             raise UnitError(f"`{command}` wasn't run: systemd gives no answer", hint=_HANGS)
         seconds = LAST_ANSWER_SECONDS if self._silence.is_ending else ANSWER_SECONDS
+        env = os.environ | {"LC_ALL": "C", "SYSTEMD_PAGER": ""}
         try:
-            env = os.environ | {"LC_ALL": "C", "SYSTEMD_PAGER": ""}
-            done = self._scope.child(timeout=seconds).run(argv, env=env, check=False)
+            return self._scope.child(timeout=seconds).run(argv, env=env, check=False)
         except TimedOut:
             self._silence.until = clock.monotonic() + ANSWER_SECONDS
-            raise UnitError(
-                f"`{command}` gave no answer within {seconds:g} s", hint=_HANGS
-            ) from None
+            reason = f"`{command}` gave no answer within {seconds:g} s"
+            raise UnitError(reason, hint=_HANGS) from None
         except Cancelled:
             self._silence.is_ending = True
-            if clock.monotonic() - asked_at >= LAST_ANSWER_SECONDS:
+            if clock.monotonic() - called_at >= LAST_ANSWER_SECONDS:
                 self._silence.until = clock.monotonic() + ANSWER_SECONDS
             raise
         except OSError as error:
+            reason = os.strerror(error.errno or 0)
             raise UnitError(
-                f"can't run `{command}`: {os.strerror(error.errno or 0)}; without systemd {_WITHOUT}",
+                f"can't run `{command}`: {reason}; without systemd {_WITHOUT}",
                 hint=_ROUTES_ONLY,
                 errno=error.errno,
             ) from error
-        if done.returncode not in fine:
-            reason = (
-                " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
-            )
-            hint = ""
-            if "not been booted with systemd" in reason:
-                reason, hint = f"systemd doesn't run here, so {_WITHOUT}", _ROUTES_ONLY
-            raise UnitError(f"`{command}` failed: {reason}", hint=hint)
-        return done.stdout
 
 
 @cache
 def running_systemd() -> Systemctl:
-    """Return the local host's service manager, a singleton because it remembers whether systemd hangs."""
+    """Return this host's service manager: a single one, which remembers whether systemd hangs."""
     return Systemctl()
 
 
 def _properties(text: str, names: Sequence[str]) -> dict[str, str]:
-    """Parse a unit's properties as printed by ``systemctl show``, joining repeated ones with newlines."""
+    """Parse a unit's properties as printed by systemctl, joining repeated ones with newlines."""
     properties = dict.fromkeys(names, "")
     for line in text.splitlines():
         name, equals, value = line.partition("=")
@@ -223,7 +239,7 @@ def _properties(text: str, names: Sequence[str]) -> dict[str, str]:
 
 
 def _named(consumer: str) -> set[str]:
-    """Return a consumer's units that are enabled or have their own unit files or drop-ins, and a dummy instance."""
+    """Return a consumer's units: a dummy instance, and those with own links, files or drop-ins."""
     if "@." not in consumer:
         return {consumer}
     prefix, suffix = consumer.split("@.", 1)
@@ -235,5 +251,14 @@ def _named(consumer: str) -> set[str]:
 
 def _dependents(*kinds: str) -> list[Path]:
     """Return all dependency folders of the given kinds, such as ``*.wants``."""
-    folders = [found for folder in map(Path, UNIT_PATH) for found in matching(folder, "*.[wru]*s")]
+    folders: list[Path] = []
+    for folder in map(Path, UNIT_PATH):
+        folders += matching(folder, "*.[wru]*s")
     return [folder for folder in folders if folder.suffix.removeprefix(".") in kinds]
+
+
+def _enabled() -> set[str]:
+    names: set[str] = set()
+    for folder in _dependents("wants", "requires"):
+        names.update(path.name for path in matching(folder, "*"))
+    return {name for name in names if "@." not in name}

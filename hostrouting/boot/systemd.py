@@ -19,7 +19,7 @@ RUNNING = ("active", "activating", "reloading")
 
 
 class UnitManager(Protocol):
-    """A service manager, either running or for an image; all methods raise ``UnitError`` on failure."""
+    """A service manager, running or for an image; all methods raise ``UnitError`` on failure."""
 
     def within(self, scope: CancelScope) -> UnitManager:
         """Return a copy whose methods stop waiting for systemd once the scope is cancelled.
@@ -50,7 +50,9 @@ class UnitManager(Protocol):
         """Stop a unit if it is active; no-op for an image."""
 
     def run_later(self, name: str, seconds: int, argv: Sequence[str]) -> None:
-        """Run a command once after a delay, even if the caller has exited by then; no-op for an image.
+        """Run a command once after a delay, even if the caller has exited by then.
+
+        This is a no-op for images.
 
         Args:
             name: the base name of the timer and service units; both are removed after the command

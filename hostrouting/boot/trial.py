@@ -56,7 +56,10 @@ def uptime() -> float:
 
 def times_of(seconds: int) -> dict[str, Any]:
     """Return the deadline of a trial that starts now, in the format of its file."""
-    return {"until": rfc_3339(time.time() + seconds), "uptime": math.ceil(uptime() + seconds)}
+    return {
+        "until": rfc_3339(time.time() + seconds),
+        "uptime": math.ceil(uptime() + seconds),
+    }
 
 
 def is_overdue(layout: Layout) -> bool:
@@ -78,7 +81,8 @@ def start_timer(host: Host, seconds: int) -> None:
     # An earlier trial's timer may still be active.
     host.units.stop(_TIMER)
     host.units.stop(_SERVICE)
-    host.units.run_later(_UNIT, seconds, ["/bin/bash", "-p", str(host.layout.trial_script)])
+    script = str(host.layout.trial_script)
+    host.units.run_later(_UNIT, seconds, ["/bin/bash", "-p", script])
 
 
 def forget_trial(host: Host) -> None:
