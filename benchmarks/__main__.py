@@ -47,10 +47,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Parse the command line, or exit with an error message."""
     parser = argparse.ArgumentParser(
         prog="./run bench",
-        description="Compares hostrouting with the fastest alternatives, each in a new network namespace, and prints a "
-        "table of ratios.",
-        epilog=f"NAME is one of: {' '.join(NAMES)}. Another command compares hostrouting with the programs that a user "
-        "might choose instead: ./run bench peers --help",
+        description="Compares hostrouting with the fastest alternatives, each in a new network "
+        "namespace, and prints a table of ratios.",
+        epilog=f"NAME is one of: {' '.join(NAMES)}. Another command compares hostrouting with the "
+        "programs that a user might choose instead: ./run bench peers --help",
     )
     parser.add_argument("names", metavar="NAME", nargs="*", help="measure only this")
     parser.add_argument(
@@ -131,9 +131,10 @@ def _made(before: tuple[float, float, float]) -> dict[str, str]:
         _first_line("ip", "-V"),
         _first_line("awk", "-W", "version"),
     )
+    release = ".".join(platform.release().split(".")[:2])
     return {
         "made": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
-        "kernel": f"{platform.system()} {'.'.join(platform.release().split('.')[:2])}, {os.cpu_count()} cores",
+        "kernel": f"{platform.system()} {release}, {os.cpu_count()} cores",
         "programs": ", ".join(programs),
         "load average": f"{before[0]:.1f} before, {os.getloadavg()[0]:.1f} after",
     }

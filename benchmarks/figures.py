@@ -30,7 +30,7 @@ class Measured(NamedTuple):
 
     @property
     def ratios(self) -> list[float]:
-        """Return the median ratio of the times and, if it was measured, that of the processor times."""
+        """Return the median ratio of the times and, if measured, of the processor times."""
         fields = [
             [(ours[at], theirs[0][at]) for ours, *theirs in self.rounds if theirs] for at in (0, 1)
         ]
@@ -67,7 +67,7 @@ class Row(NamedTuple):
 
 
 Curves = dict[str, list[tuple[int, float]]]
-"""The sizes and times in seconds of each contender, by its name. The first contender is hostrouting."""
+"""The sizes and times in seconds of each contender by name, first hostrouting's."""
 
 
 class Growth(NamedTuple):

@@ -1,4 +1,4 @@
-"""The time and memory that it takes to judge many snapshots, and the time that it takes to open their page."""
+"""The time and memory of judging many snapshots, and the time of opening their page."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def write_page(folder: Path, count: int) -> Path:
 
 
 def _judge(count: int) -> Span:
-    """Judge snapshots in a separate process, check the groups, and return the memory that it used."""
+    """Judge snapshots in a separate process, check the groups, and return its memory."""
     words = [sys.executable, "-c", _JUDGE, str(SCRATCH), str(count)]
     sizes, memory = json.loads(subprocess.run(words, stdout=subprocess.PIPE, check=True).stdout)
     wanted = [len(range(kind, count, len(KINDS))) for kind in range(len(KINDS))[:count]]

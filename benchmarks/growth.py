@@ -1,4 +1,4 @@
-"""Charts of how the cost grows with the routes to install, the CIDRs to check and the size of the table."""
+"""Charts of the cost by routes to install, CIDRs to check and size of the table."""
 
 from __future__ import annotations
 

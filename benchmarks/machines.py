@@ -1,4 +1,4 @@
-"""Measurements of the CPU time of a run on a booted machine with hostrouting installed as a package, and of systemd."""
+"""The CPU time of a run, and of systemd, on a booted machine with the Debian package."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def find_tests() -> None:
 
 @contextmanager
 def _booted() -> Iterator[Machine]:
-    """Boot a machine with an uplink, InfiniBand and a consumer, on which hostrouting is installed."""
+    """Boot a machine with an uplink, InfiniBand, a consumer and hostrouting."""
     find_tests()
     from boot.payloads import add_nested_machine
     from boot.rig import Machine
@@ -108,7 +108,7 @@ def _booted() -> Iterator[Machine]:
 
 
 def install_package(node: Machine) -> None:
-    """Install hostrouting on a machine that is off, as Debian's package does, with compiled modules."""
+    """Install hostrouting with compiled modules on a machine that is off, as its package does."""
     from boot.rig import FOUND
 
     node.remove(FOUND)
@@ -137,7 +137,7 @@ def _cpu(node: Machine, *argv: str) -> Span:
 
 
 def _systemd_seconds(node: Machine) -> float:
-    """Return the CPU time of everything in the machine's cgroup, to which commands from outside don't belong."""
+    """Return the CPU time of the machine's cgroup, which excludes commands from outside."""
     usage = dict(line.split() for line in node.read("/sys/fs/cgroup/cpu.stat").splitlines())
     return int(usage["usage_usec"]) / 1e6
 

@@ -48,7 +48,7 @@ def timed(function: Callable[[], T]) -> tuple[Span, T]:
 
 
 def side_by_side(rounds: int, *contenders: Contender) -> list[tuple[Span, ...]]:
-    """Run the contenders in turns, with every other round in reverse order, and return the rounds."""
+    """Run the contenders in turns, every other round in reverse order, and return the rounds."""
     steps = [1, -1] * rounds
     return [
         tuple([contender() for contender in contenders[::step]][::step]) for step in steps[:rounds]

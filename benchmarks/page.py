@@ -77,15 +77,16 @@ def write_docs(report: Report, folder: Path) -> None:
     )
     (folder / "performance.md").write_text(f"""# Performance
 
-`./run bench` prints these tables, and `./run bench NAME …` prints the rows that you name. This command takes a few
-minutes, and generates this page, its pictures and [its figures](performance.json):
+`./run bench` prints these tables, and `./run bench NAME …` prints the rows that you name. This
+command takes a few minutes, and generates this page, its pictures and [its
+figures](performance.json):
 
 ```console
 $ ./run bench --docs docs
 ```
 
-[Compared with other programs](compared.md) shows what systemd-networkd, netplan, NetworkManager, FRR and BIRD do with
-the same routes, and what they cost.
+[Compared with other programs](compared.md) shows what systemd-networkd, netplan, NetworkManager,
+FRR and BIRD do with the same routes, and what they cost.
 
 ## Compared with the fastest alternative
 
@@ -101,17 +102,19 @@ the same routes, and what they cost.
 
 ## How it is measured
 
-Each row compares hostrouting with another program. In each round, both run one after the other, each in a new network
-namespace; checks change nothing, so they share one. The benchmark verifies each run: it reads the table back and
-compares it, and checks the verdict. It also adds an overlap, which the check must find. *Ratio* is the median of the
-rounds' ratios, and *at most* is its limit. *cpu* is the same ratio for the CPU time of all processes that were started.
-If the machine was busy with something else, *cpu* is more reliable.
+Each row compares hostrouting with another program. In each round, both run one after the other,
+each in a new network namespace; checks change nothing, so they share one. The benchmark verifies
+each run: it reads the table back and compares it, and checks the verdict. It also adds an overlap,
+which the check must find. *Ratio* is the median of the rounds' ratios, and *at most* is its limit.
+*cpu* is the same ratio for the CPU time of all processes that were started. If the machine was busy
+with something else, *cpu* is more reliable.
 
-The rows for the backend, the verification and the check are measured inside a running Python process, excluding input
-and output. Writing includes reading the routes back with one dump, which `ip -batch` doesn't do. The expected CIDRs are
-spread over the table. A few of them are inside an InfiniBand interface's prefix, and a more specific route fixes each.
-Boot scripts are measured from start to end, with mawk, Debian's awk, if it is available. The other program reads and
-writes files, or has neither input nor output.
+The rows for the backend, the verification and the check are measured inside a running Python
+process, excluding input and output. Writing includes reading the routes back with one dump, which
+`ip -batch` doesn't do. The expected CIDRs are spread over the table. A few of them are inside an
+InfiniBand interface's prefix, and a more specific route fixes each. Boot scripts are measured from
+start to end, with mawk, Debian's awk, if it is available. The other program reads and writes files,
+or has neither input nor output.
 
 {as_words(report)}
 """)

@@ -56,7 +56,8 @@ _PEAK = """
 import sys
 from hostrouting.cli import main
 status = main(sys.argv[1:])
-print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM:")), file=sys.stderr)
+lines = open("/proc/self/status")
+print(next(line.split()[1] for line in lines if line.startswith("VmHWM:")), file=sys.stderr)
 sys.exit(status)
 """
 
@@ -83,7 +84,7 @@ def _apply_ipv6(size: int, rounds: int) -> Measured:
 
 
 def _see_processes(make: Callable[[Sequence[T]], Path], some: Sequence[T]) -> list[str]:
-    """Check that the number of processes of a boot script doesn't depend on the number of entries."""
+    """Check that a boot script starts as many processes for few entries as for many."""
     few, many = (ways.count_processes(make(part)) for part in (some[:1], some))
     if few != many:
         raise WrongOutcomeError(f"{few} processes for one, and {many} for {len(some)}")
@@ -219,7 +220,7 @@ def _cold_start(_: int, rounds: int) -> Measured:
 
 
 def _script_goes_on(size: int, rounds: int) -> Measured:
-    """Measure how long a script that waits for the default route still runs once that route exists."""
+    """Measure how long a script that waits for the default route runs once it exists."""
     routes = routes_of(size)
     static = {
         "enabled": True,
@@ -282,43 +283,51 @@ _APPLY = partial(_install, ways.by_apply, ways.by_ip_batch)
 
 ROWS = (
     Row("boot-routes", _SCRIPT, _BATCH, 4, 1000, 11,
-        partial(_install, ways.by_boot_script, ways.by_ip_batch, see=partial(_see_processes, ways.routes_script))),
+        partial(_install, ways.by_boot_script, ways.by_ip_batch,
+                see=partial(_see_processes, ways.routes_script))),
     Row("boot-route", "boot script, 1 explicit route", "one ip route replace in bash", 6, 1, 21,
         partial(_install, ways.by_boot_script, ways.by_one_ip_a_route)),
-    Row("boot-check", _CHECK, "ip -batch, 1,000 route get", 8, 1000, 11, partial(_boot_check, ways.by_look_ups)),
-    Row("boot-check-few", "boot check, 10 CIDRs, FIB of 1,000", "ip -batch, 1,000 route get", 12, 1000, 11,
-        partial(_boot_check, _look_up_all, most=_FEW)),
-    Row("boot-check-100k", "CPU time of the boot check, 10 CIDRs, FIB of 100,000", "", 5, 100_000, 3, _boot_check_cpu),
+    Row("boot-check", _CHECK, "ip -batch, 1,000 route get", 8, 1000, 11,
+        partial(_boot_check, ways.by_look_ups)),
+    Row("boot-check-few", "boot check, 10 CIDRs, FIB of 1,000", "ip -batch, 1,000 route get", 12,
+        1000, 11, partial(_boot_check, _look_up_all, most=_FEW)),
+    Row("boot-check-100k", "CPU time of the boot check, 10 CIDRs, FIB of 100,000", "", 5,
+        100_000, 3, _boot_check_cpu),
     Row("backend-100k", "backend, 100,000 routes", _BATCH, 0.6, 100_000, 5,
         partial(_OURS, ways.by_ip_batch, see=_see_attribution)),
     Row("backend-10k", "backend, 10,000 routes", _BATCH, 0.7, 10_000, 9,
         partial(_OURS, ways.by_ip_batch, see=_see_attribution)),
-    Row("proof", "proof that 100,000 routes win", "ip -batch, 100,000 route get", 1, 100_000, 5, _proof),
+    Row("proof", "proof that 100,000 routes win", "ip -batch, 100,000 route get", 1, 100_000, 5,
+        _proof),
     Row("check-100k", "check, 1,000 CIDRs, FIB of 100,000", _SHOW, 0.65, 100_000, 5, _check),
     Row("check-1m", "check, 1,000 CIDRs, FIB of 1,000,000", _SHOW, 0.45, 1_000_000, 5, _check),
-    Row("memory", "peak memory of a check, FIB of 1,000,000", "the same, FIB of 1,000", 1.2, 1_000_000, 5, _memory,
-        is_memory=True),
+    Row("memory", "peak memory of a check, FIB of 1,000,000", "the same, FIB of 1,000", 1.2,
+        1_000_000, 5, _memory, is_memory=True),
     *(
-        Row(f"growth-{name}", f"check a snapshot, 1,000 {what}", "the same, 500", 2.3, 1000, 5, partial(_doubled, make))
+        Row(f"growth-{name}", f"check a snapshot, 1,000 {what}", "the same, 500", 2.3, 1000, 5,
+            partial(_doubled, make))
         for name, (what, make) in HOSTS.items()
     ),
     Row("apply-10k", "apply --routes-only, 10,000 routes", _BATCH, 4.5, 10_000, 9, _APPLY),
     Row("apply-100k", "apply --routes-only, 100,000 routes", _BATCH, 3.5, 100_000, 5, _APPLY),
-    Row("apply-100k-named", "the same, each route with its gateway and device", _BATCH, 3.5, 100_000, 5,
-        partial(_install, partial(ways.by_apply, names_all=True), ways.by_ip_batch)),
-    Row("apply-same", "CPU time of apply, 1,000 routes, units and gate: nothing changed", _IMPORT, 4, 1000, 11,
-        partial(machines.apply, False)),
-    Row("apply-few", "CPU time of apply, 1,000 routes, units and gate: 10 changed", _IMPORT, 5, 1000, 11,
-        partial(machines.apply, True)),
-    Row("apply-ipv6", "apply --routes-only, 10,000 IPv6 routes", "the same, IPv4", 1.3, 10_000, 15, _apply_ipv6),
+    Row("apply-100k-named", "the same, each route with its gateway and device", _BATCH, 3.5,
+        100_000, 5, partial(_install, partial(ways.by_apply, names_all=True), ways.by_ip_batch)),
+    Row("apply-same", "CPU time of apply, 1,000 routes, units and gate: nothing changed", _IMPORT,
+        4, 1000, 11, partial(machines.apply, False)),
+    Row("apply-few", "CPU time of apply, 1,000 routes, units and gate: 10 changed", _IMPORT, 5,
+        1000, 11, partial(machines.apply, True)),
+    Row("apply-ipv6", "apply --routes-only, 10,000 IPv6 routes", "the same, IPv4", 1.3, 10_000, 15,
+        _apply_ipv6),
     Row("cold-start", "cold start of hostrouting check --cidr C", _IMPORT, 2.5, 1, 21, _cold_start),
-    Row("wait-script", "default route appears → boot script has installed 1 route", "", 0.1, 1, 11, _script_goes_on),
-    Row("wait-backend", "default route appears → the backend returns from its wait", "", 0.005, 1, 21,
-        lambda _, rounds: Measured(side_by_side(rounds, _wait_of_backend))),
+    Row("wait-script", "default route appears → boot script has installed 1 route", "", 0.1, 1, 11,
+        _script_goes_on),
+    Row("wait-backend", "default route appears → the backend returns from its wait", "", 0.005, 1,
+        21, lambda _, rounds: Measured(side_by_side(rounds, _wait_of_backend))),
     Row("judge", "judge, 10,000 snapshots: CPU time per snapshot", "", 0.01, 10_000, 3, fleet.cpu),
-    Row("judge-memory", "memory of hostrouting.judge, 10,000 snapshots", "the same, 1,000", 1.2, 10_000, 3,
-        fleet.memory, is_memory=True),
-    Row("judge-page", "judge: Chromium opens the page of 10,000 hosts", "", 2, 10_000, 5, fleet.opening),
+    Row("judge-memory", "memory of hostrouting.judge, 10,000 snapshots", "the same, 1,000", 1.2,
+        10_000, 3, fleet.memory, is_memory=True),
+    Row("judge-page", "judge: Chromium opens the page of 10,000 hosts", "", 2, 10_000, 5,
+        fleet.opening),
     Row("boot-routes-one-by-one", _SCRIPT, "one ip process per route", None, 1000, 5,
         partial(_install, ways.by_boot_script, ways.by_one_ip_a_route)),
     Row("boot-check-one-by-one", _CHECK, "one probe by ip and awk per CIDR", None, 1000, 5,

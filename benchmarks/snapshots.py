@@ -40,7 +40,7 @@ _HOPS = (NextHop("eth0", IPv4Address("10.224.0.1")),)
 def _record(
     addresses: Sequence[Address], routes: Sequence[Route], rules: Sequence[Rule] = ()
 ) -> Snapshot:
-    """Return a snapshot with these addresses, and with their links, connected routes and local routes."""
+    """Return a snapshot with these addresses, their links, connected and local routes."""
     devs = dict.fromkeys(address.dev for address in addresses)
     return Snapshot(
         links=(
@@ -75,7 +75,7 @@ def _connected(address: Address) -> Iterator[Route]:
 
 
 def node(number: int) -> Snapshot:
-    """Return the snapshot of a healthy node, where two routes override the connected /16 of InfiniBand."""
+    """Return a healthy node's snapshot: two routes override InfiniBand's connected /16."""
     infiniband = [
         Address(f"ib{each}", IPv4Address("172.16.0.10") + number % 1000 * 8 + each, 16)
         for each in range(8)
@@ -117,7 +117,7 @@ def _with(of: Snapshot, route: Route) -> Snapshot:
 
 
 def _past_main(of: Snapshot) -> Snapshot:
-    """Add a policy rule that sends some service addresses to the table of a VPN, so that no route in main can help."""
+    """Send some service addresses to a VPN's table by a rule, so that no route in main helps."""
     rule = Rule(100, table=100, destination=IPv4Network("10.100.0.0/16"))
     default = Route(DEFAULT_DESTINATION, (NextHop("ib7"),), table=100, protocol=Protocol.STATIC)
     return attrs.evolve(
@@ -141,7 +141,7 @@ KINDS: dict[str, Callable[[Snapshot], Snapshot]] = {
 
 
 def write_snapshots(folder: Path, count: int) -> list[Path]:
-    """Write the config and ``count`` snapshots whose kinds take turns, and return the paths of the snapshots."""
+    """Write the config and ``count`` snapshots of alternating kinds, and return their paths."""
     (folder / "config.json").write_text(json.dumps(CONFIG))
     paths = [folder / f"node-{number:05}.json" for number in range(count)]
     for number, path in enumerate(paths):
@@ -213,4 +213,4 @@ HOSTS: dict[str, tuple[str, Callable[[int], tuple[Snapshot, RouteOverlap]]]] = {
     "gateways": ("gateways behind another interface", _gateways),
     "addresses": ("subnets of the default route's interface", _addresses),
 }
-"""Items of which a host may have many. A function returns a snapshot with a number of them, and its expected CIDRs."""
+"""What a host may have many of: a function makes a snapshot with some, and its expected CIDRs."""

@@ -66,7 +66,7 @@ def installing(routes: Sequence[Route], install: Callable[[], object]) -> Conten
 def by_backend(
     routes: Sequence[Route], backend: Callable[[], RouteBackend] | None = None
 ) -> Contender:
-    """Write routes and read them back with the given backend, or with ``NetlinkBackend`` if there is none."""
+    """Write routes and read them back with a backend, by default ``NetlinkBackend``."""
 
     def contender() -> Span:
         with World() as world:
@@ -137,7 +137,7 @@ def by_one_ip_a_route(routes: Sequence[Route]) -> Contender:
 
 
 def by_apply(routes: Sequence[Route], *, names_all: bool = False) -> Contender:
-    """Run ``hostrouting apply`` in a new process, which reads the config and writes its report to a file.
+    """Run ``hostrouting apply`` in a new process, from config file to report file.
 
     Args:
         routes: the routes.

@@ -157,7 +157,8 @@ class World(AbstractContextManager["World"]):
         }
         if found != wanted:
             raise WrongOutcomeError(
-                f"table main holds {len(found)} routes, of {len(wanted)} wanted {len(found & wanted)}"
+                f"table main holds {len(found)} routes, "
+                f"of {len(wanted)} wanted {len(found & wanted)}"
             )
 
     def __exit__(self, *_: object) -> None:

@@ -86,7 +86,7 @@ class Wheel:
 
     @property
     def license_texts(self) -> list[str]:
-        """Return the license texts of the wheel, or the paths of those licenses that every Debian system has."""
+        """Return the wheel's license texts, or the paths of licenses that Debian contains."""
         names = [
             name
             for name in self.archive.namelist()
@@ -141,7 +141,7 @@ def time_of_last_change() -> str:
 
 
 def carried_wheels() -> list[Wheel]:
-    """Return the wheels that the package contains, in the order of the list, and download missing ones."""
+    """Return the package's wheels in the order of the list, and download missing ones."""
     hashes = re.findall(r"--hash=sha256:(\w+)$", CARRIED.read_text(), re.MULTILINE)
     if not {*hashes} <= wheels_by_hash().keys():
         oldest = [
@@ -265,14 +265,17 @@ def read(name: str) -> str:
 
 
 def debian_version(own: Wheel) -> str:
-    """Return the Debian version, in which pre-releases such as ``0.2.0rc1`` sort before the release."""
+    """Return the Debian version, whose pre-releases (``0.2.0rc1``) sort before releases."""
     return re.sub(r"(?=(a|b|rc|\.dev)\d+$)", "~", own.version) + "-1"
 
 
 def copyright_text(own: Wheel, carried: list[Wheel]) -> str:
     """Return the copyright file, with each package, its license and the license text."""
     (home,) = re.findall(r"^Homepage: (.*)$", read("control"), re.MULTILINE)
-    head = f"hostrouting, from {home}\nWith the Python packages that it needs, as their authors publish them on PyPI.\n"
+    head = (
+        f"hostrouting, from {home}\n"
+        "With the Python packages that it needs, as their authors publish them on PyPI.\n"
+    )
     parts = [
         f"{'=' * 80}\n{wheel.name} {wheel.version}: {wheel.license}\n\n"
         + "\n\n".join(wheel.license_texts)

@@ -58,7 +58,7 @@ class _Shortened:
 
 
 def short_signature(function: Callable[..., Any]) -> str:
-    """Return a signature without annotations, which the descriptions of the arguments include, or long defaults."""
+    """Return a signature without long defaults or annotations, which the arguments' text has."""
     found = inspect.signature(function)
     given = [
         each.replace(default=_Shortened())
@@ -72,7 +72,7 @@ def short_signature(function: Callable[..., Any]) -> str:
 
 
 def setup(app: Any) -> None:
-    """Omit what doesn't help a caller, such as module docstrings, which describe the code, and add enums' members."""
+    """Omit what doesn't help a caller, such as modules' docstrings, and add enums' members."""
 
     def without_modules(
         _app: Any, what: str, _name: str, _object: Any, _options: Any, lines: list[str]

@@ -71,7 +71,7 @@ class Variant:
         }
 
     def build(self, kernel: Kernel) -> None:
-        """Add the interfaces, addresses and routes of this node to a kernel that only has ``lo``."""
+        """Add the interfaces, addresses and routes of this node to a kernel with only ``lo``."""
         kernel.add_link("eth0")
         # networkd sets the metric of a connected route to the DHCP metric of its interface.
         kernel.add_address("eth0", self.eth0, metric=METRIC)
@@ -95,36 +95,38 @@ VARIANTS = (
         "equal",
         "The cluster's network is 172.16.0.0/16",
         """\
-You can't replace the route to 172.16.0.0/16 itself: it is the InfiniBand interfaces' connected route, and without it,
-they can't reach their own network. Routes to its two halves win, because their prefixes are longer.""",
+You can't replace the route to 172.16.0.0/16 itself: it is the InfiniBand interfaces' connected
+route, and without it, they can't reach their own network. Routes to its two halves win, because
+their prefixes are longer.""",
         after="""\
-The eight InfiniBand addresses still belong to this host, and the broadcast address is still a broadcast address: no
-route can change that. If a pod or a Service gets one of these addresses, this node can't reach it. Exclude
-172.16.0.10 to 172.16.0.17 from the cluster's address pools.""",
+The eight InfiniBand addresses still belong to this host, and the broadcast address is still a
+broadcast address: no route can change that. If a pod or a Service gets one of these addresses, this
+node can't reach it. Exclude 172.16.0.10 to 172.16.0.17 from the cluster's address pools.""",
     ),
     Variant(
         "inside",
         "The cluster's network is inside it, 172.16.1.0/24",
         """\
-The API server, or a subnet of nodes, is somewhere inside InfiniBand's /16. One route to that network is enough, and
-the rest of the /16 still leaves through InfiniBand.""",
+The API server, or a subnet of nodes, is somewhere inside InfiniBand's /16. One route to that
+network is enough, and the rest of the /16 still leaves through InfiniBand.""",
         expected="172.16.1.0/24",
     ),
     Variant(
         "around",
         "The cluster's network contains it, 172.16.0.0/12",
         """\
-Only a sixteenth of the expected network is shadowed. Here, a lookup of a single address, 172.16.0.1, would detect it.
-If InfiniBand used 172.20.0.0/16, it wouldn't. The check therefore covers every address.""",
+Only a sixteenth of the expected network is shadowed. Here, a lookup of a single address,
+172.16.0.1, would detect it. If InfiniBand used 172.20.0.0/16, it wouldn't. The check therefore
+covers every address.""",
         expected="172.16.0.0/12",
     ),
     Variant(
         "same-subnet",
         "eth0 is in 172.16.0.0/16 itself",
         """\
-eth0 also has a connected /16 route, but with metric 100, which networkd has set. InfiniBand's routes have metric 0
-and win, so the kernel looks for eth0's neighbours on ib0. Neighbours need no gateway, so the routes to the halves
-have none.""",
+eth0 also has a connected /16 route, but with metric 100, which networkd has set. InfiniBand's
+routes have metric 0 and win, so the kernel looks for eth0's neighbours on ib0. Neighbours need no
+gateway, so the routes to the halves have none.""",
         eth0="172.16.0.4/16",
         gateway="172.16.0.1",
     ),
@@ -132,8 +134,9 @@ have none.""",
         "own-subnet",
         "eth0 is in a subnet of it, 172.16.4.0/24",
         """\
-The virtual network is 172.16.0.0/16, and the node is in one of its subnets. That /24 is longer than InfiniBand's /16,
-so the node's neighbours are fine. With the fix, they still are, because the /24 is also longer than the two halves.""",
+The virtual network is 172.16.0.0/16, and the node is in one of its subnets. That /24 is longer than
+InfiniBand's /16, so the node's neighbours are fine. With the fix, they still are, because the /24
+is also longer than the two halves.""",
         eth0="172.16.4.4/24",
         gateway="172.16.4.1",
     ),
@@ -141,12 +144,13 @@ so the node's neighbours are fine. With the fix, they still are, because the /24
         "gateway",
         "Unfixable by routes: a gateway on the InfiniBand side",
         """\
-This node reaches 192.168.100.0/24 through a router on ib0, 172.16.0.1. If a route sent packets for 172.16.0.1 through
-eth0, that network would become unreachable. `fix` therefore excludes this address, reports it, and exits with 1.""",
+This node reaches 192.168.100.0/24 through a router on ib0, 172.16.0.1. If a route sent packets for
+172.16.0.1 through eth0, that network would become unreachable. `fix` therefore excludes this
+address, reports it, and exits with 1.""",
         behind=("192.168.100.0/24", "172.16.0.1"),
         after="""\
-In STRICT mode, the node doesn't start until you solve this as well: renumber the router, remove the route through it,
-or exclude its address from the expected CIDRs.""",
+In STRICT mode, the node doesn't start until you solve this as well: renumber the router, remove the
+route through it, or exclude its address from the expected CIDRs.""",
     ),
 )
 
@@ -227,24 +231,27 @@ HEAD = f"""\
 
 # Six sick H200s: find yours
 
-The node is `Ready` and the kubelet looks healthy, but its pods get no answer from the API server, from DNS or from
-other nodes. `ip route get` for one of those addresses prints `dev ib0` instead of `dev eth0`.
+The node is `Ready` and the kubelet looks healthy, but its pods get no answer from the API server,
+from DNS or from other nodes. `ip route get` for one of those addresses prints `dev ib0` instead of
+`dev eth0`.
 
-On Azure's H200 machines, `ib0` to `ib7` have addresses in 172.16.0.0/16. For each address, the kernel adds a connected
-route to 172.16.0.0/16, which overlaps the cluster's network. Find the case that matches your node:
+On Azure's H200 machines, `ib0` to `ib7` have addresses in 172.16.0.0/16. For each address, the
+kernel adds a connected route to 172.16.0.0/16, which overlaps the cluster's network. Find the case
+that matches your node:
 
 {{contents}}
 
-For each case, this page shows the problem and the fix. If hostrouting is installed on your node, you can run these two
-commands, which change nothing:
+For each case, this page shows the problem and the fix. If hostrouting is installed on your node,
+you can run these two commands, which change nothing:
 
 ```console
-$ hostrouting check --cidr 172.16.0.0/16   # shows the shadowed CIDRs and the routes that shadow them
+$ hostrouting check --cidr 172.16.0.0/16   # shows the CIDRs that a route shadows, and the route
 $ hostrouting fix --cidr 172.16.0.0/16     # shows the routes that fix them
 ```
 
-Otherwise, [take a snapshot with a shell and `ip`](snapshots.md), and pass it to both commands with `--snapshot`. To
-install the fix now and at every boot, list the expected CIDRs in a config, `config.json`:
+Otherwise, [take a snapshot with a shell and `ip`](snapshots.md), and pass it to both commands with
+`--snapshot`. To install the fix now and at every boot, list the expected CIDRs in a config,
+`config.json`:
 
 ```json
 {{config}}
@@ -256,21 +263,22 @@ Then let `fix` add the routes to it, and apply it:
 $ hostrouting fix --in-place config.json     # adds the routes to your config
 $ hostrouting plan config.json               # shows what would change
 $ hostrouting apply config.json
-$ hostrouting config set /etc/aks-flex-node/config.json --from config.json   # the file that commands read by default
+$ hostrouting config set /etc/aks-flex-node/config.json --from config.json   # commands' default file
 ```
 
-In STRICT mode, [the gate](../explanation/gate.md) then holds the node back whenever an expected CIDR is shadowed. By
-default, "the node" is every instance of `systemd-nspawn@.service`; if the kubelet runs directly on the host, add
-`"consumer": "kubelet.service"`.
+In STRICT mode, [the gate](../explanation/gate.md) then holds the node back whenever an expected
+CIDR is shadowed. By default, "the node" is every instance of `systemd-nspawn@.service`; if the
+kubelet runs directly on the host, add `"consumer": "kubelet.service"`.
 
-Azure's agent may assign the InfiniBand addresses only after the node has booted. In STRICT mode, the check at boot and
-the check in `apply` therefore wait up to 60 s until all InfiniBand interfaces that are up have addresses. If your agent
-takes longer, or only brings the interfaces up when it assigns the addresses, set `settleSeconds` in `routeOverlap`: the
-check then waits up to that long, also for interfaces that are down.
+Azure's agent may assign the InfiniBand addresses only after the node has booted. In STRICT mode,
+the check at boot and the check in `apply` therefore wait up to 60 s until all InfiniBand interfaces
+that are up have addresses. If your agent takes longer, or only brings the interfaces up when it
+assigns the addresses, set `settleSeconds` in `routeOverlap`: the check then waits up to that long,
+also for interfaces that are down.
 
-The rest of this page shows hostrouting's output. The nodes have `nameserver {DNS_SERVER}` in resolv.conf. `check` exits
-with 1 as long as there is a failure; `LOCAL` and `BROADCAST` are only notes. For programs, `--output json` prints
-[the same information](../reference/report.md).
+The rest of this page shows hostrouting's output. The nodes have `nameserver {DNS_SERVER}` in
+resolv.conf. `check` exits with 1 as long as there is a failure; `LOCAL` and `BROADCAST` are only
+notes. For programs, `--output json` prints [the same information](../reference/report.md).
 """
 
 
@@ -305,13 +313,19 @@ def _section(number: int, variant: Variant, told: Told) -> str:
         variant.story,
         _console("ip route show", told.routes),
         _console(f"hostrouting check --cidr {variant.expected}", told.check),
-        f"![Where packets to {variant.expected} leave, and the routes that fix them](h200-{variant.name}.svg)",
+        (
+            f"![Where packets to {variant.expected} leave, "
+            f"and the routes that fix them](h200-{variant.name}.svg)"
+        ),
     ]
     if number == 1:
         parts += [
             "As config:",
             _console(f"hostrouting fix --cidr {variant.expected}", told.fix),
-            "As commands, which last until the next boot (for a permanent fix, use `--format netplan` or `networkd`):",
+            (
+                "As commands, which last until the next boot (for a permanent fix, "
+                "use `--format netplan` or `networkd`):"
+            ),
             _console(f"hostrouting fix --cidr {variant.expected} --format ip", told.commands),
         ]
     parts += ["Side effects:", _list(left)] if left else []

@@ -16,18 +16,19 @@ HEAD = """\
 
 # On other kernels
 
-`./run kernels` runs the tests of `./run test` that use the kernel on the kernels of Debian's releases. These are
-processes (User-Mode Linux) with the kernel's own code for routes, rules, devices and namespaces, on this machine's
-files and Python. They have one CPU, no hardware, and lack some options, such as NAT and SRv6. The figures add up the
-last run of each file of tests; a few tests that failed on a busy machine, or before a fix, were repeated alone.
+`./run kernels` runs the tests of `./run test` that use the kernel on the kernels of Debian's
+releases. These are processes (User-Mode Linux) with the kernel's own code for routes, rules,
+devices and namespaces, on this machine's files and Python. They have one CPU, no hardware, and lack
+some options, such as NAT and SRv6. The figures add up the last run of each file of tests; a few
+tests that failed on a busy machine, or before a fix, were repeated alone.
 
 | kernel | of Debian | on | passed | failed | skipped | not run | minutes | snapshots |
 |---|---|---|---|---|---|---|---|---|
 """
 
 SNAPSHOTS = """
-The last column counts snapshots of these tests' hosts, taken on that kernel, that got their hosts' own verdicts on the
-machine that ran the tests.
+The last column counts snapshots of these tests' hosts, taken on that kernel, that got their hosts'
+own verdicts on the machine that ran the tests.
 """
 
 SKIPPED = """
@@ -54,7 +55,10 @@ def kernels_part(record: dict[str, Any]) -> str:
         skipped = sum((Counter(each["skipped"]) for each in files), Counter[str]())
         passed, failed, seconds, snapshots = (sum(each[key] for each in files) for key in KEYS)
         others = most - sum(map(count, files))
-        counts = f"{passed} | {failed} | {skipped.total()} | {others} | {round(seconds / 60)} | {snapshots}"
+        counts = (
+            f"{passed} | {failed} | {skipped.total()} | "
+            f"{others} | {round(seconds / 60)} | {snapshots}"
+        )
         rows.append(f"| {release} | {suite} | {max(each['date'] for each in files)} | {counts} |")
         reasons += [
             f"| {release} | {count} | {reason} |" for reason, count in sorted(skipped.items())
@@ -81,11 +85,12 @@ def machines_part(record: dict[str, Any]) -> str:
 MACHINES = """
 ## Machines
 
-The nightly tests also boot a machine of each of these releases on its own kernel, from a disk, with an address from
-DHCP. Debian 11's machine has no Python. STRICT holds a shadowed node there, the fix lets it go, an update restarts
-nothing, and a removal leaves nothing. Then the machine's power is cut at random moments of installations (`apply` or
-`install.sh`), trials and boots. At each next boot, the node had entirely the old or entirely the new config, and
-started only if it was healthy under that config:
+The nightly tests also boot a machine of each of these releases on its own kernel, from a disk, with
+an address from DHCP. Debian 11's machine has no Python. STRICT holds a shadowed node there, the fix
+lets it go, an update restarts nothing, and a removal leaves nothing. Then the machine's power is
+cut at random moments of installations (`apply` or `install.sh`), trials and boots. At each next
+boot, the node had entirely the old or entirely the new config, and started only if it was healthy
+under that config:
 
 | systemd | kernel | iproute2 | of Debian | on | cuts in an installation | in a trial | in a boot |
 |---|---|---|---|---|---|---|---|
@@ -94,19 +99,22 @@ started only if it was healthy under that config:
 TAIL = """
 ## Differences
 
-Lookups differ between releases in three ways, and a [snapshot](../howto/snapshots.md) gets the verdict of its own
-host's release:
+Lookups differ between releases in three ways, and a [snapshot](../howto/snapshots.md) gets the
+verdict of its own host's release:
 
 - Before Linux 5.14, the first address of a subnet is a broadcast address.
-- Up to Linux 6.1, and without custom rules, a lookup goes on to table `default` after a discarding route in table main.
-  Linux 6.12.113 and 6.18.44 don't. Between them, it depends on the stable update.
-- Up to Linux 6.18, deleting a policy rule separates the tables local and main. In 7.2, they stay one until a rule is
-  added, so a host without the rule for one of them still finds the entries in it.
+- Up to Linux 6.1, and without custom rules, a lookup goes on to table `default` after a discarding
+  route in table main. Linux 6.12.113 and 6.18.44 don't. Between them, it depends on the stable
+  update.
+- Up to Linux 6.18, deleting a policy rule separates the tables local and main. In 7.2, they stay
+  one until a rule is added, so a host without the rule for one of them still finds the entries in
+  it.
 
-In Linux 5.10, the sysctl `net.ipv4.conf.all.ignore_routes_with_linkdown` has no effect, only those of the interfaces.
+In Linux 5.10, the sysctl `net.ipv4.conf.all.ignore_routes_with_linkdown` has no effect, only those
+of the interfaces.
 
-While another process replaces an IPv6 route, Linux 7.2 finds no route for a moment. hostrouting asks again; the check
-at boot retries a failure, too.
+While another process replaces an IPv6 route, Linux 7.2 finds no route for a moment. hostrouting
+asks again; the check at boot retries a failure, too.
 """
 
 

@@ -1,4 +1,4 @@
-"""Write the reference pages of the commands and the config, and the tables of the library's names:  ./run docs.
+"""Write the pages of the commands and the config, and the tables of public names:  ./run docs.
 
 Their only sources are ``--help`` and docstrings. Sphinx turns them into pages of the site and into
 the man pages hostrouting(1) and hostrouting-config(5).
@@ -46,7 +46,8 @@ COMMANDS = """\
 
 {description}
 
-Each command explains itself with `--help`, in the words of this page. `python -m hostrouting` is the same program.
+Each command explains itself with `--help`, in the words of this page. `python -m hostrouting` is
+the same program.
 
 ## Commands
 
@@ -112,12 +113,13 @@ CONFIG = """\
 
 ## Description
 
-hostrouting reads the keys `hostRouting` and `hostNetworking` of `/etc/aks-flex-node/config.json`, or of the file that
-the command line names. Other keys at the top of the document belong to other components, and hostrouting ignores
-them; only `check` compares `node.kubelet.nodeIP` and `networking.dnsServiceIP` with the host, and notes a difference.
-Inside its two keys an unknown or a duplicate key is an error. So is a key at the top that is probably a misspelt
-`hostRouting`. hostrouting reports all problems of a config at once, each with its path. A key whose value is `null`
-counts as missing.
+hostrouting reads the keys `hostRouting` and `hostNetworking` of `/etc/aks-flex-node/config.json`,
+or of the file that the command line names. Other keys at the top of the document belong to other
+components, and hostrouting ignores them; only `check` compares `node.kubelet.nodeIP` and
+`networking.dnsServiceIP` with the host, and notes a difference. Inside its two keys an unknown or a
+duplicate key is an error. So is a key at the top that is probably a misspelt `hostRouting`.
+hostrouting reports all problems of a config at once, each with its path. A key whose value is
+`null` counts as missing.
 
 ## Example
 
@@ -218,7 +220,7 @@ def _usage(usage: str) -> str:
 
 
 def _prose(text: str) -> str:
-    """Return a text of paragraphs, indented examples with descriptions, and verbatim parts as Markdown."""
+    """Return paragraphs, indented examples with descriptions and verbatim parts as Markdown."""
     parts = []
     for paragraph in text.split("\n\n"):
         if paragraph.startswith(("  hostrouting ", "  journalctl ")):
@@ -297,7 +299,9 @@ def _default(field: attrs.Attribute[Any]) -> str:
     if field.default in ((), None):
         return "default: none"
     value = list(field.default) if isinstance(field.default, tuple) else field.default
-    return f"default: `{' '.join(value) if isinstance(value, list) else json.dumps(value).strip(chr(34))}`"
+    if isinstance(value, list):
+        return f"default: `{' '.join(value)}`"
+    return f"default: `{json.dumps(value).strip(chr(34))}`"
 
 
 # --- library --------------------------------------------------------------------------------------
@@ -310,7 +314,7 @@ _DIRECTIVE = re.compile(r"^\.\. auto(\w+):: ([\w.]+).*\n((?:   .*\n)*)", re.MULT
 
 
 def library_page() -> str:
-    """Return the text of the library's page, with a table of the names above each group of directives."""
+    """Return the text of the library's page, with a table above each group of directives."""
 
     def with_table(found: re.Match[str]) -> str:
         rows = "".join(f"| `{name}` | {summary} |\n" for name, summary in _summaries(found[1]))

@@ -1,4 +1,4 @@
-"""Write the JSON Schemas of the config and of a check's report, from the classes that they describe:  ./run docs.
+"""Write the JSON Schemas of the config and of a check's report from their classes:  ./run docs.
 
 A key has the type, the default and the description of its field. Other constraints are found by
 calling its converter with an empty string, an empty list, a list with the same item twice, and
@@ -54,7 +54,10 @@ IPV6, IPV6_LENGTH = "[0-9A-Fa-f]*:[0-9A-Fa-f:]+", "(12[0-8]|1[01][0-9]|[1-9]?[0-
 STRINGS: dict[object, str] = {
     parsing.parse_any_cidr: f"{CIDR}|{IPV6}/{IPV6_LENGTH}",
     parsing.parse_gateway: f"{UNICAST}|{IPV6}",
-    parsing.parse_any_prefix: rf"0\.0\.0\.0/[1-7]|{UNICAST}/(3[0-2]|[12][0-9]|[1-9])|{IPV6}/(?!0$){IPV6_LENGTH}",
+    parsing.parse_any_prefix: (
+        rf"0\.0\.0\.0/[1-7]|{UNICAST}/(3[0-2]|[12][0-9]|[1-9])"
+        rf"|{IPV6}/(?!0$){IPV6_LENGTH}"
+    ),
     parsing.parse_any_address: "[0-9A-Fa-f:.]+",
     parsing.parse_device: r"(?!\.{1,2}$)[A-Za-z0-9_.\-]{1,15}",
     values.parse_pattern: r"[\]\[A-Za-z0-9_.*?\-]+",
@@ -273,8 +276,9 @@ def config_schema() -> dict[str, Any]:
     return {
         "$schema": DRAFT,
         "title": "Config of hostrouting",
-        "description": "The config of AKSFlexNode as hostrouting reads it. Other keys belong to other components. null "
-        "counts as missing everywhere. What a schema can't say, hostrouting says: hostrouting plan CONFIG.",
+        "description": "The config of AKSFlexNode as hostrouting reads it. "
+        "Other keys belong to other components. null counts as missing everywhere. "
+        "What a schema can't say, hostrouting says: hostrouting plan CONFIG.",
         "type": "object",
         "properties": {key: _or_null(definitions.reference(cls)) for key, cls in sections.items()},
         **MISSPELT,

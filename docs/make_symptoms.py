@@ -1,4 +1,4 @@
-"""Write the page of symptoms, and the figures on it, from the cases in ``tests/incidents``:  ./run docs.
+"""Write the page of symptoms and its figures from ``tests/incidents``:  ./run docs.
 
 The tests run each case and compare it with its expectation, so the page says what the tool did.
 """
@@ -27,16 +27,17 @@ HEAD = """\
 
 # Your symptom
 
-This page lists {all} incidents that people have described in public, by what they saw. Each is rebuilt in the tests, on
-the real kernel: `hostrouting check` judges the host, each fix that it prints is applied to a copy of it, and sockets
-show where packets leave before and after. **It finds {found} of {all}, and {fixed} of these are fixed** by what it
-says:
+This page lists {all} incidents that people have described in public, by what they saw. Each is
+rebuilt in the tests, on the real kernel: `hostrouting check` judges the host, each fix that it
+prints is applied to a copy of it, and sockets show where packets leave before and after. **It finds
+{found} of {all}, and {fixed} of these are fixed** by what it says:
 
 {fixes}
 
-{noted} more are only mentioned in a note, and {unseen} aren't seen: [here is why](#what-it-cant-see). In {worse} of the
-incidents, what it prints leads packets to another wrong place. On {healthy} healthy hosts with several NICs, {harmed}
-of the printed fixes, or answers to its questions, moves working traffic.
+{noted} more are only mentioned in a note, and {unseen} aren't seen: [here is
+why](#what-it-cant-see). In {worse} of the incidents, what it prints leads packets to another wrong
+place. On {healthy} healthy hosts with several NICs, {harmed} of the printed fixes, or answers to
+its questions, moves working traffic.
 
 To see what it says of your host, name the addresses that you can't reach; this changes nothing:
 
@@ -50,8 +51,8 @@ $ hostrouting check --cidr 172.16.0.0/16
 UNSEEN = """\
 ## What it can't see
 
-The check asks where the kernel sends packets of this host to the expected CIDRs, and compares the interface. In these
-incidents, that was right, or isn't known:
+The check asks where the kernel sends packets of this host to the expected CIDRs, and compares the
+interface. In these incidents, that was right, or isn't known:
 
 """
 

@@ -1,4 +1,4 @@
-"""A bootstrap agent that installs and verifies routes while it pulls an image, and then starts the node.
+"""A bootstrap agent that installs routes while it pulls an image, and then starts the node.
 
 Run it as root on a host:       python examples/agent.py /etc/aks-flex-node/config.json
 Look, but change nothing:       python examples/agent.py --look /etc/aks-flex-node/config.json
@@ -125,13 +125,14 @@ class Printing(ChangesObserver):
 
 
 def look(config: Config, host: Host, file: Path) -> int:
-    """Print the failures and the planned changes, take a snapshot, and return the agent's exit code."""
+    """Print failures and planned changes, take a snapshot, and return the exit code."""
     report = check(config, host=host)
     print(f"verdict: {report.verdict}")
     for finding in report.findings:
         way = explain(finding.probe, config, host=host).lookups[0]
         print(
-            f"{finding.cidr} leaves through {','.join(way.classification.devs)}: {way.classification.route}"
+            f"{finding.cidr} leaves through {','.join(way.classification.devs)}: "
+            f"{way.classification.route}"
         )
     wanted = plan(config, host=host)
     for change in wanted.changes.routes:

@@ -1,4 +1,4 @@
-"""An example of a custom routes backend, which runs ``ip`` of iproute2 where ``NetlinkBackend`` uses netlink.
+"""A custom routes backend, which runs ``ip`` of iproute2 instead of using netlink.
 
 Write such a backend if this process may not write routes itself, but a helper may, or if a router
 has its own command. It takes 2 ms for each lookup and for each route that it writes. It has races,
@@ -61,10 +61,25 @@ _ERRNO_OF = {os.strerror(number): number for number in errnos.errorcode} | {
 }
 # The FRA_* attributes of linux/fib_rules.h, by the names of the fields of Rule.
 _FRA = {
-    1: "destination", 2: "source", 3: "iif", 4: "goto", 6: "preference", 10: "mark", 13: "suppress_group",
-    14: "suppress_prefix_length", 15: "table", 16: "mark_mask", 17: "oif", 19: "is_l3mdev", 20: "uid_range",
-    21: "protocol", 22: "ip_protocol", 23: "has_ports", 24: "has_ports", 25: "dscp",
-}  # fmt: skip
+    1: "destination",
+    2: "source",
+    3: "iif",
+    4: "goto",
+    6: "preference",
+    10: "mark",
+    13: "suppress_group",
+    14: "suppress_prefix_length",
+    15: "table",
+    16: "mark_mask",
+    17: "oif",
+    19: "is_l3mdev",
+    20: "uid_range",
+    21: "protocol",
+    22: "ip_protocol",
+    23: "has_ports",
+    24: "has_ports",
+    25: "dscp",
+}
 
 
 class IpCommandBackend(WholeTables):
@@ -192,7 +207,7 @@ class IpCommandBackend(WholeTables):
             raise
 
     def _why_invalid(self, route: Route) -> int:
-        """Return the errno that fib_check_nh_v4_gw in net/ipv4/fib_semantics.c returns for a route."""
+        """Return fib_check_nh_v4_gw's errno for a route (net/ipv4/fib_semantics.c)."""
         if all(hop.onlink for hop in route.hops):
             return errnos.EINVAL
         for hop in route.hops:

@@ -1,4 +1,4 @@
-"""An example of a custom routes backend that uses pyroute2's IPRoute, while ``NetlinkBackend`` packs its own messages.
+"""A custom routes backend, which uses pyroute2's IPRoute instead of packing messages.
 
 ``WholeTables`` supplies the selective reads, and ``NetlinkBackend`` listens for changes. This
 backend takes 0.3 ms per route, which is about eighty times as long as ``NetlinkBackend`` (``./run

@@ -1,4 +1,4 @@
-"""An asyncio agent that traces its tasks, counts its changes of routes, and rolls back if the node doesn't start.
+"""An asyncio agent that traces tasks, counts changes, and rolls back if the node doesn't start.
 
 Run it as root on a host:      python examples/traced_agent.py /etc/aks-flex-node/config.json
 Run its tests without root:    python -m pytest examples/test_traced_agent.py
@@ -53,7 +53,7 @@ class CountingBackend(ForwardingBackend):
 
 
 class SpanObserver(ChangesObserver):
-    """An observer that makes a span for each task, below the span that is current when the observer is made."""
+    """An observer that makes a span for each task, below the span of its creation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -135,7 +135,8 @@ async def main(file: str) -> int:
         print(f"no node was started: {error}", file=sys.stderr)
         return 1
     print(
-        f"verdict: {report.overlap.verdict}; changes of routes: {dict(backends[0].counts + backends[1].counts)}"
+        f"verdict: {report.overlap.verdict}; "
+        f"changes of routes: {dict(backends[0].counts + backends[1].counts)}"
     )
     return 0
 

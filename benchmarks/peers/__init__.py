@@ -1,1 +1,1 @@
-"""A comparison with the programs that a user might choose instead, each on a booted machine: ``./run bench peers``."""
+"""A comparison with other programs, each on a booted machine: ``./run bench peers``."""

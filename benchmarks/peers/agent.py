@@ -1,7 +1,7 @@
-"""Run a command on a machine, and follow the kernel's routes until the machine is idle; no module of the project.
+"""Run a command on a machine, and follow the kernel's routes until the machine is idle.
 
 Reads a JSON object from its input, and prints one. It runs outside of the machine's cgroup, so its
-own work doesn't count.
+own work doesn't count. It imports no module of the project.
 """
 
 import json
@@ -41,7 +41,7 @@ def cpu() -> float:
 
 
 def events(data: bytes) -> Iterator[tuple[int, str]]:
-    """Parse netlink messages, and return the kind and destination of those about measured routes."""
+    """Parse netlink messages, and return the kind and destination of each measured route."""
     at = 0
     while at < len(data):
         size, kind = struct.unpack_from("=IH", data, at)
@@ -106,9 +106,13 @@ def follow(
         source.setblocking(False)
         cpu_before, start = cpu(), time.monotonic()
         process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            preexec_fn=enter, start_new_session=True,
-        )  # fmt: skip
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            preexec_fn=enter,
+            start_new_session=True,
+        )
         ended = complete = None
         busy, used = start, cpu_before
         while (now := time.monotonic()) < start + limit and (
@@ -136,10 +140,16 @@ def follow(
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     return {
-        "exit": process.returncode, "returned": ended, "complete": complete, "cpu": round(spent, 4), "writes": writes,
-        "there": len(destinations() & wanted), "other": len(destinations() - wanted), "memory": memory(unit),
+        "exit": process.returncode,
+        "returned": ended,
+        "complete": complete,
+        "cpu": round(spent, 4),
+        "writes": writes,
+        "there": len(destinations() & wanted),
+        "other": len(destinations() - wanted),
+        "memory": memory(unit),
         "left": left,
-    }  # fmt: skip
+    }
 
 
 def kill(pid: int, unit: str) -> None:

@@ -1,4 +1,4 @@
-"""Cases in which programs behave differently: each function observes one, on a machine just booted, without routes."""
+"""Cases in which programs differ, each observed on a freshly booted machine without routes."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ _KILL_AFTER, _KILL_SIZE = 100, 8000
 
 # busybox serves any client, with a lease that is renewed after half of its seconds.
 _UDHCPD = """
-printf '%s\\n' 'start 10.1.0.50' 'end 10.1.0.59' 'interface eth0' 'option subnet 255.255.255.0' 'lease_file /dev/null' \
-  "pidfile /run/udhcpd.pid" "option lease $2" "option router $1" 'min_lease 1' >/run/udhcpd.conf
+printf '%s\\n' 'start 10.1.0.50' 'end 10.1.0.59' 'interface eth0' \
+  'option subnet 255.255.255.0' 'lease_file /dev/null' "pidfile /run/udhcpd.pid" \
+  "option lease $2" "option router $1" 'min_lease 1' >/run/udhcpd.conf
 ! [ -e /run/udhcpd.pid ] || kill "$(cat /run/udhcpd.pid)"
 busybox udhcpd /run/udhcpd.conf >/dev/null 2>&1
 """
@@ -77,7 +78,7 @@ def deleted(node: Node) -> Facts:
 
 
 def link(node: Node) -> Facts:
-    """Set the interface down and up, and add the default route again if that is another program's work.
+    """Set the interface down and up, and restore the default route for peers that don't.
 
     Returns the slowest of several repairs, because BIRD's depends on a race.
     """

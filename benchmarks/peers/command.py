@@ -91,10 +91,11 @@ def compare(names: Sequence[str], sizes: Sequence[int], *, is_quick: bool) -> Fa
         # It differs from apply only in what it costs.
         if name != "routes-only" and not peers[name]["error"]:
             peers[name]["cases"] = _observe(name)
+    release = ".".join(platform.release().split(".")[:2])
     return {
         "made": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
         "minutes": round((time.monotonic() - start) / 60, 1),
-        "kernel": f"{platform.system()} {'.'.join(platform.release().split('.')[:2])}, {os.cpu_count()} cores",
+        "kernel": f"{platform.system()} {release}, {os.cpu_count()} cores",
         "load": [load, os.getloadavg()[0]],
         "sizes": list(sizes),
         "peers": peers,

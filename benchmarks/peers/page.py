@@ -108,30 +108,67 @@ def _heals(facts: Facts) -> bool:
 
 
 CASES = {
-    "impossible": Case("one of 1,000 routes is impossible: its gateway isn't reachable", _impossible,
+    "impossible": Case(
+        "one of 1,000 routes is impossible: its gateway isn't reachable",
+        _impossible,
         "leaves the table as it was if a route is impossible, fails, and names it",
-        lambda facts: bool(not facts["left"] and facts["exit"] and facts["said"])),
-    "foreign": Case("another program has a route to one of 20 destinations", _foreign,
+        lambda facts: bool(not facts["left"] and facts["exit"] and facts["said"]),
+    ),
+    "foreign": Case(
+        "another program has a route to one of 20 destinations",
+        _foreign,
         "keeps another program's route to the same destination, and says so",
-        lambda facts: bool(facts["kept"] and facts["after"] and facts["said"])),
-    "shadow": Case("a connected subnet takes a part of a route's destination", _said,
-        "says that a route is shadowed", lambda facts: bool(facts["said"])),
-    "deleted": Case("a route is deleted by hand: restored", _repaired,
-        "restores a deleted route by itself", _heals),
-    "link": Case("the link is set down and up 3 times: the routes, the slowest time", _link,
-        "has its routes after link down and up by itself", _heals),
-    "carrier": Case("the carrier is lost for 4 s: the routes", _link,
-        "has its routes after a loss of carrier by itself", _heals),
-    "moved": Case("the default route gets another gateway: the routes follow", _moved,
-        "lets routes follow the default route's gateway by itself", lambda facts: facts["default"] and _heals(facts)),
-    "kill": Case("killed with SIGKILL while it installs 8,000 routes", _killed,
-        "completes a killed run by itself", _heals),
-    "dry_run": Case("dry run of 1 new route", _dry_run,
-        "lists the changes of a dry run", lambda facts: facts["asked"] and facts["listed"] and not facts["changed"]),
-    "trial": Case("a change that undoes itself after 4 s", _trial,
-        "undoes a trial, also for the next boot", lambda facts: facts["tried"] and _heals({"itself": facts["back"]})
-        and not facts["boot"]),
-}  # fmt: skip
+        lambda facts: bool(facts["kept"] and facts["after"] and facts["said"]),
+    ),
+    "shadow": Case(
+        "a connected subnet takes a part of a route's destination",
+        _said,
+        "says that a route is shadowed",
+        lambda facts: bool(facts["said"]),
+    ),
+    "deleted": Case(
+        "a route is deleted by hand: restored",
+        _repaired,
+        "restores a deleted route by itself",
+        _heals,
+    ),
+    "link": Case(
+        "the link is set down and up 3 times: the routes, the slowest time",
+        _link,
+        "has its routes after link down and up by itself",
+        _heals,
+    ),
+    "carrier": Case(
+        "the carrier is lost for 4 s: the routes",
+        _link,
+        "has its routes after a loss of carrier by itself",
+        _heals,
+    ),
+    "moved": Case(
+        "the default route gets another gateway: the routes follow",
+        _moved,
+        "lets routes follow the default route's gateway by itself",
+        lambda facts: facts["default"] and _heals(facts),
+    ),
+    "kill": Case(
+        "killed with SIGKILL while it installs 8,000 routes",
+        _killed,
+        "completes a killed run by itself",
+        _heals,
+    ),
+    "dry_run": Case(
+        "dry run of 1 new route",
+        _dry_run,
+        "lists the changes of a dry run",
+        lambda facts: facts["asked"] and facts["listed"] and not facts["changed"],
+    ),
+    "trial": Case(
+        "a change that undoes itself after 4 s",
+        _trial,
+        "undoes a trial, also for the next boot",
+        lambda facts: facts["tried"] and _heals({"itself": facts["back"]}) and not facts["boot"],
+    ),
+}
 
 
 def medians(measured: Record, key: str) -> Facts:
@@ -210,7 +247,10 @@ def strengths(record: Record, name: str) -> list[str]:
         steps, times = len(record["sizes"]) * len(STEPS), statistics.median(cheaper)
         found.insert(
             0,
-            f"uses less CPU in {len(cheaper)} of {steps} steps (in their median, {times:.1f} times less)",
+            (
+                f"uses less CPU in {len(cheaper)} of {steps} steps (in their median, "
+                f"{times:.1f} times less)"
+            ),
         )
     return found
 
@@ -220,9 +260,11 @@ def page(record: Record) -> str:
     peers, sizes = record["peers"], record["sizes"]
     others = [name for name in peers if name in PEERS and PEERS[name].package]
     alone = [
-        f"- {case.phrase}" for key, case in CASES.items()
-        if _does_well(peers["apply"], key) and not any(_does_well(peers[name], key) for name in others)
-    ]  # fmt: skip
+        f"- {case.phrase}"
+        for key, case in CASES.items()
+        if _does_well(peers["apply"], key)
+        and not any(_does_well(peers[name], key) for name in others)
+    ]
     better = (
         f"- **{peers[name]['name']}** {_better(record, name)}." for name in peers if name != "apply"
     )
@@ -263,9 +305,10 @@ HEAD = """\
 
 # Compared with other programs
 
-Other programs install static routes, too. `./run bench peers` runs hostrouting and each of them on a booted Debian
-machine of its own, with the same work, and observes what they do. This command takes half an hour at most, and
-generates this page and [its figures](compared.json); `./run bench peers NAME …` prints the page with only some of them:
+Other programs install static routes, too. `./run bench peers` runs hostrouting and each of them on
+a booted Debian machine of its own, with the same work, and observes what they do. This command
+takes half an hour at most, and generates this page and [its figures](compared.json); `./run bench
+peers NAME …` prints the page with only some of them:
 
 ```console
 $ ./run bench peers --docs docs
@@ -275,32 +318,38 @@ $ ./run bench peers --docs docs
 """
 
 CASES_INTRODUCTION = """\
-Each case is observed on a machine that has just booted. A program gets a new file and is told to read it; then the
-table, its exit code, its output and the journal are read. A problem is *named* if the output or the journal mentions
-the route or subnet, but not its neighbours. If it isn't said after how many seconds a program repaired the table, it
-didn't within 8 seconds (BIRD: 70, because it compares the tables once a minute; after SIGKILL: 30).
+Each case is observed on a machine that has just booted. A program gets a new file and is told to
+read it; then the table, its exit code, its output and the journal are read. A problem is *named* if
+the output or the journal mentions the route or subnet, but not its neighbours. If it isn't said
+after how many seconds a program repaired the table, it didn't within 8 seconds (BIRD: 70, because
+it compares the tables once a minute; after SIGKILL: 30).
 
 """
 
 FIGURES_INTRODUCTION = """\
-*CPU* is the CPU time of everything on the machine that the command set off, such as daemons and systemd, until the
-machine is idle again. *time* is the time until the last route is in the kernel, or until the command returns if nothing
-changes. *writes* counts the kernel's messages about changed routes, in the order of the columns. *memory* is the
-resident memory of the daemon's processes after the installation. All are medians; compare by CPU, because the time
-depends on what else runs.
+*CPU* is the CPU time of everything on the machine that the command set off, such as daemons and
+systemd, until the machine is idle again. *time* is the time until the last route is in the kernel,
+or until the command returns if nothing changes. *writes* counts the kernel's messages about changed
+routes, in the order of the columns. *memory* is the resident memory of the daemon's processes after
+the installation. All are medians; compare by CPU, because the time depends on what else runs.
 
 """
 
 SET_UP = """\
-The machines run Debian trixie. They share the kernel of the host, and have no udevd: netplan gets a `udevadm` that does
-nothing, and NetworkManager is configured to manage virtual interfaces. systemd-networkd, netplan and NetworkManager get
-the address and default route of eth0 from the same file as the routes; for the others, both are there. hostrouting is
-installed as by its Debian package. Its routes name no gateway, so they use the default route's, and no unit has a gate.
-All routes are IPv4. Each round has new machines, one at a time, and a program that takes too long has only one round.
+The machines run Debian trixie. They share the kernel of the host, and have no udevd: netplan gets a
+`udevadm` that does nothing, and NetworkManager is configured to manage virtual interfaces.
+systemd-networkd, netplan and NetworkManager get the address and default route of eth0 from the same
+file as the routes; for the others, both are there. hostrouting is installed as by its Debian
+package. Its routes name no gateway, so they use the default route's, and no unit has a gate. All
+routes are IPv4. Each round has new machines, one at a time, and a program that takes too long has
+only one round.
 
 """
 
-BUSY = "\n\nThe machine did other work at the time, so times are longer than on an idle one. CPU times differ less."
+BUSY = (
+    "\n\nThe machine did other work at the time, "
+    "so times are longer than on an idle one. CPU times differ less."
+)
 
 
 def write_docs(record: Record, text: str, folder: Path) -> None:

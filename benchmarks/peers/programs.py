@@ -1,4 +1,4 @@
-"""The programs that are compared: their packages, their own kind of file, and the commands that make them read it."""
+"""The compared programs: packages, file formats, and the commands that make them read a file."""
 
 from __future__ import annotations
 
@@ -81,7 +81,10 @@ def _networkd(wanted: Wanted, leased: bool) -> str:
         f"[Route]\nDestination={to}\nGateway={'_dhcp4' if via == FOLLOW else via}\n"
         for to, via in wanted.items()
     )
-    return f"[Match]\nName=eth0\n[Network]\nIPv6AcceptRA=no\nLinkLocalAddressing=no\n{link}\n{''.join(routes)}"
+    return (
+        "[Match]\nName=eth0\n[Network]\nIPv6AcceptRA=no\n"
+        f"LinkLocalAddressing=no\n{link}\n{''.join(routes)}"
+    )
 
 
 def _netplan(wanted: Wanted, leased: bool) -> str:
@@ -99,7 +102,8 @@ def _network_manager(wanted: Wanted, leased: bool) -> str:
         f"route{at}={to},{via}\n" for at, (to, via) in enumerate(zip(wanted, vias, strict=True), 1)
     )
     return (
-        "[connection]\nid=eth0\nuuid=0a6e0b5e-5b0a-4f2c-9c9d-3d9f2b1f0001\ntype=ethernet\ninterface-name=eth0\n"
+        "[connection]\nid=eth0\nuuid=0a6e0b5e-5b0a-4f2c-9c9d-3d9f2b1f0001\n"
+        "type=ethernet\ninterface-name=eth0\n"
         f"[ipv4]\n{link}\nroute-metric=0\n{''.join(routes)}[ipv6]\nmethod=disabled\n"
     )
 
@@ -133,48 +137,107 @@ _PLAN = "python3", "-m", "hostrouting", "plan"
 _CONFIG = "/etc/aks-flex-node/config.json"
 _RELOAD = "nmcli connection reload && nmcli device reapply eth0"
 _FRR_RELOAD = "/usr/lib/frr/frr-reload.py"
-_NM_CONF = "[main]\nplugins=keyfile\ndns=none\n[keyfile]\nunmanaged-devices=none\n[device]\nmatch-device=*\nmanaged=1\n"
+_NM_CONF = (
+    "[main]\nplugins=keyfile\ndns=none\n[keyfile]\n"
+    "unmanaged-devices=none\n[device]\nmatch-device=*\nmanaged=1\n"
+)
 
 OURS = "hostrouting apply"
 PEERS = {
     "apply": Peer(
-        OURS, "", _CONFIG, lambda wanted, _: _config(wanted), _APPLY,
-        dry_run=_PLAN, trial=(*_APPLY, "--try", str(TRIAL_SECONDS)),
+        OURS,
+        "",
+        _CONFIG,
+        lambda wanted, _: _config(wanted),
+        _APPLY,
+        dry_run=_PLAN,
+        trial=(*_APPLY, "--try", str(TRIAL_SECONDS)),
     ),
     "routes-only": Peer(
-        f"{OURS} --routes-only", "", _CONFIG, lambda wanted, _: _config(wanted), (*_APPLY, "--routes-only"),
+        f"{OURS} --routes-only",
+        "",
+        _CONFIG,
+        lambda wanted, _: _config(wanted),
+        (*_APPLY, "--routes-only"),
         dry_run=_PLAN,
     ),
     "watch": Peer(
-        f"{OURS}, with the watcher", "", _CONFIG, lambda wanted, _: _config(wanted, watch=True), _APPLY,
-        unit="hostrouting-watch.service", dry_run=_PLAN, trial=(*_APPLY, "--try", str(TRIAL_SECONDS)),
+        f"{OURS}, with the watcher",
+        "",
+        _CONFIG,
+        lambda wanted, _: _config(wanted, watch=True),
+        _APPLY,
+        unit="hostrouting-watch.service",
+        dry_run=_PLAN,
+        trial=(*_APPLY, "--try", str(TRIAL_SECONDS)),
     ),
     "networkd": Peer(
-        "systemd-networkd", "systemd", "/etc/systemd/network/10-eth0.network", _networkd, ("networkctl", "reload"),
-        unit="systemd-networkd.service", owns_link=True,
+        "systemd-networkd",
+        "systemd",
+        "/etc/systemd/network/10-eth0.network",
+        _networkd,
+        ("networkctl", "reload"),
+        unit="systemd-networkd.service",
+        owns_link=True,
     ),
     "netplan": Peer(
-        "netplan", "netplan.io", "/etc/netplan/10-eth0.yaml", _netplan, ("netplan", "apply"), 0o600,
+        "netplan",
+        "netplan.io",
+        "/etc/netplan/10-eth0.yaml",
+        _netplan,
+        ("netplan", "apply"),
+        0o600,
         # The machine has no udevd, and netplan fails without an answer from udevadm.
-        unit="systemd-networkd.service", files={"/usr/local/bin/udevadm": "#!/bin/sh\n"}, owns_link=True,
+        unit="systemd-networkd.service",
+        files={"/usr/local/bin/udevadm": "#!/bin/sh\n"},
+        owns_link=True,
         dry_run=("netplan", "status", "--diff", "eth0"),
         trial=("script", "-qec", f"netplan try --timeout {TRIAL_SECONDS}", "/dev/null"),
     ),
     "network-manager": Peer(
-        "NetworkManager", "network-manager", "/etc/NetworkManager/system-connections/eth0.nmconnection",
-        _network_manager, ("sh", "-c", _RELOAD), 0o600, more=("network-manager",),
-        unit="NetworkManager.service", files={"/etc/NetworkManager/conf.d/machine.conf": _NM_CONF}, owns_link=True,
-        trial=("nmcli", "device", "checkpoint", "--timeout", str(TRIAL_SECONDS), "eth0", "--",
-               "sh", "-c", f"{_RELOAD}; sleep {2 * TRIAL_SECONDS}"),
+        "NetworkManager",
+        "network-manager",
+        "/etc/NetworkManager/system-connections/eth0.nmconnection",
+        _network_manager,
+        ("sh", "-c", _RELOAD),
+        0o600,
+        more=("network-manager",),
+        unit="NetworkManager.service",
+        files={"/etc/NetworkManager/conf.d/machine.conf": _NM_CONF},
+        owns_link=True,
+        trial=(
+            "nmcli",
+            "device",
+            "checkpoint",
+            "--timeout",
+            str(TRIAL_SECONDS),
+            "eth0",
+            "--",
+            "sh",
+            "-c",
+            f"{_RELOAD}; sleep {2 * TRIAL_SECONDS}",
+        ),
     ),
     "frr": Peer(
-        "FRR", "frr", "/etc/frr/frr.conf", _frr, (_FRR_RELOAD, "--reload", "/etc/frr/frr.conf"),
-        more=("frr", "frr-pythontools", "passwd"), unit="frr.service",
+        "FRR",
+        "frr",
+        "/etc/frr/frr.conf",
+        _frr,
+        (_FRR_RELOAD, "--reload", "/etc/frr/frr.conf"),
+        more=("frr", "frr-pythontools", "passwd"),
+        unit="frr.service",
         dry_run=(_FRR_RELOAD, "--test", "--stdout", "/etc/frr/frr.conf"),
     ),
     "bird": Peer(
-        "BIRD", "bird3", "/etc/bird/bird.conf", _bird, ("birdc", "configure"), more=("bird3",), unit="bird.service",
-        dry_run=("birdc", "configure", "check"), trial=("birdc", f"configure timeout {TRIAL_SECONDS}"),
+        "BIRD",
+        "bird3",
+        "/etc/bird/bird.conf",
+        _bird,
+        ("birdc", "configure"),
+        more=("bird3",),
+        unit="bird.service",
+        dry_run=("birdc", "configure", "check"),
+        trial=("birdc", f"configure timeout {TRIAL_SECONDS}"),
         patience=70.0,  # it compares the kernel's table with its own once a minute
     ),
-}  # fmt: skip
+}

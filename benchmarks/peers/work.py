@@ -1,4 +1,4 @@
-"""The work of a peer on a booted machine: install routes, change nothing, change ten, remove all."""
+"""A peer's work on a booted machine: install routes, change nothing, change ten, remove all."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Done(NamedTuple):
     journal: str
 
     def facts(self, name: str, other: str) -> Facts:
-        """Return the exit code, and where a problem is reported: in the output, in the journal or nowhere.
+        """Return the exit code, and where a problem is reported: output, journal or nowhere.
 
         Args:
             name: a part of the report.
@@ -74,7 +74,7 @@ class Node(NamedTuple):
         return Done(done.returncode, done.stdout + done.stderr, self.machine.journal()[before:])
 
     def apply(self, wanted: Wanted, *, leased: bool = False) -> Done:
-        """Write the peer's file, make it read this, and wait until the routes don't change anymore."""
+        """Write the peer's file, make the peer read it, and wait until routes stop changing."""
         self.write(wanted, leased=leased)
         done = self.run(*self.peer.command)
         shown = None
@@ -95,9 +95,13 @@ class Node(NamedTuple):
     def follow(self, wanted: Wanted, *, kill_after: int = 0) -> Facts:
         """Run the peer's command, and return the observations of ``agent.follow``."""
         task = {
-            "wanted": list(wanted), "argv": self.peer.command, "unit": self.peer.unit, "limit": _LIMIT_SECONDS,
-            "kill_after": kill_after, "patience": _REPAIR_SECONDS,
-        }  # fmt: skip
+            "wanted": list(wanted),
+            "argv": self.peer.command,
+            "unit": self.peer.unit,
+            "limit": _LIMIT_SECONDS,
+            "kill_after": kill_after,
+            "patience": _REPAIR_SECONDS,
+        }
         facts: Facts = json.loads(
             self.machine.run("python3", _AGENT, input=json.dumps(task)).stdout
         )
@@ -115,7 +119,7 @@ class Node(NamedTuple):
 
 @contextmanager
 def booted(peer: Peer) -> Iterator[Node]:
-    """Boot a machine with a peer, eth0 and a default route, and with gateways at the other end of eth0's cable.
+    """Boot a machine with a peer, eth0, a default route, and gateways behind eth0.
 
     Raises:
         PeerError: the machine or its tree can't be made, or something fails on it.

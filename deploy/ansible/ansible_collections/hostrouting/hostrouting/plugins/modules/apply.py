@@ -19,7 +19,8 @@ options:
     default: /etc/aks-flex-node/config.json
   try_seconds:
     description:
-      - Install the routes in the kernel for this number of seconds. systemd then restores the installed routes.
+      - Install the routes in the kernel for this number of seconds.
+        systemd then restores the installed routes.
       - M(hostrouting.hostrouting.confirm) keeps the new routes and installs the rest.
     type: int
   executable:
@@ -44,7 +45,9 @@ EXAMPLES = r"""
 
 RETURN = r"""
 report:
-  description: The output of C(hostrouting apply --output json), even if it fails; in check mode that of C(plan).
+  description:
+    - The output of C(hostrouting apply --output json), even if it fails.
+      In check mode, that of C(plan).
   returned: always
   type: dict
 """

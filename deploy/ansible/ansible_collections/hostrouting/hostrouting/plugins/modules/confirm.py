@@ -8,8 +8,8 @@ DOCUMENTATION = r"""
 module: confirm
 short_description: Keep the routes of a trial
 description:
-  - Runs C(hostrouting confirm), which keeps the routes that M(hostrouting.hostrouting.apply) with C(try_seconds)
-    has installed in the kernel, and installs files, units and gate.
+  - Runs C(hostrouting confirm), which keeps the routes that M(hostrouting.hostrouting.apply) with
+    C(try_seconds) has installed in the kernel, and installs files, units and gate.
   - The task fails if no trial is in progress.
 author:
   - The hostrouting authors (@hostrouting)
