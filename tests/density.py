@@ -38,10 +38,6 @@ _DECISIONS_MAX = 15
 # Functions that have more. The list may only shrink: flatten a function, and remove its name.
 _EXCEPTIONS = {
     "hostrouting.azure.vnet.leftovers._Planner.__init__",
-    "hostrouting.boot.installation.apply_additions",
-    "hostrouting.boot.installation.apply_removals",
-    "hostrouting.boot.manifest._found",
-    "hostrouting.boot.next_boot.plan_next_boot",
     "hostrouting.cli.checking.fix",
     "hostrouting.cli.difference.difference_page",
     "hostrouting.cli.fixing.merged",
