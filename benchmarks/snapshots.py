@@ -213,4 +213,4 @@ HOSTS: dict[str, tuple[str, Callable[[int], tuple[Snapshot, RouteOverlap]]]] = {
     "gateways": ("gateways behind another interface", _gateways),
     "addresses": ("subnets of the default route's interface", _addresses),
 }
-"""What a host may have many of: a function makes a snapshot with some, and its expected CIDRs."""
+"""Kinds of items that a host may have many of, each with a function that makes a snapshot."""
