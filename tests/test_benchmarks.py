@@ -107,7 +107,10 @@ def test_senseless_arguments_are_wrong_usage(
 @pytest.mark.ci
 @pytest.mark.kernel
 def test_a_contender_that_does_nothing_is_an_error() -> None:
-    program = "from benchmarks.worlds import World, routes_of\nwith World() as world:\n    world.expect(routes_of(1))"
+    program = (
+        "from benchmarks.worlds import World, routes_of\n"
+        "with World() as world:\n    world.expect(routes_of(1))"
+    )
     command = [sys.executable, "-c", program]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False

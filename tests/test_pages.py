@@ -64,7 +64,10 @@ from hostrouting.testing import FakeKernel, FakeSystemd
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
-STALE_RULE = "-A PREROUTING -p IPv4 -i eth0 --ip-dst 10.241.0.20 -j dnat --to-dst 3e:aa:00:00:00:14 --dnat-target ACCEPT"
+STALE_RULE = (
+    "-A PREROUTING -p IPv4 -i eth0 --ip-dst 10.241.0.20 "
+    "-j dnat --to-dst 3e:aa:00:00:00:14 --dnat-target ACCEPT"
+)
 
 
 @attrs.frozen

@@ -133,7 +133,10 @@ from typing_extensions import assert_type
 config = Config()
 
 """
-AFTER = "\n\nassert_type(phases.run(Configure(config)), ConfigureReport)\nassert_type(check(config), OverlapReport)\n"
+AFTER = (
+    "\n\nassert_type(phases.run(Configure(config)), ConfigureReport)\n"
+    "assert_type(check(config), OverlapReport)\n"
+)
 
 CHECKERS = {
     "mypy": ["mypy", "--python-executable", sys.executable],

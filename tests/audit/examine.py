@@ -152,7 +152,10 @@ class Audit(ABC):
             self._tell(
                 "boot",
                 [
-                    f"it says {sorted(told)}, and the check {' or '.join(map(str, map(sorted, truths)))}"
+                    (
+                        f"it says {sorted(told)}, "
+                        f"and the check {' or '.join(map(str, map(sorted, truths)))}"
+                    )
                 ],
             )
 

@@ -255,7 +255,10 @@ class SocketAudit(Audit):
                     self._tell(
                         way,
                         [
-                            f"in churn it says {found.verdict}: {[f.message for f in found.findings]}"
+                            (
+                                f"in churn it says {found.verdict}: "
+                                f"{[f.message for f in found.findings]}"
+                            )
                         ],
                     )
             for _ in range(_BOOTED if self._has_ipv4 else 0):
@@ -273,7 +276,8 @@ class SocketAudit(Audit):
             attempt("ip", "route", "del", *route.split())
             if after != before.get(address, after):
                 wrong.append(
-                    f"a route takes {address} by {words(after)}, although it is said to be this host's own"
+                    f"a route takes {address} by {words(after)}, "
+                    "although it is said to be this host's own"
                 )
         return wrong
 

@@ -431,7 +431,8 @@ class Machine:
             looked = time.monotonic()
             if looked > end:
                 raise MachineError(
-                    f"{what or predicate} doesn't hold after {LIMIT_SECONDS:g} s:\n{self.journal()[-4000:]}"
+                    f"{what or predicate} doesn't hold after {LIMIT_SECONDS:g} s:\n"
+                    f"{self.journal()[-4000:]}"
                 )
             # The predicate may start programs, so spend at most a quarter of the time on it.
             time.sleep(max(_POLL_SECONDS, 3 * (looked - began)))

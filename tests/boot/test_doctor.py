@@ -57,7 +57,10 @@ LIVE = [
     (
         [
             f"mkdir {UNITS}/service.d {ELSEWHERE}",
-            rf"printf '[Service]\nExecStartPre=\n' | tee {UNITS}/service.d/zzz.conf >{ELSEWHERE}/zzz.conf",
+            (
+                r"printf '[Service]\nExecStartPre=\n' | "
+                rf"tee {UNITS}/service.d/zzz.conf >{ELSEWHERE}/zzz.conf"
+            ),
         ],
         [f"rm -r {UNITS}/service.d {ELSEWHERE}", RELOAD],
         {"gate-overridden", "not-reloaded"},
@@ -66,7 +69,10 @@ LIVE = [
         [
             f"mkdir -p {MANAGER} {LINKS}",
             f"ln -s {UNITS}/static-routes.service {LINKS}",
-            rf"printf '[Manager]\nDefaultTimeoutStartSec=2\nDefaultStartLimitIntervalSec=1h\n' >{MANAGER}/x.conf",
+            (
+                r"printf '[Manager]\nDefaultTimeoutStartSec=2\nDefaultStartLimitIntervalSec=1h\n' "
+                rf">{MANAGER}/x.conf"
+            ),
             RELOAD,
         ],
         [f"rm -r {MANAGER}/x.conf {LINKS}", RELOAD],
@@ -144,7 +150,10 @@ def test_planted_faults_are_found_and_their_hints_end_them(node: Machine) -> Non
 
 def test_an_ordering_cycle_is_named_unit_by_unit(node: Machine) -> None:
     payload = healthy(node)
-    unit = f"[Unit]\nAfter={payload.unit}\nBefore=static-routes.service\n[Service]\nType=oneshot\nExecStart=true\n"
+    unit = (
+        f"[Unit]\nAfter={payload.unit}\nBefore=static-routes.service\n"
+        "[Service]\nType=oneshot\nExecStart=true\n"
+    )
     node.write(f"{UNITS}/net-late.service", f"{unit}[Install]\nWantedBy=multi-user.target\n")
     node.systemctl("enable", "net-late.service")
     node.boot()

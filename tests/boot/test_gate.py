@@ -275,7 +275,8 @@ def test_the_file_gate_off_admits_loudly(node: Machine) -> None:
 def files(node: Machine) -> str:
     """Return the mode, size, target and checksum of every file, symlink and directory below /etc."""
     script = (
-        "cd /etc && find . -printf '%p %m %y %l\\n' | sort && find . -type f -not -name '*.pyc' -not -name machine-id -print0 | sort -z "
+        "cd /etc && find . -printf '%p %m %y %l\\n' | sort && "
+        "find . -type f -not -name '*.pyc' -not -name machine-id -print0 | sort -z "
         "| xargs -0 sha256sum"
     )
     return (node.run if node.is_on else node.run_offline)("sh", "-euc", script).stdout
@@ -436,7 +437,10 @@ def test_strict_holds_a_contested_default_and_a_shadow_until_the_fix(dual: Machi
     payload = installed(dual, FIXED, cidrs=(*CIDRS, "fd00:10:97::/48"))
     boot_held(dual, payload)
     assert "fd00:10:97::/48" not in dual.journal("check-route-overlap.service")
-    overlap = "OVERLAP: expected CIDR fd00:10:96::/48 (probe fd00:10:96:{}) routes via ib0, expected eth0; "
+    overlap = (
+        "OVERLAP: expected CIDR fd00:10:96::/48 (probe fd00:10:96:{}) "
+        "routes via ib0, expected eth0; "
+    )
     (told,) = marker(dual)["detected"].splitlines()
     assert told.startswith(
         overlap.format(":") + "by default dev ib0 proto ra metric 1024 pref high"

@@ -35,7 +35,10 @@ RequiredBy=systemd-nspawn@.service
 SLOWLY = "[Service]\nExecStartPre=/bin/sleep 0.5\n"
 
 # These steps run after the gate and before the payload's process.
-LOOK = f"[Service]\nExecStartPre=+/bin/sh -c '{' '.join(LISTING)} >>/run/seen || echo none >>/run/seen'\n"
+LOOK = (
+    "[Service]\nExecStartPre=+/bin/sh -c "
+    f"'{' '.join(LISTING)} >>/run/seen || echo none >>/run/seen'\n"
+)
 
 CONFIG = "/root/networking.json"
 

@@ -37,7 +37,8 @@ def test_the_host_is_as_it_was(tree: Path) -> None:
 def test_a_killed_test_leaves_nothing(tree: Path) -> None:
     code = (
         "import sys, time; from pathlib import Path; from boot.rig import Machine\n"
-        "machine = Machine(Path(sys.argv[1])); machine.boot(); print('on', flush=True); time.sleep(600)"
+        "machine = Machine(Path(sys.argv[1])); machine.boot(); "
+        "print('on', flush=True); time.sleep(600)"
     )
     here = Path(__file__).parents[1]
     env = os.environ | {"PYTHONPATH": f"{here}{os.pathsep}{here.parent}"}

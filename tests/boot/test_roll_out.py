@@ -301,7 +301,10 @@ GUIDE = [
     ("ansible-playbook -i nodes --forks 50 hostrouting.hostrouting.record", "untouched"),
     (JUDGE, "untouched"),
     (
-        "ansible-playbook -i nodes hostrouting.hostrouting.roll_out --tags warn --limit gpu-0001 --check",
+        (
+            "ansible-playbook -i nodes hostrouting.hostrouting.roll_out "
+            "--tags warn --limit gpu-0001 --check"
+        ),
         "untouched",
     ),
     ("ansible-playbook -i nodes --forks 50 hostrouting.hostrouting.roll_out --tags warn", "WARN"),

@@ -127,7 +127,8 @@ def test_revert_races_with_every_other_end(node: Machine, running: Payload) -> N
         script = (
             f"sleep {chance.uniform(0, 1.6):.3f}; python3 -m hostrouting {other} & "
             f"sleep {chance.uniform(0, 1.6):.3f}; python3 -m hostrouting revert & r=$!; "
-            f"[ {chance.randrange(2)} = 0 ] || {{ sleep {chance.uniform(0.1, 0.4):.3f}; kill -s KILL $r; }}; wait"
+            f"[ {chance.randrange(2)} = 0 ] || {{ sleep {chance.uniform(0.1, 0.4):.3f}; "
+            f"kill -s KILL $r; }}; wait"
         )
         node.run("sh", "-c", script)
         node.wait_until(lambda: is_over(node), "the trial is over")

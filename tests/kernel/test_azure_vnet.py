@@ -447,7 +447,9 @@ def test_a_rule_that_changed_meanwhile_is_an_error(world: AzureWorld) -> None:
 
     with pytest.raises(
         AzureVnetError,
-        match="can't delete 2 rules .*no rule was deleted, but 1 neighbours before that; run it again",
+        match=(
+            "can't delete 2 rules .*no rule was deleted, but 1 neighbours before that; run it again"
+        ),
     ):
         clean(world, before_rules(change))
     assert ARPREPLY in world.rules()

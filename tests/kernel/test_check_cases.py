@@ -50,7 +50,10 @@ BY_TURNS = """
     neigh replace 10.1.0.1 dev eth0 lladdr 02:00:00:00:00:01 nud stale
     neigh replace 10.2.0.1 dev ib0 lladdr 02:00:00:00:00:02 nud permanent
 """
-GROUP = "link set ib0 group 5\nroute add 10.5.0.0/24 dev ib0\nroute add 10.5.0.0/16 via 10.1.0.1 table 100"
+GROUP = (
+    "link set ib0 group 5\nroute add 10.5.0.0/24 dev ib0\n"
+    "route add 10.5.0.0/16 via 10.1.0.1 table 100"
+)
 BEHIND = "rule add pref 100 lookup main suppress_ifgroup {group}\nrule add pref 200 lookup 100"
 WAYS = (
     "encap ip id 1 dst 192.0.2.1",
@@ -85,7 +88,10 @@ LOCAL_LAST = """
     rule del pref 0
     addr add 10.5.5.1/24 dev eth0 noprefixroute
 """
-WAS_LOCAL = "route add local 10.7.7.7 dev lo\nroute add {} via 10.1.0.1 src 10.7.7.7\nroute del local 10.7.7.7 dev lo table local"
+WAS_LOCAL = (
+    "route add local 10.7.7.7 dev lo\nroute add {} via 10.1.0.1 src 10.7.7.7\n"
+    "route del local 10.7.7.7 dev lo table local"
+)
 # The interfaces are registered in a different order from their indexes.
 UNORDERED = nics("eth1 index 50", "ib0 index 60", "eth2 index 40", "tun0 index 70")
 BY_TUN0 = "addr add 10.1.0.4/24 dev eth1\naddr add 10.9.0.1/24 dev eth2\nroute add default dev tun0"
@@ -98,7 +104,10 @@ nsenter -t $other -n ip link set eth1 netns $$
 ip link set eth1 arp off up
 kill $other
 """
-TWO_ADDRESSES = f"{nics('eth0', 'ib0')}\naddr add 10.1.0.4/24 dev eth0 scope link\naddr add 10.1.7.4/24 dev eth0"
+TWO_ADDRESSES = (
+    f"{nics('eth0', 'ib0')}\naddr add 10.1.0.4/24 dev eth0 scope link\n"
+    "addr add 10.1.7.4/24 dev eth0"
+)
 MAIN_OR_LOCAL = "route add local 10.5.0.0/16 dev lo table local\nroute add 10.5.0.0/17 via 10.1.0.1"
 
 CASES = {
@@ -130,7 +139,10 @@ CASES = {
         "ib0 from 10.1.0.9; ib0 at 10.5.9.0 from 10.1.0.9",
     ),
     "a rule for replies alone": Case(
-        f"{AWAY}\naddr add 10.1.0.5/24 dev eth0\nroute replace default via 10.1.0.1 proto dhcp src 10.1.0.5\n{FROM_ETH0}",
+        (
+            f"{AWAY}\naddr add 10.1.0.5/24 dev eth0\n"
+            f"route replace default via 10.1.0.1 proto dhcp src 10.1.0.5\n{FROM_ETH0}"
+        ),
         "ib0 from 10.1.0.4",
     ),
     "a rule for replies from the loopback interface": Case(
@@ -142,20 +154,27 @@ CASES = {
         "lo; ib0 from 10.1.0.4",
     ),
     "a rule for replies beside one for half of all sources": Case(
-        f"{AWAY}\naddr add 192.168.7.4/24 dev eth0\nrule add pref 7 from 0.0.0.0/1 lookup main\nrule add pref 8 lookup 100",
+        (
+            f"{AWAY}\naddr add 192.168.7.4/24 dev eth0\n"
+            "rule add pref 7 from 0.0.0.0/1 lookup main\nrule add pref 8 lookup 100"
+        ),
         "ib0 from 192.168.7.4",
     ),
     "a rule for replies through another interface": Case(
         f"{AWAY}\nrule add from 10.2.0.4 lookup 100"
     ),
     "a rule for replies that leads back": Case(
-        "addr add 10.1.0.5/24 dev eth0\nroute add default via 10.1.0.1 table 100\nrule add from 10.1.0.5 lookup 100"
+        "addr add 10.1.0.5/24 dev eth0\nroute add default via 10.1.0.1 table 100\n"
+        "rule add from 10.1.0.5 lookup 100"
     ),
     "a rule that datagrams meet and connections don't": Case(
         f"{AWAY}\nrule add not from 10.1.0.4 lookup 100", "ib0"
     ),
     "a failure of TCP's first lookup is reported once": Case(
-        "rule add pref 5 ipproto tcp to 10.5.0.0/16 blackhole\nrule add pref 6 from 10.1.0.4 to 10.5.0.0/16 blackhole",
+        (
+            "rule add pref 5 ipproto tcp to 10.5.0.0/16 blackhole\n"
+            "rule add pref 6 from 10.1.0.4 to 10.5.0.0/16 blackhole"
+        ),
         "BLACKHOLE",
     ),
     "a rule to a prefix with host bits": Case(
@@ -164,16 +183,22 @@ CASES = {
         notes="LOCAL",
     ),
     "an interface with a hostile name": Case(
-        "link add secondary type veth peer name q3\nlink set secondary up\naddr add 10.3.0.4/24 dev secondary\n"
-        "route replace default dev secondary\nroute add unreachable default table 100\nrule add from 10.3.0.4 lookup 100",
+        "link add secondary type veth peer name q3\n"
+        "link set secondary up\naddr add 10.3.0.4/24 dev secondary\n"
+        "route replace default dev secondary\n"
+        "route add unreachable default table 100\nrule add from 10.3.0.4 lookup 100",
         "BLACKHOLE from 10.3.0.4",
     ),
     "a discard by a rule with realms is a CNI's": Case(
-        "route add 10.5.7.0/24 via 10.1.0.7 proto bird\nroute add blackhole 10.5.4.0/24 table 100 proto bird\n"
+        "route add 10.5.7.0/24 via 10.1.0.7 proto bird\n"
+        "route add blackhole 10.5.4.0/24 table 100 proto bird\n"
         "rule add pref 5 lookup 100 realms 5/6"
     ),
     "TCP and datagrams are discarded differently": Case(
-        "rule add pref 10 to 10.5.0.0/16 prohibit\nrule add pref 5 ipproto tcp to 10.5.0.0/16 blackhole",
+        (
+            "rule add pref 10 to 10.5.0.0/16 prohibit\n"
+            "rule add pref 5 ipproto tcp to 10.5.0.0/16 blackhole"
+        ),
         "BLACKHOLE",
     ),
     "three rules that aren't the default ones": Case(
@@ -187,7 +212,10 @@ CASES = {
         f"{AWAY}\nrule add from 10.1.0.4 ipproto udp lookup 100", "ib0 from 10.1.0.4"
     ),
     "a rule for TCP, which only replies meet": Case(
-        f"{AWAY}\nrule add pref 10 from 10.2.0.4 lookup main\nrule add pref 11 ipproto tcp lookup 100",
+        (
+            f"{AWAY}\nrule add pref 10 from 10.2.0.4 lookup main\n"
+            "rule add pref 11 ipproto tcp lookup 100"
+        ),
         "ib0 from 10.1.0.4",
     ),
     "a rule for tunnels, and no other rule leads to the default route": Case(
@@ -197,7 +225,10 @@ CASES = {
         f"{AWAY}\nrule add not pref 100 tun_id 5 lookup 100", "ib0"
     ),
     "a rule for tunnels that redirects, as main does": Case(
-        "route add 10.5.0.0/24 dev ib0\nroute add default dev peer-ib0 table 100\nrule add pref 100 tun_id 5 lookup 100",
+        (
+            "route add 10.5.0.0/24 dev ib0\nroute add default dev peer-ib0 table 100\n"
+            "rule add pref 100 tun_id 5 lookup 100"
+        ),
         "ib0",
     ),
     "a connection that is discarded": Case(
@@ -218,7 +249,8 @@ CASES = {
         "rule add pref 100 lookup main suppress_prefixlength 24\nrule add pref 200 lookup 100"
     ),
     "a renamed loopback": Case(
-        f"{AWAY}\n{RENAMED_LOOPBACK}\nrule add pref 50 iif lo lookup 101\nroute add default dev peer-ib0 table 101\n"
+        f"{AWAY}\n{RENAMED_LOOPBACK}\nrule add pref 50 iif lo lookup 101\n"
+        "route add default dev peer-ib0 table 101\n"
         "rule add pref 100 iif loop lookup 100",
         "ib0",
     ),
@@ -228,7 +260,8 @@ CASES = {
     ),
     "results over an interface group are suppressed": Case(f"{GROUP}\n{BEHIND.format(group=5)}"),
     "results over an interface group are suppressed, and the next rule redirects": Case(
-        "link set ib0 group 5\nroute add 10.5.0.0/24 dev ib0\nroute add 10.5.0.0/16 dev peer-ib0 table 100\n"
+        "link set ib0 group 5\nroute add 10.5.0.0/24 dev ib0\n"
+        "route add 10.5.0.0/16 dev peer-ib0 table 100\n"
         f"{BEHIND.format(group=5)}",
         "peer-ib0",
         cidr="10.5.0.0/24",
@@ -267,7 +300,8 @@ CASES = {
     "a rule for some ports": Case(f"{AWAY}\nrule add dport 1000-65534 lookup 100"),
     # Discards.
     "a CNI's own block, or a rule for tunnels": Case(
-        "route add blackhole 10.5.1.0/24 proto bird\nroute add 10.5.7.0/24 via 10.1.0.1 proto bird\n"
+        "route add blackhole 10.5.1.0/24 proto bird\n"
+        "route add 10.5.7.0/24 via 10.1.0.1 proto bird\n"
         "rule add tun_id 5 blackhole",
         at_boot="check-failed: several routes or rules, one of them a CNI's own block, may discard",
     ),
@@ -287,16 +321,23 @@ CASES = {
         "route add broadcast 10.5.0.0/17 dev ib0 table local", "ib0"
     ),
     "a local and a broadcast address of table local": Case(
-        "route add local 10.5.0.9 dev lo table local\nroute add broadcast 10.5.0.7 dev ib0 table local",
+        (
+            "route add local 10.5.0.9 dev lo table local\n"
+            "route add broadcast 10.5.0.7 dev ib0 table local"
+        ),
         notes="BROADCAST LOCAL",
     ),
     "local and broadcast addresses": Case("addr add 10.5.5.1/24 dev eth0", notes="BROADCAST LOCAL"),
     "table local throws for a network": Case(
-        f"{RECEIVES}\nrule add pref 50 lookup 7\nrule del pref 0\nroute add throw 10.5.1.0/24 table local\nroute add local 10.5.1.0/24 dev lo table main",
+        (
+            f"{RECEIVES}\nrule add pref 50 lookup 7\nrule del pref 0\n"
+            "route add throw 10.5.1.0/24 table local\nroute add local 10.5.1.0/24 dev lo table main"
+        ),
         "lo at 10.5.1.0",
     ),
     "table local discards local addresses": Case(
-        f"{RECEIVES}\nrule add pref 50 lookup 7\nrule del pref 0\nroute add unreachable 10.5.1.0/24 table local\n"
+        f"{RECEIVES}\nrule add pref 50 lookup 7\nrule del pref 0\n"
+        "route add unreachable 10.5.1.0/24 table local\n"
         "route add local 10.5.1.0/24 dev lo table main",
         "lo at 10.5.1.0",
     ),
@@ -308,7 +349,10 @@ CASES = {
         "lo at 10.5.5.0",
     ),
     "a local route of main before table local": Case(
-        f"{RECEIVES}\nroute add local 10.5.5.0/24 dev lo table main\nrule add from 10.2.0.4 lookup 77\nrule del pref 0",
+        (
+            f"{RECEIVES}\nroute add local 10.5.5.0/24 dev lo table main\n"
+            "rule add from 10.2.0.4 lookup 77\nrule del pref 0"
+        ),
         "lo at 10.5.5.0; NO-ROUTE at 10.5.5.0 from 10.5.5.0",
     ),
     "a rule was added and deleted": Case(
@@ -326,7 +370,8 @@ CASES = {
         by_ip="check-failed",
     ),
     "routes of main discard before table default is used": Case(
-        "route add blackhole 10.5.0.0/24\nroute add unreachable 10.5.1.0/24\nroute add throw 10.5.2.0/24\n"
+        "route add blackhole 10.5.0.0/24\n"
+        "route add unreachable 10.5.1.0/24\nroute add throw 10.5.2.0/24\n"
         "route add 10.5.0.0/16 via 10.1.0.1 table default",
         "BLACKHOLE",
     ),
@@ -366,12 +411,18 @@ CASES = {
         at_boot=KIND,
     ),
     "a multicast route, which TCP doesn't use": Case(
-        f"{AWAY}\nroute add multicast 10.5.0.0/16 dev eth0 table main\nrule add ipproto tcp lookup 100",
+        (
+            f"{AWAY}\nroute add multicast 10.5.0.0/16 dev eth0 table main\n"
+            "rule add ipproto tcp lookup 100"
+        ),
         "ib0",
         at_boot=KIND,
     ),
     "a multicast route, and a rule for other sources": Case(
-        f"{AWAY}\nroute add multicast 10.5.0.0/16 dev eth0 table main\nrule add from 10.2.0.4 lookup 100",
+        (
+            f"{AWAY}\nroute add multicast 10.5.0.0/16 dev eth0 table main\n"
+            "rule add from 10.2.0.4 lookup 100"
+        ),
         "BLACKHOLE",
         at_boot=KIND,
     ),
@@ -393,14 +444,20 @@ CASES = {
         "route add 10.5.1.0/24 tos 0x10 encap ip6 id 1 dst 2001:db8::1 via 10.2.0.1 dev ib0"
     ),
     "hops into tunnels": Case(
-        "route add 10.5.0.0/24 nexthop encap ip id 1 dst 192.0.2.1 dev eth0 nexthop encap ip id 2 dst 192.0.2.2 dev ib0",
+        (
+            "route add 10.5.0.0/24 nexthop encap ip id 1 dst 192.0.2.1 dev eth0 "
+            "nexthop encap ip id 2 dst 192.0.2.2 dev ib0"
+        ),
         "eth0,ib0",
     ),
     "packets encapsulated by a tunnel with addresses": Case(
         "route add 10.5.0.0/16 encap ip6 id 1 dst 2001:db8::1 dev ib0", "ib0"
     ),
     "connections encapsulated by a tunnel": Case(
-        "route add 10.5.1.0/24 encap ip id 7 dst 192.0.2.1 dev ib0\nrule add from 10.2.0.4 to 10.5.1.0/24 prohibit",
+        (
+            "route add 10.5.1.0/24 encap ip id 7 dst 192.0.2.1 dev ib0\n"
+            "rule add from 10.2.0.4 to 10.5.1.0/24 prohibit"
+        ),
         "ib0 at 10.5.1.0; BLACKHOLE at 10.5.1.0 from 10.2.0.4",
     ),
     "packets encapsulated in IPv6": Case(
@@ -408,11 +465,17 @@ CASES = {
         unknown="check-failed",
     ),
     "packets of one hop encapsulated in IPv6": Case(
-        f"{WRAPPED}\nroute add 10.5.0.0/24 nexthop encap seg6 mode encap segs fc00::1 dev eth0 nexthop dev eth0",
+        (
+            f"{WRAPPED}\nroute add 10.5.0.0/24 "
+            "nexthop encap seg6 mode encap segs fc00::1 dev eth0 nexthop dev eth0"
+        ),
         unknown="check-failed",
     ),
     "packets of a nexthop object encapsulated in IPv6": Case(
-        f"{WRAPPED}\nnexthop add id 5 encap seg6 mode encap segs fc00::1 dev eth0\nroute add 10.5.0.0/24 nhid 5",
+        (
+            f"{WRAPPED}\nnexthop add id 5 encap seg6 mode encap segs fc00::1 dev eth0\n"
+            "route add 10.5.0.0/24 nhid 5"
+        ),
         unknown="check-failed",
     ),
     # Several default routes.
@@ -456,7 +519,8 @@ CASES = {
     ),
     # Source addresses that only the kernel knows.
     "a route's src was deleted": Case(
-        "addr add 10.1.0.7/32 dev eth0\nroute add 10.5.0.0/16 via 10.1.0.1 dev eth0 src 10.1.0.7 table 100\n"
+        "addr add 10.1.0.7/32 dev eth0\n"
+        "route add 10.5.0.0/16 via 10.1.0.1 dev eth0 src 10.1.0.7 table 100\n"
         "rule add to 10.5.0.0/16 lookup 100\naddr del 10.1.0.7/32 dev eth0",
         "NO-ROUTE from 10.1.0.7",
     ),
@@ -513,7 +577,8 @@ CASES = {
     ),
     "an IPv6 gateway is mistaken for four bytes of IPv4": Case(
         "addr add 32.1.13.4/16 dev eth0\naddr add 2001:db8::4/64 dev eth0 nodad\n"
-        f"route add 0.0.0.0/0 via inet6 2001:db8::1 dev eth0 onlink\n{BY_IB0}\nrule add from 32.1.13.4 lookup 100",
+        "route add 0.0.0.0/0 via inet6 2001:db8::1 dev eth0 onlink\n"
+        f"{BY_IB0}\nrule add from 32.1.13.4 lookup 100",
         "ib0 from 32.1.13.4",
         default="",
     ),
@@ -537,15 +602,21 @@ CASES = {
         "ib0 from 10.1.7.4",
         at_boot="check-failed: what is sent to 10.5.0.0 depends on the next hop",
         node=ETH0,
-        default="route add default nexthop via 10.1.0.1 dev eth0 nexthop via 10.1.7.1 dev eth0 onlink",
+        default=(
+            "route add default nexthop via 10.1.0.1 dev eth0 nexthop via 10.1.7.1 dev eth0 onlink"
+        ),
     ),
     "table local is asked after a rule for what a client sends": Case(
-        f"{AWAY}\nrule add pref 60 from 10.5.9.0/24 lookup 100\nrule add pref 200 lookup local\nrule del pref 0",
+        (
+            f"{AWAY}\nrule add pref 60 from 10.5.9.0/24 lookup 100\n"
+            "rule add pref 200 lookup local\nrule del pref 0"
+        ),
         unknown="no-local-table",
         cidr="10.5.9.0/24",
     ),
     "table local is asked after a rule for who is no client": Case(
-        f"{AWAY}\nrule add pref 60 from 10.6.9.0/24 lookup 100\nrule add pref 200 lookup local\nrule del pref 0"
+        f"{AWAY}\nrule add pref 60 from 10.6.9.0/24 lookup 100\n"
+        "rule add pref 200 lookup local\nrule del pref 0"
     ),
     "table local is asked after a rule for TCP": Case(
         "rule add pref 60 ipproto tcp lookup main\nrule add pref 200 lookup local\nrule del pref 0",
@@ -561,7 +632,8 @@ CASES = {
         cidr="10.5.5.128/25",
     ),
     "connections to a broadcast address use another interface": Case(
-        f"addr add 10.5.5.1/24 dev eth0 brd +\nrule add pref 10 lookup local\nrule add pref 5 from 10.5.5.1 lookup 100\n"
+        "addr add 10.5.5.1/24 dev eth0 brd +\nrule add pref 10 lookup local\n"
+        "rule add pref 5 from 10.5.5.1 lookup 100\n"
         f"{BY_IB0}\nrule del pref 0",
         "ib0 at 10.5.5.128 from 10.5.5.1",
         notes="BROADCAST",
@@ -669,7 +741,10 @@ def test_a_negative_suppress_length_suppresses_nothing(
 ) -> None:
     """The kernel treats the number as negative, and ip prints it that way."""
     case = Case(
-        "route add 10.5.0.0/24 dev ib0\nroute add default via 10.1.0.1 table 100\nrule add pref 200 lookup 100",
+        (
+            "route add 10.5.0.0/24 dev ib0\n"
+            "route add default via 10.1.0.1 table 100\nrule add pref 200 lookup 100"
+        ),
         "ib0",
     )
     case.build()
@@ -887,7 +962,8 @@ def test_an_explanation_shows_each_alternating_default(kernel: NamespaceKernel) 
 
 def test_an_explanation_names_a_route_whose_link_is_down(kernel: NamespaceKernel) -> None:
     run_ip(
-        f"{THREE_NICS}\n{BY_ETH0}\nroute add {SERVICES} via 10.9.0.1 dev eth1\nlink set peer-eth1 down"
+        f"{THREE_NICS}\n{BY_ETH0}\n"
+        f"route add {SERVICES} via 10.9.0.1 dev eth1\nlink set peer-eth1 down"
     )
     Path("/proc/sys/net/ipv4/conf/eth1/ignore_routes_with_linkdown").write_text("1")
     until(lambda: any(route.is_dead for route in kernel.routes()))
@@ -961,7 +1037,10 @@ def test_it_waits_for_a_late_uplink(kernel: NamespaceKernel, tmp_path: Path) -> 
 
 
 # Two uplinks are in the same subnet, and the second has no carrier.
-SHARED = f"{BY_ETH0} metric 100\naddr add 10.1.0.6/16 dev eth1\nlink set peer-eth1 down\naddr add 10.1.2.4/24 dev ib0"
+SHARED = (
+    f"{BY_ETH0} metric 100\naddr add 10.1.0.6/16 dev eth1\n"
+    "link set peer-eth1 down\naddr add 10.1.2.4/24 dev ib0"
+)
 # ib0 has an address in the subnet of an uplink that is down.
 DOWN = f"{BY_ETH0}\nlink set eth1 down\naddr add 10.9.0.9/16 dev ib0"
 

@@ -90,7 +90,10 @@ ETH0, ETH1 = NextHop("eth0", GATEWAY), NextHop("eth1", SECOND_GATEWAY)
 BY_ETH0, BY_ETH1 = "via 10.1.0.1 dev eth0", "via 10.2.0.1 dev eth1"
 MULTIPATH = f"route add default nexthop {BY_ETH0} weight 2 nexthop {BY_ETH1}"
 BY_ID = f"nexthop add id 7 {BY_ETH0}\nroute add default nhid 7"
-BY_GROUP = f"nexthop add id 7 {BY_ETH0}\nnexthop add id 8 {BY_ETH1}\nnexthop add id 9 group 7,3/8\nroute add default nhid 9"
+BY_GROUP = (
+    f"nexthop add id 7 {BY_ETH0}\nnexthop add id 8 {BY_ETH1}\n"
+    "nexthop add id 9 group 7,3/8\nroute add default nhid 9"
+)
 ADDRESS = "addr add 10.1.0.44/24 dev eth0"
 TWO = f"route add default {BY_ETH0} metric 100\nroute add default {BY_ETH1} metric 50"
 TUNNELLED = f"route add default {BY_ETH0} metric 100\nroute add default {{}} {BY_ETH1}"

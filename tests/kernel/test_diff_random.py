@@ -231,7 +231,10 @@ def loading(snapshot: Snapshot, family: Family) -> Iterator[str]:
     # A dump of IPv6 addresses begins with the newest one.
     for each in held.addresses if family is Family.IPV4 else reversed(held.addresses):
         peer = f" peer {each.peer}" if each.peer else ""
-        words = f"{each.local}{peer}/{each.prefix_length} dev {shlex.quote(each.dev)} noprefixroute scope {each.scope}"
+        words = (
+            f"{each.local}{peer}/{each.prefix_length} dev {shlex.quote(each.dev)} noprefixroute "
+            f"scope {each.scope}"
+        )
         words += " nodad" if family is Family.IPV6 else ""
         words += (
             " preferred_lft 0 valid_lft forever" if getattr(each, "is_deprecated", False) else ""
@@ -240,7 +243,9 @@ def loading(snapshot: Snapshot, family: Family) -> Iterator[str]:
     standard = kernel_rules(family)
     for rule in (rule for rule in held.rules if rule not in standard):
         words = str(rule if rule.has_table else attrs.evolve(rule, suppress_prefix_length=None))
-        yield f"{family.ip} rule add {words.replace('and ports', 'dport 443')} pref {rule.preference}"
+        yield (
+            f"{family.ip} rule add {words.replace('and ports', 'dport 443')} pref {rule.preference}"
+        )
     yield from (
         f"{family.ip} rule del pref {each.preference}"
         for each in standard

@@ -21,7 +21,10 @@ pytestmark = pytest.mark.kernel
 
 FOLDER = "/etc/aks-flex-node"
 ROUTES, CHECK = f"{FOLDER}/static-routes.sh", f"{FOLDER}/check-route-overlap.sh"
-HELD = "the start is held until that is fixed; to let it through unchecked: touch /etc/hostrouting/gate.off\n"
+HELD = (
+    "the start is held until that is fixed; "
+    "to let it through unchecked: touch /etc/hostrouting/gate.off\n"
+)
 PASS, FAIL = "echo ran-$0-$*; exit 0", "exit 1"
 HANG = "trap '' TERM; while :; do sleep 60; done"
 DROP_IN = "/etc/systemd/system/x.service.d/zz-hostrouting.conf"
@@ -128,9 +131,15 @@ def test_no_failing_system_call_opens_it(sandbox: Sandbox) -> None:
     if shutil.which("strace") is None:
         pytest.skip("strace isn't installed")
     # No locale is read, whose files would be most of what it opens.
-    trace = 'LC_ALL=C strace --quiet=all -o "$ROOT/calls" -e "inject=$call:when=$n" "$@" 2>/dev/null; echo $?'
+    trace = (
+        'LC_ALL=C strace --quiet=all -o "$ROOT/calls" -e "inject=$call:when=$n" "$@" 2>/dev/null; '
+        "echo $?"
+    )
     calls = "read:error=EIO write:error=EIO pipe2:error=EMFILE openat:error=EMFILE"
-    each = f'for call in {calls}; do n=1; while {trace}; grep -q INJECTED "$ROOT/calls"; do ((n++)); done; done'
+    each = (
+        f"for call in {calls}; do n=1; while {trace}; "
+        'grep -q INJECTED "$ROOT/calls"; do ((n++)); done; done'
+    )
     prepare = installed(f"{ROUTES} required", static_routes=FAIL)
     codes = run(
         sandbox, prepare, text=gate(PASS_SECONDS=0), before=("bash", "-c", each, "bash")
@@ -151,7 +160,10 @@ def test_a_missing_list_admits_only_without_the_drop_in(sandbox: Sandbox) -> Non
     done = run(sandbox, f"{gone}; echo ExecStartPre=+/etc/hostrouting/gate.sh last >{DROP_IN}")
     assert (done.returncode, done.stderr) == (
         255,
-        "/etc/hostrouting/gate.list is missing, can't be run, or is truncated; to write it again: hostrouting apply /etc/hostrouting/installed.json\n",
+        (
+            "/etc/hostrouting/gate.list is missing, can't be run, or is truncated; "
+            "to write it again: hostrouting apply /etc/hostrouting/installed.json\n"
+        ),
     )
     assert run(sandbox, f"{gone}; : >/etc/hostrouting/gate.list").returncode == 255
     # The list may be briefly missing during apply or remove, so the gate checks again.
@@ -179,7 +191,10 @@ def test_a_list_that_can_not_be_seen_admits_no_start(
 ) -> None:
     if shutil.which("strace") is None:
         pytest.skip("strace isn't installed")
-    drop_in = f"mkdir -p {DROP_IN.rpartition('/')[0]}; echo ExecStartPre=+{FOLDER}/gate.sh last >{DROP_IN}"
+    drop_in = (
+        f"mkdir -p {DROP_IN.rpartition('/')[0]}; "
+        f"echo ExecStartPre=+{FOLDER}/gate.sh last >{DROP_IN}"
+    )
     trace = (
         "strace",
         "-f",
@@ -250,7 +265,10 @@ def test_a_forgiven_script_gets_most_of_the_start_timeout(sandbox: Sandbox) -> N
         .replace("TIMEOUT=1h", "TIMEOUT='3s 500ms'")
         .replace("</proc/self/cgroup", '<"$ROOT/cgroup"')
     )
-    prepare = f"echo 0::/x.service >$ROOT/cgroup\n{installed(f'{CHECK} forgiven', check_route_overlap='sleep 0.7; echo seen')}"
+    prepare = (
+        "echo 0::/x.service >$ROOT/cgroup\n"
+        f"{installed(f'{CHECK} forgiven', check_route_overlap='sleep 0.7; echo seen')}"
+    )
     assert run(sandbox, prepare, text=text).stderr == "seen\n"
 
 
@@ -367,7 +385,8 @@ def test_a_hold_before_the_check_makes_it_leave_a_marker(sandbox: Sandbox) -> No
 BREAK_GLASS = {
     "the file /etc/hostrouting/gate.off is there": ": >/etc/hostrouting/gate.off",
     "the kernel was started with hostrouting.gate=off": (
-        'echo "quiet hostrouting.gate=off ro" > "$ROOT/cmdline"; mount --bind "$ROOT/cmdline" /proc/cmdline'
+        'echo "quiet hostrouting.gate=off ro" > "$ROOT/cmdline"; '
+        'mount --bind "$ROOT/cmdline" /proc/cmdline'
     ),
 }
 
@@ -409,7 +428,10 @@ def test_the_gate_does_nothing_in_the_consumers_network(
     assert run(sandbox, cut, "again", before=inside, text=gate(HOLD_SECONDS=1)).returncode == 255
 
 
-TRIAL = "mkdir -p /run/aks-flex-node; echo 'echo trial $1; rm /run/aks-flex-node/trial.json' >/run/aks-flex-node/trial.sh"
+TRIAL = (
+    "mkdir -p /run/aks-flex-node; "
+    "echo 'echo trial $1; rm /run/aks-flex-node/trial.json' >/run/aks-flex-node/trial.sh"
+)
 
 
 def test_a_trial_that_begins_between_two_steps_is_ended(sandbox: Sandbox) -> None:
@@ -424,7 +446,10 @@ def test_a_trial_that_begins_between_two_steps_is_ended(sandbox: Sandbox) -> Non
 
 @pytest.mark.parametrize("how", ["exit 1", "rm /run/aks-flex-node/trial.sh", HANG])
 def test_a_trial_that_does_not_end_fails_the_step(sandbox: Sandbox, how: str) -> None:
-    begun = f"{TRIAL.replace('rm /run/aks-flex-node/trial.json', how)}; touch /run/aks-flex-node/trial.json"
+    begun = (
+        f"{TRIAL.replace('rm /run/aks-flex-node/trial.json', how)}; "
+        "touch /run/aks-flex-node/trial.json"
+    )
     begun += f"; {how}" if how.startswith("rm") else ""
     prepare = installed(f"{ROUTES} required", static_routes="echo routes")
     done = run(sandbox, f"{begun}\n{prepare}", text=gate(ALL_SECONDS=1))

@@ -674,7 +674,8 @@ def draw_host(rng: random.Random) -> list[str]:
         )
     if rng.random() < 0.2:
         commands.append(
-            f"-6 neigh add fd00:a::1 dev eth0 nud {rng.choice(('failed', 'permanent lladdr 2:0:0:0:0:1'))}"
+            "-6 neigh add fd00:a::1 dev eth0 "
+            f"nud {rng.choice(('failed', 'permanent lladdr 2:0:0:0:0:1'))}"
         )
     return commands
 

@@ -188,7 +188,10 @@ def test_azures_assignment_is_an_answer(
 )
 def test_an_unknown_answer_is_an_error(serve: Serve, answer: Answer, reason: str) -> None:
     """An unknown response never means "no IPv6"."""
-    message = f"metadata service is unavailable: .*{reason.removesuffix('$')}{'; is this' if '$' in reason else ''}"
+    message = (
+        f"metadata service is unavailable: .*{reason.removesuffix('$')}"
+        f"{'; is this' if '$' in reason else ''}"
+    )
     with serve(answer) as service, pytest.raises(LoadBalancerProbeError, match=message):
         ask()
     assert len(service.requests) == TRIES

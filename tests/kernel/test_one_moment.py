@@ -236,7 +236,10 @@ def test_a_process_that_never_reads_its_events_delays_no_check(
     (tmp_path / "deaf.py").write_text(_DEAF)
     os.mkfifo(tmp_path / "end")
     deaf = f'{sys.executable} -I "$ROOT/deaf.py" "$ROOT/is-deaf" <"$ROOT/end" >/dev/null 2>&1 &'
-    monitor = f'{deaf} exec 3>"$ROOT/end"; until [ -e "$ROOT/is-deaf" ]; do sleep 0.01; done; exec "$ROOT/ip-itself" "$@"'
+    monitor = (
+        f'{deaf} exec 3>"$ROOT/end"; until [ -e "$ROOT/is-deaf" ]; do sleep 0.01; done; '
+        'exec "$ROOT/ip-itself" "$@"'
+    )
     # The first check is repeated, because of this change.
     change = '[ "$calls" != 1 ] || "$ROOT/ip-itself" link set ib0 mtu 1400'
     text = with_constants(SCRIPT, HEAR_SECONDS=60)
@@ -367,7 +370,10 @@ def test_a_snapshot_without_a_needed_nexthop_object_is_unknown(
         } == {"eth0", "ib0"}
     assert checked(NetlinkBackend()).verdict == "overlap"
     objects = "ip -j -N -d nexthop show"
-    keep = f"import json, sys; json.dump([each for each in json.load(sys.stdin) if each['id'] != {missing}], sys.stdout)"
+    keep = (
+        "import json, sys; "
+        f"json.dump([each for each in json.load(sys.stdin) if each['id'] != {missing}], sys.stdout)"
+    )
     whole = recorded_by(BY_HAND)
     lacking = recorded_by(BY_HAND.replace(objects, f'{objects} | {sys.executable} -c "{keep}"'))
     assert (whole.is_torn, lacking.is_torn) == (False, False)

@@ -62,7 +62,10 @@ SEEN = f"""table ip6 seen {{ chain prerouting {{
 }}; }}"""
 
 # These rules make the kernel track connections, as kube-proxy and firewalls do.
-TRACKING = "table ip6 tracking { chain seen { type filter hook prerouting priority 0; ct state new counter; }; }"
+TRACKING = (
+    "table ip6 tracking { chain seen { type filter hook prerouting priority 0; "
+    "ct state new counter; }; }"
+)
 
 
 @pytest.fixture(

@@ -503,7 +503,10 @@ def test_a_route_whose_packets_are_discarded_is_an_error(install: Installer) -> 
 
 def test_a_wait_is_reported_and_its_error_is_specific(install: Installer) -> None:
     before = table(install.kernel)
-    missing = r"timed out after 0 s waiting for device ib9 \(there is no such interface\), needed by 172\.16\.9\.0/24"
+    missing = (
+        r"timed out after 0 s waiting for device ib9 \(there is no such interface\), "
+        r"needed by 172\.16\.9\.0/24"
+    )
     with pytest.raises(Refused, match=missing):
         install(
             {"destination": "172.16.9.0/24", "dev": "ib9", "gateway": "onlink"}, "172.16.1.0/24"

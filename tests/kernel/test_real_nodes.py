@@ -91,7 +91,10 @@ HEALTHY = {
     ),
     "Azure CNI, bridge": node(
         "azure0+=10.240.0.4/16",
-        "route add default via 10.240.0.1 dev azure0; route add 169.254.169.254 via 10.240.0.1 dev azure0",
+        (
+            "route add default via 10.240.0.1 dev azure0; "
+            "route add 169.254.169.254 via 10.240.0.1 dev azure0"
+        ),
         "10.240.0.0/16 10.0.0.0/16 169.254.169.254/32",
     ),
     "Azure CNI, overlay, with LocalDNS": node(
@@ -101,7 +104,10 @@ HEALTHY = {
     ),
     "Azure with Cilium": node(
         "eth0=10.224.0.6/16 cilium_host=169.254.23.0/32 azv1",
-        "route add default via 10.224.0.1 dev eth0 metric 100; route add 10.244.2.7 dev azv1 scope link",
+        (
+            "route add default via 10.224.0.1 dev eth0 metric 100; "
+            "route add 10.244.2.7 dev azv1 scope link"
+        ),
         f"{PODS} 10.0.0.0/16 10.224.0.0/16",
     ),
     "AWS": node(
@@ -159,7 +165,10 @@ HEALTHY = {
     ),
     "k3s in a flat 10/8": node(
         "eth0=10.9.3.4/8 cni0+=10.42.0.1/24 flannel.1=10.42.0.0/32",
-        "route add default via 10.0.0.1 dev eth0; route add 10.42.1.0/24 via 10.42.1.0 dev flannel.1 onlink",
+        (
+            "route add default via 10.0.0.1 dev eth0; "
+            "route add 10.42.1.0/24 via 10.42.1.0 dev flannel.1 onlink"
+        ),
         "10.42.0.0/16 10.43.0.0/16",
     ),
     "kubenet in a flat 10/8": node(
@@ -206,7 +215,10 @@ HEALTHY = {
     ),
     "InfiniBand and its fix": node(
         f"{UP} ib0=172.16.0.10/16",
-        f"{VIA}; route add 172.16.0.0/17 via 10.1.0.1 proto 217; route add 172.16.128.0/17 via 10.1.0.1 proto 217",
+        (
+            f"{VIA}; route add 172.16.0.0/17 via 10.1.0.1 proto 217; "
+            "route add 172.16.128.0/17 via 10.1.0.1 proto 217"
+        ),
         "172.16.0.0/16",
         uplinks="eth0",
     ),
@@ -253,13 +265,19 @@ SICK = {
     ),
     "an unreachable network of the API server": node(
         f"{UP} cali1",
-        f"{VIA}; route add unreachable 10.3.1.0/24 proto bird; route add 10.3.1.2 dev cali1 scope link",
+        (
+            f"{VIA}; route add unreachable 10.3.1.0/24 proto bird; "
+            "route add 10.3.1.2 dev cali1 scope link"
+        ),
         "10.3.0.0/16",
         "BLACKHOLE at 10.3.1.0",
     ),
     "an aggregate wider than the CIDRs": node(
         f"{UP} cali1",
-        f"{VIA}; route add blackhole 10.0.0.0/8 proto bird; route add 10.3.9.2 dev cali1 scope link",
+        (
+            f"{VIA}; route add blackhole 10.0.0.0/8 proto bird; "
+            "route add 10.3.9.2 dev cali1 scope link"
+        ),
         f"{SERVICES} 10.3.0.0/16",
         "BLACKHOLE at 10.96.0.0; BLACKHOLE at 10.3.0.0",
     ),
@@ -278,14 +296,20 @@ SICK = {
     ),
     "a default route through a container's interface": node(
         f"{UP} veth1",
-        "route add default via 10.1.0.1 dev eth0 metric 2000; route add default dev veth1 scope link metric 1021",
+        (
+            "route add default via 10.1.0.1 dev eth0 metric 2000; "
+            "route add default dev veth1 scope link metric 1021"
+        ),
         SERVICES,
         "veth1 at 10.96.0.0",
         uplinks="eth0",
     ),
     "quarters of it": node(
         f"{UP} veth1",
-        f"{VIA}; route add 0.0.0.0/2 dev veth1; route add 64.0.0.0/2 dev veth1; route add 128.0.0.0/2 dev veth1",
+        (
+            f"{VIA}; route add 0.0.0.0/2 dev veth1; "
+            "route add 64.0.0.0/2 dev veth1; route add 128.0.0.0/2 dev veth1"
+        ),
         f"{SERVICES} {NODES}",
         "veth1 at 10.96.0.0",
     ),
@@ -349,25 +373,32 @@ DEAF = {
     "it comes after main": "rule add pref 40000 lookup local; rule del pref 0",
     "it is for this host's packets": "rule add pref 1 iif lo lookup local; rule del pref 0",
     "a table with a default comes before it": (
-        "route add default via 10.1.0.1 dev eth0 table 100; rule add pref 5 lookup 100; rule add pref 9 lookup local;"
+        "route add default via 10.1.0.1 dev eth0 table 100; "
+        "rule add pref 5 lookup 100; rule add pref 9 lookup local;"
         " rule del pref 0"
     ),
     "a goto jumps over it": (
-        "rule add pref 300 lookup main; rule add pref 100 goto 300; rule add pref 200 lookup local; rule del pref 0"
+        "rule add pref 300 lookup main; rule add pref 100 goto 300; "
+        "rule add pref 200 lookup local; rule del pref 0"
     ),
     "another rule of preference 0 comes before it": (
         "rule add pref 0 lookup main; rule del pref 0 lookup local; rule add pref 0 lookup local"
     ),
-    "another rule of preference 0 takes its place": "rule add pref 0 lookup main; rule del pref 0 lookup local",
+    "another rule of preference 0 takes its place": (
+        "rule add pref 0 lookup main; rule del pref 0 lookup local"
+    ),
 }
 RECEIVING = {
     "another preference": "rule add pref 100 lookup local; rule del pref 0",
-    "behind the rule for VRFs": "rule add pref 1000 l3mdev; rule add pref 2000 lookup local; rule del pref 0",
+    "behind the rule for VRFs": (
+        "rule add pref 1000 l3mdev; rule add pref 2000 lookup local; rule del pref 0"
+    ),
     "in halves": "rule add pref 1 to 0.0.0.0/1 lookup local; rule add pref 1 to 128.0.0.0/1 lookup local; rule del pref 0",
     "for all marks but one": "rule add pref 1 not fwmark 0x99 lookup local; rule del pref 0",
     "for all marks": "rule add pref 1 fwmark 0/0xf00 lookup local; rule del pref 0",
     "an address that is another subnet's broadcast address": (
-        "addr add 10.2.0.255/16 dev eth0; addr add 10.2.0.4/24 brd + dev eth0; rule add pref 9 lookup local; rule del pref 0"
+        "addr add 10.2.0.255/16 dev eth0; addr add 10.2.0.4/24 brd + dev eth0; "
+        "rule add pref 9 lookup local; rule del pref 0"
     ),
     "twice, once for this host's packets": "rule add pref 1 iif lo lookup local",
 }
@@ -404,7 +435,8 @@ def test_a_node_gets_its_verdict_live_recorded_and_at_boot(
 ) -> None:
     if case is NODES_BY_NAME["the rule is gone"] and not separates_on_deletion(os.uname().release):
         pytest.skip(
-            "a snapshot made with ip doesn't show whether this kernel has separated the tables local and main"
+            "a snapshot made with ip doesn't show "
+            "whether this kernel has separated the tables local and main"
         )
     if case in map(NODES_BY_NAME.get, WITHOUT_BROADCAST):
         needs_linux(*NO_BROADCAST)
@@ -426,7 +458,10 @@ PODS6, SERVICES6 = "fd00:44::/48", "fd00:96::/112"
 NODES6 = {
     "Cilium": node(
         f"{UP6} cilium_host=fd00:44:0:1::9/128 lxc1",
-        f"{VIA6}; route add fd00:44:0:1::/64 via fd00:44:0:1::9 dev cilium_host; route add fd00:44:0:1::7 dev lxc1",
+        (
+            f"{VIA6}; route add fd00:44:0:1::/64 via fd00:44:0:1::9 dev cilium_host; "
+            "route add fd00:44:0:1::7 dev lxc1"
+        ),
         f"{PODS6} fd00:44:0:1::/64 {SERVICES6}",
     ),
     "Calico": node(
@@ -513,7 +548,8 @@ def test_a_bridge_may_be_the_nodes_own(kernel: NamespaceKernel) -> None:
     case = UNKNOWN["a container's default route wins"]
     case.build()
     run_ip(
-        "link del veth1\nlink add veth1 type bridge\nlink set veth1 up\nroute add default dev veth1 metric 1"
+        "link del veth1\nlink add veth1 type bridge\n"
+        "link set veth1 up\nroute add default dev veth1 metric 1"
     )
     report = check_overlap(case.config, kernel, phases.CancelScope())
     assert (report.verdict, report.default_devs) == ("ok", ("veth1",))

@@ -117,8 +117,14 @@ def like_linux_after(deleted: str) -> FakeKernel:
         DISCARD,
         f"{DISCARD} \n rule add 100 lookup 100",
         f"{DELETED} \n rule del 0 lookup local proto kernel",
-        f"{DELETED} \n rule del 32766 lookup main proto kernel \n rule del 32767 lookup default proto kernel",
-        f"{DELETED} \n rule del 0 lookup local proto kernel \n route add throw 10.1.0.0/24 table local",
+        (
+            f"{DELETED} \n rule del 32766 lookup main proto kernel \n"
+            " rule del 32767 lookup default proto kernel"
+        ),
+        (
+            f"{DELETED} \n rule del 0 lookup local proto kernel \n"
+            " route add throw 10.1.0.0/24 table local"
+        ),
         f"{DELETED} \n addr add 172.16.0.10/16 dev ib0",
     ],
 )

@@ -410,7 +410,10 @@ CASES = {
     ),
     "joined by networkd": Case(
         (
-            "ip -6 route add default proto ra nexthop via 2001:db8:1::1 dev eth0 nexthop via fe80::2 dev ib0",
+            (
+                "ip -6 route add default proto ra "
+                "nexthop via 2001:db8:1::1 dev eth0 nexthop via fe80::2 dev ib0"
+            ),
         ),
         _CONTESTED,
     ),
@@ -461,7 +464,10 @@ CASES = {
             f"ip -6 rule add from {_OWN} sport 1-65534 lookup 101",
         ),
         (
-            "OVERLAP: expected CIDR fd00:172::/32 (probe fd00:172:1::) routes via eth0,ib0, expected eth0",
+            (
+                "OVERLAP: expected CIDR fd00:172::/32 (probe fd00:172:1::) "
+                "routes via eth0,ib0, expected eth0"
+            ),
         ),
         uplinks=("eth0",),
     ),
@@ -473,7 +479,10 @@ CASES = {
             "ip -6 route add prohibit fd00:172:0:8::/64",
         ),
         (
-            "BLACKHOLE: expected CIDR fd00:172::/32 (probe fd00:172:0:8::) is discarded by prohibit; expected via eth0",
+            (
+                "BLACKHOLE: expected CIDR fd00:172::/32 (probe fd00:172:0:8::) "
+                "is discarded by prohibit; expected via eth0"
+            ),
         ),
     ),
     "special blocks": Case(

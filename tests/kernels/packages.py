@@ -125,5 +125,6 @@ def _run(suite: str, *argv: str) -> None:
     )
     if done.returncode != 0:
         raise NoKernelError(
-            f"can't prepare the kernel of Debian {suite}: {shlex.join(argv)} failed:\n{done.stderr.strip()}"
+            f"can't prepare the kernel of Debian {suite}: {shlex.join(argv)} failed:\n"
+            f"{done.stderr.strip()}"
         )

@@ -49,13 +49,19 @@ def kernel_of(script: str, folder: Path) -> packages.UserModeLinux:
     return packages.UserModeLinux(program, folder, folder / "7.2.7", folder / "xstate.so")
 
 
-_RUN = "import sys; from pathlib import Path; from kernels.test_command import kernel_of; from kernels.guest import run_on"
+_RUN = (
+    "import sys; from pathlib import Path; "
+    "from kernels.test_command import kernel_of; from kernels.guest import run_on"
+)
 
 
 @pytest.mark.kernel
 def test_a_killed_command_leaves_no_traced_process(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "alive")
-    run = f"{_RUN}; folder = Path(sys.argv[1]); run_on(kernel_of('sleep 600 >alive & wait', folder), ['true'], folder, {{}})"
+    run = (
+        f"{_RUN}; folder = Path(sys.argv[1]); "
+        "run_on(kernel_of('sleep 600 >alive & wait', folder), ['true'], folder, {})"
+    )
     search = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     process = subprocess.Popen([sys.executable, "-c", run, str(tmp_path)], env=os.environ | search)
     with (tmp_path / "alive").open("rb") as alive:

@@ -182,7 +182,10 @@ def test_a_program_gets_sigterm_and_time_to_clean_up(tmp_path: Path) -> None:
     # On a busy machine, the short grace period may expire before the program runs.
     for number in range(20):
         scope, hotline = CancelScope(), Hotline(tmp_path / f"fifo{number}")
-        script = f"trap 'echo tidy > {tmp_path}/done; exit' TERM; echo $$ > {hotline.path}; sleep 1000 & wait"
+        script = (
+            f"trap 'echo tidy > {tmp_path}/done; exit' TERM; "
+            f"echo $$ > {hotline.path}; sleep 1000 & wait"
+        )
         with hotline.then(partial(scope.cancel, "stop")), pytest.raises(Cancelled):
             scope.run(["sh", "-c", script])
         if (tmp_path / "done").exists():

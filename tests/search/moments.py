@@ -293,7 +293,8 @@ class _Moment:
         ]
         if self.search.pair.after is not None and lacking not in ([], [str(LAYOUT.manifest)]):
             self.complaints.append(
-                f"it left neither the old state ({', '.join(old)}) nor the new one ({', '.join(new)})"
+                f"it left neither the old state ({', '.join(old)}) "
+                f"nor the new one ({', '.join(new)})"
             )
         self._judge_between(self._start_all())
         self._do_again()

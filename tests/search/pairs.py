@@ -102,14 +102,16 @@ class Pair:
             under_a, under_b = self.starts[unit]
             if under_a == under_b != is_admitted:
                 found.append(
-                    f"{unit} was {_word(is_admitted)} in the update; under both configs it is {_word(under_a)}"
+                    f"{unit} was {_word(is_admitted)} in the update; "
+                    f"under both configs it is {_word(under_a)}"
                 )
         is_held_under_each = not any(
             all(answers) for answers in zip(*self.starts.values(), strict=True)
         )
         if len(admitted) == len(self.starts) > 1 and is_held_under_each and all(admitted.values()):
             found.append(
-                f"{' and '.join(admitted)} were all admitted at one moment; each config holds one of them"
+                f"{' and '.join(admitted)} were all admitted at one moment; "
+                "each config holds one of them"
             )
         return found
 
@@ -121,7 +123,8 @@ class Pair:
             is_updated: whether B is installed. If False, it was rolled back to A.
         """
         return [
-            f"{unit} was {_word(is_admitted)} after the update; under {'B' if is_updated else 'A'} it is "
+            f"{unit} was {_word(is_admitted)} after the update; "
+            f"under {'B' if is_updated else 'A'} it is "
             f"{_word(not is_admitted)}"
             for unit, is_admitted in admitted.items()
             if self.starts[unit][is_updated] != is_admitted

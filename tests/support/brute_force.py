@@ -177,7 +177,8 @@ class Judge:
             decision = errnos.ENETUNREACH if answer.errno == errnos.ENETUNREACH else decision
         if not _is_same(answer, decision):
             raise LookupError(
-                f"the walk found {decision} for {answer.address}, the kernel says {answer.route or answer.errno}"
+                f"the walk found {decision} for {answer.address}, "
+                f"the kernel says {answer.route or answer.errno}"
             )
         found = self._sort(answer, decision)
         return found if source is None else attrs.evolve(found, source=source)
@@ -747,7 +748,10 @@ def _wrong_foresight(
             for part in note.ranges
         ]
         if tuple(ranges) != fewest_prefixes(truth):
-            yield f"FORESEEN {prefix} of {cidr}: {_brief(ranges)}, not {_brief(fewest_prefixes(truth))}"
+            yield (
+                f"FORESEEN {prefix} of {cidr}: {_brief(ranges)}, "
+                f"not {_brief(fewest_prefixes(truth))}"
+            )
 
 
 def _brief(items: Sequence[object]) -> str:

@@ -117,7 +117,10 @@ class _Expected:
         unsaid = {dev for dev in devs - told if not self._is_fine(dev)}
         if holds(self._own, address):
             if unsaid - {"lo", None}:
-                yield f"{what} leaves through {words(devs)}, and the check takes it for this host's own"
+                yield (
+                    f"{what} leaves through {words(devs)}, "
+                    "and the check takes it for this host's own"
+                )
             return
         # A local route of table main takes packets, but its address isn't a valid source for a
         # connection to itself.

@@ -54,7 +54,8 @@ def play(kernel: Kernel, scenario: str) -> None:
         if outcome != expected:
             table = "\n  ".join(map(str, kernel.routes()))
             raise Surprise(
-                f"{command}\n  expected: {expected or 'success'}\n  got: {outcome or 'success'}\n\n  {table}"
+                f"{command}\n  expected: {expected or 'success'}\n"
+                f"  got: {outcome or 'success'}\n\n  {table}"
             )
 
 

@@ -23,18 +23,27 @@ CIDRS = ("10.1.0.0/24", "fd00::/64")
 SNAT = (
     f"-A POSTROUTING -s Unicast -o eth0 -j snat --to-src {NIC_MAC} --snat-arp --snat-target ACCEPT"
 )
-ARP_REPLIES = "-A PREROUTING -p ARP -i eth0 --arp-op Reply -j dnat --to-dst ff:ff:ff:ff:ff:ff --dnat-target ACCEPT"
+ARP_REPLIES = (
+    "-A PREROUTING -p ARP -i eth0 --arp-op Reply "
+    "-j dnat --to-dst ff:ff:ff:ff:ff:ff --dnat-target ACCEPT"
+)
 
 
 def dnat(address: object, mac: str = GONE_MAC, uplink: str = "eth0") -> str:
     family, option = (
         ("IPv4", "--ip-dst") if ip_address(str(address)).version == 4 else ("IPv6", "--ip6-dst")
     )
-    return f"-A PREROUTING -p {family} -i {uplink} {option} {address} -j dnat --to-dst {mac} --dnat-target ACCEPT"
+    return (
+        f"-A PREROUTING -p {family} -i {uplink} {option} {address} "
+        f"-j dnat --to-dst {mac} --dnat-target ACCEPT"
+    )
 
 
 def arp_reply(address: object, mac: str = GONE_MAC) -> str:
-    return f"-A PREROUTING -p ARP --arp-op Request --arp-ip-dst {address} -j arpreply --arpreply-mac {mac}"
+    return (
+        f"-A PREROUTING -p ARP --arp-op Request --arp-ip-dst {address} "
+        f"-j arpreply --arpreply-mac {mac}"
+    )
 
 
 def neighbour(address: object, mac: str = GONE_MAC) -> Neighbour:

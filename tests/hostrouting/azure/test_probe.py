@@ -142,7 +142,10 @@ class Led(FakeProbeNode):
         (Refusing(), "can't load the nftables rules"),
         (
             Led(),
-            r"the pinned route doesn't win .* would take default via fe80::9 dev eth9; look at: ip -6 rule",
+            (
+                r"the pinned route doesn't win .* would take default via fe80::9 dev eth9; "
+                r"look at: ip -6 rule"
+            ),
         ),
     ],
 )

@@ -385,11 +385,17 @@ def with_endpoint(**fields: Any) -> str:
         ("{}", ()),
         ('{"Network": null, "Other": 5}', ()),
         (
-            '{"Network": {"ExternalInterfaces": {"eth0": {"Networks": {"azure": {"Endpoints": null}}, "x": 1}}}}',
+            (
+                '{"Network": {"ExternalInterfaces": '
+                '{"eth0": {"Networks": {"azure": {"Endpoints": null}}, "x": 1}}}}'
+            ),
             (),
         ),
         (
-            '{"Network": {"ExternalInterfaces": {"eth0": null, "eth1": {"Networks": {"a": null}}}}}',
+            (
+                '{"Network": {"ExternalInterfaces": '
+                '{"eth0": null, "eth1": {"Networks": {"a": null}}}}}'
+            ),
             (),
         ),
         (with_endpoint(IPAddresses=None, New={"a": 1}), (Endpoint("azv1", GONE_MAC, ()),)),

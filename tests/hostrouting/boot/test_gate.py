@@ -70,7 +70,8 @@ def test_the_list_has_forgiven_steps_last() -> None:
     assert list_text(
         gated(static_routes=True, check_route_overlap=True), {"static-routes": b"one"}
     ) == (
-        f"{folder}/static-routes.sh required 7692c3ad3540bb80\n{folder}/check-route-overlap.sh required -\nend\n"
+        f"{folder}/static-routes.sh required 7692c3ad3540bb80\n"
+        f"{folder}/check-route-overlap.sh required -\nend\n"
     )
     warn = gated(check_route_overlap=False, static_routes=True, another=True).with_parts(
         (), {WATCH: InstalledPart()}
@@ -89,7 +90,8 @@ def test_scripts_in_other_folders() -> None:
     assert with_other_scripts(
         text, {"/etc/aks-flex-node/static-routes.sh": "/new/static-routes.sh"}
     ) == (
-        "/new/static-routes.sh required -\n/etc/aks-flex-node/check-route-overlap.sh required -\nend\n"
+        "/new/static-routes.sh required -\n"
+        "/etc/aks-flex-node/check-route-overlap.sh required -\nend\n"
     )
 
 
@@ -267,7 +269,8 @@ def test_orderings_come_from_both_sides_without_missing_units(program: Path) -> 
     be(
         program,
         "printf '%s\\n' Id=a.service After=b.service Before=c.service LoadState=loaded '' "
-        "Id=c.service After= Before= LoadState=loaded '' Id=gone.service After=a.service Before= LoadState=not-found",
+        "Id=c.service After= Before= LoadState=loaded '' "
+        "Id=gone.service After=a.service Before= LoadState=not-found",
     )
     assert Systemctl().orderings("c.service") == {
         "a.service": ("b.service",),

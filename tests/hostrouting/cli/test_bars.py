@@ -146,13 +146,25 @@ def test_a_bar_is_readable_without_colours() -> None:
         "   +  allowed",
         "   d  discarded by a CNI",
         "✗ 172.16.0.0/12  AAAABBBB········cccc············X···············NNNN++++dddd···b",
-        "                 OVERLAP: expected CIDR 172.16.0.0/12 (probe 172.16.0.0) routes via ib0, expected eth0",
+        (
+            f"{'':17}OVERLAP: expected CIDR 172.16.0.0/12 (probe 172.16.0.0) "
+            "routes via ib0, expected eth0"
+        ),
         "                 by a policy rule",
-        "                 OVERLAP: expected CIDR 172.16.0.0/12 (probe 172.17.0.0) routes via docker0, expected eth0",
+        (
+            f"{'':17}OVERLAP: expected CIDR 172.16.0.0/12 (probe 172.17.0.0) "
+            "routes via docker0, expected eth0"
+        ),
         "                 by a policy rule",
-        f"{'':17}BLACKHOLE: expected CIDR 172.16.0.0/12 (probe 172.24.7.9) is discarded by blackhole; expected via eth0",
+        (
+            f"{'':17}BLACKHOLE: expected CIDR 172.16.0.0/12 (probe 172.24.7.9) "
+            "is discarded by blackhole; expected via eth0"
+        ),
         "                 by a policy rule",
-        "                 NO-ROUTE: expected CIDR 172.16.0.0/12 (probe 172.28.0.0) has no IPv4 route; expected via eth0",
+        (
+            f"{'':17}NO-ROUTE: expected CIDR 172.16.0.0/12 (probe 172.28.0.0) "
+            "has no IPv4 route; expected via eth0"
+        ),
         "✓ 10.96.0.0/12   by eth0",
         *(
             f"note: {kind}: some of 172.16.0.0/12"

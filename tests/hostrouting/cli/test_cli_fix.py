@@ -129,7 +129,8 @@ def test_without_a_failure_the_config_is_printed_unchanged(
     assert (code, out) == (0, json.dumps(document, indent=2) + "\n")
     is_asked = bool(document.get("hostRouting", {}).get("routeOverlap", {}).get("expectedCidrs"))  # type: ignore[attr-defined]
     assert (NOTHING in err, "nothing-expected" in err) == (is_asked, not is_asked)
-    assert ("has no key hostRouting: it enables nothing" in err) == ("hostRouting" not in document)  # type: ignore[operator]
+    has_no_key = "hostRouting" not in document  # type: ignore[operator]
+    assert ("has no key hostRouting: it enables nothing" in err) == has_no_key
 
 
 def test_without_a_failure_cidrs_get_no_route(run: Run) -> None:
@@ -208,7 +209,10 @@ def test_an_unfixable_failure_is_1_and_the_rest_is_printed(run: Run, kernel: Fak
     [
         (
             {"destination": "172.16.9.0/24", "gateway": "10.9.0.1", "dev": "eth9"},
-            r"^hostrouting: can't propose routes beside those of the config without .*eth9.*\n.* hint: bring it up or add it",
+            (
+                r"^hostrouting: can't propose routes beside those of the config without .*eth9.*\n"
+                r".* hint: bring it up or add it"
+            ),
         ),
         ({"destination": EXPECTED}, "name its halves instead, 172.16.0.0/17 and 172.16.128.0/17"),
     ],
@@ -322,7 +326,10 @@ DNS_CHANGES = (
     [
         (
             EXPECTED,
-            "search example.com\nnameserver 172.16.1.53\nnameserver 10.1.0.53\nnameserver fd00::1\n",
+            (
+                "search example.com\nnameserver 172.16.1.53\n"
+                "nameserver 10.1.0.53\nnameserver fd00::1\n"
+            ),
             [DNS_CHANGES],
         ),
         ("172.16.2.0/24", "nameserver 172.16.1.53\n", []),

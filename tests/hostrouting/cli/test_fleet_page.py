@@ -29,7 +29,10 @@ from selenium.webdriver.remote.webelement import WebElement
 
 from benchmarks.fleet import chromium, write_page
 
-EVIL = "</script><img src=x onerror=\"document.title='run'\"><svg onload=document.title='run'>{{ 7 * 7 }}\x1b[31m\u202e"
+EVIL = (
+    "</script><img src=x onerror=\"document.title='run'\"><svg "
+    "onload=document.title='run'>{{ 7 * 7 }}\x1b[31m\u202e"
+)
 
 
 pytestmark = pytest.mark.ci

@@ -136,7 +136,8 @@ def test_the_text_has_the_same_facts(run: Any, config: Any) -> None:
 # The format of performance data is 'label'=value[UOM];[warn];[crit];[min];[max]. Our only value is
 # a count.
 PLUGIN = re.compile(
-    r"HOSTROUTING (OK|WARNING|CRITICAL|UNKNOWN) - ([^|\n]+?)( \| failing=(\d+);(0?);(0?);0;(\d+))?\n"
+    r"HOSTROUTING (OK|WARNING|CRITICAL|UNKNOWN) - ([^|\n]+?)"
+    r"( \| failing=(\d+);(0?);(0?);0;(\d+))?\n"
 )
 
 
@@ -180,7 +181,8 @@ def test_failures_are_1_in_warn_and_2_in_strict(
     )
     assert (got, status) == (code, word)
     assert said.startswith(
-        "1 of 2 expected CIDRs fails: OVERLAP: expected CIDR 172.16.0.0/16 (probe 172.16.0.0) routes"
+        "1 of 2 expected CIDRs fails: "
+        "OVERLAP: expected CIDR 172.16.0.0/16 (probe 172.16.0.0) routes"
     )
     assert numbers == ["1", warn, crit, "2"]
 

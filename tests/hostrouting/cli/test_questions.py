@@ -136,7 +136,10 @@ def test_the_configs_expectation_counts(told: Any, write: Any) -> None:
         (Rule(7, table=9), "table 9 has no entry for it"),
         (
             Rule(7, table=8),
-            "throw 172.16.0.0/16 table 8 proto hostrouting makes the kernel continue with the next rule",
+            (
+                "throw 172.16.0.0/16 table 8 proto hostrouting "
+                "makes the kernel continue with the next rule"
+            ),
         ),
         (Rule(7, suppress_prefix_length=0), None),
         (Rule(7, mark=1), "it applies to packets with a mark"),

@@ -214,7 +214,10 @@ def test_the_hint_is_about_the_family_that_the_reason_names(on: Any) -> None:
 
 
 def test_no_rule_is_advised_where_main_is_asked_already(on: Any, write: Any) -> None:
-    narrow = f"{CIDR.replace('/48', '7/128')} from 2001:db8::/64 via fe80::2 dev rail0 proto static metric 1024"
+    narrow = (
+        f"{CIDR.replace('/48', '7/128')} from 2001:db8::/64 "
+        "via fe80::2 dev rail0 proto static metric 1024"
+    )
     config = write(
         {"hostRouting": {"uplinks": ["eth0"], "routeOverlap": {"expectedCidrs": [CIDR]}}}
     )

@@ -50,7 +50,10 @@ GIVEN = {"allowedDevs": ["ib[0-3]"], "containerDevs": ["pod*"]}
 POD = "link add cali1\nroute add 172.20.0.9 dev cali1"
 BLOCK, PEER = "172.20.0.0/24", "route add 172.20.7.0/24 via 10.1.0.7 dev eth0"
 NO_DEFAULT = "route del default via 10.1.0.1 dev eth0 proto dhcp metric 100"
-BY_VETH0 = f"link add veth0\naddr add 10.7.0.4/24 dev veth0\n{NO_DEFAULT}\nroute add default via 10.7.0.1 dev veth0"
+BY_VETH0 = (
+    "link add veth0\naddr add 10.7.0.4/24 dev veth0\n"
+    f"{NO_DEFAULT}\nroute add default via 10.7.0.1 dev veth0"
+)
 IN_BOTH = (
     f"{NO_DEFAULT}\nroute add default nexthop via 10.1.0.1 dev eth0 nexthop via 10.2.0.1 dev eth1"
 )
@@ -202,7 +205,10 @@ def test_an_address_that_a_dns_cache_answers_at_is_no_loss() -> None:
         # What cloud-init and NetworkManager write: connections to a pod of this host leave through
         # the uplink.
         (
-            f"{POD}\nroute add default via 10.1.0.1 dev eth0 table 7\nrule add 10 from 10.1.0.4 lookup 7",
+            (
+                f"{POD}\nroute add default via 10.1.0.1 dev eth0 table 7\n"
+                "rule add 10 from 10.1.0.4 lookup 7"
+            ),
             ["eth0"],
         ),
     ],
@@ -425,7 +431,10 @@ NODES = {
         ("10.244.0.0/16",),
         (
             "OVERLAP wg0 10.244.0.0/16",
-            "unfixable 10.244.0.0/16: 10.244.0.0/16 dev wg0 table 51820 scope link may be there on purpose",
+            (
+                "unfixable 10.244.0.0/16: 10.244.0.0/16 dev wg0 table 51820 scope link "
+                "may be there on purpose"
+            ),
         ),
     ),
     "Tailscale": Node(
@@ -434,11 +443,17 @@ NODES = {
         (
             "OVERLAP tailscale0 10.96.0.0/20",
             "RULE",
-            "unfixable 10.96.0.0/20: 10.96.0.0/20 dev tailscale0 table 52 scope link may be there on purpose",
+            (
+                "unfixable 10.96.0.0/20: 10.96.0.0/20 dev tailscale0 table 52 scope link "
+                "may be there on purpose"
+            ),
         ),
     ),
     "kube-proxy with IPVS": Node(
-        "link add kube-ipvs0\naddr add 10.96.0.1/32 dev kube-ipvs0\naddr add 10.96.0.10/32 dev kube-ipvs0",
+        (
+            "link add kube-ipvs0\naddr add 10.96.0.1/32 dev kube-ipvs0\n"
+            "addr add 10.96.0.10/32 dev kube-ipvs0"
+        ),
         ("10.96.0.0/16",),
         ("LOCAL kube-ipvs0 10.96.0.1 10.96.0.10",),
     ),

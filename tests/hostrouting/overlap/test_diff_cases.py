@@ -138,7 +138,10 @@ def test_a_flap_that_reordered_two_routes() -> None:
 
 
 def test_a_link_that_went() -> None:
-    host = f"{HOST} link add eth1 \n addr add 10.2.0.4/24 dev eth1 \n route add 172.16.0.0/16 via 10.2.0.1 dev eth1"
+    host = (
+        f"{HOST} link add eth1 \n addr add 10.2.0.4/24 dev eth1 \n"
+        " route add 172.16.0.0/16 via 10.2.0.1 dev eth1"
+    )
     (difference,) = compared("link del eth1", "172.16.0.0/16", host=host).changed
     assert ways(difference) == (["via 10.2.0.1 dev eth1"], ["via 10.1.0.1 dev eth0"])
     # A route can't come back without its interface, nor a connection's source without the address.

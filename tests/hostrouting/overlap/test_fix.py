@@ -86,7 +86,10 @@ ROWS = {
         wanted=("eth0", "eth1"),
     ),
     "a CNI's block in the same CIDR": Row(
-        f"{PRIVATE}\nroute add blackhole 10.10.0.0/26 proto 80\nroute add 10.10.1.0/26 via 10.1.0.9 dev eth0 proto 80",
+        (
+            f"{PRIVATE}\nroute add blackhole 10.10.0.0/26 proto 80\n"
+            "route add 10.10.1.0/26 via 10.1.0.9 dev eth0 proto 80"
+        ),
         ("10.8.0.0/14",),
         wanted=("eth0", "eth1"),
     ),
@@ -104,11 +107,15 @@ ROWS = {
         ("10.9.0.0/17", "10.9.128.0/17"),
     ),
     "an uplink that no config can name": Row(
-        "link add e$th\naddr add 10.7.0.4/24 dev e$th\nroute del default via 10.1.0.1 dev eth0 proto dhcp metric 100\n"
+        "link add e$th\naddr add 10.7.0.4/24 dev e$th\n"
+        "route del default via 10.1.0.1 dev eth0 proto dhcp metric 100\n"
         f"route add default via 10.7.0.1 dev e$th\n{PRIVATE}",
         ("10.9.0.0/16",),
         hints=(
-            "10.9.0.0/16 via 10.2.0.1 dev eth1 proto dhcp may be there on purpose, but e$th has a name",
+            (
+                "10.9.0.0/16 via 10.2.0.1 dev eth1 proto dhcp may be there on purpose, "
+                "but e$th has a name"
+            ),
         ),
     ),
     "InfiniBand's network": Row("", ("172.16.0.0/16",), ("172.16.0.0/17", "172.16.128.0/17")),
@@ -151,7 +158,10 @@ ROWS = {
         hints=("docker0 belongs to Docker: move its address pools",),
     ),
     "pods beyond the exemption in the same CIDR": Row(
-        f"{PRIVATE}\nlink add cni0\naddr add 10.10.0.1/24 dev cni0\nroute add 10.1.0.128/25 via 10.10.0.9 dev cni0",
+        (
+            f"{PRIVATE}\nlink add cni0\naddr add 10.10.0.1/24 dev cni0\n"
+            "route add 10.1.0.128/25 via 10.10.0.9 dev cni0"
+        ),
         ("10.0.0.0/12",),
         wanted=("eth0", "eth1"),
         hints=("10.1.0.128/25 lies in 10.1.0.0/24, the subnet of eth0",),
@@ -163,7 +173,8 @@ ROWS = {
         uplinks=("eth1",),
     ),
     "a network of the second of two uplinks": Row(
-        "route del default via 10.1.0.1 dev eth0 proto dhcp metric 100\naddr add 10.11.0.4/16 dev eth1\n"
+        "route del default via 10.1.0.1 dev eth0 proto dhcp metric 100\n"
+        "addr add 10.11.0.4/16 dev eth1\n"
         "route add default nexthop via 10.1.0.1 dev eth0 nexthop via 10.2.0.1 dev eth1\n"
         "addr add 10.8.0.4/13 dev eth0\nroute add 10.9.0.0/16 via 172.16.0.1 dev ib0",
         ("10.8.0.0/13",),
@@ -203,7 +214,10 @@ ROWS = {
         ("10.9.0.0/16 via 10.2.0.1 dev eth1",),
     ),
     "InfiniBand in the network of another default's interface": Row(
-        "route add default via 10.2.0.1 dev eth1 metric 900\nroute add 10.2.0.128/25 via 172.16.0.1 dev ib0",
+        (
+            "route add default via 10.2.0.1 dev eth1 metric 900\n"
+            "route add 10.2.0.128/25 via 172.16.0.1 dev ib0"
+        ),
         ("10.2.0.0/24",),
         wanted=("eth1", "ib0"),
     ),
@@ -218,7 +232,10 @@ ROWS = {
         hints=("eth1, ib0 may carry 10.9.0.0/16",),
     ),
     "two interfaces behind one router": Row(
-        "addr add 10.1.0.9/24 dev eth1\nroute del 10.1.0.0/24 dev eth0 proto kernel scope link src 10.1.0.4",
+        (
+            "addr add 10.1.0.9/24 dev eth1\n"
+            "route del 10.1.0.0/24 dev eth0 proto kernel scope link src 10.1.0.4"
+        ),
         ("10.1.0.0/24",),
         ("10.1.0.0/25 onlink dev eth0", "10.1.0.128/25 onlink dev eth0"),
         uplinks=("eth0",),
@@ -230,7 +247,10 @@ ROWS = {
         uplinks=("eth0",),
     ),
     "table local, once it is apart from main": Row(
-        "rule add 7 lookup 77\nrule del 7 lookup 77\nroute add unreachable 10.5.0.64/28 table local proto static",
+        (
+            "rule add 7 lookup 77\nrule del 7 lookup 77\n"
+            "route add unreachable 10.5.0.64/28 table local proto static"
+        ),
         ("10.5.0.0/24",),
         hints=(
             "unreachable 10.5.0.64/28 table local proto static decides before table main is asked",
@@ -306,7 +326,10 @@ def _answered(row: Row, answer: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def test_no_answer_holds_a_name_that_is_a_pattern(tmp_path: Path) -> None:
-    has = f"link add *\naddr add 10.7.0.4/24 dev *\nroute add 10.8.0.0/16 via 10.7.0.1 dev *\n{PRIVATE}"
+    has = (
+        "link add *\naddr add 10.7.0.4/24 dev *\n"
+        f"route add 10.8.0.0/16 via 10.7.0.1 dev *\n{PRIVATE}"
+    )
     row = Row(has, ("10.8.0.0/16", "10.9.0.0/16"))
     fix = check(_config(row), host=_host(row, tmp_path)).fix
     (answers,) = [each.answers for each in fix.unfixable if each.answers]

@@ -398,9 +398,8 @@ def test_an_open_gate_leaves_no_marker_that_says_ok(
     assert not layout.marker_ok.exists()
     found = layout.marker_detected.read_text().splitlines()
     assert len(found) == lines
-    assert (
-        found[-1]
-        == "gate-off: the file /etc/hostrouting/gate.off is there; every start is admitted unchecked"
+    assert found[-1] == (
+        "gate-off: the file /etc/hostrouting/gate.off is there; every start is admitted unchecked"
     )
 
 

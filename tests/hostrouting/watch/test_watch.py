@@ -687,9 +687,9 @@ def test_an_event_names_its_routes_and_interfaces() -> None:
     alone, both = (event.message for event in events[2:])
     assert "hostrouting keeps this route, and restores it in 1 s; it is networkd; to stop" in alone
     assert (
-        "keeps these routes, and restores them in 2 s; the kernel doesn't say which one; it is networkd; to"
-        in both
-    )
+        "keeps these routes, and restores them in 2 s; "
+        "the kernel doesn't say which one; it is networkd; to"
+    ) in both
 
 
 @given(st.lists(st.lists(st.sampled_from(["ib9 is missing", "the disk is full"]), unique=True)))

@@ -46,7 +46,10 @@ SEEN_FEATURES = dict(
 _MANY = (
     "ip rule add pref 4 to PREFIX lookup 200",
     # Some of these routes may already exist.
-    "for i in $(seq 100); do echo route add BASE.$((i + 100)) dev eth0; done | ip -batch - -force || true",
+    (
+        "for i in $(seq 100); do echo route add BASE.$((i + 100)) dev eth0; done "
+        "| ip -batch - -force || true"
+    ),
 )
 
 

@@ -179,7 +179,10 @@ class _Draw:
         for label in range(self.chance.choice((0, 0, 0, 1, 2, 3))):
             prefix = self.chance.choice((self.prefix(), self.source(), self.source()))
             dev = f" dev {self.chance.choice(self.devs)}" if self.one_in(4) else ""
-            yield f"ip addrlabel add prefix {prefix}{dev} label {self.chance.choice((1, 5, 99, 99, label))}"
+            yield (
+                f"ip addrlabel add prefix {prefix}{dev} "
+                f"label {self.chance.choice((1, 5, 99, 99, label))}"
+            )
 
     # --- routes -----------------------------------------------------------------------------------
 
@@ -191,13 +194,19 @@ class _Draw:
         )
         kind = self.chance.choice(("static", "ra", "ra", "dhcp"))
         if self.has_several and self.one_in(3):
-            yield f"ip -6 route add default proto {kind} {self.hops(('eth0', self.chance.choice(self.devs)))}{metric}"
+            yield (
+                f"ip -6 route add default proto {kind} "
+                f"{self.hops(('eth0', self.chance.choice(self.devs)))}{metric}"
+            )
         else:
             yield f"ip -6 route add default proto {kind} {self.hop('eth0')}{metric}"
         if self.one_in(4):
             verb = self.chance.choice(("add", "append")) if self.has_several else "add"
             dev = self.chance.choice(self.devs)
-            yield f"ip -6 route {verb} default proto {kind} {self.hop(dev)}{self.chance.choice(_METRICS)}"
+            yield (
+                f"ip -6 route {verb} default proto {kind} "
+                f"{self.hop(dev)}{self.chance.choice(_METRICS)}"
+            )
 
         if self.own and self.one_in(6):
             for dev in self.devs:
@@ -260,7 +269,10 @@ class _Draw:
     def objects(self) -> Iterator[str]:
         """Yield commands that add nexthop objects, a nexthop group, and routes that use them."""
         for number in (1, 2):
-            yield f"ip -6 nexthop add id {number} {self.hop(self.chance.choice(self.devs), has_gateway=True)}"
+            yield (
+                f"ip -6 nexthop add id {number} "
+                f"{self.hop(self.chance.choice(self.devs), has_gateway=True)}"
+            )
         yield "ip -6 nexthop add id 3 blackhole"
         if self.has_several:
             yield "ip -6 nexthop add id 4 group 1/2"
@@ -271,7 +283,10 @@ class _Draw:
         if self.one_in(2):
             yield f"ip -6 route add default {self.hop(self.chance.choice(self.devs))} table 100"
         if self.own and self.one_in(3):
-            yield f"ip -6 rule add from {self.source()} lookup 100 pref {self.chance.choice((5, 15, 50))}"
+            yield (
+                f"ip -6 rule add from {self.source()} lookup 100 "
+                f"pref {self.chance.choice((5, 15, 50))}"
+            )
         for number in range(self.chance.choice((0, 0, 0, 1, 1, 2, 3))):
             yield self.rule(number)
         if self.one_in(16):
