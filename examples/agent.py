@@ -131,8 +131,7 @@ def look(config: Config, host: Host, file: Path) -> int:
     for finding in report.findings:
         way = explain(finding.probe, config, host=host).lookups[0]
         print(
-            f"{finding.cidr} leaves through {','.join(way.classification.devs)}: "
-            f"{way.classification.route}"
+            f"{finding.cidr} leaves through {','.join(way.judgement.devs)}: {way.judgement.route}"
         )
     wanted = plan(config, host=host)
     for change in wanted.changes.routes:

@@ -49,7 +49,7 @@ def explanation_page(found: Explanation) -> Page:
 
 
 def _asked(lookup: ExplainedLookup) -> str:
-    answer = lookup.classification.probe
+    answer = lookup.judgement.lookup
     protocol = "TCP" if answer.is_tcp else "UDP"
     if answer.is_reply:
         return f"a server that is called at {answer.source} answers from there ({protocol})"
@@ -77,13 +77,13 @@ def _row(step: Step) -> Row:
 
 def _end(lookup: ExplainedLookup, *, is_known: bool) -> Row:
     chosen = f", from {' or '.join(map(str, lookup.sources))}" if lookup.sources else ""
-    by = f"by {','.join(lookup.classification.devs)}{chosen}" if lookup.classification.devs else ""
-    kind = lookup.classification.kind
+    by = f"by {','.join(lookup.judgement.devs)}{chosen}" if lookup.judgement.devs else ""
+    kind = lookup.judgement.kind
     if not lookup.sends:
         return Row("·", "", [clean(f"{by or 'no route'}; nothing is sent yet")])
     if kind is None and not is_known:
         return Row("?", "", [clean(by)])
-    mark, paint = (bad("✗"), bad) if lookup.classification.is_failure else (good("✓"), good)
+    mark, paint = (bad("✗"), bad) if lookup.judgement.is_failure else (good("✓"), good)
     words: dict[str | None, str] = {None: "as expected", FindingKind.OVERLAP: "not as expected"}
     judged = words.get(kind) or KINDS[kind].meaning
     return Row(mark, "", [paint(clean(f"{by}: {judged}" if by else judged))])

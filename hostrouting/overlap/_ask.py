@@ -1,13 +1,14 @@
-"""Perform the same lookups as a socket on this host.
+"""Ask the kernel as a socket on this host does.
 
-All of them must succeed. An unconnected datagram uses the first lookup. A connecting socket repeats
-the lookup with the source address selected by the first one (ip_route_connect in
-include/net/route.h). The second result may differ if a policy rule matches on the source, or if an
-entry has a src that isn't one of this host's addresses.
+Each lookup that a socket makes must succeed:
 
-A server answers from the address at which it was called, whatever source a connection would get. So
-lookups are also made with each address of an uplink as the source, if a rule or route may treat
-such packets unlike those without a source.
+1. *Unconnected*: a datagram of a socket that isn't connected has no source yet.
+2. *Client*: a connecting socket repeats the lookup with the source that the kernel has selected by
+   the first one (ip_route_connect in include/net/route.h). The second result may differ if a policy
+   rule matches on the source, or if an entry has a src that isn't one of this host's addresses.
+3. *Server*: a server replies from the address at which it was called, whatever source a connection
+   would get. So lookups are also made with each address of an uplink as the source, if a rule or
+   route may treat such packets unlike those without a source.
 
 Over IPv6, every socket retries a failed lookup, with a source that the kernel selects from all of
 the host's addresses. A successful lookup is repeated whenever a route or rule changes
@@ -16,15 +17,14 @@ the host's addresses. A successful lookup is repeated whenever a route or rule c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from hostrouting.kernel.default_routes import in_turn
 from hostrouting.kernel.port import Lookups
-from hostrouting.kernel.rules import KERNEL_RULES, LOOPBACK, NO_SOURCE, TCP, UDP, Flow
+from hostrouting.kernel.rules import KERNEL_RULES, LOOPBACK, NO_SOURCE
 from hostrouting.kernel.sources import SourceKey, source_key, spread
 from hostrouting.model.answers import Lookup
 from hostrouting.model.family import Family, IpAddress
@@ -32,31 +32,159 @@ from hostrouting.model.integer_prefixes import Prefix, numbers
 from hostrouting.model.links import Address, AddressLabel
 from hostrouting.model.routes import Route, Route6, RouteType, Scope, Table
 from hostrouting.model.rules import Rule
-from hostrouting.overlap._cut import Interval
+from hostrouting.overlap._places import Place, SocketLookup
 
 if TYPE_CHECKING:
     from hostrouting.kernel.fib import Fib
 
 
-class Probe(NamedTuple):
-    """The result of a lookup.
+class Sockets:
+    """The lookups of all sockets that may send from a host.
 
     Args:
-        lookup: the result.
-        source: source address used for the lookup, or None for the first lookup, which selects one.
-        is_tcp: whether the lookup is for TCP rather than UDP.
-        is_reply: whether the lookup is for replies from ``source``, which no connection selects.
+        kernel: the kernel to query.
+        rules: the host's policy rules. Client and server lookups are only needed if a rule or route
+            matches on the source, or if the entry found first has a src that isn't one of this
+            host's addresses. Separate lookups for TCP are only needed if a rule matches on the
+            protocol.
+        routes: the entries in all tables, in the kernel's order.
+        family: the address family.
+        called: the addresses at which a server may be called; see ``called_addresses``.
     """
 
-    lookup: Lookup
-    source: IpAddress | None = None
-    is_tcp: bool = False
-    is_reply: bool = False
+    def __init__(
+        self,
+        kernel: Lookups,
+        rules: Sequence[Rule],
+        routes: Sequence[Route],
+        family: Family,
+        called: Sequence[IpAddress],
+    ) -> None:
+        self._kernel = kernel
+        self._family = family
+        self._called = called
+        self._protocols = (False, True) if separates_tcp(rules) else (False,)
+        self._look_up = in_turn(kernel.lookup, routes)
+        self._has_source = selects_source(rules, routes, family)
+        self._asks_local_first = asks_local_first(rules)
 
-    @property
-    def flow(self) -> Flow:
-        """Return the key of the lookup."""
-        return Flow(self.lookup.address, self.source or NO_SOURCE, TCP if self.is_tcp else UDP)
+    def ask(self, places: Iterable[Place]) -> dict[Place, tuple[SocketLookup, ...]]:
+        """Make every lookup that a socket may make, except those with a known result.
+
+        Returns:
+            The lookups for each place, UDP first. For each protocol, those without a source come
+            first.
+
+        Raises:
+            RouteError: the kernel can't be queried.
+        """
+        by_probe = {place.probe: place for place in places}
+        found: dict[IpAddress, list[SocketLookup]] = {probe: [] for probe in by_probe}
+        for is_tcp in self._protocols:
+            for lookup in self._asked(by_probe, is_tcp=is_tcp):
+                found[lookup.address].append(lookup)
+        return {place: tuple(found[probe]) for probe, place in by_probe.items()}
+
+    def _asked(self, places: Mapping[IpAddress, Place], *, is_tcp: bool) -> Iterator[SocketLookup]:
+        # 1. A socket that isn't connected has no source yet.
+        firsts = self._look_up([*places], is_tcp=is_tcp)
+        for result in firsts:
+            yield SocketLookup(result, None, is_tcp)
+        # 2. A client connects from the source that the kernel has selected by the first lookup.
+        again = [result for result in firsts if self._may_differ_for_client(result)]
+        by_source = self._by_source(again, places, is_tcp=is_tcp)
+        for source, probes in sorted(by_source.items()):
+            if self._has_source or not self._can_send(source, probes[0], is_tcp=is_tcp):
+                for result in self._look_up(probes, source=source, is_tcp=is_tcp):
+                    yield SocketLookup(result, source, is_tcp)
+        # 3. A server replies from the address at which it was called.
+        if not self._has_source:
+            return
+        answered = [result.address for result in firsts if self._may_differ_for_server(result)]
+        for source in self._called:
+            known = {*by_source.get(source, ())}
+            unknown = [probe for probe in dict.fromkeys(answered) if probe not in known]
+            for result in self._look_up(unknown, source=source, is_tcp=is_tcp):
+                yield SocketLookup(result, source, is_tcp, is_reply=True)
+
+    def _may_differ_for_client(self, first: Lookup) -> bool:
+        has_src = first.route is not None and first.route.source is not None
+        return (self._has_source or has_src) and self._may_differ_by_source(first)
+
+    def _may_differ_for_server(self, first: Lookup) -> bool:
+        # In IPv4, a connection to a local entry in another table gets its destination as the
+        # source, but replies to that address may have another source.
+        is_elsewhere = first.route is not None and first.route.table != Table.LOCAL
+        return is_elsewhere or self._may_differ_by_source(first)
+
+    def _may_differ_by_source(self, first: Lookup) -> bool:
+        """Return whether a source may change a result.
+
+        For this host's addresses, that takes a rule before local.
+        """
+        route = first.route
+        if route is None or route.type is not RouteType.LOCAL or not self._asks_local_first:
+            return True
+        # Table main may have local entries too, and a source rule may precede main.
+        return self._family is Family.IPV6 and self._has_source and route.table == Table.MAIN
+
+    def _can_send(self, source: IpAddress, probe: IpAddress, *, is_tcp: bool) -> bool:
+        """Return whether the kernel sends from a source, which it doesn't if an entry's src isn't this host's."""
+        return self._kernel.lookup([probe], source=source, is_tcp=is_tcp)[0].route is not None
+
+    def _by_source(
+        self, firsts: Iterable[Lookup], places: Mapping[IpAddress, Place], *, is_tcp: bool
+    ) -> dict[IpAddress, list[IpAddress]]:
+        """Map each source to the probes for which the kernel selects it after the first lookup."""
+        # Groups of probes with the same sources, and their entry.
+        groups: dict[SourceKey, tuple[Route, list[IpAddress]]] = {}
+        unrouted: list[IpAddress] = []
+        for probe, route, _ in firsts:
+            if route is None:
+                unrouted.append(probe)
+            else:
+                groups.setdefault(source_key_to(probe, route), (route, []))[1].append(probe)
+        by_source: dict[IpAddress, list[IpAddress]] = {}
+        for probes_of in _with_distinct_entries(groups.values()):
+            flows = {
+                route: spread(route, self._addresses_around(probes, places))
+                for route, probes in probes_of.items()
+                if route.source is None
+            }
+            selected = self._kernel.sources(flows, is_tcp=is_tcp) if flows else {}
+            for route, probes in probes_of.items():
+                for source in selected[route] if route.source is None else (route.source,):
+                    by_source.setdefault(source, []).extend(probes)
+        if unrouted:
+            sources = self._kernel.sources_of_unrouted(unrouted, is_tcp=is_tcp)
+            for probe, source in sources.items():
+                by_source.setdefault(source, []).append(probe)
+        return by_source
+
+    def _addresses_around(
+        self, probes: Iterable[IpAddress], places: Mapping[IpAddress, Place]
+    ) -> Iterator[IpAddress]:
+        """Yield the addresses of each probe's span, of which an entry with several next hops needs many."""
+        for probe in probes:
+            span = places[probe].spans[0]
+            yield from map(self._family.address, range(span.first, span.last + 1))
+
+
+def _with_distinct_entries(
+    groups: Iterable[tuple[Route, list[IpAddress]]],
+) -> Iterator[dict[Route, list[IpAddress]]]:
+    """Yield groups of probes by entry, in as many parts as needed, because a query has one result per entry."""
+    left = list(groups)
+    while left:
+        part: dict[Route, list[IpAddress]] = {}
+        later = []
+        for route, probes in left:
+            if route in part:
+                later.append((route, probes))
+            else:
+                part[route] = probes
+        yield part
+        left = later
 
 
 def asks_local_first(rules: Sequence[Rule]) -> bool:
@@ -77,7 +205,7 @@ def separates_tcp(rules: Iterable[Rule]) -> bool:
     return any(rule.ip_protocol and not rule.has_ports for rule in rules)
 
 
-def replying(
+def called_addresses(
     addresses: Iterable[Address], devs: Collection[str], rules: Sequence[Rule]
 ) -> list[IpAddress]:
     """Return the addresses at which a server may be called, if replies from there may match other rules or routes.
@@ -92,24 +220,25 @@ def replying(
             if connections only use it to choose their source.
     """
     has_protocol = separates_tcp(rules)
-    prefixes = [
-        (rule.source, NO_SOURCE in rule.source) for rule in rules if rule.source is not None
-    ]
-    called = (
+    prefixes = [rule.source for rule in rules if rule.source is not None]
+
+    def may_differ(local: IpAddress) -> bool:
+        if local.version == 6 or has_protocol:
+            return True
+        return any((local in prefix) != (NO_SOURCE in prefix) for prefix in prefixes)
+
+    return [
         address.local
         for address in addresses
         if (address.dev in devs or address.dev == LOOPBACK)
-        and address.scope == Scope.UNIVERSE
-        and address.is_usable
-        if not address.local.is_link_local
-    )
-    return [
-        each
-        for each in called
-        if each.version == 6
-        or has_protocol
-        or any((each in prefix) != has_none for prefix, has_none in prefixes)
+        and _is_reachable(address)
+        and may_differ(address.local)
     ]
+
+
+def _is_reachable(address: Address) -> bool:
+    is_global = address.scope == Scope.UNIVERSE and not address.local.is_link_local
+    return is_global and address.is_usable
 
 
 def source_borders(
@@ -148,12 +277,10 @@ def modelled_lookups(fib: Fib) -> Callable[..., list[Lookup]]:
     return in_turn(look_up, fib.routes)
 
 
-def is_modelled(probe: Probe, look_up: Callable[..., list[Lookup]]) -> bool:
+def is_modelled(lookup: SocketLookup, look_up: Callable[..., list[Lookup]]) -> bool:
     """Return whether a model's lookups give the same result as the kernel's."""
-    lookup, source, is_tcp, _ = probe
-    return _without_owner(lookup) in map(
-        _without_owner, look_up([lookup.address], source=source, is_tcp=is_tcp)
-    )
+    modelled = look_up([lookup.address], source=lookup.source, is_tcp=lookup.is_tcp)
+    return _without_owner(lookup.result) in map(_without_owner, modelled)
 
 
 def source_key_to(address: IpAddress, entry: Route | None) -> SourceKey:
@@ -162,135 +289,3 @@ def source_key_to(address: IpAddress, entry: Route | None) -> SourceKey:
         *((address,) if address.version == 6 else ()),
         *(() if entry is None else source_key(entry)),
     )
-
-
-def ask(
-    intervals: Sequence[Interval],
-    rules: Sequence[Rule],
-    routes: Sequence[Route],
-    asked: Lookups,
-    family: Family,
-    replying: Sequence[IpAddress] = (),
-) -> dict[int, tuple[Probe, ...]]:
-    """Perform every lookup that a socket may perform, except those with a known result.
-
-    Args:
-        intervals: the intervals to probe.
-        rules: the host's policy rules. A second lookup is only needed if a rule or route matches on
-            the source, or if the entry found first has a src that isn't one of this host's
-            addresses. Separate lookups for TCP are only needed if a rule matches on the protocol.
-        routes: the entries in all tables, in the kernel's order.
-        asked: the kernel to query.
-        family: the address family.
-        replying: the addresses at which a server may be called.
-
-    Returns:
-        The results for each probe, UDP first. For each protocol, the result without a source comes
-        first.
-
-    Raises:
-        RouteError: the kernel can't be queried.
-    """
-    has_source = selects_source(rules, routes, family)
-    # A source rule that precedes table local also applies to packets for this host's own addresses.
-    is_local_safe = asks_local_first(rules)
-    look_up = in_turn(asked.lookup, routes)
-    found: dict[int, list[Probe]] = {interval.probed: [] for interval in intervals}
-    addresses = [family.address(probed) for probed in found]
-
-    def may_have_source(lookup: Lookup) -> bool:
-        """Return whether a source may change a result.
-
-        For this host's addresses, that takes a rule before local.
-        """
-        route = lookup.route
-        if family is Family.IPV6 and has_source and route is not None and route.table == Table.MAIN:
-            return True  # table main may have local entries too, and a source rule may precede main
-        return route is None or route.type is not RouteType.LOCAL or not is_local_safe
-
-    for is_tcp in (False, True) if separates_tcp(rules) else (False,):
-        firsts = look_up(addresses, is_tcp=is_tcp)
-        for lookup in firsts:
-            found[int(lookup.address)].append(Probe(lookup, None, is_tcp))
-        beyond = [lookup for lookup in firsts if may_have_source(lookup)]
-        again = [
-            each
-            for each in beyond
-            if has_source or (each.route is not None and each.route.source is not None)
-        ]
-        by_source = _by_source(again, intervals, asked, family, is_tcp=is_tcp)
-        for source, numbers_ in sorted(by_source.items()):
-            from_it = [family.address(number) for number in numbers_]
-            if (
-                not has_source
-                and asked.lookup(from_it[:1], source=source, is_tcp=is_tcp)[0].route is not None
-            ):
-                continue
-            for lookup in look_up(from_it, source=source, is_tcp=is_tcp):
-                found[int(lookup.address)].append(Probe(lookup, source, is_tcp))
-        # In IPv4, a connection to a local entry in another table gets its destination as the
-        # source, but replies to that address may have another source.
-        answered = [
-            each
-            for each in firsts
-            if may_have_source(each) or (each.route and each.route.table != Table.LOCAL)
-        ]
-        for source in replying if has_source else ():
-            known = {*by_source.get(source, ())}
-            unasked = dict.fromkeys(
-                each.address for each in answered if int(each.address) not in known
-            )
-            for lookup in look_up([*unasked], source=source, is_tcp=is_tcp):
-                found[int(lookup.address)].append(Probe(lookup, source, is_tcp, is_reply=True))
-    return {probed: tuple(probes) for probed, probes in found.items()}
-
-
-def _by_source(
-    lookups: Iterable[Lookup],
-    intervals: Sequence[Interval],
-    asked: Lookups,
-    family: Family,
-    *,
-    is_tcp: bool,
-) -> dict[IpAddress, list[int]]:
-    """Map each source address to the probes to look up from it, given the results without a source."""
-    # Groups of probes with the same sources, and their entry.
-    groups: dict[SourceKey, tuple[Route, list[int]]] = {}
-    failed: list[IpAddress] = []
-    for address, route, _ in lookups:
-        if route is None:
-            failed.append(address)
-        else:
-            groups.setdefault(source_key_to(address, route), (route, []))[1].append(int(address))
-    found: dict[IpAddress, list[int]] = {}
-    ranges = {
-        each.probed: range(each.first, each.last + 1)
-        for each in intervals
-        if each.first == each.probed
-    }
-    left = list(groups.values())
-    while left:
-        # Each query returns one set of sources per entry, so groups that share an entry need
-        # separate queries.
-        turn: dict[Route, list[int]] = {}
-        later = [
-            (route, probed)
-            for route, probed in left
-            if turn.setdefault(route, probed) is not probed
-        ]
-        unnamed = {route: probed for route, probed in turn.items() if route.source is None}
-        inside = (
-            (route, chain.from_iterable(map(ranges.__getitem__, probed)))
-            for route, probed in unnamed.items()
-        )
-        flows = {route: spread(route, map(family.address, numbers_)) for route, numbers_ in inside}
-        chosen = asked.sources(flows, is_tcp=is_tcp) if flows else {}
-        for route, probed in turn.items():
-            for source in chosen[route] if route.source is None else (route.source,):
-                found.setdefault(source, []).extend(probed)
-        left = later
-    for address, source in (
-        asked.sources_of_unrouted(failed, is_tcp=is_tcp).items() if failed else ()
-    ):
-        found.setdefault(source, []).append(int(address))
-    return found

@@ -32,7 +32,7 @@ LINK_LOCAL = (0xA9FE0000, 16)
 """169.254.0.0/16, in which clouds have their metadata service."""
 
 
-def own_gateway(route: Route, addresses: Sequence[Address]) -> Address | None:
+def local_gateway(route: Route, addresses: Sequence[Address]) -> Address | None:
     """Return this host's address that is also a gateway of a route through another interface, if any.
 
     The kernel still sends to such a gateway, because it looks for the gateway on the route's
@@ -111,10 +111,10 @@ class Bounds:
     def _subnets_around(self, network: IpNetwork) -> Iterator[Address]:
         return (each for each in self._addresses_on_uplinks if is_inside(network, each.network))
 
-    def own_gateway(self, route: Route) -> Address | None:
-        """Return ``own_gateway`` of a route, searching only if one of its gateways is an address of this host."""
+    def local_gateway(self, route: Route) -> Address | None:
+        """Return ``local_gateway`` of a route, searching only if one of its gateways is an address of this host."""
         is_possible = any(hop.gateway in self._locals for hop in route.hops)
-        return own_gateway(route, self._addresses) if is_possible else None
+        return local_gateway(route, self._addresses) if is_possible else None
 
     def is_block(self, discard: Route, cidr: IpNetwork) -> bool:
         """Return whether a CNI added this discard for its own block of pod addresses.

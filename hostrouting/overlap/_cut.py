@@ -1,29 +1,26 @@
-"""Split the expected CIDRs into ranges that each have a single lookup result.
+"""Cut the expected CIDRs into places.
 
 This module does no I/O.
 
-Routes and rules match prefixes, so the lookup result can only change at prefix boundaries. Prefixes
-are either nested or disjoint. All addresses with the same innermost prefix therefore have the same
-result, even if they form several ranges, so one lookup is enough::
+Routes and rules match prefixes, so the result of a lookup can only change where a prefix begins or
+ends. Prefixes are either nested or disjoint. All addresses with the same innermost prefix therefore
+have the same result, even if they form several spans, so one lookup is enough::
 
     172.16.0.0/16     |--------------------------------|      expected
     172.16.0.0/16     |--------------------------------|      dev ib0
     172.16.1.0/24            |---|                            via 10.1.0.1 dev eth0
     172.16.3.10/32                      |                     local ib0
-    intervals             |  a   | b |  a   |c|     a      |      3 probes: 172.16.0.0, 172.16.1.0, 172.16.3.10
+    places                |  a   | b |  a   |c|     a      |      3 probes: 172.16.0.0, 172.16.1.0, 172.16.3.10
 
-Most routes in a large FIB lead through the uplinks. Such a route doesn't affect the result unless a
-route through another interface overlaps it, so it only splits the CIDRs in that case.
+Most routes in a large FIB lead through the uplinks. Such a plain route doesn't affect the result
+unless a route through another interface, a suspect, overlaps it, so it only cuts in that case.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from ipaddress import IPv4Address
 from itertools import pairwise
-from operator import attrgetter
-from typing import NamedTuple
 
 from hostrouting.kernel.port import leaves_through
 from hostrouting.kernel.rules import Flow, matches
@@ -32,39 +29,18 @@ from hostrouting.model.integer_prefixes import Prefix, PrefixIndex, PrefixSet, e
 from hostrouting.model.parsing import reserved_blocks
 from hostrouting.model.routes import Route, Table
 from hostrouting.model.rules import Rule, RuleAction
+from hostrouting.overlap._places import Place, Places, Span
 
 
-class Interval(NamedTuple):
-    """A range of consecutive addresses with the same lookup result.
-
-    Args:
-        first: the first address as an integer.
-        last: the last address as an integer.
-        probed: the address to look up, as an integer. Intervals with the same probed address share
-            one result.
-    """
-
-    first: int
-    last: int
-    probed: int
-
-
-def intervals_in(intervals: Sequence[Interval], prefix: Prefix, bits: int) -> Sequence[Interval]:
-    """Return the intervals that overlap a prefix. The intervals must be in address order."""
-    first, last = ends(prefix, bits)
-    start = bisect_left(intervals, first, key=attrgetter("last"))
-    return intervals[start : bisect_right(intervals, last, key=attrgetter("first"))]
-
-
-class Coverage:
-    """The expected CIDRs, and the ranges where something other than plain routes through the uplinks may match.
+class Cutter:
+    """A cutter of the expected CIDRs, which knows where only plain routes through the uplinks match.
 
     Args:
         family: the CIDRs' address family.
         cidrs: the CIDRs, which may be nested.
         expected_devs: the uplinks.
         rules: the policy rules, in evaluation order.
-        besides: additional prefixes to look up, as if there were routes to them through another
+        suspects: prefixes that always cut, as if there were routes to them through another
             interface.
         sources: the host's addresses. A route with any other source address isn't plain: it may
             break all connections.
@@ -76,79 +52,79 @@ class Coverage:
         cidrs: Sequence[Prefix],
         expected_devs: Iterable[str],
         rules: Sequence[Rule],
-        besides: Iterable[Prefix],
+        suspects: Iterable[Prefix],
         sources: Iterable[IpAddress] = (),
     ) -> None:
-        self._family, self._bits = family, family.bits
-        self._cidrs, self._spans = cidrs, PrefixSet(cidrs, self._bits)
-        self._devs, self._sources = frozenset(expected_devs), frozenset(sources)
-        # These prefixes are looked up regardless of the routes.
-        self._besides = {
-            *besides,
-            *(numbers(rule.destination) for rule in rules if rule.destination is not None),
-        }
+        self._family = family
+        self._cidrs = cidrs
+        self._expected = PrefixSet(cidrs, family.bits)
+        self._devs = frozenset(expected_devs)
+        self._sources = frozenset(sources)
+        self._suspects = {*suspects}
+        for rule in rules:
+            if rule.destination is not None:
+                self._suspects.add(numbers(rule.destination))
         if not _falls_through_to_default(rules):
-            self._besides.add((0, 0))
+            self._suspects.add((0, 0))
 
-    def suspects(self, routes: Iterable[Route], besides: Iterable[Prefix] = ()) -> list[Prefix]:
-        """Return the prefixes where something other than a plain route may match.
+    def suspects(self, routes: Iterable[Route], possible: Iterable[Prefix] = ()) -> list[Prefix]:
+        """Return the prefixes in which something other than a plain route may match.
 
-        Outside of these prefixes, ``intervals`` doesn't need the plain routes.
+        Outside of these prefixes, ``cut`` doesn't need the plain routes.
 
         Args:
             routes: the entries in all tables. Plain entries through the expected interfaces may be
                 omitted.
-            besides: the destinations of routes that may exist.
+            possible: the destinations of routes that may exist.
 
         Returns:
             The prefixes, all inside the CIDRs and possibly nested.
         """
-        others = (
-            route
-            for route in routes
-            if route.tos == 0 and not leaves_through(route, self._devs, self._sources)
-        )
-        suspects = {*self._besides, *besides, *(numbers(route.destination) for route in others)}
-        shadows = PrefixSet(suspects, self._bits)
-        return sorted({*filter(self._spans.covers, suspects), *filter(shadows.covers, self._cidrs)})
+        suspects = {*self._suspects, *possible}
+        for route in routes:
+            if route.tos == 0 and not self._is_plain(route):
+                suspects.add(numbers(route.destination))
+        shadows = PrefixSet(suspects, self._family.bits)
+        inside = filter(self._expected.covers, suspects)
+        return sorted({*inside, *filter(shadows.covers, self._cidrs)})
 
-    def intervals(
-        self, routes: Iterable[Route], borders: Iterable[Prefix] = ()
-    ) -> Sequence[Interval]:
-        """Split the CIDRs into ranges that each have a single lookup result.
+    def cut(self, routes: Iterable[Route], borders: Iterable[Prefix] = ()) -> Places:
+        """Cut the CIDRs into places.
 
-        Ranges that another interface may carry are also split at gateways behind such interfaces,
-        because no fix may cover these gateways.
+        Where another interface may carry packets, gateways behind such interfaces are cut out, too,
+        because no fix may cover them.
 
         Args:
             routes: the entries in all tables.
-            borders: additional prefixes, at whose boundaries these ranges are split as well.
+            borders: additional prefixes that cut only where another interface may carry packets.
 
         Returns:
-            The intervals in address order, excluding the family's reserved blocks.
+            The places, without the family's reserved blocks.
         """
-        suspects, inner, bits = set(self._besides), set(borders), self._bits
-        gateways = type(self._family.address(0))
+        suspects = {*self._suspects}
+        inner = {*borders}
         for route in routes:
-            is_plain = leaves_through(route, self._devs, self._sources)
-            if route.tos == 0 and self._spans.overlaps(
-                *ends(prefix := numbers(route.destination), bits)
-            ):
-                (inner if is_plain else suspects).add(prefix)
+            is_plain = self._is_plain(route)
+            if route.tos == 0 and self._overlaps(destination := numbers(route.destination)):
+                (inner if is_plain else suspects).add(destination)
             if not is_plain:
-                inner.update(
-                    (int(hop.gateway), bits)
-                    for hop in route.hops
-                    if isinstance(hop.gateway, gateways)
-                )
-        shadows = PrefixSet(suspects, self._bits)
-        cuts = {
-            *self._cidrs,
-            *map(numbers, reserved_blocks(self._family)),
-            *suspects,
-            *filter(shadows.covers, inner),
-        }
-        return _build_intervals([cut for cut in cuts if self._spans.covers(cut)], self._family)
+                inner.update(self._gateways(route))
+        shadows = PrefixSet(suspects, self._family.bits)
+        reserved = map(numbers, reserved_blocks(self._family))
+        cuts = {*self._cidrs, *reserved, *suspects, *filter(shadows.covers, inner)}
+        return _cut_at([*filter(self._expected.covers, cuts)], self._family)
+
+    def _is_plain(self, route: Route) -> bool:
+        return leaves_through(route, self._devs, self._sources)
+
+    def _overlaps(self, prefix: Prefix) -> bool:
+        return self._expected.overlaps(*ends(prefix, self._family.bits))
+
+    def _gateways(self, route: Route) -> Iterator[Prefix]:
+        """Yield the route's gateways, except those of the other family."""
+        for hop in route.hops:
+            if hop.gateway is not None and Family.of(hop.gateway) is self._family:
+                yield int(hop.gateway), self._family.bits
 
 
 def _falls_through_to_default(rules: Sequence[Rule]) -> bool:
@@ -161,37 +137,48 @@ def _falls_through_to_default(rules: Sequence[Rule]) -> bool:
     """
     nowhere = Flow(IPv4Address(0))
     for rule in rules:
-        is_picky = (
-            rule.source is not None
-            or rule.iif
-            or rule.ip_protocol
-            or rule.has_ports
-            or rule.has_unknown
-        )
         if rule.destination is not None:
             if rule.is_inverted:
                 return False
-        elif rule.action is not RuleAction.NOP and (is_picky or matches(rule, nowhere)):
-            if rule.action is not RuleAction.TO_TABLE:
-                return False
-            is_whole = rule.suppress_prefix_length is None and rule.suppress_group is None
-            if rule.table == Table.MAIN and is_whole and not is_picky:
-                return True
+            continue
+        is_for_some = _is_for_some(rule)
+        if rule.action is RuleAction.NOP or not (is_for_some or matches(rule, nowhere)):
+            continue
+        if rule.action is not RuleAction.TO_TABLE:
+            return False
+        if rule.table == Table.MAIN and not is_for_some and not _suppresses(rule):
+            return True
     return False
 
 
-def _build_intervals(cuts: Sequence[Prefix], family: Family) -> list[Interval]:
-    """Build the intervals, assigning each address to the innermost prefix that contains it."""
+def _is_for_some(rule: Rule) -> bool:
+    """Return whether a rule may match only some of the packets to an address."""
+    has_protocol = bool(rule.ip_protocol) or rule.has_ports
+    return rule.source is not None or bool(rule.iif) or has_protocol or rule.has_unknown
+
+
+def _suppresses(rule: Rule) -> bool:
+    return rule.suppress_prefix_length is not None or rule.suppress_group is not None
+
+
+def _cut_at(cuts: Sequence[Prefix], family: Family) -> Places:
+    """Assign each address in the prefixes to the place of the innermost prefix that contains it."""
     bits = family.bits
     reserved = PrefixSet(map(numbers, reserved_blocks(family)), bits)
     index = PrefixIndex(cuts, bits)
-    edges = sorted(
-        {edge for cut in cuts for first, last in (ends(cut, bits),) for edge in (first, last + 1)}
-    )
-    probed: dict[Prefix, int] = {}
-    intervals: list[Interval] = []
-    for first, behind in pairwise(edges):
+    edges = set[int]()
+    for cut in cuts:
+        first, last = ends(cut, bits)
+        edges |= {first, last + 1}
+    places: dict[Prefix, Place] = {}
+    spans: list[Span] = []
+    for first, behind in pairwise(sorted(edges)):
         inner = next(index.around((first, bits)), None)
-        if inner is not None and not reserved.covers((first, bits)):
-            intervals.append(Interval(first, behind - 1, probed.setdefault(inner, first)))
-    return intervals
+        if inner is None or reserved.covers((first, bits)):
+            continue
+        if inner not in places:
+            places[inner] = Place(family.address(first))
+        span = Span(first, behind - 1, places[inner])
+        span.place.spans.append(span)
+        spans.append(span)
+    return Places(spans, family)

@@ -19,7 +19,7 @@ from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.integer_prefixes import Prefix, PrefixIndex, numbers
 from hostrouting.model.links import Hardware, is_like
 from hostrouting.model.routes import Route
-from hostrouting.overlap._judge import Classification
+from hostrouting.overlap._places import Judgement
 from hostrouting.overlap._state import State
 from hostrouting.overlap.findings import Finding, FindingKind
 from hostrouting.overlap.proposals import Obstacle, Question
@@ -51,8 +51,8 @@ _INFINIBAND = ("ib*",)
 _NETWORK_LENGTH_MIN = {Family.IPV4: 8, Family.IPV6: 16}
 
 
-class Owners:
-    """The owners of the interfaces on one host, as far as names and types tell.
+class Diversions:
+    """The routes on one host that may lead elsewhere on purpose, as far as interfaces' names and types tell.
 
     Args:
         state: the host's state.
@@ -99,7 +99,7 @@ class Owners:
         return _OF_VPN if is_like(dev, _VPNS) else ""
 
     def why_wanted(
-        self, failure: Classification, subnet: Prefix | None, *, is_limited: bool, is_settled: bool
+        self, failure: Judgement, subnet: Prefix | None, *, is_limited: bool, is_settled: bool
     ) -> Obstacle | None:
         """Return why packets may leave through another interface on purpose, or None if they can't.
 

@@ -14,15 +14,15 @@ from hostrouting.model.integer_prefixes import Prefix, PrefixIndex, numbers
 from hostrouting.model.links import Link, is_like
 from hostrouting.model.parsing import is_device
 from hostrouting.model.routes import NextHop, Route, RouteType, Table
-from hostrouting.overlap._bounds import own_gateway
+from hostrouting.overlap._bounds import local_gateway
 from hostrouting.overlap._state import State
 from hostrouting.overlap.proposals import Obstacle
 from hostrouting.routes.resolve import why_impossible
 
 
 @attrs.frozen(eq=False)
-class Lead:
-    """The way an entry for a prefix leads to the expected interface.
+class Path:
+    """The path by which an entry for a prefix leads to the expected interface.
 
     Args:
         dev: the one interface that the entry uses because the expected CIDR names it, or None for
@@ -79,7 +79,7 @@ class Entries:
         self._known_by: dict[str, tuple[Mapping[Prefix, NextHop], PrefixIndex, PrefixIndex]] = {}
         self._refusals_by: dict[tuple[str, NextHop | None], str] = {}
 
-    def lead(self, expected: ExpectedCidr, address: IpAddress) -> Lead | Obstacle:
+    def path(self, expected: ExpectedCidr, address: IpAddress) -> Path | Obstacle:
         """Return how an entry leads to the interface of an expected CIDR, or the reason why none is proposed.
 
         Args:
@@ -95,13 +95,13 @@ class Entries:
                 if is_unnameable
                 else ""
             )
-            to_uplinks = Lead(None, (on,), (NextHop(on),), subnet, refused)
+            to_uplinks = Path(None, (on,), (NextHop(on),), subnet, refused)
         elif self._default is not None:
-            to_uplinks = Lead(
+            to_uplinks = Path(
                 None, self._default.devs, self._default.hops, None, self._lost_gateway
             )
         else:
-            to_uplinks = Lead(None, (), (), None, "")
+            to_uplinks = Path(None, (), (), None, "")
         dev = (
             None
             if expected.devs is None
@@ -114,7 +114,7 @@ class Entries:
         hop = self._hop_by(dev, (int(address), self._bits))
         if (dev, hop) not in self._refusals_by:
             self._refusals_by[dev, hop] = self._why_refused_by(dev, hop)
-        return Lead(dev, (dev,), () if hop is None else (hop,), subnet, self._refusals_by[dev, hop])
+        return Path(dev, (dev,), () if hop is None else (hop,), subnet, self._refusals_by[dev, hop])
 
     def subnet_around(self, address: IpAddress) -> Prefix | None:
         """Return the innermost uplink subnet that contains an address, if any."""
@@ -122,15 +122,15 @@ class Entries:
 
     def next_hops(self, expected: ExpectedCidr, address: IpAddress) -> tuple[NextHop, ...]:
         """Return the next hops through which an address would be reached as expected, or an empty tuple if unknown."""
-        lead = self.lead(expected, address)
-        return () if isinstance(lead, Obstacle) else lead.next_hops
+        path = self.path(expected, address)
+        return () if isinstance(path, Obstacle) else path.next_hops
 
     def _dev_of(
         self,
         expected: ExpectedCidr,
         patterns: tuple[str, ...],
         address: IpAddress,
-        to_uplinks: Lead,
+        to_uplinks: Path,
     ) -> str | Obstacle | None:
         """Return the one interface that an entry for an expected CIDR uses, None for the uplinks, or an obstacle."""
         there = [link.name for link in self._state.links if is_like(link.name, patterns)]
@@ -163,11 +163,11 @@ class Entries:
         return f"no entry for it through {dev} is possible: {why}" if why else ""
 
     def entry(self, network: IpNetwork, dev: str | None) -> StaticRoute:
-        """Return the entry for a prefix whose ``Lead`` isn't refused.
+        """Return the entry for a prefix whose ``Path`` isn't refused.
 
         Args:
             network: the prefix.
-            dev: see ``Lead``.
+            dev: see ``Path``.
         """
         if dev is not None:
             return self._entry_by(dev, self._hop_by(dev, numbers(network)), network)
@@ -198,7 +198,7 @@ class Entries:
 
     @property
     def _inherited(self) -> Route:
-        if self._default is None:  # ``lead`` has returned an obstacle
+        if self._default is None:  # ``path`` has returned an obstacle
             raise AssertionError("an entry for the uplinks needs a default route")
         return self._default
 
@@ -260,7 +260,7 @@ class Entries:
     def _lost_gateway(self) -> str:
         """Return why entries via the default route's gateways wouldn't work, or an empty string if they would."""
         default, fib = self._inherited, self._state.fib
-        if (own := own_gateway(default, self._state.addresses)) is not None:
+        if (own := local_gateway(default, self._state.addresses)) is not None:
             return f"{own.local}, the gateway of {default}, is also an address of {own.dev}: remove it from there"
         hop, *others = default.hops
         is_nameable = not others and not isinstance(hop.gateway, IPv6Address) and is_device(hop.dev)

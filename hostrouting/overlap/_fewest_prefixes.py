@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from hostrouting.model.family import Family, IpNetwork
 from hostrouting.model.integer_prefixes import Prefix
-from hostrouting.overlap._cut import Interval
+from hostrouting.overlap._places import Span
 
 # The cost of leaving a target uncovered. It exceeds the cost of any number of prefixes.
 _TOO_MUCH = 1 << 40
@@ -45,15 +45,15 @@ class Segment(NamedTuple):
     Args:
         first: the first address as an integer.
         last: the last address as an integer.
-        above: the length that a covering prefix must exceed (-1 for any), or None if the segment
-            isn't a target.
-        most: maximum length of a prefix that may cover it, or -1 if none may.
+        longer_than: the length that a covering prefix must exceed (-1 for any), or None if the
+            segment isn't a target.
+        length_max: maximum length of a prefix that may cover it, or -1 if none may.
     """
 
     first: int
     last: int
-    above: int | None = None
-    most: int = _ANY_LENGTH
+    longer_than: int | None = None
+    length_max: int = _ANY_LENGTH
 
 
 def fewest_prefixes(
@@ -73,16 +73,16 @@ def fewest_prefixes(
         The prefixes in address order. Outer prefixes precede those nested in them.
     """
     bits = family.bits
-    firsts, lasts = [segment.first for segment in segments], [segment.last for segment in segments]
-    mosts = [segment.most for segment in segments]
+    firsts = [segment.first for segment in segments]
+    lasts = [segment.last for segment in segments]
+    lengths_max = [segment.length_max for segment in segments]
     # A segment that isn't a target needs no covering prefix (-2), and no prefix inside it is
     # useful.
-    aboves = [-2 if segment.above is None else segment.above for segment in segments]
-    lowest = [_ANY_LENGTH if segment.above is None else segment.above for segment in segments]
+    needs = [-2 if each.longer_than is None else each.longer_than for each in segments]
+    useful = [_ANY_LENGTH if each.longer_than is None else each.longer_than for each in segments]
     # Running count of the gaps before each segment.
-    gaps = list(
-        accumulate(first != last + 1 for first, last in zip(firsts, [-1, *lasts], strict=False))
-    )
+    is_behind_gap = (first != last + 1 for first, last in zip(firsts, [-1, *lasts], strict=False))
+    gaps = list(accumulate(is_behind_gap))
 
     def size(length: int) -> int:
         return 1 << bits >> length
@@ -91,7 +91,28 @@ def fewest_prefixes(
         return slice(bisect_left(lasts, first), bisect_left(firsts, first + size(length)))
 
     def is_served(first: int, length: int, around: int) -> bool:
-        return max(aboves[part(first, length)], default=-2) < around
+        return max(needs[part(first, length)], default=-2) < around
+
+    def smallest_around(inner: slice, first: int, length: int) -> tuple[int, int, bool]:
+        """Return the smallest prefix that contains all segments, and whether they leave no gap in it."""
+        begin = max(first, firsts[inner.start])
+        end = min(first + size(length) - 1, lasts[inner.stop - 1])
+        length = bits - (begin ^ end).bit_length()
+        is_whole = end - begin + 1 == size(length) and gaps[inner.start] == gaps[inner.stop - 1]
+        return begin >> (bits - length) << (bits - length), length, is_whole
+
+    def is_enough(first: int, length: int, around: int, inner: slice) -> bool:
+        """Return whether a prefix that may be chosen covers all targets, and no smaller one does.
+
+        If only one half needs prefixes, one inside that half costs the same and covers fewer other
+        addresses. That doesn't matter if any prefix may cover the other addresses.
+        """
+        if max(needs[inner]) >= length:
+            return False
+        if min(lengths_max[inner]) >= bits:
+            return True
+        halves = (first, first + size(length + 1))
+        return not any(is_served(half, length + 1, around) for half in halves)
 
     @cache
     def cheapest(first: int, length: int, around: int) -> tuple[int, tuple[Prefix, ...]]:
@@ -105,87 +126,65 @@ def fewest_prefixes(
         if is_served(first, length, around):
             return 0, ()
         inner = part(first, length)
-        # Start at the smallest prefix that contains all segments: in any larger one, they are all
-        # in the same half.
-        begin, end = (
-            max(first, firsts[inner.start]),
-            min(first + size(length) - 1, lasts[inner.stop - 1]),
-        )
-        length = bits - (begin ^ end).bit_length()
-        first = begin >> (bits - length) << (bits - length)
-        is_covered = end - begin + 1 == size(length) and gaps[inner.start] == gaps[inner.stop - 1]
-        most = min(mosts[inner])
-        is_usable = (
-            is_covered and min(lowest[inner]) < length <= most and (first, length) not in taken
-        )
-        halves = (first, first + size(length + 1))
-        # If only one half needs prefixes, one inside that half costs the same and covers fewer
-        # other addresses. That doesn't matter if any prefix may cover the other addresses.
-        if (
-            is_usable
-            and max(aboves[inner]) < length
-            and (most >= bits or not any(is_served(half, length + 1, around) for half in halves))
-        ):
+        # Any larger prefix has all segments in the same half.
+        first, length, is_whole = smallest_around(inner, first, length)
+        may_be_chosen = is_whole and min(useful[inner]) < length <= min(lengths_max[inner])
+        may_be_chosen = may_be_chosen and (first, length) not in taken
+        if may_be_chosen and is_enough(first, length, around, inner):
             return 1, ((first, length),)
-        if length == bits or (is_covered and min(aboves[inner]) >= length + _SPLITS):
+        if length == bits or (is_whole and min(needs[inner]) >= length + _SPLITS):
             return _TOO_MUCH, ()
+        halves = (first, first + size(length + 1))
         without, found = _sum(cheapest(half, length + 1, around) for half in halves)
-        if is_usable and without > 1:
-            price, more = _sum(cheapest(half, length + 1, length) for half in halves)
-            if price + 1 < without:
-                return price + 1, ((first, length), *more)
+        if may_be_chosen and without > 1:
+            cost, more = _sum(cheapest(half, length + 1, length) for half in halves)
+            if cost + 1 < without:
+                return cost + 1, ((first, length), *more)
         return without, found
 
     return list(map(family.network, cheapest(0, 0, -1)[1]))
 
 
 def _sum(halves: Iterable[tuple[int, tuple[Prefix, ...]]]) -> tuple[int, tuple[Prefix, ...]]:
-    prices, found = zip(*halves, strict=True)
-    return sum(prices), tuple(chain.from_iterable(found))
+    costs, found = zip(*halves, strict=True)
+    return sum(costs), tuple(chain.from_iterable(found))
 
 
-def networks_of(intervals: Iterable[Interval], family: Family) -> tuple[IpNetwork, ...]:
-    """Return the fewest CIDRs that exactly cover the intervals.
-
-    The intervals must be in address order.
-    """
-    spans: list[tuple[int, int]] = []
-    for interval in intervals:
-        first = spans.pop()[0] if spans and spans[-1][1] == interval.first - 1 else interval.first
-        spans.append((first, interval.last))
-    networks = (
-        summarize_address_range(family.address(first), family.address(last))
-        for first, last in spans
-    )
-    return tuple(chain.from_iterable(networks))
+def networks_of(spans: Iterable[Span], family: Family) -> tuple[IpNetwork, ...]:
+    """Return the fewest CIDRs that exactly cover the spans, which must be in address order."""
+    joined: list[tuple[int, int]] = []
+    for span in spans:
+        is_adjacent = bool(joined) and joined[-1][1] == span.first - 1
+        first = joined.pop()[0] if is_adjacent else span.first
+        joined.append((first, span.last))
+    networks: list[IpNetwork] = []
+    for first, last in joined:
+        networks += summarize_address_range(family.address(first), family.address(last))
+    return tuple(networks)
 
 
 def summary_of(
-    failing: Sequence[Interval],
-    intervals: Sequence[Interval],
-    local: Container[Interval],
-    family: Family,
+    failing: Sequence[Span], spans: Sequence[Span], local: Container[Span], family: Family
 ) -> list[IpNetwork]:
-    """Return a short list of prefixes that cover failing intervals, and maybe adjacent local or broadcast addresses.
+    """Return a short list of prefixes that cover failing spans, and maybe adjacent local or broadcast addresses.
 
     Args:
-        failing: the failing intervals, in address order.
-        intervals: all intervals, in address order.
-        local: the intervals of local and broadcast addresses.
+        failing: the failing spans, in address order.
+        spans: all spans, in address order.
+        local: the spans of local and broadcast addresses.
         family: the address family.
     """
-    start, stop, targets = (
-        bisect_left(intervals, failing[0]),
-        bisect_right(intervals, failing[-1]),
-        {*failing},
-    )
-    while start and intervals[start - 1] in local:
+    start = bisect_left(spans, failing[0])
+    stop = bisect_right(spans, failing[-1])
+    while start and spans[start - 1] in local:
         start -= 1
-    while stop < len(intervals) and intervals[stop] in local:
+    while stop < len(spans) and spans[stop] in local:
         stop += 1
-    segments = (
-        Segment(each.first, each.last, above=-1 if each in targets else None)
-        for each in intervals[start:stop]
-        if each in targets or each in local
-    )
-    return fewest_prefixes([*segments], family)
+    targets = {*failing}
+    segments: list[Segment] = []
+    for span in spans[start:stop]:
+        if span in targets:
+            segments.append(Segment(span.first, span.last, longer_than=-1))
+        elif span in local:
+            segments.append(Segment(span.first, span.last))
+    return fewest_prefixes(segments, family)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from operator import attrgetter
 
 import attrs
 
@@ -23,9 +22,9 @@ from hostrouting.model.errors import RouteError
 from hostrouting.model.family import IpAddress
 from hostrouting.model.integer_prefixes import Prefix, numbers
 from hostrouting.model.routes import Route, Table
-from hostrouting.overlap._ask import ask, replying, source_key_to
-from hostrouting.overlap._cut import Interval
-from hostrouting.overlap._judge import Classification, classify_probes
+from hostrouting.overlap._ask import Sockets, called_addresses, source_key_to
+from hostrouting.overlap._judge import Judge
+from hostrouting.overlap._places import Judgement, Places, Span, distinct
 from hostrouting.overlap._state import State
 from hostrouting.routes.plan import plan_routes
 from hostrouting.routes.resolve import resolve
@@ -37,14 +36,18 @@ class FixedHost(SnapshotBackend):
 
     Args:
         state: the host's state before the fix.
+        places: the places, with the lookups before the fix.
         tables: a model of the tables after the fix.
         added: the routes that the fix adds.
     """
 
-    def __init__(self, state: State, tables: Fib, added: Sequence[Route] = ()) -> None:
+    def __init__(
+        self, state: State, places: Places, tables: Fib, added: Sequence[Route] = ()
+    ) -> None:
         known = (tuple(state.links), tuple(state.addresses), tuple(state.rules))
         super().__init__(Snapshot(*known, tuple(tables.routes)))
         self.family, self.tables, self.added, self._state = state.family, tables, added, state
+        self._places = places
 
     # --- as a backend -----------------------------------------------------------------------------
 
@@ -89,13 +92,13 @@ class FixedHost(SnapshotBackend):
     def _reported_sources(self) -> dict[SourceKey, tuple[IpAddress, ...]]:
         """Return the sources reported by the kernel, grouped by ``source_key_to``."""
         known: dict[SourceKey, dict[IpAddress, None]] = {}
-        for probes in self._state.probes.values():
+        for place in self._places:
             key: SourceKey = ()
-            for probe in probes:
-                if probe.source is None:
-                    key = source_key_to(*probe.lookup[:2])
-                elif not probe.is_reply:
-                    known.setdefault(key, {})[probe.source] = None
+            for lookup in place.lookups:
+                if lookup.source is None:
+                    key = source_key_to(lookup.address, lookup.route)
+                elif not lookup.is_reply:
+                    known.setdefault(key, {})[lookup.source] = None
         return {key: tuple(sources) for key, sources in known.items()}
 
     # --- what a fix asks --------------------------------------------------------------------------
@@ -111,7 +114,7 @@ class FixedHost(SnapshotBackend):
 
     def unfixed_connections(
         self, overlap: RouteOverlap
-    ) -> Iterator[tuple[ExpectedCidr, Classification, Interval]]:
+    ) -> Iterator[tuple[ExpectedCidr, Judgement, Span]]:
         """Yield the connections, replies and TCP lookups that still fail once the first lookups are fixed.
 
         The fix changes the result of the first lookup, so connections may use a different source
@@ -121,27 +124,29 @@ class FixedHost(SnapshotBackend):
             overlap: the expected CIDRs.
 
         Yields:
-            The expected CIDR, the failure and the interval.
+            The expected CIDR, the failure and the span.
         """
         state, routes = self._state, self.tables.routes
-        called = replying(state.addresses, state.uplinks.devs, state.rules)
-        probes = ask(state.intervals, state.rules, routes, self, state.family, called)
-        after = attrs.evolve(state, routes=routes, probes=probes)
-        for expected, classifications in classify_probes(overlap, after).items():
-            for interval in state.inside[expected]:
-                for classification in filter(
-                    attrgetter("is_failure"), classifications[interval.probed][1:]
-                ):
-                    yield expected, classification, interval
+        called = called_addresses(state.addresses, state.uplinks.devs, state.rules)
+        lookups = Sockets(self, state.rules, routes, state.family, called).ask(self._places)
+        judge = Judge(overlap, attrs.evolve(state, routes=routes))
+        for expected in dict.fromkeys(overlap.expected_cidrs):
+            spans = self._places.inside(expected.cidr)
+            judged = {place: judge.of_place(lookups[place], expected) for place in distinct(spans)}
+            for span in spans:
+                for judgement in judged[span.place][1:]:
+                    if judgement.is_failure:
+                        yield expected, judgement, span
 
 
 def fixed_by(
-    state: State, entries: Sequence[StaticRoute], fixed: Mapping[int, str | None]
+    state: State, places: Places, entries: Sequence[StaticRoute], fixed: Mapping[int, str | None]
 ) -> FixedHost | str:
     """Return the host after the planner has applied entries, or the reason why the entries don't work.
 
     Args:
         state: the host's state. The new routes come before existing ones with the same key.
+        places: the places, with the lookups before the fix.
         entries: the proposed entries.
         fixed: the fixed addresses, each with the interface that packets must leave through, or None
             for the uplinks.
@@ -166,4 +171,4 @@ def fixed_by(
                 for by, gateway in sorted(state.silent_routers, key=str)
             ]
             return "; ".join([f"{address} would still not leave through {','.join(devs)}", *silent])
-    return FixedHost(state, tables, plan.add)
+    return FixedHost(state, places, tables, plan.add)

@@ -1,11 +1,11 @@
-"""Turn classifications into findings and notes. This module does no I/O.
+"""Group the judgements of places into findings and notes. This module does no I/O.
 
-Intervals of the same CIDR with equal classifications are reported together.
+Spans of the same CIDR with equal judgements are reported together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import takewhile
 
 from hostrouting.config.routing import ExpectedCidr, RouteOverlap
@@ -15,15 +15,14 @@ from hostrouting.model.links import Address
 from hostrouting.model.routes import Table, destination_words
 from hostrouting.model.text import shortened
 from hostrouting.overlap._ask import asks_local_first
-from hostrouting.overlap._cut import Interval, intervals_in
 from hostrouting.overlap._fewest_prefixes import networks_of, summary_of
 from hostrouting.overlap._host_notes import notes_on_host
-from hostrouting.overlap._judge import Classification, Classifications
+from hostrouting.overlap._places import Judgement, Places, Span
 from hostrouting.overlap._state import State
 from hostrouting.overlap.findings import Finding, FindingKind, Note, NoteKind
 
-# Intervals to report together, each with its classification.
-_Group = list[tuple[Interval, Classification]]
+# Spans to report together, each with its judgement.
+_Group = list[tuple[Span, Judgement]]
 _Networks = tuple[IpNetwork, ...]
 
 # Limits for human-readable lines; the lists in the report are always complete.
@@ -34,109 +33,139 @@ _KEYS = {NoteKind.CONTAINER: "containerDevs", NoteKind.ALLOWED: "allowedDevs"}
 
 
 def findings_and_notes(
-    overlap: RouteOverlap, state: State, classifications: Mapping[ExpectedCidr, Classifications]
+    overlap: RouteOverlap, state: State, places: Places
 ) -> tuple[tuple[Finding, ...], tuple[Note, ...]]:
     """Return a check's findings and notes.
 
     Args:
         overlap: the expected CIDRs.
         state: the host's state.
-        classifications: the result of ``classify_probes``.
+        places: the judged places.
 
     Returns:
         The findings, in config order and by address within a CIDR, and the notes.
     """
-    family, bits = state.family, state.family.bits
-    foreseen = PrefixIndex(map(numbers, overlap.foreseen), bits)
+    foreseen = PrefixIndex(map(numbers, overlap.foreseen), state.family.bits)
     findings: list[Finding] = []
     notes: list[Note] = []
-    for expected, found in classifications.items():
-        intervals = state.inside[expected]
-        groups: dict[Hashable, _Group] = {}
-        for interval in intervals:
-            for classification in found[interval.probed]:
-                if classification.kind is not None:
-                    groups.setdefault(classification.group, []).append((interval, classification))
-        local = {each for each in intervals if groups and found[each.probed][0].is_local}
-        for group in groups.values():
-            first, inside = group[0][1], [interval for interval, _ in group]
-            ranges = networks_of(inside, family)
-            is_shortened = first.is_failure or first.kind is NoteKind.ALLOWED
-            shown = tuple(summary_of(inside, intervals, local, family)) if is_shortened else ranges
-            if first.is_failure:
+    for expected in dict.fromkeys(overlap.expected_cidrs):
+        spans = places.inside(expected.cidr)
+        groups = _groups(expected, spans)
+        local = {span for span in spans if groups and _first(span, expected).is_local}
+        for group in groups:
+            judgement = group[0][1]
+            failing = [span for span, _ in group]
+            ranges = networks_of(failing, state.family)
+            shown = ranges
+            if judgement.is_failure or judgement.kind is NoteKind.ALLOWED:
+                shown = tuple(summary_of(failing, spans, local, state.family))
+            if judgement.is_failure:
                 findings.append(_finding(expected, group, state, ranges, shown))
             else:
                 notes.append(_note(expected, group, state, ranges, shown))
-        notes += _foreseen(expected.cidr, foreseen, state, found)
-    return tuple(findings), (*dict.fromkeys(notes), *notes_on_host(overlap, state))
+        notes += _foreseen(expected, foreseen, state, places)
+    return tuple(findings), (*dict.fromkeys(notes), *notes_on_host(overlap, state, places))
+
+
+def _groups(expected: ExpectedCidr, spans: Iterable[Span]) -> list[_Group]:
+    groups: dict[Hashable, _Group] = {}
+    for span in spans:
+        for judgement in span.place.judgements[expected]:
+            if judgement.kind is not None:
+                groups.setdefault(judgement.group, []).append((span, judgement))
+    return [*groups.values()]
+
+
+def _first(span: Span, expected: ExpectedCidr) -> Judgement:
+    return span.place.judgements[expected][0]
 
 
 def _finding(
     expected: ExpectedCidr, group: _Group, state: State, ranges: _Networks, shown: _Networks
 ) -> Finding:
-    interval, classification = group[0]
-    types = {each.discarded_by for _, each in group}
+    span, judgement = group[0]
+    types = {type_ for _, each in group if (type_ := each.discarded_by) is not None}
+    behind = {dev for _, each in group for dev in _behind(each, expected, state)}
     return Finding(
-        kind=FindingKind(str(classification.kind)),
+        kind=FindingKind(str(judgement.kind)),
         cidr=expected.cidr,
-        probe=state.family.address(interval.first),
-        devs=classification.devs,
+        probe=state.family.address(span.first),
+        devs=judgement.devs,
         expected_devs=state.uplinks.devs if expected.devs is None else expected.devs,
-        source=classification.probe.source,
-        is_reply=classification.probe.is_reply,
+        source=judgement.lookup.source,
+        is_reply=judgement.lookup.is_reply,
         ranges=ranges,
-        route=classification.route,
+        route=judgement.route,
         shadowed=shown,
-        gateway=classification.gateway,
-        discarded_by=tuple(sorted(type_ for type_ in types if type_ is not None)),
-        behind=tuple(sorted({dev for _, each in group for dev in _behind(each, expected, state)})),
+        gateway=judgement.gateway,
+        discarded_by=tuple(sorted(types)),
+        behind=tuple(sorted(behind)),
     )
 
 
 def _note(
     expected: ExpectedCidr, group: _Group, state: State, ranges: _Networks, shown: _Networks
 ) -> Note:
-    _, classification = group[0]
-    kind, cidr = NoteKind(str(classification.kind)), expected.cidr
+    judgement = group[0][1]
+    kind, cidr = NoteKind(str(judgement.kind)), expected.cidr
     devs = tuple(sorted({dev for _, each in group for dev in each.devs}))
-    by = shortened(devs, ",", _SHOWN_DEVS)
     part = _part(cidr, shown)
-    local = _local_on_uplinks(expected, state)
-    if classification.is_local:
-        message = f"{part}: {kind.lower()}{f' on {by}' if by else ''}"
+    through = shortened(devs, ",", _SHOWN_DEVS)
+    if judgement.is_local:
+        message = f"{part}: {kind.lower()}{f' on {through}' if through else ''}"
         if asks_local_first(state.rules):
             message += "; no route can change that"
-        if classification.is_answered:
-            message += ", it is answered on this host (containerDevs)"
-            if classification.shared:
-                message += f"; it lies in {classification.shared}, so another node may have it"
-        elif classification.is_lost:
-            message += ", so nothing in the cluster that has such an address can be reached"
-        elif kind is NoteKind.LOCAL and any(address.network != cidr for address in local):
-            message += (
-                ", which is fine if the CIDR is the nodes'; a pod or Service that has such an address can't be reached:"
-                " move their CIDR"
-            )
+        message += _about_local(expected, judgement, state)
     elif kind is NoteKind.CNI_DISCARD:
         message = (
-            f"{part} is discarded by {classification.route}, a CNI's own block; an address in it that lives on another"
+            f"{part} is discarded by {judgement.route}, a CNI's own block; an address in it that lives on another"
             " node can't be reached from here"
         )
     else:
-        message = f"{part} routes via {by} ({_KEYS[kind]})"
-        # A host route leads to a local pod and doesn't shadow other addresses.
-        hides_others = (
-            each.route and each.route.destination.prefixlen < state.family.bits for _, each in group
+        message = (
+            f"{part} routes via {through} ({_KEYS[kind]}){_about_exempt(expected, group, state)}"
         )
-        if classification.shared:
-            where = f"{classification.shared}, so other hosts there that have such an address can't be reached"
-            message += f"; it lies in {where}"
-        elif kind is NoteKind.CONTAINER and local and any(hides_others):
-            message += (
-                f"; this host's own {local[0].local} on {local[0].dev} is in the same CIDR: if that is the nodes',"
-                " nodes in this part can't be reached; name the CIDR's devs in expectedCidrs to make that a failure"
-            )
     return Note(kind, message, cidr, devs, ranges)
+
+
+def _about_local(expected: ExpectedCidr, judgement: Judgement, state: State) -> str:
+    """Return what a local address means for the cluster, as a clause."""
+    if judgement.is_answered and judgement.shared:
+        whose = f"it lies in {judgement.shared}, so another node may have it"
+        return f", it is answered on this host (containerDevs); {whose}"
+    if judgement.is_answered:
+        return ", it is answered on this host (containerDevs)"
+    if judgement.is_lost:
+        return ", so nothing in the cluster that has such an address can be reached"
+    on_uplinks = _local_on_uplinks(expected, state)
+    is_of_nodes = all(address.network == expected.cidr for address in on_uplinks)
+    if judgement.kind is not NoteKind.LOCAL or is_of_nodes:
+        return ""
+    return (
+        ", which is fine if the CIDR is the nodes'; a pod or Service that has such an address can't be reached:"
+        " move their CIDR"
+    )
+
+
+def _about_exempt(expected: ExpectedCidr, group: _Group, state: State) -> str:
+    """Return which other addresses an exempted interface hides, as a clause."""
+    judgement = group[0][1]
+    if judgement.shared:
+        where = (
+            f"{judgement.shared}, so other hosts there that have such an address can't be reached"
+        )
+        return f"; it lies in {where}"
+    local = _local_on_uplinks(expected, state)
+    if judgement.kind is not NoteKind.CONTAINER or not local:
+        return ""
+    # A host route leads to a local pod and doesn't shadow other addresses.
+    lengths = [each.route.destination.prefixlen for _, each in group if each.route is not None]
+    if all(length == state.family.bits for length in lengths):
+        return ""
+    return (
+        f"; this host's own {local[0].local} on {local[0].dev} is in the same CIDR: if that is the nodes',"
+        " nodes in this part can't be reached; name the CIDR's devs in expectedCidrs to make that a failure"
+    )
 
 
 def _local_on_uplinks(expected: ExpectedCidr, state: State) -> list[Address]:
@@ -160,40 +189,39 @@ def _part(cidr: IpNetwork, ranges: _Networks) -> str:
     return f"{shortened(list(map(destination_words, ranges)), ' ', _SHOWN_NETWORKS)} of {cidr}"
 
 
-def _behind(classification: Classification, expected: ExpectedCidr, state: State) -> set[str]:
-    route = classification.route
-    if classification.kind is not FindingKind.OVERLAP or route is None:
+def _behind(judgement: Judgement, expected: ExpectedCidr, state: State) -> set[str]:
+    """Return the further unexpected interfaces that packets would use in turn if matching routes were removed."""
+    route = judgement.route
+    if judgement.kind is not FindingKind.OVERLAP or route is None:
         return set()
-    number, length = numbers(route.destination)
-    entries = state.fib.tables.get(route.table, {}).get(length, {}).get(number, ())
-    in_turn = takewhile(
-        lambda devs: not any(expected.is_expected(dev, state.uplinks.devs) for dev in devs),
-        (entry.devs for entry in entries if entry.tos == route.tos),
-    )
-    return set().union(*in_turn) - {*classification.devs}
+
+    def is_unexpected(devs: Sequence[str]) -> bool:
+        return not any(expected.is_expected(dev, state.uplinks.devs) for dev in devs)
+
+    first, length = numbers(route.destination)
+    entries = state.fib.tables.get(route.table, {}).get(length, {}).get(first, ())
+    following = [entry.devs for entry in entries if entry.tos == route.tos]
+    return {dev for devs in takewhile(is_unexpected, following) for dev in devs} - {*judgement.devs}
 
 
 def _foreseen(
-    cidr: IpNetwork, foreseen: PrefixIndex, state: State, classifications: Classifications
-) -> Iterable[Note]:
+    expected: ExpectedCidr, foreseen: PrefixIndex, state: State, places: Places
+) -> Iterator[Note]:
     """Yield a note for each foreseen prefix whose connected route, once added, would shadow part of the CIDR."""
+    cidr = expected.cidr
     for prefix in map(state.family.network, foreseen.meeting(numbers(cidr))):
         part = prefix if prefix.prefixlen > cidr.prefixlen else cidr
-        intervals = [
-            interval
-            for interval in intervals_in(state.intervals, numbers(part), state.family.bits)
-            if _would_lose(classifications[interval.probed][0], prefix)
-        ]
-        if intervals:
-            ranges = networks_of(intervals, state.family)
+        lost = [span for span in places.inside(part) if _would_lose(_first(span, expected), prefix)]
+        if lost:
+            ranges = networks_of(lost, state.family)
             message = (
                 f"{_part(cidr, ranges)} would be shadowed by a route to {prefix}, which is foreseen"
             )
             yield Note(NoteKind.FORESEEN, message, cidr, (), ranges)
 
 
-def _would_lose(classification: Classification, prefix: IpNetwork) -> bool:
-    route = classification.route
-    if classification.kind is not None or route is None or route.table != Table.MAIN:
+def _would_lose(judgement: Judgement, prefix: IpNetwork) -> bool:
+    route = judgement.route
+    if judgement.kind is not None or route is None or route.table != Table.MAIN:
         return False
     return route.destination.prefixlen <= prefix.prefixlen

@@ -16,30 +16,33 @@ from collections.abc import Collection, Iterator
 import attrs
 
 from hostrouting.kernel.rules import KERNEL_RULES, TCP, UDP, Flow, kernel_rules
-from hostrouting.model.family import Family, IpAddress
+from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.links import Address
 from hostrouting.model.routes import Protocol, Route, RouteType
 from hostrouting.overlap._ask import asks_local_first, separates_tcp
+from hostrouting.overlap._places import Places
+from hostrouting.overlap._read import Moment
 from hostrouting.overlap._state import State
 
 
-def why_not_received(state: State) -> str:
+def why_not_received(moment: Moment) -> str:
     """Return why this host doesn't receive what is sent to one of its addresses, or an empty string if it does."""
+    state = moment.state
     if asks_local_first(state.rules):
         return ""
     # As long as IPv6 has never had another rule, the kernel searches local and main, whatever the
     # rules say.
-    may_ignore_rules = state.family is Family.IPV6 and {*state.rules} <= {
-        *kernel_rules(Family.IPV6)
-    }
-    for flow, words in () if may_ignore_rules else _arriving(state):
-        if not _is_local(found := state.fib.decide(flow).route):
-            return _sentence(f"to {flow.address}{words} through {flow.iif}", found, state)
-    for lookup in state.own_lookups:
+    usual = {*kernel_rules(Family.IPV6)}
+    may_ignore_rules = state.family is Family.IPV6 and {*state.rules} <= usual
+    if not may_ignore_rules:
+        for flow, words in _arriving(state, moment.places):
+            route = state.fib.decide(flow).route
+            if not _is_local(route):
+                return _sentence(f"to {flow.address}{words} through {flow.iif}", route, state)
+    for lookup in moment.local_lookups:
         if not _is_local(lookup.route):
-            return _sentence(
-                f"by this host to {lookup.address}, its own address,", lookup.route, state
-            )
+            sent = f"by this host to {lookup.address}, its own address,"
+            return _sentence(sent, lookup.route, state)
     return ""
 
 
@@ -48,49 +51,51 @@ def _is_local(route: Route | None) -> bool:
     return route is not None and route.type in (RouteType.LOCAL, RouteType.BROADCAST)
 
 
-def _arriving(state: State) -> Iterator[tuple[Flow, str]]:
+def _arriving(state: State, places: Places) -> Iterator[tuple[Flow, str]]:
     """Yield packets that come in through each uplink for its addresses, each with words for an unusual sender."""
-    clients = {client: f" from {client}" for client in _clients(state)}
+    clients = {client: f" from {client}" for client in _clients(state, places)}
     protocols = (UDP, TCP) if separates_tcp(state.rules) else (UDP,)
-    for own in state.addresses:
-        if own.dev in state.uplinks.devs and own.is_usable and not own.local.is_link_local:
-            for sender, words in {_sender(own, state): "", **clients}.items():
-                yield from (
-                    (Flow(own.local, sender, protocol, iif=own.dev), words)
-                    for protocol in protocols
-                )
+    for local in state.addresses:
+        if local.dev not in state.uplinks.devs:
+            continue
+        if not local.is_usable or local.local.is_link_local:
+            continue
+        for sender, words in {_sender(local, state): "", **clients}.items():
+            for protocol in protocols:
+                yield Flow(local.local, sender, protocol, iif=local.dev), words
 
 
-def _clients(state: State) -> Collection[IpAddress]:
+def _clients(state: State, places: Places) -> Collection[IpAddress]:
     """Return an expected address for each combination of rules that match it as the source and may divert packets."""
     sources = {rule.source for rule in state.rules if rule.source is not None}
     if not sources:
         return ()
-    own = {int(address.local) for address in state.addresses}  # no client has one of these
-    edges = sorted(
-        {edge for each in sources for edge in (int(each[0]), int(each[-1]) + 1)}
-        | {n + 1 for n in own}
-    )
-    numbers_ = {interval.first for interval in state.intervals}
-    for interval in state.intervals:
-        numbers_.update(
-            edges[bisect_left(edges, interval.first) : bisect_right(edges, interval.last)]
-        )
-    clients = map(state.family.address, sorted(numbers_ - own))
-    return {
-        frozenset(each for each in sources if client in each): client for client in clients
-    }.values()
+    local = {int(address.local) for address in state.addresses}  # no client has one of these
+    edges = {number + 1 for number in local}
+    for source in sources:
+        edges |= {int(source[0]), int(source[-1]) + 1}
+    ordered = sorted(edges)
+    candidates = set[int]()
+    for span in places.spans:
+        candidates.add(span.first)
+        inside = slice(bisect_left(ordered, span.first), bisect_right(ordered, span.last))
+        candidates.update(ordered[inside])
+    clients: dict[frozenset[IpNetwork], IpAddress] = {}
+    for client in map(state.family.address, sorted(candidates - local)):
+        matching = frozenset(source for source in sources if client in source)
+        clients[matching] = client
+    return clients.values()
 
 
-def _sender(own: Address, state: State) -> IpAddress:
+def _sender(local: Address, state: State) -> IpAddress:
     """Return a likely sender of packets to an uplink's address: the uplink's gateway, or else the next address."""
-    hops = (hop for route in state.defaults for hop in route.hops if hop.dev == own.dev)
-    gateways = (
-        hop.gateway
-        for hop in hops
-        if hop.gateway is not None and hop.gateway.version == own.local.version
-    )
-    return next(gateways, own.local + 1)
+    for route in state.defaults:
+        for hop in route.hops:
+            if hop.dev != local.dev or hop.gateway is None:
+                continue
+            if hop.gateway.version == local.local.version:
+                return hop.gateway
+    return local.local + 1
 
 
 def _sentence(sent: str, found: Route | None, state: State) -> str:

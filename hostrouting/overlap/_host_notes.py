@@ -5,7 +5,7 @@ This module does no I/O.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from operator import attrgetter
 
 from hostrouting.config.routing import RouteOverlap
@@ -14,7 +14,7 @@ from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Hardware
 from hostrouting.model.routes import Route, RouteType
 from hostrouting.model.text import shortened
-from hostrouting.overlap._ask import Probe
+from hostrouting.overlap._places import Place, Places, SocketLookup
 from hostrouting.overlap._state import State
 from hostrouting.overlap.findings import Note, NoteKind
 from hostrouting.overlap.uplinks import container_devs
@@ -23,16 +23,16 @@ from hostrouting.overlap.uplinks import container_devs
 _SHOWN_ADDRESSES = 8
 
 
-def notes_on_host(overlap: RouteOverlap, state: State) -> Iterable[Note]:
+def notes_on_host(overlap: RouteOverlap, state: State, places: Places) -> Iterable[Note]:
     """Yield the notes on a host's default routes, interfaces, source addresses and policy rules."""
     of_pods = container_devs(overlap, state.links)
     if any(expected.devs is None for expected in overlap.expected_cidrs):
         yield from _contested(state, of_pods)
     yield from _pending(state)
     yield from _without_carrier(state)
-    yield from _foreign_sources(state)
-    yield from _beyond_mtu(state)
-    yield from _detours_to_pods(state, of_pods - {*state.uplinks.devs})
+    yield from _foreign_sources(state, places)
+    yield from _beyond_mtu(state, places)
+    yield from _detours_to_pods(state, places, of_pods - {*state.uplinks.devs})
     loopback = loopback_of(state.links)
     others = [
         str(rule.preference) for rule in state.rules if is_about_other_packets(rule, loopback)
@@ -116,7 +116,7 @@ def _without_carrier(state: State) -> Iterable[Note]:
             yield Note(NoteKind.LINK, text, devs=(link.name,))
 
 
-def _foreign_sources(state: State) -> Iterable[Note]:
+def _foreign_sources(state: State, places: Places) -> Iterable[Note]:
     """Yield a note for each route through an uplink that has another network's address as its source."""
     devs = {*state.uplinks.devs}
     anywhere = {
@@ -127,7 +127,7 @@ def _foreign_sources(state: State) -> Iterable[Note]:
     owners = {address.local: address.dev for address in state.addresses}
     foreign = {local for local, owner in owners.items() if owner not in {*devs, *anywhere}}
     found = (
-        route for route in _sent(state) if route.source in foreign and devs.issuperset(route.devs)
+        route for route in _sent(places) if route.source in foreign and devs.issuperset(route.devs)
     )
     for route in dict.fromkeys(found):
         if route.source is not None and (owner := owners[route.source]) not in route.devs:
@@ -135,32 +135,30 @@ def _foreign_sources(state: State) -> Iterable[Note]:
             yield Note(NoteKind.SOURCE, text, devs=(owner,))
 
 
-def _beyond_mtu(state: State) -> Iterable[Note]:
+def _beyond_mtu(state: State, places: Places) -> Iterable[Note]:
     """Yield a note for each route with a larger mtu than its interface."""
     mtus = {link.name: link.mtu for link in state.links if link.mtu}
     least = min(mtus.values(), default=0)
-    for route in dict.fromkeys(route for route in _sent(state) if (route.mtu or 0) > least):
+    for route in dict.fromkeys(route for route in _sent(places) if (route.mtu or 0) > least):
         for dev in route.devs:
             if route.mtu is not None and route.mtu > mtus.get(dev, route.mtu):
                 text = f"{route} has an mtu above that of {dev} ({mtus[dev]}): larger packets are lost without an error"
                 yield Note(NoteKind.MTU, text, devs=(dev,))
 
 
-def _detours_to_pods(state: State, of_pods: Collection[str]) -> Iterable[Note]:
+def _detours_to_pods(state: State, places: Places, of_pods: Collection[str]) -> Iterable[Note]:
     """Yield a note for each source whose connections to this host's own pods leave through an uplink."""
-    devs, found = {*state.uplinks.devs}, dict[IpAddress, list[IpAddress]]()
-    for first in _firsts(state):
-        if (
-            first.lookup.route is None
-            or not (leads := {*first.lookup.route.devs})
-            or not leads <= {*of_pods}
-        ):
-            continue
-        for probe in state.probes[int(first.lookup.address)]:
-            by = probe.lookup.route.devs if probe.lookup.route is not None else ()
-            if probe.source is not None and not probe.is_reply and by and devs.issuperset(by):
-                found.setdefault(probe.source, []).append(probe.lookup.address)
-    for source, addresses in found.items():
+    uplinks = {*state.uplinks.devs}
+    by_source: dict[IpAddress, list[IpAddress]] = {}
+    for place in places:
+        for first in _without_source(place):
+            if not _leads_into(first, of_pods):
+                continue
+            for lookup in place.lookups:
+                if lookup.source is None or lookup.is_reply or not _leads_into(lookup, uplinks):
+                    continue
+                by_source.setdefault(lookup.source, []).append(lookup.address)
+    for source, addresses in by_source.items():
         pods = shortened([*dict.fromkeys(map(str, addresses))], " ", _SHOWN_ADDRESSES)
         text = (
             f"connections from {source} to pods of this host ({pods}) leave through {','.join(state.uplinks.devs)}, "
@@ -169,11 +167,20 @@ def _detours_to_pods(state: State, of_pods: Collection[str]) -> Iterable[Note]:
         yield Note(NoteKind.SOURCE, text, devs=state.uplinks.devs)
 
 
-def _sent(state: State) -> Iterable[Route]:
+def _leads_into(lookup: SocketLookup, devs: Collection[str]) -> bool:
+    """Return whether a lookup leads through some of these interfaces and no others."""
+    if lookup.route is None or not lookup.route.devs:
+        return False
+    return {*lookup.route.devs} <= {*devs}
+
+
+def _sent(places: Places) -> Iterator[Route]:
     """Yield the unicast routes that match lookups without a source."""
-    routes = (probe.lookup.route for probe in _firsts(state))
-    return (route for route in routes if route is not None and route.type is RouteType.UNICAST)
+    for place in places:
+        for lookup in _without_source(place):
+            if lookup.route is not None and lookup.route.type is RouteType.UNICAST:
+                yield lookup.route
 
 
-def _firsts(state: State) -> Iterable[Probe]:
-    return (probe for probes in state.probes.values() for probe in probes if probe.source is None)
+def _without_source(place: Place) -> Iterator[SocketLookup]:
+    return (lookup for lookup in place.lookups if lookup.source is None)

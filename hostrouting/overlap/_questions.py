@@ -1,19 +1,17 @@
-"""Ask the user about routes that may be there on purpose, and make the answers.
+"""Ask the operator about routes that may be there on purpose, and make the answers.
 
 This module does no I/O.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 
 from hostrouting.config.routing import ExpectedCidr
 from hostrouting.model.parsing import is_device
 from hostrouting.model.text import shortened
-from hostrouting.overlap._cut import Interval
-from hostrouting.overlap._judge import Classification, Classifications
-from hostrouting.overlap._state import State
+from hostrouting.overlap._places import Judgement, Place, Places, Span
 from hostrouting.overlap.findings import EXEMPTIONS, FindingKind
 from hostrouting.overlap.proposals import Obstacle, Question
 
@@ -22,88 +20,75 @@ _SHOWN_ROUTES = 2
 
 
 class Questions:
-    """The questions to the user about a host, with their answers.
+    """The questions to the operator about a host, with their answers.
 
     Args:
-        state: the host's state.
-        asked: all interfaces that the questions are about. The answer that keeps one of them must
+        uplinks: the host's uplinks.
+        places: the judged places.
+        devs: all interfaces that the questions are about. The answer that keeps one of them must
             keep the others.
-        classifications: the result of ``classify_probes``.
     """
 
-    def __init__(
-        self,
-        state: State,
-        asked: Iterable[str],
-        classifications: Mapping[ExpectedCidr, Classifications],
-    ) -> None:
-        self._uplinks = state.uplinks.devs
-        self._inside, self._classifications = state.inside, classifications
+    def __init__(self, uplinks: tuple[str, ...], places: Places, devs: Iterable[str]) -> None:
+        self._uplinks = uplinks
+        self._places = places
         # A config can't name the other interfaces. They must be renamed first.
-        self._asked = {dev for dev in asked if is_device(dev)}
+        self._devs = {dev for dev in devs if is_device(dev)}
 
-    def completed(self, obstacle: Obstacle, group: Iterable[Interval]) -> Obstacle:
+    def completed(self, obstacle: Obstacle, spans: Iterable[Span]) -> Obstacle:
         """Return an obstacle whose reason names the routes, and whose question has the answers.
 
         Args:
             obstacle: the obstacle, with or without a question.
-            group: the intervals that the question is about.
+            spans: the spans that the question is about.
         """
         if obstacle.question is None:
             return obstacle
         devs = obstacle.question.devs
-        failing = [each for interval in group for each in self._failures.get(interval.probed, ())]
-        routes = dict.fromkeys(
-            str(each.route) for _, each in failing if each.route and {*devs} & {*each.route.devs}
-        )
-        reason = (
-            obstacle.reason
-            or f"{shortened([*routes], '; ', _SHOWN_ROUTES)} may be there on purpose"
-        )
-        if unnameable := [dev for dev in (*devs, *self._uplinks) if not is_device(dev)]:
-            return Obstacle(
-                f"{reason}, but {', '.join(unnameable)} has a name that no config accepts: rename it"
-            )
-        cidrs, by = dict.fromkeys(expected for expected, _ in failing), self._carrying
-        limited = [ExpectedCidr(each.cidr, sorted({*devs, *by[each]})) for each in cidrs]
+        failing = [
+            (expected, judgement)
+            for span in spans
+            for expected, judgement in _unlimited(span.place)
+            if judgement.is_failure
+        ]
+        reason = obstacle.reason or _on_purpose(devs, [judgement for _, judgement in failing])
+        unnameable = [dev for dev in (*devs, *self._uplinks) if not is_device(dev)]
+        if unnameable:
+            names = ", ".join(unnameable)
+            return Obstacle(f"{reason}, but {names} has a name that no config accepts: rename it")
+        cidrs = dict.fromkeys(expected for expected, _ in failing)
+        limited = [
+            ExpectedCidr(each.cidr, sorted({*devs, *self._carrying[each]})) for each in cidrs
+        ]
         question = Question(
             devs,
-            tuple(sorted(self._asked.union(*by.values()))),
-            () if self._exempting.intersection(cidrs) else tuple(limited),
-            self._uplinks,
+            wanted=tuple(sorted(self._devs.union(*self._carrying.values()))),
+            cidrs=() if self._exempting.intersection(cidrs) else tuple(limited),
+            unwanted=self._uplinks,
         )
         return obstacle._replace(reason=reason, question=question)
 
     @cached_property
-    def _failures(self) -> Mapping[int, Sequence[tuple[ExpectedCidr, Classification]]]:
-        """Return the failures of each probe, for all expected CIDRs without interfaces of their own."""
-        found: dict[int, list[tuple[ExpectedCidr, Classification]]] = {}
-        for expected, probed in self._unlimited:
-            failures = (each for each in self._classifications[expected][probed] if each.is_failure)
-            found.setdefault(probed, []).extend((expected, each) for each in failures)
-        return found
-
-    @cached_property
-    def _carrying(self) -> Mapping[ExpectedCidr, set[str]]:
+    def _carrying(self) -> dict[ExpectedCidr, set[str]]:
         """Return the interfaces that may carry a part of each expected CIDR without interfaces of its own.
 
         These are the interfaces asked about that carry a part now, and the uplinks if they carry a
         part now or will once it is fixed.
         """
-        found: dict[ExpectedCidr, set[str]] = {}
-        for expected, probed in self._unlimited:
-            carrying = found.setdefault(expected, set())
-            for each in self._classifications[expected][probed]:
-                devs = (
-                    {*each.devs} if each.kind is None or each.kind is FindingKind.OVERLAP else set()
-                )
-                carrying.update(devs & self._asked)
-                # One probe may stand for routes through several uplinks.
-                if not devs.isdisjoint(self._uplinks) or (
-                    each.is_failure and devs.isdisjoint(self._asked)
-                ):
-                    carrying.update(self._uplinks)
-        return found
+        carrying: dict[ExpectedCidr, set[str]] = {}
+        for place in self._places:
+            for expected, judgement in _unlimited(place):
+                carrying.setdefault(expected, set()).update(self._carriers(judgement))
+        return carrying
+
+    def _carriers(self, judgement: Judgement) -> set[str]:
+        is_sent = judgement.kind is None or judgement.kind is FindingKind.OVERLAP
+        devs = {*judgement.devs} if is_sent else set[str]()
+        now = devs & self._devs
+        # One place may stand for routes through several uplinks.
+        if not devs.isdisjoint(self._uplinks) or (judgement.is_failure and not now):
+            return now.union(self._uplinks)
+        return now
 
     @cached_property
     def _exempting(self) -> set[ExpectedCidr]:
@@ -114,19 +99,24 @@ class Questions:
         """
         return {
             expected
-            for expected, probed in self._unlimited
-            if any(
-                each.kind in EXEMPTIONS or each.bound
-                for each in self._classifications[expected][probed]
-            )
+            for place in self._places
+            for expected, judgement in _unlimited(place)
+            if judgement.kind in EXEMPTIONS or judgement.bound
         }
 
-    @cached_property
-    def _unlimited(self) -> Sequence[tuple[ExpectedCidr, int]]:
-        """Return each expected CIDR without interfaces of its own, with each of its probes."""
-        return [
-            (expected, probed)
-            for expected in self._classifications
-            if expected.devs is None
-            for probed in {each.probed for each in self._inside[expected]}
-        ]
+
+def _unlimited(place: Place) -> Iterator[tuple[ExpectedCidr, Judgement]]:
+    """Yield the judgements of a place for each expected CIDR without interfaces of its own."""
+    for expected, judgements in place.judgements.items():
+        if expected.devs is None:
+            for judgement in judgements:
+                yield expected, judgement
+
+
+def _on_purpose(devs: Iterable[str], failures: Iterable[Judgement]) -> str:
+    routes = [
+        str(failure.route)
+        for failure in failures
+        if failure.route is not None and not {*devs}.isdisjoint(failure.route.devs)
+    ]
+    return f"{shortened([*dict.fromkeys(routes)], '; ', _SHOWN_ROUTES)} may be there on purpose"

@@ -19,8 +19,9 @@ from hostrouting.model.routes import Table
 from hostrouting.model.text import shortened
 from hostrouting.overlap._group import findings_and_notes
 from hostrouting.overlap._hearing import why_not_received
-from hostrouting.overlap._judge import classify_probes
-from hostrouting.overlap._state import State, read_host
+from hostrouting.overlap._judge import Judge
+from hostrouting.overlap._read import read_host
+from hostrouting.overlap._state import State
 from hostrouting.overlap.findings import FamilyVerdict, OverlapReport, UnknownReason, Verdict
 from hostrouting.overlap.proposals import Fix, HostSettings, Unfixable
 from hostrouting.overlap.uplinks import contested_error, wait_for_addresses
@@ -192,15 +193,16 @@ def check_overlap(
     try:
         if started is not None:
             wait_for_addresses(config, backend, ipv4, scope, started)
-        state = read_host(config, backend, scope, ipv4)
+        moment = read_host(config, backend, scope, ipv4)
     except RouteError as error:
         return unjudged(overlap, UnknownReason.CHECK_FAILED, str(error))
+    state = moment.state
     if state.uplinks.unknown is not None:
         return unjudged(overlap, state.uplinks.unknown, _why_unknown(config, state, host))
-    if deaf := why_not_received(state):
+    if deaf := why_not_received(moment):
         return unjudged(overlap, UnknownReason.NO_LOCAL_TABLE, deaf)
-    classifications = classify_probes(overlap, state)
-    findings, notes = findings_and_notes(overlap, state, classifications)
+    Judge(overlap, state).judge(moment.places)
+    findings, notes = findings_and_notes(overlap, state, moment.places)
     verdict = Verdict.OVERLAP if findings else Verdict.OK
     report = _without_findings(overlap, verdict)
     report = attrs.evolve(
@@ -212,9 +214,7 @@ def check_overlap(
 
     scope.check()
     missing = _missing_default(state, host) if state.uplinks.default is None else ""
-    findings, fix = Fixes(state, classifications, missing, _settings_of(host)).report(
-        overlap, findings
-    )
+    findings, fix = Fixes(moment, overlap, missing, _settings_of(host)).report(findings)
     return attrs.evolve(report, findings=findings, fix=fix)
 
 

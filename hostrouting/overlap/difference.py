@@ -22,11 +22,12 @@ from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.integer_prefixes import PrefixSet, numbers
 from hostrouting.model.jsonable import JsonObject
 from hostrouting.model.routes import Route, RouteType
-from hostrouting.overlap._ask import Probe, ask, replying, source_borders, source_key_to
-from hostrouting.overlap._cut import Coverage, Interval, intervals_in
+from hostrouting.overlap._ask import Sockets, called_addresses, source_borders, source_key_to
+from hostrouting.overlap._cut import Cutter
 from hostrouting.overlap._fewest_prefixes import networks_of
+from hostrouting.overlap._places import Place, Places, SocketLookup, Span, distinct
 
-# The number of addresses to try first, because most attempts already fail for one of them.
+# The number of places to try first, because most attempts already fail for one of them.
 _TRIED_FIRST = 16
 
 
@@ -177,44 +178,47 @@ class _Lookups:
         self._backend, self._family, self._called = backend, backend.family, called
         self._sources: dict[SourceKey, tuple[IpAddress, ...]] = {}
 
-    def results(self, intervals: Sequence[Interval]) -> dict[int, _Results]:
-        """Return the results for each probed address."""
+    def results(self, places: Iterable[Place]) -> dict[Place, _Results]:
+        """Return the results for each place."""
         backend = self._backend
-        probes = ask(
-            intervals, backend.rules(), backend.routes(), backend, self._family, self._called
-        )
-        return {probed: self._by_packet(found) for probed, found in probes.items()}
+        rules, routes = backend.rules(), backend.routes()
+        sockets = Sockets(backend, rules, routes, self._family, self._called)
+        return {place: self._by_packet(found) for place, found in sockets.ask(places).items()}
 
-    def _by_packet(self, probes: Sequence[Probe]) -> _Results:
+    def _by_packet(self, lookups: Sequence[SocketLookup]) -> _Results:
         results: _Results = {}
         for protocol in ("UDP", "TCP"):
-            asked = [probe for probe in probes if probe.is_tcp == (protocol == "TCP")] or probes
-            first = [probe for probe in asked if probe.source is None]
+            of_protocol = [
+                each for each in lookups if each.is_tcp == (protocol == "TCP")
+            ] or lookups
+            first = [each for each in of_protocol if each.source is None]
             again = [
-                probe for probe in asked if probe.source is not None and not probe.is_reply
+                each for each in of_protocol if each.source is not None and not each.is_reply
             ] or first
             if protocol == "UDP":
                 # Over IPv6, every socket retries a failed lookup.
                 is_retried = self._family is Family.IPV6 and all(
-                    probe.lookup.route is None for probe in first
+                    each.route is None for each in first
                 )
                 results[protocol] = self._found(again if is_retried else first)
             results[f"{protocol} connection"] = self._found(again)
             for source in self._called:
-                replies = [probe for probe in asked if probe.source == source] or first
+                replies = [each for each in of_protocol if each.source == source] or first
                 results[f"{protocol} reply from {source}"] = self._found(replies, source)
         return results
 
     def _found(
-        self, probes: Iterable[Probe], source: IpAddress | None = None
+        self, lookups: Iterable[SocketLookup], source: IpAddress | None = None
     ) -> tuple[LookupResult, ...]:
-        found = {result for probe in probes for result in self._each(probe, source or probe.source)}
+        found = {
+            result for lookup in lookups for result in self._each(lookup, source or lookup.source)
+        }
         return tuple(sorted(found, key=str))
 
-    def _each(self, probe: Probe, source: IpAddress | None) -> Iterator[LookupResult]:
-        route = probe.lookup.route
+    def _each(self, lookup: SocketLookup, source: IpAddress | None) -> Iterator[LookupResult]:
+        route = lookup.route
         if route is None:
-            discarded = probe.lookup.discarded_by
+            discarded = lookup.result.discarded_by
             yield LookupResult("no route" if discarded is None else discarded.name.lower())
             return
         live = [hop for hop in route.hops if not hop.is_dead]
@@ -222,7 +226,7 @@ class _Lookups:
             f"{hop.words(self._family)} {hop.encap and f'encap {hop.encap}'}".rstrip()
             for hop in live
         )
-        for each in (source,) if source else self._chosen(probe.lookup.address, route) or (None,):
+        for each in (source,) if source else self._chosen(lookup.address, route) or (None,):
             yield LookupResult(route.type.name.lower(), route.devs, tuple(words), each)
 
     def _chosen(self, address: IpAddress, route: Route) -> tuple[IpAddress, ...]:
@@ -249,7 +253,9 @@ class _Comparison:
         old, new = (backend.addresses() for backend in self._backends)
         kept = {address.local for address in old if address.is_usable}
         self._own = [address for address in new if address.local in kept and address.is_usable]
-        self._called = replying(self._own, {address.dev for address in self._own}, self._rules)
+        self._called = called_addresses(
+            self._own, {address.dev for address in self._own}, self._rules
+        )
 
     def changed(self, cidrs: Sequence[IpNetwork]) -> Iterator[Difference]:
         """Yield the differences in these CIDRs, and those in this host's own addresses."""
@@ -263,67 +269,61 @@ class _Comparison:
         every = [
             *dict.fromkeys((*cidrs, *(each for each in own if not covered.covers(numbers(each)))))
         ]
-        intervals = self._intervals(every)
-        old, new = (_Lookups(each, self._called).results(intervals) for each in self._backends)
-        self._probed = {interval.probed: interval for interval in reversed(intervals)}
+        places = self._places(every)
+        old, new = (_Lookups(each, self._called).results(places) for each in self._backends)
         for cidr in every:
-            groups: dict[tuple[ChangedResult, ...], list[Interval]] = {}
-            for interval in intervals_in(intervals, numbers(cidr), bits):
-                if results := tuple(_changed(old[interval.probed], new[interval.probed])):
-                    groups.setdefault(results, []).append(interval)
+            groups: dict[tuple[ChangedResult, ...], list[Span]] = {}
+            for span in places.inside(cidr):
+                if results := tuple(_changed(old[span.place], new[span.place])):
+                    groups.setdefault(results, []).append(span)
             for results, inside in groups.items():
-                causes = self._causes({each.probed: old[each.probed] for each in inside})
+                causes = self._causes({place: old[place] for place in distinct(inside)})
                 yield Difference(cidr, networks_of(inside, family), results, causes)
 
-    def _intervals(self, cidrs: Iterable[IpNetwork]) -> list[Interval]:
-        """Split the CIDRs into ranges, and return those in which results may differ."""
+    def _places(self, cidrs: Iterable[IpNetwork]) -> Places:
+        """Cut the CIDRs into places, and return the spans in which results may differ."""
         bits, reach = self._family.bits, PrefixSet(self.changes.reach, self._family.bits)
         routes = (route for backend in self._backends for route in backend.routes())
         inside = [route for route in routes if reach.covers(numbers(route.destination))]
         addresses = [address for backend in self._backends for address in backend.addresses()]
         labels = {label for backend in self._backends for label in backend.address_labels()}
         borders = source_borders(addresses, labels) if self._family is Family.IPV6 else ()
-        coverage = Coverage(self._family, [*map(numbers, cidrs)], (), self._rules, [(0, 0)])
-        return [
-            each for each in coverage.intervals(inside, borders) if reach.covers((each.first, bits))
-        ]
+        cutter = Cutter(self._family, [*map(numbers, cidrs)], (), self._rules, [(0, 0)])
+        spans = cutter.cut(inside, borders).spans
+        return Places([span for span in spans if reach.covers((span.first, bits))], self._family)
 
-    def _causes(self, wanted: Mapping[int, _Results]) -> tuple[HostChange, ...]:
+    def _causes(self, wanted: Mapping[Place, _Results]) -> tuple[HostChange, ...]:
         """Return the changes that must be undone to get the wanted results, without superfluous ones.
 
         Args:
-            wanted: the earlier results, by probed address.
+            wanted: the earlier results.
         """
-        around = {
-            number: self.changes.keys_around(self._family.address(number)) for number in wanted
-        }
+        around = {place: self.changes.keys_around(place.probe) for place in wanted}
         owners, everywhere = self.changes.owners, self.changes.everywhere
         touching = {
-            number: {*everywhere, *(owners[key] for key in keys if key in owners)}
-            for number, keys in around.items()
+            place: {*everywhere, *(owners[key] for key in keys if key in owners)}
+            for place, keys in around.items()
         }
 
-        def restores(back: Iterable[HostChange], tried: Sequence[int]) -> bool:
-            mixture = self.changes.without(
-                back, {key for number in tried for key in around[number]}
-            )
+        def restores(back: Iterable[HostChange], tried: Sequence[Place]) -> bool:
+            mixture = self.changes.without(back, {key for place in tried for key in around[place]})
             lookups = _Lookups(backends_of(mixture)(self._family), self._called)
             try:
-                results = lookups.results([self._probed[each] for each in tried])
+                results = lookups.results(tried)
             except RouteError:  # a mixture may depend on a fact that neither snapshot shows
                 return False
-            return all(results[number] == wanted[number] for number in tried)
+            return all(results[place] == wanted[place] for place in tried)
 
         kept = dict.fromkeys(sorted(set().union(*touching.values()), key=_rank))
         certain = {change for found in touching.values() if len(found) == 1 for change in found}
         if len(kept) > len(certain) and not restores(kept, [*wanted]):
             kept, certain = dict.fromkeys(sorted(self.changes.all, key=_rank)), set()
-            touching = {number: {*kept} for number in wanted}
+            touching = {place: {*kept} for place in wanted}
         left = 0
         while left != len(kept):
             left = len(kept)
             for change in [change for change in kept if change not in certain]:
-                tried = [number for number, found in touching.items() if change in found]
+                tried = [place for place, found in touching.items() if change in found]
                 fewer = [each for each in kept if each is not change]
                 if all(
                     restores(fewer, some)

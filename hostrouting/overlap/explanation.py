@@ -20,10 +20,11 @@ from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.jsonable import JsonObject, fields_in_json, in_json
 from hostrouting.model.routes import Route, Route6, RouteType, Table, word_of
 from hostrouting.model.rules import Rule, RuleAction
-from hostrouting.overlap._ask import Probe, is_modelled, modelled_lookups
+from hostrouting.overlap._ask import is_modelled, modelled_lookups
 from hostrouting.overlap._hearing import why_not_received
-from hostrouting.overlap._judge import Classification, classify_each, sends
-from hostrouting.overlap._state import read_once, watched
+from hostrouting.overlap._judge import Judge, decides
+from hostrouting.overlap._places import Judgement, SocketLookup
+from hostrouting.overlap._read import read_once, watched
 from hostrouting.overlap.uplinks import contested_error
 from phases import CancelScope
 
@@ -59,7 +60,7 @@ class ExplainedLookup:
     """A lookup and every rule evaluated for it.
 
     Args:
-        classification: the kernel's result, with the kind of failure or note (``kind``), ``devs``
+        judgement: the kernel's result, with the kind of failure or note (``kind``), ``devs``
             and ``route``.
         steps: the evaluated rules, ending with the one that determines the model's result.
         sources: the source addresses that the kernel may select if the lookup has none.
@@ -68,7 +69,7 @@ class ExplainedLookup:
             address for a second lookup.
     """
 
-    classification: Classification
+    judgement: Judgement
     steps: tuple[Step, ...]
     sources: tuple[IpAddress, ...]
     is_modelled: bool
@@ -77,14 +78,14 @@ class ExplainedLookup:
     @property
     def expires(self) -> int | None:
         """Return for how many more seconds the kernel uses the route, or None if it doesn't expire."""
-        route = self.classification.route
+        route = self.judgement.route
         return route.expires if isinstance(route, Route6) else None
 
     def to_json(self) -> dict[str, Any]:
         """Return the lookup as JSON."""
-        probe = self.classification.probe
-        ends = {"protocol": "tcp" if probe.is_tcp else "udp", "source": in_json(probe.source)}
-        meaning = fields_in_json(self.classification, "kind", "devs", "route")
+        lookup = self.judgement.lookup
+        ends = {"protocol": "tcp" if lookup.is_tcp else "udp", "source": in_json(lookup.source)}
+        meaning = fields_in_json(self.judgement, "kind", "devs", "route")
         return (
             ends
             | meaning
@@ -120,7 +121,7 @@ class Explanation:
         """Return whether all packets are sent as expected, or None without uplinks or if replies aren't delivered."""
         if not self.default_devs or self.not_received:
             return None
-        return not any(each.sends and each.classification.is_failure for each in self.lookups)
+        return not any(each.sends and each.judgement.is_failure for each in self.lookups)
 
     def to_json(self) -> dict[str, Any]:
         """Return the explanation as JSON."""
@@ -163,51 +164,50 @@ def explain(
     narrow = attrs.evolve(config, route_overlap=narrowed)
 
     def read() -> Explanation:
-        state = read_once(narrow, backend, ipv4, needs_uplinks=False)
-        if state.uplinks.contested:
-            raise contested_error(state.uplinks.contested)
-        whole = attrs.evolve(state, routes=backend.routes())
-        devs = () if state.uplinks.unknown else state.uplinks.devs
+        moment = read_once(narrow, backend, ipv4, needs_uplinks=False)
+        uplinks = moment.state.uplinks
+        if uplinks.contested:
+            raise contested_error(uplinks.contested)
+        whole = attrs.evolve(moment.state, routes=backend.routes())
+        devs = () if uplinks.unknown else uplinks.devs
         # Whether a discard is a CNI's own block depends on the whole CIDR.
         judged = attrs.evolve(narrowed, expected_cidrs=around or (network,))
-        classifications = classify_each(judged if devs else anything, whole, int(address))
-        probes = [classification.probe for classification in classifications]
+        (place,) = moment.places
+        judgements = Judge(judged if devs else anything, whole).of_each_lookup(place.lookups)
         lookups = [
-            _explained(each, whole.fib, backend, sends=sends(each.probe, probes))
-            for each in classifications
+            _explained(each, whole.fib, backend, sends=decides(each.lookup, place.lookups))
+            for each in judgements
         ]
-        return Explanation(
-            address, around, devs, tuple(lookups), not_received=why_not_received(state) or None
-        )
+        not_received = why_not_received(moment) or None
+        return Explanation(address, around, devs, tuple(lookups), not_received=not_received)
 
     explanation, why_torn = read_consistently(watched(narrow, backend, ipv4), scope, read)
     return attrs.evolve(explanation, is_torn=why_torn is not None)
 
 
 def _explained(
-    classification: Classification, fib: Fib, backend: RouteBackend, *, sends: bool
+    judgement: Judgement, fib: Fib, backend: RouteBackend, *, sends: bool
 ) -> ExplainedLookup:
-    probe = classification.probe
-    lookup, steps = probe.lookup, [*_steps(fib, probe.flow)]
-    is_alike = is_modelled(probe, modelled_lookups(fib))
+    lookup = judgement.lookup
+    steps = [*_steps(fib, lookup.flow)]
+    is_alike = is_modelled(lookup, modelled_lookups(fib))
     if is_alike and lookup.route is not None and lookup.route.destination.prefixlen == 0:
         # If the kernel alternates between default routes, the model only has the first one.
         steps[-1] = attrs.evolve(steps[-1], route=lookup.route)
-    return ExplainedLookup(
-        classification, tuple(steps), _chosen_sources(probe, backend), is_alike, sends
-    )
+    sources = _chosen_sources(lookup, backend)
+    return ExplainedLookup(judgement, tuple(steps), sources, is_alike, sends)
 
 
-def _chosen_sources(probe: Probe, backend: RouteBackend) -> tuple[IpAddress, ...]:
-    lookup, source, is_tcp, _ = probe
+def _chosen_sources(lookup: SocketLookup, backend: RouteBackend) -> tuple[IpAddress, ...]:
     route = lookup.route
-    if route is None or route.type is RouteType.LOCAL or source is not None:
+    if route is None or route.type is RouteType.LOCAL or lookup.source is not None:
         return ()
-    if lookup not in backend.lookup([lookup.address], is_tcp=is_tcp):
+    if lookup.result not in backend.lookup([lookup.address], is_tcp=lookup.is_tcp):
         # The kernel alternates between default routes, and only tells the source of the one that it
         # takes now.
         return Sources(backend.addresses()).of(route)
-    return backend.sources({route: spread(route, [lookup.address])}, is_tcp=is_tcp)[route]
+    flows = {route: spread(route, [lookup.address])}
+    return backend.sources(flows, is_tcp=lookup.is_tcp)[route]
 
 
 def _steps(fib: Fib, flow: Flow) -> Iterator[Step]:

@@ -273,7 +273,7 @@ class HostAudit(Audit):
 
 def _ends(way: ExplainedLookup) -> set[str | None]:
     """Return the interfaces through which a lookup's packets leave (lo for local addresses)."""
-    route = way.classification.route
+    route = way.judgement.route
     if route is None or route.type.is_discard or not route.hops:
         return {None}
     if route.type is RouteType.BROADCAST:
@@ -285,9 +285,9 @@ def _ends_of(found: Explanation, *, is_tcp: bool, connects: bool) -> set[str | N
     """Return the interfaces through which a socket's packets may leave, according to an
     explanation.
     """
-    lookups = [way for way in found.lookups if not way.classification.probe.is_reply]
-    of_protocol = [way for way in lookups if way.classification.probe.is_tcp is is_tcp] or lookups
-    chosen = [way for way in of_protocol if way.classification.probe.source is not None]
+    lookups = [way for way in found.lookups if not way.judgement.lookup.is_reply]
+    of_protocol = [way for way in lookups if way.judgement.lookup.is_tcp is is_tcp] or lookups
+    chosen = [way for way in of_protocol if way.judgement.lookup.source is not None]
     return set().union(*map(_ends, chosen if chosen and connects else of_protocol[:1]))
 
 
@@ -295,7 +295,7 @@ def _is_followed(way: ExplainedLookup) -> bool:
     """Return whether the last step decides, and none before, if any does."""
     decides = [step for step in way.steps if step.passed is None]
     # An unreachable rule ends the lookup too, although the kernel reports no route for it.
-    is_decided = way.classification.route or way.classification.probe.lookup.discarded_by or decides
+    is_decided = way.judgement.route or way.judgement.lookup.result.discarded_by or decides
     return way.is_modelled and decides == ([way.steps[-1]] if is_decided else [])
 
 

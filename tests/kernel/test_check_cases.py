@@ -951,7 +951,7 @@ def test_an_explanation_shows_each_alternating_default(kernel: NamespaceKernel) 
     case = UPLINK_CASES["equal metrics, and the uplink is named"]
     case.build()
     found = explain(IPv4Address("10.97.0.9"), case.config, kernel, phases.CancelScope())
-    ends = {str(way.steps[-1].route): way.classification.is_failure for way in found.lookups}
+    ends = {str(way.steps[-1].route): way.judgement.is_failure for way in found.lookups}
     assert ends == {
         "default via 10.1.0.1 dev eth0 proto dhcp metric 100": False,
         "default via 10.9.0.1 dev eth1 proto dhcp metric 100": True,

@@ -34,7 +34,7 @@ from hostrouting.model.family import IpNetwork
 from hostrouting.model.links import Hardware
 from hostrouting.model.routes import NextHop, Route
 from hostrouting.model.rules import Rule, RuleAction
-from hostrouting.overlap._state import read_host
+from hostrouting.overlap._read import read_host
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import NoteKind
 from hostrouting.report import Finding, Note
@@ -601,7 +601,7 @@ def test_only_relevant_routes_of_a_large_table_are_read() -> None:
         [*PLAIN, by_eth0("172.16.5.0/24"), Route(IPv4Network("20.1.0.0/25"), (NextHop("ib0"),))]
     )
     config = Config(route_overlap=RouteOverlap(["172.16.0.0/16", "20.0.0.0/8"]))
-    found = read_host(config, kernel, phases.CancelScope())
+    found = read_host(config, kernel, phases.CancelScope()).state
     assert found is not None
     plain = [
         route

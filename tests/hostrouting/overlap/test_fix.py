@@ -19,7 +19,7 @@ from hostrouting.model.family import IpNetwork
 from hostrouting.model.links import Hardware
 from hostrouting.model.routes import NextHop, Route
 from hostrouting.overlap._cautions import cautions
-from hostrouting.overlap._state import read_host
+from hostrouting.overlap._read import read_host
 from hostrouting.overlap.proposals import HostSettings
 from hostrouting.testing import FakeKernel, FakeSystemd
 
@@ -345,7 +345,7 @@ def test_a_caution_tells_what_strict_rp_filter_drops(tmp_path: Path) -> None:
         sysctl.write_text(f"{name}\n")
     (caution,) = check(_config(row), host=host).fix.consequences
     assert "drops what they send to ib0" in caution
-    state = read_host(_config(row), host.routes, phases.CancelScope())
+    state = read_host(_config(row), host.routes, phases.CancelScope()).state
     added = Route(IPv4Network("172.16.0.0/17"), (NextHop("eth0"),))
     (lax,) = cautions(state, HostSettings(strict_devs=("eth0",)), [added], state.fib)
     assert "drops" not in lax

@@ -1,0 +1,239 @@
+"""The places into which the expected CIDRs are cut, and all that is known about each of them.
+
+This module does no I/O.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from operator import attrgetter
+from typing import NamedTuple
+
+import attrs
+
+from hostrouting.config.routing import ExpectedCidr
+from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, Flow
+from hostrouting.model.answers import Lookup
+from hostrouting.model.family import Family, IpAddress, IpNetwork
+from hostrouting.model.integer_prefixes import ends, numbers
+from hostrouting.model.links import Address
+from hostrouting.model.routes import Route, RouteType
+from hostrouting.overlap.findings import FindingKind, NoteKind
+from hostrouting.overlap.proposals import Obstacle
+
+
+class SocketLookup(NamedTuple):
+    """A lookup that a socket makes, and its result.
+
+    Args:
+        result: the kernel's result.
+        source: source address of the lookup, or None for the first lookup, which selects one.
+        is_tcp: whether the lookup is for TCP rather than UDP.
+        is_reply: whether the lookup is for replies from ``source``, which no connection selects.
+    """
+
+    result: Lookup
+    source: IpAddress | None = None
+    is_tcp: bool = False
+    is_reply: bool = False
+
+    @property
+    def address(self) -> IpAddress:
+        """Return the destination."""
+        return self.result.address
+
+    @property
+    def route(self) -> Route | None:
+        """Return the matching entry, or None if no entry matches or the kernel doesn't tell which one discards."""
+        return self.result.route
+
+    @property
+    def flow(self) -> Flow:
+        """Return the key of the lookup."""
+        return Flow(self.address, self.source or NO_SOURCE, TCP if self.is_tcp else UDP)
+
+
+class Judgement(NamedTuple):
+    """The judgement of a lookup for an expected CIDR.
+
+    Args:
+        kind: kind of failure or note, or None if the result is as expected.
+        lookup: the lookup.
+        devs: interfaces to report: all outgoing interfaces, or only the exempted ones.
+        route: the matching entry, which may discard packets, or None if no entry matches.
+        is_lost: whether this local or broadcast address hides an address in the cluster.
+        is_answered: whether a service of this host answers at this local address, such as a DNS
+            cache or kube-proxy.
+        bound: why the exemption for pods' interfaces doesn't cover this failure, or an empty
+            string.
+        shared: the uplink's subnet in which this network of pods or answered address lies, in
+            words, or an empty string.
+        gateway: the local address that is the gateway of the matching entry, if any.
+    """
+
+    kind: FindingKind | NoteKind | None
+    lookup: SocketLookup
+    devs: tuple[str, ...] = ()
+    route: Route | None = None
+    is_lost: bool = False
+    is_answered: bool = False
+    bound: str = ""
+    shared: str = ""
+    gateway: Address | None = None
+
+    @property
+    def address(self) -> IpAddress:
+        """Return the destination that was looked up."""
+        return self.lookup.address
+
+    @property
+    def discarded_by(self) -> RouteType | None:
+        """Return the type of the entry that discards packets.
+
+        For connections, this includes broadcast and multicast entries.
+        """
+        if self.kind is FindingKind.BLACKHOLE and self.lookup.route is not None:
+            return self.lookup.route.type
+        return self.lookup.result.discarded_by
+
+    @property
+    def is_failure(self) -> bool:
+        """Return whether this is a failure rather than a note."""
+        return isinstance(self.kind, FindingKind)
+
+    @property
+    def is_local(self) -> bool:
+        """Return whether the address is local or broadcast and thus unaffected by routes."""
+        return self.kind in (NoteKind.LOCAL, NoteKind.BROADCAST)
+
+    @property
+    def group(self) -> Hashable:
+        """Return the key for grouping a CIDR's judgements into findings."""
+        if self.is_failure:
+            return (self.kind, self.devs, self.lookup.source, self.lookup.is_reply)
+        block = self.route if self.kind is NoteKind.CNI_DISCARD else None
+        return (self.kind, self.is_lost, self.is_answered, self.shared, block)
+
+
+class ExpectedFailure(NamedTuple):
+    """A lookup that fails for an expected CIDR."""
+
+    expected: ExpectedCidr
+    judgement: Judgement
+
+
+@attrs.frozen
+class Constraint:
+    """A constraint on the routes that may cover a place.
+
+    Args:
+        longer_than: prefix length that a route must exceed to fix the place (-1 if any route will
+            do), or None if nothing fails there, or no route can fix it.
+        dev: the interface to which that route must lead, or None for the uplinks.
+        obstacle: the reason why no route can fix the failure, if there is a failure.
+        entry: the entry in table main that covers the place. If the place needs no route, any route
+            with a shorter prefix than this entry may cover it.
+        length_max: maximum length of a route that may cover the place, if it needs no route and has
+            no entry; -1 if none may.
+    """
+
+    longer_than: int | None = None
+    dev: str | None = None
+    obstacle: Obstacle | None = None
+    entry: Route | None = None
+    length_max: int = -1
+
+
+@attrs.define(eq=False)
+class Place:
+    """Addresses for which every lookup has the same result.
+
+    A place is made by the cut, and each further step of a check fills in its part.
+
+    Args:
+        probe: the address that is looked up for the whole place: its first one.
+        spans: the ranges of consecutive addresses, in order. There are several if more specific
+            prefixes lie within the place.
+        lookups: ask: the lookups that sockets make, UDP first. For each protocol, those without a
+            source come first.
+        judgements: judge: by expected CIDR that contains the place, in config order, the judgement
+            of the first lookup, and of others that differ (see ``Judge.of_place``).
+        constraint: fix: the constraint on the routes that may cover the place.
+        refused: fix: why the installation would refuse a route that fixes the place.
+    """
+
+    probe: IpAddress
+    spans: list[Span] = attrs.field(factory=list["Span"])
+    lookups: tuple[SocketLookup, ...] = ()
+    judgements: dict[ExpectedCidr, tuple[Judgement, ...]] = attrs.field(
+        factory=dict[ExpectedCidr, tuple[Judgement, ...]]
+    )
+    constraint: Constraint = Constraint()
+    refused: Obstacle | None = None
+
+    @property
+    def size(self) -> int:
+        """Return how many addresses the place has."""
+        return sum(span.last - span.first + 1 for span in self.spans)
+
+    @property
+    def first(self) -> tuple[ExpectedCidr, Judgement]:
+        """Return the judgement of the first lookup, and its expected CIDR.
+
+        If several expected CIDRs contain the place, a failure takes precedence.
+        """
+        firsts = [(expected, found[0]) for expected, found in self.judgements.items()]
+        failing = [each for each in firsts if each[1].is_failure]
+        return (failing or firsts)[-1]
+
+    @property
+    def later_failures(self) -> Iterator[ExpectedFailure]:
+        """Yield the failures of all lookups but the first."""
+        for expected, judgements in self.judgements.items():
+            for judgement in judgements[1:]:
+                if judgement.is_failure:
+                    yield ExpectedFailure(expected, judgement)
+
+
+class Span(NamedTuple):
+    """A range of consecutive addresses in a place.
+
+    Args:
+        first: the first address as an integer.
+        last: the last address as an integer.
+        place: the place.
+    """
+
+    first: int
+    last: int
+    place: Place
+
+
+@attrs.frozen(eq=False)
+class Places:
+    """The places in the expected CIDRs.
+
+    Args:
+        spans: the spans of all places, in address order.
+        family: the address family.
+    """
+
+    spans: Sequence[Span]
+    family: Family
+
+    def __iter__(self) -> Iterator[Place]:
+        """Yield each place once, in the order of the probes."""
+        return iter(distinct(self.spans))
+
+    def inside(self, network: IpNetwork) -> Sequence[Span]:
+        """Return the spans that overlap a network, in address order."""
+        first, last = ends(numbers(network), self.family.bits)
+        start = bisect_left(self.spans, first, key=attrgetter("last"))
+        stop = bisect_right(self.spans, last, key=attrgetter("first"))
+        return self.spans[start:stop]
+
+
+def distinct(spans: Iterable[Span]) -> Iterable[Place]:
+    """Return the places of spans, each once, in the order of the spans."""
+    return dict.fromkeys(span.place for span in spans)

@@ -1,0 +1,293 @@
+"""Read one moment of a host: its state, and the lookups of all places in the expected CIDRs.
+
+Only the relevant entries of large tables are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from ipaddress import IPv6Address
+
+import attrs
+
+from hostrouting.config.routing import Config, RouteOverlap
+from hostrouting.kernel.merging import are_merged
+from hostrouting.kernel.port import RouteBackend, read_consistently
+from hostrouting.model.answers import Lookup
+from hostrouting.model.errors import RouteError
+from hostrouting.model.family import Family, IpAddress
+from hostrouting.model.integer_prefixes import Prefix, PrefixSet, ends, numbers
+from hostrouting.model.links import Address
+from hostrouting.model.parsing import is_inside
+from hostrouting.model.routes import Route, RouteType, Table
+from hostrouting.overlap._ask import (
+    Sockets,
+    asks_local_first,
+    called_addresses,
+    selects_source,
+    separates_tcp,
+    source_borders,
+)
+from hostrouting.overlap._bounds import CNI_PROTOCOLS, LINK_LOCAL
+from hostrouting.overlap._cut import Cutter
+from hostrouting.overlap._places import Places
+from hostrouting.overlap._state import State
+from hostrouting.overlap.uplinks import find_uplinks, ipv4_defaults_for
+from phases import CancelScope
+
+
+@attrs.frozen(eq=False, repr=False)
+class Moment:
+    """A host at one moment: no relevant change happened while it was read.
+
+    Args:
+        state: the state of the host.
+        places: the places in the expected CIDRs, with their lookups.
+        local_lookups: the lookups of this host's addresses, or empty if table local is searched
+            first anyway.
+    """
+
+    state: State
+    places: Places
+    local_lookups: Sequence[Lookup] = ()
+
+
+def read_host(
+    config: Config, backend: RouteBackend, scope: CancelScope, ipv4: RouteBackend | None = None
+) -> Moment:
+    """Read the tables and look up the expected CIDRs in the kernel, again if the tables change meanwhile.
+
+    Args:
+        config: the expected CIDRs, all in the backend's family, and the uplinks.
+        backend: the kernel to query.
+        scope: cancellation scope, checked between reads.
+        ipv4: see ``uplinks.read_uplinks``.
+
+    Returns:
+        The moment. It has no places if the uplinks are unknown.
+
+    Raises:
+        RouteError: the kernel can't be queried, relevant routes changed during every read, the
+            outgoing interface depends on an encapsulation, or the kernel may choose an IPv4-mapped
+            source.
+    """
+    watching = watched(config, backend, ipv4)
+    moment, why_torn = read_consistently(watching, scope, lambda: read_once(config, backend, ipv4))
+    if why_torn is not None:
+        raise why_torn
+    return moment
+
+
+def watched(
+    config: Config, backend: RouteBackend, ipv4: RouteBackend | None
+) -> list[tuple[RouteBackend, Sequence[Prefix]]]:
+    """Return the backends to watch during a read, with their prefixes.
+
+    For IPv6, include the IPv4 default route.
+    """
+    also = [] if ipv4 is None or backend.family is Family.IPV4 else [(ipv4, [(0, 32)])]
+    return [(backend, config.route_overlap.judged), *also]
+
+
+def read_once(
+    config: Config,
+    backend: RouteBackend,
+    ipv4: RouteBackend | None = None,
+    *,
+    needs_uplinks: bool = True,
+) -> Moment:
+    """Read the tables, cut the expected CIDRs, and ask, without retrying; see ``read_host``.
+
+    Args:
+        config: the expected CIDRs and the uplinks.
+        backend: the kernel to query.
+        ipv4: see ``uplinks.read_uplinks``.
+        needs_uplinks: whether to skip the lookups if there is no uplink to compare with.
+    """
+    state, cutter = _read_state(config, backend, ipv4)
+    if needs_uplinks and state.uplinks.unknown:
+        return Moment(state, Places((), state.family))
+    _refuse_mapped(state.addresses)
+    borders = [subnet for subnet, _ in state.uplinks.subnets]
+    if state.family is Family.IPV4:
+        borders.append(LINK_LOCAL)
+    elif selects_source(state.rules, state.routes, state.family):
+        state = attrs.evolve(state, labels=backend.address_labels())
+        borders += source_borders(state.addresses, state.labels or ())
+    places = cutter.cut(state.routes, borders)
+    _ask(places, state, backend)
+    local_lookups = _look_up_local_addresses(state, backend)
+    is_merged = _read_merged(state, backend)
+    silent_routers = backend.silent_routers()
+    state = attrs.evolve(state, is_merged=is_merged, silent_routers=silent_routers)
+    return Moment(state, places, local_lookups)
+
+
+# --- the state ------------------------------------------------------------------------------------
+
+
+def _read_state(
+    config: Config, backend: RouteBackend, ipv4: RouteBackend | None
+) -> tuple[State, Cutter]:
+    """Return the state as far as the cut needs it, and the cutter.
+
+    Two guesses save a pass over a large table each: that named uplinks have a default route, and
+    that only connected networks are suspects. If a guess is wrong, the table is read again.
+    """
+    links = backend.links()
+    addresses = backend.addresses()
+    ipv4_defaults = ipv4_defaults_for(config, backend, ipv4)
+    uplinks = find_uplinks(config, links, addresses, (), ipv4_defaults)
+    state = State(backend.family, uplinks, links, addresses, backend.rules())
+    if uplinks.named is None:
+        uplinks = find_uplinks(config, links, addresses, backend.default_routes())
+        return _with_routes(config.route_overlap, attrs.evolve(state, uplinks=uplinks), backend)
+    # Which routes to read depends on whether there is a default route, which is itself among the
+    # routes: an IPv6 table even ends with it.
+    guessed = attrs.evolve(uplinks, default=Route(state.family.network((0, 0)), ()))
+    with_guess = attrs.evolve(state, uplinks=guessed)
+    found, cutter = _with_routes(config.route_overlap, with_guess, backend)
+    uplinks = find_uplinks(config, links, addresses, found.routes, ipv4_defaults)
+    if uplinks.default is None:
+        found, cutter = _with_routes(config.route_overlap, state, backend)
+    return attrs.evolve(found, uplinks=uplinks), cutter
+
+
+def _with_routes(
+    overlap: RouteOverlap, state: State, backend: RouteBackend
+) -> tuple[State, Cutter]:
+    """Return the state with the routes that matter, and the cutter that tells which these are."""
+    # No packet leaves from an address in 127.0.0.0/8.
+    sources = {address.local for address in state.addresses if not address.local.is_loopback}
+    cutter = _cutter(overlap, state, sources)
+    devs = state.uplinks.devs
+    if _needs_whole_tables(state):
+        return attrs.evolve(state, routes=backend.routes()), cutter
+    guessed = cutter.suspects((), _likely_suspects(state))
+    subnets = _subnets_with_gateways(state)
+    routes = backend.routes_except(devs, inside=(*guessed, *subnets), sources=sources)
+    if selects_source((), routes, state.family):
+        return attrs.evolve(state, routes=backend.routes()), cutter
+    suspects = [*cutter.suspects(routes), *_cidrs_with_blocks(overlap, routes)]
+    if not all(map(PrefixSet(guessed, state.family.bits).covers, suspects)):
+        routes = backend.routes_except(devs, inside=(*suspects, *subnets), sources=sources)
+    return attrs.evolve(state, routes=routes), cutter
+
+
+def _cutter(overlap: RouteOverlap, state: State, sources: Collection[IpAddress]) -> Cutter:
+    cidrs = [numbers(expected.cidr) for expected in overlap.expected_cidrs]
+    # CIDRs that aren't allowed on the uplinks are suspects, or all CIDRs if there is no default
+    # route.
+    elsewhere = [
+        expected.cidr
+        for expected in overlap.expected_cidrs
+        if state.uplinks.default is None or not expected.allows_all(state.uplinks.devs)
+    ]
+    suspects = map(numbers, (*overlap.foreseen, *elsewhere))
+    return Cutter(state.family, cidrs, state.uplinks.devs, state.rules, suspects, sources)
+
+
+def _needs_whole_tables(state: State) -> bool:
+    """Return whether plain routes matter to where connections go after a fix, or to what this host receives."""
+    if not asks_local_first(state.rules):
+        return True
+    return any(rule.source is not None or rule.ip_protocol for rule in state.rules)
+
+
+def _likely_suspects(state: State) -> Iterator[Prefix]:
+    """Yield the destinations of the routes that the kernel adds with an address.
+
+    Connected routes are the usual cause of shadowing.
+    """
+    bits = state.family.bits
+    # The broadcast address is the last address of an IPv4 subnet; the anycast address is the first
+    # of an IPv6 subnet.
+    end = 1 if state.family is Family.IPV4 else 0
+    for address in state.addresses:
+        if address.dev not in state.uplinks.devs:
+            yield address.prefix
+        yield int(address.local), bits
+        yield ends(address.prefix, bits)[end], bits
+
+
+def _subnets_with_gateways(state: State) -> list[Prefix]:
+    """Return the uplinks' IPv6 subnets, in which plain routes may matter, too.
+
+    The kernel refuses an IPv6 route via a gateway that it reaches through another gateway. The
+    route to the gateway may be a plain one.
+    """
+    if state.family is Family.IPV4:
+        return []
+    return [each.prefix for each in state.addresses if each.dev in state.uplinks.devs]
+
+
+def _cidrs_with_blocks(overlap: RouteOverlap, routes: Iterable[Route]) -> list[Prefix]:
+    """Return the expected CIDRs in which routes to other nodes tell whether a blackhole route is for a CNI's block."""
+    blocks = [
+        route.destination
+        for route in routes
+        if route.type is RouteType.BLACKHOLE and route.protocol in CNI_PROTOCOLS
+    ]
+    cidrs = [expected.cidr for expected in overlap.expected_cidrs]
+    return [numbers(cidr) for cidr in cidrs if any(is_inside(block, cidr) for block in blocks)]
+
+
+def _read_merged(state: State, backend: RouteBackend) -> bool | None:
+    # It only matters whether the tables are merged if table local has entries that a longer one in
+    # main could precede.
+    if state.family is Family.IPV4 and any(map(_may_be_preceded, state.routes)):
+        return are_merged(state.addresses, state.rules, state.routes, backend)
+    return None
+
+
+def _may_be_preceded(route: Route) -> bool:
+    is_wide = route.destination.prefixlen < route.family.bits
+    return route.table == Table.LOCAL and is_wide and not route.destination.is_loopback
+
+
+# --- the lookups ----------------------------------------------------------------------------------
+
+
+def _refuse_mapped(addresses: Iterable[Address]) -> None:
+    """Raise a RouteError if the kernel may choose an IPv4-mapped source, with which sockets fail (EAFNOSUPPORT)."""
+    for address in addresses:
+        if not isinstance(address.local, IPv6Address) or not address.is_usable:
+            continue
+        if (mapped := address.local.ipv4_mapped) is not None:
+            whose = f"::ffff:{mapped}, an address of {address.dev} that the kernel may choose"
+            raise RouteError(f"IPv6 sockets can't send from {whose}: remove it")
+
+
+def _ask(places: Places, state: State, backend: RouteBackend) -> None:
+    """Make the lookups of each place.
+
+    Raises:
+        RouteError: the result depends on more than these tables.
+    """
+    called = called_addresses(state.addresses, state.uplinks.devs, state.rules)
+    sockets = Sockets(backend, state.rules, state.routes, state.family, called)
+    for place, lookups in sockets.ask(places).items():
+        place.lookups = lookups
+    for place in places:
+        for lookup in place.lookups:
+            if lookup.route is not None and lookup.route.encap:
+                encap = f"encapsulated as {lookup.route.encap} (by {lookup.route})"
+                why = "and where that leaves is decided by other tables"
+                raise RouteError(f"what is sent to {lookup.address} is {encap}, {why}")
+
+
+def _look_up_local_addresses(state: State, backend: RouteBackend) -> list[Lookup]:
+    """Look up this host's addresses, which packets may not reach if table local isn't searched first."""
+    if asks_local_first(state.rules):
+        return []
+    local = [
+        address.local
+        for address in state.addresses
+        if address.is_usable
+        and (address.dev in state.uplinks.devs or address.local.is_loopback)
+        and not address.local.is_link_local
+    ]
+    lookups = [*backend.lookup(local)]
+    if separates_tcp(state.rules):
+        lookups += backend.lookup(local, is_tcp=True)
+    return lookups
