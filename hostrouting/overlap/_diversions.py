@@ -70,11 +70,14 @@ class Diversions:
             expected: the expected CIDRs.
         """
         limited = {each.cidr for each in expected if each.devs is not None}
-        plain = {dev for each in findings if each.cidr not in limited for dev in each.devs}
-        for dev in dict.fromkeys(
-            dev for each in findings for dev in each.devs if dev not in each.expected_devs
-        ):
-            yield from self._advice_on((dev,), is_limited=dev not in plain)
+        unexpected: dict[str, None] = {}
+        unlimited: set[str] = set()
+        for finding in findings:
+            unexpected |= dict.fromkeys(d for d in finding.devs if d not in finding.expected_devs)
+            if finding.cidr not in limited:
+                unlimited.update(finding.devs)
+        for dev in unexpected:
+            yield from self._advice_on((dev,), is_limited=dev not in unlimited)
 
     def _advice_on(self, devs: Iterable[str], *, is_limited: bool) -> tuple[str, ...]:
         """Return what the owner of each interface can change, for interfaces other than uplinks.
@@ -104,34 +107,31 @@ class Diversions:
         """Return why packets may leave through another interface on purpose, or None if they can't.
 
         Args:
-            failure: the result of a lookup that fails for an expected CIDR.
+            failure: the judgement of a lookup that fails for an expected CIDR.
             subnet: the uplink's subnet that contains the address, if any.
             is_limited: whether that CIDR names its interfaces.
             is_settled: whether the config already says that the address must leave through other
                 interfaces.
         """
-        devs = failure.devs if failure.kind is FindingKind.OVERLAP else ()
-        devs = tuple(dev for dev in devs if dev not in self._uplinks and dev != LOOPBACK)
+        devs: tuple[str, ...] = ()
+        if failure.kind is FindingKind.OVERLAP:
+            devs = tuple(dev for dev in failure.devs if dev not in {*self._uplinks, LOOPBACK})
         is_connected = bool(devs) and self._is_connected(failure.route)
-        asked = (
-            ()
-            if is_settled
-            else self._asked_about(devs, failure.route, subnet, is_connected=is_connected)
-        )
+        doubtful: tuple[str, ...] = ()
+        if not is_settled:
+            doubtful = self._doubtful(devs, failure.route, subnet, is_connected=is_connected)
         # Unless uplinks are named, the cluster may be behind an interface that has a default route
         # too.
-        rival = next(
-            self._nested_rivals.around((int(failure.address), self._state.family.bits)), None
-        )
+        rival = self._rival_around(failure.address)
         if rival is not None and not is_settled and failure.address not in self.routers:
-            dev = self._rivals[rival]
-            reason = f"it is in the network of {dev}, which has a default route too"
-            return Obstacle(reason, is_policy=True, question=Question(tuple(sorted({dev, *asked}))))
+            reason = f"it is in the network of {rival}, which has a default route too"
+            question = Question(tuple(sorted({rival, *doubtful})))
+            return Obstacle(reason, is_policy=True, question=question)
         if is_connected and self._bridges.issuperset(devs):
             return Obstacle("; ".join(self._advice_on(devs, is_limited=is_limited)), is_policy=True)
-        return Obstacle("", is_policy=True, question=Question(asked)) if asked else None
+        return Obstacle("", is_policy=True, question=Question(doubtful)) if doubtful else None
 
-    def _asked_about(
+    def _doubtful(
         self,
         devs: tuple[str, ...],
         route: Route | None,
@@ -143,12 +143,14 @@ class Diversions:
         if self._state.uplinks.is_configured or not devs or route is None:
             return ()
         length = route.destination.prefixlen
-        if length < _NETWORK_LENGTH_MIN[self._state.family] or (
-            subnet is not None and length <= subnet[1]
-        ):
+        if length < _NETWORK_LENGTH_MIN[self._state.family]:
             return ()
-        is_own_network = all(map(self._is_infiniband, devs)) or self._bridges.issuperset(devs)
-        return () if is_own_network and is_connected else devs
+        if subnet is not None and length <= subnet[1]:
+            return ()
+        is_fabric = all(map(self._is_infiniband, devs))
+        if is_connected and (is_fabric or self._bridges.issuperset(devs)):
+            return ()
+        return devs
 
     @cached_property
     def routers(self) -> frozenset[IpAddress | None]:
@@ -162,36 +164,30 @@ class Diversions:
             hop.gateway for route in defaults for hop in route.hops if hop.dev in uplinks.devs
         )
 
-    @cached_property
-    def _rivals(self) -> dict[Prefix, str]:
-        """Return the networks and gateways of other interfaces that have a default route, each with its interface."""
-        if self._state.uplinks.named is not None:
-            return {}
-        family = self._state.family
-        hops = (hop for route in self._state.defaults for hop in route.hops)
-        rivals = [
-            (hop.dev, hop.gateway)
-            for hop in hops
-            if hop.dev is not None and hop.dev not in self._uplinks
-        ]
-        gateways = [
-            (dev, gateway)
-            for dev, gateway in rivals
-            if gateway is not None and Family.of(gateway) is family
-        ]
-        devs = {dev for dev, _ in rivals}
-        subnets = (
-            each
-            for each in self._state.addresses
-            if each.dev in devs and each.prefix_length < family.bits
-        )
-        return {(int(gateway), family.bits): dev for dev, gateway in gateways} | {
-            each.prefix: each.dev for each in subnets
-        }
+    def _rival_around(self, address: IpAddress) -> str | None:
+        """Return the interface with a default route in whose network an address is, if any."""
+        networks, index = self._rivals
+        inner = next(index.around((int(address), self._state.family.bits)), None)
+        return None if inner is None else networks[inner]
 
     @cached_property
-    def _nested_rivals(self) -> PrefixIndex:
-        return PrefixIndex(self._rivals, self._state.family.bits)
+    def _rivals(self) -> tuple[dict[Prefix, str], PrefixIndex]:
+        """Return the networks and gateways of other interfaces that have a default route, each with its interface."""
+        family = self._state.family
+        networks: dict[Prefix, str] = {}
+        if self._state.uplinks.named is not None:
+            return networks, PrefixIndex(networks, family.bits)
+        devs: set[str] = set()
+        for hop in (hop for route in self._state.defaults for hop in route.hops):
+            if hop.dev is None or hop.dev in self._uplinks:
+                continue
+            devs.add(hop.dev)
+            if hop.gateway is not None and Family.of(hop.gateway) is family:
+                networks[int(hop.gateway), family.bits] = hop.dev
+        for address in self._state.addresses:
+            if address.dev in devs and address.prefix_length < family.bits:
+                networks[address.prefix] = address.dev
+        return networks, PrefixIndex(networks, family.bits)
 
     def _is_infiniband(self, dev: str) -> bool:
         link = self._links.get(dev)

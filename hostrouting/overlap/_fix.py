@@ -32,7 +32,7 @@ from hostrouting.overlap._diversions import Diversions
 from hostrouting.overlap._entries import Entries
 from hostrouting.overlap._fewest_prefixes import fewest_prefixes, networks_of, summary_of
 from hostrouting.overlap._fixed import FixedHost, fixed_by
-from hostrouting.overlap._places import Span, distinct
+from hostrouting.overlap._places import Place, Span, distinct
 from hostrouting.overlap._questions import Questions
 from hostrouting.overlap._read import Moment
 from hostrouting.overlap.findings import Finding
