@@ -30,6 +30,7 @@ from benchmarks.worlds import (
 )
 from hostrouting.boot.render import render_static_routes
 from hostrouting.config.routing import Config, RouteOverlap
+from hostrouting.kernel.port import Write, read_routes
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.snapshot_backend import SnapshotBackend
 from hostrouting.kernel.waiting import look_until
@@ -98,7 +99,7 @@ def _see_attribution(routes: Sequence[Route]) -> list[str]:
     ]
     bad, fine = mixed[::_EVERY], [route for number, route in enumerate(mixed) if number % _EVERY]
     with World() as world:
-        failed = [failure.route for failure in world.backend.add(mixed)]
+        failed = [failure.route for failure in world.backend.write(Write.ADD, mixed)]
         world.expect(fine)
     if failed != bad:
         raise WrongOutcomeError(f"{len(bad)} routes can't be installed, and {len(failed)} failed")
@@ -132,7 +133,7 @@ def _boot_check(theirs: Check, size: int, rounds: int, most: int = 1000) -> Meas
     found = side_by_side(rounds, ways.by_boot_check(cidrs, fib), theirs(cidrs, fib))
     path = ways.check_script(cidrs)
     with World(has_infiniband=True, fib=fib) as world:
-        world.backend.delete(World.fixes[:1])
+        world.backend.write(Write.DELETE, World.fixes[:1])
         done = subprocess.run([path], capture_output=True, text=True, check=False)
     if done.returncode != 1 or done.stderr.count("OVERLAP: ") != 1:
         raise WrongOutcomeError(
@@ -155,7 +156,7 @@ def _check(size: int, rounds: int) -> Measured:
     cidrs = cidrs_of(min(1000, size), size)
     with World(has_infiniband=True, fib=routes_of(size)) as world:
         found = side_by_side(rounds, ways.by_check(world, cidrs), ways.by_ip_route_show)
-        world.backend.delete(World.fixes[:1])
+        world.backend.write(Write.DELETE, World.fixes[:1])
         report = check_overlap(ways.expecting(cidrs), world.backend, CancelScope())
     if [finding.cidr for finding in report.findings] != [cidrs[0]]:
         raise WrongOutcomeError(
@@ -253,7 +254,7 @@ def _wait_of_backend() -> Span:
 
         def find_missing() -> str | None:
             is_there = any(
-                route.destination.prefixlen == 0 for route in world.backend.routes(Table.MAIN)
+                route.destination.prefixlen == 0 for route in read_routes(world.backend, Table.MAIN)
             )
             is_waiting.set()
             return None if is_there else "the default route"

@@ -10,15 +10,15 @@ from collections.abc import Callable, Sequence
 from ipaddress import IPv4Network
 from pathlib import Path
 
-import attrs
 from pyroute2 import IPRoute
 
 from benchmarks.measure import Contender, Span, run, timed
 from benchmarks.worlds import SCRATCH, World, WrongOutcomeError, batch_file, script, words_of
-from hostrouting.backend import RouteBackend
+from hostrouting.backend import RouteBackend, Write
 from hostrouting.boot.layout import Layout
 from hostrouting.boot.render import render_check, render_static_routes
 from hostrouting.config.routing import Config, OverlapMode, RouteOverlap, StaticRoute
+from hostrouting.kernel.selection import Selection
 from hostrouting.model.routes import Route, Table
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import Verdict
@@ -73,13 +73,13 @@ def by_backend(
             port = world.backend if backend is None else backend()
             # This is how the verification reads the routes.
             span, (failures, there) = timed(
-                lambda: (port.add(routes), port.routes_by_attributes(Table.MAIN))
+                lambda: (port.write(Write.ADD, routes), port.entries(Selection(Table.MAIN)))
             )
             if failures:
                 raise WrongOutcomeError(f"{len(failures)} routes failed: {failures[0]}")
             world.expect(
                 routes,
-                [attrs.evolve(way, destination=IPv4Network(p)) for way, ps in there for p in ps],
+                tuple(there),
             )
         return span
 

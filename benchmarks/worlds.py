@@ -12,6 +12,7 @@ from benchmarks.measure import run
 from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
+from hostrouting.kernel.port import Write, read_routes
 from hostrouting.model.family import Family
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, Route6, Table
 
@@ -132,7 +133,7 @@ class World(AbstractContextManager["World"]):
     def fill(self, routes: Sequence[Route]) -> None:
         """Add routes, which ``expect`` then allows."""
         for start in range(0, len(routes), _FILL):
-            if failures := self.backend.add(routes[start : start + _FILL]):
+            if failures := self.backend.write(Write.ADD, routes[start : start + _FILL]):
                 raise WrongOutcomeError(f"can't prepare a table: {failures[0]}")
         self._given += routes
 
@@ -146,7 +147,7 @@ class World(AbstractContextManager["World"]):
         Raises:
             WrongOutcomeError: the table has different routes.
         """
-        there = self.backend.routes(Table.MAIN) if read is None else read
+        there = read_routes(self.backend, Table.MAIN) if read is None else read
         found = {
             (route.destination, route.metric, route.hops)
             for route in there
@@ -163,6 +164,6 @@ class World(AbstractContextManager["World"]):
 
     def __exit__(self, *_: object) -> None:
         # Delete the links now. Otherwise a kernel worker does it while the next contender runs.
-        for link in self.backend.links():
+        for link in self.backend.facts().links:
             if link.name != "lo":
                 self._kernel.del_link(link.name)

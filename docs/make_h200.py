@@ -20,6 +20,7 @@ import attrs
 
 import phases
 from hostrouting import Config, Configure, Host, Layout, cli
+from hostrouting.backend import Write, read_routes
 from hostrouting.cli.output import say
 from hostrouting.cli.report import overlap_picture, overlap_text
 from hostrouting.model.jsonable import rfc_3339
@@ -87,7 +88,7 @@ class Variant:
             destination, gateway = self.behind
             hop = NextHop("ib0", IPv4Address(gateway))
             routes.append(Route(IPv4Network(destination), (hop,), protocol=Protocol.STATIC))
-        assert kernel.add(routes) == ()
+        assert kernel.write(Write.ADD, routes) == ()
 
 
 VARIANTS = (
@@ -190,7 +191,7 @@ def tell(variant: Variant) -> Told:
         host.layout.resolv_conf.write_text(f"nameserver {DNS_SERVER}\n")
         host.layout.config.parent.mkdir(parents=True)
         host.layout.config.write_text(json.dumps(variant.config))
-        routes = "\n".join(map(str, kernel.routes(Table.MAIN)))
+        routes = "\n".join(map(str, read_routes(kernel, Table.MAIN)))
         check, picture = _check(variant, host)
         code, fix, remarks = _run(host, "fix", "--cidr", variant.expected)
         _, commands, _ = _run(host, "fix", "--cidr", variant.expected, "--format", "ip")

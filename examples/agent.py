@@ -13,7 +13,7 @@ import logging
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -44,6 +44,7 @@ from hostrouting.backend import (
     Route,
     RouteFailure,
     Systemctl,
+    Write,
 )
 from hostrouting.report import ChangesObserver
 from hostrouting.testing import FakeKernel, FakeSystemd
@@ -74,27 +75,11 @@ def start_node(scope: phases.CancelScope) -> str:
 class Logged(ForwardingBackend):
     """A backend that logs each change of a route before another backend makes it."""
 
-    def add(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        """Add routes."""
-        return self._tell("add", routes, self.inner.add)
-
-    def replace(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        """Replace routes."""
-        return self._tell("replace", routes, self.inner.replace)
-
-    def delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        """Delete routes."""
-        return self._tell("delete", routes, self.inner.delete)
-
-    def _tell(
-        self,
-        verb: str,
-        routes: Sequence[Route],
-        write: Callable[[Sequence[Route]], tuple[RouteFailure, ...]],
-    ) -> tuple[RouteFailure, ...]:
+    def write(self, change: Write, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+        """Log and change routes."""
         for route in routes:
-            log.info("%s %s", verb, route)
-        return write(routes)
+            log.info("%s %s", change, route)
+        return super().write(change, routes)
 
 
 class Printing(ChangesObserver):
@@ -193,7 +178,7 @@ def h200() -> FakeKernel:
         kernel.add_link(dev)
         kernel.add_address(dev, address)
     gateway = NextHop("eth0", IPv4Address("10.1.0.1"))
-    kernel.add([Route(DEFAULT_DESTINATION, (gateway,), protocol=Protocol.DHCP)])
+    kernel.write(Write.ADD, [Route(DEFAULT_DESTINATION, (gateway,), protocol=Protocol.DHCP)])
     return kernel
 
 

@@ -25,8 +25,8 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, suppress
 from ipaddress import IPv4Address, IPv4Network, ip_address
 from typing import Any
 
@@ -34,20 +34,27 @@ import attrs
 
 from hostrouting import RouteError
 from hostrouting.backend import (
+    EVERYTHING,
     Address,
+    ChangeListener,
+    Entries,
+    Facts,
     Family,
     IpAddress,
     Link,
     Lookup,
     NetlinkBackend,
     NextHop,
+    Prefix,
     Route,
     RouteFailure,
     RouteType,
     Rule,
     RuleAction,
     Scope,
-    WholeTables,
+    Selection,
+    Sent,
+    Write,
 )
 
 _READ = ("-4", "-details", "-json", "-Numeric")
@@ -82,43 +89,35 @@ _FRA = {
 }
 
 
-class IpCommandBackend(WholeTables):
+class IpCommandBackend:
     """A ``RouteBackend`` for the network namespace of the calling thread. Threads may share it."""
 
     family = Family.IPV4
 
     def __init__(self) -> None:
-        listening = NetlinkBackend()
-        self.noticing_changes, self.wait_for_change = (
-            listening.noticing_changes,
-            listening.wait_for_change,
-        )
+        self._listening = NetlinkBackend()
 
-    def links(self) -> tuple[Link, ...]:
-        """Return all network interfaces, sorted by index."""
-        return tuple(sorted(map(_link, _show("link")), key=lambda link: link.index))
-
-    def addresses(self) -> tuple[Address, ...]:
-        """Return the IPv4 addresses of this host."""
-        return tuple(
+    def facts(self) -> Facts:
+        addresses = (
             _address(link["ifname"], item)
             for link in _show("address")
             for item in link.get("addr_info", ())
         )
-
-    def rules(self) -> tuple[Rule, ...]:
-        """Return the policy rules in the order in which the kernel uses them."""
-        return tuple(
-            _rule(message)
-            for _, message in _cut_netlink("=I12x", _run("-4", "rule", "save").stdout[4:])
+        rules = _cut_netlink("=I12x", _run("-4", "rule", "save").stdout[4:])
+        return Facts(
+            links=tuple(sorted(map(_link, _show("link")), key=lambda link: link.index)),
+            addresses=tuple(addresses),
+            rules=tuple(_rule(message) for _, message in rules),
         )
 
-    def routes(self, table: int | None = None) -> tuple[Route, ...]:
-        """Return the entries of a table, or of all tables, in the order of the kernel."""
+    def entries(self, wanted: Selection = EVERYTHING) -> Entries:
+        return wanted.filter(self._routes(wanted.table))
+
+    def _routes(self, table: int | None = None) -> list[Route]:
         if table is not None and not 0 < table < 2**32:
-            return ()
+            return []
         items = _show("route", "table", "all" if table is None else f"{table:d}")
-        return tuple(_route(item, table) for item in items)
+        return [_route(item, table) for item in items]
 
     def lookup(
         self,
@@ -127,7 +126,6 @@ class IpCommandBackend(WholeTables):
         source: IpAddress | None = None,
         is_tcp: bool = False,
     ) -> tuple[Lookup, ...]:
-        """Return the entry that the kernel uses for a packet from this host to each address."""
         chosen = ("" if source is None else f" from {source}") + (" ipproto tcp" if is_tcp else "")
         batch = "".join(f"route get fibmatch {address}{chosen} uid 0\n" for address in addresses)
         done = _run(*_READ, "-force", "-batch", "-", text=batch, check=False)
@@ -147,42 +145,19 @@ class IpCommandBackend(WholeTables):
         )
 
     def sources(
-        self, entries: Mapping[Route, Sequence[IpAddress]], *, is_tcp: bool = False
-    ) -> dict[Route, tuple[IpAddress, ...]]:
-        """Return the source addresses of packets that use each entry.
+        self, sent: Sequence[Sent], *, is_tcp: bool = False
+    ) -> tuple[tuple[IpAddress, ...], ...]:
+        return tuple(
+            _sources(addresses, is_tcp) if entry is not None else () for entry, addresses in sent
+        )
 
-        A lookup shows only the source for one hop.
-        """
-        protocol = " ipproto tcp" if is_tcp else ""
-        found: dict[Route, tuple[IpAddress, ...]] = {}
-        for entry, addresses in entries.items():
-            ports = (
-                [f" dport {50_000 + n}" for n in range(len(addresses))]
-                if len(addresses) > 1
-                else [""]
-            )
-            flows = zip(addresses, ports, strict=True)
-            batch = "".join(
-                f"route get {address} uid 0{protocol}{port}\n" for address, port in flows
-            )
-            answers = _run(
-                *_READ, "-force", "-batch", "-", text=batch, check=False
-            ).stdout.splitlines()
-            told = (json.loads(line)[0].get("prefsrc") for line in answers)
-            found[entry] = tuple(sorted({IPv4Address(source) for source in told if source}))
-        return found
+    def write(self, change: Write, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+        if change is Write.DELETE:
+            return self._delete(routes)
+        return _each(routes, lambda route: self._put(change.value, route))
 
-    def add(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        """Add routes. A route fails with EEXIST if its ``key`` already exists."""
-        return _each(routes, lambda route: self._put("add", route))
-
-    def replace(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        """Add routes, and replace the first existing route that has the same ``key``."""
-        return _each(routes, lambda route: self._put("replace", route))
-
-    def delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        """Delete exactly these routes. A missing route fails with ESRCH."""
-        there = list(self.routes()) if routes else []
+    def _delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+        there = self._routes() if routes else []
 
         def delete(route: Route) -> None:
             # Scope NOWHERE matches any scope. If there are several hops, the kernel compares only
@@ -213,7 +188,7 @@ class IpCommandBackend(WholeTables):
         for hop in route.hops:
             if isinstance(hop.gateway, IPv4Address) and not hop.gateway.is_unspecified:
                 found = (
-                    self.routes(255)
+                    self._routes(255)
                     if hop.onlink
                     else [answer.route for answer in self.lookup([hop.gateway])]
                 )
@@ -237,6 +212,23 @@ class IpCommandBackend(WholeTables):
                     if not hop.onlink and (errno := probe.connect_ex((str(hop.gateway), 0))):
                         return errno
         return errnos.ENETUNREACH  # reachable, but via another device
+
+    def changes(
+        self, inside: Sequence[Prefix] | None = None
+    ) -> AbstractContextManager[ChangeListener]:
+        return self._listening.changes(inside)
+
+
+def _sources(addresses: Sequence[IpAddress], is_tcp: bool) -> tuple[IpAddress, ...]:
+    """Return the sources of packets that use an entry. A lookup shows only the source for one hop."""
+    protocol = " ipproto tcp" if is_tcp else ""
+    several = len(addresses) > 1
+    ports = [f" dport {50_000 + n}" if several else "" for n in range(len(addresses))]
+    flows = zip(addresses, ports, strict=True)
+    batch = "".join(f"route get {address} uid 0{protocol}{port}\n" for address, port in flows)
+    done = _run(*_READ, "-force", "-batch", "-", text=batch, check=False)
+    told = (json.loads(line)[0].get("prefsrc") for line in done.stdout.splitlines())
+    return tuple(sorted({IPv4Address(source) for source in told if source}))
 
 
 def _run(*words: str, text: str = "", check: bool = True) -> subprocess.CompletedProcess[bytes]:

@@ -14,7 +14,7 @@ import pytest
 from agent import TRIED, Logged, bootstrap, h200, look
 
 from hostrouting import Config, Host, Layout, OverlapMode, Snapshot, check
-from hostrouting.backend import Protocol
+from hostrouting.backend import Protocol, read_routes
 from hostrouting.testing import FakeKernel, FakeSystemd
 
 
@@ -31,7 +31,7 @@ def host(kernel: FakeKernel, tmp_path: Path) -> Host:
 def ours(kernel: FakeKernel) -> list[str]:
     return [
         str(route.destination)
-        for route in kernel.routes()
+        for route in read_routes(kernel)
         if route.protocol is Protocol.HOSTROUTING
     ]
 

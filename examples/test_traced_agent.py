@@ -17,7 +17,14 @@ from traced_agent import CountingBackend, bring_up, is_ok
 
 import phases
 from hostrouting import Config, Host, Layout, RouteOverlapError
-from hostrouting.backend import DEFAULT_DESTINATION, NextHop, Protocol, Route
+from hostrouting.backend import (
+    DEFAULT_DESTINATION,
+    NextHop,
+    Protocol,
+    Route,
+    Write,
+    read_our_routes,
+)
 from hostrouting.testing import FakeKernel, FakeSystemd
 
 exporter = InMemorySpanExporter()
@@ -39,14 +46,15 @@ def backend() -> CountingBackend:
     for dev, address in (("eth0", "10.1.0.4/24"), ("ib0", "172.16.0.10/16")):
         kernel.add_link(dev)
         kernel.add_address(dev, address)
-    kernel.add(
+    kernel.write(
+        Write.ADD,
         [
             Route(
                 DEFAULT_DESTINATION,
                 (NextHop("eth0", IPv4Address("10.1.0.1")),),
                 protocol=Protocol.DHCP,
             )
-        ]
+        ],
     )
     return CountingBackend(kernel)
 
@@ -108,7 +116,7 @@ def test_each_task_has_a_span(host: Host) -> None:
 def test_a_failed_start_is_rolled_back(host: Host, backend: CountingBackend) -> None:
     with pytest.raises(OSError, match="no image"):
         asyncio.run(bring_up(CONFIG, start_nothing, host))
-    assert backend.our_routes() == ()
+    assert read_our_routes(backend) == ()
     assert backend.counts == {"add": 1, "delete": 1}
     span = spans()["serial/start-node"]
     assert span.status.status_code is trace.StatusCode.ERROR
@@ -129,7 +137,7 @@ def test_a_cancelled_start_is_rolled_back(host: Host, backend: CountingBackend) 
 
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(stopped())
-    assert backend.our_routes() == ()
+    assert read_our_routes(backend) == ()
     assert (spans()["serial/start-node"].attributes or {})["status"] == "cancelled"
 
 

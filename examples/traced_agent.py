@@ -24,6 +24,7 @@ from hostrouting.backend import (
     Route,
     RouteBackend,
     RouteFailure,
+    Write,
 )
 from hostrouting.report import ChangesObserver
 from hostrouting.tasks import installed_config
@@ -36,20 +37,10 @@ class CountingBackend(ForwardingBackend):
         super().__init__(inner)
         self.counts: Counter[str] = Counter()
 
-    def add(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        """Count and add routes."""
-        self.counts["add"] += len(routes)
-        return super().add(routes)
-
-    def replace(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        """Count and replace routes."""
-        self.counts["replace"] += len(routes)
-        return super().replace(routes)
-
-    def delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        """Count and delete routes."""
-        self.counts["delete"] += len(routes)
-        return super().delete(routes)
+    def write(self, change: Write, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+        """Count and change routes."""
+        self.counts[change] += len(routes)
+        return super().write(change, routes)
 
 
 class SpanObserver(ChangesObserver):

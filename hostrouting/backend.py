@@ -1,8 +1,8 @@
 """The two ports and their types, for implementing a routes backend or a service manager.
 
-``RouteBackend`` is the port for routes. ``WholeTables`` implements its selective reads for backends
-that can only read whole tables, and ``ForwardingBackend`` is the base class for wrappers that
-change some calls of another backend. ``NetlinkBackend`` implements the port for the kernel's IPv4
+``RouteBackend`` is the port for routes: facts, entries, lookup, sources, write and changes. What else
+a program needs are functions over these, such as ``read_routes``. ``ForwardingBackend`` is the base
+class for wrappers that change some calls of another backend. ``NetlinkBackend`` implements the port for the kernel's IPv4
 routes, ``NetlinkBackend6`` for its IPv6 routes, and ``hostrouting.testing.FakeKernel`` in memory.
 To check another backend against ``FakeKernel``, use ``hostrouting.testing.conformance``.
 ``UnitManager`` is the port for systemd. ``Systemctl`` implements it for the running systemd, and
@@ -15,7 +15,17 @@ from hostrouting.kernel.forwarding import ForwardingBackend
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
 from hostrouting.kernel.nexthops import Router
-from hostrouting.kernel.port import RouteBackend, WholeTables
+from hostrouting.kernel.port import (
+    ChangeListener,
+    Facts,
+    RouteBackend,
+    Sent,
+    Write,
+    read_default_routes,
+    read_our_routes,
+    read_routes,
+)
+from hostrouting.kernel.selection import EVERYTHING, Entries, Selection
 from hostrouting.model.answers import Lookup, RouteFailure
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.integer_prefixes import Prefix
@@ -33,9 +43,10 @@ from hostrouting.model.rules import Rule, RuleAction
 
 # fmt: off
 __all__ = [
-    "DEFAULT_DESTINATION", "Address", "AddressLabel", "Family", "ForwardingBackend", "Hardware", "IpAddress", "Link",
-    "Lookup", "NetlinkBackend", "NetlinkBackend6", "NextHop", "Prefix", "Protocol", "Route", "RouteBackend",
-    "RouteFailure", "RouteType", "Router", "Rule", "RuleAction", "Scope", "Systemctl", "Table", "UnitManager",
-    "WholeTables",
+    "DEFAULT_DESTINATION", "EVERYTHING", "Address", "AddressLabel", "ChangeListener", "Entries", "Facts", "Family",
+    "ForwardingBackend", "Hardware", "IpAddress", "Link", "Lookup", "NetlinkBackend", "NetlinkBackend6", "NextHop",
+    "Prefix", "Protocol", "Route", "RouteBackend", "RouteFailure", "RouteType", "Router", "Rule", "RuleAction", "Scope",
+    "Selection", "Sent", "Systemctl", "Table", "UnitManager", "Write",
+    "read_default_routes", "read_our_routes", "read_routes",
 ]
 # fmt: on

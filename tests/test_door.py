@@ -36,6 +36,7 @@ from hostrouting import (
     plan,
     snapshot,
 )
+from hostrouting.kernel.port import read_routes
 from hostrouting.report import CHECKS
 from hostrouting.tasks import InstallRoutes
 from hostrouting.testing import FakeKernel, FakeSystemd
@@ -92,13 +93,13 @@ def test_functions_return_what_commands_print(
 
 def test_functions_change_nothing(host: Host, tmp_path: Path) -> None:
     """No marker, lock or route is added."""
-    before = read_trees(tmp_path), host.routes.routes(), host.routes.rules()
+    before = read_trees(tmp_path), read_routes(host.routes), host.routes.facts().rules
     check(CONFIG, host=host)
     plan(CONFIG, host=host)
     explain(ADDRESS, CONFIG, host=host)
     judge([snapshot(host=host)], CONFIG)
     examine(CONFIG, host=host, checks=CHECKS)
-    assert (read_trees(tmp_path), host.routes.routes(), host.routes.rules()) == before
+    assert (read_trees(tmp_path), read_routes(host.routes), host.routes.facts().rules) == before
 
 
 def test_a_check_waits_until_its_scope_ends(tmp_path: Path) -> None:

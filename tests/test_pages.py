@@ -54,7 +54,7 @@ from wanted import MACHINE, SHADOWED, TrialSystemd, config, section
 import phases
 from hostrouting import Config, ConfigError, Configure, Host, Layout, __version__, azure, cli
 from hostrouting.azure import HostNetworking, NodeState
-from hostrouting.backend import Table
+from hostrouting.backend import Table, Write, read_routes
 from hostrouting.config import documents
 from hostrouting.doctor.examine import CHECKS
 from hostrouting.model.family import Family
@@ -108,7 +108,7 @@ class Node:
         self.kernel = FakeKernel()
         own = {f"ib{number}": f"172.16.0.{10 + number}/16" for number in range(8)}
         add_nics(self.kernel, eth0="10.1.0.4/24", **own)
-        assert self.kernel.add([default_route(metric=0)]) == ()
+        assert self.kernel.write(Write.ADD, [default_route(metric=0)]) == ()
         layout = Layout(self.root)
         layout.config.parent.mkdir(parents=True)
         self.host = Host(routes=self.kernel, units=TrialSystemd(layout, self.kernel), layout=layout)
@@ -225,7 +225,7 @@ class Node:
             )
             out, err = done.stdout, done.stderr
         elif words[:3] == ["ip", "route", "show"]:
-            out, err = "".join(f"{route}\n" for route in self.kernel.routes(Table.MAIN)), ""
+            out, err = "".join(f"{route}\n" for route in read_routes(self.kernel, Table.MAIN)), ""
         elif words[:3] == ["ip", "route", "get"]:
             out, err = self._looked_up(words[3]), ""
         else:
@@ -257,7 +257,7 @@ class Node:
     def _looked_up(self, address: str) -> str:
         (answer,) = self.kernel.lookup([IPv4Address(address)])
         assert answer.route is not None
-        (source,) = self.kernel.sources({answer.route: [IPv4Address(address)]})[answer.route]
+        ((source,),) = self.kernel.sources([(answer.route, [IPv4Address(address)])])
         return (
             f"{address} {answer.route.hops[0].words(Family.IPV4)} src {source} uid 0\n    cache\n"
         )

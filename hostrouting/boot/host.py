@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from hostrouting.kernel.port import read_our_routes
 from hostrouting.model.errors import ConfigError, FileError, RouteError
 from hostrouting.model.family import Family
 
@@ -213,13 +214,13 @@ class Host:
         if self.snapshot is not None and self.snapshot.ipv6 is None:
             return (self.routes,)
         backend6 = self.routes6
-        if backend6 is None or not backend6.our_routes():
+        if backend6 is None or not read_our_routes(backend6):
             return (self.routes,)
         return self.routes, backend6
 
     def our_routes(self) -> tuple[Route, ...]:
         """Return our IPv4 and IPv6 routes in table main."""
-        return tuple(route for backend in self.backends(()) for route in backend.our_routes())
+        return tuple(route for backend in self.backends(()) for route in read_our_routes(backend))
 
     def routes_of(self, family: Family) -> RouteBackend:
         """Return the routes backend for a family.

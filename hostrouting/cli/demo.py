@@ -28,7 +28,7 @@ from hostrouting.config.routing import Config, RouteOverlap
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceError, NamespaceKernel, enter_namespace
 from hostrouting.kernel.netlink6 import NetlinkBackend6
-from hostrouting.kernel.port import Kernel, RouteBackend
+from hostrouting.kernel.port import Kernel, RouteBackend, Write, read_routes
 from hostrouting.model.errors import HostRoutingError, RouteError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, Route6, Table
@@ -101,7 +101,7 @@ def _tell(host: Host, width: int | None) -> Iterator[str]:
             [cidr for family in families for cidr in _CIDRS[family]], "STRICT"
         )
     )
-    before = [kernel.routes(Table.MAIN) for kernel in kernels]
+    before = [read_routes(kernel, Table.MAIN) for kernel in kernels]
 
     shared = " and ".join(_SHARED[family] for family in families)
     yield _heading(f"A node comes up: eth0 has the default route, ib0 to ib7 share {shared}")
@@ -130,7 +130,7 @@ def _tell(host: Host, width: int | None) -> Iterator[str]:
     yield _heading("hostrouting apply, again; then remove: the table is as it was")
     yield _routes(phases.run(ConfigureStaticRoutes(config, host=host)))
     yield _routes(phases.run(RemoveHostRouting(host=host)))
-    if [kernel.routes(Table.MAIN) for kernel in kernels] != before:
+    if [read_routes(kernel, Table.MAIN) for kernel in kernels] != before:
         raise HostRoutingError("the table isn't what it was before; please report this")
     yield _below(f"{good('✓')} every route that was there before is untouched")
 
@@ -163,8 +163,9 @@ def _build(kernel: Kernel) -> None:
     kernel.add_link("eth0")
     kernel.add_address("eth0", "10.1.0.4/24")
     hop, local = NextHop("eth0", IPv4Address("10.1.0.1")), IPv4Address("10.1.0.4")
-    kernel.add(
-        [Route(DEFAULT_DESTINATION, (hop,), protocol=Protocol.DHCP, metric=100, source=local)]
+    kernel.write(
+        Write.ADD,
+        [Route(DEFAULT_DESTINATION, (hop,), protocol=Protocol.DHCP, metric=100, source=local)],
     )
     for number in range(8):
         kernel.add_link(f"ib{number}")
@@ -181,7 +182,9 @@ def _build6(kernel: NamespaceKernel) -> RouteBackend:
     for number in range(8):
         kernel.add_address(f"ib{number}", f"fd00:172:16::{10 + number}/64")
     hop, backend = NextHop("eth0", IPv6Address("fd00:10:1::1")), NetlinkBackend6()
-    backend.add([Route6(IPv6Network("::/0"), (hop,), protocol=Protocol.RA, metric=1024)])
+    backend.write(
+        Write.ADD, [Route6(IPv6Network("::/0"), (hop,), protocol=Protocol.RA, metric=1024)]
+    )
     return backend
 
 

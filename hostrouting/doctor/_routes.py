@@ -10,6 +10,7 @@ from hostrouting.doctor.checks import DoctorFinding, ExaminedHost, Severity
 from hostrouting.host_files.advertisements import ignored_advertisements
 from hostrouting.host_files.managers import NETWORK_MANAGER, NETWORKD, is_managed
 from hostrouting.kernel.default_routes import unicast_defaults
+from hostrouting.kernel.port import read_default_routes, read_routes
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.routes import Protocol, Route
@@ -54,7 +55,7 @@ def routes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         # If the kernel can't be queried at all, raise an error here instead of reporting a problem
         # with the routes.
         for backend in backends:
-            backend.routes()
+            read_routes(backend)
         hint = error.hint or f"look at: {examined.command('plan')}"
         yield DoctorFinding("route-fails", "static routes", error.message, hint)
 
@@ -132,7 +133,7 @@ def _managed(examined: ExaminedHost, manager: str) -> dict[str, list[Route]]:
     ours = _ours(examined)
     links = [
         link
-        for link in examined.host.routes.links()
+        for link in examined.host.routes.facts().links
         if is_managed(examined.layout.root, manager, link.index)
     ]
     routes = {link.name: [route for route in ours if link.name in route.devs] for link in links}
@@ -204,14 +205,16 @@ def advertisements(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     if Family.IPV6 not in (*config.route_overlap.families, *config.static_routes.families):
         return
     routes6 = examined.host.routes_of(Family.IPV6)
-    defaults = unicast_defaults(routes6.default_routes())
+    defaults = unicast_defaults(read_default_routes(routes6))
     patterns = uplinks_of(config, routes6, [examined.host.routes])
     if patterns is None and defaults:
         patterns = tuple(dev for route in defaults for dev in route.devs)
     having = {dev for route in defaults for dev in route.devs}
     # Default routes that an administrator or a network manager has added don't expire.
     lasting = {dev for route in defaults if route.protocol != Protocol.RA for dev in route.devs}
-    for each in ignored_advertisements(examined.layout, examined.host.routes.links(), patterns):
+    for each in ignored_advertisements(
+        examined.layout, examined.host.routes.facts().links, patterns
+    ):
         # If accept_ra is 0, any default route is enough: an unknown program may have added it, and
         # may renew it.
         if each.dev not in (lasting if each.is_of_forwarding else having):

@@ -5,7 +5,8 @@
     kernel = FakeKernel()
     kernel.add_link("eth0")
     kernel.add_address("eth0", "10.1.0.4/24")
-    assert not kernel.add([Route(IPv4Network("172.16.1.0/24"), (NextHop("eth0", IPv4Address("10.1.0.1")),))])
+    route = Route(IPv4Network("172.16.1.0/24"), (NextHop("eth0", IPv4Address("10.1.0.1")),))
+    assert not kernel.write(Write.ADD, [route])
     kernel.lookup([IPv4Address("172.16.1.9")])[0].route.devs        # ("eth0",)
 
 ``hostrouting.testing.conformance`` compares the results and errnos with the real kernel's.
@@ -29,7 +30,7 @@ The following isn't modelled:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from ipaddress import IPv4Address, IPv4Interface
@@ -39,21 +40,22 @@ import attrs
 from hostrouting.kernel._memory import devinet
 from hostrouting.kernel._memory.net import Device, Net, WriteMode, fib_table_delete, fib_tables_dump
 from hostrouting.kernel._memory.semantics import fib_new_route
-from hostrouting.kernel.port import WholeTables
+from hostrouting.kernel.port import ChangeListener, Facts, Kernel, Sent, Write
 from hostrouting.kernel.refusals import Deletable, NetlinkError
 from hostrouting.kernel.rules import LOOPBACK
+from hostrouting.kernel.selection import EVERYTHING, Entries, Selection
 from hostrouting.kernel.sources import Sources
 from hostrouting.model.answers import Lookup, RouteFailure
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.integer_prefixes import Prefix
-from hostrouting.model.links import Address, Hardware, Link
+from hostrouting.model.links import Address, Hardware
 from hostrouting.model.routes import NextHop, Route, Scope
 from hostrouting.model.rules import Rule
 from phases import CancelScope
 
 
-class FakeKernel(WholeTables):
+class FakeKernel(Kernel):
     """A thread-safe in-memory ``Kernel``.
 
     It starts out like a new network namespace with ``lo`` up.
@@ -68,43 +70,18 @@ class FakeKernel(WholeTables):
         self._lock = threading.Lock()
         self._net = Net(release)
         self._changed = threading.Event()
-        self._seen = threading.local()
         self.add_link(LOOPBACK, kind=None, hardware=Hardware.LOOPBACK)
 
     # --- reading ----------------------------------------------------------------------------------
 
-    def links(self) -> tuple[Link, ...]:
-        """Return all network interfaces, sorted by index."""
+    def facts(self) -> Facts:
         with self._lock:
-            return tuple(dev.show() for dev in self._net.devices.values())
+            links = tuple(dev.show() for dev in self._net.devices.values())
+            return Facts(links, self._net.addresses(), tuple(self._net.rules))
 
-    def addresses(self) -> tuple[Address, ...]:
-        """Return all of this host's IPv4 addresses."""
+    def entries(self, wanted: Selection = EVERYTHING) -> Entries:
         with self._lock:
-            return self._net.addresses()
-
-    def rules(self) -> tuple[Rule, ...]:
-        """Return the policy rules in evaluation order."""
-        with self._lock:
-            return tuple(self._net.rules)
-
-    def routes(self, table: int | None = None) -> tuple[Route, ...]:
-        """Return the entries in one or all tables, in the kernel's order.
-
-        Args:
-            table: the table number, or None for all tables.
-
-        Returns:
-            The entries, or an empty tuple if the table doesn't exist.
-        """
-        with self._lock:
-            return fib_tables_dump(self._net, table)
-
-    @contextmanager
-    def noticing_changes(self, _: Sequence[Prefix], /) -> Iterator[Callable[[], bool]]:
-        """Yield a function that returns whether anything, relevant or not, has changed since this call."""
-        before = self._net.changes
-        yield lambda: self._net.changes != before
+            return wanted.filter(fib_tables_dump(self._net, wanted.table))
 
     def lookup(
         self,
@@ -113,74 +90,38 @@ class FakeKernel(WholeTables):
         source: IpAddress | None = None,
         is_tcp: bool = False,
     ) -> tuple[Lookup, ...]:
-        """Return the best route to each address, for packets from this host (mark 0, tos 0, uid 0, not bound)."""
         with self._lock:
             return tuple(self._net.lookup(address, source, is_tcp=is_tcp) for address in addresses)
 
     def sources(
-        self, entries: Mapping[Route, Sequence[IpAddress]], *, is_tcp: bool = False
-    ) -> dict[Route, tuple[IpAddress, ...]]:
-        """Return the source addresses that each entry selects for packets without one, whether UDP or TCP."""
+        self, sent: Sequence[Sent], *, is_tcp: bool = False
+    ) -> tuple[tuple[IpAddress, ...], ...]:
         with self._lock:
             chosen = Sources(self._net.addresses())
-            return {entry: chosen.of(entry) for entry in entries}
+            return tuple(() if entry is None else chosen.of(entry) for entry, _ in sent)
 
     # --- writing ----------------------------------------------------------------------------------
 
-    def add(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        """Add routes.
-
-        A route whose ``key`` already exists fails with EEXIST.
-        """
-        return self._write(routes, partial(_new_route, how=WriteMode.ADD))
-
-    def replace(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        """Add routes, each replacing the first existing route with the same ``key``, if any.
-
-        The kernel compares only the key, so this also replaces connected routes and other daemons'
-        routes.
-        """
-        return self._write(routes, partial(_new_route, how=WriteMode.REPLACE))
-
-    def delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        """Delete exactly these routes.
-
-        A route that doesn't exist fails with ESRCH.
-        """
-        return self._write(routes, _delete_route)
-
-    def _write(
-        self, routes: Sequence[Route], write: Callable[[Net, Route], None]
-    ) -> tuple[RouteFailure, ...]:
-        failures = []
+    def write(self, change: Write, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+        failures: list[RouteFailure] = []
         with self._changing() as net:
             for route in routes:
                 try:
-                    write(net, route)
+                    _WRITERS[change](net, route)
                 except NetlinkError as refusal:
                     failures.append(RouteFailure(route, refusal.errno, refusal.message))
         return tuple(failures)
 
-    # --- waiting ----------------------------------------------------------------------------------
+    # --- changes ----------------------------------------------------------------------------------
 
-    def wait_for_change(self, scope: CancelScope) -> None:
-        """Wait until something has changed since this thread's last call.
+    @contextmanager
+    def changes(self, inside: Sequence[Prefix] | None = None) -> Iterator[ChangeListener]:
+        yield _Listener(self._count_changes)
 
-        The first call returns immediately.
-
-        Args:
-            scope: the cancel scope for the wait.
-
-        Raises:
-            phases.Cancelled, phases.TimedOut: the scope was cancelled or timed out first.
-        """
+    def _count_changes(self) -> tuple[int, threading.Event]:
+        """Return the number of changes so far, and an event that is set at the next one."""
         with self._lock:
-            changed, changes = self._changed, self._net.changes
-        if getattr(self._seen, "changes", None) == changes:
-            scope.wait(changed)
-            with self._lock:
-                changes = self._net.changes
-        self._seen.changes = changes
+            return self._net.changes, self._changed
 
     # --- the world --------------------------------------------------------------------------------
 
@@ -328,6 +269,30 @@ class FakeKernel(WholeTables):
             ) from refusal
 
 
+class _Listener(ChangeListener):
+    """A listener to which every change is relevant.
+
+    Args:
+        count: a function that returns the number of changes, and an event that the next one sets.
+    """
+
+    def __init__(self, count: Callable[[], tuple[int, threading.Event]]) -> None:
+        self._count = count
+        self._first, _ = count()
+        self._seen = self._first
+
+    def happened(self) -> bool:
+        changes, _ = self._count()
+        return changes != self._first
+
+    def wait(self, scope: CancelScope) -> None:
+        changes, changed = self._count()
+        if changes == self._seen:
+            scope.wait(changed)
+            changes, _ = self._count()
+        self._seen = changes
+
+
 def _new_route(net: Net, route: Route, *, how: WriteMode) -> None:
     _refuse_request(net, route, route.hops)
     fib_new_route(net, route, how)
@@ -349,3 +314,10 @@ def _refuse_request(net: Net, route: Route, hops: tuple[NextHop, ...]) -> None:
         for hop in hops:
             if hop.dev is not None:
                 net.device(hop.dev)
+
+
+_WRITERS: dict[Write, Callable[[Net, Route], None]] = {
+    Write.ADD: partial(_new_route, how=WriteMode.ADD),
+    Write.REPLACE: partial(_new_route, how=WriteMode.REPLACE),
+    Write.DELETE: _delete_route,
+}

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
+from hostrouting.kernel.port import read_routes
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink.conversation import Conversation
 from hostrouting.kernel.unshare import Namespace, is_made_here, make_namespace, refusal
@@ -107,14 +108,14 @@ class NamespaceKernel(NetlinkBackend):
             RouteError: the kernel rejected the request, for example with ENODEV if there is no link
                 with that name.
         """
-        changes, scope = NetlinkBackend(), CancelScope(timeout=_WORK_SECONDS)
-        changes.wait_for_change(scope)  # the first call returns at once
-        if up is not None:
-            self._set_up(name, up)
-        if carrier is not None:
-            self.in_fabric(lambda: self._set_up(name, carrier))
-        while not self._is_settled(name):
-            changes.wait_for_change(scope)
+        scope = CancelScope(timeout=_WORK_SECONDS)
+        with NetlinkBackend().changes() as changes:
+            if up is not None:
+                self._set_up(name, up)
+            if carrier is not None:
+                self.in_fabric(lambda: self._set_up(name, carrier))
+            while not self._is_settled(name):
+                changes.wait(scope)
 
     def _is_settled(self, name: str) -> bool:
         body = rtnl.LINK.pack(0, 0, self._index(name), 0, 0)
@@ -191,11 +192,12 @@ class NamespaceKernel(NetlinkBackend):
         """Wait until a work queue has added an address's entry to table local (addrconf_dad_work)."""
         ipv6, scope = NetlinkBackend6(), CancelScope(timeout=_WORK_SECONDS)
         try:
-            ipv6.wait_for_change(scope)  # the first call returns at once
-            while not any(
-                entry.destination.network_address == address for entry in ipv6.routes(Table.LOCAL)
-            ):
-                ipv6.wait_for_change(scope)
+            with ipv6.changes() as changes:
+                while not any(
+                    entry.destination.network_address == address
+                    for entry in read_routes(ipv6, Table.LOCAL)
+                ):
+                    changes.wait(scope)
         except TimedOut as error:
             reason = f"can't use the address {address}: no entry in table local after {_WORK_SECONDS:g} s"
             raise RouteError(reason) from error
@@ -216,7 +218,7 @@ class NamespaceKernel(NetlinkBackend):
         # The kernel compares the peer (IFA_ADDRESS) and prefix length only if the request has both.
         key = (dev, interface.ip, length)
         there = (
-            each for each in self.addresses() if (each.dev, each.local, each.prefix_length) == key
+            each for each in self._addresses() if (each.dev, each.local, each.prefix_length) == key
         )
         far_end = next((each.peer or each.local for each in there), interface.ip)
         self._ask(

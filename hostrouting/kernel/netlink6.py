@@ -6,15 +6,14 @@ import errno as errnos
 import os
 import socket
 from collections.abc import Collection, Iterator, Sequence
-from functools import partial
 from ipaddress import IPv6Address
 from pathlib import Path
 
 import attrs
 
-from hostrouting.kernel.netlink import NO_ROUTE, Flow, NetlinkBackend
+from hostrouting.kernel.netlink import NO_ROUTE, NetlinkBackend, Request
 from hostrouting.kernel.nexthops import Router
-from hostrouting.kernel.port import refuse_datagrams
+from hostrouting.kernel.port import Facts, Sent, read_our_routes, read_routes, refuse_datagrams
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink import route_messages as rtm
 from hostrouting.kernel.rtnetlink import values
@@ -24,7 +23,7 @@ from hostrouting.model.answers import Lookup, RouteFailure
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.integer_prefixes import Prefix
-from hostrouting.model.links import Address, AddressLabel
+from hostrouting.model.links import Address
 from hostrouting.model.routes import NextHop, Route
 
 # An arbitrary port, because no packet is sent.
@@ -61,16 +60,19 @@ class NetlinkBackend6(NetlinkBackend):
             return found
         from hostrouting.kernel.fib6 import Fib6
 
-        known, links, silent = (
-            (self.routes(), self.addresses()),
-            self.links(),
-            self.silent_routers(),
-        )
+        facts = self.facts()
+        routes = read_routes(self)
         # Until a rule is added, the kernel consults tables local and main even if their rules were
         # deleted (fib6_rule_lookup).
         fibs = [
-            Fib6(rules, *known, links=links, silent_routers=silent)
-            for rules in (self.rules(), kernel_rules(self.family))
+            Fib6(
+                rules,
+                routes,
+                facts.addresses,
+                links=facts.links,
+                silent_routers=facts.silent_routers,
+            )
+            for rules in (facts.rules, kernel_rules(self.family))
         ]
 
         def shown(lookup: Lookup) -> Lookup:
@@ -110,8 +112,8 @@ class NetlinkBackend6(NetlinkBackend):
             again.get(address, answer) for address, answer in zip(addresses, found, strict=True)
         ]
 
-    def _flows(self, entry: Route, addresses: Sequence[IpAddress]) -> Iterator[Flow]:
-        """Yield the flows that exercise all hops of an entry.
+    def _requests(self, entry: Route, addresses: Sequence[IpAddress]) -> Iterator[Request]:
+        """Yield the lookups that exercise all hops of an entry.
 
         The source depends on the destination and on the selected hop's interface.
         """
@@ -119,44 +121,36 @@ class NetlinkBackend6(NetlinkBackend):
         for oif in map(rtnl.index_of, entry.devs) if several else (None,):
             yield from ((address, None, oif) for address in dict.fromkeys(addresses))
 
-    def sources_of_unrouted(
-        self, addresses: Sequence[IpAddress], *, is_tcp: bool = False
-    ) -> dict[IpAddress, IpAddress]:
-        """Return the source addresses with which the kernel retries failed lookups.
-
-        Netlink doesn't report these, so a datagram socket is connected to each address. This
-        doesn't send any packets.
+    def sources(
+        self, sent: Sequence[Sent], *, is_tcp: bool = False
+    ) -> tuple[tuple[IpAddress, ...], ...]:
+        """Return the source addresses that the kernel selects for packets without one.
 
         Raises:
-            RouteError: no socket can be opened, or only TCP's lookup fails, so a datagram socket
-                can't tell the source.
+            RouteError: the kernel can't be queried, no socket can be opened, or only TCP's lookup
+                fails, so a datagram socket can't tell the source.
         """
-        if is_tcp:
-            refuse_datagrams(self.lookup(addresses))
-        found: dict[IpAddress, IpAddress] = {}
-        for address in addresses:
-            try:
-                with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as datagrams:
-                    datagrams.connect((str(address), _PORT))
-                    found[address] = IPv6Address(datagrams.getsockname()[0])
-            except OSError as error:
-                if error.errno not in _UNREACHABLE:
-                    reason = f"can't ask for the source of packets to {address}: {error.strerror or error}"
-                    raise RouteError(reason, errno=error.errno) from error
-        return found
+        routed = super().sources(sent, is_tcp=is_tcp)
+        unrouted = [address for entry, addresses in sent if entry is None for address in addresses]
+        if is_tcp and unrouted:
+            refuse_datagrams(self.lookup(unrouted))
+        return tuple(
+            found if entry is not None else _sources_of_datagrams(addresses)
+            for (entry, addresses), found in zip(sent, routed, strict=True)
+        )
 
-    def silent_routers(self) -> frozenset[Router]:
-        """Return the routers that the kernel avoids as long as other routes lead to the same destination."""
+    def facts(self) -> Facts:
+        rules = self._rules()  # first, because without IPv6 they fail with EAFNOSUPPORT
+        labels = self._list(values.LABELS6)
+        return Facts(self._links(), self._addresses(), rules, labels, self._silent_routers())
+
+    def _silent_routers(self) -> frozenset[Router]:
         if any(self._list(values.FORWARDING6)):
             return frozenset()
         return frozenset(filter(None, self._list(values.NEIGHBOURS6)))
 
-    def address_labels(self) -> tuple[AddressLabel, ...]:
-        """Return the labels by which the kernel selects source addresses, longest prefix first."""
-        return self._list(values.LABELS6)
-
-    def addresses(self) -> tuple[Address, ...]:
-        """Return all of this host's addresses, in the order in which the kernel considers them as sources.
+    def _addresses(self) -> tuple[Address, ...]:
+        """Return the addresses in the order in which the kernel considers them as sources.
 
         That is the order in which the interfaces were registered. Only the list of multicast groups
         shows this order.
@@ -168,12 +162,12 @@ class NetlinkBackend6(NetlinkBackend):
         names = dict.fromkeys(os.fsdecode(line.split()[1]) for line in groups)
         places = {name: place for place, name in enumerate(names)}
         return tuple(
-            sorted(super().addresses(), key=lambda address: places.get(address.dev, len(places)))
+            sorted(super()._addresses(), key=lambda address: places.get(address.dev, len(places)))
         )
 
     # --- writing ----------------------------------------------------------------------------------
 
-    def replace(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+    def _replace(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Add routes, each replacing our route with the same ``key``, if any.
 
         NLM_F_REPLACE would also remove the next hops that other programs have added to our route
@@ -206,14 +200,14 @@ class NetlinkBackend6(NetlinkBackend):
             if failure is not None:
                 failures[route.key] = failure._replace(route=route)
         if failures:
-            self.delete([hop for hop in added if hop.key in failures])
+            self._delete([hop for hop in added if hop.key in failures])
             # Delete next hops of ours that follow another program's, because we couldn't find them
             # again.
             there = self._our_hops(routes)
             for route, old, new in swaps:
                 if route.key in failures and route.key not in there:
                     hops = [*(old | new).values()]
-                    if len(self.delete(hops)) < len(hops):
+                    if len(self._delete(hops)) < len(hops):
                         failures[route.key] = _lost(failures[route.key], route)
         return tuple(failures[route.key] for route in routes if route.key in failures)
 
@@ -222,8 +216,8 @@ class NetlinkBackend6(NetlinkBackend):
 
         If that fails, put the old next hops back.
         """
-        for failure in self.add([route]):
-            left = self.add(old[:1]) or self._append(old[1:])
+        for failure in self._add([route]):
+            left = self._add(old[:1]) or self._append(old[1:])
             return _lost(failure, left[0].route) if left else failure
         return None
 
@@ -233,7 +227,7 @@ class NetlinkBackend6(NetlinkBackend):
         keys = {route.key for route in routes}
         unsorted = NetlinkBackend6()
         unsorted._arrange = tuple
-        for route in unsorted.our_routes():
+        for route in read_our_routes(unsorted):
             if route.key in keys:
                 found.setdefault(route.key, {}).update(_by_hop(route))
         return found
@@ -245,16 +239,16 @@ class NetlinkBackend6(NetlinkBackend):
         any of ours is deleted.
         """
         for position, hop in reversed([*enumerate(hops)]):
-            for failure in self.delete([hop]):
+            for failure in self._delete([hop]):
                 why = _joined(hop) if failure.errno == errnos.ESRCH else failure
                 left = self._append(hops[position + 1 :])
                 return _lost(why, left[0].route) if left else why
         return None
 
     def _append(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        return self._write(routes, partial(rtm.RoutePacker(self.family).new, rtnl.APPEND))
+        return self._new(rtnl.APPEND, routes)
 
-    def delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+    def _delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Delete only these routes' next hops, one by one.
 
         Next hops that another program has added to a route stay. A next hop with another protocol
@@ -271,7 +265,28 @@ class NetlinkBackend6(NetlinkBackend):
                 route = attrs.evolve(route, hops=(attrs.evolve(hop, gateway=_NO_GATEWAY),))
             return packer.delete(route, sequence)
 
-        return self._write([hop for route in routes for hop in _by_hop(route).values()], pack)
+        return self._send([hop for route in routes for hop in _by_hop(route).values()], pack)
+
+
+def _sources_of_datagrams(addresses: Sequence[IpAddress]) -> tuple[IpAddress, ...]:
+    """Return the source addresses with which the kernel retries failed lookups.
+
+    Netlink doesn't report these, so a datagram socket is connected to each address. This doesn't
+    send any packets.
+    """
+    found: set[IpAddress] = set()
+    for address in addresses:
+        try:
+            with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as datagrams:
+                datagrams.connect((str(address), _PORT))
+                found.add(IPv6Address(datagrams.getsockname()[0]))
+        except OSError as error:
+            if error.errno not in _UNREACHABLE:
+                reason = (
+                    f"can't ask for the source of packets to {address}: {error.strerror or error}"
+                )
+                raise RouteError(reason, errno=error.errno) from error
+    return tuple(sorted(found))
 
 
 def _by_hop(route: Route) -> dict[Router, Route]:

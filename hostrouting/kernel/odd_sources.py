@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from ipaddress import IPv6Address
 from itertools import islice, zip_longest
 
-from hostrouting.kernel.port import Lookups, RouteBackend
+from hostrouting.kernel.port import Lookups, RouteBackend, Sent
 from hostrouting.kernel.rules import kernel_rules
 from hostrouting.kernel.snapshot import Ipv6State
 from hostrouting.model.family import Family, IpAddress, IpNetwork
@@ -40,9 +40,8 @@ def has_odd_sources(state: Ipv6State, backend: RouteBackend, model: Lookups) -> 
             unrouted.append(found.address)
         elif found.route.type is RouteType.UNICAST:
             entries.setdefault(found.route, []).append(found.address)
-    return backend.sources(entries) != model.sources(entries) or (
-        backend.sources_of_unrouted(unrouted) != model.sources_of_unrouted(unrouted)
-    )
+    sent: list[Sent] = [*entries.items(), *((None, [address]) for address in unrouted)]
+    return backend.sources(sent) != model.sources(sent)
 
 
 def _tried(state: Ipv6State) -> Iterator[IpAddress]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from hostrouting.kernel.forwarding import ForwardingBackend
-from hostrouting.kernel.port import RouteBackend
+from hostrouting.kernel.port import ChangeListener, RouteBackend, Sent
 from hostrouting.model.answers import Lookup
 from hostrouting.model.family import IpAddress
-from hostrouting.model.integer_prefixes import Prefix, PrefixSet, numbers
-from hostrouting.model.routes import Route
+from hostrouting.model.integer_prefixes import Prefix, PrefixSet
 
 
 class PlannedBackend(ForwardingBackend):
@@ -46,36 +45,16 @@ class PlannedBackend(ForwardingBackend):
             found |= zip(asked, backend.lookup(asked, source=source, is_tcp=is_tcp), strict=True)
         return tuple(map(found.__getitem__, addresses))
 
-    def lookup_by_attributes(
-        self, addresses: Sequence[IpAddress]
-    ) -> tuple[tuple[Route, Prefix] | None, ...]:
-        """Return the same entries as ``lookup``, each with its prefix."""
-        found = (lookup.route for lookup in self.lookup(addresses))
-        return tuple(
-            None if route is None else (route, numbers(route.destination)) for route in found
-        )
-
     def sources(
-        self, entries: Mapping[Route, Sequence[IpAddress]], *, is_tcp: bool = False
-    ) -> dict[Route, tuple[IpAddress, ...]]:
-        """Return the source addresses that each entry selects after the changes."""
-        modelled = {
-            entry: asked for entry, asked in entries.items() if any(map(self._is_changed, asked))
-        }
-        live = {entry: asked for entry, asked in entries.items() if entry not in modelled}
-        found = self.inner.sources(modelled, is_tcp=is_tcp) | self._live.sources(
-            live, is_tcp=is_tcp
-        )
-        return {entry: found[entry] for entry in entries}
-
-    def sources_of_unrouted(
-        self, addresses: Sequence[IpAddress], *, is_tcp: bool = False
-    ) -> dict[IpAddress, IpAddress]:
-        """Return the source addresses with which the kernel retries failed lookups after the changes."""
-        found: dict[IpAddress, IpAddress] = {}
-        for backend, asked in self._shared_out(addresses):
-            found |= backend.sources_of_unrouted(asked, is_tcp=is_tcp)
-        return found
+        self, sent: Sequence[Sent], *, is_tcp: bool = False
+    ) -> tuple[tuple[IpAddress, ...], ...]:
+        """Return the source addresses that the kernel selects after the changes."""
+        of_model = [any(map(self._is_changed, addresses)) for _, addresses in sent]
+        modelled = [item for item, is_modelled in zip(sent, of_model, strict=True) if is_modelled]
+        live = [item for item, is_modelled in zip(sent, of_model, strict=True) if not is_modelled]
+        from_model = iter(self.inner.sources(modelled, is_tcp=is_tcp) if modelled else ())
+        from_live = iter(self._live.sources(live, is_tcp=is_tcp) if live else ())
+        return tuple(next(from_model if is_modelled else from_live) for is_modelled in of_model)
 
     def _shared_out(
         self, addresses: Sequence[IpAddress]
@@ -87,14 +66,11 @@ class PlannedBackend(ForwardingBackend):
                 yield backend, some
 
     @contextmanager
-    def noticing_changes(self, inside: Sequence[Prefix], /) -> Iterator[Callable[[], bool]]:
-        """Yield a function that returns whether the live kernel may have changed since this call.
+    def changes(self, inside: Sequence[Prefix] | None = None) -> Iterator[ChangeListener]:
+        """Listen for changes of the live kernel.
 
         Raises:
             UnstableHostError: the kernel changed while the model was made.
         """
-        with (
-            self.inner.noticing_changes(inside),
-            self._live.noticing_changes(inside) as may_have_changed,
-        ):
-            yield may_have_changed
+        with self.inner.changes(inside), self._live.changes(inside) as changes:
+            yield changes

@@ -12,7 +12,7 @@ import attrs
 from hostrouting.kernel._memory.net import Device, Net, WriteMode
 from hostrouting.kernel._memory.semantics import fib_new_route
 from hostrouting.kernel.fib6 import Fib6
-from hostrouting.kernel.port import RouteBackend
+from hostrouting.kernel.port import RouteBackend, read_routes
 from hostrouting.kernel.refusals import NetlinkError
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.kernel.snapshot import Snapshot
@@ -33,11 +33,9 @@ def refused_routes(
     """
     if after.family is Family.IPV4:
         return _refused_in_memory(before, routes)
-    return tuple(
-        Fib6(after.rules(), after.routes(), after.addresses(), links=after.links()).refused_hops(
-            routes
-        )
-    )
+    facts = after.facts()
+    fib = Fib6(facts.rules, read_routes(after), facts.addresses, links=facts.links)
+    return tuple(fib.refused_hops(routes))
 
 
 def _refused_in_memory(snapshot: Snapshot, routes: Iterable[Route]) -> tuple[RouteFailure, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from ipaddress import IPv4Address
@@ -18,17 +18,21 @@ from hostrouting.kernel.default_routes import unicast_defaults
 from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.fib6 import LABELS, Fib6
 from hostrouting.kernel.merging import are_merged
-from hostrouting.kernel.nexthops import Router
 from hostrouting.kernel.odd_sources import has_odd_sources
 from hostrouting.kernel.port import (
+    ChangeListener,
+    Facts,
     RouteBackend,
+    Sent,
     UnstableHostError,
-    WholeTables,
+    Write,
     read_consistently,
+    read_routes,
     refuse_datagrams,
 )
 from hostrouting.kernel.release import passes_discards, separates_on_deletion
 from hostrouting.kernel.rules import KERNEL_RULES, NO_SOURCE, TCP, UDP, Flow, kernel_rules
+from hostrouting.kernel.selection import EVERYTHING, Entries, Selection
 from hostrouting.kernel.snapshot import Ipv6State, Snapshot
 from hostrouting.kernel.sources import SourceKey, Sources, flows_through, source_key, spread
 from hostrouting.model.answers import Lookup, RouteFailure
@@ -36,7 +40,7 @@ from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.integer_prefixes import Prefix, ends, numbers, uncovered_addresses
 from hostrouting.model.jsonable import rfc_3339
-from hostrouting.model.links import Address, AddressLabel, Link
+from hostrouting.model.links import Address
 from hostrouting.model.routes import Route, Route6, RouteType, Table
 from hostrouting.model.rules import Rule
 from phases import CancelScope
@@ -67,14 +71,15 @@ def take_snapshot(
     kernel, scope = os.uname(), scope or CancelScope()
 
     def read() -> Snapshot:
-        addresses, rules, routes = backend.addresses(), backend.rules(), backend.routes()
+        facts = backend.facts()
+        routes = read_routes(backend)
         return Snapshot(
-            links=backend.links(),
-            addresses=addresses,
-            rules=rules,
+            links=facts.links,
+            addresses=facts.addresses,
+            rules=facts.rules,
             routes=routes,
-            is_merged=are_merged(addresses, rules, routes, backend),
-            sources=_asked_sources(addresses, rules, routes, backend),
+            is_merged=are_merged(facts.addresses, facts.rules, routes, backend),
+            sources=_asked_sources(facts.addresses, facts.rules, routes, backend),
             ipv6=None if backend6 is None else _read_ipv6(backend6),
             host=kernel.nodename,
             time=rfc_3339(time.time()),
@@ -87,10 +92,15 @@ def take_snapshot(
 
 
 def _read_ipv6(backend: RouteBackend) -> Ipv6State:
-    routes, silent = backend.routes(), backend.silent_routers()
-    labels = backend.address_labels()
-    state = Ipv6State(backend.addresses(), backend.rules(), routes, silent, labels=labels)
-    model = SnapshotBackend6(Snapshot(backend.links(), (), (), (), ipv6=state))
+    facts = backend.facts()
+    state = Ipv6State(
+        facts.addresses,
+        facts.rules,
+        read_routes(backend),
+        facts.silent_routers,
+        labels=facts.labels,
+    )
+    model = SnapshotBackend6(Snapshot(facts.links, (), (), (), ipv6=state))
     return attrs.evolve(state, has_odd_sources=has_odd_sources(state, backend, model))
 
 
@@ -135,8 +145,9 @@ def _asked_sources(
     for found in backend.lookup(tried):
         if found.route is not None and source_key(found.route) in doubts:
             asked.setdefault(source_key(found.route), (found.route, []))[1].append(found.address)
-    entries = {entry: spread(entry, addresses) for entry, addresses in asked.values()}
-    return tuple(backend.sources(entries).items())
+    sent = [(entry, spread(entry, addresses)) for entry, addresses in asked.values()]
+    reported = backend.sources(sent)
+    return tuple((entry, sources) for (entry, _), sources in zip(sent, reported, strict=True))
 
 
 def _scopes_of_objects(routes: Sequence[Route]) -> set[int]:
@@ -175,7 +186,7 @@ def _entry(found: Lookup) -> object:
     return found.errno, found.route and attrs.evolve(found.route, table=Table.MAIN)
 
 
-class SnapshotBackend(WholeTables):
+class SnapshotBackend(RouteBackend):
     """A thread-safe ``RouteBackend`` that answers like the snapshot's kernel.
 
     Args:
@@ -189,20 +200,12 @@ class SnapshotBackend(WholeTables):
 
     # --- reading ----------------------------------------------------------------------------------
 
-    def links(self) -> tuple[Link, ...]:
-        """Return all network interfaces, sorted by index."""
-        return self.snapshot.links
+    def facts(self) -> Facts:
+        known = self.snapshot
+        return Facts(known.links, known.addresses, known.rules)
 
-    def addresses(self) -> tuple[Address, ...]:
-        """Return all of the host's addresses."""
-        return self.snapshot.addresses
-
-    def rules(self) -> tuple[Rule, ...]:
-        """Return the policy rules in evaluation order."""
-        return self.snapshot.rules
-
-    def routes(self, table: int | None = None) -> tuple[Route, ...]:
-        """Return the entries in one or all tables, in the kernel's order.
+    def entries(self, wanted: Selection = EVERYTHING) -> Entries:
+        """Return the wanted entries of the FIB, in the kernel's order.
 
         Raises:
             RouteError: the snapshot lacks one of the effective default route's interfaces.
@@ -212,11 +215,11 @@ class SnapshotBackend(WholeTables):
         first = min(counting, key=attrgetter("metric"), default=None)
         if first is not None and _lacks_dev(first):
             raise _unknown_dev(first)
-        return routes if table is None else tuple(route for route in routes if route.table == table)
+        return wanted.filter(routes)
 
     @contextmanager
-    def noticing_changes(self, _: Sequence[Prefix], /) -> Iterator[Callable[[], bool]]:
-        """Yield a function that always returns False, because a snapshot never changes.
+    def changes(self, inside: Sequence[Prefix] | None = None) -> Iterator[ChangeListener]:
+        """Yield a listener that never hears anything, because a snapshot never changes.
 
         Raises:
             UnstableHostError: the host changed while the snapshot was taken.
@@ -225,7 +228,7 @@ class SnapshotBackend(WholeTables):
             raise UnstableHostError(
                 "the host changed while the snapshot was taken", hint="take another snapshot"
             )
-        yield lambda: False
+        yield _NoChanges()
 
     def lookup(
         self,
@@ -234,7 +237,6 @@ class SnapshotBackend(WholeTables):
         source: IpAddress | None = None,
         is_tcp: bool = False,
     ) -> tuple[Lookup, ...]:
-        """Return the best route to each address, for packets from the host (mark 0, tos 0, uid 0, not bound)."""
         return tuple(self._lookup(address, source, is_tcp=is_tcp) for address in addresses)
 
     def _lookup(self, address: IpAddress, source: IpAddress | None, *, is_tcp: bool) -> Lookup:
@@ -256,10 +258,11 @@ class SnapshotBackend(WholeTables):
                 raise _unknown_fact(what, flow.address, _CHECK)
 
     def sources(
-        self, entries: Mapping[Route, Sequence[IpAddress]], *, is_tcp: bool = False
-    ) -> dict[Route, tuple[IpAddress, ...]]:
-        """Return the source addresses that each entry selects for packets without one, whether UDP or TCP."""
-        return {entry: self._sources(entry, addresses) for entry, addresses in entries.items()}
+        self, sent: Sequence[Sent], *, is_tcp: bool = False
+    ) -> tuple[tuple[IpAddress, ...], ...]:
+        return tuple(
+            () if entry is None else self._sources(entry, addresses) for entry, addresses in sent
+        )
 
     def _sources(self, entry: Route, addresses: Sequence[IpAddress]) -> tuple[IpAddress, ...]:
         if entry.type is RouteType.LOCAL:
@@ -311,7 +314,7 @@ class SnapshotBackend(WholeTables):
 
     # --- writing ----------------------------------------------------------------------------------
 
-    def add(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+    def write(self, change: Write, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Raise an error, because a snapshot is read-only."""
         if not routes:
             return ()
@@ -319,19 +322,12 @@ class SnapshotBackend(WholeTables):
             f"can't change {routes[0]}: the host is a snapshot", hint="do it on the host itself"
         )
 
-    replace = delete = add
 
-    # --- waiting ----------------------------------------------------------------------------------
+class _NoChanges(ChangeListener):
+    def happened(self) -> bool:
+        return False
 
-    def wait_for_change(self, scope: CancelScope) -> None:
-        """Wait until the scope is cancelled, because a snapshot never changes.
-
-        Args:
-            scope: the cancel scope for the wait.
-
-        Raises:
-            phases.Cancelled, phases.TimedOut: the scope was cancelled or timed out.
-        """
+    def wait(self, scope: CancelScope) -> None:
         scope.wait(threading.Event())
 
 
@@ -367,31 +363,34 @@ class SnapshotBackend6(SnapshotBackend):
         super().__init__(state)
         self._ipv6 = ipv6
 
-    def silent_routers(self) -> frozenset[Router]:
-        """Return the routers that the kernel avoids because they are unreachable."""
-        return self._ipv6.silent_routers
+    def facts(self) -> Facts:
+        """Return the facts, with the kernel's default labels if those of the host aren't known."""
+        known, ipv6 = super().facts(), self._ipv6
+        labels = LABELS if ipv6.labels is None else ipv6.labels
+        return attrs.evolve(known, labels=labels, silent_routers=ipv6.silent_routers)
 
-    def address_labels(self) -> tuple[AddressLabel, ...]:
-        """Return the labels of addresses.
+    def sources(
+        self, sent: Sequence[Sent], *, is_tcp: bool = False
+    ) -> tuple[tuple[IpAddress, ...], ...]:
+        unrouted = [address for entry, addresses in sent if entry is None for address in addresses]
+        if is_tcp and unrouted:
+            refuse_datagrams(self.lookup(unrouted))
+        return tuple(
+            self._sources_of_unrouted(addresses)
+            if entry is None
+            else self._sources(entry, addresses)
+            for entry, addresses in sent
+        )
 
-        If they aren't known, the kernel's default ones are returned.
-        """
-        return LABELS if self._ipv6.labels is None else self._ipv6.labels
-
-    def sources_of_unrouted(
-        self, addresses: Sequence[IpAddress], *, is_tcp: bool = False
-    ) -> dict[IpAddress, IpAddress]:
-        """Return the source addresses with which the kernel retries failed lookups."""
-        if is_tcp:
-            refuse_datagrams(self.lookup(addresses))
-        chosen = {
-            address: source for address in addresses for source in self._sources(None, [address])
-        }
-        return {
-            address: source
-            for address, source in chosen.items()
+    def _sources_of_unrouted(self, addresses: Sequence[IpAddress]) -> tuple[IpAddress, ...]:
+        """Return the sources with which the kernel retries a failed lookup, where that succeeds."""
+        found = {
+            source
+            for address in addresses
+            for source in self._sources(None, [address])
             if self._lookup(address, source, is_tcp=False).route is not None
         }
+        return tuple(sorted(found))
 
     def _sources(
         self, entry: Route | None, addresses: Sequence[IpAddress]

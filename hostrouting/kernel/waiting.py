@@ -31,19 +31,20 @@ def look_until(
     Returns:
         A description of what was missing at the last check, or None if nothing was.
     """
-    while True:
-        before = scope.clock.monotonic()
-        missing = find_missing()
-        scope.check()
-        now = scope.clock.monotonic()
-        left = started + seconds - now
-        if missing is None or left <= 0:
-            return missing
-        scope.progress(f"waiting up to {seconds:g} s for {missing}", 1 - left / seconds)
-        nap = scope.child(timeout=min(_LOOK_SECONDS, left))
-        try:
-            # If the state changes constantly, spend at most half of the time on checks.
-            nap.wait(now - before)
-            backend.wait_for_change(nap)
-        except TimedOut:
-            scope.check()  # only the end of the scope is an error, not the end of the nap
+    with backend.changes() as changes:
+        while True:
+            before = scope.clock.monotonic()
+            missing = find_missing()
+            scope.check()
+            now = scope.clock.monotonic()
+            left = started + seconds - now
+            if missing is None or left <= 0:
+                return missing
+            scope.progress(f"waiting up to {seconds:g} s for {missing}", 1 - left / seconds)
+            nap = scope.child(timeout=min(_LOOK_SECONDS, left))
+            try:
+                # If the state changes constantly, spend at most half of the time on checks.
+                nap.wait(now - before)
+                changes.wait(nap)
+            except TimedOut:
+                scope.check()  # only the end of the scope is an error, not the end of the nap

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from hostrouting.kernel.default_routes import in_turn
-from hostrouting.kernel.port import Lookups
+from hostrouting.kernel.port import Lookups, Sent
 from hostrouting.kernel.rules import KERNEL_RULES, LOOPBACK, NO_SOURCE
 from hostrouting.kernel.sources import SourceKey, source_key, spread
 from hostrouting.model.answers import Lookup
@@ -144,21 +144,19 @@ class Sockets:
                 unrouted.append(probe)
             else:
                 groups.setdefault(source_key_to(probe, route), (route, []))[1].append(probe)
+        sent: list[Sent] = [(None, [probe]) for probe in unrouted]
+        probes_sent = [[probe] for probe in unrouted]
         by_source: dict[IpAddress, list[IpAddress]] = {}
-        for probes_of in _with_distinct_entries(groups.values()):
-            flows = {
-                route: spread(route, self._addresses_around(probes, places))
-                for route, probes in probes_of.items()
-                if route.source is None
-            }
-            selected = self._kernel.sources(flows, is_tcp=is_tcp) if flows else {}
-            for route, probes in probes_of.items():
-                for source in selected[route] if route.source is None else (route.source,):
-                    by_source.setdefault(source, []).extend(probes)
-        if unrouted:
-            sources = self._kernel.sources_of_unrouted(unrouted, is_tcp=is_tcp)
-            for probe, source in sources.items():
-                by_source.setdefault(source, []).append(probe)
+        for route, probes in groups.values():
+            if route.source is not None:
+                by_source.setdefault(route.source, []).extend(probes)
+                continue
+            sent.append((route, spread(route, self._addresses_around(probes, places))))
+            probes_sent.append(probes)
+        selected = self._kernel.sources(sent, is_tcp=is_tcp) if sent else ()
+        for probes, sources in zip(probes_sent, selected, strict=True):
+            for source in sources:
+                by_source.setdefault(source, []).extend(probes)
         return by_source
 
     def _addresses_around(
@@ -168,23 +166,6 @@ class Sockets:
         for probe in probes:
             span = places[probe].spans[0]
             yield from map(self._family.address, range(span.first, span.last + 1))
-
-
-def _with_distinct_entries(
-    groups: Iterable[tuple[Route, list[IpAddress]]],
-) -> Iterator[dict[Route, list[IpAddress]]]:
-    """Yield groups of probes by entry, in as many parts as needed, because a query has one result per entry."""
-    left = list(groups)
-    while left:
-        part: dict[Route, list[IpAddress]] = {}
-        later = []
-        for route, probes in left:
-            if route in part:
-                later.append((route, probes))
-            else:
-                part[route] = probes
-        yield part
-        left = later
 
 
 def asks_local_first(rules: Sequence[Rule]) -> bool:

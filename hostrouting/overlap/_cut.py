@@ -22,8 +22,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from ipaddress import IPv4Address
 from itertools import pairwise
 
-from hostrouting.kernel.port import leaves_through
 from hostrouting.kernel.rules import Flow, matches
+from hostrouting.kernel.selection import leaves_through
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.integer_prefixes import Prefix, PrefixIndex, PrefixSet, ends, numbers
 from hostrouting.model.parsing import reserved_blocks

@@ -13,7 +13,7 @@ import attrs
 from hostrouting.config.routing import ExpectedCidr, RouteOverlap, StaticRoute
 from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.fib6 import Fib6
-from hostrouting.kernel.nexthops import Router
+from hostrouting.kernel.port import Facts, Sent
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.snapshot_backend import SnapshotBackend
 from hostrouting.kernel.sources import SourceKey
@@ -58,25 +58,31 @@ class FixedHost(SnapshotBackend):
         source: IpAddress | None = None,
         is_tcp: bool = False,
     ) -> tuple[Lookup, ...]:
-        """Return the best route to each address."""
         return tuple(self.tables.lookup(address, source, is_tcp=is_tcp) for address in addresses)
 
-    def silent_routers(self) -> frozenset[Router]:
-        """Return the routers that the kernel avoids because they are unreachable."""
-        return self._state.silent_routers
+    def facts(self) -> Facts:
+        return attrs.evolve(super().facts(), silent_routers=self._state.silent_routers)
 
-    def sources_of_unrouted(
-        self, addresses: Sequence[IpAddress], *, is_tcp: bool = False
-    ) -> dict[IpAddress, IpAddress]:
-        """Return the source addresses with which the kernel retries failed lookups."""
-        found = (
-            (address, source) for address in addresses for source in self._sources(None, [address])
+    def sources(
+        self, sent: Sequence[Sent], *, is_tcp: bool = False
+    ) -> tuple[tuple[IpAddress, ...], ...]:
+        return tuple(
+            self._sources_of_unrouted(addresses, is_tcp=is_tcp)
+            if entry is None
+            else self._sources(entry, addresses)
+            for entry, addresses in sent
         )
-        return {
-            address: source
-            for address, source in found
+
+    def _sources_of_unrouted(
+        self, addresses: Sequence[IpAddress], *, is_tcp: bool
+    ) -> tuple[IpAddress, ...]:
+        """Return the sources with which the kernel retries a failed lookup, where that succeeds."""
+        return tuple(
+            source
+            for address in addresses
+            for source in self._sources(None, [address])
             if self.tables.lookup(address, source, is_tcp=is_tcp).route
-        }
+        )
 
     def _sources(
         self, entry: Route | None, addresses: Sequence[IpAddress]

@@ -12,7 +12,13 @@ import attrs
 
 from hostrouting.config.routing import Config, RouteOverlap
 from hostrouting.kernel.merging import are_merged
-from hostrouting.kernel.port import RouteBackend, read_consistently
+from hostrouting.kernel.port import (
+    RouteBackend,
+    read_consistently,
+    read_default_routes,
+    read_routes,
+)
+from hostrouting.kernel.selection import except_plain
 from hostrouting.model.answers import Lookup
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress
@@ -112,14 +118,11 @@ def read_once(
     if state.family is Family.IPV4:
         borders.append(LINK_LOCAL)
     elif selects_source(state.rules, state.routes, state.family):
-        state = attrs.evolve(state, labels=backend.address_labels())
-        borders += source_borders(state.addresses, state.labels or ())
+        borders += source_borders(state.addresses, state.labels)
     places = cutter.cut(state.routes, borders)
     _ask(places, state, backend)
     local_lookups = _look_up_local_addresses(state, backend)
-    is_merged = _read_merged(state, backend)
-    silent_routers = backend.silent_routers()
-    state = attrs.evolve(state, is_merged=is_merged, silent_routers=silent_routers)
+    state = attrs.evolve(state, is_merged=_read_merged(state, backend))
     return Moment(state, places, local_lookups)
 
 
@@ -134,13 +137,21 @@ def _read_state(
     Two guesses save a pass over a large table each: that named uplinks have a default route, and
     that only connected networks are suspects. If a guess is wrong, the table is read again.
     """
-    links = backend.links()
-    addresses = backend.addresses()
+    facts = backend.facts()
+    links, addresses = facts.links, facts.addresses
     ipv4_defaults = ipv4_defaults_for(config, backend, ipv4)
     uplinks = find_uplinks(config, links, addresses, (), ipv4_defaults)
-    state = State(backend.family, uplinks, links, addresses, backend.rules())
+    state = State(
+        backend.family,
+        uplinks,
+        links,
+        addresses,
+        facts.rules,
+        silent_routers=facts.silent_routers,
+        labels=facts.labels,
+    )
     if uplinks.named is None:
-        uplinks = find_uplinks(config, links, addresses, backend.default_routes())
+        uplinks = find_uplinks(config, links, addresses, read_default_routes(backend))
         return _with_routes(config.route_overlap, attrs.evolve(state, uplinks=uplinks), backend)
     # Which routes to read depends on whether there is a default route, which is itself among the
     # routes: an IPv6 table even ends with it.
@@ -162,15 +173,17 @@ def _with_routes(
     cutter = _cutter(overlap, state, sources)
     devs = state.uplinks.devs
     if _needs_whole_tables(state):
-        return attrs.evolve(state, routes=backend.routes()), cutter
+        return attrs.evolve(state, routes=read_routes(backend)), cutter
     guessed = cutter.suspects((), _likely_suspects(state))
     subnets = _subnets_with_gateways(state)
-    routes = backend.routes_except(devs, inside=(*guessed, *subnets), sources=sources)
+    wanted = except_plain(devs, inside=(*guessed, *subnets), sources=sources)
+    routes = tuple(backend.entries(wanted))
     if selects_source((), routes, state.family):
-        return attrs.evolve(state, routes=backend.routes()), cutter
+        return attrs.evolve(state, routes=read_routes(backend)), cutter
     suspects = [*cutter.suspects(routes), *_cidrs_with_blocks(overlap, routes)]
     if not all(map(PrefixSet(guessed, state.family.bits).covers, suspects)):
-        routes = backend.routes_except(devs, inside=(*suspects, *subnets), sources=sources)
+        wanted = except_plain(devs, inside=(*suspects, *subnets), sources=sources)
+        routes = tuple(backend.entries(wanted))
     return attrs.evolve(state, routes=routes), cutter
 
 

@@ -35,8 +35,7 @@ class State:
         routes: the entries in all tables. Of a large table, only those that can matter.
         silent_routers: routers that the kernel skips because they don't respond; always empty for
             IPv4.
-        labels: the labels of IPv6 addresses if a rule or route matches on the source address, or
-            else None.
+        labels: the labels of IPv6 addresses; always empty for IPv4.
         is_merged: whether tables local and main share one trie, or None if that is unknown or has
             no effect.
     """
@@ -48,7 +47,7 @@ class State:
     rules: Sequence[Rule]
     routes: Sequence[Route] = ()
     silent_routers: frozenset[Router] = frozenset()
-    labels: Sequence[AddressLabel] | None = None
+    labels: Sequence[AddressLabel] = ()
     is_merged: bool | None = None
 
     @cached_property

@@ -286,7 +286,7 @@ def _settings_of(host: Host | None) -> HostSettings:
 
     try:
         return HostSettings(
-            nameservers(host.layout), strict_devs(host.layout, host.routes.links()) or ()
+            nameservers(host.layout), strict_devs(host.layout, host.routes.facts().links) or ()
         )
     except FileError as error:
         return HostSettings(unread=str(error))

@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 import attrs
 
 from hostrouting.kernel.host_changes import HostChange, HostChangeKind, HostChanges
-from hostrouting.kernel.port import RouteBackend
+from hostrouting.kernel.port import RouteBackend, read_routes
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.snapshot_backend import backends_of
 from hostrouting.kernel.sources import SourceKey
@@ -181,7 +181,7 @@ class _Lookups:
     def results(self, places: Iterable[Place]) -> dict[Place, _Results]:
         """Return the results for each place."""
         backend = self._backend
-        rules, routes = backend.rules(), backend.routes()
+        rules, routes = backend.facts().rules, read_routes(backend)
         sockets = Sockets(backend, rules, routes, self._family, self._called)
         return {place: self._by_packet(found) for place, found in sockets.ask(places).items()}
 
@@ -234,7 +234,7 @@ class _Lookups:
             return ()
         key = source_key_to(address, route)
         if key not in self._sources:
-            self._sources[key] = self._backend.sources({route: (address,)})[route]
+            (self._sources[key],) = self._backend.sources([(route, (address,))])
         return self._sources[key]
 
 
@@ -246,11 +246,12 @@ class _Comparison:
         self._backends = [backends_of(snapshot)(family) for snapshot in (before, after)]
         for backend in self._backends:
             # Raises an error if the host changed while the snapshot was taken.
-            with backend.noticing_changes(()):
+            with backend.changes():
                 pass
         self.changes = HostChanges(before, after, family)
-        self._rules = [rule for backend in self._backends for rule in backend.rules()]
-        old, new = (backend.addresses() for backend in self._backends)
+        self._facts = [backend.facts() for backend in self._backends]
+        self._rules = [rule for facts in self._facts for rule in facts.rules]
+        old, new = (facts.addresses for facts in self._facts)
         kept = {address.local for address in old if address.is_usable}
         self._own = [address for address in new if address.local in kept and address.is_usable]
         self._called = called_addresses(
@@ -283,10 +284,10 @@ class _Comparison:
     def _places(self, cidrs: Iterable[IpNetwork]) -> Places:
         """Cut the CIDRs into places, and return the spans in which results may differ."""
         bits, reach = self._family.bits, PrefixSet(self.changes.reach, self._family.bits)
-        routes = (route for backend in self._backends for route in backend.routes())
+        routes = (route for backend in self._backends for route in read_routes(backend))
         inside = [route for route in routes if reach.covers(numbers(route.destination))]
-        addresses = [address for backend in self._backends for address in backend.addresses()]
-        labels = {label for backend in self._backends for label in backend.address_labels()}
+        addresses = [address for facts in self._facts for address in facts.addresses]
+        labels = {label for facts in self._facts for label in facts.labels}
         borders = source_borders(addresses, labels) if self._family is Family.IPV6 else ()
         cutter = Cutter(self._family, [*map(numbers, cidrs)], (), self._rules, [(0, 0)])
         spans = cutter.cut(inside, borders).spans

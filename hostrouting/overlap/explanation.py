@@ -13,7 +13,7 @@ import attrs
 
 from hostrouting.config.routing import Config, ExpectedCidr
 from hostrouting.kernel.fib import Fib
-from hostrouting.kernel.port import RouteBackend, read_consistently
+from hostrouting.kernel.port import RouteBackend, read_consistently, read_routes
 from hostrouting.kernel.rules import Flow, why_unmet
 from hostrouting.kernel.sources import Sources, spread
 from hostrouting.model.family import Family, IpAddress
@@ -168,7 +168,7 @@ def explain(
         uplinks = moment.state.uplinks
         if uplinks.contested:
             raise contested_error(uplinks.contested)
-        whole = attrs.evolve(moment.state, routes=backend.routes())
+        whole = attrs.evolve(moment.state, routes=read_routes(backend))
         devs = () if uplinks.unknown else uplinks.devs
         # Whether a discard is a CNI's own block depends on the whole CIDR.
         judged = attrs.evolve(narrowed, expected_cidrs=around or (network,))
@@ -205,9 +205,9 @@ def _chosen_sources(lookup: SocketLookup, backend: RouteBackend) -> tuple[IpAddr
     if lookup.result not in backend.lookup([lookup.address], is_tcp=lookup.is_tcp):
         # The kernel alternates between default routes, and only tells the source of the one that it
         # takes now.
-        return Sources(backend.addresses()).of(route)
-    flows = {route: spread(route, [lookup.address])}
-    return backend.sources(flows, is_tcp=lookup.is_tcp)[route]
+        return Sources(backend.facts().addresses).of(route)
+    sent = [(route, spread(route, [lookup.address]))]
+    return backend.sources(sent, is_tcp=lookup.is_tcp)[0]
 
 
 def _steps(fib: Fib, flow: Flow) -> Iterator[Step]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from ipaddress import IPv4Address
 
-from hostrouting.kernel.port import RouteBackend
+from hostrouting.kernel.port import RouteBackend, read_default_routes
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.parsing import parse_any_unicast_address
@@ -59,7 +59,7 @@ def notes_on(document: object, report: OverlapReport, backend: RouteBackend) -> 
 def _notes_on_node_ip(
     node_ip: IPv4Address, uplinks: tuple[str, ...], backend: RouteBackend
 ) -> Iterator[Note]:
-    addresses = backend.addresses()
+    addresses = backend.facts().addresses
     devs = tuple(sorted({each.dev for each in addresses if each.local == node_ip}))
     if set(devs) & set(uplinks):
         return
@@ -75,7 +75,7 @@ def _notes_on_node_ip(
     hint = f"set it to {local}"
     # An interface with a default route may be the intended uplink.
     if meant := [
-        dev for dev in devs if any(dev in route.devs for route in backend.default_routes())
+        dev for dev in devs if any(dev in route.devs for route in read_default_routes(backend))
     ]:
         hint = f"if the cluster is reached through {','.join(meant)}, name that in hostRouting.uplinks; else {hint}"
     message = f"{node_ip} {where}, and the cluster expects the kubelet there; {hint}"

@@ -31,7 +31,7 @@ def snapshot_of(host: Host, scope: CancelScope | None = None) -> Snapshot:
     routes6 = host.routes6
     try:
         if routes6 is not None:
-            routes6.rules()
+            routes6.facts()
     except RouteError as error:
         if error.errno != errnos.EAFNOSUPPORT:  # what a kernel without IPv6 says (ipv6.disable=1)
             raise

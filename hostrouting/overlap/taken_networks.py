@@ -6,7 +6,8 @@ from ipaddress import IPv4Address, IPv4Network
 
 from hostrouting.config.routing import RouteOverlap
 from hostrouting.kernel.default_routes import default_route
-from hostrouting.kernel.port import RouteBackend
+from hostrouting.kernel.port import RouteBackend, read_default_routes
+from hostrouting.kernel.selection import except_plain
 from hostrouting.model.family import Family, IpNetwork
 from hostrouting.model.integer_prefixes import numbers
 from hostrouting.model.links import is_like
@@ -36,10 +37,10 @@ def taken_networks(backend: RouteBackend) -> dict[IpNetwork, tuple[str, ...]]:
     Raises:
         RouteError: the kernel can't be queried.
     """
-    default = default_route(backend.default_routes())
+    default = default_route(read_default_routes(backend))
     usual = {*(default.devs if default else ()), "lo"}
     found: dict[IpNetwork, set[str]] = {}
-    for route in backend.routes_except(default.devs if default else ()):
+    for route in backend.entries(except_plain(default.devs if default else ())):
         network, others = route.destination, {*route.devs} - usual
         is_pod = all(is_like(dev, RouteOverlap(()).container_devs) for dev in others)
         is_private = any(is_inside(network, private) for private in _PRIVATE)

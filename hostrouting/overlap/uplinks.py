@@ -13,7 +13,7 @@ from hostrouting.kernel.default_routes import (
     inherited_route,
     unicast_defaults,
 )
-from hostrouting.kernel.port import RouteBackend
+from hostrouting.kernel.port import RouteBackend, read_default_routes
 from hostrouting.kernel.rules import LOOPBACK
 from hostrouting.kernel.waiting import look_until
 from hostrouting.model.errors import RouteError
@@ -167,8 +167,9 @@ def read_uplinks(
         backend: the kernel to query.
         ipv4: the host's IPv4 backend, or None to ignore the IPv4 default route.
     """
-    defaults, of_ipv4 = backend.default_routes(), ipv4_defaults_for(config, backend, ipv4)
-    return find_uplinks(config, backend.links(), backend.addresses(), defaults, of_ipv4)
+    facts = backend.facts()
+    defaults, of_ipv4 = read_default_routes(backend), ipv4_defaults_for(config, backend, ipv4)
+    return find_uplinks(config, facts.links, facts.addresses, defaults, of_ipv4)
 
 
 def ipv4_defaults_for(
@@ -176,7 +177,7 @@ def ipv4_defaults_for(
 ) -> Sequence[Route] | None:
     """Return the IPv4 default routes if they determine the uplinks for IPv6, or None; see ``read_uplinks``."""
     is_asked = config.uplinks is None and backend.family is Family.IPV6 and ipv4 is not None
-    return ipv4.default_routes() if is_asked and ipv4 is not None else None
+    return read_default_routes(ipv4) if is_asked and ipv4 is not None else None
 
 
 def awaited_devs(config: Config, backend: RouteBackend) -> tuple[str, ...]:
@@ -192,7 +193,9 @@ def awaited_devs(config: Config, backend: RouteBackend) -> tuple[str, ...]:
     if uplinks is None or uplinks.contested:
         return ()
     asked = {
-        link.name for link in backend.links() if link.is_up or overlap.settle_seconds is not None
+        link.name
+        for link in backend.facts().links
+        if link.is_up or overlap.settle_seconds is not None
     }
     return tuple(dev for dev in uplinks.pending if dev in asked)
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import attrs
 
-from hostrouting.kernel.port import RouteBackend
+from hostrouting.kernel.port import RouteBackend, Write, read_routes
 from hostrouting.model.answers import RouteFailure
 from hostrouting.model.errors import Refusal, RouteError
 from hostrouting.model.family import Family
@@ -109,13 +109,13 @@ def converge(
     # An unwanted route may cover a wanted route's gateway. The wanted route can then be added only
     # in the second pass, when the unwanted route is gone.
     for _ in range(2):
-        main = backend.routes(Table.MAIN)
+        main = read_routes(backend, Table.MAIN)
         plan, _ = plan_possible(
             wanted, [route for route in main if not route.is_ours or route.key in keys]
         )
         failures = [
-            *backend.add(by_gateways(plan.add)),
-            *backend.replace([item.new for item in plan.replace]),
+            *backend.write(Write.ADD, by_gateways(plan.add)),
+            *backend.write(Write.REPLACE, [item.new for item in plan.replace]),
         ]
         unwanted = (
             [route for route in main if route.is_ours and route.key not in keys]
@@ -124,7 +124,7 @@ def converge(
         )
         left = [
             each
-            for each in backend.delete(unwanted)
+            for each in backend.write(Write.DELETE, unwanted)
             if each.errno not in (errnos.ESRCH, errnos.ENODEV)
         ]
         if not (failures or left):
@@ -164,7 +164,7 @@ def _remove(routes: list[Route], backend: RouteBackend, scope: CancelScope) -> N
     Drop from the list those routes and next hops that another program has removed or that it owns.
     """
     for bulk in _bulks([*routes], scope, _READING_CALLS_MAX):
-        failures = backend.delete(bulk)
+        failures = backend.write(Write.DELETE, bulk)
         if gone := {failure.route for failure in failures if failure.errno == errnos.ESRCH}:
             routes[:] = [kept for route in routes if (kept := _without(route, gone)) is not None]
         refuse("remove", [failure for failure in failures if failure.route not in gone])
@@ -252,12 +252,12 @@ def _add_and_replace(
     last = [route for route in plan.add if _covers(route, gateways)]
     first = [route for route in plan.add if not _covers(route, gateways)] if last else plan.add
     for add in _bulks(first, scope):
-        yield "add", backend.add(add)
+        yield "add", backend.write(Write.ADD, add)
     for replace in _bulks(plan.replace, scope, _READING_CALLS_MAX):
         _refuse_taken(replace, backend)
-        yield "replace", backend.replace([item.new for item in replace])
+        yield "replace", backend.write(Write.REPLACE, [item.new for item in replace])
     for add in _bulks(last, scope):
-        yield "add", backend.add(add)
+        yield "add", backend.write(Write.ADD, add)
 
 
 def _refuse_taken(items: Sequence[Replacement], backend: RouteBackend) -> None:
@@ -267,7 +267,7 @@ def _refuse_taken(items: Sequence[Replacement], backend: RouteBackend) -> None:
     """
     old = [item.old for item in items]
     keys = {route.key for route in old}
-    there = [route for route in backend.routes(Table.MAIN) if route.key in keys]
+    there = [route for route in read_routes(backend, Table.MAIN) if route.key in keys]
     plan_routes([item.new for item in items], there, old)
 
 

@@ -11,7 +11,7 @@ import attrs
 
 from hostrouting.config.routing import ONLINK, Config, StaticRoute
 from hostrouting.kernel.default_routes import default_route
-from hostrouting.kernel.port import RouteBackend
+from hostrouting.kernel.port import RouteBackend, read_default_routes, read_routes
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.errors import Refusal, RouteError
 from hostrouting.model.family import Family
@@ -303,7 +303,7 @@ def uplinks_of(
     ipv4 = next((each for each in backends if each.family is Family.IPV4), backend)
     if config.uplinks is not None or backend is ipv4:
         return config.uplinks
-    default = default_route(ipv4.default_routes())
+    default = default_route(read_default_routes(ipv4))
     return None if default is None else default.devs
 
 
@@ -364,9 +364,11 @@ def plan_now(
     """
     plan = RoutePlan()
     for backend in backends:
-        main, wanted = backend.routes(Table.MAIN), config.static_routes.of(backend.family)
+        wanted = config.static_routes.of(backend.family)
+        main = read_routes(backend, Table.MAIN)
+        facts = backend.facts()
         uplinks = uplinks_of(config, backend, backends)
-        routes, missing = resolve(wanted, backend.links(), backend.addresses(), main, uplinks)
+        routes, missing = resolve(wanted, facts.links, facts.addresses, main, uplinks)
         if missing is not None:
             return RoutePlan(), missing
         plan |= plan_routes(
@@ -387,9 +389,10 @@ def find_missing(config: Config, *backends: RouteBackend) -> str | None:
     for backend in backends:
         wanted = config.static_routes.of(backend.family)
         has_gateways = any(route.gateway not in (None, ONLINK) for route in wanted)
-        main = backend.routes(Table.MAIN) if has_gateways else backend.default_routes()
+        main = read_routes(backend, Table.MAIN) if has_gateways else read_default_routes(backend)
+        facts = backend.facts()
         uplinks = uplinks_of(config, backend, backends)
-        _, missing = resolve(wanted, backend.links(), backend.addresses(), main, uplinks)
+        _, missing = resolve(wanted, facts.links, facts.addresses, main, uplinks)
         if missing is not None:
             return missing
     return None

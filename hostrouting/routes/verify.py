@@ -14,8 +14,9 @@ from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from hostrouting.kernel.port import RouteBackend
+from hostrouting.kernel.port import RouteBackend, read_routes
 from hostrouting.kernel.rules import KERNEL_RULES, Flow
+from hostrouting.kernel.selection import Group, Selection
 from hostrouting.model.answers import Lookup
 from hostrouting.model.errors import NAMED_MAX, Refusal, RouteError
 from hostrouting.model.family import Family, IpAddress
@@ -64,57 +65,59 @@ def losing_routes(
     """
     if not wanted:
         return []
-    local = backend.routes(Table.LOCAL)
-    main_by_attributes = backend.routes_by_attributes(Table.MAIN)
+    facts = backend.facts()
+    local = read_routes(backend, Table.LOCAL)
+    main = backend.entries(Selection(Table.MAIN)).groups
     if has_old:  # ignore all of ours: the old ones will go, and unproven() adds the wanted ones
-        main_by_attributes = tuple(
-            each for each in main_by_attributes if each[0].protocol != Protocol.HOSTROUTING
-        )
-    left = unproven(wanted, rules=backend.rules(), main=main_by_attributes, local=local)
-    probes = _unconfirmed(
-        [(route, address) for route, address in left if address is not None], backend
-    )
-    answers = backend.lookup([address for _, address in probes])
-    others = [
-        (route, answer)
-        for (route, _), answer in zip(probes, answers, strict=True)
-        if answer.route != route
-    ]
-    by_key = {route.key: route for route in wanted} if others else {}
-    beaten = [each for each in others if not _is_carried(*each, by_key)]
-    if has_old:
-        beaten = [
-            (route, answer)
-            for route, answer in beaten
-            if answer.route is None or not answer.route.is_ours
-        ]
+        main = [group for group in main if group[0].protocol != Protocol.HOSTROUTING]
+    left = unproven(wanted, rules=facts.rules, main=main, local=local)
+    beaten = _beaten_in_kernel(left, wanted, backend, has_old=has_old)
     covered = [route for route, address in left if address is None]
     if not beaten and not covered:
         return []
     from hostrouting.kernel.fib6 import MODELS
 
-    known, silent = (
-        (backend.rules(), backend.routes(), backend.addresses()),
-        backend.silent_routers(),
+    fib = MODELS[backend.family](
+        facts.rules,
+        read_routes(backend),
+        facts.addresses,
+        links=facts.links,
+        silent_routers=facts.silent_routers,
     )
-    fib = MODELS[backend.family](*known, links=backend.links(), silent_routers=silent)
-    main = [route for route in fib.routes if route.table == Table.MAIN]
     losing = [(route, _beaten(route, answer, fib)) for route, answer in beaten]
-    return losing + _covered(covered, main, local, backend.family)
+    entries = [route for route in fib.routes if route.table == Table.MAIN]
+    return losing + _covered(covered, entries, local, backend.family)
 
 
-def _unconfirmed(
-    probes: Sequence[tuple[Route, IpAddress]], backend: RouteBackend
-) -> list[tuple[Route, IpAddress]]:
-    """Return the pairs that need a full lookup, because a lookup by attributes doesn't return the route."""
-    entries = backend.lookup_by_attributes([address for _, address in probes])
-    return [
-        (route, address)
-        for (route, address), entry in zip(probes, entries, strict=True)
-        if entry is None
-        or entry[1] != numbers(route.destination)
-        or not _is_as_wanted(entry[0], route)
+def _beaten_in_kernel(
+    probes: Iterable[tuple[Route, IpAddress | None]],
+    wanted: Sequence[Route],
+    backend: RouteBackend,
+    *,
+    has_old: bool,
+) -> list[tuple[Route, Lookup]]:
+    """Return the routes that the kernel doesn't use for their addresses, each with its answer."""
+    asked = [(route, address) for route, address in probes if address is not None]
+    answers = backend.lookup([address for _, address in asked])
+    others = [
+        (route, answer)
+        for (route, _), answer in zip(asked, answers, strict=True)
+        if not _is_confirmed(route, answer)
     ]
+    by_key = {route.key: route for route in wanted} if others else {}
+    beaten: list[tuple[Route, Lookup]] = []
+    for route, answer in others:
+        is_by_ours = has_old and answer.route is not None and answer.route.is_ours
+        if not is_by_ours and not _is_carried(route, answer, by_key):
+            beaten.append((route, answer))
+    return beaten
+
+
+def _is_confirmed(route: Route, answer: Lookup) -> bool:
+    winner = answer.route
+    if winner is None or winner.destination != route.destination:
+        return False
+    return winner == route or _is_as_wanted(winner, route)
 
 
 def _is_carried(route: Route, answer: Lookup, wanted: Mapping[tuple[object, ...], Route]) -> bool:
@@ -212,7 +215,7 @@ def unproven(
     wanted: Sequence[Route],
     *,
     rules: Sequence[Rule],
-    main: Sequence[tuple[Route, Sequence[Prefix]]],
+    main: Sequence[Group],
     local: Iterable[Route],
 ) -> list[tuple[Route, IpAddress | None]]:
     """Return the routes that the tables alone don't prove to be in effect.
@@ -220,8 +223,7 @@ def unproven(
     Args:
         wanted: the routes in table main that must be in effect.
         rules: the policy rules, in evaluation order.
-        main: the entries in table main, in the kernel's order
-            (``RouteBackend.routes_by_attributes``).
+        main: the entries in table main, in the kernel's order.
         local: the entries in table local.
 
     Returns:
@@ -268,7 +270,7 @@ def _is_asked(entry: Route) -> bool:
     return entry.tos == 0 and not needs_source and not entry.is_dead
 
 
-def _winners(main: Sequence[tuple[Route, Sequence[Prefix]]]) -> dict[Prefix, Route]:
+def _winners(main: Sequence[Group]) -> dict[Prefix, Route]:
     """Return the winning entry for each destination: the first one with the lowest metric."""
     winners: dict[Prefix, Route] = {}
     for entry, prefixes in main:

@@ -25,6 +25,7 @@ from hostrouting.boot.parts import Wanted
 from hostrouting.boot.python import python_of
 from hostrouting.boot.trial import forget_trial
 from hostrouting.config.routing import Config, OverlapMode
+from hostrouting.kernel.port import read_routes
 from hostrouting.model.errors import FileError, UnitError
 from hostrouting.model.routes import Route, Table
 from hostrouting.overlap.check import check_families, nothing_expected, unjudged
@@ -328,7 +329,7 @@ class Run:
                 needs_them = self.boot.changes_routes_script or not config.static_routes.routes
                 before = host.our_routes() if needs_them else ()
                 if adopted:
-                    before += adopted_routes(adopted, host.routes.routes(Table.MAIN))
+                    before += adopted_routes(adopted, read_routes(host.routes, Table.MAIN))
                 if self.boot.changes_routes_script:
                     # If the node starts now, the routes script may install the new routes before
                     # this run does.
@@ -398,7 +399,7 @@ def _restore(before: tuple[Route, ...], host: Host) -> None:
     """Restore our previous kernel routes, and the routes that we have adopted, unless all of them are unchanged."""
     adopted = {route for route in before if not route.is_ours}
     left = (
-        {route for route in host.routes.routes(Table.MAIN) if route in adopted}
+        {route for route in read_routes(host.routes, Table.MAIN) if route in adopted}
         if adopted
         else adopted
     )

@@ -15,7 +15,7 @@ from hostrouting.boot.locks import exclusive_run, locked
 from hostrouting.config.routing import Config, StaticRoute
 from hostrouting.host_files.advertisements import why_ignored
 from hostrouting.kernel.default_routes import default_route
-from hostrouting.kernel.port import RouteBackend
+from hostrouting.kernel.port import RouteBackend, read_default_routes, read_routes
 from hostrouting.kernel.waiting import look_until
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
@@ -87,8 +87,8 @@ def why_no_default6(config: Config, host: Host) -> tuple[str, ...]:
     backend = host.routes_of(Family.IPV6)
     uplinks, defaults, links = (
         uplinks_of(config, backend, [host.routes]),
-        backend.default_routes(),
-        backend.links(),
+        read_default_routes(backend),
+        backend.facts().links,
     )
     inheriting = (route for route in wanted if route.gateway is None or route.dev is None)
     patterns = {uplinks if route.dev is None else (route.dev,) for route in inheriting}
@@ -158,7 +158,7 @@ def _verify_early(plan: RoutePlan, backend: RouteBackend) -> None:
     """
     ours = [route for route in plan.remove if isinstance(route, Route6)]
     keys = {route.key for route in ours if route.source_prefix is None}
-    theirs = backend.routes(Table.MAIN) if keys else ()
+    theirs = read_routes(backend, Table.MAIN) if keys else ()
     if any(len(route.hops) > 1 for route in ours) or any(
         each.key in keys and not each.is_ours for each in theirs
     ):

@@ -171,6 +171,7 @@ def _next_start(
         return NextStart(consumer, True, f"{why}, so nothing is checked")
     if missing is not None:
         return NextStart(consumer, False, f"the static routes can't be installed without {missing}")
+    scope.check()
     planned = _planned(config, host, plan, scope)
     try:
         _rehearse(plan, host, planned)
@@ -259,7 +260,7 @@ def _without_ipv6(routes: Sequence[Route], host: Host) -> list[RouteFailure]:
     routes6 = [route for route in routes if route.family is Family.IPV6]
     if not routes6 or host.snapshot is not None:
         return []
-    lacking = {*devs_without_ipv6(host.layout, host.routes.links())}
+    lacking = {*devs_without_ipv6(host.layout, host.routes.facts().links)}
     failing = (route for route in routes6 if not lacking.isdisjoint(route.devs))
     return [
         RouteFailure(route, errnos.EACCES, "IPv6 is disabled on nexthop device")

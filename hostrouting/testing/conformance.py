@@ -33,17 +33,17 @@ the shortest example, pass ``settings(phases=Phase)``. In each example, Hypothes
 the rules (swarm testing), so that it also finds effects that another rule would always undo. For
 each call, the test compares refusals by errno. After each step, it compares links (ignoring their
 indexes), addresses, rules, a full dump of all tables in order and with all flags, dumps of
-individual tables (one of which never exists), and lookup results.
+individual tables (one of which never exists), other selections, and lookup results.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack
 from difflib import unified_diff
 from functools import partial
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address
 from operator import methodcaller
 from types import SimpleNamespace
 from typing import ClassVar, cast
@@ -57,11 +57,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
-from hostrouting.kernel.port import Kernel, RouteBackend
+from hostrouting.kernel.port import Kernel, RouteBackend, Write, read_routes
+from hostrouting.kernel.selection import DEFAULT_ROUTES, Selection, except_plain
 from hostrouting.model.answers import RouteFailure
 from hostrouting.model.errors import RouteError
 from hostrouting.model.integer_prefixes import numbers
-from hostrouting.model.routes import Route, RouteType, Table
+from hostrouting.model.links import Link
+from hostrouting.model.routes import Protocol, Route, RouteType, Table
 from hostrouting.model.rules import Rule
 from hostrouting.testing import strategies
 from phases import CancelScope, TimedOut
@@ -71,13 +73,18 @@ __all__ = ["DisagreementError", "NamespaceKernel", "conformance_test", "enter_na
 _links = st.sampled_from(strategies.DEVICES)
 _devices = st.sampled_from((*strategies.DEVICES, *strategies.DEVICES, "lo"))
 # The last table never exists.
-_TABLES = (Table.MAIN, 100, 4242)
-# Arguments for routes_except: the interfaces whose routes are excluded, and the networks in which
-# all routes are kept.
-_CHOICES = (((), ()), (strategies.DEVICES[:1], ()), (strategies.DEVICES, ((10 << 24, 24), (0, 1))))
+_SELECTIONS = (
+    Selection(),
+    *map(Selection, (Table.MAIN, 100, 4242)),
+    Selection(Table.MAIN, Protocol.BOOT),
+    DEFAULT_ROUTES,
+    except_plain(()),
+    except_plain(strategies.DEVICES[:1]),
+    except_plain(strategies.DEVICES, inside=((10 << 24, 24), (0, 1))),
+)
 # None of these are addresses of this host, and 0.0.0.0 isn't a valid address at all.
 _NOT_LOCAL = (IPv4Address(0), *map(IPv4Address, ("0.0.0.5", "198.51.100.7", "224.0.0.1")))
-_HEARD_SECONDS, _QUIET_SECONDS = 10.0, 0.01
+_HEARD_SECONDS = 10.0
 _few_routes = st.lists(strategies.routes(), min_size=1, max_size=3)
 
 
@@ -165,27 +172,27 @@ class ConformanceMachine(RuleBasedStateMachine):
     @rule(routes=_few_routes)
     def add(self, routes: list[Route]) -> None:
         """Add routes."""
-        self._both(lambda kernel: _refusals(kernel.add(routes)))
+        self._both(lambda kernel: _refusals(kernel.write(Write.ADD, routes)))
 
     @rule(routes=_few_routes)
     def replace(self, routes: list[Route]) -> None:
         """Replace routes."""
-        self._both(lambda kernel: _refusals(kernel.replace(routes)))
+        self._both(lambda kernel: _refusals(kernel.write(Write.REPLACE, routes)))
 
     @rule(
         data=st.data(),
-        name=st.sampled_from(("add", "replace", "delete", "delete")),
+        change=st.sampled_from((*Write, Write.DELETE)),
         is_same=st.booleans(),
     )
-    def write_present(self, data: st.DataObject, name: str, is_same: bool) -> None:
+    def write_present(self, data: st.DataObject, change: Write, is_same: bool) -> None:
         """Add, replace or delete an existing route, or a variant that differs in one or two attributes."""
-        there = self.reference.routes()
+        there = read_routes(self.reference)
         if there:
             present = st.sampled_from(there)
             route = data.draw(present if is_same else strategies.variants(present))
-            self._both(lambda kernel: _refusals(methodcaller(name, [route])(kernel)))
+            self._both(lambda kernel: _refusals(kernel.write(change, [route])))
 
-    @precondition(lambda self: len(self.reference.links()) <= len(strategies.DEVICES))
+    @precondition(lambda self: len(self.reference.facts().links) <= len(strategies.DEVICES))
     @rule(name=_links, up=st.sampled_from((True, True, False)))
     def add_link(self, name: str, up: bool) -> None:
         """Add an interface."""
@@ -214,7 +221,7 @@ class ConformanceMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def del_address(self, data: st.DataObject) -> None:
         """Remove an existing address."""
-        there = self.reference.addresses()
+        there = self.reference.facts().addresses
         if there:
             address = data.draw(st.sampled_from(there))
             self._both(
@@ -233,7 +240,9 @@ class ConformanceMachine(RuleBasedStateMachine):
     def del_rule(self, data: st.DataObject) -> None:
         """Delete a policy rule, usually an existing one."""
         policy = data.draw(
-            st.one_of(st.sampled_from(self.reference.rules() or (None,)), strategies.policy_rules())
+            st.one_of(
+                st.sampled_from(self.reference.facts().rules or (None,)), strategies.policy_rules()
+            )
         )
         if policy is not None and self._is_comparable(policy):
             self._both(lambda kernel: kernel.del_rule(policy))
@@ -242,7 +251,7 @@ class ConformanceMachine(RuleBasedStateMachine):
         """Return whether a policy rule is the only one with its preference."""
         return all(
             each == policy or each.preference != policy.preference
-            for each in self.reference.rules()
+            for each in self.reference.facts().rules
         )
 
     @rule(route=strategies.routes())
@@ -250,14 +259,13 @@ class ConformanceMachine(RuleBasedStateMachine):
         """Add a route and check that both ways of noticing changes report it, if the kernel has accepted it."""
         prefix = numbers(route.destination)
         for kernel in (self.reference, self.candidate):
-            _forget_changes(kernel)
-            with kernel.noticing_changes([prefix]) as may_have_changed:
-                if kernel.add([route]):
+            with kernel.changes([prefix]) as narrow, kernel.changes() as wide:
+                if kernel.write(Write.ADD, [route]):
                     continue
-                if not (may_have_changed() and may_have_changed()):
+                if not (narrow.happened() and narrow.happened()):
                     raise DisagreementError(f"{kernel!r} didn't notice that {route} was added")
                 try:
-                    kernel.wait_for_change(CancelScope(timeout=_HEARD_SECONDS))
+                    wide.wait(CancelScope(timeout=_HEARD_SECONDS))
                 except TimedOut:
                     raise DisagreementError(
                         f"{kernel!r} didn't report that {route} was added"
@@ -268,21 +276,12 @@ class ConformanceMachine(RuleBasedStateMachine):
     @invariant()
     def agrees(self) -> None:
         """Compare the entire observable state of both kernels."""
-        self._compare(
-            "links", lambda kernel: [attrs.evolve(link, index=0) for link in kernel.links()]
-        )
-        self._compare("addresses", lambda kernel: kernel.addresses())
-        self._compare("rules", lambda kernel: kernel.rules())
-        self._compare("routes", lambda kernel: kernel.routes())
-        for table in _TABLES:
-            self._compare(f"routes of table {table}", methodcaller("routes", table))
-            self._compare(f"routes of table {table} by attributes", partial(_one_by_one, table))
-        self._compare("default routes", lambda kernel: kernel.default_routes())
-        for devs, inside in _CHOICES:
-            self._compare(
-                f"routes except through {devs}", methodcaller("routes_except", devs, inside=inside)
-            )
-        local = list(dict.fromkeys(address.local for address in self.reference.addresses()))
+        self._compare("links", _links_without_index)
+        self._compare("addresses", lambda kernel: kernel.facts().addresses)
+        self._compare("rules", lambda kernel: kernel.facts().rules)
+        for wanted in _SELECTIONS:
+            self._compare(f"entries of {wanted}", partial(_selected, wanted))
+        local = list(dict.fromkeys(address.local for address in self.reference.facts().addresses))
         by_tcp = [(source, True) for source in (None, *local[-1:])]
         for source, is_tcp in (
             *((source, False) for source in (None, *local, *_NOT_LOCAL)),
@@ -290,7 +289,6 @@ class ConformanceMachine(RuleBasedStateMachine):
         ):
             ask = methodcaller("lookup", strategies.DESTINATIONS, source=source, is_tcp=is_tcp)
             self._compare(f"lookups from {source}, by TCP: {is_tcp}", ask)
-        self._compare("lookups by attributes", _looked_up_by_attributes)
         self._compare("sources", _chosen_sources)
 
     def _both(self, act: Callable[[Kernel], Sequence[object] | None]) -> None:
@@ -302,24 +300,12 @@ class ConformanceMachine(RuleBasedStateMachine):
             raise DisagreementError(_difference(what, expected, answer))
 
 
-def _forget_changes(kernel: Kernel) -> None:
-    """Discard pending changes, so that this thread's next wait only returns on a new one."""
-    with suppress(TimedOut):
-        while True:
-            kernel.wait_for_change(CancelScope(timeout=_QUIET_SECONDS))
+def _links_without_index(kernel: Kernel) -> list[Link]:
+    return [attrs.evolve(link, index=0) for link in kernel.facts().links]
 
 
-def _one_by_one(table: int, kernel: Kernel) -> list[Route]:
-    return [
-        attrs.evolve(entry, destination=IPv4Network(prefix))
-        for entry, prefixes in kernel.routes_by_attributes(table)
-        for prefix in prefixes
-    ]
-
-
-def _looked_up_by_attributes(kernel: Kernel) -> list[Route | None]:
-    found = kernel.lookup_by_attributes(strategies.DESTINATIONS)
-    return [each and attrs.evolve(each[0], destination=IPv4Network(each[1])) for each in found]
+def _selected(wanted: Selection, kernel: Kernel) -> list[Route]:
+    return [*kernel.entries(wanted)]
 
 
 def _chosen_sources(kernel: Kernel) -> list[object]:
@@ -334,8 +320,8 @@ def _chosen_sources(kernel: Kernel) -> list[object]:
         and found.route.type is not RouteType.LOCAL
         and len(found.route.hops) == 1
     }
-    found = kernel.sources(entries)
-    return [(entry, found[entry]) for entry in entries]
+    found = kernel.sources([*entries.items()])
+    return [*zip(entries, found, strict=True)]
 
 
 def _outcome(ask: Callable[[Kernel], Sequence[object] | None], kernel: Kernel) -> list[object]:

@@ -11,7 +11,7 @@ from hostrouting.boot.files import exists
 from hostrouting.boot.host import Host
 from hostrouting.boot.locks import is_held, locked
 from hostrouting.config.routing import Config, StaticRoute
-from hostrouting.kernel.port import RouteBackend
+from hostrouting.kernel.port import RouteBackend, read_routes
 from hostrouting.model.errors import HostRoutingError, RouteError
 from hostrouting.model.family import Family, IpNetwork
 from hostrouting.model.jsonable import StrEnum
@@ -201,10 +201,12 @@ def plan_repair(config: Config, *backends: RouteBackend) -> tuple[RoutePlan, lis
     """
     plan, problems = RoutePlan(), list[str]()
     for backend in backends if config.static_routes.routes else ():
-        wanted, main = config.static_routes.of(backend.family), backend.routes(Table.MAIN)
+        wanted = config.static_routes.of(backend.family)
+        main = read_routes(backend, Table.MAIN)
         uplinks = uplinks_of(config, backend, backends)
         try:
-            routes, missing = resolve(wanted, backend.links(), backend.addresses(), main, uplinks)
+            facts = backend.facts()
+            routes, missing = resolve(wanted, facts.links, facts.addresses, main, uplinks)
         except RouteError as error:
             problems.append(str(error))
             continue
@@ -245,7 +247,8 @@ def without_moves(
     if config.uplinks is not None:
         return plan, ()
     inheriting = {_key_of(static) for static in config.static_routes.routes if static.dev is None}
-    usable = {link.name for backend in backends for link in backend.links() if link.master is None}
+    links = [link for backend in backends for link in backend.facts().links]
+    usable = {link.name for link in links if link.master is None}
 
     def moves(old: Route, new: Route) -> bool:
         if (new.destination, new.metric) not in inheriting:

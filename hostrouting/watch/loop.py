@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import attrs
@@ -20,6 +21,7 @@ from hostrouting.boot.locks import locked
 from hostrouting.boot.trial import end_trial, is_overdue
 from hostrouting.config.routing import Config
 from hostrouting.host_files.managers import who_manages
+from hostrouting.kernel.port import ChangeListener
 from hostrouting.model.errors import FileError, HostRoutingError, RouteError
 from hostrouting.model.family import Family
 from hostrouting.overlap.check import check_families, load_all
@@ -98,6 +100,10 @@ class WatchHostRouting:
         seen = tuple(map(_state, self.files))
         watch = _Watch(self, scope, self.read(), seen=seen)
         watch.clear_up()
+        with watch.changes:
+            self._do(watch)
+
+    def _do(self, watch: _Watch) -> None:
         # The first wait only subscribes to changes, and returns immediately. From here on, no
         # change is missed.
         watch.has_changed(QUIET_SECONDS)
@@ -123,6 +129,32 @@ class WatchHostRouting:
 
 
 @attrs.define
+class _Subscription:
+    """A listener for changes of the host, which is replaced when another family has to be heard."""
+
+    host: Host
+    _family: Family | None = attrs.field(default=None, init=False)
+    _stack: ExitStack = attrs.field(factory=ExitStack, init=False)
+    _listener: ChangeListener | None = attrs.field(default=None, init=False)
+
+    def wait(self, family: Family, scope: CancelScope) -> None:
+        """Wait for a change that a family's backend hears. The first wait returns immediately."""
+        if self._listener is not None and family is self._family:
+            self._listener.wait(scope)
+            return
+        self._stack.close()
+        self._listener = None
+        self._listener = self._stack.enter_context(self.host.routes_of(family).changes())
+        self._family = family
+
+    def __enter__(self) -> None:
+        self._stack.__enter__()
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+
+@attrs.define
 class _Watch:
     """A running watcher and its state.
 
@@ -138,6 +170,7 @@ class _Watch:
         unmoved: the routes that didn't follow the default route in the last round.
         problems: problems collected since the last round.
         counted: counters for the metrics: rounds, and repaired routes by kind of drift.
+        changes: the subscription to changes of the kernel.
         seen: the last known state of the task's files.
         burst_seconds: maximum delay of a round during a burst of changes.
     """
@@ -148,6 +181,9 @@ class _Watch:
     reconciler: Reconciler = attrs.field(factory=Reconciler)
     snapshots: LastSnapshots = attrs.field(
         default=attrs.Factory(lambda self: LastSnapshots(self.task.host), takes_self=True)
+    )
+    changes: _Subscription = attrs.field(
+        default=attrs.Factory(lambda self: _Subscription(self.task.host), takes_self=True)
     )
     report: OverlapReport | None = None
     said: tuple[str, ...] = ()
@@ -240,7 +276,7 @@ class _Watch:
         if not done.contested:
             return {}
         try:
-            links, root = self.task.host.routes.links(), self.task.host.layout.root
+            links, root = self.task.host.routes.facts().links, self.task.host.layout.root
             return {link.name: who_manages(root, link.name, link.index) for link in links}
         except HostRoutingError:  # then the manager stays unknown
             return {}
@@ -287,7 +323,7 @@ class _Watch:
         while (left := end - clock.monotonic()) > 0:
             nap = self.scope.child(timeout=min(left, _FILES_SECONDS))
             try:
-                self.task.host.routes_of(self._family).wait_for_change(nap)
+                self.changes.wait(self._family, nap)
             except TimedOut:
                 # Raise if the watcher's scope has ended, not just the short wait.
                 self.scope.check()

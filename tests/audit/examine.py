@@ -26,7 +26,7 @@ from worlds.hosts import Host
 import phases
 from audit.making import make
 from hostrouting import Config, HostRoutingError, OverlapReport, Verdict
-from hostrouting.backend import RouteBackend
+from hostrouting.backend import RouteBackend, read_routes
 from hostrouting.boot.render import render_check
 from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
 from hostrouting.kernel.netlink6 import NetlinkBackend6
@@ -63,7 +63,7 @@ class Audit(ABC):
         self._most = addresses
         self._make()
         self._has_default = (
-            host.family is Family.IPV6 or default_route(self._kernel.routes()) is not None
+            host.family is Family.IPV6 or default_route(read_routes(self._kernel)) is not None
         )
         judge = Judge(self._kernel, self.config.route_overlap, had_rules=host.had_rules)
         self._is_deaf = host.family is Family.IPV4 and self._has_default and judge.is_deaf()
@@ -116,7 +116,7 @@ class Audit(ABC):
         self.unknown.append(f"{way}: {reason}")
         if reason.startswith("no-local-table"):
             may_be_deaf = self.host.family is Family.IPV6 and not asks_local_first(
-                self._kernel6.rules()
+                self._kernel6.facts().rules
             )
             self._tell(way, [] if self._is_deaf or may_be_deaf else ["it receives everything"])
         elif reason.startswith("contested-default") and self._has_a_containers_default:

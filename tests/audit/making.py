@@ -60,7 +60,7 @@ def make(steps: Sequence[str]) -> None:
 def _settle() -> None:
     """Wait until the routes reflect every link's carrier and no IPv6 address is tentative."""
     kernel = NamespaceKernel()
-    for link in kernel.links():
+    for link in kernel.facts().links:
         kernel.set_link(link.name)
     addresses = Path("/proc/thread-self/net/if_inet6")
     until(

@@ -17,6 +17,7 @@ from audit.examine import Audit
 from hostrouting import Config, ConfigError, Layout, RouteError, Verdict, check, plan
 from hostrouting import Host as PlannedHost
 from hostrouting.boot.render import render_static_routes
+from hostrouting.kernel.port import read_routes
 from hostrouting.model.family import Family
 from hostrouting.model.routes import RouteType
 from hostrouting.tasks.install_routes import InstallRoutes
@@ -62,11 +63,13 @@ class PlanAudit(Audit):
             self._kernel if self.host.family is Family.IPV4 else self._kernel6,
         )
         cidrs = [str(each.cidr) for each in self.host.config.route_overlap.expected_cidrs]
-        hops = [hop for route in kernel.routes() for hop in route.hops if hop.gateway is not None]
+        hops = [
+            hop for route in read_routes(kernel) for hop in route.hops if hop.gateway is not None
+        ]
         # A temporary address is another one on the copy of the host.
         is_random = "use_tempaddr" in self.host.text
         entries = [
-            each for each in kernel.routes() if not (is_random and each.type is RouteType.LOCAL)
+            each for each in read_routes(kernel) if not (is_random and each.type is RouteType.LOCAL)
         ]
         taken = [entry.destination for entry in entries if entry.destination.prefixlen > 0]
         for _ in range(chance.choice((1, 1, 2, 3))):
@@ -80,7 +83,7 @@ class PlanAudit(Audit):
                 destination = ip_network(str(chance.choice(taken)))
             route: dict[str, Any] = {"destination": str(destination)}
             if chance.random() < 0.3:
-                route["dev"] = chance.choice([link.name for link in kernel.links()])
+                route["dev"] = chance.choice([link.name for link in kernel.facts().links])
             if hops and chance.random() < 0.3:
                 hop = chance.choice(hops)
                 route |= {"gateway": str(hop.gateway)} | (

@@ -19,7 +19,7 @@ from node import as_batch, attempt, churning
 from audit.examine import Audit
 from audit.making import make
 from hostrouting import HostRoutingError, OverlapReport, StaticRoute
-from hostrouting.backend import RouteBackend
+from hostrouting.backend import RouteBackend, read_routes
 from hostrouting.kernel.default_routes import unicast_defaults
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.model.family import Family, IpAddress
@@ -96,7 +96,7 @@ class SocketAudit(Audit):
     # --- comparisons ------------------------------------------------------------------------------
 
     def _compare_live(self, report: OverlapReport, seen: Seen) -> None:
-        default = default_route(self._kernel.routes()) if self._has_ipv4 else None
+        default = default_route(read_routes(self._kernel)) if self._has_ipv4 else None
         if report.reason:
             if self._has_default:
                 self._doubt("live", report.reason)
@@ -124,26 +124,26 @@ class SocketAudit(Audit):
         replies leave.
         """
         kernel = self._kernel if self._has_ipv4 else self._kernel6
-        up = {link.name for link in kernel.links() if link.is_up and link.has_carrier}
+        up = {link.name for link in kernel.facts().links if link.is_up and link.has_carrier}
         plugged = {dev for dev in up if far_end(dev) in up}
         # Of two default routes, the kernel may send by one, and validate the answer by the other.
         # It takes no answer from an address to which a route of another type than unicast leads.
         odd = (RouteType.ANYCAST, RouteType.BROADCAST, RouteType.MULTICAST)
-        unanswered = [route.destination for route in kernel.routes() if route.type in odd]
+        unanswered = [route.destination for route in read_routes(kernel) if route.type in odd]
         broadcasts = [
-            route.destination for route in kernel.routes() if route.type is RouteType.BROADCAST
+            route.destination for route in read_routes(kernel) if route.type is RouteType.BROADCAST
         ]
         unheard = [*local_ranges(report), *(unanswered if self._has_ipv4 else ())]
         mine, uplinks = (
-            {own.local for own in kernel.addresses()},
+            {own.local for own in kernel.facts().addresses},
             plugged.intersection(report.default_devs),
         )
         clients = [
             address for address in addresses if address not in mine and not holds(unheard, address)
         ]
         # A host without an address sends from 0.0.0.0, to which nothing can be answered.
-        is_answered = any(not own.local.is_loopback for own in kernel.addresses())
-        if self._has_ipv4 and is_answered and len(unicast_defaults(kernel.routes())) < 2:
+        is_answered = any(not own.local.is_loopback for own in kernel.facts().addresses)
+        if self._has_ipv4 and is_answered and len(unicast_defaults(read_routes(kernel))) < 2:
             with Leaving() as leaving:
                 sent = [
                     address
@@ -158,7 +158,7 @@ class SocketAudit(Audit):
             self._tell(
                 "rp_filter", [f"it drops what {address} answers to a SYN" for address in lost]
             )
-        for own in kernel.addresses():
+        for own in kernel.facts().addresses:
             dev = next(iter(report.default_devs), None) if own.dev == "lo" else own.dev
             # TCP answers no call of an address that is another subnet's broadcast address.
             is_called = not (own.scope or own.local.is_link_local or holds(broadcasts, own.local))
@@ -196,7 +196,7 @@ class SocketAudit(Audit):
     def _wrong(
         self, report: OverlapReport, seen: Seen, called: IpAddress | None = None
     ) -> list[str]:
-        routes, tied = self._kernel.routes(), dict[tuple[int, int], set[str | None]]()
+        routes, tied = read_routes(self._kernel), dict[tuple[int, int], set[str | None]]()
         for route in routes:
             if route.destination.prefixlen == 0:
                 tied.setdefault((route.table, route.metric), set()).update(route.devs)
@@ -267,7 +267,7 @@ class SocketAudit(Audit):
     def _changeable(self, report: OverlapReport, before: Seen) -> list[str]:
         """Return a message for each address that a route affects despite a note to the contrary."""
         wrong: list[str] = []
-        if self._kernel.rules()[:1] != KERNEL_RULES[:1] or not report.default_devs:
+        if self._kernel.facts().rules[:1] != KERNEL_RULES[:1] or not report.default_devs:
             return wrong  # without the first rule, the notes don't claim that
         for address in [part[0] for part in local_ranges(report)][:_NOTES]:
             route = f"{address}/32 dev {report.default_devs[0]} table main"
@@ -316,7 +316,11 @@ class SocketAudit(Audit):
             # IPv6 routes are installed with the commands that ``fix`` prints, of which there may be
             # thousands.
             backend = self._kernel6
-            links, addresses, routes = backend.links(), backend.addresses(), backend.routes()
+            links, addresses, routes = (
+                backend.facts().links,
+                backend.facts().addresses,
+                read_routes(backend),
+            )
             resolved, missing = resolve(entries, links, addresses, routes, self.config.uplinks)
             return (
                 missing

@@ -20,6 +20,7 @@ from hostrouting import Config, ConfigureStaticRoutes, Host, Layout, RouteError,
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
+from hostrouting.kernel.port import read_default_routes, read_routes
 from hostrouting.model.routes import Route6
 from hostrouting.report import UnknownReason, Verdict
 from hostrouting.tasks.queries import snapshot
@@ -37,7 +38,7 @@ _SLOW_SECONDS = 30
 @pytest.fixture
 def host(kernel: NamespaceKernel) -> NetlinkBackend6:
     """A namespace with two interfaces, eth0 and ib0, and an IPv4 default route through eth0."""
-    assert kernel.links()
+    assert kernel.facts().links
     build_node6()
     run_ip("address add 10.1.0.4/24 dev eth0\nroute add default via 10.1.0.1 dev eth0")
     return NetlinkBackend6()
@@ -58,7 +59,7 @@ def set_sysctls(**values: int) -> None:
 
 def test_an_advertised_route_tells_how_long_it_lasts(host: NetlinkBackend6) -> None:
     def lasts() -> int:
-        (default,) = host.default_routes()
+        (default,) = read_default_routes(host)
         (lookup,) = host.lookup([OUTSIDE])
         by_ip = recorded_by(BY_HAND.replace("only=-4", "only=")).ipv6
         assert by_ip is not None
@@ -73,24 +74,24 @@ def test_an_advertised_route_tells_how_long_it_lasts(host: NetlinkBackend6) -> N
         return default.expires
 
     advertise("eth0", "fe80::1", "600", "medium")
-    until(lambda: bool(host.default_routes()))
+    until(lambda: bool(read_default_routes(host)))
     assert 600 - _SLOW_SECONDS < lasts() <= 600
-    before = host.routes()
-    with host.noticing_changes([(0, 0)]) as may_have_changed:
+    before = read_routes(host)
+    with host.changes([(0, 0)]) as changes:
         advertise("eth0", "fe80::1", "900", "medium")
-        until(lambda: getattr(host.default_routes()[0], "expires", 0) > 600)
+        until(lambda: getattr(read_default_routes(host)[0], "expires", 0) > 600)
         assert 900 - _SLOW_SECONDS < lasts() <= 900
-        assert not may_have_changed()
-    assert host.routes() == before
+        assert not changes.happened()
+    assert read_routes(host) == before
 
 
 def test_an_expired_route_is_told_from_one_that_lasts(host: NetlinkBackend6) -> None:
     run_ip6("route add default via fe80::1 dev eth0 proto ra expires 1")
-    (before,) = host.default_routes()
+    (before,) = read_default_routes(host)
     assert isinstance(before, Route6)
     assert (before.expires, before.is_expired) == (1, False)
-    until(lambda: host.default_routes()[0] != before)
-    (after,) = host.default_routes()
+    until(lambda: read_default_routes(host)[0] != before)
+    (after,) = read_default_routes(host)
     assert isinstance(after, Route6)
     assert after.is_expired
     (lookup,) = host.lookup([OUTSIDE])
@@ -114,7 +115,7 @@ def test_a_check_says_why_there_is_no_default_route(
     on, asked, named = node_in(tmp_path, host), expecting(), expecting(uplinks=["eth0"])
     set_sysctls(**sysctls)
     advertise("eth0", "fe80::1", "1800", "medium")
-    assert host.default_routes() == ()
+    assert read_default_routes(host) == ()
     why = f"; eth0 ignores router advertisements, because {reason}: sysctl -w "
     (unfixable,) = check(named, host=on).fix.unfixable
     assert why in unfixable.reason
@@ -130,7 +131,7 @@ def test_a_check_says_why_there_is_no_default_route(
     name, _, value = setting.partition("=")
     Path("/proc/sys", name).write_text(value, encoding="ascii")
     advertise("eth0", "fe80::1", "1800", "medium")
-    until(lambda: bool(host.default_routes()))
+    until(lambda: bool(read_default_routes(host)))
     assert check(asked, host=on).verdict is Verdict.OK
 
 
@@ -153,7 +154,7 @@ def test_an_installation_says_why_it_waits_in_vain(
 def test_a_manager_may_handle_advertisements(host: NetlinkBackend6, tmp_path: Path) -> None:
     on = node_in(tmp_path, host)
     set_sysctls(forwarding=1, accept_ra=0)
-    (eth0,) = (link for link in host.links() if link.name == "eth0")
+    (eth0,) = (link for link in host.facts().links if link.name == "eth0")
     write_file(on.layout.of(f"/run/systemd/netif/links/{eth0.index}"), "ADMIN_STATE=configured\n")
     report = check(expecting(), host=on)
     assert report.reason_kind is UnknownReason.NO_DEFAULT_ROUTE
@@ -165,7 +166,7 @@ def test_an_expired_default_route_is_the_reason(host: NetlinkBackend6, tmp_path:
     advertise("eth0", "fe80::1", "1", "medium")
     until(
         lambda: any(
-            isinstance(route, Route6) and route.is_expired for route in host.default_routes()
+            isinstance(route, Route6) and route.is_expired for route in read_default_routes(host)
         )
     )
     for reason in (

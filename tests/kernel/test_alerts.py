@@ -20,7 +20,7 @@ from wanted import config
 
 import phases
 from hostrouting import Host, Layout, cli
-from hostrouting.backend import NetlinkBackend
+from hostrouting.backend import NetlinkBackend, Write, read_default_routes
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.testing import FakeSystemd
 from hostrouting.watch.loop import WatchHostRouting
@@ -116,7 +116,7 @@ def fix(_: Host) -> None:
 
 
 def delete_default_route(host: Host) -> None:
-    assert not host.routes.delete(host.routes.default_routes())
+    assert not host.routes.write(Write.DELETE, read_default_routes(host.routes))
 
 
 def switch_off(host: Host) -> None:

@@ -26,6 +26,7 @@ from hostrouting.boot.bundle import bundle, rendered_files
 from hostrouting.boot.files import write_if_changed
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.netlink6 import NetlinkBackend6
+from hostrouting.kernel.port import read_routes
 from hostrouting.model.routes import Protocol, Table
 
 pytestmark = pytest.mark.kernel
@@ -511,7 +512,13 @@ class Node:
 
     def routes(self) -> list[str]:
         return sorted(
-            map(str, [*self.kernel.routes(Table.MAIN), *NetlinkBackend6().routes(Table.MAIN)])
+            map(
+                str,
+                [
+                    *read_routes(self.kernel, Table.MAIN),
+                    *read_routes(NetlinkBackend6(), Table.MAIN),
+                ],
+            )
         )
 
 
@@ -670,7 +677,7 @@ def test_our_routes_of_any_type_are_removed(
     code, said, complaint = run(tree, script)
     assert (code, said.count("route del "), complaint) == (0, len(ours), "")
     assert [path.name for path in (tree / "run/aks-flex-node").iterdir()] == ["lock"]
-    routes = [*kernel.routes(Table.MAIN), *NetlinkBackend6().routes(Table.MAIN)]
+    routes = [*read_routes(kernel, Table.MAIN), *read_routes(NetlinkBackend6(), Table.MAIN)]
     assert [
         each.destination.prefixlen for each in routes if each.protocol == Protocol.HOSTROUTING
     ] == [0, 0, 0]

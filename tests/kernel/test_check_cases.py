@@ -22,6 +22,7 @@ from wanted import config
 import phases
 from hostrouting.boot.render import render_check, render_static_routes
 from hostrouting.kernel.namespace import NamespaceKernel
+from hostrouting.kernel.port import Write, read_routes
 from hostrouting.model.errors import RouteError
 from hostrouting.model.routes import Table
 from hostrouting.model.rules import Rule
@@ -727,7 +728,7 @@ def test_a_hop_loses_its_carrier(
     until(
         lambda: all(
             getattr(hop, state)
-            for r in kernel.routes(Table.MAIN)
+            for r in read_routes(kernel, Table.MAIN)
             for hop in r.hops
             if hop.dev == "ib0"
         )
@@ -956,7 +957,7 @@ def test_an_explanation_shows_each_alternating_default(kernel: NamespaceKernel) 
         "default via 10.1.0.1 dev eth0 proto dhcp metric 100": False,
         "default via 10.9.0.1 dev eth1 proto dhcp metric 100": True,
     }
-    own = {address.dev: address.local for address in kernel.addresses()}
+    own = {address.dev: address.local for address in kernel.facts().addresses}
     assert [way.sources for way in found.lookups] == [(own["eth0"],), (own["eth1"],)]
 
 
@@ -966,7 +967,7 @@ def test_an_explanation_names_a_route_whose_link_is_down(kernel: NamespaceKernel
         f"route add {SERVICES} via 10.9.0.1 dev eth1\nlink set peer-eth1 down"
     )
     Path("/proc/sys/net/ipv4/conf/eth1/ignore_routes_with_linkdown").write_text("1")
-    until(lambda: any(route.is_dead for route in kernel.routes()))
+    until(lambda: any(route.is_dead for route in read_routes(kernel)))
     found = explain(
         IPv4Address("10.97.0.9"), config(cidrs=[SERVICES]), kernel, phases.CancelScope()
     )
@@ -978,14 +979,14 @@ def test_a_route_without_a_device_inherits_from_an_uplink(
     uplinks: UplinkCase, kernel: NamespaceKernel, tmp_path: Path
 ) -> None:
     def inherited() -> str:
-        (route,) = (route for route in kernel.routes(Table.MAIN) if route.is_ours)
-        assert kernel.delete([route]) == ()
+        (route,) = (route for route in read_routes(kernel, Table.MAIN) if route.is_ours)
+        assert kernel.write(Write.DELETE, [route]) == ()
         return " ".join(route.devs)
 
     asked = uplinks.config_with({"destination": "192.168.77.0/24"})
     plan, missing = plan_now(asked, kernel)
     assert bool(missing) != bool(uplinks.inherits)
-    assert kernel.add(plan.add) == ()
+    assert kernel.write(Write.ADD, plan.add) == ()
     if uplinks.inherits:
         assert inherited() == uplinks.inherits
     for sandbox in sandboxes(uplinks.does, tmp_path):
@@ -1002,7 +1003,7 @@ def test_the_fix_agrees_with_what_sockets_do(uplinks: UplinkCase, kernel: Namesp
         uplinks.config_with(*(entry.to_mapping() for entry in report.fix.routes)), kernel
     )
     assert missing is None
-    assert kernel.add(plan.add) == ()
+    assert kernel.write(Write.ADD, plan.add) == ()
     assert (leaving("10.1.0.9"), leaving("10.9.0.9")) == before
     after = check_overlap(uplinks.config, kernel, phases.CancelScope())
     if not uplinks.unknown:
@@ -1064,7 +1065,7 @@ def test_a_fix_uses_an_expected_uplink_that_works(
     ]
     assert bool(fix.unfixable) != bool(fixed)
     wanted = config(*(entry.to_mapping() for entry in fix.routes), cidrs=[cidr], uplinks=["eth*"])
-    assert kernel.add(plan_now(wanted, kernel)[0].add) == ()
+    assert kernel.write(Write.ADD, plan_now(wanted, kernel)[0].add) == ()
     assert check_overlap(asked, kernel, phases.CancelScope()).verdict == (
         "ok" if fixed else "overlap"
     )

@@ -42,7 +42,7 @@ import phases
 from hostrouting import Config, ExpectedCidr, OverlapReport, RouteError, RouteOverlap, StaticRoute
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceKernel
-from hostrouting.kernel.port import Kernel
+from hostrouting.kernel.port import Kernel, Write, read_routes
 from hostrouting.model.family import IpAddress
 from hostrouting.model.parsing import is_device, is_inside
 from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Table
@@ -74,7 +74,7 @@ def compare(kernel: Kernel, question: Question) -> None:
 
 def _see(wrong: list[str], kernel: Kernel) -> None:
     if wrong:
-        entries = "\n  ".join(map(str, (*kernel.routes(), *kernel.rules())))
+        entries = "\n  ".join(map(str, (*read_routes(kernel), *kernel.facts().rules)))
         raise AssertionError("\n".join(wrong[:20]) + f"\n\n  {entries}")
 
 
@@ -128,7 +128,7 @@ class Patient:
 
     def check(self) -> OverlapReport:
         question = self.question
-        default = default_route(self.kernel.routes()) if self.is_named else None
+        default = default_route(read_routes(self.kernel)) if self.is_named else None
         named = () if default is None or not all(map(is_device, live(default))) else live(default)
         return asking.checked(
             self.kernel, question.cidrs, question.allowed, question.foreseen, sorted(named)
@@ -140,7 +140,7 @@ class Patient:
         judge = Judge(
             self.kernel,
             overlap,
-            had_rules=len(self.kernel.rules()) > 3 or self.question.world.has_rules,
+            had_rules=len(self.kernel.facts().rules) > 3 or self.question.world.has_rules,
         )
         each = [sort_all(self.kernel, judge, judged(cidr), cidr) for cidr in self.question.cidrs]
         # What is a CNI's own block in one CIDR may be none in another.
@@ -154,7 +154,7 @@ class Patient:
         """Return whether a host route would fix an address, provided that nothing else rules it
         out.
         """
-        routes = self.kernel.routes()
+        routes = read_routes(self.kernel)
         is_gateway = any(hop.gateway == address for route in routes for hop in route.hops)
         has_route = any(
             route.destination == IPv4Network(address) and route.table == Table.MAIN
@@ -169,7 +169,7 @@ class Patient:
         return address not in failing(self.sorts())
 
     def connected(self) -> tuple[str, ...]:
-        return tuple(str(route) for route in self.kernel.routes() if route.is_connected)
+        return tuple(str(route) for route in read_routes(self.kernel) if route.is_connected)
 
 
 def see_fix(patient: Patient, *, few: bool) -> None:
@@ -330,7 +330,7 @@ def test_an_entry_never_covers_a_local_address_of_main(tmp_path: Path) -> None:
     own = IPv4Network("10.9.0.70/32")
     local = Route(own, (NextHop("lo"),), RouteType.LOCAL, table=Table.LOCAL)
     shadow = Route(IPv4Network("10.9.0.64/28"), (NextHop("ib0"),), table=Table.LOCAL)
-    assert kernel.add([local, shadow]) == ()
+    assert kernel.write(Write.ADD, [local, shadow]) == ()
     kernel.add_rule(Rule(10, table=Table.MAIN, suppress_prefix_length=16))
     kernel.add_rule(Rule(11, table=Table.LOCAL))
     kernel.add_rule(Rule(5, table=Table.LOCAL, destination=IPv4Network("10.1.0.4/32")))
@@ -367,7 +367,7 @@ def test_no_entry_leads_to_a_link_without_a_carrier(
     )
     Path("/proc/sys/net/ipv4/conf/all/ignore_routes_with_linkdown").write_text("1")
     run_ip("route add prohibit 10.2.0.64/26\nlink set peer-ib0 down")
-    until(lambda: not {link.name: link for link in kernel.links()}["ib0"].has_carrier)
+    until(lambda: not {link.name: link for link in kernel.facts().links}["ib0"].has_carrier)
     report = asking.checked(kernel, [IPv4Network("10.2.0.64/26")])[1]
     assert [(str(entry.destination), entry.gateway) for entry in report.fix.routes] == [
         ("10.2.0.64/27", None),
@@ -413,9 +413,11 @@ def test_a_fix_has_no_source_that_was_removed(kernel: NamespaceKernel) -> None:
     )
     case.build()
     fix = check_overlap(case.config, kernel, phases.CancelScope()).fix
-    main = kernel.routes(Table.MAIN)
-    routes, missing = resolve(fix.routes, kernel.links(), kernel.addresses(), main, None)
-    assert (fix.unfixable, missing, kernel.add(routes)) == ((), None, ())
+    main = read_routes(kernel, Table.MAIN)
+    routes, missing = resolve(
+        fix.routes, kernel.facts().links, kernel.facts().addresses, main, None
+    )
+    assert (fix.unfixable, missing, kernel.write(Write.ADD, routes)) == ((), None, ())
     assert check_overlap(case.config, kernel, phases.CancelScope()).verdict == "ok"
 
 
@@ -513,7 +515,11 @@ def test_a_fix_goes_as_far_as_possible(
     assert (len(fix.routes), bool(fix.unfixable)) == (entries, bool(reason))
     assert all(reason in part.reason for part in fix.unfixable)
     routes, _ = resolve(
-        fix.routes, kernel.links(), kernel.addresses(), kernel.routes(Table.MAIN), None
+        fix.routes,
+        kernel.facts().links,
+        kernel.facts().addresses,
+        read_routes(kernel, Table.MAIN),
+        None,
     )
-    assert kernel.add(routes) == ()
+    assert kernel.write(Write.ADD, routes) == ()
     assert bool(asking.checked(kernel, expected)[1].findings) == bool(reason)

@@ -13,6 +13,7 @@ from ipaddress import IPv4Address, IPv4Network
 from itertools import permutations
 from pathlib import Path
 
+import attrs
 import pytest
 from hypothesis import Phase, settings
 from ip_command_backend import IpCommandBackend
@@ -25,7 +26,8 @@ import phases
 from hostrouting import ConfigureStaticRoutes, Host, Layout, RouteError
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceKernel
-from hostrouting.kernel.port import Kernel, RouteBackend
+from hostrouting.kernel.port import Kernel, RouteBackend, Write, read_routes
+from hostrouting.kernel.selection import EVERYTHING, Entries, Selection
 from hostrouting.model.routes import NextHop, Route
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.testing import FakeSystemd
@@ -47,8 +49,8 @@ TestLinux = conformance_test(lambda: nullcontext(on_linux()), settings=_SETTINGS
 class _LaxKernel(FakeKernel):
     """A backend that ignores the requested table and returns routes from all tables."""
 
-    def routes(self, table: int | None = None) -> tuple[Route, ...]:
-        return super().routes()
+    def entries(self, wanted: Selection = EVERYTHING) -> Entries:
+        return super().entries(attrs.evolve(wanted, table=None))
 
 
 def test_a_disagreement_is_reported_without_shrinking() -> None:
@@ -66,7 +68,7 @@ def test_a_disagreement_is_reported_without_shrinking() -> None:
     result = unittest.TestResult()
     unittest.defaultTestLoader.loadTestsFromTestCase(test_case).run(result)
     ((_, error),) = result.errors
-    assert "DisagreementError: routes of table" in error
+    assert "DisagreementError: entries of Selection(table=" in error
     assert len(made) <= 4
     assert Phase.shrink not in test_case.settings.phases  # type: ignore[attr-defined]
 
@@ -99,7 +101,7 @@ def test_the_same_rules_are_refused() -> None:
             for each in (first, second):
                 with suppress(RouteError):
                     kernel.add_rule(each)
-            left.append(kernel.rules())
+            left.append(kernel.facts().rules)
         assert left[0] == left[1], (first, second)
 
 
@@ -135,21 +137,21 @@ def test_a_host_works_with_it(
     task = ConfigureStaticRoutes(config("172.16.1.0/24", cidrs=()), host=host)
     assert phases.run(task).plan.add == (WANTED,)
     assert phases.run(task).plan.unchanged == (WANTED,)
-    assert WANTED in node.routes()
+    assert WANTED in read_routes(node)
 
 
 @BACKENDS
 @pytest.mark.usefixtures("node")
 def test_its_failures_have_route_errno_and_reason(backend: Callable[[], RouteBackend]) -> None:
     far = Route(IPv4Network("10.9.0.0/16"), (NextHop("eth0", IPv4Address("10.99.0.1")),))
-    (failure,) = backend().add([far, WANTED])
+    (failure,) = backend().write(Write.ADD, [far, WANTED])
     assert (failure.route, failure.errno) == (far, errno.ENETUNREACH)
     assert "Nexthop has invalid gateway" in failure.message
-    (failure,) = backend().add([WANTED])
+    (failure,) = backend().write(Write.ADD, [WANTED])
     assert failure.errno == errno.EEXIST
 
 
 def test_no_ip_is_a_route_error(kernel: NamespaceKernel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(RouteError, match="part of iproute2"):
-        IpCommandBackend().links()
+        IpCommandBackend().facts()

@@ -42,6 +42,7 @@ from hostrouting import (
 )
 from hostrouting.boot.render import render_static_routes
 from hostrouting.kernel.namespace import NamespaceKernel
+from hostrouting.kernel.port import Write, read_routes
 from hostrouting.model.routes import NextHop, Protocol, Route, Table
 from hostrouting.routes.formats import as_ip
 from hostrouting.routes.plan import plan_now
@@ -64,7 +65,7 @@ def install(host: Host, **asked: str) -> Route:
     """
     wanted = config({"destination": str(DESTINATION), **asked}, cidrs=(), waitSeconds=30)
     phases.run(ConfigureStaticRoutes(wanted, host=host))
-    (route,) = [route for route in host.routes.routes(Table.MAIN) if route.protocol == 217]
+    (route,) = [route for route in read_routes(host.routes, Table.MAIN) if route.protocol == 217]
     assert phases.run(ConfigureStaticRoutes(wanted, host=host)).plan.unchanged == (route,)
     assert (
         Sandbox(host.layout.root).run(render_static_routes(wanted)).stdout == "nothing to change\n"
@@ -81,7 +82,7 @@ def node(kernel: NamespaceKernel) -> NamespaceKernel:
 
 def test_without_our_route_packets_are_lost_in_the_fabric(node: NamespaceKernel) -> None:
     """Control for the tests below."""
-    assert node.add([default_route()]) == ()
+    assert node.write(Write.ADD, [default_route()]) == ()
     with listening(node, "eth0") as servers:
         assert not hears(servers, patience=LOST_AFTER_SECONDS)
 
@@ -191,7 +192,7 @@ def test_an_onlink_default_route(kernel: NamespaceKernel, host: Host) -> None:
     kernel.add_link("eth0")
     kernel.add_address("eth0", f"{OWN}/32")
     kernel.in_fabric(lambda: kernel.add_address("eth0", f"{ONLINK_GATEWAY}/32"))
-    assert kernel.add([default_route(hop)]) == ()
+    assert kernel.write(Write.ADD, [default_route(hop)]) == ()
     assert install(host).hops == (hop,)
     with listening(kernel, "eth0") as servers:
         assert hears(servers)
@@ -219,7 +220,7 @@ def test_a_default_route_with_an_ipv6_gateway(kernel: NamespaceKernel, host: Hos
     kernel.in_fabric(without_waiting_for_duplicates)
     build_links(kernel)
     gateway = kernel.in_fabric(link_local_address)
-    assert kernel.add([default_route(NextHop("eth0", gateway))]) == ()
+    assert kernel.write(Write.ADD, [default_route(NextHop("eth0", gateway))]) == ()
     assert install(host).hops == (NextHop("eth0", gateway),)
     with listening(kernel, "eth0") as servers:
         assert hears(servers)
@@ -240,7 +241,7 @@ def static(routes: tuple[Route, ...]) -> set[Route]:
 
 
 def there(kernel: NamespaceKernel) -> set[Route]:
-    return {route for route in kernel.routes(Table.MAIN) if route.protocol == Protocol.STATIC}
+    return {route for route in read_routes(kernel, Table.MAIN) if route.protocol == Protocol.STATIC}
 
 
 def test_pasted_commands_fix_the_host_as_our_routes_do(kernel: NamespaceKernel, host: Host) -> None:
@@ -302,4 +303,4 @@ def test_the_sysctl_commands_are_safe_to_paste(kernel: NamespaceKernel, host: Ho
     _, _, commands = told.partition("give it a table: ")
     paste(commands.replace("ITS-ADDRESS", "172.20.0.9"), host.layout.root)
     assert not (host.layout.root / "pwn").exists()
-    assert [route.devs for route in kernel.routes(100)] == [(name,)]
+    assert [route.devs for route in read_routes(kernel, 100)] == [(name,)]

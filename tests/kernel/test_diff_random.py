@@ -25,7 +25,7 @@ from hostrouting.kernel.host_changes import HostChanges
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
-from hostrouting.kernel.port import RouteBackend
+from hostrouting.kernel.port import RouteBackend, read_routes
 from hostrouting.kernel.rules import kernel_rules
 from hostrouting.kernel.snapshot import Ipv6State, Snapshot
 from hostrouting.kernel.snapshot_backend import take_snapshot
@@ -115,16 +115,21 @@ def told(
         called: the addresses from which a server may reply.
     """
     found: dict[IpAddress, set[object]] = {address: set() for address in addresses}
-    look_up, bits = in_turn(kernel.lookup, kernel.routes()), kernel.family.bits
+    look_up = in_turn(kernel.lookup, read_routes(kernel))
     for is_tcp in (False, True):
         asked: defaultdict[tuple[str, IpAddress], set[IpAddress]] = defaultdict(set)
         asked.update({("reply", source): {*found} for source in called})
-        entries: dict[Route, Sequence[IpAddress]] = {}
+        sent: list[tuple[Route, Sequence[IpAddress]]] = []
         firsts = look_up([*found], is_tcp=is_tcp)
         unrouted = [each.address for each in firsts if each.route is None]
         # A socket doesn't see the result of a failed IPv6 lookup, but that of the next one, from a
         # source.
-        repeated = kernel.sources_of_unrouted(unrouted, is_tcp=is_tcp)
+        retried = kernel.sources([(None, [address]) for address in unrouted], is_tcp=is_tcp)
+        repeated = {
+            address: source
+            for address, sources in zip(unrouted, retried, strict=True)
+            for source in sources
+        }
         for address, source in repeated.items():
             asked["connection", source].add(address)
             found[address].update(
@@ -135,15 +140,11 @@ def told(
         ):
             found[address].add((is_tcp, where(first)))
             if first.route is not None and first.route.type is not RouteType.LOCAL:
-                # The kernel is asked for sources entry by entry; with entries of their own, it is
-                # for each address.
-                entry = attrs.evolve(
-                    first.route, destination=kernel.family.network((int(address), bits))
-                )
-                entries[entry] = spread(entry, [address])
-        for entry, sources in kernel.sources(entries, is_tcp=is_tcp).items():
+                sent.append((first.route, spread(first.route, [address])))
+        chosen = kernel.sources(sent, is_tcp=is_tcp)
+        for (_, (address, *_)), sources in zip(sent, chosen, strict=True):
             for source in sources:
-                asked["connection", source].add(entry.destination[0])
+                asked["connection", source].add(address)
         for (kind, source), some in asked.items():
             for lookup in look_up([*some], source=source, is_tcp=is_tcp):
                 found[lookup.address].add((is_tcp, kind, source, where(lookup)))

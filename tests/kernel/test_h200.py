@@ -19,7 +19,7 @@ from node import LOST_AFTER_SECONDS, add_nics, default_route, hears, listening, 
 import phases
 from hostrouting import Config, Configure, Host, Layout, RouteOverlapError, check
 from hostrouting.kernel.namespace import NamespaceKernel
-from hostrouting.kernel.port import Kernel
+from hostrouting.kernel.port import Kernel, Write, read_routes
 from hostrouting.model.routes import Table
 from hostrouting.report import FindingKind
 from hostrouting.testing import FakeSystemd
@@ -88,10 +88,12 @@ def test_the_tutorials_commands_make_the_sick_node(kernel: NamespaceKernel, tmp_
     page = (Path(__file__).parents[2] / "docs/tutorial.md").read_text()
     (script,) = re.findall(r"^```text\n(for number in .*?)^```", page, re.MULTILINE | re.DOTALL)
     add_nics(kernel, eth0="10.1.0.4/24")
-    assert kernel.add([default_route(metric=0)]) == ()
+    assert kernel.write(Write.ADD, [default_route(metric=0)]) == ()
     tool("sh", "-ec", script)
     infiniband = [
-        route for route in kernel.routes(Table.MAIN) if str(route.destination) == "172.16.0.0/16"
+        route
+        for route in read_routes(kernel, Table.MAIN)
+        if str(route.destination) == "172.16.0.0/16"
     ]
     assert [route.hops[0].dev for route in infiniband] == [f"ib{number}" for number in range(8)]
     host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(tmp_path))
@@ -109,7 +111,7 @@ def test_a_sick_nodes_fix_lets_it_through(
 ) -> None:
     needs_linux(*NO_BROADCAST)
     variant.build(each_kernel)
-    before = each_kernel.routes()
+    before = read_routes(each_kernel)
     part, notes, fix = EXPECTED[variant.name]
     config = config_of(variant, host)
 
@@ -132,15 +134,15 @@ def test_a_sick_nodes_fix_lets_it_through(
     assert all("neighbours of ib0, ib1, " in line for line in minded)
     static = {"enabled": True, "routes": fix}
     assert fixed == {"hostRouting": variant.config["hostRouting"] | {"staticRoutes": static}}
-    assert each_kernel.routes() == before
+    assert read_routes(each_kernel) == before
 
     with pytest.raises(RouteOverlapError):
         phases.run(Configure(Config.from_mapping(variant.config), host=host))
-    assert each_kernel.routes() == before
+    assert read_routes(each_kernel) == before
     config.write_text(out)
     phases.run(Configure(Config.load(config), host=host))
-    assert [route for route in each_kernel.routes() if not route.is_ours] == [*before]
-    assert [str(r.destination) for r in each_kernel.routes(Table.MAIN) if r.is_ours] == [
+    assert [route for route in read_routes(each_kernel) if not route.is_ours] == [*before]
+    assert [str(r.destination) for r in read_routes(each_kernel, Table.MAIN) if r.is_ours] == [
         each["destination"] for each in fix
     ]
 
@@ -193,7 +195,7 @@ def test_a_gateway_on_the_infiniband_side_is_omitted_and_named(
 ) -> None:
     needs_linux(*NO_BROADCAST)
     GATEWAY_BEHIND.build(each_kernel)
-    before = each_kernel.routes()
+    before = read_routes(each_kernel)
     config = config_of(GATEWAY_BEHIND, host)
     code, out, err = run("fix", config)
     assert code == 1
@@ -210,5 +212,5 @@ def test_a_gateway_on_the_infiniband_side_is_omitted_and_named(
         phases.run(Configure(Config.load(config), host=host))
     (finding,) = raised.value.findings
     assert finding.ranges == (IPv4Network("172.16.0.1/32"),)
-    assert [route for route in each_kernel.routes() if not route.is_ours] == [*before]
+    assert [route for route in read_routes(each_kernel) if not route.is_ours] == [*before]
     assert run("fix", config)[1] == out

@@ -26,6 +26,7 @@ from hostrouting.boot.render import render_static_routes
 from hostrouting.kernel.namespace import enter_namespace
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
+from hostrouting.kernel.port import Write, read_our_routes, read_routes
 from hostrouting.model.answers import RouteFailure
 from hostrouting.model.family import Family
 from hostrouting.model.routes import NextHop, Protocol, Route, Route6, RouteType, Table
@@ -56,7 +57,7 @@ SILENT = "neigh add fd00:a::1 dev eth0 nud failed"
 @pytest.fixture
 def host(kernel: NamespaceKernel) -> NetlinkBackend6:
     """A namespace with two interfaces, eth0 and ib0, each with an IPv6 address."""
-    assert kernel.links()
+    assert kernel.facts().links
     build_node6()
     return NetlinkBackend6()
 
@@ -66,7 +67,7 @@ def route(*hops: NextHop, metric: int = 512, **fields: Any) -> Route6:
 
 
 def found(host: NetlinkBackend6) -> list[tuple[int, tuple[NextHop, ...]]]:
-    entries = [entry for entry in host.routes(Table.MAIN) if entry.destination == WANTED]
+    entries = [entry for entry in read_routes(host, Table.MAIN) if entry.destination == WANTED]
     return [(entry.protocol, entry.hops) for entry in entries]
 
 
@@ -90,13 +91,13 @@ def join(hop: NextHop) -> None:
     ids=str,
 )
 def test_a_route_is_added_and_deleted(host: NetlinkBackend6, each: Route6) -> None:
-    before = host.routes()
-    assert host.add([each]) == ()
-    assert host.our_routes() == (each,)
-    assert [failure.errno for failure in host.add([each])] == [errnos.EEXIST]
-    assert host.delete([each]) == ()
-    assert host.routes() == before
-    assert {failure.errno for failure in host.delete([each])} == {errnos.ESRCH}
+    before = read_routes(host)
+    assert host.write(Write.ADD, [each]) == ()
+    assert read_our_routes(host) == (each,)
+    assert [failure.errno for failure in host.write(Write.ADD, [each])] == [errnos.EEXIST]
+    assert host.write(Write.DELETE, [each]) == ()
+    assert read_routes(host) == before
+    assert {failure.errno for failure in host.write(Write.DELETE, [each])} == {errnos.ESRCH}
 
 
 @pytest.mark.parametrize(
@@ -112,26 +113,26 @@ def test_a_route_is_added_and_deleted(host: NetlinkBackend6, each: Route6) -> No
 )
 @pytest.mark.parametrize("new", [route(ETH0), route(DIRECT), route(ETH0, IB0)], ids=str)
 def test_our_route_is_replaced(host: NetlinkBackend6, old: Route6, new: Route6) -> None:
-    host.add([old])
-    assert host.replace([new]) == ()
-    assert {*host.our_routes()} == ({new} if old.key == new.key else {old, new})
+    host.write(Write.ADD, [old])
+    assert host.write(Write.REPLACE, [new]) == ()
+    assert {*read_our_routes(host)} == ({new} if old.key == new.key else {old, new})
 
 
 def test_a_missing_route_is_noticed_inside_another(host: NetlinkBackend6) -> None:
     outer = attrs.evolve(route(ETH0), destination=WANTED.supernet())
-    assert host.add([outer]) == ()
+    assert host.write(Write.ADD, [outer]) == ()
     with pytest.raises(RouteError, match=f"^{WANTED} .* any more"):
         verify_routes([outer, route(ETH0)], host)
 
 
 def test_a_change_of_the_next_hop_leaves_no_gap(host: NetlinkBackend6) -> None:
-    host.add([route(ETH0)])
+    host.write(Write.ADD, [route(ETH0)])
     run_ip6("route add default dev ib0")
 
     def change() -> None:
         for _ in range(50):
             for hops in ((ETH0_TOO,), (DIRECT,), (ETH0, IB0), (ETH0,)):
-                assert host.replace([route(*hops)]) == ()
+                assert host.write(Write.REPLACE, [route(*hops)]) == ()
 
     changing = Thread(target=change)
     changing.start()
@@ -157,9 +158,9 @@ def after(monkeypatch: pytest.MonkeyPatch, step: str, act: Callable[[], object])
 @pytest.mark.parametrize(
     ("step", "new", "theirs"),
     [
-        ("delete", route(ETH0, IB0, mtu=1400), [ETH0, IB0]),
+        ("_delete", route(ETH0, IB0, mtu=1400), [ETH0, IB0]),
         (
-            "add",
+            "_add",
             route(
                 attrs.evolve(ETH0, gateway=IPv6Address("fd00:99::1")), attrs.evolve(IB0, weight=3)
             ),
@@ -176,7 +177,7 @@ def test_a_hop_that_is_lost_during_a_replacement_is_reported(
     theirs: list[NextHop],
 ) -> None:
     """Another program takes the place of our hop IB0."""
-    host.add([old := route(ETH0, IB0)])
+    host.write(Write.ADD, [old := route(ETH0, IB0)])
 
     def take_its_place() -> None:
         if ETH0 in theirs:
@@ -205,7 +206,7 @@ def node(host: NetlinkBackend6, tmp_path: Path) -> Host:
     """Return a host with a default route through eth0 in each family."""
     run_ip(UPLINK)
     run_ip6(f"route add {DEFAULT}")
-    assert not host.our_routes()
+    assert not read_our_routes(host)
     return Host(NetlinkBackend(), FakeSystemd(), Layout(tmp_path), NetlinkBackend6())
 
 
@@ -249,14 +250,14 @@ def boot(
 
 
 def tables(node: Host) -> set[Route]:
-    return {route for family in Family for route in node.routes_of(family).routes()}
+    return {route for family in Family for route in read_routes(node.routes_of(family))}
 
 
 def test_routes_of_both_families_are_installed_once(node: Host, tmp_path: Path) -> None:
     before = tables(node)
     report = install(node, *BOTH)
     inherited = Route6(WANTED, (ETH0,), metric=512, mtu=1400)
-    assert node.routes_of(Family.IPV6).our_routes() == (inherited,)
+    assert read_our_routes(node.routes_of(Family.IPV6)) == (inherited,)
     assert inherited in report.plan.add
     assert len(report.changes.routes) == 2
     assert not install(node, *BOTH).changes
@@ -312,7 +313,7 @@ def test_a_route_is_inherited_from_a_router_advertisement(node: Host) -> None:
         "route add default via fe80::1 dev eth0 proto ra metric 1024 expires 1800",
     )
     install(node, str(WANTED))
-    (ours,) = node.routes_of(Family.IPV6).our_routes()
+    (ours,) = read_our_routes(node.routes_of(Family.IPV6))
     assert ours.hops == (NextHop("eth0", IPv6Address("fe80::1")),)
 
 
@@ -431,7 +432,7 @@ def test_a_route_with_two_hops_may_cover_their_gateways(
         "route add default nexthop via fd00:a::1 dev eth0 nexthop via fd00:a::9 dev eth0",
     )
     run("fd00:a::/65")
-    (ours,) = node.routes_of(Family.IPV6).our_routes()
+    (ours,) = read_our_routes(node.routes_of(Family.IPV6))
     assert ours.hops == (ETH0, ETH0_TOO)
 
 

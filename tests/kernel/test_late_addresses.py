@@ -19,6 +19,7 @@ import phases
 from hostrouting import Config, Host, Layout, Verdict, check
 from hostrouting.boot.render import render_check
 from hostrouting.kernel.namespace import NamespaceKernel
+from hostrouting.kernel.port import Write, read_default_routes, read_routes
 from hostrouting.model.routes import DEFAULT_DESTINATION, Table
 from hostrouting.testing import FakeSystemd
 
@@ -75,7 +76,7 @@ def test_the_script_waits(
     is_shadowed = state == "address" or (state.startswith("up") and seconds > 0)
     asked = config_of(mode, settle_seconds)
     if "no default route" in state:
-        assert node.delete(node.default_routes()) == ()
+        assert node.write(Write.DELETE, read_default_routes(node)) == ()
         asked = config_of(mode, settle_seconds, uplinks=["eth0"], waitSeconds=0)
     with interface(state):
         said, code = run_script(sandbox, render_check(asked), give_address)
@@ -137,9 +138,9 @@ def test_each_wait_has_its_own_limit(node: NamespaceKernel, tmp_path: Path) -> N
     longer.
     """
     default = [
-        route for route in node.routes(Table.MAIN) if route.destination == DEFAULT_DESTINATION
+        route for route in read_routes(node, Table.MAIN) if route.destination == DEFAULT_DESTINATION
     ]
-    assert node.delete(default) == ()
+    assert node.write(Write.DELETE, default) == ()
     sandbox = Sandbox(tmp_path)
     with infiniband(DEV):
         said, code = run_script(sandbox, render_check(config_of("STRICT", None, waitSeconds=1)))
@@ -147,7 +148,7 @@ def test_each_wait_has_its_own_limit(node: NamespaceKernel, tmp_path: Path) -> N
         process = sandbox.start(render_check(config_of("STRICT", None, waitSeconds=50)))
         assert process.stdout is not None
         assert process.stdout.readline() == "waiting up to 50 s for the default route\n"
-        assert node.add(default) == ()
+        assert node.write(Write.ADD, default) == ()
         assert process.stdout.readline() == f"waiting up to 60 s for an address on {DEV}\n"
         give_address()
         assert "routes via ib7" in process.communicate(timeout=60)[1]

@@ -21,6 +21,8 @@ from hostrouting.kernel import namespace, unshare
 from hostrouting.kernel.namespace import NamespaceError, NamespaceKernel
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
+from hostrouting.kernel.port import Write, read_routes
+from hostrouting.kernel.selection import Entries
 from hostrouting.kernel.unshare import in_thread
 from hostrouting.model.errors import HostRoutingError, RouteError
 from hostrouting.model.links import Address6
@@ -40,11 +42,11 @@ def test_every_call_is_refused_in_a_thread_of_another_namespace(kernel: Namespac
     kernel.add_link("eth0")
     route = Route(IPv4Network("172.16.0.0/16"), (NextHop("eth0"),))
     calls: list[Callable[[], object]] = [
-        kernel.links,
-        lambda: kernel.add([route]),
+        kernel.facts,
+        lambda: kernel.write(Write.ADD, [route]),
         lambda: kernel.add_link("eth1"),
         lambda: kernel.set_link("eth0", up=False),
-        lambda: NamespaceKernel().links(),
+        lambda: NamespaceKernel().facts().links,
     ]
 
     def elsewhere() -> None:
@@ -55,7 +57,7 @@ def test_every_call_is_refused_in_a_thread_of_another_namespace(kernel: Namespac
             assert caught.value.hint == "call enter_namespace() first"
 
     in_thread(elsewhere)
-    assert [link.name for link in kernel.links()] == ["lo", "eth0"]
+    assert [link.name for link in kernel.facts().links] == ["lo", "eth0"]
 
 
 def test_the_tests_guard_refuses_writes_in_the_hosts_namespace(
@@ -66,10 +68,10 @@ def test_the_tests_guard_refuses_writes_in_the_hosts_namespace(
     assert network_namespace() != os.environ[HOST]
     monkeypatch.setenv(HOST, network_namespace())
     backend = NetlinkBackend()
-    for call in (backend.add, backend.replace):
+    for change in (Write.ADD, Write.REPLACE):
         with pytest.raises(AssertionError, match="about to change the host"):
-            call([route])
-    assert route not in backend.routes()
+            backend.write(change, [route])
+    assert route not in read_routes(backend)
 
 
 # --- why it may be refused ------------------------------------------------------------------------
@@ -115,17 +117,23 @@ def test_a_refusal_fails_the_tests_that_require_a_namespace(kernel: NamespaceKer
 
 def test_only_one_end_of_a_cable_is_seen_here(kernel: NamespaceKernel) -> None:
     play(kernel, "link add eth0 \n link add ib0")
-    assert [link.name for link in kernel.links()] == ["lo", "eth0", "ib0"]
-    assert sorted(link.name for link in kernel.in_fabric(kernel.links)) == ["eth0", "ib0", "lo"]
+    assert [link.name for link in kernel.facts().links] == ["lo", "eth0", "ib0"]
+    assert sorted(link.name for link in kernel.in_fabric(kernel.facts).links) == [
+        "eth0",
+        "ib0",
+        "lo",
+    ]
     play(kernel, "link del ib0")
-    assert sorted(link.name for link in kernel.in_fabric(kernel.links)) == ["eth0", "lo"]
+    assert sorted(link.name for link in kernel.in_fabric(kernel.facts).links) == ["eth0", "lo"]
 
 
 def test_an_ipv6_address_can_be_used_at_once(kernel: NamespaceKernel) -> None:
     kernel.add_link("eth0")
     kernel.add_address("eth0", "fd00:1::4/64")
     (own,) = (
-        each for each in NetlinkBackend6().addresses() if each.local == IPv6Address("fd00:1::4")
+        each
+        for each in NetlinkBackend6().facts().addresses
+        if each.local == IPv6Address("fd00:1::4")
     )
     assert isinstance(own, Address6)
     assert (own.dev, own.prefix_length, own.is_tentative) == ("eth0", 64, False)
@@ -141,7 +149,7 @@ def test_an_ipv6_address_that_cannot_be_used_is_refused(
 ) -> None:
     kernel.add_link("eth0")
     monkeypatch.setattr(namespace, "_WORK_SECONDS", 0.01)
-    monkeypatch.setattr(NetlinkBackend6, "routes", lambda *_: ())
+    monkeypatch.setattr(NetlinkBackend6, "entries", lambda *_: Entries())
     with pytest.raises(RouteError, match="can't use the address fd00:1::4") as caught:
         kernel.add_address("eth0", "fd00:1::4/64")
     assert isinstance(caught.value.__cause__, TimedOut)

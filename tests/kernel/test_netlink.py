@@ -31,11 +31,18 @@ from scenario import play, route, skip_without_other_users
 
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.netlink import NetlinkBackend
-from hostrouting.kernel.port import RouteBackend
+from hostrouting.kernel.port import (
+    ChangeListener,
+    RouteBackend,
+    Write,
+    read_default_routes,
+    read_routes,
+)
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink.conversation import Conversation, Listener, everywhere
 from hostrouting.kernel.rtnetlink.messages import HEADER
 from hostrouting.kernel.rtnetlink.values import ADDRESSES
+from hostrouting.kernel.selection import except_plain
 from hostrouting.kernel.unshare import in_thread
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
@@ -62,7 +69,7 @@ def many(count: int, hops: tuple[NextHop, ...] = BY_ETH0) -> list[Route]:
 
 
 def ours(backend: RouteBackend) -> list[str]:
-    return [str(there) for there in backend.routes() if there.protocol == 217]
+    return [str(there) for there in read_routes(backend) if there.protocol == 217]
 
 
 # --- reads ----------------------------------------------------------------------------------------
@@ -88,14 +95,14 @@ RICH = """
 def test_written_routes_read_as_iproute2_prints_them(node: NamespaceKernel) -> None:
     written = [route(line.strip().removeprefix("route add ")) for line in RICH.strip().splitlines()]
     play(node, RICH)
-    there = {entry.key: entry for entry in node.routes()}
+    there = {entry.key: entry for entry in read_routes(node)}
     for wanted in written:
         hops = tuple(attrs.evolve(hop, dev=hop.dev or "eth0") for hop in wanted.hops)
         assert there[wanted.key] == attrs.evolve(wanted, hops=hops)
     play(node, "cable out ib0")
     # Each route's next hops are on lines of their own.
     printed = tool("ip", "-4", "route", "show", "table", "all").replace("\n\t", " ").splitlines()
-    assert [str(each).replace("hostrouting", "217") for each in node.routes()] == [
+    assert [str(each).replace("hostrouting", "217") for each in read_routes(node)] == [
         " ".join(line.split()) for line in printed
     ]
 
@@ -103,21 +110,21 @@ def test_written_routes_read_as_iproute2_prints_them(node: NamespaceKernel) -> N
 def test_a_rule_with_an_unknown_action_drops_packets(kernel: NamespaceKernel) -> None:
     fields = {"family": 2, "action": 77}
     kernel._ask("add a rule", rtnl.RTM_NEWRULE, rtnl.ADD, fields, ("FRA_PRIORITY", 100))
-    assert kernel.rules()[1].action is RuleAction.BLACKHOLE
+    assert kernel.facts().rules[1].action is RuleAction.BLACKHOLE
     assert kernel.lookup([GATEWAY])[0].discarded_by is RouteType.BLACKHOLE
 
 
 def test_a_rule_for_a_dscp_is_read_with_it(kernel: NamespaceKernel) -> None:
     needs_linux(6, 13, "rules for a DSCP")
     assert add_dscp_rule("100", "4", "254") == 0
-    rule = kernel.rules()[1]
+    rule = kernel.facts().rules[1]
     assert (rule.tos, rule.has_unknown) == (0x10, False)
 
 
 @pytest.mark.parametrize("kind", ["xresolve", "nat"])
 def test_a_route_of_an_unknown_type_drops_packets(node: NamespaceKernel, kind: str) -> None:
     run_ip(f"route add {kind} 198.51.101.0/24 scope nowhere")
-    (there,) = (one for one in node.routes() if str(one.destination) == "198.51.101.0/24")
+    (there,) = (one for one in read_routes(node) if str(one.destination) == "198.51.101.0/24")
     assert (there.type, there.hops) == (RouteType.BLACKHOLE, ())
     (answer,) = node.lookup([IPv4Address("198.51.101.1")])
     assert (answer.route, answer.errno, answer.discarded_by) == (
@@ -125,7 +132,7 @@ def test_a_route_of_an_unknown_type_drops_packets(node: NamespaceKernel, kind: s
         errno.EINVAL,
         RouteType.BLACKHOLE,
     )
-    assert [failure.errno for failure in node.delete([there])] == [errno.ESRCH]
+    assert [failure.errno for failure in node.write(Write.DELETE, [there])] == [errno.ESRCH]
 
 
 @pytest.mark.parametrize(
@@ -149,17 +156,17 @@ def test_an_interface_name_is_the_same_string_everywhere(node: NamespaceKernel, 
     for policy in policies:
         node.add_rule(policy)
     (wanted,) = many(1, (NextHop(name, IPv4Address("10.3.0.1")),))
-    assert node.add([wanted]) == ()
-    assert name in {link.name for link in node.links()}
-    assert name in {address.dev for address in node.addresses()}
-    assert node.rules()[1:3] == policies
-    assert wanted in node.routes()
+    assert node.write(Write.ADD, [wanted]) == ()
+    assert name in {link.name for link in node.facts().links}
+    assert name in {address.dev for address in node.facts().addresses}
+    assert node.facts().rules[1:3] == policies
+    assert wanted in read_routes(node)
     assert node.lookup([wanted.destination[1]])[0].route == wanted
-    assert node.delete([wanted]) == ()
+    assert node.write(Write.DELETE, [wanted]) == ()
     if attempt("ip", "link", "add", "name", "br0", "type", "bridge").returncode == 0:
         tool("ip", "link", "set", "br0", "name", f"{name}br")
         tool("ip", "link", "set", "eth0", "master", f"{name}br")
-        links = {link.name: link for link in node.links()}
+        links = {link.name: link for link in node.facts().links}
         assert links["eth0"].master == f"{name}br"
         assert (links[f"{name}br"].kind, links[f"{name}br"].master) == ("bridge", None)
 
@@ -190,21 +197,26 @@ def test_routes_have_their_nexthop_objects_hidden_hops(
         get 9.9.9.9 -> default nhid 9 proto hostrouting nexthop via 10.1.0.1 dev eth0 weight 3 nexthop dev ib0 weight 1
         """,
     )
-    assert [(hop.dev, hop.weight) for hop in node.default_routes()[0].hops] == [
+    assert [(hop.dev, hop.weight) for hop in read_default_routes(node)[0].hops] == [
         ("eth0", 3),
         ("ib0", 1),
     ]
-    by_ib0 = [route for route in node.routes() if "ib0" in route.devs]
-    assert [route for route in node.routes_except(["eth0"]) if "ib0" in route.devs] == by_ib0
-    assert not any(route.nexthop_id == 7 for route in node.routes_except(["eth0"]))
-    _, single, _ = there = [route for route in node.routes() if route.protocol == 217]
+    by_ib0 = [route for route in read_routes(node) if "ib0" in route.devs]
+    assert [
+        route for route in tuple(node.entries(except_plain(["eth0"]))) if "ib0" in route.devs
+    ] == by_ib0
+    assert not any(route.nexthop_id == 7 for route in tuple(node.entries(except_plain(["eth0"]))))
+    _, single, _ = there = [route for route in read_routes(node) if route.protocol == 217]
     assert (
         len(
-            node.delete([attrs.evolve(single, nexthop_id=8), attrs.evolve(single, nexthop_id=None)])
+            node.write(
+                Write.DELETE,
+                [attrs.evolve(single, nexthop_id=8), attrs.evolve(single, nexthop_id=None)],
+            )
         )
         == 2
     )
-    assert node.delete(there) == ()
+    assert node.write(Write.DELETE, there) == ()
 
 
 def test_a_replaced_nexthop_object_has_its_new_hops(node: NamespaceKernel) -> None:
@@ -214,7 +226,7 @@ def test_a_replaced_nexthop_object_has_its_new_hops(node: NamespaceKernel) -> No
     play(node, "get 172.16.1.1 -> 172.16.0.0/16 nhid 7 via 10.1.0.1 dev eth0 proto hostrouting")
     run_ip("nexthop replace id 7 dev ib0")
     play(node, "get 172.16.1.1 -> 172.16.0.0/16 nhid 7 dev ib0 proto hostrouting")
-    assert [route.devs for route in node.routes() if route.nexthop_id == 7] == [("ib0",)]
+    assert [route.devs for route in read_routes(node) if route.nexthop_id == 7] == [("ib0",)]
 
 
 # --- lookups --------------------------------------------------------------------------------------
@@ -231,9 +243,9 @@ def test_each_hop_has_its_source_however_few_the_addresses_are(kernel: Namespace
         for part, dev in enumerate(devs, 1):
             each.add_link(dev)
             each.add_address(dev, f"10.{part}.0.4/24")
-        assert each.add([route]) == ()
-        found.append(each.sources({route: [IPv4Address("172.16.0.7")] * 2}))
-    assert found == [{route: tuple(IPv4Address(f"10.{part}.0.4") for part in range(1, 9))}] * 2
+        assert each.write(Write.ADD, [route]) == ()
+        found.append(each.sources([(route, [IPv4Address("172.16.0.7")] * 2)]))
+    assert found == [(tuple(IPv4Address(f"10.{part}.0.4") for part in range(1, 9)),)] * 2
 
 
 def as_uid(uid: int, function: Callable[[], T]) -> T:
@@ -266,7 +278,7 @@ def test_every_user_gets_roots_answer(node: NamespaceKernel) -> None:
     address = IPv4Address("8.8.8.8")
     (answer,) = as_uid(65534, lambda: node.lookup([address]))
     assert str(answer.route) == "default via 10.1.0.1 dev eth0 proto hostrouting"
-    assert as_uid(65534, node.routes) == node.routes()
+    assert as_uid(65534, lambda: read_routes(node)) == read_routes(node)
 
 
 # --- writes ---------------------------------------------------------------------------------------
@@ -274,11 +286,11 @@ def test_every_user_gets_roots_answer(node: NamespaceKernel) -> None:
 
 def test_a_device_is_looked_up_again_for_each_batch(node: NamespaceKernel) -> None:
     (wanted,) = many(1, (NextHop("ib0"),))
-    assert node.add([wanted]) == ()
+    assert node.write(Write.ADD, [wanted]) == ()
     before = socket.if_nametoindex("ib0")
     play(node, "link del ib0 \n link add spare \n link add ib0")
     assert socket.if_nametoindex("ib0") != before
-    assert node.add([wanted]) == ()
+    assert node.write(Write.ADD, [wanted]) == ()
 
 
 @pytest.mark.parametrize(
@@ -302,17 +314,17 @@ def test_a_number_too_large_for_a_message_fails_its_route(
     good, bad = many(2)
     bad = attrs.evolve(bad, **change)
     # A deletion ignores weights.
-    for call in (node.add, node.replace, *(() if "hops" in change else (node.delete,))):
-        failures = call([bad, good])
+    for kind in (Write.ADD, Write.REPLACE, *(() if "hops" in change else (Write.DELETE,))):
+        failures = node.write(kind, [bad, good])
         assert (failures[0].route, failures[0].errno) == (bad, errno.EINVAL)
         assert len(failures) == 1
 
 
 def test_the_zone_of_an_ipv6_gateway_is_dropped(node: NamespaceKernel) -> None:
     (wanted,) = many(1, (NextHop("eth0", IPv6Address("fe80::1%eth0")),))
-    assert node.add([wanted]) == ()
+    assert node.write(Write.ADD, [wanted]) == ()
     assert ours(node) == ["20.0.0.0/24 via inet6 fe80::1 dev eth0 proto hostrouting"]
-    assert node.delete(many(1, (NextHop("eth0", IPv6Address("fe80::1")),))) == ()
+    assert node.write(Write.DELETE, many(1, (NextHop("eth0", IPv6Address("fe80::1")),))) == ()
 
 
 def test_a_delete_ignores_scope_source_mtu_and_later_hops(node: NamespaceKernel) -> None:
@@ -321,9 +333,9 @@ def test_a_delete_ignores_scope_source_mtu_and_later_hops(node: NamespaceKernel)
         attrs.evolve(many(1, hops)[0], mtu=1400, source=IPv4Address("10.1.0.4")),
         *many(2, (NextHop("ib0"),))[1:],
     ]
-    assert node.add(there) == ()
+    assert node.write(Write.ADD, there) == ()
     asked = [attrs.evolve(many(1)[0], scope=253, mtu=9000), attrs.evolve(there[1], scope=0)]
-    assert node.delete(asked) == ()
+    assert node.write(Write.DELETE, asked) == ()
     assert ours(node) == []
 
 
@@ -333,7 +345,12 @@ def test_nothing_to_do_opens_no_socket() -> None:
             raise AssertionError
 
     backend = Unconnected()
-    assert (backend.add([]), backend.replace([]), backend.delete([]), backend.lookup([])) == (
+    assert (
+        backend.write(Write.ADD, []),
+        backend.write(Write.REPLACE, []),
+        backend.write(Write.DELETE, []),
+        backend.lookup([]),
+    ) == (
         (),
         (),
         (),
@@ -366,7 +383,7 @@ def test_only_the_kernel_answers(node: NamespaceKernel) -> None:
             assert forge(asked.getsockname()[0]) == [ConnectionRefusedError] * 4
         _, _, body, _ = ADDRESSES[Family.IPV4]
         assert list(talk.dump(rtnl.RTM_GETADDR, body))
-        assert not listener.saw_a_change()
+        assert not listener.happened()
 
 
 @pytest.mark.parametrize("length", [0, 4, 15])
@@ -379,7 +396,8 @@ def test_a_message_shorter_than_its_header_is_an_error(node: NamespaceKernel, le
         def _connect(self) -> Conversation:
             return Short()
 
-    for read in (Backend().links, Backend().routes, Backend().rules):
+    backend = Backend()
+    for read in (backend.facts, backend.entries):
         with pytest.raises(RouteError, match="cut short"):
             read()
 
@@ -387,9 +405,9 @@ def test_a_message_shorter_than_its_header_is_an_error(node: NamespaceKernel, le
 def test_threads_share_one_backend(node: NamespaceKernel) -> None:
     def work(number: int) -> None:
         routes = [attrs.evolve(there, table=1000 + number) for there in many(60)]
-        assert node.add(routes) == ()
-        assert list(node.routes(1000 + number)) == routes
-        assert node.delete(routes) == ()
+        assert node.write(Write.ADD, routes) == ()
+        assert list(read_routes(node, 1000 + number)) == routes
+        assert node.write(Write.DELETE, routes) == ()
 
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(work, range(6)))
@@ -408,9 +426,13 @@ def test_every_file_is_closed(node: NamespaceKernel) -> None:
     bad = many(1, (NextHop("eth0", IPv4Address("10.9.0.1")),))
     with no_file_left():
         for _ in range(3):
-            node.links(), node.addresses(), node.rules(), node.routes(), node.routes(77)
+            node.facts()
+            read_routes(node)
+            read_routes(node, 77)
             node.lookup([GATEWAY, IPv4Address("8.8.8.8")])
-            node.add(many(3) + bad), node.replace(many(3)), node.delete(many(3) + bad)
+            node.write(Write.ADD, many(3) + bad)
+            node.write(Write.REPLACE, many(3))
+            node.write(Write.DELETE, many(3) + bad)
             with pytest.raises(RouteError):
                 node.del_link("nope")
 
@@ -425,7 +447,7 @@ def test_a_failed_name_lookup_is_an_error(
 
     monkeypatch.setattr(socket, "if_indextoname", refuse)
     with pytest.raises(RouteError) as caught:
-        kernel.routes()
+        read_routes(kernel)
     assert caught.value.errno == errno.EMFILE
 
 
@@ -444,21 +466,21 @@ def busy(node: NamespaceKernel) -> NamespaceKernel:
     return node
 
 
-def returns(backend: NetlinkBackend, within: float = 10) -> bool:
-    """Return whether wait_for_change returns within the timeout.
+def returns(changes: ChangeListener, within: float = 10) -> bool:
+    """Return whether a wait for a change returns within the timeout.
 
     The default is generous for busy machines.
     """
     try:
-        backend.wait_for_change(CancelScope(timeout=within))
+        changes.wait(CancelScope(timeout=within))
     except TimedOut:
         return False
     return True
 
 
-def is_quiet(backend: NetlinkBackend) -> bool:
+def is_quiet(changes: ChangeListener) -> bool:
     """Return whether no change is pending, tolerating one spurious wakeup."""
-    return not returns(backend, 0.02) or not returns(backend, 0.02)
+    return not returns(changes, 0.02) or not returns(changes, 0.02)
 
 
 CHANGES = {
@@ -478,41 +500,41 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_a_wait_returns_on(busy: NamespaceKernel, change: str) -> None:
-    busy.wait_for_change(CancelScope())
-    assert is_quiet(busy)
-    play(busy, change)
-    assert returns(busy)
-    assert is_quiet(busy)
+    with busy.changes() as changes:
+        assert is_quiet(changes)
+        play(busy, change)
+        assert returns(changes)
+        assert is_quiet(changes)
 
 
 def test_a_wait_returns_on_routes_removed_with_a_nexthop_object(busy: NamespaceKernel) -> None:
     run_ip("nexthop add id 7 via 10.1.0.1 dev eth0")
     play(busy, "route add 172.17.0.0/16 nhid 7")
-    busy.wait_for_change(CancelScope())
-    assert is_quiet(busy)
-    run_ip("nexthop del id 7")
-    assert returns(busy)
+    with busy.changes() as changes:
+        assert is_quiet(changes)
+        run_ip("nexthop del id 7")
+        assert returns(changes)
     play(busy, "lacks 172.17.0.0/16")
 
 
 def test_a_cancel_or_a_timeout_ends_a_wait(busy: NamespaceKernel) -> None:
-    busy.wait_for_change(CancelScope())
-    assert is_quiet(busy)
     cancelled = CancelScope()
     cancelled.cancel("enough")
-    with pytest.raises(Cancelled, match="enough"):
-        busy.wait_for_change(cancelled)
-    with pytest.raises(TimedOut):
-        busy.wait_for_change(CancelScope(timeout=0.01))
+    with busy.changes() as changes:
+        assert is_quiet(changes)
+        with pytest.raises(Cancelled, match="enough"):
+            changes.wait(cancelled)
+        with pytest.raises(TimedOut):
+            changes.wait(CancelScope(timeout=0.01))
 
 
 def test_each_thread_sees_each_change(busy: NamespaceKernel) -> None:
     ready = threading.Barrier(4)
 
     def wait() -> None:
-        busy.wait_for_change(CancelScope())
-        ready.wait()
-        busy.wait_for_change(CancelScope())
+        with busy.changes() as changes:
+            ready.wait()
+            changes.wait(CancelScope())
 
     with ThreadPoolExecutor(3) as pool:
         waiting = [pool.submit(wait) for _ in range(3)]
@@ -522,25 +544,30 @@ def test_each_thread_sees_each_change(busy: NamespaceKernel) -> None:
             wait_of_one.result(timeout=10)
 
 
-def changes_of(backend: NetlinkBackend) -> Listener:
-    changes = backend._local.changes
-    assert isinstance(changes, Listener)
-    return changes
+def test_a_look_does_not_hide_a_change_from_the_next_wait(busy: NamespaceKernel) -> None:
+    with busy.changes() as changes:
+        assert not changes.happened()
+        busy.add_rule(Rule(300))
+        assert changes.happened()
+        assert returns(changes)
+        assert is_quiet(changes)
+        assert changes.happened()
 
 
 def test_an_overrun_of_the_socket_counts_as_a_change(busy: NamespaceKernel) -> None:
-    busy.wait_for_change(CancelScope())
-    changes_of(busy).setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
-    assert is_quiet(busy)
     routes = many(200)
-    busy.add(routes)
-    busy.delete(routes)
-    assert is_overrun(changes_of(busy))
-    busy.add(routes)
-    assert returns(busy)
-    assert is_quiet(busy)
-    busy.add_rule(Rule(300))
-    assert returns(busy)
+    with busy.changes() as changes:
+        assert isinstance(changes, Listener)
+        changes.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+        assert is_quiet(changes)
+        busy.write(Write.ADD, routes)
+        busy.write(Write.DELETE, routes)
+        assert is_overrun(changes)
+        busy.write(Write.ADD, routes)
+        assert returns(changes)
+        assert is_quiet(changes)
+        busy.add_rule(Rule(300))
+        assert returns(changes)
 
 
 def is_overrun(changes: Listener) -> bool:
@@ -554,22 +581,9 @@ def is_overrun(changes: Listener) -> bool:
     return False
 
 
-def test_a_waits_socket_ends_with_the_backend(busy: NamespaceKernel) -> None:
-    with no_file_left():
-        backend = NetlinkBackend()
-        backend.wait_for_change(CancelScope())
-        del backend
-
-
-def test_a_waits_socket_ends_with_the_thread(busy: NamespaceKernel) -> None:
-    def work() -> None:
-        busy.wait_for_change(CancelScope())
-
-    with no_file_left():
-        for _ in range(3):
-            thread = threading.Thread(target=work)
-            thread.start()
-            thread.join()
+def test_a_waits_socket_ends_with_the_block(busy: NamespaceKernel) -> None:
+    with no_file_left(), busy.changes() as changes:
+        returns(changes, 0.01)
 
 
 def test_a_wait_listens_only_to_what_the_backend_reads(busy: NamespaceKernel) -> None:
@@ -591,11 +605,11 @@ def test_a_reader_notices_silently_removed_routes(busy: NamespaceKernel, loss: s
     play(busy, "addr add 10.9.0.1/32 dev spare\nroute add 172.17.0.0/16 dev spare")
     lost = IPv4Network("172.17.0.0/16")
     with closing(Listener(everywhere(Family.IPV4))) as listener:
-        assert lost in [route.destination for route in busy.routes(254)]
-        assert not listener.saw_a_change()
+        assert lost in [route.destination for route in read_routes(busy, 254)]
+        assert not listener.happened()
         play(busy, loss)
-        assert lost not in [route.destination for route in busy.routes(254)]
-        assert listener.saw_a_change()
+        assert lost not in [route.destination for route in read_routes(busy, 254)]
+        assert listener.happened()
 
 
 # --- a check as a process -------------------------------------------------------------------------

@@ -53,9 +53,10 @@ from hostrouting.boot.go_package import hand_over, routes_to_adopt
 from hostrouting.boot.layout import ROUTES
 from hostrouting.boot.render import render_static_routes
 from hostrouting.kernel.memory import FakeKernel
-from hostrouting.kernel.port import Kernel
+from hostrouting.kernel.port import Kernel, Write, read_routes
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink.conversation import Listener, everywhere
+from hostrouting.kernel.selection import Entries, Selection
 from hostrouting.model.answers import RouteFailure
 from hostrouting.model.errors import HostRoutingError
 from hostrouting.model.family import Family
@@ -100,7 +101,7 @@ def configure(kernel: object, layout: Layout, asked: Config | None = None) -> Ro
 
 
 def table(kernel: Kernel) -> list[str]:
-    return [str(route) for route in kernel.routes()]
+    return [str(route) for route in read_routes(kernel)]
 
 
 def times(root: Path) -> dict[str, int]:
@@ -109,7 +110,9 @@ def times(root: Path) -> dict[str, int]:
 
 
 def route_of(kernel: Kernel, destination: str = str(DESTINATION)) -> Route:
-    (route,) = [r for r in kernel.routes(Table.MAIN) if r.destination == IPv4Network(destination)]
+    (route,) = [
+        r for r in read_routes(kernel, Table.MAIN) if r.destination == IPv4Network(destination)
+    ]
     return route
 
 
@@ -254,7 +257,7 @@ def test_routes_removed_from_the_config_are_removed(install: Installer) -> None:
     before, files = table(install.kernel), outside_run(install.root)
     install("172.16.1.0/24", {"destination": "172.16.2.0/24", "metric": 2**32 - 1})
     ours_for_a_tos = Route(IPv4Network("172.16.3.0/24"), (NextHop("eth0", GATEWAY),), tos=0x10)
-    assert install.kernel.add([ours_for_a_tos]) == ()
+    assert install.kernel.write(Write.ADD, [ours_for_a_tos]) == ()
     assert install() == [f"delete 172.16.{n}.0/24" for n in (1, 2, 3)]
     assert table(install.kernel) == before
     assert install.sandbox is not None or outside_run(install.root) == files
@@ -269,7 +272,7 @@ def test_a_foreign_route_is_never_changed(install: Installer, protocol: int) -> 
     other = Route(
         IPv4Network("172.16.2.0/24"), (NextHop("eth1", SECOND_GATEWAY),), protocol=protocol
     )
-    assert install.kernel.add([same, other]) == ()
+    assert install.kernel.write(Write.ADD, [same, other]) == ()
     before = table(install.kernel)
     assert install(str(DESTINATION)) == []
     with pytest.raises(Refused, match=r"can't install 172\.16\.2\.0/24.* via 10\.2\.0\.1"):
@@ -316,9 +319,9 @@ def test_the_go_packages_routes_become_ours(install: Installer) -> None:
             boot("172.16.12.0/24"), hops=(NextHop("eth0", GATEWAY), NextHop("eth1", SECOND_GATEWAY))
         ),
     )
-    assert install.kernel.delete([default_route()]) == ()
+    assert install.kernel.write(Write.DELETE, [default_route()]) == ()
     first = default_route(metric=0)
-    assert install.kernel.add([*theirs, boot("172.16.3.0/24"), *by_hand, first]) == ()
+    assert install.kernel.write(Write.ADD, [*theirs, boot("172.16.3.0/24"), *by_hand, first]) == ()
     wanted = "172.16.1.0/24", {"destination": "172.16.2.0/24", "metric": 9}
     with heard(install.kernel) as events:
         made = install(*wanted)
@@ -333,13 +336,13 @@ def test_the_go_packages_routes_become_ours(install: Installer) -> None:
     install()
     left = [
         route
-        for route in install.kernel.routes(Table.MAIN)
+        for route in read_routes(install.kernel, Table.MAIN)
         if route.protocol in (Protocol.BOOT, 217)
     ]
     assert sorted(left, key=str) == sorted(by_hand, key=str)
-    assert install.kernel.add([boot("172.16.3.0/24")]) == ()
+    assert install.kernel.write(Write.ADD, [boot("172.16.3.0/24")]) == ()
     install(str(DESTINATION))
-    assert boot("172.16.3.0/24") in install.kernel.routes(Table.MAIN)
+    assert boot("172.16.3.0/24") in read_routes(install.kernel, Table.MAIN)
 
 
 # FakeKernel holds a single route for each key.
@@ -352,7 +355,7 @@ def test_a_route_beside_another_one_is_not_taken_over(
 ) -> None:
     """The kernel would replace or delete the first of them, whichever program's it is."""
     install.take_over(f"172.16.2.0/24|{ANY}|0")
-    assert install.kernel.add([boot("172.16.2.0/24")]) == ()
+    assert install.kernel.write(Write.ADD, [boot("172.16.2.0/24")]) == ()
     run_ip(f"route {order} 172.16.2.0/24 {more}")
     before = table(install.kernel)
     first = more.split()[1] if order == "prepend" else "10.1.0.1"
@@ -365,7 +368,7 @@ def test_a_route_beside_another_one_is_not_taken_over(
 
 def test_a_failed_run_gives_the_go_packages_routes_back(install: Installer) -> None:
     install.take_over(f"172.16.1.0/24|{ANY}|0", f"172.16.2.0/24|{ANY}|0")
-    assert install.kernel.add([boot("172.16.1.0/24"), boot("172.16.2.0/24")]) == ()
+    assert install.kernel.write(Write.ADD, [boot("172.16.1.0/24"), boot("172.16.2.0/24")]) == ()
     before, files = table(install.kernel), outside_run(install.root)
     with pytest.raises(Refused, match="Nexthop has invalid gateway"):
         install(
@@ -463,7 +466,7 @@ def test_a_route_that_loses_is_an_error_and_is_removed(
     install: Installer, beat: Callable[[Kernel], Route], more: int
 ) -> None:
     winner = beat(install.kernel)
-    assert install.kernel.add([winner]) == ()
+    assert install.kernel.write(Write.ADD, [winner]) == ()
     before = table(install.kernel)
     with pytest.raises(
         Refused,
@@ -483,14 +486,17 @@ def test_a_route_may_be_covered_only_by_our_longer_prefixes(install: Installer) 
         Route(IPv4Network(half), (NextHop("ib0"),), protocol=Protocol.STATIC, metric=9)
         for half in halves
     ]
-    assert install.kernel.add(theirs) == ()
+    assert install.kernel.write(Write.ADD, theirs) == ()
     with pytest.raises(Refused, match=r"172\.16\.1\.0/24.*longer prefixes cover all of it"):
         install(str(DESTINATION))
 
 
 def test_a_route_whose_packets_are_discarded_is_an_error(install: Installer) -> None:
     assert (
-        install.kernel.add([Route(DEFAULT_DESTINATION, type=RouteType.UNREACHABLE, table=52)]) == ()
+        install.kernel.write(
+            Write.ADD, [Route(DEFAULT_DESTINATION, type=RouteType.UNREACHABLE, table=52)]
+        )
+        == ()
     )
     install.kernel.add_rule(Rule(5270, table=52))
     before = table(install.kernel)
@@ -512,7 +518,7 @@ def test_a_wait_is_reported_and_its_error_is_specific(install: Installer) -> Non
             {"destination": "172.16.9.0/24", "dev": "ib9", "gateway": "onlink"}, "172.16.1.0/24"
         )
     assert table(install.kernel) == before
-    assert install.kernel.delete([default_route()]) == ()
+    assert install.kernel.write(Write.DELETE, [default_route()]) == ()
     with pytest.raises(
         Refused,
         match=r"timed out after 0 s waiting for the default route.*, needed by 172\.16\.1\.0/24",
@@ -558,8 +564,8 @@ def test_without_a_default_route_another_table_is_named(install: Installer, mode
         DEFAULT_DESTINATION, type=RouteType.UNREACHABLE, protocol=Protocol.BOOT, metric=4278198272
     )
     assert (
-        install.kernel.delete([default_route()])
-        == install.kernel.add([default_route(table=100), wrong])
+        install.kernel.write(Write.DELETE, [default_route()])
+        == install.kernel.write(Write.ADD, [default_route(table=100), wrong])
         == ()
     )
     is_admitted, said = install.check("172.16.1.0/24", mode=mode)
@@ -608,17 +614,17 @@ def test_sigterm_in_the_middle_rolls_everything_back(node: Kernel, layout: Layou
     before, files = table(node), outside_run(layout.root)
     scope, bulks = phases.CancelScope(), count(1)
 
-    def add(routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        if next(bulks) == at:
+    def write(change: Write, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+        if change is Write.ADD and next(bulks) == at:
             os.kill(os.getpid(), signal.SIGTERM)
-        return node.add(routes)
+        return node.write(change, routes)
 
     with (
         handling(signal.SIGTERM, lambda: scope.cancel("SIGTERM")),
         pytest.raises(phases.Cancelled, match="SIGTERM"),
     ):
         phases.run(
-            ConfigureStaticRoutes(many(300), host=host_of(Altered(node, add=add), layout)),
+            ConfigureStaticRoutes(many(300), host=host_of(Altered(node, write=write), layout)),
             scope=scope,
         )
     assert (table(node), outside_run(layout.root)) == (before, files)
@@ -630,17 +636,19 @@ def test_a_route_that_has_replaced_ours_stays(node: Kernel, layout: Layout) -> N
 
     reads = count(1)
 
-    def routes(table: int | None = None) -> tuple[Route, ...]:
+    def entries(wanted: Selection) -> Entries:
         """Let another program write between our read, the first of which is for the plan, and our
         write.
         """
         if next(reads) == 2:
-            assert node.delete([route_of(node)]) == node.add([theirs]) == ()
-        return node.routes(table)
+            assert (
+                node.write(Write.DELETE, [route_of(node)]) == node.write(Write.ADD, [theirs]) == ()
+            )
+        return node.entries(wanted)
 
     changed = config({"destination": str(DESTINATION), "dev": "eth0", "gateway": "10.1.0.9"})
     with pytest.raises(RouteError, match="172.16.1.0/24 via 10.2.0.1 dev eth1 proto dhcp"):
-        configure(Altered(node, routes=routes), layout, changed)
+        configure(Altered(node, entries=entries), layout, changed)
     assert route_of(node) == theirs
 
 
@@ -653,7 +661,7 @@ def test_two_runs_take_turns_with_the_same_result(node: Kernel, layout: Layout) 
         phases.Parallel(*(ConfigureStaticRoutes(many(300), host=host) for _ in range(2)))
     )
     assert sorted(len(report.plan.add) for report in reports) == [0, 300]
-    assert sum(route.protocol == 217 for route in node.routes(Table.MAIN)) == 300
+    assert sum(route.protocol == 217 for route in read_routes(node, Table.MAIN)) == 300
 
 
 def test_a_run_holds_the_lock_except_while_it_waits(kernel: Kernel, layout: Layout) -> None:
@@ -669,15 +677,15 @@ def test_a_run_holds_the_lock_except_while_it_waits(kernel: Kernel, layout: Layo
             return getattr(kernel, name)
 
     task = ConfigureStaticRoutes(config(wait=60), host=host_of(Watching(), layout))
-    phases.run(task, observer=OnProgress(act=lambda: kernel.add([default_route()])))
+    phases.run(task, observer=OnProgress(act=lambda: kernel.write(Write.ADD, [default_route()])))
     begin = next(number for number, (_, is_held) in enumerate(calls) if is_held)
     waiting, working = calls[:begin], calls[begin:]
-    assert "wait_for_change" in dict(waiting)
+    assert "changes" in dict(waiting)
     assert all(is_held for _, is_held in working)
     names = [name for name, _ in working]
-    assert {"links", "addresses", "rules", "add"} <= set(names)
-    assert "routes" in names[: names.index("add")]
-    assert "routes" in names[names.index("add") :]
+    assert {"facts", "entries", "write"} <= set(names)
+    assert "entries" in names[: names.index("write")]
+    assert "entries" in names[names.index("write") :]
 
 
 # --- the check, and the check together with routes ------------------------------------------------

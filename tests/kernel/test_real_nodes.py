@@ -534,11 +534,11 @@ def test_a_deaf_node_receives_what_is_sent_to_it_as_advised(
     for command in re.findall(r"ip (rule add \S+ \S+ lookup local)", report.reason_detail):
         run_ip(command)
     if "each other rule of preference 0" in report.reason_detail:
-        for rule in kernel.rules():
+        for rule in kernel.facts().rules:
             if rule.preference == 0 and rule.table != Table.LOCAL:
                 kernel.del_rule(rule)
                 kernel.add_rule(rule)
-    assert kernel.rules()[0].table == Table.LOCAL
+    assert kernel.facts().rules[0].table == Table.LOCAL
     after = check_overlap(case.config, kernel, phases.CancelScope())
     assert after.reason_kind is not UnknownReason.NO_LOCAL_TABLE
 

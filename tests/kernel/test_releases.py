@@ -20,6 +20,7 @@ from test_snapshots_agree import report
 from hostrouting import Config, Layout
 from hostrouting.host_files.proc_sys import devs_ignoring_linkdown
 from hostrouting.kernel.namespace import NamespaceKernel
+from hostrouting.kernel.port import read_routes
 from hostrouting.kernel.release import (
     has_network_broadcasts,
     numbers_of,
@@ -165,10 +166,10 @@ def test_all_of_ignore_routes_with_linkdown_counts_since_5_11(kernel: NamespaceK
     run_ip(nics(eth0=NICS["eth0"]))
     Path("/proc/sys/net/ipv4/conf/all/ignore_routes_with_linkdown").write_text("1")
     run_ip("link set peer-eth0 down")
-    until(lambda: any(hop.is_linkdown for route in kernel.routes() for hop in route.hops))
-    assert any(route.is_dead for route in kernel.routes()) is (IS_NEWER)
-    known = devs_ignoring_linkdown(Layout(), kernel.links(), RELEASE)
-    assert known == ((*(link.name for link in kernel.links()),) if IS_NEWER else None)
+    until(lambda: any(hop.is_linkdown for route in read_routes(kernel) for hop in route.hops))
+    assert any(route.is_dead for route in read_routes(kernel)) is (IS_NEWER)
+    known = devs_ignoring_linkdown(Layout(), kernel.facts().links, RELEASE)
+    assert known == ((*(link.name for link in kernel.facts().links),) if IS_NEWER else None)
 
 
 @pytest.mark.parametrize(
@@ -189,4 +190,4 @@ def test_ignoring_linkdown_is_unknown_before_5_11(
         )
     fake = FakeKernel()
     fake.add_link("eth0")
-    assert devs_ignoring_linkdown(Layout(tmp_path), fake.links(), kernel) == known
+    assert devs_ignoring_linkdown(Layout(tmp_path), fake.facts().links, kernel) == known

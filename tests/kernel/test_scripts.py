@@ -35,6 +35,7 @@ from hostrouting import Config, Layout
 from hostrouting.boot.render import render_check
 from hostrouting.boot.trial import times_of
 from hostrouting.kernel.namespace import NamespaceKernel
+from hostrouting.kernel.port import Write, read_our_routes, read_routes
 from hostrouting.kernel.rtnetlink.conversation import Listener, everywhere
 from hostrouting.model.family import Family
 from hostrouting.model.jsonable import to_json_text
@@ -106,7 +107,9 @@ def test_the_oneshot_ends_only_an_expired_trial(
         else ["nothing is changed while a trial of routes is in progress"]
     )
     assert installed(plain, routes_script()) == said
-    assert (DESTINATION in {route.destination for route in node.routes(Table.MAIN)}) == is_over
+    assert (
+        DESTINATION in {route.destination for route in read_routes(node, Table.MAIN)}
+    ) == is_over
     at_the_gate = ["nothing to change"] if is_over else [ADDED]
     assert plain.run(routes_script(), "gate").stdout.splitlines() == at_the_gate
 
@@ -131,13 +134,13 @@ def test_a_run_never_undoes_what_it_reports(node: NamespaceKernel, plain: Sandbo
         routes_script(), prepare='mount --bind /bin/false "$(readlink -f "$(command -v rm)")"'
     )
     assert (done.returncode, done.stdout.splitlines()) == (0, [ADDED])
-    assert DESTINATION in {route.destination for route in node.routes(Table.MAIN)}
+    assert DESTINATION in {route.destination for route in read_routes(node, Table.MAIN)}
 
 
 def test_a_gateway_behind_a_removed_route_is_missing(
     node: NamespaceKernel, sandbox: Sandbox
 ) -> None:
-    assert node.add([Route(IPv4Network("10.7.0.0/24"), (NextHop("eth1"),))]) == ()
+    assert node.write(Write.ADD, [Route(IPv4Network("10.7.0.0/24"), (NextHop("eth1"),))]) == ()
     before = table(node)
     error = refused(
         sandbox,
@@ -219,7 +222,7 @@ def test_a_route_that_is_already_gone_needs_no_removal(
     )
     back = ["172.16.2.0/24"] if loss.startswith("route") else []
     left = [*back, "172.16.3.0/24"] if is_loser else ["172.16.1.0/24"]
-    assert [str(each.destination) for each in node.our_routes()] == left
+    assert [str(each.destination) for each in read_our_routes(node)] == left
 
 
 # The run removes or replaces ours, and before the call of ip with this number, another program
@@ -246,13 +249,15 @@ def test_another_programs_route_stays_in_an_undo(
     why: str,
 ) -> None:
     installed(sandbox, routes_script(there))
-    ours = node.our_routes()
+    ours = read_our_routes(node)
     rule = f'"$ROOT/ip-itself" rule add pref 9 to {DESTINATION} blackhole'
     change = f'case $calls in 2) {rule} ;; {call}) "$ROOT/ip-itself" {does} proto static ;; esac'
     assert why in refused(sandbox, routes_script(wanted), prepare=other_ip(change))
-    found = [route for route in node.routes(Table.MAIN) if route.destination == IPv4Network(there)]
+    found = [
+        route for route in read_routes(node, Table.MAIN) if route.destination == IPv4Network(there)
+    ]
     assert found[0].protocol == Protocol.STATIC
-    assert node.our_routes() == (() if why else ours)
+    assert read_our_routes(node) == (() if why else ours)
 
 
 # --- the lock -------------------------------------------------------------------------------------
@@ -270,7 +275,7 @@ def test_a_replaced_waiting_script_leaves_it_to_the_new_one(
     with (plain.root / "run/aks-flex-node/lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         plain.write(script("172.16.2.0/24", wait=60), "new.sh").rename(plain.root / "script.sh")
-    assert kernel.add([default_route()]) == ()
+    assert kernel.write(Write.ADD, [default_route()]) == ()
     out, error = process.communicate(timeout=30)
     assert (
         f"another {plain.root}/script.sh has been installed; it takes over"
@@ -278,7 +283,7 @@ def test_a_replaced_waiting_script_leaves_it_to_the_new_one(
     )
     if kind == "routes":
         assert (process.returncode, error) == (0, "")
-        assert [str(route.destination) for route in kernel.routes() if route.is_ours] == [
+        assert [str(route.destination) for route in read_routes(kernel) if route.is_ours] == [
             "172.16.2.0/24"
         ]
     else:
@@ -460,7 +465,10 @@ def test_names_do_not_control_a_terminal(node: NamespaceKernel, sandbox: Sandbox
     """U+009B begins a sequence like ESC [ does, and U+2028 separates lines."""
     name = "i\x1b[7m\x9b\u2028"
     node.add_link(name)
-    assert node.add([Route(DESTINATION, (NextHop(name),), protocol=Protocol.STATIC)]) == ()
+    assert (
+        node.write(Write.ADD, [Route(DESTINATION, (NextHop(name),), protocol=Protocol.STATIC)])
+        == ()
+    )
     for text in (
         routes_script({"destination": str(DESTINATION), "metric": 9}),
         check_script(str(DESTINATION)),
@@ -514,7 +522,7 @@ def test_the_gate_waits_for_the_default_route(kernel: NamespaceKernel, sandbox: 
     build_links(kernel)
     process = sandbox.start(check_script("10.96.0.0/12", wait=30), "gate", is_host=True)
     assert read_line(process) == "waiting up to 5 s for the default route"
-    assert kernel.add([default_route()]) == ()
+    assert kernel.write(Write.ADD, [default_route()]) == ()
     out, error = process.communicate(timeout=30)
     assert (process.returncode, out, error) == (0, "every expected CIDR leaves through eth0\n", "")
 
@@ -581,7 +589,7 @@ def test_an_open_gate_does_not_wait_for_the_oneshots(
     node: NamespaceKernel, plain: Sandbox, text: str
 ) -> None:
     """The consumer starts only after the oneshot."""
-    node.delete([default_route()])
+    node.write(Write.DELETE, [default_route()])
     done = plain.run(
         text,
         is_host=True,

@@ -35,6 +35,7 @@ from hostrouting.boot.render import render_check, render_static_routes
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
+from hostrouting.kernel.port import read_routes
 from hostrouting.model.errors import HostRoutingError
 from hostrouting.model.family import Family
 from hostrouting.overlap.check import check_families, check_overlap
@@ -78,7 +79,7 @@ class Outcome(NamedTuple):
 
 
 def _table(kernel: NamespaceKernel) -> list[str]:
-    return [str(route) for route in kernel.routes()]
+    return [str(route) for route in read_routes(kernel)]
 
 
 def _install(config: Config, kernel: NamespaceKernel, root: Path) -> Outcome:

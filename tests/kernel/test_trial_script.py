@@ -25,6 +25,7 @@ from hostrouting import Config
 from hostrouting.boot.render import render_static_routes
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.netlink6 import NetlinkBackend6
+from hostrouting.kernel.port import read_routes
 from hostrouting.model.routes import Table
 from hostrouting.tasks.trial import render_trial
 
@@ -54,7 +55,7 @@ def begin(trial: Path) -> None:
 
 
 def ours(kernel: NamespaceKernel) -> set[str]:
-    return {str(route) for route in kernel.routes(Table.MAIN) if route.is_ours}
+    return {str(route) for route in read_routes(kernel, Table.MAIN) if route.is_ours}
 
 
 def change_routes(sandbox: Sandbox, routes: Sequence[dict[str, Any]]) -> str:
@@ -95,7 +96,7 @@ def test_the_installed_routes_alone_remain(
     Other programs' routes stay.
     """
     installed = change_routes(sandbox, listed) if listed else None
-    before = {*node.routes()}
+    before = {*read_routes(node)}
     change_routes(sandbox, [CHANGED, Z, {"destination": "172.16.5.7/32", "metric": 3}])
     run_ip(
         "route add 172.16.8.0/24 via 10.1.0.1 dev eth0 proto 217",
@@ -103,9 +104,9 @@ def test_the_installed_routes_alone_remain(
     )
     done = end(sandbox, installed, *word)
     assert (done.returncode, done.stderr, trial.exists()) == (0, "", False)
-    (other,) = {*node.routes()} - before
+    (other,) = {*read_routes(node)} - before
     assert str(other).startswith("172.16.9.0/24 ")
-    assert before <= {*node.routes()}
+    assert before <= {*read_routes(node)}
     assert done.stdout.splitlines()[-1] == f"the trial of routes until {UNTIL} has ended"
 
 
@@ -138,14 +139,14 @@ def test_where_the_installed_routes_can_not_be_added_the_tried_ones_go(
     before = ours(node)
     change_routes(sandbox, tried)
     run_ip(meanwhile)
-    others = {route for route in node.routes() if not route.is_ours}
+    others = {route for route in read_routes(node) if not route.is_ours}
     done = end(sandbox, installed)
     assert (done.returncode, trial.exists()) == (1, False)
     (line,) = done.stderr.splitlines()
     assert why in line
     kept = tuple(f"{each['destination']} " for each in left)
     assert ours(node) == {route for route in before if route.startswith(kept)}
-    assert {route for route in node.routes() if not route.is_ours} == others
+    assert {route for route in read_routes(node) if not route.is_ours} == others
 
 
 def test_the_routes_of_both_families_go(
@@ -156,7 +157,7 @@ def test_the_routes_of_both_families_go(
     run_ip(UPLINK)
     installed = change_routes(sandbox, [X])
     backend = NetlinkBackend6()
-    before, before6 = ours(kernel), backend.routes()
+    before, before6 = ours(kernel), read_routes(backend)
     change_routes(
         sandbox,
         [
@@ -170,7 +171,7 @@ def test_the_routes_of_both_families_go(
     run_ip6("route append fd00:2::/48 via fd00:b::1 dev ib0 metric 512 proto static")
     done = end(sandbox, installed)
     assert (done.returncode, done.stderr, trial.exists(), ours(kernel)) == (0, "", False, before)
-    (joined,) = {*backend.routes()} - {*before6}
+    (joined,) = {*read_routes(backend)} - {*before6}
     assert [str(hop.gateway) for hop in joined.hops] == ["fd00:b::1"]
 
 
@@ -185,7 +186,7 @@ def test_ipv6_routes_by_the_listed_gateway_stay_without_a_default(
     change_routes(sandbox, [rows[0], rows[1] | {"gateway": "fd00:a::2"}])
     run_ip6("route del default")
     assert end(sandbox, installed).returncode == 1
-    left = [route for route in NetlinkBackend6().routes(Table.MAIN) if route.is_ours]
+    left = [route for route in read_routes(NetlinkBackend6(), Table.MAIN) if route.is_ours]
     assert [str(route.destination) for route in left] == ["fd00:1::/48"]
 
 
@@ -201,12 +202,12 @@ def test_where_the_script_is_damaged_none_of_ours_remain(
 
     At a boot, none would be installed.
     """
-    before = set(node.routes())
+    before = set(read_routes(node))
     installed = change_routes(sandbox, [X])
     change_routes(sandbox, [X, Z])
     done = end(sandbox, installed, prepare=damage.format(ROUTES))
     assert (done.returncode, trial.exists()) == (1, False)
-    assert set(node.routes()) == before
+    assert set(read_routes(node)) == before
     (line,) = done.stderr.splitlines()
     assert ROUTES in line
     assert "hostrouting apply /etc/hostrouting/installed.json" in line
@@ -229,7 +230,7 @@ def test_an_end_that_is_interrupted_anywhere_is_repeated(
     by night each.
     """
     installed = change_routes(sandbox, [X, Y])
-    before = {*node.routes()}
+    before = {*read_routes(node)}
     position, is_interrupted = 0, True
     while is_interrupted:
         position += 1
@@ -242,7 +243,7 @@ def test_an_end_that_is_interrupted_anywhere_is_repeated(
         if trial.exists():
             again = end(sandbox, installed, *[(), ("gate",)][position % 2])
             assert (again.returncode, again.stderr) == (0, "")
-        assert ({*node.routes()}, trial.exists()) == (before, False), (position, done)
+        assert ({*read_routes(node)}, trial.exists()) == (before, False), (position, done)
     assert position >= 4
 
 
@@ -458,11 +459,11 @@ def test_a_trial_on_any_host_leaves_the_installed_routes(
         if not is_bare and sandbox.run(text).returncode:
             event("refused")
             return
-        before = sorted(map(str, kernel.routes()))
+        before = sorted(map(str, read_routes(kernel)))
         if sandbox.run(render_static_routes(tried)).returncode:
             event("refused on trial")
             return
-        event("changed" if sorted(map(str, kernel.routes())) != before else "unchanged")
+        event("changed" if sorted(map(str, read_routes(kernel))) != before else "unchanged")
         if meanwhile:
             attempt("ip", *meanwhile.split())
         trial = sandbox.root / "run/aks-flex-node/trial.json"
@@ -477,11 +478,11 @@ def test_a_trial_on_any_host_leaves_the_installed_routes(
         )
         left = {
             (str(each.destination), each.metric)
-            for each in kernel.routes(Table.MAIN)
+            for each in read_routes(kernel, Table.MAIN)
             if each.is_ours
         }
         if not meanwhile:
-            assert (done.returncode, sorted(map(str, kernel.routes()))) == (0, before), done
+            assert (done.returncode, sorted(map(str, read_routes(kernel)))) == (0, before), done
         elif done.returncode:
             assert sandbox.run(text).returncode == 1
             assert left <= listed

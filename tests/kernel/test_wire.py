@@ -22,10 +22,12 @@ from test_netlink import BY_ETH0, many
 
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.netlink import NetlinkBackend
+from hostrouting.kernel.port import Write, read_default_routes, read_routes
 from hostrouting.kernel.rtnetlink import conversation
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink.conversation import Conversation
 from hostrouting.kernel.rtnetlink.messages import HEADER, Stretch, attribute, number
+from hostrouting.kernel.selection import Selection, except_plain
 from hostrouting.kernel.unshare import in_thread
 from hostrouting.model.errors import RouteError
 from hostrouting.model.integer_prefixes import numbers
@@ -79,11 +81,11 @@ def mixed(count: int) -> list[Route]:
 
 def test_many_entries_are_read_as_they_were_written(node: NamespaceKernel) -> None:
     written = many(300) + mixed(150)
-    assert node.add(written) == ()
-    there = node.routes()
+    assert node.write(Write.ADD, written) == ()
+    there = read_routes(node)
     assert {*written} <= {*there}
     for table in (100, 254, 255):
-        assert node.routes(table) == tuple(route for route in there if route.table == table)
+        assert read_routes(node, table) == tuple(route for route in there if route.table == table)
 
 
 # --- unwanted entries are skipped -----------------------------------------------------------------
@@ -96,14 +98,14 @@ def is_plain_by_eth0(route: Route) -> bool:
 
 
 def test_selective_reads_find_the_same_routes(node: NamespaceKernel) -> None:
-    node.add(many(1000) + mixed(400))
-    everything = node.routes()
-    assert node.routes_except([]) == everything
-    assert node.routes_except(["eth0"]) == tuple(
+    node.write(Write.ADD, many(1000) + mixed(400))
+    everything = read_routes(node)
+    assert tuple(node.entries(except_plain([]))) == everything
+    assert tuple(node.entries(except_plain(["eth0"]))) == tuple(
         route for route in everything if not is_plain_by_eth0(route)
     )
-    own = [address.local for address in node.addresses()]
-    assert node.routes_except(["eth0", "ib0", "lo"], sources=own) == tuple(
+    own = [address.local for address in node.facts().addresses]
+    assert tuple(node.entries(except_plain(["eth0", "ib0", "lo"], sources=own))) == tuple(
         route
         for route in everything
         if route.type is not RouteType.UNICAST
@@ -115,20 +117,16 @@ def test_selective_reads_find_the_same_routes(node: NamespaceKernel) -> None:
         IPv4Network(text)
         for text in ("20.0.4.0/22", "20.0.5.0/24", "20.4.0.0/24", "24.0.0.0/7", "31.1.2.3")
     ]
-    assert node.routes_except(["eth0"], inside=[*map(numbers, networks)]) == tuple(
+    assert tuple(node.entries(except_plain(["eth0"], inside=[*map(numbers, networks)]))) == tuple(
         route
         for route in everything
         if not is_plain_by_eth0(route)
         or any(is_inside(route.destination, network) for network in networks)
     )
-    assert node.routes_except(["eth0"], inside=[(0, 0)]) == everything
-    by_attributes = node.routes_by_attributes(Table.MAIN)
-    assert len(by_attributes) < 600
-    assert [
-        attrs.evolve(entry, destination=IPv4Network(prefix))
-        for entry, prefixes in by_attributes
-        for prefix in prefixes
-    ] == list(node.routes(Table.MAIN))
+    assert tuple(node.entries(except_plain(["eth0"], inside=[(0, 0)]))) == everything
+    main = node.entries(Selection(Table.MAIN))
+    assert len(main.groups) < 600
+    assert tuple(main) == tuple(route for route in everything if route.table == Table.MAIN)
 
 
 def test_default_routes_are_found_at_the_head_of_any_table(node: NamespaceKernel) -> None:
@@ -143,11 +141,13 @@ def test_default_routes_are_found_at_the_head_of_any_table(node: NamespaceKernel
         route add 0.0.0.0/1 via 10.1.0.1 dev eth0
         """,
     )
-    expected = tuple(route for route in node.routes(Table.MAIN) if route.destination.prefixlen == 0)
+    expected = tuple(
+        route for route in read_routes(node, Table.MAIN) if route.destination.prefixlen == 0
+    )
     assert len(expected) == 4
     for _ in range(2):
-        assert node.default_routes() == expected
-        node.add(many(1200))
+        assert read_default_routes(node) == expected
+        node.write(Write.ADD, many(1200))
     read = Counter[str]()
 
     class Counting(NetlinkBackend):
@@ -162,13 +162,13 @@ def test_default_routes_are_found_at_the_head_of_any_table(node: NamespaceKernel
             talk._receive = counted  # type: ignore[method-assign]
             return talk
 
-    assert Counting().default_routes() == expected
+    assert read_default_routes(Counting()) == expected
     assert read["datagrams"] <= 2
     many_defaults = [
         Route(IPv4Network("0.0.0.0/0"), BY_ETH0, metric=metric) for metric in range(100, 800)
     ]
-    node.add(many_defaults)
-    assert len(node.default_routes()) == len(expected) + len(many_defaults)
+    node.write(Write.ADD, many_defaults)
+    assert len(read_default_routes(node)) == len(expected) + len(many_defaults)
 
 
 def test_memory_depends_on_the_wanted_routes_alone(node: NamespaceKernel) -> None:
@@ -176,18 +176,25 @@ def test_memory_depends_on_the_wanted_routes_alone(node: NamespaceKernel) -> Non
         gc.collect()  # a tuple from a free list isn't counted
         tracemalloc.start()
         try:
-            assert len(node.routes_except(["eth0"])) < 20
+            assert len(tuple(node.entries(except_plain(["eth0"])))) < 20
             assert (
-                len(node.routes_except(["eth0"], inside=[numbers(IPv4Network("20.0.0.0/20"))])) < 50
+                len(
+                    tuple(
+                        node.entries(
+                            except_plain(["eth0"], inside=[numbers(IPv4Network("20.0.0.0/20"))])
+                        )
+                    )
+                )
+                < 50
             )
             return tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
 
-    node.add(many(1000))
+    node.write(Write.ADD, many(1000))
     peak()
     before = peak()
-    node.add(many(4000)[1000:])
+    node.write(Write.ADD, many(4000)[1000:])
     assert peak() < 1.2 * before
 
 
@@ -204,7 +211,7 @@ def test_each_refusal_among_thousands_names_its_route(node: NamespaceKernel) -> 
     ]
     too_long = NextHop("a name that is far too long")
     routes[1002:1002] = [attrs.evolve(routes[3], hops=(*BY_ETH0, too_long))]
-    failures = node.add(routes)
+    failures = node.write(Write.ADD, routes)
     expected = [
         (route, errno.ENETUNREACH, "Nexthop has invalid gateway")
         for route in routes
@@ -224,22 +231,22 @@ def test_each_refusal_among_thousands_names_its_route(node: NamespaceKernel) -> 
     position = {id(route): index for index, route in enumerate(routes)}
     order = [position[id(failure.route)] for failure in failures]
     assert order == sorted(order)
-    assert len(node.routes(Table.MAIN)) == 3 + len(routes) - len(failures)
+    assert len(read_routes(node, Table.MAIN)) == 3 + len(routes) - len(failures)
 
 
 def test_a_route_with_too_many_hops_is_refused_alone(node: NamespaceKernel) -> None:
     good, bad, better = many(3)
     bad = attrs.evolve(bad, hops=BY_ETH0 * 6000)
-    (failure,) = node.add([good, bad, better])
+    (failure,) = node.write(Write.ADD, [good, bad, better])
     assert (failure.route, failure.errno) == (bad, errno.EINVAL)
-    assert {good, better} < set(node.routes())
+    assert {good, better} < set(read_routes(node))
 
 
 def test_requests_are_sent_in_parts_that_fit_the_socket(node: NamespaceKernel) -> None:
     routes = [attrs.evolve(route, hops=BY_ETH0 * 200) for route in many(60)]
-    assert node.add(routes) == ()
-    assert set(routes) < set(node.routes())
-    assert node.delete(routes) == ()
+    assert node.write(Write.ADD, routes) == ()
+    assert set(routes) < set(read_routes(node))
+    assert node.write(Write.DELETE, routes) == ()
 
 
 # --- transport faults -----------------------------------------------------------------------------
@@ -331,7 +338,7 @@ class FaultyBackend(NetlinkBackend):
 
 
 def table(kernel: NetlinkBackend) -> Counter[Route]:
-    return Counter(kernel.routes())
+    return Counter(read_routes(kernel))
 
 
 @pytest.fixture
@@ -345,18 +352,16 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_fault_while_reading_changes_no_result(
     node: NamespaceKernel, fault: Callable[[Faulty, bytes], bytes]
 ) -> None:
-    node.add(many(900))
+    node.write(Write.ADD, many(900))
     addresses = [route.destination[1] for route in many(12)] + [
         IPv4Address("10.1.0.4"),
         IPv4Address("10.2.0.9"),
     ]
     reads: tuple[Callable[[NetlinkBackend], object], ...] = (
-        lambda backend: backend.routes(),
-        lambda backend: backend.routes_except(["eth0"]),
+        lambda backend: read_routes(backend),
+        lambda backend: tuple(backend.entries(except_plain(["eth0"]))),
         lambda backend: backend.lookup(addresses),
-        lambda backend: backend.links(),
-        lambda backend: backend.addresses(),
-        lambda backend: backend.rules(),
+        lambda backend: backend.facts(),
     )
     for read in reads:
         expected = read(node)
@@ -366,24 +371,24 @@ def test_a_fault_while_reading_changes_no_result(
 
 @pytest.mark.usefixtures("small_batches")
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("call", ["add", "replace", "delete"])
+@pytest.mark.parametrize("change", Write)
 def test_a_fault_while_writing_names_routes_of_unknown_state(
-    node: NamespaceKernel, fault: Callable[[Faulty, bytes], bytes], call: str
+    node: NamespaceKernel, fault: Callable[[Faulty, bytes], bytes], change: Write
 ) -> None:
     wanted = many(23)
     for index in (0, 5, 9, 15, 22):
         wanted[index] = attrs.evolve(wanted[index], hops=BY_NOBODY)
     wanted[4:4] = many(5, (NextHop("ib0"),))[4:]  # another route will have its key
-    before = many(23)[10:12] if call == "add" else many(22)
-    node.add(before)
-    all_failures = getattr(node, call)(wanted)
+    before = many(23)[10:12] if change is Write.ADD else many(22)
+    node.write(Write.ADD, before)
+    all_failures = node.write(change, wanted)
     expected_table = table(node)
-    node.delete(many(23) + wanted)
+    node.write(Write.DELETE, many(23) + wanted)
     for at in range(0, 9, by_day(3, by_night=1)):
         expected_failures = all_failures
-        node.add(before)
+        node.write(Write.ADD, before)
         backend = FaultyBackend(fault, at)
-        failures = getattr(backend, call)(wanted)
+        failures = backend.write(change, wanted)
         assert table(node) == expected_table
         told = {id(failure.route): failure.errno for failure in failures}
         assert len(told) == len(failures)
@@ -392,7 +397,7 @@ def test_a_fault_while_writing_names_routes_of_unknown_state(
         # If a batch is faulty, it is unknown whether the kernel rejected these routes.
         assert set(told.values()) <= {errno.ENOBUFS}
         assert len(told) <= 10
-        node.delete(many(23) + wanted)
+        node.write(Write.DELETE, many(23) + wanted)
 
 
 def test_a_permanent_fault_is_an_error(node: NamespaceKernel) -> None:
@@ -401,10 +406,10 @@ def test_a_permanent_fault_is_an_error(node: NamespaceKernel) -> None:
         with pytest.raises(
             RouteError, match=f"can't list the routes: .*{reason}.*, 32 times over; try again later"
         ):
-            backend.routes()
+            read_routes(backend)
         with pytest.raises(RouteError, match=f"can't look up routes: .*{reason}"):
             backend.lookup([GATEWAY, IPv4Address("10.1.0.2")])
-        failures = FaultyBackend(fault, 0, for_ever=True).add(many(3, BY_NOBODY))
+        failures = FaultyBackend(fault, 0, for_ever=True).write(Write.ADD, many(3, BY_NOBODY))
         assert [(failure.route.destination, failure.errno) for failure in failures] == [
             (route.destination, errno.ENOBUFS) for route in many(3)
         ]
@@ -424,12 +429,12 @@ def test_refusals_beyond_the_sockets_buffer_are_named_or_unknown(node: Namespace
 
     wanted = many(300, BY_NOBODY)
     wanted[7::10] = many(300)[7::10]
-    told = {id(failure.route): failure.errno for failure in Cramped().add(wanted)}
+    told = {id(failure.route): failure.errno for failure in Cramped().write(Write.ADD, wanted)}
     refused = [told.pop(id(route)) for route in wanted if route.hops is BY_NOBODY]
     assert set(refused) == {errno.ENETUNREACH, errno.ENOBUFS}
     assert set(told.values()) == {errno.ENOBUFS}
-    assert len(node.routes(Table.MAIN)) == 3 + 30
-    assert Cramped().routes() == node.routes()
+    assert len(read_routes(node, Table.MAIN)) == 3 + 30
+    assert read_routes(Cramped()) == read_routes(node)
 
 
 # --- a table that changes during a dump -----------------------------------------------------------
@@ -461,37 +466,41 @@ class Changing(NetlinkBackend):
 
 
 def test_a_changing_table_is_read_again(node: NamespaceKernel) -> None:
-    node.add(many(1000))
+    node.write(Write.ADD, many(1000))
     late = IPv4Network("250.0.0.0/24")
     changes: tuple[Callable[[], object], ...] = (
-        lambda: node.add([Route(late, (NextHop("ib0"),))]),
-        lambda: node.delete([Route(late, (NextHop("ib0"),))]),
+        lambda: node.write(Write.ADD, [Route(late, (NextHop("ib0"),))]),
+        lambda: node.write(Write.DELETE, [Route(late, (NextHop("ib0"),))]),
         lambda: node.set_link("ib0", up=False),
     )
     for change in changes:
         backend = Changing(1, change)
-        assert backend.routes() == node.routes()
+        assert read_routes(backend) == read_routes(node)
         assert backend.dumps == 2
     for change in changes[:2]:
         backend = Changing(1, change)
         node.set_link("ib0", up=True)
-        assert backend.routes_except(["eth0"]) == node.routes_except(["eth0"])
+        assert tuple(backend.entries(except_plain(["eth0"]))) == tuple(
+            node.entries(except_plain(["eth0"]))
+        )
         assert backend.dumps == 2
 
 
 def test_an_ever_changing_table_is_still_read(node: NamespaceKernel) -> None:
-    node.add(many(1000))
+    node.write(Write.ADD, many(1000))
     one, other = many(1, (NextHop("ib0"),))[0], many(1)[0]
 
     def change() -> None:
-        node.replace([one])
-        node.replace([other])
+        node.write(Write.REPLACE, [one])
+        node.write(Write.REPLACE, [other])
 
     backend = Changing(10_000, change)
-    assert backend.routes() == node.routes()
+    assert read_routes(backend) == read_routes(node)
     assert backend.dumps == 4
     backend = Changing(10_000, change)
-    assert backend.routes_except(["eth0"]) == node.routes_except(["eth0"])
+    assert tuple(backend.entries(except_plain(["eth0"]))) == tuple(
+        node.entries(except_plain(["eth0"]))
+    )
     assert backend.dumps == 4
 
 
@@ -500,25 +509,23 @@ def interrupt() -> None:
 
 
 def test_an_interrupted_dump_is_read_again_a_few_times(node: NamespaceKernel) -> None:
-    assert Changing(5, interrupt).addresses() == node.addresses()
-    assert Changing(5, interrupt).links() == node.links()
-    assert Changing(5, interrupt).rules() == node.rules()
-    assert Changing(5, interrupt).routes() == node.routes()
+    assert Changing(5, interrupt).facts() == node.facts()
+    assert read_routes(Changing(5, interrupt)) == read_routes(node)
     with pytest.raises(RouteError, match=r"can't list the addresses: they changed .* 32 times"):
-        Changing(1000, interrupt).addresses()
+        Changing(1000, interrupt)._addresses()
 
 
 def test_the_kernels_mark_on_an_interrupted_dump_is_obeyed(node: NamespaceKernel) -> None:
     first = IPv4Address("10.6.0.0")
     run_ip(*(f"address add {first + number}/32 dev eth0" for number in range(900)))
     backend = Changing(1, lambda: in_thread(lambda: node.add_address("ib0", "10.5.0.1/32")))
-    assert len({address.local for address in backend.addresses()}) == 904
+    assert len({address.local for address in backend._addresses()}) == 904
     assert backend.dumps == 2
 
 
 def test_a_delete_reads_any_number_of_routes_once(node: NamespaceKernel) -> None:
     routes = many(300)
-    node.add(routes)
+    node.write(Write.ADD, routes)
     counted = Changing(0, interrupt)
-    assert counted.delete(routes) == ()
+    assert counted.write(Write.DELETE, routes) == ()
     assert counted.dumps == 1

@@ -13,6 +13,7 @@ from worlds import Question, World
 import phases
 from hostrouting import Config, RouteOverlap, StaticRoute
 from hostrouting.kernel.memory import FakeKernel
+from hostrouting.kernel.port import Write, read_routes
 from hostrouting.model.family import IpAddress, IpNetwork
 from hostrouting.model.parsing import is_inside
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Table
@@ -98,9 +99,11 @@ class Judge:
     """
 
     def __init__(self, kernel: FakeKernel, cidrs: tuple[IPv4Network, ...]) -> None:
-        routes = kernel.routes()
+        routes = read_routes(kernel)
         self._own = [
-            a.network for a in kernel.addresses() if a.dev == "eth0" and a.network.prefixlen < 32
+            a.network
+            for a in kernel.facts().addresses
+            if a.dev == "eth0" and a.network.prefixlen < 32
         ]
         # Fix entries have no metric. They must not have the same destination as a connected route,
         # whatever its metric.
@@ -232,7 +235,7 @@ def test_a_fix_by_millions_of_routes_is_not_looked_for() -> None:
     kernel.add_rule(Rule(30, suppress_prefix_length=30))
     kernel.add_rule(Rule(31, table=100))
     discard = Route(IPv4Network("10.0.0.0/8"), type=RouteType.PROHIBIT, table=100)
-    assert not kernel.add([DEFAULT, discard])
+    assert not kernel.write(Write.ADD, [DEFAULT, discard])
     report = check_overlap(
         Config(route_overlap=RouteOverlap(["10.0.0.0/8"])), kernel, phases.CancelScope()
     )

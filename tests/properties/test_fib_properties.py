@@ -15,7 +15,9 @@ from worlds import World
 
 from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.memory import FakeKernel
+from hostrouting.kernel.port import Write, read_routes
 from hostrouting.kernel.rules import KERNEL_RULES
+from hostrouting.kernel.selection import Selection
 from hostrouting.model.answers import Lookup
 from hostrouting.model.routes import NextHop, Protocol, Route, Scope, Table
 from hostrouting.model.rules import Rule, RuleAction
@@ -72,7 +74,7 @@ def test_a_snapshots_rule_that_points_back_makes_no_loop() -> None:
 
 @given(kernels(max_rules=4))
 def test_a_dump_is_enough_for_the_kernels_answers(made: FakeKernel) -> None:
-    fib = Fib(made.rules(), made.routes(), made.addresses())
+    fib = Fib(made.facts().rules, read_routes(made), made.facts().addresses)
     # With this many rules, a lookup tries only some of them.
     with_more = attrs.evolve(fib, rules=(*EMPTY, *fib.rules))
     for answer in made.lookup(DESTINATIONS):
@@ -83,11 +85,11 @@ def test_a_dump_is_enough_for_the_kernels_answers(made: FakeKernel) -> None:
 def test_planned_routes_are_predicted_as_the_kernel_uses_them(
     made: FakeKernel, more: list[Route]
 ) -> None:
-    before = made.routes()
-    failures = made.add(more)
-    added = [route for route in made.routes() if route not in before]
+    before = read_routes(made)
+    failures = made.write(Write.ADD, more)
+    added = [route for route in read_routes(made) if route not in before]
     assert len(added) <= len(more) - len(failures)
-    fib = Fib(made.rules(), before).with_routes(added)
+    fib = Fib(made.facts().rules, before).with_routes(added)
     assert substance(fib.lookup(IPv4Address("11.0.0.1"))) == substance(
         made.lookup([IPv4Address("11.0.0.1")])[0]
     )
@@ -111,14 +113,14 @@ def wins(kernel: FakeKernel, route: Route, address: IPv4Address) -> bool:
 def test_the_kernel_confirms_the_winning_routes(kernel: FakeKernel) -> None:
     # A run installs no routes of a narrower scope.
     main, local = (
-        [each for each in kernel.routes(Table.MAIN) if each.scope <= Scope.LINK],
-        kernel.routes(Table.LOCAL),
+        [each for each in read_routes(kernel, Table.MAIN) if each.scope <= Scope.LINK],
+        read_routes(kernel, Table.LOCAL),
     )
-    by_way = kernel.routes_by_attributes(Table.MAIN)
-    left = unproven(main, rules=kernel.rules(), main=by_way, local=local)
+    by_way = kernel.entries(Selection(Table.MAIN)).groups
+    left = unproven(main, rules=kernel.facts().rules, main=by_way, local=local)
     asked = {route for route, _ in left}
     event(f"{len(main) - len(asked)} proven")
-    if kernel.rules() != KERNEL_RULES:
+    if kernel.facts().rules != KERNEL_RULES:
         assert asked == set(main)
     # Without the rules, every route needs a lookup. The address to look up is the one covered by
     # the proof.
@@ -136,10 +138,12 @@ def test_plain_routes_need_no_lookup() -> None:
     hop = (NextHop("eth0", IPv4Address("10.1.0.1")),)
     wanted = [Route(IPv4Network(f"172.16.{third}.0/24"), hop) for third in range(8)]
     wanted += [Route(IPv4Network("172.16.0.0/16"), hop), Route(IPv4Network("172.16.1.0/32"), hop)]
-    assert kernel.add([Route(IPv4Network("0.0.0.0/0"), hop, protocol=Protocol.DHCP), *wanted]) == ()
-    tables = {
-        "rules": kernel.rules(),
-        "main": kernel.routes_by_attributes(Table.MAIN),
-        "local": kernel.routes(Table.LOCAL),
-    }
-    assert unproven(wanted, **tables) == []  # type: ignore[arg-type]
+    assert (
+        kernel.write(
+            Write.ADD, [Route(IPv4Network("0.0.0.0/0"), hop, protocol=Protocol.DHCP), *wanted]
+        )
+        == ()
+    )
+    main = kernel.entries(Selection(Table.MAIN)).groups
+    local = read_routes(kernel, Table.LOCAL)
+    assert unproven(wanted, rules=kernel.facts().rules, main=main, local=local) == []

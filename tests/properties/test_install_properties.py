@@ -39,6 +39,7 @@ from hostrouting.boot.manifest import Manifest
 from hostrouting.boot.next_boot import plan_next_boot
 from hostrouting.boot.parts import is_watched
 from hostrouting.kernel.memory import FakeKernel
+from hostrouting.kernel.port import Write, read_routes
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Scope, Table
 from hostrouting.tasks import InstallRoutes
@@ -82,12 +83,12 @@ tables = st.lists(there, max_size=6)
 
 def node(table: list[Route]) -> FakeKernel:
     kernel = build_node(FakeKernel())
-    kernel.add(table)
+    kernel.write(Write.ADD, table)
     return kernel
 
 
 def foreign(kernel: FakeKernel) -> list[Route]:
-    return [route for route in kernel.routes() if not route.is_ours]
+    return [route for route in read_routes(kernel) if not route.is_ours]
 
 
 # The second task also restores the files, and then the routes once more.
@@ -136,27 +137,27 @@ def test_any_run_is_all_or_nothing(
     task: Installer, table: list[Route], config: Config, refused: tuple[str, int] | None
 ) -> None:
     kernel = node(table)
-    before, others = kernel.routes(), foreign(kernel)
+    before, others = read_routes(kernel), foreign(kernel)
     backend = (
         FailingBackend(kernel, {refused[0]: {refused[1]: errno.ENOMEM}}) if refused else kernel
     )
     with tempfile.TemporaryDirectory() as root:
         error = install(backend, config, root, task)
         if error is None:
-            after = kernel.routes()
+            after = read_routes(kernel)
             again = RecordingBackend(kernel)
             assert install(again, config, root, task) is None
             assert again.written == []
-            assert kernel.routes() == after
+            assert read_routes(kernel) == after
         # The refused call may also break the rollback of a route that doesn't win. The error then
         # says so.
         elif not any("while putting things back" in note for note in error.__notes__):
-            assert sorted(map(str, kernel.routes())) == sorted(map(str, before))
+            assert sorted(map(str, read_routes(kernel))) == sorted(map(str, before))
         assert foreign(kernel) == others
         phases.run(
             RemoveHostRouting(host=Host(routes=kernel, units=FakeSystemd(), layout=Layout(root)))
         )
-        assert list(kernel.routes()) == others
+        assert list(read_routes(kernel)) == others
 
 
 # --- the parts of the core and of a plug-in -------------------------------------------------------

@@ -18,6 +18,7 @@ from hostrouting import (
     Host,
     RemoveHostRouting,
 )
+from hostrouting.kernel.port import Write, read_our_routes
 from hostrouting.model.family import Family, IpNetwork
 from hostrouting.model.routes import NextHop, Protocol, Route
 from hostrouting.tasks.trial import ConfirmTrial, TryRoutes
@@ -188,7 +189,9 @@ def confirming(host: Host) -> Task[object]:
 def losing(host: Host) -> Task[object]:
     """Return a task that removes our routes, like a network manager might."""
     backends = host.backends([*Family])
-    return task("lose")(lambda _: [backend.delete(backend.our_routes()) for backend in backends])
+    return task("lose")(
+        lambda _: [backend.write(Write.DELETE, read_our_routes(backend)) for backend in backends]
+    )
 
 
 def running_go_package(host: Host) -> Task[object]:
@@ -201,7 +204,7 @@ def running_go_package(host: Host) -> Task[object]:
         Route(IPv4Network(destination), (moved,), protocol=Protocol.BOOT) for destination in (X, Y)
     ]
     return task("go-package")(
-        lambda _: (write_go_package(host.layout, *rows), host.routes.add(routes))
+        lambda _: (write_go_package(host.layout, *rows), host.routes.write(Write.ADD, routes))
     )
 
 

@@ -146,7 +146,7 @@ def refuse_route(destination: IpNetwork) -> None:
 def accept_routes() -> None:
     """Remove the rule added by ``refuse_route``, if any."""
     for backend in BACKENDS:
-        if any(rule.table == _REFUSING_TABLE for rule in backend.rules()):
+        if any(rule.table == _REFUSING_TABLE for rule in backend.facts().rules):
             family = f"-{backend.family.value}"
             ip(family, "rule", "delete", "pref", str(_REFUSING_TABLE))
             ip(family, "route", "flush", "table", str(_REFUSING_TABLE))

@@ -25,7 +25,7 @@ from worlds.hosts import section
 
 import phases
 from hostrouting import Config, ExpectedCidr, OverlapReport
-from hostrouting.backend import RouteBackend
+from hostrouting.backend import RouteBackend, read_routes
 from hostrouting.boot.render import render_check
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.snapshot import Snapshot
@@ -273,7 +273,7 @@ def all_say(case: Case, tmp_path: Path) -> list[OverlapReport]:
     if reports:
         unconnected = [
             r.destination
-            for r in live.routes()
+            for r in read_routes(live)
             if r.type in (RouteType.BROADCAST, RouteType.MULTICAST)
         ]
         seen = seen_leaving(sorted(asked), tries=16)

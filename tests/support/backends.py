@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
-from hostrouting.backend import ForwardingBackend, Route, RouteBackend, RouteFailure
-
-
-class Wrapper(ForwardingBackend):
-    """Base class for a wrapper that routes all writes through one method."""
-
-    def add(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        """Add routes, as ``RouteBackend.add`` does."""
-        return self._write("add", routes)
-
-    def replace(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        """Replace routes, as ``RouteBackend.replace`` does."""
-        return self._write("replace", routes)
-
-    def delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        """Delete routes, as ``RouteBackend.delete`` does."""
-        return self._write("delete", routes)
-
-    def _write(self, name: str, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        failures: tuple[RouteFailure, ...] = getattr(self.inner, name)(routes)
-        return failures
+from hostrouting.backend import (
+    ChangeListener,
+    ForwardingBackend,
+    Route,
+    RouteBackend,
+    RouteFailure,
+    Write,
+)
+from phases import CancelScope
 
 
 class Altered:
@@ -40,14 +30,36 @@ class Altered:
         return getattr(self._inner, name)
 
 
-class RecordingBackend(Wrapper):
+class Listening(ChangeListener):
+    """A listener for changes that calls functions."""
+
+    def __init__(
+        self,
+        wait: Callable[[CancelScope], object] = CancelScope.check,
+        happened: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._wait, self._happened = wait, happened
+
+    def wait(self, scope: CancelScope) -> None:
+        self._wait(scope)
+
+    def happened(self) -> bool:
+        return self._happened()
+
+
+def listening(wait: Callable[[CancelScope], object]) -> Callable[..., Any]:
+    """Return a method ``changes`` whose listener waits in this way."""
+    return lambda inside=None: nullcontext(Listening(wait))
+
+
+class RecordingBackend(ForwardingBackend):
     """A backend that records every write, including writes that fail.
 
     Args:
         inner: the wrapped backend.
 
     Attributes:
-        written: the routes in the order of the writes, each with the method's name, for example
+        written: the routes in the order of the writes, each with the kind of change, for example
             ``("add", route)``.
     """
 
@@ -55,32 +67,32 @@ class RecordingBackend(Wrapper):
         super().__init__(inner)
         self.written: list[tuple[str, Route]] = []
 
-    def _write(self, name: str, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        self.written += [(name, route) for route in routes]
-        return super()._write(name, routes)
+    def write(self, change: Write, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+        self.written += [(change.value, route) for route in routes]
+        return super().write(change, routes)
 
 
-class FailingBackend(Wrapper):
+class FailingBackend(ForwardingBackend):
     """A backend on which some writes fail.
 
     Args:
         inner: the backend for all other writes.
-        fail: errnos by method name and route number, for example ``{"add": {3: errno.ENOMEM}}``.
-            Routes are numbered from 1 across all calls to the same method.
+        fail: errnos by kind of change and route number, for example ``{"add": {3: errno.ENOMEM}}``.
+            Routes are numbered from 1 across all changes of the same kind.
     """
 
     def __init__(self, inner: RouteBackend, fail: Mapping[str, Mapping[int, int]]) -> None:
         super().__init__(inner)
         self._fail = fail
-        self._count = dict.fromkeys(("add", "replace", "delete"), 0)
+        self._count = Counter[Write]()
 
-    def _write(self, name: str, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+    def write(self, change: Write, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         failures: list[RouteFailure] = []
         for route in routes:
-            self._count[name] += 1
-            errno = self._fail.get(name, {}).get(self._count[name])
+            self._count[change] += 1
+            errno = self._fail.get(change, {}).get(self._count[change])
             if errno is None:
-                failures += super()._write(name, [route])
+                failures += super().write(change, [route])
             else:
                 failures.append(RouteFailure(route, errno, os.strerror(errno)))
         return tuple(failures)

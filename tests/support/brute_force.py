@@ -25,7 +25,7 @@ import attrs
 from hostrouting.config.routing import RouteOverlap
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceKernel
-from hostrouting.kernel.port import RouteBackend
+from hostrouting.kernel.port import RouteBackend, read_routes
 from hostrouting.kernel.release import passes_discards
 from hostrouting.model.answers import Lookup
 from hostrouting.model.family import IpAddress, IpNetwork
@@ -132,8 +132,8 @@ class Judge:
     ) -> None:
         self._patterns = patterns
         self._cidr: IpNetwork = DEFAULT_DESTINATION
-        self._routes = kernel.routes()
-        self.rules = kernel.rules()
+        self._routes = read_routes(kernel)
+        self.rules = kernel.facts().rules
         self._had_rules = had_rules
         release = None if isinstance(kernel, FakeKernel) else os.uname().release
         self._passes_discards = not had_rules and bool(passes_discards(release))
@@ -150,7 +150,7 @@ class Judge:
             {end for prefix in prefixes for end in (int(prefix[0]), int(prefix[-1]) + 1)}
         )
         self._walked: dict[tuple[int, int, int], Route | int] = {}
-        self.addresses = kernel.addresses()
+        self.addresses = kernel.facts().addresses
         self.default = default_route(self._routes)
         self.expected = live(self.default) if self.default is not None else ()
 

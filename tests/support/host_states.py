@@ -12,6 +12,7 @@ from file_trees import Entry, read_trees, restore_trees
 
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
+from hostrouting.kernel.port import Write, read_routes
 from hostrouting.model.routes import Protocol, Route, Table
 
 PLACES = [
@@ -53,19 +54,20 @@ class HostState:
         delete_routes(there.routes - self.routes)
         for backend in BACKENDS:
             assert (
-                backend.add(
+                backend.write(
+                    Write.ADD,
                     [
                         route
                         for route in self.routes - there.routes
                         if route.family is backend.family
-                    ]
+                    ],
                 )
                 == ()
             )
 
 
 def our_routes() -> list[Route]:
-    main = (route for backend in BACKENDS for route in backend.routes(Table.MAIN))
+    main = (route for backend in BACKENDS for route in read_routes(backend, Table.MAIN))
     return [
         route
         for route in main
@@ -75,4 +77,9 @@ def our_routes() -> list[Route]:
 
 def delete_routes(routes: Collection[Route]) -> None:
     for backend in BACKENDS:
-        assert backend.delete([route for route in routes if route.family is backend.family]) == ()
+        assert (
+            backend.write(
+                Write.DELETE, [route for route in routes if route.family is backend.family]
+            )
+            == ()
+        )

@@ -30,6 +30,7 @@ from node import attempt, on_linux, run_ip, until
 
 from hostrouting import Config, Host, Layout, OverlapReport, check
 from hostrouting.kernel.netlink6 import NetlinkBackend6
+from hostrouting.kernel.port import read_routes
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.routes import NextHop, Table
 from hostrouting.tasks.install_routes import InstallRoutes
@@ -145,7 +146,8 @@ class Rebuilt:
             lambda: (
                 wanted
                 <= {
-                    route.destination.network_address for route in self._kernel6.routes(Table.LOCAL)
+                    route.destination.network_address
+                    for route in read_routes(self._kernel6, Table.LOCAL)
                 }
             )
         )
@@ -158,7 +160,7 @@ class Rebuilt:
         until(
             lambda: (
                 devs - unplugged
-                == {link.name for link in self._kernel.links() if link.has_carrier} & devs
+                == {link.name for link in self._kernel.facts().links if link.has_carrier} & devs
             )
         )
         for dev in devs:
@@ -230,7 +232,7 @@ class Rebuilt:
 
     def leaves(self) -> list[str]:
         """Send the probes, and return how their packets leave."""
-        devs = [link.name for link in self._kernel.links() if link.name != "lo"]
+        devs = [link.name for link in self._kernel.facts().links if link.name != "lo"]
         with Leaving(*devs) as leaving:
             return [_observed(leaving, probe) for probe in self.case.probes]
 
@@ -243,7 +245,7 @@ class Rebuilt:
         for backend in (self._host.routes_of(family) for family in self._families):
             routes = [
                 r
-                for r in backend.routes()
+                for r in read_routes(backend)
                 if r.destination.prefixlen and r.table != Table.LOCAL and not r.is_ours
             ]
             asked = {

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
-from hostrouting.kernel.port import Kernel
+from hostrouting.kernel.port import Kernel, Write
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route
 from hostrouting.testing import FakeKernel
 
@@ -77,7 +77,7 @@ def build_links(kernel: Kernel) -> None:
 
 def build_node(kernel: AnyKernel, default: Route | None = None) -> AnyKernel:
     build_links(kernel)
-    assert kernel.add([default or default_route()]) == ()
+    assert kernel.write(Write.ADD, [default or default_route()]) == ()
     return kernel
 
 
@@ -253,7 +253,7 @@ def shadowed_kernel() -> FakeKernel:
     """
     kernel = FakeKernel()
     add_nics(kernel, eth0=NICS["eth0"], ib0=NICS["ib0"])
-    assert kernel.add([default_route(metric=0)]) == ()
+    assert kernel.write(Write.ADD, [default_route(metric=0)]) == ()
     return kernel
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 import pytest
 from node import lines
 
-from hostrouting.kernel.port import Kernel
+from hostrouting.kernel.port import Kernel, Write, read_routes
 from hostrouting.model.errors import RouteError
 from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Scope, Table
 from hostrouting.model.rules import Rule, RuleAction
@@ -52,7 +52,7 @@ def play(kernel: Kernel, scenario: str) -> None:
         command, _, expected = map(str.strip, line.partition("->"))
         outcome = _outcome(kernel, command)
         if outcome != expected:
-            table = "\n  ".join(map(str, kernel.routes()))
+            table = "\n  ".join(map(str, read_routes(kernel)))
             raise Surprise(
                 f"{command}\n  expected: {expected or 'success'}\n"
                 f"  got: {outcome or 'success'}\n\n  {table}"
@@ -151,9 +151,8 @@ def rule(text: str) -> Rule:
 
 def _route(kernel: Kernel, words: list[str]) -> str:
     verb, *rest = words
-    failures = {"add": kernel.add, "replace": kernel.replace, "del": kernel.delete}[verb](
-        [route(" ".join(rest))]
-    )
+    change = Write.DELETE if verb == "del" else Write(verb)
+    failures = kernel.write(change, [route(" ".join(rest))])
     return _errno_name(failures[0].errno) if failures else ""
 
 
@@ -219,12 +218,12 @@ def _get(kernel: Kernel, words: list[str]) -> str:
 
 def _has(kernel: Kernel, words: list[str]) -> str:
     line = " ".join(words)
-    return "" if line in map(str, kernel.routes()) else "no such line"
+    return "" if line in map(str, read_routes(kernel)) else "no such line"
 
 
 def _lacks(kernel: Kernel, words: list[str]) -> str:
     return next(
-        (str(there) for there in kernel.routes() if there.destination == _network(words[0])), ""
+        (str(there) for there in read_routes(kernel) if there.destination == _network(words[0])), ""
     )
 
 

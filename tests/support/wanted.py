@@ -9,6 +9,7 @@ from typing import Any
 
 from hostrouting import Config, Host, Layout
 from hostrouting.boot.manifest import Manifest
+from hostrouting.kernel.port import Write, read_default_routes, read_routes
 from hostrouting.model.routes import Route, Table
 from hostrouting.tasks.install_routes import write_routes
 from hostrouting.testing import FakeKernel, FakeSystemd
@@ -47,11 +48,11 @@ def config(
 
 def lose_default_route(kernel: FakeKernel) -> None:
     """Delete the default routes in table main."""
-    assert not kernel.delete(kernel.default_routes())
+    assert not kernel.write(Write.DELETE, read_default_routes(kernel))
 
 
 def ours(kernel: FakeKernel) -> tuple[Route, ...]:
-    return tuple(route for route in kernel.routes(Table.MAIN) if route.is_ours)
+    return tuple(route for route in read_routes(kernel, Table.MAIN) if route.is_ours)
 
 
 class TrialSystemd(FakeSystemd):

@@ -101,7 +101,7 @@ def plan_probe(
     is_asked = probe.ipv6_detection is Ipv6Detection.METADATA and not is_installed(host, PROBE)
     if is_asked and not node.assigned_addresses(scope or CancelScope()):
         return ProbeReport(skipped_because="Azure's metadata service has assigned no IPv6 address")
-    _refuse_port(probe.device, host.routes.links())
+    _refuse_port(probe.device, host.routes.facts().links)
     rules = None if ruleset.has_rules(node.listing(), probe.device) else "loaded"
     wanted, was = ruleset.host_route(probe.device), _in_place(node.route())
     pinned = () if was == wanted else (Change(wanted, "replaced" if was else "added", was),)

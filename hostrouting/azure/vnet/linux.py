@@ -18,6 +18,7 @@ import attrs
 from hostrouting.azure.nodes import LEGACY_BY_HAND, AzureVnetError, Programs
 from hostrouting.azure.vnet.port import Interface, Neighbour, NodeState
 from hostrouting.kernel.netlink import NetlinkBackend
+from hostrouting.kernel.port import read_routes
 from hostrouting.kernel.refusals import NetlinkError
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink import values
@@ -68,7 +69,10 @@ class LinuxBridgeNode(Programs):
                 raise
             notes.append(f"rules weren't read: {error}")
         gateways = {
-            hop.gateway for route in NetlinkBackend().routes() for hop in route.hops if hop.gateway
+            hop.gateway
+            for route in read_routes(NetlinkBackend())
+            for hop in route.hops
+            if hop.gateway
         }
         neighbours = self._neighbours(bridge)
         seen = self.ask_ip("list the bridge's MACs", f"bridge -j fdb show br {bridge}")

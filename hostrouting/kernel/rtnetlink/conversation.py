@@ -35,10 +35,12 @@ from hostrouting.kernel.rtnetlink.messages import (
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.integer_prefixes import PrefixSet
+from phases import CancelScope
 
 T = TypeVar("T")
 
 _LOST = "an answer from the kernel was lost"
+LISTENING = "listen for changes of routes"
 
 # The kernel puts up to 32 KiB of a dump into a datagram (netlink_dump) if previous reads used a
 # buffer that large.
@@ -365,37 +367,31 @@ class Listener(Socket):
             self.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _HEARD_BYTES)
         self._port = self.getsockname()[0]
         self._inside = inside
-        self._has_seen = False
+        self._has_seen = False  # since the socket was opened
+        self._has_news = False  # since the last wait
 
-    def __del__(self) -> None:
-        # A listener is closed when its thread ends or its backend is deleted. This isn't a leak, so
-        # no ResourceWarning is needed.
-        with contextlib.suppress(AttributeError):  # the socket couldn't be opened
-            self.close()
-
-    def drain(self) -> bool:
-        """Discard all pending events.
-
-        Returns:
-            Whether any of the discarded events was relevant.
+    def drain(self) -> None:
+        """Take note of all pending events.
 
         Raises:
             OSError: the socket failed.
         """
-        has_some = False
         for _ in range(_DRAINED_AT_ONCE):
             try:
-                has_some |= self._matters(self.recv(_EVENT_BYTES))
+                is_relevant_event = self._matters(self.recv(_EVENT_BYTES))
             except BlockingIOError:
-                return has_some
+                return
             except OSError as error:
                 # Events were lost, and they may have been relevant. The socket still works.
                 if error.errno != errnos.ENOBUFS:
                     raise
-                has_some = True
-        return True
+                is_relevant_event = True
+            if is_relevant_event:
+                self._has_seen = self._has_news = True
+        self._has_seen = self._has_news = True
 
-    def saw_a_change(self) -> bool:
+    @rtnl.translate_errors(LISTENING)
+    def happened(self) -> bool:
         """Return whether anything relevant has changed since this socket was opened.
 
         The kernel reports a change before it releases its lock (rtnl_mutex). Lookups don't take
@@ -404,8 +400,16 @@ class Listener(Socket):
         """
         if not self._has_seen:
             self.send(_GET_LINK)
-            self._has_seen = self.drain()
+            self.drain()
         return self._has_seen
+
+    @rtnl.translate_errors(LISTENING)
+    def wait(self, scope: CancelScope) -> None:
+        """Wait for an event, unless ``happened`` has read a relevant one since the last wait."""
+        if not self._has_news:
+            scope.wait(self)
+            self.drain()
+        self._has_news = False
 
     def _matters(self, message: bytes) -> bool:
         _, kind, _, _, port = HEADER.unpack_from(message)

@@ -11,9 +11,9 @@ from __future__ import annotations
 import functools
 import os
 import struct
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from ipaddress import IPv6Network, ip_address, ip_network
-from typing import Any, NamedTuple
+from typing import Any
 
 import attrs
 
@@ -21,6 +21,7 @@ from hostrouting.kernel.nexthops import with_hops, with_shares
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink import route_messages as rtm
 from hostrouting.kernel.rtnetlink.messages import HEADER_BYTES, Stretch, attributes, to_number
+from hostrouting.kernel.selection import Group, Selection, copier
 from hostrouting.model.family import Family, IpNetwork
 from hostrouting.model.integer_prefixes import Prefix, PrefixSet, numbers
 from hostrouting.model.routes import (
@@ -48,24 +49,6 @@ class Attributes:
     entry: Route
     copy: Callable[[IpNetwork], Route] = attrs.field(eq=False)
     is_wanted: bool = attrs.field(eq=False)
-
-
-# A template entry with a placeholder destination, and the destinations of all entries with its
-# attributes.
-Group = tuple[Route, Sequence[Prefix]]
-
-
-class Selection(NamedTuple):
-    """The entries to decode. Default routes are always among them.
-
-    Args:
-        is_wanted: a function that returns whether entries with a template's attributes are wanted.
-            The template's destination is a placeholder.
-        inside: prefixes in which all entries are wanted, regardless of their attributes.
-    """
-
-    is_wanted: Callable[[Route], bool] = lambda _: True
-    inside: Sequence[Prefix] = ()
 
 
 @attrs.define(eq=False, repr=False)
@@ -184,7 +167,7 @@ class RouteReader:
         if len(self._known) >= _KEPT_MAX:
             self._known.clear()
         common = self._known[body] = Attributes(
-            route, _copier(route), self._selection.is_wanted(route)
+            route, copier(route), not self._selection.is_omitted(route)
         )
         return common
 
@@ -242,22 +225,6 @@ def _decode_lifetime(found: bytes | None) -> int | None:
     """Return the seconds until an entry expires, rounded up, or None if it doesn't expire."""
     ticks = 0 if found is None else _EXPIRES.unpack_from(found)[0]
     return -(-ticks // _TICKS) if ticks else None
-
-
-def routes_of(groups: Iterable[Group]) -> tuple[Route, ...]:
-    """Expand groups into individual entries."""
-    return tuple(
-        copy(network_type(prefix))
-        for entry, prefixes in groups
-        for copy, network_type in ((_copier(entry), type(entry.destination)),)
-        for prefix in prefixes
-    )
-
-
-def _copier(entry: Route) -> Callable[[IpNetwork], Route]:
-    """Return a function that copies an entry with another destination, in half the time of attrs.evolve."""
-    _, *others = attrs.astuple(entry, recurse=False)
-    return lambda destination: type(entry)(destination, *others)
 
 
 @functools.cache

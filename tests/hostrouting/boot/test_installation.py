@@ -33,7 +33,7 @@ from hostrouting import (
     RemoveHostRouting,
     plan,
 )
-from hostrouting.backend import NextHop, Protocol, Route
+from hostrouting.backend import NextHop, Protocol, Route, Write, read_our_routes, read_routes
 from hostrouting.boot.bundle import ignition, rendered_files
 from hostrouting.boot.gate import DROP_INS
 from hostrouting.boot.layout import CHECK, ROUTES
@@ -220,7 +220,7 @@ def test_the_go_packages_links_are_removed_first(
 def test_a_plan_tells_what_becomes_of_the_go_packages_routes(
     host: Host, layout: Layout, kernel: FakeKernel, reference: list[Path]
 ) -> None:
-    assert not kernel.add([boot(SHADOWED), boot("172.16.2.0/24")])
+    assert not kernel.write(Write.ADD, [boot(SHADOWED), boot("172.16.2.0/24")])
     planned = plan(WANTED, host=host)
     assert [(each.action, str(each.what)) for each in planned.changes.routes] == [
         ("replaced", f"{SHADOWED} via 10.1.0.1 dev eth0 proto hostrouting"),
@@ -232,7 +232,7 @@ def test_a_plan_tells_what_becomes_of_the_go_packages_routes(
     phases.run(RemoveHostRouting(host=host))
     assert not [
         route
-        for route in kernel.routes()
+        for route in read_routes(kernel)
         if route.protocol in (Protocol.BOOT, Protocol.HOSTROUTING)
     ]
 
@@ -241,12 +241,12 @@ def test_a_config_without_routes_leaves_the_go_package_its_routes(
     host: Host, layout: Layout, kernel: FakeKernel, reference: list[Path]
 ) -> None:
     """The Go package's script stays, too, as nothing of ours takes its place."""
-    assert not kernel.add([boot(SHADOWED), boot("172.16.2.0/24")])
-    before, script = kernel.routes(), layout.script(ROUTES).read_text()
+    assert not kernel.write(Write.ADD, [boot(SHADOWED), boot("172.16.2.0/24")])
+    before, script = read_routes(kernel), layout.script(ROUTES).read_text()
     wanted = config(cidrs=["10.96.0.0/12"])
     assert not plan(wanted, host=host).changes.routes
     apply(host, wanted)
-    assert (kernel.routes(), layout.script(ROUTES).read_text()) == (before, script)
+    assert (read_routes(kernel), layout.script(ROUTES).read_text()) == (before, script)
 
 
 @pytest.mark.parametrize("task", [TryRoutes, InstallRoutes])
@@ -257,12 +257,12 @@ def test_only_a_run_that_replaces_its_script_takes_its_routes(
     there = attrs.evolve(boot(SHADOWED), hops=(NextHop("eth1", IPv4Address("10.2.0.1")),))
     kernel.add_link("eth1")
     kernel.add_address("eth1", "10.2.0.4/24")
-    assert not kernel.add([there, boot("172.16.2.0/24")])
-    before = kernel.routes()
+    assert not kernel.write(Write.ADD, [there, boot("172.16.2.0/24")])
+    before = read_routes(kernel)
     arguments = (WANTED, 60) if task is TryRoutes else (WANTED,)
     with pytest.raises(RouteError, match="another program's route has its destination and metric"):
         phases.run(task(*arguments, host=host))
-    assert kernel.routes() == before
+    assert read_routes(kernel) == before
 
 
 @pytest.mark.parametrize("is_wanting", [True, False])
@@ -272,9 +272,9 @@ def test_a_later_run_takes_over_what_a_killed_one_has_begun(
     """It was killed after it had replaced the script, and before it had replaced all of the routes."""
     apply(host, config("172.16.3.0/24", cidrs=()))
     write_file(layout.adopted, f"{SHADOWED} * * 0\n172.16.2.0/24 * * 0\n")
-    assert not kernel.add([boot(SHADOWED), boot("172.16.2.0/24")])
+    assert not kernel.write(Write.ADD, [boot(SHADOWED), boot("172.16.2.0/24")])
     phases.run(Configure(WANTED, host=host) if is_wanting else RemoveHostRouting(host=host))
-    assert not [route for route in kernel.routes() if route.protocol == Protocol.BOOT]
+    assert not [route for route in read_routes(kernel) if route.protocol == Protocol.BOOT]
     assert [str(route.destination) for route in ours(kernel)] == [SHADOWED] * is_wanting
     assert not layout.adopted.exists()
 
@@ -294,13 +294,13 @@ def test_a_list_without_a_route_takes_nothing_over(
             b"0.0.0.0/0 * * 0\nx\n" if kind.startswith("without") else b"\xff\x00"
         )
     there = boot("172.16.2.0/24")
-    assert not kernel.add([there])
+    assert not kernel.write(Write.ADD, [there])
     if kind in ("fifo", "folder"):
         with pytest.raises(FileError, match="adopted"):
             apply(host)
     else:
         apply(host)
-    assert there in kernel.routes()
+    assert there in read_routes(kernel)
 
 
 def test_a_rollback_undoes_what_a_start_has_taken_over(
@@ -309,19 +309,21 @@ def test_a_rollback_undoes_what_a_start_has_taken_over(
     """Once the script is in place, the gate of a start may run it, before the run that has written
     it fails.
     """
-    assert not kernel.add([boot(SHADOWED), boot("172.16.2.0/24")])
+    assert not kernel.write(Write.ADD, [boot(SHADOWED), boot("172.16.2.0/24")])
     override(layout, "ExecStartPre=")
-    before, files = kernel.routes(), outside_run(layout.root)
+    before, files = read_routes(kernel), outside_run(layout.root)
 
     def start() -> None:
         if layout.gate_list.exists() and layout.adopted.exists():
-            assert not kernel.replace([attrs.evolve(boot(SHADOWED), protocol=Protocol.HOSTROUTING)])
-            assert not kernel.delete([boot("172.16.2.0/24")])
+            assert not kernel.write(
+                Write.REPLACE, [attrs.evolve(boot(SHADOWED), protocol=Protocol.HOSTROUTING)]
+            )
+            assert not kernel.write(Write.DELETE, [boot("172.16.2.0/24")])
             layout.adopted.unlink()
 
     with pytest.raises(UnitError):
         apply(Host(routes=kernel, units=ActingSystemd(layout, at("reload", start)), layout=layout))
-    assert sorted(map(str, kernel.routes())) == sorted(map(str, before))
+    assert sorted(map(str, read_routes(kernel))) == sorted(map(str, before))
     assert (outside_run(layout.root), layout.adopted.exists()) == (files, False)
     override(layout, "")
     apply(Host(routes=kernel, units=FakeSystemd(layout, running=[MACHINE]), layout=layout))
@@ -361,7 +363,7 @@ def test_a_rollback_makes_systemd_forget_the_gate_first(kernel: FakeKernel, layo
     drop_in = layout.gates("systemd-nspawn@.service")[-1]
     look = at("reload", lambda: seen.append((drop_in.exists(), layout.gate_script.exists())))
     in_the_way = Route(IPv4Network(SHADOWED), (NextHop("ib0"),), protocol=Protocol.STATIC)
-    assert kernel.add([in_the_way]) == ()
+    assert kernel.write(Write.ADD, [in_the_way]) == ()
     with pytest.raises(RouteError):
         apply(Host(routes=kernel, units=ActingSystemd(layout, look), layout=layout))
     assert seen == [(True, True), (False, True), (False, False)]
@@ -521,7 +523,7 @@ def test_a_broken_manifest_is_an_error_with_a_hint(host: Host, layout: Layout, t
     write_file(layout.manifest, text)
     with pytest.raises(FileError, match="can't read the manifest.*fix it"):
         phases.run(Configure(CONFIG, host=host))
-    assert not host.routes.our_routes()
+    assert not read_our_routes(host.routes)
 
 
 def test_a_removed_part_does_not_keep_the_old_wait(host: Host, layout: Layout) -> None:

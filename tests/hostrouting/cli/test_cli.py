@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from backends import listening
 from file_trees import read_trees, write_file
 from scenario import play
 from terminals import opened
@@ -28,6 +29,7 @@ from hostrouting.boot.bundle import ignition
 from hostrouting.cli import main
 from hostrouting.cli.arguments import all_words
 from hostrouting.cli.output import bad, say
+from hostrouting.kernel.port import Write, read_routes
 from hostrouting.model.links import Hardware
 from hostrouting.model.routes import NextHop, Protocol, Route
 from hostrouting.testing import FakeKernel, FakeSystemd
@@ -148,13 +150,13 @@ def test_a_bad_or_missing_config_is_78(
         os.mkfifo(path)
     elif content is not None:
         path.write_text(content)
-    before = kernel.routes()
+    before = read_routes(kernel)
     code, out, err = run(*command, path)
     assert (code, out) == (78, "")
     assert err.startswith("hostrouting: ")
     assert "is a directory" in err or content != "folder"
     assert "--cidr" not in err
-    assert kernel.routes() == before
+    assert read_routes(kernel) == before
     assert not (tmp_path / "run").exists()
 
 
@@ -176,7 +178,7 @@ ADMITTED = (
 def test_plan_shows_the_changes_of_apply_and_makes_none(
     run: Any, config: Path, kernel: FakeKernel, host: Host
 ) -> None:
-    before = kernel.routes(), read_trees(host.layout.root)
+    before = read_routes(kernel), read_trees(host.layout.root)
     code, out, err = run("plan", config)
     assert (code, err) == (2, "")
     lines = out.splitlines()
@@ -184,7 +186,7 @@ def test_plan_shows_the_changes_of_apply_and_makes_none(
     assert "+++ /etc/systemd/system/systemd-nspawn@.service.d/zz-hostrouting.conf" in lines
     assert lines[-3:-1] == ["enable static-routes.service", "enable check-route-overlap.service"]
     assert lines[-1] == f"the next start of systemd-nspawn@.service {ADMITTED}"
-    assert (kernel.routes(), read_trees(host.layout.root)) == before
+    assert (read_routes(kernel), read_trees(host.layout.root)) == before
     code, out, _ = run("apply", config)
     assert (code, out.splitlines()[0]) == (0, f"added     {LINE}")
     assert out.splitlines()[-2:] == ["✓ 172.16.1.0/24  by eth0", "✓ 10.96.0.0/12   by eth0"]
@@ -230,7 +232,7 @@ def test_plan_shows_replacements_and_removals(run: Any, config: Path, kernel: Fa
         Route(IPv4Network("172.16.1.0/24"), hop, mtu=1300),
         Route(IPv4Network("172.16.2.0/24"), hop),
     ]
-    assert kernel.add([foreign, *ours]) == ()
+    assert kernel.write(Write.ADD, [foreign, *ours]) == ()
     document = json.loads(json.dumps(CONFIG))
     document["hostRouting"]["staticRoutes"]["routes"].append({"destination": "172.16.3.0/24"})
     config.write_text(json.dumps(document))
@@ -319,7 +321,7 @@ def test_notes_are_printed_without_the_tasks_path(
         vars(error)["__notes__"] = ["in task 7 of the queue"]
         raise error
 
-    monkeypatch.setattr(kernel, "links", fail)
+    monkeypatch.setattr(kernel, "facts", fail)
     code, _, err = run("apply", "--routes-only", config)
     assert code == 1
     assert [line for line in err.splitlines() if "in task" in line] == [
@@ -346,7 +348,9 @@ def test_a_terminal_shows_the_wait(
     kernel: FakeKernel, host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lose_default_route(kernel)
-    monkeypatch.setattr(kernel, "wait_for_change", lambda _: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr(
+        kernel, "changes", listening(lambda _: os.kill(os.getpid(), signal.SIGTERM))
+    )
     monkeypatch.setenv("TERM", "xterm")
     with opened() as terminal, open(terminal.path, "w") as stream:
         monkeypatch.setattr(sys, "stderr", stream)

@@ -22,6 +22,7 @@ from wanted import lose_default_route
 
 from hostrouting import Config, Host, Layout
 from hostrouting.cli.fixing import set_sections
+from hostrouting.kernel.port import Write
 from hostrouting.model.routes import NextHop, Protocol, Route
 from hostrouting.routes import formats
 from hostrouting.testing import FakeKernel
@@ -61,7 +62,12 @@ def test_a_question_is_answered_before_anything_is_written(
     run: Run, write: Any, kernel: FakeKernel
 ) -> None:
     gateway = NextHop("ib0", IPv4Address("172.16.0.1"))
-    assert kernel.add([Route(IPv4Network("10.9.0.0/16"), (gateway,), protocol=Protocol.DHCP)]) == ()
+    assert (
+        kernel.write(
+            Write.ADD, [Route(IPv4Network("10.9.0.0/16"), (gateway,), protocol=Protocol.DHCP)]
+        )
+        == ()
+    )
     path = write(expecting("10.9.0.0/16"))
     before = path.read_text()
     code, out, err = run("fix", "--in-place", path)
@@ -189,7 +195,7 @@ def test_more_routes_than_networkd_reads_are_reported(
 
 def test_an_unfixable_failure_is_1_and_the_rest_is_printed(run: Run, kernel: FakeKernel) -> None:
     lost = Route(IPv4Network("172.16.5.5/32"), (NextHop("ib0"),), protocol=Protocol.STATIC)
-    assert kernel.add([lost]) == ()
+    assert kernel.write(Write.ADD, [lost]) == ()
     code, out, err = run("fix", "--cidr", "172.16.5.0/24")
     assert code == 1
     assert json.loads(out)["hostRouting"]["staticRoutes"] == static(

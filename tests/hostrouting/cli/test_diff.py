@@ -13,6 +13,7 @@ from wanted import SHADOWED, section
 
 import phases
 from hostrouting import Config, Configure, Host
+from hostrouting.kernel.port import Write
 from hostrouting.model.routes import NextHop, Route
 from hostrouting.testing import FakeKernel
 
@@ -24,7 +25,7 @@ CIDR = IPv4Network("172.16.9.0/24")
 @pytest.fixture
 def changed(kernel: FakeKernel, recorded: Path) -> Path:
     """Return a snapshot of the node, which has got a route since."""
-    kernel.add([Route(CIDR, (NextHop("eth0"),))])
+    kernel.write(Write.ADD, [Route(CIDR, (NextHop("eth0"),))])
     return recorded
 
 
@@ -85,7 +86,7 @@ def test_a_file_that_is_no_snapshot_is_an_error(run: Run, tmp_path: Path) -> Non
 
 def test_other_changes_are_listed_if_verbose(run: Run, kernel: FakeKernel, recorded: Path) -> None:
     route = Route(IPv4Network("192.0.2.0/24"), (NextHop("ib0"),))
-    kernel.add([route])
+    kernel.write(Write.ADD, [route])
     assert str(route) not in run("diff", recorded, "--cidr", "172.16.0.0/16")[1]
     assert f"+ route {route}" in run("diff", recorded, "--cidr", "172.16.0.0/16", "-v")[1]
 

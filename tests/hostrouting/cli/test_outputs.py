@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from backends import listening
 from file_trees import write_file
 from wanted import LINE, SHADOWED, lose_default_route, section
 
@@ -23,6 +24,7 @@ from hostrouting import Config, Configure, Host, RouteOverlapError
 from hostrouting.cli.pages import preflight
 from hostrouting.doctor.checks import DoctorCheck, DoctorFinding, Severity
 from hostrouting.doctor.examine import CHECKS, DoctorReport
+from hostrouting.kernel.port import Write, read_our_routes
 from hostrouting.model.links import Hardware
 from hostrouting.model.routes import NextHop, Route
 from hostrouting.testing import FakeKernel
@@ -193,7 +195,7 @@ def test_without_a_default_route_it_is_3_at_once(
     """It waits neither for the default route nor for an address of InfiniBand, as other checks
     would.
     """
-    monkeypatch.setattr(kernel, "wait_for_change", lambda _: pytest.fail("it waits"))
+    monkeypatch.setattr(kernel, "changes", listening(lambda _: pytest.fail("it waits")))
     kernel.add_link("ib1", hardware=Hardware.INFINIBAND)
     config = write(expecting("STRICT", "10.96.0.0/12"))
     assert plugin(config)[0] == 0
@@ -230,7 +232,7 @@ def test_a_long_line_is_truncated_before_its_performance_data(
 ) -> None:
     for number in range(0, 256, 2):
         route = Route(IPv4Network(f"192.168.{number}.0/24"), (NextHop("ib0"),))
-        assert not kernel.add([route])
+        assert not kernel.write(Write.ADD, [route])
     code, (_, said, perfdata, *_) = plugin("--cidr", "192.168.0.0/16")
     assert code == 1
     assert perfdata is not None
@@ -337,7 +339,7 @@ def test_no_value_of_config_or_host_is_printed(run: Any, host: Host, write: Any)
     path = write(CANARIES)
     with pytest.raises(RouteOverlapError):
         phases.run(Configure(Config.from_mapping(CANARIES), host=host))
-    assert host.routes.delete(host.routes.our_routes()) == ()
+    assert host.routes.write(Write.DELETE, read_our_routes(host.routes)) == ()
     host.layout.gate_off.touch()
     host.layout.script("static-routes").write_text("#!/bin/true\n")
     for command in ((path,), ()):

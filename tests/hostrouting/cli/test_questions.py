@@ -18,7 +18,7 @@ from node import GATEWAY, NICS, OWN, SECOND_GATEWAY, add_nics
 
 from benchmarks.snapshots import write_snapshots
 from hostrouting import Config, Host, RouteOverlap, check
-from hostrouting.backend import NextHop, Route, Rule
+from hostrouting.backend import NextHop, Route, Rule, Write, read_default_routes
 from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, Flow, matches, why_unmet
 from hostrouting.kernel.snapshot_backend import take_snapshot
 from hostrouting.model.routes import DEFAULT_DESTINATION, RouteType
@@ -38,7 +38,9 @@ def kernel() -> FakeKernel:
     made = FakeKernel()
     add_nics(made, eth0=NICS["eth0"], eth1=NICS["eth1"])
     by_eth1 = Route(DEFAULT_DESTINATION, (NextHop("eth1", SECOND_GATEWAY),), table=100)
-    assert not made.add([Route(DEFAULT_DESTINATION, (NextHop("eth0", GATEWAY),)), by_eth1])
+    assert not made.write(
+        Write.ADD, [Route(DEFAULT_DESTINATION, (NextHop("eth0", GATEWAY),)), by_eth1]
+    )
     made.add_rule(Rule(100, table=100, source=IPv4Network(OWN)))
     return made
 
@@ -80,8 +82,11 @@ def test_the_page(run: Any) -> None:
 def test_without_a_default_route_lookups_are_still_shown(
     told: Any, run: Any, kernel: FakeKernel, tmp_path: Path
 ) -> None:
-    kernel.delete(kernel.default_routes())
-    kernel.add([Route(IPv4Network("172.16.0.0/16"), (NextHop("eth0", IPv4Address("10.1.0.1")),))])
+    kernel.write(Write.DELETE, read_default_routes(kernel))
+    kernel.write(
+        Write.ADD,
+        [Route(IPv4Network("172.16.0.0/16"), (NextHop("eth0", IPv4Address("10.1.0.1")),))],
+    )
     live = told(ADDRESS)
     first, second = live["lookups"]
     assert (live["isAsExpected"], live["defaultDevs"]) == (None, [])
@@ -108,7 +113,7 @@ def test_a_lookup_for_the_source_is_not_a_failure(
     kernel.add_rule(Rule(10, source=IPv4Network("10.1.0.4/32")))
     kernel.add_rule(Rule(20, table=7, ip_protocol=TCP))
     hop, source = NextHop("eth1", IPv4Address("10.2.0.1")), IPv4Address("10.1.0.4")
-    assert not kernel.add([Route(DEFAULT_DESTINATION, (hop,), source=source, table=7)])
+    assert not kernel.write(Write.ADD, [Route(DEFAULT_DESTINATION, (hop,), source=source, table=7)])
     found = told(ADDRESS)
     assert [
         (each["devs"], each["sends"]) for each in found["lookups"] if each["protocol"] == "tcp"
@@ -150,7 +155,7 @@ def test_the_configs_expectation_counts(told: Any, write: Any) -> None:
 def test_the_reason_for_passing_a_rule(
     told: Any, kernel: FakeKernel, rule: Rule, passed: str | None
 ) -> None:
-    kernel.add([Route(IPv4Network("172.16.0.0/16"), type=RouteType.THROW, table=8)])
+    kernel.write(Write.ADD, [Route(IPv4Network("172.16.0.0/16"), type=RouteType.THROW, table=8)])
     kernel.add_rule(rule)
     (step,) = (step for step in told(ADDRESS)["lookups"][0]["steps"] if step["preference"] == 7)
     if rule.suppress_prefix_length is None:

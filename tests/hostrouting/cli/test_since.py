@@ -14,6 +14,7 @@ from node import default_route, shadowed_kernel
 from wanted import section
 
 from hostrouting import Config, HostRoutingError, judge
+from hostrouting.kernel.port import Write
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.snapshot_backend import take_snapshot
 from hostrouting.model.routes import NextHop, Protocol, Route
@@ -23,7 +24,9 @@ CONFIG = {"hostRouting": section(cidrs=["10.96.0.0/12"])}
 
 def host(name: str, gateway: str = "10.1.0.1", *routes: Route) -> Snapshot:
     kernel = shadowed_kernel()
-    kernel.replace([default_route(NextHop("eth0", IPv4Address(gateway)), metric=0), *routes])
+    kernel.write(
+        Write.REPLACE, [default_route(NextHop("eth0", IPv4Address(gateway)), metric=0), *routes]
+    )
     return attrs.evolve(take_snapshot(kernel), host=name)
 
 

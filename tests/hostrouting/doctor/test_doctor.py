@@ -33,6 +33,7 @@ from hostrouting.doctor._gate import find_cycle
 from hostrouting.doctor.checks import DoctorFinding, Severity
 from hostrouting.doctor.examine import CHECKS, DoctorReport, examine
 from hostrouting.host_files.advertisements import ignored_advertisements
+from hostrouting.kernel.port import Write, read_routes
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.kernel.snapshot_backend import SnapshotBackend, SnapshotBackend6
 from hostrouting.model.links import Link
@@ -82,15 +83,17 @@ class Node:
             Route(parse_any_cidr(to), (NextHop("ib0"),), protocol=4, table=table)
             for to in destinations
         ]
-        assert not self.kernel.add(routes)
+        assert not self.kernel.write(Write.ADD, routes)
 
     def delete_ours(self) -> None:
-        assert not self.kernel.delete([route for route in self.kernel.routes() if route.is_ours])
+        assert not self.kernel.write(
+            Write.DELETE, [route for route in read_routes(self.kernel) if route.is_ours]
+        )
 
     def manage(self, service: str, folder: str, text: str) -> None:
         """Start a network manager and mark every interface as managed by it."""
         self.units.restart(service)
-        for link in self.kernel.links():
+        for link in self.kernel.facts().links:
             self.write(f"{folder}/{link.index}", text)
 
 
@@ -113,7 +116,9 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Node:
 @pytest.fixture
 def node(healthy: Node, tmp_path: Path) -> Node:
     kernel = shadowed_kernel()
-    assert not kernel.add([route for route in healthy.kernel.routes() if route.is_ours])
+    assert not kernel.write(
+        Write.ADD, [route for route in read_routes(healthy.kernel) if route.is_ours]
+    )
     shutil.copytree(healthy.layout.root, tmp_path, symlinks=True, dirs_exist_ok=True)
     units = FakeSystemd(Layout(tmp_path), running=[MACHINE])
     units.enabled, units.active = set(healthy.units.enabled), set(healthy.units.active)
@@ -127,7 +132,7 @@ def kinds(report: DoctorReport) -> list[str]:
 def everything(node: Node) -> object:
     return (
         read_trees(node.layout.root),
-        node.kernel.routes(),
+        read_routes(node.kernel),
         node.units.enabled,
         node.units.reloads,
     )
@@ -197,8 +202,9 @@ def break_the_ordering(node: Node) -> None:
 
 
 def delete_the_default(node: Node) -> None:
-    assert not node.kernel.delete(
-        [route for route in node.kernel.routes() if route.destination.prefixlen == 0]
+    assert not node.kernel.write(
+        Write.DELETE,
+        [route for route in read_routes(node.kernel) if route.destination.prefixlen == 0],
     )
 
 
@@ -229,7 +235,7 @@ def add_a_default(node: Node) -> None:
     node.kernel.add_link("eth1")
     node.kernel.add_address("eth1", "10.9.0.4/24")
     other = Route(DEFAULT_DESTINATION, (NextHop("eth1", IPv4Address("10.9.0.1")),), metric=500)
-    assert not node.kernel.add([other])
+    assert not node.kernel.write(Write.ADD, [other])
 
 
 def add_kubelet(node: Node) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from backends import Altered
+from backends import Altered, listening
 from hypothesis import given
 from hypothesis import strategies as st
 from node import add_nics
@@ -21,15 +21,17 @@ from scenario import route as parsed
 import phases
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.nexthops import in_order
+from hostrouting.kernel.port import Write, read_routes
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink import route_messages as rtm
-from hostrouting.kernel.rtnetlink.entries import RouteReader, Selection
+from hostrouting.kernel.rtnetlink.entries import RouteReader
+from hostrouting.kernel.selection import inside_only
 from hostrouting.kernel.waiting import look_until
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.integer_prefixes import Prefix, PrefixSet
 from hostrouting.model.links import Hardware
-from hostrouting.model.routes import RouteType, Scope, Table
+from hostrouting.model.routes import Protocol, RouteType, Scope, Table
 from hostrouting.model.rules import Rule
 from phases import CancelScope
 from phases.testing import FakeClock
@@ -52,7 +54,7 @@ def test_lo_gets_its_address_when_it_comes_up(left: str) -> None:
     kernel.add_address("lo", left)
     kernel.set_link("lo", up=False)
     kernel.set_link("lo", up=True)
-    addresses = [f"{address.local}/{address.prefix_length}" for address in kernel.addresses()]
+    addresses = [f"{address.local}/{address.prefix_length}" for address in kernel.facts().addresses]
     blocked = left.endswith("/8")  # EEXIST or EINVAL, because the automatic address has scope host
     assert addresses == ([left] if blocked else ["127.0.0.1/8", left])
 
@@ -65,7 +67,7 @@ def test_lo_gets_its_address_when_it_comes_up(left: str) -> None:
         (lambda kernel: kernel.del_link("lo"), errno.EOPNOTSUPP),
         (lambda kernel: kernel.add_address("v0", "10.0.0.1/24"), errno.EEXIST),
         (lambda kernel: kernel.add_address("lo", "127.0.0.2/8"), errno.EINVAL),
-        (lambda kernel: kernel.add_rule(kernel.rules()[0]), errno.EEXIST),
+        (lambda kernel: kernel.add_rule(kernel.facts().rules[0]), errno.EEXIST),
         (lambda kernel: kernel.add_rule(Rule(5, table=254, tos=0x11)), errno.EINVAL),
         (lambda kernel: kernel.del_rule(Rule(7)), errno.ENOENT),
     ],
@@ -79,7 +81,7 @@ def test_a_refused_change_names_the_attempt(kernel: FakeKernel, act: object, exp
 def test_a_link_keeps_its_properties(kernel: FakeKernel) -> None:
     kernel.add_link("br0", kind="bridge")
     kernel.add_link("ib0", kind=None, hardware=Hardware.INFINIBAND, master="br0", up=False)
-    link = kernel.links()[-1]
+    link = kernel.facts().links[-1]
     assert (link.kind, link.hardware, link.master, link.is_up, link.has_carrier) == (
         None,
         32,
@@ -88,31 +90,32 @@ def test_a_link_keeps_its_properties(kernel: FakeKernel) -> None:
         False,
     )
     kernel.del_link("br0")
-    assert kernel.links()[-1].master is None
+    assert kernel.facts().links[-1].master is None
 
 
-def test_only_a_threads_first_wait_returns_at_once(kernel: FakeKernel) -> None:
+def test_a_wait_returns_on_a_change_since_the_last_wait(kernel: FakeKernel) -> None:
     scope = phases.CancelScope(timeout=30)
-    kernel.wait_for_change(scope)
-    with pytest.raises(phases.TimedOut):
-        kernel.wait_for_change(scope.child(timeout=0.01))
-    changer = threading.Timer(0.01, kernel.set_link, ["v0"], {"carrier": False})
-    changer.start()
-    kernel.wait_for_change(scope)
-    changer.join()
-    kernel.add_address("v0", "10.0.7.1/24")
-    kernel.wait_for_change(scope)
+    with kernel.changes() as changes:
+        with pytest.raises(phases.TimedOut):
+            changes.wait(scope.child(timeout=0.01))
+        changer = threading.Timer(0.01, kernel.set_link, ["v0"], {"carrier": False})
+        changer.start()
+        changes.wait(scope)
+        changer.join()
+        kernel.add_address("v0", "10.0.7.1/24")
+        changes.wait(scope)
+        assert changes.happened()
 
 
 def test_a_write_without_a_change_wakes_no_thread(kernel: FakeKernel) -> None:
     route = parsed(VIA)
-    assert kernel.add([route]) == ()
-    kernel.wait_for_change(phases.CancelScope())
-    assert kernel.replace([route]) == ()
-    kernel.set_link("v0", up=True)
-    assert [failure.errno for failure in kernel.add([route])] == [errno.EEXIST]
-    with pytest.raises(phases.TimedOut):
-        kernel.wait_for_change(phases.CancelScope(timeout=0.01))
+    assert kernel.write(Write.ADD, [route]) == ()
+    with kernel.changes() as changes:
+        assert kernel.write(Write.REPLACE, [route]) == ()
+        kernel.set_link("v0", up=True)
+        assert [failure.errno for failure in kernel.write(Write.ADD, [route])] == [errno.EEXIST]
+        with pytest.raises(phases.TimedOut):
+            changes.wait(phases.CancelScope(timeout=0.01))
 
 
 def test_threads_may_share_it(kernel: FakeKernel) -> None:
@@ -127,7 +130,7 @@ def test_threads_may_share_it(kernel: FakeKernel) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len([route for route in kernel.routes() if route.protocol == 217]) == 8 * 32
+    assert len([route for route in read_routes(kernel) if route.protocol == 217]) == 8 * 32
 
 
 LOOK_TAKES_SECONDS, WAIT_SECONDS = 0.1, 10.0
@@ -142,7 +145,7 @@ def test_a_flood_gets_at_most_half_the_time() -> None:
         clock.advance(LOOK_TAKES_SECONDS)
         return "the default route"
 
-    restless: Any = Altered(FakeKernel(), wait_for_change=CancelScope.check)
+    restless: Any = Altered(FakeKernel(), changes=listening(CancelScope.check))
     assert (
         look_until(
             restless, CancelScope(clock=clock), clock.monotonic(), WAIT_SECONDS, find_missing
@@ -188,6 +191,7 @@ def dumped(prefixes: Sequence[Prefix]) -> rtnl.Stretch:
 @given(st.lists(_prefixes, min_size=2, max_size=8), st.integers(0, 7))
 def test_the_order_of_a_dump_does_not_matter(prefixes: list[Prefix], inside: int) -> None:
     some = prefixes[inside : inside + 1]
-    reader = RouteReader(Family.IPV6, dict, tuple, in_order, Selection(lambda _: False, some))
+    wanted = inside_only(some, Table.MAIN, Protocol.HOSTROUTING)
+    reader = RouteReader(Family.IPV6, dict, tuple, in_order, wanted)
     found = [prefix for _, chosen in reader.groups(dumped(prefixes)) for prefix in chosen]
     assert found == list(filter(PrefixSet(some, Family.IPV6.bits).covers, prefixes))

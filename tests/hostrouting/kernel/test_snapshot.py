@@ -20,6 +20,7 @@ import phases
 from hostrouting import Layout
 from hostrouting.host_files.managers import NETWORK_MANAGER, NETWORKD, is_managed, who_manages
 from hostrouting.host_files.resolv_conf import nameservers
+from hostrouting.kernel.port import Write, read_routes
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.snapshot_backend import SnapshotBackend, take_snapshot
 from hostrouting.model.errors import ConfigError, FileError, RouteError
@@ -255,23 +256,25 @@ def backend() -> SnapshotBackend:
 def test_a_snapshot_answers_and_never_changes(backend: SnapshotBackend) -> None:
     """Waiting for a change ends only when the scope does."""
     assert [answer.route for answer in backend.lookup([IPv4Address("10.0.0.1")])] == [
-        backend.routes(Table.MAIN)[0]
+        read_routes(backend, Table.MAIN)[0]
     ]
-    assert len(backend.routes()) == 2
-    assert [route.table for route in backend.routes(7)] == [7]
-    assert backend.routes(8) == ()
-    before = backend.routes()
-    for change in (backend.add, backend.replace, backend.delete):
-        assert change([]) == ()
+    assert len(read_routes(backend)) == 2
+    assert [route.table for route in read_routes(backend, 7)] == [7]
+    assert read_routes(backend, 8) == ()
+    before = read_routes(backend)
+    for change in Write:
+        assert backend.write(change, []) == ()
         with pytest.raises(
             RouteError, match="can't .* default via 10.1.0.1 dev eth0: the host is a snapshot"
         ):
-            change(before)
-    assert backend.routes() == before
+            backend.write(change, before)
+    assert read_routes(backend) == before
     scope = phases.CancelScope()
     scope.cancel("enough")
-    with pytest.raises(phases.Cancelled):
-        backend.wait_for_change(scope)
+    with backend.changes() as changes:
+        with pytest.raises(phases.Cancelled):
+            changes.wait(scope)
+        assert not changes.happened()
 
 
 # --- nameservers ----------------------------------------------------------------------------------

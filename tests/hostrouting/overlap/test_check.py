@@ -26,7 +26,7 @@ from scenario import play
 import phases
 from benchmarks.snapshots import HOSTS
 from hostrouting import Config, OverlapReport, RouteOverlap
-from hostrouting.kernel.port import Kernel
+from hostrouting.kernel.port import Kernel, Write
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.snapshot_backend import SnapshotBackend
 from hostrouting.model.answers import Lookup
@@ -509,7 +509,7 @@ def _see_around(kernel: Kernel, report: OverlapReport, case: Node) -> None:
     # If the check reports nothing, compare part of the CIDR.
     around = sorted(near)[:4] or [IPv4Network(case.cidrs[0])]
     config, closer = checked(kernel, around)
-    judge = Judge(kernel, config.route_overlap, had_rules=len(kernel.rules()) > 3)
+    judge = Judge(kernel, config.route_overlap, had_rules=len(kernel.facts().rules) > 3)
     assert (
         disagreements(
             closer, judge, {cidr: sort_all(kernel, judge, judged(cidr), cidr) for cidr in around}
@@ -562,12 +562,12 @@ def by_eth0(network: str) -> Route:
 
 
 def flap(kernel: Kernel) -> None:
-    if kernel.add([SHADOW_172_20]):
-        kernel.delete([SHADOW_172_20])
+    if kernel.write(Write.ADD, [SHADOW_172_20]):
+        kernel.write(Write.DELETE, [SHADOW_172_20])
 
 
 def test_a_route_added_between_dump_and_lookups_is_seen(node: Kernel) -> None:
-    report = look(restless(node, lambda kernel: kernel.add([SHADOW_172_20])))
+    report = look(restless(node, lambda kernel: kernel.write(Write.ADD, [SHADOW_172_20])))
     assert [finding.ranges for finding in report.findings] == [(SHADOW_172_20.destination,)]
 
 
@@ -597,8 +597,9 @@ PLAIN = [by_eth0(f"20.{high}.{low}.0/24") for high in range(8) for low in range(
 @pytest.mark.kernel
 def test_only_relevant_routes_of_a_large_table_are_read() -> None:
     kernel = build_node(on_linux())
-    kernel.add(
-        [*PLAIN, by_eth0("172.16.5.0/24"), Route(IPv4Network("20.1.0.0/25"), (NextHop("ib0"),))]
+    kernel.write(
+        Write.ADD,
+        [*PLAIN, by_eth0("172.16.5.0/24"), Route(IPv4Network("20.1.0.0/25"), (NextHop("ib0"),))],
     )
     config = Config(route_overlap=RouteOverlap(["172.16.0.0/16", "20.0.0.0/8"]))
     found = read_host(config, kernel, phases.CancelScope()).state
@@ -616,7 +617,7 @@ def test_only_relevant_routes_of_a_large_table_are_read() -> None:
 def test_routes_to_gateways_are_read_from_a_large_table_too() -> None:
     """The rules suppress the default route but not the gateway's subnet."""
     kernel = build_node(on_linux())
-    kernel.add(PLAIN)
+    kernel.write(Write.ADD, PLAIN)
     kernel.add_rule(Rule(10, suppress_prefix_length=23))
     kernel.add_rule(Rule(11, action=RuleAction.PROHIBIT))
     fix = checked(kernel, [IPv4Network("10.96.0.0/12")])[1].fix

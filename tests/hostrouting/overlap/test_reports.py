@@ -243,7 +243,7 @@ def test_an_address_that_cannot_be_compared_is_a_note(host: Host) -> None:
         raise RouteError("can't list the addresses: interrupted")
 
     report = check(Config.from_mapping(config_with()), host=host)
-    (note,) = notes_on(config_with("10.1.0.5"), report, Altered(host.routes, addresses=fail))
+    (note,) = notes_on(config_with("10.1.0.5"), report, Altered(host.routes, facts=fail))
     assert (note.kind, "interrupted" in note.message) == (NoteKind.NODE_IP, True)
 
 

@@ -21,6 +21,7 @@ from node import default_route as dhcp_route
 
 from hostrouting import RouteError, StaticRoute
 from hostrouting.kernel.default_routes import default_route
+from hostrouting.kernel.port import Write
 from hostrouting.model.links import Address, Link
 from hostrouting.model.routes import (
     DEFAULT_DESTINATION,
@@ -401,7 +402,7 @@ def test_a_route_that_never_wins_is_refused(
     kernel = FakeKernel()
     add_nics(kernel, eth0="10.1.0.4/24", ib0="172.16.0.10/32")
     kernel.add_address("ib0", "172.16.0.11/32")
-    assert not kernel.add([dhcp_route(), *there])
+    assert not kernel.write(Write.ADD, [dhcp_route(), *there])
     with nullcontext() if why is None else pytest.raises(RouteError, match=why):
         verify_routes([route], kernel)
 

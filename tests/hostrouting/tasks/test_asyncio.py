@@ -26,7 +26,7 @@ from hostrouting import (
     plan,
     snapshot,
 )
-from hostrouting.backend import Address, ForwardingBackend, RouteBackend
+from hostrouting.backend import Facts, ForwardingBackend, RouteBackend
 from hostrouting.testing import FakeSystemd
 from phases import CancelScope
 
@@ -34,15 +34,15 @@ CONFIG = config(ROUTE, cidrs=[SHADOWED])
 
 
 class Slow(ForwardingBackend):
-    """A backend that calls a function before each read of the addresses."""
+    """A backend that calls a function before each read of the facts."""
 
     def __init__(self, inner: RouteBackend, wait: Callable[[], None]) -> None:
         super().__init__(inner)
         self.wait = wait
 
-    def addresses(self) -> tuple[Address, ...]:
+    def facts(self) -> Facts:
         self.wait()
-        return super().addresses()
+        return super().facts()
 
 
 @attrs.frozen

@@ -16,7 +16,7 @@ from typing import Any
 import attrs
 import pytest
 from acting import ActingSystemd, at, refusing
-from backends import Altered
+from backends import Altered, Listening
 from file_trees import Entry, outside_run, read_trees, write_file, write_link
 from node import add_nics, default_route
 from planning import plan_boot
@@ -39,8 +39,12 @@ from hostrouting import (
     UnitError,
     plan,
 )
-from hostrouting.backend import Hardware, NextHop, Route, RouteFailure, Scope
+from hostrouting.backend import Hardware, NextHop, Route, RouteFailure, Scope, Write, read_routes
 from hostrouting.boot.layout import CHECK
+from hostrouting.kernel.port import ChangeListener
+from hostrouting.kernel.selection import DEFAULT_ROUTES, OURS, Entries, Selection
+from hostrouting.model.integer_prefixes import Prefix
+from hostrouting.model.routes import Table
 from hostrouting.report import Change, Changes, OverdueRun, StoppedRun
 from hostrouting.testing import FakeKernel, FakeSystemd
 from phases.testing import FakeClock
@@ -63,7 +67,12 @@ class LateKernel(FakeKernel):
         super().__init__()
         self._clock, self._changes_at = clock, changes
 
-    def wait_for_change(self, scope: phases.CancelScope) -> None:
+    @contextmanager
+    def changes(self, inside: Sequence[Prefix] | None = None) -> Iterator[ChangeListener]:
+        with super().changes(inside) as changes:
+            yield Listening(self.wait, changes.happened)
+
+    def wait(self, scope: phases.CancelScope) -> None:
         due = [when for when in self._changes_at if when <= self._clock.monotonic()]
         for when in due:
             self._changes_at.pop(when)(self)
@@ -128,7 +137,7 @@ def add_ib0(kernel: FakeKernel, *, is_up: bool = True) -> None:
 
 def add_eth0(kernel: FakeKernel) -> None:
     add_nics(kernel, eth0="10.1.0.4/24")
-    assert kernel.add([default_route()]) == ()
+    assert kernel.write(Write.ADD, [default_route()]) == ()
 
 
 def give_address(kernel: FakeKernel) -> None:
@@ -163,17 +172,6 @@ def test_a_run_waits_for_addresses(
 # --- requests to the kernel -----------------------------------------------------------------------
 
 
-READS = (
-    "links",
-    "default_routes",
-    "our_routes",
-    "routes_except",
-    "lookup",
-    "routes",
-    "routes_by_attributes",
-)
-
-
 @pytest.mark.parametrize(
     "gateway", [{}, {"gateway": "10.1.0.1", "dev": "eth0"}], ids=["inherited", "named"]
 )
@@ -181,36 +179,29 @@ def test_the_wait_the_plan_and_the_proof_read_table_main_once(
     kernel: FakeKernel, units: FakeSystemd, layout: Layout, gateway: dict[str, str]
 ) -> None:
     """The wait only reads it for gateways, which may be behind any of its entries."""
-    asked = [Counter[str]()]
+    asked = [Counter[object]()]
 
-    def counting(name: str) -> Callable[..., Any]:
-        def read(*given: Any, **more: Any) -> Any:
-            asked[-1][f"table {given[0]:d}" if name in READS[-2:] else name] += 1
-            return getattr(kernel, name)(*given, **more)
+    def entries(wanted: Selection) -> Entries:
+        asked[-1][wanted] += 1
+        return kernel.entries(wanted)
 
-        return read
+    def lookup(*given: Any, **more: Any) -> Any:
+        asked[-1]["lookup"] += 1
+        return kernel.lookup(*given, **more)
 
-    def add(routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+    def write(change: Write, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         asked.append(Counter())
-        return kernel.add(routes)
+        return kernel.write(change, routes)
 
-    backend: Any = Altered(kernel, add=add, **{name: counting(name) for name in READS})
+    backend: Any = Altered(kernel, entries=entries, lookup=lookup, write=write)
     asked_for = waiting(ROUTE | gateway)
     phases.run(
         ConfigureStaticRoutes(asked_for, host=Host(routes=backend, units=units, layout=layout))
     )
     before, after = asked
-    assert before.keys() == {
-        "links",
-        "our_routes",
-        "table 254",
-        *(() if gateway else ("default_routes",)),
-    }
-    assert (before["table 254"], after["table 254"], after["table 255"]) == (
-        2 if gateway else 1,
-        1,
-        1,
-    )
+    ours, main, local = OURS, Selection(Table.MAIN), Selection(Table.LOCAL)
+    assert before.keys() == {ours, main, *(() if gateway else (DEFAULT_ROUTES,))}
+    assert (before[main], after[main], after[local]) == (2 if gateway else 1, 1, 1)
 
 
 def test_a_gateway_behind_a_longer_prefix_needs_no_wait(kernel: FakeKernel, host: Host) -> None:
@@ -218,7 +209,9 @@ def test_a_gateway_behind_a_longer_prefix_needs_no_wait(kernel: FakeKernel, host
     use another route.
     """
     kernel.add_link("ib9")
-    kernel.add([Route(IPv4Network("10.1.0.1/32"), (NextHop("ib9"),), scope=Scope.LINK)])
+    kernel.write(
+        Write.ADD, [Route(IPv4Network("10.1.0.1/32"), (NextHop("ib9"),), scope=Scope.LINK)]
+    )
     named = config(ROUTE | {"gateway": "10.1.0.1", "dev": "eth0"})
     assert len(phases.run(ConfigureStaticRoutes(named, host=host)).plan.add) == 1
 
@@ -270,7 +263,7 @@ def test_a_run_repairs_a_half_removed_installation(
             Configure(Config(), host=host) if then == "nothing" else RemoveHostRouting(host=host)
         )
     assert (files(), layout.manifest.exists()) == (before, False)
-    assert not [route for route in host.routes.routes() if route.is_ours]
+    assert not [route for route in read_routes(host.routes) if route.is_ours]
     assert not host.units.is_active("hostrouting-watch.service")
 
 
@@ -369,12 +362,12 @@ def test_a_cancelled_plan_reads_the_routes_no_more(kernel: FakeKernel, layout: L
     scope, reads = phases.CancelScope(), []
 
     @contextmanager
-    def restless(inside: object, /) -> Iterator[Callable[[], bool]]:
+    def restless(inside: object) -> Iterator[Listening]:
         reads.append(inside)
         scope.cancel("SIGTERM")
-        yield lambda: True
+        yield Listening(happened=lambda: True)
 
-    host = Host(Altered(kernel, noticing_changes=restless), FakeSystemd(layout), layout)
+    host = Host(Altered(kernel, changes=restless), FakeSystemd(layout), layout)
     with pytest.raises(phases.Cancelled):
         plan(INSTALLED, host=host, scope=scope)
     assert len(reads) == 1

@@ -30,6 +30,7 @@ from hostrouting import (
 )
 from hostrouting.boot.manifest import Manifest
 from hostrouting.boot.trial import trial_deadline
+from hostrouting.kernel.port import Write, read_our_routes
 from hostrouting.model.errors import FileError, HostRoutingError, RouteError, UnitError
 from hostrouting.overlap.findings import RouteOverlapError
 from hostrouting.tasks.install_routes import InstallRoutes
@@ -128,12 +129,12 @@ FAILS: dict[str, tuple[Callable[[Host, FakeClock], Host], type[HostRoutingError]
 def test_a_trial_that_fails_leaves_nothing(
     host: Host, spoil: Callable[[Host, FakeClock], Host], error: type[HostRoutingError], why: str
 ) -> None:
-    before, clock = host.routes.our_routes(), FakeClock()
+    before, clock = read_our_routes(host.routes), FakeClock()
     with pytest.raises(error, match=why):
         phases.run(
             TryRoutes(NEW, 60, host=spoil(host, clock)), scope=phases.CancelScope(clock=clock)
         )
-    assert host.routes.our_routes() == before
+    assert read_our_routes(host.routes) == before
     assert (trial_deadline(host.layout.trial), host.units.is_active(TIMER)) == (None, False)
 
 
@@ -335,7 +336,7 @@ def test_a_trial_that_cannot_be_ended_continues(
     host: Host, kernel: FakeKernel, units: TrialSystemd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any) -> None:
-        kernel.delete(ours(kernel))
+        kernel.write(Write.DELETE, ours(kernel))
         raise UnitError("the trial's script failed")
 
     until = phases.run(TryRoutes(NEW, 60, host=host)).until

@@ -16,6 +16,7 @@ from test_watch import KEEPING, World
 
 from hostrouting import HostRoutingError, Snapshot, diff
 from hostrouting.boot import files
+from hostrouting.kernel.port import Write
 from hostrouting.kernel.snapshot_backend import take_snapshot
 from hostrouting.model.routes import NextHop, Protocol, Route
 from hostrouting.watch import _snapshots
@@ -44,11 +45,11 @@ def written(monkeypatch: pytest.MonkeyPatch, world: World) -> list[tuple[str, fl
 
 
 def shadow(world: World) -> None:
-    assert world.kernel.add([SHADOW]) == ()
+    assert world.kernel.write(Write.ADD, [SHADOW]) == ()
 
 
 def clear(world: World) -> None:
-    assert world.kernel.delete([SHADOW]) == ()
+    assert world.kernel.write(Write.DELETE, [SHADOW]) == ()
 
 
 def test_the_diff_is_there_when_somebody_comes(world: World) -> None:
@@ -81,8 +82,8 @@ def test_a_good_snapshot_is_at_most_an_hour_old(
 def test_events_write_nothing(world: World, written: list[tuple[str, float]]) -> None:
     elsewhere = Route(IPv4Network("192.0.2.0/24"), (NextHop("eth0"),), protocol=Protocol.STATIC)
     for second in range(10, 1000, 4):
-        world.at(second, lambda: world.kernel.add([elsewhere]))
-        world.at(second + 2, lambda: world.kernel.delete([elsewhere]))
+        world.at(second, lambda: world.kernel.write(Write.ADD, [elsewhere]))
+        world.at(second + 2, lambda: world.kernel.write(Write.DELETE, [elsewhere]))
     world.watch(1000)
     assert world.looks() > 100
     assert [name for name, _ in written] == ["good.json"]

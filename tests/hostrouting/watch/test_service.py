@@ -26,6 +26,7 @@ import phases
 from hostrouting import CheckRouteOverlap, Config, Configure, Host, Layout, UnitError
 from hostrouting.boot.locks import locked
 from hostrouting.boot.parts import watch_part
+from hostrouting.kernel.port import Write, read_our_routes
 from hostrouting.model.answers import RouteFailure
 from hostrouting.model.errors import FileError
 from hostrouting.model.routes import Route
@@ -80,9 +81,9 @@ def test_its_config_changes_under_the_lock_before_the_routes(
     seen: list[tuple[bool, Config]] = []
 
     class Looking(FailingBackend):
-        def _write(self, name: str, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+        def write(self, change: Write, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
             seen.append((is_held(layout.lock), kept(layout)))
-            return super()._write(name, routes)
+            return super().write(change, routes)
 
     apply(host, WATCHED)
     updates = [attrs.evolve(WATCHED, static_routes=routes) for routes in (MORE, {})]
@@ -102,7 +103,7 @@ def test_without_the_lock_neither_config_nor_routes_change(
     ):
         phases.run(Configure(attrs.evolve(WATCHED, static_routes={}), host=host), scope=scope)
     assert outside_run(layout.root) == before
-    assert kernel.our_routes()
+    assert read_our_routes(kernel)
 
 
 def test_without_expected_cidrs_no_marker_stays(host: Host, layout: Layout) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import attrs
 import pytest
-from backends import Altered, FailingBackend, RecordingBackend
+from backends import Altered, FailingBackend, RecordingBackend, listening
 from file_trees import write_file
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,6 +38,7 @@ from hostrouting import (
 from hostrouting.boot.render import fill
 from hostrouting.boot.trial import times_of
 from hostrouting.config.routing import OverlapMode
+from hostrouting.kernel.port import Write, read_routes
 from hostrouting.model.answers import RouteFailure
 from hostrouting.model.errors import RouteError
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, Table
@@ -102,10 +103,10 @@ class World:
         return len([line for _, line in self.heard if line.startswith("STATUS=")])
 
     def ours(self) -> list[Route]:
-        return [route for route in self.kernel.routes(Table.MAIN) if route.is_ours]
+        return [route for route in read_routes(self.kernel, Table.MAIN) if route.is_ours]
 
     def lose(self) -> None:
-        assert not self.kernel.delete(self.ours())
+        assert not self.kernel.write(Write.DELETE, self.ours())
 
     def kinds(self) -> list[EventKind]:
         return [event.kind for _, event in self.said]
@@ -180,7 +181,7 @@ def refuse_to_listen(_: CancelScope) -> None:
 def test_a_loss_without_an_event_is_seen(
     world: World, wait: Callable[[CancelScope], None], problems: int
 ) -> None:
-    world.backend = Altered(world.kernel, wait_for_change=wait)
+    world.backend = Altered(world.kernel, changes=listening(wait))
     world.at(5, world.lose)
     world.watch(LOOK_SECONDS * 2 + 10)
     assert len(world.ours()) == 1
@@ -189,7 +190,7 @@ def test_a_loss_without_an_event_is_seen(
 
 def test_an_inherited_next_hop_follows_the_default_route(world: World) -> None:
     def renew() -> None:
-        assert not world.kernel.replace([default("10.1.0.254")])
+        assert not world.kernel.write(Write.REPLACE, [default("10.1.0.254")])
 
     world.at(5, renew)
     world.watch(60)
@@ -201,30 +202,32 @@ def test_an_inherited_next_hop_follows_the_default_route(world: World) -> None:
 
 
 def default_at_metric_100(world: World) -> None:
-    assert not world.kernel.delete([default()])
-    assert not world.kernel.add([default(metric=100)])
+    assert not world.kernel.write(Write.DELETE, [default()])
+    assert not world.kernel.write(Write.ADD, [default(metric=100)])
 
 
 def vpn_comes_up(kernel: FakeKernel) -> None:
     kernel.add_link("wg0")
     kernel.add_address("wg0", "10.99.0.2/24")
-    assert not kernel.add([default("10.99.0.1", "wg0")])
+    assert not kernel.write(Write.ADD, [default("10.99.0.1", "wg0")])
 
 
 def second_nic_takes_over(kernel: FakeKernel) -> None:
     vpn_comes_up(kernel)
-    assert not kernel.delete([default(metric=100)])
+    assert not kernel.write(Write.DELETE, [default(metric=100)])
 
 
 def routes_are_lost_with_the_default_route(kernel: FakeKernel) -> None:
     second_nic_takes_over(kernel)
-    assert not kernel.delete([route for route in kernel.routes(Table.MAIN) if route.is_ours])
+    assert not kernel.write(
+        Write.DELETE, [route for route in read_routes(kernel, Table.MAIN) if route.is_ours]
+    )
 
 
 def other_program_moves_the_route(kernel: FakeKernel) -> None:
     vpn_comes_up(kernel)
-    (route,) = [route for route in kernel.routes(Table.MAIN) if route.is_ours]
-    assert not kernel.replace([attrs.evolve(route, hops=(NextHop("wg0"),))])
+    (route,) = [route for route in read_routes(kernel, Table.MAIN) if route.is_ours]
+    assert not kernel.write(Write.REPLACE, [attrs.evolve(route, hops=(NextHop("wg0"),))])
 
 
 @pytest.mark.parametrize(
@@ -280,7 +283,7 @@ def test_a_route_follows_once_its_interface_is_unusable(world: World, becomes: s
         if becomes == "port":
             world.kernel.add_link("eth0", master="br0")
         world.kernel.add_address("br0", "10.1.0.4/24")
-        assert not world.kernel.add([default("10.1.0.1", "br0")])
+        assert not world.kernel.write(Write.ADD, [default("10.1.0.1", "br0")])
 
     world.at(5, rename)
     world.watch(60)
@@ -300,7 +303,7 @@ def test_routes_fail_over_between_uplinks_that_the_config_names(world: World) ->
 def test_a_route_follows_only_an_uplinks_default_route(world: World) -> None:
     world.config = config(SHADOWED, uplinks=["eth*"])
     other = default("172.16.0.1", "ib0")
-    world.at(5, lambda: world.kernel.replace([default(metric=100), other]))
+    world.at(5, lambda: world.kernel.write(Write.REPLACE, [default(metric=100), other]))
     world.watch(60)
     assert [route.hops[0].dev for route in world.ours()] == ["eth0"]
     assert EventKind.ROUTES_FOLLOWED not in world.kinds()
@@ -310,7 +313,7 @@ def test_a_route_follows_only_an_uplinks_default_route(world: World) -> None:
 def test_a_modified_route_is_repaired_and_counts_as_lost(world: World) -> None:
     def change() -> None:
         (route,) = world.ours()
-        assert not world.kernel.replace([attrs.evolve(route, hops=(NextHop("ib0"),))])
+        assert not world.kernel.write(Write.REPLACE, [attrs.evolve(route, hops=(NextHop("ib0"),))])
 
     world.at(5, change)
     world.watch(60)
@@ -331,12 +334,12 @@ def test_an_obstacle_to_one_route_does_not_keep_others_lost(world: World) -> Non
 
 def test_a_foreign_route_in_our_place_is_kept(world: World) -> None:
     theirs = Route(IPv4Network("172.16.2.0/24"), (NextHop("ib0"),), protocol=Protocol.STATIC)
-    world.kernel.add([theirs])
+    world.kernel.write(Write.ADD, [theirs])
     world.config = config(SHADOWED, "172.16.2.0/24")
     world.at(5, world.lose)
     meanwhile: list[Route] = []
     world.at(90, lambda: meanwhile.extend(world.ours()))
-    world.at(100, lambda: world.kernel.delete([theirs]))
+    world.at(100, lambda: world.kernel.write(Write.DELETE, [theirs]))
     world.watch(200)
     assert [route.destination for route in meanwhile] == [WANTED]
     assert sorted(str(route.destination) for route in world.ours()) == [
@@ -350,7 +353,7 @@ def test_a_foreign_route_in_our_place_is_kept(world: World) -> None:
 def test_a_link_that_flaps_gets_its_routes_back_without_blame(world: World) -> None:
     def up() -> None:
         world.kernel.set_link("eth0", up=True)
-        world.kernel.add([default()])
+        world.kernel.write(Write.ADD, [default()])
 
     for start in (10, 30, 50, 70):
         world.at(start, lambda: world.kernel.set_link("eth0", up=False))
@@ -362,14 +365,14 @@ def test_a_link_that_flaps_gets_its_routes_back_without_blame(world: World) -> N
 
 def test_our_routes_stay_while_the_default_route_is_missing(world: World) -> None:
     world.backend = RecordingBackend(world.kernel)
-    world.at(10, lambda: world.kernel.delete([default()]))
+    world.at(10, lambda: world.kernel.write(Write.DELETE, [default()]))
     world.watch(200)
     assert len(world.ours()) == 1
     assert [call for call, _ in world.backend.written] == ["add"]
 
 
 def test_without_wanted_routes_the_table_is_untouched(world: World) -> None:
-    world.kernel.add([Route(WANTED, (NextHop("eth0", IPv4Address("10.1.0.1")),))])
+    world.kernel.write(Write.ADD, [Route(WANTED, (NextHop("eth0", IPv4Address("10.1.0.1")),))])
     world.config = config()
     world.watch(200)
     assert len(world.ours()) == 1
@@ -384,9 +387,15 @@ def test_a_route_dropped_from_the_config_is_removed(world: World) -> None:
 
 
 def test_a_route_that_another_program_removes_first_needs_no_second_repair(world: World) -> None:
-    world.kernel.add([Route(IPv4Network("172.16.2.0/24"), (NextHop("ib0"),))])
-    delete, reconciler = world.kernel.delete, Reconciler()
-    backend: Any = Altered(world.kernel, delete=lambda routes: delete(routes) or delete(routes))
+    world.kernel.write(Write.ADD, [Route(IPv4Network("172.16.2.0/24"), (NextHop("ib0"),))])
+    reconciler = Reconciler()
+
+    def write(change: Write, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+        if change is Write.DELETE:
+            world.kernel.write(change, routes)
+        return world.kernel.write(change, routes)
+
+    backend: Any = Altered(world.kernel, write=write)
     repair = reconciler.repair(
         lambda: KEEPING, Host(backend, world.units, world.layout), world.scope
     )
@@ -396,14 +405,14 @@ def test_a_route_that_another_program_removes_first_needs_no_second_repair(world
 def test_a_refused_route_is_retried_with_backoff(world: World) -> None:
     refused, tries = IPv4Network("172.16.2.0/24"), []
 
-    def add(routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        bad = [route for route in routes if route.destination == refused]
+    def write(change: Write, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+        bad = [route for route in routes if route.destination == refused and change is Write.ADD]
         tries.extend(bad)
-        failures = world.kernel.add([route for route in routes if route not in bad])
+        failures = world.kernel.write(change, [route for route in routes if route not in bad])
         return (*failures, *(RouteFailure(route, 12, "no memory") for route in bad))
 
     world.config = config(SHADOWED, str(refused))
-    world.backend = Altered(world.kernel, add=add)
+    world.backend = Altered(world.kernel, write=write)
     world.at(400, world.lose)
     soon: list[Route] = []
     world.at(402, lambda: soon.extend(world.ours()))
@@ -431,7 +440,7 @@ def test_a_failed_repair_is_rolled_back_and_retried(world: World) -> None:
 
 
 def test_a_third_removal_is_reported_with_how_to_stop_us(world: World) -> None:
-    assert {link.name: link.index for link in world.kernel.links()}["eth0"] == 2
+    assert {link.name: link.index for link in world.kernel.facts().links}["eth0"] == 2
     write_file(world.layout.root / "run/systemd/netif/links/2", "ADMIN_STATE=configured\n")
     for when in (10, 20, 30):
         world.at(when, world.lose)
@@ -467,7 +476,7 @@ def test_repeated_removals_of_many_routes_are_reported_once(world: World) -> Non
 
 def test_it_backs_off_from_a_fight_and_recovers(world: World) -> None:
     def take() -> None:
-        world.kernel.delete(world.ours())
+        world.kernel.write(Write.DELETE, world.ours())
         if world.clock.monotonic() < 400:
             world.clock.call_at(world.clock.monotonic() + 1, take)
 
@@ -543,7 +552,7 @@ def test_a_flood_of_changes_causes_few_looks(world: World, seconds: float) -> No
     noise = Route(IPv4Network("192.0.2.0/24"), (NextHop("ib0"),), protocol=Protocol.STATIC)
 
     def change(number: int) -> None:
-        (world.kernel.delete if number % 2 else world.kernel.add)([noise])
+        world.kernel.write(Write.DELETE if number % 2 else Write.ADD, [noise])
 
     count = by_day(1000, by_night=10_000)
     for number in range(count):
@@ -579,7 +588,7 @@ def test_a_status_is_never_longer_than_systemd_reads(world: World) -> None:
         *({"destination": each, "dev": "ib9", "gateway": "onlink"} for each in there),
         cidrs=tuple(there),
     )
-    world.kernel.delete([default()])
+    world.kernel.write(Write.DELETE, [default()])
     world.watch(1)
     (status,) = [line for _, line in world.heard if line.startswith("STATUS=")]
     assert len(status.encode()) < 4096
@@ -737,12 +746,13 @@ def theirs(destination: IPv4Network) -> Route:
 
 
 def put(kernel: FakeKernel, route: Route) -> object:
-    return kernel.replace([route])
+    return kernel.write(Write.REPLACE, [route])
 
 
 def take(kernel: FakeKernel, destination: IPv4Network) -> object:
-    return kernel.delete(
-        [route for route in kernel.routes(Table.MAIN) if route.destination == destination]
+    return kernel.write(
+        Write.DELETE,
+        [route for route in read_routes(kernel, Table.MAIN) if route.destination == destination],
     )
 
 

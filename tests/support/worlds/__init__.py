@@ -26,7 +26,7 @@ import attrs
 
 from hostrouting import ExpectedCidr
 from hostrouting.kernel.namespace import NamespaceKernel
-from hostrouting.kernel.port import Kernel
+from hostrouting.kernel.port import Kernel, Write
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.routes import Protocol, Route, Table
@@ -109,7 +109,7 @@ class World:
                 # In the kernel's namespace.
                 Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text("0")
             _ip("".join(f"nexthop add {words}\n" for words in self.objects))
-        kernel.add(self.routes)
+        kernel.write(Write.ADD, self.routes)
         for rule in self.rules:
             _tried(lambda rule=rule: kernel.add_rule(rule))  # type: ignore[misc]
         for rule in filter(lambda rule: rule.preference in self.without, STANDARD_RULES):

@@ -16,7 +16,7 @@ from leaving import Neighbour
 from node import as_batch, nics
 
 from hostrouting import Config, ExpectedCidr
-from hostrouting.backend import Route, RouteBackend
+from hostrouting.backend import Route, RouteBackend, read_routes
 from hostrouting.kernel.release import separates_on_deletion
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.rules import Rule, RuleAction
@@ -145,7 +145,7 @@ class Host:
             IPv6Network, re.findall(r"^ip addrlabel add prefix (\S+)", self.text, re.MULTILINE)
         )
         numbers.update(int(prefix[0]) for prefix in labelled)
-        found = boundaries(cidrs, kernel.routes(), kernel.rules(), numbers)
+        found = boundaries(cidrs, read_routes(kernel), kernel.facts().rules, numbers)
         return found if is_ipv4 else sorted(chance.sample(found, min(most, len(found))))
 
     @property

@@ -1,0 +1,173 @@
+"""Entries of a FIB in bulk, and the selection of those that a reader needs.
+
+A table may hold a million entries. Most of them differ only in their destinations, so a backend
+may hand over groups: one template, and the prefixes of all entries that look like it. Iterating
+makes the routes. And a reader that only needs some of the entries says so, so that a backend skips
+the others early: the kernel filters tables and protocols, and ``RouteReader`` skips
+hundreds of plain entries at a time. This module does no I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+
+import attrs
+
+from hostrouting.model.family import IpAddress, IpNetwork
+from hostrouting.model.integer_prefixes import Prefix, PrefixSet, numbers
+from hostrouting.model.routes import Protocol, Route, Route6, RouteType, Table
+
+# A template entry whose destination is a placeholder, and the prefixes of the entries like it.
+Group = tuple[Route, Sequence[Prefix]]
+
+
+@attrs.frozen(eq=False)
+class Entries:
+    """Entries in the kernel's order. Iterating makes a route for each of them.
+
+    Args:
+        groups: templates, each with the prefixes of consecutive entries.
+    """
+
+    groups: Sequence[Group] = ()
+
+    @classmethod
+    def of(cls, routes: Iterable[Route]) -> Entries:
+        """Return entries with a group for each route."""
+        return cls([(route, (numbers(route.destination),)) for route in routes])
+
+    def __iter__(self) -> Iterator[Route]:
+        for template, prefixes in self.groups:
+            if len(prefixes) == 1 and prefixes[0] == numbers(template.destination):
+                yield template
+                continue
+            copy = copier(template)
+            network = type(template.destination)
+            for prefix in prefixes:
+                yield copy(network(prefix))
+
+    def __len__(self) -> int:
+        return sum(len(prefixes) for _, prefixes in self.groups)
+
+
+def copier(template: Route) -> Callable[[IpNetwork], Route]:
+    """Return a function that copies a route with another destination, twice as fast as attrs.evolve."""
+    _, *others = attrs.astuple(template, recurse=False)
+    return lambda destination: type(template)(destination, *others)
+
+
+def _none(_: Route) -> bool:
+    return False
+
+
+def _all(_: Route) -> bool:
+    return True
+
+
+@attrs.frozen
+class Selection:
+    """The entries that a reader wants; by default all of them.
+
+    Args:
+        table: the table's number, or None for all tables.
+        protocol: the entries' protocol, or None for any.
+        is_omitted: returns whether entries that look like a template aren't wanted. It must not
+            look at the template's destination. Default routes are never omitted.
+        inside: prefixes in which no entry is omitted.
+    """
+
+    table: int | None = None
+    protocol: int | None = None
+    is_omitted: Callable[[Route], bool] = _none
+    inside: Sequence[Prefix] = ()
+
+    def filter(self, routes: Iterable[Route]) -> Entries:
+        """Return the wanted ones of all entries of a FIB, for backends that only read everything."""
+        if self == EVERYTHING:
+            return Entries.of(routes)
+        asked = [route for route in routes if self._may_hold(route)]
+        if self.is_omitted is _none or not asked:
+            return Entries.of(asked)
+        inside = PrefixSet(self.inside, asked[0].family.bits)
+        return Entries.of(route for route in asked if self._wants(route, inside))
+
+    def _may_hold(self, route: Route) -> bool:
+        is_in_table = self.table in (None, route.table)
+        return is_in_table and self.protocol in (None, route.protocol)
+
+    def _wants(self, route: Route, inside: PrefixSet) -> bool:
+        if route.destination.prefixlen == 0 or not self.is_omitted(route):
+            return True
+        return inside.covers(numbers(route.destination))
+
+
+EVERYTHING = Selection()
+# The entries for 0.0.0.0/0 or ::/0 in table main.
+DEFAULT_ROUTES = Selection(Table.MAIN, is_omitted=_all)
+
+# The entries of our protocol in table main. Ours are those that ``Route.is_ours`` accepts.
+OURS = Selection(Table.MAIN, Protocol.HOSTROUTING)
+
+
+def inside_only(prefixes: Sequence[Prefix], table: int, protocol: int) -> Selection:
+    """Return the selection of a protocol's entries in prefixes of a table, and of its default routes."""
+    return Selection(table, protocol, _all, prefixes)
+
+
+def except_plain(
+    devs: Collection[str],
+    *,
+    inside: Sequence[Prefix] = (),
+    sources: Collection[IpAddress] = (),
+) -> Selection:
+    """Return the selection of the entries in all tables, except plain ones through certain interfaces.
+
+    Args:
+        devs: the interface names.
+        inside: prefixes in which plain entries are wanted too.
+        sources: the host's addresses, from which packets may leave.
+    """
+    return Selection(is_omitted=PlainThrough(devs, sources), inside=inside)
+
+
+@attrs.frozen
+class PlainThrough:
+    """A predicate for plain entries through certain interfaces.
+
+    A plain entry is one whose packets all leave through these interfaces (``leaves_through``), and
+    that has tos 0. Entries with scope link or narrower aren't plain, because gateways are reached
+    through them.
+
+    Args:
+        devs: the interface names.
+        sources: the host's addresses, from which packets may leave.
+    """
+
+    devs: Collection[str]
+    sources: Collection[IpAddress] = ()
+
+    def __call__(self, route: Route) -> bool:
+        is_ordinary = route.tos == 0 and not route.is_near
+        return is_ordinary and leaves_through(route, self.devs, self.sources)
+
+
+def leaves_through(route: Route, devs: Collection[str], sources: Collection[IpAddress]) -> bool:
+    """Return whether every packet that matches an entry leaves through certain interfaces.
+
+    Such an entry is unicast, all its live hops are on these interfaces, and it has no encapsulation
+    (``Route.encap``) and no source prefix. Its ``src``, if any, is one of ``sources``, and none of
+    its gateways is.
+
+    Args:
+        route: the entry. Its destination is ignored.
+        devs: the interface names.
+        sources: the host's addresses, from which packets may leave.
+    """
+    through = route.devs
+    if route.type is not RouteType.UNICAST or not through or not set(through).issubset(devs):
+        return False
+    if route.encap or (isinstance(route, Route6) and route.source_prefix is not None):
+        return False
+    if route.source is not None and route.source not in sources:
+        return False
+    return not any(hop.gateway in sources for hop in route.hops)
