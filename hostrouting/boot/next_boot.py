@@ -336,8 +336,7 @@ def _plan_units(
     host: Host, wanted: Wanted, removed: Sequence[str], other_files: FilesPlan
 ) -> UnitsPlan:
     enable = _units_to_enable(host, wanted, other_files.links)
-    is_watched = any(part.name == WATCH for part in wanted.parts)
-    restart = is_watched and _needs_restart(host, other_files.write)
+    restart = WATCH in wanted.part_names and _needs_restart(host, other_files.write)
     return UnitsPlan(
         enable=enable,
         restart=(WATCH,) if restart else (),
@@ -352,8 +351,9 @@ def _units_to_enable(host: Host, wanted: Wanted, links: Iterable[Path]) -> tuple
     losing = {
         link.stem for link in links if not files.is_present(host.layout.enablement(link.stem))
     }
-    names = [part.name for part in wanted.parts]
-    return tuple(name for name in names if name in losing or not _is_enabled(host, name))
+    return tuple(
+        name for name in wanted.part_names if name in losing or not _is_enabled(host, name)
+    )
 
 
 def _is_enabled(host: Host, name: str) -> bool:

@@ -222,6 +222,11 @@ class Wanted:
     parts: tuple[Part, ...]
     consumer: str
 
+    @property
+    def part_names(self) -> tuple[str, ...]:
+        """Return the names of the parts to install."""
+        return tuple(part.name for part in self.parts)
+
     @classmethod
     def of(cls, config: Config, layout: Layout, *names: str) -> Wanted:
         """Return the parts that a config enables, limited to the given names if any are passed."""

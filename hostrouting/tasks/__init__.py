@@ -1,5 +1,6 @@
-"""More tasks, and functions: ``render`` returns a config's files, and ``installed_config`` the installed config.
+"""More tasks and functions than the package ``hostrouting`` exports.
 
+``render`` returns a config's files, and ``installed_config`` the config that is installed.
 ``InstallRoutes`` changes only the kernel's routes (``apply --routes-only``). ``TryRoutes`` installs
 routes for a limited time (``apply --try``), ``ConfirmTrial`` keeps them (``confirm``), and
 ``EndTrial`` restores the former ones (``revert``).

@@ -20,8 +20,8 @@ def to_config(value: Config) -> Config:
     """
     if not isinstance(value, Config):
         raise TypeError(
-            f"a task takes a Config, not {shown(value)}; make one with Config.load(path) from a file, or with "
-            "Config.from_mapping(mapping) from a document"
+            f"a task takes a Config, not {shown(value)}; make one with Config.load(path) "
+            "from a file, or with Config.from_mapping(mapping) from a document"
         )
     return value
 
@@ -34,8 +34,8 @@ def to_host(value: Host | None) -> Host:
     """
     if not isinstance(value, Host | None):
         raise TypeError(
-            f"a task takes host=Host(routes=…, units=…, layout=…) or Host.image(root), not {shown(value)}; "
-            "leave it out for this host"
+            "a task takes host=Host(routes=…, units=…, layout=…) or Host.image(root), "
+            f"not {shown(value)}; leave it out for this host"
         )
     return value or Host()
 

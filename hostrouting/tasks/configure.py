@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import sys
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import attrs
@@ -24,8 +25,9 @@ from hostrouting.boot.next_boot import BootPlan, plan_next_boot
 from hostrouting.boot.parts import Wanted
 from hostrouting.boot.python import python_of
 from hostrouting.boot.trial import forget_trial
-from hostrouting.config.routing import Config, OverlapMode
+from hostrouting.config.routing import Config, OverlapMode, StaticRoute
 from hostrouting.kernel.port import read_routes
+from hostrouting.model.changes import Changes
 from hostrouting.model.errors import FileError, UnitError
 from hostrouting.model.routes import Route, Table
 from hostrouting.overlap.check import check_families, nothing_expected, unjudged
@@ -38,12 +40,12 @@ from hostrouting.tasks.arguments import ConfigTask, to_host
 from hostrouting.tasks.install_routes import wait_for_network, write_routes
 from hostrouting.tasks.queries import with_namespace_note
 from hostrouting.tasks.reports import ConfigureReport, WatchReport
-from phases import CancelScope, all_or_nothing, run_child, task
+from phases import CancelScope, Undo, all_or_nothing, run_child, task
 
 
 @attrs.frozen
 class ConfigureStaticRoutes(ConfigTask):
-    """Install a config's static routes, so that longest-prefix matching prefers them to a shadowing route.
+    """Install a config's static routes, which win over a shadowing route by the longest prefix.
 
     Routes from an earlier run that are no longer in the config are removed; other programs' routes
     are never changed. On a running STRICT node, use ``Configure``, which updates routes and
@@ -102,7 +104,7 @@ class ConfigureWatch(ConfigTask):
 
 @attrs.frozen
 class CheckRouteOverlap(ConfigTask):
-    """Verify that every expected CIDR leaves through the node's uplinks, and write a marker with the result.
+    """Verify that every expected CIDR leaves through the node's uplinks, and write the result.
 
     On a running STRICT node, use ``Configure``, which updates routes and expected CIDRs in one
     step.
@@ -134,7 +136,7 @@ class CheckRouteOverlap(ConfigTask):
 
 @attrs.frozen
 class Configure(ConfigTask):
-    """Install the static routes and the watcher, then verify that every expected CIDR leaves through the uplinks.
+    """Install the static routes and the watcher, then check the expected CIDRs.
 
     Everything is updated in one step. Scripts and expected CIDRs are in place before any kernel
     route changes, so a start of the node is checked against either the old config or the new one.
@@ -194,14 +196,14 @@ class RemoveHostRouting:
 
 
 def configure(config: Config, host: Host, scope: CancelScope, *names: str) -> ConfigureReport:
-    """Apply a config to the given parts: install those enabled in the config, and remove the others.
+    """Apply a config to the given parts: install those that it enables, and remove the others.
 
     Args:
         config: the config to apply.
         host: the target host.
         scope: cancels the run.
-        names: the parts to install or remove; other parts are left unchanged. Defaults to all
-            parts.
+        names: the parts to install or remove, or none for all of them. Other parts are left
+            unchanged.
 
     Raises:
         HostRoutingError: the run failed. The error lists the remaining changes; a failed
@@ -212,9 +214,7 @@ def configure(config: Config, host: Host, scope: CancelScope, *names: str) -> Co
     host = host.within(scope)
     wanted = Wanted.of(config, host.layout, *names)
     with exclusive_run(host, scope, is_installing=bool(wanted.parts)) as done:
-        run = Run(
-            config, host, wanted, scope.clock.monotonic(), warnings_of(config, wanted, host), done
-        )
+        run = Run.begin(config, host, wanted, scope, done)
         install, finish = run.install, run.finish
         if len(wanted.parts) > 1:
             # Run these as two separate tasks for logs and observers.
@@ -235,43 +235,51 @@ def warnings_of(config: Config, wanted: Wanted, host: Host) -> tuple[str, ...]:
     Raises:
         UnitError: systemd is running but can't be queried.
     """
-    warnings = []
+    warnings = [*_watch_warnings(config, wanted, host)]
+    if any(part.is_gated for part in wanted.parts):
+        warnings += _python_warnings(wanted, host)
+        warnings += _consumer_warnings(wanted.consumer, host)
+    return tuple(warnings)
+
+
+def _watch_warnings(config: Config, wanted: Wanted, host: Host) -> Iterator[str]:
     if WATCH in wanted.names and config.watch.enabled and not config.is_gated:
-        warnings.append(
-            "there is nothing to watch, so no watcher is installed: CONFIG names no route and no CIDR"
+        yield (
+            "there is nothing to watch, so no watcher is installed: "
+            "CONFIG names no route and no CIDR"
         )
     textfile = config.watch.textfile
-    if textfile is not None and WATCH in {part.name for part in wanted.parts}:
-        folder = textfile.rpartition("/")[0] or "/"
-        if not host.layout.of(folder).is_dir():
-            warnings.append(
-                f"there is no folder {folder}: make it, and restart the watcher, which can't write metrics"
-            )
-    if not any(part.is_gated for part in wanted.parts):
-        return tuple(warnings)
-    if (
-        host.layout.is_this_host
-        and CHECK in {part.name for part in wanted.parts}
-        and not python_of(host.layout)
-    ):
-        warnings.append(
-            f"at boot nothing explains a failing verdict: {sys.executable} -I finds no hostrouting, and root starts no "
-            "Python that depends on the environment or a home"
+    if textfile is None or WATCH not in wanted.part_names:
+        return
+    folder = textfile.rpartition("/")[0] or "/"
+    if not host.layout.of(folder).is_dir():
+        yield (
+            f"there is no folder {folder}: make it, "
+            "and restart the watcher, which can't write metrics"
         )
+
+
+def _python_warnings(wanted: Wanted, host: Host) -> Iterator[str]:
+    is_checked_here = CHECK in wanted.part_names and host.layout.is_this_host
+    if is_checked_here and not python_of(host.layout):
+        yield (
+            f"at boot nothing explains a failing verdict: {sys.executable} -I finds no "
+            "hostrouting, and root starts no Python that depends on the environment or a home"
+        )
+
+
+def _consumer_warnings(consumer: str, host: Host) -> Iterator[str]:
     try:
-        if not installation.is_there(host, wanted.consumer):
-            warnings.append(
-                f"there is no unit {wanted.consumer}: until there is, nothing is held back"
-            )
-        if installation.has_free_kubelet(host, wanted.consumer):
-            warnings.append(
-                f"{KUBELET} starts at boot, and nothing holds it back: the consumer is {wanted.consumer}; if the "
-                f"kubelet is the node, set hostRouting.consumer to {KUBELET}"
+        if not installation.is_there(host, consumer):
+            yield f"there is no unit {consumer}: until there is, nothing is held back"
+        if installation.has_free_kubelet(host, consumer):
+            yield (
+                f"{KUBELET} starts at boot, and nothing holds it back: the consumer is {consumer}; "
+                f"if the kubelet is the node, set hostRouting.consumer to {KUBELET}"
             )
     except UnitError as error:
         if error.errno not in (None, errno.ENOENT):
             raise  # the other errors mean that there is no systemd, so nothing is known about units
-    return tuple(warnings)
 
 
 @attrs.define
@@ -296,11 +304,16 @@ class Run:
     done: Done
     boot: BootPlan = attrs.field(init=False)
 
+    @classmethod
+    def begin(
+        cls, config: Config, host: Host, wanted: Wanted, scope: CancelScope, done: Done
+    ) -> Run:
+        """Start the clock of a run, and collect the warnings."""
+        warnings = warnings_of(config, wanted, host)
+        return cls(config, host, wanted, scope.clock.monotonic(), warnings, done)
+
     def install(self, scope: CancelScope) -> RoutePlan:
         """Install the kernel routes and everything for the next boot; roll back if any step fails.
-
-        Args:
-            scope: cancels the installation.
 
         Returns:
             The route plan. The caller still has to remove anything that the next boot no longer
@@ -316,37 +329,48 @@ class Run:
         self.boot = plan_next_boot(host, self.wanted)
         self.warnings += self.boot.files.access_errors
         with all_or_nothing() as undo:
-            if has_routes:
-                adopted = routes_to_adopt(host, replaces_script=bool(config.static_routes.routes))
-                # Pushed first, so that a rollback undoes this last, when the Go package's script is
-                # back.
-                if adopted or exists(host.layout.adopted):
-                    hand_over(adopted, host.layout, undo)
-            installation.prepare(self.boot, host, undo)
-            if has_routes:
-                # Without wanted routes, this run removes our routes. With a new script, it may have
-                # to restore them.
-                needs_them = self.boot.changes_routes_script or not config.static_routes.routes
-                before = host.our_routes() if needs_them else ()
-                if adopted:
-                    before += adopted_routes(adopted, read_routes(host.routes, Table.MAIN))
-                if self.boot.changes_routes_script:
-                    # If the node starts now, the routes script may install the new routes before
-                    # this run does.
-                    undo.push(partial(_restore, before, host))
-            placed, plan = installation.apply_additions(self.boot, host, undo), RoutePlan()
-            # If the lock's file exists, a script may hold the lock and be installing our routes
-            # right now.
-            if has_routes and (config.static_routes.routes or exists(host.layout.lock) or before):
-                plan = write_routes(config, host, scope, self.started, adopted)
-        self.done.changes |= placed | plan.changes
+            if not has_routes:
+                installation.prepare(self.boot, host, undo)
+                changes = installation.apply_additions(self.boot, host, undo)
+                plan = RoutePlan()
+            else:
+                changes, plan = self._install_with_routes(scope, undo)
+        self.done.changes |= changes | plan.changes
         return plan
+
+    def _install_with_routes(self, scope: CancelScope, undo: Undo) -> tuple[Changes, RoutePlan]:
+        config, host = self.config, self.host
+        wants_routes = bool(config.static_routes.routes)
+        adopted = routes_to_adopt(host, replaces_script=wants_routes)
+        # Pushed first, so that a rollback undoes this last, when the Go package's script is back.
+        if adopted or exists(host.layout.adopted):
+            hand_over(adopted, host.layout, undo)
+        installation.prepare(self.boot, host, undo)
+        former = self._former_routes(adopted)
+        if self.boot.changes_routes_script:
+            # If the node starts now, the routes script may install the new routes before this run
+            # does.
+            undo.push(partial(_restore, former, host))
+        changes = installation.apply_additions(self.boot, host, undo)
+        # If the lock's file exists, a script may hold the lock and be installing our routes right
+        # now.
+        if not (wants_routes or exists(host.layout.lock) or former):
+            return changes, RoutePlan()
+        return changes, write_routes(config, host, scope, self.started, adopted)
+
+    def _former_routes(self, adopted: Sequence[StaticRoute]) -> tuple[Route, ...]:
+        """Return our kernel routes that this run may have to remove, or its rollback to restore."""
+        host, former = self.host, tuple[Route, ...]()
+        # Without wanted routes, this run removes our routes. With a new script, it may have to
+        # restore them.
+        if self.boot.changes_routes_script or not self.config.static_routes.routes:
+            former = host.our_routes()
+        if adopted:
+            former += adopted_routes(adopted, read_routes(host.routes, Table.MAIN))
+        return former
 
     def finish(self, scope: CancelScope) -> OverlapReport:
         """Remove what is no longer needed, run the check, and start the oneshots.
-
-        Args:
-            scope: cancels the run.
 
         Raises:
             RouteOverlapError: the mode is STRICT, and a CIDR fails or the verdict is unknown.
@@ -354,15 +378,17 @@ class Run:
         """
         self.done.add(installation.apply_removals(self.boot, self.host, scope))
         overlap = self._check(scope)
-        if not self.host.is_image:
-            gated = [part.name for part in self.wanted.parts if part.is_gated]
-            self.done.add(installation.start_oneshots(self.host, gated))
-            scope.check()
-            hint = (
-                f"everything is installed; running machines continue, the next start of {self.wanted.consumer} is held "
-                "back until this is fixed; to remove it: hostrouting remove"
-            )
-            raise_if_strict(overlap, self.warnings, hint=hint)
+        if self.host.is_image:
+            return overlap
+        gated = [part.name for part in self.wanted.parts if part.is_gated]
+        self.done.add(installation.start_oneshots(self.host, gated))
+        scope.check()
+        hint = (
+            "everything is installed; running machines continue, the next start of "
+            f"{self.wanted.consumer} is held back until this is fixed; "
+            "to remove it: hostrouting remove"
+        )
+        raise_if_strict(overlap, self.warnings, hint=hint)
         return overlap
 
     def _check(self, scope: CancelScope) -> OverlapReport:
@@ -395,16 +421,19 @@ def raise_if_strict(
         raise RouteOverlapError(error_text(report), report, warnings, hint=hint)
 
 
-def _restore(before: tuple[Route, ...], host: Host) -> None:
-    """Restore our previous kernel routes, and the routes that we have adopted, unless all of them are unchanged."""
-    adopted = {route for route in before if not route.is_ours}
-    left = (
-        {route for route in read_routes(host.routes, Table.MAIN) if route in adopted}
-        if adopted
-        else adopted
-    )
-    if left == adopted and host.our_routes() == tuple(route for route in before if route.is_ours):
+def _restore(former: tuple[Route, ...], host: Host) -> None:
+    """Restore our former kernel routes and those that we have adopted, unless none has changed."""
+    if _are_in_place(former, host):
         return  # without taking the lock
     with locked(host.layout.lock, CancelScope()):
-        for backend in host.backends({route.family for route in before}):
-            converge([route for route in before if route.family is backend.family], backend)
+        for backend in host.backends({route.family for route in former}):
+            of_family = [route for route in former if route.family is backend.family]
+            converge(of_family, backend)
+
+
+def _are_in_place(former: tuple[Route, ...], host: Host) -> bool:
+    ours = tuple(route for route in former if route.is_ours)
+    adopted = {route for route in former if not route.is_ours}
+    if adopted and not adopted.issubset(read_routes(host.routes, Table.MAIN)):
+        return False
+    return host.our_routes() == ours

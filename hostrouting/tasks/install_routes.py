@@ -65,18 +65,19 @@ def wait_for_network(config: Config, host: Host, scope: CancelScope, started: fl
 
 
 def _waited_in_vain(missing: str, config: Config, host: Host) -> RouteError:
+    hints = (*why_no_default6(config, host), f"{MISSING_HINT}, or raise waitSeconds")
     return RouteError(
-        f"can't install the static routes: timed out after {config.wait_seconds} s waiting for {missing}",
-        hint="; ".join((*why_no_default6(config, host), f"{MISSING_HINT}, or raise waitSeconds")),
+        f"can't install the static routes: timed out after {config.wait_seconds} s "
+        f"waiting for {missing}",
+        hint="; ".join(hints),
     )
 
 
 def why_no_default6(config: Config, host: Host) -> tuple[str, ...]:
-    """Return a sentence for each interface whose IPv6 default route is missing because advertisements are ignored.
+    """Return a sentence for each interface that ignores the advertisements of a default route.
 
-    Args:
-        config: the config with the static routes, which may inherit from that default route.
-        host: the host to query. A snapshot has no sysctls.
+    Only the interfaces whose IPv6 default route the config's routes inherit and lack are examined.
+    A snapshot has no sysctls.
 
     Raises:
         RouteError: the kernel can't be queried.
@@ -85,15 +86,15 @@ def why_no_default6(config: Config, host: Host) -> tuple[str, ...]:
     if not wanted or host.snapshot is not None:
         return ()
     backend = host.routes_of(Family.IPV6)
-    uplinks, defaults, links = (
-        uplinks_of(config, backend, [host.routes]),
-        read_default_routes(backend),
-        backend.facts().links,
-    )
-    inheriting = (route for route in wanted if route.gateway is None or route.dev is None)
-    patterns = {uplinks if route.dev is None else (route.dev,) for route in inheriting}
-    lacking = (by for by in patterns if default_route(defaults, by) is None)
-    return tuple(sorted({said for by in lacking for said in why_ignored(host.layout, links, by)}))
+    uplinks = uplinks_of(config, backend, [host.routes])
+    defaults = read_default_routes(backend)
+    links = backend.facts().links
+    inheriting = [route for route in wanted if route.gateway is None or route.dev is None]
+    reasons: set[str] = set()
+    for devs in {uplinks if route.dev is None else (route.dev,) for route in inheriting}:
+        if default_route(defaults, devs) is None:
+            reasons.update(why_ignored(host.layout, links, devs))
+    return tuple(sorted(reasons))
 
 
 @contextmanager
@@ -104,7 +105,7 @@ def planned_routes(
     started: float,
     adopted: Sequence[StaticRoute] = (),
 ) -> Iterator[RoutePlan]:
-    """Wait until the routes can be planned, then plan them under the lock, and hold the lock for the ``with`` block.
+    """Wait until the routes can be planned, plan them, and hold the lock for the ``with`` block.
 
     Args:
         config: the config with the static routes.
@@ -120,9 +121,8 @@ def planned_routes(
     """
     while True:
         with locked(host.layout.lock, scope):
-            plan, missing = plan_now(
-                config, *host.backends(config.static_routes.families), adopted=adopted
-            )
+            backends = host.backends(config.static_routes.families)
+            plan, missing = plan_now(config, *backends, adopted=adopted)
             if missing is None:
                 yield plan
                 return
@@ -141,43 +141,37 @@ def apply_and_verify(plan: RoutePlan, host: Host, scope: CancelScope, undo: Undo
         RouteError: a route can't be installed or isn't used by the kernel. ``undo`` covers the
             changes made so far.
     """
-    backends, done = host.backends(plan.families), RoutePlan()
+    backends = host.backends(plan.families)
+    done = RoutePlan()
     for backend in backends:
         of_family = plan.of(backend.family)
-        done |= apply_routes(
-            of_family, backend, scope, undo, partial(_verify_early, of_family, backend)
-        )
+        verify_early = partial(_verify_early, of_family, backend)
+        done |= apply_routes(of_family, backend, scope, undo, verify_early)
     verify_routes(plan.wanted, *backends)
     return done
 
 
 def _verify_early(plan: RoutePlan, backend: RouteBackend) -> None:
-    """Verify the wanted routes before the removals, if other programs' next hops or entries may follow our old routes.
+    """Verify the wanted routes before the removals, if a rollback couldn't restore our old routes.
 
-    A rollback couldn't put our old routes back in front of these.
+    It couldn't put them back in front of other programs' next hops or entries that follow them.
     """
     ours = [route for route in plan.remove if isinstance(route, Route6)]
     keys = {route.key for route in ours if route.source_prefix is None}
-    theirs = read_routes(backend, Table.MAIN) if keys else ()
-    if any(len(route.hops) > 1 for route in ours) or any(
-        each.key in keys and not each.is_ours for each in theirs
-    ):
+    table = read_routes(backend, Table.MAIN) if keys else ()
+    shares_hops = any(len(route.hops) > 1 for route in ours)
+    has_followers = any(route.key in keys and not route.is_ours for route in table)
+    if shares_hops or has_followers:
         verify_routes(plan.wanted, backend, has_old=True)
 
 
 def write_routes(
     config: Config, host: Host, scope: CancelScope, started: float, adopted: Sequence[StaticRoute]
 ) -> RoutePlan:
-    """Install a config's routes in the kernel, remove our and adopted routes that aren't wanted, and verify the result.
+    """Install a config's routes in the kernel, remove our others and adopted ones, and verify them.
 
-    This is atomic: if any route can't be installed, none are.
-
-    Args:
-        config: the config with the static routes.
-        host: the host to change.
-        scope: cancels the run.
-        started: when the run started, for ``wait_for_network``.
-        adopted: the Go package's routes to take over.
+    This is atomic: if any route can't be installed, none are. The arguments are those of
+    ``planned_routes``.
 
     Returns:
         The executed plan. Any trial has been ended.

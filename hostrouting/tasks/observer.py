@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 @attrs.define(eq=False)
 class ChangesObserver:
-    """A ``phases.Observer`` that collects the changes of all tasks in a tree, even if the tree fails or is cancelled.
+    """A ``phases.Observer`` that collects the changes of all tasks in a tree.
 
-    If a task fails, the changes of completed tasks remain, but the tree's exception doesn't contain
-    these changes. Your own observer can derive from this one.
+    It collects them even if the tree fails or is cancelled: the changes of completed tasks remain
+    then, but the tree's exception doesn't contain them. Your own observer can derive from this one.
 
     Args:
         changes: every route, file and unit that the tasks have changed and not restored.
     """
 
     changes: Changes = attrs.field(factory=Changes, init=False)
-    _told: list[object] = attrs.field(factory=list, init=False)
+    _collected: list[object] = attrs.field(factory=list, init=False)
 
     def started(self, path: str) -> None:
         """Do nothing, because a task's changes are known at its end."""
@@ -46,11 +46,9 @@ class ChangesObserver:
         del path, status, seconds
         for outcome in (result, error):
             changes = getattr(outcome, "changes", None)
-            # An outer task may pass on the report or exception of an inner one. A plan only
-            # predicts its changes.
-            is_new = not isinstance(outcome, RoutePlan | Plan) and not any(
-                outcome is told for told in self._told
-            )
-            if changes and isinstance(changes, Changes) and is_new:
+            if not isinstance(changes, Changes) or isinstance(outcome, RoutePlan | Plan):
+                continue  # a plan only predicts its changes
+            # An outer task may pass on the report or exception of an inner one.
+            if changes and not any(outcome is earlier for earlier in self._collected):
                 self.changes |= changes
-                self._told.append(outcome)
+                self._collected.append(outcome)

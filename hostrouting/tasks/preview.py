@@ -30,7 +30,7 @@ from hostrouting.model.jsonable import fields_in_json
 from hostrouting.model.routes import Route
 from hostrouting.model.text import shortened
 from hostrouting.overlap.check import check_families
-from hostrouting.overlap.findings import Verdict
+from hostrouting.overlap.findings import OverlapReport, Verdict
 from hostrouting.overlap.uplinks import awaited_devs
 from hostrouting.routes.install import refuse
 from hostrouting.routes.plan import RoutePlan, RoutesReport, plan_now, plan_or_raise
@@ -133,25 +133,24 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
         planned = Plan(host.name, RoutePlan(), None, None, next_start)
     else:
         adopted = routes_to_adopt(host, replaces_script=bool(config.static_routes.routes))
-        routes, missing = plan_now(
-            config, *host.backends(config.static_routes.families), adopted=adopted
-        )
+        backends = host.backends(config.static_routes.families)
+        routes, missing = plan_now(config, *backends, adopted=adopted)
         next_start = _next_start(config, host, routes, missing, scope)
-        planned = Plan(
-            host.name, routes, missing, None, next_start, pending=awaited_devs(config, host.routes)
-        )
+        pending = awaited_devs(config, host.routes)
+        planned = Plan(host.name, routes, missing, None, next_start, pending=pending)
     if host.snapshot is not None:
         return planned
-    host, wanted = host.within(scope), Wanted.of(config, host.layout)
+    host = host.within(scope)
+    wanted = Wanted.of(config, host.layout)
     boot = plan_next_boot(host, wanted)
-    ignored = () if planned.missing is None else why_no_default6(config, host)
-    warnings = (
+    warnings = [
         *_why_apply_fails(boot, host),
         *warnings_of(config, wanted, host),
         *boot.files.access_errors,
-        *ignored,
-    )
-    return attrs.evolve(planned, boot=boot.changes, warnings=warnings)
+    ]
+    if planned.missing is not None:
+        warnings += why_no_default6(config, host)
+    return attrs.evolve(planned, boot=boot.changes, warnings=tuple(warnings))
 
 
 def _why_apply_fails(boot: BootPlan, host: Host) -> tuple[str, ...]:
@@ -179,22 +178,25 @@ def _next_start(
         words = error.message.replace("\n", "; ")
         return NextStart(consumer, False, f"the static routes can't be installed: {words}")
     if not config.route_overlap.expected_cidrs:
-        return NextStart(
-            consumer, True, "every route is installed; no CIDR is expected, so nothing is checked"
-        )
-    result = check_families(config, planned.backend, scope, host=host)
-    if result.verdict is Verdict.UNKNOWN:
-        reason = f"the check can't judge: {result.reason}"
-    elif result.findings:
-        reason = shortened([finding.message for finding in result.findings], "; ", _NAMED_FINDINGS)
-    else:
-        return NextStart(
-            consumer, True, "every route is installed, and nothing that is expected is shadowed"
-        )
-    is_held = config.route_overlap.mode is OverlapMode.STRICT
-    return NextStart(
-        consumer, not is_held, reason if is_held else f"the mode is WARN, although {reason}"
-    )
+        reason = "every route is installed; no CIDR is expected, so nothing is checked"
+        return NextStart(consumer, True, reason)
+    failure = _failure_of(check_families(config, planned.backend, scope, host=host))
+    if failure is None:
+        reason = "every route is installed, and nothing that is expected is shadowed"
+        return NextStart(consumer, True, reason)
+    if config.route_overlap.mode is OverlapMode.STRICT:
+        return NextStart(consumer, False, failure)
+    return NextStart(consumer, True, f"the mode is WARN, although {failure}")
+
+
+def _failure_of(report: OverlapReport) -> str | None:
+    """Return why a check doesn't pass, as a clause, or None if it passes."""
+    if report.verdict is Verdict.UNKNOWN:
+        return f"the check can't judge: {report.reason}"
+    if report.findings:
+        messages = [finding.message for finding in report.findings]
+        return shortened(messages, "; ", _NAMED_FINDINGS)
+    return None
 
 
 @attrs.frozen
@@ -211,23 +213,20 @@ class _Planned:
 
 
 def _planned(config: Config, host: Host, plan: RoutePlan, scope: CancelScope) -> _Planned:
-    overlap = config.route_overlap
     changed = [family for family in Family if plan.of(family).changes]
     if not changed:
         return _Planned(host.routes_of)
-    new, gone = (
-        (*plan.add, *(item.new for item in plan.replace)),
-        {*plan.remove, *(item.old for item in plan.replace)},
-    )
+    new = [*plan.add, *(item.new for item in plan.replace)]
+    gone = {*plan.remove, *(item.old for item in plan.replace)}
 
     def after(routes: Iterable[Route], family: Family) -> tuple[Route, ...]:
-        added = (route for route in new if route.family is family)
-        return (*added, *(route for route in routes if route not in gone))
+        added = [route for route in new if route.family is family]
+        kept = [route for route in routes if route not in gone]
+        return (*added, *kept)
 
     backend6 = host.routes6 if Family.IPV6 in changed else None
-    now = host.snapshot or take_snapshot(
-        host.routes, backend6, inside=overlap.of(Family.IPV4).judged, scope=scope
-    )
+    inside = config.route_overlap.of(Family.IPV4).judged
+    now = host.snapshot or take_snapshot(host.routes, backend6, inside=inside, scope=scope)
     ipv6 = now.ipv6 and attrs.evolve(now.ipv6, routes=after(now.ipv6.routes, Family.IPV6))
     model = backends_of(attrs.evolve(now, routes=after(now.routes, Family.IPV4), ipv6=ipv6))
 
@@ -244,41 +243,41 @@ def _planned(config: Config, host: Host, plan: RoutePlan, scope: CancelScope) ->
 
 def _rehearse(plan: RoutePlan, host: Host, planned: _Planned) -> None:
     """Raise the RouteError that installing the routes would raise, if any."""
-    new = (*plan.add, *(item.new for item in plan.replace))
+    new = [*plan.add, *(item.new for item in plan.replace)]
     for family in plan.families:
-        backend, added = planned.backend(family), [route for route in new if route.family is family]
+        backend = planned.backend(family)
+        added = [route for route in new if route.family is family]
         if planned.before is not None and added:
-            refuse(
-                "add",
-                [*_without_ipv6(added, host), *refused_routes(planned.before, backend, added)],
-            )
-        verify_routes([route for route in plan.wanted if route.family is family], backend)
+            refused = refused_routes(planned.before, backend, added)
+            refuse("add", [*_without_ipv6(added, host), *refused])
+        wanted = [route for route in plan.wanted if route.family is family]
+        verify_routes(wanted, backend)
 
 
 def _without_ipv6(routes: Sequence[Route], host: Host) -> list[RouteFailure]:
-    """Return a failure for each IPv6 route through an interface without IPv6, which only a sysctl shows."""
+    """Return a failure for each IPv6 route through an interface on which a sysctl disables IPv6."""
     routes6 = [route for route in routes if route.family is Family.IPV6]
     if not routes6 or host.snapshot is not None:
         return []
     lacking = {*devs_without_ipv6(host.layout, host.routes.facts().links)}
-    failing = (route for route in routes6 if not lacking.isdisjoint(route.devs))
+    message = "IPv6 is disabled on nexthop device"
     return [
-        RouteFailure(route, errnos.EACCES, "IPv6 is disabled on nexthop device")
-        for route in failing
+        RouteFailure(route, errnos.EACCES, message)
+        for route in routes6
+        if not lacking.isdisjoint(route.devs)
     ]
 
 
 def as_installed(config: Config, host: Host) -> Callable[[Family], RouteBackend]:
-    """Return a function that maps a family to a read-only backend, which acts as if a config's routes were installed.
+    """Return a function from a family to a read-only backend that has a config's routes installed.
 
     Raises:
         RouteError: the routes can't currently be installed.
     """
     backends = host.backends(config.static_routes.families)
     adopted = routes_to_adopt(host, replaces_script=bool(config.static_routes.routes))
-    plan = plan_or_raise(
-        config, "propose routes beside those of the config", *backends, adopted=adopted
-    )
+    attempt = "propose routes beside those of the config"
+    plan = plan_or_raise(config, attempt, *backends, adopted=adopted)
     planned = _planned(config, host, plan, CancelScope())
     _rehearse(plan, host, planned)
     return planned.backend

@@ -1,4 +1,4 @@
-"""Read-only functions for inspecting a host, used by the command line and available to other programs.
+"""Read-only functions for inspecting a host, for the command line and other programs.
 
 Pass ``host=Host.recorded(snapshot)`` to inspect a host from a snapshot.
 """
@@ -73,29 +73,32 @@ def check_kernel(
     backends: Callable[[Family], RouteBackend] | None,
     scope: CancelScope,
 ) -> OverlapReport:
-    """Check a host, if needed with another kernel, for example a model in which the config's routes are installed.
+    """Check a host, if needed with another kernel than the host's.
 
     Args:
         config: the config with the expected CIDRs.
         host: the host named in the report.
-        backends: a function that returns the kernel to query for a family, or None to query the
-            host's own.
+        backends: a function that returns the kernel to query for a family, for example a model in
+            which the config's routes are installed; or None to query the host's own.
         scope: cancels the check.
     """
     # Snapshots and kernels with planned routes never change, so there is no point in waiting.
     is_live = host.snapshot is None and backends is None
     started = scope.clock.monotonic() if is_live else None
-    asked = backends or host.routes_of
-    report = check_families(config, asked, scope, host=host, started=started)
+    kernel_of = backends or host.routes_of
+    report = check_families(config, kernel_of, scope, host=host, started=started)
     report = attrs.evolve(report, host=host.name)
     return with_namespace_note(report, host) if is_live else report
 
 
 def with_namespace_note(report: OverlapReport, host: Host) -> OverlapReport:
-    """Return a host's report, with a note if the report is about another network namespace than the host's."""
+    """Return a host's report, with a note if this process isn't in the host's network namespace."""
     if not host.has_another_network:
         return report
-    message = "this process has a network namespace of its own: the verdict is about that, not about the host"
+    message = (
+        "this process has a network namespace of its own: "
+        "the verdict is about that, not about the host"
+    )
     return attrs.evolve(report, notes=(*report.notes, Note(NoteKind.NETNS, message)))
 
 
@@ -126,18 +129,14 @@ def explain(
     """
     from hostrouting.overlap import explanation
 
-    config, host, scope = (
-        Config() if config is None else to_config(config),
-        to_host(host),
-        scope or CancelScope(),
-    )
+    config = Config() if config is None else to_config(config)
+    host = to_host(host)
     try:
         address = parse_any_unicast_address(address)
     except ValueError as error:
         raise ConfigError([("address", str(error))]) from None
-    return explanation.explain(
-        address, config, host.routes_of(Family.of(address)), scope, ipv4=host.routes
-    )
+    backend = host.routes_of(Family.of(address))
+    return explanation.explain(address, config, backend, scope or CancelScope(), ipv4=host.routes)
 
 
 def diff(
@@ -148,7 +147,7 @@ def diff(
     host: Host | None = None,
     scope: CancelScope | None = None,
 ) -> DiffReport:
-    """Compare two snapshots of a host, address by address, and name the changes that explain the differences.
+    """Compare two snapshots of a host, address by address, and explain the differences.
 
     Args:
         a: the earlier snapshot.
@@ -167,14 +166,13 @@ def diff(
     """
     from hostrouting.overlap.difference import compare
 
+    later = snapshot(host=host, scope=scope) if b is None else b
     expected = () if config is None else to_config(config).route_overlap.expected_cidrs
-    return compare(
-        a, snapshot(host=host, scope=scope) if b is None else b, [each.cidr for each in expected]
-    )
+    return compare(a, later, [each.cidr for each in expected])
 
 
 def render(config: Config) -> dict[str, str]:
-    """Return the contents of all files that ``Configure`` installs on a host without hostrouting, by their paths.
+    """Return the contents of all files that ``Configure`` installs on a fresh host, by their paths.
 
     The result depends on the config only. It is empty if the config enables nothing.
     """
@@ -182,9 +180,8 @@ def render(config: Config) -> dict[str, str]:
     from hostrouting.boot.layout import Layout
 
     layout = Layout("/sysroot")
-    return {
-        layout.relative(file.path): file.text for file in rendered_files(to_config(config), layout)
-    }
+    files = rendered_files(to_config(config), layout)
+    return {layout.relative(file.path): file.text for file in files}
 
 
 def installed_config(*, host: Host | None = None) -> Config:
@@ -211,14 +208,15 @@ def installed_config(*, host: Host | None = None) -> Config:
     manifest = Manifest.of_host(layout)
     if manifest.parts and not exists(layout.manifest):
         raise FileError(
-            f"can't tell what was installed: the manifest {layout.manifest} is missing, but its units are there",
+            f"can't tell what was installed: the manifest {layout.manifest} is missing, "
+            "but its units are there",
             hint="run apply with the wanted config, or remove",
         )
     return manifest.config
 
 
 def snapshot(*, host: Host | None = None, scope: CancelScope | None = None) -> Snapshot:
-    """Take a snapshot of all state that a check reads, and of the sysctl that explains changes between snapshots.
+    """Take a snapshot of all state that a check reads, and of a sysctl that explains changes.
 
     Args:
         host: the host to take a snapshot of; defaults to this host.

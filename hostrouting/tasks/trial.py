@@ -1,4 +1,4 @@
-"""Trial routes: installed in the kernel and removed by systemd after a timeout unless they are confirmed.
+"""Trial routes: installed in the kernel, and removed by systemd unless they are confirmed in time.
 
 A trial's state is kept in /run, so a reboot discards both the trial routes and their timer. To end
 a trial, its script runs the installed routes script, so the former routes needn't be saved.
@@ -6,9 +6,8 @@ a trial, its script runs the installed routes script, so the former routes needn
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial, reduce
-from operator import or_
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -41,7 +40,7 @@ from hostrouting.model.routes import Route
 from hostrouting.overlap.check import check_families
 from hostrouting.routes.plan import RoutePlan, RoutesReport, plan_possible
 from hostrouting.tasks.arguments import ConfigTask, to_host
-from hostrouting.tasks.configure import Run, raise_if_strict, warnings_of
+from hostrouting.tasks.configure import Run, raise_if_strict
 from hostrouting.tasks.install_routes import apply_and_verify, planned_routes, wait_for_network
 from hostrouting.tasks.reports import ConfigureReport
 from phases import CancelScope, all_or_nothing
@@ -51,7 +50,9 @@ SECONDS_MAX = 86400
 
 @attrs.frozen
 class TryRoutes(ConfigTask):
-    """Install the static routes for a limited time and run the check, without changing units or files outside /run.
+    """Install the static routes for a limited time, and run the check.
+
+    Units and files outside /run aren't changed.
 
     A systemd timer restores the routes of the installed config even if this process dies, unless
     the trial has been confirmed, or ended early by another run or a start of the consumer. If a
@@ -92,18 +93,14 @@ class TryRoutes(ConfigTask):
                 )
             started = scope.clock.monotonic()
             wait_for_network(config, host, scope, started)
-            times, end = times_of(self.seconds), scope.clock.monotonic() + self.seconds
+            times = times_of(self.seconds)
+            end = scope.clock.monotonic() + self.seconds
             start_timer(host, self.seconds)
             with all_or_nothing() as ending:
                 ending.push(partial(end_trial, host))
                 with planned_routes(config, host, scope, started) as plan:
                     # Write the script that ends the trial before changing any routes.
-                    files.write_if_changed(
-                        host.layout.trial_script, render_trial(times["until"]), mode=0o755
-                    )
-                    files.write_if_changed(
-                        host.layout.trial, to_json_text(times | config.to_mapping())
-                    )
+                    _write_trial(config, times, host)
                     if scope.clock.monotonic() >= end:
                         files.remove(host.layout.trial)
                         raise RouteError(
@@ -149,22 +146,20 @@ class ConfirmTrial:
         with exclusive_run(host, scope, is_installing=True) as done:
             # From here on, the timer can't end the trial, even if an earlier confirmation was
             # killed.
-            hint = "revert, or when the consumer starts; to install its config: hostrouting apply CONFIG"
             document = _moved(
-                host.layout.trial, host.layout.confirmed, host, scope, "confirm", hint
+                host.layout.trial,
+                host.layout.confirmed,
+                host,
+                scope,
+                verb="confirm",
+                hint="revert, or when the consumer starts; "
+                "to install its config: hostrouting apply CONFIG",
             )
             with all_or_nothing() as undo:
                 undo.push(partial(_take_back_confirm, host))
                 config = Config.from_mapping(document)
                 wanted = Wanted.of(config, host.layout)
-                run = Run(
-                    config,
-                    host,
-                    wanted,
-                    scope.clock.monotonic(),
-                    warnings_of(config, wanted, host),
-                    done,
-                )
+                run = Run.begin(config, host, wanted, scope, done)
                 plan = run.install(scope)
             try:
                 overlap = run.finish(scope)
@@ -209,28 +204,34 @@ class EndTrial:
             # This process holds the run lock, so an earlier process that was confirming the trial
             # has been killed.
             was_confirmed = files.exists(host.layout.confirmed)
-            hint = "confirm, or when the consumer starts"
-            document = _moved(host.layout.confirmed, host.layout.trial, host, scope, "end", hint)
+            document = _moved(
+                host.layout.confirmed,
+                host.layout.trial,
+                host,
+                scope,
+                verb="end",
+                hint="confirm, or when the consumer starts",
+            )
             before = host.our_routes()
             try:
                 end_trial(host)
             finally:
                 plan = _difference(before, host.our_routes())
                 done.changes |= plan.changes
-            if was_confirmed and Manifest.of_host(host.layout).config == Config.from_mapping(
-                document
-            ):
+            config = Config.from_mapping(document)
+            if was_confirmed and Manifest.of_host(host.layout).config == config:
                 raise RouteError(
-                    "the trial is over, but a confirmation, which was killed, has installed its config",
+                    "the trial is over, but a confirmation, which was killed, "
+                    "has installed its config",
                     hint="to install the former config again: hostrouting apply CONFIG",
                 )
         return RoutesReport(plan, done.changes)
 
 
 def _moved(
-    at: Path, to: Path, host: Host, scope: CancelScope, verb: str, hint: str
+    at: Path, to: Path, host: Host, scope: CancelScope, *, verb: str, hint: str
 ) -> dict[str, Any]:
-    """Rename the trial's file from ``at`` to ``to`` under the lock, if it is there, and return the trial's document."""
+    """Rename the trial's file under the lock, if it is there, and return the trial's document."""
     with locked(host.layout.lock, scope):
         files.move(at, to)
     if (document := read_trial(to)) is None:
@@ -240,14 +241,22 @@ def _moved(
 
 
 def _difference(before: Sequence[Route], after: Sequence[Route]) -> RoutePlan:
-    by_family = (
-        [[route for route in routes if route.family is each] for routes in (after, before)]
-        for each in Family
-    )
-    return reduce(or_, (plan_possible(now, then)[0] for now, then in by_family))
+    difference = RoutePlan()
+    for family in Family:
+        new = [route for route in after if route.family is family]
+        old = [route for route in before if route.family is family]
+        difference |= plan_possible(new, old)[0]
+    return difference
 
 
 # --- the files in /run ----------------------------------------------------------------------------
+
+
+def _write_trial(config: Config, times: Mapping[str, Any], host: Host) -> None:
+    script = render_trial(times["until"])
+    files.write_if_changed(host.layout.trial_script, script, mode=0o755)
+    document = {**times, **config.to_mapping()}
+    files.write_if_changed(host.layout.trial, to_json_text(document))
 
 
 def render_trial(until: str) -> str:

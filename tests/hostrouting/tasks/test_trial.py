@@ -174,7 +174,7 @@ def test_a_confirm_installs_the_tried_config(
         phases.run(ConfirmTrial(host=host))
 
 
-@pytest.mark.parametrize("place", ["tasks.trial.warnings_of", "testing.FakeSystemd.show_each"])
+@pytest.mark.parametrize("place", ["tasks.configure.warnings_of", "testing.FakeSystemd.show_each"])
 def test_a_failed_confirm_rolls_the_routes_back(
     host: Host, kernel: FakeKernel, units: TrialSystemd, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
