@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import cycle, groupby
 from typing import Any, NamedTuple
 
 from hostrouting.model.family import Family, IpNetwork
 from hostrouting.model.parsing import is_inside, reserved_blocks
-from hostrouting.model.text import shortened
+from hostrouting.model.text import clean, shortened
 from hostrouting.overlap.findings import FindingKind, NoteKind
 
 
@@ -49,28 +49,36 @@ def cells(cidr: IpNetwork, bar: Bar, count: int) -> tuple[CellKind | None, ...]:
     Returns:
         The answer for each cell, or None for a cell without checked addresses.
     """
-
-    def rank(part: tuple[CellKind, tuple[IpNetwork, ...]]) -> tuple[bool, int]:
-        answer, ranges = part
-        return not isinstance(answer.kind, FindingKind), sum(
-            network.num_addresses for network in ranges
-        )
-
-    judged: list[Any] = [cidr]
-    for block in (each for each in reserved_blocks(Family.of(cidr)) if is_inside(each, cidr)):
-        judged = [
-            part
-            for each in judged
-            for part in (each.address_exclude(block) if block.subnet_of(each) else [each])
-        ]
-    base, size = int(cidr.network_address), cidr.num_addresses
+    base = int(cidr.network_address)
+    size = cidr.num_addresses
     drawn: list[CellKind | None] = [None] * count
-    for answer, ranges in reversed((*sorted(bar, key=rank), (CellKind(), judged))):
+    worst_first = [*sorted(bar, key=_rank), (CellKind(), _judged_parts(cidr))]
+    for answer, ranges in reversed(worst_first):
         for network in ranges:
             begin = (int(network.network_address) - base) * count // size
             end = ((int(network.broadcast_address) - base + 1) * count - 1) // size + 1
             drawn[begin:end] = [answer] * (end - begin)
     return tuple(drawn)
+
+
+def _rank(part: tuple[CellKind, tuple[IpNetwork, ...]]) -> tuple[bool, int]:
+    """Return a sort key that puts the worst answer first."""
+    answer, ranges = part
+    addresses = sum(network.num_addresses for network in ranges)
+    return not isinstance(answer.kind, FindingKind), addresses
+
+
+def _judged_parts(cidr: IpNetwork) -> tuple[IpNetwork, ...]:
+    """Return the parts of a CIDR that a check judges: all but reserved blocks."""
+    parts: list[Any] = [cidr]
+    for block in reserved_blocks(Family.of(cidr)):
+        if is_inside(block, cidr):
+            parts = [rest for part in parts for rest in _without(block, part)]
+    return tuple(parts)
+
+
+def _without(block: Any, part: Any) -> Iterable[IpNetwork]:
+    return part.address_exclude(block) if block.subnet_of(part) else (part,)
 
 
 class Paint(NamedTuple):
@@ -94,14 +102,15 @@ class Paint(NamedTuple):
         Copying the cells from the terminal copies the whole text.
         """
         middle = len(text) // 2
-        parts = (
-            (self.back, text[:middle]),
-            (self.ink, text[middle]),
-            (self.back, text[middle + 1 :]),
+        left, right = text[:middle], text[middle + 1 :]
+        return (
+            self._coloured(left, self.back)
+            + self._coloured(text[middle], self.ink)
+            + self._coloured(right, self.back)
         )
-        return "".join(
-            f"\x1b[48;5;{self.back};38;5;{ink}m{part}\x1b[0m" for ink, part in parts if part
-        )
+
+    def _coloured(self, text: str, ink: int) -> str:
+        return f"\x1b[48;5;{self.back};38;5;{ink}m{text}\x1b[0m" if text else ""
 
 
 # Expected cells have muted colours, failures warm ones, and notes cool colours or grey. The palette
@@ -147,16 +156,23 @@ def legend(
     answers = dict.fromkeys(drawn)
     paints: dict[CellKind | None, Paint] = {}
     if CellKind() in answers:
-        paints[CellKind()] = Paint(
-            "·", 24, f"{dev_words(default_devs)} {meanings[0]}".lstrip(), ink=67
-        )
+        meaning = f"{dev_words(default_devs)} {meanings[0]}".lstrip()
+        paints[CellKind()] = Paint("·", 24, meaning, ink=67)
     shadows = [each for each in answers if each and each.kind is FindingKind.OVERLAP]
     for each, symbol, back in zip(shadows, cycle(_SYMBOLS), cycle(_BACKS)):
         paints[each] = Paint(symbol, back, f"{dev_words(each.devs)} {meanings[1]}".strip())
-    paints |= {CellKind(kind): paint for kind, paint in KINDS.items() if CellKind(kind) in answers}
+    for kind, paint in KINDS.items():
+        if CellKind(kind) in answers:
+            paints[CellKind(kind)] = paint
     if None in answers:
         paints[None] = Paint("_", 236, "not judged", ink=240)
     return paints
+
+
+def legend_lines(paints: Mapping[CellKind | None, Paint]) -> list[str]:
+    """Return a line for each paint, with its meaning."""
+    used = dict.fromkeys(paints.values())
+    return [f"  {paint.on(f' {paint.symbol} ')} {clean(paint.meaning)}" for paint in used]
 
 
 def dev_words(devs: Sequence[str]) -> str:

@@ -34,6 +34,7 @@ from hostrouting.cli.running import EXIT_CHECK_UNKNOWN, EXIT_FAILURE, Result, ru
 from hostrouting.config.routing import SECTION, Config, StaticRoute, StaticRoutes
 from hostrouting.model.changes import Changes
 from hostrouting.model.errors import HostRoutingError
+from hostrouting.model.family import Family
 from hostrouting.model.jsonable import to_json_text
 from hostrouting.model.text import clean
 from hostrouting.overlap.findings import NoteKind, OverlapReport, UnknownReason, Verdict
@@ -71,20 +72,27 @@ def check(options: argparse.Namespace, host: Host) -> Result | int:
     # With a snapshot, CONFIG's other keys aren't compared with the host, because CONFIG may belong
     # to another host.
     result = _check(config, on, document if on.snapshot is None else None)
-    code = {Verdict.OK: 0, Verdict.OVERLAP: EXIT_FAILURE, Verdict.UNKNOWN: EXIT_CHECK_UNKNOWN}[
-        result.verdict
-    ]
     if options.output == "nagios":
         code, line = nagios(result)
         return Result(result.to_json, lambda: line, code)
     text = {
         "svg": lambda: overlap_picture(result),
         "prometheus": lambda: _metrics(result, on),
-        "text": lambda: "\n".join(
-            [overlap_text(result, width=columns(sys.stdout)), *_next_lines(result, on)]
-        ),
+        "text": lambda: _check_text(result, on),
     }
-    return Result(result.to_json, lambda: text[options.output](), code)
+    return Result(result.to_json, lambda: text[options.output](), _CHECK_CODES[result.verdict])
+
+
+_CHECK_CODES = {
+    Verdict.OK: 0,
+    Verdict.OVERLAP: EXIT_FAILURE,
+    Verdict.UNKNOWN: EXIT_CHECK_UNKNOWN,
+}
+
+
+def _check_text(report: OverlapReport, host: Host) -> str:
+    text = overlap_text(report, width=columns(sys.stdout))
+    return "\n".join([text, *_next_lines(report, host)])
 
 
 def _expected(
@@ -128,10 +136,8 @@ to find the cluster's CIDRs:
 def _next_lines(report: OverlapReport, host: Host) -> list[str]:
     """Return suggested next steps if there is no verdict."""
     if report.reason_kind is UnknownReason.NO_DEFAULT_ROUTE:
-        is_ipv6 = any(
-            each.family.value == 6 and each.reason == report.reason for each in report.families
-        )
-        ip = "ip -6" if is_ipv6 else "ip -4"
+        lacking = {each.family for each in report.families if each.reason == report.reason}
+        ip = "ip -6" if Family.IPV6 in lacking else "ip -4"
         return [f"to see why there is none: {ip} address; {ip} route; networkctl status", SIMILAR]
     if report.reason_kind in (UnknownReason.CONTESTED_DEFAULT, UnknownReason.NO_LOCAL_TABLE):
         return [SIMILAR]
@@ -139,17 +145,13 @@ def _next_lines(report: OverlapReport, host: Host) -> list[str]:
         return []
     from hostrouting.overlap.taken_networks import taken_networks
 
-    taken = taken_networks(host.routes)
-    asks = [
-        f"{network} leaves through {clean(','.join(devs))}: "
-        + (
-            "is the cluster's network in there?"
-            if network.prefixlen < 32
-            else "on Azure, the platform has this address"
-        )
-        for network, devs in taken.items()
-    ]
-    return [*asks, _FIND_CIDRS]
+    lines: list[str] = []
+    for network, devs in taken_networks(host.routes).items():
+        ask = "is the cluster's network in there?"
+        if network.prefixlen == 32:
+            ask = "on Azure, the platform has this address"
+        lines.append(f"{network} leaves through {clean(','.join(devs))}: {ask}")
+    return [*lines, _FIND_CIDRS]
 
 
 def _check(config: Config, host: Host, document: dict[str, Any] | None = None) -> OverlapReport:
@@ -242,21 +244,18 @@ def diff(options: argparse.Namespace, host: Host) -> Result:
         "diff", lambda scope: queries.diff(before, after, config, host=host, scope=scope)
     )
     if before.host != found.host:
-        complain(
-            f"warning: A is a snapshot of {clean(before.host or '')}, and B is of {clean(found.host or '')}"
-        )
+        hosts = (clean(before.host or ""), clean(found.host or ""))
+        complain(f"warning: A is a snapshot of {hosts[0]}, and B is of {hosts[1]}")
     if before.time and found.after and before.time > found.after:
-        complain(
-            f"warning: A is newer than B ({before.time} and {found.after}), so what came is shown as what went"
-        )
-    return Result(
-        found.to_json,
-        lambda: page_text(
-            difference_page(found, columns(sys.stdout), is_verbose=options.verbose),
-            columns(sys.stdout),
-        ),
-        {True: EXIT_FAILURE, False: 0, None: EXIT_CHECK_UNKNOWN}[found.differs],
-    )
+        times = f"{before.time} and {found.after}"
+        complain(f"warning: A is newer than B ({times}), so what came is shown as what went")
+
+    def text() -> str:
+        width = columns(sys.stdout)
+        return page_text(difference_page(found, width, is_verbose=options.verbose), width)
+
+    code = {True: EXIT_FAILURE, False: 0, None: EXIT_CHECK_UNKNOWN}[found.differs]
+    return Result(found.to_json, text, code)
 
 
 def fix(options: argparse.Namespace, host: Host) -> Result:
@@ -289,39 +288,48 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
     # we don't know.
     backends = None if document is None else as_installed(config, on)
     result = run_function("check", lambda scope: queries.check_kernel(config, on, backends, scope))
-    contested = (
-        f"caution: {clean(note.message)}"
-        for note in result.notes
-        if note.kind is NoteKind.CONTESTED
-    )
-    for line in (*fix_lines(result), *_next_lines(result, on), *contested):
+    for line in (*fix_lines(result), *_next_lines(result, on), *_contested_lines(result)):
         complain(line)
+
     proposal: Any = None
     warnings: tuple[str, ...] = ()
     changes = Changes()
     is_unknown = result.verdict is Verdict.UNKNOWN and bool(result.cidrs)
-    if not is_unknown or result.findings:
+    if result.findings or not is_unknown:
         if options.format == "config":
             proposal = merged(document, result.fix.routes, options.cidr)
         else:
             proposal, warnings = _in_words(options.format, result.fix.routes, on, config)
         if options.in_place and proposal != document:
-            changes = set_sections(
-                config_path(options, host), {SECTION: proposal[SECTION]}, known=document
-            )
-    text = proposal if isinstance(proposal, str | None) else to_json_text(proposal).rstrip()
+            path = config_path(options, host)
+            changes = set_sections(path, {SECTION: proposal[SECTION]}, known=document)
+    told = {
+        "host": result.host,
+        **changes.to_json(),
+        "overlap": result.to_json(),
+        "fix": result.fix.to_json(),
+        "format": options.format,
+        "proposal": proposal,
+        "warnings": [*warnings],
+    }
+    text = _proposal_text(proposal)
     if options.in_place:
         text = "\n".join(changes_lines(changes)) or NOTHING
-    document = (
-        {"host": result.host}
-        | changes.to_json()
-        | {"overlap": result.to_json(), "fix": result.fix.to_json()}
-    )
-    document |= {"format": options.format, "proposal": proposal, "warnings": [*warnings]}
     code = EXIT_FAILURE if result.fix.unfixable else 0
-    return Result(
-        lambda: document, lambda: text or "", EXIT_CHECK_UNKNOWN if is_unknown else code, warnings
-    )
+    if is_unknown:
+        code = EXIT_CHECK_UNKNOWN
+    return Result(lambda: told, lambda: text, code, warnings)
+
+
+def _contested_lines(report: OverlapReport) -> list[str]:
+    contested = (note for note in report.notes if note.kind is NoteKind.CONTESTED)
+    return [f"caution: {clean(note.message)}" for note in contested]
+
+
+def _proposal_text(proposal: Any) -> str:
+    if isinstance(proposal, str):
+        return proposal
+    return "" if proposal is None else to_json_text(proposal).rstrip()
 
 
 def _in_words(
@@ -332,14 +340,13 @@ def _in_words(
     from hostrouting.routes.plan import plan_or_raise
 
     config = attrs.evolve(config, static_routes=StaticRoutes(enabled=True, routes=entries))
-    plan = plan_or_raise(
-        config, "fill in the routes", *host.backends(config.static_routes.families)
-    )
-    write = {"ip": formats.as_ip, "netplan": formats.as_netplan, "networkd": formats.as_networkd}[
-        form
-    ]
-    warnings = () if form == "ip" else formats.too_many_for_networkd(plan.wanted)
-    return write(plan.wanted).rstrip(), tuple(map(clean, warnings))
+    backends = host.backends(config.static_routes.families)
+    routes = plan_or_raise(config, "fill in the routes", *backends).wanted
+    if form == "ip":
+        return formats.as_ip(routes).rstrip(), ()
+    write = formats.as_netplan if form == "netplan" else formats.as_networkd
+    warnings = formats.too_many_for_networkd(routes)
+    return write(routes).rstrip(), tuple(map(clean, warnings))
 
 
 def judge(options: argparse.Namespace, host: Host) -> Result:
@@ -372,15 +379,13 @@ def judge(options: argparse.Namespace, host: Host) -> Result:
         lambda scope: judge_all(options.snapshots, config, scope=scope, since=options.since),
         waits=False,
     )
-    code = EXIT_CHECK_UNKNOWN if report.counts[Verdict.UNKNOWN] else 0
+    worst = Verdict.UNKNOWN if report.counts[Verdict.UNKNOWN] else Verdict.OK
     if report.counts[Verdict.OVERLAP]:
-        code = EXIT_FAILURE
-    text = (
-        fleet.fleet_page
-        if options.output == "html"
-        else partial(fleet.fleet_text, width=columns(sys.stdout))
-    )
-    return Result(report.to_json, partial(text, report), code)
+        worst = Verdict.OVERLAP
+    text = partial(fleet.fleet_text, report, columns(sys.stdout))
+    if options.output == "html":
+        text = partial(fleet.fleet_page, report)
+    return Result(report.to_json, text, _CHECK_CODES[worst])
 
 
 def doctor(options: argparse.Namespace, host: Host) -> Result:
@@ -411,8 +416,10 @@ def doctor(options: argparse.Namespace, host: Host) -> Result:
         )
     host = options.image or host
     is_there = has_config(options, host)
-    name = "" if options.config is None and is_there else shlex.quote(options.config or "CONFIG")
     config = load(options, host) if is_there else None
+    name = "" if is_there else "CONFIG"
+    if options.config is not None:
+        name = shlex.quote(options.config or "CONFIG")
     checks = CHECKS + sections.checks(options, host, has_config=is_there)
     report = run_function(
         "doctor",
@@ -425,5 +432,9 @@ def doctor(options: argparse.Namespace, host: Host) -> Result:
         )
         code = 0 if document["status"] == "ok" else EXIT_FAILURE
         return Result(text=lambda: to_json_text(document).rstrip(), code=code)
-    code = EXIT_FAILURE if report.is_broken or (options.strict and report.findings) else 0
-    return Result(report.to_json, lambda: page_text(doctor_page(report), columns(sys.stdout)), code)
+    has_failed = report.is_broken or (options.strict and report.findings)
+    return Result(
+        report.to_json,
+        lambda: page_text(doctor_page(report), columns(sys.stdout)),
+        EXIT_FAILURE if has_failed else 0,
+    )

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, groupby
 
-from hostrouting.cli.bars import Bar, CellKind, bar_text, cells, cells_in, legend
+from hostrouting.cli.bars import Bar, CellKind, bar_text, cells, cells_in, legend, legend_lines
 from hostrouting.cli.output import Page, Row, bad, dim, good
 from hostrouting.kernel.host_changes import HostChange
 from hostrouting.model.family import IpNetwork
@@ -34,7 +34,20 @@ def difference_page(report: DiffReport, width: int | None, *, is_verbose: bool =
         is_verbose: whether to list the changes that explain no difference, rather than only count
             them.
     """
-    on = f"on {clean(report.host or 'an unnamed host')} between {report.before} and {report.after or 'now'}"
+    host = clean(report.host or "an unnamed host")
+    on = f"on {host} between {report.before} and {report.after or 'now'}"
+    page: Page = [
+        bad(f"lookups differ {on}") if report.changed else good(f"no lookup differs {on}")
+    ]
+    page += _chart(report, width)
+    page += _others(report, is_verbose=is_verbose)
+    if report.reason:
+        page.append(bad(f"not compared: {clean(report.reason)}"))
+    return page
+
+
+def _chart(report: DiffReport, width: int | None) -> Page:
+    """Return a legend, and a row for each CIDR."""
     by_cidr: dict[IpNetwork, list[Difference]] = {}
     for each in report.changed:
         by_cidr.setdefault(each.cidr, []).append(each)
@@ -44,40 +57,34 @@ def difference_page(report: DiffReport, width: int | None, *, is_verbose: bool =
         cidr: [cells(cidr, bar, count) for bar in _bars(found)] for cidr, found in by_cidr.items()
     }
     paints = legend(chain.from_iterable(chain(*drawn.values())), (), ("unchanged", ""))
-    page: Page = [
-        bad(f"lookups differ {on}") if report.changed else good(f"no lookup differs {on}")
-    ]
-    page += [
-        f"  {paint.on(f' {paint.symbol} ')} {clean(paint.meaning)}"
-        for paint in dict.fromkeys(paints.values())
-    ]
+    page: Page = [*legend_lines(paints)]
     named: dict[tuple[HostChange, ...], IpNetwork] = {}
     for cidr in cidrs:
         if cidr not in by_cidr:
             page.append(Row(good("✓"), str(cidr), ["unchanged"]))
             continue
-        bars = [bar_text(line, paints) for line in drawn[cidr]]
-        lines = [f"before {bars[0]}", f"after  {bars[1]}", *_lines(by_cidr[cidr], named)]
+        before, after = (bar_text(line, paints) for line in drawn[cidr])
+        lines = [f"before {before}", f"after  {after}", *_lines(by_cidr[cidr], named)]
         page.append(Row(bad("✗"), str(cidr), lines))
+    return page
+
+
+def _others(report: DiffReport, *, is_verbose: bool) -> Iterator[str]:
+    """Yield the number of changes that explain no difference, by kind, and the changes if asked to."""
     counts = Counter(change.kind for change in report.others)
-    others = ", ".join(
-        f"{count:,} {kind}{'' if count == 1 else 's'}" for kind, count in counts.items()
-    )
-    page += [dim(f"changes that explain nothing here: {others}")] if others else []
-    page += [
-        dim(f"  {clean(line)}")
-        for change in report.others
-        if is_verbose
-        for line in cause_lines(change)
-    ]
-    return [*page, *([bad(f"not compared: {clean(report.reason)}")] if report.reason else ())]
+    if not counts:
+        return
+    words = (f"{count:,} {kind}{'' if count == 1 else 's'}" for kind, count in counts.items())
+    yield dim(f"changes that explain nothing here: {', '.join(words)}")
+    if is_verbose:
+        for change in report.others:
+            yield from (dim(f"  {clean(line)}") for line in cause_lines(change))
 
 
 def _bars(found: Sequence[Difference]) -> tuple[Bar, Bar]:
-    return (
-        [(_cell(each.results[0].before), each.ranges) for each in found],
-        [(_cell(each.results[0].after), each.ranges) for each in found],
-    )
+    before = [(_cell(each.results[0].before), each.ranges) for each in found]
+    after = [(_cell(each.results[0].after), each.ranges) for each in found]
+    return before, after
 
 
 def _cell(results: Sequence[LookupResult]) -> CellKind:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -35,14 +35,24 @@ def merged(
     section = before.get(SECTION) or {}
     if entries or document is None:
         routes = section.get("staticRoutes") or {}
-        more = [*(routes.get("routes") or ()), *(entry.to_mapping() for entry in entries)]
-        section = section | {"staticRoutes": routes | {"enabled": True, "routes": more}}
+        section = section | {"staticRoutes": _with_routes(routes, entries)}
     overlap = section.get("routeOverlap") or {}
-    expected = overlap.get("expectedCidrs") or []
-    known = [item["cidr"] if isinstance(item, dict) else item for item in expected]
-    if new := [cidr for cidr in dict.fromkeys(map(str, cidrs)) if cidr not in known]:
-        section = section | {"routeOverlap": overlap | {"expectedCidrs": [*expected, *new]}}
+    if new := _unexpected(overlap, cidrs):
+        expected = [*(overlap.get("expectedCidrs") or ()), *new]
+        section = section | {"routeOverlap": overlap | {"expectedCidrs": expected}}
     return before | {SECTION: section} if section else before
+
+
+def _with_routes(routes: dict[str, Any], entries: Sequence[StaticRoute]) -> dict[str, Any]:
+    more = [entry.to_mapping() for entry in entries]
+    return routes | {"enabled": True, "routes": [*(routes.get("routes") or ()), *more]}
+
+
+def _unexpected(overlap: Mapping[str, Any], cidrs: Sequence[IpNetwork]) -> list[str]:
+    """Return the CIDRs that the section ``routeOverlap`` doesn't expect yet, without duplicates."""
+    expected = overlap.get("expectedCidrs") or ()
+    known = [item["cidr"] if isinstance(item, dict) else item for item in expected]
+    return [cidr for cidr in dict.fromkeys(map(str, cidrs)) if cidr not in known]
 
 
 def set_sections(
@@ -70,23 +80,27 @@ def set_sections(
 
     def edit(file: BinaryIO) -> str | None:
         text, document = _read(file, path)
-        if known not in (None, document):
+        if known is not None and document != known:
             raise FileError(
                 f"{path} was changed in the meantime, so the proposal may not fix it",
                 hint="run it again",
             )
-        if not isinstance(document, dict):
-            raise ConfigError([(str(path), "is not a JSON object")])
-        if doubled := [key for key in sections if key in getattr(document, "duplicates", ())]:
-            raise ConfigError(
-                [(str(path), f"contains {', '.join(doubled)} twice; remove one of them")]
-            )
+        _require_keys_once(document, sections, path)
         new = [key for key in sections if _sorted(document.get(key)) != _sorted(sections[key])]
         for key in new:
             text = _with_value(text, key, sections[key])
         return text if new else None
 
     return Changes(files=(Change(path, "replaced"),) if files.rewrite(path, edit) else ())
+
+
+def _require_keys_once(document: object, keys: Iterable[str], path: Path) -> None:
+    if not isinstance(document, dict):
+        raise ConfigError([(str(path), "is not a JSON object")])
+    doubled = [key for key in keys if key in getattr(document, "duplicates", ())]
+    if doubled:
+        message = f"contains {', '.join(doubled)} twice; remove one of them"
+        raise ConfigError([(str(path), message)])
 
 
 def _sorted(value: object) -> str:

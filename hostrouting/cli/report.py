@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from itertools import chain
 
-from hostrouting.cli.bars import KINDS, Bar, CellKind, bar_text, cells, cells_in, legend
+from hostrouting.cli.bars import (
+    KINDS,
+    Bar,
+    CellKind,
+    bar_text,
+    cells,
+    cells_in,
+    legend,
+    legend_lines,
+)
 from hostrouting.cli.output import Page, Row, bad, dim, good, head
 from hostrouting.config.routing import OverlapMode
 from hostrouting.model.family import Family, IpNetwork
@@ -18,7 +28,7 @@ from hostrouting.overlap.findings import (
 from hostrouting.overlap.summary import PASTE, pasted_entries, reasons, summary
 
 # Limits for readability; the JSON output is complete.
-_ROWS, _FAILURES = 16, 4
+_ROWS = 16
 
 
 def page_text(page: Page, width: int | None) -> str:
@@ -48,19 +58,18 @@ def page_text(page: Page, width: int | None) -> str:
 
 def fix_lines(report: OverlapReport) -> list[str]:
     """Return lines that say which failures no route fixes and why, with hints and the side effects of the fix."""
-    if report.verdict is Verdict.UNKNOWN and not report.findings:
-        return [bad(clean(summary(report)))]
-    lines = (
-        [bad(clean(summary(report).splitlines()[0]))] if report.verdict is Verdict.UNKNOWN else []
-    )
+    lines: list[str] = []
+    if report.verdict is Verdict.UNKNOWN:
+        said = clean(summary(report))
+        if not report.findings:
+            return [bad(said)]
+        lines.append(bad(said.splitlines()[0]))
     lines += [bad(clean(reason)) for reason in reasons(report)]
     lines += [f"hint: {clean(line)}" for line in report.fix.hints]
     lines += [f"caution: {clean(line)}" for line in report.fix.consequences]
-    return (
-        lines or [good("nothing fails: there is nothing to fix")]
-        if not report.fix.routes
-        else lines
-    )
+    if not lines and not report.fix.routes:
+        return [good("nothing fails: there is nothing to fix")]
+    return lines
 
 
 def overlap_text(report: OverlapReport, *, width: int | None = None) -> str:
@@ -104,79 +113,98 @@ SIMILAR = "similar incidents: https://github.com/hostrouting/hostrouting/blob/ma
 
 
 def _page(report: OverlapReport, width: int | None) -> Page:
-    notes = (dim(f"note: {note.kind}: {clean(note.message)}") for note in report.notes)
-    return [*_verdict(report, width), *notes]
-
-
-def _verdict(report: OverlapReport, width: int | None) -> Page:
-    page: Page = [(good if report.verdict is Verdict.OK else bad)(verdict_line(report))]
+    paint = good if report.verdict is Verdict.OK else bad
+    page: Page = [paint(verdict_line(report))]
+    is_judged = True
     if report.verdict is Verdict.UNKNOWN:
         said = clean(summary(report))
-        if all(each.verdict is Verdict.UNKNOWN for each in report.families):
-            return [*page, said]
-        page.append(said.splitlines()[0])
-    by_family = {each.family: clean(",".join(each.default_devs)) for each in report.families}
-    default = clean(",".join(report.default_devs))
-    named = {each.cidr: ",".join(each.devs) for each in report.expected if each.devs is not None}
-    findings: defaultdict[IpNetwork, list[str]] = defaultdict(list)
-    for finding in report.findings:
-        findings[finding.cidr].append(bad(clean(finding.failure)))
-        if finding.cause:
-            findings[finding.cidr].append(dim(clean(finding.cause)))
+        is_judged = any(each.verdict is not Verdict.UNKNOWN for each in report.families)
+        page.append(said.splitlines()[0] if is_judged else said)
+    if is_judged:
+        page += _chart(report, width)
+        page += _fix(report)
+    page += [dim(f"note: {note.kind}: {clean(note.message)}") for note in report.notes]
+    return page
+
+
+# --- the CIDRs ------------------------------------------------------------------------------------
+
+
+def _chart(report: OverlapReport, width: int | None) -> Page:
+    """Return the expected interfaces, a legend, and a row for each CIDR, those with findings first."""
     bars = _bars(report)
+    failures = _failures(report)
     noted = {*bars, *(note.cidr for note in report.notes)}
-    shown = sorted(report.cidrs, key=lambda cidr: (cidr not in findings, cidr not in noted))[:_ROWS]
+    by_urgency = sorted(report.cidrs, key=lambda cidr: (cidr not in failures, cidr not in noted))
+    shown = by_urgency[:_ROWS]
     count = cells_in(width, max((len(str(cidr)) for cidr in report.cidrs), default=0))
     drawn = {cidr: cells(cidr, bars[cidr], count) for cidr in shown if cidr in bars}
-    paints = legend(chain.from_iterable(drawn.values()), () if named else report.default_devs)
-    if len(set(by_family.values()) - {""}) > 1:
-        page += [
-            head(f"expected interface of {family}: {devs}")
-            for family, devs in by_family.items()
-            if devs
-        ]
-    elif default and len(named) < len(report.cidrs):
-        page.append(head(f"expected interface: {default}"))
-    page += [
-        f"  {paint.on(f' {paint.symbol} ')} {clean(paint.meaning)}"
-        for paint in dict.fromkeys(paints.values())
-    ]
+    names_devs = any(each.devs is not None for each in report.expected)
+    default_devs = () if names_devs else report.default_devs
+    paints = legend(chain.from_iterable(drawn.values()), default_devs)
+
+    page = [*_expected_lines(report), *legend_lines(paints)]
+    devs_of = _expected_devs(report)
     for cidr in shown:
-        is_unknown = report.verdict_on(cidr) is Verdict.UNKNOWN
-        mark = (
-            bad("✗")
-            if cidr in findings
-            else dim("•")
-            if cidr in noted
-            else bad("?")
-            if is_unknown
-            else good("✓")
-        )
-        passed = (
-            "not judged"
-            if is_unknown
-            else f"by {named.get(cidr) or by_family.get(Family.of(cidr), default)}"
-        )
-        is_drawn = cidr in drawn  # each CIDR with findings is drawn
-        paragraphs = (
-            [bar_text(drawn[cidr], paints), *findings.get(cidr, ())] if is_drawn else [passed]
-        )
-        page.append(Row(mark, str(cidr), paragraphs))
+        verdict = report.verdict_on(cidr)
+        if cidr in drawn:  # each CIDR with findings is drawn
+            said = [bar_text(drawn[cidr], paints), *failures.get(cidr, ())]
+        elif verdict is Verdict.UNKNOWN:
+            said = ["not judged"]
+        else:
+            said = [f"by {devs_of[cidr]}"]
+        page.append(Row(_mark(verdict, is_noted=cidr in noted), str(cidr), said))
     if (more := len(report.cidrs) - _ROWS) > 0:
         page.append(f"and {more} more; --output json has them all")
-    entries, rest = pasted_entries(report)
-    if entries:
-        page += [
-            good(PASTE),
-            *(good(f"  {entry},") for entry in entries[:-1]),
-            good(f"  {entries[-1]}{rest}"),
-        ]
-    page += [bad(clean(said)) for said in reasons(report)]
-    page += [dim(f"hint: {clean(said)}") for said in report.fix.hints] + [dim(SIMILAR)] * bool(
-        report.fix.hints
-    )
-    page += [dim(f"caution: {clean(said)}") for said in report.fix.consequences]
     return page
+
+
+def _failures(report: OverlapReport) -> dict[IpNetwork, list[str]]:
+    """Return the lines that describe each failing CIDR's findings."""
+    lines: defaultdict[IpNetwork, list[str]] = defaultdict(list)
+    for finding in report.findings:
+        lines[finding.cidr].append(bad(clean(finding.failure)))
+        if finding.cause:
+            lines[finding.cidr].append(dim(clean(finding.cause)))
+    return lines
+
+
+def _expected_lines(report: OverlapReport) -> Page:
+    """Return a heading with the expected interfaces, or one for each family if these differ."""
+    of_families = {each.family: _joined(each.default_devs) for each in report.families}
+    if len(set(of_families.values()) - {""}) > 1:
+        return [
+            head(f"expected interface of {family}: {devs}")
+            for family, devs in of_families.items()
+            if devs
+        ]
+    having_their_own = {each.cidr for each in report.expected if each.devs is not None}
+    if not report.default_devs or len(having_their_own) == len(report.cidrs):
+        return []
+    return [head(f"expected interface: {_joined(report.default_devs)}")]
+
+
+def _expected_devs(report: OverlapReport) -> dict[IpNetwork, str]:
+    """Return the expected interfaces of each CIDR."""
+    default = _joined(report.default_devs)
+    of_families = {each.family: _joined(each.default_devs) for each in report.families}
+    devs = {cidr: of_families.get(Family.of(cidr), default) for cidr in report.cidrs}
+    for each in report.expected:
+        if each.devs:
+            devs[each.cidr] = ",".join(each.devs)
+    return devs
+
+
+def _joined(devs: Sequence[str]) -> str:
+    return clean(",".join(devs))
+
+
+def _mark(verdict: Verdict, *, is_noted: bool) -> str:
+    if verdict is Verdict.OVERLAP:
+        return bad("✗")
+    if is_noted:
+        return dim("•")
+    return bad("?") if verdict is Verdict.UNKNOWN else good("✓")
 
 
 def _bars(report: OverlapReport) -> dict[IpNetwork, Bar]:
@@ -189,6 +217,24 @@ def _bars(report: OverlapReport) -> dict[IpNetwork, Bar]:
         if note.kind in KINDS and note.cidr is not None:
             bars[note.cidr].append((CellKind(note.kind), note.ranges))
     return bars
+
+
+# --- the fix --------------------------------------------------------------------------------------
+
+
+def _fix(report: OverlapReport) -> Page:
+    page: Page = []
+    entries, rest = pasted_entries(report)
+    if entries:
+        page.append(good(PASTE))
+        page += [good(f"  {entry},") for entry in entries[:-1]]
+        page.append(good(f"  {entries[-1]}{rest}"))
+    page += [bad(clean(said)) for said in reasons(report)]
+    if report.fix.hints:
+        page += [dim(f"hint: {clean(said)}") for said in report.fix.hints]
+        page.append(dim(SIMILAR))
+    page += [dim(f"caution: {clean(said)}") for said in report.fix.consequences]
+    return page
 
 
 # --- as a monitoring plugin's line ----------------------------------------------------------------
@@ -216,21 +262,27 @@ def nagios(report: OverlapReport) -> tuple[int, str]:
     if not report.cidrs:
         return nagios_unknown("no CIDRs are expected: there is nothing to check")
     if report.verdict is Verdict.UNKNOWN:
-        said = "; ".join(summary(report).splitlines())
-        said = f"{_counts(report)}: {said}" if report.findings else said
-        return nagios_unknown(
-            said if report.families else f"nothing could be judged: {report.reason}"
-        )
+        return nagios_unknown(_why_unknown(report))
     is_strict = report.mode is OverlapMode.STRICT
-    total, failing = len(report.cidrs), {finding.cidr for finding in report.findings}
-    all_of_them = "1 expected CIDR leaves" if total == 1 else f"{total} expected CIDRs leave"
-    status, said = _OK, f"{all_of_them} through {','.join(report.default_devs)}"
+    total = len(report.cidrs)
+    failing = {finding.cidr for finding in report.findings}
     if failing:
         status = _CRITICAL if is_strict else _WARNING
         said = f"{_counts(report)}: {report.findings[0].message}"
+    else:
+        status = _OK
+        all_of_them = "1 expected CIDR leaves" if total == 1 else f"{total} expected CIDRs leave"
+        said = f"{all_of_them} through {','.join(report.default_devs)}"
     # A threshold of 0 alerts on any other value. Only the current mode's threshold is set.
     thresholds = ";0" if is_strict else "0;"
     return status, f"{_text(status, said)} | failing={len(failing)};{thresholds};0;{total}"
+
+
+def _why_unknown(report: OverlapReport) -> str:
+    if not report.families:
+        return f"nothing could be judged: {report.reason}"
+    said = "; ".join(summary(report).splitlines())
+    return f"{_counts(report)}: {said}" if report.findings else said
 
 
 def nagios_unknown(reason: str) -> tuple[int, str]:
