@@ -38,10 +38,6 @@ _DECISIONS_MAX = 15
 # Functions that have more. The list may only shrink: flatten a function, and remove its name.
 _EXCEPTIONS = {
     "hostrouting.azure.vnet.leftovers._Planner.__init__",
-    "hostrouting.cli.checking.fix",
-    "hostrouting.cli.difference.difference_page",
-    "hostrouting.cli.fixing.merged",
-    "hostrouting.cli.report._verdict",
     "hostrouting.kernel._ip_rules.read_rule",
     "hostrouting.kernel._memory.semantics._fib_create_info",
     "hostrouting.kernel.fib.Fib.evaluated_rules",
@@ -62,8 +58,6 @@ _EXCEPTIONS = {
     "hostrouting.routes.verify._covered",
     "hostrouting.routes.verify.losing_routes",
     "hostrouting.tasks.configure.warnings_of",
-    "hostrouting.watch._events.of_failures",
-    "hostrouting.watch._repair.Reconciler._carry_out",
 }
 
 _NOT_CODE = {

@@ -79,19 +79,16 @@ def status(report: OverlapReport, repair: Repair, problems: Sequence[str]) -> st
         repair: the result of the last repair.
         problems: descriptions of the current problems.
     """
-    found = (
-        shortened(summary(report).splitlines(), "; ", 1)
-        if report.cidrs
-        else "no CIDRs are expected"
-    )
+    found = "no CIDRs are expected"
+    if report.cidrs:
+        found = shortened(summary(report).splitlines(), "; ", 1)
     words = [f"{report.verdict}: {found}", f"static routes in place: {repair.kept}"]
     if repair.waiting:
         words.append(f"waiting, because another program keeps removing them: {len(repair.waiting)}")
     if repair.unmoved:
         words.append(unmoved(repair.unmoved))
-    return textwrap.shorten(
-        "; ".join([*words, *problems[:1]]), _STATUS_CHARACTERS, placeholder=" …"
-    )
+    words += problems[:1]
+    return textwrap.shorten("; ".join(words), _STATUS_CHARACTERS, placeholder=" …")
 
 
 # --- routes ---------------------------------------------------------------------------------------
@@ -118,9 +115,8 @@ def of_routes(repair: Repair, managers: Mapping[str, str]) -> Iterator[Event]:
     # If a program removes several routes together, report them in a single event.
     for failures, taken in repair.contested.items():
         those, them = ("this route", "it") if len(taken) == 1 else ("these routes", "them")
-        who = "; ".join(
-            managers.get(dev, "the kernel doesn't say which one") for dev in devs_of(taken)
-        )
+        unknown = "the kernel doesn't say which one"
+        who = "; ".join(managers.get(dev, unknown) for dev in devs_of(taken))
         message = (
             f"another program keeps removing {_listed(taken)}: {failures.count} times lately; hostrouting keeps "
             f"{those}, and restores {them} in {failures.wait_seconds:g} s; {who}; {HOW_TO_STOP}"
@@ -201,17 +197,24 @@ def of_failures(
         if before is None or before.reason != now.reason:
             yield Event(EventKind.UNKNOWN, summary(now))
         return
-    old = {_identity(finding): finding for finding in before.findings} if before else {}
-    new = {_identity(finding): finding for finding in now.findings}
+    yield from _of_findings(() if before is None else before.findings, now.findings, waiting)
+    was_well = before is not None and before.verdict is Verdict.OK
+    if now.cidrs and not now.findings and not was_well:
+        yield Event(EventKind.ALL_WELL, summary(now), {"DEV": now.default_devs})
+
+
+def _of_findings(
+    before: Iterable[Finding], now: Iterable[Finding], waiting: Iterable[Route]
+) -> Iterator[Event]:
+    old = {_identity(finding): finding for finding in before}
+    new = {_identity(finding): finding for finding in now}
+    on_their_way = {route.destination for route in waiting}
     for key, finding in new.items():
         if key not in old or old[key].ranges != finding.ranges:
-            yield _failure(finding, {route.destination for route in waiting})
+            yield _failure(finding, on_their_way)
     for key, finding in old.items():
         if key not in new:
-            about = {"CIDR": [str(finding.cidr)], "DEV": finding.devs}
-            yield Event(EventKind.FAILURE_GONE, f"no longer so: {finding.message}", about)
-    if now.cidrs and not new and (before is None or before.verdict is not Verdict.OK):
-        yield Event(EventKind.ALL_WELL, summary(now), {"DEV": now.default_devs})
+            yield _failure_gone(finding)
 
 
 def _failure(finding: Finding, on_their_way: Container[IpNetwork]) -> Event:
@@ -228,6 +231,11 @@ def _failure(finding: Finding, on_their_way: Container[IpNetwork]) -> Event:
     route = [] if finding.route is None else [str(finding.route)]
     about = {"CIDR": [str(finding.cidr)], "ROUTE": route, "DEV": finding.devs, "FIX": fix}
     return Event(EventKind.FAILURE, f"{finding.message}; {hint}", about)
+
+
+def _failure_gone(finding: Finding) -> Event:
+    about = {"CIDR": [str(finding.cidr)], "DEV": finding.devs}
+    return Event(EventKind.FAILURE_GONE, f"no longer so: {finding.message}", about)
 
 
 def _identity(finding: Finding) -> tuple[object, ...]:

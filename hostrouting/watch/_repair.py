@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping
 
 import attrs
 
@@ -119,49 +119,47 @@ class Reconciler:
         self, plan: RoutePlan, backends: Iterable[RouteBackend], scope: CancelScope
     ) -> Repair:
         now = scope.clock.monotonic()
-        wanted = _writes(plan)
         # If a route needs a change even though nothing has touched it since the last check, the
         # default route has changed.
         follows = {item.new.key for item in plan.replace if self._is_as_left(item.old)}
-        contested: dict[Failures, list[Route]] = {}
-        for key, route in wanted.items():
-            if key in self.kept and key not in follows:
-                self.failures[key] = self.failures[key].again(now)
-                if self.failures[key].wait_seconds:
-                    contested.setdefault(self.failures[key], []).append(route)
+        contested = self._count_losses(plan, follows, now)
 
-        todo = plan.only(lambda route: self.failures.get(route.key, Failures()).due <= now)
-        done, refused = RoutePlan(), dict[Route, str]()
-        try:
-            with all_or_nothing() as undo:
-                for backend in backends:
-                    applied, failed = apply_possible(todo.of(backend.family), backend, scope, undo)
-                    done, refused = done | applied, refused | failed
-        except RouteError as error:
-            done, refused = RoutePlan(), dict.fromkeys(_changes(todo).values(), str(error))
+        due = plan.only(lambda route: self.failures.get(route.key, Failures()).due <= now)
+        done, refused = _write_possible(due, backends, scope)
         for route, reason in refused.items():
             self.failures[route.key] = self.failures[route.key].again(now, reason)
-
         written = _writes(done)
-        fixed = {Drift.UNWANTED: list(done.remove)}
-        for key, route in written.items():
+        for key in written:
             if self.failures[key].reason:
                 del self.failures[key]
-            fixed.setdefault(Drift.DEFAULT_CHANGED if key in follows else Drift.LOST, []).append(
-                route
-            )
-        # Without refusals, all of ``todo`` is completed. A route to remove that ``done`` lacks
+
+        # Without refusals, all that was due is completed. A route to remove that ``done`` lacks
         # didn't need removing: it was gone, or is another program's by now.
-        completed = _changes(done if refused else todo)
+        completed = _changes(done if refused else due)
         left = {key: self.failures[key] for key in _changes(plan) if key not in completed}
-        reasons = dict.fromkeys(each.reason for each in left.values() if each.reason)
         self.kept = {route.key: route for route in plan.unchanged} | written
         self.due = min((each.due for each in left.values()), default=None)
-        waiting = tuple(
-            route for key, route in wanted.items() if key in left and not left[key].reason
+        return Repair(
+            len(self.kept),
+            _by_drift(done, follows),
+            contested,
+            _waiting(plan, left),
+            problems=_problems(left),
         )
-        problems = ("\n".join(reasons),) if reasons else ()
-        return Repair(len(self.kept), fixed, contested, waiting, problems=problems)
+
+    def _count_losses(
+        self, plan: RoutePlan, follows: Container[Hashable], now: float
+    ) -> dict[Failures, list[Route]]:
+        """Count each route that another program has removed, and return those that wait because of it."""
+        contested: dict[Failures, list[Route]] = {}
+        for key, route in _writes(plan).items():
+            if key not in self.kept or key in follows:
+                continue
+            failures = self.failures[key].again(now)
+            self.failures[key] = failures
+            if failures.wait_seconds:
+                contested.setdefault(failures, []).append(route)
+        return contested
 
     def _remember(self, plan: RoutePlan, unmoved: Iterable[Replacement]) -> None:
         wanted = {*_writes(plan), *(move.new.key for move in unmoved)}
@@ -172,6 +170,53 @@ class Reconciler:
     def _is_as_left(self, ours: Route) -> bool:
         left = self.kept.get(ours.key)
         return left is not None and is_same(left, ours)
+
+
+def _write_possible(
+    plan: RoutePlan, backends: Iterable[RouteBackend], scope: CancelScope
+) -> tuple[RoutePlan, dict[Route, str]]:
+    """Carry out as much of a plan as the kernel accepts.
+
+    Returns:
+        What was done, and a reason for each route that was refused.
+    """
+    done = RoutePlan()
+    refused: dict[Route, str] = {}
+    try:
+        with all_or_nothing() as undo:
+            for backend in backends:
+                of_family = plan.of(backend.family)
+                applied, failed = apply_possible(of_family, backend, scope, undo)
+                done |= applied
+                refused |= failed
+    except RouteError as error:
+        return RoutePlan(), dict.fromkeys(_changes(plan).values(), str(error))
+    return done, refused
+
+
+def _by_drift(done: RoutePlan, follows: Container[Hashable]) -> dict[Drift, list[Route]]:
+    """Return the repaired routes by kind of drift.
+
+    Args:
+        done: the repairs.
+        follows: the keys of the routes that follow the default route.
+    """
+    fixed = {Drift.UNWANTED: list(done.remove)}
+    for key, route in _writes(done).items():
+        drift = Drift.DEFAULT_CHANGED if key in follows else Drift.LOST
+        fixed.setdefault(drift, []).append(route)
+    return fixed
+
+
+def _waiting(plan: RoutePlan, left: Mapping[Hashable, Failures]) -> tuple[Route, ...]:
+    """Return the routes that weren't written because of backoff, not because of a refusal."""
+    wanted = _writes(plan).items()
+    return tuple(route for key, route in wanted if key in left and not left[key].reason)
+
+
+def _problems(left: Mapping[Hashable, Failures]) -> tuple[str, ...]:
+    reasons = dict.fromkeys(failures.reason for failures in left.values() if failures.reason)
+    return ("\n".join(reasons),) if reasons else ()
 
 
 def _writes(plan: RoutePlan) -> dict[Hashable, Route]:
@@ -199,7 +244,8 @@ def plan_repair(config: Config, *backends: RouteBackend) -> tuple[RoutePlan, lis
     Raises:
         RouteError: the kernel's routes can't be queried.
     """
-    plan, problems = RoutePlan(), list[str]()
+    plan = RoutePlan()
+    problems: list[str] = []
     for backend in backends if config.static_routes.routes else ():
         wanted = config.static_routes.of(backend.family)
         main = read_routes(backend, Table.MAIN)

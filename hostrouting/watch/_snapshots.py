@@ -47,14 +47,19 @@ class LastSnapshots:
             verdict: the verdict.
             scope: cancels the reads; its clock tells the time.
         """
-        layout, is_ok, now = self.host.layout, verdict is Verdict.OK, scope.clock.monotonic()
-        path, was_ok, self.was_ok = layout.good if is_ok else layout.bad, self.was_ok, is_ok
+        layout = self.host.layout
+        is_ok = verdict is Verdict.OK
+        was_ok, self.was_ok = self.was_ok, is_ok
+        path = layout.good if is_ok else layout.bad
+        now = scope.clock.monotonic()
         age = now - self.written.get(path, -_HOUR_SECONDS)
-        is_due = age >= (_PAUSE_SECONDS if is_ok != was_ok else _HOUR_SECONDS) and (
-            is_ok or was_ok is not False
-        )
-        if not is_due or (was_ok is None and not is_ok and _is_newer(layout.bad, layout.good)):
+        if age < (_PAUSE_SECONDS if is_ok != was_ok else _HOUR_SECONDS):
             return
+        if not is_ok:
+            if was_ok is False:
+                return
+            if was_ok is None and _is_newer(layout.bad, layout.good):
+                return
         self.written[path] = now
         try:
             self._write(path, scope)
@@ -63,24 +68,21 @@ class LastSnapshots:
             self.problem = str(error)
 
     def _write(self, path: Path, scope: CancelScope) -> None:
-        listed = read_text(self.host.layout.of("/proc/net/fib_triestat")) or ""
-        routes = sum(
-            int(line.split()[1])
-            for line in listed.splitlines()
-            if line.split()[:1] == ["Prefixes:"]
-        )
         # Estimate the size first, because a snapshot of a million routes would take gigabytes of
         # memory.
-        text = (
-            ""
-            if routes * _BYTES_A_ROUTE > _MIB_MAX << 20
-            else snapshot_of(self.host, scope).to_text()
-        )
-        if not text or len(text) > _MIB_MAX << 20:
-            raise FileError(
-                f"can't keep a snapshot as {path}: it would have more than {_MIB_MAX} MiB"
-            )
+        size = self._count_routes() * _BYTES_A_ROUTE
+        if size <= _MIB_MAX << 20:
+            text = snapshot_of(self.host, scope).to_text()
+            size = len(text)
+        if size > _MIB_MAX << 20:
+            message = f"it would have more than {_MIB_MAX} MiB"
+            raise FileError(f"can't keep a snapshot as {path}: {message}")
         write_if_changed(path, text, mode=0o600)
+
+    def _count_routes(self) -> int:
+        listed = read_text(self.host.layout.of("/proc/net/fib_triestat")) or ""
+        rows = (line.split() for line in listed.splitlines())
+        return sum(int(row[1]) for row in rows if row[:1] == ["Prefixes:"])
 
 
 def _is_newer(path: Path, than: Path) -> bool:

@@ -107,10 +107,8 @@ class WatchHostRouting:
         # The first wait only subscribes to changes, and returns immediately. From here on, no
         # change is missed.
         watch.has_changed(QUIET_SECONDS)
-        routes, cidrs = (
-            len(watch.config.static_routes.routes),
-            len(watch.config.route_overlap.expected_cidrs),
-        )
+        routes = len(watch.config.static_routes.routes)
+        cidrs = len(watch.config.route_overlap.expected_cidrs)
         what = f"static routes to keep: {routes}; expected CIDRs to check: {cidrs}"
         self.say(Event(EventKind.STARTED, f"{what}; {HOW_TO_STOP}"))
         try:
@@ -122,9 +120,8 @@ class WatchHostRouting:
                 watch.look()
         except Cancelled as end:
             self.tell("STOPPING=1")
-            self.say(
-                Event(EventKind.STOPPED, f"stopped by {end.reason}; the routes stay as they are")
-            )
+            message = f"stopped by {end.reason}; the routes stay as they are"
+            self.say(Event(EventKind.STOPPED, message))
             raise
 
 

@@ -5,6 +5,7 @@ docs/reference/watch.md lists the metrics.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -41,22 +42,20 @@ def check_metrics(report: OverlapReport, time: float) -> tuple[Metric, ...]:
         report: the result of the check.
         time: Unix timestamp of the check.
     """
-    verdicts = {
-        f'{{cidr="{cidr}",verdict="{verdict}"}}': int(verdict is found)
-        for cidr in report.cidrs
-        for found in (report.verdict_on(cidr),)
-        for verdict in Verdict
-    }
-    lifetimes = {each.family: each.default_expires for each in report.families}
-    expiries = {
-        f'{{family="{str(family).lower()}"}}': time + seconds
-        for family, seconds in lifetimes.items()
-        if seconds is not None
-    }
-    kinds = FindingKind if report.cidrs else ()
-    failures = {
-        f'{{kind="{kind}"}}': sum(each.kind is kind for each in report.findings) for kind in kinds
-    }
+    verdicts: dict[str, float] = {}
+    for cidr in report.cidrs:
+        found = report.verdict_on(cidr)
+        for verdict in Verdict:
+            verdicts[f'{{cidr="{cidr}",verdict="{verdict}"}}'] = int(verdict is found)
+    expiries: dict[str, float] = {}
+    for each in report.families:
+        if each.default_expires is not None:
+            family = str(each.family).lower()
+            expiries[f'{{family="{family}"}}'] = time + each.default_expires
+    failures: dict[str, float] = {}
+    if report.cidrs:
+        counts = Counter(finding.kind for finding in report.findings)
+        failures = {f'{{kind="{kind}"}}': counts[kind] for kind in FindingKind}
     return (
         Metric(
             "last_run_timestamp_seconds",
