@@ -16,10 +16,10 @@ import attrs
 import phases
 from hostrouting.boot.host import Host
 from hostrouting.cli.changes import applied_text, changed_text, changes_lines, plan_text
+from hostrouting.cli.exit_codes import EXIT_PLAN_CHANGES
 from hostrouting.cli.options import asked_host, read
 from hostrouting.cli.output import complain
 from hostrouting.cli.running import (
-    EXIT_PLAN_CHANGES,
     Result,
     cancelled_by_signals,
     run_function,

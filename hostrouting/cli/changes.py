@@ -9,8 +9,10 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from hostrouting.cli.output import bad, columns, dim, good
+from hostrouting.cli.report import overlap_text
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.text import clean
+from hostrouting.overlap.findings import UnknownReason
 
 if TYPE_CHECKING:
     from hostrouting.config.routing import Config
@@ -44,14 +46,13 @@ def changed_text(plan: RoutePlan, changes: Changes, *, is_verbose: bool) -> str:
     """
     same = _unchanged_lines(plan, "unchanged", is_changed=bool(changes), is_verbose=is_verbose)
     lines = changes_lines(Changes(changes.routes)) + same + changes_lines(changes.of_boot)
-    return "\n".join(lines if changes else [*lines, _nothing(plan)])
+    if not changes:
+        lines.append(_nothing(plan))
+    return "\n".join(lines)
 
 
 def applied_text(report: ConfigureReport, ending: str, *, is_verbose: bool) -> str:
     """Return the changes, the check's result if there was a check, and the ending unless it is empty."""
-    from hostrouting.cli.report import overlap_text
-    from hostrouting.overlap.findings import UnknownReason
-
     parts = [changed_text(report.routes.plan, report.changes, is_verbose=is_verbose)]
     if report.overlap.cidrs and report.overlap.reason_kind is not UnknownReason.NO_KERNEL:
         parts.append(overlap_text(report.overlap, width=columns(sys.stdout)))
@@ -86,9 +87,8 @@ def plan_text(plan: Plan, config: Config, *, is_verbose: bool) -> str:
         None: "isn't known",
     }
     verdict = verdicts[plan.next_start.is_admitted]
-    lines.append(
-        f"the next start of {plan.next_start.consumer} {verdict}: {clean(plan.next_start.reason)}"
-    )
+    reason = clean(plan.next_start.reason)
+    lines.append(f"the next start of {plan.next_start.consumer} {verdict}: {reason}")
     return "\n".join(lines)
 
 
@@ -118,11 +118,9 @@ def diff_lines(change: Change) -> list[str]:
 
     from hostrouting.boot.go_package import is_go_package_script
 
-    name, before, after = (
-        clean(str(change.what)),
-        (change.before or "").splitlines(),
-        (change.after or "").splitlines(),
-    )
+    name = clean(str(change.what))
+    before = (change.before or "").splitlines()
+    after = (change.after or "").splitlines()
     if change.before is None and len(after) > _NEW_FILE_LINES:
         return [good(f"+ {name} ({len(after)} lines, new)")]
     if change.after is None:
@@ -131,12 +129,10 @@ def diff_lines(change: Change) -> list[str]:
         return [good(f"~ {name} ({len(after)} lines, instead of the Go package's)")]
     if change.before == change.after:
         return [f"~ {name} (its mode or owner)"]
-    old, new = (name if text is not None else "/dev/null" for text in (change.before, change.after))
+    old = "/dev/null" if change.before is None else name
     paint = {"+": good, "-": bad, "@": dim}
-    return [
-        paint.get(line[0], str)(clean(line))
-        for line in difflib.unified_diff(before, after, old, new, n=1, lineterm="")
-    ]
+    lines = difflib.unified_diff(before, after, old, name, n=1, lineterm="")
+    return [paint.get(line[0], str)(clean(line)) for line in lines]
 
 
 def _lines(changes: Iterable[Change], marks: Mapping[str, str]) -> Iterator[str]:

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 import time
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import attrs
 
+from hostrouting.boot.files import write_if_changed
 from hostrouting.boot.host import Host
 from hostrouting.cli.changes import NOTHING, changes_lines
+from hostrouting.cli.exit_codes import (
+    EXIT_CHECK_UNKNOWN,
+    EXIT_FAILURE,
+    EXIT_OF_VERDICT,
+    exit_of_answer,
+)
 from hostrouting.cli.options import (
     UsageError,
     asked_host,
@@ -30,7 +39,7 @@ from hostrouting.cli.report import (
     overlap_text,
     page_text,
 )
-from hostrouting.cli.running import EXIT_CHECK_UNKNOWN, EXIT_FAILURE, Result, run_function
+from hostrouting.cli.running import Result, run_function
 from hostrouting.config.routing import SECTION, Config, StaticRoute, StaticRoutes
 from hostrouting.model.changes import Changes
 from hostrouting.model.errors import HostRoutingError
@@ -39,6 +48,8 @@ from hostrouting.model.jsonable import to_json_text
 from hostrouting.model.text import clean
 from hostrouting.overlap.findings import NoteKind, OverlapReport, UnknownReason, Verdict
 from hostrouting.overlap.summary import advice, summary
+from hostrouting.overlap.taken_networks import taken_networks
+from hostrouting.routes import formats
 from hostrouting.tasks import queries
 
 
@@ -80,14 +91,7 @@ def check(options: argparse.Namespace, host: Host) -> Result | int:
         "prometheus": lambda: _metrics(result, on),
         "text": lambda: _check_text(result, on),
     }
-    return Result(result.to_json, lambda: text[options.output](), _CHECK_CODES[result.verdict])
-
-
-_CHECK_CODES = {
-    Verdict.OK: 0,
-    Verdict.OVERLAP: EXIT_FAILURE,
-    Verdict.UNKNOWN: EXIT_CHECK_UNKNOWN,
-}
+    return Result(result.to_json, lambda: text[options.output](), EXIT_OF_VERDICT[result.verdict])
 
 
 def _check_text(report: OverlapReport, host: Host) -> str:
@@ -143,8 +147,6 @@ def _next_lines(report: OverlapReport, host: Host) -> list[str]:
         return [SIMILAR]
     if report.reason_kind is not UnknownReason.NOTHING_EXPECTED:
         return []
-    from hostrouting.overlap.taken_networks import taken_networks
-
     lines: list[str] = []
     for network, devs in taken_networks(host.routes).items():
         ask = "is the cluster's network in there?"
@@ -172,7 +174,6 @@ def _explain_verdict(host: Host) -> int:
         0, or 1 if the verdict differs from the marker. In that case no report is written, because
         the boot script's verdict is authoritative.
     """
-    from hostrouting.boot.files import write_if_changed
     from hostrouting.overlap.markers import marked_verdict
 
     report = _check(_without_waits(_installed(host)), host)
@@ -214,7 +215,7 @@ def explain(options: argparse.Namespace, host: Host) -> Result:
     return Result(
         lambda: {"host": on.name} | found.to_json(),
         lambda: page_text(explanation_page(found), columns(sys.stdout)),
-        {True: 0, False: EXIT_FAILURE, None: EXIT_CHECK_UNKNOWN}[found.is_as_expected],
+        exit_of_answer(found.is_as_expected),
     )
 
 
@@ -254,8 +255,8 @@ def diff(options: argparse.Namespace, host: Host) -> Result:
         width = columns(sys.stdout)
         return page_text(difference_page(found, width, is_verbose=options.verbose), width)
 
-    code = {True: EXIT_FAILURE, False: 0, None: EXIT_CHECK_UNKNOWN}[found.differs]
-    return Result(found.to_json, text, code)
+    is_same = None if found.differs is None else not found.differs
+    return Result(found.to_json, text, exit_of_answer(is_same))
 
 
 def fix(options: argparse.Namespace, host: Host) -> Result:
@@ -336,7 +337,6 @@ def _in_words(
     form: str, entries: tuple[StaticRoute, ...], host: Host, config: Config
 ) -> tuple[str, tuple[str, ...]]:
     """Return routes in another program's format, and warnings if that program won't install all of them."""
-    from hostrouting.routes import formats
     from hostrouting.routes.plan import plan_or_raise
 
     config = attrs.evolve(config, static_routes=StaticRoutes(enabled=True, routes=entries))
@@ -365,8 +365,6 @@ def judge(options: argparse.Namespace, host: Host) -> Result:
       hostrouting judge config.json today/*.json --since yesterday
       hostrouting judge config.json snapshots/*.json --output html > fleet.html    needs Jinja
     """
-    from importlib.util import find_spec
-
     from hostrouting.cli import fleet
     from hostrouting.fleet.judge import judge as judge_all
 
@@ -385,7 +383,7 @@ def judge(options: argparse.Namespace, host: Host) -> Result:
     text = partial(fleet.fleet_text, report, columns(sys.stdout))
     if options.output == "html":
         text = partial(fleet.fleet_page, report)
-    return Result(report.to_json, text, _CHECK_CODES[worst])
+    return Result(report.to_json, text, EXIT_OF_VERDICT[worst])
 
 
 def doctor(options: argparse.Namespace, host: Host) -> Result:
@@ -403,8 +401,6 @@ def doctor(options: argparse.Namespace, host: Host) -> Result:
 
       ✓ fine;  ✗ broken now;  • may break later;  ? couldn't be examined
     """
-    import shlex
-
     from hostrouting.cli.azure import sections
     from hostrouting.cli.pages import doctor_page, preflight
     from hostrouting.doctor.examine import CHECKS, examine

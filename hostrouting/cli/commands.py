@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from contextlib import suppress
 from functools import partial
@@ -31,7 +32,6 @@ def demo(_options: argparse.Namespace, _host: Host) -> int:
     and doesn't need root if unprivileged user namespaces are enabled. If namespaces aren't
     available, it uses an in-memory fake kernel, which supports only IPv4.
     """
-    import signal
     import subprocess
 
     # Use this process's sys.path, because -m would search the current directory first.

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -15,15 +16,13 @@ import phases
 from hostrouting.boot.host import Host
 from hostrouting.cli.arguments import parse
 from hostrouting.cli.changes import changes_lines
-from hostrouting.cli.options import UsageError
+from hostrouting.cli.exit_codes import EXIT_FAILURE, EXIT_OUTPUT, EXIT_USAGE, exit_of_error
 from hostrouting.cli.output import OutputError, bad, complain, dim, say
-from hostrouting.cli.running import EXIT_FAILURE, Result, say_json, say_result
+from hostrouting.cli.report import nagios_unknown
+from hostrouting.cli.running import Result, say_json, say_result
 from hostrouting.model.errors import ConfigError, FileError, HostRoutingError
 from hostrouting.model.jsonable import to_json_text
 from hostrouting.model.text import clean
-
-# sysexits.h
-_EXIT_USAGE, _EXIT_OUTPUT, _EXIT_NOT_PERMITTED, _EXIT_CONFIG = 64, 74, 77, 78
 
 _LAST_WORDS_SECONDS = 0.3
 
@@ -43,9 +42,9 @@ def main(argv: Sequence[str] | None = None, *, host: Host | None = None) -> int:
         return _run(words, host)
     except OutputError as error:
         complain(f"hostrouting: done, but {error}")
-        return _EXIT_OUTPUT
+        return EXIT_OUTPUT
     except SystemExit as end:  # --help, --version
-        return end.code if isinstance(end.code, int) else _EXIT_USAGE
+        return end.code if isinstance(end.code, int) else EXIT_USAGE
 
 
 def _run(words: Sequence[str], host: Host | None) -> int:
@@ -62,7 +61,7 @@ def _run(words: Sequence[str], host: Host | None) -> int:
     except (HostRoutingError, phases.Cancelled, OSError) as error:
         # A cancelled command must not block on a stopped terminal.
         last_words = _LAST_WORDS_SECONDS if isinstance(error, phases.Cancelled) else None
-        return _tell(_as_ours(error, words), failed, words, last_words)
+        return _tell(_as_ours(error, words), failed, _asked_output(words), last_words)
 
 
 def _as_ours(
@@ -72,15 +71,10 @@ def _as_ours(
     if isinstance(error, HostRoutingError):
         return error
     if isinstance(error, phases.Cancelled):
-        left = (
-            "what was changed by then stays"
-            if getattr(error, "changes", None)
-            else "nothing is left half-done"
-        )
+        has_changes = bool(getattr(error, "changes", None))
+        left = "what was changed by then stays" if has_changes else "nothing is left half-done"
         ours = HostRoutingError(f"stopped: {error.reason}; {left}")
     else:
-        import shlex
-
         # This is a last resort: most OSErrors are translated where they occur, but any import may
         # fail.
         named = f" ({error.filename})" if error.filename is not None else ""
@@ -89,44 +83,45 @@ def _as_ours(
     return ours
 
 
-def _tell(
-    error: HostRoutingError, failed: int, words: Sequence[str], last_words: float | None
-) -> int:
+def _tell(error: HostRoutingError, failed: int, output: str, last_words: float | None) -> int:
     """Report a command's failure in the requested format, and return the exit code."""
     # Output to a pipe or file is always complete.
-    patience = last_words if sys.stdout is not None and sys.stdout.isatty() else None
-    notes = [
-        note for note in getattr(error, "__notes__", ()) if not isinstance(note, phases.PathNote)
-    ]
-    said, hints = "\n".join([error.message, *notes]).splitlines(), error.hint.splitlines()
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    patience = last_words if is_terminal else None
+    notes = getattr(error, "__notes__", ())
+    ours = (note for note in notes if not isinstance(note, phases.PathNote))
+    said = "\n".join([error.message, *ours]).splitlines()
+    hints = error.hint.splitlines()
     # Monitoring daemons expect their own format even on failure.
-    if _is_asked_for("nagios", words):
-        from hostrouting.cli.report import nagios_unknown
-
+    if output == "nagios":
         code, line = nagios_unknown("; ".join([*said, *hints]))
         say(line, patience)
         return code
     for warning in getattr(error, "warnings", ()):
         complain(f"hostrouting: {warning}", last_words)
-    for line in (*map(clean, said), *(f"{dim('hint:')} {clean(hint)}" for hint in hints)):
-        complain(f"{bad('hostrouting:')} {line}", last_words)
-    if _is_asked_for("preflight", words):
+    for line in said:
+        complain(f"{bad('hostrouting:')} {clean(line)}", last_words)
+    for hint in hints:
+        complain(f"{bad('hostrouting:')} {dim('hint:')} {clean(hint)}", last_words)
+    if output == "preflight":
         from hostrouting.cli.pages import unmade_preflight
 
         say(to_json_text(unmade_preflight()).rstrip(), patience)
-    if _is_asked_for("json", words):
+    if output == "json":
         say_json(_document_of(error, said), patience)
     elif error.changes:
         say("\n".join(changes_lines(error.changes)), patience)
-    if isinstance(error, UsageError):
-        return _EXIT_USAGE
-    if isinstance(error, ConfigError):
-        return _EXIT_CONFIG
-    return _EXIT_NOT_PERMITTED if error.is_not_permitted else failed
+    return exit_of_error(error, failed)
 
 
-def _is_asked_for(output: str, words: Sequence[str]) -> bool:
-    return f"--output={output}" in words or ("--output", output) in pairwise(words)
+def _asked_output(words: Sequence[str]) -> str:
+    """Return the value of ``--output``, also of arguments that can't be parsed."""
+    for word, following in pairwise((*words, "")):
+        if word == "--output":
+            return following
+        if word.startswith("--output="):
+            return word.removeprefix("--output=")
+    return "text"
 
 
 def _document_of(error: HostRoutingError, said: Sequence[str]) -> dict[str, Any]:

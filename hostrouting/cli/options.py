@@ -95,6 +95,7 @@ def read_section(
 
 
 def _has_manifest(host: Host) -> bool:
+
     from hostrouting.boot.files import exists
 
     return exists(host.layout.manifest)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import textwrap
 from itertools import groupby
 from typing import NoReturn
 
@@ -41,8 +42,6 @@ class Help(argparse.HelpFormatter):
 
 
 def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
-    import textwrap
-
     return textwrap.wrap(
         text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )

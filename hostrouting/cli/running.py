@@ -18,10 +18,6 @@ from hostrouting.model.text import clean
 
 T = TypeVar("T")
 
-EXIT_FAILURE = 1
-EXIT_CHECK_UNKNOWN = 2
-EXIT_PLAN_CHANGES = 2
-
 _SAME_SIGNAL_SECONDS = 0.5
 # Fallback for terminals that don't report their width.
 _NO_COLUMNS = 80

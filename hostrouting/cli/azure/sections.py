@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from hostrouting.azure.checks import checks as checks_of
 from hostrouting.azure.config import SECTION, HostNetworking
 from hostrouting.azure.probe.ruleset import PROBE
 from hostrouting.azure.probe.tasks import RemoveLoadBalancerProbe
@@ -25,11 +26,10 @@ if TYPE_CHECKING:
 
 def checks(options: argparse.Namespace, host: Host, *, has_config: bool) -> tuple[DoctorCheck, ...]:
     """Return the plug-in's doctor checks, configured from CONFIG if it exists."""
-    from hostrouting.azure.checks import checks
-
-    return checks(
-        read_section(options, host, None, HostNetworking.from_mapping)[1] if has_config else None
-    )
+    config: HostNetworking | None = None
+    if has_config:
+        _, config = read_section(options, host, None, HostNetworking.from_mapping)
+    return checks_of(config)
 
 
 def our_sections(options: argparse.Namespace, host: Host) -> dict[str, Any]:

@@ -11,9 +11,10 @@ from hostrouting.azure.vnet.parse import parse_pod_rule
 from hostrouting.azure.vnet.port import Neighbour
 from hostrouting.azure.vnet.tasks import RemoveStaleAzureVnet, plan_stale
 from hostrouting.boot.host import Host
+from hostrouting.cli.exit_codes import EXIT_PLAN_CHANGES
 from hostrouting.cli.options import read_section
 from hostrouting.cli.output import bad, dim, good
-from hostrouting.cli.running import EXIT_PLAN_CHANGES, Result, run_task
+from hostrouting.cli.running import Result, run_task
 from hostrouting.model.errors import ConfigError
 from hostrouting.model.text import clean
 
