@@ -163,7 +163,8 @@ def _try_routes(options: argparse.Namespace, config: Config, host: Host) -> Resu
             )
         except RouteOverlapError:
             complain(
-                "hostrouting: the installed routes are back, because the check fails with the new ones:",
+                "hostrouting: the installed routes are back, "
+                "because the check fails with the new ones:",
                 _TRIAL_SECONDS,
             )
             raise
@@ -175,7 +176,8 @@ def _try_routes(options: argparse.Namespace, config: Config, host: Host) -> Resu
             raise
     if not is_kept:
         raise RouteError(
-            "the trial is over: the installed routes are back, unless another process confirmed these"
+            "the trial is over: the installed routes are back, "
+            "unless another process confirmed these"
         )
     return confirm(options, host)
 

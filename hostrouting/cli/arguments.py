@@ -194,7 +194,10 @@ def _add_where(parser: Parser) -> None:
         action="store_true",
         help="change only the kernel's routes, until the next boot or the end of a trial: no files, units or check",
     )
-    what = "change only the kernel's routes, and check; restore the installed ones after SECONDS unless confirmed"
+    what = (
+        "change only the kernel's routes, and check; "
+        "restore the installed ones after SECONDS unless confirmed"
+    )
     where.add_argument("--try", type=_try_seconds, dest="try_seconds", metavar="SECONDS", help=what)
 
 
@@ -235,7 +238,10 @@ def _add_snapshots(parser: Parser) -> None:
     )
     what = "for humans, for programs, or as a web page"
     parser.add_argument("--output", choices=("text", "json", "html"), default="text", help=what)
-    what = "also group hosts by what has changed since their snapshots in DIR, with the same file names"
+    what = (
+        "also group hosts by what has changed since their snapshots in DIR, "
+        "with the same file names"
+    )
     parser.add_argument("--since", metavar="DIR", help=what)
 
 

@@ -205,5 +205,8 @@ def remove(options: argparse.Namespace, host: Host) -> Result:
     report = run_function("remove", partial(sections.remove_all, host))
     text = changed_text(report.plan, report.changes, is_verbose=options.verbose)
     for oneshot, required_by in requiring.items():
-        text += f"\nsystemd won't start {' '.join(required_by)} any more: {oneshot}, which they require, is gone"
+        text += (
+            f"\nsystemd won't start {' '.join(required_by)} any more: {oneshot}, "
+            "which they require, is gone"
+        )
     return Result(lambda: report.to_json() | {"stillRequired": requiring}, lambda: text)

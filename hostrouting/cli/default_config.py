@@ -42,7 +42,8 @@ def refuse_to_remove(document: Mapping[str, Any], host: Host) -> None:
     error = ConfigError([(str(layout.config), message)])
     root = f" --root {quote(str(layout.root))}" if host.is_image else ""
     error.hint = (
-        f"to keep what is installed, and record it in CONFIG: {_recording(host, str(layout.manifest))}\n"
+        "to keep what is installed, and record it in CONFIG: "
+        f"{_recording(host, str(layout.manifest))}\n"
         f"to remove it: hostrouting remove{root}"
     )
     raise error
@@ -72,7 +73,10 @@ def note_on_default(host: Host, applied: str = "") -> str:
             f"the default CONFIG, which commands read without an argument, can't be used: {error}"
         )
     how = _recording(host, applied or str(layout.manifest))
-    return f"{layout.config}, the default CONFIG, asks for something else; to record there what is installed: {how}"
+    return (
+        f"{layout.config}, the default CONFIG, asks for something else; "
+        f"to record there what is installed: {how}"
+    )
 
 
 def _recording(host: Host, source: str) -> str:

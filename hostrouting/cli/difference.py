@@ -125,7 +125,9 @@ def _lines(
 def cause_lines(change: HostChange) -> Iterable[str]:
     """Yield a line for each object that went or came, or a single line if only the order has changed."""
     if sorted(change.before) == sorted(change.after):
-        yield f"by another order of {change.kind}s: {change.after[0]} is now before {change.after[1]}"
+        yield (
+            f"by another order of {change.kind}s: {change.after[0]} is now before {change.after[1]}"
+        )
         return
     yield from (f"- {change.kind} {line}" for line in change.before)
     yield from (f"+ {change.kind} {line}" for line in change.after)

@@ -26,7 +26,8 @@ def explanation_page(found: Explanation) -> Page:
     page: Page = [
         head(f"{found.address}, {whose}; {uplinks}"),
         dim(
-            "the kernel evaluates the rules from the top: after ↓ it continues; at → an entry decides"
+            "the kernel evaluates the rules from the top: after ↓ it continues; "
+            "at → an entry decides"
         ),
     ]
     if found.is_torn:
@@ -42,7 +43,8 @@ def explanation_page(found: Explanation) -> Page:
         if not lookup.is_modelled:
             page.append(
                 bad(
-                    "this is the kernel's answer, although its tables, as far as they are known here, say otherwise"
+                    "this is the kernel's answer, although its tables, "
+                    "as far as they are known here, say otherwise"
                 )
             )
     return page
@@ -54,7 +56,10 @@ def _asked(lookup: ExplainedLookup) -> str:
     if answer.is_reply:
         return f"a server that is called at {answer.source} answers from there ({protocol})"
     if answer.source is not None:
-        return f"a connection now has the source {answer.source}, and the kernel looks it up again ({protocol})"
+        return (
+            f"a connection now has the source {answer.source}, "
+            f"and the kernel looks it up again ({protocol})"
+        )
     return f"no source is chosen yet ({protocol})"
 
 

@@ -89,7 +89,10 @@ def overlap_picture(report: OverlapReport) -> str:
     """Return a check's result as an SVG document."""
     from hostrouting.cli.drawn import PICTURE_COLUMNS, picture
 
-    title = f"hostrouting check: {report.verdict} · {clean(report.host)} · {report.mode} · {report.time}"
+    title = (
+        f"hostrouting check: {report.verdict} · {clean(report.host)} · {report.mode} · "
+        f"{report.time}"
+    )
     return picture(_page(report, PICTURE_COLUMNS), title)
 
 
@@ -109,7 +112,10 @@ def _counts(report: OverlapReport) -> str:
     return f"{said}, {unjudged} couldn't be judged" if unjudged else said
 
 
-SIMILAR = "similar incidents: https://github.com/hostrouting/hostrouting/blob/main/docs/howto/your-symptom.md"
+SIMILAR = (
+    "similar incidents: "
+    "https://github.com/hostrouting/hostrouting/blob/main/docs/howto/your-symptom.md"
+)
 
 
 def _page(report: OverlapReport, width: int | None) -> Page:

@@ -64,12 +64,17 @@ def installed(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         # Without CONFIG, apply refuses to remove everything.
         named = "" if examined.config_name else f" {config}"
         hint = (
-            f"to keep what is installed: hostrouting config set {config} --from {quote(str(layout.manifest))}\n"
-            f"to change to CONFIG: {examined.command('plan')}{named} shows the difference, then {apply}{named}"
+            f"to keep what is installed: hostrouting config set {config} --from "
+            f"{quote(str(layout.manifest))}\n"
+            f"to change to CONFIG: {examined.command('plan')}{named} shows the difference, "
+            f"then {apply}{named}"
         )
         yield DoctorFinding("another-config", subject, message, hint)
     if manifest.former:
-        message = f"a run was stopped while it moved the gate: the old gate is still on {' '.join(manifest.former)}"
+        message = (
+            "a run was stopped while it moved the gate: "
+            f"the old gate is still on {' '.join(manifest.former)}"
+        )
         yield DoctorFinding("interrupted", subject, message, apply, Severity.RISK)
 
 
@@ -136,7 +141,10 @@ def modes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         if state.st_mode & stat.S_IWOTH or (
             state.st_mode & stat.S_IWGRP and state.st_gid != root.st_gid
         ):
-            message = f"its mode is {stat.S_IMODE(state.st_mode):04o}: users other than root can change {what}"
+            message = (
+                f"its mode is {stat.S_IMODE(state.st_mode):04o}: "
+                f"users other than root can change {what}"
+            )
             yield DoctorFinding("file-mode", name, message, f"chmod go-w {name}")
 
 
@@ -155,7 +163,10 @@ def access(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         )
     if _has_flag(layout.run_dir, os.ST_RDONLY):
         name = layout.relative(layout.run_dir)
-        message = "it is read-only: the scripts can't take their lock, and the routes count as not installed"
+        message = (
+            "it is read-only: the scripts can't take their lock, "
+            "and the routes count as not installed"
+        )
         yield DoctorFinding(
             "read-only", name, message, f"mount -o remount,rw $(findmnt -no TARGET -T {name})"
         )
@@ -167,7 +178,10 @@ def access(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             if error.errno is not None:
                 raise
         lock = layout.relative(layout.lock)
-        message = f"another process has held it for {_GATE_SECONDS} s: starts are held back until it is released"
+        message = (
+            f"another process has held it for {_GATE_SECONDS} s: "
+            "starts are held back until it is released"
+        )
         yield DoctorFinding("locked", lock, message, f"see who: fuser -v {lock}")
 
 
@@ -202,7 +216,10 @@ def leftovers(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     )
     # Masked drop-ins are reported by ``gate``.
     for gate in (layout.relative(path) for path in sorted(gates) if not is_masked(path)):
-        message = "a gate that isn't in the manifest: it holds its unit back with scripts that may be gone"
+        message = (
+            "a gate that isn't in the manifest: it holds its unit back with scripts that may be "
+            "gone"
+        )
         yield DoctorFinding(
             "stale-gate", gate, message, f"rm {gate}; systemctl daemon-reload", Severity.RISK
         )
@@ -214,8 +231,8 @@ def agents(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that no other program manages our files."""
     if any(examined.layout.followed(f"{folder}/{_AGENT}").exists() for folder in UNIT_PATH):
         message = (
-            "AKSFlexNode's own agent knows hostRouting too: it writes scripts and units of these names, and has the "
-            "consumer require them"
+            "AKSFlexNode's own agent knows hostRouting too: "
+            "it writes scripts and units of these names, and has the consumer require them"
         )
         hint = "use only one of the two: leave hostRouting out of the agent's config"
         yield DoctorFinding("another-agent", _AGENT, message, hint, Severity.RISK)

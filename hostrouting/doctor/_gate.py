@@ -31,7 +31,10 @@ def consumer(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         yield DoctorFinding("no-consumer", unit, message, hint)
     if has_free_kubelet(examined.host, unit):
         message = f"it starts at boot, and nothing holds it back: the consumer is {unit}"
-        hint = f"set hostRouting.consumer in CONFIG to {KUBELET} if it is the node, then: {examined.command('apply')}"
+        hint = (
+            f"set hostRouting.consumer in CONFIG to {KUBELET} if it is the node, then: "
+            f"{examined.command('apply')}"
+        )
         yield DoctorFinding("not-held", KUBELET, message, hint, Severity.RISK)
     for name, shown in examined.units_of_consumer.items():
         if shown["LoadState"] == "masked":
@@ -44,11 +47,17 @@ def verdict(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     config = examined.manifest.config
     if not config.route_overlap.expected_cidrs:
         message = "no CIDR is expected, so no start of it is checked"
-        hint = f"name the cluster's CIDRs in CONFIG as routeOverlap.expectedCidrs, then: {examined.command('apply')}"
+        hint = (
+            "name the cluster's CIDRs in CONFIG as routeOverlap.expectedCidrs, then: "
+            f"{examined.command('apply')}"
+        )
         yield DoctorFinding("nothing-expected", examined.consumer, message, hint, Severity.RISK)
         return
     if trial_deadline(examined.layout.trial) is not None:
-        message = "a start ends the trial of routes first, so the kernel doesn't have the routes that decide it now"
+        message = (
+            "a start ends the trial of routes first, "
+            "so the kernel doesn't have the routes that decide it now"
+        )
         hint = "hostrouting confirm, or hostrouting revert; then: hostrouting check"
         yield DoctorFinding("unjudged", examined.consumer, message, hint, Severity.UNKNOWN)
         return
@@ -61,7 +70,10 @@ def verdict(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         yield DoctorFinding("unjudged", examined.consumer, message, hint, severity)
     for note in report.notes:
         if note.kind is NoteKind.CONTESTED and config.uplinks is None:
-            hint = f"name the node's uplinks in CONFIG as hostRouting.uplinks, then: {examined.command('apply')}"
+            hint = (
+                "name the node's uplinks in CONFIG as hostRouting.uplinks, then: "
+                f"{examined.command('apply')}"
+            )
             yield DoctorFinding("contested", examined.consumer, note.message, hint, Severity.RISK)
     yield from _shadowed(examined, follows)
 
@@ -158,7 +170,10 @@ def gate(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         if shown["NeedDaemonReload"] == "yes" or unread:
             # The effect of changed files can't be checked before systemd has loaded them.
             what = " and ".join(unread) or "one of its files"
-            message = f"systemd hasn't read {what} as it is now: whether the gate holds at the next boot can't be seen"
+            message = (
+                f"systemd hasn't read {what} as it is now: "
+                "whether the gate holds at the next boot can't be seen"
+            )
             hint = "systemctl daemon-reload; hostrouting doctor"
             if _is_edited(examined):
                 hint = examined.writing_anew  # this command also reloads the units
@@ -280,8 +295,9 @@ def sight(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         for setting in settings:
             is_network = setting.startswith(_NETWORKS)
             message = (
-                f"its gate sees {'a network namespace' if is_network else 'files'} of its own, not the host's "
-                f"({setting}): a healthy node may be held back, or a shadowed one let through"
+                f"its gate sees {'a network namespace' if is_network else 'files'} of its own, "
+                f"not the host's ({setting}): a healthy node may be held back, "
+                "or a shadowed one let through"
             )
             hint = f"remove it, or let the unit's program do it instead: systemctl cat {instance}"
             yield DoctorFinding(
@@ -366,7 +382,10 @@ def ordering(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     for instance, shown in examined.instances.items():
         early = [unit for unit in examined.oneshots if unit not in shown["After"].split()]
         if early:
-            message = f"it doesn't start after {' '.join(early)}, so at boot nothing waits for the network before the gate"
+            message = (
+                f"it doesn't start after {' '.join(early)}, "
+                "so at boot nothing waits for the network before the gate"
+            )
             hint = "systemctl daemon-reload, and if that doesn't help: hostrouting apply"
             yield DoctorFinding(
                 "not-ordered", examined.called(instance), message, hint, Severity.RISK
@@ -375,8 +394,8 @@ def ordering(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     cycle = find_cycle(examined.units.orderings(*ours), ours)
     if cycle:
         message = (
-            f"it starts after itself: {' after '.join((*cycle, cycle[0]))}; at each boot systemd drops the start of "
-            "one of them, not always of the same one"
+            f"it starts after itself: {' after '.join((*cycle, cycle[0]))}; "
+            "at each boot systemd drops the start of one of them, not always of the same one"
         )
         hint = f"remove one After= or Before=: systemctl cat {' '.join(cycle)}"
         yield DoctorFinding("ordering-cycle", cycle[0], message, hint, Severity.RISK)
@@ -438,9 +457,10 @@ def ties(examined: ExaminedHost) -> Iterator[DoctorFinding]:
                 costs.append("after hostrouting remove, a start is refused")
             message = f"{' and '.join(f'{key}={unit}' for key in keys)}: {', '.join(costs)}"
             hint = (
-                f"remove it from the files that systemctl cat {instance} shows, and remove the links that this finds: "
-                f"find /etc/systemd /run/systemd /usr/lib/systemd -path '*.requires/{unit}'; the gate and its Wants= "
-                "make it unnecessary; then: systemctl daemon-reload"
+                f"remove it from the files that systemctl cat {instance} shows, and remove the "
+                "links that this finds: find /etc/systemd /run/systemd /usr/lib/systemd -path "
+                f"'*.requires/{unit}'; the gate and its Wants= make it unnecessary; then: "
+                "systemctl daemon-reload"
             )
             yield DoctorFinding("tied", examined.called(instance), message, hint, Severity.RISK)
 
@@ -456,8 +476,14 @@ def restarts(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     for instance, shown in examined.instances.items():
         if why := _why_it_stays_down(shown):
             because, setting = why
-            message = f"once a held start has timed out, it stays down until it is started by hand: {because}"
-            hint = f"/etc/systemd/system/{examined.consumer}.d/restart.conf: {setting}; then: systemctl daemon-reload"
+            message = (
+                "once a held start has timed out, it stays down until it is started by hand: "
+                f"{because}"
+            )
+            hint = (
+                f"/etc/systemd/system/{examined.consumer}.d/restart.conf: {setting}; then: "
+                "systemctl daemon-reload"
+            )
             yield DoctorFinding(
                 "no-restart", examined.called(instance), message, hint, Severity.RISK
             )
@@ -482,6 +508,9 @@ def _why_it_stays_down(shown: Mapping[str, str]) -> tuple[str, str] | None:
         and burst
         and burst * (_HOLD_SECONDS + seconds_of(shown["RestartUSec"])) <= interval
     ):
-        because = f"after {burst} starts in {shown['StartLimitIntervalUSec']} systemd gives up (StartLimitBurst=)"
+        because = (
+            f"after {burst} starts in {shown['StartLimitIntervalUSec']} systemd gives up "
+            "(StartLimitBurst=)"
+        )
         return because, "[Unit] StartLimitIntervalSec=0"
     return None

@@ -28,7 +28,10 @@ def trial(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         message = "its time is over, and the timer that restores the installed routes is lost"
         yield DoctorFinding("trial-overdue", subject, message, "hostrouting revert")
     elif until is not None:
-        message = f"it is in progress until {until}: the kernel has the tried routes, not the installed ones"
+        message = (
+            f"it is in progress until {until}: the kernel has the tried routes, "
+            "not the installed ones"
+        )
         hint = "hostrouting confirm keeps them; hostrouting revert restores the installed ones"
         yield DoctorFinding("trial-stands", subject, message, hint, Severity.RISK)
 
@@ -67,9 +70,10 @@ def networkd(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that systemd-networkd doesn't remove our routes."""
     # Determined by experiment. Before systemd 257, no setting prevents any of these removals.
     message = (
-        "systemd-networkd removes our routes on it when the link goes down or loses its carrier; before systemd 257, "
-        "or without ManageForeignRoutes=no in networkd.conf, also at networkctl reconfigure, when its .network file "
-        "has changed and is reloaded, and (257) at its own restart"
+        "systemd-networkd removes our routes on it when the link goes down or loses its carrier; "
+        "before systemd 257, or without ManageForeignRoutes=no in networkd.conf, also at "
+        "networkctl reconfigure, when its .network file has changed and is reloaded, "
+        "and (257) at its own restart"
     )
     for dev, routes in _managed(examined, NETWORKD).items():
         yield DoctorFinding(
@@ -96,22 +100,26 @@ def network_manager(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     # NetworkManager documents this for its Reapply() method, unless the caller passes
     # preserve-external-ip.
     message = (
-        "NetworkManager removes our routes on it when its connection is applied again (nmcli device reapply) or taken "
+        "NetworkManager removes our routes on it when its connection is applied again (nmcli "
+        "device reapply) or taken "
         "down"
     )
     for dev, routes in _managed(examined, NETWORK_MANAGER).items():
         theirs = " ".join(
             f"+ipv{route.family.value}.routes '{route.destination} GATEWAY'" for route in routes
         )
-        hint = f"{_WATCHED}; or let NetworkManager install them: nmcli connection modify CONNECTION {theirs}"
+        hint = (
+            f"{_WATCHED}; or let NetworkManager install them: "
+            f"nmcli connection modify CONNECTION {theirs}"
+        )
         yield DoctorFinding("network-manager-flushes", dev, message, hint, Severity.RISK)
 
 
 def cloud_init(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that cloud-init doesn't reconfigure the network at runtime."""
     message = (
-        "cloud-init writes and applies the network's configuration again when an interface appears or goes; our routes "
-        "may go with the old one"
+        "cloud-init writes and applies the network's configuration again when an interface "
+        "appears or goes; our routes may go with the old one"
     )
     hint = f"{_WATCHED}; or take hotplug out of updates.network.when in cloud-init's config"
     for path in sorted(
@@ -219,8 +227,8 @@ def advertisements(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         # may renew it.
         if each.dev not in (lasting if each.is_of_forwarding else having):
             message = (
-                f"{each.reason}, so the kernel ignores its routers' advertisements: the IPv6 default route from them "
-                "is gone, or will expire"
+                f"{each.reason}, so the kernel ignores its routers' advertisements: "
+                "the IPv6 default route from them is gone, or will expire"
             )
             hint = f"{each.command}, and the same in a file in /etc/sysctl.d"
             yield DoctorFinding("accept-ra", each.dev, message, hint, Severity.RISK)

@@ -48,7 +48,10 @@ _MIB_MAX = 16
 _SECONDS_A_MIB, _MEMORY_A_BYTE = 0.6, 64
 
 # Use this process's sys.path, because -c would search the current directory first.
-_PROGRAM = "import sys; sys.path[:] = sys.argv[1:]; from hostrouting.fleet import judge; judge.judge_stdin()"
+_PROGRAM = (
+    "import sys; sys.path[:] = sys.argv[1:]; from hostrouting.fleet import judge; "
+    "judge.judge_stdin()"
+)
 
 
 def judge(
@@ -90,7 +93,8 @@ def judge(
     """
     if not isinstance(config, Config):
         raise TypeError(
-            f"judge takes a Config, not {shown(config)}; make one with Config.load or Config.from_mapping"
+            f"judge takes a Config, not {shown(config)}; "
+            "make one with Config.load or Config.from_mapping"
         )
     if since is not None and not os.path.isdir(since):  # noqa: PTH112 - Path.is_dir raises an OSError without permission
         raise HostRoutingError(

@@ -23,8 +23,9 @@ from hostrouting.routes.plan import Replacement
 from hostrouting.watch._repair import Drift, Repair
 
 HOW_TO_STOP = (
-    "to stop hostrouting: systemctl stop hostrouting-watch (until the next boot), watch.enabled false in the config "
-    "and hostrouting apply (for good), or hostrouting remove (removes the routes too)"
+    "to stop hostrouting: systemctl stop hostrouting-watch (until the next boot), watch.enabled "
+    "false in the config and hostrouting apply (for good), "
+    "or hostrouting remove (removes the routes too)"
 )
 
 _NAMED_MAX = 16
@@ -118,8 +119,9 @@ def of_routes(repair: Repair, managers: Mapping[str, str]) -> Iterator[Event]:
         unknown = "the kernel doesn't say which one"
         who = "; ".join(managers.get(dev, unknown) for dev in devs_of(taken))
         message = (
-            f"another program keeps removing {_listed(taken)}: {failures.count} times lately; hostrouting keeps "
-            f"{those}, and restores {them} in {failures.wait_seconds:g} s; {who}; {HOW_TO_STOP}"
+            f"another program keeps removing {_listed(taken)}: {failures.count} times lately; "
+            f"hostrouting keeps {those}, and restores {them} in {failures.wait_seconds:g} s; "
+            f"{who}; {HOW_TO_STOP}"
         )
         yield _event(EventKind.ROUTES_CONTESTED, message, taken)
 

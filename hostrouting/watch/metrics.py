@@ -16,7 +16,10 @@ from hostrouting.config.routing import OverlapMode
 from hostrouting.model.version import VERSION
 from hostrouting.overlap.findings import FindingKind, OverlapReport, Verdict
 
-_EXPIRY = "When the uplinks lose their default route unless a router advertises one again, in seconds since 1970."
+_EXPIRY = (
+    "When the uplinks lose their default route unless a router advertises one again, "
+    "in seconds since 1970."
+)
 
 
 class Metric(NamedTuple):
