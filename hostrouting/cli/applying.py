@@ -90,7 +90,7 @@ def apply(options: argparse.Namespace, host: Host) -> Result | int:
 
 
 def _refuse_to_remove(options: argparse.Namespace, document: Mapping[str, Any], host: Host) -> None:
-    """Raise an error if no CONFIG was named, and applying the default CONFIG would remove a working installation."""
+    """Raise an error if applying the unnamed default CONFIG would remove what is installed."""
     if options.config is None:
         from hostrouting.cli.default_config import refuse_to_remove
 
@@ -104,7 +104,7 @@ def _applied(
     ending: str,
     source: str | None = "",
 ) -> Result:
-    """Run a task that installs a config, and end its output with a note if the default CONFIG differs.
+    """Run a task that installs a config, and note it if the default CONFIG differs.
 
     Args:
         options: the command's options.
@@ -136,7 +136,7 @@ def _notes_on_default(host: Host, source: str | None) -> tuple[str, ...]:
 
 
 def _try_routes(options: argparse.Namespace, config: Config, host: Host) -> Result | int:
-    """Try the routes, print how to confirm them and, on a terminal, confirm them if Enter is pressed."""
+    """Try the routes, print how to confirm them and, on a terminal, wait for Enter to do so."""
     from hostrouting.boot.trial import end_trial, trial_deadline
     from hostrouting.tasks.trial import TryRoutes
 

@@ -30,13 +30,15 @@ _VERBOSE = "log each task when it starts and ends, and list unchanged routes"
 _DESCRIPTION = """\
 Route a node's traffic through the right interface before the node starts, and verify it.
 
-hostrouting installs more specific routes if InfiniBand or another interface shadows the cluster's network.
-It asks the kernel for the routes of every expected CIDR, and verifies that all of them lead through the node's uplink.
+hostrouting installs more specific routes if InfiniBand or another interface shadows the cluster's
+network. It asks the kernel for the routes of every expected CIDR, and verifies that all of them
+lead through the node's uplink.
 """
 
 _EPILOG = """\
-Exit codes: 0 done; 1 failed; 64 usage; 74 done, but the output could not be written; 77 not permitted; 78 bad config;
-hostrouting COMMAND --help explains the further codes of check, fix, plan and doctor.
+Exit codes: 0 done; 1 failed; 64 usage; 74 done, but the output could not be written; 77 not
+permitted; 78 bad config; hostrouting COMMAND --help explains the further codes of check, fix, plan
+and doctor.
 
 See it happen, on a throw-away copy of the kernel's tables: hostrouting demo
 """
@@ -163,7 +165,7 @@ def _add_snapshot(parser: Parser) -> None:
 
 
 def _parsed(parse: Callable[[str], object]) -> Callable[[str], object]:
-    """Return an argparse type that preserves the message of a ValueError, which argparse would discard."""
+    """Return an argparse type that keeps the message of a ValueError."""
 
     def parsed(text: str) -> object:
         try:
@@ -192,7 +194,8 @@ def _add_where(parser: Parser) -> None:
     where.add_argument(
         "--routes-only",
         action="store_true",
-        help="change only the kernel's routes, until the next boot or the end of a trial: no files, units or check",
+        help="change only the kernel's routes, until the next boot or the end of a trial: "
+        "no files, units or check",
     )
     what = (
         "change only the kernel's routes, and check; "

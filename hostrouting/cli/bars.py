@@ -187,7 +187,7 @@ def bar_text(line: Iterable[CellKind | None], paints: dict[CellKind | None, Pain
 
 
 def cells_in(columns: int | None, label: int) -> int:
-    """Return how many cells fit next to a label, rounded down to a power of two, so that each cell is a prefix."""
+    """Return how many cells fit next to a label, as a power of two, so that each is a prefix."""
     count = _CELLS
     while columns is not None and columns - label - len("✗   ") < count > 8:
         count //= 2

@@ -52,7 +52,7 @@ def changed_text(plan: RoutePlan, changes: Changes, *, is_verbose: bool) -> str:
 
 
 def applied_text(report: ConfigureReport, ending: str, *, is_verbose: bool) -> str:
-    """Return the changes, the check's result if there was a check, and the ending unless it is empty."""
+    """Return the changes, the check's result if there was a check, and the ending."""
     parts = [changed_text(report.routes.plan, report.changes, is_verbose=is_verbose)]
     if report.overlap.cidrs and report.overlap.reason_kind is not UnknownReason.NO_KERNEL:
         parts.append(overlap_text(report.overlap, width=columns(sys.stdout)))
@@ -149,7 +149,7 @@ def _lines(changes: Iterable[Change], marks: Mapping[str, str]) -> Iterator[str]
 def _unchanged_lines(
     plan: RoutePlan, word: str, *, is_changed: bool, is_verbose: bool
 ) -> list[str]:
-    """Return one line per route of another program, and our unchanged routes, one per line or only their number."""
+    """Return a line for each route of another program, and our unchanged routes or their number."""
     lines = [f"{clean(str(route))}  (another program's, already there)" for route in plan.foreign]
     if is_verbose:
         lines = [*(clean(str(route)) for route in plan.unchanged), *lines]

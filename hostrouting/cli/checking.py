@@ -102,10 +102,10 @@ def _check_text(report: OverlapReport, host: Host) -> str:
 def _expected(
     options: argparse.Namespace, host: Host, *, is_alone: bool, is_quiet: bool = False
 ) -> tuple[dict[str, Any] | None, Config]:
-    """Return CONFIG's document, and the config to check: CONFIG's with the CIDRs from --cidr, or the installed config.
+    """Return CONFIG's document, and the config to check.
 
-    The installed config is used if the user named nothing else (``is_alone``) and it has expected
-    CIDRs.
+    That is CONFIG's with the CIDRs from --cidr, or the installed config, if the user named nothing
+    else (``is_alone``) and it has expected CIDRs.
     """
     has_document = not is_alone or has_config(options, host)
     document, config = read_with_cidrs(options, host) if has_document else (None, Config())
@@ -168,7 +168,7 @@ def _without_waits(config: Config) -> Config:
 
 
 def _explain_verdict(host: Host) -> int:
-    """Repeat the check with the installed config, explain the verdict on stderr, and write the report.
+    """Check with the installed config, explain the verdict on stderr, and write the report.
 
     Returns:
         0, or 1 if the verdict differs from the marker. In that case no report is written, because
@@ -336,7 +336,7 @@ def _proposal_text(proposal: Any) -> str:
 def _in_words(
     form: str, entries: tuple[StaticRoute, ...], host: Host, config: Config
 ) -> tuple[str, tuple[str, ...]]:
-    """Return routes in another program's format, and warnings if that program won't install all of them."""
+    """Return routes in another program's format, and warnings if it won't install all of them."""
     from hostrouting.routes.plan import plan_or_raise
 
     config = attrs.evolve(config, static_routes=StaticRoutes(enabled=True, routes=entries))

@@ -19,7 +19,7 @@ from hostrouting.model.errors import ConfigError, HostRoutingError
 
 
 def refuse_to_remove(document: Mapping[str, Any], host: Host) -> None:
-    """Raise an error if the default CONFIG lacks our key, and applying it would remove an installation.
+    """Raise an error if the default CONFIG lacks our key, but something is installed.
 
     After a reset by AKSFlexNode, which removes all scripts of an installation, there is no error:
     what is left of the installation only holds back starts, and may be removed.
@@ -50,7 +50,7 @@ def refuse_to_remove(document: Mapping[str, Any], host: Host) -> None:
 
 
 def note_on_default(host: Host, applied: str = "") -> str:
-    """Return a sentence if the default CONFIG asks for something other than what is installed, or else an empty string.
+    """Return a sentence if the default CONFIG asks for something else than is installed, or "".
 
     Args:
         host: the host or the image.

@@ -49,7 +49,7 @@ _SHARED = {Family.IPV4: "172.16.0.0/16", Family.IPV6: "fd00:172:16::/64"}
 
 
 def main() -> int:
-    """Run the demo and return the exit code; this moves the process into another network namespace."""
+    """Run the demo in a network namespace of its own, and return the exit code."""
     try:
         for part in story(columns(sys.stdout)):
             say(part)

@@ -1,4 +1,4 @@
-"""Lay out the page of ``diff``: for each CIDR, a bar before and a bar after, and the changes that explain them."""
+"""Lay out the page of ``diff``: for each CIDR, bars before and after, and what explains them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _chart(report: DiffReport, width: int | None) -> Page:
 
 
 def _others(report: DiffReport, *, is_verbose: bool) -> Iterator[str]:
-    """Yield the number of changes that explain no difference, by kind, and the changes if asked to."""
+    """Yield a line that counts the changes that explain no difference, and these if verbose."""
     counts = Counter(change.kind for change in report.others)
     if not counts:
         return
@@ -100,7 +100,7 @@ def _words(results: Iterable[LookupResult]) -> str:
 def _lines(
     found: Sequence[Difference], named: dict[tuple[HostChange, ...], IpNetwork]
 ) -> Iterator[str]:
-    """Yield lines with a CIDR's ranges and the causes, or instead of the causes, the CIDR whose row already shows them.
+    """Yield lines with a CIDR's ranges and their causes, or the CIDR that already shows these.
 
     Args:
         found: the CIDR's differences.
@@ -123,7 +123,7 @@ def _lines(
 
 
 def cause_lines(change: HostChange) -> Iterable[str]:
-    """Yield a line for each object that went or came, or a single line if only the order has changed."""
+    """Yield a line for each object that went or came, or one if only their order has changed."""
     if sorted(change.before) == sorted(change.after):
         yield (
             f"by another order of {change.kind}s: {change.after[0]} is now before {change.after[1]}"

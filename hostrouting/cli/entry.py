@@ -67,7 +67,7 @@ def _run(words: Sequence[str], host: Host | None) -> int:
 def _as_ours(
     error: HostRoutingError | phases.Cancelled | OSError, words: Sequence[str]
 ) -> HostRoutingError:
-    """Return the error that ended the command as our error, with its changes and notes, a message and a hint."""
+    """Return the error that ended the command as one of ours, with its changes and notes."""
     if isinstance(error, HostRoutingError):
         return error
     if isinstance(error, phases.Cancelled):
@@ -125,7 +125,7 @@ def _asked_output(words: Sequence[str]) -> str:
 
 
 def _document_of(error: HostRoutingError, said: Sequence[str]) -> dict[str, Any]:
-    """Return a failure as JSON: the changes made so far, the check's report (if any), and the error."""
+    """Return a failure as JSON: the changes so far, the check's report if any, and the error."""
     document = error.changes.to_json()
     if (report := getattr(error, "report", None)) is not None:
         document["overlap"] = report.to_json()

@@ -24,7 +24,12 @@ EXIT_OF_VERDICT = {
 
 
 def exit_of_error(error: HostRoutingError, failed: int) -> int:
-    """Return the exit code for an error; ``failed`` is the command's code for errors without one of their own."""
+    """Return the exit code for an error.
+
+    Args:
+        error: the error.
+        failed: the command's code for errors without one of their own.
+    """
     if isinstance(error, UsageError):
         return EXIT_USAGE
     if isinstance(error, ConfigError):

@@ -1,4 +1,4 @@
-"""Compose the output pages of ``explain`` and ``doctor``, and the doctor's report as a preflight."""
+"""Compose the pages of ``explain`` and ``doctor``, and the doctor's report as a preflight."""
 
 from __future__ import annotations
 

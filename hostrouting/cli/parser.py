@@ -20,7 +20,7 @@ _WIDEST_COLUMNS = 120
 
 
 class Help(argparse.HelpFormatter):
-    """A help formatter that fits the terminal's width, never splits words and keeps each example on its own line.
+    """A help formatter that fits the terminal, splits no words, and keeps examples on their lines.
 
     argparse's own formatter gets the width from shutil, which imports three compression modules.
     """

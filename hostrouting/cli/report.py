@@ -1,4 +1,4 @@
-"""Render pages as text, and lay out a check's result: as a page with bars, or as a monitoring plugin's line."""
+"""Render pages as text, and lay out a check's result as one, or as a monitoring plugin's line."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def page_text(page: Page, width: int | None) -> str:
 
 
 def fix_lines(report: OverlapReport) -> list[str]:
-    """Return lines that say which failures no route fixes and why, with hints and the side effects of the fix."""
+    """Return lines with the failures that no route fixes, hints, and the fix's side effects."""
     lines: list[str] = []
     if report.verdict is Verdict.UNKNOWN:
         said = clean(summary(report))
@@ -137,7 +137,7 @@ def _page(report: OverlapReport, width: int | None) -> Page:
 
 
 def _chart(report: OverlapReport, width: int | None) -> Page:
-    """Return the expected interfaces, a legend, and a row for each CIDR, those with findings first."""
+    """Return the expected interfaces, a legend, and a row for each CIDR, failing ones first."""
     bars = _bars(report)
     failures = _failures(report)
     noted = {*bars, *(note.cidr for note in report.notes)}
@@ -253,7 +253,7 @@ _TEXT_CHARACTERS = 400
 
 
 def nagios(report: OverlapReport) -> tuple[int, str]:
-    """Return a check's result for a monitoring plugin: the exit code, and a line with performance data.
+    """Return a check's exit code as a monitoring plugin, and its line with performance data.
 
     See the Monitoring Plugins Development Guidelines
     (https://www.monitoring-plugins.org/doc/guidelines.html).

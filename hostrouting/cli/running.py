@@ -122,7 +122,7 @@ def cancelled_by_signals(scope: phases.CancelScope) -> Iterator[None]:
 
 
 class _Progress:
-    """An observer that reports progress on stderr: on a single line of a terminal, or otherwise on separate lines.
+    """An observer that reports progress on stderr: on one line of a terminal, or else on several.
 
     It never blocks on the stream, because a signal handler in the same thread couldn't end the
     blocked write.

@@ -99,7 +99,7 @@ def rendered(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def units(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that the oneshots are enabled, aren't masked or changed by drop-ins, and don't need a daemon-reload."""
+    """Check that the oneshots are enabled, not masked or changed, and read by systemd."""
     waits = "the gate still judges, but at boot nothing waits for the network"
     for unit in examined.oneshots:
         shown = examined.units.show(unit, "LoadState", "NeedDaemonReload", "DropInPaths")
@@ -186,7 +186,7 @@ def access(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def _has_flag(folder: Path, flag: int) -> bool:
-    """Return whether a folder (or its nearest existing parent) is on a file system mounted with the given flag."""
+    """Return whether a folder, or its nearest existing parent, is mounted with a flag."""
     there = next(path for path in (folder, *folder.parents) if path.exists())
     return bool(os.statvfs(there).f_flag & flag)
 

@@ -1,4 +1,4 @@
-"""Check the consumer: it exists, may start, runs the gate, is ordered correctly and recovers after a fix."""
+"""Check that the consumer exists, may start, runs the gate in order, and recovers after a fix."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _next_start(examined: ExaminedHost) -> str:
 
 
 def _shadowed(examined: ExaminedHost, follows: str) -> Iterator[DoctorFinding]:
-    """Yield each failure; its hint says why no route fixes it, or which command prints or installs a fix."""
+    """Yield each failure, with the command that prints or installs a fix, or why there is none."""
     if not examined.report.findings:
         return
     after_apply = examined.report
@@ -149,7 +149,7 @@ def held(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def gate(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that every consumer instance runs the gate on start and can't bypass it, even after a reboot."""
+    """Check that every consumer instance runs the gate on start and can't bypass it."""
     if examined.host.is_image:
         yield from _gate_of_image(examined)
     for instance, shown in examined.instances.items():
@@ -197,7 +197,7 @@ def _gate_of_image(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def _opening_drop_ins(examined: ExaminedHost, unit: str) -> Iterator[tuple[str, str]]:
-    """Yield a description and a fix for each drop-in that replaces one of ours or empties a list with our commands."""
+    """Yield a description and a fix for each drop-in that disables one of ours."""
     layout, read = examined.layout, drop_ins(examined.layout, unit)
     for ours in layout.gates(examined.consumer):
         if (there := read.get(ours.name, ours)) != ours:
@@ -256,7 +256,7 @@ def _unread(examined: ExaminedHost, instance: str, shown: Mapping[str, str]) -> 
 
 
 def _below_usr(path: str) -> str:
-    """Return a path in /usr/lib as one in /lib: either /lib is a symlink, or the folders' contents don't overlap."""
+    """Return a path in /usr/lib as one in /lib, which is the same folder, or holds other units."""
     return path.removeprefix("/usr") if path.startswith("/usr/lib/") else path
 
 
@@ -437,7 +437,7 @@ _CONFLICTING = ("Conflicts", "ConflictedBy")
 
 
 def ties(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that starting, stopping or restarting a oneshot can't stop the consumer or keep it from starting."""
+    """Check that nothing done to a oneshot can stop the consumer or keep it from starting."""
     for instance, shown in examined.instances.items():
         for unit in examined.oneshots:
             keys = [
@@ -490,7 +490,7 @@ def restarts(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def _why_it_stays_down(shown: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return the setting that prevents restarts after a failed start, and its replacement, or None."""
+    """Return the setting that prevents restarts, and its replacement, or None."""
     if shown["Restart"] not in ("on-failure", "always"):  # systemd.service(5)
         is_set = shown["Restart"] not in ("", "no")
         return (

@@ -22,7 +22,7 @@ _WATCHED = "hostrouting watch restores lost routes"
 
 
 def trial(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that no route trial is active; during a trial, the kernel's routes differ from the installed ones."""
+    """Check that no trial of routes is active, in which they differ from the installed ones."""
     until, subject = trial_deadline(examined.layout.trial), "trial of routes"
     if is_overdue(examined.layout):
         message = "its time is over, and the timer that restores the installed routes is lost"

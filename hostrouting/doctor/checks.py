@@ -191,7 +191,7 @@ class ExaminedHost:
         }
 
     def called(self, instance: str) -> str:
-        """Return an instance's display name; for the dummy instance of a template, the template's name."""
+        """Return an instance's name, or the template's name for its dummy instance."""
         return self.consumer if f"@{ANY_INSTANCE}." in instance else instance
 
     @property
@@ -200,7 +200,7 @@ class ExaminedHost:
         return f"{self.repairing('plan')} shows the difference, {self.repairing('apply')} fixes it"
 
     def repairing(self, verb: str) -> str:
-        """Return a command line for the config that is installed, even if CONFIG asks for something else."""
+        """Return a command line for the installed config, whatever CONFIG asks for."""
         is_asked_for = self.given is not None and not self.differing
         if is_asked_for or not self.manifest.parts:
             return self.command(verb)

@@ -1,1 +1,1 @@
-"""Check the snapshots of many hosts: ``judge`` runs the checks, and ``groups`` collects equal results."""
+"""Check the snapshots of many hosts (``judge``), and group equal results (``groups``)."""

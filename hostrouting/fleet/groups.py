@@ -37,7 +37,7 @@ class GroupFailure(JsonObject):
 
 @attrs.frozen
 class HostGroup(JsonObject):
-    """Hosts with the same verdict, failures and fix, and with the same kind of reason if the verdict is unknown.
+    """Hosts with the same verdict, failures, fix, and kind of reason if the verdict is unknown.
 
     If requested, they also have the same causes, apart from addresses and gateways.
 
@@ -79,7 +79,7 @@ class FleetReport(JsonObject):
 
     @classmethod
     def of(cls, reports: Iterable[tuple[OverlapReport, DiffReport | None]]) -> FleetReport:
-        """Group hosts by their results, and by what has changed their lookups since an earlier snapshot."""
+        """Group hosts by their results, and by what has changed their lookups since."""
         groups: dict[Hashable, HostGroup] = {}
         hosts: defaultdict[Hashable, list[str]] = defaultdict(list)
         for report, since in reports:
@@ -114,7 +114,7 @@ class FleetReport(JsonObject):
 
 
 def _alike(cause: HostChange) -> tuple[object, ...]:
-    """Return what hosts with the same cause have in common; their addresses and gateways usually differ."""
+    """Return what a cause has in common with the same cause on other hosts."""
     pattern = r"^\S+(?= dev )" if cause.kind is HostChangeKind.ADDRESS else r"(?<=via |src )\S+"
     return cause.kind, *(
         tuple(re.sub(pattern, "", line) for line in lines) for lines in (cause.before, cause.after)

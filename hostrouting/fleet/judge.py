@@ -112,7 +112,7 @@ def _reports(
     executor: Executor | None,
     scope: CancelScope,
 ) -> Iterator[_Judged]:
-    """Yield a report for each snapshot, in the snapshots' order, so that the result doesn't depend on the executor."""
+    """Yield a report for each snapshot, in the snapshots' order whatever the executor."""
     left, total, done = (
         enumerate(snapshots, 1),
         len(snapshots) if isinstance(snapshots, Sized) else None,

@@ -28,7 +28,7 @@ class Failures:
 
     @property
     def wait_seconds(self) -> float:
-        """Return the backoff delay after the last failure, or 0 if the failures may be accidental."""
+        """Return the delay after the last failure, or 0 if the failures may be accidental."""
         doublings = min(self.count - _ACCIDENTS_MAX - 1, 16)
         return min(_LONGEST_SECONDS, _FIRST_SECONDS * 2.0**doublings) if doublings >= 0 else 0.0
 

@@ -35,7 +35,7 @@ _STATUS_CHARACTERS = 1000
 
 
 class EventKind(Enum):
-    """Event kinds, each with a MESSAGE_ID (systemd.journal-fields(7)) and a priority (syslog(3))."""
+    """Event kinds, with a MESSAGE_ID (systemd.journal-fields(7)) and a priority (syslog(3))."""
 
     STARTED = "e2a306a572414048a3ac00778959a849", LOG_INFO
     STOPPED = "60989b3ffcdf4e978baa60088daf2c71", LOG_INFO
@@ -153,7 +153,7 @@ def of_moves(before: Sequence[Replacement], now: Sequence[Replacement]) -> Itera
 
 
 def unmoved(moves: Sequence[Replacement]) -> str:
-    """Say that routes stay on their interface although the default route has moved, and what to do."""
+    """Return a sentence on routes that stay although the default route has moved."""
     there = devs_of([move.new for move in moves])
     listed = _listed([move.old for move in moves])
     names = ", ".join(f'"{dev}"' for dev in there)

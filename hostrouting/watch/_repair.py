@@ -150,7 +150,7 @@ class Reconciler:
     def _count_losses(
         self, plan: RoutePlan, follows: Container[Hashable], now: float
     ) -> dict[Failures, list[Route]]:
-        """Count each route that another program has removed, and return those that wait because of it."""
+        """Count each route that another program has removed, and return those that now wait."""
         contested: dict[Failures, list[Route]] = {}
         for key, route in _writes(plan).items():
             if key not in self.kept or key in follows:

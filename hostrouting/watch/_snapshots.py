@@ -1,4 +1,4 @@
-"""Keep two snapshots: a recent one with the verdict ``ok``, and one of the first other verdict after that."""
+"""Keep two snapshots: a recent one with the verdict ``ok``, and that of the first other verdict."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class LastSnapshots:
     written: dict[Path, float] = attrs.field(factory=dict)
 
     def keep(self, verdict: Verdict, scope: CancelScope) -> None:
-        """Write a snapshot if the verdict has become ``ok`` or ceased to be, or an ``ok`` snapshot is an hour old.
+        """Write a snapshot if the verdict becomes ``ok`` or ceases to be, or one is an hour old.
 
         Each file is written at most once a minute. If the first verdict isn't ``ok``, a snapshot of
         the failure that an earlier watcher has written is kept.

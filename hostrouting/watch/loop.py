@@ -1,4 +1,4 @@
-"""Keep a host correct after boot: repair, check and report whenever something changes, and once a minute.
+"""Keep a host correct after boot: repair, check and report at each change, and once a minute.
 
 Each round runs four steps: repair (our routes) -> check (the CIDRs) -> write (markers, report,
 metrics) -> say (changes since the last round). No step stops a running machine, and an error in a
@@ -306,7 +306,7 @@ class _Watch:
 
     @property
     def _family(self) -> Family:
-        """Return the family whose backend receives all relevant events; the IPv6 backend also receives IPv4 events."""
+        """Return the family whose backend receives all events; IPv6's also receives IPv4's."""
         families = (*self.config.static_routes.families, *self.config.route_overlap.families)
         return Family.IPV6 if Family.IPV6 in families else Family.IPV4
 
@@ -336,7 +336,7 @@ class _Watch:
 
 
 def _state(path: Path) -> tuple[int, ...] | None:
-    """Return a value that changes whenever a file is replaced or modified, or None if stat(2) fails."""
+    """Return a value that changes whenever a file does, or None if stat(2) fails."""
     try:
         found = path.stat()
     except OSError:  # the value stays the same as long as the error lasts

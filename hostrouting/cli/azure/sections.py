@@ -1,4 +1,4 @@
-"""The Azure plug-in's hooks in the core commands, which use the plug-in only through this module."""
+"""The Azure plug-in's hooks in the core commands, which use it only through this module."""
 
 from __future__ import annotations
 
