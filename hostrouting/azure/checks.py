@@ -30,50 +30,49 @@ def checks(config: HostNetworking | None) -> tuple[DoctorCheck, ...]:
         config: the config to compare with, or None for the installed one, which has no settings for
             azure-vnet.
     """
-    return (
-        DoctorCheck(
-            "probes", "the probes are rewritten as configured", partial(_probes, config), False
-        ),
-        DoctorCheck(
-            "azure-vnet",
-            "azure-vnet has left nothing that affects a pod",
-            partial(_azure_vnet, config),
-            False,
-        ),
+    probes = DoctorCheck(
+        "probes", "the probes are rewritten as configured", partial(_probes, config), False
     )
+    leftovers = DoctorCheck(
+        "azure-vnet",
+        "azure-vnet has left nothing that affects a pod",
+        partial(_azure_vnet, config),
+        False,
+    )
+    return probes, leftovers
 
 
 def _probes(config: HostNetworking | None, examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that the rules, the route and the boot files match the config."""
-    networking = (
-        examined.manifest.read_as(HostNetworking.from_mapping) if config is None else config
-    )
-    probe, apply = networking.load_balancer_probe, examined.command("lb-probe apply")
-    is_installed = PROBE in examined.manifest.parts
+    if config is None:
+        config = examined.manifest.read_as(HostNetworking.from_mapping)
     yield from stale_files(examined, PROBE)
-    if is_installed:
+    if PROBE in examined.manifest.parts:
         yield from missing_tools(examined, {"nft": "nftables"}, "the rules")
-    elif not probe.enabled:
+    elif not config.load_balancer_probe.enabled:
         return
+    apply = examined.command("lb-probe apply")
     try:
-        plan = plan_probe(networking, host=examined.host, scope=examined.scope)
+        plan = plan_probe(config, host=examined.host, scope=examined.scope)
     except LoadBalancerProbeError as error:
-        yield DoctorFinding(
-            "probes-fail", f"{PROBE}.service", str(error), f"fix that, then: {apply}", Severity.RISK
-        )
+        hint = f"fix that, then: {apply}"
+        unit = f"{PROBE}.service"
+        yield DoctorFinding("probes-fail", unit, str(error), hint, Severity.RISK)
         return
-    files, rules = plan.changes.files, [f"nftables table ip6 {TABLE}"] if plan.rules else []
-    changes = (*files, *plan.changes.units, *plan.changes.routes)
-    if differing := [*rules, *(str(change.what) for change in changes)]:
-        message = (
-            "it isn't as configured; without the rules, probes that a pod has to answer are lost"
-        )
-        hint = f"{examined.command('lb-probe plan')} shows the difference, {apply} fixes it"
-        # Without this route, the host's own replies fall back to the default route.
-        grave = Severity.BROKEN if probe.enabled and (rules or files) else Severity.RISK
-        yield DoctorFinding(
-            "probes-differ", shortened(differing, ", ", _NAMED), message, hint, grave
-        )
+    rules = [f"nftables table ip6 {TABLE}"] if plan.rules else []
+    changes = (*plan.changes.files, *plan.changes.units, *plan.changes.routes)
+    differing = [*rules, *(str(change.what) for change in changes)]
+    if not differing:
+        return
+    # Without the route, the host's own replies fall back to the default route.
+    is_broken = config.load_balancer_probe.enabled and bool(rules or plan.changes.files)
+    yield DoctorFinding(
+        "probes-differ",
+        shortened(differing, ", ", _NAMED),
+        "it isn't as configured; without the rules, probes that a pod has to answer are lost",
+        f"{examined.command('lb-probe plan')} shows the difference, {apply} fixes it",
+        Severity.BROKEN if is_broken else Severity.RISK,
+    )
 
 
 def _azure_vnet(config: HostNetworking | None, examined: ExaminedHost) -> Iterator[DoctorFinding]:
@@ -81,16 +80,24 @@ def _azure_vnet(config: HostNetworking | None, examined: ExaminedHost) -> Iterat
     if config is None or (stale := config.stale_azure_vnet) is None:
         return
     plan = plan_stale(config, host=examined.host)
+    lists = f"{examined.command('azure-vnet plan')} lists"
     if plan.is_unsure:
-        message = f"can't tell whether azure-vnet has left rules that affect a pod: {'; '.join(plan.notes)}"
-        hint = f"check those by hand; {examined.command('azure-vnet plan')} lists everything else"
-        yield DoctorFinding("azure-vnet-unseen", stale.bridge, message, hint, Severity.UNKNOWN)
-    if not plan.removed:
-        return
-    left = shortened([f"{item.kind} {item.what}" for item in plan.removed], ", ", 1)
-    message = f"{plan.removed[0].reason}; a pod that gets such an address isn't reached"
-    hint = f"{examined.command('azure-vnet plan')} lists them, {examined.command('azure-vnet clean')} removes them"
-    yield DoctorFinding("azure-vnet-left", left, message, hint, Severity.RISK)
+        notes = "; ".join(plan.notes)
+        yield DoctorFinding(
+            "azure-vnet-unseen",
+            stale.bridge,
+            f"can't tell whether azure-vnet has left rules that affect a pod: {notes}",
+            f"check those by hand; {lists} everything else",
+            Severity.UNKNOWN,
+        )
+    if plan.removed:
+        yield DoctorFinding(
+            "azure-vnet-left",
+            shortened([f"{item.kind} {item.what}" for item in plan.removed], ", ", 1),
+            f"{plan.removed[0].reason}; a pod that gets such an address isn't reached",
+            f"{lists} them, {examined.command('azure-vnet clean')} removes them",
+            Severity.RISK,
+        )
 
 
 # These checks compare with the installed config, and ``checks(config)`` with a given one. The

@@ -44,7 +44,8 @@ def _devices(value: Sequence[str]) -> tuple[str, ...]:
     devices = each(value, parse_device)
     if len(devices) != 1:
         raise ValueError(
-            "isn't one interface; name the one through which probes arrive: answers can use only one"
+            "isn't one interface; name the one through which probes arrive: "
+            "answers can use only one"
         )
     return devices
 

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class LoadBalancerProbeError(HostRoutingError):
-    """The error for health probes that can't be rewritten, or if it is unknown whether a node needs the rewriting."""
+    """The error for health probes that can't be rewritten, or that may not need it."""
 
 
 class AzureVnetError(HostRoutingError):
@@ -41,16 +41,13 @@ def node_or_default(host: Host, given: T | None, real: Callable[[], T]) -> T:
     Raises:
         ConfigError: the layout has another root, and no node was given.
     """
-    if given is None and not host.layout.is_this_host:
-        raise ConfigError(
-            [
-                (
-                    "node",
-                    f"must be given with a layout below {host.layout.root}: a real one, or a fake",
-                )
-            ]
-        )
-    return real() if given is None else given
+    if given is not None:
+        return given
+    if not host.layout.is_this_host:
+        root = host.layout.root
+        problem = f"must be given with a layout below {root}: a real one, or a fake"
+        raise ConfigError([("node", problem)])
+    return real()
 
 
 # --- programs: nft(8), ip(8), bridge(8), ebtables(8) ----------------------------------------------
@@ -62,16 +59,19 @@ _ANSWER_SECONDS = 30.0
 _NOT_PERMITTED = ("permission denied", "operation not permitted", "you must be root")
 # ebtables has two backends, each with its own rules.
 LEGACY_BY_HAND = (
-    "rules of ebtables-legacy aren't read; list them with `ebtables-legacy -t nat -L --Lmac2`, and delete those of "
-    "gone pods one by one with `ebtables-legacy --concurrent -t nat -D ...`"
+    "rules of ebtables-legacy aren't read; list them with `ebtables-legacy -t nat -L --Lmac2`, "
+    "and delete those of gone pods one by one with `ebtables-legacy --concurrent -t nat -D ...`"
 )
-_EBTABLES = f"that has it (iptables on Debian and Ubuntu, iptables-nft on others); even then, {LEGACY_BY_HAND}"
+_EBTABLES = (
+    "that has it (iptables on Debian and Ubuntu, iptables-nft on others); "
+    f"even then, {LEGACY_BY_HAND}"
+)
 _PACKAGES = {"nft": "nftables", "ebtables-nft-save": _EBTABLES, "ebtables-nft-restore": _EBTABLES}
 
 
 @attrs.define(kw_only=True, eq=False)
 class Programs:
-    """Base class for nodes accessed through external programs, regardless of the caller's PATH and locale.
+    """Base class for nodes accessed through programs, regardless of the caller's PATH and locale.
 
     Args:
         search_path: the search path for programs, in PATH format.
@@ -91,31 +91,38 @@ class Programs:
             text: the program's standard input, or None.
         """
         argv = command.split()
+        program = argv[0]
         # EBTABLES_SAVE_COUNTER: ebtables can't delete rules that were saved with counters.
         env = os.environ | {"LC_ALL": "C", "PATH": self.search_path, "EBTABLES_SAVE_COUNTER": "no"}
         # Use a separate scope, because cancelling the program in the middle of a change would be
         # unsafe.
+        scope = CancelScope(timeout=_ANSWER_SECONDS)
         try:
-            done = CancelScope(timeout=_ANSWER_SECONDS).run(argv, input=text, env=env, check=False)
+            done = scope.run(argv, input=text, env=env, check=False)
         except TimedOut:
             raise self.error(
-                f"can't {attempt}: {argv[0]} gave no answer within {_ANSWER_SECONDS:g} s"
+                f"can't {attempt}: {program} gave no answer within {_ANSWER_SECONDS:g} s"
             ) from None
         except OSError as error:
-            why, hint = f"can't run {argv[0]}: {os.strerror(error.errno or 0)}", ""
-            if error.errno == errnos.ENOENT:
-                why, hint = (
-                    f"{argv[0]} isn't installed",
-                    f"install the package {_PACKAGES.get(argv[0], 'iproute2')}",
-                )
-            raise self.error(f"can't {attempt}: {why}", hint=hint, errno=error.errno) from error
-        if done.returncode and not any(words in done.stderr for words in fine):
-            said = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
-            is_forbidden = any(words in said.lower() for words in _NOT_PERMITTED)
-            hint, number = ("run as root", errnos.EPERM) if is_forbidden else ("", None)
-            raise self.error(f"can't {attempt}: {argv[0]} refused: {said}", hint=hint, errno=number)
-        return done.stdout
+            raise self._not_run(attempt, program, error) from error
+        if done.returncode == 0 or any(words in done.stderr for words in fine):
+            return done.stdout
+        said = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
+        message = f"can't {attempt}: {program} refused: {said}"
+        if any(words in said.lower() for words in _NOT_PERMITTED):
+            raise self.error(message, hint="run as root", errno=errnos.EPERM)
+        raise self.error(message)
+
+    def _not_run(self, attempt: str, program: str, error: OSError) -> HostRoutingError:
+        if error.errno == errnos.ENOENT:
+            why = f"{program} isn't installed"
+            hint = f"install the package {_PACKAGES.get(program, 'iproute2')}"
+        else:
+            why = f"can't run {program}: {os.strerror(error.errno or 0)}"
+            hint = ""
+        return self.error(f"can't {attempt}: {why}", hint=hint, errno=error.errno)
 
     def ask_ip(self, attempt: str, command: str) -> list[dict[str, Any]]:
         """Return the output of ip or bridge, or an empty list if the interface doesn't exist."""
-        return list(json.loads(self.ask(attempt, command, "Cannot find", "does not exist") or "[]"))
+        printed = self.ask(attempt, command, "Cannot find", "does not exist")
+        return list(json.loads(printed or "[]"))

@@ -17,7 +17,7 @@ import pytest
 
 from hostrouting.azure.nodes import LoadBalancerProbeError
 from hostrouting.azure.probe import metadata
-from hostrouting.azure.probe.metadata import ANSWER_BYTES_MAX, TRIES
+from hostrouting.azure.probe.metadata import RESPONSE_BYTES_MAX, TRIES
 from hostrouting.azure.probe.node import LinuxProbeNode
 from hostrouting.kernel.namespace import NamespaceKernel
 from phases import Cancelled, CancelScope
@@ -182,7 +182,7 @@ def test_azures_assignment_is_an_answer(
         (said(b"[]", "200 OK", "Content-Length: 99", length=False), ""),
         (said(b"f" * 16 + b"\r\n[]\r\n", "200 OK", "Transfer-Encoding: chunked", length=False), ""),
         (lambda client: client.sendall(b"SSH-2.0-OpenSSH_9.2\r\n"), "SSH"),
-        (said(b"[" + b" " * ANSWER_BYTES_MAX + b"]"), "it answered 200 OK, cut off"),
+        (said(b"[" + b" " * RESPONSE_BYTES_MAX + b"]"), "it answered 200 OK, cut off"),
         (lambda client: client.sendall(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 300_000), ""),
     ],
 )

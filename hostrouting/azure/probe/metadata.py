@@ -23,7 +23,7 @@ _TRY_SECONDS = 1.0
 TRIES = 4
 PAUSE_SECONDS = 0.25
 
-ANSWER_BYTES_MAX = 1 << 20
+RESPONSE_BYTES_MAX = 1 << 20
 
 
 def assigned_addresses(scope: CancelScope) -> tuple[IPv6Address, ...]:
@@ -42,47 +42,56 @@ def assigned_addresses(scope: CancelScope) -> tuple[IPv6Address, ...]:
     for number in range(TRIES):
         scope.wait(PAUSE_SECONDS if number else 0)
         try:
-            return _ask(scope)
-        except Exception as error:  # noqa: BLE001 - whatever the error is, the answer can't be understood
+            return _query(scope)
+        except Exception as error:  # noqa: BLE001 - the response can't be understood
             problem = error
     raise LoadBalancerProbeError(
-        f"can't tell whether this machine has IPv6: Azure's metadata service is unavailable: {problem}; "
-        "is this an Azure machine? To skip this check, set loadBalancerProbe.ipv6Detection to ALWAYS"
+        "can't tell whether this machine has IPv6: "
+        f"Azure's metadata service is unavailable: {problem}; is this an Azure machine? "
+        "To skip this check, set loadBalancerProbe.ipv6Detection to ALWAYS"
     ) from problem
 
 
-def _ask(scope: CancelScope) -> tuple[IPv6Address, ...]:
+def _query(scope: CancelScope) -> tuple[IPv6Address, ...]:
     """Send a single query in a thread, so that it can be cancelled even if the response is slow."""
-    answer: Future[tuple[IPv6Address, ...]] = Future()
+    outcome: Future[tuple[IPv6Address, ...]] = Future()
     is_over = threading.Event()
-    answer.add_done_callback(lambda _: is_over.set())
+    outcome.add_done_callback(lambda _: is_over.set())
 
-    def ask() -> None:
+    def work() -> None:
         try:
-            answer.set_result(_fetch())
+            outcome.set_result(_addresses_in(_fetch()))
         except Exception as error:  # noqa: BLE001 - raised by the waiting thread
-            answer.set_exception(error)
+            outcome.set_exception(error)
 
     # An abandoned thread ends when its socket times out, or with the process.
-    threading.Thread(target=ask, name="metadata-service", daemon=True).start()
+    threading.Thread(target=work, name="metadata-service", daemon=True).start()
     scope.child(timeout=_TRY_SECONDS).wait(is_over)
-    return answer.result()
+    return outcome.result()
 
 
-def _fetch() -> tuple[IPv6Address, ...]:
+def _fetch() -> bytes:
     # Proxies and redirects are ignored, because only Azure's own service can be trusted.
     with closing(HTTPConnection(_ADDRESS, timeout=_TRY_SECONDS)) as service:
         # The service requires this header as a protection against request forgery.
         service.request("GET", _PATH, headers={"Metadata": "true"})
         response = service.getresponse()
-        body = response.read(ANSWER_BYTES_MAX)
-        if response.status != 200 or response.length:
-            raise ValueError(
-                f"it answered {response.status} {response.reason}{', cut off' if response.length else ''}"
-            )
+        body = response.read(RESPONSE_BYTES_MAX)
+        is_cut_off = bool(response.length)
+        if response.status != 200 or is_cut_off:
+            rest = ", cut off" if is_cut_off else ""
+            raise ValueError(f"it answered {response.status} {response.reason}{rest}")
+    return body
+
+
+def _addresses_in(body: bytes) -> tuple[IPv6Address, ...]:
     nics = json.loads(body)
     if not isinstance(nics, list):
         raise TypeError("its answer isn't a list")
-    entries = (entry for nic in nics for entry in (nic.get("ipv6") or {}).get("ipAddress") or ())
-    texts = ((entry.get("privateIpAddress") or "").strip() for entry in entries)
-    return tuple(dict.fromkeys(IPv6Address(text) for text in texts if text))
+    addresses: dict[IPv6Address, None] = {}
+    for nic in nics:
+        for entry in (nic.get("ipv6") or {}).get("ipAddress") or ():
+            text = (entry.get("privateIpAddress") or "").strip()
+            if text:
+                addresses[IPv6Address(text)] = None
+    return tuple(addresses)

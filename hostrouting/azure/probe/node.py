@@ -24,13 +24,13 @@ class ProbeNode(Protocol):
         """
 
     def listing(self) -> str | None:
-        """Return nft's listing of our table, without counters, or None if the table doesn't exist."""
+        """Return nft's listing of our table, without counters, or None if there is no table."""
 
     def load(self, text: str) -> None:
         """Load an nft script in one transaction."""
 
     def route(self) -> str | None:
-        """Return the matching route for the rewritten source address, as printed by ip(8), or None."""
+        """Return the route that wins for the rewritten source address in ip(8) syntax, or None."""
 
     def pin(self, route: str) -> None:
         """Add a route to table main, replacing any route with the same destination and metric."""
@@ -50,24 +50,20 @@ class LinuxProbeNode(Programs):
     assigned_addresses = staticmethod(metadata.assigned_addresses)
 
     def listing(self) -> str | None:
-        """Return nft's listing of our table, without counters, or None if the table doesn't exist."""
+        """Return nft's listing of our table, without counters, or None if there is no table."""
+        attempt = f"list the nftables table {TABLE}"
         command = f"nft -s list table ip6 {TABLE}"
-        return (
-            self.ask(f"list the nftables table {TABLE}", command, "No such file or directory")
-            or None
-        )
+        return self.ask(attempt, command, "No such file or directory") or None
 
     def load(self, text: str) -> None:
         """Load an nft script in one transaction."""
         self.ask("load the nftables rules", "nft -f -", text=text)
 
     def route(self) -> str | None:
-        """Return the matching route for the rewritten source address, as printed by ip(8), or None."""
+        """Return the route that wins for the rewritten source address in ip(8) syntax, or None."""
         command = f"ip -6 -N -o route get fibmatch {REWRITTEN_SOURCE}"
-        return (
-            self.ask("look up a route", command, "RTNETLINK answers").partition(" pref ")[0].strip()
-            or None
-        )
+        printed = self.ask("look up a route", command, "RTNETLINK answers")
+        return printed.partition(" pref ")[0].strip() or None
 
     def pin(self, route: str) -> None:
         """Add a route to table main, replacing any route with the same destination and metric."""

@@ -1,4 +1,4 @@
-"""Render the rules that rewrite load balancer probes, the route for replies, and the files for the next boot.
+"""Render the rules that rewrite probes, the route for replies, and the files for the next boot.
 
 This module does no I/O. The template is complete except for the device name, so it is readable and
 can be tested with ``nft -c``.
@@ -112,7 +112,11 @@ def probe_part(device: str, consumer: str, layout: Layout) -> Part:
     Raises:
         ValueError: the device isn't a valid interface name.
     """
-    drop_ins = {consumer: _CONSUMER, **FLUSH_DROP_INS}
+    unit_text = fill(f"{PROBE}.service", package=PACKAGE, ROUTE=host_route(device))
+    drop_ins = [
+        BootFile(layout.units / f"{unit}.d/hostrouting-{PROBE}.conf", text)
+        for unit, text in {consumer: _CONSUMER, **FLUSH_DROP_INS}.items()
+    ]
     return Part(
         PROBE,
         is_gated=False,
@@ -120,13 +124,7 @@ def probe_part(device: str, consumer: str, layout: Layout) -> Part:
         config=HostNetworking(LoadBalancerProbe(True, (device,))).to_mapping(),
         files=(
             BootFile(layout.script(PROBE).with_suffix(".nft"), render_ruleset(device)),
-            BootFile(
-                layout.unit(PROBE),
-                fill(f"{PROBE}.service", package=PACKAGE, ROUTE=host_route(device)),
-            ),
-            *(
-                BootFile(layout.units / f"{unit}.d/hostrouting-{PROBE}.conf", text)
-                for unit, text in drop_ins.items()
-            ),
+            BootFile(layout.unit(PROBE), unit_text),
+            *drop_ins,
         ),
     )

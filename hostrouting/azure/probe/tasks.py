@@ -56,8 +56,8 @@ class ProbeReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON, with the route in ``ip -6 route show`` format."""
-        told = fields_in_json(self, "device", "skipped_because", "rules")
-        return {"schema": 1} | self.changes.to_json() | {"changed": self.changed} | told
+        fields = fields_in_json(self, "device", "skipped_because", "rules")
+        return {"schema": 1} | self.changes.to_json() | {"changed": self.changed} | fields
 
 
 # --- the plan -------------------------------------------------------------------------------------
@@ -86,26 +86,35 @@ def plan_probe(
         FileError: the installation can't be read.
         UnitError: systemd can't be queried.
     """
-    host, probe = host or Host(), config.load_balancer_probe
+    host = host or Host()
+    probe = config.load_balancer_probe
     if not probe.enabled:
         why = "loadBalancerProbe isn't enabled in the config"
-        return (
-            _plan_removal(host, node, why) if is_installed(host, PROBE) else ProbeReport(None, why)
-        )
+        if not is_installed(host, PROBE):
+            return ProbeReport(skipped_because=why)
+        return _plan_removal(host, node, why)
     boot = _plan_boot(host, config).changes
     if host.is_image:
         return ProbeReport(probe.device, changes=boot)
     node = node_or_default(host, node, LinuxProbeNode)
     # An existing installation is kept, because removing it after an incorrect response would cause
     # an outage.
-    is_asked = probe.ipv6_detection is Ipv6Detection.METADATA and not is_installed(host, PROBE)
-    if is_asked and not node.assigned_addresses(scope or CancelScope()):
-        return ProbeReport(skipped_because="Azure's metadata service has assigned no IPv6 address")
+    uses_metadata = probe.ipv6_detection is Ipv6Detection.METADATA
+    needs_ipv6 = uses_metadata and not is_installed(host, PROBE)
+    if needs_ipv6 and not node.assigned_addresses(scope or CancelScope()):
+        why = "Azure's metadata service has assigned no IPv6 address"
+        return ProbeReport(skipped_because=why)
     _refuse_port(probe.device, host.routes.facts().links)
     rules = None if ruleset.has_rules(node.listing(), probe.device) else "loaded"
-    wanted, was = ruleset.host_route(probe.device), _in_place(node.route())
-    pinned = () if was == wanted else (Change(wanted, "replaced" if was else "added", was),)
-    return ProbeReport(probe.device, rules=rules, changes=Changes(routes=pinned) | boot)
+    pinned = _plan_route(ruleset.host_route(probe.device), _in_place(node.route()))
+    return ProbeReport(probe.device, rules=rules, changes=pinned | boot)
+
+
+def _plan_route(wanted: str, replaced: str | None) -> Changes:
+    if replaced == wanted:
+        return Changes()
+    action = "replaced" if replaced else "added"
+    return Changes(routes=(Change(wanted, action, replaced),))
 
 
 def _refuse_port(device: str, links: Iterable[Link]) -> None:
@@ -117,7 +126,8 @@ def _refuse_port(device: str, links: Iterable[Link]) -> None:
     master = next((link.master for link in links if link.name == device), None)
     if master is not None and kinds.get(master) != "vrf":
         raise LoadBalancerProbeError(
-            f"can't rewrite the load balancer's probes: {device} is a port of {master}, which takes its packets",
+            f"can't rewrite the load balancer's probes: {device} is a port of {master}, "
+            "which takes its packets",
             hint=f"name {master} in loadBalancerProbe.devices",
         )
 
@@ -129,13 +139,10 @@ def _in_place(route: str | None) -> str | None:
 
 def _plan_boot(host: Host, config: HostNetworking | None) -> BootPlan:
     """Plan the boot-time installation, or its removal if the config is None."""
-    given = config or HostNetworking()
-    parts = (
-        (probe_part(given.load_balancer_probe.device, given.consumer, host.layout),)
-        if config
-        else ()
-    )
-    return plan_next_boot(host, Wanted((PROBE,), parts, given.consumer))
+    if config is None:
+        return plan_next_boot(host, Wanted((PROBE,), (), HostNetworking().consumer))
+    part = probe_part(config.load_balancer_probe.device, config.consumer, host.layout)
+    return plan_next_boot(host, Wanted((PROBE,), (part,), config.consumer))
 
 
 def _plan_removal(host: Host, node: ProbeNode | None, why: str) -> ProbeReport:
@@ -169,7 +176,7 @@ class ConfigureLoadBalancerProbe:
     node: ProbeNode | None = attrs.field(default=None, kw_only=True)
 
     def do(self, scope: CancelScope) -> ProbeReport:
-        """Load the rules, add the route, and install both for the next boot; roll back if a step fails.
+        """Load the rules, add the route, and install both for the next boot, or change nothing.
 
         Returns:
             The changes, or the reason why there are none; for an image, only the boot-time
@@ -204,13 +211,15 @@ class ConfigureLoadBalancerProbe:
 
 
 def _load(node: ProbeNode, device: str) -> None:
-    """Do the boot unit's work, and check that the route takes effect: a policy rule may bypass table main."""
+    """Do the boot unit's work, and verify the route, as a policy rule may bypass table main."""
     wanted = ruleset.host_route(device)
     node.load(ruleset.render_ruleset(device))
     node.pin(wanted)
-    if _in_place(route := node.route()) != wanted:
+    route = node.route()
+    if _in_place(route) != wanted:
         raise LoadBalancerProbeError(
-            f"the pinned route doesn't win ({wanted}): answers to probes would take {route or 'none'}",
+            f"the pinned route doesn't win ({wanted}): "
+            f"answers to probes would take {route or 'none'}",
             hint=f"look at: ip -6 rule; ip -6 route show table all {REWRITTEN_SOURCE}",
         )
 

@@ -14,7 +14,7 @@ import attrs
 
 from hostrouting.azure.config import StaleAzureVnet
 from hostrouting.azure.vnet.parse import TUNNEL_MAC, Endpoint, PodRule, parse_pod_rule
-from hostrouting.azure.vnet.port import Neighbour, NodeState
+from hostrouting.azure.vnet.port import Interface, Neighbour, NodeState
 from hostrouting.model.family import IpAddress
 from hostrouting.model.jsonable import fields_in_json
 
@@ -113,66 +113,59 @@ class _Planner:
     def __init__(
         self, config: StaleAzureVnet, state: NodeState, endpoints: Iterable[Endpoint]
     ) -> None:
-        self._config, self._state = config, state
-        self._rules = [
-            (line, rule) for line in state.rules if (rule := parse_pod_rule(line)) is not None
-        ]
+        self._config = config
+        self._state = state
+        self._rules = _pod_rules(state)
         # In reverse order, because the last entry in a dict wins, but the first interface should be
         # reported.
         interfaces = sorted(state.interfaces, key=lambda one: one.name, reverse=True)
-        self._names = {interface.name for interface in interfaces}
         veths = [one for one in interfaces if one.name.startswith(_VETH_PREFIX)]
-        # A renamed veth interface still serves its pod if it is a port of the bridge.
-        pairs = [one for one in interfaces if one in veths or one.master == config.bridge]
-        self._holders: dict[str | None, Why] = {
-            mac: ("a running pod has this MAC", one.name)
-            for one in pairs
-            for mac in (*one.seen_macs, one.far_mac)
-        }
-        self._holders |= {
-            one.mac: ("its MAC is that of an interface of this node", one.name)
-            for one in interfaces
-        }
+        self._names = {interface.name for interface in interfaces}
+        self._holders = _holders(interfaces, config.bridge)
         self._unreadable = [one.name for one in veths if one.far_mac is None]
+
+        self._alive: list[Endpoint] = []
+        self._dead: list[Endpoint] = []
         endpoints = sorted(endpoints, key=lambda one: one.interface)
-        self._alive = [one for one in endpoints if one.interface in self._names]
-        # A pod whose interface is unknown may still be alive.
-        self._dead = [
-            one for one in endpoints if one.interface and one.interface not in self._names
-        ]
-        # azure-vnet creates the veth pair, then the ARP rules, then the DNAT rules, and finally
-        # writes its state file.
-        begun = {rule.mac for _, rule in self._rules if rule.uplink is not None}
+        for endpoint in endpoints:
+            if endpoint.interface in self._names:
+                self._alive.append(endpoint)
+            elif endpoint.interface:  # a pod whose interface is unknown may still be alive
+                self._dead.append(endpoint)
         saved = {endpoint.interface for endpoint in endpoints}
-        added = [one for one in veths if one.name not in saved]
-        self._half_done = [
-            one.name for one in added if begun.isdisjoint((one.far_mac, *one.seen_macs))
-        ]
+        self._half_done = self._without_rules([one for one in veths if one.name not in saved])
+
+    def _without_rules(self, added: Iterable[Interface]) -> list[str]:
+        """Return the names of the new veth interfaces whose DNAT rules are still to come.
+
+        azure-vnet creates the veth pair, then the ARP rules, then the DNAT rules, and finally
+        writes its state file.
+        """
+        begun = {rule.mac for _, rule in self._rules if rule.uplink is not None}
+        return [one.name for one in added if begun.isdisjoint((one.far_mac, *one.seen_macs))]
 
     def plan(self) -> AzureVnetReport:
-        rules = [(line, rule, self._why_rule_stays(rule)) for line, rule in self._rules]
-        stale = {(rule.address, rule.mac) for _, rule, why in rules if why is None}
-        neighbours = [
-            (one, self._why_neighbour_stays(one, stale)) for one in self._state.neighbours
-        ]
-        removed = [
-            AzureVnetItem(line, rule.address, _GONE[rule.is_tunnel])
-            for line, rule, why in rules
-            if why is None
-        ]
-        removed += [
-            AzureVnetItem(one, one.address, _GONE_TOO) for one, why in neighbours if why is None
-        ]
-        kept = [
-            AzureVnetItem(line, rule.address, *why) for line, rule, why in rules if why is not None
-        ]
-        kept += [
-            AzureVnetItem(one, one.address, *why) for one, why in neighbours if why is not None
-        ]
-        goes, stays = (tuple(sorted(items, key=_place)) for items in (removed, kept))
-        notes, others = self._state.notes, len(self._state.rules) - len(self._rules)
+        removed: list[AzureVnetItem] = []
+        kept: list[AzureVnetItem] = []
+        stale: set[tuple[IpAddress, str]] = set()
+        for line, rule in self._rules:
+            if why := self._why_rule_stays(rule):
+                kept.append(AzureVnetItem(line, rule.address, *why))
+            else:
+                removed.append(AzureVnetItem(line, rule.address, _GONE[rule.is_tunnel]))
+                stale.add((rule.address, rule.mac))
+        for neighbour in self._state.neighbours:
+            if why := self._why_neighbour_stays(neighbour, stale):
+                kept.append(AzureVnetItem(neighbour, neighbour.address, *why))
+            else:
+                removed.append(AzureVnetItem(neighbour, neighbour.address, _GONE_TOO))
+        notes = self._state.notes
         return AzureVnetReport(
-            goes, stays, notes, others, bool(notes) and self._config.bridge in self._names
+            tuple(sorted(removed, key=_sort_key)),
+            tuple(sorted(kept, key=_sort_key)),
+            notes,
+            other_rules=len(self._state.rules) - len(self._rules),
+            is_unsure=bool(notes) and self._config.bridge in self._names,
         )
 
     def _why_rule_stays(self, rule: PodRule) -> Why | None:
@@ -183,13 +176,19 @@ class _Planner:
         # An existing DNAT rule may belong to the address's previous pod.
         if rule.is_tunnel and self._half_done:
             return _ALIKE, self._half_done[-1]
-        # All tunnel rules have the same MAC. The address's DNAT rule identifies the pod.
-        frames = {
-            one.mac
-            for _, one in self._rules
-            if one.uplink is not None and one.address == rule.address
+        macs = self._dnat_macs(rule.address) if rule.is_tunnel else {rule.mac}
+        return self._owner(rule.address, macs)
+
+    def _dnat_macs(self, address: IpAddress) -> set[str]:
+        """Return the MACs of an address's DNAT rules, which identify its pod.
+
+        All tunnel rules have the same MAC.
+        """
+        return {
+            rule.mac
+            for _, rule in self._rules
+            if rule.uplink is not None and rule.address == address
         }
-        return self._owner(rule.address, frames if rule.is_tunnel else {rule.mac})
 
     def _why_neighbour_stays(
         self, neighbour: Neighbour, stale: set[tuple[IpAddress, str]]
@@ -219,9 +218,8 @@ class _Planner:
         if held := sorted(macs & self._holders.keys()):
             return self._holders[held[0]]
         for endpoint in self._alive:
-            if address in endpoint.addresses and (
-                not macs or endpoint.mac is None or endpoint.mac in macs
-            ):
+            may_match = not macs or endpoint.mac is None or endpoint.mac in macs
+            if may_match and address in endpoint.addresses:
                 return "azure-vnet serves it, and its interface is there", endpoint.interface
         is_known_dead = bool(macs) and macs <= self._dead_macs(address)
         if is_known_dead or not self._unreadable:
@@ -235,8 +233,26 @@ class _Planner:
         return {endpoint.mac for endpoint in self._dead if address in endpoint.addresses}
 
 
-def _place(item: AzureVnetItem) -> tuple[bool, int, int, str]:
-    """Return a sort key: rules before neighbours, each ordered by address.
+def _pod_rules(state: NodeState) -> list[tuple[str, PodRule]]:
+    parsed = [(line, parse_pod_rule(line)) for line in state.rules]
+    return [(line, rule) for line, rule in parsed if rule is not None]
+
+
+def _holders(interfaces: Iterable[Interface], bridge: str) -> dict[str | None, Why]:
+    """Return why each MAC that this node or one of its pods has is in use."""
+    holders: dict[str | None, Why] = {}
+    for one in interfaces:
+        # A renamed veth interface still serves its pod if it is a port of the bridge.
+        if one.name.startswith(_VETH_PREFIX) or one.master == bridge:
+            for mac in (*one.seen_macs, one.far_mac):
+                holders[mac] = ("a running pod has this MAC", one.name)
+    for one in interfaces:
+        holders[one.mac] = ("its MAC is that of an interface of this node", one.name)
+    return holders
+
+
+def _sort_key(item: AzureVnetItem) -> tuple[bool, int, int, str]:
+    """Return a key that sorts rules before neighbours, each by address.
 
     The key is independent of the input order.
     """

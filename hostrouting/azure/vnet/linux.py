@@ -30,6 +30,7 @@ from hostrouting.kernel.rtnetlink.messages import (
     decode_name,
     to_number,
 )
+from hostrouting.model.family import IpAddress
 
 _READ_RULES = "read ebtables' rules"
 # linux/if_link.h
@@ -51,11 +52,13 @@ class LinuxBridgeNode(Programs):
 
     def read_state(self, bridge: str) -> NodeState:
         """Return the state needed for a plan, except for files."""
-        notes, rules = [], tuple[str, ...]()
+        notes: list[str] = []
+        rules: tuple[str, ...] = ()
         has_bridge = bool(self.ask_ip("look for the bridge", f"ip -j link show dev {bridge}"))
         if not has_bridge:
             notes.append(
-                f"there is no bridge {bridge}; if azure-vnet's has another name, give it as its `bridge`"
+                f"there is no bridge {bridge}; if azure-vnet's has another name, "
+                "give it as its `bridge`"
             )
         if (self.sys / "module/ebtable_nat").exists():
             notes.append(
@@ -68,17 +71,12 @@ class LinuxBridgeNode(Programs):
             if has_bridge or error.is_not_permitted:
                 raise
             notes.append(f"rules weren't read: {error}")
-        gateways = {
-            hop.gateway
-            for route in read_routes(NetlinkBackend())
-            for hop in route.hops
-            if hop.gateway
-        }
+        gateways = _gateways()
         neighbours = self._neighbours(bridge)
         seen = self.ask_ip("list the bridge's MACs", f"bridge -j fdb show br {bridge}")
         # The interfaces must be read last; see ``BridgeNode.read_state``.
         interfaces = read("list the interfaces", partial(_interfaces, seen))
-        return NodeState(rules, interfaces, tuple(gateways), neighbours, tuple(notes))
+        return NodeState(rules, interfaces, gateways, neighbours, tuple(notes))
 
     def _rules(self) -> tuple[str, ...]:
         """Return the rules of table nat in ebtables-save format, which is needed to delete them."""
@@ -86,15 +84,16 @@ class LinuxBridgeNode(Programs):
         # If another program has added rules that ebtables-nft-save doesn't understand, this command
         # exits with 0 but omits the table.
         if "*nat" not in lines:
+            printed = " ".join(lines)[:80]
             raise AzureVnetError(
-                f"can't {_READ_RULES}: ebtables-nft-save printed no table nat ({' '.join(lines)[:80]})",
-                hint="list it with `nft list table bridge nat`, and make the owner of foreign rules move them to a "
-                "separate table",
+                f"can't {_READ_RULES}: ebtables-nft-save printed no table nat ({printed})",
+                hint="list it with `nft list table bridge nat`, and make the owner of foreign "
+                "rules move them to a separate table",
             )
         return tuple(line for line in lines if line.startswith("-A "))
 
     def remove_rules(self, rules: Sequence[str]) -> None:
-        """Delete rules, given in ebtables-save format, from ebtables' nat table in a single transaction.
+        """Delete rules, given in ebtables-save format, from ebtables' table nat in one transaction.
 
         If any rule is missing, none are deleted.
         """
@@ -120,6 +119,13 @@ class LinuxBridgeNode(Programs):
         )
 
 
+def _gateways() -> tuple[IpAddress, ...]:
+    gateways: set[IpAddress] = set()
+    for route in read_routes(NetlinkBackend()):
+        gateways.update(hop.gateway for hop in route.hops if hop.gateway)
+    return tuple(gateways)
+
+
 def _interfaces(seen: Sequence[Mapping[str, str]], talk: Conversation) -> tuple[Interface, ...]:
     """Return all interfaces, each with the MACs that a bridge has learned on it."""
     _, kind, body, _ = values.LINKS
@@ -128,16 +134,13 @@ def _interfaces(seen: Sequence[Mapping[str, str]], talk: Conversation) -> tuple[
     macs = defaultdict[str, list[str]](list)
     for entry in seen:
         macs[entry["ifname"]].append(entry["mac"])
-    return tuple(
-        Interface(
-            names[index],
-            _mac(found),
-            names.get(to_number(found.get(values.IFLA_MASTER, b""))),
-            _far_mac(talk, index, found),
-            tuple(macs[names[index]]),
-        )
-        for index, found in links.items()
-    )
+    interfaces = []
+    for index, found in links.items():
+        name = names[index]
+        master = names.get(to_number(found.get(values.IFLA_MASTER, b"")))
+        far_mac = _far_mac(talk, index, found)
+        interfaces.append(Interface(name, _mac(found), master, far_mac, tuple(macs[name])))
+    return tuple(interfaces)
 
 
 def _link(message: bytes) -> tuple[int, dict[int, bytes]]:
@@ -156,10 +159,12 @@ def _far_mac(talk: Conversation, index: int, found: Mapping[int, bytes]) -> str 
     # A network namespace that is being destroyed no longer has an ID.
     if far is None or namespace == _NO_NAMESPACE:
         return None
+    request = LINK.pack(0, 0, to_number(far), 0, 0)
     # Without IFLA_LINK_NETNSID, the peer is in this namespace.
-    where = b"" if namespace is None else rtnl.attribute(_IFLA_TARGET_NETNSID, namespace)
+    if namespace is not None:
+        request += rtnl.attribute(_IFLA_TARGET_NETNSID, namespace)
     try:
-        _, peer = _link(talk.get(rtnl.RTM_GETLINK, LINK.pack(0, 0, to_number(far), 0, 0) + where))
+        _, peer = _link(talk.get(rtnl.RTM_GETLINK, request))
     except NetlinkError:
         return None
     # Veth peers refer to each other, but a VLAN's parent doesn't refer to the VLAN.

@@ -1,11 +1,13 @@
-"""Parse the output of ebtables-save and azure-vnet's state file.
+r"""Parse the output of ebtables-save and azure-vnet's state file.
 
 This module does no I/O. A pod rule matches one of these two lines exactly, except for the address,
 the MAC and the interface. Rules with any other match, option, chain or target belong to other
 programs::
 
-    -A PREROUTING -p ARP --arp-op Request --arp-ip-dst 10.1.0.32 -j arpreply --arpreply-mac a2:06:00:20:0b:06
-    -A PREROUTING -p IPv4 -i eth0 --ip-dst 10.1.0.32 -j dnat --to-dst a2:06:00:20:0b:06 --dnat-target ACCEPT
+    -A PREROUTING -p ARP --arp-op Request --arp-ip-dst 10.1.0.32 \
+        -j arpreply --arpreply-mac a2:06:00:20:0b:06
+    -A PREROUTING -p IPv4 -i eth0 --ip-dst 10.1.0.32 \
+        -j dnat --to-dst a2:06:00:20:0b:06 --dnat-target ACCEPT
 
 The second line has an IPv6 variant with ``-p IPv6`` and ``--ip6-dst``.
 """
@@ -33,7 +35,8 @@ _ADDRESS = r"(?P<address>[0-9a-f:.]+)"
 _FRAMES = rf"(IPv4 -i (?P<uplink>\S+) --ip-dst|IPv6 -i (?P<uplink6>\S+) --ip6-dst) {_ADDRESS}"
 _SHAPES = (
     re.compile(
-        rf"-A PREROUTING -p ARP --arp-op Request --arp-ip-dst {_ADDRESS} -j arpreply --arpreply-mac {_MAC}"
+        rf"-A PREROUTING -p ARP --arp-op Request --arp-ip-dst {_ADDRESS} "
+        rf"-j arpreply --arpreply-mac {_MAC}"
     ),
     re.compile(rf"-A PREROUTING -p {_FRAMES} -j dnat --to-dst {_MAC} --dnat-target ACCEPT"),
 )
@@ -60,28 +63,20 @@ class PodRule:
         return self.uplink is None and self.mac == TUNNEL_MAC
 
     def __str__(self) -> str:
-        return (
-            f"arpreply {self.mac}" if self.uplink is None else f"dnat {self.mac} from {self.uplink}"
-        )
+        if self.uplink is None:
+            return f"arpreply {self.mac}"
+        return f"dnat {self.mac} from {self.uplink}"
 
 
 def parse_pod_rule(line: str) -> PodRule | None:
-    """Parse a line of ebtables-save output as a pod rule.
-
-    Args:
-        line: the line to parse.
-
-    Returns:
-        The rule, or None if the line isn't a pod rule.
-    """
+    """Parse a line of ebtables-save output as a pod rule, or return None if it isn't one."""
     match = next(filter(None, (shape.fullmatch(line) for shape in _SHAPES)), None)
     if match is None:
         return None
     given = match.groupdict()
+    uplink = given.get("uplink") or given.get("uplink6")
     try:
-        return PodRule(
-            ip_address(given["address"]), given["mac"], given.get("uplink") or given.get("uplink6")
-        )
+        return PodRule(ip_address(given["address"]), given["mac"], uplink)
     except ValueError:
         return None
 
@@ -119,17 +114,16 @@ def parse_endpoints(text: str, source: str = "azure-vnet's state") -> tuple[Endp
     """
     try:
         document = json.loads(text) if text.strip() else {}
-        return tuple(
-            _endpoint(endpoint)
-            for interface in _values(_child(document, "Network"), "ExternalInterfaces")
-            for network in _values(interface, "Networks")
-            for endpoint in _values(network, "Endpoints")
-        )
+        endpoints: list[Endpoint] = []
+        for interface in _values(_child(document, "Network"), "ExternalInterfaces"):
+            for network in _values(interface, "Networks"):
+                endpoints += map(_endpoint, _values(network, "Endpoints"))
+        return tuple(endpoints)
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
         raise AzureVnetError(
             f"can't tell which pods azure-vnet still serves: {source} can't be understood: {error}",
-            hint="if azure-vnet isn't writing it just now, have azure-vnet write it again, or move it aside: without "
-            "it the interfaces alone decide",
+            hint="if azure-vnet isn't writing it just now, have azure-vnet write it again, or move "
+            "it aside: without it the interfaces alone decide",
         ) from error
 
 
@@ -144,7 +138,8 @@ def _values(parent: dict[str, Any], key: str) -> list[dict[str, Any]]:
 
 def _endpoint(endpoint: dict[str, Any]) -> Endpoint:
     """Parse an endpoint in Go's JSON format, with bytes in base64 and addresses as strings."""
-    interface, text = endpoint.get("HostIfName") or "", endpoint.get("MacAddress")
+    interface = endpoint.get("HostIfName") or ""
+    text = endpoint.get("MacAddress")
     mac = b64decode(text, validate=True) if text else None
     if not isinstance(interface, str):
         raise TypeError(f"HostIfName is {interface!r}, not a name")

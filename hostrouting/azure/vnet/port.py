@@ -33,7 +33,7 @@ class Interface:
 
 @attrs.frozen
 class Neighbour:
-    """A permanent ARP or NDP entry, see ip-neighbour(8), excluding managed and externally learned ones.
+    """A permanent ARP or NDP entry (ip-neighbour(8)), neither managed nor externally learned.
 
     Args:
         dev: the interface.
@@ -83,7 +83,7 @@ class BridgeNode(Protocol):
         """
 
     def remove_rules(self, rules: Sequence[str]) -> None:
-        """Delete rules, given in ebtables-save format, from ebtables' nat table in a single transaction.
+        """Delete rules, given in ebtables-save format, from ebtables' table nat in one transaction.
 
         If any rule is missing, none are deleted.
         """

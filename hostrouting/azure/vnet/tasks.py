@@ -6,7 +6,7 @@ that identify their pods.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 import attrs
 
@@ -15,7 +15,7 @@ from hostrouting.azure.nodes import AzureVnetError, node_or_default
 from hostrouting.azure.vnet.leftovers import AzureVnetReport, plan_cleaning
 from hostrouting.azure.vnet.linux import LinuxBridgeNode
 from hostrouting.azure.vnet.parse import parse_endpoints
-from hostrouting.azure.vnet.port import BridgeNode, Neighbour
+from hostrouting.azure.vnet.port import BridgeNode, Neighbour, NodeState
 from hostrouting.boot.files import read_text
 from hostrouting.boot.host import Host
 from hostrouting.boot.locks import locked
@@ -57,7 +57,8 @@ def plan_stale(
 def _node(host: Host, given: BridgeNode | None) -> BridgeNode:
     if host.is_image:
         raise AzureVnetError(
-            f"can't look for azure-vnet's leftovers: the image {host.layout.root} has no kernel to ask"
+            "can't look for azure-vnet's leftovers: "
+            f"the image {host.layout.root} has no kernel to ask"
         )
     return node_or_default(host, given, LinuxBridgeNode)
 
@@ -95,37 +96,44 @@ class RemoveStaleAzureVnet:
             return AzureVnetReport()
         host = self.host or Host()
         node = _node(host, self.node)
-        theirs = host.layout.of(LOCK_FILE)
+        lock_file = host.layout.of(LOCK_FILE)
         # A missing lock directory means that no azure-vnet version with locking has run since boot,
         # so no lock is needed. If an older version is setting up a pod, its veth pair already
         # exists.
-        kept_out = (
-            locked(theirs, scope, seconds=stale.lock_wait_seconds)
-            if theirs.parent.is_dir()
-            else nullcontext()
-        )
-        with locked(host.layout.lock, scope), kept_out:
+        azure_vnets_lock: AbstractContextManager[None] = nullcontext()
+        if lock_file.parent.is_dir():
+            azure_vnets_lock = locked(lock_file, scope, seconds=stale.lock_wait_seconds)
+        with locked(host.layout.lock, scope), azure_vnets_lock:
             plan = plan_stale(self.config, host=host, node=node)
             scope.check()
-            neighbours = [item.what for item in plan.removed if isinstance(item.what, Neighbour)]
-            rules = [item.what for item in plan.removed if isinstance(item.what, str)]
-            # The rules are removed last: if the process dies before that, they still identify the
-            # neighbours' pods.
-            node.remove_neighbours(neighbours)
-            try:
-                if rules:
-                    node.remove_rules(rules)
-            except AzureVnetError as error:
-                done = f"no rule was deleted, but {len(neighbours)} neighbours before that"
-                hint = error.hint or "run it again"
-                raise AzureVnetError(
-                    f"{error.message}; {done}", hint=hint, errno=error.errno
-                ) from error
-            after = node.read_state(stale.bridge)
-            if left := {*neighbours, *rules} & {*after.neighbours, *after.rules}:
-                raise AzureVnetError(
-                    f"can't remove azure-vnet's leftovers: {len(left)} of {len(plan.removed)} are still there, or "
-                    f"there again, as {min(map(str, left))}",
-                    hint="stop azure-cnms if it is running",
-                )
+            _remove(plan, node)
+            _verify_removal(plan, node.read_state(stale.bridge))
         return plan
+
+
+def _remove(plan: AzureVnetReport, node: BridgeNode) -> None:
+    """Remove a plan's neighbours, and then its rules.
+
+    If the process dies in between, the rules still identify the neighbours' pods.
+    """
+    neighbours = [item.what for item in plan.removed if isinstance(item.what, Neighbour)]
+    rules = [item.what for item in plan.removed if isinstance(item.what, str)]
+    node.remove_neighbours(neighbours)
+    if not rules:
+        return
+    try:
+        node.remove_rules(rules)
+    except AzureVnetError as error:
+        done = f"no rule was deleted, but {len(neighbours)} neighbours before that"
+        hint = error.hint or "run it again"
+        raise AzureVnetError(f"{error.message}; {done}", hint=hint, errno=error.errno) from error
+
+
+def _verify_removal(plan: AzureVnetReport, after: NodeState) -> None:
+    left = {item.what for item in plan.removed} & {*after.neighbours, *after.rules}
+    if left:
+        raise AzureVnetError(
+            f"can't remove azure-vnet's leftovers: {len(left)} of {len(plan.removed)} "
+            f"are still there, or there again, as {min(map(str, left))}",
+            hint="stop azure-cnms if it is running",
+        )
