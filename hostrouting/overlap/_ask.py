@@ -78,16 +78,17 @@ class Sockets:
         Raises:
             RouteError: the kernel can't be queried.
         """
-        by_probe = {place.probe: place for place in places}
-        found: dict[IpAddress, list[SocketLookup]] = {probe: [] for probe in by_probe}
+        # Integers are hashed ten times as fast as addresses.
+        by_probe = {int(place.probe): place for place in places}
+        lookups: dict[int, list[SocketLookup]] = {probe: [] for probe in by_probe}
         for is_tcp in self._protocols:
             for lookup in self._asked(by_probe, is_tcp=is_tcp):
-                found[lookup.address].append(lookup)
-        return {place: tuple(found[probe]) for probe, place in by_probe.items()}
+                lookups[int(lookup.address)].append(lookup)
+        return {place: tuple(lookups[probe]) for probe, place in by_probe.items()}
 
-    def _asked(self, places: Mapping[IpAddress, Place], *, is_tcp: bool) -> Iterator[SocketLookup]:
+    def _asked(self, places: Mapping[int, Place], *, is_tcp: bool) -> Iterator[SocketLookup]:
         # 1. A socket that isn't connected has no source yet.
-        firsts = self._look_up([*places], is_tcp=is_tcp)
+        firsts = self._look_up([place.probe for place in places.values()], is_tcp=is_tcp)
         for result in firsts:
             yield SocketLookup(result, None, is_tcp)
         # 2. A client connects from the source that the kernel has selected by the first lookup.
@@ -133,7 +134,7 @@ class Sockets:
         return self._kernel.lookup([probe], source=source, is_tcp=is_tcp)[0].route is not None
 
     def _by_source(
-        self, firsts: Iterable[Lookup], places: Mapping[IpAddress, Place], *, is_tcp: bool
+        self, firsts: Iterable[Lookup], places: Mapping[int, Place], *, is_tcp: bool
     ) -> dict[IpAddress, list[IpAddress]]:
         """Map each source to the probes for which the kernel selects it after the first lookup."""
         # Groups of probes with the same sources, and their entry.
@@ -160,11 +161,11 @@ class Sockets:
         return by_source
 
     def _addresses_around(
-        self, probes: Iterable[IpAddress], places: Mapping[IpAddress, Place]
+        self, probes: Iterable[IpAddress], places: Mapping[int, Place]
     ) -> Iterator[IpAddress]:
         """Yield the addresses of each probe's span, of which an entry with several next hops needs many."""
         for probe in probes:
-            span = places[probe].spans[0]
+            span = places[int(probe)].spans[0]
             yield from map(self._family.address, range(span.first, span.last + 1))
 
 

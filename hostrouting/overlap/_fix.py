@@ -145,7 +145,7 @@ class Fixes:
         """Let places whose route an installation would refuse need none, and return whether there are any."""
         refused: dict[Place, str] = {}
         for prefix, why in refusals.items():
-            for place in distinct(self._places.inside(self._family.network(prefix))):
+            for place in distinct(self._places.inside(prefix)):
                 if place.constraint.longer_than is not None:
                     refused[place] = why
         for place, why in refused.items():
@@ -158,7 +158,7 @@ class Fixes:
         """Return an address of each span that an entry fixes in a prefix: the first that is in all three."""
         first, _ = inner = max(prefix, entry, key=itemgetter(1))
         fixed = []
-        for span in self._places.inside(self._family.network(inner)):
+        for span in self._places.inside(inner):
             longer_than = span.place.constraint.longer_than
             if longer_than is not None and longer_than < entry[1]:
                 fixed.append(max(first, span.first))

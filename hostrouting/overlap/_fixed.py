@@ -137,7 +137,7 @@ class FixedHost(SnapshotBackend):
         lookups = Sockets(self, state.rules, routes, state.family, called).ask(self._places)
         judge = Judge(overlap, attrs.evolve(state, routes=routes))
         for expected in dict.fromkeys(overlap.expected_cidrs):
-            spans = self._places.inside(expected.cidr)
+            spans = self._places.inside(numbers(expected.cidr))
             judged = {place: judge.of_place(lookups[place], expected) for place in distinct(spans)}
             for span in spans:
                 for judgement in judged[span.place][1:]:

@@ -49,7 +49,7 @@ def findings_and_notes(
     findings: list[Finding] = []
     notes: list[Note] = []
     for expected in dict.fromkeys(overlap.expected_cidrs):
-        spans = places.inside(expected.cidr)
+        spans = places.inside(numbers(expected.cidr))
         groups = _groups(expected, spans)
         local = {span for span in spans if groups and _first(span, expected).is_local}
         for group in groups:
@@ -211,7 +211,11 @@ def _foreseen(
     cidr = expected.cidr
     for prefix in map(state.family.network, foreseen.meeting(numbers(cidr))):
         part = prefix if prefix.prefixlen > cidr.prefixlen else cidr
-        lost = [span for span in places.inside(part) if _would_lose(_first(span, expected), prefix)]
+        lost = [
+            span
+            for span in places.inside(numbers(part))
+            if _would_lose(_first(span, expected), prefix)
+        ]
         if lost:
             ranges = networks_of(lost, state.family)
             message = (

@@ -11,6 +11,7 @@ from functools import cache, partial
 from hostrouting.config.routing import ExpectedCidr, RouteOverlap
 from hostrouting.kernel.rules import Flow
 from hostrouting.model.family import Family
+from hostrouting.model.integer_prefixes import numbers
 from hostrouting.model.links import is_like
 from hostrouting.model.routes import Protocol, Route, RouteType, Table
 from hostrouting.overlap._bounds import Bounds
@@ -41,7 +42,7 @@ class Judge:
     def judge(self, places: Places) -> None:
         """Judge the lookups of all places, for each expected CIDR that contains them."""
         for expected in dict.fromkeys(self._overlap.expected_cidrs):
-            for place in distinct(places.inside(expected.cidr)):
+            for place in distinct(places.inside(numbers(expected.cidr))):
                 place.judgements[expected] = self.of_place(place.lookups, expected)
 
     def of_place(

@@ -15,8 +15,8 @@ import attrs
 from hostrouting.config.routing import ExpectedCidr
 from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, Flow
 from hostrouting.model.answers import Lookup
-from hostrouting.model.family import Family, IpAddress, IpNetwork
-from hostrouting.model.integer_prefixes import ends, numbers
+from hostrouting.model.family import Family, IpAddress
+from hostrouting.model.integer_prefixes import Prefix, ends
 from hostrouting.model.links import Address
 from hostrouting.model.routes import Route, RouteType
 from hostrouting.overlap.findings import FindingKind, NoteKind
@@ -226,9 +226,9 @@ class Places:
         """Yield each place once, in the order of the probes."""
         return iter(distinct(self.spans))
 
-    def inside(self, network: IpNetwork) -> Sequence[Span]:
-        """Return the spans that overlap a network, in address order."""
-        first, last = ends(numbers(network), self.family.bits)
+    def inside(self, prefix: Prefix) -> Sequence[Span]:
+        """Return the spans that overlap a prefix, in address order."""
+        first, last = ends(prefix, self.family.bits)
         start = bisect_left(self.spans, first, key=attrgetter("last"))
         stop = bisect_right(self.spans, last, key=attrgetter("first"))
         return self.spans[start:stop]

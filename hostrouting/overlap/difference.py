@@ -274,7 +274,7 @@ class _Comparison:
         old, new = (_Lookups(each, self._called).results(places) for each in self._backends)
         for cidr in every:
             groups: dict[tuple[ChangedResult, ...], list[Span]] = {}
-            for span in places.inside(cidr):
+            for span in places.inside(numbers(cidr)):
                 if results := tuple(_changed(old[span.place], new[span.place])):
                     groups.setdefault(results, []).append(span)
             for results, inside in groups.items():
