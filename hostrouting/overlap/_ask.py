@@ -94,17 +94,31 @@ class Sockets:
         # 2. A client connects from the source that the kernel has selected by the first lookup.
         again = [result for result in firsts if self._may_differ_for_client(result)]
         by_source = self._by_source(again, places, is_tcp=is_tcp)
-        for source, probes in sorted(by_source.items()):
-            if self._has_source or not self._can_send(source, probes[0], is_tcp=is_tcp):
-                for result in self._look_up(probes, source=source, is_tcp=is_tcp):
-                    yield SocketLookup(result, source, is_tcp)
+        yield from self._of_clients(by_source, is_tcp=is_tcp)
         # 3. A server replies from the address at which it was called.
-        if not self._has_source:
-            return
-        answered = [result.address for result in firsts if self._may_differ_for_server(result)]
+        if self._has_source:
+            answered = [each.address for each in firsts if self._may_differ_for_server(each)]
+            yield from self._of_servers(answered, by_source, is_tcp=is_tcp)
+
+    def _of_clients(
+        self, by_source: Mapping[IpAddress, Sequence[IpAddress]], *, is_tcp: bool
+    ) -> Iterator[SocketLookup]:
+        for source, probes in sorted(by_source.items()):
+            if not self._has_source and self._can_send(source, probes[0], is_tcp=is_tcp):
+                continue
+            for result in self._look_up(probes, source=source, is_tcp=is_tcp):
+                yield SocketLookup(result, source, is_tcp)
+
+    def _of_servers(
+        self,
+        probes: Iterable[IpAddress],
+        connected: Mapping[IpAddress, Sequence[IpAddress]],
+        *,
+        is_tcp: bool,
+    ) -> Iterator[SocketLookup]:
         for source in self._called:
-            known = {*by_source.get(source, ())}
-            unknown = [probe for probe in dict.fromkeys(answered) if probe not in known]
+            known = {*connected.get(source, ())}
+            unknown = [probe for probe in dict.fromkeys(probes) if probe not in known]
             for result in self._look_up(unknown, source=source, is_tcp=is_tcp):
                 yield SocketLookup(result, source, is_tcp, is_reply=True)
 
