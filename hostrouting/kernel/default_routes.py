@@ -98,7 +98,8 @@ def in_turn(
             return (lookup,)
         found = alternatives.get((route.key, route.scope), [])
         return [
-            lookup._replace(route=other) for other in (found if route in found else (route, *found))
+            Lookup(lookup.address, other, lookup.errno)
+            for other in (found if route in found else (route, *found))
         ]
 
     def look_up_each(addresses: Sequence[IpAddress], **flow: Any) -> list[Lookup]:

@@ -182,13 +182,15 @@ class NetlinkBackend(RouteBackend):
                 ports. TCP's first lookup has no source port, but its second one does
                 (tcp_v4_connect).
         """
-        found, network = self._look_up(addresses, source, is_tcp=is_tcp), self.family.network
-        return tuple(
-            Lookup(address, None, answer)
-            if isinstance(answer, int)
-            else Lookup(address, answer[0].copy(network(answer[1])))
-            for address, answer in zip(addresses, found, strict=True)
-        )
+        found = self._look_up(addresses, source, is_tcp=is_tcp)
+        lookups: list[Lookup] = []
+        for address, answer in zip(addresses, found, strict=True):
+            if isinstance(answer, int):
+                lookups.append(Lookup(address, None, answer))
+            else:
+                common, prefix = answer
+                lookups.append(Lookup.of_template(address, common.entry, prefix, common.copy))
+        return tuple(lookups)
 
     def _look_up(
         self,

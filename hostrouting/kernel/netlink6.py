@@ -333,4 +333,4 @@ def _lost(failure: RouteFailure, route: Route) -> RouteFailure:
 
 
 def _has_object(lookup: Lookup) -> bool:
-    return lookup.route is not None and lookup.route.nexthop_id is not None
+    return lookup.entry is not None and lookup.entry[0].nexthop_id is not None

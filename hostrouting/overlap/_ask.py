@@ -154,7 +154,8 @@ class Sockets:
         # Groups of probes with the same sources, and their entry.
         groups: dict[SourceKey, tuple[Route, list[IpAddress]]] = {}
         unrouted: list[IpAddress] = []
-        for probe, route, _ in firsts:
+        for first in firsts:
+            probe, route = first.address, first.route
             if route is None:
                 unrouted.append(probe)
             else:
@@ -261,7 +262,7 @@ def _without_owner(lookup: Lookup) -> Lookup:
     """
     if not (isinstance(lookup.route, Route6) and len(lookup.route.hops) > 1):
         return lookup
-    return lookup._replace(route=attrs.evolve(lookup.route, protocol=0, mtu=None, source=None))
+    return Lookup(lookup.address, attrs.evolve(lookup.route, protocol=0, mtu=None, source=None))
 
 
 def modelled_lookups(fib: Fib) -> Callable[..., list[Lookup]]:

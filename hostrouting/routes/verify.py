@@ -107,6 +107,8 @@ def _beaten_in_kernel(
     by_key = {route.key: route for route in wanted} if others else {}
     beaten: list[tuple[Route, Lookup]] = []
     for route, answer in others:
+        if answer.route == route:
+            continue
         is_by_ours = has_old and answer.route is not None and answer.route.is_ours
         if not is_by_ours and not _is_carried(route, answer, by_key):
             beaten.append((route, answer))
@@ -114,10 +116,11 @@ def _beaten_in_kernel(
 
 
 def _is_confirmed(route: Route, answer: Lookup) -> bool:
-    winner = answer.route
-    if winner is None or winner.destination != route.destination:
+    """Return whether the kernel uses a route as it is wanted."""
+    if answer.entry is None:
         return False
-    return winner == route or _is_as_wanted(winner, route)
+    template, prefix = answer.entry
+    return prefix == numbers(route.destination) and _is_as_wanted(template, route)
 
 
 def _is_carried(route: Route, answer: Lookup, wanted: Mapping[tuple[object, ...], Route]) -> bool:

@@ -276,7 +276,8 @@ def assert_sources_agree(
     failed = [lookup.address for lookup in found if lookup.route is None]
     retried = [(None, [address]) for address in failed]
     assert recorded.sources(retried) == host.sources(retried)
-    for address, route, _ in found:
+    for lookup in found:
+        address, route = lookup.address, lookup.route
         if route is None:
             continue
         (sources,) = host.sources([(route, [address])])

@@ -189,7 +189,9 @@ class Judge:
         """
         turn = None if answer.route is None else _turn(answer.route)
         return [
-            answer._replace(route=r) for r in self._routes if turn is not None and _turn(r) == turn
+            Lookup(answer.address, r, answer.errno)
+            for r in self._routes
+            if turn is not None and _turn(r) == turn
         ] or [answer]
 
     def sources(self, answer: Lookup) -> list[IpAddress]:
