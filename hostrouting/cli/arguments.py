@@ -72,12 +72,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         UsageError: the arguments are invalid.
         SystemExit: after --help and --version.
     """
-    first = next((word for word in argv if not word.startswith(("-v", "--verbose"))), "")
-    words = {"apply": _APPLY} if first == "apply" else all_words()
-    listed = {name: Word(word.run) for name, word in words.items()}
-    options, unknown = _parser(
-        {first: words[first]} if first in words else listed
-    ).parse_known_args(argv)
+    options, unknown = _parser(_words_for(argv)).parse_known_args(argv)
     if unknown:
         instead = "; plan shows the changes of apply" if "--dry-run" in unknown else ""
         if "before" in options and not unknown[0].startswith("-"):
@@ -86,6 +81,15 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     root = getattr(options, "root", None)
     options.image = None if root is None else Host.image(root)
     return options
+
+
+def _words_for(argv: Sequence[str]) -> Mapping[str, Word]:
+    """Return the command that the arguments name, or all commands without their arguments."""
+    first = next((word for word in argv if not word.startswith(("-v", "--verbose"))), "")
+    words = {"apply": _APPLY} if first == "apply" else all_words()
+    if first in words:
+        return {first: words[first]}
+    return {name: Word(word.run) for name, word in words.items()}
 
 
 def _parser(words: Mapping[str, Word], made_of: type[Parser] = Parser) -> Parser:

@@ -16,7 +16,6 @@ from hostrouting.boot.files import write_if_changed
 from hostrouting.boot.host import Host
 from hostrouting.cli.changes import NOTHING, changes_lines
 from hostrouting.cli.exit_codes import (
-    EXIT_CHECK_UNKNOWN,
     EXIT_FAILURE,
     EXIT_OF_VERDICT,
     exit_of_answer,
@@ -302,8 +301,8 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
         else:
             proposal, warnings = _in_words(options.format, result.fix.routes, on, config)
         if options.in_place and proposal != document:
-            path = config_path(options, host)
-            changes = set_sections(path, {SECTION: proposal[SECTION]}, known=document)
+            sections = {SECTION: proposal[SECTION]}
+            changes = set_sections(config_path(options, host), sections, known=document)
     told = {
         "host": result.host,
         **changes.to_json(),
@@ -316,10 +315,8 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
     text = _proposal_text(proposal)
     if options.in_place:
         text = "\n".join(changes_lines(changes)) or NOTHING
-    code = EXIT_FAILURE if result.fix.unfixable else 0
-    if is_unknown:
-        code = EXIT_CHECK_UNKNOWN
-    return Result(lambda: told, lambda: text, code, warnings)
+    is_fixed = None if is_unknown else not result.fix.unfixable
+    return Result(lambda: told, lambda: text, exit_of_answer(is_fixed), warnings)
 
 
 def _contested_lines(report: OverlapReport) -> list[str]:
@@ -413,9 +410,7 @@ def doctor(options: argparse.Namespace, host: Host) -> Result:
     host = options.image or host
     is_there = has_config(options, host)
     config = load(options, host) if is_there else None
-    name = "" if is_there else "CONFIG"
-    if options.config is not None:
-        name = shlex.quote(options.config or "CONFIG")
+    name = _config_name(options, is_there=is_there)
     checks = CHECKS + sections.checks(options, host, has_config=is_there)
     report = run_function(
         "doctor",
@@ -423,14 +418,21 @@ def doctor(options: argparse.Namespace, host: Host) -> Result:
     )
     if is_preflight:
         is_strict = options.fail_on_warnings or options.strict
-        document = preflight(
-            report, ignored=options.ignore_preflight_errors, fails_on_warnings=is_strict
-        )
-        code = 0 if document["status"] == "ok" else EXIT_FAILURE
-        return Result(text=lambda: to_json_text(document).rstrip(), code=code)
-    has_failed = report.is_broken or (options.strict and report.findings)
+        ignored = options.ignore_preflight_errors
+        document = preflight(report, ignored=ignored, fails_on_warnings=is_strict)
+        text = to_json_text(document).rstrip()
+        is_fine = document["status"] == "ok"
+        return Result(text=lambda: text, code=exit_of_answer(is_fine))
+    is_fine = not (report.is_broken or (options.strict and report.findings))
     return Result(
         report.to_json,
         lambda: page_text(doctor_page(report), columns(sys.stdout)),
-        EXIT_FAILURE if has_failed else 0,
+        exit_of_answer(is_fine),
     )
+
+
+def _config_name(options: argparse.Namespace, *, is_there: bool) -> str:
+    """Return the argument that names CONFIG in a command, or an empty string for the default CONFIG."""
+    if options.config is None:
+        return "" if is_there else "CONFIG"
+    return shlex.quote(options.config or "CONFIG")

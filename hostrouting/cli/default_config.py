@@ -64,14 +64,14 @@ def note_on_default(host: Host, applied: str = "") -> str:
         return ""
     manifest = Manifest.load(layout)
     try:
-        if read_text(layout.config) is None or not differing_parts(
-            manifest, Config.load(layout.config), layout
-        ):
+        if read_text(layout.config) is None:
             return ""
+        differing = differing_parts(manifest, Config.load(layout.config), layout)
     except HostRoutingError as error:
-        return (
-            f"the default CONFIG, which commands read without an argument, can't be used: {error}"
-        )
+        what = "the default CONFIG, which commands read without an argument"
+        return f"{what}, can't be used: {error}"
+    if not differing:
+        return ""
     how = _recording(host, applied or str(layout.manifest))
     return (
         f"{layout.config}, the default CONFIG, asks for something else; "

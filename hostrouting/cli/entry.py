@@ -88,9 +88,7 @@ def _tell(error: HostRoutingError, failed: int, output: str, last_words: float |
     # Output to a pipe or file is always complete.
     is_terminal = sys.stdout is not None and sys.stdout.isatty()
     patience = last_words if is_terminal else None
-    notes = getattr(error, "__notes__", ())
-    ours = (note for note in notes if not isinstance(note, phases.PathNote))
-    said = "\n".join([error.message, *ours]).splitlines()
+    said = _message_of(error).splitlines()
     hints = error.hint.splitlines()
     # Monitoring daemons expect their own format even on failure.
     if output == "nagios":
@@ -112,6 +110,13 @@ def _tell(error: HostRoutingError, failed: int, output: str, last_words: float |
     elif error.changes:
         say("\n".join(changes_lines(error.changes)), patience)
     return exit_of_error(error, failed)
+
+
+def _message_of(error: HostRoutingError) -> str:
+    """Return an error's message and notes, except for the path of the failed task."""
+    notes = getattr(error, "__notes__", ())
+    ours = (note for note in notes if not isinstance(note, phases.PathNote))
+    return "\n".join([error.message, *ours])
 
 
 def _asked_output(words: Sequence[str]) -> str:

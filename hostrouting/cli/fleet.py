@@ -17,7 +17,7 @@ from hostrouting.cli.bars import dev_words
 from hostrouting.cli.difference import cause_lines
 from hostrouting.cli.output import Page, Row, bad, dim, good
 from hostrouting.cli.report import overlap_picture, page_text
-from hostrouting.fleet.groups import FleetReport, HostGroup
+from hostrouting.fleet.groups import FleetReport, GroupFailure, HostGroup
 from hostrouting.model.jsonable import in_json
 from hostrouting.model.text import clean, shortened
 from hostrouting.overlap.findings import Verdict
@@ -54,16 +54,18 @@ def _counts(report: FleetReport) -> str:
 
 def _title(group: HostGroup) -> str:
     """Return the result shared by all hosts in a group."""
-    failures = [
-        f"{each.kind} {each.cidr}" + (f" by {clean(dev_words(each.devs))}" if each.devs else "")
-        for each in group.failures
-    ]
+    failures = [_words(failure) for failure in group.failures]
     if group.verdict is Verdict.UNKNOWN:
         return "; ".join([*failures, f"unknown: {clean(group.report.reason or '')}"])
     changed = [words for cause in group.causes or () for words in cause_lines(cause)]
     since = f"; since then {shortened(changed, ', ', _SHOWN_CAUSES)}" if changed else ""
     uncompared = f"; not compared: {group.uncompared}" if group.uncompared else ""
     return ("; ".join(failures) or "ok") + clean(since + uncompared)
+
+
+def _words(failure: GroupFailure) -> str:
+    by = f" by {clean(dev_words(failure.devs))}" if failure.devs else ""
+    return f"{failure.kind} {failure.cidr}{by}"
 
 
 # --- a page for a browser -------------------------------------------------------------------------
@@ -80,23 +82,23 @@ def fleet_page(report: FleetReport) -> str:
     """
     from jinja2 import Environment, StrictUndefined
 
-    template, script = (
-        resources.files("hostrouting.cli").joinpath(name).read_text(encoding="ascii")
-        for name in ("fleet.html", "fleet.js")
-    )
-    page = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True).from_string(
-        template
-    )
-    text = page.render(
+    script = _read("fleet.js")
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    sections = [
+        _section(group, is_drawn=number < _DRAWN_GROUPS)
+        for number, group in enumerate(report.groups)
+    ]
+    text = environment.from_string(_read("fleet.html")).render(
         counts=_counts(report),
-        groups=[
-            _section(group, is_drawn=number < _DRAWN_GROUPS)
-            for number, group in enumerate(report.groups)
-        ],
+        groups=sections,
         script=script,
         script_hash=_base64(hashlib.sha256(script.encode()).digest()),
     )
     return text.encode("ascii", "xmlcharrefreplace").decode()
+
+
+def _read(name: str) -> str:
+    return resources.files("hostrouting.cli").joinpath(name).read_text(encoding="ascii")
 
 
 def _section(group: HostGroup, *, is_drawn: bool) -> dict[str, Any]:

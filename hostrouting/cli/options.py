@@ -79,19 +79,23 @@ def read_section(
     try:
         document = read_config(path)
         config = parse(document)
-        if section is not None and section not in document:
-            complain(f"hostrouting: {clean(str(path))} has no key {section}: it enables nothing")
-        return document, config
     except ConfigError as error:
-        if not any(where == str(path) for where, _ in error.problems):
-            complain(f"{bad('hostrouting:')} {clean(str(path))} breaks the rules:")
-        elif "cidr" in options and (options.config is None or _is_cidr(options.config)):
-            complain("hostrouting: name a CONFIG, or the CIDRs to expect: --cidr 172.16.0.0/16")
-        elif options.config is None and _has_manifest(host):
-            error.hint = (
-                error.hint or f"to use the installed config, name it: {host.layout.manifest}"
-            )
+        _introduce(error, options, host)
         raise
+    if section is not None and section not in document:
+        complain(f"hostrouting: {clean(str(path))} has no key {section}: it enables nothing")
+    return document, config
+
+
+def _introduce(error: ConfigError, options: argparse.Namespace, host: Host) -> None:
+    """Print what precedes the problems of CONFIG, and add a hint if the default CONFIG can't be read."""
+    path = str(config_path(options, host))
+    if not any(where == path for where, _ in error.problems):
+        complain(f"{bad('hostrouting:')} {clean(path)} breaks the rules:")
+    elif "cidr" in options and (options.config is None or _is_cidr(options.config)):
+        complain("hostrouting: name a CONFIG, or the CIDRs to expect: --cidr 172.16.0.0/16")
+    elif options.config is None and _has_manifest(host) and not error.hint:
+        error.hint = f"to use the installed config, name it: {host.layout.manifest}"
 
 
 def _has_manifest(host: Host) -> bool:

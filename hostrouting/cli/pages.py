@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hostrouting.cli.bars import KINDS
 from hostrouting.cli.output import Page, Row, bad, dim, good, head
-from hostrouting.doctor.checks import Severity
+from hostrouting.doctor.checks import DoctorFinding, Severity
 from hostrouting.doctor.examine import DoctorReport
 from hostrouting.model.routes import Route6
 from hostrouting.model.text import clean
@@ -35,19 +35,17 @@ def explanation_page(found: Explanation) -> Page:
     if found.not_received:
         page.append(bad(clean(found.not_received)))
     for number, lookup in enumerate(found.lookups, 1):
-        page += [
-            head(f"{number}. {_asked(lookup)}"),
-            *map(_row, lookup.steps),
-            _end(lookup, is_known=bool(found.default_devs)),
-        ]
+        page.append(head(f"{number}. {_asked(lookup)}"))
+        page += map(_row, lookup.steps)
+        page.append(_end(lookup, is_known=bool(found.default_devs)))
         if not lookup.is_modelled:
-            page.append(
-                bad(
-                    "this is the kernel's answer, although its tables, "
-                    "as far as they are known here, say otherwise"
-                )
-            )
+            page.append(bad(_OTHERWISE))
     return page
+
+
+_OTHERWISE = (
+    "this is the kernel's answer, although its tables, as far as they are known here, say otherwise"
+)
 
 
 def _asked(lookup: ExplainedLookup) -> str:
@@ -66,18 +64,15 @@ def _asked(lookup: ExplainedLookup) -> str:
 def _row(step: Step) -> Row:
     label = f"{step.rule.preference}:"
     ignored = [dim(f"ignored, as its link is down: {clean(str(route))}") for route in step.ignored]
+    rule = clean(str(step.rule))
     if step.passed is not None:
-        return Row(
-            dim("↓"), label, [dim(f"{clean(str(step.rule))}: {clean(step.passed)}"), *ignored]
-        )
-    entry = (
-        str(step.route)
-        if step.route is not None
-        else f"{step.rule.action.name.lower()}: it is discarded"
-    )
+        return Row(dim("↓"), label, [dim(f"{rule}: {clean(step.passed)}"), *ignored])
+    entry = f"{step.rule.action.name.lower()}: it is discarded"
+    if step.route is not None:
+        entry = str(step.route)
     if isinstance(step.route, Route6) and step.route.expires is not None:
         entry += f" expires {step.route.expires}sec"
-    return Row("→", label, [clean(str(step.rule)), *ignored, clean(entry)])
+    return Row("→", label, [rule, *ignored, clean(entry)])
 
 
 def _end(lookup: ExplainedLookup, *, is_known: bool) -> Row:
@@ -145,21 +140,24 @@ def preflight(
     names = {name.strip().lower() for each in ignored for name in each.split(",")}
     checks = []
     for check, findings in report.found.items():
-        name, message = f"{_PREFIX}{check.name}", check.fine
-        severity = "ok"
+        name = f"{_PREFIX}{check.name}"
+        severity = _severity(findings)
+        message = check.fine
         if findings:
             kinds = ", ".join(dict.fromkeys(finding.kind for finding in findings))
             message = f"expected: {check.fine}; found: {kinds}"
-            severity = (
-                "warning"
-                if all(finding.severity is Severity.RISK for finding in findings)
-                else "error"
-            )
         is_ignored = severity == "error" and not names.isdisjoint((name, _ALL))
-        checks.append(
-            _check(name, "warning" if is_ignored else severity, message, is_ignored=is_ignored)
-        )
+        if is_ignored:
+            severity = "warning"
+        checks.append(_check(name, severity, message, is_ignored=is_ignored))
     return _document(checks, fails_on_warnings=fails_on_warnings)
+
+
+def _severity(findings: Sequence[DoctorFinding]) -> str:
+    if not findings:
+        return "ok"
+    are_risks = all(finding.severity is Severity.RISK for finding in findings)
+    return "warning" if are_risks else "error"
 
 
 def unmade_preflight() -> dict[str, Any]:

@@ -47,19 +47,20 @@ _AGENT = "aks-flex-node-agent.service"
 
 def installed(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that the manifest matches the config."""
-    manifest, layout, apply = examined.manifest, examined.layout, examined.command("apply")
+    manifest = examined.manifest
+    layout = examined.layout
+    apply = examined.command("apply")
     subject = layout.relative(layout.manifest)
-    differing = examined.differing
     if not manifest.parts:
-        also, hint = "", apply
-        if not differing and examined.given is not None:
-            also, hint = ", and CONFIG enables nothing", f"name routes and CIDRs in CONFIG; {apply}"
-        yield DoctorFinding(
-            "not-installed", subject, f"nothing is installed{also}: no node is held back", hint
-        )
+        message = "nothing is installed: no node is held back"
+        hint = apply
+        if examined.given is not None and not examined.differing:
+            message = "nothing is installed, and CONFIG enables nothing: no node is held back"
+            hint = f"name routes and CIDRs in CONFIG; {apply}"
+        yield DoctorFinding("not-installed", subject, message, hint)
         return
-    if differing:
-        message = f"{' and '.join(differing)}: CONFIG asks for something else"
+    if examined.differing:
+        message = f"{' and '.join(examined.differing)}: CONFIG asks for something else"
         config = examined.config_name or quote(str(layout.config))
         # Without CONFIG, apply refuses to remove everything.
         named = "" if examined.config_name else f" {config}"
@@ -80,17 +81,19 @@ def installed(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 def rendered(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that every file has the content and mode that a fresh rendering would give it."""
-    layout, manifest = examined.layout, examined.manifest
+    layout = examined.layout
+    manifest = examined.manifest
     for file in installed_files(layout, manifest, wanted_parts(manifest.config, layout), {}):
-        settled = _CHECKSUM if file.path == layout.gate_list else _PYTHON
-        name, state = layout.relative(file.path), read_state(file.path)
+        ignored = _CHECKSUM if file.path == layout.gate_list else _PYTHON
+        name = layout.relative(file.path)
+        state = read_state(file.path)
         if file.path.suffix == ".service" and is_masked(file.path):
             continue  # ``units`` reports masked units
         if state is None:
             yield DoctorFinding("file-missing", name, "it isn't there", examined.repairing("apply"))
             continue
         content, mode = state
-        if settled.sub(b"", content) != settled.sub(b"", file.content):
+        if ignored.sub(b"", content) != ignored.sub(b"", file.content):
             message = "it has been edited, or another version of hostrouting has written it"
             yield DoctorFinding("file-differs", name, message, examined.writing_anew)
         if mode & _EXECUTABLE != file.mode & _EXECUTABLE:
@@ -128,24 +131,31 @@ def units(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 def modes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that everything that runs as root is writable only by root."""
     layout = examined.layout
-    ours = map(layout.relative, (layout.manifest, *examined.manifest.files(layout), layout.lock))
     root = layout.root.stat()
-    for path in sorted({passed for each in ours for passed in layout.passed(each)} - {layout.root}):
+    for path in sorted(_trusted(examined)):
         if not (path.is_dir() or path.is_file()):
             continue  # it isn't there, or is /dev/null, which masks a unit
-        state, name = path.stat(), layout.relative(path)
+        state = path.stat()
+        name = layout.relative(path)
         what = "everything in it, including the gate's scripts" if path.is_dir() else "it"
         if state.st_uid != root.st_uid:
             message = f"it belongs to user {state.st_uid}, who can change {what}"
             yield DoctorFinding("file-owner", name, message, f"chown root:root {name}")
-        if state.st_mode & stat.S_IWOTH or (
-            state.st_mode & stat.S_IWGRP and state.st_gid != root.st_gid
-        ):
+        is_others_group = bool(state.st_mode & stat.S_IWGRP) and state.st_gid != root.st_gid
+        if state.st_mode & stat.S_IWOTH or is_others_group:
             message = (
                 f"its mode is {stat.S_IMODE(state.st_mode):04o}: "
                 f"users other than root can change {what}"
             )
             yield DoctorFinding("file-mode", name, message, f"chmod go-w {name}")
+
+
+def _trusted(examined: ExaminedHost) -> set[Path]:
+    """Return our files, and the folders and symlinks on the way to each of them."""
+    layout = examined.layout
+    ours = (layout.manifest, *examined.manifest.files(layout), layout.lock)
+    passed = {step for path in ours for step in layout.passed(layout.relative(path))}
+    return passed - {layout.root}
 
 
 def access(examined: ExaminedHost) -> Iterator[DoctorFinding]:
@@ -196,26 +206,20 @@ def leftovers(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     layout = examined.layout
     for link in map(layout.relative, go_package_links(layout)):
         is_bouncing = ".requires/" in link
-        message = (
-            "a restart of that unit stops the running node"
-            if is_bouncing
-            else "it is the Go package's"
-        )
+        message = "it is the Go package's"
+        severity = Severity.RISK
+        if is_bouncing:
+            message = "a restart of that unit stops the running node"
+            severity = Severity.BROKEN
         hint = f"{examined.repairing('apply')} removes it"
         if examined.manifest.parts:
             hint += f"; by hand: rm {link}; systemctl daemon-reload"
-        yield DoctorFinding(
-            "go-package-link",
-            link,
-            message,
-            hint,
-            Severity.BROKEN if is_bouncing else Severity.RISK,
-        )
-    gates = set(layout.units.glob("*.service.d/*hostrouting*.conf")) - set(
-        examined.manifest.files(layout)
-    )
-    # Masked drop-ins are reported by ``gate``.
-    for gate in (layout.relative(path) for path in sorted(gates) if not is_masked(path)):
+        yield DoctorFinding("go-package-link", link, message, hint, severity)
+    gates = {*layout.units.glob("*.service.d/*hostrouting*.conf")}
+    for path in sorted(gates - {*examined.manifest.files(layout)}):
+        if is_masked(path):
+            continue  # ``gate`` reports masked drop-ins
+        gate = layout.relative(path)
         message = (
             "a gate that isn't in the manifest: it holds its unit back with scripts that may be "
             "gone"

@@ -182,38 +182,30 @@ def gate(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 def _gate_of_image(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Find the drop-ins that open the gate, based on the files alone."""
-    layout, consumer = examined.layout, examined.consumer
-    prefix, _, suffix = consumer.partition("@.")
-    folders = [
-        folder
-        for path in UNIT_PATH
-        for folder in files.matching(layout.of(path), f"{prefix}@*.{suffix}.d")
-    ]
-    for unit in sorted(
-        {consumer, *(folder.name.removesuffix(".d") for folder in folders if suffix)}
-    ):
+    units = {examined.consumer}
+    prefix, _, suffix = examined.consumer.partition("@.")
+    if suffix:
+        for path in UNIT_PATH:
+            folders = files.matching(examined.layout.of(path), f"{prefix}@*.{suffix}.d")
+            units |= {folder.name.removesuffix(".d") for folder in folders}
+    for unit in sorted(units):
         for why, hint in _opening_drop_ins(examined, unit):
             yield DoctorFinding("gate-overridden", unit, f"{why}: the gate doesn't hold", hint)
 
 
 def _opening_drop_ins(examined: ExaminedHost, unit: str) -> Iterator[tuple[str, str]]:
     """Yield a description and a fix for each drop-in that disables one of ours."""
-    layout, read = examined.layout, drop_ins(examined.layout, unit)
+    layout = examined.layout
+    read = drop_ins(layout, unit)
     for ours in layout.gates(examined.consumer):
         if (there := read.get(ours.name, ours)) != ours:
             name = layout.relative(there)
             yield f"{name} takes the place of {layout.relative(ours)}", f"rm {name}"
     for path in read.values():
-        name, pairs = (
-            layout.relative(path),
-            settings(files.read_text(layout.followed(layout.relative(path))) or ""),
-        )
-        if emptied := [
-            f"{key}="
-            for key, value in pairs
-            if key in _LISTS and not value and path.name > _LISTS[key]
-        ]:
-            lists = " and ".join(emptied)
+        name = layout.relative(path)
+        text = files.read_text(layout.followed(name)) or ""
+        emptied = [key for key, value in settings(text) if key in _LISTS and not value]
+        if lists := " and ".join(f"{key}=" for key in emptied if path.name > _LISTS[key]):
             yield f"{name} empties {lists}", f"take the empty {lists} out of {name}"
 
 
@@ -233,9 +225,9 @@ def _hint(examined: ExaminedHost, instance: str, shown: Mapping[str, str]) -> st
         return examined.writing_anew
     if shown["NeedDaemonReload"] == "yes":
         return "systemctl daemon-reload"
-    hints = [hint for _, hint in _opening_drop_ins(examined, instance)] or [
-        f"look at: systemctl cat {instance}"
-    ]
+    hints = [hint for _, hint in _opening_drop_ins(examined, instance)]
+    if not hints:
+        hints.append(f"look at: systemctl cat {instance}")
     return "; ".join([*hints, "then: systemctl daemon-reload"])
 
 
@@ -283,29 +275,26 @@ def sight(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     Even commands with the "+" prefix run in the unit's mount namespace.
     """
     for instance, shown in examined.instances.items():
-        settings = [
-            f"{key}={shown[key]}" for key in (*_NETWORKS, *_ROOTS) if shown[key] not in ("", "no")
-        ]
-        settings += [
-            f"{key}={word}"
-            for key in _MOUNTS
-            for word in shown[key].split()
-            if _hides(examined, key, word)
-        ]
-        for setting in settings:
-            is_network = setting.startswith(_NETWORKS)
+        for setting in _hiding_settings(examined, shown):
+            kind, what = "own-files", "files"
+            if setting.startswith(_NETWORKS):
+                kind, what = "own-network", "a network namespace"
             message = (
-                f"its gate sees {'a network namespace' if is_network else 'files'} of its own, "
-                f"not the host's ({setting}): a healthy node may be held back, "
-                "or a shadowed one let through"
+                f"its gate sees {what} of its own, not the host's ({setting}): "
+                "a healthy node may be held back, or a shadowed one let through"
             )
             hint = f"remove it, or let the unit's program do it instead: systemctl cat {instance}"
-            yield DoctorFinding(
-                "own-network" if is_network else "own-files",
-                examined.called(instance),
-                message,
-                hint,
-            )
+            yield DoctorFinding(kind, examined.called(instance), message, hint)
+
+
+def _hiding_settings(examined: ExaminedHost, shown: Mapping[str, str]) -> Iterator[str]:
+    for key in (*_NETWORKS, *_ROOTS):
+        if shown[key] not in ("", "no"):
+            yield f"{key}={shown[key]}"
+    for key in _MOUNTS:
+        for word in shown[key].split():
+            if _hides(examined, key, word):
+                yield f"{key}={word}"
 
 
 def _hides(examined: ExaminedHost, key: str, word: str) -> bool:
@@ -318,16 +307,14 @@ def _hides(examined: ExaminedHost, key: str, word: str) -> bool:
         return False  # the files are the same without the mount
     layout = examined.layout
     mounted = layout.of(place).resolve()
-    ours = [
-        path.resolve() for path in (layout.manifest.parent, layout.config.parent, layout.run_dir)
-    ]
-    if any(mounted.is_relative_to(each) for each in ours):
+    folders = (layout.manifest.parent, layout.config.parent, layout.run_dir)
+    needed = [folder.resolve() for folder in folders]
+    if any(mounted.is_relative_to(folder) for folder in needed):
         return True
     # A read-only bind mount of a path onto itself doesn't hide any programs.
-    is_other = place != parts[0] or key == "TemporaryFileSystem"
-    return any(
-        each.is_relative_to(mounted) for each in (*ours, *(_used(layout) if is_other else ()))
-    )
+    if place != parts[0] or key == "TemporaryFileSystem":
+        needed += _used(layout)
+    return any(path.is_relative_to(mounted) for path in needed)
 
 
 # All programs and paths that the scripts use, other than our own files. Libraries and devices are
@@ -434,28 +421,18 @@ def find_cycle(after: Mapping[str, Iterable[str]], through: Iterable[str]) -> tu
 # systemd.unit(5)
 _NEEDING, _STOPPED_BY = ("Requires", "Requisite", "BindsTo"), ("PartOf", "StopPropagatedFrom")
 _CONFLICTING = ("Conflicts", "ConflictedBy")
+_TYING = (*_NEEDING, *_STOPPED_BY, *_CONFLICTING)
 
 
 def ties(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that nothing done to a oneshot can stop the consumer or keep it from starting."""
     for instance, shown in examined.instances.items():
         for unit in examined.oneshots:
-            keys = [
-                key
-                for key in (*_NEEDING, *_STOPPED_BY, *_CONFLICTING)
-                if unit in shown[key].split()
-            ]
+            keys = [key for key in _TYING if unit in shown[key].split()]
             if not keys:
                 continue
-            costs = []
-            if not {*keys}.isdisjoint((*_NEEDING, *_STOPPED_BY)):
-                costs.append(f"stopping or restarting {unit} stops this unit too")
-            if not {*keys}.isdisjoint(_CONFLICTING):
-                costs.append(f"starting {unit} stops this unit, and vice versa")
-            if not {*keys}.isdisjoint(_NEEDING):
-                costs.append("a start that fails because of it isn't retried by Restart=")
-                costs.append("after hostrouting remove, a start is refused")
-            message = f"{' and '.join(f'{key}={unit}' for key in keys)}: {', '.join(costs)}"
+            tied = " and ".join(f"{key}={unit}" for key in keys)
+            message = f"{tied}: {', '.join(_costs(unit, keys))}"
             hint = (
                 f"remove it from the files that systemctl cat {instance} shows, and remove the "
                 "links that this finds: find /etc/systemd /run/systemd /usr/lib/systemd -path "
@@ -463,6 +440,18 @@ def ties(examined: ExaminedHost) -> Iterator[DoctorFinding]:
                 "systemctl daemon-reload"
             )
             yield DoctorFinding("tied", examined.called(instance), message, hint, Severity.RISK)
+
+
+def _costs(unit: str, keys: Iterable[str]) -> Iterator[str]:
+    """Yield what a unit's dependencies on a oneshot lead to."""
+    tied = {*keys}
+    if not tied.isdisjoint((*_NEEDING, *_STOPPED_BY)):
+        yield f"stopping or restarting {unit} stops this unit too"
+    if not tied.isdisjoint(_CONFLICTING):
+        yield f"starting {unit} stops this unit, and vice versa"
+    if not tied.isdisjoint(_NEEDING):
+        yield "a start that fails because of it isn't retried by Restart="
+        yield "after hostrouting remove, a start is refused"
 
 
 # A start that the gate refuses takes at least this long (HOLD_SECONDS in gate.sh) and ends with

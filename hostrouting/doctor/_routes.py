@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from hostrouting.boot.layout import WATCH
 from hostrouting.boot.trial import is_overdue, trial_deadline
@@ -122,13 +122,11 @@ def cloud_init(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         "appears or goes; our routes may go with the old one"
     )
     hint = f"{_WATCHED}; or take hotplug out of updates.network.when in cloud-init's config"
-    for path in sorted(
-        examined.layout.of("/etc/udev/rules.d").glob("*cloud-init-hook-hotplug.rules")
-    ):
+    rules = examined.layout.of("/etc/udev/rules.d")
+    for path in sorted(rules.glob("*cloud-init-hook-hotplug.rules")):
         if _ours(examined) and not path.is_symlink():
-            yield DoctorFinding(
-                "cloud-init-hotplug", examined.layout.relative(path), message, hint, Severity.RISK
-            )
+            name = examined.layout.relative(path)
+            yield DoctorFinding("cloud-init-hotplug", name, message, hint, Severity.RISK)
 
 
 def _managed(examined: ExaminedHost, manager: str) -> dict[str, list[Route]]:
@@ -139,13 +137,13 @@ def _managed(examined: ExaminedHost, manager: str) -> dict[str, list[Route]]:
     if examined.units.is_active(_WATCHER) or not examined.units.is_active(f"{manager}.service"):
         return {}
     ours = _ours(examined)
-    links = [
-        link
-        for link in examined.host.routes.facts().links
-        if is_managed(examined.layout.root, manager, link.index)
-    ]
-    routes = {link.name: [route for route in ours if link.name in route.devs] for link in links}
-    return {dev: taken for dev, taken in routes.items() if taken}
+    managed: dict[str, list[Route]] = {}
+    for link in examined.host.routes.facts().links:
+        if is_managed(examined.layout.root, manager, link.index):
+            on_it = [route for route in ours if link.name in route.devs]
+            if on_it:
+                managed[link.name] = on_it
+    return managed
 
 
 def _ours(examined: ExaminedHost) -> tuple[Route, ...]:
@@ -173,35 +171,36 @@ def watcher(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     if WATCH not in examined.manifest.parts:
         return
     shown = examined.units.show(_WATCHER, "ActiveState", "SubState", "NRestarts")
-    so, journal = (
-        "lost routes aren't restored, and the markers become outdated",
-        f"journalctl -u {WATCH}",
-    )
+    so = "lost routes aren't restored, and the markers become outdated"
+    journal = f"journalctl -u {WATCH}"
     if shown["SubState"] == "auto-restart" or int(shown["NRestarts"] or 0) > _RESTARTS_MAX:
         message = f"it fails again and again, {shown['NRestarts']} times so far: {so}"
         yield DoctorFinding("watcher-fails", _WATCHER, message, journal, Severity.RISK)
     elif shown["ActiveState"] != "active":
-        yield DoctorFinding(
-            "watcher-down",
-            _WATCHER,
-            f"it is installed and doesn't run: {so}",
-            journal,
-            Severity.RISK,
-        )
+        message = f"it is installed and doesn't run: {so}"
+        yield DoctorFinding("watcher-down", _WATCHER, message, journal, Severity.RISK)
     textfile = examined.manifest.config.watch.textfile
-    if textfile is None:
-        return
-    folder, restart = textfile.rpartition("/")[0] or "/", f"systemctl restart {_WATCHER}"
+    if textfile is not None:
+        yield from _unwritten(examined, textfile, is_active=shown["ActiveState"] == "active")
+
+
+def _unwritten(
+    examined: ExaminedHost, textfile: str, *, is_active: bool
+) -> Iterator[DoctorFinding]:
+    """Yield a finding if the watcher can't write its metrics."""
+    folder = textfile.rpartition("/")[0] or "/"
+    restart = f"systemctl restart {_WATCHER}"
     if not examined.layout.of(folder).is_dir():
         message = f"it isn't there, so the watcher can't write {textfile}"
         yield DoctorFinding(
             "textfile", folder, message, f"mkdir -p {folder}; {restart}", Severity.RISK
         )
-    elif shown["ActiveState"] == "active" and not examined.layout.of(textfile).exists():
+    elif is_active and not examined.layout.of(textfile).exists():
         # systemd applies ReadWritePaths= only when the service starts, so a folder made later isn't
         # writable.
         message = f"the watcher doesn't write it; was {folder} made after the watcher had started?"
-        yield DoctorFinding("textfile", textfile, message, f"{restart}; {journal}", Severity.RISK)
+        hint = f"{restart}; journalctl -u {WATCH}"
+        yield DoctorFinding("textfile", textfile, message, hint, Severity.RISK)
 
 
 # --- IPv6 -----------------------------------------------------------------------------------------
@@ -216,13 +215,12 @@ def advertisements(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     defaults = unicast_defaults(read_default_routes(routes6))
     patterns = uplinks_of(config, routes6, [examined.host.routes])
     if patterns is None and defaults:
-        patterns = tuple(dev for route in defaults for dev in route.devs)
-    having = {dev for route in defaults for dev in route.devs}
+        patterns = tuple(_devs_of(defaults))
     # Default routes that an administrator or a network manager has added don't expire.
-    lasting = {dev for route in defaults if route.protocol != Protocol.RA for dev in route.devs}
-    for each in ignored_advertisements(
-        examined.layout, examined.host.routes.facts().links, patterns
-    ):
+    lasting = _devs_of(route for route in defaults if route.protocol != Protocol.RA)
+    having = _devs_of(defaults)
+    links = examined.host.routes.facts().links
+    for each in ignored_advertisements(examined.layout, links, patterns):
         # If accept_ra is 0, any default route is enough: an unknown program may have added it, and
         # may renew it.
         if each.dev not in (lasting if each.is_of_forwarding else having):
@@ -232,3 +230,8 @@ def advertisements(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             )
             hint = f"{each.command}, and the same in a file in /etc/sysctl.d"
             yield DoctorFinding("accept-ra", each.dev, message, hint, Severity.RISK)
+
+
+def _devs_of(routes: Iterable[Route]) -> dict[str, None]:
+    """Return the routes' interfaces, in order."""
+    return dict.fromkeys(dev for route in routes for dev in route.devs)

@@ -26,14 +26,8 @@ def _load(options: argparse.Namespace, host: Host) -> HostNetworking:
     """
     _, config = read_section(options, host, SECTION, HostNetworking.from_mapping)
     if config.stale_azure_vnet is None:
-        raise ConfigError(
-            [
-                (
-                    "hostNetworking.staleAzureVnet",
-                    'is missing; name the CIDRs of the pods: {"cidrs": ["10.241.0.0/16"]}',
-                )
-            ]
-        )
+        message = 'is missing; name the CIDRs of the pods: {"cidrs": ["10.241.0.0/16"]}'
+        raise ConfigError([("hostNetworking.staleAzureVnet", message)])
     return config
 
 
