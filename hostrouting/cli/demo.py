@@ -96,11 +96,8 @@ def story(width: int | None) -> Iterator[str]:
 def _tell(host: Host, width: int | None) -> Iterator[str]:
     kernels = [host.routes] if host.routes6 is None else [host.routes, host.routes6]
     families = [kernel.family for kernel in kernels]
-    config = Config(
-        route_overlap=RouteOverlap(
-            [cidr for family in families for cidr in _CIDRS[family]], "STRICT"
-        )
-    )
+    cidrs = [cidr for family in families for cidr in _CIDRS[family]]
+    config = Config(route_overlap=RouteOverlap(cidrs, "STRICT"))
     before = [read_routes(kernel, Table.MAIN) for kernel in kernels]
 
     shared = " and ".join(_SHARED[family] for family in families)
@@ -162,11 +159,14 @@ def _below(text: str) -> str:
 def _build(kernel: Kernel) -> None:
     kernel.add_link("eth0")
     kernel.add_address("eth0", "10.1.0.4/24")
-    hop, local = NextHop("eth0", IPv4Address("10.1.0.1")), IPv4Address("10.1.0.4")
-    kernel.write(
-        Write.ADD,
-        [Route(DEFAULT_DESTINATION, (hop,), protocol=Protocol.DHCP, metric=100, source=local)],
+    default = Route(
+        DEFAULT_DESTINATION,
+        (NextHop("eth0", IPv4Address("10.1.0.1")),),
+        protocol=Protocol.DHCP,
+        metric=100,
+        source=IPv4Address("10.1.0.4"),
     )
+    kernel.write(Write.ADD, [default])
     for number in range(8):
         kernel.add_link(f"ib{number}")
         kernel.add_address(f"ib{number}", f"172.16.0.{10 + number}/16")
@@ -181,10 +181,10 @@ def _build6(kernel: NamespaceKernel) -> RouteBackend:
     kernel.add_address("eth0", "fd00:10:1::4/64")
     for number in range(8):
         kernel.add_address(f"ib{number}", f"fd00:172:16::{10 + number}/64")
-    hop, backend = NextHop("eth0", IPv6Address("fd00:10:1::1")), NetlinkBackend6()
-    backend.write(
-        Write.ADD, [Route6(IPv6Network("::/0"), (hop,), protocol=Protocol.RA, metric=1024)]
-    )
+    hop = NextHop("eth0", IPv6Address("fd00:10:1::1"))
+    default = Route6(IPv6Network("::/0"), (hop,), protocol=Protocol.RA, metric=1024)
+    backend = NetlinkBackend6()
+    backend.write(Write.ADD, [default])
     return backend
 
 

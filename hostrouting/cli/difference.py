@@ -53,10 +53,11 @@ def _chart(report: DiffReport, width: int | None) -> Page:
         by_cidr.setdefault(each.cidr, []).append(each)
     cidrs = dict.fromkeys((*by_cidr, *report.cidrs))
     count = cells_in(width, max(len(f"{cidr}  before") for cidr in cidrs))
-    drawn = {
-        cidr: [cells(cidr, bar, count) for bar in _bars(found)] for cidr, found in by_cidr.items()
-    }
-    paints = legend(chain.from_iterable(chain(*drawn.values())), (), ("unchanged", ""))
+    drawn: dict[IpNetwork, list[tuple[CellKind | None, ...]]] = {}
+    for cidr, found in by_cidr.items():
+        drawn[cidr] = [cells(cidr, bar, count) for bar in _bars(found)]
+    all_cells = chain.from_iterable(chain(*drawn.values()))
+    paints = legend(all_cells, (), ("unchanged", ""))
     page: Page = [*legend_lines(paints)]
     named: dict[tuple[HostChange, ...], IpNetwork] = {}
     for cidr in cidrs:

@@ -44,8 +44,9 @@ def merged(
 
 
 def _with_routes(routes: dict[str, Any], entries: Sequence[StaticRoute]) -> dict[str, Any]:
-    more = [entry.to_mapping() for entry in entries]
-    return routes | {"enabled": True, "routes": [*(routes.get("routes") or ()), *more]}
+    present = routes.get("routes") or ()
+    added = (entry.to_mapping() for entry in entries)
+    return routes | {"enabled": True, "routes": [*present, *added]}
 
 
 def _unexpected(overlap: Mapping[str, Any], cidrs: Sequence[IpNetwork]) -> list[str]:
@@ -91,7 +92,9 @@ def set_sections(
             text = _with_value(text, key, sections[key])
         return text if new else None
 
-    return Changes(files=(Change(path, "replaced"),) if files.rewrite(path, edit) else ())
+    if not files.rewrite(path, edit):
+        return Changes()
+    return Changes(files=(Change(path, "replaced"),))
 
 
 def _require_keys_once(document: object, keys: Iterable[str], path: Path) -> None:
@@ -127,8 +130,8 @@ def _with_value(text: str, key: str, value: object) -> str:
     at = end = begin(0) + 1
     while text[at := begin(at)] != "}":
         name, at = decode(text, at)
-        at = begin(begin(at) + 1)
-        start, (_, end) = at, decode(text, at)
+        start = begin(begin(at) + 1)
+        _, end = decode(text, start)
         if name == key:
             return text[:start] + _indented(value) + text[end:]
         at = begin(end)

@@ -41,7 +41,8 @@ def fleet_text(report: FleetReport, width: int | None) -> str:
     page: Page = [_counts(report)]
     for group in report.groups:
         hosts = shortened(list(map(clean, group.hosts)), " ", _SHOWN_HOSTS)
-        said = [_title(group), *(good(clean(line)) for line in advice(group.report)), dim(hosts)]
+        fix = [good(clean(line)) for line in advice(group.report)]
+        said = [_title(group), *fix, dim(hosts)]
         page.append(Row(_MARKS[group.verdict], f"{len(group.hosts):,}", said))
     return page_text(page, width)
 
@@ -106,7 +107,8 @@ def _section(group: HostGroup, *, is_drawn: bool) -> dict[str, Any]:
     if group.failures and is_drawn:
         # The SVG is embedded as an image to block its scripts and isolate its styles. Notes would
         # only apply to the first host.
-        picture = _base64(overlap_picture(attrs.evolve(group.report, notes=())).encode())
+        drawn = attrs.evolve(group.report, notes=())
+        picture = _base64(overlap_picture(drawn).encode())
     return {
         "verdict": str(group.verdict),
         "title": _title(group),

@@ -134,8 +134,10 @@ def read_with_cidrs(
     With --cidr but no CONFIG, no file is read and the document is None.
     """
     given = tuple(map(ExpectedCidr, options.cidr))
-    document, config = (None, Config()) if given and options.config is None else read(options, host)
+    document: dict[str, Any] | None = None
+    config = Config()
+    if options.config is not None or not given:
+        document, config = read(options, host)
     expected = (*config.route_overlap.expected_cidrs, *given)
-    return document, attrs.evolve(
-        config, route_overlap=attrs.evolve(config.route_overlap, expected_cidrs=expected)
-    )
+    overlap = attrs.evolve(config.route_overlap, expected_cidrs=expected)
+    return document, attrs.evolve(config, route_overlap=overlap)

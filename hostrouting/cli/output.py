@@ -177,9 +177,8 @@ def _shown(text: str, stream: TextIO) -> str:
             text.encode(encoding)
     except UnicodeEncodeError:
         text = text.translate(_ASCII).encode(encoding, "replace").decode(encoding)
-    is_wanted = os.environ.get("FORCE_COLOR") or (
-        stream.isatty() and os.environ.get("TERM") != "dumb"
-    )
-    return (
-        text if is_wanted and not os.environ.get("NO_COLOR") else re.sub(r"\x1b\[[\d;]+m", "", text)
-    )
+    is_able = stream.isatty() and os.environ.get("TERM") != "dumb"
+    is_wanted = os.environ.get("FORCE_COLOR") or is_able
+    if is_wanted and not os.environ.get("NO_COLOR"):
+        return text
+    return re.sub(r"\x1b\[[\d;]+m", "", text)

@@ -45,7 +45,8 @@ def page_text(page: Page, width: int | None) -> str:
         from hostrouting.cli.drawn import draw
 
         return draw(page, width)
-    label = max((len(item.label) for item in page if isinstance(item, Row)), default=0)
+    labels = [item.label for item in page if isinstance(item, Row)]
+    label = max(map(len, labels), default=0)
     lines: list[str] = []
     for item in page:
         if isinstance(item, Row):
@@ -143,7 +144,8 @@ def _chart(report: OverlapReport, width: int | None) -> Page:
     noted = {*bars, *(note.cidr for note in report.notes)}
     by_urgency = sorted(report.cidrs, key=lambda cidr: (cidr not in failures, cidr not in noted))
     shown = by_urgency[:_ROWS]
-    count = cells_in(width, max((len(str(cidr)) for cidr in report.cidrs), default=0))
+    labels = map(str, report.cidrs)
+    count = cells_in(width, max(map(len, labels), default=0))
     drawn = {cidr: cells(cidr, bars[cidr], count) for cidr in shown if cidr in bars}
     names_devs = any(each.devs is not None for each in report.expected)
     default_devs = () if names_devs else report.default_devs
@@ -217,8 +219,11 @@ def _bars(report: OverlapReport) -> dict[IpNetwork, Bar]:
     """Return a bar for each CIDR that has findings or notes."""
     bars: defaultdict[IpNetwork, Bar] = defaultdict(list)
     for finding in report.findings:
-        devs = {*finding.devs, *finding.behind} if finding.kind is FindingKind.OVERLAP else ()
-        bars[finding.cidr].append((CellKind(finding.kind, tuple(sorted(devs))), finding.ranges))
+        devs: set[str] = set()
+        if finding.kind is FindingKind.OVERLAP:
+            devs = {*finding.devs, *finding.behind}
+        kind = CellKind(finding.kind, tuple(sorted(devs)))
+        bars[finding.cidr].append((kind, finding.ranges))
     for note in report.notes:
         if note.kind in KINDS and note.cidr is not None:
             bars[note.cidr].append((CellKind(note.kind), note.ranges))

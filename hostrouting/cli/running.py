@@ -50,7 +50,8 @@ def run_function(
 
 def say_json(document: dict[str, Any], patience: float | None = None) -> None:
     """Print a result as JSON, with this host's name unless the document has one."""
-    say(to_json_text({"schema": 1, "host": os.uname().nodename} | document).rstrip(), patience)
+    whole = {"schema": 1, "host": os.uname().nodename} | document
+    say(to_json_text(whole).rstrip(), patience)
 
 
 class Result(NamedTuple):
@@ -80,9 +81,10 @@ def say_result(options: argparse.Namespace, result: Result, patience: float | No
     for warning in result.warnings:
         complain(f"hostrouting: {warning}")
     if options.output == "json":
-        say_json(
-            ({} if options.image is None else {"host": options.image.name}) | result.document()
-        )
+        document = result.document()
+        if options.image is not None:
+            document = {"host": options.image.name} | document
+        say_json(document)
     elif text := result.text():
         say(text, patience)
 

@@ -89,42 +89,35 @@ class FleetReport(JsonObject):
                 report.verdict, _failures(report), report.fix.routes, (), report, causes, uncompared
             )
             changed = causes and frozenset(map(_alike, causes)), uncompared is None
-            key = (
-                group.verdict,
-                group.failures,
-                group.fix,
-                report.reason_kind,
-                changed,
-            )
+            key = (group.verdict, group.failures, group.fix, report.reason_kind, changed)
             groups.setdefault(key, group)
             hosts[key].append(report.host)
-        made = (attrs.evolve(group, hosts=tuple(hosts[key])) for key, group in groups.items())
+        made = [attrs.evolve(group, hosts=tuple(hosts[key])) for key, group in groups.items()]
         order = [*Verdict]
-        return cls(
-            tuple(sorted(made, key=lambda each: (order.index(each.verdict), -len(each.hosts))))
-        )
+        made.sort(key=lambda group: (order.index(group.verdict), -len(group.hosts)))
+        return cls(tuple(made))
 
     @property
     def counts(self) -> dict[Verdict, int]:
         """Return the number of hosts for each verdict."""
-        return {
-            verdict: sum(len(group.hosts) for group in self.groups if group.verdict is verdict)
-            for verdict in Verdict
-        }
+        counts = dict.fromkeys(Verdict, 0)
+        for group in self.groups:
+            counts[group.verdict] += len(group.hosts)
+        return counts
 
 
 def _alike(cause: HostChange) -> tuple[object, ...]:
     """Return what a cause has in common with the same cause on other hosts."""
     pattern = r"^\S+(?= dev )" if cause.kind is HostChangeKind.ADDRESS else r"(?<=via |src )\S+"
-    return cause.kind, *(
-        tuple(re.sub(pattern, "", line) for line in lines) for lines in (cause.before, cause.after)
-    )
+    before = tuple(re.sub(pattern, "", line) for line in cause.before)
+    after = tuple(re.sub(pattern, "", line) for line in cause.after)
+    return cause.kind, before, after
 
 
 def _failures(report: OverlapReport) -> tuple[GroupFailure, ...]:
-    failures = (
-        GroupFailure(each.kind, each.cidr, tuple(sorted((*each.devs, *each.behind))))
-        for each in report.findings
-    )
     # Connections from several source addresses may fail in the same way.
-    return tuple(dict.fromkeys(failures))
+    failures: dict[GroupFailure, None] = {}
+    for finding in report.findings:
+        devs = tuple(sorted((*finding.devs, *finding.behind)))
+        failures[GroupFailure(finding.kind, finding.cidr, devs)] = None
+    return tuple(failures)

@@ -101,9 +101,7 @@ def judge(
             f"can't compare with the snapshots in {os.fspath(since)}: it isn't a folder"
         )
     judging = _Judging(config, max_mib, since)
-    return FleetReport.of(
-        _reports(snapshots, judging, executor, CancelScope() if scope is None else scope)
-    )
+    return FleetReport.of(_reports(snapshots, judging, executor, scope or CancelScope()))
 
 
 def _reports(
@@ -113,25 +111,25 @@ def _reports(
     scope: CancelScope,
 ) -> Iterator[_Judged]:
     """Yield a report for each snapshot, in the snapshots' order whatever the executor."""
-    left, total, done = (
-        enumerate(snapshots, 1),
-        len(snapshots) if isinstance(snapshots, Sized) else None,
-        0,
-    )
+    numbered = enumerate(snapshots, 1)
+    total = len(snapshots) if isinstance(snapshots, Sized) else None
+    done = 0
     with scope, ExitStack() as stack:
-        batches, size, work = _BATCHES, _BATCH, judging.judge
+        batches = _BATCHES
+        size = _BATCH
+        work: _Work = judging.judge
         if executor is None:
-            batches, size = len(os.sched_getaffinity(0)), _LOCAL_BATCH
+            batches = len(os.sched_getaffinity(0))
+            size = _LOCAL_BATCH
             executor = stack.enter_context(ThreadPoolExecutor(batches))
             processes = scope.child()
             stack.callback(processes.cancel, "the judging has ended")
             work = partial(judging.judge_in_process, processes)
-        while window := tuple(islice(left, batches * size)):
+        while window := tuple(islice(numbered, batches * size)):
             count = min(size, -(-len(window) // batches))
+            starts = range(0, len(window), count)
             try:
-                for reports in executor.map(
-                    work, [window[at : at + count] for at in range(0, len(window), count)]
-                ):
+                for reports in executor.map(work, [window[at : at + count] for at in starts]):
                     scope.check()
                     yield from reports
                     done += len(reports)
@@ -181,17 +179,17 @@ class _Judging:
             )
         snapshot = attrs.evolve(snapshot, host=snapshot.host or _name_of(number, given))
         report = check(self.config, host=Host.recorded(snapshot))
-        return report, None if self.since is None else self._changed_since(
-            Path(self.since), given, snapshot
-        )
+        if self.since is None:
+            return report, None
+        return report, self._changed_since(Path(self.since), given, snapshot)
 
     def _changed_since(
         self, folder: Path, given: SnapshotSource, snapshot: Snapshot
     ) -> DiffReport | None:
         """Return what has changed since the earlier snapshot, or None if there is none."""
-        path = folder / (
-            Path(given).name if isinstance(given, (str, os.PathLike)) else f"{snapshot.host}.json"
-        )
+        path = folder / f"{snapshot.host}.json"
+        if isinstance(given, (str, os.PathLike)):
+            path = folder / Path(given).name
         try:
             before = Snapshot.load(path, bytes_max=self.max_mib << 20)
         except HostRoutingError as error:
@@ -206,9 +204,8 @@ class _Judging:
     def _unjudged(
         self, number: int, given: SnapshotSource, kind: UnknownReason, why: str
     ) -> _Judged:
-        return attrs.evolve(
-            unjudged(self.config.route_overlap, kind, why), host=_name_of(number, given)
-        ), None
+        report = unjudged(self.config.route_overlap, kind, why)
+        return attrs.evolve(report, host=_name_of(number, given)), None
 
     def judge_in_process(self, scope: CancelScope, batch: _Batch) -> list[_Judged]:
         """Return a report for each snapshot, made by a process with time and memory limits.
@@ -227,10 +224,8 @@ class _Judging:
             if len(lines) < len(left):
                 why = f"judging it takes more than {self.seconds_max:g} s of processor time"
                 if ended.returncode != -signal.SIGPROF:
-                    said = (
-                        ended.stderr.strip().rpartition("\n")[2]
-                        or f"it returned {ended.returncode}"
-                    )
+                    last = ended.stderr.strip().rpartition("\n")[2]
+                    said = last or f"it returned {ended.returncode}"
                     why = f"the process that judged it died, for example for lack of memory: {said}"
                 reports.append(self._unjudged(*left[len(lines)], UnknownReason.CHECK_FAILED, why))
         return reports
@@ -240,14 +235,11 @@ def judge_stdin() -> None:
     """Judge a batch of snapshots in this process, with limits, and print a line for each."""
     judging, batch = _unpacked(sys.stdin.read())
     # This limit includes the memory that the program itself takes.
-    bytes_max, (_, hard) = (
-        (judging.max_mib << 20) * _MEMORY_A_BYTE,
-        resource.getrlimit(resource.RLIMIT_DATA),
-    )
-    resource.setrlimit(
-        resource.RLIMIT_DATA,
-        (bytes_max if hard == resource.RLIM_INFINITY else min(bytes_max, hard), hard),
-    )
+    bytes_max = (judging.max_mib << 20) * _MEMORY_A_BYTE
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if hard != resource.RLIM_INFINITY:
+        bytes_max = min(bytes_max, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (bytes_max, hard))
     for each in batch:
         # At the limit, SIGPROF ends this process.
         signal.setitimer(signal.ITIMER_PROF, judging.seconds_max)

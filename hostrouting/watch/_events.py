@@ -132,7 +132,8 @@ def devs_of(routes: Sequence[Route]) -> tuple[str, ...]:
 
 
 def _event(kind: EventKind, message: str, routes: Sequence[Route]) -> Event:
-    return Event(kind, message, {"ROUTE": [str(route) for route in routes], "DEV": devs_of(routes)})
+    about = {"ROUTE": [str(route) for route in routes], "DEV": devs_of(routes)}
+    return Event(kind, message, about)
 
 
 def _listed(routes: Sequence[Route]) -> str:

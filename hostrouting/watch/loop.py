@@ -200,9 +200,9 @@ class _Watch:
         tell(_PING)
         report = check_families(self.config, host.routes_of, self.scope, host=host)
         tell(_PING)
-        self.counted.update(
-            {"looks": 1} | {str(drift): len(routes) for drift, routes in done.fixed.items()}
-        )
+        self.counted["looks"] += 1
+        for drift, routes in done.fixed.items():
+            self.counted[str(drift)] += len(routes)
         for write in (self._write_markers, self._write_metrics):
             try:
                 write(report, done)
