@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class LoadBalancerProbeError(HostRoutingError):
-    """The error for health probes that can't be rewritten, or that may not need it."""
+    """The error if probes can't be rewritten, or if it is unknown whether a node needs that."""
 
 
 class AzureVnetError(HostRoutingError):

@@ -80,19 +80,12 @@ def parse_document(file: BinaryIO, name: str, what: str, *, bytes_max: int) -> A
     if len(raw) > bytes_max:
         raise ConfigError([(name, f"is not a {what}: it is larger than {bytes_max >> 20} MiB")])
     if not raw.strip():
-        raise ConfigError(
-            [
-                (
-                    name,
-                    "is empty (a shell empties the file that it redirects output to, before we read it)",
-                )
-            ]
-        )
+        reason = "a shell empties the file that it redirects output to, before we read it"
+        raise ConfigError([(name, f"is empty ({reason})")])
     if raw.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         # Notepad and PowerShell write a BOM at the start of files.
-        raise ConfigError(
-            [(name, "begins with a byte order mark (BOM): save it as UTF-8 without BOM")]
-        )
+        problem = "begins with a byte order mark (BOM): save it as UTF-8 without BOM"
+        raise ConfigError([(name, problem)])
     try:
         # Same as in os.fsdecode: the kernel allows arbitrary bytes in interface names, and ip
         # prints them verbatim.
@@ -103,9 +96,8 @@ def parse_document(file: BinaryIO, name: str, what: str, *, bytes_max: int) -> A
     except json.JSONDecodeError as error:
         raise ConfigError([(name, f"is not JSON: {error}")]) from None
     except ValueError:  # Python refuses to convert thousands of digits
-        raise ConfigError(
-            [(name, f"is not a {what}: a number in it has thousands of digits")]
-        ) from None
+        problem = f"is not a {what}: a number in it has thousands of digits"
+        raise ConfigError([(name, problem)]) from None
 
 
 class _Doubled(dict[str, Any]):
@@ -117,12 +109,11 @@ class _Doubled(dict[str, Any]):
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(pairs)
         self.first = dict(reversed(pairs))
-        self.duplicates = tuple(
-            name for name, times in Counter(name for name, _ in pairs).items() if times > 1
-        )
+        times = Counter(name for name, _ in pairs)
+        self.duplicates = tuple(name for name in times if times[name] > 1)
 
 
 def _json_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Build an object from key-value pairs (an ``object_pairs_hook`` for ``json.loads``)."""
-    found = dict(pairs)
-    return found if len(found) == len(pairs) else _Doubled(pairs)
+    document = dict(pairs)
+    return document if len(document) == len(pairs) else _Doubled(pairs)

@@ -47,10 +47,10 @@ STRICT_SETTLE_SECONDS = 60
 
 # fmt: off
 CONTAINER_DEVS = (
-    "veth*", "cni*", "cbr*", "cali*", "tunl*", "vxlan*", "geneve*", "genev_sys*", "gre_sys*", "ipip*",
-    "wireguard.cali", "bpf*.cali", "cilium_*", "lxc*", "azure*", "azv*", "flannel*", "kube-*", "nodelocaldns",
-    "weave", "antrea-gw*", "ovn-k8s-*", "unbounded0", "gn[0-9]*", "localdns", "eni[0-9a-f]*", "gke[0-9a-f]*",
-    "tun-[0-9a-f][0-9a-f][0-9a-f][0-9a-f]*",
+    "veth*", "cni*", "cbr*", "cali*", "tunl*", "vxlan*", "geneve*", "genev_sys*", "gre_sys*",
+    "ipip*", "wireguard.cali", "bpf*.cali", "cilium_*", "lxc*", "azure*", "azv*", "flannel*",
+    "kube-*", "nodelocaldns", "weave", "antrea-gw*", "ovn-k8s-*", "unbounded0", "gn[0-9]*",
+    "localdns", "eni[0-9a-f]*", "gke[0-9a-f]*", "tun-[0-9a-f][0-9a-f][0-9a-f][0-9a-f]*",
 )
 # fmt: on
 
@@ -59,7 +59,7 @@ Gateway = IpAddress | Literal["onlink"] | None
 
 
 class OverlapMode(StrEnum):
-    """How to handle a failed check: ``WARN`` only reports it, ``STRICT`` also holds the node back."""
+    """How to handle a failed check: ``WARN`` reports it, ``STRICT`` also holds the node back."""
 
     WARN = "WARN"
     STRICT = "STRICT"
@@ -104,9 +104,9 @@ def _routes(value: Sequence[StaticRoute | Mapping[str, Any]]) -> tuple[StaticRou
         # times as long.
         earlier = first.setdefault((version, numbers(route.destination), metric), position)
         if earlier != position:
-            twin = f"{route.destination} with metric {metric} is already routes[{earlier}]"
             raise ValueError(
-                f"{twin}; the kernel has only one route for each destination and metric"
+                f"{route.destination} with metric {metric} is already routes[{earlier}]; "
+                "the kernel has only one route for each destination and metric"
             )
         return route
 
@@ -179,21 +179,21 @@ class StaticRoute(Section):
             return problems
         family = Family.of(self.destination)
         if Family.of(self.gateway) is not family:
-            return [
-                ("gateway", f"'{self.gateway}' is not an {family} gateway for {self.destination}")
-            ]
+            problem = f"'{self.gateway}' is not an {family} gateway for {self.destination}"
+            return [("gateway", problem)]
         if family is Family.IPV6 and self.gateway.is_link_local and self.dev is None:
             return [("gateway", f"'{self.gateway}' is link-local; name dev")]
         return problems
 
     def __str__(self) -> str:
-        gateway = ONLINK if self.gateway == ONLINK else f"via {self.gateway}"
-        given = (
-            (self.gateway, gateway),
-            (self.dev, f"dev {self.dev}"),
-            (self.metric, f"metric {self.metric}"),
-        )
-        return " ".join([str(self.destination), *(words for value, words in given if value)])
+        words = [str(self.destination)]
+        if self.gateway is not None:
+            words.append(ONLINK if self.gateway == ONLINK else f"via {self.gateway}")
+        if self.dev is not None:
+            words.append(f"dev {self.dev}")
+        if self.metric:
+            words.append(f"metric {self.metric}")
+        return " ".join(words)
 
 
 @attrs.frozen(field_transformer=checked_at_once)
@@ -266,7 +266,7 @@ class ExpectedCidr(Section):
 
 @attrs.frozen(field_transformer=checked_at_once)
 class RouteOverlap(Section):
-    """The CIDRs that must be routed through the node's uplinks, and exceptions for other interfaces.
+    """The CIDRs that must be routed through the uplinks, and exceptions for other interfaces.
 
     Args:
         expected_cidrs: the cluster's networks: nodes, pods, Services. Each is a CIDR, or an object
@@ -326,9 +326,8 @@ class RouteOverlap(Section):
 
         Routes outside of these are irrelevant.
         """
-        return tuple(
-            map(numbers, (*(expected.cidr for expected in self.expected_cidrs), *self.foreseen))
-        )
+        cidrs = [expected.cidr for expected in self.expected_cidrs]
+        return tuple(map(numbers, (*cidrs, *self.foreseen)))
 
 
 @attrs.frozen(field_transformer=checked_at_once)
@@ -397,11 +396,12 @@ class Config(Section):
                 ``hostRouting`` or belongs inside it. The error lists all problems with their paths.
         """
         section = read_section(cls, mapping, SECTION)
-        if section is None and (
-            stray := [key for key in ("staticRoutes", "routeOverlap") if key in mapping]
-        ):
+        if section is not None:
+            return section
+        stray = [key for key in ("staticRoutes", "routeOverlap") if key in mapping]
+        if stray:
             raise ConfigError((key, f"belongs into {SECTION}") for key in stray)
-        return section or cls()
+        return cls()
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Config:

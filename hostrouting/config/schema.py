@@ -13,6 +13,7 @@ validator rejects a field. The remaining benefits of cattrs don't justify the de
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, TypeVar
@@ -41,25 +42,24 @@ _KNOWN: dict[type, tuple[dict[str, _Rule], dict[str, object]]] = {}
 
 def _rules(cls: type) -> tuple[dict[str, _Rule], dict[str, object]]:
     if cls not in _KNOWN:
-        fields = attrs.fields(cls)
-        rules = {
-            json_key(field.name): (field.name, rule_of(field), field.default) for field in fields
-        }
-        _KNOWN[cls] = (
-            rules,
-            {field.name: _MISSING for field in fields if field.default is attrs.NOTHING},
-        )
+        rules: dict[str, _Rule] = {}
+        required: dict[str, object] = {}
+        for field in attrs.fields(cls):
+            rules[json_key(field.name)] = (field.name, rule_of(field), field.default)
+            if field.default is attrs.NOTHING:
+                required[field.name] = _MISSING
+        _KNOWN[cls] = (rules, required)
     return _KNOWN[cls]
 
 
 def checked_at_once(_class: type, fields: list[attrs.Attribute[Any]]) -> list[attrs.Attribute[Any]]:
-    """Defer running the converters to ``Section`` (a ``field_transformer`` for ``attrs.frozen``)."""
-    return [
-        field.evolve(converter=None, metadata={_RULE: field.converter})
-        if field.converter
-        else field
-        for field in fields
-    ]
+    """Defer the converters to ``Section``; this is a ``field_transformer`` for ``attrs.frozen``."""
+    deferred = []
+    for field in fields:
+        if field.converter:
+            field = field.evolve(converter=None, metadata={_RULE: field.converter})
+        deferred.append(field)
+    return deferred
 
 
 def rule_of(field: attrs.Attribute[Any]) -> Callable[[Any], Any]:
@@ -103,12 +103,12 @@ class Section:
         Args:
             keys: the keys to include, or none for all of them.
         """
-        return {
-            key: in_json(value)
-            for key, (name, _, default) in _rules(type(self))[0].items()
-            if not keys or key in keys
-            if (value := getattr(self, name)) != default
-        }
+        document = {}
+        for key, (name, _, default) in _rules(type(self))[0].items():
+            value = getattr(self, name)
+            if value != default and (not keys or key in keys):
+                document[key] = in_json(value)
+        return document
 
 
 Read = TypeVar("Read", bound=Section)
@@ -116,34 +116,36 @@ Read = TypeVar("Read", bound=Section)
 
 def below(parent: str, refusal: ConfigError | ValueError) -> list[Problem]:
     """Return the problems in an exception, with the rejected value's key prepended to each path."""
-    problems = refusal.problems if isinstance(refusal, ConfigError) else (("", str(refusal)),)
-    return [
-        (f"{parent}.{path}" if path and not path.startswith("[") else parent + path, message)
-        for path, message in problems
-    ]
+    if not isinstance(refusal, ConfigError):
+        return [(parent, str(refusal))]
+    problems = []
+    for path, message in refusal.problems:
+        separator = "." if path and not path.startswith("[") else ""
+        problems.append((f"{parent}{separator}{path}", message))
+    return problems
 
 
 def kind(value: object) -> str:
     """Describe the type of a JSON value, for example "a string"."""
-    kinds: tuple[tuple[type | tuple[type, ...], str], ...] = (
-        (Mapping, "an object"),
-        (str, "a string"),
-        (bool, "a boolean"),
-        ((int, float), "a number"),
-        (Iterable, "a list"),
-        (type(None), "null"),
-    )
-    return next(
-        (words for python, words in kinds if isinstance(value, python)), f"a {type(value).__name__}"
-    )
+    for types, words in _KINDS:
+        if isinstance(value, types):
+            return words
+    return f"a {type(value).__name__}"
+
+
+_KINDS: tuple[tuple[type | tuple[type, ...], str], ...] = (
+    (Mapping, "an object"),
+    (str, "a string"),
+    (bool, "a boolean"),
+    ((int, float), "a number"),
+    (Iterable, "a list"),
+    (type(None), "null"),
+)
 
 
 def each(value: Any, parse: Callable[[Any], T]) -> tuple[T, ...]:
     """Parse every item of a list, collecting all problems."""
-    # Test for lists first, because that is fast and most values are lists.
-    if not isinstance(value, list) and (
-        isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable)
-    ):
+    if not _is_list(value):
         raise ValueError(f"expected a list, not {kind(value)}")
     items: list[T] = []
     problems: list[Problem] = []
@@ -157,13 +159,16 @@ def each(value: Any, parse: Callable[[Any], T]) -> tuple[T, ...]:
     return tuple(items)
 
 
+def _is_list(value: object) -> bool:
+    if isinstance(value, list):  # fast, and most values are lists
+        return True
+    return isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
+
+
 def _key(key: object) -> str:
     """Format a key as a path component, quoting unusual characters."""
-    return (
-        key
-        if isinstance(key, str) and re.fullmatch(r"[A-Za-z0-9_-]{1,64}", key)
-        else shown(str(key))
-    )
+    is_usual = isinstance(key, str) and re.fullmatch(r"[A-Za-z0-9_-]{1,64}", key)
+    return str(key) if is_usual else shown(str(key))
 
 
 # Keys from older configs and why they were removed.
@@ -171,8 +176,6 @@ _FORMER = {"coverage": "every address of an expected CIDR is checked; leave it o
 
 
 def _unknown(key: object, known: Iterable[str]) -> Problem:
-    import difflib
-
     near = difflib.get_close_matches(str(key), list(known), n=1)
     hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
     return _key(key), f"unknown key; {_FORMER.get(str(key), hint)}"
@@ -230,25 +233,25 @@ def read_section(cls: type[Read], document: object, section: str) -> Read | None
             the document.
     """
     if not isinstance(document, Mapping):
-        raise ConfigError(
-            [("", f"expected an object with the key {section}, not {kind(document)}")]
-        )
+        problem = f"expected an object with the key {section}, not {kind(document)}"
+        raise ConfigError([("", problem)])
     if section in getattr(document, "duplicates", ()):
         raise ConfigError([(section, "this key is given twice")])
     if document.get(section) is None:
-        import difflib
-
-        # Reject near misses (one edit), because a typo in the key must not be mistaken for an empty
-        # config.
-        plain = {
-            str(key).replace("-", "").replace("_", "").lower(): key
-            for key in document
-            if key != section
-        }
-        if near := difflib.get_close_matches(section.lower(), plain, n=1, cutoff=0.9):
-            raise ConfigError([(_key(plain[near[0]]), f"unknown key; did you mean {section}?")])
+        _refuse_near_misses(section, document)
         return None
     try:
         return read(cls, document[section])
     except ConfigError as error:
         raise ConfigError(below(section, error)) from None
+
+
+def _refuse_near_misses(section: str, document: Mapping[str, Any]) -> None:
+    """Raise an error for a key within one edit of the section's: a typo isn't an empty config."""
+    plain = {}
+    for key in document:
+        if key != section:
+            plain[str(key).replace("-", "").replace("_", "").lower()] = key
+    near = difflib.get_close_matches(section.lower(), plain, n=1, cutoff=0.9)
+    if near:
+        raise ConfigError([(_key(plain[near[0]]), f"unknown key; did you mean {section}?")])

@@ -26,11 +26,9 @@ _TEXTFILE = r"(/(?!\.\.?/)[^/\0]+)+(?<!/)\.prom"
 
 # NAME_MAX and PATH_MAX from limits.h (without the trailing NUL), and the number of bytes that a
 # temporary file's name adds to the name of the file.
-_NAME_BYTES_MAX, _PATH_BYTES_MAX, _TEMPORARY_BYTES = (
-    255,
-    4095,
-    len(".") + len(".hostrouting-12345678"),
-)
+_NAME_BYTES_MAX = 255
+_PATH_BYTES_MAX = 4095
+_TEMPORARY_BYTES = len(".") + len(".hostrouting-12345678")
 # Leave room for an instance's drop-in folder; "hostrouting-probe" is the dummy instance.
 _CONSUMER_MAX = _NAME_BYTES_MAX - len("hostrouting-probe") - len(".d")
 _WAIT_SECONDS_MAX = 600
@@ -78,13 +76,13 @@ def parse_consumer(value: str) -> str:
     if _is(value, _INSTANCE):
         template = f"{value.partition('@')[0]}@.service"
         raise ValueError(
-            f"{shown(value)} is one instance; name its template, {template}: a repave starts another instance, and the "
-            "agent's preflight refuses a node where this one has drop-ins"
+            f"{shown(value)} is one instance; name its template, {template}: a repave starts "
+            "another instance, and the agent's preflight refuses a node where this one has drop-ins"
         )
     if not _is(value, _CONSUMER):
         raise ValueError(
-            f"{shown(value)} is not the name of a service; expected for example systemd-nspawn@.service or "
-            "kubelet.service"
+            f"{shown(value)} is not the name of a service; "
+            "expected for example systemd-nspawn@.service or kubelet.service"
         )
     return value
 
@@ -93,7 +91,8 @@ def parse_pattern(value: str) -> str:
     """Validate a shell pattern for interface names."""
     if not _is(value, _PATTERN):
         raise ValueError(
-            f"{shown(value)} is not a pattern of interface names; it may hold A-Z a-z 0-9 _ . - * ? [ ]"
+            f"{shown(value)} is not a pattern of interface names; "
+            "it may hold A-Z a-z 0-9 _ . - * ? [ ]"
         )
     return value
 
@@ -120,8 +119,9 @@ def parse_textfile(value: str | None) -> str | None:
             f"{shown(value)} is not the absolute path of a textfile; expected for example "
             "/var/lib/node_exporter/textfile_collector/hostrouting.prom"
         )
-    *folders, name = (len(part.encode()) for part in value.split("/"))
-    is_too_long = max(*folders, name + _TEMPORARY_BYTES) > _NAME_BYTES_MAX
-    if is_too_long or sum(folders) + len(folders) + name + _TEMPORARY_BYTES > _PATH_BYTES_MAX:
+    names = [len(name.encode()) for name in value.split("/")]
+    names[-1] += _TEMPORARY_BYTES
+    slashes = len(names) - 1
+    if max(names) > _NAME_BYTES_MAX or sum(names) + slashes > _PATH_BYTES_MAX:
         raise ValueError(f"{shown(value)} is too long, or contains a file name that is too long")
     return value

@@ -51,7 +51,7 @@ def ignored_advertisements(
     aren't included.
 
     Args:
-        layout: the host's layout.
+        layout: the host's files.
         links: the host's links.
         patterns: shell-style patterns for the interfaces, or None for all that a router may be
             behind.
@@ -60,36 +60,37 @@ def ignored_advertisements(
         FileError: a sysctl or a manager's file can't be read.
     """
     for link in links:
-        may_be = (
-            link.kind in _KINDS and link.master is None and link.is_up and link.name != LOOPBACK
-        )
-        if not (may_be if patterns is None else is_among(link.name, patterns)):
-            continue
-        accept_ra, forwarding = (
-            _value(layout, link.name, name) for name in ("accept_ra", "forwarding")
-        )
-        forwards = forwarding not in ("", "0")
-        # Use slashes, because sysctl(8) treats a dot in an interface's name as a separator.
-        command = (
-            f"sysctl -w {quote(f'net/ipv6/conf/{link.name}/accept_ra={2 if forwards else 1}')}"
-        )
-        if accept_ra == "1" and forwards:  # as in the kernel's ipv6_accept_ra
-            reason = "it forwards packets and its accept_ra is 1"
-            yield IgnoredAdvertisements(link.name, reason, command, is_of_forwarding=True)
-        elif accept_ra == "0" and not _is_managed(layout, link):
-            reason = "its accept_ra is 0, and no network manager claims it"
-            yield IgnoredAdvertisements(link.name, reason, command, is_of_forwarding=False)
+        is_examined = _may_have_router(link) if patterns is None else is_among(link.name, patterns)
+        if is_examined and (ignored := _ignored(layout, link)):
+            yield ignored
+
+
+def _may_have_router(link: Link) -> bool:
+    is_port = link.master is not None
+    return link.kind in _KINDS and link.is_up and not is_port and link.name != LOOPBACK
+
+
+def _ignored(layout: Layout, link: Link) -> IgnoredAdvertisements | None:
+    accept_ra = _value(layout, link.name, "accept_ra")
+    forwards = _value(layout, link.name, "forwarding") not in ("", "0")
+    if accept_ra == "1" and forwards:  # as in the kernel's ipv6_accept_ra
+        reason = "it forwards packets and its accept_ra is 1"
+    elif accept_ra == "0" and not _is_managed(layout, link):
+        reason = "its accept_ra is 0, and no network manager claims it"
+    else:
+        return None
+    # Use slashes, because sysctl(8) treats a dot in an interface's name as a separator.
+    setting = quote(f"net/ipv6/conf/{link.name}/accept_ra={2 if forwards else 1}")
+    is_of_forwarding = accept_ra == "1"
+    return IgnoredAdvertisements(link.name, reason, f"sysctl -w {setting}", is_of_forwarding)
 
 
 def why_ignored(
     layout: Layout, links: Iterable[Link], patterns: tuple[str, ...] | None
 ) -> list[str]:
-    """Return a sentence for each interface that ignores advertisements, or an error message if a file can't be read.
+    """Return a sentence for each interface that ignores advertisements, or why that is unknown.
 
-    Args:
-        layout: see ``ignored_advertisements``.
-        links: see ``ignored_advertisements``.
-        patterns: see ``ignored_advertisements``.
+    The arguments are those of ``ignored_advertisements``.
     """
     try:
         return [*map(str, ignored_advertisements(layout, links, patterns))]
@@ -98,9 +99,8 @@ def why_ignored(
 
 
 def _is_managed(layout: Layout, link: Link) -> bool:
-    return any(
-        is_managed(layout.root, manager, link.index) for manager in (NETWORKD, NETWORK_MANAGER)
-    )
+    managers = (NETWORKD, NETWORK_MANAGER)
+    return any(is_managed(layout.root, manager, link.index) for manager in managers)
 
 
 def _value(layout: Layout, dev: str, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Detect which network manager controls an interface, and explain how to stop it from removing routes.
+"""Detect which network manager controls an interface, and how to stop it from removing routes.
 
 The kernel reports that a route is gone, but not why. However, each manager keeps a state file per
 interface.
@@ -20,21 +20,19 @@ _NOTES = {
     NETWORK_MANAGER: ("run/NetworkManager/devices", "managed"),
 }
 _ADVICE = {
-    NETWORKD: "which drops routes that aren't its own when it configures an interface again: set "
-    "ManageForeignRoutes=no in networkd.conf and KeepConfiguration=yes in the .network file (before systemd 257 "
-    "neither helps), or give it the route: hostrouting fix --format networkd",
-    NETWORK_MANAGER: "which drops routes when it activates a connection again: give it the route (nmcli connection "
-    "modify … +ipv4.routes), or set unmanaged-devices in NetworkManager.conf",
+    NETWORKD: "which drops routes that aren't its own when it configures an interface again: "
+    "set ManageForeignRoutes=no in networkd.conf and KeepConfiguration=yes in the .network file "
+    "(before systemd 257 neither helps), or give it the route: hostrouting fix --format networkd",
+    NETWORK_MANAGER: "which drops routes when it activates a connection again: "
+    "give it the route (nmcli connection modify … +ipv4.routes), "
+    "or set unmanaged-devices in NetworkManager.conf",
 }
 
 
 def who_manages(root: Path, dev: str, index: int) -> str:
-    """Return a clause that names an interface's manager and says how to stop it from removing routes.
+    """Return a clause with an interface's manager and how to stop it from removing routes.
 
-    Args:
-        root: the root directory for the managers' files.
-        dev: the interface name.
-        index: the interface index.
+    The arguments are those of ``is_managed``.
 
     Raises:
         FileError: a manager's file can't be read.
@@ -42,14 +40,17 @@ def who_manages(root: Path, dev: str, index: int) -> str:
     for manager, advice in _ADVICE.items():
         if is_managed(root, manager, index):
             return f"{dev} is managed by {manager}, {advice}"
-    return f"no network manager claims {dev}: a person, a script or another daemon did it; ip monitor route shows when"
+    return (
+        f"no network manager claims {dev}: a person, a script or another daemon did it; "
+        "ip monitor route shows when"
+    )
 
 
 def is_managed(root: Path, manager: str, index: int) -> bool:
     """Return whether a manager controls an interface.
 
     Args:
-        root: the root directory for the managers' files.
+        root: the host's root directory, which contains the managers' files.
         manager: ``NETWORKD`` or ``NETWORK_MANAGER``.
         index: the interface index.
 

@@ -15,25 +15,23 @@ _CONF, _CONF6 = "/proc/sys/net/ipv4/conf", "/proc/sys/net/ipv6/conf"
 def devs_ignoring_linkdown(
     layout: Layout, links: Iterable[Link], kernel: str | None
 ) -> tuple[str, ...] | None:
-    """Return the interfaces whose routes are ignored when the carrier is down, or None if that is unknown.
+    """Return the interfaces whose routes don't count without carrier, or None if that is unknown.
 
     Args:
-        layout: the host's layout.
+        layout: the host's files.
         links: the host's links.
         kernel: the kernel's name and release, or None if unknown.
 
     Raises:
         FileError: a sysctl can't be read.
     """
+    name = "ignore_routes_with_linkdown"
     # "all" is ORed with the per-interface value (IN_DEV_ORCONF), but some kernels before Linux 5.11
     # ignore it.
-    if (numbers_of(kernel) or (5, 11)) < (5, 11) and _value(
-        layout, "all", "ignore_routes_with_linkdown"
-    ) == "1\n":
+    is_old = (numbers_of(kernel) or (5, 11)) < (5, 11)
+    if is_old and _value(layout, "all", name) == "1\n":
         return None
-    return _devs_with(
-        lambda of_all, value: max(of_all, value) > 0, "ignore_routes_with_linkdown", layout, links
-    )
+    return _devs_with(lambda of_all, value: max(of_all, value) > 0, name, layout, links)
 
 
 def strict_devs(layout: Layout, links: Iterable[Link]) -> tuple[str, ...] | None:
@@ -50,30 +48,25 @@ def strict_devs(layout: Layout, links: Iterable[Link]) -> tuple[str, ...] | None
 def devs_without_ipv6(layout: Layout, links: Iterable[Link]) -> tuple[str, ...]:
     """Return the interfaces for which IPv6 is disabled.
 
-    Args:
-        layout: the host's layout.
-        links: the host's links.
-
     Raises:
         FileError: a sysctl can't be read.
     """
-    return tuple(
-        link.name
-        for link in links
-        if read_text(layout.of(f"{_CONF6}/{link.name}/disable_ipv6")) == "1\n"
-    )
+    paths = {link.name: layout.of(f"{_CONF6}/{link.name}/disable_ipv6") for link in links}
+    return tuple(dev for dev, path in paths.items() if read_text(path) == "1\n")
 
 
 def _devs_with(
     is_set: Callable[[int, int], bool], name: str, layout: Layout, links: Iterable[Link]
 ) -> tuple[str, ...] | None:
-    if (of_all := _value(layout, "all", name)) is None:
+    value_of_all = _value(layout, "all", name)
+    if value_of_all is None:
         return None
-    return tuple(
-        link.name
-        for link in links
-        if is_set(int(of_all), int(_value(layout, link.name, name) or 0))
-    )
+    devs = []
+    for link in links:
+        value = _value(layout, link.name, name) or "0"
+        if is_set(int(value_of_all), int(value)):
+            devs.append(link.name)
+    return tuple(devs)
 
 
 def _value(layout: Layout, dev: str, name: str) -> str | None:

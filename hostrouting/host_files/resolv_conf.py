@@ -22,9 +22,6 @@ def nameservers(layout: Layout) -> tuple[IpAddress, ...]:
     If the only IPv4 nameserver is systemd-resolved's stub, return the stub's upstream servers
     instead.
 
-    Args:
-        layout: the host's layout.
-
     Returns:
         The unique addresses in file order, or an empty tuple if the file doesn't exist.
 

@@ -1,4 +1,4 @@
-"""Immutable types for links, addresses, rules, routes and lookups, and strict parsers for their text forms.
+"""Immutable types for links, addresses, rules, routes and lookups, and their strict parsers.
 
 The package also defines the base class for all errors, and the types that describe a run's changes.
 """

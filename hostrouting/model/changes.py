@@ -49,12 +49,13 @@ class Changes:
         """Combine both sets of changes, in order."""
         files = {change.what: change for change in self.files}
         for change in later.files:
-            before = files.get(change.what)
-            if before is not None and before.action == "removed":
-                change = Change(change.what, "replaced")
-            elif before is not None and change.action == "replaced":
-                change = before
-            files[change.what] = change
+            earlier = files.get(change.what)
+            if earlier is None:
+                files[change.what] = change
+            elif earlier.action == "removed":
+                files[change.what] = Change(change.what, "replaced")
+            elif change.action != "replaced":
+                files[change.what] = change
         units = tuple(dict.fromkeys((*self.units, *later.units)))
         return Changes((*self.routes, *later.routes), tuple(files.values()), units)
 
@@ -64,11 +65,10 @@ class Changes:
         return Changes(files=self.files, units=self.units)
 
     def of_part(self, name: str) -> Changes:
-        """Return the changes to a part's script and unit, and to other files named after the part."""
-        of_it = tuple(change for change in self.files if f"/{name}." in str(change.what))
+        """Return the changes to the unit and to the files that are named after a part."""
         return Changes(
-            files=of_it,
-            units=tuple(change for change in self.units if change.what == f"{name}.service"),
+            files=tuple(change for change in self.files if _stem(change.what) == name),
+            units=tuple(change for change in self.units if _stem(change.what) == name),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -81,9 +81,16 @@ class Changes:
         }
 
 
+def _stem(what: object) -> str:
+    """Return a file's or unit's name without what follows the first dot."""
+    return str(what).rpartition("/")[2].partition(".")[0]
+
+
 def _listed(key: str, changes: tuple[Change, ...]) -> list[dict[str, str]]:
-    return [
-        {key: str(each.what), "change": each.action}
-        | ({} if each.was is None else {"was": str(each.was)})
-        for each in changes
-    ]
+    items = []
+    for change in changes:
+        item = {key: str(change.what), "change": change.action}
+        if change.was is not None:
+            item["was"] = str(change.was)
+        items.append(item)
+    return items

@@ -4,10 +4,10 @@
 
     HostRoutingError
     ├── ConfigError          the config is invalid; lists every problem and its path
-    ├── RouteError           a route can't be resolved, installed or verified, or the kernel can't be queried
+    ├── RouteError           a route can't be resolved, installed or verified, or a query fails
     ├── UnitError            systemd refused an operation, or the gate doesn't block an instance
     ├── FileError            a file, the lock or the manifest can't be read or written
-    └── RouteOverlapError    STRICT: an expected CIDR is shadowed, or the verdict is unknown (defined in ``overlap``)
+    └── RouteOverlapError    STRICT: an expected CIDR is shadowed or unjudged; see ``overlap``
 
 A plug-in derives its own errors from the same base class.
 
@@ -106,7 +106,7 @@ class RouteError(HostRoutingError):
 
     @classmethod
     def of(cls, refusals: Sequence[Refusal], *, errno: int | None = None) -> RouteError:
-        """Return a single error for several refusals, with one line per refusal and per distinct hint.
+        """Return one error for several refusals, with a line for each and for each distinct hint.
 
         Args:
             refusals: the refusals; must not be empty. Only the first ``NAMED_MAX`` are listed.

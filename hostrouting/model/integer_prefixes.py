@@ -71,10 +71,8 @@ class PrefixIndex:
     def meeting(self, prefix: Prefix) -> list[Prefix]:
         """Return the prefixes that contain a prefix, equal it, or are nested in it."""
         last = ends(prefix, self._bits)[1]
-        start, stop = (
-            bisect_right(self._sorted, prefix),
-            bisect_right(self._sorted, (last, self._bits)),
-        )
+        start = bisect_right(self._sorted, prefix)
+        stop = bisect_right(self._sorted, (last, self._bits))
         return [*self.around(prefix), *self._sorted[start:stop]]
 
 
@@ -90,7 +88,7 @@ def ends(prefix: Prefix, bits: int) -> tuple[int, int]:
 
 
 def uncovered_addresses(prefixes: Iterable[Prefix], bits: int) -> dict[Prefix, int | None]:
-    """Map each prefix to its first address that isn't covered by a longer prefix, or to None if all are covered.
+    """Map each prefix to its first address that no longer prefix covers, or to None without one.
 
     Under longest-prefix matching, such an address can only match that prefix, so looking it up
     verifies the prefix. The function sorts the prefixes and makes a single pass, O(n log n).

@@ -46,7 +46,10 @@ def fields_in_json(instance: object, *names: str) -> dict[str, Any]:
 
 
 class JsonObject:
-    """Base class for values that convert to a JSON object with all fields, or with the attributes in ``json_names``."""
+    """Base class for values that convert to a JSON object.
+
+    The object has all fields, or the attributes in ``json_names``.
+    """
 
     __slots__ = ()
     json_names: ClassVar[tuple[str, ...]] = ()

@@ -16,7 +16,7 @@ class NotRegularError(OSError):
 
 @contextlib.contextmanager
 def translate_errors(attempt: str, *ignored: int) -> Iterator[None]:
-    """Translate an ``OSError`` into a ``FileError`` that says what was attempted, unless its errno is ignored."""
+    """Translate an ``OSError``, unless its errno is ignored, into a ``FileError``."""
     try:
         yield
     except OSError as error:

@@ -25,9 +25,9 @@ RESERVED: dict[Family, dict[IpNetwork, str]] = {
     Family.IPV4: {
         IPv4Network("0.0.0.0/8"): "0.0.0.0/8, which means this host",
         IPv4Network("127.0.0.0/8"): "127.0.0.0/8, the loopback network",
-        IPv4Network(
-            "224.0.0.0/3"
-        ): "224.0.0.0/3, which is multicast (224.0.0.0/4) or reserved (240.0.0.0/4)",
+        IPv4Network("224.0.0.0/3"): (
+            "224.0.0.0/3, which is multicast (224.0.0.0/4) or reserved (240.0.0.0/4)"
+        ),
     },
     Family.IPV6: {
         IPv6Network("::/127"): "::/127, which means this host",
@@ -67,14 +67,10 @@ def reserved_blocks(family: Family) -> tuple[IpNetwork, ...]:
 
 def reserved_block(network: IpNetwork) -> str | None:
     """Return a description of the special-purpose block that contains a network, if any."""
-    return next(
-        (
-            words
-            for block, words in RESERVED[Family.of(network)].items()
-            if is_inside(network, block)
-        ),
-        None,
-    )
+    for block, words in RESERVED[Family.of(network)].items():
+        if is_inside(network, block):
+            return words
+    return None
 
 
 def is_inside(network: IpNetwork, other: IpNetwork) -> bool:
@@ -82,10 +78,9 @@ def is_inside(network: IpNetwork, other: IpNetwork) -> bool:
 
     Networks in different families never are.
     """
-    is_of_family = network.version == other.version
-    return (
-        is_of_family and network.prefixlen >= other.prefixlen and network.network_address in other
-    )
+    if network.version != other.version or network.prefixlen < other.prefixlen:
+        return False
+    return network.network_address in other
 
 
 def split_prefix(
@@ -118,14 +113,17 @@ def split_prefix(
     # A ValueError if the text contains a NUL or half of a surrogate pair.
     except (OSError, ValueError, KeyError):
         pass
-    family = family or written
+    raise _refusal(value, family or written, what)
+
+
+def _refusal(value: str, family: Family, what: str) -> ValueError:
     form = f"{family} {what}"
-    expected = _EXAMPLES[form]
     if family is Family.IPV6 and "%" in value:
-        raise ValueError(f"{shown(value)} has a zone")
+        return ValueError(f"{shown(value)} has a zone")
+    expected = _EXAMPLES[form]
     if family is Family.IPV6 and "." in value:
         expected += ", without a dotted quad (write IPv4 alone, such as 10.1.0.0/16)"
-    raise ValueError(f"{shown(value)} is not an {form}; expected {expected}")
+    return ValueError(f"{shown(value)} is not an {form}; expected {expected}")
 
 
 def parse_any_address(value: str | IpAddress, family: Family | None = None) -> IpAddress:
@@ -177,7 +175,7 @@ def _refuse_reserved(network: IpNetwork) -> IpNetwork:
 
 
 def parse_any_cidr(value: str | IpNetwork) -> IpNetwork:
-    """Parse an expected CIDR in strict notation, masking host bits and rejecting special-purpose blocks.
+    """Parse an expected CIDR in strict notation, masking host bits and rejecting special blocks.
 
     Args:
         value: a string such as ``172.16.0.0/16``, or a network.
@@ -231,16 +229,15 @@ def _masked(family: Family, prefix: Prefix) -> IpNetwork:
 
 
 def is_device(value: object) -> bool:
-    """Return whether a value is a network interface name: 1-15 characters from ``[A-Za-z0-9_.-]``, not ``.`` or ``..``.
+    """Return whether a value is a name of a network interface that can't harm a shell script.
 
-    The kernel is more permissive: ``dev_valid_name`` in net/core/dev.c only rejects ``/``, ``:``
-    and whitespace. Other characters, as in ``$(reboot)``, are rejected here so that they never end
-    up in a shell script.
+    It has 1-15 characters from ``[A-Za-z0-9_.-]``, and isn't ``.`` or ``..``. The kernel is more
+    permissive: ``dev_valid_name`` in net/core/dev.c only rejects ``/``, ``:`` and whitespace. Other
+    characters, as in ``$(reboot)``, are rejected here so that they never end up in a script.
     """
-    return (
-        isinstance(value, str)
-        and re.fullmatch(r"(?!\.\.?$)[A-Za-z0-9_.-]{1,15}", value) is not None
-    )
+    if not isinstance(value, str):
+        return False
+    return re.fullmatch(r"(?!\.\.?$)[A-Za-z0-9_.-]{1,15}", value) is not None
 
 
 def parse_device(value: str) -> str:
@@ -251,6 +248,7 @@ def parse_device(value: str) -> str:
     """
     if not is_device(value):
         raise ValueError(
-            f"{shown(value)} is not an interface name; expected 1 to 15 characters of A-Z a-z 0-9 _ . -"
+            f"{shown(value)} is not an interface name; "
+            "expected 1 to 15 characters of A-Z a-z 0-9 _ . -"
         )
     return value

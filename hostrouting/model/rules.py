@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from enum import IntEnum
 
 import attrs
@@ -88,36 +89,39 @@ class Rule:
 
     def __str__(self) -> str:
         """Return the rule in ip-rule(8) syntax, without the preference."""
-        ends = (("from", end_words(self.source) or "all"), ("to", end_words(self.destination)))
-        selectors = (
-            ("tos", f"{self.tos:#04x}" if self.tos else None),
-            ("tun_id", self.tun_id or None),
-            ("fwmark", _marked(self.mark, self.mark_mask)),
-            ("iif", _on_one_line(self.iif)),
-            ("oif", _on_one_line(self.oif)),
-            ("uidrange", self.uid_range and f"{self.uid_range[0]}-{self.uid_range[1]}"),
-            ("ipproto", self.ip_protocol or None),
-            ("and", "ports" if self.has_ports else None),
-            ("and", "more" if self.has_unknown else None),
-        )
-        action = f"goto {self.goto}" if self.action is RuleAction.GOTO else self.action.name.lower()
-        if self.action is RuleAction.TO_TABLE:
-            action = (
-                "lookup [l3mdev-table]"
-                if self.is_l3mdev
-                else f"lookup {word_of(self.table, Table)}"
-            )
-        results = (
-            ("", action),
+        options = (
+            *self._selectors(),
+            ("", self._action()),
             ("suppress_prefixlength", self.suppress_prefix_length),
             ("suppress_ifgroup", self.suppress_group),
         )
-        said = (
-            f"{name} {value}".strip()
-            for name, value in (*ends, *selectors, *results)
-            if value is not None
-        )
-        return f"{'not ' if self.is_inverted else ''}{' '.join(said)}"
+        words = [f"{name} {value}".strip() for name, value in options if value is not None]
+        if self.is_inverted:
+            words.insert(0, "not")
+        return " ".join(words)
+
+    def _selectors(self) -> Iterator[tuple[str, object]]:
+        """Yield the name and the value of each selector, or None if the selector isn't set."""
+        yield "from", end_words(self.source) or "all"
+        yield "to", end_words(self.destination)
+        yield "tos", f"{self.tos:#04x}" if self.tos else None
+        yield "tun_id", self.tun_id or None
+        yield "fwmark", _marked(self.mark, self.mark_mask)
+        yield "iif", _on_one_line(self.iif)
+        yield "oif", _on_one_line(self.oif)
+        yield "uidrange", self.uid_range and f"{self.uid_range[0]}-{self.uid_range[1]}"
+        yield "ipproto", self.ip_protocol or None
+        yield "and", "ports" if self.has_ports else None
+        yield "and", "more" if self.has_unknown else None
+
+    def _action(self) -> str:
+        if self.action is RuleAction.GOTO:
+            return f"goto {self.goto}"
+        if self.action is not RuleAction.TO_TABLE:
+            return self.action.name.lower()
+        if self.is_l3mdev:
+            return "lookup [l3mdev-table]"
+        return f"lookup {word_of(self.table, Table)}"
 
 
 def end_words(network: IpNetwork | None) -> str | None:
@@ -131,4 +135,6 @@ def _on_one_line(name: str | None) -> str | None:
 
 
 def _marked(mark: int | None, mask: int) -> str | None:
-    return None if mark is None else f"{mark:#x}" if mask == 0xFFFFFFFF else f"{mark:#x}/{mask:#x}"
+    if mark is None:
+        return None
+    return f"{mark:#x}" if mask == 0xFFFFFFFF else f"{mark:#x}/{mask:#x}"

@@ -12,7 +12,7 @@ _ESCAPED = re.compile("[\udc80-\udcff]")
 
 
 def shown(value: object) -> str:
-    """Format a value for a message on one line of at most 80 characters, as in JSON but with Python's quotes."""
+    """Format a value on one line of at most 80 characters, as in JSON but with Python's quotes."""
     text = next((word for each, word in _JSON_WORDS if value is each), repr(value))
     if isinstance(value, float) and abs(value) == float("inf"):
         text = "a number beyond 1.7e308"  # Python reads it as infinity, which JSON doesn't have
@@ -34,7 +34,7 @@ _STEERING = ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 
 def clean(text: str) -> str:
-    """Replace characters that could control a terminal, because interface names may contain such characters."""
+    """Replace characters that could control a terminal; an interface's name may contain some."""
     if text.isascii() and text.isprintable():
         return text
     import unicodedata
