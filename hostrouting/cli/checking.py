@@ -293,16 +293,16 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
 
     proposal: Any = None
     warnings: tuple[str, ...] = ()
-    changes = Changes()
     is_unknown = result.verdict is Verdict.UNKNOWN and bool(result.cidrs)
-    if result.findings or not is_unknown:
-        if options.format == "config":
-            proposal = merged(document, result.fix.routes, options.cidr)
-        else:
-            proposal, warnings = _in_words(options.format, result.fix.routes, on, config)
-        if options.in_place and proposal != document:
-            sections = {SECTION: proposal[SECTION]}
-            changes = set_sections(config_path(options, host), sections, known=document)
+    has_proposal = bool(result.findings) or not is_unknown
+    if has_proposal and options.format == "config":
+        proposal = merged(document, result.fix.routes, options.cidr)
+    elif has_proposal:
+        proposal, warnings = _in_words(options.format, result.fix.routes, on, config)
+    changes = Changes()
+    if options.in_place and has_proposal and proposal != document:
+        sections = {SECTION: proposal[SECTION]}
+        changes = set_sections(config_path(options, host), sections, known=document)
     told = {
         "host": result.host,
         **changes.to_json(),

@@ -302,8 +302,10 @@ def _hides(examined: ExaminedHost, key: str, word: str) -> bool:
     parts = word.removeprefix("-").split(":")
     # The format is source[:destination[:options]] (see systemd.exec(5)), without a source for
     # TemporaryFileSystem=.
-    place = parts[0] if key == "TemporaryFileSystem" or len(parts) == 1 else parts[1]
-    if key == "BindPaths" and place == parts[0]:
+    is_empty = key == "TemporaryFileSystem"
+    place = parts[0] if is_empty or len(parts) == 1 else parts[1]
+    is_same = place == parts[0] and not is_empty
+    if key == "BindPaths" and is_same:
         return False  # the files are the same without the mount
     layout = examined.layout
     mounted = layout.of(place).resolve()
@@ -312,7 +314,7 @@ def _hides(examined: ExaminedHost, key: str, word: str) -> bool:
     if any(mounted.is_relative_to(folder) for folder in needed):
         return True
     # A read-only bind mount of a path onto itself doesn't hide any programs.
-    if place != parts[0] or key == "TemporaryFileSystem":
+    if not is_same:
         needed += _used(layout)
     return any(path.is_relative_to(mounted) for path in needed)
 
