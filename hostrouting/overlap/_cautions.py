@@ -17,7 +17,7 @@ from hostrouting.overlap._state import State
 from hostrouting.overlap.proposals import HostSettings
 
 # A limit for human-readable lines.
-_SHOWN_PLACES = 8
+_SHOWN_PREFIXES = 8
 
 
 def cautions(
@@ -32,33 +32,52 @@ def cautions(
         added: the fix's routes.
         fixed: the tables after the fix.
     """
-    family, places = state.family, {numbers(route.destination): route.devs for route in added}
-    nested = PrefixIndex(places, family.bits)
-    neighbours: dict[IpNetwork, list[str]] = {}
-    for address in state.addresses:
-        if address.dev not in state.uplinks.devs and address.prefix_length < family.bits:
-            neighbours.setdefault(address.network, []).append(address.dev)
-    for subnet, devs in neighbours.items():
-        inside = [place for place in nested.meeting(numbers(subnet)) if place[1] > subnet.prefixlen]
-        by = sorted({dev for place in inside for dev in places[place]} - {*devs})
-        if by:
-            parts = shortened([str(family.network(place)) for place in inside], " ", _SHOWN_PLACES)
-            strict = [dev for dev in devs if dev in settings.strict_devs]
-            drops = (
-                f", and drops what they send to {','.join(strict)}, as rp_filter is 1 there"
-                if strict
-                else ""
-            )
-            yield (
-                f"the node then reaches neighbours of {', '.join(dict.fromkeys(devs))} in {subnet} through "
-                f"{','.join(by)} ({parts}){drops}; if an interface must still answer them itself, give it a table: "
-                f"{family.ip} route add {subnet} dev {quote(devs[0])} table 100; "
-                f"{family.ip} rule add from ITS-ADDRESS lookup 100"
-            )
+    yield from _moved_neighbours(state, settings, added)
     if settings.unread:
         yield f"what else the fix moves isn't known: {settings.unread}"
-    for server in settings.nameservers if family is Family.IPV4 else ():
+    for server in settings.nameservers if state.family is Family.IPV4 else ():
         now, then = state.fib.lookup(server).route, fixed.lookup(server).route
         if now is not None and then is not None and now.devs != then.devs:
             moved = f"through {','.join(then.devs)}, not {','.join(now.devs)}"
             yield f"the node then reaches the DNS server {server} of resolv.conf {moved}"
+
+
+def _moved_neighbours(
+    state: State, settings: HostSettings, added: Iterable[Route]
+) -> Iterator[str]:
+    """Yield a line for each connected network with neighbours that the node then reaches through another interface."""
+    family = state.family
+    devs_of = {numbers(route.destination): route.devs for route in added}
+    index = PrefixIndex(devs_of, family.bits)
+    for subnet, devs in _connected(state).items():
+        inside = [
+            prefix for prefix in index.meeting(numbers(subnet)) if prefix[1] > subnet.prefixlen
+        ]
+        through = sorted({dev for prefix in inside for dev in devs_of[prefix]} - {*devs})
+        if not through:
+            continue
+        parts = shortened([str(family.network(prefix)) for prefix in inside], " ", _SHOWN_PREFIXES)
+        table = (
+            f"{family.ip} route add {subnet} dev {quote(devs[0])} table 100; "
+            f"{family.ip} rule add from ITS-ADDRESS lookup 100"
+        )
+        yield (
+            f"the node then reaches neighbours of {', '.join(dict.fromkeys(devs))} in {subnet} "
+            f"through {','.join(through)} ({parts}){_dropped(devs, settings)}; "
+            f"if an interface must still answer them itself, give it a table: {table}"
+        )
+
+
+def _connected(state: State) -> dict[IpNetwork, list[str]]:
+    """Return the networks of interfaces other than the uplinks, each with the interfaces."""
+    connected: dict[IpNetwork, list[str]] = {}
+    for address in state.addresses:
+        if address.dev not in state.uplinks.devs and address.prefix_length < state.family.bits:
+            connected.setdefault(address.network, []).append(address.dev)
+    return connected
+
+
+def _dropped(devs: Iterable[str], settings: HostSettings) -> str:
+    """Return a clause with the interfaces that drop what neighbours send, or an empty string."""
+    strict = ",".join(dev for dev in devs if dev in settings.strict_devs)
+    return f", and drops what they send to {strict}, as rp_filter is 1 there" if strict else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 import attrs
 
@@ -15,7 +15,7 @@ from hostrouting.kernel.port import RouteBackend
 from hostrouting.model.errors import FileError, RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.jsonable import rfc_3339
-from hostrouting.model.routes import Table
+from hostrouting.model.routes import Route, Table
 from hostrouting.model.text import shortened
 from hostrouting.overlap._group import findings_and_notes
 from hostrouting.overlap._hearing import why_not_received
@@ -96,27 +96,30 @@ def check_families(
 
 
 def _joined(config: Config, reports: dict[Family, OverlapReport]) -> OverlapReport:
-    found = tuple(reports.values())
-    worst = max(found, key=lambda report: [*Verdict].index(report.verdict))
-    fixes = _with_uplinks_of_both(config, reports)
+    each = tuple(reports.values())
+    worst = max(each, key=lambda report: [*Verdict].index(report.verdict))
     return attrs.evolve(
         worst,
-        default_devs=tuple(sorted({dev for report in found for dev in report.default_devs})),
-        findings=tuple(finding for report in found for finding in report.findings),
-        notes=tuple(dict.fromkeys(note for report in found for note in report.notes)),
+        default_devs=tuple(sorted({dev for report in each for dev in report.default_devs})),
+        findings=tuple(finding for report in each for finding in report.findings),
+        notes=tuple(dict.fromkeys(note for report in each for note in report.notes)),
         expected=config.route_overlap.expected_cidrs,
-        fix=Fix(
-            tuple(route for fix in fixes for route in fix.routes),
-            tuple(item for fix in fixes for item in fix.unfixable),
-            tuple(line for fix in fixes for line in fix.consequences),
-            tuple(dict.fromkeys(line for fix in fixes for line in fix.hints)),
-        ),
+        fix=_joined_fixes(_with_uplinks_of_both(config, reports)),
         families=tuple(
             FamilyVerdict(
                 family, report.verdict, report.default_devs, report.reason, report.default_expires
             )
             for family, report in reports.items()
         ),
+    )
+
+
+def _joined_fixes(fixes: Sequence[Fix]) -> Fix:
+    return Fix(
+        tuple(route for fix in fixes for route in fix.routes),
+        tuple(item for fix in fixes for item in fix.unfixable),
+        tuple(line for fix in fixes for line in fix.consequences),
+        tuple(dict.fromkeys(line for fix in fixes for line in fix.hints)),
     )
 
 
@@ -128,29 +131,22 @@ def _with_uplinks_of_both(config: Config, reports: dict[Family, OverlapReport]) 
     """
     wanted: set[str] = set()
     for family, report in reports.items():
-        asked = [
-            each.obstacle.question
-            for each in report.fix.unfixable
-            if each.obstacle.question is not None
-        ]
-        needs_uplinks = any(
-            each.devs is None for each in config.route_overlap.of(family).expected_cidrs
-        )
-        wanted.update(*(question.wanted for question in asked))
-        wanted.update(report.default_devs if needs_uplinks and not asked else ())
+        obstacles = [each.obstacle for each in report.fix.unfixable]
+        questions = [each.question for each in obstacles if each.question is not None]
+        for question in questions:
+            wanted.update(question.wanted)
+        expected = config.route_overlap.of(family).expected_cidrs
+        if not questions and any(each.devs is None for each in expected):
+            wanted.update(report.default_devs)
 
-    def completed(each: Unfixable) -> Unfixable:
-        question = each.obstacle.question
-        if question is None:
-            return each
-        return attrs.evolve(
-            each,
-            obstacle=each.obstacle._replace(
-                question=question._replace(wanted=tuple(sorted(wanted)))
-            ),
-        )
+    def completed(unfixable: Unfixable) -> Unfixable:
+        obstacle = unfixable.obstacle
+        if obstacle.question is None:
+            return unfixable
+        question = obstacle.question._replace(wanted=tuple(sorted(wanted)))
+        return attrs.evolve(unfixable, obstacle=obstacle._replace(question=question))
 
-    fixes = (report.fix for report in reports.values())
+    fixes = [report.fix for report in reports.values()]
     return [attrs.evolve(fix, unfixable=tuple(map(completed, fix.unfixable))) for fix in fixes]
 
 
@@ -235,20 +231,24 @@ def _why_unknown(config: Config, state: State, host: Host | None) -> str:
         return f"there is no interface {','.join(config.uplinks)}, which hostRouting.uplinks names"
     if uplinks.contested:
         return str(contested_error(uplinks.contested))
-    others = [route for route in state.defaults if route.devs]
+    elsewhere = [route for route in state.defaults if route.devs]
     ignored = _ignored_advertisements(state, host)
-    if uplinks.named is not None and others:
+    if uplinks.named is not None and elsewhere:
         missing = missing_default_route(state.defaults, family, uplinks.named)
-        return f"missing is {missing}{ignored}; {','.join(others[0].devs)} has one ({others[0]})"
-    elsewhere = [
-        str(r)
-        for r in state.routes
-        if r.destination.prefixlen == 0 and r.hops and r.table != Table.MAIN
-    ]
-    other = f"; another table has one: {elsewhere[0]}" if elsewhere else ""
+        has_one = f"{','.join(elsewhere[0].devs)} has one ({elsewhere[0]})"
+        return f"missing is {missing}{ignored}; {has_one}"
+    other = _default_of_other_table(state.routes)
     if not state.defaults:
         return f"table main has no unicast {family.any} to compare with{ignored}{other}"
     return f"missing is {missing_default_route(state.defaults, family)}{ignored}{other}"
+
+
+def _default_of_other_table(routes: Iterable[Route]) -> str:
+    """Return a clause with a default route of another table than main, or an empty string."""
+    for route in routes:
+        if route.destination.prefixlen == 0 and route.hops and route.table != Table.MAIN:
+            return f"; another table has one: {route}"
+    return ""
 
 
 def _ignored_advertisements(state: State, host: Host | None) -> str:

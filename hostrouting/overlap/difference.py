@@ -8,6 +8,7 @@ again. None of these changes is superfluous: if any one stays, a result still di
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import ClassVar, Literal
 
 import attrs
@@ -186,25 +187,22 @@ class _Lookups:
         return {place: self._by_packet(found) for place, found in sockets.ask(places).items()}
 
     def _by_packet(self, lookups: Sequence[SocketLookup]) -> _Results:
-        results: _Results = {}
-        for protocol in ("UDP", "TCP"):
-            of_protocol = [
-                each for each in lookups if each.is_tcp == (protocol == "TCP")
-            ] or lookups
-            first = [each for each in of_protocol if each.source is None]
-            again = [
-                each for each in of_protocol if each.source is not None and not each.is_reply
-            ] or first
-            if protocol == "UDP":
-                # Over IPv6, every socket retries a failed lookup.
-                is_retried = self._family is Family.IPV6 and all(
-                    each.route is None for each in first
-                )
-                results[protocol] = self._found(again if is_retried else first)
-            results[f"{protocol} connection"] = self._found(again)
-            for source in self._called:
-                replies = [each for each in of_protocol if each.source == source] or first
-                results[f"{protocol} reply from {source}"] = self._found(replies, source)
+        udp = [lookup for lookup in lookups if not lookup.is_tcp]
+        tcp = [lookup for lookup in lookups if lookup.is_tcp]
+        first = [lookup for lookup in udp if lookup.source is None]
+        # Over IPv6, every socket retries a failed lookup.
+        is_retried = self._family is Family.IPV6 and all(each.route is None for each in first)
+        sent = _of_client(udp) if is_retried else first
+        results = {"UDP": self._found(sent)}
+        return results | self._by_source("UDP", udp) | self._by_source("TCP", tcp or udp)
+
+    def _by_source(self, protocol: str, lookups: Sequence[SocketLookup]) -> _Results:
+        """Return the results of connections, and of replies from each address at which a server may be called."""
+        results = {f"{protocol} connection": self._found(_of_client(lookups))}
+        first = [lookup for lookup in lookups if lookup.source is None]
+        for source in self._called:
+            replies = [lookup for lookup in lookups if lookup.source == source] or first
+            results[f"{protocol} reply from {source}"] = self._found(replies, source)
         return results
 
     def _found(
@@ -238,6 +236,13 @@ class _Lookups:
         return self._sources[key]
 
 
+def _of_client(lookups: Iterable[SocketLookup]) -> list[SocketLookup]:
+    """Return the lookups with a source that the kernel has selected, or those without a source if there are none."""
+    sent = [lookup for lookup in lookups if not lookup.is_reply]
+    again = [lookup for lookup in sent if lookup.source is not None]
+    return again or sent
+
+
 class _Comparison:
     """The comparison of two snapshots, in one family."""
 
@@ -249,6 +254,7 @@ class _Comparison:
             with backend.changes():
                 pass
         self.changes = HostChanges(before, after, family)
+        self._keys_around = cache(self.changes.keys_around)
         self._facts = [backend.facts() for backend in self._backends]
         self._rules = [rule for facts in self._facts for rule in facts.rules]
         old, new = (facts.addresses for facts in self._facts)
@@ -299,40 +305,45 @@ class _Comparison:
         Args:
             wanted: the earlier results.
         """
-        around = {place: self.changes.keys_around(place.probe) for place in wanted}
-        owners, everywhere = self.changes.owners, self.changes.everywhere
-        touching = {
-            place: {*everywhere, *(owners[key] for key in keys if key in owners)}
-            for place, keys in around.items()
-        }
-
-        def restores(back: Iterable[HostChange], tried: Sequence[Place]) -> bool:
-            mixture = self.changes.without(back, {key for place in tried for key in around[place]})
-            lookups = _Lookups(backends_of(mixture)(self._family), self._called)
-            try:
-                results = lookups.results(tried)
-            except RouteError:  # a mixture may depend on a fact that neither snapshot shows
-                return False
-            return all(results[place] == wanted[place] for place in tried)
-
-        kept = dict.fromkeys(sorted(set().union(*touching.values()), key=_rank))
-        certain = {change for found in touching.values() if len(found) == 1 for change in found}
-        if len(kept) > len(certain) and not restores(kept, [*wanted]):
-            kept, certain = dict.fromkeys(sorted(self.changes.all, key=_rank)), set()
-            touching = {place: {*kept} for place in wanted}
+        touching = {place: self._touching(place) for place in wanted}
+        certain = {only for changes in touching.values() if len(changes) == 1 for only in changes}
+        changes = set().union(*touching.values())
+        if changes != certain and not self._restores(changes, wanted):
+            changes, certain = {*self.changes.all}, set()
+            touching = dict.fromkeys(wanted, changes)
+        kept = sorted(changes, key=_rank)
         left = 0
         while left != len(kept):
             left = len(kept)
             for change in [change for change in kept if change not in certain]:
-                tried = [place for place, found in touching.items() if change in found]
+                tried = {place: old for place, old in wanted.items() if change in touching[place]}
                 fewer = [each for each in kept if each is not change]
-                if all(
-                    restores(fewer, some)
-                    for some in (tried[:_TRIED_FIRST], tried[_TRIED_FIRST:])
-                    if some
-                ):
-                    del kept[change]
+                if self._restores_quickly(fewer, tried):
+                    kept = fewer
         return tuple(kept)
+
+    def _touching(self, place: Place) -> set[HostChange]:
+        """Return the changes that may have an effect on a place."""
+        owners = self.changes.owners
+        keys = self._keys_around(place.probe)
+        return {*self.changes.everywhere, *(owners[key] for key in keys if key in owners)}
+
+    def _restores_quickly(
+        self, back: Sequence[HostChange], wanted: Mapping[Place, _Results]
+    ) -> bool:
+        items = [*wanted.items()]
+        parts = [dict(items[:_TRIED_FIRST]), dict(items[_TRIED_FIRST:])]
+        return all(self._restores(back, part) for part in parts if part)
+
+    def _restores(self, back: Iterable[HostChange], wanted: Mapping[Place, _Results]) -> bool:
+        """Return whether undoing changes gives the wanted results again."""
+        keys = {key for place in wanted for key in self._keys_around(place.probe)}
+        mixture = self.changes.without(back, keys)
+        lookups = _Lookups(backends_of(mixture)(self._family), self._called)
+        try:
+            return lookups.results(wanted) == wanted
+        except RouteError:  # a mixture may depend on a fact that neither snapshot shows
+            return False
 
 
 def _changed(before: _Results, after: _Results) -> Iterator[ChangedResult]:

@@ -12,12 +12,14 @@ from hostrouting.model.family import Family, IpNetwork
 from hostrouting.model.integer_prefixes import numbers
 from hostrouting.model.links import is_like
 from hostrouting.model.parsing import is_inside
-from hostrouting.model.routes import RouteType, Table
+from hostrouting.model.routes import Route, RouteType, Table
 
 # Cluster networks are in these private ranges (RFC 1918, RFC 6598).
 _PRIVATE = tuple(
     map(IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10"))
 )
+
+_CONTAINER_DEVS = RouteOverlap(()).container_devs
 
 # Addresses of Azure's platform: one for DNS, health probes and the agent, and that of the metadata
 # service, which other clouds use too.
@@ -38,20 +40,24 @@ def taken_networks(backend: RouteBackend) -> dict[IpNetwork, tuple[str, ...]]:
         RouteError: the kernel can't be queried.
     """
     default = default_route(read_default_routes(backend))
-    usual = {*(default.devs if default else ()), "lo"}
+    devs = () if default is None else default.devs
     found: dict[IpNetwork, set[str]] = {}
-    for route in backend.entries(except_plain(default.devs if default else ())):
-        network, others = route.destination, {*route.devs} - usual
-        is_pod = all(is_like(dev, RouteOverlap(()).container_devs) for dev in others)
-        is_private = any(is_inside(network, private) for private in _PRIVATE)
-        if route.table == Table.MAIN and 0 < network.prefixlen < 32 and is_private and not is_pod:
-            found.setdefault(network, set()).update(others)
+    for route in backend.entries(except_plain(devs)):
+        others = {*route.devs} - {*devs, "lo"}
+        if _is_network(route) and not all(is_like(dev, _CONTAINER_DEVS) for dev in others):
+            found.setdefault(route.destination, set()).update(others)
     for lookup in backend.lookup(_PLATFORM) if default is not None else ():
-        answer = lookup.route
-        if (
-            answer is not None
-            and answer.type is RouteType.UNICAST
-            and (others := {*answer.devs} - usual)
-        ):
-            found.setdefault(Family.IPV4.network((int(lookup.address), 32)), set()).update(others)
+        if lookup.route is None or lookup.route.type is not RouteType.UNICAST:
+            continue
+        if others := {*lookup.route.devs} - {*devs, "lo"}:
+            single = Family.IPV4.network((int(lookup.address), 32))
+            found.setdefault(single, set()).update(others)
     return {network: tuple(sorted(found[network])) for network in sorted(found, key=numbers)}
+
+
+def _is_network(route: Route) -> bool:
+    """Return whether a route leads to a private network, which isn't a single address, from table main."""
+    network = route.destination
+    if route.table != Table.MAIN or not 0 < network.prefixlen < 32:
+        return False
+    return any(is_inside(network, private) for private in _PRIVATE)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 import attrs
 
@@ -76,58 +76,75 @@ def find_uplinks(
         ipv4_defaults: the IPv4 default routes, or None if ``defaults`` are for IPv4 or if IPv4
             routes don't matter.
     """
-    named, contested = config.uplinks, tuple[Route, ...]()
+    named = config.uplinks
+    contested: tuple[Route, ...] = ()
     if named is None and ipv4_defaults is not None:
         contested = _contested(config, links, ipv4_defaults)
-        default = default_route(ipv4_defaults)
-        named = None if default is None else default.devs
+        ipv4_default = default_route(ipv4_defaults)
+        named = None if ipv4_default is None else ipv4_default.devs
     default = inherited_route(defaults, named)
-    if named is None:
+    if named is not None:
+        devs = _matching(links, named)
+    else:
         devs = () if default is None else default.devs
         contested = contested or _contested(config, links, defaults)
-    else:
-        devs = tuple(
-            sorted(
-                link.name for link in links if link.name != LOOPBACK and is_like(link.name, named)
-            )
-        )
+    return Uplinks(
+        devs,
+        named,
+        default,
+        contested,
+        unknown=_why_unknown(config, devs, default, contested),
+        is_configured=config.uplinks is not None,
+        subnets=_subnets(addresses, devs),
+        pending=_pending(links, {*devs, *(address.dev for address in addresses)}),
+    )
+
+
+def _matching(links: Iterable[Link], patterns: tuple[str, ...]) -> tuple[str, ...]:
+    names = [link.name for link in links if link.name != LOOPBACK]
+    return tuple(sorted(name for name in names if is_like(name, patterns)))
+
+
+def _why_unknown(
+    config: Config, devs: tuple[str, ...], default: Route | None, contested: tuple[Route, ...]
+) -> UnknownReason | None:
+    if config.uplinks is not None:
+        return None if devs else UnknownReason.NO_UPLINK
+    if contested:
+        return UnknownReason.CONTESTED_DEFAULT
     # Expected CIDRs that name their interfaces need no default route.
     expected = config.route_overlap.expected_cidrs
     is_needed = not expected or any(each.devs is None for each in expected)
-    unknown = None
-    if config.uplinks is not None:
-        unknown = None if devs else UnknownReason.NO_UPLINK
-    elif contested or (default is None and is_needed):
-        unknown = UnknownReason.CONTESTED_DEFAULT if contested else UnknownReason.NO_DEFAULT_ROUTE
-    subnets = [
-        (each.prefix, each.dev)
-        for each in addresses
-        if each.dev in devs and each.prefix_length < each.local.max_prefixlen
-    ]
-    ready = {*devs, *(address.dev for address in addresses)}
-    infiniband = (link.name for link in links if link.hardware == Hardware.INFINIBAND)
-    pending = tuple(sorted(dev for dev in infiniband if dev not in ready))
-    is_configured = config.uplinks is not None
-    return Uplinks(devs, named, default, contested, unknown, is_configured, tuple(subnets), pending)
+    return UnknownReason.NO_DEFAULT_ROUTE if default is None and is_needed else None
+
+
+def _subnets(addresses: Iterable[Address], devs: tuple[str, ...]) -> tuple[tuple[Prefix, str], ...]:
+    return tuple(
+        (address.prefix, address.dev)
+        for address in addresses
+        if address.dev in devs and address.prefix_length < address.local.max_prefixlen
+    )
+
+
+def _pending(links: Iterable[Link], ready: Container[str]) -> tuple[str, ...]:
+    infiniband = [link.name for link in links if link.hardware == Hardware.INFINIBAND]
+    return tuple(sorted(dev for dev in infiniband if dev not in ready))
 
 
 def _contested(
     config: Config, links: Iterable[Link], defaults: Sequence[Route]
 ) -> tuple[Route, ...]:
-    if config.uplinks is not None or all(
-        each.devs is not None for each in config.route_overlap.expected_cidrs
-    ):
+    expected = config.route_overlap.expected_cidrs
+    if config.uplinks is not None or all(each.devs is not None for each in expected):
         return ()
     of_pods = container_devs(config.route_overlap, links)
-    best, tied = default_route(defaults), contested_defaults(defaults)
-    others = [
-        route
-        for route in unicast_defaults(defaults)
-        if route.devs and not of_pods.issuperset(route.devs)
-    ]
-    if best is not None and others and of_pods.issuperset(best.devs):
-        return (best, *others)
-    return tuple(tied)
+    best = default_route(defaults)
+    if best is not None and of_pods.issuperset(best.devs):
+        live = [route for route in unicast_defaults(defaults) if route.devs]
+        others = [route for route in live if not of_pods.issuperset(route.devs)]
+        if others:
+            return (best, *others)
+    return tuple(contested_defaults(defaults))
 
 
 def container_devs(overlap: RouteOverlap, links: Iterable[Link]) -> set[str]:
@@ -188,16 +205,18 @@ def awaited_devs(config: Config, backend: RouteBackend) -> tuple[str, ...]:
         backend: the kernel to query.
     """
     overlap = config.route_overlap.of(Family.IPV4)
-    is_asked = backend.family is Family.IPV4 and overlap.expected_cidrs and overlap.address_seconds
-    uplinks = read_uplinks(config, backend) if is_asked else None
-    if uplinks is None or uplinks.contested:
+    if backend.family is not Family.IPV4 or not overlap.expected_cidrs:
         return ()
-    asked = {
-        link.name
-        for link in backend.facts().links
-        if link.is_up or overlap.settle_seconds is not None
-    }
-    return tuple(dev for dev in uplinks.pending if dev in asked)
+    if not overlap.address_seconds:
+        return ()
+    uplinks = read_uplinks(config, backend)
+    if uplinks.contested:
+        return ()
+    links = backend.facts().links
+    if overlap.settle_seconds is None:
+        links = tuple(link for link in links if link.is_up)
+    names = {link.name for link in links}
+    return tuple(dev for dev in uplinks.pending if dev in names)
 
 
 def wait_for_addresses(
