@@ -1,6 +1,86 @@
-"""Check the expected CIDRs: read the host's state, evaluate it, and propose a fix.
+"""Check the expected CIDRs: prove that each leaves through the node's uplinks, or find a fix.
 
-``check`` runs the check and ``findings`` defines its result. ``summary`` formats it as
-human-readable text; ``markers`` writes it for other programs. ``explanation`` traces a single
-address through the rules and tables.
+The theory of operation. The kernel knows by which route each packet leaves, so a check asks it, and
+compares the results with the interfaces that the config expects. It does so in five steps, each
+with a module: cut, ask, judge, group, fix. ``check`` runs them.
+
+What is known about addresses lies in one record, a *place*: addresses with the same results
+(``_places``). Cut makes the places, and each later step fills in its fields. What is known about
+the host is a ``State`` (``_state``), which no step changes. ``_read`` takes both from the kernel::
+
+    expected     172.16.0.0/16     |------------------------------------------|
+    main         172.16.0.0/16     |------------------------------------------|  dev ib0
+                 172.16.1.0/24          |---|                                    via 10.1.0.1, eth0
+    local        172.16.3.10                     |                               dev ib0
+
+    cut: places                    |  a |  b |  a |c|           a              |
+    ask                            a: dev ib0, b: dev eth0, c: local
+    judge, if eth0 is expected     a: OVERLAP, b: fine, c: LOCAL, a note
+    group                          a finding: 172.16.0.0/16 routes via ib0, expected eth0
+    fix          172.16.0.0/17     |--------------------|
+                 172.16.128.0/17                        |---------------------|
+
+Cut (``_cut``). Routes and rules match prefixes, so a result can only change where a prefix begins
+or ends. All addresses whose innermost prefix is the same are one place, even if they form several
+spans. One lookup of each kind, of the place's first address (its probe), stands for all of them. A
+FIB may have 100,000 plain routes through the uplinks. Where a result only changes from one of them
+to another, nothing fails, so they cut only within a suspect: a route through another interface, or
+a prefix that a rule names. Outside of suspects, they aren't even read.
+
+Ask (``_ask``). Three kinds of sockets send to a place, and all must leave as expected:
+
+- *unconnected*: a datagram without a source. This lookup also selects a client's source.
+- *client*: the lookup is made again, from that source. It differs if a rule or route matches on
+  sources, or if the source is no longer an address of this host.
+- *server*: a reply has the address at which the server was called, on an uplink or on lo.
+
+TCP and UDP are asked about separately if a rule tells them apart. Where the kernel alternates
+between default routes (fib_select_default), every one of them counts.
+
+Judge (``_judge``). For each expected CIDR that contains the place, each lookup that decides where
+packets go passes through the exemptions, in this order: it is delivered here (a note), it leaves
+through expected interfaces only (fine), through allowed ones or pods' (a note), or else it fails:
+OVERLAP, NO-ROUTE, BLACKHOLE or GATEWAY. A name such as ``cali1`` says who added a route, not that
+the cluster expects it, so the exemptions have bounds (``_bounds``): what a CNI adds on a healthy
+node. The kernel doesn't tell which entry discards a packet, so there a model of the tables does.
+
+Group (``_group``). Spans of a CIDR that fail in the same way are one finding. ``_host_notes`` adds
+what concerns the host as a whole. ``_hearing`` comes first: if this host doesn't receive what is
+sent to it, because a rule leads around table local, there is no verdict.
+
+Fix (``_fix``). A static route in main fixes a place if it wins there: if main is asked, and the
+route is longer than the entry that wins now, or as long with a lower metric. It harms no other
+place if it is shorter than the entry there. Both are the place's ``Constraint`` (``_constraint``),
+and ``_fewest_prefixes`` finds the smallest set of prefixes that satisfies all of them. If no route
+can, or if the traffic may be wanted where it is (``_diversions``), the constraint has an obstacle
+instead: a reason with what helps, or a question to the operator, for which ``_questions`` makes the
+answers. ``_entries``
+makes the entry for each prefix. Then the fix is proven (``_fixed``): the installation's planner
+takes it, the same places are asked and judged again, on a model of the tables with the fix. A route
+that an installation would refuse is excluded, and the search runs again. What still fails is told
+with its reason. ``_cautions`` tell what else the fix moves.
+
+What the next owner must keep:
+
+- *Ask the kernel instead of imitating it.* The model (``State.fib``) is for what no lookup tells:
+  which entry discards a packet, whether packets arrive here, and what happens after a fix. Where it
+  disagrees with the kernel about a failing place, no route is proposed there. Lookups are
+  RTM_GETROUTE with RTM_F_FIB_MATCH, for user 0, without an output interface: with one, nearly every
+  address counts as reachable.
+- *One moment is one moment.* Changes are noticed from the first read to the last lookup, and then
+  all is read again. Tables that look the same before and after prove nothing in between.
+- *One address may stand for a place only because everything that distinguishes addresses cuts.* A
+  new selector of the kernel must cut, too, or give the verdict ``unknown``.
+- *Exemptions have bounds.* If only a bound makes a failure, no route is proposed, because the route
+  may be intended. ``allowedDevs`` has no bounds: it is the operator's word.
+- *The fix is proven before it is told*, by the code that installs and judges.
+- *The fewest prefixes.* They cover each place that a route can fix, and change the route of no
+  expected address that is fine.
+- *Unknown rather than guessed.* A verdict ``ok`` is a proof. What the check can't be certain about
+  is ``unknown`` with a reason, and STRICT mode then holds the node back.
+
+The boot script ``boot/scripts/check-route-overlap.awk`` takes the first three steps in the same
+words. ``explanation`` traces a single address through rules and tables, ``difference`` compares two
+snapshots place by place, ``findings`` and ``proposals`` define the result, ``summary`` and
+``markers`` format it.
 """
