@@ -1,4 +1,4 @@
-"""Phase tasks that route a node's traffic through the right interface, and functions that verify it.
+"""Phase tasks that route a node's traffic through the right interface, and checks of the result.
 
     import phases
     from hostrouting import Config, Configure, check
@@ -92,14 +92,16 @@ else:
         {
             "boot.host": "Host",
             "boot.layout": "Layout",
-            "config.routing": "Config ExpectedCidr OverlapMode RouteOverlap StaticRoute StaticRoutes Watch",
+            "config.routing": "Config ExpectedCidr OverlapMode RouteOverlap "
+            "StaticRoute StaticRoutes Watch",
             "doctor.examine": "examine",
             "kernel.snapshot": "Snapshot",
             "model.errors": "ConfigError FileError HostRoutingError RouteError UnitError",
             "overlap.findings": "OverlapReport RouteOverlapError Verdict",
             "fleet.judge": "judge",
             "routes.plan": "RoutesReport",
-            "tasks.configure": "CheckRouteOverlap Configure ConfigureStaticRoutes ConfigureWatch RemoveHostRouting",
+            "tasks.configure": "CheckRouteOverlap Configure ConfigureStaticRoutes ConfigureWatch "
+            "RemoveHostRouting",
             "tasks.preview": "plan",
             "tasks.queries": "check diff explain snapshot",
             "tasks.reports": "ConfigureReport",

@@ -1,9 +1,10 @@
 """The two ports and their types, for implementing a routes backend or a service manager.
 
-``RouteBackend`` is the port for routes: facts, entries, lookup, sources, write and changes. What else
-a program needs are functions over these, such as ``read_routes``. ``ForwardingBackend`` is the base
-class for wrappers that change some calls of another backend. ``NetlinkBackend`` implements the port for the kernel's IPv4
-routes, ``NetlinkBackend6`` for its IPv6 routes, and ``hostrouting.testing.FakeKernel`` in memory.
+``RouteBackend`` is the port for routes: facts, entries, lookup, sources, write and changes. What
+else a program needs are functions over these, such as ``read_routes``. ``ForwardingBackend`` is the
+base class for wrappers that change some calls of another backend. ``NetlinkBackend`` implements the
+port for the kernel's IPv4 routes, ``NetlinkBackend6`` for its IPv6 routes, and
+``hostrouting.testing.FakeKernel`` in memory.
 To check another backend against ``FakeKernel``, use ``hostrouting.testing.conformance``.
 ``UnitManager`` is the port for systemd. ``Systemctl`` implements it for the running systemd, and
 ``hostrouting.testing.FakeSystemd`` in memory.
@@ -43,10 +44,11 @@ from hostrouting.model.rules import Rule, RuleAction
 
 # fmt: off
 __all__ = [
-    "DEFAULT_DESTINATION", "EVERYTHING", "Address", "AddressLabel", "ChangeListener", "Entries", "Facts", "Family",
-    "ForwardingBackend", "Hardware", "IpAddress", "Link", "Lookup", "NetlinkBackend", "NetlinkBackend6", "NextHop",
-    "Prefix", "Protocol", "Route", "RouteBackend", "RouteFailure", "RouteType", "Router", "Rule", "RuleAction", "Scope",
-    "Selection", "Sent", "Systemctl", "Table", "UnitManager", "Write",
-    "read_default_routes", "read_our_routes", "read_routes",
+    "DEFAULT_DESTINATION", "EVERYTHING", "Address", "AddressLabel", "ChangeListener", "Entries",
+    "Facts", "Family", "ForwardingBackend", "Hardware", "IpAddress", "Link", "Lookup",
+    "NetlinkBackend", "NetlinkBackend6", "NextHop", "Prefix", "Protocol", "Route", "RouteBackend",
+    "RouteFailure", "RouteType", "Router", "Rule", "RuleAction", "Scope", "Selection", "Sent",
+    "Systemctl", "Table", "UnitManager", "Write", "read_default_routes", "read_our_routes",
+    "read_routes",
 ]
 # fmt: on

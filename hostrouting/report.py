@@ -38,11 +38,12 @@ from hostrouting.tasks.reports import ConfigureReport, WatchReport
 
 # fmt: off
 __all__ = [
-    "CHECKS", "Change", "ChangedResult", "Changes", "ChangesObserver", "ConfigureReport", "DiffReport", "Difference",
-    "DoctorCheck", "DoctorFinding", "DoctorReport", "ExaminedHost", "ExplainedLookup",
-    "Explanation", "FamilyVerdict", "Finding", "FindingKind", "Fix", "FleetReport", "GroupFailure", "HostChange",
-    "HostChangeKind", "HostGroup", "LookupResult", "NextStart", "Note", "NoteKind", "Obstacle",
-    "OverdueRun", "OverlapReport", "Plan", "Replacement", "RoutePlan", "RoutesReport", "Severity", "Step", "StoppedRun",
-    "Unfixable", "UnknownReason", "Verdict", "WatchReport",
+    "CHECKS", "Change", "ChangedResult", "Changes", "ChangesObserver", "ConfigureReport",
+    "DiffReport", "Difference", "DoctorCheck", "DoctorFinding", "DoctorReport", "ExaminedHost",
+    "ExplainedLookup", "Explanation", "FamilyVerdict", "Finding", "FindingKind", "Fix",
+    "FleetReport", "GroupFailure", "HostChange", "HostChangeKind", "HostGroup", "LookupResult",
+    "NextStart", "Note", "NoteKind", "Obstacle", "OverdueRun", "OverlapReport", "Plan",
+    "Replacement", "RoutePlan", "RoutesReport", "Severity", "Step", "StoppedRun", "Unfixable",
+    "UnknownReason", "Verdict", "WatchReport",
 ]
 # fmt: on

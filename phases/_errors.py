@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import Enum
@@ -97,8 +98,6 @@ class Observer(Protocol):
 
 def text_of(error: BaseException) -> str:
     """Return an exception as `module.Class: message`, even if its `__str__` fails."""
-    import traceback
-
     # The traceback module copes with a failing __str__. The first item contains the class and the
     # message.
     return traceback.format_exception_only(type(error), error)[0].strip()

@@ -282,7 +282,7 @@ def test_only_one_module_imports_a_library(package: str, modules: set[str]) -> N
         ("from hostrouting import Config, StaticRoute", "pyroute2 asyncio hostrouting.tasks subprocess"),
         ("from hostrouting import Configure, Host, check, plan; from hostrouting.backend import NetlinkBackend", "pyroute2 asyncio"),
         ("from hostrouting.testing import FakeKernel, FakeSystemd", "pyroute2 asyncio hypothesis"),
-        ("import hostrouting.cli", "pyroute2 rich shtab asyncio logging subprocess pathlib json hostrouting.cli.demo hostrouting.cli.azure"),
+        ("import hostrouting.cli", "pyroute2 rich shtab asyncio logging subprocess pathlib hostrouting.cli.demo hostrouting.cli.azure"),
         ("import hostrouting.cli.report, hostrouting.overlap.check, hostrouting.boot.host, hostrouting.kernel.netlink",
          "hostrouting.kernel.fib hostrouting.overlap._fix"),
         ("from hostrouting import judge", "pyroute2 rich asyncio multiprocessing jinja2"),

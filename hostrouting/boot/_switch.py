@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -66,10 +68,6 @@ def _stage(
     layout: Layout, changed: Mapping[Path, files.FileState], new_list: files.FileState
 ) -> None:
     """Write the changed scripts to a new folder, and point the list to these copies."""
-    # Imported late: with random, bz2 and lzma, it takes a tenth of the time of a run without
-    # changes.
-    import tempfile
-
     _remove_unless_folder(layout.stages)
     with translate_errors(f"make a folder in {layout.stages}"):
         files.make_folders(layout.stages)
@@ -90,8 +88,6 @@ def _remove_unless_folder(path: Path) -> None:
 
 
 def _remove_stage(stage: Path) -> None:
-    import shutil  # imported late, like tempfile
-
     _remove_unless_folder(stage)
     with translate_errors(f"remove {stage}"), suppress(FileNotFoundError):
         shutil.rmtree(stage)

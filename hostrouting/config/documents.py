@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import json
 import os
 from collections import Counter
 from typing import Any, BinaryIO, NoReturn
@@ -70,7 +71,6 @@ def parse_document(file: BinaryIO, name: str, what: str, *, bytes_max: int) -> A
         ConfigError: the file isn't valid JSON.
         OSError: the file can't be read.
     """
-    import json
 
     # Python writes such numbers, but JSON doesn't have them.
     def refuse_constant(word: str) -> NoReturn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
 from enum import Enum
@@ -22,8 +23,6 @@ def rfc_3339(seconds: float) -> str:
 
 def to_json_text(document: object) -> str:
     """Serialize a JSON document, indented and with a trailing newline."""
-    import json
-
     return json.dumps(document, indent=2) + "\n"
 
 

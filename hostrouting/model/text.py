@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 
 _SHOWN_CHARACTERS = 80
@@ -37,8 +38,6 @@ def clean(text: str) -> str:
     """Replace characters that could control a terminal; an interface's name may contain some."""
     if text.isascii() and text.isprintable():
         return text
-    import unicodedata
-
     return "".join(
         "?" if unicodedata.category(c) in _STEERING and c not in "\n\t" else c for c in text
     )
