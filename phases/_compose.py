@@ -261,12 +261,10 @@ def _outcome(scope: CancelScope, errors: list[BaseException]) -> BaseException |
     failures = [error for error in errors if isinstance(error, Exception)]
     interrupts = [error for error in errors if not isinstance(error, Exception)]
     stop = interrupts[0] if interrupts else scope.verdict()
+    if stop is None and not failures:
+        return None
     if stop is None:
-        return (
-            group_of(f"{len(failures)} of the parallel tasks failed", failures)
-            if failures
-            else None
-        )
+        return group_of(f"{len(failures)} of the parallel tasks failed", failures)
     for other in (*interrupts[1:], *failures):
         notes = ", ".join(map(str, getattr(other, "__notes__", ())))
         add_note(stop, f"besides: {text_of(other)} ({notes})")

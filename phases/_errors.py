@@ -17,9 +17,9 @@ Tell = Callable[[Callable[["Observer"], None]], None]
 POLL_SECONDS = 0.025
 """The longest time, in seconds, that any wait here blocks before it checks for cancellation.
 
-A wakeup instead of polling wouldn't work for all waits. A signal may arrive between the main thread's last line of
-Python and its blocking system call, and then doesn't interrupt that call. The signal handler, which may cancel a scope,
-runs only in the main thread.
+A wakeup instead of polling wouldn't work for all waits. A signal may arrive between the main
+thread's last line of Python and its blocking system call, and then doesn't interrupt that call. The
+signal handler, which may cancel a scope, runs only in the main thread.
 """
 
 
@@ -84,7 +84,7 @@ class Observer(Protocol):
         """
 
     def progress(self, path: str, message: str, fraction: float | None) -> None:
-        """Report a task's progress: a status message, and the completed fraction (0…1), if known."""
+        """Report a task's progress: a status message, and the completed fraction (0…1) if known."""
 
     def finished(
         self, path: str, status: Status, result: object, error: BaseException | None, seconds: float

@@ -10,6 +10,8 @@ LOGGER = logging.getLogger("phases")
 # Without a handler, warnings would go to stderr through logging.lastResort.
 LOGGER.addHandler(logging.NullHandler())
 
+_LEVELS = {Status.OK: logging.INFO, Status.CANCELLED: logging.WARNING}
+
 
 class Log:
     """An observer that emits log records with constant messages and the data as attributes."""
@@ -35,7 +37,7 @@ class Log:
         # Don't repeat the traceback in the records of parent tasks.
         has_traceback = error is not None and status is Status.FAILED and path in paths_of(error)
         self._logger.log(
-            {Status.OK: logging.INFO, Status.CANCELLED: logging.WARNING}.get(status, logging.ERROR),
+            _LEVELS.get(status, logging.ERROR),
             "completed" if status is Status.OK else "failed",
             extra=_identity(path) | data,
             exc_info=error if has_traceback else None,

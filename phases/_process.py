@@ -82,7 +82,8 @@ def _start(
 def _input_file(text: str | None) -> BinaryIO:
     """Return a file that contains the process's complete input."""
     content = (text or "").encode()
-    file = open(os.devnull if text is None else os.memfd_create("input"), "r+b")  # noqa: SIM115 - the caller's
+    source = os.devnull if text is None else os.memfd_create("input")
+    file = open(source, "r+b")  # noqa: SIM115 - the caller's
     file.write(content)
     file.seek(0)
     return file
@@ -95,32 +96,34 @@ def _output(process: subprocess.Popen[bytes], keep_on: Callable[[], None]) -> li
     anything, even after the process has exited. epoll(7) isn't used either, because it needs a file
     descriptor and memory, which may not be available when a process must be killed.
     """
-    found = [list[bytes](), list[bytes]()]
+    output: list[list[bytes]] = []
     with PollSelector() as selector:
-        for pipe, chunks in zip(filter(None, (process.stdout, process.stderr)), found, strict=True):
+        for pipe in filter(None, (process.stdout, process.stderr)):
+            chunks: list[bytes] = []
+            output.append(chunks)
             selector.register(pipe, EVENT_READ, chunks)
         while True:
             has_exited = process.poll() is not None
-            if not selector.get_map():
+            has_pipes = bool(selector.get_map())
+            if not has_pipes:
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(POLL_SECONDS)
             # Child processes that inherited the pipes may still be writing after the process has
             # exited.
-            for key, _ in selector.select(
-                0 if has_exited or not selector.get_map() else POLL_SECONDS
-            ):
+            seconds = POLL_SECONDS if has_pipes and not has_exited else 0
+            for key, _ in selector.select(seconds):
                 if chunk := os.read(key.fd, _PIPE_BYTES):
                     key.data.append(chunk)
                 else:
                     selector.unregister(key.fileobj)
             if has_exited:
-                return [b"".join(chunks) for chunks in found]
+                return [b"".join(chunks) for chunks in output]
             keep_on()
 
 
 @guarded
 def _end(started: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Clean up after a process: kill its group unless the process has exited, and close the pipes."""
+    """Clean up after a process: kill its group unless it has exited, and close the pipes."""
     for process in started:
         if process.returncode is None:
             _signal(process, signal.SIGTERM)

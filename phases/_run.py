@@ -66,11 +66,8 @@ def check_task(_instance: object, _attribute: object, value: object) -> None:
     Raises:
         TypeError: the value has no name or no `do` method.
     """
-    if (
-        isinstance(value, type)
-        or not isinstance(getattr(value, "name", None), str)
-        or not hasattr(value, "do")
-    ):
+    has_name = isinstance(getattr(value, "name", None), str)
+    if isinstance(value, type) or not has_name or not hasattr(value, "do"):
         raise TypeError(
             f"expected a task, which has a name and do(scope), not {value!r:.200}; "
             'make one from several with Serial(a, b), from a function with @phases.task("name")'
@@ -113,14 +110,13 @@ class _Reporter(AbstractContextManager["_Reporter"]):
     def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
         with self._lock:
             self._tell_all()
-        for failure in self._failures[:1]:
-            if error is None:
-                raise add_note(
-                    failure, "raised by an observer or log handler; the tasks of the run succeeded"
-                )
-            add_note(
-                error, f"also, an observer or log handler of the run failed: {text_of(failure)}"
-            )
+        if not self._failures:
+            return
+        failure = self._failures[0]
+        if error is None:
+            note = "raised by an observer or log handler; the tasks of the run succeeded"
+            raise add_note(failure, note)
+        add_note(error, f"also, an observer or log handler of the run failed: {text_of(failure)}")
 
     def _tell_all(self) -> None:
         # Checking the length first would race with signal handlers.

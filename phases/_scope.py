@@ -111,7 +111,9 @@ class CancelScope(AbstractContextManager["CancelScope"]):
         self._line[-1].append((self.clock.monotonic(), Cancelled(reason)))
 
     def child(self, *, timeout: float | None = None) -> CancelScope:
-        """Return a child scope that ends no later than this one; this scope keeps no reference to it.
+        """Return a child scope that ends no later than this one.
+
+        This scope keeps no reference to it.
 
         Args:
             timeout: seconds until the child's own deadline, or None.
@@ -133,11 +135,14 @@ class CancelScope(AbstractContextManager["CancelScope"]):
     def verdict(self) -> Cancelled | TimedOut | None:
         """Return the exception that `check` would raise, or None if the scope hasn't ended."""
         now = self.clock.monotonic()
-        passed = [(when, end, ends) for ends in self._line for when, end in ends[:2] if when <= now]
+        passed: list[tuple[float, Cancelled | TimedOut, bool]] = []
+        for ends in self._line:
+            is_own = ends is self._line[-1]
+            passed += [(when, end, is_own) for when, end in ends[:2] if when <= now]
         if not passed:
             return None
-        _, end, ends = min(passed, key=itemgetter(0))
-        if isinstance(end, TimedOut) and ends is not self._line[-1]:
+        _, end, is_own = min(passed, key=itemgetter(0))
+        if isinstance(end, TimedOut) and not is_own:
             return Cancelled(f"an outer deadline passed ({end.seconds:g} s)")
         return copy(end)
 
@@ -179,8 +184,8 @@ class CancelScope(AbstractContextManager["CancelScope"]):
         until = math.inf
         happened: Callable[[float], bool]
         if isinstance(what, (int, float)):
-            # An event that never happens.
-            until, happened = self.clock.monotonic() + what, threading.Event().wait
+            until = self.clock.monotonic() + what
+            happened = threading.Event().wait  # this event never happens
         elif isinstance(what, threading.Event):
             happened = what.wait
         elif hasattr(what, "fileno"):
@@ -260,10 +265,10 @@ class Undo:
         self._steps.append(step)
 
     def roll_back(self) -> list[str]:
-        """Run every step, even if a step fails, or if a signal handler raises an exception in a step or between steps.
+        """Run every step, even if one fails.
 
-        A step is run a second time if it was interrupted by anything but an `Exception`, such as
-        KeyboardInterrupt.
+        A signal handler may raise an exception in a step or between steps. A step is run a second
+        time if it was interrupted by anything but an `Exception`, such as KeyboardInterrupt.
 
         Returns:
             A message for each failure.
@@ -302,11 +307,12 @@ class Undo:
 
 
 def all_or_nothing() -> AbstractContextManager[Undo]:
-    """Roll back if the block fails or is cancelled; failing steps are added as notes to the block's exception.
+    """Roll back if the block fails or is cancelled.
 
-    A Ctrl-C aborts the block with a KeyboardInterrupt. During the rollback, a Ctrl-C is deferred
-    until the end. If a custom signal handler raises an exception just before the first step, the
-    rollback is skipped. Custom handlers should cancel a scope instead.
+    Steps that fail are added as notes to the block's exception. A Ctrl-C aborts the block with a
+    KeyboardInterrupt. During the rollback, a Ctrl-C is deferred until the end. If a custom signal
+    handler raises an exception just before the first step, the rollback is skipped. Custom handlers
+    should cancel a scope instead.
     """
     return Undo()
 

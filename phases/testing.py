@@ -46,7 +46,7 @@ class FakeClock:
         return self._now
 
     def call_at(self, when: float, function: Callable[[], object]) -> None:
-        """Schedule a function call; calls for the same time run in the order in which they were scheduled."""
+        """Schedule a function call; calls for the same time run in the order of scheduling."""
         with self._lock:
             insort(self._calls, (when, function), key=itemgetter(0))
 
@@ -58,11 +58,10 @@ class FakeClock:
         """Wait as `Clock.wait` promises."""
         while not happened(0) and self._now < until:
             with self._lock:
-                when, call = (
-                    self._calls.pop(0)
-                    if self._calls and self._calls[0][0] <= until
-                    else (until, None)
-                )
+                when = until
+                call = None
+                if self._calls and self._calls[0][0] <= until:
+                    when, call = self._calls.pop(0)
                 if when != math.inf:
                     self._now = max(self._now, when)
             if call is not None:
@@ -75,8 +74,8 @@ class FakeClock:
         while not (self._calls or happened(_REAL_POLL_SECONDS)):
             if time.monotonic() >= end:
                 raise RuntimeError(
-                    "this wait can't end: it has no timeout and no deadline, nothing is scheduled on the "
-                    f"FakeClock, and no other thread ended it in {self._patience:g} s"
+                    "this wait can't end: it has no timeout and no deadline, nothing is scheduled "
+                    f"on the FakeClock, and no other thread ended it in {self._patience:g} s"
                 )
 
 
