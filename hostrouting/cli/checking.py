@@ -12,7 +12,6 @@ from typing import Any
 
 import attrs
 
-from hostrouting.boot.files import write_if_changed
 from hostrouting.boot.host import Host
 from hostrouting.cli.changes import NOTHING, changes_lines
 from hostrouting.cli.exit_codes import (
@@ -173,6 +172,7 @@ def _explain_verdict(host: Host) -> int:
         0, or 1 if the verdict differs from the marker. In that case no report is written, because
         the boot script's verdict is authoritative.
     """
+    from hostrouting.boot.files import write_if_changed
     from hostrouting.overlap.markers import marked_verdict
 
     report = _check(_without_waits(_installed(host)), host)
