@@ -29,8 +29,9 @@ command is doctor:
     judge      check many snapshots, and group the hosts by result
     examine    check that the gate works on this host, and find what may break it
 
-Tasks and functions operate on a Host, which consists of routes, units and a file Layout. Use
-``Host.image`` for an image, and ``Host.recorded`` for a Snapshot.
+Tasks and functions operate on a Host, which consists of routes, units and a file Layout; by default
+on this host. Use ``Host.image`` for an image, and ``Host.recorded`` for a Snapshot. Functions also
+take a ``scope``, whose cancellation ends their waits.
 
 The results are ConfigureReport, RoutesReport, and OverlapReport with its Verdict.
 ``hostrouting.report`` exports all types used in these reports, and the functions' report types.

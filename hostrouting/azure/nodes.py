@@ -34,7 +34,6 @@ def node_or_default(host: Host, given: T | None, real: Callable[[], T]) -> T:
     """Return the node for a task: the given one, or else the real one.
 
     Args:
-        host: the host to operate on.
         given: the task's argument, or None for this host's node.
         real: a factory for this host's node.
 

@@ -22,7 +22,6 @@ def switch(layout: Layout, wanted: Mapping[Path, files.FileState | None]) -> Non
     runs a mix of old and new scripts, not even after a crash.
 
     Args:
-        layout: the host's file layout.
         wanted: the new state of each script, and of the list if it changes; None removes the file.
 
     Raises:

@@ -79,8 +79,6 @@ def hand_over(routes: Iterable[StaticRoute], layout: Layout, undo: Undo) -> None
 
     Args:
         routes: the routes. A missing interface or gateway stands for any.
-        layout: the host's file layout.
-        undo: collects the rollback step.
 
     Raises:
         FileError: the file can't be written.

@@ -36,8 +36,6 @@ def prepare(plan: BootPlan, host: Host, undo: Undo) -> None:
     """Clean up after killed runs and write the manifest of all current and planned files.
 
     Args:
-        plan: the plan to apply.
-        host: the target host.
         undo: collects the rollback steps; the last step added here restores the gate's previous
             scripts.
 
@@ -77,8 +75,6 @@ def apply_additions(plan: BootPlan, host: Host, undo: Undo) -> Changes:
 
     Args:
         plan: the plan, after ``prepare``.
-        host: the target host.
-        undo: collects the rollback steps.
 
     Returns:
         The changes, not including the plan's removals.
@@ -230,11 +226,6 @@ def _verify_no_oneshot_is_required(units: UnitManager, instance: str) -> None:
 
 def apply_removals(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[Changes]:
     """Apply a plan's removals and restart the watcher if it has changed.
-
-    Args:
-        plan: the plan to apply.
-        host: the target host.
-        scope: cancels waiting for units that are starting.
 
     Yields:
         Each change, as soon as it has been made.
@@ -388,7 +379,6 @@ def start_oneshots(host: Host, names: Iterable[str]) -> Iterator[Changes]:
     from us would wait for the network as well.
 
     Args:
-        host: the target host.
         names: names of installed parts.
 
     Yields:
@@ -418,7 +408,6 @@ def requiring_units(host: Host, *names: str) -> dict[str, tuple[str, ...]]:
     """Return the units that require a part's oneshot and so can't start once it's removed.
 
     Args:
-        host: the target host.
         names: names of parts.
 
     Returns:

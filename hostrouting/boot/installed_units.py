@@ -87,7 +87,6 @@ def environment_names(layout: Layout, shown: str) -> set[str]:
     """Return the names of the variables that a unit's environment files set.
 
     Args:
-        layout: the host's files.
         shown: the property ``EnvironmentFiles`` as printed by ``systemctl show``, with a file or a
             glob pattern in each line.
 

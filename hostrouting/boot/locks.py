@@ -39,7 +39,6 @@ def locked(path: Path, scope: CancelScope, *, seconds: int = LOCK_WAIT_SECONDS) 
 
     Args:
         path: the lock file; created if missing, along with its folder.
-        scope: cancels waiting for the lock.
         seconds: how long to wait for the lock.
 
     Raises:

@@ -230,8 +230,6 @@ def _plan_gate(
     """Plan the gate's changes.
 
     Args:
-        host: the target host.
-        manifests: the manifests.
         scripts: the gate's new scripts by part name.
         contents: the contents of all scripts by part name, as they will be.
         has_changes: whether any file is written or removed.

@@ -279,7 +279,6 @@ def installed_files(
     """Return the files of an installation in write order, except for the manifest.
 
     Args:
-        layout: the host's files.
         manifest: the installation's manifest.
         parts: the parts whose files to include.
         scripts: the contents of the gate's scripts, by part name.

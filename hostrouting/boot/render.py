@@ -67,7 +67,6 @@ def render_check(config: Config, *, python: str = "") -> str:
     """Render the check script for a config.
 
     Args:
-        config: the config.
         python: the interpreter used to explain failures if it exists at run time, or an empty
             string.
     """

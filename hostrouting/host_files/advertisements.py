@@ -51,8 +51,6 @@ def ignored_advertisements(
     aren't included.
 
     Args:
-        layout: the host's files.
-        links: the host's links.
         patterns: shell-style patterns for the interfaces, or None for all that a router may be
             behind.
 

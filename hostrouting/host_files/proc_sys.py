@@ -18,8 +18,6 @@ def devs_ignoring_linkdown(
     """Return the interfaces whose routes don't count without carrier, or None if that is unknown.
 
     Args:
-        layout: the host's files.
-        links: the host's links.
         kernel: the kernel's name and release, or None if unknown.
 
     Raises:

@@ -41,13 +41,14 @@ def to_host(value: Host | None) -> Host:
 
 
 @attrs.frozen
-class ConfigTask:
-    """Base class for tasks with a config.
+class HostTask:
+    """Base class for tasks that change a host; by default, this one."""
 
-    Args:
-        config: the config to apply.
-        host: the target host; defaults to this host.
-    """
+    host: Host = attrs.field(default=None, converter=to_host, kw_only=True, repr=False)
+
+
+@attrs.frozen
+class ConfigTask(HostTask):
+    """Base class for tasks that apply a config to a host; by default, to this one."""
 
     config: Config = attrs.field(converter=to_config)
-    host: Host = attrs.field(default=None, converter=to_host, kw_only=True, repr=False)

@@ -36,7 +36,7 @@ from hostrouting.overlap.markers import write_markers
 from hostrouting.overlap.summary import error_text
 from hostrouting.routes.install import converge
 from hostrouting.routes.plan import RoutePlan, RoutesReport, adopted_routes
-from hostrouting.tasks.arguments import ConfigTask, to_host
+from hostrouting.tasks.arguments import ConfigTask, HostTask
 from hostrouting.tasks.install_routes import wait_for_network, write_routes
 from hostrouting.tasks.queries import with_namespace_note
 from hostrouting.tasks.reports import ConfigureReport, WatchReport
@@ -50,10 +50,6 @@ class ConfigureStaticRoutes(ConfigTask):
     Routes from an earlier run that are no longer in the config are removed; other programs' routes
     are never changed. On a running STRICT node, use ``Configure``, which updates routes and
     expected CIDRs in one step.
-
-    Args:
-        config: the config to apply.
-        host: the target host; defaults to this host.
     """
 
     name = "configure-static-routes"
@@ -79,10 +75,6 @@ class ConfigureWatch(ConfigTask):
     """Install the watcher if it is enabled in the config; otherwise remove it.
 
     The watcher reads the installation's manifest, so it picks up changes made by the other tasks.
-
-    Args:
-        config: the config to apply.
-        host: the target host; defaults to this host.
     """
 
     name = "configure-watch"
@@ -112,7 +104,6 @@ class CheckRouteOverlap(ConfigTask):
     Args:
         config: the config with the expected CIDRs, and the mode, which determines what happens on
             failure.
-        host: the target host; defaults to this host.
     """
 
     name = "check-route-overlap"
@@ -140,10 +131,6 @@ class Configure(ConfigTask):
 
     Everything is updated in one step. Scripts and expected CIDRs are in place before any kernel
     route changes, so a start of the node is checked against either the old config or the new one.
-
-    Args:
-        config: the config to apply.
-        host: the target host; defaults to this host.
     """
 
     name = "configure"
@@ -162,16 +149,10 @@ class Configure(ConfigTask):
 
 
 @attrs.frozen
-class RemoveHostRouting:
-    """Remove everything that was ever installed. No config is needed.
-
-    Args:
-        host: the target host; defaults to this host.
-    """
+class RemoveHostRouting(HostTask):
+    """Remove everything that was ever installed. No config is needed."""
 
     name = "remove-host-routing"
-
-    host: Host = attrs.field(default=None, converter=to_host, kw_only=True, repr=False)
 
     def do(self, scope: CancelScope) -> RoutesReport:
         """Remove the installation.
@@ -199,9 +180,6 @@ def configure(config: Config, host: Host, scope: CancelScope, *names: str) -> Co
     """Apply a config to the given parts: install those that it enables, and remove the others.
 
     Args:
-        config: the config to apply.
-        host: the target host.
-        scope: cancels the run.
         names: the parts to install or remove, or none for all of them. Other parts are left
             unchanged.
 
@@ -287,8 +265,6 @@ class Run:
     """The state of one ``configure`` run.
 
     Args:
-        config: the config to apply.
-        host: the target host.
         wanted: the parts to install or remove.
         started: when the run started, in seconds on its scope's clock.
         warnings: warnings for the report or for a failing check's error.

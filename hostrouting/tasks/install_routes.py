@@ -41,9 +41,6 @@ def wait_for_network(config: Config, host: Host, scope: CancelScope, started: fl
     raises one.
 
     Args:
-        config: the config with the static routes.
-        host: the host to query.
-        scope: cancels the wait.
         started: when the run started. The wait ends ``wait_seconds`` later.
 
     Raises:
@@ -108,9 +105,6 @@ def planned_routes(
     """Wait until the routes can be planned, plan them, and hold the lock for the ``with`` block.
 
     Args:
-        config: the config with the static routes.
-        host: the host to change.
-        scope: cancels the wait.
         started: when the run started, for ``wait_for_network``.
         adopted: the Go package's routes to take over.
 
@@ -193,10 +187,6 @@ class InstallRoutes(ConfigTask):
     """Install the static routes in the kernel atomically.
 
     The lock is the only file that is written.
-
-    Args:
-        config: the config to apply.
-        host: the target host; defaults to this host.
     """
 
     name = "install-routes"

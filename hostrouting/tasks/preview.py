@@ -112,11 +112,6 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
 
     Change nothing, and don't wait for the network.
 
-    Args:
-        config: the config to plan for.
-        host: the host to plan for; defaults to this host.
-        scope: cancels the check and the wait for systemd.
-
     Returns:
         The plan.
 

@@ -43,8 +43,6 @@ def check(
     InfiniBand addresses. A failing CIDR doesn't raise an error in either mode.
 
     Args:
-        config: the config with the expected CIDRs.
-        host: the host to check; defaults to this host.
         scope: cancels the check, and is notified about what it is waiting for.
         document: the document that contains the config. The report has a note if its
             ``node.kubelet.nodeIP`` or ``networking.dnsServiceIP`` is inconsistent with the host or
@@ -76,11 +74,9 @@ def check_kernel(
     """Check a host, if needed with another kernel than the host's.
 
     Args:
-        config: the config with the expected CIDRs.
         host: the host named in the report.
         backends: a function that returns the kernel to query for a family, for example a model in
             which the config's routes are installed; or None to query the host's own.
-        scope: cancels the check.
     """
     # Snapshots and kernels with planned routes never change, so there is no point in waiting.
     is_live = host.snapshot is None and backends is None
@@ -115,8 +111,6 @@ def explain(
         address: destination address (unicast).
         config: the config with the expected CIDRs. If the config is omitted or no CIDR contains the
             address, traffic to the address is expected to leave through an uplink.
-        host: the host to query; defaults to this host.
-        scope: cancels the reads.
 
     Returns:
         For each lookup, the evaluated rules, the matching entry, the interface, and the selected
@@ -153,8 +147,6 @@ def diff(
         a: the earlier snapshot.
         b: the later snapshot, or None to take one of the host.
         config: the config with the expected CIDRs. Without any, all addresses are compared.
-        host: the host to take a snapshot of; defaults to this host.
-        scope: cancels the reads.
 
     Returns:
         The ranges of each CIDR whose lookup results differ, with the changes that explain each
@@ -189,9 +181,6 @@ def installed_config(*, host: Host | None = None) -> Config:
 
     If you change the host afterwards, ``Configure`` with this config restores the installation.
 
-    Args:
-        host: the host to inspect; defaults to this host.
-
     Returns:
         The config of the installed parts. It includes neither routes that are only in the kernel
         nor other sections of the document. If the parts were installed with different values of
@@ -217,10 +206,6 @@ def installed_config(*, host: Host | None = None) -> Config:
 
 def snapshot(*, host: Host | None = None, scope: CancelScope | None = None) -> Snapshot:
     """Take a snapshot of all state that a check reads, and of a sysctl that explains changes.
-
-    Args:
-        host: the host to take a snapshot of; defaults to this host.
-        scope: cancels the reads.
 
     Returns:
         The snapshot. It includes IPv6 unless the host has no IPv6 backend or its kernel has no

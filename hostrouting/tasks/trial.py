@@ -39,7 +39,7 @@ from hostrouting.model.jsonable import to_json_text
 from hostrouting.model.routes import Route
 from hostrouting.overlap.check import check_families
 from hostrouting.routes.plan import RoutePlan, RoutesReport, plan_possible
-from hostrouting.tasks.arguments import ConfigTask, to_host
+from hostrouting.tasks.arguments import ConfigTask, HostTask
 from hostrouting.tasks.configure import Run, raise_if_strict
 from hostrouting.tasks.install_routes import apply_and_verify, planned_routes, wait_for_network
 from hostrouting.tasks.reports import ConfigureReport
@@ -62,7 +62,6 @@ class TryRoutes(ConfigTask):
     Args:
         config: the config to try.
         seconds: duration of the trial in seconds, from 1 to 86400.
-        host: the target host; defaults to this host.
     """
 
     name = "try-routes"
@@ -117,16 +116,10 @@ class TryRoutes(ConfigTask):
 
 
 @attrs.frozen
-class ConfirmTrial:
-    """Keep the routes installed by ``TryRoutes``, and install everything else in its config.
-
-    Args:
-        host: the target host; defaults to this host.
-    """
+class ConfirmTrial(HostTask):
+    """Keep the routes installed by ``TryRoutes``, and install everything else in its config."""
 
     name = "confirm-trial"
-
-    host: Host = attrs.field(default=None, converter=to_host, kw_only=True, repr=False)
 
     def do(self, scope: CancelScope) -> ConfigureReport:
         """Confirm the trial.
@@ -174,16 +167,10 @@ def _take_back_confirm(host: Host) -> None:
 
 
 @attrs.frozen
-class EndTrial:
-    """End a trial before its timeout: our routes become those of the installed config.
-
-    Args:
-        host: the target host; defaults to this host.
-    """
+class EndTrial(HostTask):
+    """End a trial before its timeout: our routes become those of the installed config."""
 
     name = "end-trial"
-
-    host: Host = attrs.field(default=None, converter=to_host, kw_only=True, repr=False)
 
     def do(self, scope: CancelScope) -> RoutesReport:
         """End the trial, even if the process that confirmed it was killed.

@@ -107,7 +107,6 @@ def probe_part(device: str, consumer: str, layout: Layout) -> Part:
     Args:
         device: the interface that receives probes and sends the replies.
         consumer: the unit to start after the rules are loaded.
-        layout: the file system layout.
 
     Raises:
         ValueError: the device isn't a valid interface name.

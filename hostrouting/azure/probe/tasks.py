@@ -73,9 +73,6 @@ def plan_probe(
     """Plan the changes for the node's current state; this may query Azure's metadata service.
 
     Args:
-        config: the desired config.
-        host: the host to operate on; defaults to this host.
-        scope: cancels a pending metadata service query.
         node: the host's IPv6 configuration; this host's by default.
 
     Returns:
@@ -164,8 +161,6 @@ class ConfigureLoadBalancerProbe:
     """A task that enables or disables probe rewriting, both immediately and at every boot.
 
     Args:
-        config: the desired config.
-        host: the host to operate on; the local host by default.
         node: the host's IPv6 configuration; this host's by default.
     """
 
@@ -240,7 +235,6 @@ class RemoveLoadBalancerProbe:
     """A task that removes everything installed for probe rewriting; it needs no config.
 
     Args:
-        host: the host to operate on; the local host by default.
         node: the host's IPv6 configuration; this host's by default.
     """
 

@@ -69,7 +69,6 @@ class RemoveStaleAzureVnet:
 
     Args:
         config: the Azure config. Without ``staleAzureVnet``, the task is a no-op.
-        host: the host to operate on; the local host by default.
         node: the host's bridge; this host's by default.
     """
 
