@@ -27,10 +27,10 @@ from hostrouting.kernel.port import (
     read_routes,
 )
 from hostrouting.kernel.selection import EVERYTHING, Entries, Selection
-from hostrouting.model.answers import Lookup, RouteFailure
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.integer_prefixes import Prefix
 from hostrouting.model.links import Address, AddressLabel, Hardware, Link
+from hostrouting.model.lookups import Lookup, RouteFailure
 from hostrouting.model.routes import (
     DEFAULT_DESTINATION,
     NextHop,

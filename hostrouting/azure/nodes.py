@@ -53,7 +53,7 @@ def node_or_default(host: Host, given: T | None, real: Callable[[], T]) -> T:
 
 # These programs usually finish within milliseconds, but lock contention and system load can delay
 # them.
-_ANSWER_SECONDS = 30.0
+_RUN_SECONDS = 30.0
 
 _NOT_PERMITTED = ("permission denied", "operation not permitted", "you must be root")
 # ebtables has two backends, each with its own rules.
@@ -80,7 +80,7 @@ class Programs:
     """The error to raise if a program can't be run, or fails."""
     search_path: str = SEARCH_PATH
 
-    def ask(self, attempt: str, command: str, *fine: str, text: str | None = None) -> str:
+    def run(self, attempt: str, command: str, *fine: str, text: str | None = None) -> str:
         """Run a program to completion and return its output.
 
         Args:
@@ -95,12 +95,12 @@ class Programs:
         env = os.environ | {"LC_ALL": "C", "PATH": self.search_path, "EBTABLES_SAVE_COUNTER": "no"}
         # Use a separate scope, because cancelling the program in the middle of a change would be
         # unsafe.
-        scope = CancelScope(timeout=_ANSWER_SECONDS)
+        scope = CancelScope(timeout=_RUN_SECONDS)
         try:
             done = scope.run(argv, input=text, env=env, check=False)
         except TimedOut:
             raise self.error(
-                f"can't {attempt}: {program} gave no answer within {_ANSWER_SECONDS:g} s"
+                f"can't {attempt}: {program} gave no answer within {_RUN_SECONDS:g} s"
             ) from None
         except OSError as error:
             raise self._not_run(attempt, program, error) from error
@@ -121,7 +121,7 @@ class Programs:
             hint = ""
         return self.error(f"can't {attempt}: {why}", hint=hint, errno=error.errno)
 
-    def ask_ip(self, attempt: str, command: str) -> list[dict[str, Any]]:
+    def run_ip(self, attempt: str, command: str) -> list[dict[str, Any]]:
         """Return the output of ip or bridge, or an empty list if the interface doesn't exist."""
-        printed = self.ask(attempt, command, "Cannot find", "does not exist")
+        printed = self.run(attempt, command, "Cannot find", "does not exist")
         return list(json.loads(printed or "[]"))

@@ -12,9 +12,9 @@ from typing import Any
 import attrs
 
 from hostrouting.kernel.rules import LOOPBACK
-from hostrouting.model.answers import Lookup
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import is_like
+from hostrouting.model.lookups import Lookup
 from hostrouting.model.routes import Protocol, Route, Route6, RouteType, Table
 
 

@@ -21,10 +21,10 @@ import attrs
 from hostrouting.kernel.nexthops import Router
 from hostrouting.kernel.rules import KERNEL_RULES, NO_SOURCE, TCP, UDP, Flow, loopback_of, matches
 from hostrouting.kernel.sources import Sources
-from hostrouting.model.answers import ERRNO_OF_TYPE, Lookup
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.integer_prefixes import Prefix, PrefixIndex, numbers
 from hostrouting.model.links import Address, AddressLabel, Link
+from hostrouting.model.lookups import ERRNO_OF_TYPE, Lookup
 from hostrouting.model.routes import NextHop, Route, RouteType, Scope, Table
 from hostrouting.model.rules import Rule, RuleAction
 

@@ -16,9 +16,9 @@ import attrs
 from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.nexthops import Router
 from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, Flow
-from hostrouting.model.answers import Lookup, RouteFailure
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Address6, AddressLabel
+from hostrouting.model.lookups import Lookup, RouteFailure
 from hostrouting.model.routes import Preference, Route, Route6, RouteType, Table
 
 _BITS, _ANY = 128, IPv6Address(0)

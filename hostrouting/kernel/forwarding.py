@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager
 
 from hostrouting.kernel.port import ChangeListener, Facts, RouteBackend, Sent, Write
 from hostrouting.kernel.selection import EVERYTHING, Entries, Selection
-from hostrouting.model.answers import Lookup, RouteFailure
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.integer_prefixes import Prefix
+from hostrouting.model.lookups import Lookup, RouteFailure
 from hostrouting.model.routes import Route
 
 

@@ -45,11 +45,11 @@ from hostrouting.kernel.refusals import Deletable, NetlinkError
 from hostrouting.kernel.rules import LOOPBACK
 from hostrouting.kernel.selection import EVERYTHING, Entries, Selection
 from hostrouting.kernel.sources import Sources
-from hostrouting.model.answers import Lookup, RouteFailure
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.integer_prefixes import Prefix
 from hostrouting.model.links import Address, Hardware
+from hostrouting.model.lookups import Lookup, RouteFailure
 from hostrouting.model.routes import NextHop, Route, Scope
 from hostrouting.model.rules import Rule
 from phases import CancelScope

@@ -7,8 +7,8 @@ from itertools import islice
 
 from hostrouting.kernel.port import Lookups
 from hostrouting.kernel.rules import KERNEL_RULES
-from hostrouting.model.answers import Lookup
 from hostrouting.model.links import Address
+from hostrouting.model.lookups import Lookup
 from hostrouting.model.routes import Route, RouteType, Table
 from hostrouting.model.rules import Rule
 

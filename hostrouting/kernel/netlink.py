@@ -36,11 +36,11 @@ from hostrouting.kernel.selection import (
     Selection,
     inside_only,
 )
-from hostrouting.model.answers import Lookup, RouteFailure
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.integer_prefixes import Prefix, PrefixSet, numbers
 from hostrouting.model.links import Address, Link
+from hostrouting.model.lookups import Lookup, RouteFailure
 from hostrouting.model.routes import NextHop, NexthopObject, Route
 from hostrouting.model.rules import Rule
 

@@ -19,11 +19,11 @@ from hostrouting.kernel.rtnetlink import route_messages as rtm
 from hostrouting.kernel.rtnetlink import values
 from hostrouting.kernel.rtnetlink.entries import Attributes
 from hostrouting.kernel.rules import kernel_rules
-from hostrouting.model.answers import Lookup, RouteFailure
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.integer_prefixes import Prefix
 from hostrouting.model.links import Address
+from hostrouting.model.lookups import Lookup, RouteFailure
 from hostrouting.model.routes import NextHop, Route
 
 # An arbitrary port, because no packet is sent.

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 from hostrouting.kernel.forwarding import ForwardingBackend
 from hostrouting.kernel.port import ChangeListener, RouteBackend, Sent
-from hostrouting.model.answers import Lookup
 from hostrouting.model.family import IpAddress
 from hostrouting.model.integer_prefixes import Prefix, PrefixSet
+from hostrouting.model.lookups import Lookup
 
 
 class PlannedBackend(ForwardingBackend):

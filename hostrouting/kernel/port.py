@@ -20,12 +20,12 @@ import attrs
 
 from hostrouting.kernel.nexthops import Router
 from hostrouting.kernel.selection import DEFAULT_ROUTES, EVERYTHING, OURS, Entries, Selection
-from hostrouting.model.answers import Lookup, RouteFailure
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.integer_prefixes import Prefix, PrefixSet, ends
 from hostrouting.model.jsonable import StrEnum
 from hostrouting.model.links import Address, AddressLabel, Link
+from hostrouting.model.lookups import Lookup, RouteFailure
 from hostrouting.model.routes import Route, Table
 from hostrouting.model.rules import Rule
 from phases import CancelScope

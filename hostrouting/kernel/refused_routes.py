@@ -16,8 +16,8 @@ from hostrouting.kernel.port import RouteBackend, read_routes
 from hostrouting.kernel.refusals import NetlinkError
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.kernel.snapshot import Snapshot
-from hostrouting.model.answers import RouteFailure
 from hostrouting.model.family import Family
+from hostrouting.model.lookups import RouteFailure
 from hostrouting.model.routes import Route
 
 

@@ -35,12 +35,12 @@ from hostrouting.kernel.rules import KERNEL_RULES, NO_SOURCE, TCP, UDP, Flow, ke
 from hostrouting.kernel.selection import EVERYTHING, Entries, Selection
 from hostrouting.kernel.snapshot import Ipv6State, Snapshot
 from hostrouting.kernel.sources import SourceKey, Sources, flows_through, source_key, spread
-from hostrouting.model.answers import Lookup, RouteFailure
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.integer_prefixes import Prefix, ends, numbers, uncovered_addresses
 from hostrouting.model.jsonable import rfc_3339
 from hostrouting.model.links import Address
+from hostrouting.model.lookups import Lookup, RouteFailure
 from hostrouting.model.routes import Route, Route6, RouteType, Table
 from hostrouting.model.rules import Rule
 from phases import CancelScope

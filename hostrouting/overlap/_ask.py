@@ -26,10 +26,10 @@ from hostrouting.kernel.default_routes import in_turn
 from hostrouting.kernel.port import Lookups, Sent
 from hostrouting.kernel.rules import KERNEL_RULES, LOOPBACK, NO_SOURCE
 from hostrouting.kernel.sources import SourceKey, source_key, spread
-from hostrouting.model.answers import Lookup
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.integer_prefixes import Prefix, numbers
 from hostrouting.model.links import Address, AddressLabel
+from hostrouting.model.lookups import Lookup
 from hostrouting.model.routes import Route, Route6, RouteType, Scope, Table
 from hostrouting.model.rules import Rule
 from hostrouting.overlap._places import Place, SocketLookup

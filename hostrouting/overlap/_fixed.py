@@ -17,10 +17,10 @@ from hostrouting.kernel.port import Facts, Sent
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.snapshot_backend import SnapshotBackend
 from hostrouting.kernel.sources import SourceKey
-from hostrouting.model.answers import Lookup
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import IpAddress
 from hostrouting.model.integer_prefixes import Prefix, numbers
+from hostrouting.model.lookups import Lookup
 from hostrouting.model.routes import Route, Table
 from hostrouting.overlap._ask import Sockets, called_addresses, source_key_to
 from hostrouting.overlap._judge import Judge

@@ -14,10 +14,10 @@ import attrs
 
 from hostrouting.config.routing import ExpectedCidr
 from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, Flow
-from hostrouting.model.answers import Lookup
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.integer_prefixes import Prefix, ends
 from hostrouting.model.links import Address
+from hostrouting.model.lookups import Lookup
 from hostrouting.model.routes import Route, RouteType
 from hostrouting.overlap.findings import FindingKind, NoteKind
 from hostrouting.overlap.proposals import Obstacle

@@ -19,11 +19,11 @@ from hostrouting.kernel.port import (
     read_routes,
 )
 from hostrouting.kernel.selection import except_plain
-from hostrouting.model.answers import Lookup
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.integer_prefixes import Prefix, PrefixSet, ends, numbers
 from hostrouting.model.links import Address
+from hostrouting.model.lookups import Lookup
 from hostrouting.model.parsing import is_inside
 from hostrouting.model.routes import Route, RouteType, Table
 from hostrouting.overlap._ask import (

@@ -11,10 +11,10 @@ from typing import TypeVar
 import attrs
 
 from hostrouting.kernel.port import RouteBackend, Write, read_routes
-from hostrouting.model.answers import RouteFailure
 from hostrouting.model.errors import Refusal, RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.integer_prefixes import PrefixSet, ends, numbers
+from hostrouting.model.lookups import RouteFailure
 from hostrouting.model.routes import NextHop, Route, Route6, Table
 from hostrouting.routes.plan import Replacement, RoutePlan, plan_possible, plan_routes
 from phases import CancelScope, Undo

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 from hostrouting.kernel.port import RouteBackend, read_routes
 from hostrouting.kernel.rules import KERNEL_RULES, Flow
 from hostrouting.kernel.selection import Group, Selection
-from hostrouting.model.answers import Lookup
 from hostrouting.model.errors import NAMED_MAX, Refusal, RouteError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.integer_prefixes import Prefix, PrefixSet, numbers, uncovered_addresses
+from hostrouting.model.lookups import Lookup
 from hostrouting.model.parsing import is_inside
 from hostrouting.model.routes import NextHop, Protocol, Route, Route6, RouteType, Table
 from hostrouting.model.rules import Rule

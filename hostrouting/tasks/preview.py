@@ -21,12 +21,12 @@ from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.refused_routes import refused_routes
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.snapshot_backend import backends_of, take_snapshot
-from hostrouting.model.answers import RouteFailure
 from hostrouting.model.changes import Changes
 from hostrouting.model.errors import RouteError, UnitError
 from hostrouting.model.family import Family
 from hostrouting.model.integer_prefixes import numbers
 from hostrouting.model.jsonable import fields_in_json
+from hostrouting.model.lookups import RouteFailure
 from hostrouting.model.routes import Route
 from hostrouting.model.text import shortened
 from hostrouting.overlap.check import check_families

@@ -59,10 +59,10 @@ from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
 from hostrouting.kernel.port import Kernel, RouteBackend, Write, read_routes
 from hostrouting.kernel.selection import DEFAULT_ROUTES, Selection, except_plain
-from hostrouting.model.answers import RouteFailure
 from hostrouting.model.errors import RouteError
 from hostrouting.model.integer_prefixes import numbers
 from hostrouting.model.links import Link
+from hostrouting.model.lookups import RouteFailure
 from hostrouting.model.routes import Protocol, Route, RouteType, Table
 from hostrouting.model.rules import Rule
 from hostrouting.testing import strategies

@@ -31,8 +31,8 @@ from hostrouting.kernel.snapshot import Ipv6State, Snapshot
 from hostrouting.kernel.snapshot_backend import take_snapshot
 from hostrouting.kernel.sources import spread
 from hostrouting.kernel.unshare import Namespace
-from hostrouting.model.answers import Lookup
 from hostrouting.model.family import Family, IpAddress
+from hostrouting.model.lookups import Lookup
 from hostrouting.model.routes import Route, RouteType, Scope, Table
 from hostrouting.overlap.difference import Difference, compare
 

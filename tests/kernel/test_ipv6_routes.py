@@ -27,8 +27,8 @@ from hostrouting.kernel.namespace import enter_namespace
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
 from hostrouting.kernel.port import Write, read_our_routes, read_routes
-from hostrouting.model.answers import RouteFailure
 from hostrouting.model.family import Family
+from hostrouting.model.lookups import RouteFailure
 from hostrouting.model.routes import NextHop, Protocol, Route, Route6, RouteType, Table
 from hostrouting.routes.install import apply_routes
 from hostrouting.routes.plan import Replacement, RoutePlan

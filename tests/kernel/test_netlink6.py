@@ -32,10 +32,10 @@ from hostrouting.kernel.rules import kernel_rules
 from hostrouting.kernel.selection import except_plain
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.snapshot_backend import SnapshotBackend6, take_snapshot
-from hostrouting.model.answers import Lookup
 from hostrouting.model.errors import ConfigError, RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.links import Address6
+from hostrouting.model.lookups import Lookup
 from hostrouting.model.routes import Protocol, Route6, Table
 from hostrouting.testing import FakeSystemd
 from phases import CancelScope

@@ -57,9 +57,9 @@ from hostrouting.kernel.port import Kernel, Write, read_routes
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink.conversation import Listener, everywhere
 from hostrouting.kernel.selection import Entries, Selection
-from hostrouting.model.answers import RouteFailure
 from hostrouting.model.errors import HostRoutingError
 from hostrouting.model.family import Family
+from hostrouting.model.lookups import RouteFailure
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Table
 from hostrouting.model.rules import Rule
 from hostrouting.testing import FakeSystemd

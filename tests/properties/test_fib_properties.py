@@ -18,7 +18,7 @@ from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.port import Write, read_routes
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.kernel.selection import Selection
-from hostrouting.model.answers import Lookup
+from hostrouting.model.lookups import Lookup
 from hostrouting.model.routes import NextHop, Protocol, Route, Scope, Table
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.routes.verify import unproven

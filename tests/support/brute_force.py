@@ -27,8 +27,8 @@ from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.port import RouteBackend, read_routes
 from hostrouting.kernel.release import passes_discards
-from hostrouting.model.answers import Lookup
 from hostrouting.model.family import IpAddress, IpNetwork
+from hostrouting.model.lookups import Lookup
 from hostrouting.model.parsing import is_inside
 from hostrouting.model.routes import DEFAULT_DESTINATION, Route, RouteType, Table
 from hostrouting.model.rules import Rule, RuleAction

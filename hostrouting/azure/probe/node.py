@@ -53,26 +53,26 @@ class LinuxProbeNode(Programs):
         """Return nft's listing of our table, without counters, or None if there is no table."""
         attempt = f"list the nftables table {TABLE}"
         command = f"nft -s list table ip6 {TABLE}"
-        return self.ask(attempt, command, "No such file or directory") or None
+        return self.run(attempt, command, "No such file or directory") or None
 
     def load(self, text: str) -> None:
         """Load an nft script in one transaction."""
-        self.ask("load the nftables rules", "nft -f -", text=text)
+        self.run("load the nftables rules", "nft -f -", text=text)
 
     def route(self) -> str | None:
         """Return the route that wins for the rewritten source address in ip(8) syntax, or None."""
         command = f"ip -6 -N -o route get fibmatch {REWRITTEN_SOURCE}"
-        printed = self.ask("look up a route", command, "RTNETLINK answers")
+        printed = self.run("look up a route", command, "RTNETLINK answers")
         return printed.partition(" pref ")[0].strip() or None
 
     def pin(self, route: str) -> None:
         """Add a route to table main, replacing any route with the same destination and metric."""
-        self.ask(
+        self.run(
             f"pin the route {route} (devices names its interface)", f"ip -6 route replace {route}"
         )
 
     def unpin(self) -> None:
         """Delete hostrouting's routes to the rewritten source address, if any."""
-        self.ask(
+        self.run(
             "delete the pinned route", f"ip -6 route flush table main proto 218 {REWRITTEN_SOURCE}"
         )

@@ -54,7 +54,7 @@ class LinuxBridgeNode(Programs):
         """Return the state needed for a plan, except for files."""
         notes: list[str] = []
         rules: tuple[str, ...] = ()
-        has_bridge = bool(self.ask_ip("look for the bridge", f"ip -j link show dev {bridge}"))
+        has_bridge = bool(self.run_ip("look for the bridge", f"ip -j link show dev {bridge}"))
         if not has_bridge:
             notes.append(
                 f"there is no bridge {bridge}; if azure-vnet's has another name, "
@@ -73,14 +73,14 @@ class LinuxBridgeNode(Programs):
             notes.append(f"rules weren't read: {error}")
         gateways = _gateways()
         neighbours = self._neighbours(bridge)
-        seen = self.ask_ip("list the bridge's MACs", f"bridge -j fdb show br {bridge}")
+        seen = self.run_ip("list the bridge's MACs", f"bridge -j fdb show br {bridge}")
         # The interfaces must be read last; see ``BridgeNode.read_state``.
         interfaces = read("list the interfaces", partial(_interfaces, seen))
         return NodeState(rules, interfaces, gateways, neighbours, tuple(notes))
 
     def _rules(self) -> tuple[str, ...]:
         """Return the rules of table nat in ebtables-save format, which is needed to delete them."""
-        lines = self.ask(_READ_RULES, "ebtables-nft-save -t nat").splitlines()
+        lines = self.run(_READ_RULES, "ebtables-nft-save -t nat").splitlines()
         # If another program has added rules that ebtables-nft-save doesn't understand, this command
         # exits with 0 but omits the table.
         if "*nat" not in lines:
@@ -99,13 +99,13 @@ class LinuxBridgeNode(Programs):
         """
         attempt = f"delete {len(rules)} rules of ebtables' table nat"
         deletions = "".join(f"-D{rule.removeprefix('-A')}\n" for rule in rules)
-        self.ask(attempt, "ebtables-nft-restore --noflush", text=f"*nat\n{deletions}COMMIT\n")
+        self.run(attempt, "ebtables-nft-restore --noflush", text=f"*nat\n{deletions}COMMIT\n")
 
     def remove_neighbours(self, neighbours: Sequence[Neighbour]) -> None:
         """Delete neighbours; missing ones are ignored."""
         for neighbour in neighbours:
             command = f"ip neighbour delete {neighbour.address} dev {neighbour.dev}"
-            self.ask(
+            self.run(
                 f"delete the neighbour {neighbour}", command, "No such file", "Cannot find device"
             )
 
@@ -114,7 +114,7 @@ class LinuxBridgeNode(Programs):
         command = f"ip -j neighbour show dev {bridge} nud permanent"
         return tuple(
             Neighbour(bridge, ip_address(entry["dst"]), entry["lladdr"])
-            for entry in self.ask_ip("list the bridge's neighbours", command)
+            for entry in self.run_ip("list the bridge's neighbours", command)
             if "lladdr" in entry and not {"extern_learn", "managed"} & entry.keys()
         )
 

@@ -29,9 +29,9 @@ from hostrouting import Config, OverlapReport, RouteOverlap
 from hostrouting.kernel.port import Kernel, Write
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.snapshot_backend import SnapshotBackend
-from hostrouting.model.answers import Lookup
 from hostrouting.model.family import IpNetwork
 from hostrouting.model.links import Hardware
+from hostrouting.model.lookups import Lookup
 from hostrouting.model.routes import NextHop, Route
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap._read import read_host

@@ -27,8 +27,8 @@ from hostrouting import CheckRouteOverlap, Config, Configure, Host, Layout, Unit
 from hostrouting.boot.locks import locked
 from hostrouting.boot.parts import watch_part
 from hostrouting.kernel.port import Write, read_our_routes
-from hostrouting.model.answers import RouteFailure
 from hostrouting.model.errors import FileError
+from hostrouting.model.lookups import RouteFailure
 from hostrouting.model.routes import Route
 from hostrouting.testing import FakeKernel, FakeSystemd
 from hostrouting.watch._events import Event, EventKind

@@ -39,8 +39,8 @@ from hostrouting.boot.render import fill
 from hostrouting.boot.trial import times_of
 from hostrouting.config.routing import OverlapMode
 from hostrouting.kernel.port import Write, read_routes
-from hostrouting.model.answers import RouteFailure
 from hostrouting.model.errors import RouteError
+from hostrouting.model.lookups import RouteFailure
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, Table
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import Finding, FindingKind, OverlapReport, UnknownReason, Verdict

@@ -1,4 +1,4 @@
-"""The kernel's answers: lookup results and refused routes."""
+"""The results of lookups, and routes that the kernel refused."""
 
 from __future__ import annotations
 
