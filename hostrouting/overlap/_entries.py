@@ -60,24 +60,26 @@ class Entries:
         self._missing = missing
         self._state, self._family, self._bits = state, state.family, state.family.bits
         self._default = state.uplinks.default
-        # If two uplinks share a subnet, it is assigned to the one used by the default route.
-        # Uplinks that can't have routes are skipped.
         self._usable = _usable_devs(state.links)
-        usable = [dev for dev in self._usable if dev in state.uplinks.devs]
         self._point_to_point = {link.name for link in state.links if link.is_point_to_point}
-        default_devs = [
-            dev for dev in usable if self._default is not None and dev in self._default.devs
-        ]
-        self._local_subnets = {
-            subnet: dev
-            for among in (usable, default_devs)
-            for subnet, dev in state.uplinks.subnets
-            if dev in among
-        }
+        self._local_subnets = self._find_local_subnets()
         self._nested_subnets = PrefixIndex(self._local_subnets, self._bits)
         # Results are kept by interface, because thousands of CIDRs may name the same one.
         self._known_by: dict[str, tuple[Mapping[Prefix, NextHop], PrefixIndex, PrefixIndex]] = {}
         self._refusals_by: dict[tuple[str, NextHop | None], str] = {}
+
+    def _find_local_subnets(self) -> dict[Prefix, str]:
+        """Return the subnets of the uplinks that can have routes, each with its uplink.
+
+        If two uplinks share a subnet, it is assigned to the one used by the default route.
+        """
+        default_devs = () if self._default is None else self._default.devs
+        subnets: dict[Prefix, str] = {}
+        of_default: dict[Prefix, str] = {}
+        for subnet, dev in self._state.uplinks.subnets:
+            if dev in self._usable:
+                (of_default if dev in default_devs else subnets)[subnet] = dev
+        return subnets | of_default
 
     def path(self, expected: ExpectedCidr, address: IpAddress) -> Path | Obstacle:
         """Return how an entry leads to the interface of an expected CIDR, or the reason why none is proposed.
@@ -86,27 +88,10 @@ class Entries:
             expected: the expected CIDR.
             address: an address in that CIDR.
         """
-        subnet = self.subnet_around(address)
-        if subnet is not None:
-            on = self._local_subnets[subnet]
-            is_unnameable = self._names_devs and not is_device(on)
-            refused = (
-                f"it is on the link of {on}, a name that no config accepts: rename it"
-                if is_unnameable
-                else ""
-            )
-            to_uplinks = Path(None, (on,), (NextHop(on),), subnet, refused)
-        elif self._default is not None:
-            to_uplinks = Path(
-                None, self._default.devs, self._default.hops, None, self._lost_gateway
-            )
-        else:
-            to_uplinks = Path(None, (), (), None, "")
-        dev = (
-            None
-            if expected.devs is None
-            else self._dev_of(expected, expected.devs, address, to_uplinks)
-        )
+        to_uplinks = self._path_to_uplinks(address)
+        dev = None
+        if expected.devs is not None:
+            dev = self._dev_of(expected, expected.devs, address, to_uplinks)
         if isinstance(dev, Obstacle):
             return dev
         if dev is None:
@@ -114,7 +99,20 @@ class Entries:
         hop = self._hop_by(dev, (int(address), self._bits))
         if (dev, hop) not in self._refusals_by:
             self._refusals_by[dev, hop] = self._why_refused_by(dev, hop)
-        return Path(dev, (dev,), () if hop is None else (hop,), subnet, self._refusals_by[dev, hop])
+        next_hops = () if hop is None else (hop,)
+        return Path(dev, (dev,), next_hops, to_uplinks.subnet, self._refusals_by[dev, hop])
+
+    def _path_to_uplinks(self, address: IpAddress) -> Path:
+        subnet, default = self.subnet_around(address), self._default
+        if subnet is not None:
+            dev = self._local_subnets[subnet]
+            refused = ""
+            if self._names_devs and not is_device(dev):
+                refused = f"it is on the link of {dev}, a name that no config accepts: rename it"
+            return Path(None, (dev,), (NextHop(dev),), subnet, refused)
+        if default is not None:
+            return Path(None, default.devs, default.hops, None, self._lost_gateway)
+        return Path(None, (), (), None, "")
 
     def subnet_around(self, address: IpAddress) -> Prefix | None:
         """Return the innermost uplink subnet that contains an address, if any."""
@@ -133,11 +131,10 @@ class Entries:
         to_uplinks: Path,
     ) -> str | Obstacle | None:
         """Return the one interface that an entry for an expected CIDR uses, None for the uplinks, or an obstacle."""
-        there = [link.name for link in self._state.links if is_like(link.name, patterns)]
-        usable = [dev for dev in self._usable if dev in there]
+        matching = [link.name for link in self._state.links if is_like(link.name, patterns)]
+        usable = [dev for dev in self._usable if dev in matching]
         if to_uplinks.subnet is None:
-            prefix = (int(address), self._bits)
-            near = [dev for dev in usable if any(self._around_by(dev)[2].around(prefix))]
+            near = [dev for dev in usable if self._is_near(address, dev)]
             if len(near) == 1:
                 return near[0]
         if to_uplinks.devs and expected.allows_all(to_uplinks.devs):
@@ -147,9 +144,14 @@ class Entries:
         if usable:
             several = f"{', '.join(usable)} may carry {expected.cidr}: name one of them in its devs, or add the route"
             return Obstacle(several, is_policy=True)
-        named = f"there is no interface {','.join(patterns)}"
-        why = f"{','.join(there)} is down or has no carrier" if there else named
+        why = f"there is no interface {','.join(patterns)}"
+        if matching:
+            why = f"{','.join(matching)} is down or has no carrier"
         return Obstacle(f"{why}, and no other interface may carry {expected.cidr}")
+
+    def _is_near(self, address: IpAddress, dev: str) -> bool:
+        """Return whether an address is in a subnet of an interface."""
+        return any(self._around_by(dev)[2].around((int(address), self._bits)))
 
     def _why_refused_by(self, dev: str, hop: NextHop | None) -> str:
         if not is_device(dev):
@@ -259,26 +261,34 @@ class Entries:
     @cached_property
     def _lost_gateway(self) -> str:
         """Return why entries via the default route's gateways wouldn't work, or an empty string if they would."""
-        default, fib = self._inherited, self._state.fib
-        if (own := local_gateway(default, self._state.addresses)) is not None:
-            return f"{own.local}, the gateway of {default}, is also an address of {own.dev}: remove it from there"
-        hop, *others = default.hops
-        is_nameable = not others and not isinstance(hop.gateway, IPv6Address) and is_device(hop.dev)
-        if self._has_lost_source and not is_nameable:
+        default = self._inherited
+        if (local := local_gateway(default, self._state.addresses)) is not None:
+            whose = f"{local.local}, the gateway of {default}, is also an address of {local.dev}"
+            return f"{whose}: remove it from there"
+        if self._has_lost_source and not _is_nameable(default.hops):
             return f"the kernel would refuse entries with the src of {default}: it isn't an address of this host"
-        for hop in default.hops:
-            if not isinstance(gateway := hop.gateway, IPv4Address):
-                continue
-            # If the source is lost, the entry names gateway and dev, and so isn't onlink.
-            if hop.onlink and not self._has_lost_source:
-                if (claim := fib.claims_gateway(gateway)) is not None:
-                    return f"the kernel would refuse entries via {gateway}, because it is in {claim}: remove that"
-            elif not fib.finds_gateway(gateway, hop.dev or ""):
-                reason = (
-                    f"under the policy rules, it isn't reachable on {hop.dev}; change the rules"
-                )
-                return f"the kernel would refuse entries via {gateway}: {reason}"
-        return ""
+        return next(filter(None, map(self._why_refused_via, default.hops)), "")
+
+    def _why_refused_via(self, hop: NextHop) -> str:
+        """Return why the kernel would refuse entries via an IPv4 gateway, or an empty string if it wouldn't."""
+        gateway = hop.gateway
+        if not isinstance(gateway, IPv4Address):
+            return ""
+        refused = f"the kernel would refuse entries via {gateway}"
+        # If the source is lost, the entry names gateway and dev, and so isn't onlink.
+        if hop.onlink and not self._has_lost_source:
+            claim = self._state.fib.claims_gateway(gateway)
+            return "" if claim is None else f"{refused}, because it is in {claim}: remove that"
+        if self._state.fib.finds_gateway(gateway, hop.dev or ""):
+            return ""
+        why = f"under the policy rules, it isn't reachable on {hop.dev}; change the rules"
+        return f"{refused}: {why}"
+
+
+def _is_nameable(hops: Sequence[NextHop]) -> bool:
+    """Return whether an entry can name the next hop, of which there must be only one."""
+    hop, *others = hops
+    return not others and not isinstance(hop.gateway, IPv6Address) and is_device(hop.dev)
 
 
 def _usable_devs(links: Sequence[Link]) -> list[str]:

@@ -11,7 +11,7 @@ from operator import attrgetter
 from hostrouting.config.routing import RouteOverlap
 from hostrouting.kernel.rules import is_about_other_packets, loopback_of
 from hostrouting.model.family import Family, IpAddress
-from hostrouting.model.links import Hardware
+from hostrouting.model.links import Hardware, Link
 from hostrouting.model.routes import Route, RouteType
 from hostrouting.model.text import shortened
 from hostrouting.overlap._places import Place, Places, SocketLookup
@@ -44,61 +44,55 @@ def notes_on_host(overlap: RouteOverlap, state: State, places: Places) -> Iterab
 
 def _contested(state: State, of_pods: Collection[str]) -> Iterable[Note]:
     """Yield notes on default routes through several interfaces, or through a container's interface."""
-    if (default := state.uplinks.default) is None:
+    default = state.uplinks.default
+    if default is None:
         return
-    defaults = [route for route in state.defaults if not {*of_pods}.isdisjoint(route.devs)]
-    for route in defaults:
-        text = f"{route} may be a container's default route, as {','.join(route.devs)} is in containerDevs"
-        yield Note(
-            NoteKind.CONTESTED,
-            f"{text}; name the node's uplinks (hostRouting.uplinks)",
-            devs=route.devs,
-        )
-    if not (others := _rival_defaults(state)):
+    for route in state.defaults:
+        if not {*of_pods}.isdisjoint(route.devs):
+            text = f"{route} may be a container's default route, as {','.join(route.devs)} is in containerDevs"
+            hint = "name the node's uplinks (hostRouting.uplinks)"
+            yield Note(NoteKind.CONTESTED, f"{text}; {hint}", devs=route.devs)
+    rivals = _rival_defaults(state, default)
+    if not rivals:
         return
-    # If an IPv6 default route also has next hops on other interfaces, ``others`` already includes
-    # it.
-    chosen = [default] if default in state.routes or state.family is Family.IPV4 else []
-    found = sorted((*chosen, *others), key=attrgetter("metric"))
-    devs = tuple(sorted({dev for route in found for dev in route.devs}))
-    listed = "; ".join(map(str, found))
-    if state.family is Family.IPV6 and state.uplinks.named is not None:
-        settles = (
-            "of those with the same metric the kernel takes one of the highest preference whose router answers; a route"
-            " for each expected CIDR settles it"
-        )
-    elif state.uplinks.named is not None:
-        settles = f"expected CIDRs that name no interface use {default}"
-    else:
-        settles = f"the one through {','.join(default.devs)} wins; name the node's uplinks (hostRouting.uplinks) to settle it"
-    yield Note(
-        NoteKind.CONTESTED,
-        f"several interfaces have a default route: {listed}; {settles}",
-        devs=devs,
+    # If an IPv6 default route also has next hops on other interfaces, it is among the rivals.
+    if default in state.routes or state.family is Family.IPV4:
+        rivals = [default, *rivals]
+    rivals.sort(key=attrgetter("metric"))
+    devs = tuple(sorted({dev for route in rivals for dev in route.devs}))
+    listed = "; ".join(map(str, rivals))
+    text = f"several interfaces have a default route: {listed}; {_settling(state, default)}"
+    yield Note(NoteKind.CONTESTED, text, devs=devs)
+
+
+def _settling(state: State, default: Route) -> str:
+    """Return which default route is used, and what settles it."""
+    if state.uplinks.named is None:
+        wins = f"the one through {','.join(default.devs)} wins"
+        return f"{wins}; name the node's uplinks (hostRouting.uplinks) to settle it"
+    if state.family is Family.IPV4:
+        return f"expected CIDRs that name no interface use {default}"
+    return (
+        "of those with the same metric the kernel takes one of the highest preference whose router answers; a route"
+        " for each expected CIDR settles it"
     )
 
 
-def _rival_defaults(state: State) -> list[Route]:
+def _rival_defaults(state: State, default: Route) -> list[Route]:
     """Return the live default routes through interfaces other than the chosen default route's.
 
     If uplinks are named, only routes through an uplink are returned for IPv4. For IPv6, the routes
     with the same metric through an interface that isn't an uplink are returned instead, because
     they may take precedence.
     """
-    uplinks = state.uplinks
-    if uplinks.default is None:
-        return []
-    defaults, devs = state.defaults, {*uplinks.devs}
-    if state.family is Family.IPV6 and uplinks.named is not None:
-        return [
-            each
-            for each in defaults
-            if each.metric == uplinks.default.metric and not devs.issuperset(each.devs)
-        ]
-    rivals = {dev for route in defaults for dev in route.devs} - {*uplinks.default.devs}
-    if uplinks.named is not None:
-        rivals &= devs
-    return [route for route in defaults if not rivals.isdisjoint(route.devs)]
+    uplinks = {*state.uplinks.devs}
+    if state.family is Family.IPV6 and state.uplinks.named is not None:
+        same_metric = [route for route in state.defaults if route.metric == default.metric]
+        return [route for route in same_metric if not uplinks.issuperset(route.devs)]
+    devs = {dev for route in state.defaults for dev in route.devs} - {*default.devs}
+    if state.uplinks.named is not None:
+        devs &= uplinks
+    return [route for route in state.defaults if not devs.isdisjoint(route.devs)]
 
 
 def _pending(state: State) -> Iterable[Note]:
@@ -118,21 +112,21 @@ def _without_carrier(state: State) -> Iterable[Note]:
 
 def _foreign_sources(state: State, places: Places) -> Iterable[Note]:
     """Yield a note for each route through an uplink that has another network's address as its source."""
-    devs = {*state.uplinks.devs}
-    anywhere = {
-        link.name
-        for link in state.links
-        if link.kind == "dummy" or link.hardware == Hardware.LOOPBACK
-    }
+    uplinks = {*state.uplinks.devs}
     owners = {address.local: address.dev for address in state.addresses}
-    foreign = {local for local, owner in owners.items() if owner not in {*devs, *anywhere}}
-    found = (
-        route for route in _sent(places) if route.source in foreign and devs.issuperset(route.devs)
-    )
-    for route in dict.fromkeys(found):
-        if route.source is not None and (owner := owners[route.source]) not in route.devs:
+    # The addresses of these interfaces belong to no network.
+    anywhere = {link.name for link in state.links if _has_no_network(link)}
+    for route in dict.fromkeys(_sent(places)):
+        owner = None if route.source is None else owners.get(route.source)
+        if owner is None or owner in anywhere or owner in uplinks:
+            continue
+        if uplinks.issuperset(route.devs):
             text = f"what {route} sends has the source {route.source}, an address of {owner}: the network may drop it"
             yield Note(NoteKind.SOURCE, text, devs=(owner,))
+
+
+def _has_no_network(link: Link) -> bool:
+    return link.kind == "dummy" or link.hardware == Hardware.LOOPBACK
 
 
 def _beyond_mtu(state: State, places: Places) -> Iterable[Note]:

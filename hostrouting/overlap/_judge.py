@@ -58,21 +58,7 @@ class Judge:
             return tuple(self._of_lookups(lookups, expected))
         deciding = [lookup for lookup in lookups if decides(lookup, lookups)]
         first, *others = sorted(self._of_lookups(deciding, expected), key=_rank)
-        unconnected = {
-            (each.kind, each.devs) for each in (first, *others) if each.lookup.source is None
-        }
-        kept = {first.group: first}
-        for judgement in others:
-            lookup = judgement.lookup
-            is_told = judgement.is_failure or judgement.kind in _TOLD_OF_ANY_LOOKUP
-            # Datagrams already show it.
-            is_known = lookup.source is not None and (judgement.kind, judgement.devs) in unconnected
-            # Connections from the same source already show it.
-            of_client = judgement._replace(lookup=lookup._replace(is_reply=False))
-            if is_told and not is_known and of_client.group not in kept:
-                kept.setdefault(judgement.group, judgement)
-        later = [*kept.values()][1:]
-        return first, *sorted(later, key=_by_source)
+        return first, *sorted(_worth_telling(first, others), key=_by_source)
 
     def of_each_lookup(self, lookups: Sequence[SocketLookup]) -> list[Judgement]:
         """Judge each lookup of a place for the first expected CIDR for which it fails, or else for the first CIDR."""
@@ -198,6 +184,25 @@ class Judge:
         is_block = expected.devs is None and self._bounds.is_block(entry, expected.cidr)
         kind = NoteKind.CNI_DISCARD if is_block else FindingKind.BLACKHOLE
         return Judgement(kind, lookup, (), entry)
+
+
+def _worth_telling(first: Judgement, others: Sequence[Judgement]) -> list[Judgement]:
+    """Return the judgements that tell more than the first one and those before them."""
+    unconnected = {
+        (each.kind, each.devs) for each in (first, *others) if each.lookup.source is None
+    }
+    kept = {first.group: first}
+    for judgement in others:
+        lookup = judgement.lookup
+        if not judgement.is_failure and judgement.kind not in _TOLD_OF_ANY_LOOKUP:
+            continue
+        if lookup.source is not None and (judgement.kind, judgement.devs) in unconnected:
+            continue
+        # A reply tells nothing more than a connection from the same source.
+        of_client = judgement._replace(lookup=lookup._replace(is_reply=False))
+        if of_client.group not in kept:
+            kept.setdefault(judgement.group, judgement)
+    return [*kept.values()][1:]
 
 
 def decides(lookup: SocketLookup, lookups: Sequence[SocketLookup]) -> bool:

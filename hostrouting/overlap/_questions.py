@@ -45,12 +45,7 @@ class Questions:
         if obstacle.question is None:
             return obstacle
         devs = obstacle.question.devs
-        failing = [
-            (expected, judgement)
-            for span in spans
-            for expected, judgement in _unlimited(span.place)
-            if judgement.is_failure
-        ]
+        failing = [*_failing(spans)]
         reason = obstacle.reason or _on_purpose(devs, [judgement for _, judgement in failing])
         unnameable = [dev for dev in (*devs, *self._uplinks) if not is_device(dev)]
         if unnameable:
@@ -110,6 +105,13 @@ def _unlimited(place: Place) -> Iterator[tuple[ExpectedCidr, Judgement]]:
     for expected, judgements in place.judgements.items():
         if expected.devs is None:
             for judgement in judgements:
+                yield expected, judgement
+
+
+def _failing(spans: Iterable[Span]) -> Iterator[tuple[ExpectedCidr, Judgement]]:
+    for span in spans:
+        for expected, judgement in _unlimited(span.place):
+            if judgement.is_failure:
                 yield expected, judgement
 
 

@@ -16,6 +16,8 @@ from hostrouting.model.text import shortened
 # A limit for human-readable lines.
 _SHOWN_CIDRS = 4
 
+_MAIN_AND_LOCAL = (Table.MAIN, Table.LOCAL)
+
 
 class Question(NamedTuple):
     """A question to the user: whether addresses leave through another interface than the uplinks on purpose.
@@ -81,39 +83,40 @@ class Obstacle(NamedTuple):
         Args:
             cidr: the CIDR, or a placeholder for it.
         """
-        rule, family = self.rule, self.family
         if self.question is not None:
             return f"{self.reason}: {self.question.sentence()}"
-        if rule is None:
+        if self.rule is None:
             return self.reason
-        from shlex import quote
+        commands = self._commands(self.rule, cidr)
+        how = f"{', or: '.join(commands)}; then check again" if commands else "change that rule"
+        return f"{self.reason}: {how}"
 
-        commands = []
-        has_table = rule.action is RuleAction.TO_TABLE and rule.table not in (
-            Table.MAIN,
-            Table.LOCAL,
-        )
-        if has_table and self.next_hops:
-            named = [attrs.evolve(hop, dev=quote(hop.dev or "")) for hop in self.next_hops]
-            hops = [hop.words(family) + (" onlink" if hop.onlink else "") for hop in named]
-            next_hops = hops[0] if len(hops) == 1 else " ".join(f"nexthop {hop}" for hop in hops)
+    def _commands(self, rule: Rule, cidr: str) -> list[str]:
+        """Return commands that add a route to the rule's table, or a rule before it."""
+        ip = self.family.ip
+        commands: list[str] = []
+        has_own_table = rule.action is RuleAction.TO_TABLE and rule.table not in _MAIN_AND_LOCAL
+        if has_own_table and self.next_hops:
             # The table may already contain this CIDR. For IPv6, the kernel refuses a second route
             # with the same metric, and prefers our metric to the usual 1024. For IPv4, the usual
             # metric is 0, and the first route wins.
-            verb, metric = (
-                ("add", f" metric {family.usual_metric}")
-                if family is Family.IPV6
-                else ("prepend", "")
-            )
-            commands.append(
-                f"{family.ip} route {verb} {cidr} table {rule.table} {next_hops}{metric}"
-            )
+            verb, metric = "prepend", ""
+            if self.family is Family.IPV6:
+                verb, metric = "add", f" metric {self.family.usual_metric}"
+            route = f"{cidr} table {rule.table} {self._next_hops_in_words()}{metric}"
+            commands.append(f"{ip} route {verb} {route}")
         if rule.preference:
-            commands.append(
-                f"{family.ip} rule add to {cidr} lookup main pref {rule.preference - 1}"
-            )
-        how = f"{', or: '.join(commands)}; then check again" if commands else "change that rule"
-        return f"{self.reason}: {how}"
+            commands.append(f"{ip} rule add to {cidr} lookup main pref {rule.preference - 1}")
+        return commands
+
+    def _next_hops_in_words(self) -> str:
+        from shlex import quote
+
+        hops = []
+        for hop in self.next_hops:
+            named = attrs.evolve(hop, dev=quote(hop.dev or ""))
+            hops.append(named.words(self.family) + (" onlink" if hop.onlink else ""))
+        return hops[0] if len(hops) == 1 else " ".join(f"nexthop {hop}" for hop in hops)
 
 
 @attrs.frozen
