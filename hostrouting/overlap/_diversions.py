@@ -18,7 +18,7 @@ from hostrouting.kernel.rules import LOOPBACK
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.integer_prefixes import Prefix, PrefixIndex, numbers
 from hostrouting.model.links import Hardware, is_like
-from hostrouting.model.routes import Route
+from hostrouting.model.routes import NextHop, Route
 from hostrouting.overlap._places import Judgement
 from hostrouting.overlap._state import State
 from hostrouting.overlap.findings import Finding, FindingKind
@@ -113,23 +113,28 @@ class Diversions:
             is_settled: whether the config already says that the address must leave through other
                 interfaces.
         """
-        devs: tuple[str, ...] = ()
-        if failure.kind is FindingKind.OVERLAP:
-            devs = tuple(dev for dev in failure.devs if dev not in {*self._uplinks, LOOPBACK})
+        devs = self._diverting(failure)
         is_connected = bool(devs) and self._is_connected(failure.route)
-        doubtful: tuple[str, ...] = ()
         if not is_settled:
             doubtful = self._doubtful(devs, failure.route, subnet, is_connected=is_connected)
-        # Unless uplinks are named, the cluster may be behind an interface that has a default route
-        # too.
-        rival = self._rival_around(failure.address)
-        if rival is not None and not is_settled and failure.address not in self.routers:
-            reason = f"it is in the network of {rival}, which has a default route too"
-            question = Question(tuple(sorted({rival, *doubtful})))
-            return Obstacle(reason, is_policy=True, question=question)
+            # Unless uplinks are named, the cluster may be behind an interface that has a default
+            # route too.
+            rival = self._rival_around(failure.address)
+            if rival is not None:
+                reason = f"it is in the network of {rival}, which has a default route too"
+                question = Question(tuple(sorted({rival, *doubtful})))
+                return Obstacle(reason, is_policy=True, question=question)
+            if doubtful:
+                return Obstacle("", is_policy=True, question=Question(doubtful))
         if is_connected and self._bridges.issuperset(devs):
             return Obstacle("; ".join(self._advice_on(devs, is_limited=is_limited)), is_policy=True)
-        return Obstacle("", is_policy=True, question=Question(doubtful)) if doubtful else None
+        return None
+
+    def _diverting(self, failure: Judgement) -> tuple[str, ...]:
+        """Return the interfaces other than the uplinks through which packets leave."""
+        if failure.kind is not FindingKind.OVERLAP:
+            return ()
+        return tuple(dev for dev in failure.devs if dev not in {*self._uplinks, LOOPBACK})
 
     def _doubtful(
         self,
@@ -160,15 +165,13 @@ class Diversions:
         """
         uplinks = self._state.uplinks
         defaults = [*self._state.defaults, *([] if uplinks.default is None else [uplinks.default])]
-        return frozenset(
-            hop.gateway for route in defaults for hop in route.hops if hop.dev in uplinks.devs
-        )
+        return frozenset(hop.gateway for hop in _hops(defaults) if hop.dev in uplinks.devs)
 
     def _rival_around(self, address: IpAddress) -> str | None:
-        """Return the interface with a default route in whose network an address is, if any."""
+        """Return the interface with a default route in whose network an address is, except an uplink's gateway."""
         networks, index = self._rivals
         inner = next(index.around((int(address), self._state.family.bits)), None)
-        return None if inner is None else networks[inner]
+        return None if inner is None or address in self.routers else networks[inner]
 
     @cached_property
     def _rivals(self) -> tuple[dict[Prefix, str], PrefixIndex]:
@@ -178,7 +181,7 @@ class Diversions:
         if self._state.uplinks.named is not None:
             return networks, PrefixIndex(networks, family.bits)
         devs: set[str] = set()
-        for hop in (hop for route in self._state.defaults for hop in route.hops):
+        for hop in _hops(self._state.defaults):
             if hop.dev is None or hop.dev in self._uplinks:
                 continue
             devs.add(hop.dev)
@@ -223,6 +226,11 @@ class Diversions:
         return {
             dev: PrefixIndex(prefixes, self._state.family.bits) for dev, prefixes in found.items()
         }
+
+
+def _hops(routes: Iterable[Route]) -> Iterator[NextHop]:
+    for route in routes:
+        yield from route.hops
 
 
 def _allowing(dev: str, *, is_limited: bool) -> str:

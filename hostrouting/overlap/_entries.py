@@ -131,8 +131,7 @@ class Entries:
         to_uplinks: Path,
     ) -> str | Obstacle | None:
         """Return the one interface that an entry for an expected CIDR uses, None for the uplinks, or an obstacle."""
-        matching = [link.name for link in self._state.links if is_like(link.name, patterns)]
-        usable = [dev for dev in self._usable if dev in matching]
+        usable = [dev for dev in self._usable if is_like(dev, patterns)]
         if to_uplinks.subnet is None:
             near = [dev for dev in usable if self._is_near(address, dev)]
             if len(near) == 1:
@@ -142,12 +141,18 @@ class Entries:
         if len(usable) == 1:
             return usable[0]
         if usable:
-            several = f"{', '.join(usable)} may carry {expected.cidr}: name one of them in its devs, or add the route"
-            return Obstacle(several, is_policy=True)
-        why = f"there is no interface {','.join(patterns)}"
+            several = f"{', '.join(usable)} may carry {expected.cidr}"
+            how = "name one of them in its devs, or add the route"
+            return Obstacle(f"{several}: {how}", is_policy=True)
+        return Obstacle(
+            f"{self._why_none(patterns)}, and no other interface may carry {expected.cidr}"
+        )
+
+    def _why_none(self, patterns: tuple[str, ...]) -> str:
+        matching = [link.name for link in self._state.links if is_like(link.name, patterns)]
         if matching:
-            why = f"{','.join(matching)} is down or has no carrier"
-        return Obstacle(f"{why}, and no other interface may carry {expected.cidr}")
+            return f"{','.join(matching)} is down or has no carrier"
+        return f"there is no interface {','.join(patterns)}"
 
     def _is_near(self, address: IpAddress, dev: str) -> bool:
         """Return whether an address is in a subnet of an interface."""

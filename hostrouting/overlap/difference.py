@@ -7,7 +7,7 @@ again. None of these changes is superfluous: if any one stays, a result still di
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import ClassVar, Literal
 
@@ -22,6 +22,7 @@ from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.integer_prefixes import PrefixSet, numbers
 from hostrouting.model.jsonable import JsonObject
+from hostrouting.model.links import Address
 from hostrouting.model.routes import Route, RouteType
 from hostrouting.overlap._ask import Sockets, called_addresses, source_borders, source_key_to
 from hostrouting.overlap._cut import Cutter
@@ -243,6 +244,11 @@ def _of_client(lookups: Iterable[SocketLookup]) -> list[SocketLookup]:
     return again or sent
 
 
+def _usable_in_both(old: Iterable[Address], new: Iterable[Address]) -> list[Address]:
+    kept = {address.local for address in old if address.is_usable}
+    return [address for address in new if address.is_usable and address.local in kept]
+
+
 class _Comparison:
     """The comparison of two snapshots, in one family."""
 
@@ -257,25 +263,13 @@ class _Comparison:
         self._keys_around = cache(self.changes.keys_around)
         self._facts = [backend.facts() for backend in self._backends]
         self._rules = [rule for facts in self._facts for rule in facts.rules]
-        old, new = (facts.addresses for facts in self._facts)
-        kept = {address.local for address in old if address.is_usable}
-        self._own = [address for address in new if address.local in kept and address.is_usable]
-        self._called = called_addresses(
-            self._own, {address.dev for address in self._own}, self._rules
-        )
+        self._local = _usable_in_both(*(facts.addresses for facts in self._facts))
+        devs = {address.dev for address in self._local}
+        self._called = called_addresses(self._local, devs, self._rules)
 
     def changed(self, cidrs: Sequence[IpNetwork]) -> Iterator[Difference]:
         """Yield the differences in these CIDRs, and those in this host's own addresses."""
-        family, bits = self._family, self._family.bits
-        own = (
-            family.network((int(address.local), bits))
-            for address in self._own
-            if not address.local.is_link_local
-        )
-        covered = PrefixSet(map(numbers, cidrs), bits)
-        every = [
-            *dict.fromkeys((*cidrs, *(each for each in own if not covered.covers(numbers(each)))))
-        ]
+        every = [*dict.fromkeys((*cidrs, *self._local_beyond(cidrs)))]
         places = self._places(every)
         old, new = (_Lookups(each, self._called).results(places) for each in self._backends)
         for cidr in every:
@@ -285,7 +279,16 @@ class _Comparison:
                     groups.setdefault(results, []).append(span)
             for results, inside in groups.items():
                 causes = self._causes({place: old[place] for place in distinct(inside)})
-                yield Difference(cidr, networks_of(inside, family), results, causes)
+                yield Difference(cidr, networks_of(inside, self._family), results, causes)
+
+    def _local_beyond(self, cidrs: Iterable[IpNetwork]) -> Iterator[IpNetwork]:
+        """Yield this host's addresses outside of the CIDRs."""
+        family = self._family
+        covered = PrefixSet(map(numbers, cidrs), family.bits)
+        for address in self._local:
+            single = family.network((int(address.local), family.bits))
+            if not address.local.is_link_local and not covered.covers(numbers(single)):
+                yield single
 
     def _places(self, cidrs: Iterable[IpNetwork]) -> Places:
         """Cut the CIDRs into places, and return the spans in which results may differ."""
@@ -306,21 +309,34 @@ class _Comparison:
             wanted: the earlier results.
         """
         touching = {place: self._touching(place) for place in wanted}
-        certain = {only for changes in touching.values() if len(changes) == 1 for only in changes}
         changes = set().union(*touching.values())
+        certain = set().union(*(each for each in touching.values() if len(each) == 1))
         if changes != certain and not self._restores(changes, wanted):
             changes, certain = {*self.changes.all}, set()
             touching = dict.fromkeys(wanted, changes)
         kept = sorted(changes, key=_rank)
-        left = 0
-        while left != len(kept):
-            left = len(kept)
-            for change in [change for change in kept if change not in certain]:
-                tried = {place: old for place, old in wanted.items() if change in touching[place]}
-                fewer = [each for each in kept if each is not change]
-                if self._restores_quickly(fewer, tried):
-                    kept = fewer
-        return tuple(kept)
+        while True:
+            fewer = self._with_fewer(kept, certain, wanted, touching)
+            if len(fewer) == len(kept):
+                return tuple(kept)
+            kept = fewer
+
+    def _with_fewer(
+        self,
+        kept: list[HostChange],
+        certain: Container[HostChange],
+        wanted: Mapping[Place, _Results],
+        touching: Mapping[Place, Container[HostChange]],
+    ) -> list[HostChange]:
+        """Return changes without those that are superfluous, one after the other."""
+        for change in kept:
+            if change in certain:
+                continue
+            touched = {place: old for place, old in wanted.items() if change in touching[place]}
+            fewer = [each for each in kept if each is not change]
+            if self._restores_quickly(fewer, touched):
+                kept = fewer
+        return kept
 
     def _touching(self, place: Place) -> set[HostChange]:
         """Return the changes that may have an effect on a place."""

@@ -112,7 +112,7 @@ class Obstacle(NamedTuple):
     def _next_hops_in_words(self) -> str:
         from shlex import quote
 
-        hops = []
+        hops: list[str] = []
         for hop in self.next_hops:
             named = attrs.evolve(hop, dev=quote(hop.dev or ""))
             hops.append(named.words(self.family) + (" onlink" if hop.onlink else ""))

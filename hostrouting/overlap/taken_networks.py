@@ -47,11 +47,11 @@ def taken_networks(backend: RouteBackend) -> dict[IpNetwork, tuple[str, ...]]:
         if _is_network(route) and not all(is_like(dev, _CONTAINER_DEVS) for dev in others):
             found.setdefault(route.destination, set()).update(others)
     for lookup in backend.lookup(_PLATFORM) if default is not None else ():
-        if lookup.route is None or lookup.route.type is not RouteType.UNICAST:
-            continue
-        if others := {*lookup.route.devs} - {*devs, "lo"}:
+        if lookup.route is not None and lookup.route.type is RouteType.UNICAST:
+            others = {*lookup.route.devs} - {*devs, "lo"}
             single = Family.IPV4.network((int(lookup.address), 32))
-            found.setdefault(single, set()).update(others)
+            if others:
+                found.setdefault(single, set()).update(others)
     return {network: tuple(sorted(found[network])) for network in sorted(found, key=numbers)}
 
 
