@@ -37,27 +37,17 @@ _DECISIONS_MAX = 15
 
 # Functions that have more. The list may only shrink: flatten a function, and remove its name.
 _EXCEPTIONS = {
-    "hostrouting.azure.vnet.leftovers._Planner.__init__",
     "hostrouting.kernel._ip_rules.read_rule",
     "hostrouting.kernel._memory.semantics._fib_create_info",
     "hostrouting.kernel.fib.Fib.evaluated_rules",
     "hostrouting.kernel.host_changes.HostChanges.without",
     "hostrouting.kernel.namespace._encode_rule",
-    "hostrouting.kernel.netlink6.NetlinkBackend6.replace",
     "hostrouting.kernel.snapshot.Snapshot.from_document",
     "hostrouting.kernel.snapshot_backend._asked_sources",
-    "hostrouting.overlap._cautions.cautions",
-    "hostrouting.overlap.check._joined",
-    "hostrouting.overlap.difference._Comparison._causes",
-    "hostrouting.overlap.difference._Lookups._by_packet",
-    "hostrouting.overlap.taken_networks.taken_networks",
-    "hostrouting.overlap.uplinks.find_uplinks",
     "hostrouting.routes.install.converge",
     "hostrouting.routes.plan.plan_possible",
     "hostrouting.routes.verify._beaten",
     "hostrouting.routes.verify._covered",
-    "hostrouting.routes.verify.losing_routes",
-    "hostrouting.tasks.configure.warnings_of",
 }
 
 _NOT_CODE = {
