@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import sys
 import time
@@ -277,7 +278,7 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
       hostrouting fix --cidr 172.16.0.0/16 --format netplan          for a host whose routes are managed by netplan
       hostrouting fix --cidr 172.16.0.0/16 --snapshot node.json      for another host, from its snapshot
     """
-    from hostrouting.cli.fixing import merged, set_sections
+    from hostrouting.cli.fixing import merged
     from hostrouting.tasks.preview import as_installed
 
     document, config = read_with_cidrs(options, host)
@@ -294,15 +295,14 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
     proposal: Any = None
     warnings: tuple[str, ...] = ()
     is_unknown = result.verdict is Verdict.UNKNOWN and bool(result.cidrs)
-    has_proposal = bool(result.findings) or not is_unknown
-    if has_proposal and options.format == "config":
-        proposal = merged(document, result.fix.routes, options.cidr)
-    elif has_proposal:
-        proposal, warnings = _in_words(options.format, result.fix.routes, on, config)
+    if result.findings or not is_unknown:
+        if options.format == "config":
+            proposal = merged(document, result.fix.routes, options.cidr)
+        else:
+            proposal, warnings = _in_words(options.format, result.fix.routes, on, config)
     changes = Changes()
-    if options.in_place and has_proposal and proposal != document:
-        sections = {SECTION: proposal[SECTION]}
-        changes = set_sections(config_path(options, host), sections, known=document)
+    if options.in_place:
+        changes = _write_in_place(config_path(options, host), document, proposal)
     told = {
         "host": result.host,
         **changes.to_json(),
@@ -317,6 +317,17 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
         text = "\n".join(changes_lines(changes)) or NOTHING
     is_fixed = None if is_unknown else not result.fix.unfixable
     return Result(lambda: told, lambda: text, exit_of_answer(is_fixed), warnings)
+
+
+def _write_in_place(
+    path: os.PathLike[str] | str, document: dict[str, Any] | None, proposal: Any
+) -> Changes:
+    """Write the proposed section into CONFIG's file, if there is a proposal that differs."""
+    from hostrouting.cli.fixing import set_sections
+
+    if proposal is None or proposal == document:
+        return Changes()
+    return set_sections(path, {SECTION: proposal[SECTION]}, known=document)
 
 
 def _contested_lines(report: OverlapReport) -> list[str]:
