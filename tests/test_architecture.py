@@ -70,7 +70,7 @@ LATE_IMPORTS = Path(__file__).with_name("late_imports.txt")
 
 
 def package_of(name: str) -> str | None:
-    """Return a module's package, an empty string if it has none, or None if the module isn't ours."""
+    """Return a module's package, an empty string if it has none, or None if it isn't ours."""
     first, _, rest = name.partition(".")
     if first != "hostrouting":
         return first if first == "phases" else None
@@ -144,7 +144,7 @@ def objection(module: str, name: str) -> str:
 
 
 def side_of(name: str) -> str:
-    """Return the implementation of the routes port to which a module belongs, or an empty string."""
+    """Return the implementation of the port to which a module belongs, or an empty string."""
     return next((side for side, homes in SIDES.items() if f"{name}.".startswith(homes)), "")
 
 

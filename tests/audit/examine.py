@@ -160,7 +160,7 @@ class Audit(ABC):
             )
 
     def _compare_boot6(self, report: OverlapReport) -> None:
-        """Run the boot script, and compare its verdict, which may be unknown, with the live report."""
+        """Run the boot script, and compare its verdict with the live report, unless unknown."""
         lines = booted(self.config, self.host.steps)
         if is_unknown(lines):
             self.unknown.append(f"boot: {lines[0]}")

@@ -439,7 +439,7 @@ class Machine:
             began = time.monotonic()
 
     def wait_for(self, unit: str, *states: str) -> None:
-        """Wait until a unit is in one of these states, for example ``active`` or ``active/exited``."""
+        """Wait until a unit is in one of these states, such as ``active`` or ``active/exited``."""
         wanted = set(states)
 
         def is_there() -> bool:

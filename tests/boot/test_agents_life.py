@@ -1,4 +1,4 @@
-"""Test the gate with AKSFlexNode's agent as it joins, updates, repaves, resets and rejoins nodes."""
+"""Test the gate while AKSFlexNode's agent joins, updates, repaves, resets and rejoins nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test the gate at boot and at every later start, together with other units, on a booted systemd."""
+"""Test the gate at boot and at each later start, with other units, on a booted systemd."""
 
 from __future__ import annotations
 
@@ -273,7 +273,7 @@ def test_the_file_gate_off_admits_loudly(node: Machine) -> None:
 
 
 def files(node: Machine) -> str:
-    """Return the mode, size, target and checksum of every file, symlink and directory below /etc."""
+    """Return mode, size, target and checksum of each file, symlink and directory below /etc."""
     script = (
         "cd /etc && find . -printf '%p %m %y %l\\n' | sort && "
         "find . -type f -not -name '*.pyc' -not -name machine-id -print0 | sort -z "

@@ -281,7 +281,7 @@ def test_an_update_never_opens_or_closes_the_gate(node: Machine, update: Any) ->
 
 
 def test_two_runs_at_once_leave_one_config_or_none(node: Machine) -> None:
-    """G5: ``apply`` may run concurrently with another ``apply`` or ``remove``, even with a watcher."""
+    """G5: ``apply`` may run at the same time as ``apply`` or ``remove``, even with a watcher."""
     chance = random.Random(6)
     running = installed(node, FIXED).boot()
     pid = running.main_pid()

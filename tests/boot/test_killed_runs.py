@@ -1,4 +1,4 @@
-"""Test what completes an ``apply`` that was killed between two of its routes, on a booted systemd."""
+"""Test what completes an ``apply`` killed between two of its routes, on a booted systemd."""
 
 from __future__ import annotations
 

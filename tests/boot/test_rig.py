@@ -103,7 +103,7 @@ def _cgroups(prefix: str) -> list[str]:
 
 @pytest.mark.each_release
 def test_its_python_is_compiled_in_it(tree: Path) -> None:
-    """The machine's Python adds no files later, and the tree contains no paths from this checkout."""
+    """The machine's Python adds no files later, and the tree names no path of this checkout."""
     assert [*(tree / "usr/share/python3/debpython/__pycache__").glob("files.*.pyc")]
     assert not (tree / Path(__file__).parents[2].relative_to("/")).exists()
 

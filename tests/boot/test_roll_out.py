@@ -1,4 +1,4 @@
-"""Test that a deploy/ansible roll-out stops at the first unhealthy batch and can be resumed later."""
+"""Test that deploy/ansible's roll-out stops at an unhealthy batch and can be resumed later."""
 
 from __future__ import annotations
 

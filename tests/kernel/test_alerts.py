@@ -202,7 +202,7 @@ def watched(
     meanwhile: Callable[[], None] = lambda: None,
     mode: str = "WARN",
 ) -> str:
-    """Return the metrics of ``hostrouting watch`` on a shadowed node as soon as one of them is 1."""
+    """Return the metrics of ``hostrouting watch`` on a shadowed node once one of them is 1."""
     (host.layout.root / "metrics").mkdir(exist_ok=True)
     keeping = config(
         route, cidrs=(SHADOWED,), mode=mode, watch={"textfile": "/metrics/hostrouting.prom"}

@@ -232,7 +232,7 @@ class AzureWorld:
     # --- observations -----------------------------------------------------------------------------
 
     def rules(self) -> list[str]:
-        """Return the ebtables-save output without counters or comments, which contain timestamps."""
+        """Return ebtables-save's output without counters and comments, which contain the time."""
         return [line for line in tool("ebtables-nft-save").splitlines() if not line.startswith("#")]
 
     def neighbours(self) -> list[str]:

@@ -110,7 +110,7 @@ def run(root: Path, script: Path, *words: str) -> tuple[int, str, str]:
 
 
 def contents(root: Path, *, times: bool = False) -> dict[str, tuple[Any, ...]]:
-    """Return the mode and owner of each entry below /etc, plus file contents and symlink targets."""
+    """Return mode, owner, and content or target of each file and symlink below /etc."""
 
     def told(path: Path) -> tuple[Any, ...]:
         state = path.lstat()

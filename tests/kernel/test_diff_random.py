@@ -375,7 +375,7 @@ class Pair:
         assert not wrong
 
     def see_causes(self, difference: Difference, tally: Counter[str]) -> None:
-        """See in the kernel that the causes explain a difference, and that each of them is needed."""
+        """See in the kernel that the causes explain a difference, and that each is needed."""
         family = self.before.family
         changes = HostChanges(self.before.snapshot, self.after.snapshot, family)
         asked = [end for part in difference.ranges for end in (part[0], part[-1])]

@@ -692,7 +692,7 @@ def test_a_run_holds_the_lock_except_while_it_waits(kernel: Kernel, layout: Layo
 
 
 def markers(layout: Layout) -> dict[str, str]:
-    """Return the files that a check has left, except for the report, which only the library writes."""
+    """Return the files that a check has left, without the report, which only Python writes."""
     return {path.name: path.read_text() for path in layout.run_dir.glob("route-overlap.[od]*")}
 
 

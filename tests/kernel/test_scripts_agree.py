@@ -92,7 +92,7 @@ def _install(config: Config, kernel: NamespaceKernel, root: Path) -> Outcome:
 
 
 def _install_at_boot(config: Config, kernel: NamespaceKernel, sandbox: Sandbox) -> Outcome:
-    """Run the script, check that a second run writes nothing, and return the outcome of the first."""
+    """Run the script twice, check that the second run writes nothing, and return the first."""
     script = render_static_routes(config)
     done = sandbox.run(script)
     outcome = Outcome(_table(kernel), done.stderr)

@@ -1,4 +1,4 @@
-"""Test that a start at any point during an update is gated by either the old config or the new one."""
+"""Test that the old config or the new one gates each start during an update."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ class Watcher:
         self.wait_until(lambda: line in self.heard, line)
 
     def wait_until(self, holds: Callable[[], bool], what: str) -> None:
-        """Wait until a condition holds, testing it periodically and after each message to systemd."""
+        """Wait for a condition, testing it periodically and after each message to systemd."""
         end = time.monotonic() + PATIENCE_SECONDS
         while not holds():
             assert time.monotonic() < end, f"{what}; heard {self.heard}"

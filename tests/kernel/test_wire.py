@@ -1,4 +1,4 @@
-"""Test that hand-packed messages are read back as written, and that no transport fault is misread."""
+"""Test that packed messages are read back as written, and no transport fault is misread."""
 
 from __future__ import annotations
 
@@ -441,7 +441,7 @@ def test_refusals_beyond_the_sockets_buffer_are_named_or_unknown(node: Namespace
 
 
 class Changing(NetlinkBackend):
-    """A kernel that runs an action during each of the first ``times`` dumps, after the first part."""
+    """A kernel that runs an action in each of the first ``times`` dumps, after the first part."""
 
     def __init__(self, times: int, change: Callable[[], object]) -> None:
         super().__init__()

@@ -20,7 +20,7 @@ from hostrouting.overlap.check import check_overlap
 __all__ = ["VARIABLE", "differences", "keep"]
 
 VARIABLE = "HOSTROUTING_KEEP_HOSTS"
-"""The environment variable with the directory of the hosts that ``keep`` keeps; by default, it keeps none."""
+"""The environment variable with the directory for the hosts that ``keep`` keeps."""
 
 
 def keep(config: Config, backend: RouteBackend) -> None:

@@ -26,7 +26,7 @@ from kernels.packages import find_or_fetch
 __all__ = ["LOG", "PROBES", "UmlMachine", "make_image"]
 
 LOG = "/var/lib/consumer.log"
-"""Where the consumer writes a line at each of its starts: the boot, and where the kernel leads ``PROBES``."""
+"""Where the consumer writes at each start: the boot, and the kernel's routes of ``PROBES``."""
 
 PROBES = "172.16.5.9 172.16.200.9"
 

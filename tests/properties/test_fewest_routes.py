@@ -134,7 +134,7 @@ class Judge:
     def reach(
         self, prefix: IPv4Network, wanted: frozenset[IPv4Address]
     ) -> frozenset[IPv4Address] | None:
-        """Return the addresses that a route would fix, or None if it would change other addresses."""
+        """Return the addresses that a route would fix, or None if it would change others."""
         if prefix in self._there or not all(address in self.before for address in prefix):
             return None
         route = entry(prefix)

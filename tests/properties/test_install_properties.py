@@ -1,4 +1,4 @@
-"""Tests that for any table and config, a run is atomic and idempotent and touches only our routes."""
+"""Tests that for any table and config, a run is atomic, idempotent and touches only our routes."""
 
 from __future__ import annotations
 
@@ -269,7 +269,7 @@ def test_each_run_does_what_is_planned_and_removal_leaves_nothing(
 
 
 def contents(layout: Layout) -> dict[Path, object]:
-    """Return the contents and mode of every file, except for locks and symlinks of enabled units."""
+    """Return content and mode of each file, without locks and symlinks of enabled units."""
     found = read_trees(layout.root, leaving_out=(layout.lock, layout.run_lock))
     return {Path(name): entry for name, entry in found.items() if entry[0] == "file"}
 

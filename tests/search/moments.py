@@ -41,19 +41,19 @@ class Kind(str, Enum):
     """The update is killed. After the start, the whole update is made again."""
 
     BOOT = "boot"
-    """A power cut ends the update. The start belongs to the next boot, and the update is made again."""
+    """A power cut ends the update. The start is in the next boot, and the update is repeated."""
 
     REFUSE = "refuse"
     """After the start, the kernel refuses a route of B, so that the update rolls back."""
 
     TAKE_BACK = "take back"
-    """The kernel refuses a route, and the update is killed at a later moment, for example during its rollback."""
+    """The kernel refuses a route, and the update is killed later, such as during its rollback."""
 
     STOP = "stop"
     """A signal stops the update, which rolls back or completes."""
 
     UNDO = "undo"
-    """A signal stops the update at a random step, and it is killed some steps later, for example in its rollback."""
+    """A signal stops the update at a random step, and it is killed some steps later."""
 
     GATE = "gate"
     """The gate is paused before one of its calls during the whole update."""
@@ -62,7 +62,7 @@ class Kind(str, Enum):
     """The oneshot that installs the routes is paused before one of its calls. There is no start."""
 
     BOTH = "both"
-    """The update and the gate are each paused at a random step. Then the update continues or is killed."""
+    """The update and the gate pause at random steps. Then the update continues or is killed."""
 
 
 # How many random pairs of steps to try for ``Kind.BOTH``.
@@ -269,7 +269,7 @@ class _Moment:
             accept_routes()
 
     def _see_stopped(self, update: Update) -> None:
-        """See that a stopped update has left config A, or config B and what it would have removed."""
+        """See that a stopped update has left config A, or B and what it would have removed."""
         ended = update.wait()
         assert isinstance(ended, Ended)
         self.words.append(f"the update: {ended.outcome} {ended.words}")

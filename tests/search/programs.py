@@ -238,7 +238,7 @@ STOPPED = "stopped"
 
 @attrs.frozen
 class Ended:
-    """The outcome of an update (``done`` or an exception name), its error message, and all steps."""
+    """An update's outcome (``done`` or an exception's name), error message and steps."""
 
     outcome: str
     words: str

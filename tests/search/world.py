@@ -69,7 +69,7 @@ def require_world() -> None:
 
 
 def _shorten_waits() -> None:
-    """Render the scripts with short waits, because repeated checks by the gate are pointless here."""
+    """Render the scripts with short waits: repeated checks by the gate are pointless here."""
     read = assets.read_asset
 
     def shortened(package: str, name: str) -> str:

@@ -48,7 +48,7 @@ _IS_IDLE = """
   done
 """
 BY_HAND = re.sub("sleep 1[;\n]", _IS_IDLE, _BY_HAND)
-"""The commands of the page that take a snapshot with ip alone, with waits for ip monitor instead of pauses."""
+"""The page's commands for a snapshot by ip, with waits for ip monitor instead of pauses."""
 # The first of these omits the details; the second also prints names instead of numbers.
 WITHOUT_DETAILS = re.sub(r" -d(?= -4| \$only| nexthop)", "", BY_HAND)
 IN_WORDS = WITHOUT_DETAILS.replace(" -N", "")

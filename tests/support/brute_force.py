@@ -70,7 +70,7 @@ class Sort:
 
     @property
     def has_failure(self) -> bool:
-        """Return whether any packet to the address fails, for example those of a connection alone."""
+        """Return whether any packet to the address fails, such as those of a connection."""
         return self.is_failure or any(other.is_failure for other in self.more)
 
 
@@ -595,7 +595,7 @@ def sort_all(
 def _connecting(
     kernel: RouteBackend, judge: Judge, answers: Sequence[Lookup], *, is_tcp: bool
 ) -> Iterator[tuple[IpAddress | None, Lookup]]:
-    """Yield the answers for connections, each with the source address selected by the first lookup."""
+    """Yield the connections' lookups, each with the source that the first lookup selected."""
     has_source = any(rule.source for rule in judge.rules)
     from_source: dict[IpAddress, list[IpAddress]] = defaultdict(list)
     for answer in answers:
@@ -671,7 +671,7 @@ Group = tuple[str, tuple[str, ...], "IpAddress | None"]
 
 
 def fewest_prefixes(addresses: Iterable[IpAddress]) -> tuple[IPv4Network, ...]:
-    """Return the smallest set of prefixes that covers exactly these addresses, in ascending order."""
+    """Return the fewest prefixes that cover exactly these addresses, in ascending order."""
     return tuple(collapse_addresses(map(IPv4Network, addresses)))
 
 

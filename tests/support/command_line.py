@@ -16,7 +16,7 @@ from node import SHADOWED, as_batch
 from wanted import section
 
 SOURCE = "hostrouting-test"
-"""The source of the mounts at /etc and /run, by which a program knows that it is on a temporary host."""
+"""The source of the mounts at /etc and /run, which marks a temporary host for programs."""
 
 # /etc/aks-flex-node may not exist on the host, so an overlay covers all of /etc. No write leaves
 # the namespaces.

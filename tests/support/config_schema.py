@@ -1,4 +1,4 @@
-"""The config's JSON Schema, which marks in an editor what the code refuses, as far as a schema can."""
+"""The config's JSON Schema, which marks in an editor what the code refuses, if it can."""
 
 from __future__ import annotations
 

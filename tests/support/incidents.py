@@ -198,7 +198,7 @@ class Rebuilt:
         run_ip(*batch)
 
     def check(self, **answer: Any) -> OverlapReport:
-        """Check the host, with an answer in the config, live and from a snapshot, which must agree."""
+        """Check the host with an answer in the config; live and from a snapshot must agree."""
         named = answer.get("expectedCidrs", [])
         others = [
             each

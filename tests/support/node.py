@@ -27,7 +27,7 @@ API_SERVER = IPv4Address("172.16.1.9")
 PORT = 6443
 
 NICS = {"eth0": f"{OWN}/24", "eth1": "10.2.0.4/24", "ib0": "172.16.0.10/16"}
-"""The node's interfaces: two NICs, and an InfiniBand interface whose connected route shadows 172.16.0.0/16."""
+"""The node's interfaces: two NICs, and InfiniBand, whose subnet shadows 172.16.0.0/16."""
 
 SUBNETS6 = {"eth0": IPv6Network("fd00:a::/64"), "ib0": IPv6Network("fd00:b::/64")}
 
@@ -289,7 +289,7 @@ def listening(kernel: NamespaceKernel, *devs: str) -> Iterator[list[socket.socke
 
 
 def hears(servers: list[socket.socket], *, patience: float = PATIENCE_SECONDS) -> bool:
-    """Return whether a datagram from this node to the API server arrives at one of these sockets."""
+    """Return whether a datagram from this node to the API server arrives at a socket."""
     import select
 
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:

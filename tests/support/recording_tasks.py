@@ -94,7 +94,7 @@ class Blocking:
 
 @frozen(eq=False)
 class OnProgress(RecordingObserver):
-    """An observer that acts as soon as a task reports that it is waiting, and records what it says."""
+    """An observer that acts once a task reports that it is waiting, and records its words."""
 
     act: Callable[[], object] = field(kw_only=True)
     messages: list[str] = field(factory=list, kw_only=True)

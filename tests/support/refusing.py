@@ -186,7 +186,7 @@ class Story:
         return pid, tracer
 
     def end(self, pid: int) -> int:
-        """Wait for the command's end, stop it first if it is endless, and return its exit status."""
+        """Wait for the command's end, stopping an endless one, and return its exit status."""
         until = time.monotonic() + SAID_WITHIN
         while self.is_endless and time.monotonic() < until:
             if has_looked():

@@ -1,4 +1,4 @@
-"""Render boot scripts, and run them safely, in this thread's network namespace with a private /run."""
+"""Render boot scripts, and run them in this thread's network namespace with a private /run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ UNJUDGED = re.compile(
     "|what is sent to [^ ]+ depends on the (?:kind of socket|next hop)"
     "|whether this host receives what is sent)"
 )
-"""Why the boot check may have no verdict where the library has one. docs/explanation/verdict.md lists these reasons."""
+"""Why the boot check may lack the library's verdict, as docs/explanation/verdict.md lists."""
 
 # The mounts disappear when the script exits. The scripts set their own PATH and find awk there, so
 # the chosen awk is bind-mounted over it. /etc/aks-flex-node may not exist on the host, so an
@@ -254,7 +254,7 @@ class Sandbox:
         return lines
 
     def count_processes(self, text: str, *arguments: str, **more: object) -> int:
-        """Return the number of processes that a script starts, including itself and its subshells."""
+        """Return the number of processes of a script, including itself and its subshells."""
         done = self.run(
             text, *arguments, **({"is_host": True} | more), before=("bash", "-c", _COUNT, "count")
         )

@@ -39,7 +39,7 @@ class Terminal:
         return shown
 
     def stall(self, how: str) -> None:
-        """Make the terminal block output, either by pressing ``Ctrl-S`` or because it is ``full``."""
+        """Make the terminal block output, by pressing ``Ctrl-S`` or because it is ``full``."""
         if how == "Ctrl-S":
             os.write(self.controller, CTRL_S)
         terminal = os.open(self.path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)

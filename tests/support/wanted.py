@@ -56,7 +56,7 @@ def ours(kernel: FakeKernel) -> tuple[Route, ...]:
 
 
 class TrialSystemd(FakeSystemd):
-    """A systemd that ends a trial as its script does, when the test tells it that the time is over."""
+    """A systemd that ends a trial as its script does, when the test says that time is over."""
 
     def __init__(self, layout: Layout, kernel: FakeKernel) -> None:
         super().__init__(layout, running=[MACHINE])

@@ -1,4 +1,4 @@
-"""Tests for the drop-ins and the gate list, and that systemd's answers and failures are understood."""
+"""Tests of the drop-ins, the gate list, and the parsing of systemd's output and failures."""
 
 from __future__ import annotations
 

@@ -253,7 +253,7 @@ def test_a_config_without_routes_leaves_the_go_package_its_routes(
 def test_only_a_run_that_replaces_its_script_takes_its_routes(
     host: Host, kernel: FakeKernel, reference: list[Path], task: Any
 ) -> None:
-    """Neither a trial nor the kernel's routes alone replace the Go package, so it keeps its routes."""
+    """A trial, or the kernel's routes alone, don't replace the Go package: it keeps its routes."""
     there = attrs.evolve(boot(SHADOWED), hops=(NextHop("eth1", IPv4Address("10.2.0.1")),))
     kernel.add_link("eth1")
     kernel.add_address("eth1", "10.2.0.4/24")
@@ -269,7 +269,7 @@ def test_only_a_run_that_replaces_its_script_takes_its_routes(
 def test_a_later_run_takes_over_what_a_killed_one_has_begun(
     host: Host, layout: Layout, kernel: FakeKernel, is_wanting: bool
 ) -> None:
-    """It was killed after it had replaced the script, and before it had replaced all of the routes."""
+    """It was killed after it had replaced the script, but not yet all of the routes."""
     apply(host, config("172.16.3.0/24", cidrs=()))
     write_file(layout.adopted, f"{SHADOWED} * * 0\n172.16.2.0/24 * * 0\n")
     assert not kernel.write(Write.ADD, [boot(SHADOWED), boot("172.16.2.0/24")])

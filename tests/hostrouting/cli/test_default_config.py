@@ -30,7 +30,7 @@ def host(kernel: FakeKernel, layout: Layout) -> Host:
 
 @pytest.fixture
 def given(run: Any, write: Any, host: Host) -> Path:
-    """Return a config that is installed, while the default CONFIG has only other components' keys."""
+    """Return an installed config, while the default CONFIG has only others' keys."""
     write_default(host, OTHERS)
     path: Path = write(GIVEN)
     assert run("apply", path)[0] == 0

@@ -1,4 +1,4 @@
-"""Tests that commands tell the verdict of the boot, of IPv6 CIDRs, and of no CIDR at all, as it is."""
+"""Tests that commands print the verdict of the boot, of IPv6 CIDRs, and of no CIDR at all."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ ROUTE = {"destination": "172.16.1.0/24"}
 
 
 def at(place: str, value: Any) -> tuple[dict[str, Any], str]:
-    """Return a config with a value at the given position, and the value's path in error messages."""
+    """Return a config with a value at a position, and the value's path in error messages."""
     section, _, key = place.rpartition(".")
     path = f"hostRouting.{place}"
     if section == "staticRoutes.routes[0]":
@@ -232,7 +232,7 @@ REFUSED: dict[str, dict[str, list[Any]]] = {
     ],
 )
 def test_a_bad_value_is_refused_with_path_and_reason(place: str, value: Any, words: str) -> None:
-    """The reference accepts host bits, for example, and the kernel then rejects the route at boot."""
+    """The reference accepts host bits, for example; the kernel then rejects the route."""
     document, path = at(place, value)
     where, message = only_problem(document)
     assert where == path

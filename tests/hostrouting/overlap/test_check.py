@@ -146,7 +146,7 @@ def test_a_failures_message_ends_with_its_cause(scenario: str, cause: str) -> No
 
 @pytest.mark.parametrize(("length", "is_named"), [(12, True), (16, False), (24, True), (32, True)])
 def test_a_local_address_in_the_pods_range_conflicts(length: int, is_named: bool) -> None:
-    """There is no conflict if the CIDR is the node's subnet or if the config names the interfaces."""
+    """There is no conflict if the CIDR is the node's subnet or the config names interfaces."""
     scenario = f"addr add 172.20.0.4/{length} dev eth0"
     for cidr, is_said in ((CIDR, is_named), ({"cidr": CIDR, "devs": ["eth0"]}, False)):
         note = next(

@@ -260,7 +260,7 @@ def test_a_source_that_only_tcp_gets_is_unknown() -> None:
 
 
 def test_sources_differ_within_a_cidr() -> None:
-    """The kernel selects the source with the longest common prefix, and only one source has a rule."""
+    """The kernel selects the source with the longest common prefix; only one has a rule."""
     rule = Rule(100, table=100, source=IPv6Network("fd00:10:0:7::4/128"))
     addresses = [*OWN, "fd00:10:0:7::4/128 dev eth0", "fd00:10:0:8000::4/128 dev eth0"]
     report = judged(host(DEFAULT, BY_RAIL0, addresses=addresses, rules=[rule]))

@@ -61,7 +61,7 @@ EVERYTHING = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", 
 
 
 def host_with_everything() -> FakeKernel:
-    """Return a host with every kind of finding and note, except for a separate network namespace."""
+    """Return a host with each kind of finding and note, except a separate namespace."""
     kernel = FakeKernel()
     kernel.add_link("ib1", hardware=Hardware.INFINIBAND)
     build_links(kernel)

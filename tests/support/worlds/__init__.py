@@ -126,7 +126,7 @@ def boundaries(
     rules: Iterable[Rule],
     more: Iterable[int] = (),
 ) -> list[IpAddress]:
-    """Return the checked addresses of CIDRs at and next to the ends of all prefixes, and some more."""
+    """Return the addresses of CIDRs at and next to the ends of all prefixes, and some more."""
     family = Family.of(cidrs[0])
     blocks = [block for block in _UNJUDGED if block.version == family.value]
     prefixes: list[IpNetwork] = [*cidrs, *blocks, *(route.destination for route in routes)]

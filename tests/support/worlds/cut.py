@@ -206,7 +206,7 @@ def _of_sources(sources: st.SearchStrategy[IPv4Address]) -> st.SearchStrategy[di
 
 @st.composite
 def _chains(draw: st.DrawFn) -> list[Rule]:
-    """Draw a rule that uses only main's longer prefixes, followed by a rule for all other packets."""
+    """Draw a rule that uses only main's longer prefixes, and then a rule for all other packets."""
     shortest = draw(st.sampled_from((0, 0, 8, 22, 24, 26, 32)))
     ends = (
         RuleAction.BLACKHOLE,

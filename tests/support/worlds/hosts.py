@@ -63,7 +63,7 @@ FEATURES: Mapping[Family, Collection[str]] = {
         *_words("config", "uplinks allowedDevs"),
     ),
 }
-"""The commands and configs that the hosts of a night have. Where there is a ``|``, one of both is enough."""
+"""The commands and configs of a night's hosts. Where there is a ``|``, one is enough."""
 
 # Rules by source, and an interface without an address: its source address depends on the order in
 # which interfaces were registered, which dumps don't include.

@@ -47,7 +47,7 @@ PAST_MAIN = question(f"""{_UPLINK}
     rule add 40000 lookup 100
     expect 10.0.0.0/23
 """)
-"""Rules lead all destinations except one past table main, to a table that has routes to some expected addresses."""
+"""Rules lead all destinations but one past main, to a table that has some expected routes."""
 
 OWN_BEHIND_MAIN = question(f"""{_UPLINK}
     route add 10.0.0.0/22 via 192.0.2.1 dev eth0
@@ -57,7 +57,7 @@ OWN_BEHIND_MAIN = question(f"""{_UPLINK}
     rule add 11 lookup 100
     expect 10.0.0.0/22
 """)
-"""Behind main, table 100 has local addresses and a shadow; a longer route of main would take both."""
+"""Behind main, table 100 has local addresses and a shadow; a longer route in main takes both."""
 
 ODD_NAME = question("""
     addr add 10.0.0.4/22 dev e$th metric 100
@@ -94,7 +94,7 @@ CLAIMED_GATEWAY = question("""
     route add local 192.0.2.0/30 dev lo table local
     expect 10.0.0.0/23
 """)
-"""The default route's onlink gateway has become an address of this host, so the kernel refuses new routes by it."""
+"""The default's onlink gateway is now this host's address, so the kernel refuses routes to it."""
 
 PASSED_DISCARD = question(f"""{_UPLINK}
     addr add 198.51.100.4/24 dev ib0
@@ -112,7 +112,7 @@ BLACKHOLED_GATEWAY = question(f"""{_UPLINK}
     route add 10.0.1.0/24 dev ib0 proto static
     expect 10.0.0.0/23
 """)
-"""Packets to the gateway are discarded; the kernel, which looks up link routes only, still finds it."""
+"""Packets to the gateway are discarded; the kernel, looking up link routes only, finds it."""
 
 UDP_REFUSED = question(f"""{_UPLINK}
     route add 10.0.1.0/24 dev ib0 proto static
@@ -145,7 +145,7 @@ HIDDEN_HOPS = question("""
     route add 10.0.5.0/24 nhid 7 proto static
     expect 10.0.0.0/21
 """)
-"""Routes by nexthop objects of all kinds, the default route among them, none of which shows its hops."""
+"""Routes, also the default, by nexthop objects of all kinds, none of which shows its hops."""
 
 SELDOM = (
     *(PAST_MAIN, OWN_BEHIND_MAIN, ODD_NAME, PASSED_DISCARD, HIDDEN_HOPS),
@@ -167,14 +167,14 @@ CHOSEN_BY_AN_EXPECTED_ROUTE = question(f"""{_TWO_UPLINKS}
     rule add 5 from 10.1.9.4/32 lookup 100
     expect 172.16.0.0/16
 """)
-"""A route that leads where it should has another source than the default route, and a rule selects that source."""
+"""A right route has another source than the default route, and a rule selects that source."""
 
 TCP_ONLY_CHOOSES = question(f"""{_TWO_UPLINKS}
     rule add 5 from 10.2.0.4/32 lookup main
     rule add 6 ipproto 6 lookup 100
     expect 172.16.0.0/16
 """)
-"""TCP's first lookup ends at eth1, and the second, from the resulting source, at eth0: no packet goes wrong."""
+"""TCP's first lookup ends at eth1, the second, with its source, at eth0: no packet is wrong."""
 
 A_SOURCE_A_HOP = question(f"""{_TWO_UPLINKS}
     route add 172.16.1.0/24 nexthop via 10.1.0.1 dev eth0 nexthop via 10.1.9.1 dev eth0
