@@ -262,9 +262,9 @@ Then let `fix` add the routes to it, and apply it:
 
 ```console
 $ hostrouting fix --in-place config.json     # adds the routes to your config
-$ hostrouting plan config.json               # shows what would change
+$ hostrouting plan config.json   # shows what would change
 $ hostrouting apply config.json
-$ hostrouting config set /etc/aks-flex-node/config.json --from config.json   # commands' default file
+$ hostrouting config set /etc/aks-flex-node/config.json --from config.json   # the default CONFIG
 ```
 
 In STRICT mode, [the gate](../explanation/gate.md) then holds the node back whenever an expected

@@ -166,7 +166,10 @@ def home(package: str) -> str:
         ("hostrouting.tasks.planted", "def later():\n    from hostrouting.cli import x"),
         (
             "hostrouting.kernel.planted",
-            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from hostrouting.tasks import x",
+            (
+                "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n"
+                "    from hostrouting.tasks import x"
+            ),
         ),
         ("hostrouting.tasks.planted", "from hostrouting.overlap._fix import Fixes"),
         ("hostrouting.tasks.planted", "from phases._scope import CancelScope"),
@@ -279,16 +282,39 @@ def test_only_one_module_imports_a_library(package: str, modules: set[str]) -> N
     ("statement", "unloaded"),
     [
         ("import hostrouting", "pyroute2 hostrouting.config"),
-        ("from hostrouting import Config, StaticRoute", "pyroute2 asyncio hostrouting.tasks subprocess"),
-        ("from hostrouting import Configure, Host, check, plan; from hostrouting.backend import NetlinkBackend", "pyroute2 asyncio"),
+        (
+            "from hostrouting import Config, StaticRoute",
+            "pyroute2 asyncio hostrouting.tasks subprocess",
+        ),
+        (
+            (
+                "from hostrouting import Configure, Host, check, plan; "
+                "from hostrouting.backend import NetlinkBackend"
+            ),
+            "pyroute2 asyncio",
+        ),
         ("from hostrouting.testing import FakeKernel, FakeSystemd", "pyroute2 asyncio hypothesis"),
-        ("import hostrouting.cli", "pyroute2 rich shtab asyncio logging subprocess pathlib hostrouting.cli.demo hostrouting.cli.azure"),
-        ("import hostrouting.cli.report, hostrouting.overlap.check, hostrouting.boot.host, hostrouting.kernel.netlink",
-         "hostrouting.kernel.fib hostrouting.overlap._fix"),
+        (
+            "import hostrouting.cli",
+            (
+                "pyroute2 rich shtab asyncio logging subprocess "
+                "pathlib hostrouting.cli.demo hostrouting.cli.azure"
+            ),
+        ),
+        (
+            (
+                "import hostrouting.cli.report, hostrouting.overlap.check, "
+                "hostrouting.boot.host, hostrouting.kernel.netlink"
+            ),
+            "hostrouting.kernel.fib hostrouting.overlap._fix",
+        ),
         ("from hostrouting import judge", "pyroute2 rich asyncio multiprocessing jinja2"),
-        ("import phases; phases.run", "asyncio concurrent.futures logging subprocess phases._process"),
+        (
+            "import phases; phases.run",
+            "asyncio concurrent.futures logging subprocess phases._process",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_name_loads_only_what_it_needs(statement: str, unloaded: str) -> None:
     program = f"{statement}\nimport sys\nprint(*sys.modules)"
     # coverage would load more.

@@ -75,16 +75,26 @@ PLUGIN_ROWS = {
     "overlap": (overlap, 1, "OVERLAP: 172.16.0.0/16 routes via ib0, expected eth0"),
     "several": (several, 1, "OVERLAP: 172.16.0.0/16 routes via ib0, expected eth0 (+2)"),
     "no default": (no_default_route, 2, "not judged: no-default-route"),
-    "no route": (marked(f"NO-ROUTE: {FAILS} has no IPv4 route; expected via eth0\n"), 1, "NO-ROUTE: 10.0.0.0/8 has no IPv4 route"),
-    "blackhole": (
-        marked(f"BLACKHOLE: {FAILS} is discarded by unreachable; expected via eth0\n"), 1, "BLACKHOLE: 10.0.0.0/8 is discarded by unreachable"
+    "no route": (
+        marked(f"NO-ROUTE: {FAILS} has no IPv4 route; expected via eth0\n"),
+        1,
+        "NO-ROUTE: 10.0.0.0/8 has no IPv4 route",
     ),
-    "gate off": (marked("gate-off: the file /etc/x is there; unchecked\n"), 2, "not judged: gate-off: the file /etc/x is there; unchecked"),
+    "blackhole": (
+        marked(f"BLACKHOLE: {FAILS} is discarded by unreachable; expected via eth0\n"),
+        1,
+        "BLACKHOLE: 10.0.0.0/8 is discarded by unreachable",
+    ),
+    "gate off": (
+        marked("gate-off: the file /etc/x is there; unchecked\n"),
+        2,
+        "not judged: gate-off: the file /etc/x is there; unchecked",
+    ),
     "empty": (marked(""), 2, "not judged: the marker is empty"),
     "long": (marked("check-failed: " + "x" * 200), 2, None),
     "odd": (marked(f"OVERLAP: {FAILS} routes via " + "ib0,é%s\\n" * 20), 1, None),
     "none": (str, 2, None),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(params=["dash", "bash", "busybox"])

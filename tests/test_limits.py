@@ -20,7 +20,10 @@ HERE = Path(__file__).parent
 DEAF = "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])"
 HANGS = {
     "lock": "lock = threading.Lock()\n    lock.acquire()\n    lock.acquire()",
-    "pty": "controller, terminal = pty.openpty()\n    while True:\n        os.write(terminal, b'.' * 4096)",
+    "pty": (
+        "controller, terminal = pty.openpty()\n"
+        "    while True:\n        os.write(terminal, b'.' * 4096)"
+    ),
     "child": "subprocess.run([sys.executable, '-c', 'import time; time.sleep(3600)', 'planted'])",
 }
 
@@ -46,19 +49,26 @@ def test_planted_hangs_fail_with_stacks(tmp_path: Path) -> None:
     text, lines = "import os, pty, pytest, signal, subprocess, sys, threading\n\n", {}
     for kind, is_deaf in CASES:
         name = f"test_{'deaf' if is_deaf else 'heeding'}_{kind}"
-        text += f"@pytest.mark.timeout(1, func_only=True)\ndef {name}():\n    {DEAF if is_deaf else 'pass'}\n"
+        text += (
+            "@pytest.mark.timeout(1, func_only=True)\n"
+            f"def {name}():\n    {DEAF if is_deaf else 'pass'}\n"
+        )
         text += f"    {HANGS[kind].replace('planted', str(tmp_path))}\n\n"
         lines[name] = text.count("\n") - 1  # the line where the test hangs
     planted.write_text(f"{text}def test_other():\n    pass\n")
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "pytest", "-p", "conftest", "-p", "no:cacheprovider", "--rootdir", str(tmp_path)),
+            *(sys.executable, "-m", "pytest", "-p", "conftest", "-p", "no:cacheprovider"),
+            *("--rootdir", str(tmp_path)),
             *("-c", os.devnull, "-n", "1", "--timeout", "60", str(planted)),
         ],
         env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
         | {"PYTHONPATH": os.pathsep.join([str(HERE), *sys.path]), "HOSTROUTING_REQUIRE": ""},
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     said = done.stdout + done.stderr
     assert done.returncode == 1, said
     assert re.search(f"{len(CASES)} failed, 1 passed", said), said

@@ -509,7 +509,8 @@ def test_nothing_names_a_distribution_that_no_index_has() -> None:
             if path.suffix in (".py", ".md", ".sh", ".yml", ".toml")
         ]
     from_an_index = re.compile(
-        r"""(?<![\w./-])hostrouting\[\w+\]|pipx? (?:install|inject) (?:.*[ '"])?hostrouting\b(?![/-])"""
+        r"""(?<![\w./-])hostrouting\[\w+\]"""
+        r"""|pipx? (?:install|inject) (?:.*[ '"])?hostrouting\b(?![/-])"""
     )
     assert from_an_index.search("pip install hostrouting") is not None
     assert from_an_index.search("the extra 'hostrouting[html]'") is not None

@@ -99,11 +99,15 @@ class Keeper:
         pairs = [word for source, target in shown.items() for word in (str(source), target)]
         self._fds: dict[str, int] = {}
         self._words = tempfile.TemporaryFile()  # noqa: SIM115 - close() does
+        unshare = ("unshare", "--mount", "--propagation", "private")
         self._process = subprocess.Popen(
-            ["unshare", "--mount", "--propagation", "private", "sh", _SCRIPT, "outside", _SCRIPT, tree, name, *pairs],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._words, start_new_session=True,
+            [*unshare, "sh", _SCRIPT, "outside", _SCRIPT, tree, name, *pairs],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._words,
+            start_new_session=True,
             env=os.environ | {"LC_ALL": "C"},
-        )  # fmt: skip
+        )
         try:
             said = self._listen()
             self.fabric = said["fabric"]
@@ -129,9 +133,13 @@ class Keeper:
         """Start a program inside as root, by default with empty standard input."""
         return subprocess.Popen(
             [*self.way_in("self"), *argv],
-            stdin=source, stdout=output, stderr=errors, env=dict(env), pass_fds=list(self._fds.values()),
+            stdin=source,
+            stdout=output,
+            stderr=errors,
+            env=dict(env),
+            pass_fds=list(self._fds.values()),
             start_new_session=True,
-        )  # fmt: skip
+        )
 
     def run(
         self,

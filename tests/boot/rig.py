@@ -5,7 +5,8 @@
 
     with Machine(find_or_build("bookworm")) as machine:
         machine.add_nic("eth0", "10.1.0.4/24", gateway="10.1.0.1")
-        machine.write("/etc/systemd/system/hello.service", "[Service]\nType=oneshot\nExecStart=echo hello\n")
+        unit = "[Service]\nType=oneshot\nExecStart=echo hello\n"
+        machine.write("/etc/systemd/system/hello.service", unit)
         machine.boot()
         machine.systemctl("start", "hello.service")
         assert "hello" in machine.journal("hello.service")
@@ -50,9 +51,10 @@ FOUND = "/usr/lib/python3/dist-packages/checkout.pth"
 FOUND_TEXT = f"import sys; sys.pycache_prefix = {_COMPILED!r}\n{_PYTHON}\n"
 _LOAD_ALL = """
 import hostrouting, importlib, phases, pkgutil
+unwanted = ("hostrouting.testing", "hostrouting.__main__", "hostrouting.cli.fleet_")
 for package in (hostrouting, phases):
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-        if not module.name.startswith(("hostrouting.testing", "hostrouting.__main__", "hostrouting.cli.fleet_")):
+        if not module.name.startswith(unwanted):
             importlib.import_module(module.name)
 """
 

@@ -76,7 +76,7 @@ for generator in /usr/lib/systemd/system-generators/systemd-*; do
 done
 # ConditionNeedsUpdate=: nothing has to be brought up to date at boot.
 touch -d '2040-01-01' /etc/.updated /var/.updated
-"""
+"""  # noqa: E501 - a new set-up would rebuild all trees
 
 # The complete environment for maintainer scripts. ./run's Python settings would put the bytecode
 # elsewhere, and a machine's Python would then write it later, among files that are compared.
@@ -181,9 +181,16 @@ def _mmdebstrap(suite: str, packages: Sequence[str], target: Path, lock: int) ->
         # mmdebstrap inherits the lock and holds it until it has finished, even if this process is
         # killed.
         done = subprocess.run(
-            argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
-            timeout=BUILD_SECONDS, pass_fds=[lock], check=False,
-        )  # fmt: skip
+            argv,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=BUILD_SECONDS,
+            pass_fds=[lock],
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         raise CannotBuildError(
             f"can't build a tree of Debian {suite}: not done in {BUILD_SECONDS} s"

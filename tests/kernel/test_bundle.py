@@ -350,7 +350,8 @@ def test_a_substitution_that_fails_loses_nothing(
 
 
 _FULL = """
-cp -a /etc /run/etc && mount -t tmpfs -o size={}k,mode=755 none /etc && cp -a /run/etc/. /etc && rm -r /run/etc || exit 70
+cp -a /etc /run/etc && mount -t tmpfs -o size={}k,mode=755 none /etc || exit 70
+cp -a /run/etc/. /etc && rm -r /run/etc || exit 70
 "$0" && code=0 || code=$?
 cp -a /etc /run/etc
 exit "$code"
@@ -485,7 +486,8 @@ def test_the_go_packages_links_are_taken(new_tree: Callable[[str], Path], tmp_pa
 _SYSTEMCTL = """\
 #!/bin/bash
 [[ $1 != show || $* != *ExecConditionEx* ]] || {
-  # A start of the node runs the installed script before install.sh sees that nothing would hold the node.
+  # A start of the node runs the installed script before install.sh sees that nothing would hold
+  # the node.
   /etc/aks-flex-node/static-routes.sh gate >&2
   echo LoadState=loaded
 }

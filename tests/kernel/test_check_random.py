@@ -280,7 +280,10 @@ NODE_AT_10_9 = """
     expect 10.9.0.0/24
 """
 BY_IB0 = f"{NODE_AT_10_9}route add 10.9.0.0/16 dev ib0 proto static"
-IN_TABLE_100 = "route add default via 10.2.0.1 dev eth1 table 100 proto static\nrule add 10 to 10.9.0.0/28 lookup 100"
+IN_TABLE_100 = (
+    "route add default via 10.2.0.1 dev eth1 table 100 proto static\n"
+    "rule add 10 to 10.9.0.0/28 lookup 100"
+)
 AT_10_9, AT_10_0_1 = (
     ["10.9.0.16/28", "10.9.0.32/27", "10.9.0.64/26", "10.9.0.128/25"],
     ["10.0.1.0/25", "10.0.1.128/25"],
@@ -288,28 +291,48 @@ AT_10_9, AT_10_0_1 = (
 # For each host, the fix's entries and a part of the reason why they aren't enough.
 RARE = {
     "another rule decides for a part": (
-        question(f"{BY_IB0}\n{IN_TABLE_100}"), AT_10_9, "the policy rule of preference 10 has table 100 decide"
+        question(f"{BY_IB0}\n{IN_TABLE_100}"),
+        AT_10_9,
+        "the policy rule of preference 10 has table 100 decide",
     ),
     "a rule discards the gateway": (
-        question(f"{BY_IB0}\nrule add 10 to 10.1.0.0/24 prohibit"), [], "via 10.1.0.1: under the policy rules"
+        question(f"{BY_IB0}\nrule add 10 to 10.1.0.0/24 prohibit"),
+        [],
+        "via 10.1.0.1: under the policy rules",
     ),
     "a throw route for one address": (
-        question(f"{NODE_AT_10_9}route add throw 10.9.0.7 proto static"), [], "throw 10.9.0.7 proto static"
+        question(f"{NODE_AT_10_9}route add throw 10.9.0.7 proto static"),
+        [],
+        "throw 10.9.0.7 proto static",
     ),
     "a discard behind other rules": (
-        PASSED_DISCARD, ["10.0.0.0/26", "10.0.0.64/26", "10.0.1.64/26"], "preference 12 has table 100 decide"
+        PASSED_DISCARD,
+        ["10.0.0.0/26", "10.0.0.64/26", "10.0.1.64/26"],
+        "preference 12 has table 100 decide",
     ),
-    "a gateway that became local": (CLAIMED_GATEWAY, [], "would refuse entries via 192.0.2.1, because it is in local"),
-    "a gateway behind the rules": (LOST_GATEWAY, [], "would refuse entries via 192.0.2.1: under the policy rules"),
+    "a gateway that became local": (
+        CLAIMED_GATEWAY,
+        [],
+        "would refuse entries via 192.0.2.1, because it is in local",
+    ),
+    "a gateway behind the rules": (
+        LOST_GATEWAY,
+        [],
+        "would refuse entries via 192.0.2.1: under the policy rules",
+    ),
     "an expected gateway behind the rules": (
-        EXPECTED_LOST_GATEWAY, ["10.0.0.0/25", "10.0.0.128/25"], "would refuse entries via 10.0.0.1"
+        EXPECTED_LOST_GATEWAY,
+        ["10.0.0.0/25", "10.0.0.128/25"],
+        "would refuse entries via 10.0.0.1",
     ),
     "a gateway that a route discards": (BLACKHOLED_GATEWAY, AT_10_0_1, ""),
     "a gateway that UDP doesn't reach": (UDP_REFUSED, AT_10_0_1, ""),
     "an interface whose name a config refuses": (
-        ODD_NAME, [], "it is on the link of e$th, a name that no config accepts: rename it"
+        ODD_NAME,
+        [],
+        "it is on the link of e$th, a name that no config accepts: rename it",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("question", "entries", "reason"), RARE.values(), ids=RARE)
@@ -363,7 +386,8 @@ def test_no_entry_leads_to_a_link_without_a_carrier(
 ) -> None:
     """The kernel keeps using the hop of an older route, but a new one would be dead."""
     run_ip(
-        f"{NODE}\nroute add default nexthop via 10.1.0.1 dev eth0 onlink nexthop via 10.2.0.1 dev ib0 onlink"
+        f"{NODE}\nroute add default nexthop via 10.1.0.1 dev eth0 onlink "
+        "nexthop via 10.2.0.1 dev ib0 onlink"
     )
     Path("/proc/sys/net/ipv4/conf/all/ignore_routes_with_linkdown").write_text("1")
     run_ip("route add prohibit 10.2.0.64/26\nlink set peer-ib0 down")

@@ -44,7 +44,9 @@ def test_without_cap_net_admin_apply_is_77_and_check_works(tmp_path: Path) -> No
         tmp_path,
         r"""
         before=$(ip -4 route show table all)
-        hostrouting() { setpriv --bounding-set=-net_admin --inh-caps=-all "$PYTHON" -m hostrouting "$@"; }
+        hostrouting() {
+          setpriv --bounding-set=-net_admin --inh-caps=-all "$PYTHON" -m hostrouting "$@"
+        }
         hostrouting apply --routes-only "$CONFIG" || echo "apply: $?"
         hostrouting check --cidr 10.96.0.0/12
         [ "$before" = "$(ip -4 route show table all)" ] && echo as-before
@@ -67,8 +69,14 @@ def test_apply_under_nohup_outlives_the_session_that_started_it(tmp_path: Path) 
         tmp_path,
         WITHOUT_DEFAULT_ROUTE
         + r"""
-        nohup "$PYTHON" -m hostrouting apply --routes-only "$CONFIG" 2> "$SCRATCH/progress" >/dev/null &
-        { read -r line; kill -HUP $!; ip route add default via 10.1.0.1; cat; } < "$SCRATCH/progress"
+        nohup "$PYTHON" -m hostrouting apply --routes-only "$CONFIG" \
+          2> "$SCRATCH/progress" >/dev/null &
+        {
+          read -r line
+          kill -HUP $!
+          ip route add default via 10.1.0.1
+          cat
+        } < "$SCRATCH/progress"
         wait $! && echo "apply: $?"
         """,
     )
@@ -99,7 +107,8 @@ def test_an_image_with_this_hosts_folder_is_refused(tmp_path: Path, folder: str)
         f"""
         mkdir -p {folder} "$SCRATCH/image{folder}" "$SCRATCH/image/usr/lib/systemd/system"
         mount --bind {folder} "$SCRATCH/image{folder}"
-        changed() {{ find /etc -newer "$SCRATCH/image" 2>&1 || :; }}  # not everything is readable without root
+        # Not everything is readable without root.
+        changed() {{ find /etc -newer "$SCRATCH/image" 2>&1 || :; }}
         before=$(changed)
         hostrouting apply --root "$SCRATCH/image" "$CONFIG" || echo "exit code $?"
         [ "$before" = "$(changed)" ] && echo as-before
@@ -117,7 +126,8 @@ def test_a_check_in_another_network_says_so(tmp_path: Path) -> None:
         export PYTHON CONFIG
         unshare --pid --fork --kill-child --mount-proc bash -c '
           for enter in "env" "unshare --net"; do
-            echo "$enter: $($enter "$PYTHON" -m hostrouting check "$CONFIG" --output json | grep -c NETNS)"
+            found=$($enter "$PYTHON" -m hostrouting check "$CONFIG" --output json | grep -c NETNS)
+            echo "$enter: $found"
           done
         '
         """,
@@ -202,10 +212,15 @@ PROGRAM = Path(__file__).parents[1] / "support/refusing.py"
 PARTS = by_day(1, by_night=8)
 UNSEEN = r"""
 hostrouting apply "$CONFIG" >"$SCRATCH/said" 2>&1
-ours() { find /etc/aks-flex-node /etc/hostrouting /etc/systemd/system -name '*hostrouting.conf' -o -name '*route*' -o -name 'gate*' -o -name installed.json; ip route show proto 217; }
+ours() {
+  find /etc/aks-flex-node /etc/hostrouting /etc/systemd/system \
+    -name '*hostrouting.conf' -o -name '*route*' -o -name 'gate*' -o -name installed.json
+  ip route show proto 217
+}
 blind() {
   status=0
-  strace --quiet=all -o /dev/null -e trace=newfstatat -e "inject=newfstatat:error=$2" -P "$1" "$PYTHON" -m hostrouting remove >"$SCRATCH/said" || status=$?
+  strace --quiet=all -o /dev/null -e trace=newfstatat -e "inject=newfstatat:error=$2" -P "$1" \
+    "$PYTHON" -m hostrouting remove >"$SCRATCH/said" || status=$?
 }
 before=$(ours)
 blind /etc/systemd/system/systemd-nspawn@.service.d/00-hostrouting.conf EIO
@@ -307,9 +322,14 @@ COMMAND = ("env", "--default-signal=INT", sys.executable, "-m", "hostrouting")
 def start(tmp_path: Path, *words: str) -> subprocess.Popen[str]:
     """Start a command with so small a pipe that the demo can't end before its output is read."""
     return subprocess.Popen(
-        [*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, pipesize=4096, text=True,
-        start_new_session=True, env=os.environ | {"TMPDIR": str(tmp_path)},
-    )  # fmt: skip
+        [*COMMAND, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        pipesize=4096,
+        text=True,
+        start_new_session=True,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+    )
 
 
 def await_child(process: subprocess.Popen[str]) -> None:
@@ -424,7 +444,9 @@ echo $!
 wait $!
 echo $?
 exec 9>&-
-if [ ! -e /run/aks-flex-node/run.lock ] || flock -n /run/aks-flex-node/run.lock true; then echo free; fi
+if [ ! -e /run/aks-flex-node/run.lock ] || flock -n /run/aks-flex-node/run.lock true; then
+  echo free
+fi
 jobs -p | xargs -r kill
 """
 NO_DEFAULT_ROUTE = "ip route del default"

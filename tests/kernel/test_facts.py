@@ -34,7 +34,7 @@ LOOKUPS = {
         rule add 100 lookup 100
         get 10.1.0.4 -> local 10.1.0.4 dev eth0 table local proto kernel scope host src 10.1.0.4
         get 10.1.0.255 -> broadcast 10.1.0.255 dev eth0 table local proto kernel scope link src 10.1.0.4
-    """,
+    """,  # noqa: E501
     "the longest prefix beats the metric": """
         route add 172.16.0.0/16 via 10.1.0.1 dev eth0 metric 900
         route add 172.0.0.0/8 via 10.2.0.1 dev ib0

@@ -159,7 +159,8 @@ chmod +x "$ROOT/one-by-one"
 mount --bind "$ROOT/one-by-one" "$real"
 """
 EXPIRE = f"""
-"$ROOT/ip" -6 route show {PLACE} | grep -q "{siblings.E} " && while "$ROOT/ip" -6 route show {PLACE} | grep -q "{siblings.E} "; do
+is_there() {{ "$ROOT/ip" -6 route show {PLACE} | grep -q "{siblings.E} "; }}
+is_there && while is_there; do
   echo 0 >{siblings.FLUSH}
 done
 """

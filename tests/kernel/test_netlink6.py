@@ -62,7 +62,10 @@ def test_entries_are_read_with_all_their_properties(host: NetlinkBackend6) -> No
         "fd00:1::/48 via fd00:a::1 dev eth0 src fd00:a::2 mtu 1400 proto 217 metric 7",
         "fd00:2::/48 from fd00:b::/64 via fe80::1 dev ib0 pref high table 1000 proto boot",
         "unreachable fd00:3::1/128 proto static",
-        "default proto boot nexthop via fd00:b::1 dev ib0 weight 3 nexthop via fd00:a::1 dev eth0 onlink",
+        (
+            "default proto boot "
+            "nexthop via fd00:b::1 dev ib0 weight 3 nexthop via fd00:a::1 dev eth0 onlink"
+        ),
     )
     run_ip6(*(f"route add {line}" for line in lines))
     routed, to_source, discard, default = map(entry, lines)
@@ -114,8 +117,12 @@ def test_hundreds_of_entries_are_read_as_one_by_one(host: NetlinkBackend6) -> No
     assert len(read) == len(shown) == 999
     assert len(read_our_routes(host)) == 900
     for first, length, count in (
-        ("fd00:1:10::", 44, 16), ("fd00:1::", 48, 1), ("fd00:1:383::", 48, 1), ("fd00:1:384::", 48, 0), ("fd00::", 8, 900)
-    ):  # fmt: skip
+        ("fd00:1:10::", 44, 16),
+        ("fd00:1::", 48, 1),
+        ("fd00:1:383::", 48, 1),
+        ("fd00:1:384::", 48, 0),
+        ("fd00::", 8, 900),
+    ):
         found = tuple(
             host.entries(except_plain({"eth0"}, inside=[(int(IPv6Address(first)), length)]))
         )

@@ -48,7 +48,8 @@ DATAGRAM = struct.pack("!HHHH", 1024, UDP_PORT, 8, 0)
 # kube-proxy's rules for a Service with externalTrafficPolicy=Cluster.
 SERVICE = f"""table ip6 kube {{
     chain services {{
-        type nat hook prerouting priority dstnat; ip6 daddr {lab.NODE} tcp dport {NODE_PORT} dnat to [{lab.POD}]:{lab.SERVICE_PORT};
+        type nat hook prerouting priority dstnat;
+        ip6 daddr {lab.NODE} tcp dport {NODE_PORT} dnat to [{lab.POD}]:{lab.SERVICE_PORT};
     }}
     chain masquerading {{ type nat hook postrouting priority srcnat; ct status dnat masquerade; }}
 }}"""

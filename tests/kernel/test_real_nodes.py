@@ -77,7 +77,8 @@ PODS, SERVICES, NODES = "10.244.0.0/16", "10.96.0.0/12", "10.1.0.0/24"
 CLUSTER = f"{PODS} {SERVICES} {NODES}"
 CALICO_PEER = "route add 10.244.7.64/26 via 10.1.0.7 dev eth0 proto bird"
 CALICO_BLOCK = "route add blackhole 10.244.9.0/26 proto bird"
-CILIUM_FIRST = """rule add pref 9 fwmark 0x200/0xf00 lookup 2004; route add local default dev lo table 2004
+CILIUM_FIRST = """rule add pref 9 fwmark 0x200/0xf00 lookup 2004
+    route add local default dev lo table 2004
     rule add pref 10 fwmark 0xa00/0xf00 lookup 2005; route add default dev cilium_host table 2005"""
 LOCAL_AT_100 = "rule add pref 100 lookup local; rule del pref 0"
 
@@ -85,7 +86,8 @@ HEALTHY = {
     "Azure CNI, transparent": node(
         "eth0=10.224.0.4/16 azv1",
         """route add default via 10.224.0.1 dev eth0 proto dhcp metric 100
-        route add 168.63.129.16 via 10.224.0.1 dev eth0; route add 169.254.169.254 via 10.224.0.1 dev eth0
+        route add 168.63.129.16 via 10.224.0.1 dev eth0
+        route add 169.254.169.254 via 10.224.0.1 dev eth0
         route add 10.224.0.9 dev azv1 proto static""",
         "10.224.0.0/16 10.0.0.0/16 169.254.169.254/32 168.63.129.16/32",
     ),
@@ -112,7 +114,8 @@ HEALTHY = {
     ),
     "AWS": node(
         "ens5=10.0.96.155/19 ens6 eni30c eniab8",
-        """route add default via 10.0.96.1 dev ens5 metric 512; route add default via 10.0.96.1 dev ens6 table 2 onlink
+        """route add default via 10.0.96.1 dev ens5 metric 512
+        route add default via 10.0.96.1 dev ens6 table 2 onlink
         route add 10.0.97.41 dev eni30c scope link; route add 10.0.97.77 dev eniab8 scope link
         rule add pref 512 to 10.0.97.41 lookup main; rule add pref 1024 fwmark 0x80/0x80 lookup main
         rule add pref 1536 from 10.0.97.41 lookup 2""",
@@ -120,7 +123,8 @@ HEALTHY = {
     ),
     "GKE": node(
         "eth0=10.164.0.7/32 lxc75 gke0a1 cilium_host=169.254.4.6/32",
-        f"""route add 10.164.0.1 dev eth0 scope link metric 1024; route add default via 10.164.0.1 dev eth0 metric 1024
+        f"""route add 10.164.0.1 dev eth0 scope link metric 1024
+        route add default via 10.164.0.1 dev eth0 metric 1024
         route add 10.68.0.3 dev lxc75 scope link; route add 10.68.0.5 dev gke0a1 scope link
         {CILIUM_FIRST}; {LOCAL_AT_100}""",
         "10.68.0.0/14 10.164.0.0/20 34.118.224.0/20",
@@ -139,7 +143,9 @@ HEALTHY = {
     ),
     "Calico with VXLAN": node(
         f"{UP} vxlan.cali=10.244.9.0/32 bpfin.cali",
-        f"""{VIA}; route add blackhole 10.244.9.0/26 proto 80; route add 169.254.1.1 dev bpfin.cali scope link
+        f"""{VIA}
+        route add blackhole 10.244.9.0/26 proto 80
+        route add 169.254.1.1 dev bpfin.cali scope link
         route add 10.244.7.64/26 via 10.244.7.64 dev vxlan.cali onlink
         route add 10.96.0.0/12 via 169.254.1.1 dev bpfin.cali src 10.1.0.4""",
         CLUSTER,
@@ -155,7 +161,9 @@ HEALTHY = {
         f"{UP} cilium_host=10.0.1.55/32",
         f"""{VIA}; route add 10.0.1.55 dev cilium_host scope link
         route add 10.0.1.0/24 via 10.0.1.55 dev cilium_host src 10.0.1.55
-        route add 10.0.2.0/24 via 10.0.1.55 dev cilium_host src 10.0.1.55 mtu 1450; {CILIUM_FIRST}; {LOCAL_AT_100}""",
+        route add 10.0.2.0/24 via 10.0.1.55 dev cilium_host src 10.0.1.55 mtu 1450
+        {CILIUM_FIRST}
+        {LOCAL_AT_100}""",
         f"10.0.0.0/16 10.0.1.0/24 10.0.2.0/24 {SERVICES}",
     ),
     "Flannel with host-gw": node(
@@ -178,14 +186,16 @@ HEALTHY = {
     ),
     "OVN-Kubernetes": node(
         "br-ex+=10.0.128.4/17,169.254.169.2/29 ovn-k8s-m0=10.131.0.2/23",
-        """route add default via 10.0.128.1 dev br-ex metric 48; route add 10.128.0.0/14 via 10.131.0.1 dev ovn-k8s-m0
+        """route add default via 10.0.128.1 dev br-ex metric 48
+        route add 10.128.0.0/14 via 10.131.0.1 dev ovn-k8s-m0
         route add 169.254.169.3 via 10.131.0.1 dev ovn-k8s-m0
         route add 172.30.0.0/16 via 169.254.169.4 dev br-ex src 169.254.169.2 mtu 1360""",
         "10.128.0.0/14 172.30.0.0/16 10.0.128.0/17 169.254.169.254/32",
     ),
     "Antrea with proxyAll": node(
         "eth0=192.168.77.101/24 antrea-gw0=10.10.0.1/24",
-        """route add default via 192.168.77.1 dev eth0; route add 10.10.1.0/24 via 10.10.1.1 dev antrea-gw0 onlink
+        """route add default via 192.168.77.1 dev eth0
+        route add 10.10.1.0/24 via 10.10.1.1 dev antrea-gw0 onlink
         route add 10.96.0.0/12 via 169.254.0.253 dev antrea-gw0 onlink
         route add 192.168.77.200 via 169.254.0.253 dev antrea-gw0 onlink""",
         f"10.10.0.0/16 {SERVICES} 192.168.77.0/24",
@@ -193,7 +203,8 @@ HEALTHY = {
     "kube-router": node(
         f"{UP} kube-br+=10.244.1.1/24 kube-dummy=10.96.0.1/32,10.96.0.10/32 tun-192168",
         f"""{VIA}; route add 10.244.3.0/24 dev tun-192168 src 10.1.0.4
-        rule add pref 32764 from 10.244.1.0/24 lookup 77; route add 10.244.3.0/24 dev tun-192168 table 77""",
+        rule add pref 32764 from 10.244.1.0/24 lookup 77
+        route add 10.244.3.0/24 dev tun-192168 table 77""",
         CLUSTER,
     ),
     "kube-proxy in IPVS mode, MetalLB, NodeLocal DNS, keepalived": node(
@@ -226,7 +237,8 @@ HEALTHY = {
     "Tailscale": node(
         f"{UP} tailscale0=100.100.7.7/32",
         f"""{VIA}; route add 100.64.0.0/10 dev tailscale0 table 52; rule add pref 5270 lookup 52
-        rule add pref 5210 fwmark 0x80000/0xff0000 lookup main; rule add pref 5230 fwmark 0x80000/0xff0000 lookup default
+        rule add pref 5210 fwmark 0x80000/0xff0000 lookup main
+        rule add pref 5230 fwmark 0x80000/0xff0000 lookup default
         rule add pref 5250 fwmark 0x80000/0xff0000 unreachable""",
         CLUSTER,
         uplinks="eth0",
@@ -393,7 +405,10 @@ RECEIVING = {
     "behind the rule for VRFs": (
         "rule add pref 1000 l3mdev; rule add pref 2000 lookup local; rule del pref 0"
     ),
-    "in halves": "rule add pref 1 to 0.0.0.0/1 lookup local; rule add pref 1 to 128.0.0.0/1 lookup local; rule del pref 0",
+    "in halves": (
+        "rule add pref 1 to 0.0.0.0/1 lookup local; rule add pref 1 to 128.0.0.0/1 lookup local; "
+        "rule del pref 0"
+    ),
     "for all marks but one": "rule add pref 1 not fwmark 0x99 lookup local; rule del pref 0",
     "for all marks": "rule add pref 1 fwmark 0/0xf00 lookup local; rule del pref 0",
     "an address that is another subnet's broadcast address": (
@@ -466,7 +481,9 @@ NODES6 = {
     ),
     "Calico": node(
         f"{UP6} cali1",
-        f"""{VIA6}; route add blackhole fd00:44:0:1::/122 proto bird; route add fd00:44:0:1::7 dev cali1
+        f"""{VIA6}
+        route add blackhole fd00:44:0:1::/122 proto bird
+        route add fd00:44:0:1::7 dev cali1
         route add fd00:44:0:2::/122 via fe80::7 dev eth0 proto bird""",
         f"{PODS6} {SERVICES6}",
     ),

@@ -147,14 +147,17 @@ def test_a_gateway_behind_a_removed_route_is_missing(
         routes_script({"destination": str(DESTINATION), "gateway": "10.7.0.1", "dev": "eth1"}),
     )
     assert (
-        "waiting for gateway 10.7.0.1 (no route of scope link reaches it on eth1), needed by 172.16.1.0/24"
-        in error
-    )
+        "waiting for gateway 10.7.0.1 (no route of scope link reaches it on eth1), "
+        "needed by 172.16.1.0/24"
+    ) in error
     assert table(node) == before
 
 
 def test_protocol_217_may_have_any_name(node: NamespaceKernel, plain: Sandbox) -> None:
-    name = "mkdir -p /etc/iproute2/rt_protos.d; echo '217 hostrouting' > /etc/iproute2/rt_protos.d/hostrouting.conf"
+    name = (
+        "mkdir -p /etc/iproute2/rt_protos.d; "
+        "echo '217 hostrouting' > /etc/iproute2/rt_protos.d/hostrouting.conf"
+    )
     assert plain.run(routes_script(), etc=True, prepare=name).returncode == 0
     done = Sandbox(plain.root / "run").run(routes_script("172.16.2.0/24"), etc=True, prepare=name)
     assert done.stdout.splitlines()[1].startswith("route del 172.16.1.0/24 ")
@@ -229,13 +232,20 @@ def test_a_route_that_is_already_gone_needs_no_removal(
 # acts.
 UNDONE = {
     "takes the place of a removed one": (
-        "172.16.2.0/24", str(DESTINATION), 4, "route add 172.16.2.0/24 dev ib0", "has taken the place of 172.16.2.0/24 "
+        "172.16.2.0/24",
+        str(DESTINATION),
+        4,
+        "route add 172.16.2.0/24 dev ib0",
+        "has taken the place of 172.16.2.0/24 ",
     ),
     "comes before a replaced one": (
-        str(DESTINATION), {"destination": str(DESTINATION), "gateway": "10.1.0.9"}, 3,
-        f"route prepend {DESTINATION} dev ib0", "",
+        str(DESTINATION),
+        {"destination": str(DESTINATION), "gateway": "10.1.0.9"},
+        3,
+        f"route prepend {DESTINATION} dev ib0",
+        "",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("there", "wanted", "call", "does", "why"), UNDONE.values(), ids=UNDONE)
@@ -411,7 +421,10 @@ def test_changes_are_rolled_back_if_the_table_can_not_be_listed(
     commit = (
         '[ -e "$ROOT/made" ] || { "$ROOT/ip-itself" "$@" >/dev/null; : >"$ROOT/made"; exit 2; }'
     )
-    change = f'if [ -f /proc/self/fd/0 ]; then {commit}; elif [ -e "$ROOT/made" ]; then echo "{why}" >&2; exit 2; fi'
+    change = (
+        f"if [ -f /proc/self/fd/0 ]; then {commit}; "
+        f'elif [ -e "$ROOT/made" ]; then echo "{why}" >&2; exit 2; fi'
+    )
     assert refused(sandbox, routes_script(wanted, "172.16.2.0/24"), prepare=other_ip(change))
     assert (sandbox.root / "made").exists()
     assert table(node) == before
@@ -451,7 +464,10 @@ def test_an_undo_that_is_undone_each_time_says_so(node: NamespaceKernel, sandbox
     """Another process installs our route again before each listing."""
     rule = f"rule add pref 9 to {DESTINATION} blackhole"
     again = ADDED.replace(" add ", " replace ")
-    change = f'case $calls in 1) ;; 2) "$ROOT/ip-itself" {rule} ;; *[13579]) "$ROOT/ip-itself" {again} ;; esac'
+    change = (
+        f'case $calls in 1) ;; 2) "$ROOT/ip-itself" {rule} ;; '
+        f'*[13579]) "$ROOT/ip-itself" {again} ;; esac'
+    )
     error = refused(sandbox, routes_script(), prepare=other_ip(change))
     assert "not all could be put back: the routes changed each time" in error
 
@@ -482,7 +498,10 @@ def test_names_do_not_control_a_terminal(node: NamespaceKernel, sandbox: Sandbox
 
 def test_a_failed_listing_gets_no_verdict(node: NamespaceKernel, sandbox: Sandbox) -> None:
     """By then, awk has already received the complete listing."""
-    change = '[ "$calls" != 1 ] || { "$ROOT/ip-itself" "$@"; echo "RTNETLINK answers: Input/output error" >&2; exit 2; }'
+    change = (
+        '[ "$calls" != 1 ] || { "$ROOT/ip-itself" "$@"; '
+        'echo "RTNETLINK answers: Input/output error" >&2; exit 2; }'
+    )
     assert sandbox.run(check_script("10.96.0.0/12"), prepare=other_ip(change)).returncode == 1
     assert sandbox.told() == [
         "check-failed: can't list the routes: RTNETLINK answers: Input/output error"
@@ -635,7 +654,8 @@ def test_strict_never_passes_with_a_failing_tool(
 ) -> None:
     broken = (
         f"printf '#!/bin/sh\\n{how}\\n'"
-        f' > "$ROOT/tool"; chmod 755 "$ROOT/tool"; mount --bind "$ROOT/tool" "$(readlink -f $(command -v {tool}))"'
+        ' > "$ROOT/tool"; chmod 755 "$ROOT/tool"; '
+        f'mount --bind "$ROOT/tool" "$(readlink -f $(command -v {tool}))"'
     )
     done = plain.run(check_script("10.96.0.0/12"), prepare=broken)
     # An empty marker is written without mv.

@@ -114,7 +114,7 @@ ip rule add prio 106 oif eth0:1 suppress_ifgroup 3 table 77
 ip rule add prio 107 nop
 ip rule add prio 108 goto 50000
 ip rule add prio 109 ipproto 200 dport 5 prohibit
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture

@@ -112,25 +112,45 @@ def test_the_installed_routes_alone_remain(
 
 # The installed routes, the tried ones, what another program does, the routes that stay, and a part
 # of the error.
-FAILED: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]], str, list[dict[str, Any]], str]] = {
-    "no default route": ([X], [X, X | {"metric": 7}, Z], "route del default", [X], "the default route"),
+Rows = list[dict[str, Any]]
+FAILED: dict[str, tuple[Rows, Rows, str, Rows, str]] = {
+    "no default route": (
+        [X],
+        [X, X | {"metric": 7}, Z],
+        "route del default",
+        [X],
+        "the default route",
+    ),
     "a device that is down": (
-        [X | {"gateway": "10.2.0.1", "dev": "eth1"}, Y], [CHANGED, Z], "link set eth1 down", [], "eth1 (it is down)"
+        [X | {"gateway": "10.2.0.1", "dev": "eth1"}, Y],
+        [CHANGED, Z],
+        "link set eth1 down",
+        [],
+        "eth1 (it is down)",
     ),
     "another route in the way": (
-        [KEPT, X, Y], [KEPT, CHANGED, Z], "route add 172.16.2.0/24 dev eth0 proto static", [KEPT],
+        [KEPT, X, Y],
+        [KEPT, CHANGED, Z],
+        "route add 172.16.2.0/24 dev eth0 proto static",
+        [KEPT],
         "can't install 172.16.2.0/24",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(
     ("listed", "tried", "meanwhile", "left", "why"), FAILED.values(), ids=FAILED
 )
 def test_where_the_installed_routes_can_not_be_added_the_tried_ones_go(
-    node: NamespaceKernel, sandbox: Sandbox, trial: Path,
-    listed: list[dict[str, Any]], tried: list[dict[str, Any]], meanwhile: str, left: list[dict[str, Any]], why: str,
-) -> None:  # fmt: skip
+    node: NamespaceKernel,
+    sandbox: Sandbox,
+    trial: Path,
+    listed: Rows,
+    tried: Rows,
+    meanwhile: str,
+    left: Rows,
+    why: str,
+) -> None:
     """A route that the trial has changed isn't as listed.
 
     The script doesn't wait, because a trial must end in time.
@@ -271,7 +291,10 @@ def test_nobody_else_gets_the_lock_before_the_end(
 ) -> None:
     installed = change_routes(sandbox, [X])
     change_routes(sandbox, [Z])
-    look = "[ ! -e /run/aks-flex-node/trial.json ] || ! flock -n /run/aks-flex-node/lock true || touch $ROOT/free"
+    look = (
+        "[ ! -e /run/aks-flex-node/trial.json ] || "
+        "! flock -n /run/aks-flex-node/lock true || touch $ROOT/free"
+    )
     done = end(sandbox, installed, prepare=other_ip(look))
     assert (done.returncode, done.stderr, trial.exists()) == (0, "", False)
     assert not (sandbox.root / "free").exists()

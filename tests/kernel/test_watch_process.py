@@ -90,9 +90,13 @@ class Watcher:
         environment.pop("JOURNAL_STREAM", None)
         self.process = subprocess.Popen(
             [sys.executable, "-c", PROGRAM, root, spoiled],
-            env=environment | {"PYTHONPATH": os.pathsep.join([*([str(packages)] if packages else []), *sys.path])},
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=root,
-        )  # fmt: skip
+            env=environment
+            | {"PYTHONPATH": os.pathsep.join([*([str(packages)] if packages else []), *sys.path])},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=root,
+        )
 
     def configure(self, **changes: Any) -> None:
         """Write the config with other keys of its section."""

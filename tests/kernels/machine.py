@@ -35,7 +35,10 @@ _SIZE = "1500M"
 _MEMORY = "384M"
 _BOOT_SECONDS, _ANSWER_SECONDS = 120, 120
 # A job that a gate holds stays "running", and those that wait for it.
-_SETTLED = "until [ -z \"$(systemctl list-jobs --no-legend | grep -v 'kubelet\\|multi-user\\|graphical')\" ]; do sleep 0.1; done"
+_SETTLED = (
+    "pending() { systemctl list-jobs --no-legend | grep -v 'kubelet\\|multi-user\\|graphical'; }; "
+    'until [ -z "$(pending)" ]; do sleep 0.1; done'
+)
 
 _AGENT = r"""#!/bin/bash
 # Runs the commands that come, in base64, one per line, and answers with their output and status.
@@ -56,19 +59,34 @@ exec sleep infinity
 _FILES = {
     "/usr/local/bin/agent": _AGENT,
     "/usr/local/bin/consumer": _CONSUMER,
-    "/etc/systemd/system/agent.service": "[Unit]\nDefaultDependencies=no\nAfter=systemd-udevd.service\n"
-    "[Service]\nExecStart=/usr/local/bin/agent\nRestart=always\nRestartSec=1\n",
-    "/etc/systemd/system/kubelet.service": "[Unit]\nWants=network-online.target\nAfter=network-online.target\n"
-    "[Service]\nExecStart=/usr/local/bin/consumer\n",
+    "/etc/systemd/system/agent.service": (
+        "[Unit]\nDefaultDependencies=no\nAfter=systemd-udevd.service\n"
+        "[Service]\nExecStart=/usr/local/bin/agent\nRestart=always\nRestartSec=1\n"
+    ),
+    "/etc/systemd/system/kubelet.service": (
+        "[Unit]\nWants=network-online.target\nAfter=network-online.target\n"
+        "[Service]\nExecStart=/usr/local/bin/consumer\n"
+    ),
     # Without this, udev handles hundreds of terminals first, which takes half of a boot.
-    "/etc/systemd/system/systemd-udev-trigger.service.d/few.conf": "[Service]\nExecStart=\n"
-    "ExecStart=udevadm trigger --action=add --subsystem-match=net --subsystem-match=block\n",
-    "/etc/systemd/network/10-eth0.link": "[Match]\nMACAddress=52:54:00:00:00:01\n[Link]\nName=eth0\n",
-    "/etc/systemd/network/10-ib0.link": "[Match]\nMACAddress=52:54:00:00:00:02\n[Link]\nName=ib0\n",
-    "/etc/systemd/network/20-eth0.network": "[Match]\nName=eth0\n[Network]\nDHCP=ipv4\nIPv6AcceptRA=no\n"
-    "Address=fd00:1::4/64\nGateway=fd00:1::1\n",
-    "/etc/systemd/network/20-ib0.network": "[Match]\nName=ib0\n[Link]\nRequiredForOnline=no\n"
-    "[Network]\nAddress=172.16.0.10/16\nAddress=fd00:172::10/32\nLinkLocalAddressing=no\nIPv6AcceptRA=no\n",
+    "/etc/systemd/system/systemd-udev-trigger.service.d/few.conf": (
+        "[Service]\nExecStart=\n"
+        "ExecStart=udevadm trigger --action=add --subsystem-match=net --subsystem-match=block\n"
+    ),
+    "/etc/systemd/network/10-eth0.link": (
+        "[Match]\nMACAddress=52:54:00:00:00:01\n[Link]\nName=eth0\n"
+    ),
+    "/etc/systemd/network/10-ib0.link": (
+        "[Match]\nMACAddress=52:54:00:00:00:02\n[Link]\nName=ib0\n"
+    ),
+    "/etc/systemd/network/20-eth0.network": (
+        "[Match]\nName=eth0\n[Network]\nDHCP=ipv4\nIPv6AcceptRA=no\n"
+        "Address=fd00:1::4/64\nGateway=fd00:1::1\n"
+    ),
+    "/etc/systemd/network/20-ib0.network": (
+        "[Match]\nName=ib0\n[Link]\nRequiredForOnline=no\n"
+        "[Network]\nAddress=172.16.0.10/16\nAddress=fd00:172::10/32\n"
+        "LinkLocalAddressing=no\nIPv6AcceptRA=no\n"
+    ),
 }
 _WANTED = {
     "sysinit.target": ("/etc/systemd/system/agent.service",),
@@ -208,7 +226,9 @@ class UmlMachine:
         (self._folder / "leases").touch()
         fd = theirs.fileno()
         nics = {
-            f"vec{number}": f"transport=tap,ifname=tap-{dev},mac=52:54:00:00:00:0{number + 1},depth=64"
+            f"vec{number}": (
+                f"transport=tap,ifname=tap-{dev},mac=52:54:00:00:00:0{number + 1},depth=64"
+            )
             for number, dev in enumerate(("eth0", "ib0"))
         }
         arguments = {
@@ -223,9 +243,14 @@ class UmlMachine:
         argv += [f"{name}:{value}" for name, value in nics.items()]
         with (self._folder / "console").open("ab") as console:
             self._process = subprocess.Popen(
-                argv, cwd=self._kernel.library, stdin=subprocess.DEVNULL, stdout=console, stderr=console,
-                pass_fds=[fd], start_new_session=True,
-            )  # fmt: skip
+                argv,
+                cwd=self._kernel.library,
+                stdin=subprocess.DEVNULL,
+                stdout=console,
+                stderr=console,
+                pass_fds=[fd],
+                start_new_session=True,
+            )
         theirs.close()
         if wait:
             self._receive("ready", _BOOT_SECONDS)

@@ -85,7 +85,8 @@ def test_a_kernel_that_hangs_while_it_stops_is_killed(
 
 JUNIT = """<testsuites><testsuite>
 <testcase classname="tests.test_a" name="one" time="1.4"/>
-<testcase classname="tests.test_a.TestTwo" name="runTest" time="1.4"><skipped type="pytest.skip" message="no nft"/></testcase>
+<testcase classname="tests.test_a.TestTwo" name="runTest" time="1.4">
+<skipped type="pytest.skip" message="no nft"/></testcase>
 <testcase classname="test_b" name="three" time="0"><error/></testcase>
 </testsuite></testsuites>"""
 

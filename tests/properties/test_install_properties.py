@@ -45,8 +45,9 @@ from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Scope,
 from hostrouting.tasks import InstallRoutes
 from hostrouting.testing import FakeSystemd
 
-PREFIXES = ["172.16.0.0/16", "172.16.0.0/17", "172.16.128.0/17", "172.16.1.0/24", "172.16.1.9/32", "172.16.0.10/32",
-            "10.1.0.0/24", "10.1.0.128/25", "10.96.0.0/12", "172.16.255.255/32"]  # fmt: skip
+PREFIXES = ["172.16.0.0/16", "172.16.0.0/17", "172.16.128.0/17", "172.16.1.0/24", "172.16.1.9/32",
+            "172.16.0.10/32", "10.1.0.0/24", "10.1.0.128/25", "10.96.0.0/12",
+            "172.16.255.255/32"]  # fmt: skip
 GATEWAYS = [IPv4Address(f"10.{subnet}.0.{host}") for subnet in (1, 2) for host in (1, 9)]
 
 static_routes = st.builds(

@@ -43,7 +43,8 @@ PAGE = (Path(__file__).parent.parent.parent / "docs/howto/snapshots.md").read_te
 # Wait until ip monitor has joined its groups, or has written down all that it was told: its socket,
 # which has the number of its process, holds nothing, and it sleeps.
 _IS_IDLE = """
-  until grep -q "^[^ ]* 0 *$! *[89a-f][^ ]* *0 " /proc/self/net/netlink && grep -q ") S " "/proc/$!/stat"; do
+  until grep -q "^[^ ]* 0 *$! *[89a-f][^ ]* *0 " /proc/self/net/netlink &&
+    grep -q ") S " "/proc/$!/stat"; do
     sleep 0.01
   done
 """

@@ -4,9 +4,11 @@ A scenario has one command per line. After ``->`` comes the expected result: the
 or an answer. A command without one has to succeed::
 
     link add NAME [down]          link del NAME            link up|down NAME       cable in|out NAME
-    addr add A/LEN dev D [peer P] [metric N] [noprefixroute]                       addr del A/LEN dev D
-    rule add|del PREF [not] [from P] [to P] [fwmark N[/N]] [iif D] [oif D] [uidrange A-B] [ipproto N] [ports] [tos N]
-                 [suppress N] [suppress_group N] [proto P] lookup T | goto PREF | nop | blackhole | unreachable | prohibit
+    addr add A/LEN dev D [peer P] [metric N] [noprefixroute]
+    addr del A/LEN dev D
+    rule add|del PREF [not] [from P] [to P] [fwmark N[/N]] [iif D] [oif D] [uidrange A-B]
+                 [ipproto N] [ports] [tos N] [suppress N] [suppress_group N] [proto P]
+                 lookup T | goto PREF | nop | blackhole | unreachable | prohibit
     route add|replace|del ROUTE   in the output format of ip-route(8)
     get ADDRESS -> ROUTE | ERRNO
     has ROUTE                     a table contains exactly this line

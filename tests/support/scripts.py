@@ -38,7 +38,8 @@ mount --all --fstab "$ROOT/fstab"
 if [ -n "$ETC" ]; then
   mount -t tmpfs none "$ROOT/scratch"
   mkdir "$ROOT/scratch/upper" "$ROOT/scratch/work"
-  mount -t overlay none -o "lowerdir=/etc,upperdir=$ROOT/scratch/upper,workdir=$ROOT/scratch/work" /etc
+  layers="lowerdir=/etc,upperdir=$ROOT/scratch/upper,workdir=$ROOT/scratch/work"
+  mount -t overlay none -o "$layers" /etc
 fi
 eval "$PREPARE"
 exec "$@"

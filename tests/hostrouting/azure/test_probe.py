@@ -52,7 +52,7 @@ table ip6 {TABLE} {{
 		oifname "eth0" ip6 daddr 2603::1 tcp flags != syn / syn,ack counter ip6 daddr set fe80::1 comment "answer out"
 	}}
 }}
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture

@@ -59,16 +59,28 @@ def config(write: Callable[[object], Path]) -> Path:
         *((words, "-x") for words in (["-x"], ["-x", "check"])),
         (["--verison"], "--verison"),
         *((["lb-probe", *more], "try hostrouting lb-probe --help") for more in ([], ["clean"])),
-        (["apply", "--dry-run"], "--dry-run; plan shows the changes of apply; try hostrouting apply --help"),
-        *((["azure-vnet", *more], "try hostrouting azure-vnet --help") for more in ([], ["apply", "CONFIG"])),
+        (
+            ["apply", "--dry-run"],
+            "--dry-run; plan shows the changes of apply; try hostrouting apply --help",
+        ),
+        *(
+            (["azure-vnet", *more], "try hostrouting azure-vnet --help")
+            for more in ([], ["apply", "CONFIG"])
+        ),
         (["check", "--frobnicate"], "--help"),
         (["check", "--cidr"], "--help"),
-        (["check", "--cidr", "10.0.0.0"], "'10.0.0.0' is not an IPv4 prefix; expected an address and a length"),
+        (
+            ["check", "--cidr", "10.0.0.0"],
+            "'10.0.0.0' is not an IPv4 prefix; expected an address and a length",
+        ),
         (["check", "--cidr", "fe80::/64"], "which means nothing without an interface"),
         (["check", "--output", "yaml"], "--help"),
         (["check", "--out", "json"], "--help"),
         (["check", "a", "b"], "--help"),
-        *(([*words, "--snapshot=a", "--snapshot=b"], "given twice") for words in (["check", "--cidr=10.0.0.0/8"], ["explain", "10.0.0.1"])),
+        *(
+            ([*words, "--snapshot=a", "--snapshot=b"], "given twice")
+            for words in (["check", "--cidr=10.0.0.0/8"], ["explain", "10.0.0.1"])
+        ),
         (["demo", "--output", "yaml"], "--help"),
         (["remove", "CONFIG"], "--help"),
         (["render"], "--help"),
@@ -78,14 +90,37 @@ def config(write: Callable[[object], Path]) -> Path:
         (["fix", "--format", "yaml"], "--help"),
         (["fix", "--in-place", "--cidr", "172.16.0.0/16"], "--in-place"),
         (["fix", "--in-place", "--format", "ip"], "--in-place"),
-        *((["config", *words], "") for words in ([], ["set"], ["set", "a"], ["set", "--from", "a"], ["get", "a"])),
+        *(
+            (["config", *words], "")
+            for words in ([], ["set"], ["set", "a"], ["set", "--from", "a"], ["get", "a"])
+        ),
         (["apply", "--root", "x", "--routes-only"], ""),
-        *((["doctor", *option], option[0]) for option in (["--fail-on-warnings"], ["--ignore-preflight-errors", "all"])),
-        *((["apply", "--try", "60", other, "CONFIG"], "") for other in ("--routes-only", "--root=/image")),
-        *((["apply", f"--try={span}", "CONFIG"], "1 to 86400") for span in ("0", "-1", "1.5", "86401", "²", "")),
-        *((["explain", word], "") for word in ("172.16.3", "172.16.3.4/32", "::1", "127.0.0.1", "224.0.0.1", "0.0.0.0", "")),
+        *(
+            (["doctor", *option], option[0])
+            for option in (["--fail-on-warnings"], ["--ignore-preflight-errors", "all"])
+        ),
+        *(
+            (["apply", "--try", "60", other, "CONFIG"], "")
+            for other in ("--routes-only", "--root=/image")
+        ),
+        *(
+            (["apply", f"--try={span}", "CONFIG"], "1 to 86400")
+            for span in ("0", "-1", "1.5", "86401", "²", "")
+        ),
+        *(
+            (["explain", word], "")
+            for word in (
+                "172.16.3",
+                "172.16.3.4/32",
+                "::1",
+                "127.0.0.1",
+                "224.0.0.1",
+                "0.0.0.0",
+                "",
+            )
+        ),
     ],
-)  # fmt: skip
+)
 def test_wrong_usage_is_64_with_a_hint(run: Any, words: list[str], told: str) -> None:
     code, out, err = run(*words)
     assert (code, out) == (64, "")

@@ -232,7 +232,7 @@ def test_the_page_has_a_row_for_each_group(judge: Any, folder: Path) -> None:
      aks-h200-00001 aks-h200-00007
 ? 2  unknown: no-snapshot: {folder}/node-00005.json: is not JSON: …
      node-00005 node-00011
-"""
+"""  # noqa: E501
     _, out, _ = judge(["fixed", "shadowed", "cut-off"])
     assert re.sub("is not JSON: .+", "is not JSON: …", out) == page
 

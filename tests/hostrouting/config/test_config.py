@@ -150,8 +150,9 @@ REFUSED: dict[str, dict[str, list[Any]]] = {
         "host bits set; did you mean 172.16.1.0/24?": ["172.16.1.5/24"],
         "not an IPv4 prefix; expected an address and a length": ["172.16.1.0"],
         NO_PREFIX: [
-            *("172.16.1.0/255.255.255.0", "172.16.1.0/0.0.0.255", "172.16.01.0/24", "172.16.1.0/024", "172.16.1.0/33"),
-            *("172.16.1.0/-1", "172.16.1.256/32", " 172.16.1.0/24", "172.16.1.0/24\n", "172.16.1.0 /24", "１７２.16.1.0/24"),
+            *("172.16.1.0/255.255.255.0", "172.16.1.0/0.0.0.255", "172.16.01.0/24"),
+            *("172.16.1.0/024", "172.16.1.0/33", "172.16.1.0/-1", "172.16.1.256/32"),
+            *(" 172.16.1.0/24", "172.16.1.0/24\n", "172.16.1.0 /24", "１７２.16.1.0/24"),
             *("172.16.1.0/24; reboot", "$(reboot)/24", "10.1/16", "", "default"),
         ],
         "the default route": ["0.0.0.0/0", "::/0"],
@@ -178,7 +179,10 @@ REFUSED: dict[str, dict[str, list[Any]]] = {
         NO_STRING: [167772161, False],
     },
     "staticRoutes.routes[0].dev": {
-        NO_NAME: [".", "..", "a/b", "eth 0", "eth0;reboot", "$(x)", "`x`", "eth0\n", "a" * 16, "ëth0", "eth0'", 'e"', 7, "%s:"],
+        NO_NAME: [
+            *(".", "..", "a/b", "eth 0", "eth0;reboot", "$(x)", "`x`", "eth0\n", "a" * 16),
+            *("ëth0", "eth0'", 'e"', 7, "%s:"),
+        ],
     },
     "staticRoutes.routes[0].metric": {"": [True, False, -1, 2**32, 1.0, "1", [], float("nan")]},
     "staticRoutes.routes[0].metrc": {"unknown key; did you mean metric?": [1]},
@@ -187,7 +191,10 @@ REFUSED: dict[str, dict[str, list[Any]]] = {
     "staticRoutes": {"expected an object": [[], "x", 3, True]},
     "routeOverlap": {"expected an object": [[], "x", 3, True]},
     "routeOverlap.expectedCidrs[0]": {
-        "": ["0.1.0.0/16", "127.0.0.0/8", "224.0.0.0/4", "255.255.255.255/32", "240.0.0.0/3", "10.0.0.0", "fd00::", 3],
+        "": [
+            *("0.1.0.0/16", "127.0.0.0/8", "224.0.0.0/4", "255.255.255.255/32", "240.0.0.0/3"),
+            *("10.0.0.0", "fd00::", 3),
+        ],
         "means this host": ["::1/128", "::/127"],
         "stands for IPv4 addresses": ["::ffff:a00:0/104"],
         "multicast": ["ff02::/16"],
@@ -195,7 +202,9 @@ REFUSED: dict[str, dict[str, list[Any]]] = {
         "has a zone": ["fd00::%1/64"],
         "lies in 127.0.0.0/8": ["127.0.0.0/9"],
         "without a dotted quad (write IPv4 alone, such as 10.1.0.0/16)": ["::ffff:10.0.0.0/104"],
-        "not an IPv6 prefix": ["fd00::/129", "fd00::/048", "fd00:::/48", "fd00::10.0.0.1/128", "fd00::/48 "],
+        "not an IPv6 prefix": [
+            *("fd00::/129", "fd00::/048", "fd00:::/48", "fd00::10.0.0.1/128", "fd00::/48 "),
+        ],
     },
     "routeOverlap.foreseen[0]": {"which means nothing without an interface": ["fe80::/10"]},
     "routeOverlap.mode": {"": ["LOUD", " strict", 1, True, ["WARN"], "ﬅrict", "ſtrict"]},
@@ -205,8 +214,9 @@ REFUSED: dict[str, dict[str, list[Any]]] = {
     "uplinks": {"": [[]]},
     "watch.textfile": {
         "is not the absolute path of a textfile": [
-            *("x.prom", "/x", "/x.prom/", "/.prom", "/a/.prom", "/a\n.prom", "/a\0.prom", "/a/../x.prom", "/./x.prom"),
-            *("//x.prom", "/x.prom\n", "/a//x.prom", 7, True, ["/x.prom"]),
+            *("x.prom", "/x", "/x.prom/", "/.prom", "/a/.prom", "/a\n.prom", "/a\0.prom"),
+            *("/a/../x.prom", "/./x.prom", "//x.prom", "/x.prom\n", "/a//x.prom"),
+            *(7, True, ["/x.prom"]),
         ],
         "too long": [f"/{'a' * 256}/x.prom", f"/{'é' * 128}/x.prom"],
     },
@@ -214,8 +224,9 @@ REFUSED: dict[str, dict[str, list[Any]]] = {
     "staticroutes": {"unknown key": [{}]},
     "consumer": {
         "": [
-            *("", "kubelet", "a/b.service", "../x.service", "a b.service", "x.socket", "a@b@c.service", "x.service\n"),
-            *("$(x).service", "--help.service", "-H@.service", f"{'x' * 229}.service", f"{'x' * 228}@.service", 3, True),
+            *("", "kubelet", "a/b.service", "../x.service", "a b.service", "x.socket"),
+            *("a@b@c.service", "x.service\n", "$(x).service", "--help.service", "-H@.service"),
+            *(f"{'x' * 229}.service", f"{'x' * 228}@.service", 3, True),
         ],
         "name its template, systemd-nspawn@.service": ["systemd-nspawn@kube1.service"],
     },
@@ -328,8 +339,8 @@ def test_missing_opt_in_and_duplicates_are_reported_too(enabled: dict[str, Any])
 
 @pytest.mark.parametrize(
     "key",
-    ["hostrouting", "HostRouting", "HOSTROUTING", "host_routing", "host-routing", "Host_Routing", "hostRoutng",
-     "hostRoutingg", "hostRoutlng", "hostRoutnig"],
+    ["hostrouting", "HostRouting", "HOSTROUTING", "host_routing", "host-routing", "Host_Routing",
+     "hostRoutng", "hostRoutingg", "hostRoutlng", "hostRoutnig"],
 )  # fmt: skip
 def test_a_misspelt_section_is_an_error(key: str) -> None:
     assert only_problem({key: {}}) == (key, "unknown key; did you mean hostRouting?")
@@ -517,7 +528,8 @@ def test_duplicate_keys_are_errors_only_inside_the_section(tmp_path: Path) -> No
     with pytest.raises(ConfigError) as caught:
         load(
             tmp_path,
-            '{"hostRouting": {"waitSeconds": 1, "waitSeconds": 2, "staticRoutes": {"routes": [], "routes": []}}}',
+            '{"hostRouting": {"waitSeconds": 1, "waitSeconds": 2, '
+            '"staticRoutes": {"routes": [], "routes": []}}}',
         )
     assert [path for path, _ in caught.value.problems] == [
         "hostRouting.waitSeconds",

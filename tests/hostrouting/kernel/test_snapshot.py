@@ -57,7 +57,10 @@ def problems(document: Any) -> dict[str, str]:
         ({"src": "all", "table": "main"}, {}),
         ({"dscp": "5", "table": "254"}, {"tos": 20}),
         ({"fwmark": "0", "table": "254"}, {"mark": 0}),
-        ({"uid_start": 5, "uid_end": 10, "ipproto": "ipproto-6", "table": "254"}, {"uid_range": (5, 10), "ip_protocol": 6}),
+        (
+            {"uid_start": 5, "uid_end": 10, "ipproto": "ipproto-6", "table": "254"},
+            {"uid_range": (5, 10), "ip_protocol": 6},
+        ),
         ({"ipproto": "udp", "dport": 53, "table": "254"}, {"ip_protocol": 17, "has_ports": True}),
         ({"sport_start": 1, "sport_end": 2, "table": "254"}, {"has_ports": True}),
         ({"goto": 50000, "unresolved": None}, {"action": RuleAction.GOTO, "goto": 50000}),
@@ -66,7 +69,7 @@ def problems(document: Any) -> dict[str, str]:
         ({"action": "prohibit"}, {"action": RuleAction.PROHIBIT}),
         ({"action": "10"}, {"action": RuleAction.BLACKHOLE}),
     ],
-)  # fmt: skip
+)
 def test_rules_as_ip_words_them(item: dict[str, Any], expected: dict[str, Any]) -> None:
     """tests/kernel/test_snapshots_agree.py has the other selectors and actions, as this machine's
     ip prints them.
@@ -288,8 +291,10 @@ def test_nameservers_come_from_resolv_conf_or_behind_the_stub(tmp_path: Path) ->
     write_file(layout.resolved_conf, "nameserver 168.63.129.16\nnameserver fe80::1%2\n")
     assert nameservers(layout) == (IPv4Address("168.63.129.16"),)
     layout.resolv_conf.write_text(
-        "# nameserver 10.0.0.1\nnameserver\t10.0.0.2  # the first\n nameserver 10.0.0.3\nnameservers 10.0.0.4\n"
-        "nameserver\nnameserver x\nnameserver 2001:db8::1\nnameserver 10.0.0.5\nnameserver 10.0.0.2\n"
+        "# nameserver 10.0.0.1\nnameserver\t10.0.0.2  # the first\n"
+        " nameserver 10.0.0.3\nnameservers 10.0.0.4\n"
+        "nameserver\nnameserver x\nnameserver 2001:db8::1\n"
+        "nameserver 10.0.0.5\nnameserver 10.0.0.2\n"
     )
     assert nameservers(layout) == (IPv4Address("10.0.0.2"), IPv4Address("10.0.0.5"))
     layout.resolv_conf.unlink()

@@ -139,22 +139,42 @@ def test_a_gateway_selects_the_hop_of_a_multipath_default() -> None:
 
 NEEDED = f"needed by {TO}"
 MISSING = {
-    "a default": (StaticRoute(TO), [], f"the default route (table main has no unicast 0.0.0.0/0), {NEEDED}"),
-    "a live default": (StaticRoute(TO), [DEAD], "a live default route (all hops of default via 10.1.0.1 dev eth0"),
+    "a default": (
+        StaticRoute(TO),
+        [],
+        f"the default route (table main has no unicast 0.0.0.0/0), {NEEDED}",
+    ),
+    "a live default": (
+        StaticRoute(TO),
+        [DEAD],
+        "a live default route (all hops of default via 10.1.0.1 dev eth0",
+    ),
     "a default on a device": (StaticRoute(TO, dev="eth1"), [], "the default route on eth1"),
     "a device": (StaticRoute(TO, "onlink", "ib9"), [], "device ib9 (there is no such interface)"),
     "a device that is down": (StaticRoute(TO, "onlink", "down0"), [], "device down0 (it is down)"),
-    "a gateway": (StaticRoute(TO, NO_PEER, "eth1"), [], "gateway 10.9.0.1 (no route of scope link reaches it on eth1)"),
-    "a gateway on another interface": (StaticRoute(TO, GATEWAY, "eth1"), [], "gateway 10.1.0.1 (no route of scope link reaches it on eth1)"),
+    "a gateway": (
+        StaticRoute(TO, NO_PEER, "eth1"),
+        [],
+        "gateway 10.9.0.1 (no route of scope link reaches it on eth1)",
+    ),
+    "a gateway on another interface": (
+        StaticRoute(TO, GATEWAY, "eth1"),
+        [],
+        "gateway 10.1.0.1 (no route of scope link reaches it on eth1)",
+    ),
     # The kernel looks up a gateway among routes with link scope or narrower (fib_check_nh_v4_gw).
     "a gateway behind another": (
-        StaticRoute(TO, NO_PEER, "eth1"), [Route(IPv4Network("10.9.0.0/24"), (BY_ETH1,), protocol=4)], "gateway 10.9.0.1"
+        StaticRoute(TO, NO_PEER, "eth1"),
+        [Route(IPv4Network("10.9.0.0/24"), (BY_ETH1,), protocol=4)],
+        "gateway 10.9.0.1",
     ),
     # Otherwise this run would succeed, but the next run and the next boot would fail.
     "a gateway behind a removed route": (
-        StaticRoute(TO, NO_PEER, "eth1"), [Route(IPv4Network("10.9.0.0/24"), (NextHop("eth1"),))], "gateway 10.9.0.1"
+        StaticRoute(TO, NO_PEER, "eth1"),
+        [Route(IPv4Network("10.9.0.0/24"), (NextHop("eth1"),))],
+        "gateway 10.9.0.1",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("route", "main", "words"), MISSING.values(), ids=MISSING)
@@ -262,10 +282,18 @@ PLANS: dict[str, tuple[list[Route], list[Route], RoutePlan]] = {
         for there in [foreign(protocol=protocol, mtu=1400)]
     },
     "the halves of a connected route": ([*HALVES], [AROUND], RoutePlan(add=HALVES)),
-    "other routes with another key": ([WANTED], [foreign(metric=9), foreign(tos=8), foreign(AROUND)], RoutePlan(add=(WANTED,))),
-    "hops in another order": ([BOTH], [foreign(BOTH, hops=BOTH.hops[::-1])], RoutePlan(foreign=(foreign(BOTH, hops=BOTH.hops[::-1]),))),
+    "other routes with another key": (
+        [WANTED],
+        [foreign(metric=9), foreign(tos=8), foreign(AROUND)],
+        RoutePlan(add=(WANTED,)),
+    ),
+    "hops in another order": (
+        [BOTH],
+        [foreign(BOTH, hops=BOTH.hops[::-1])],
+        RoutePlan(foreign=(foreign(BOTH, hops=BOTH.hops[::-1]),)),
+    ),
     "several hops, ours": ([BOTH], [BOTH], RoutePlan(unchanged=(BOTH,))),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("wanted", "there", "plan"), PLANS.values(), ids=PLANS)
@@ -278,12 +306,20 @@ LONE = attrs.evolve(WANTED, destination=IPv4Network("172.16.1.7/32"))
 ELSEWHERE = (NextHop("ib0", OTHER),)
 REFUSALS: dict[str, tuple[Route, Route, tuple[str, ...]]] = {
     **{
-        f"proto {protocol} leads elsewhere": (WANTED, there, (str(there), "choose another metric or destination"))
+        f"proto {protocol} leads elsewhere": (
+            WANTED,
+            there,
+            (str(there), "choose another metric or destination"),
+        )
         for protocol in (Protocol.DHCP, Protocol.STATIC)
         for there in [foreign(protocol=protocol, hops=ELSEWHERE)]
     },
     "it has expired": (WANTED6, foreign(WANTED6, expires=0), ("it has expired: try again",)),
-    "it discards": (WANTED, foreign(protocol=Protocol.BIRD, type=RouteType.BLACKHOLE, hops=()), ("blackhole 172.16.1.0/24 proto bird",)),
+    "it discards": (
+        WANTED,
+        foreign(protocol=Protocol.BIRD, type=RouteType.BLACKHOLE, hops=()),
+        ("blackhole 172.16.1.0/24 proto bird",),
+    ),
     # Replacing the route would cut the interface off from its own network.
     **{
         f"connected, metric {metric}": (
@@ -293,8 +329,12 @@ REFUSALS: dict[str, tuple[Route, Route, tuple[str, ...]]] = {
         )
         for metric in (0, 100)
     },
-    "it has no halves": (LONE, Route(LONE.destination, (NextHop("ppp0"),), protocol=Protocol.KERNEL), ("leave it out",)),
-}  # fmt: skip
+    "it has no halves": (
+        LONE,
+        Route(LONE.destination, (NextHop("ppp0"),), protocol=Protocol.KERNEL),
+        ("leave it out",),
+    ),
+}
 
 
 @pytest.mark.parametrize(("wanted", "there", "words"), REFUSALS.values(), ids=REFUSALS)
@@ -444,7 +484,7 @@ AS_IP = """
 HOPS_AS_IP = """
     ip -4 route add 172.16.0.0/17 via inet6 fe80::1 dev eth0 proto static onlink
     ip -4 route add 172.16.0.0/17 proto static nexthop via inet6 fe80::1 dev eth0 weight 2 onlink nexthop via 10.2.0.1 dev eth1 weight 1
-"""
+"""  # noqa: E501
 AS_NETWORKD = """
     [eth0]
     [Route]

@@ -150,8 +150,11 @@ def test_systemd_accepts_the_unit_with_any_paths(
     unit = write_file(tmp_path / UNIT, text)
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", unit],
-        capture_output=True, text=True, check=False, env=os.environ | {"SYSTEMD_LOG_LEVEL": "warning"},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"SYSTEMD_LOG_LEVEL": "warning"},
+    )
     assert done.returncode == 0, done.stderr
     assert str(unit) not in done.stderr
     assert UNIT not in done.stderr

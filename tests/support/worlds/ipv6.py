@@ -124,7 +124,8 @@ class _Draw:
             yield f"sysctl -qw net.ipv6.conf.{dev}.accept_ra_rt_info_max_plen=128"
             yield f"sysctl -qw net.ipv6.conf.{dev}.router_solicitations=0"
             if self.one_in(6):
-                yield f"sysctl -qw net.ipv6.conf.{dev}.ra_defrtr_metric={self.chance.choice((100, 512, 2000))}"
+                metric = self.chance.choice((100, 512, 2000))
+                yield f"sysctl -qw net.ipv6.conf.{dev}.ra_defrtr_metric={metric}"
             for name in ("ignore_routes_with_linkdown=1", "use_oif_addrs_only=1", "use_tempaddr=2"):
                 if self.one_in(10):
                     yield f"sysctl -qw net.ipv6.conf.{dev}.{name}"
@@ -216,13 +217,11 @@ class _Draw:
         for number, dev in enumerate(self.devs, 1):
             for router in self.chance.sample(_ROUTERS, self.chance.choice((0, 0, 1, 1, 2))):
                 lifetime = self.chance.choice((0, 600, 1800, 9000))
-                words = [
-                    f"ra {dev} {router} {lifetime} {self.chance.choice(('medium', 'medium', 'high', 'low'))}"
-                ]
+                preference = self.chance.choice(("medium", "medium", "high", "low"))
+                words = [f"ra {dev} {router} {lifetime} {preference}"]
                 if self.one_in(3):
-                    words.append(
-                        f"prefix {self.chance.choice((f'2001:db8:{number}0::/64', 'fd00:172:16:7::/64'))}"
-                    )
+                    prefixes = (f"2001:db8:{number}0::/64", "fd00:172:16:7::/64")
+                    words.append(f"prefix {self.chance.choice(prefixes)}")
                 served = [self.prefix() for _ in range(self.chance.choice((0, 0, 0, 1, 2)))]
                 words += [
                     f"route {prefix} {self.chance.choice(('medium', 'high', 'low'))}"
@@ -234,7 +233,9 @@ class _Draw:
         if self.one_in(8):
             table = self.chance.choice(("local", "main"))
             kind = self.chance.choice(("local", "anycast"))
-            yield f"ip -6 route add {kind} {self.prefix()} dev {self.chance.choice(('lo', *self.devs))} table {table}"
+            prefix = self.prefix()
+            dev = self.chance.choice(("lo", *self.devs))
+            yield f"ip -6 route add {kind} {prefix} dev {dev} table {table}"
         for _ in range(self.chance.randint(1, 7)):
             verb = self.chance.choice(
                 ("add", "add", "append" if self.has_several else "add", "replace")
@@ -264,7 +265,9 @@ class _Draw:
             )
             if self.own and self.one_in(8):
                 more += f" src {self.chance.choice(self.own)}"
-            yield f"{start}{self.prefix()}{source} {self.hop(self.chance.choice(self.devs))}{end}{more}"
+            prefix = self.prefix()
+            hop = self.hop(self.chance.choice(self.devs))
+            yield f"{start}{prefix}{source} {hop}{end}{more}"
 
     def objects(self) -> Iterator[str]:
         """Yield commands that add nexthop objects, a nexthop group, and routes that use them."""
@@ -277,7 +280,9 @@ class _Draw:
         if self.has_several:
             yield "ip -6 nexthop add id 4 group 1/2"
         for _ in range(self.chance.choice((1, 2))):
-            yield f"ip -6 route add {self.prefix()} nhid {self.chance.choice((1, 2, 3, 4, 4) if self.has_several else (1, 2, 3))}"
+            prefix = self.prefix()
+            number = self.chance.choice((1, 2, 3, 4, 4) if self.has_several else (1, 2, 3))
+            yield f"ip -6 route add {prefix} nhid {number}"
 
     def rules(self) -> Iterator[str]:
         if self.one_in(2):
@@ -353,7 +358,8 @@ class _Draw:
                     yield f"ip link set {dev} up"
                     yield f"ip link set peer-{dev} up"
                 if self.one_in(2):
-                    yield f"ip -6 route add {self.prefix()} {self.hop(self.chance.choice(self.devs))}"
+                    prefix = self.prefix()
+                    yield f"ip -6 route add {prefix} {self.hop(self.chance.choice(self.devs))}"
 
     def cycle(self) -> Iterator[str]:
         """Yield commands that change the host and then revert the change."""
@@ -390,7 +396,9 @@ class _Draw:
     def hop(self, dev: str, *, has_gateway: bool = False) -> str:
         if not has_gateway and self.one_in(4):
             return f"dev {dev}"
-        return f"via {self.chance.choice(self.gateways[dev])} dev {dev}{' onlink' if self.one_in(6) else ''}"
+        gateway = self.chance.choice(self.gateways[dev])
+        onlink = " onlink" if self.one_in(6) else ""
+        return f"via {gateway} dev {dev}{onlink}"
 
     def hops(self, devs: Sequence[str]) -> str:
         return " ".join(f"nexthop {self.hop(dev, has_gateway=True)}" for dev in devs)
