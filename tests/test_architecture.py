@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from hostrouting.azure.probe.ruleset import FLUSH_DROP_INS, PROBE
+from hostrouting.kernel.port import Kernel
 
 ROOT = Path(__file__).parent.parent
 
@@ -377,6 +378,24 @@ class C:
         "m: hostrouting.kernel.fib",
         "m: importlib",
     }
+
+
+def undocumented(source: str) -> set[str]:
+    """Return the names of the public methods without a docstring in a module."""
+    classes = [node for node in nodes_of(source) if isinstance(node, ast.ClassDef)]
+    methods = [node for cls in classes for node in cls.body if isinstance(node, ast.FunctionDef)]
+    return {
+        method.name
+        for method in methods
+        if not method.name.startswith("_") and ast.get_docstring(method) is None
+    }
+
+
+def test_only_a_method_of_the_port_inherits_its_docstring() -> None:
+    """ruff's D102 is off for the backends, because it doesn't see what they inherit."""
+    for module, source in sources().items():
+        if module.startswith("hostrouting.kernel."):
+            assert {name for name in undocumented(source) if not hasattr(Kernel, name)} == set()
 
 
 def tricks(module: str, source: str) -> list[str]:
