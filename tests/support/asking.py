@@ -18,7 +18,7 @@ from connecting import disagreements
 from leaving import seen_leaving
 from nightly import by_day, is_chosen
 from node import DEFAULT, NICS, nics, run_ip
-from scripts import sandboxes, told_by
+from scripts import Sandbox, sandboxes, told_by
 from wanted import config
 from worlds import as_expected
 from worlds.hosts import section
@@ -243,57 +243,63 @@ def all_say(case: Case, tmp_path: Path) -> list[OverlapReport]:
     Sockets do what the reports say. By day, only some cases use the snapshot made with ip, only
     some run the script unless it has another verdict, and every third address is explained.
     """
-    live, reports = NetlinkBackend(), []
+    live = NetlinkBackend()
     backends: list[tuple[RouteBackend, str]] = [(live, ""), (SnapshotBackend(recorded(live)), "")]
     if case.by_ip or is_chosen(f"by ip {case.does}", one_of=6):
         backends.append((SnapshotBackend(recorded_by(BY_HAND, ip=case.ip)), case.by_ip))
+    reports = []
     for backend, why in backends:
         report = check_overlap(case.config, backend, phases.CancelScope())
         if unknown := case.unknown or why:
             assert (report.verdict, report.reason_kind) == ("unknown", unknown), report
         else:
-            assert (report.verdict, as_told(report)) == (
-                "overlap" if case.told else "ok",
-                case.told,
-            ), report.reason
-            kinds = {note.kind for note in report.notes} & {NoteKind.LOCAL, NoteKind.BROADCAST}
-            assert case.notes in (None, " ".join(sorted(kinds)))
-            assert all(
-                finding.fix or _is_unfixable(finding, report.fix) for finding in report.findings
-            )
+            _see_verdict(case, report)
             reports.append(report)
-    asked = {
-        each.cidr[9 % each.cidr.num_addresses] for each in case.config.route_overlap.expected_cidrs
-    }
-    told = [part for report in reports for finding in report.findings for part in finding.ranges]
-    told += [part for report in reports for note in report.notes for part in note.ranges]
-    asked |= {end for part in told for end in (part[0], part[-1])}
+    asked = _asked(case, reports)
     for backend, _ in backends:
-        for address in sorted(asked)[:: by_day(3, by_night=1)]:
+        for address in asked[:: by_day(3, by_night=1)]:
             _see_explained(address, case, backend, reports)
     if reports:
-        unconnected = [
-            r.destination
-            for r in read_routes(live)
-            if r.type in (RouteType.BROADCAST, RouteType.MULTICAST)
-        ]
-        seen = seen_leaving(sorted(asked), tries=16)
-        assert (
-            disagreements(reports[0], case.config.route_overlap, seen, unconnected=unconnected)
-            == []
-        )
-    for sandbox in (
-        sandboxes(case.does, tmp_path)
-        if case.at_boot or is_chosen(f"script {case.does}", one_of=4)
-        else ()
-    ):
-        done = sandbox.run(render_check(case.config))
-        assert done.returncode == bool(case.told or case.unknown or case.at_boot), done.stderr
-        lines = sandbox.told()
-        if why := case.at_boot or case.unknown:
-            assert lines[0].startswith(why)
-            continue
-        assert told_by(lines) == case.told
-        for line, finding in zip(lines, reports[0].findings, strict=True):
-            assert f" {','.join(finding.expected_devs)}" in line.partition("; by ")[0]
+        overlap = case.config.route_overlap
+        discarded = (RouteType.BROADCAST, RouteType.MULTICAST)
+        unconnected = [r.destination for r in read_routes(live) if r.type in discarded]
+        seen = seen_leaving(asked, tries=16)
+        assert disagreements(reports[0], overlap, seen, unconnected=unconnected) == []
+    if case.at_boot or is_chosen(f"script {case.does}", one_of=4):
+        for sandbox in sandboxes(case.does, tmp_path):
+            _see_script(case, sandbox, reports)
     return reports
+
+
+def _see_verdict(case: Case, report: OverlapReport) -> None:
+    """See that a report has the case's verdict and notes, and that each finding has a fix."""
+    verdict = "overlap" if case.told else "ok"
+    assert (report.verdict, as_told(report)) == (verdict, case.told), report.reason
+    kinds = {note.kind for note in report.notes} & {NoteKind.LOCAL, NoteKind.BROADCAST}
+    assert case.notes in (None, " ".join(sorted(kinds)))
+    for finding in report.findings:
+        assert finding.fix or _is_unfixable(finding, report.fix)
+
+
+def _asked(case: Case, reports: Sequence[OverlapReport]) -> list[IpAddress]:
+    """Return an address of each expected CIDR, and the ends of all reported ranges."""
+    cidrs = [each.cidr for each in case.config.route_overlap.expected_cidrs]
+    asked = {cidr[9 % cidr.num_addresses] for cidr in cidrs}
+    for report in reports:
+        ranges = [part for finding in report.findings for part in finding.ranges]
+        ranges += [part for note in report.notes for part in note.ranges]
+        asked.update(end for part in ranges for end in (part[0], part[-1]))
+    return sorted(asked)
+
+
+def _see_script(case: Case, sandbox: Sandbox, reports: Sequence[OverlapReport]) -> None:
+    """See that the boot script has the case's verdict, and the library's findings."""
+    done = sandbox.run(render_check(case.config))
+    assert done.returncode == bool(case.told or case.unknown or case.at_boot), done.stderr
+    lines = sandbox.told()
+    if why := case.at_boot or case.unknown:
+        assert lines[0].startswith(why)
+        return
+    assert told_by(lines) == case.told
+    for line, finding in zip(lines, reports[0].findings, strict=True):
+        assert f" {','.join(finding.expected_devs)}" in line.partition("; by ")[0]

@@ -128,13 +128,17 @@ class _Expected:
         if unsaid - ({None} if may_fail else set()):
             yield f"{what} leaves through {words(unsaid)}, and the check doesn't say so"
         for finding in about:
-            is_hidden = finding.source is not None and (finding.is_reply or not is_connected)
-            if self._called is not None:
-                is_hidden = finding.source is None
-            by_hop = len(finding.devs) > 1 or finding.source is not None
-            is_excused = is_refused or is_hidden or (passes_hops and by_hop)
+            is_excused = is_refused or self._is_hidden(finding, is_connected=is_connected)
+            if passes_hops and (len(finding.devs) > 1 or finding.source is not None):
+                is_excused = True
             if not (self._is_seen(finding, soon) or is_excused):
                 yield f"{what} leaves through {words(devs)}, but: {finding.message}"
+
+    def _is_hidden(self, finding: Finding, *, is_connected: bool) -> bool:
+        """Return whether this kind of socket can't show what the finding says."""
+        if self._called is not None:
+            return finding.source is None
+        return finding.source is not None and (finding.is_reply or not is_connected)
 
     def _is_fine(self, dev: str | None) -> bool:
         if dev is None:

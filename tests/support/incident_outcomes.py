@@ -175,23 +175,16 @@ def _result(
         after = attempt.apply(host)
         if attempt.name.startswith("answer"):
             told += [part for each in after.fix.unfixable for part in each.ranges]
-        left = [
-            str(part)
-            for each in after.findings
-            for part in each.ranges
-            if not any(map(part.overlaps, told))
-        ]
+        failing = [part for each in after.findings for part in each.ranges]
+        left = [str(part) for part in failing if not any(map(part.overlaps, told))]
         if after.reason_kind is not None or left:
             return f"then {after.reason_kind or ' '.join(left)}"
         now = host.bystanders(report)
         moved = [str(address) for address in before if now.get(address) != before[address]]
-        ways = [
-            (probe, way, later)
-            for probe, way, later in zip(case.probes, leaves, host.leaves(), strict=True)
-        ]
-    moved += [
-        f"{probe.to} to {later}" for probe, way, later in ways if later not in (way, probe.expected)
-    ]
+        lookups = list(zip(case.probes, leaves, host.leaves(), strict=True))
+    for probe, earlier, later in lookups:
+        if later not in (earlier, probe.expected):
+            moved.append(f"{probe.to} to {later}")
     if moved and not attempt.may_move:
         return f"moves {' '.join(moved)}"
-    return "" if all(later == probe.expected for probe, _, later in ways) else None
+    return "" if all(later == probe.expected for probe, _, later in lookups) else None
