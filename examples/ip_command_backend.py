@@ -220,7 +220,7 @@ class IpCommandBackend:
 
 
 def _sources(addresses: Sequence[IpAddress], is_tcp: bool) -> tuple[IpAddress, ...]:
-    """Return the sources of packets that use an entry. A lookup shows only the source for one hop."""
+    """Return the sources of packets that use an entry. A lookup shows only one hop's source."""
     protocol = " ipproto tcp" if is_tcp else ""
     several = len(addresses) > 1
     ports = [f" dport {50_000 + n}" if several else "" for n in range(len(addresses))]

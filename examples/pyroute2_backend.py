@@ -160,7 +160,7 @@ class Pyroute2Backend:
 
 
 def _sources(addresses: Sequence[IpAddress], is_tcp: bool, asked: Any) -> tuple[IpAddress, ...]:
-    """Return the sources of packets that use an entry. A lookup shows only the source for one hop."""
+    """Return the sources of packets that use an entry. A lookup shows only one hop's source."""
     sources: set[IpAddress] = set()
     protocol: list[list[Any]] = [["RTA_IP_PROTO", socket.IPPROTO_TCP]] if is_tcp else []
     for port, address in enumerate(addresses, 50_000):
