@@ -42,6 +42,7 @@ _EXCEPTIONS = {
     "hostrouting.kernel.fib.Fib.evaluated_rules",
     "hostrouting.kernel.host_changes.HostChanges.without",
     "hostrouting.kernel.namespace._encode_rule",
+    "hostrouting.kernel.netlink6.NetlinkBackend6._replace",
     "hostrouting.kernel.snapshot.Snapshot.from_document",
     "hostrouting.kernel.snapshot_backend._asked_sources",
     "hostrouting.routes.install.converge",
