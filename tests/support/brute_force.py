@@ -318,12 +318,12 @@ class Judge:
             if is_unconnected:
                 return Sort("BLACKHOLE", (), answer.route, word)
             owned = {(hop.gateway, hop.dev) for hop in answer.route.hops if not hop.is_dead}
-            is_own = any(
+            is_local = any(
                 gateway == own.local and dev != own.dev
                 for gateway, dev in owned
                 for own in self.addresses
             )
-            return Sort("GATEWAY" if is_own else FINE, devs, answer.route)
+            return Sort("GATEWAY" if is_local else FINE, devs, answer.route)
         if devs and self._patterns is None:
             of_pods = [dev for dev in foreign if not _is_like(dev, self._overlap.allowed_devs)]
             is_exempt = not of_pods or not self._is_beyond_pods(answer.address, answer.route)
