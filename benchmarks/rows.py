@@ -30,10 +30,11 @@ from benchmarks.worlds import (
 )
 from hostrouting.boot.render import render_static_routes
 from hostrouting.config.routing import Config, RouteOverlap
+from hostrouting.kernel.model import model_of
 from hostrouting.kernel.port import Write, read_routes
 from hostrouting.kernel.snapshot import Snapshot
-from hostrouting.kernel.snapshot_backend import SnapshotBackend
 from hostrouting.kernel.waiting import look_until
+from hostrouting.model.family import Family
 from hostrouting.model.routes import NextHop, Route, Table
 from hostrouting.overlap.check import check_overlap
 from hostrouting.routes.verify import verify_routes
@@ -174,7 +175,7 @@ def _doubled(
 
         def contender() -> Span:
             span, report = timed(
-                lambda: check_overlap(config, SnapshotBackend(recorded), CancelScope())
+                lambda: check_overlap(config, model_of(recorded.known(Family.IPV4)), CancelScope())
             )
             told = len(report.notes) + len(report.fix.routes) + len(report.fix.unfixable)
             if told < count:

@@ -44,7 +44,7 @@ _EXCEPTIONS = {
     "hostrouting.kernel.namespace._encode_rule",
     "hostrouting.kernel.netlink6.NetlinkBackend6._replace",
     "hostrouting.kernel.snapshot.Snapshot.from_document",
-    "hostrouting.kernel.snapshot_backend._asked_sources",
+    "hostrouting.kernel.taking_snapshots._asked_sources",
     "hostrouting.routes.install.converge",
     "hostrouting.routes.plan.plan_possible",
     "hostrouting.routes.verify._beaten",

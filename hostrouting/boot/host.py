@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -95,11 +95,14 @@ class Host:
         Returns:
             The host, for use with ``check``, ``plan`` and ``explain``.
         """
-        from hostrouting.kernel.snapshot_backend import SnapshotBackend, SnapshotBackend6
+        from hostrouting.kernel.model import model_of
 
-        backend, backend6 = SnapshotBackend(snapshot), partial(SnapshotBackend6, snapshot)
         return cls._of(
-            backend=backend, units=None, layout=None, snapshot=snapshot, backend6=backend6
+            backend=model_of(snapshot.known(Family.IPV4)),
+            units=None,
+            layout=None,
+            snapshot=snapshot,
+            backend6=lambda: model_of(snapshot.known(Family.IPV6)),
         )
 
     @classmethod

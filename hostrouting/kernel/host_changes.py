@@ -12,7 +12,7 @@ couldn't hold because their interfaces or source address are missing.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import chain
 from operator import attrgetter
@@ -21,7 +21,9 @@ from typing import Any
 import attrs
 
 from hostrouting.kernel.fib6 import LABELS
-from hostrouting.kernel.snapshot import Ipv6State, Snapshot
+from hostrouting.kernel.known import KnownHost
+from hostrouting.kernel.snapshot import Snapshot
+from hostrouting.kernel.sources import SourceKey
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.integer_prefixes import Prefix, PrefixIndex, numbers
 from hostrouting.model.jsonable import JsonObject, StrEnum
@@ -81,8 +83,10 @@ class HostChanges:
     """
 
     def __init__(self, before: Snapshot, after: Snapshot, family: Family) -> None:
-        self._bits, self._snapshots = family.bits, (before, after)
-        self._sides = _values(before, family), _values(after, family)
+        self._bits = family.bits
+        self._known = before.known(family), after.known(family)
+        self._sides = [_values(known) for known in self._known]
+        self._ignoring = [snapshot.ignoring_linkdown or () for snapshot in (before, after)]
         self.all = tuple(self._changes())
         self.owners = {key: change for change in self.all for key in change.keys}
         self._locals = [
@@ -137,7 +141,7 @@ class HostChanges:
         keys = dict.fromkeys(
             key for side in self._sides for key in side if key[0] is not HostChangeKind.ROUTE
         )
-        index = {link.name: link.index for snapshot in self._snapshots for link in snapshot.links}
+        index = {link.name: link.index for known in self._known for link in known.links}
         return sorted(
             keys, key=lambda key: key[1] if key[0] is HostChangeKind.RULE else index.get(key[1], 0)
         )
@@ -163,71 +167,95 @@ class HostChanges:
         around = (prefix for source in named for prefix in self._index.around((source, self._bits)))
         return frozenset(keys.union(*(self._routes[prefix] for prefix in around)))
 
-    def without(self, back: Iterable[HostChange], entries: Iterable[_Key]) -> Snapshot:
-        """Return the later snapshot without some of the changes.
+    def without(self, back: Iterable[HostChange], entries: Iterable[_Key]) -> KnownHost:
+        """Return the later host without some of the changes.
 
         Args:
             back: the changes to undo.
             entries: the keys of the entries to include.
         """
         taken = {key for change in back for key in change.keys}
-        mixed = {
-            key: self._sides[key not in taken].get(key, ()) for key in (*self._others, *entries)
-        }
-        listed = (HostChangeKind.LINK, HostChangeKind.ADDRESS, HostChangeKind.RULE)
-        links, addresses, rules = (tuple(_each(mixed, kind)) for kind in listed)
-        sources = {address.local for address in addresses}
+        keys = [*self._others, *entries]
+        mixed = {key: self._sides[key not in taken].get(key, ()) for key in keys}
+        links = tuple(_each(mixed, HostChangeKind.LINK))
+        addresses = tuple(_each(mixed, HostChangeKind.ADDRESS))
+        rules = tuple(_each(mixed, HostChangeKind.RULE))
+        earlier, later = self._known
+        return KnownHost(
+            later.family,
+            links,
+            self._in_known_order(addresses),
+            rules,
+            tuple(self._possible_entries(mixed, taken, addresses)),
+            self._labels(mixed),
+            frozenset(_each(mixed, HostChangeKind.NEIGHBOUR)),
+            # Adding the first rule separates tables local and main. So take this from a host with
+            # these rules.
+            is_merged=(earlier if rules == earlier.rules else later).is_merged,
+            sources=self._reported_sources(links, addresses),
+            kernel=later.kernel,
+            is_torn=later.is_torn,
+            has_odd_sources=earlier.has_odd_sources,
+            is_ordered=earlier.is_ordered and self._known_order(addresses) is not None,
+        )
+
+    def _possible_entries(
+        self,
+        mixed: Mapping[_Key, tuple[Any, ...]],
+        taken: Collection[_Key],
+        addresses: Iterable[Address],
+    ) -> Iterator[Route]:
+        """Yield the entries whose interfaces and source are as usable in the mixture as on their own host."""
+        local = {address.local for address in addresses}
 
         def is_possible(route: Route, side: bool) -> bool:
-            """Return whether an entry's interfaces and source are as usable in the result as in its own snapshot."""
-            if route.source in self._locals[side] - sources:
+            if route.source in self._locals[side] - local:
                 return False
             devs = [(HostChangeKind.LINK, hop.dev) for hop in route.hops]
             return all(self._use(dev, side) <= self._use(dev, dev not in taken) for dev in devs)
 
-        routes = tuple(
-            route
-            for key in entries
-            for route in mixed[key]
-            if key not in self.owners or is_possible(route, key not in taken)
-        )
-        earlier, later = self._snapshots
-        if earlier.ipv6 is None or later.ipv6 is None or self._bits == Family.IPV4.bits:
-            # The sources that the kernel reported also apply to other entries, but not with other
-            # links or addresses.
-            told = (
-                each.sources
-                for each in (later, earlier)
-                if (links, addresses) == (each.links, each.addresses)
-            )
-            sources_told = tuple(chain.from_iterable(told))
-            # Adding the first rule separates tables local and main. So take is_merged from a
-            # snapshot with these rules.
-            is_merged = (earlier if rules == earlier.rules else later).is_merged
-            mixture = attrs.evolve(
-                later, links=links, addresses=addresses, rules=rules, routes=routes
-            )
-            return attrs.evolve(mixture, sources=sources_told, is_merged=is_merged)
-        orders = [
-            order
-            for order in (later.ipv6.addresses, earlier.ipv6.addresses)
-            if {*order} == {*addresses}
-        ]
-        labels = sorted(_each(mixed, HostChangeKind.LABEL), key=lambda each: -each.prefix.prefixlen)
-        ipv6 = attrs.evolve(
-            earlier.ipv6,
-            addresses=(orders or [addresses])[0],
-            is_ordered=earlier.ipv6.is_ordered and bool(orders),
-            rules=rules,
-            routes=routes,
-            silent_routers=frozenset(_each(mixed, HostChangeKind.NEIGHBOUR)),
-            labels=None if None in (earlier.ipv6.labels, later.ipv6.labels) else tuple(labels),
-        )
-        return attrs.evolve(later, links=links, ipv6=ipv6)
+        for key, routes in mixed.items():
+            if key[0] is HostChangeKind.ROUTE:
+                for route in routes:
+                    if key not in self.owners or is_possible(route, key not in taken):
+                        yield route
+
+    def _known_order(self, addresses: tuple[Address, ...]) -> tuple[Address, ...] | None:
+        """Return the order in which one of the hosts has these addresses, or None."""
+        earlier, later = self._known
+        for known in (later, earlier):
+            if {*known.addresses} == {*addresses}:
+                return known.addresses
+        return None
+
+    def _in_known_order(self, addresses: tuple[Address, ...]) -> tuple[Address, ...]:
+        if self._bits == Family.IPV4.bits:
+            return addresses
+        return self._known_order(addresses) or addresses
+
+    def _labels(self, mixed: Mapping[_Key, tuple[Any, ...]]) -> tuple[AddressLabel, ...] | None:
+        if any(known.labels is None for known in self._known):
+            return None
+        labels: Iterator[AddressLabel] = _each(mixed, HostChangeKind.LABEL)
+        return tuple(sorted(labels, key=lambda label: -label.prefix.prefixlen))
+
+    def _reported_sources(
+        self, links: tuple[Link, ...], addresses: tuple[Address, ...]
+    ) -> dict[SourceKey, tuple[IpAddress, ...]]:
+        """Return the sources that the kernel reported with these links and addresses.
+
+        They also apply to other entries.
+        """
+        sources: dict[SourceKey, tuple[IpAddress, ...]] = {}
+        earlier, later = self._known
+        for known in (later, earlier):
+            if (links, addresses) == (known.links, known.addresses):
+                sources.update(known.sources)
+        return sources
 
     def _use(self, dev: _Key, side: int) -> int:
         """Return 0 if an interface isn't there, 1 if the kernel ignores its routes, and 2 otherwise."""
-        ignoring = self._snapshots[side].ignoring_linkdown or ()
+        ignoring = self._ignoring[side]
         found = self._sides[side].get(dev, ())
         return sum(
             1 if not link.is_up or (link.name in ignoring and not link.has_carrier) else 2
@@ -240,18 +268,17 @@ def _each(values: Mapping[_Key, tuple[Any, ...]], kind: HostChangeKind) -> Itera
     return chain.from_iterable(found for key, found in values.items() if key[0] is kind)
 
 
-def _values(snapshot: Snapshot, family: Family) -> dict[_Key, tuple[Any, ...]]:
-    """Return a snapshot's values for one family, by key."""
-    held = snapshot if family is Family.IPV4 else snapshot.ipv6
-    assert held is not None
-    ipv6 = held if isinstance(held, Ipv6State) else None
-    labels = () if ipv6 is None else LABELS if ipv6.labels is None else ipv6.labels
+def _values(known: KnownHost) -> dict[_Key, tuple[Any, ...]]:
+    """Return a host's values, by key."""
+    labels = LABELS if known.labels is None else known.labels
+    if known.family is Family.IPV4:
+        labels = ()
     listed: tuple[tuple[HostChangeKind, Iterable[Any], Callable[[Any], Any]], ...] = (
-        (HostChangeKind.LINK, snapshot.links, attrgetter("name")),
-        (HostChangeKind.ADDRESS, held.addresses, attrgetter("dev")),
-        (HostChangeKind.RULE, held.rules, attrgetter("preference")),
-        (HostChangeKind.ROUTE, held.routes, attrgetter("key")),
-        (HostChangeKind.NEIGHBOUR, () if ipv6 is None else ipv6.silent_routers, tuple),
+        (HostChangeKind.LINK, known.links, attrgetter("name")),
+        (HostChangeKind.ADDRESS, known.addresses, attrgetter("dev")),
+        (HostChangeKind.RULE, known.rules, attrgetter("preference")),
+        (HostChangeKind.ROUTE, known.routes, attrgetter("key")),
+        (HostChangeKind.NEIGHBOUR, known.silent_routers, tuple),
         (HostChangeKind.LABEL, labels, attrgetter("prefix")),
     )
     values: defaultdict[_Key, tuple[Any, ...]] = defaultdict(tuple)

@@ -28,7 +28,7 @@ def has_odd_sources(state: Ipv6State, backend: RouteBackend, model: Lookups) -> 
         model: the lookups in a snapshot of this state.
     """
     # With unsupported selectors or deleted default rules, the model may find other entries than the
-    # kernel. Snapshots of such hosts are doubted anyway (SnapshotBackend6).
+    # kernel. Snapshots of such hosts are doubted anyway (Model).
     if any(rule.has_unknown for rule in state.rules) or {*state.rules} < {
         *kernel_rules(Family.IPV6)
     }:

@@ -46,10 +46,12 @@ from hostrouting.config.schema import each, kind
 from hostrouting.config.values import parse_boolean
 from hostrouting.kernel import _ip, _ip_rules
 from hostrouting.kernel._items import NEEDED, Key, Keys
+from hostrouting.kernel.known import KnownHost
 from hostrouting.kernel.nexthops import Router, with_hops, with_shares
 from hostrouting.kernel.release import numbers_of
 from hostrouting.kernel.rules import KERNEL_RULES
-from hostrouting.model.errors import ConfigError
+from hostrouting.kernel.sources import source_key
+from hostrouting.model.errors import ConfigError, RouteError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.jsonable import in_json
 from hostrouting.model.links import Address, AddressLabel, Link
@@ -134,6 +136,44 @@ class Snapshot:
     ignoring_linkdown: tuple[str, ...] | None = None
     strict_devs: tuple[str, ...] | None = None
     ipv6: Ipv6State | None = None
+
+    def known(self, family: Family) -> KnownHost:
+        """Return what is known of the host in one address family.
+
+        Raises:
+            RouteError: the snapshot doesn't include this family.
+        """
+        if family is Family.IPV4:
+            return KnownHost(
+                family,
+                self.links,
+                self.addresses,
+                self.rules,
+                self.routes,
+                is_merged=self.is_merged,
+                sources={source_key(entry): sources for entry, sources in self.sources},
+                kernel=self.kernel,
+                is_torn=self.is_torn,
+            )
+        if self.ipv6 is None:
+            hint = "take the snapshot with hostrouting snapshot, or with ip and only= as its --help shows"
+            raise RouteError(
+                "can't check IPv6: the snapshot holds no IPv6 routes",
+                hint=f"if the host has any, {hint}",
+            )
+        return KnownHost(
+            family,
+            self.links,
+            self.ipv6.addresses,
+            self.ipv6.rules,
+            self.ipv6.routes,
+            self.ipv6.labels,
+            self.ipv6.silent_routers,
+            kernel=self.kernel,
+            is_torn=self.is_torn,
+            has_odd_sources=self.ipv6.has_odd_sources,
+            is_ordered=self.ipv6.is_ordered,
+        )
 
     @classmethod
     def from_document(cls, document: object) -> Snapshot:

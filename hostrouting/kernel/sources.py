@@ -22,6 +22,19 @@ def source_key(route: Route) -> SourceKey:
     return route.type, route.scope, route.source, route.nexthop_id, hops
 
 
+def source_key_to(address: IpAddress, entry: Route | None) -> SourceKey:
+    """Return the attributes that determine a source address; for IPv6, they include the destination."""
+    return (
+        *((address,) if address.version == 6 else ()),
+        *(() if entry is None else source_key(entry)),
+    )
+
+
+def scopes_of_objects(routes: Iterable[Route]) -> set[int]:
+    """Return the scopes of entries with nexthop objects, any of which may have set an object's source."""
+    return {route.scope for route in routes if route.nexthop_id is not None}
+
+
 # With this many flows per share, the probability that a hop gets none is e**-16.
 _FLOWS_A_SHARE, _FLOWS_MAX = 16, 4096
 

@@ -25,7 +25,7 @@ import attrs
 from hostrouting.kernel.default_routes import in_turn
 from hostrouting.kernel.port import Lookups, Sent
 from hostrouting.kernel.rules import KERNEL_RULES, LOOPBACK, NO_SOURCE
-from hostrouting.kernel.sources import SourceKey, source_key, spread
+from hostrouting.kernel.sources import SourceKey, source_key_to, spread
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.integer_prefixes import Prefix, numbers
 from hostrouting.model.links import Address, AddressLabel
@@ -278,11 +278,3 @@ def is_modelled(lookup: SocketLookup, look_up: Callable[..., list[Lookup]]) -> b
     """Return whether a model's lookups give the same result as the kernel's."""
     modelled = look_up([lookup.address], source=lookup.source, is_tcp=lookup.is_tcp)
     return _without_owner(lookup.result) in map(_without_owner, modelled)
-
-
-def source_key_to(address: IpAddress, entry: Route | None) -> SourceKey:
-    """Return the attributes that determine a source address; for IPv6, they include the destination."""
-    return (
-        *((address,) if address.version == 6 else ()),
-        *(() if entry is None else source_key(entry)),
-    )

@@ -31,7 +31,7 @@ from hostrouting.overlap._constraint import Constraints, segment_of, unmodelled
 from hostrouting.overlap._diversions import Diversions
 from hostrouting.overlap._entries import Entries
 from hostrouting.overlap._fewest_prefixes import fewest_prefixes, networks_of, summary_of
-from hostrouting.overlap._fixed import FixedHost, fixed_by
+from hostrouting.overlap._fixed import FixedHost, fixed_by, unfixed
 from hostrouting.overlap._places import Place, Span, distinct
 from hostrouting.overlap._questions import Questions
 from hostrouting.overlap._read import Moment
@@ -123,11 +123,11 @@ class Fixes:
         left = self._left(fixed)
         host = fixed_by(self._state, self._places, entries, fixed)
         if isinstance(host, FixedHost):
-            consequences = cautions(self._state, self._settings, host.added, host.tables)
+            consequences = cautions(self._state, self._settings, host.model.added, host.model.fib)
             return _Proposal(Fix(entries, consequences=tuple(consequences)), host, left)
         targets = [span for span in self._places.spans if _needs_route(span)]
         unfixable = Unfixable(networks_of(targets, self._family), (), Obstacle(host))
-        unchanged = FixedHost(self._state, self._places, self._state.fib)
+        unchanged = unfixed(self._state, self._places)
         return _Proposal(Fix(unfixable=(unfixable,)), unchanged, left)
 
     def _prefixes(self) -> dict[Prefix, str | None]:
@@ -195,7 +195,7 @@ class Fixes:
         """Return the spans with connections, replies or TCP lookups that still fail after the fix."""
         left: dict[tuple[tuple[str, ...], Obstacle], set[Span]] = {}
         for expected, failure, span in host.unfixed_connections(self._overlap):
-            obstacle = self._constraints.left_after(span.place, expected, failure, host.tables)
+            obstacle = self._constraints.left_after(span.place, expected, failure, host.model.fib)
             left.setdefault((failure.devs, obstacle), set()).add(span)
         return {key: sorted(spans, key=itemgetter(0)) for key, spans in left.items()}
 

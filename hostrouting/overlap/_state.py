@@ -18,6 +18,7 @@ from hostrouting.overlap.uplinks import Uplinks
 
 if TYPE_CHECKING:
     from hostrouting.kernel.fib import Fib
+    from hostrouting.kernel.model import Model
 
 
 # eq and repr are off because they aren't needed, and generating them takes as long as querying the
@@ -65,17 +66,25 @@ class State:
         return max(known, default=None) if len(known) == len(lifetimes) else None
 
     @cached_property
-    def fib(self) -> Fib:
-        """Return a model of these tables and rules."""
-        from hostrouting.kernel.fib6 import MODELS
+    def model(self) -> Model:
+        """Return a model of these tables and rules, for what no lookup in the kernel tells."""
+        from hostrouting.kernel.known import KnownHost
+        from hostrouting.kernel.model import model_of
 
-        fib = MODELS[self.family](
-            self.rules,
-            self.routes,
-            self.addresses,
-            links=self.links,
-            lacks_unknown=True,
-            silent_routers=self.silent_routers,
-            labels=self.labels,
+        known = KnownHost(
+            self.family,
+            tuple(self.links),
+            tuple(self.addresses),
+            tuple(self.rules),
+            tuple(self.routes),
+            tuple(self.labels),
+            self.silent_routers,
+            self.is_merged,
+            is_live=True,
         )
-        return fib if self.is_merged is None else attrs.evolve(fib, is_merged=self.is_merged)
+        return model_of(known)
+
+    @property
+    def fib(self) -> Fib:
+        """Return the model's tables and rules."""
+        return self.model.fib

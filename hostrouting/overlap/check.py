@@ -220,7 +220,7 @@ def load_all() -> None:
     A running watcher can't import them after a package upgrade.
     """
     from hostrouting.host_files import advertisements, proc_sys, resolv_conf  # noqa: F401
-    from hostrouting.kernel import fib6, netlink6  # noqa: F401
+    from hostrouting.kernel import model, netlink6, refused_routes  # noqa: F401
     from hostrouting.overlap import _fix  # noqa: F401
 
 

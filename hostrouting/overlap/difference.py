@@ -14,17 +14,17 @@ from typing import ClassVar, Literal
 import attrs
 
 from hostrouting.kernel.host_changes import HostChange, HostChangeKind, HostChanges
+from hostrouting.kernel.model import model_of
 from hostrouting.kernel.port import RouteBackend, read_routes
 from hostrouting.kernel.snapshot import Snapshot
-from hostrouting.kernel.snapshot_backend import backends_of
-from hostrouting.kernel.sources import SourceKey
+from hostrouting.kernel.sources import SourceKey, source_key_to
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.integer_prefixes import PrefixSet, numbers
 from hostrouting.model.jsonable import JsonObject
 from hostrouting.model.links import Address
 from hostrouting.model.routes import Route, RouteType
-from hostrouting.overlap._ask import Sockets, called_addresses, source_borders, source_key_to
+from hostrouting.overlap._ask import Sockets, called_addresses, source_borders
 from hostrouting.overlap._cut import Cutter
 from hostrouting.overlap._fewest_prefixes import networks_of
 from hostrouting.overlap._places import Place, Places, SocketLookup, Span, distinct
@@ -254,7 +254,7 @@ class _Comparison:
 
     def __init__(self, before: Snapshot, after: Snapshot, family: Family) -> None:
         self._family = family
-        self._backends = [backends_of(snapshot)(family) for snapshot in (before, after)]
+        self._backends = [model_of(snapshot.known(family)) for snapshot in (before, after)]
         for backend in self._backends:
             # Raises an error if the host changed while the snapshot was taken.
             with backend.changes():
@@ -354,8 +354,8 @@ class _Comparison:
     def _restores(self, back: Iterable[HostChange], wanted: Mapping[Place, _Results]) -> bool:
         """Return whether undoing changes gives the wanted results again."""
         keys = {key for place in wanted for key in self._keys_around(place.probe)}
-        mixture = self.changes.without(back, keys)
-        lookups = _Lookups(backends_of(mixture)(self._family), self._called)
+        mixture = model_of(self.changes.without(back, keys))
+        lookups = _Lookups(mixture, self._called)
         try:
             return lookups.results(wanted) == wanted
         except RouteError:  # a mixture may depend on a fact that neither snapshot shows

@@ -10,7 +10,7 @@ from hostrouting.boot.host import Host
 from hostrouting.host_files.proc_sys import devs_ignoring_linkdown, strict_devs
 from hostrouting.host_files.resolv_conf import nameservers
 from hostrouting.kernel.snapshot import Snapshot
-from hostrouting.kernel.snapshot_backend import take_snapshot
+from hostrouting.kernel.taking_snapshots import take_snapshot
 from hostrouting.model.errors import RouteError
 from phases import CancelScope
 

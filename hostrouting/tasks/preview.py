@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno as errnos
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -16,15 +16,12 @@ from hostrouting.boot.next_boot import BootPlan, plan_next_boot
 from hostrouting.boot.parts import Wanted
 from hostrouting.config.routing import Config, OverlapMode
 from hostrouting.host_files.proc_sys import devs_without_ipv6
-from hostrouting.kernel.planned import PlannedBackend
+from hostrouting.kernel.model import Model, model_of
 from hostrouting.kernel.port import RouteBackend
-from hostrouting.kernel.refused_routes import refused_routes
-from hostrouting.kernel.snapshot import Snapshot
-from hostrouting.kernel.snapshot_backend import backends_of, take_snapshot
+from hostrouting.kernel.taking_snapshots import take_snapshot
 from hostrouting.model.changes import Changes
 from hostrouting.model.errors import RouteError, UnitError
 from hostrouting.model.family import Family
-from hostrouting.model.integer_prefixes import numbers
 from hostrouting.model.jsonable import fields_in_json
 from hostrouting.model.lookups import RouteFailure
 from hostrouting.model.routes import Route
@@ -199,54 +196,46 @@ class _Planned:
     """A host as it would be after a plan has been applied.
 
     Args:
-        backend: a function that returns the backend for a family.
-        before: the host's state before the plan, or None if the plan changes nothing.
+        host: the host.
+        models: the models of the families whose routes the plan changes.
     """
 
-    backend: Callable[[Family], RouteBackend]
-    before: Snapshot | None = None
+    host: Host
+    models: Mapping[Family, Model] = attrs.field(factory=dict[Family, Model])
+
+    def backend(self, family: Family) -> RouteBackend:
+        return self.models.get(family) or self.host.routes_of(family)
 
 
 def _planned(config: Config, host: Host, plan: RoutePlan, scope: CancelScope) -> _Planned:
     changed = [family for family in Family if plan.of(family).changes]
     if not changed:
-        return _Planned(host.routes_of)
-    new = [*plan.add, *(item.new for item in plan.replace)]
-    gone = {*plan.remove, *(item.old for item in plan.replace)}
-
-    def after(routes: Iterable[Route], family: Family) -> tuple[Route, ...]:
-        added = [route for route in new if route.family is family]
-        kept = [route for route in routes if route not in gone]
-        return (*added, *kept)
-
+        return _Planned(host)
     backend6 = host.routes6 if Family.IPV6 in changed else None
     inside = config.route_overlap.of(Family.IPV4).judged
     now = host.snapshot or take_snapshot(host.routes, backend6, inside=inside, scope=scope)
-    ipv6 = now.ipv6 and attrs.evolve(now.ipv6, routes=after(now.ipv6.routes, Family.IPV6))
-    model = backends_of(attrs.evolve(now, routes=after(now.routes, Family.IPV4), ipv6=ipv6))
+    models: dict[Family, Model] = {}
+    for family in changed:
+        beneath = None if host.snapshot is not None else host.routes_of(family)
+        of_family = plan.of(family)
+        gone = [*of_family.remove, *(item.old for item in of_family.replace)]
+        model = model_of(now.known(family), beneath)
+        models[family] = model.without(gone).with_routes(_new_routes(of_family))
+    return _Planned(host, models)
 
-    def backend(family: Family) -> RouteBackend:
-        if family not in changed:
-            return host.routes_of(family)
-        if host.snapshot is not None:
-            return model(family)
-        places = [numbers(route.destination) for route in (*new, *gone) if route.family is family]
-        return PlannedBackend(model(family), host.routes_of(family), places)
 
-    return _Planned(backend, now)
+def _new_routes(plan: RoutePlan) -> list[Route]:
+    return [*plan.add, *(item.new for item in plan.replace)]
 
 
 def _rehearse(plan: RoutePlan, host: Host, planned: _Planned) -> None:
     """Raise the RouteError that installing the routes would raise, if any."""
-    new = [*plan.add, *(item.new for item in plan.replace)]
     for family in plan.families:
-        backend = planned.backend(family)
-        added = [route for route in new if route.family is family]
-        if planned.before is not None and added:
-            refused = refused_routes(planned.before, backend, added)
-            refuse("add", [*_without_ipv6(added, host), *refused])
-        wanted = [route for route in plan.wanted if route.family is family]
-        verify_routes(wanted, backend)
+        of_family = plan.of(family)
+        if family in planned.models:
+            refused = planned.models[family].refused()
+            refuse("add", [*_without_ipv6(_new_routes(of_family), host), *refused])
+        verify_routes(of_family.wanted, planned.backend(family))
 
 
 def _without_ipv6(routes: Sequence[Route], host: Host) -> list[RouteFailure]:

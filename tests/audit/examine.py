@@ -28,10 +28,11 @@ from audit.making import make
 from hostrouting import Config, HostRoutingError, OverlapReport, Verdict
 from hostrouting.backend import RouteBackend, read_routes
 from hostrouting.boot.render import render_check
+from hostrouting.kernel.model import model_of
 from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
 from hostrouting.kernel.netlink6 import NetlinkBackend6
 from hostrouting.kernel.snapshot import Snapshot
-from hostrouting.kernel.snapshot_backend import SnapshotBackend, backends_of, take_snapshot
+from hostrouting.kernel.taking_snapshots import take_snapshot
 from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.routes import RouteType
 from hostrouting.overlap._ask import asks_local_first
@@ -102,7 +103,8 @@ class Audit(ABC):
             ways["ip"] = partial(recorded_by, BY_HAND, ip=release)
         for way, record in ways.items():
             try:
-                yield way, self._checked(backends_of(record()))
+                snapshot = record()
+                yield way, self._checked(lambda family: model_of(snapshot.known(family)))  # noqa: B023
             except HostRoutingError as error:
                 yield way, str(error)
 
@@ -251,7 +253,7 @@ class HostAudit(Audit):
         """Yield a message for each address whose explanation differs from a snapshot's or from what
         sockets do.
         """
-        recorded = SnapshotBackend(take_snapshot(self._kernel))
+        recorded = model_of(take_snapshot(self._kernel).known(Family.IPV4))
         # A snapshot may not tell which source an interface without an address borrows.
         is_whole = self._checked(lambda _: recorded).verdict is not Verdict.UNKNOWN
         explained = {

@@ -25,7 +25,7 @@ from terminals import PATIENCE_SECONDS, Terminal, await_looks, opened
 
 from hostrouting.boot.layout import Layout
 from hostrouting.boot.python import python_of
-from hostrouting.kernel.snapshot_backend import take_snapshot
+from hostrouting.kernel.taking_snapshots import take_snapshot
 
 pytestmark = pytest.mark.kernel
 

@@ -22,14 +22,15 @@ from worlds.hosts import Host, hosts
 
 from hostrouting.kernel.default_routes import in_turn
 from hostrouting.kernel.host_changes import HostChanges
+from hostrouting.kernel.known import KnownHost
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
 from hostrouting.kernel.port import RouteBackend, read_routes
 from hostrouting.kernel.rules import kernel_rules
-from hostrouting.kernel.snapshot import Ipv6State, Snapshot
-from hostrouting.kernel.snapshot_backend import take_snapshot
+from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.sources import spread
+from hostrouting.kernel.taking_snapshots import take_snapshot
 from hostrouting.kernel.unshare import Namespace
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.lookups import Lookup
@@ -179,7 +180,7 @@ class Side:
         cls,
         steps: Sequence[str],
         family: Family,
-        correct: Callable[[Tables], Iterable[str]] = lambda _: (),
+        correct: Callable[[KnownHost], Iterable[str]] = lambda _: (),
     ) -> Side:
         """Build a host with commands, and with more commands that depend on the result."""
         namespace = Namespace()
@@ -188,14 +189,14 @@ class Side:
             kernel = NamespaceKernel()
             kernel.set_link("lo", up=True)
             make(steps)
-            make([*correct(tables(take_snapshot(kernel, NetlinkBackend6()), family))])
+            make([*correct(take_snapshot(kernel, NetlinkBackend6()).known(family))])
             return take_snapshot(kernel, NetlinkBackend6())
 
         return cls(namespace, family, namespace.run(build))
 
     @property
-    def tables(self) -> Tables:
-        return tables(self.snapshot, self.family)
+    def tables(self) -> KnownHost:
+        return self.snapshot.known(self.family)
 
     def told(
         self, asked: Iterable[IpAddress], called: Sequence[IpAddress]
@@ -204,33 +205,23 @@ class Side:
         return self.namespace.run(lambda: told(backend, asked, called))
 
 
-Tables = Snapshot | Ipv6State
-
-
-def tables(snapshot: Snapshot, family: Family) -> Tables:
-    """Return the part of a snapshot that is about one family."""
-    found = snapshot if family is Family.IPV4 else snapshot.ipv6
-    assert found is not None
-    return found
-
-
 # --- a snapshot's host in the kernel --------------------------------------------------------------
 
 
-def loading(snapshot: Snapshot, family: Family) -> Iterator[str]:
-    """Yield commands that build a snapshot's links, addresses and rules in an empty namespace."""
-    held, names = tables(snapshot, family), {link.name for link in snapshot.links}
+def loading(known: KnownHost) -> Iterator[str]:
+    """Yield commands that build a host's links, addresses and rules in an empty namespace."""
+    family, names = known.family, {link.name for link in known.links}
     yield "sysctl -qw net.ipv6.conf.default.addr_gen_mode=1"
     yield from nics(
-        *(shlex.quote(link.name) for link in snapshot.links if f"peer-{link.name}"[:15] in names)
+        *(shlex.quote(link.name) for link in known.links if f"peer-{link.name}"[:15] in names)
     ).splitlines()
     yield from (
         f"ip link set {shlex.quote(link.name)} group {link.group}"
-        for link in snapshot.links
+        for link in known.links
         if link.group
     )
     # A dump of IPv6 addresses begins with the newest one.
-    for each in held.addresses if family is Family.IPV4 else reversed(held.addresses):
+    for each in known.addresses if family is Family.IPV4 else reversed(known.addresses):
         peer = f" peer {each.peer}" if each.peer else ""
         words = (
             f"{each.local}{peer}/{each.prefix_length} dev {shlex.quote(each.dev)} noprefixroute "
@@ -242,7 +233,7 @@ def loading(snapshot: Snapshot, family: Family) -> Iterator[str]:
         )
         yield from () if each.dev == "lo" else (f"{family.ip} address add {words}",)
     standard = kernel_rules(family)
-    for rule in (rule for rule in held.rules if rule not in standard):
+    for rule in (rule for rule in known.rules if rule not in standard):
         words = str(rule if rule.has_table else attrs.evolve(rule, suppress_prefix_length=None))
         yield (
             f"{family.ip} rule add {words.replace('and ports', 'dport 443')} pref {rule.preference}"
@@ -250,20 +241,21 @@ def loading(snapshot: Snapshot, family: Family) -> Iterator[str]:
     yield from (
         f"{family.ip} rule del pref {each.preference}"
         for each in standard
-        if each not in held.rules
+        if each not in known.rules
     )
-    if isinstance(held, Ipv6State):
+    if family is Family.IPV6:
         yield from (
-            f"ip neigh replace {router} dev {dev} nud failed" for dev, router in held.silent_routers
+            f"ip neigh replace {router} dev {dev} nud failed"
+            for dev, router in known.silent_routers
         )
         yield "ip addrlabel flush"
         # Of two labels of a prefix, the newest one comes first.
-        for label in reversed(held.labels or ()):
+        for label in reversed(known.labels or ()):
             on = f" dev {shlex.quote(label.dev)}" if label.dev else ""
             yield f"ip addrlabel add prefix {label.prefix}{on} label {label.label}"
 
 
-def correcting(there: Tables, wanted: Tables, family: Family) -> Iterator[str]:
+def correcting(there: KnownHost, wanted: KnownHost, family: Family) -> Iterator[str]:
     """Yield commands that replace the entries with other next hops, or in another order, than the
     wanted ones.
     """
@@ -283,7 +275,7 @@ def correcting(there: Tables, wanted: Tables, family: Family) -> Iterator[str]:
     )
 
 
-def by_key(held: Tables) -> dict[object, list[Route]]:
+def by_key(held: KnownHost) -> dict[object, list[Route]]:
     """Return the entries by key, without the metric in table local: ip(8) can't add IPv6 entries
     with the kernel's.
     """
@@ -309,7 +301,7 @@ def line(route: Route) -> str:
     return re.sub(r"via (inet6 )?(\S+) dev (\S+)( weight \d+)?", r"via \1\2 dev \3\4 onlink", words)
 
 
-def is_loaded(held: Tables, wanted: Tables) -> bool:
+def is_loaded(held: KnownHost, wanted: KnownHost) -> bool:
     """Return whether a namespace holds what is wanted. ip(8) can't add every entry of a router
     advertisement.
     """
@@ -388,13 +380,12 @@ class Pair:
             *((False, each) for each in others[:2]),
         ):
             mixed = changes.without(back, changes.entries)
-            wanted = tables(mixed, family)
             side = Side.of(
-                [*loading(mixed, family)],
+                [*loading(mixed)],
                 family,
-                lambda there: correcting(there, wanted, family),  # noqa: B023
+                lambda there: correcting(there, mixed, family),  # noqa: B023
             )
-            if is_loaded(side.tables, wanted):
+            if is_loaded(side.tables, mixed):
                 assert (side.told(asked, self.called) == before) == is_whole, (
                     f"{difference}\n{back}"
                 )

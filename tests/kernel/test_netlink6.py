@@ -23,6 +23,7 @@ from worlds.hosts import Host
 from worlds.ipv6 import world
 
 import hostrouting
+from hostrouting.kernel.model import Model, model_of
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
@@ -31,7 +32,7 @@ from hostrouting.kernel.rtnetlink.conversation import Conversation
 from hostrouting.kernel.rules import kernel_rules
 from hostrouting.kernel.selection import except_plain
 from hostrouting.kernel.snapshot import Snapshot
-from hostrouting.kernel.snapshot_backend import SnapshotBackend6, take_snapshot
+from hostrouting.kernel.taking_snapshots import take_snapshot
 from hostrouting.model.errors import ConfigError, RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.links import Address6
@@ -247,7 +248,7 @@ def test_a_snapshot_answers_like_its_host(seed: int) -> None:
     taken = take_snapshot(NetlinkBackend(), host)
     read = Snapshot.from_document(json.loads(taken.to_text()))
     assert read == taken
-    recorded = SnapshotBackend6(read)
+    recorded = model_of(read.known(Family.IPV6))
     assert recorded.family is Family.IPV6
     assert recorded.facts().links == host.facts().links
     assert recorded.facts().addresses == host.facts().addresses
@@ -276,9 +277,7 @@ def test_a_snapshot_answers_like_its_host(seed: int) -> None:
                 assert_sources_agree(host, recorded, found)
 
 
-def assert_sources_agree(
-    host: NetlinkBackend6, recorded: SnapshotBackend6, found: Sequence[Lookup]
-) -> None:
+def assert_sources_agree(host: NetlinkBackend6, recorded: Model, found: Sequence[Lookup]) -> None:
     """Compare the kernel's source addresses with those of the snapshot and of connected sockets."""
     failed = [lookup.address for lookup in found if lookup.route is None]
     retried = [(None, [address]) for address in failed]
@@ -306,7 +305,7 @@ def test_what_ip_prints_is_read_like_the_kernels_answers(seed: int) -> None:
         "address add fd00:c::1/64 dev eth0 nodad preferred_lft 0",
         "route add fd00:9::/64 dev eth0 expires 0",
     )
-    recorded = SnapshotBackend6(recorded_by(BY_HAND.replace("only=-4", "only=")))
+    recorded = model_of(recorded_by(BY_HAND.replace("only=-4", "only=")).known(Family.IPV6))
     assert read_routes(recorded) == read_routes(host)
     assert recorded.facts().rules == host.facts().rules
     assert recorded.facts().addresses == host.facts().addresses

@@ -27,10 +27,12 @@ from wanted import config
 import phases
 from hostrouting.backend import RouteBackend
 from hostrouting.boot.render import render_check
+from hostrouting.kernel.model import model_of
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.snapshot import Snapshot
-from hostrouting.kernel.snapshot_backend import SnapshotBackend, take_snapshot
+from hostrouting.kernel.taking_snapshots import take_snapshot
+from hostrouting.model.family import Family
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.explanation import explain
 from hostrouting.overlap.findings import OverlapReport
@@ -179,10 +181,12 @@ def test_no_verdict_mixes_two_states(churn: Churn, kernel: NamespaceKernel, tmp_
     assert [report for report in reports if not is_right(report, churn)] == []
     assert churn.matters or {report.verdict for report in reports} | told == {churn.verdict}
     for snapshot in map(Snapshot.from_document, map(json.loads, taken)):
-        report = checked(SnapshotBackend(snapshot))
+        report = checked(model_of(snapshot.known(Family.IPV4)))
         assert is_right(report, churn)
         assert (report.verdict == "unknown") is snapshot.is_torn
-    assert all(is_right(checked(SnapshotBackend(snapshot)), churn) for snapshot in by_ip)
+    assert all(
+        is_right(checked(model_of(snapshot.known(Family.IPV4))), churn) for snapshot in by_ip
+    )
     assert churn.matters or not any(found.is_torn for found in explained)
     assert all(
         found.is_torn or found.is_as_expected is (churn.verdict == "ok") for found in explained
@@ -332,7 +336,9 @@ def test_interfaces_that_swap_names_are_kept_apart(kernel: NamespaceKernel) -> N
     with churning(steps):
         for _ in range(TRIES):
             assert checked(NetlinkBackend()).verdict in ("overlap", "unknown")
-            assert checked(SnapshotBackend(take_snapshot(NetlinkBackend()))).verdict in (
+            assert checked(
+                model_of(take_snapshot(NetlinkBackend()).known(Family.IPV4))
+            ).verdict in (
                 "overlap",
                 "unknown",
             )
@@ -341,7 +347,7 @@ def test_interfaces_that_swap_names_are_kept_apart(kernel: NamespaceKernel) -> N
 def test_a_torn_snapshot_gets_no_verdict(kernel: NamespaceKernel) -> None:
     run_ip(NODE)
     torn = attrs.evolve(take_snapshot(kernel), is_torn=True)
-    backend = SnapshotBackend(Snapshot.from_document(json.loads(torn.to_text())))
+    backend = model_of(Snapshot.from_document(json.loads(torn.to_text())).known(Family.IPV4))
     report = checked(backend)
     assert (report.verdict, report.reason_kind) == ("unknown", "check-failed")
     assert "while the snapshot was taken" in str(report.reason)
@@ -377,19 +383,21 @@ def test_a_snapshot_without_a_needed_nexthop_object_is_unknown(
     whole = recorded_by(BY_HAND)
     lacking = recorded_by(BY_HAND.replace(objects, f'{objects} | {sys.executable} -c "{keep}"'))
     assert (whole.is_torn, lacking.is_torn) == (False, False)
-    assert checked(SnapshotBackend(whole)).verdict == "overlap"
-    report = checked(SnapshotBackend(lacking))
+    assert checked(model_of(whole.known(Family.IPV4))).verdict == "overlap"
+    report = checked(model_of(lacking.known(Family.IPV4)))
     assert (report.verdict, report.reason_kind) == ("unknown", "check-failed")
     assert "10.5.0.0/16" in str(report.reason)
     assert (
         check_overlap(
-            config(cidrs=["10.6.0.0/16"]), SnapshotBackend(lacking), phases.CancelScope()
+            config(cidrs=["10.6.0.0/16"]),
+            model_of(lacking.known(Family.IPV4)),
+            phases.CancelScope(),
         ).verdict
         == "ok"
     )
     # The kernel removes a deleted nexthop from its group, so only the monitor notices the change.
     torn = recorded_by(BY_HAND.replace(objects, f"ip nexthop del id {missing}; {objects}"))
-    assert checked(SnapshotBackend(torn)).verdict == "unknown"
+    assert checked(model_of(torn.known(Family.IPV4))).verdict == "unknown"
 
 
 @pytest.mark.parametrize("route", ["default", "10.5.0.0/16"])
@@ -402,6 +410,6 @@ def test_a_snapshots_hop_without_an_interface_is_unknown(
     document = take_snapshot(kernel).to_document()
     (item,) = (each for each in document["routes"] if each["dst"] == route)
     del item["nexthops"][1]["dev"]
-    report = checked(SnapshotBackend(Snapshot.from_document(document)))
+    report = checked(model_of(Snapshot.from_document(document).known(Family.IPV4)))
     assert (report.verdict, report.reason_kind) == ("unknown", "check-failed")
     assert route in str(report.reason)

@@ -18,11 +18,11 @@ from worlds.hosts import Host
 
 import phases
 from hostrouting.boot.render import render_check
+from hostrouting.kernel.model import model_of
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
 from hostrouting.kernel.release import separates_on_deletion
-from hostrouting.kernel.snapshot_backend import SnapshotBackend
 from hostrouting.model.family import Family
 from hostrouting.model.routes import Table
 from hostrouting.overlap.check import check_overlap
@@ -575,6 +575,6 @@ def test_a_bridge_may_be_the_nodes_own(kernel: NamespaceKernel) -> None:
 def test_a_route_whose_mtu_is_above_its_interfaces_is_noted(kernel: NamespaceKernel) -> None:
     case = node(UP, f"{VIA} mtu 9000; link set eth0 mtu 1400", SERVICES)
     case.build()
-    for backend in (kernel, SnapshotBackend(recorded(kernel))):
+    for backend in (kernel, model_of(recorded(kernel).known(Family.IPV4))):
         report = check_overlap(case.config, backend, phases.CancelScope())
         assert [(note.kind, note.devs) for note in report.notes] == [("MTU", ("eth0",))]

@@ -19,6 +19,7 @@ from test_snapshots_agree import report
 
 from hostrouting import Config, Layout
 from hostrouting.host_files.proc_sys import devs_ignoring_linkdown
+from hostrouting.kernel.model import model_of
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.port import read_routes
 from hostrouting.kernel.release import (
@@ -27,8 +28,8 @@ from hostrouting.kernel.release import (
     passes_discards,
     separates_on_deletion,
 )
-from hostrouting.kernel.snapshot_backend import SnapshotBackend
 from hostrouting.model.errors import RouteError
+from hostrouting.model.family import Family
 from hostrouting.testing import FakeKernel
 
 RELEASE = os.uname().release
@@ -138,7 +139,7 @@ def test_a_snapshot_gets_its_own_hosts_verdict(
         {"hostRouting": {"routeOverlap": {"expectedCidrs": [cidr]}, "waitSeconds": 0}}
     )
     keep(config, kernel)
-    assert report(config, SnapshotBackend(recorded(kernel))) == report(config, kernel)
+    assert report(config, model_of(recorded(kernel).known(Family.IPV4))) == report(config, kernel)
 
 
 def test_an_unmeasured_kernel_leaves_a_discard_unknown() -> None:
@@ -147,9 +148,11 @@ def test_an_unmeasured_kernel_leaves_a_discard_unknown() -> None:
     snapshot = attrs.evolve(recorded(kernel), kernel="Linux 6.8.0-45-generic")
     address = IPv4Address("172.16.5.9")
     with pytest.raises(RouteError, match="after a discarding route in table main"):
-        SnapshotBackend(snapshot).lookup([address])
+        model_of(snapshot.known(Family.IPV4)).lookup([address])
     for release, errno in (("Linux 6.1.0-27-amd64", 0), ("Linux 7.2.7", 22)):
-        (found,) = SnapshotBackend(attrs.evolve(snapshot, kernel=release)).lookup([address])
+        (found,) = model_of(attrs.evolve(snapshot, kernel=release).known(Family.IPV4)).lookup(
+            [address]
+        )
         assert (found.errno or 0) == errno
 
 
@@ -158,7 +161,7 @@ def test_a_deleted_rule_leaves_a_snapshot_by_hand_unknown() -> None:
     play(kernel, f"{DELETED} \n rule del 0 lookup local proto kernel")
     snapshot = attrs.evolve(recorded(kernel), is_merged=None, kernel="Linux 7.2.7")
     with pytest.raises(RouteError, match="local and main are one"):
-        SnapshotBackend(snapshot).lookup([IPv4Address("10.1.0.4")])
+        model_of(snapshot.known(Family.IPV4)).lookup([IPv4Address("10.1.0.4")])
 
 
 @pytest.mark.kernel

@@ -21,10 +21,12 @@ from worlds.cut import questions
 
 import phases
 from hostrouting import Config
+from hostrouting.kernel.model import model_of
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.port import RouteBackend, read_routes
 from hostrouting.kernel.snapshot import Snapshot
-from hostrouting.kernel.snapshot_backend import SnapshotBackend, take_snapshot
+from hostrouting.kernel.taking_snapshots import take_snapshot
+from hostrouting.model.family import Family
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap.check import check_overlap
 
@@ -69,8 +71,8 @@ def test_live_host_and_snapshots_get_the_same_verdict(
     ours, by_hand = recorded(kernel), recorded_by(BY_HAND, shell)
     assert attrs.evolve(ours, time=None) == attrs.evolve(take_snapshot(kernel), time=None)
     assert by_hand == as_ip_prints(ours)
-    assert report(config, SnapshotBackend(ours)) == live
-    told = report(config, SnapshotBackend(by_hand))
+    assert report(config, model_of(ours.known(Family.IPV4))) == live
+    told = report(config, model_of(by_hand.known(Family.IPV4)))
     assert told == live or ("which source" if ours.sources else "local and main are one") in str(
         told["reason"]
     )
@@ -141,7 +143,7 @@ def test_routes_have_the_hidden_hops_of_their_nexthop_objects(host: NamespaceKer
     Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text("0")  # only in this namespace
     assert read_routes(host) == shown
     for snapshot in (recorded(host), recorded_by(BY_HAND), recorded_by(IN_WORDS)):
-        assert read_routes(SnapshotBackend(snapshot)) == shown
+        assert read_routes(model_of(snapshot.known(Family.IPV4))) == shown
 
 
 def _has_lost_carrier(kernel: NamespaceKernel, dev: str) -> bool:
@@ -171,7 +173,7 @@ def test_hops_without_carrier_count_as_on_the_host(host: NamespaceKernel, ignore
     ]
     live = host.lookup(asked)
     for snapshot in (recorded(host), recorded_by(BY_HAND)):
-        assert SnapshotBackend(snapshot).lookup(asked) == live
+        assert model_of(snapshot.known(Family.IPV4)).lookup(asked) == live
 
 
 def test_a_host_with_next_to_nothing_has_a_snapshot_too(kernel: NamespaceKernel) -> None:

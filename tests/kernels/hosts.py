@@ -13,8 +13,10 @@ from pathlib import Path
 import phases
 from hostrouting import Config
 from hostrouting.backend import RouteBackend
+from hostrouting.kernel.model import model_of
 from hostrouting.kernel.snapshot import Snapshot
-from hostrouting.kernel.snapshot_backend import SnapshotBackend, take_snapshot
+from hostrouting.kernel.taking_snapshots import take_snapshot
+from hostrouting.model.family import Family
 from hostrouting.overlap.check import check_overlap
 
 __all__ = ["VARIABLE", "differences", "keep"]
@@ -51,7 +53,9 @@ def differences(folder: Path) -> tuple[Counter[str], tuple[str, ...]]:
         document = json.loads(path.read_text())
         judged[document["test"].partition("::")[0]] += 1
         snapshot = Snapshot.from_document(document["snapshot"])
-        here = _report(Config.from_mapping(document["config"]), SnapshotBackend(snapshot))
+        here = _report(
+            Config.from_mapping(document["config"]), model_of(snapshot.known(Family.IPV4))
+        )
         if here != document["report"]:
             wrong.append(f"{json.dumps(document)}\nhere: {json.dumps(here)}")
     return judged, tuple(wrong)

@@ -27,11 +27,12 @@ import phases
 from hostrouting import Config, ExpectedCidr, OverlapReport
 from hostrouting.backend import RouteBackend, read_routes
 from hostrouting.boot.render import render_check
+from hostrouting.kernel.model import model_of
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.snapshot import Snapshot
-from hostrouting.kernel.snapshot_backend import SnapshotBackend, take_snapshot
+from hostrouting.kernel.taking_snapshots import take_snapshot
 from hostrouting.model.errors import RouteError
-from hostrouting.model.family import IpAddress
+from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.routes import RouteType
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.explanation import explain
@@ -244,9 +245,11 @@ def all_say(case: Case, tmp_path: Path) -> list[OverlapReport]:
     some run the script unless it has another verdict, and every third address is explained.
     """
     live = NetlinkBackend()
-    backends: list[tuple[RouteBackend, str]] = [(live, ""), (SnapshotBackend(recorded(live)), "")]
+    by_us = model_of(recorded(live).known(Family.IPV4))
+    backends: list[tuple[RouteBackend, str]] = [(live, ""), (by_us, "")]
     if case.by_ip or is_chosen(f"by ip {case.does}", one_of=6):
-        backends.append((SnapshotBackend(recorded_by(BY_HAND, ip=case.ip)), case.by_ip))
+        by_ip = model_of(recorded_by(BY_HAND, ip=case.ip).known(Family.IPV4))
+        backends.append((by_ip, case.by_ip))
     reports = []
     for backend, why in backends:
         report = check_overlap(case.config, backend, phases.CancelScope())

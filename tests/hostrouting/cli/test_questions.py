@@ -20,7 +20,7 @@ from benchmarks.snapshots import write_snapshots
 from hostrouting import Config, Host, RouteOverlap, check
 from hostrouting.backend import NextHop, Route, Rule, Write, read_default_routes
 from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, Flow, matches, why_unmet
-from hostrouting.kernel.snapshot_backend import take_snapshot
+from hostrouting.kernel.taking_snapshots import take_snapshot
 from hostrouting.model.routes import DEFAULT_DESTINATION, RouteType
 from hostrouting.model.rules import RuleAction
 from hostrouting.testing import FakeKernel

@@ -16,7 +16,7 @@ from wanted import section
 from hostrouting import Config, HostRoutingError, judge
 from hostrouting.kernel.port import Write
 from hostrouting.kernel.snapshot import Snapshot
-from hostrouting.kernel.snapshot_backend import take_snapshot
+from hostrouting.kernel.taking_snapshots import take_snapshot
 from hostrouting.model.routes import NextHop, Protocol, Route
 
 CONFIG = {"hostRouting": section(cidrs=["10.96.0.0/12"])}

@@ -33,9 +33,10 @@ from hostrouting.doctor._gate import find_cycle
 from hostrouting.doctor.checks import DoctorFinding, Severity
 from hostrouting.doctor.examine import CHECKS, DoctorReport, examine
 from hostrouting.host_files.advertisements import ignored_advertisements
+from hostrouting.kernel.model import model_of
 from hostrouting.kernel.port import Write, read_routes
 from hostrouting.kernel.rules import KERNEL_RULES
-from hostrouting.kernel.snapshot_backend import SnapshotBackend, SnapshotBackend6
+from hostrouting.model.family import Family
 from hostrouting.model.links import Link
 from hostrouting.model.parsing import parse_any_cidr
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Route, Table
@@ -953,7 +954,12 @@ def found(
     config = Config.from_mapping(
         {"hostRouting": {"routeOverlap": {"expectedCidrs": [cidr]}, "waitSeconds": 0}}
     )
-    node = Host(SnapshotBackend(snapshot), FakeSystemd(layout), layout, SnapshotBackend6(snapshot))
+    node = Host(
+        model_of(snapshot.known(Family.IPV4)),
+        FakeSystemd(layout),
+        layout,
+        model_of(snapshot.known(Family.IPV6)),
+    )
     phases.run(Configure(config, host=node))
     for name, value in sysctls.items():
         write_file(layout.of(f"/proc/sys/net/ipv6/conf/{name}"), f"{value}\n")
@@ -1008,7 +1014,12 @@ def test_an_uplink_that_ignores_advertisements_is_a_risk(
 
 def test_ignored_advertisements_are_found_before_an_installation(tmp_path: Path) -> None:
     layout, snapshot = Layout(tmp_path), snapshot_of()
-    node = Host(SnapshotBackend(snapshot), FakeSystemd(layout), layout, SnapshotBackend6(snapshot))
+    node = Host(
+        model_of(snapshot.known(Family.IPV4)),
+        FakeSystemd(layout),
+        layout,
+        model_of(snapshot.known(Family.IPV6)),
+    )
     write_file(layout.of("/proc/sys/net/ipv6/conf/eth0/accept_ra"), "0\n")
     for cidr, kinds in (("fd00:10::/48", {"accept-ra"}), ("10.96.0.0/12", set())):
         config = Config.from_mapping({"hostRouting": {"routeOverlap": {"expectedCidrs": [cidr]}}})

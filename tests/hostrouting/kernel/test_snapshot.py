@@ -20,10 +20,12 @@ import phases
 from hostrouting import Layout
 from hostrouting.host_files.managers import NETWORK_MANAGER, NETWORKD, is_managed, who_manages
 from hostrouting.host_files.resolv_conf import nameservers
+from hostrouting.kernel.model import Model, model_of
 from hostrouting.kernel.port import Write, read_routes
 from hostrouting.kernel.snapshot import Snapshot
-from hostrouting.kernel.snapshot_backend import SnapshotBackend, take_snapshot
+from hostrouting.kernel.taking_snapshots import take_snapshot
 from hostrouting.model.errors import ConfigError, FileError, RouteError
+from hostrouting.model.family import Family
 from hostrouting.model.links import Address, Link
 from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Table
 from hostrouting.model.rules import Rule, RuleAction
@@ -244,19 +246,21 @@ def test_an_unnamed_host_gets_the_files_name(
 
 
 @pytest.fixture
-def backend() -> SnapshotBackend:
+def backend() -> Model:
     route = {"dst": "default", "gateway": "10.1.0.1", "dev": "eth0"}
     rules = [
         {"priority": 0, "table": "255"},
         {"priority": 32766, "table": "254"},
         {"priority": 32767, "table": "253"},
     ]
-    return SnapshotBackend(
-        read(links=[LINK], rules=rules, routes=[route, {"dst": "10.0.0.0/8", "table": "7"}])
+    return model_of(
+        read(links=[LINK], rules=rules, routes=[route, {"dst": "10.0.0.0/8", "table": "7"}]).known(
+            Family.IPV4
+        )
     )
 
 
-def test_a_snapshot_answers_and_never_changes(backend: SnapshotBackend) -> None:
+def test_a_snapshot_answers_and_never_changes(backend: Model) -> None:
     """Waiting for a change ends only when the scope does."""
     assert [answer.route for answer in backend.lookup([IPv4Address("10.0.0.1")])] == [
         read_routes(backend, Table.MAIN)[0]

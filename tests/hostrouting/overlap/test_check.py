@@ -26,10 +26,10 @@ from scenario import play
 import phases
 from benchmarks.snapshots import HOSTS
 from hostrouting import Config, OverlapReport, RouteOverlap
+from hostrouting.kernel.model import model_of
 from hostrouting.kernel.port import Kernel, Write
 from hostrouting.kernel.snapshot import Snapshot
-from hostrouting.kernel.snapshot_backend import SnapshotBackend
-from hostrouting.model.family import IpNetwork
+from hostrouting.model.family import Family, IpNetwork
 from hostrouting.model.links import Hardware
 from hostrouting.model.lookups import Lookup
 from hostrouting.model.routes import NextHop, Route
@@ -648,7 +648,7 @@ MAKERS = {**{name: make for name, (_, make) in HOSTS.items()}, "tables": tables}
 def calls_of_a_check(name: str, size: int) -> Counter[str]:
     """Return the number of calls of each function."""
     recorded, overlap = MAKERS[name](size)
-    backend = SnapshotBackend(recorded)
+    backend = model_of(recorded.known(Family.IPV4))
     profile = cProfile.Profile()
     config = Config(route_overlap=overlap, uplinks=["eth0"])
     report = profile.runcall(check_overlap, config, backend, phases.CancelScope())

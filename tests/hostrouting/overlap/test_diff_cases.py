@@ -14,7 +14,7 @@ from scenario import play
 from hostrouting import Snapshot
 from hostrouting.kernel.host_changes import HostChangeKind
 from hostrouting.kernel.netlink6 import NetlinkBackend6
-from hostrouting.kernel.snapshot_backend import take_snapshot
+from hostrouting.kernel.taking_snapshots import take_snapshot
 from hostrouting.overlap.difference import Difference, DiffReport, compare
 from hostrouting.testing import FakeKernel
 

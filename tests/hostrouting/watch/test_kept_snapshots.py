@@ -17,7 +17,7 @@ from test_watch import KEEPING, World
 from hostrouting import HostRoutingError, Snapshot, diff
 from hostrouting.boot import files
 from hostrouting.kernel.port import Write
-from hostrouting.kernel.snapshot_backend import take_snapshot
+from hostrouting.kernel.taking_snapshots import take_snapshot
 from hostrouting.model.routes import NextHop, Protocol, Route
 from hostrouting.watch import _snapshots
 from hostrouting.watch._events import EventKind

@@ -1,0 +1,59 @@
+"""Define the state of a host in one address family, as far as it is known.
+
+This module does no I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from hostrouting.kernel.nexthops import Router
+from hostrouting.kernel.sources import SourceKey
+from hostrouting.model.family import Family, IpAddress
+from hostrouting.model.links import Address, AddressLabel, Link
+from hostrouting.model.routes import Route
+from hostrouting.model.rules import Rule
+
+
+@attrs.frozen(eq=False, repr=False)
+class KnownHost:
+    """The state of a host in one address family, as far as it is known.
+
+    Args:
+        family: the address family.
+        links: the links, by index.
+        addresses: the addresses.
+        rules: the policy rules, in evaluation order.
+        routes: the entries in all tables, in the kernel's order, including the hops of nexthop
+            objects. Of a live host, only those that can matter.
+        labels: the labels of IPv6 addresses, or None if unknown.
+        silent_routers: the IPv6 routers that the kernel avoids because they are unreachable.
+        is_merged: whether tables local and main share one trie, or None if unknown. IPv4 only.
+        sources: the source addresses that the kernel has reported, by ``source_key_to``.
+        kernel: the kernel's name and release, or None if unknown.
+        is_torn: whether the host changed during the read.
+        has_odd_sources: whether the kernel's source address selection differs from RFC 6724.
+        is_ordered: whether IPv6 addresses are in the order in which the kernel considers them.
+        is_live: whether the kernel itself has just answered for this state. Then nothing that isn't
+            known decides: unsupported selectors of rules don't match, and where the kernel hasn't
+            reported a source, each possible one counts.
+    """
+
+    family: Family
+    links: tuple[Link, ...]
+    addresses: tuple[Address, ...]
+    rules: tuple[Rule, ...]
+    routes: tuple[Route, ...]
+    labels: tuple[AddressLabel, ...] | None = None
+    silent_routers: frozenset[Router] = frozenset()
+    is_merged: bool | None = None
+    sources: Mapping[SourceKey, tuple[IpAddress, ...]] = attrs.field(
+        factory=dict[SourceKey, tuple[IpAddress, ...]]
+    )
+    kernel: str | None = None
+    is_torn: bool = False
+    has_odd_sources: bool = False
+    is_ordered: bool = True
+    is_live: bool = False

@@ -1,0 +1,452 @@
+"""Predict what a kernel answers, from what is known of a host, before and after changes.
+
+A snapshot, a fix, a plan and a comparison all ask the same question: where would packets go on a
+host with these links, addresses, rules and routes? ``Model`` is the one class that answers it. It
+implements the reading half of the routes port, so the check runs on a model as it runs on a kernel.
+
+What it is made of. ``KnownHost`` holds the facts. ``Fib`` and ``Fib6`` imitate the kernel's lookup
+on them, and ``Sources`` and ``Fib6`` its choice of a source. ``with_routes``, ``with_rules`` and
+``without`` return the model of the host after a change, and ``refused`` says which of the added
+routes a kernel would refuse.
+
+What it can't know. A dump doesn't show everything that decides about a packet. Therefore:
+
+- What the kernel has reported is used, not imitated: the sources of connections, and whether tables
+  local and main share one trie.
+- Where a fact is missing, a model of a snapshot looks up the packet under each assumption. If the
+  results differ, it raises a ``RouteError`` that names the fact: no verdict is better than a wrong
+  one. Such facts are in ``_alternatives`` and ``_refuse_doubt``, and for sources in ``_sources``.
+- For a live host (``KnownHost.is_live``), the kernel has just answered with all facts. The model is
+  only asked what would change, and considers every source that the kernel may choose.
+- A model of a plan has the live kernel beneath it. A changed route only affects packets to
+  addresses inside its destination, so the kernel itself answers for all others.
+
+This module does no I/O, apart from what the kernel beneath a model does.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cached_property
+from operator import attrgetter
+
+import attrs
+
+from hostrouting.kernel.default_routes import unicast_defaults
+from hostrouting.kernel.fib import Fib
+from hostrouting.kernel.fib6 import LABELS, Fib6
+from hostrouting.kernel.known import KnownHost
+from hostrouting.kernel.port import (
+    ChangeListener,
+    Facts,
+    RouteBackend,
+    Sent,
+    UnstableHostError,
+    Write,
+    refuse_datagrams,
+)
+from hostrouting.kernel.release import passes_discards, separates_on_deletion
+from hostrouting.kernel.rules import KERNEL_RULES, NO_SOURCE, TCP, UDP, Flow, kernel_rules
+from hostrouting.kernel.selection import EVERYTHING, Entries, Selection
+from hostrouting.kernel.sources import Sources, scopes_of_objects, source_key_to
+from hostrouting.model.errors import RouteError
+from hostrouting.model.family import Family, IpAddress, IpNetwork
+from hostrouting.model.integer_prefixes import Prefix, PrefixSet, numbers
+from hostrouting.model.lookups import Lookup, RouteFailure
+from hostrouting.model.routes import Route, Route6, RouteType, Table
+from hostrouting.model.rules import Rule
+from phases import CancelScope
+
+RECORD_HINT = "take the snapshot with hostrouting snapshot"
+_CHECK_HINT = "check on the host itself"
+_ARE_MERGED = "whether tables local and main are one"
+_LEAVING = (RouteType.UNICAST, RouteType.BROADCAST, RouteType.ANYCAST, RouteType.MULTICAST)
+
+
+def model_of(known: KnownHost, beneath: RouteBackend | None = None) -> Model:
+    """Return the model of a host.
+
+    Args:
+        known: what is known of the host.
+        beneath: the host's kernel, which answers wherever the model isn't changed; or None if the
+            model answers everything.
+    """
+    return (Model if known.family is Family.IPV4 else Model6)(known, beneath)
+
+
+@attrs.frozen(eq=False, repr=False, slots=False)
+class Model(RouteBackend):
+    """A thread-safe, read-only backend that answers as a host's kernel would.
+
+    Args:
+        known: what is known of the host, with all changes.
+        beneath: the host's kernel, which answers wherever nothing has changed, or None.
+        before: the host before the first change, or None if nothing has changed.
+        added: the added routes, in order.
+        changed: the prefixes outside of which no lookup has changed.
+    """
+
+    known: KnownHost
+    beneath: RouteBackend | None = None
+    before: KnownHost | None = None
+    added: tuple[Route, ...] = ()
+    changed: tuple[Prefix, ...] = ()
+
+    @property
+    def family(self) -> Family:
+        return self.known.family
+
+    # --- changes ----------------------------------------------------------------------------------
+
+    def with_routes(self, routes: Iterable[Route]) -> Model:
+        """Return the model with more routes, which come before existing entries with the same key."""
+        new = tuple(routes)
+        known = attrs.evolve(self.known, routes=(*new, *self.known.routes))
+        changed = [numbers(route.destination) for route in new]
+        return attrs.evolve(self._changed_to(known, changed), added=(*self.added, *new))
+
+    def without(self, routes: Collection[Route]) -> Model:
+        """Return the model without some of its routes."""
+        gone = {*routes}
+        left = tuple(route for route in self.known.routes if route not in gone)
+        known = attrs.evolve(self.known, routes=left)
+        return self._changed_to(known, [numbers(route.destination) for route in gone])
+
+    def with_rules(self, rules: Iterable[Rule]) -> Model:
+        """Return the model with these policy rules instead of its own."""
+        new = tuple(rules)
+        # Adding a rule separates tables local and main for good (fib_unmerge). Whether deleting one
+        # does depends on the kernel.
+        is_merged = self.known.is_merged
+        if not {*new} <= {*self.known.rules}:
+            is_merged = False
+        elif new != self.known.rules and is_merged is not False:
+            is_merged = None
+        known = attrs.evolve(self.known, rules=new, is_merged=is_merged)
+        return self._changed_to(known, [(0, 0)])
+
+    def _changed_to(self, known: KnownHost, prefixes: Iterable[Prefix]) -> Model:
+        changed = (*self.changed, *prefixes)
+        return attrs.evolve(self, known=known, before=self.before or self.known, changed=changed)
+
+    def refused(self) -> tuple[RouteFailure, ...]:
+        """Return the added routes that a kernel would refuse, judging only by its tables."""
+        from hostrouting.kernel.refused_routes import refused_in_memory
+
+        return refused_in_memory(self.before or self.known, self.added)
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def facts(self) -> Facts:
+        known = self.known
+        return Facts(known.links, known.addresses, known.rules)
+
+    def entries(self, wanted: Selection = EVERYTHING) -> Entries:
+        """Return the wanted entries of the FIB, in the kernel's order.
+
+        Raises:
+            RouteError: the snapshot lacks one of the effective default route's interfaces.
+        """
+        if not self.known.is_live:
+            self._refuse_unknown_default()
+        return wanted.filter(self.known.routes)
+
+    def _refuse_unknown_default(self) -> None:
+        defaults = unicast_defaults(self.known.routes)
+        counting = (route for route in defaults if route.devs or _lacks_dev(route))
+        first = min(counting, key=attrgetter("metric"), default=None)
+        if first is not None and _lacks_dev(first):
+            raise _unknown_dev(first)
+
+    @contextmanager
+    def changes(self, inside: Sequence[Prefix] | None = None) -> Iterator[ChangeListener]:
+        """Listen for changes of the kernel beneath the model. Without one, there are none.
+
+        Raises:
+            UnstableHostError: the host changed while its state was read.
+        """
+        if self.known.is_torn:
+            raise UnstableHostError(
+                "the host changed while the snapshot was taken", hint="take another snapshot"
+            )
+        with ExitStack() as stack:
+            if self.beneath is None:
+                yield _NoChanges()
+            else:
+                yield stack.enter_context(self.beneath.changes(inside))
+
+    # --- lookups ----------------------------------------------------------------------------------
+
+    def lookup(
+        self,
+        addresses: Sequence[IpAddress],
+        *,
+        source: IpAddress | None = None,
+        is_tcp: bool = False,
+    ) -> tuple[Lookup, ...]:
+        asked = dict.fromkeys(addresses)
+        found: dict[IpAddress, Lookup] = {}
+        left: list[IpAddress] = []
+        for address in asked:
+            if self._answers_for(address):
+                found[address] = self._lookup(address, source, is_tcp=is_tcp)
+            else:
+                left.append(address)
+        if self.beneath is not None and left:
+            lookups = self.beneath.lookup(left, source=source, is_tcp=is_tcp)
+            found.update(zip(left, lookups, strict=True))
+        return tuple(found[address] for address in addresses)
+
+    def _answers_for(self, address: IpAddress) -> bool:
+        """Return whether the model answers for an address, not the kernel beneath it."""
+        return self.beneath is None or self._changed_set.overlaps(int(address), int(address))
+
+    @cached_property
+    def _changed_set(self) -> PrefixSet:
+        return PrefixSet(self.changed, self.family.bits)
+
+    def _lookup(self, address: IpAddress, source: IpAddress | None, *, is_tcp: bool) -> Lookup:
+        found = self.fib.lookup(address, source, is_tcp=is_tcp)
+        if self.known.is_live:
+            return found
+        for other, what, advice in self._alternatives:
+            if _entry(found) != _entry(other.lookup(address, source, is_tcp=is_tcp)):
+                raise _unknown_fact(what, address, advice)
+        if self._has_unknown:
+            self._refuse_doubt(Flow(address, source or NO_SOURCE, TCP if is_tcp else UDP))
+        if found.route is not None and _lacks_dev(found.route):
+            raise _unknown_dev(found.route)
+        return found
+
+    def _refuse_doubt(self, flow: Flow) -> None:
+        known = self.fib.decide(flow)
+        for other in self.fib.possible_decisions(flow):
+            if other is None or (other.errno, other.route) != (known.errno, known.route):
+                what = "whether a rule with an unknown selector matches"
+                raise _unknown_fact(what, flow.address, _CHECK_HINT)
+
+    @cached_property
+    def _has_unknown(self) -> bool:
+        return any(rule.has_unknown for rule in self.known.rules)
+
+    @cached_property
+    def fib(self) -> Fib:
+        """The model of the tables and rules."""
+        known = self.known
+        fib = Fib(
+            known.rules,
+            known.routes,
+            known.addresses,
+            links=known.links,
+            passes_discards=bool(passes_discards(known.kernel)),
+            lacks_unknown=known.is_live,
+        )
+        return fib if known.is_merged is None else attrs.evolve(fib, is_merged=known.is_merged)
+
+    @cached_property
+    def _alternatives(self) -> list[tuple[Fib, str, str]]:
+        """Return the other FIBs that the host may have, each with the unknown fact and advice."""
+        known = self.known
+        others: list[tuple[Fib, str, str]] = []
+        if known.is_merged is None and self.fib.is_merged:
+            others.append((attrs.evolve(self.fib, is_merged=False), _ARE_MERGED, RECORD_HINT))
+        if known.is_merged is None and not self._separates():
+            others.append((attrs.evolve(self.fib, is_merged=True), _ARE_MERGED, RECORD_HINT))
+        if self.fib.is_merged and passes_discards(known.kernel) is None:
+            passing = attrs.evolve(self.fib, passes_discards=True)
+            what = "whether this kernel goes on to table default after a discarding route in table main"
+            others.append((passing, what, _CHECK_HINT))
+        return others
+
+    def _separates(self) -> bool:
+        """Return whether the rules show that tables local and main are separate."""
+        if separates_on_deletion(self.known.kernel) is True:
+            return True
+        return not {*self.known.rules} < {*KERNEL_RULES}
+
+    # --- sources ----------------------------------------------------------------------------------
+
+    def sources(
+        self, sent: Sequence[Sent], *, is_tcp: bool = False
+    ) -> tuple[tuple[IpAddress, ...], ...]:
+        found: dict[int, tuple[IpAddress, ...]] = {}
+        left: list[int] = []
+        for number, (entry, addresses) in enumerate(sent):
+            if any(map(self._answers_for, addresses)):
+                found[number] = self._sources_for(entry, addresses, is_tcp=is_tcp)
+            else:
+                left.append(number)
+        if self.beneath is not None and left:
+            reported = self.beneath.sources([sent[number] for number in left], is_tcp=is_tcp)
+            found.update(zip(left, reported, strict=True))
+        return tuple(found.get(number, ()) for number in range(len(sent)))
+
+    def _sources_for(
+        self, entry: Route | None, addresses: Sequence[IpAddress], *, is_tcp: bool
+    ) -> tuple[IpAddress, ...]:
+        """Return the sources for packets to addresses that an entry matches, or nothing does."""
+        if entry is None:
+            return ()
+        if entry.type is RouteType.LOCAL:
+            return (addresses[0],)  # ip_route_output_key_hash_rcu
+        reported = self.known.sources.get(source_key_to(addresses[0], entry))
+        if reported is not None:
+            return reported
+        doubtful = self._chosen.doubtful(entry, self._scopes_of_objects)
+        if self.known.is_live:
+            return doubtful or self._chosen.of(entry)
+        if self._are_told_apart(doubtful):
+            what = f"which source connections by {entry} get"
+            raise _unknown_fact(what, addresses[0], RECORD_HINT)
+        return self._chosen.of(entry)
+
+    def _are_told_apart(self, sources: Iterable[IpAddress]) -> bool:
+        """Return whether packets from some of these sources may be routed differently."""
+        kinds = {tuple(source in prefix for prefix in self._source_prefixes) for source in sources}
+        return len(kinds) > 1
+
+    @cached_property
+    def _source_prefixes(self) -> list[IpNetwork]:
+        """Return the source prefixes of rules and routes."""
+        prefixes = [rule.source for rule in self.known.rules]
+        prefixes += [
+            route.source_prefix for route in self.known.routes if isinstance(route, Route6)
+        ]
+        return [prefix for prefix in dict.fromkeys(prefixes) if prefix is not None]
+
+    @cached_property
+    def _chosen(self) -> Sources:
+        return Sources(self.known.addresses)
+
+    @cached_property
+    def _scopes_of_objects(self) -> set[int]:
+        return scopes_of_objects(self.known.routes)
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    def write(self, change: Write, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+        """Raise an error, because a model is read-only."""
+        if not routes:
+            return ()
+        raise RouteError(
+            f"can't change {routes[0]}: the host is a snapshot", hint="do it on the host itself"
+        )
+
+
+class Model6(Model):
+    """A thread-safe, read-only IPv6 backend that answers as a host's kernel would.
+
+    Source addresses are selected from the host's addresses according to RFC 6724.
+    """
+
+    def facts(self) -> Facts:
+        """Return the facts, with the kernel's default labels if those of the host aren't known."""
+        known = self.known
+        labels = LABELS if known.labels is None else known.labels
+        return Facts(known.links, known.addresses, known.rules, labels, known.silent_routers)
+
+    def refused(self) -> tuple[RouteFailure, ...]:
+        """Return the added routes that a kernel would refuse, judging only by its tables."""
+        return tuple(self.fib.refused_hops(self.added))
+
+    @cached_property
+    def fib(self) -> Fib6:
+        """The model of the tables and rules."""
+        known = self.known
+        return Fib6(
+            known.rules,
+            known.routes,
+            known.addresses,
+            links=known.links,
+            lacks_unknown=known.is_live,
+            silent_routers=known.silent_routers,
+            labels=known.labels,
+        )
+
+    @cached_property
+    def _alternatives(self) -> list[tuple[Fib, str, str]]:
+        """Return the FIB with all default rules, unless the known rules are certainly in effect.
+
+        Until a rule is added, the kernel consults tables local and main even if their rules are
+        deleted (fib6_rule_lookup).
+        """
+        standard = kernel_rules(self.family)
+        if self.known.rules == standard or not {*self.known.rules} < {*standard}:
+            return []
+        what = "whether the kernel uses a table whose rule was deleted"
+        return [(attrs.evolve(self.fib, rules=standard), what, _CHECK_HINT)]
+
+    # --- sources ----------------------------------------------------------------------------------
+
+    def _sources_for(
+        self, entry: Route | None, addresses: Sequence[IpAddress], *, is_tcp: bool
+    ) -> tuple[IpAddress, ...]:
+        if entry is not None:
+            return self._sources(entry, addresses)
+        # A live kernel is asked with a datagram socket, and so is a snapshot's.
+        by_tcp = is_tcp and self.known.is_live
+        if is_tcp and not by_tcp:
+            refuse_datagrams(self.lookup(addresses))
+        retried = {
+            source
+            for address in addresses
+            for source in self._sources(None, [address])
+            if self._lookup(address, source, is_tcp=by_tcp).route is not None
+        }
+        return tuple(sorted(retried))
+
+    def _sources(
+        self, entry: Route | None, addresses: Sequence[IpAddress]
+    ) -> tuple[IpAddress, ...]:
+        known = self.known
+        reported = known.sources.get(source_key_to(addresses[0], entry)) if addresses else None
+        if reported is not None:
+            return reported
+        if not known.is_live:
+            self._refuse_unknown_sources(entry, addresses)
+        found = {source for address in addresses for source in self.fib.sources_to(address, entry)}
+        return tuple(sorted(found))
+
+    def _refuse_unknown_sources(self, entry: Route | None, addresses: Sequence[IpAddress]) -> None:
+        known = self.known
+        has_src = entry is not None and entry.source is not None
+        if addresses and known.has_odd_sources and not has_src:
+            raise _unknown_fact("which sources the kernel chooses", addresses[0], _CHECK_HINT)
+        what = "in which order the kernel considers the interfaces' addresses"
+        if known.labels is None:
+            what = "the labels of addresses (ip addrlabel)"
+        for address in addresses:
+            possible = self.fib.possible_sources_to(address, entry, is_ordered=known.is_ordered)
+            if any(map(self._are_told_apart, possible)):
+                raise _unknown_fact(what, address, RECORD_HINT)
+
+
+class _NoChanges(ChangeListener):
+    def happened(self) -> bool:
+        return False
+
+    def wait(self, scope: CancelScope) -> None:
+        scope.wait(threading.Event())
+
+
+def _lacks_dev(route: Route) -> bool:
+    """Return whether a route's interface isn't known, for example because a nexthop object is missing."""
+    is_known = route.hops and all(hop.dev is not None or hop.is_dead for hop in route.hops)
+    return route.type in _LEAVING and not is_known
+
+
+def _unknown_fact(what: str, address: IpAddress, advice: str) -> RouteError:
+    return RouteError(
+        f"the snapshot doesn't show {what}, which decides about {address}", hint=advice
+    )
+
+
+def _unknown_dev(route: Route) -> RouteError:
+    return RouteError(f"the snapshot doesn't name every interface of {route}", hint=RECORD_HINT)
+
+
+def _entry(found: Lookup) -> object:
+    """Return a lookup result without its table, which is main while local and main share one trie."""
+    return found.errno, found.route and attrs.evolve(found.route, table=Table.MAIN)

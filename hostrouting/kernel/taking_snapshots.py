@@ -1,0 +1,140 @@
+"""Take a snapshot of a host, with what only its kernel can tell: the sources that it chooses."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from ipaddress import IPv4Address
+from itertools import chain
+
+import attrs
+
+from hostrouting.kernel.merging import are_merged
+from hostrouting.kernel.model import model_of
+from hostrouting.kernel.odd_sources import has_odd_sources
+from hostrouting.kernel.port import (
+    RouteBackend,
+    read_consistently,
+    read_routes,
+)
+from hostrouting.kernel.snapshot import Ipv6State, Snapshot
+from hostrouting.kernel.sources import (
+    SourceKey,
+    Sources,
+    flows_through,
+    scopes_of_objects,
+    source_key,
+    spread,
+)
+from hostrouting.model.family import Family, IpAddress
+from hostrouting.model.integer_prefixes import Prefix, ends, numbers, uncovered_addresses
+from hostrouting.model.jsonable import rfc_3339
+from hostrouting.model.links import Address
+from hostrouting.model.routes import Route
+from hostrouting.model.rules import Rule
+from phases import CancelScope
+
+# The maximum number of entries with the same next hops to try. Entries in earlier tables may shadow
+# some of them.
+_TRIED_ENTRIES = 16
+
+
+def take_snapshot(
+    backend: RouteBackend,
+    backend6: RouteBackend | None = None,
+    *,
+    inside: Sequence[Prefix] = ((0, 0),),
+    scope: CancelScope | None = None,
+) -> Snapshot:
+    """Take a consistent snapshot of a host, or set ``is_torn`` if the host never stops changing.
+
+    Args:
+        backend: the kernel to query.
+        backend6: the kernel to query for IPv6, or None to omit IPv6.
+        inside: the IPv4 prefixes in which no entry may change.
+        scope: cancels the reads.
+
+    Raises:
+        RouteError: the kernel can't be queried.
+    """
+    kernel, scope = os.uname(), scope or CancelScope()
+
+    def read() -> Snapshot:
+        facts = backend.facts()
+        routes = read_routes(backend)
+        return Snapshot(
+            links=facts.links,
+            addresses=facts.addresses,
+            rules=facts.rules,
+            routes=routes,
+            is_merged=are_merged(facts.addresses, facts.rules, routes, backend),
+            sources=_asked_sources(facts.addresses, facts.rules, routes, backend),
+            ipv6=None if backend6 is None else _read_ipv6(backend6),
+            host=kernel.nodename,
+            time=rfc_3339(time.time()),
+            kernel=f"{kernel.sysname} {kernel.release}",
+        )
+
+    watched = [(backend, inside), *([] if backend6 is None else [(backend6, [(0, 0)])])]
+    snapshot, why_torn = read_consistently(watched, scope, read)
+    return attrs.evolve(snapshot, is_torn=why_torn is not None)
+
+
+def _read_ipv6(backend: RouteBackend) -> Ipv6State:
+    facts = backend.facts()
+    state = Ipv6State(
+        facts.addresses,
+        facts.rules,
+        read_routes(backend),
+        facts.silent_routers,
+        labels=facts.labels,
+    )
+    model = model_of(Snapshot(facts.links, (), (), (), ipv6=state).known(Family.IPV6))
+    return attrs.evolve(state, has_odd_sources=has_odd_sources(state, backend, model))
+
+
+def _asked_sources(
+    addresses: Sequence[Address],
+    rules: Sequence[Rule],
+    routes: Sequence[Route],
+    backend: RouteBackend,
+) -> tuple[tuple[Route, tuple[IpAddress, ...]], ...]:
+    """Query the relevant source addresses that can't be derived from addresses and entries.
+
+    Returns:
+        One entry per set of next hops, with its sources. Entries that no lookup without a source
+        selects aren't needed.
+    """
+    # Sources matter only if a rule selects by source. If a rule has an unknown selector, such as
+    # all source ports, the backend may be unable to tell how TCP is routed, so it isn't queried.
+    if not any(rule.source is not None for rule in rules) or any(
+        rule.has_unknown for rule in rules
+    ):
+        return ()
+    chosen, scopes = Sources(addresses), scopes_of_objects(routes)
+    by_key: dict[SourceKey, list[Route]] = {}
+    for route in routes:
+        by_key.setdefault(source_key(route), []).append(route)
+    doubts = {
+        key: entries for key, entries in by_key.items() if chosen.doubtful(entries[0], scopes)
+    }
+    free = (
+        uncovered_addresses((numbers(route.destination) for route in routes), 32) if doubts else {}
+    )
+    tried: list[IpAddress] = []
+    for route in chain.from_iterable(entries[:_TRIED_ENTRIES] for entries in doubts.values()):
+        prefix = numbers(route.destination)
+        if (first := free[prefix]) is not None:
+            first = max(first, 1)  # 0.0.0.0 means this host
+            tried += map(
+                IPv4Address,
+                range(first, min(first + flows_through(route), ends(prefix, 32)[1] + 1)),
+            )
+    asked: dict[SourceKey, tuple[Route, list[IpAddress]]] = {}
+    for found in backend.lookup(tried):
+        if found.route is not None and source_key(found.route) in doubts:
+            asked.setdefault(source_key(found.route), (found.route, []))[1].append(found.address)
+    sent = [(entry, spread(entry, addresses)) for entry, addresses in asked.values()]
+    reported = backend.sources(sent)
+    return tuple((entry, sources) for (entry, _), sources in zip(sent, reported, strict=True))
