@@ -37,9 +37,10 @@ def rendered_files(config: Config, layout: Layout) -> list[BootFile]:
     if not manifest.parts:
         return []
     folders = sorted(map(layout.relative, manifest.folders_above(layout)))
+    manifest = attrs.evolve(manifest, folders=tuple(folders))
     scripts = {part.name: part.files[0].content for part in wanted.parts if part.is_gated}
     return [
-        BootFile(layout.manifest, attrs.evolve(manifest, folders=tuple(folders)).to_text()),
+        BootFile(layout.manifest, manifest.to_text()),
         *installed_files(layout, manifest, wanted.parts, scripts),
     ]
 

@@ -166,9 +166,10 @@ class FakeSystemd:
 
         An empty assignment resets a list.
         """
+        own = unit_files(self._layout, unit)[:1]
         later = [path for path in drop_ins(self._layout, unit).values() if path.is_file()]
         lists: dict[str, list[str]] = {}
-        for path in (*unit_files(self._layout, unit)[:1], *later):
+        for path in (*own, *later):
             for key, value in settings(path.read_text()):
                 lists[key] = [*lists.get(key, ()), value] if value else []
         lists["DropInPaths"] = [self._layout.relative(path) for path in later]
@@ -191,7 +192,8 @@ def _properties_of(loaded: Mapping[str, Sequence[str]]) -> dict[str, str]:
         if values:
             properties[name] = values[-1] if name in _DEFAULTS else " ".join(values)
     for key in ("ExecCondition", "ExecStartPre"):
-        properties[f"{key}Ex"] = "\n".join(map(_exec_words, loaded.get(key, ())))
+        commands = map(_exec_words, loaded.get(key, ()))
+        properties[f"{key}Ex"] = "\n".join(commands)
     paths = [path.lstrip("-") for path in loaded.get("EnvironmentFile", ())]
     properties["EnvironmentFiles"] = "\n".join(f"{path} (ignore_errors=no)" for path in paths)
     return properties

@@ -110,7 +110,9 @@ def list_text(manifest: Manifest, scripts: Mapping[str, bytes]) -> str:
     rows = []
     for name in sorted(gated, key=lambda name: not gated[name].is_blocking):
         how = "required" if gated[name].is_blocking else "forgiven"
-        checksum = hashlib.sha256(scripts[name]).hexdigest()[:16] if name in scripts else "-"
+        checksum = "-"
+        if name in scripts:
+            checksum = hashlib.sha256(scripts[name]).hexdigest()[:16]
         rows.append(f"{Layout().script(name)} {how} {checksum}\n")
     return "".join(rows) + f"{_END}\n"
 
@@ -125,7 +127,8 @@ def with_other_scripts(text: str, places: Mapping[str, str]) -> str:
     rows = []
     for line in text.splitlines():
         script, *more = line.split(" ")
-        rows.append(" ".join([places.get(script, script), *more]) + "\n")
+        place = places.get(script, script)
+        rows.append(" ".join([place, *more]) + "\n")
     return "".join(rows)
 
 
@@ -195,12 +198,23 @@ def opening_settings(
 
 
 _SPAN = re.compile(r"([0-9.]+)(us|ms|s|min|h|d|w|month|y)?(?=[0-9. ]|$)")
-_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1, "": 1, "min": 60, "h": 3600, "d": 86400, "w": 604800}
-_SECONDS |= {"month": 2629800, "y": 31557600}
+_SECONDS = {
+    "us": 1e-6,
+    "ms": 1e-3,
+    "s": 1,
+    "": 1,
+    "min": 60,
+    "h": 3600,
+    "d": 86400,
+    "w": 604800,
+    "month": 2629800,
+    "y": 31557600,
+}
 
 
 def seconds_of(span: str) -> float:
     """Convert a systemd time span (see systemd.time(7)) to seconds."""
     if span == "infinity":
         return float("inf")
-    return sum(float(number) * _SECONDS[unit] for number, unit in _SPAN.findall(span))
+    parts = _SPAN.findall(span)
+    return sum(float(number) * _SECONDS[unit] for number, unit in parts)

@@ -59,7 +59,8 @@ class Host:
         if routes is None:
             from hostrouting.kernel.netlink import NetlinkBackend
 
-            routes, backend6 = NetlinkBackend(), backend6 or cache(_kernel6)
+            routes = NetlinkBackend()
+            backend6 = backend6 or cache(_kernel6)
         self.__attrs_init__(backend=routes, units=units, layout=layout, backend6=backend6)
 
     @classmethod

@@ -56,8 +56,9 @@ def prepare(plan: BootPlan, host: Host, undo: Undo) -> None:
     if interim.parts:
         _write(BootFile(layout.manifest, interim.to_text()), undo)
     undo.push(partial(_remove_folders, layout, interim))
-    old_scripts = {file.path: files.look_at(file.path) for file in plan.gate.switched}
-    undo.push(partial(switch, layout, old_scripts))
+    switched = [file.path for file in plan.gate.switched]
+    old_states = {path: files.look_at(path) for path in switched}
+    undo.push(partial(switch, layout, old_states))
 
 
 def require_systemd(plan: BootPlan, host: Host) -> None:

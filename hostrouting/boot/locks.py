@@ -151,4 +151,5 @@ def exclusive_run(host: Host, scope: CancelScope, *, is_installing: bool) -> Ite
 
 
 def _has_traces(layout: Layout) -> bool:
-    return any(map(exists, (layout.run_lock, layout.manifest, layout.unit(ROUTES))))
+    traces = (layout.run_lock, layout.manifest, layout.unit(ROUTES))
+    return any(exists(path) for path in traces)

@@ -72,8 +72,10 @@ class InstalledPart:
 
 
 def _in_order(parts: Mapping[str, InstalledPart]) -> dict[str, InstalledPart]:
-    names = sorted(parts, key=lambda name: (_ORDER.get(name, len(_ORDER)), name))
-    return {name: parts[name] for name in names}
+    def position(name: str) -> tuple[int, str]:
+        return _ORDER.get(name, len(_ORDER)), name
+
+    return {name: parts[name] for name in sorted(parts, key=position)}
 
 
 @attrs.frozen
@@ -266,7 +268,8 @@ def _watch(sections: Mapping[str, Any]) -> Watch:
 def _with_shared_keys(
     part: InstalledPart, wanted: Mapping[str, Mapping[str, Any]]
 ) -> InstalledPart:
-    old, new = part.config.get(SECTION, {}), wanted.get(SECTION, {})
+    old = part.config.get(SECTION, {})
+    new = wanted.get(SECTION, {})
     if not old.keys() & SHARED_KEYS or not new.keys() & SHARED_KEYS:
         return part
     if old.get("uplinks") != new.get("uplinks"):

@@ -137,7 +137,8 @@ def plan_next_boot(host: Host, wanted: Wanted) -> BootPlan:
     has_changes = bool(changed or remove or links)
     gate = _plan_gate(host, manifests, scripts, contents, has_changes=has_changes)
     # The gate's scripts and list are switched, and the interim manifest is written before.
-    elsewhere = {layout.manifest, layout.gate_list, *(script.path for script in scripts.values())}
+    elsewhere = {layout.manifest, layout.gate_list}
+    elsewhere.update(script.path for script in scripts.values())
     write = tuple(file for file in changed if file.path not in elsewhere)
     other_files = FilesPlan(links, write, remove, access_errors)
     units = _plan_units(host, wanted, manifests.removed_parts, other_files)
@@ -164,9 +165,9 @@ def _plan_manifests(layout: Layout, wanted: Wanted) -> Manifests:
     if wanted.parts:
         new = _with_folders(new, layout)
     new = attrs.evolve(new, former=())
-    former: tuple[str, ...] = ()
+    former: set[str] = set()
     if old.parts:
-        former = tuple(sorted({old.consumer, *old.former} - {new.consumer, ""}))
+        former = {old.consumer, *old.former} - {new.consumer, ""}
     # Programs that parse the manifest as a config, such as the watcher, must not see values of
     # removed parts.
     removed = {
@@ -174,7 +175,7 @@ def _plan_manifests(layout: Layout, wanted: Wanted) -> Manifests:
         for name, part in old.parts.items()
         if name not in new.parts
     }
-    interim = attrs.evolve(new, parts=removed | new.parts, former=former)
+    interim = attrs.evolve(new, parts=removed | new.parts, former=tuple(sorted(former)))
     return Manifests(old, interim, new)
 
 
@@ -185,7 +186,8 @@ def _with_folders(manifest: Manifest, layout: Layout) -> Manifest:
         for folder in manifest.folders_above(layout)
         if not files.exists(folder)
     }
-    return attrs.evolve(manifest, folders=tuple(sorted({*manifest.folders, *missing})))
+    folders = sorted({*manifest.folders, *missing})
+    return attrs.evolve(manifest, folders=tuple(folders))
 
 
 # --- the gate -------------------------------------------------------------------------------------
@@ -260,7 +262,8 @@ def _plan_rollback(host: Host, old: Manifest, scripts: Container[str]) -> tuple[
     is_first = ROUTES in scripts and ROUTES not in old.parts
     if host.is_image or not is_first or not old.has_gate:
         return ()
-    layout, no_routes = host.layout, _no_routes(host.layout)
+    layout = host.layout
+    no_routes = _no_routes(layout)
     part = InstalledPart(is_blocking=True, is_gated=True)
     listed = attrs.evolve(old, parts={**old.parts, ROUTES: part})
     contents = _contents(layout, old)
@@ -292,7 +295,8 @@ def _plan_removal(
     layout: Layout, wanted: Wanted, manifests: Manifests
 ) -> tuple[tuple[Path, ...], tuple[str, ...]]:
     """Return the existing paths to remove, and a message for each one that can't be accessed."""
-    remove, access_errors = [], []
+    remove: list[Path] = []
+    access_errors: list[str] = []
     gates = manifests.old.gates(layout)
     for path in sorted(_obsolete_paths(layout, wanted, manifests)):
         # An unreadable folder, such as the node exporter's textfile folder, doesn't stop the other

@@ -112,7 +112,8 @@ def check_part(config: Config, layout: Layout) -> Part:
     """
     # An image may have a different Python or none at all.
     script = render_check(config, python=python_of(layout) if layout.is_this_host else "")
-    after, sockets = f"{_NETWORK} {ROUTES}.service", _sockets(config)
+    after = f"{_NETWORK} {ROUTES}.service"
+    sockets = _sockets(config)
     return Part(
         CHECK,
         is_blocking=config.route_overlap.mode is OverlapMode.STRICT,
@@ -129,8 +130,10 @@ def check_part(config: Config, layout: Layout) -> Part:
 
 def _section(config: Config, key: str) -> dict[str, dict[str, Any]]:
     """Return the config values that a part is rendered from: the given key and the shared keys."""
-    section = config.to_mapping(key, *SHARED_KEYS)[SECTION] | {"waitSeconds": config.wait_seconds}
-    return {SECTION: {each: section[each] for each in (key, *SHARED_KEYS) if each in section}}
+    keys = (key, *SHARED_KEYS)
+    section = config.to_mapping(*keys)[SECTION]
+    section["waitSeconds"] = config.wait_seconds  # even if it is the default
+    return {SECTION: {each: section[each] for each in keys if each in section}}
 
 
 def _unit_text(name: str, description: str, seconds: int, after: str, sockets: str = "") -> str:
@@ -266,8 +269,11 @@ def wanted_manifest(manifest: Manifest, wanted: Wanted, layout: Layout) -> Manif
 
 def differing_parts(manifest: Manifest, config: Config, layout: Layout) -> list[str]:
     """Return the names of the parts that a config would change, and a phrase if the gate moves."""
-    old, new = manifest.parts, wanted_manifest(manifest, Wanted.of(config, layout), layout).parts
-    differing = [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
+    wanted = Wanted.of(config, layout)
+    old = manifest.parts
+    new = wanted_manifest(manifest, wanted, layout).parts
+    names = sorted({*old, *new})
+    differing = [name for name in names if old.get(name) != new.get(name)]
     if new and manifest.consumer not in ("", config.consumer):
         differing.append(f"the gate on {manifest.consumer}")
     return differing

@@ -105,7 +105,8 @@ class Systemctl:
     def is_active(self, unit: str) -> bool:
         """Return whether a unit is running or starting."""
         # Exit codes 3 and 4 mean inactive and nonexistent, but only the printed state is reliable.
-        return self._run("is-active", unit, fine=(0, 3, 4)).strip() in RUNNING
+        state = self._run("is-active", unit, fine=(0, 3, 4)).strip()
+        return state in RUNNING
 
     def is_enabled(self, unit: str) -> bool:
         """Return whether a unit is enabled."""
@@ -129,6 +130,12 @@ class Systemctl:
         text = self._run("show", "--property", ",".join(names), "--", unit)
         return _properties(text, names)
 
+    def _show(self, names: Sequence[str], *units: str) -> list[dict[str, str]]:
+        """Return the properties of units and of loaded units that match a pattern."""
+        text = self._run("show", "--property", ",".join(names), "--", *units)
+        # systemctl separates units by blank lines.
+        return [_properties(block, names) for block in text.split("\n\n")]
+
     def show_each(
         self, units: Sequence[str], *names: str, consumers: Sequence[str] = ()
     ) -> dict[str, dict[str, str]]:
@@ -142,8 +149,7 @@ class Systemctl:
         listed |= dict.fromkeys(units)
         patterns = [consumer.replace("@.", "@*.") for consumer in consumers if "@." in consumer]
         keys = ("Id", *names)
-        text = self._run("show", "--property", ",".join(keys), "--", *listed, *patterns)
-        blocks = [_properties(block, keys) for block in text.split("\n\n")]
+        blocks = self._show(keys, *listed, *patterns)
         # First come the named units, in the given order (an Id may be another name of the unit),
         # and then the loaded units that match a pattern.
         shown = {unit: dict.fromkeys(keys, "") for unit in listed}
@@ -158,12 +164,9 @@ class Systemctl:
             return {}
         # systemd unloads stopped units along with their Before=, and also units that it didn't
         # start because of a cycle. So also name the enabled units.
-        names = {*units, *_enabled()}
-        properties = ("Id", "After", "Before", "LoadState")
-        text = self._run("show", "--property", ",".join(properties), "--", "*", *sorted(names))
+        names = sorted({*units, *_enabled()})
         after: dict[str, set[str]] = {}
-        for block in text.split("\n\n"):
-            shown = _properties(block, properties)
+        for shown in self._show(("Id", "After", "Before", "LoadState"), "*", *names):
             # Other units aren't loaded, just referenced in another unit's ordering.
             if shown["LoadState"] != "loaded":
                 continue

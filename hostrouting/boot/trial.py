@@ -35,7 +35,8 @@ def read_trial(path: Path) -> dict[str, Any] | None:
         return None
     try:
         document = json.loads(text)
-        return {**document, "until": str(document["until"]), "uptime": int(document["uptime"])}
+        times = {"until": str(document["until"]), "uptime": int(document["uptime"])}
+        return {**document, **times}
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise FileError(
             f"can't read the trial {path}: {error!r}",

@@ -316,9 +316,9 @@ class RouteOverlap(Section):
 
     def of(self, family: Family) -> RouteOverlap:
         """Return a copy of these settings with only the CIDRs in the given family."""
-        expected = tuple(each for each in self.expected_cidrs if Family.of(each.cidr) is family)
-        foreseen = tuple(each for each in self.foreseen if Family.of(each) is family)
-        return attrs.evolve(self, expected_cidrs=expected, foreseen=foreseen)
+        expected = [each for each in self.expected_cidrs if Family.of(each.cidr) is family]
+        foreseen = [each for each in self.foreseen if Family.of(each) is family]
+        return attrs.evolve(self, expected_cidrs=tuple(expected), foreseen=tuple(foreseen))
 
     @property
     def judged(self) -> tuple[Prefix, ...]:

@@ -201,7 +201,8 @@ def read(cls: type[Read], value: object) -> Read:
     if not isinstance(value, (dict, Mapping)):
         raise ConfigError([("", f"expected an object, not {kind(value)}")])
     rules, required = _rules(cls)
-    problems = [(_key(key), "this key is given twice") for key in getattr(value, "duplicates", ())]
+    duplicates = getattr(value, "duplicates", ())
+    problems = [(_key(key), "this key is given twice") for key in duplicates]
     given: dict[str, Any] = {**required}
     for key, item in value.items():
         if key not in rules:
@@ -251,7 +252,8 @@ def _refuse_near_misses(section: str, document: Mapping[str, Any]) -> None:
     plain = {}
     for key in document:
         if key != section:
-            plain[str(key).replace("-", "").replace("_", "").lower()] = key
+            letters = str(key).replace("-", "").replace("_", "")
+            plain[letters.lower()] = key
     near = difflib.get_close_matches(section.lower(), plain, n=1, cutoff=0.9)
     if near:
         raise ConfigError([(_key(plain[near[0]]), f"unknown key; did you mean {section}?")])

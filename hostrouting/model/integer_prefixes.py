@@ -108,7 +108,8 @@ def uncovered_addresses(prefixes: Iterable[Prefix], bits: int) -> dict[Prefix, i
     # dict.fromkeys preserves the order, unlike a set, and sorting is fast if the table is already
     # sorted.
     for first, length in sorted(dict.fromkeys(prefixes), reverse=True):
-        last, free = first | (all_ones >> length), first
+        last = first | (all_ones >> length)
+        free = first
         while behind and behind[-1][0] <= last:
             start, end = behind.pop()
             if start == free:

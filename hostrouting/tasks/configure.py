@@ -336,13 +336,13 @@ class Run:
 
     def _former_routes(self, adopted: Sequence[StaticRoute]) -> tuple[Route, ...]:
         """Return our kernel routes that this run may have to remove, or its rollback to restore."""
-        host, former = self.host, tuple[Route, ...]()
+        former: tuple[Route, ...] = ()
         # Without wanted routes, this run removes our routes. With a new script, it may have to
         # restore them.
         if self.boot.changes_routes_script or not self.config.static_routes.routes:
-            former = host.our_routes()
+            former = self.host.our_routes()
         if adopted:
-            former += adopted_routes(adopted, read_routes(host.routes, Table.MAIN))
+            former += adopted_routes(adopted, read_routes(self.host.routes, Table.MAIN))
         return former
 
     def finish(self, scope: CancelScope) -> OverlapReport:
@@ -369,7 +369,8 @@ class Run:
 
     def _check(self, scope: CancelScope) -> OverlapReport:
         """Run the check and write the markers, if the check is one of the parts."""
-        overlap, host = self.config.route_overlap, self.host
+        host = self.host
+        overlap = self.config.route_overlap
         if CHECK not in self.wanted.names or not overlap.expected_cidrs:
             return nothing_expected(overlap)
         if host.is_image:

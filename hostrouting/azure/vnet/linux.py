@@ -155,7 +155,8 @@ def _mac(found: Mapping[int, bytes]) -> str:
 
 def _far_mac(talk: Conversation, index: int, found: Mapping[int, bytes]) -> str | None:
     """Return the MAC of a veth interface's peer, or None if it can't be read."""
-    far, namespace = found.get(_IFLA_LINK), found.get(_IFLA_LINK_NETNSID)
+    far = found.get(_IFLA_LINK)
+    namespace = found.get(_IFLA_LINK_NETNSID)
     # A network namespace that is being destroyed no longer has an ID.
     if far is None or namespace == _NO_NAMESPACE:
         return None
