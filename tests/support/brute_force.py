@@ -299,43 +299,42 @@ class Judge:
         return [each for each in asked if each not in own and any(each in cidr for cidr in cidrs)]
 
     def _sort(self, answer: Lookup, decision: Route | int) -> Sort:
-        if answer.route is None:
+        route = answer.route
+        if route is None:
             return self._sort_without_route(answer, decision)
-        devs = live(answer.route)
-        if answer.route.type in (RouteType.LOCAL, RouteType.BROADCAST):
-            # The kernel's own local routes are /32s. Like any other route, a shorter local prefix
-            # captures packets meant for the cluster.
-            if isinstance(decision, Route) and (decision.table, decision.destination.prefixlen) == (
-                Table.LOCAL,
-                32,
-            ):
-                return Sort(answer.route.type.name, devs, answer.route)
-            devs = ("lo",) if answer.route.type is RouteType.LOCAL else devs
-        foreign = tuple(dev for dev in devs if not self._is_expected(dev))
+        devs = live(route)
+        if route.type in (RouteType.LOCAL, RouteType.BROADCAST):
+            if _is_kernels_local_route(decision):
+                return Sort(route.type.name, devs, route)
+            # Like any other route, a shorter local prefix captures packets meant for the cluster.
+            devs = ("lo",) if route.type is RouteType.LOCAL else devs
+        foreign = [dev for dev in devs if not self._is_expected(dev)]
         if devs and not foreign:
-            is_unconnected = answer.route.type in _UNCONNECTED
-            word = answer.route.type.name.lower()
-            if is_unconnected:
-                return Sort("BLACKHOLE", (), answer.route, word)
-            owned = {(hop.gateway, hop.dev) for hop in answer.route.hops if not hop.is_dead}
-            is_local = any(
-                gateway == own.local and dev != own.dev
-                for gateway, dev in owned
-                for own in self.addresses
-            )
-            return Sort("GATEWAY" if is_local else FINE, devs, answer.route)
+            return self._sort_expected(route, devs)
         if devs and self._patterns is None:
             of_pods = [dev for dev in foreign if not _is_like(dev, self._overlap.allowed_devs)]
-            is_exempt = not of_pods or not self._is_beyond_pods(answer.address, answer.route)
-            if is_exempt and all(map(self._is_container, of_pods)):
-                if answer.route.type in _UNCONNECTED:
-                    return Sort("BLACKHOLE", (), answer.route, answer.route.type.name.lower())
-                return Sort(
-                    "CONTAINER" if len(of_pods) == len(foreign) else "ALLOWED",
-                    foreign,
-                    answer.route,
-                )
-        return Sort("OVERLAP", devs, answer.route)
+            if self._are_exempt(of_pods, answer.address, route):
+                if route.type in _UNCONNECTED:
+                    return _without_connection(route)
+                kind = "CONTAINER" if len(of_pods) == len(foreign) else "ALLOWED"
+                return Sort(kind, tuple(foreign), route)
+        return Sort("OVERLAP", devs, route)
+
+    def _sort_expected(self, route: Route, devs: tuple[str, ...]) -> Sort:
+        if route.type in _UNCONNECTED:
+            return _without_connection(route)
+        for hop in route.hops:
+            if not hop.is_dead and self._has_on_another_link(hop.gateway, hop.dev):
+                return Sort("GATEWAY", devs, route)
+        return Sort(FINE, devs, route)
+
+    def _has_on_another_link(self, gateway: IpAddress | None, dev: str | None) -> bool:
+        return any(own.local == gateway and own.dev != dev for own in self.addresses)
+
+    def _are_exempt(self, of_pods: Sequence[str], address: IpAddress, route: Route) -> bool:
+        if of_pods and self._is_beyond_pods(address, route):
+            return False
+        return all(map(self._is_container, of_pods))
 
     def _is_beyond_pods(self, address: IpAddress, route: Route) -> bool:
         """Return whether a route through a pod's interface can't be a network of pods."""
@@ -475,6 +474,18 @@ class Judge:
             ) or live(route):
                 return route
         return None
+
+
+def _is_kernels_local_route(decision: Route | int) -> bool:
+    """Return whether the kernel itself adds such a route, which it does for single addresses."""
+    if not isinstance(decision, Route):
+        return False
+    return decision.table == Table.LOCAL and decision.destination.prefixlen == 32
+
+
+def _without_connection(route: Route) -> Sort:
+    """Return that a route takes datagrams, but no connections."""
+    return Sort("BLACKHOLE", (), route, route.type.name.lower())
 
 
 def live(route: Route) -> tuple[str, ...]:
