@@ -40,7 +40,6 @@ _EXCEPTIONS = {
     "hostrouting.kernel._ip_rules.read_rule",
     "hostrouting.kernel._memory.semantics._fib_create_info",
     "hostrouting.kernel.fib.Fib.evaluated_rules",
-    "hostrouting.kernel.host_changes.HostChanges.without",
     "hostrouting.kernel.namespace._encode_rule",
     "hostrouting.kernel.netlink6.NetlinkBackend6._replace",
     "hostrouting.kernel.snapshot.Snapshot.from_document",
