@@ -13,7 +13,7 @@ import attrs
 from hostrouting.config.documents import read_config
 from hostrouting.config.routing import SECTION as HOST_ROUTING
 from hostrouting.config.routing import Config
-from hostrouting.config.schema import Section, checked_at_once, each, read, read_section
+from hostrouting.config.schema import Section, checked_at_once, parse_items, read, read_section
 from hostrouting.config.values import parse_boolean, parse_consumer, parse_seconds, parse_word
 from hostrouting.model.family import IpAddress, IpNetwork
 from hostrouting.model.jsonable import StrEnum
@@ -41,7 +41,7 @@ class Ipv6Detection(StrEnum):
 
 
 def _devices(value: Sequence[str]) -> tuple[str, ...]:
-    devices = each(value, parse_device)
+    devices = parse_items(value, parse_device)
     if len(devices) != 1:
         raise ValueError(
             "isn't one interface; name the one through which probes arrive: "
@@ -55,7 +55,7 @@ def _detection(value: str) -> Ipv6Detection:
 
 
 def _cidrs(value: Sequence[str | IpNetwork]) -> tuple[IpNetwork, ...]:
-    cidrs = each(value, parse_any_prefix)
+    cidrs = parse_items(value, parse_any_prefix)
     if not cidrs:
         raise ValueError(
             "is empty; name the CIDRs of the pods: nothing outside of them is ever touched"
@@ -64,7 +64,7 @@ def _cidrs(value: Sequence[str | IpNetwork]) -> tuple[IpNetwork, ...]:
 
 
 def _addresses(value: Sequence[str | IpAddress]) -> tuple[IpAddress, ...]:
-    return each(value, parse_any_address)
+    return parse_items(value, parse_any_address)
 
 
 def _probe(value: LoadBalancerProbe | Mapping[str, Any]) -> LoadBalancerProbe:

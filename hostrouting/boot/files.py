@@ -176,21 +176,21 @@ def rewrite(path: Path, edit: Callable[[BinaryIO], str | None]) -> bool:
             old content.
     """
     with translate_errors(f"write {path}"):
-        there = path.resolve(strict=True)
-        with _opened(there.parent, os.O_NOFOLLOW) as folder:
+        resolved = path.resolve(strict=True)
+        with _opened(resolved.parent, os.O_NOFOLLOW) as folder:
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-            with open(only_regular(there.name, flags, dir_fd=folder), "rb") as file:
+            with open(only_regular(resolved.name, flags, dir_fd=folder), "rb") as file:
                 text = edit(file)
                 if text is None:
                     return False
                 state = os.fstat(file.fileno())
-                current = os.stat(there.name, dir_fd=folder, follow_symlinks=False)
+                current = os.stat(resolved.name, dir_fd=folder, follow_symlinks=False)
                 if not os.path.samestat(state, current):
                     raise FileError(f"can't write {path}: it was replaced by another file")
                 # Drop setuid, setgid and sticky bits, because the new content doesn't come from
                 # the owner.
                 mode, owner = state.st_mode & 0o777, (state.st_uid, state.st_gid)
-                _replace(Path(there.name), _encoded(text), mode, owner, folder=folder)
+                _replace(Path(resolved.name), _encoded(text), mode, owner, folder=folder)
                 os.fsync(folder)
     return True
 

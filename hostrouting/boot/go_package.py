@@ -84,7 +84,8 @@ def hand_over(routes: Iterable[StaticRoute], layout: Layout, undo: Undo) -> None
         FileError: the file can't be written.
     """
     undo.push(partial(put, layout.adopted, files.look_at(layout.adopted)))
-    files.write_if_changed(layout.adopted, "".join(f"{route_row(each)}\n" for each in routes))
+    rows = [f"{route_row(route)}\n" for route in routes]
+    files.write_if_changed(layout.adopted, "".join(rows))
 
 
 def _routes_in(text: str, row: re.Pattern[str]) -> tuple[StaticRoute, ...]:

@@ -232,12 +232,13 @@ class Host:
         """
         if family.value == 4:
             return self.routes
-        if (found := self.routes6) is None:
+        backend6 = self.routes6
+        if backend6 is None:
             raise RouteError(
                 "can't ask for IPv6 routes: the host has no backend for them",
                 hint="give Host(routes6=NetlinkBackend6())",
             )
-        return found
+        return backend6
 
 
 def _kernel6() -> RouteBackend:

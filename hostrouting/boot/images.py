@@ -39,7 +39,8 @@ def _our_folders(layout: Layout) -> tuple[Path, ...]:
 
 
 def _refuse_this_hosts_folders(layout: Layout) -> None:
-    """Raise an error if the root or a folder that we write to is this host's, or bound to it."""
+    """Raise an error if the root or a folder that we write to is this host's own."""
+    # A folder may be a bind mount.
     written = (layout.units, layout.protocol_names.parent, layout.run_dir)
     for path in (layout.root, *_our_folders(layout), *written):
         running = layout.relative(path)

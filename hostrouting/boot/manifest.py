@@ -139,7 +139,7 @@ class Manifest:
             FileError: the file can't be read or is invalid, or contains a path that hostrouting
                 never installs.
         """
-        return cls.load(layout) if files.exists(layout.manifest) else _found(layout)
+        return cls.load(layout) if files.exists(layout.manifest) else _reconstruct(layout)
 
     @property
     def has_gate(self) -> bool:
@@ -190,7 +190,7 @@ class Manifest:
         document = {
             "schema": 2,
             "consumer": self.consumer,
-            "parts": {name: _written(part) for name, part in self.parts.items()},
+            "parts": {name: _to_json(part) for name, part in self.parts.items()},
             "folders": self.folders,
             "former": self.former,
             **self.sections,
@@ -287,7 +287,7 @@ def _with_shared_keys(
 HEADER = "# Written by hostrouting;"
 
 
-def _found(layout: Layout) -> Manifest:
+def _reconstruct(layout: Layout) -> Manifest:
     """Reconstruct the manifest from our units and drop-ins on disk."""
     folders = files.matching(layout.units, "*.service.d")
     gated = [folder for folder in folders if any(_is_ours(folder / name) for name in GATE_NAMES)]
@@ -296,12 +296,12 @@ def _found(layout: Layout) -> Manifest:
     if gated:
         # Even if the units are missing, the drop-ins make the consumer run the remaining scripts.
         names |= {ROUTES, CHECK}
-    parts = {name: _found_part(name, layout, folders) for name in names}
+    parts = {name: _reconstruct_part(name, layout, folders) for name in names}
     consumer, *former = [folder.name.removesuffix(".d") for folder in gated] or [""]
     return Manifest(consumer, parts, former=tuple(former))
 
 
-def _found_part(name: str, layout: Layout, drop_in_folders: Iterable[Path]) -> InstalledPart:
+def _reconstruct_part(name: str, layout: Layout, drop_in_folders: Iterable[Path]) -> InstalledPart:
     paths: list[Path] = []
     for kind in ("sh", "nft"):  # a glob could match files of other programs with similar names
         paths += files.matching(layout.config.parent, f"{name}.{kind}")
@@ -340,7 +340,7 @@ def _part(item: Mapping[str, Any], document: Mapping[str, Mapping[str, Any]]) ->
     )
 
 
-def _written(part: InstalledPart) -> dict[str, Any]:
+def _to_json(part: InstalledPart) -> dict[str, Any]:
     """Return a part as JSON; its config values aren't included, only their keys."""
     return {
         "blocking": part.is_blocking,

@@ -128,7 +128,7 @@ def plan_next_boot(host: Host, wanted: Wanted) -> BootPlan:
     layout = host.layout
     manifests = _plan_manifests(layout, wanted)
     scripts = _gate_scripts(host, wanted, manifests.removed_parts)
-    contents = _contents(layout, manifests.new)
+    contents = _script_contents(layout, manifests.new)
     contents |= {name: script.content for name, script in scripts.items()}
     changed = _changed_files(layout, wanted, manifests.new, contents)
     remove, access_errors = _plan_removal(layout, wanted, manifests)
@@ -211,7 +211,7 @@ def _no_routes(layout: Layout) -> BootFile:
     return BootFile(layout.script(ROUTES), render_static_routes(Config(wait_seconds=0)), 0o755)
 
 
-def _contents(layout: Layout, manifest: Manifest) -> dict[str, bytes]:
+def _script_contents(layout: Layout, manifest: Manifest) -> dict[str, bytes]:
     """Return the contents of the existing scripts by part name."""
     contents = {}
     for name in manifest.parts:
@@ -266,7 +266,7 @@ def _plan_rollback(host: Host, old: Manifest, scripts: Container[str]) -> tuple[
     no_routes = _no_routes(layout)
     part = InstalledPart(is_blocking=True, is_gated=True)
     listed = attrs.evolve(old, parts={**old.parts, ROUTES: part})
-    contents = _contents(layout, old)
+    contents = _script_contents(layout, old)
     # Include the current versions of the other scripts, because new versions may be in place by
     # then.
     others = [

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import attrs
 
 from hostrouting.config.documents import read_config
-from hostrouting.config.schema import Problem, Section, checked_at_once, each, read, read_section
+from hostrouting.config.schema import (
+    Problem,
+    Section,
+    checked_at_once,
+    parse_items,
+    read,
+    read_section,
+)
 from hostrouting.config.values import (
     parse_boolean,
     parse_consumer,
@@ -110,7 +117,7 @@ def _routes(value: Sequence[StaticRoute | Mapping[str, Any]]) -> tuple[StaticRou
             )
         return route
 
-    return each(value, parse)
+    return parse_items(value, parse)
 
 
 def _static_routes(value: StaticRoutes | Mapping[str, Any]) -> StaticRoutes:
@@ -130,7 +137,7 @@ def _mode(value: str) -> OverlapMode:
 
 
 def _cidrs(value: Sequence[str | IpNetwork]) -> tuple[IpNetwork, ...]:
-    return each(value, parse_any_cidr)
+    return parse_items(value, parse_any_cidr)
 
 
 def _expected(
@@ -140,12 +147,12 @@ def _expected(
         is_object = isinstance(item, ExpectedCidr | Mapping)
         return read(ExpectedCidr, item) if is_object else ExpectedCidr(parse_any_cidr(item))
 
-    return each(value, parse)
+    return parse_items(value, parse)
 
 
 def _families(networks: Iterable[IpNetwork]) -> tuple[Family, ...]:
-    found = {network.version for network in networks}
-    return tuple(family for family in Family if family.value in found)
+    versions = {network.version for network in networks}
+    return tuple(family for family in Family if family.value in versions)
 
 
 # --- the config ---
@@ -316,8 +323,10 @@ class RouteOverlap(Section):
 
     def of(self, family: Family) -> RouteOverlap:
         """Return a copy of these settings with only the CIDRs in the given family."""
-        expected = [each for each in self.expected_cidrs if Family.of(each.cidr) is family]
-        foreseen = [each for each in self.foreseen if Family.of(each) is family]
+        expected = [
+            expected for expected in self.expected_cidrs if Family.of(expected.cidr) is family
+        ]
+        foreseen = [cidr for cidr in self.foreseen if Family.of(cidr) is family]
         return attrs.evolve(self, expected_cidrs=tuple(expected), foreseen=tuple(foreseen))
 
     @property

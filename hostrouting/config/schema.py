@@ -143,7 +143,7 @@ _KINDS: tuple[tuple[type | tuple[type, ...], str], ...] = (
 )
 
 
-def each(value: Any, parse: Callable[[Any], T]) -> tuple[T, ...]:
+def parse_items(value: Any, parse: Callable[[Any], T]) -> tuple[T, ...]:
     """Parse every item of a list, collecting all problems."""
     if not _is_list(value):
         raise ValueError(f"expected a list, not {kind(value)}")

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import TypeVar
 
-from hostrouting.config.schema import each, kind
+from hostrouting.config.schema import kind, parse_items
 from hostrouting.model.jsonable import StrEnum
 from hostrouting.model.text import shown
 
@@ -99,12 +99,12 @@ def parse_pattern(value: str) -> str:
 
 def parse_patterns(value: Sequence[str]) -> tuple[str, ...]:
     """Validate shell patterns for interface names."""
-    return each(value, parse_pattern)
+    return parse_items(value, parse_pattern)
 
 
 def parse_named_patterns(value: Sequence[str] | None) -> tuple[str, ...] | None:
     """Validate shell patterns for interface names. The list may be left out, but not empty."""
-    patterns = None if value is None else each(value, parse_pattern)
+    patterns = None if value is None else parse_items(value, parse_pattern)
     if patterns == ():
         raise ValueError("must not be empty; leave it out for the default")
     return patterns

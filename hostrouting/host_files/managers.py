@@ -65,5 +65,5 @@ def is_managed(root: Path, manager: str, index: int) -> bool:
         open(path, encoding="utf-8", errors="surrogateescape", opener=only_regular) as file,
     ):
         pairs = [line.partition("=") for line in file]
-    found = {name.strip(): value.strip() for name, _, value in pairs}
-    return found.get(key, "no").lower() not in ("unmanaged", "no", "false", "0")
+    values = {name.strip(): value.strip() for name, _, value in pairs}
+    return values.get(key, "no").lower() not in ("unmanaged", "no", "false", "0")

@@ -36,8 +36,8 @@ def _named(path: Path) -> tuple[IpAddress, ...]:
     # glibc's res_init.c requires the keyword at the start of the line and ignores anything after
     # the address.
     words = re.findall(r"^nameserver[ \t]+(\S+)", read_text(path) or "", re.MULTILINE)
-    found: dict[IpAddress, None] = {}
+    addresses: dict[IpAddress, None] = {}
     for word in words:
         with contextlib.suppress(ValueError):  # an IPv6 address
-            found[parse_address(word)] = None
-    return tuple(found)
+            addresses[parse_address(word)] = None
+    return tuple(addresses)

@@ -19,7 +19,7 @@ from typing import Any
 
 import attrs
 
-from hostrouting.config.schema import each
+from hostrouting.config.schema import parse_items
 from hostrouting.kernel._items import NEEDED, Key, Keys, is_set, is_unset
 from hostrouting.kernel.nexthops import Router, in_order
 from hostrouting.model.family import Family
@@ -132,7 +132,7 @@ def prefix6(value: object, length: int | None = None) -> IPv6Network:
 
 
 def _texts(value: object) -> tuple[str, ...]:
-    return each(value, _text)
+    return parse_items(value, _text)
 
 
 def _inside(
@@ -199,7 +199,7 @@ _ADDRESSES = {
 }
 _INTERFACE = Keys(
     Key("ifname", "dev", interface),
-    Key("addr_info", "found", lambda items: each(items, _read_address), ()),
+    Key("addr_info", "found", lambda items: parse_items(items, _read_address), ()),
 )
 
 
@@ -272,7 +272,9 @@ def _destination(value: object) -> IPv4Network:
 
 
 def _mtu(value: object) -> int | None:
-    return next((mtu for mtu in each(value, _inside("mtu", uint32)) if mtu is not None), None)
+    return next(
+        (mtu for mtu in parse_items(value, _inside("mtu", uint32)) if mtu is not None), None
+    )
 
 
 def _encap(value: object) -> str:
@@ -328,7 +330,7 @@ def _route_keys(family: Family) -> Keys:
         Key(
             "nexthops",
             "hops",
-            lambda items: each(items, lambda item: _take_hop(_HOPS[family].read(item))),
+            lambda items: parse_items(items, lambda item: _take_hop(_HOPS[family].read(item))),
             None,
             list,
         ),
@@ -351,7 +353,7 @@ _NEXTHOP = Keys(
     Key(
         "group",
         "members",
-        lambda items: each(items, lambda item: tuple(_MEMBER.read(item).values())),
+        lambda items: parse_items(items, lambda item: tuple(_MEMBER.read(item).values())),
         (),
     ),
 )

@@ -42,7 +42,7 @@ from typing import Any
 import attrs
 
 from hostrouting.config.documents import parse_document, read_document
-from hostrouting.config.schema import each, kind
+from hostrouting.config.schema import kind, parse_items
 from hostrouting.config.values import parse_boolean
 from hostrouting.kernel import _ip, _ip_rules
 from hostrouting.kernel._items import NEEDED, Key, Keys
@@ -352,7 +352,7 @@ def _list(
 ) -> Key:
     def parse_list(value: object) -> tuple[Any, ...]:
         # Some versions of ip print {} for an interface with nothing to show.
-        items = each(value, lambda item: None if item == {} else parse(item))
+        items = parse_items(value, lambda item: None if item == {} else parse(item))
         return tuple(item for item in items if item is not None)
 
     return Key(key, field or key, parse_list, default, lambda values: [*map(show, values)])

@@ -40,11 +40,11 @@ def only_regular(path: str, flags: int, *, dir_fd: int | None = None) -> int:
         NotRegularError: the file is of another kind.
     """
     descriptor = os.open(path, flags | os.O_NONBLOCK, dir_fd=dir_fd)
-    found = os.fstat(descriptor)
+    state = os.fstat(descriptor)
     # A masked unit file is a symlink to /dev/null (systemd.unit(5)).
-    is_mask = stat.S_ISCHR(found.st_mode) and found.st_rdev == os.makedev(1, 3)
+    is_mask = stat.S_ISCHR(state.st_mode) and state.st_rdev == os.makedev(1, 3)
     # open() itself refuses a directory.
-    if stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode) or is_mask:
+    if stat.S_ISREG(state.st_mode) or stat.S_ISDIR(state.st_mode) or is_mask:
         return descriptor
     os.close(descriptor)
     raise NotRegularError("it is not a regular file")
