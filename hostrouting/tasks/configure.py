@@ -285,8 +285,8 @@ class Run:
         cls, config: Config, host: Host, wanted: Wanted, scope: CancelScope, done: Done
     ) -> Run:
         """Start the clock of a run, and collect the warnings."""
-        warnings = warnings_of(config, wanted, host)
-        return cls(config, host, wanted, scope.clock.monotonic(), warnings, done)
+        started = scope.clock.monotonic()
+        return cls(config, host, wanted, started, warnings_of(config, wanted, host), done)
 
     def install(self, scope: CancelScope) -> RoutePlan:
         """Install the kernel routes and everything for the next boot; roll back if any step fails.
@@ -305,12 +305,12 @@ class Run:
         self.boot = plan_next_boot(host, self.wanted)
         self.warnings += self.boot.files.access_errors
         with all_or_nothing() as undo:
-            if not has_routes:
+            if has_routes:
+                changes, plan = self._install_with_routes(scope, undo)
+            else:
                 installation.prepare(self.boot, host, undo)
                 changes = installation.apply_additions(self.boot, host, undo)
                 plan = RoutePlan()
-            else:
-                changes, plan = self._install_with_routes(scope, undo)
         self.done.changes |= changes | plan.changes
         return plan
 
