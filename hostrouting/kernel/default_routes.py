@@ -48,6 +48,24 @@ def inherited_route(routes: Iterable[Route], by: tuple[str, ...] | None = None) 
     return attrs.evolve(default, hops=tuple(hops))
 
 
+def uplink_patterns(
+    configured: tuple[str, ...] | None, ipv4_defaults: Iterable[Route] | None
+) -> tuple[str, ...] | None:
+    """Return patterns for the interfaces whose default routes count, or None if any interface's do.
+
+    Any router on a link can advertise an IPv6 default route, so the IPv4 default route determines
+    the uplinks for IPv6.
+
+    Args:
+        configured: the uplinks that the config names, if it does.
+        ipv4_defaults: the IPv4 default routes, or None for IPv4 itself, or if they don't matter.
+    """
+    if configured is not None or ipv4_defaults is None:
+        return configured
+    default = default_route(ipv4_defaults)
+    return None if default is None else default.devs
+
+
 def is_among(dev: str, patterns: tuple[str, ...] | None) -> bool:
     """Return whether an interface matches any of the shell-style patterns.
 

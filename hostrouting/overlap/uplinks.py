@@ -12,6 +12,7 @@ from hostrouting.kernel.default_routes import (
     default_route,
     inherited_route,
     unicast_defaults,
+    uplink_patterns,
 )
 from hostrouting.kernel.port import RouteBackend, read_default_routes
 from hostrouting.kernel.rules import LOOPBACK
@@ -76,12 +77,8 @@ def find_uplinks(
         ipv4_defaults: the IPv4 default routes, or None if ``defaults`` are for IPv4 or if IPv4
             routes don't matter.
     """
-    named = config.uplinks
-    contested: tuple[Route, ...] = ()
-    if named is None and ipv4_defaults is not None:
-        contested = _contested(config, links, ipv4_defaults)
-        ipv4_default = default_route(ipv4_defaults)
-        named = None if ipv4_default is None else ipv4_default.devs
+    named = uplink_patterns(config.uplinks, ipv4_defaults)
+    contested = _contested(config, links, ipv4_defaults or ())
     default = inherited_route(defaults, named)
     if named is not None:
         devs = _matching(links, named)

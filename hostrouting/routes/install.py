@@ -12,7 +12,7 @@ import attrs
 
 from hostrouting.kernel.port import RouteBackend, Write, read_routes
 from hostrouting.model.errors import Refusal, RouteError
-from hostrouting.model.family import Family
+from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.integer_prefixes import PrefixSet, ends, numbers
 from hostrouting.model.lookups import RouteFailure
 from hostrouting.model.routes import NextHop, Route, Route6, Table
@@ -105,28 +105,10 @@ def converge(
     Raises:
         RouteError: some of the routes can't be put back, or others can't be removed.
     """
-    keys = {route.key for route in wanted}
     # An unwanted route may cover a wanted route's gateway. The wanted route can then be added only
     # in the second pass, when the unwanted route is gone.
     for _ in range(2):
-        main = read_routes(backend, Table.MAIN)
-        plan, _ = plan_possible(
-            wanted, [route for route in main if not route.is_ours or route.key in keys]
-        )
-        failures = [
-            *backend.write(Write.ADD, by_gateways(plan.add)),
-            *backend.write(Write.REPLACE, [item.new for item in plan.replace]),
-        ]
-        unwanted = (
-            [route for route in main if route.is_ours and route.key not in keys]
-            if added is None
-            else added
-        )
-        left = [
-            each
-            for each in backend.write(Write.DELETE, unwanted)
-            if each.errno not in (errnos.ESRCH, errnos.ENODEV)
-        ]
+        plan, failures, left = _converge_once(wanted, backend, added)
         if not (failures or left):
             break
     ours = {route.key for route in plan.wanted if route not in plan.foreign}
@@ -138,6 +120,25 @@ def converge(
     refusals += [_explain("take back", failure) for failure in left]
     if refusals:
         raise RouteError.of(refusals)
+
+
+def _converge_once(
+    wanted: Sequence[Route], backend: RouteBackend, added: Sequence[Route] | None
+) -> tuple[RoutePlan, list[RouteFailure], list[RouteFailure]]:
+    """Return the plan, and the routes that couldn't be put back and those that couldn't be removed."""
+    keys = {route.key for route in wanted}
+    main = read_routes(backend, Table.MAIN)
+    unwanted = [route for route in main if route.is_ours and route.key not in keys]
+    others = [route for route in main if not route.is_ours or route.key in keys]
+    plan, _ = plan_possible(wanted, others)
+    failures = [
+        *backend.write(Write.ADD, by_gateways(plan.add)),
+        *backend.write(Write.REPLACE, [item.new for item in plan.replace]),
+    ]
+    removed = backend.write(Write.DELETE, unwanted if added is None else added)
+    is_gone = (errnos.ESRCH, errnos.ENODEV)
+    left = [failure for failure in removed if failure.errno not in is_gone]
+    return plan, failures, left
 
 
 def _undo(plan: RoutePlan, removed: Sequence[Route], backend: RouteBackend) -> None:
@@ -282,13 +283,13 @@ def _bulks(
 
 def _ours_around(failures: Sequence[RouteFailure], backend: RouteBackend) -> Sequence[Route]:
     """Return our routes that lead to the IPv6 gateways of routes that were rejected with EHOSTUNREACH."""
-    routes = [
-        each.route
-        for each in failures
-        if each.errno == errnos.EHOSTUNREACH and isinstance(each.route, Route6)
-    ]
-    gateways = [hop.gateway for route in routes for hop in route.hops if hop.gateway is not None]
-    found = (answer.route for answer in (backend.lookup(gateways) if gateways else ()))
+    gateways: list[IpAddress] = []
+    for failure in failures:
+        if failure.errno == errnos.EHOSTUNREACH and isinstance(failure.route, Route6):
+            gateways += [hop.gateway for hop in failure.route.hops if hop.gateway is not None]
+    if not gateways:
+        return []
+    found = [answer.route for answer in backend.lookup(gateways)]
     return [route for route in found if route is not None and route.is_ours]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from hostrouting.config.routing import ONLINK, Config, StaticRoute
-from hostrouting.kernel.default_routes import default_route
+from hostrouting.kernel.default_routes import uplink_patterns
 from hostrouting.kernel.port import RouteBackend, read_default_routes, read_routes
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.errors import Refusal, RouteError
@@ -153,47 +153,76 @@ def plan_possible(
         conflicting route and a hint. A route that would lose to another program's next hop on our
         old route is refused, too, but the plan still contains both routes.
     """
-    # The entries by destination. Pairs of numbers hash several times faster than networks.
+    # Pairs of numbers hash several times faster than networks.
     entries: dict[Prefix, list[Route]] = {}
-    taken_over = {*adopted}
-    for route in main:
-        entries.setdefault(numbers(route.destination), []).append(route)
-    sorted_: dict[str, list[Any]] = {field.name: [] for field in attrs.fields(RoutePlan)}
-    refusals: list[Refusal] = []
+    for entry in main:
+        entries.setdefault(numbers(entry.destination), []).append(entry)
+    sorter = _Sorter({*adopted})
     for route in wanted:
         same = entries.get(numbers(route.destination))
         if same is None:
-            sorted_["add"].append(route)
-            continue
+            sorter.add.append(route)
+        else:
+            sorter.sort(route, same)
+    ours = [*(entry for entry in main if entry.is_ours), *adopted]
+    keys = {route.key for route in wanted} if ours else set()
+    unwanted = [entry for entry in ours if entry.key not in keys]
+    # Remove routes that make gateways reachable last, so that a rollback, in reverse order,
+    # restores them first.
+    remove = sorted(unwanted, key=lambda entry: entry.is_near)
+    plan = RoutePlan(
+        tuple(sorter.add),
+        tuple(sorter.replace),
+        tuple(remove),
+        tuple(sorter.unchanged),
+        tuple(sorter.foreign),
+    )
+    return plan, [*sorter.refusals, *_refuse_outlasted(remove, wanted, entries)]
+
+
+@attrs.define
+class _Sorter:
+    """The wanted routes, sorted by what has to be done for them.
+
+    Args:
+        adopted: the entries that another program hands over to us.
+    """
+
+    adopted: set[Route]
+    add: list[Route] = attrs.field(factory=list[Route])
+    replace: list[Replacement] = attrs.field(factory=list[Replacement])
+    unchanged: list[Route] = attrs.field(factory=list[Route])
+    foreign: list[Route] = attrs.field(factory=list[Route])
+    refusals: list[Refusal] = attrs.field(factory=list[Refusal])
+
+    def sort(self, route: Route, same: Sequence[Route]) -> None:
+        """Sort a wanted route, given the entries with its destination."""
         connected = next((entry for entry in same if entry.is_connected), None)
         # If several entries have the same key, NLM_F_REPLACE replaces the first one.
         there = next((entry for entry in same if entry.key == route.key), None)
-        has_ours = there is not None and (there.is_ours or there in taken_over)
         if connected is not None:
-            refusals.append(_refuse_connected(route, connected))
+            self.refusals.append(_refuse_connected(route, connected))
         elif there is None:
-            sorted_["add"].append(route)
-        elif has_ours and is_same(there, route):
-            sorted_["unchanged"].append(there)
-        elif has_ours and (behind := _entry_behind(route, same)) is not None:
-            refusals.append(_refuse_foreign(route, behind))
-        elif has_ours:
-            sorted_["replace"].append(Replacement(there, route))
-        elif there.has_same_next_hops(route) and not (
-            isinstance(there, Route6) and there.is_expired
-        ):
-            sorted_["foreign"].append(there)
+            self.add.append(route)
+        elif there.is_ours or there in self.adopted:
+            self._sort_ours(route, there, same)
         else:
-            refusals.append(_refuse_foreign(route, there))
-    ours = [*(route for route in main if route.is_ours), *adopted]
-    keys = {route.key for route in wanted} if ours else set()
-    # Remove routes that make gateways reachable last, so that a rollback, in reverse order,
-    # restores them first.
-    sorted_["remove"] = sorted(
-        (route for route in ours if route.key not in keys), key=lambda route: route.is_near
-    )
-    refusals += _refuse_outlasted(sorted_["remove"], wanted, entries)
-    return RoutePlan(**{name: tuple(items) for name, items in sorted_.items()}), refusals
+            self._sort_foreign(route, there)
+
+    def _sort_ours(self, route: Route, there: Route, same: Sequence[Route]) -> None:
+        if is_same(there, route):
+            self.unchanged.append(there)
+        elif (behind := _entry_behind(route, same)) is not None:
+            self.refusals.append(_refuse_foreign(route, behind))
+        else:
+            self.replace.append(Replacement(there, route))
+
+    def _sort_foreign(self, route: Route, there: Route) -> None:
+        is_expired = isinstance(there, Route6) and there.is_expired
+        if there.has_same_next_hops(route) and not is_expired:
+            self.foreign.append(there)
+        else:
+            self.refusals.append(_refuse_foreign(route, there))
 
 
 def _entry_behind(route: Route, same: Sequence[Route]) -> Route | None:
@@ -204,10 +233,10 @@ def _entry_behind(route: Route, same: Sequence[Route]) -> Route | None:
     The kernel doesn't merge an entry that has no gateway or is from a router advertisement
     (rt6_qualify_for_ecmp).
     """
-    is_ipv6 = isinstance(route, Route6)
-    return next(
-        (entry for entry in same if is_ipv6 and entry.key == route.key and not entry.is_ours), None
-    )
+    if not isinstance(route, Route6):
+        return None
+    behind = (entry for entry in same if entry.key == route.key and not entry.is_ours)
+    return next(behind, None)
 
 
 def _refuse_outlasted(
@@ -221,26 +250,33 @@ def _refuse_outlasted(
     old_routes = [
         route for route in remove if isinstance(route, Route6) and route.source_prefix is None
     ]
-    by_metric = sorted(wanted if old_routes else (), key=lambda route: route.metric, reverse=True)
+    if not old_routes:
+        return
+    by_metric = sorted(wanted, key=lambda route: route.metric, reverse=True)
     used = {numbers(route.destination): route for route in by_metric}
     for old in old_routes:
         route = used.get(numbers(old.destination))
-        if route is None or route.metric < old.metric:
-            continue
-        others = (
-            entry
-            for entry in entries[numbers(old.destination)]
-            if entry.key == old.key and not entry.is_ours
+        if route is not None and route.metric >= old.metric:
+            yield from _refuse_outlasted_by(old, route, entries[numbers(old.destination)])
+
+
+def _refuse_outlasted_by(old: Route, route: Route, same: Iterable[Route]) -> Iterator[Refusal]:
+    hint = "choose another metric, or have its owner remove it"
+    theirs = next((entry for entry in same if entry.key == old.key and not entry.is_ours), None)
+    if theirs is not None:
+        reason = "another program's route next to our old one would win because of its metric"
+        yield Refusal(f"can't install {route}: {reason} ({theirs})", hint)
+    elif len(old.hops) > 1 and not old.has_same_next_hops(route):
+        # The kernel doesn't show which next hops are another program's.
+        why = (
+            "another program may have added a hop to our old one, "
+            "which would win because of its metric"
         )
-        hint = "choose another metric, or have its owner remove it"
-        if (theirs := next(others, None)) is not None:
-            reason = f"another program's route next to our old one would win because of its metric ({theirs})"
-            yield Refusal(f"can't install {route}: {reason}", hint)
-        elif len(old.hops) > 1 and not old.has_same_next_hops(route):
-            # The kernel doesn't show which next hops are another program's.
-            why = "another program may have added a hop to our old one, which would win because of its metric"
-            hint += "; if no other program has added one, raise the metric first, and then change the next hops"
-            yield Refusal(f"can't install {route}: {why} ({old})", hint)
+        hint += (
+            "; if no other program has added one, raise the metric first, "
+            "and then change the next hops"
+        )
+        yield Refusal(f"can't install {route}: {why} ({old})", hint)
 
 
 def is_same(there: Route, wanted: Route) -> bool:
@@ -290,21 +326,17 @@ def _refuse_foreign(route: Route, there: Route) -> Refusal:
 def uplinks_of(
     config: Config, backend: RouteBackend, backends: Iterable[RouteBackend]
 ) -> tuple[str, ...] | None:
-    """Return patterns for the interfaces whose default route is inherited, or None for any interface.
-
-    Any router on a link can advertise an IPv6 default route, so the IPv4 default route determines
-    the uplinks.
+    """Return patterns for the interfaces whose default route is inherited, or None for any.
 
     Args:
         config: the config, which may name the uplinks.
         backend: the backend for which the routes are planned.
         backends: all of the host's backends.
     """
-    ipv4 = next((each for each in backends if each.family is Family.IPV4), backend)
-    if config.uplinks is not None or backend is ipv4:
+    if config.uplinks is not None:
         return config.uplinks
-    default = default_route(read_default_routes(ipv4))
-    return None if default is None else default.devs
+    ipv4 = next((each for each in backends if each.family is Family.IPV4), backend)
+    return uplink_patterns(None, None if backend is ipv4 else read_default_routes(ipv4))
 
 
 def adopted_routes(rows: Iterable[StaticRoute], main: Iterable[Route]) -> tuple[Route, ...]:
@@ -318,29 +350,30 @@ def adopted_routes(rows: Iterable[StaticRoute], main: Iterable[Route]) -> tuple[
         rows: the Go package's routes. A row without an interface or gateway matches any.
         main: the entries in table main.
     """
-    alike: dict[tuple[Prefix, int], tuple[list[StaticRoute], list[Route]]] = {}
+    rows_by_key: dict[tuple[Prefix, int], list[StaticRoute]] = {}
     for row in rows:
-        alike.setdefault((numbers(row.destination), row.metric), ([], []))[0].append(row)
-    for route in main if alike else ():
-        if (
-            not route.tos
-            and (found := alike.get((numbers(route.destination), route.metric))) is not None
-        ):
-            found[1].append(route)
+        rows_by_key.setdefault((numbers(row.destination), row.metric), []).append(row)
+    if not rows_by_key:
+        return ()
+    entries: dict[tuple[Prefix, int], list[Route]] = {}
+    for route in main:
+        key = (numbers(route.destination), route.metric)
+        if key in rows_by_key and not route.tos:
+            entries.setdefault(key, []).append(route)
+    adopted: list[Route] = []
+    for key, wanted in rows_by_key.items():
+        alike = entries.get(key, [])
+        if len(alike) == 1 and any(_is_installed_for(row, alike[0]) for row in wanted):
+            adopted += alike
+    return tuple(adopted)
 
-    def is_installed_for(row: StaticRoute, route: Route) -> bool:
-        (hop,) = route.hops if len(route.hops) == 1 else (NextHop(),)
-        plain = NextHop(hop.dev, hop.gateway, is_dead=hop.is_dead, is_linkdown=hop.is_linkdown)
-        is_plain = route == Route(
-            row.destination, (plain,), protocol=Protocol.BOOT, metric=row.metric
-        )
-        is_named = row.dev in (None, hop.dev) and row.gateway in (None, hop.gateway)
-        return is_plain and is_named and isinstance(hop.gateway, IPv4Address)
 
-    sole = ((wanted, entries[0]) for wanted, entries in alike.values() if len(entries) == 1)
-    return tuple(
-        route for wanted, route in sole if any(is_installed_for(row, route) for row in wanted)
-    )
+def _is_installed_for(row: StaticRoute, route: Route) -> bool:
+    (hop,) = route.hops if len(route.hops) == 1 else (NextHop(),)
+    plain = NextHop(hop.dev, hop.gateway, is_dead=hop.is_dead, is_linkdown=hop.is_linkdown)
+    expected = Route(row.destination, (plain,), protocol=Protocol.BOOT, metric=row.metric)
+    is_named = row.dev in (None, hop.dev) and row.gateway in (None, hop.gateway)
+    return route == expected and is_named and isinstance(hop.gateway, IPv4Address)
 
 
 def plan_now(

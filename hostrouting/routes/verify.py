@@ -71,7 +71,9 @@ def losing_routes(
     if has_old:  # ignore all of ours: the old ones will go, and unproven() adds the wanted ones
         main = [group for group in main if group[0].protocol != Protocol.HOSTROUTING]
     left = unproven(wanted, rules=facts.rules, main=main, local=local)
-    beaten = _beaten_in_kernel(left, wanted, backend, has_old=has_old)
+    beaten = _beaten_in_kernel(left, wanted, backend)
+    if has_old:
+        beaten = [each for each in beaten if not _is_by_ours(each[1])]
     covered = [route for route, address in left if address is None]
     if not beaten and not covered:
         return []
@@ -90,29 +92,21 @@ def losing_routes(
 
 
 def _beaten_in_kernel(
-    probes: Iterable[tuple[Route, IpAddress | None]],
-    wanted: Sequence[Route],
-    backend: RouteBackend,
-    *,
-    has_old: bool,
+    probes: Iterable[tuple[Route, IpAddress | None]], wanted: Sequence[Route], backend: RouteBackend
 ) -> list[tuple[Route, Lookup]]:
     """Return the routes that the kernel doesn't use for their addresses, each with its answer."""
     asked = [(route, address) for route, address in probes if address is not None]
     answers = backend.lookup([address for _, address in asked])
-    others = [
-        (route, answer)
-        for (route, _), answer in zip(asked, answers, strict=True)
-        if not _is_confirmed(route, answer)
-    ]
+    others: list[tuple[Route, Lookup]] = []
+    for (route, _), answer in zip(asked, answers, strict=True):
+        if not _is_confirmed(route, answer) and answer.route != route:
+            others.append((route, answer))
     by_key = {route.key: route for route in wanted} if others else {}
-    beaten: list[tuple[Route, Lookup]] = []
-    for route, answer in others:
-        if answer.route == route:
-            continue
-        is_by_ours = has_old and answer.route is not None and answer.route.is_ours
-        if not is_by_ours and not _is_carried(route, answer, by_key):
-            beaten.append((route, answer))
-    return beaten
+    return [each for each in others if not _is_carried(*each, by_key)]
+
+
+def _is_by_ours(answer: Lookup) -> bool:
+    return answer.route is not None and answer.route.is_ours
 
 
 def _is_confirmed(route: Route, answer: Lookup) -> bool:
@@ -132,7 +126,8 @@ def _is_carried(route: Route, answer: Lookup, wanted: Mapping[tuple[object, ...]
 
 
 def _beaten(route: Route, answer: Lookup, fib: Fib) -> Refusal:
-    family, (number, length) = route.family.value, numbers(route.destination)
+    """Return why packets don't use a route."""
+    number, length = numbers(route.destination)
     same = fib.tables.get(route.table, {}).get(length, {}).get(number, [])
     if all(entry.key != route.key for entry in same):
         return Refusal(
@@ -144,30 +139,42 @@ def _beaten(route: Route, answer: Lookup, fib: Fib) -> Refusal:
             f"another program has added a next hop to {route}: {answer.route}",
             "choose another metric or destination",
         )
-    winner: Route | Rule | None = answer.route
-    # The kernel doesn't show what discards a packet.
-    if winner is None and (decision := fib.decide(Flow(answer.address))).errno == answer.errno:
-        winner = decision.route or decision.rule
-    by = f"by rule {winner.preference}: {winner}" if isinstance(winner, Rule) else f"by {winner}"
-    if answer.route is None:
-        by = f"nowhere ({os.strerror(answer.errno or 0)}){f', {by}' if winner else ''}"
-    reason = f"{route} is in the table but doesn't win: packets to {answer.address} go {by}"
-    hiding = next(
-        (entry for entry in same if isinstance(entry, Route6) and entry.source_prefix is not None),
-        None,
-    )
-    if hiding is not None and _is_behind(winner, route):
-        return Refusal(
-            f"{reason}, because {hiding} hides ours from packets of other sources",
-            halves_hint(route),
-        )
-    routers = [
-        f"{hop.gateway}" for hop in route.hops if (hop.dev, hop.gateway) in fib.silent_routers
-    ]
-    if 0 < len(routers) == len(route.hops) and _is_behind(winner, route):
-        why = f"because there is no answer from {' and '.join(routers)}, and this host forwards no packets"
-        return Refusal(f"{reason}, {why}", f"look at: ip -6 neigh show {routers[0]}")
+    winner = _winner(answer, fib)
+    path = _path_words(answer, winner)
+    reason = f"{route} is in the table but doesn't win: packets to {answer.address} go {path}"
+    if _is_behind(winner, route):
+        hiding = [entry for entry in same if _has_source_prefix(entry)]
+        if hiding:
+            why = f"because {hiding[0]} hides ours from packets of other sources"
+            return Refusal(f"{reason}, {why}", halves_hint(route))
+        silent = [hop for hop in route.hops if (hop.dev, hop.gateway) in fib.silent_routers]
+        if silent and len(silent) == len(route.hops):
+            routers = " and ".join(str(hop.gateway) for hop in silent)
+            why = f"because there is no answer from {routers}, and this host forwards no packets"
+            look = f"look at: ip -6 neigh show {silent[0].gateway}"
+            return Refusal(f"{reason}, {why}", look)
+    family = route.family.value
     return Refusal(reason, f"look at: ip -{family} rule; ip -{family} route show table all")
+
+
+def _winner(answer: Lookup, fib: Fib) -> Route | Rule | None:
+    """Return the entry or rule that decides about a packet. The kernel doesn't show what discards it."""
+    if answer.route is not None:
+        return answer.route
+    decision = fib.decide(Flow(answer.address))
+    return (decision.route or decision.rule) if decision.errno == answer.errno else None
+
+
+def _path_words(answer: Lookup, winner: Route | Rule | None) -> str:
+    by = f"by rule {winner.preference}: {winner}" if isinstance(winner, Rule) else f"by {winner}"
+    if answer.route is not None:
+        return by
+    why = os.strerror(answer.errno or 0)
+    return f"nowhere ({why}), {by}" if winner else f"nowhere ({why})"
+
+
+def _has_source_prefix(entry: Route) -> bool:
+    return isinstance(entry, Route6) and entry.source_prefix is not None
 
 
 def _is_behind(winner: Route | Rule | None, route: Route) -> bool:
@@ -194,24 +201,24 @@ def _covered(
     for route, place in zip(routes, places, strict=True):
         if left_by_ours[place] is None and left_by_locals[place] is not None:
             continue
-        inside = (r for r in chain(main, local) if is_inside(r.destination, route.destination))
-        longer = (
-            r
-            for r in inside
-            if r.destination != route.destination and not r.is_ours and _is_asked(r)
-        )
+        reason = f"{route} is in the table but never wins: longer prefixes cover all of it"
         # Each search may read the whole table, so search only for the routes that the error names.
-        example = (
-            next((f", for example {other}" for other in longer), "")
-            if len(losers) < NAMED_MAX
-            else ""
-        )
-        reason = f"{route} is in the table but never wins: longer prefixes cover all of it{example}"
-        refusal = Refusal(
-            reason, f"look at: ip -{family.value} route show root {route.destination}"
-        )
-        losers.append((route, refusal))
+        longer = _longer_entry(route, chain(main, local)) if len(losers) < NAMED_MAX else None
+        if longer is not None:
+            reason += f", for example {longer}"
+        look = f"look at: ip -{family.value} route show root {route.destination}"
+        losers.append((route, Refusal(reason, look)))
     return losers
+
+
+def _longer_entry(route: Route, entries: Iterable[Route]) -> Route | None:
+    """Return another program's entry with a longer prefix inside a route."""
+    for entry in entries:
+        if entry.destination == route.destination or entry.is_ours or not _is_asked(entry):
+            continue
+        if is_inside(entry.destination, route.destination):
+            return entry
+    return None
 
 
 def unproven(
@@ -248,16 +255,18 @@ def unproven(
     # the first custom rule is added, the two share one trie, in which the longer prefix wins. For
     # IPv6, the tables don't tell whether a route is used, because the kernel passes over
     # unreachable routers.
-    winners = _winners(asked) if family is Family.IPV4 and tuple(rules) == KERNEL_RULES else {}
+    can_prove = family is Family.IPV4 and tuple(rules) == KERNEL_RULES
+    winners = _winners(asked) if can_prove else {}
     covered_by_local = PrefixSet(locals_, family.bits).overlaps
     left: list[tuple[Route, IpAddress | None]] = []
     for route, place in zip(wanted, places, strict=True):
-        address, winner = uncovered[place], winners.get(place)
+        address = uncovered[place]
         if address is None:
             left.append((route, None))
-        elif (
-            winner is None or not _is_as_wanted(winner, route) or covered_by_local(address, address)
-        ):
+            continue
+        winner = winners.get(place)
+        wins = winner is not None and _is_as_wanted(winner, route)
+        if not wins or covered_by_local(address, address):
             left.append((route, family.address(address)))
     return left
 
