@@ -12,7 +12,7 @@ import attrs
 from hostrouting.kernel import _ip
 from hostrouting.kernel._items import Key, Keys, is_set
 from hostrouting.model.errors import ConfigError
-from hostrouting.model.family import Family, IpAddress
+from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.routes import Protocol, Table
 from hostrouting.model.rules import ALL_PORTS, Rule, RuleAction
 
@@ -84,31 +84,37 @@ def read_rule(value: object, family: Family) -> Rule:
     has_table = action is RuleAction.TO_TABLE and not fields["is_l3mdev"]
     if has_table and fields["table"] is None:
         raise ConfigError([("table", "is missing")])
-    uids, dscp = (fields.pop("first_uid"), fields.pop("last_uid")), fields.pop("dscp")
     for name in ("source", "destination"):
-        address, length = fields[name], fields.pop(f"{name}_length")
-        # The kernel stores host bits but ignores them when matching (fib4_rule_match).
-        fields[name] = (
-            None if address is None else ip_network((address.packed, length), strict=False)
-        )
-    return Rule(
-        **{
-            **fields,
-            "action": action,
-            "table": fields["table"] if has_table else Table.MAIN,
-            "tos": fields["tos"] if dscp is None else dscp << 2,
-            "uid_range": uids if None not in uids else None,
-            "has_ports": any(is_set(item.get(key, False)) for key in _PORT)
-            or any(
-                tuple(map(item.get, keys)) not in (ALL_PORTS, (None, None)) for keys in _PORT_RANGES
-            ),
-            # A rule for all source ports counts as unknown: TCP's first lookup has no source port
-            # yet.
-            "has_unknown": not item.keys() <= _RULE_KEYS
-            or uids.count(None) == 1
-            or tuple(map(item.get, _PORT_RANGES[0])) == ALL_PORTS,
-        }
-    )
+        fields[name] = _prefix(fields[name], fields.pop(f"{name}_length"))
+    uids = fields.pop("first_uid"), fields.pop("last_uid")
+    dscp = fields.pop("dscp")
+    more = {
+        "action": action,
+        "table": fields["table"] if has_table else Table.MAIN,
+        "tos": fields["tos"] if dscp is None else dscp << 2,
+        "uid_range": uids if None not in uids else None,
+        "has_ports": _has_ports(item),
+        # A rule for all source ports counts as unknown: TCP's first lookup has no source port yet.
+        "has_unknown": not item.keys() <= _RULE_KEYS
+        or uids.count(None) == 1
+        or _ports(item, _PORT_RANGES[0]) == ALL_PORTS,
+    }
+    return Rule(**(fields | more))
+
+
+def _prefix(address: IpAddress | None, length: int) -> IpNetwork | None:
+    # The kernel stores host bits but ignores them when matching (fib4_rule_match).
+    return None if address is None else ip_network((address.packed, length), strict=False)
+
+
+def _has_ports(item: Mapping[str, Any]) -> bool:
+    if any(is_set(item.get(key, False)) for key in _PORT):
+        return True
+    return any(_ports(item, keys) not in (ALL_PORTS, (None, None)) for keys in _PORT_RANGES)
+
+
+def _ports(item: Mapping[str, Any], keys: tuple[str, str]) -> tuple[Any, ...]:
+    return tuple(map(item.get, keys))
 
 
 def write_rule(rule: Rule, family: Family) -> dict[str, Any]:

@@ -230,25 +230,35 @@ class Fib:
                 continue
             rule = self.rules[position]
             is_met = matches(rule, flow, self.loopback, lacks_unknown=self.lacks_unknown)
-            found = (
-                self.find(rule.table, flow)
-                if is_met is not False and rule.action is RuleAction.TO_TABLE
-                else None
-            )
+            found = None
+            if is_met is not False and rule.action is RuleAction.TO_TABLE:
+                found = self.find(rule.table, flow)
             yield rule, is_met, found
-            if is_met and rule.action is RuleAction.GOTO:
-                # If the target is gone, the rule is a no-op. The kernel rejects backward gotos
-                # (fib_nl2rule), but a snapshot may contain one, which must not cause an infinite
-                # loop.
-                next_ = next(
-                    (at for at, each in enumerate(self.rules) if each.preference == rule.goto), 0
-                )
-            elif is_met and self._ends_with(rule, found):
-                is_of_main = found is not None and found.table == Table.MAIN
-                if not (
-                    through and is_of_main and self.suppresses(rule, self.family.bits, through)
-                ):
-                    return
+            if not is_met:
+                continue
+            if rule.action is RuleAction.GOTO:
+                next_ = self._position_of(rule.goto)
+            elif self._ends_with(rule, found) and not self._suppresses_host_route(
+                rule, found, through
+            ):
+                return
+
+    def _position_of(self, preference: int | None) -> int:
+        """Return the position to which a goto jumps. If the target is gone, the rule is a no-op.
+
+        The kernel rejects backward gotos (fib_nl2rule), but a snapshot may contain one, which must
+        not cause an infinite loop.
+        """
+        for position, rule in enumerate(self.rules):
+            if rule.preference == preference:
+                return position
+        return 0
+
+    def _suppresses_host_route(self, rule: Rule, found: Route | None, dev: str | None) -> bool:
+        """Return whether a rule that finds an entry in main would suppress a host route there."""
+        if dev is None or found is None or found.table != Table.MAIN:
+            return False
+        return self.suppresses(rule, self.family.bits, dev)
 
     def possible_decisions(self, flow: Flow) -> Iterator[Decision | None]:
         """Yield the decision for each rule that may or may not match, or None if that rule is a goto."""
@@ -286,9 +296,14 @@ class Fib:
             return Lookup(address, None, decision.errno)
         if self._leaves_from_loopback(route, flow):
             return Lookup(address, None, errnos.EINVAL)
-        # The kernel reports the packet's type (__mkroute_output) and the searched table. Both may
-        # differ from the entry's. While tables local and main share one trie, the kernel reports
-        # main for entries in either.
+        return Lookup(address, self._as_reported(route, address))
+
+    def _as_reported(self, route: Route, address: IpAddress) -> Route:
+        """Return an entry with the packet's type (__mkroute_output) and the searched table.
+
+        Both may differ from the entry's. While tables local and main share one trie, the kernel
+        reports main for entries in either.
+        """
         kind = route.type
         number = int(address)  # comparing integers is ten times as fast
         if number == 0xFFFFFFFF:
@@ -296,9 +311,9 @@ class Fib:
         elif number >> 28 == 0xE:
             kind = RouteType.MULTICAST
         table = Table.MAIN if self.is_merged and route.table == Table.LOCAL else route.table
-        if (kind, table) != (route.type, route.table):
-            route = attrs.evolve(route, type=kind, table=table)
-        return Lookup(address, route)
+        if (kind, table) == (route.type, route.table):
+            return route
+        return attrs.evolve(route, type=kind, table=table)
 
     def _refuse_ends(self, flow: Flow) -> int:
         """Return the errno if the kernel rejects a flow's addresses without a lookup, or else 0."""

@@ -7,7 +7,7 @@ selection follows net/ipv6/addrconf.c.
 from __future__ import annotations
 
 import errno as errnos
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from ipaddress import IPv6Address, IPv6Network
 from typing import ClassVar
 
@@ -19,7 +19,7 @@ from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, Flow
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Address6, AddressLabel
 from hostrouting.model.lookups import Lookup, RouteFailure
-from hostrouting.model.routes import Preference, Route, Route6, RouteType, Table
+from hostrouting.model.routes import NextHop, Preference, Route, Route6, RouteType, Table
 
 _BITS, _ANY = 128, IPv6Address(0)
 _SCORES = {Preference.HIGH: 3, Preference.MEDIUM: 2, Preference.LOW: 1}
@@ -76,20 +76,17 @@ class Fib6(Fib):
         source-specific entries, unless the destination is ::/0 (fib6_node_lookup_1,
         fib6_backtrack).
         """
-        number, lengths, is_searching = int(flow.address), self.tables.get(table, {}), True
+        number, lengths = int(flow.address), self.tables.get(table, {})
+        # A packet without a source is looked up with the source ::, which is in prefixes such as
+        # ::/1.
+        source = _ANY if flow.source == NO_SOURCE else flow.source
+        is_searching = True
         for length in sorted(lengths, reverse=True):
             entries = lengths[length].get(number >> (_BITS - length) << (_BITS - length))
             if entries is None:
                 continue
-            by_source: dict[IPv6Network | None, list[Route]] = {}
-            for entry in entries:
-                by_source.setdefault(
-                    entry.source_prefix if isinstance(entry, Route6) else None, []
-                ).append(entry)
+            by_source = _by_source_prefix(entries)
             plain = by_source.pop(None, None)
-            # A packet without a source is looked up with the source ::, which is in prefixes such
-            # as ::/1.
-            source = _ANY if flow.source == NO_SOURCE else flow.source
             around = [prefix for prefix in by_source if prefix is not None and source in prefix]
             for prefix in sorted(around, key=lambda prefix: prefix.prefixlen, reverse=True):
                 yield by_source[prefix]
@@ -122,21 +119,27 @@ class Fib6(Fib):
             routes: routes that are already in the tables, in the order in which the kernel would
                 add them. The gateway lookup for a route ignores this route and the later ones.
         """
-        hops = ((number, route, hop) for number, route in enumerate(routes) for hop in route.hops)
-        for number, route, hop in hops:
-            if hop.gateway is None or hop.dev is None:
-                continue
-            if hop.dev == self.loopback:
-                yield RouteFailure(
-                    route, errnos.EINVAL, "Egress device can not be loopback device for this route"
-                )
-                continue
-            later = {each.key for each in routes[number:] if hop.gateway in each.destination}
-            known = (each for each in self.routes if each.key not in later)
-            before = attrs.evolve(self, routes=tuple(known)) if later else self
-            if not hop.onlink and not before.finds_gateway(hop.gateway, hop.dev):
-                why = f"no route of scope link reaches {hop.gateway} on {hop.dev}"
-                yield RouteFailure(route, errnos.EHOSTUNREACH, why, is_by_kernel=False)
+        for number, route in enumerate(routes):
+            for hop in route.hops:
+                failure = self._refuse_hop(route, hop, routes[number:])
+                if failure is not None:
+                    yield failure
+
+    def _refuse_hop(
+        self, route: Route, hop: NextHop, later: Sequence[Route]
+    ) -> RouteFailure | None:
+        if hop.gateway is None or hop.dev is None:
+            return None
+        if hop.dev == self.loopback:
+            why = "Egress device can not be loopback device for this route"
+            return RouteFailure(route, errnos.EINVAL, why)
+        keys = {each.key for each in later if hop.gateway in each.destination}
+        known = tuple(entry for entry in self.routes if entry.key not in keys) if keys else ()
+        before = attrs.evolve(self, routes=known) if keys else self
+        if hop.onlink or before.finds_gateway(hop.gateway, hop.dev):
+            return None
+        why = f"no route of scope link reaches {hop.gateway} on {hop.dev}"
+        return RouteFailure(route, errnos.EHOSTUNREACH, why, is_by_kernel=False)
 
     def sources_to(self, address: IpAddress, route: Route | None) -> tuple[IpAddress, ...]:
         """Return the source addresses that an entry's next hops select for a destination (ip6_route_get_saddr).
@@ -239,6 +242,14 @@ _RANKS, _RANKS_BEFORE_LABELS = 8, 4
 _NO_LABEL = 0xFFFFFFFF  # IPV6_ADDR_LABEL_DEFAULT
 
 MODELS: dict[Family, type[Fib]] = {Family.IPV4: Fib, Family.IPV6: Fib6}
+
+
+def _by_source_prefix(entries: Iterable[Route]) -> dict[IPv6Network | None, list[Route]]:
+    found: dict[IPv6Network | None, list[Route]] = {}
+    for entry in entries:
+        prefix = entry.source_prefix if isinstance(entry, Route6) else None
+        found.setdefault(prefix, []).append(entry)
+    return found
 
 
 def _best(entries: list[Route], flow: Flow, silent: frozenset[Router]) -> Route | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
+from itertools import chain, islice
 
 from hostrouting.kernel.port import Lookups
 from hostrouting.kernel.rules import KERNEL_RULES
@@ -35,24 +35,31 @@ def are_merged(
         difference to the tried lookups, the result is False.
     """
     if tuple(rules) == KERNEL_RULES:
-        for found in asked.lookup([address.local for address in addresses[:1]]):
-            if found.route is not None and found.route.type is RouteType.LOCAL:
-                return found.route.table == Table.MAIN
-        return None
+        return _reports_main(addresses, asked)
     if not set(rules) < set(KERNEL_RULES):
         return False
     from hostrouting.kernel.fib import Fib
 
-    one, two = (Fib(rules, routes, addresses, is_merged=is_merged) for is_merged in (True, False))
-    tried = [
-        route for table in (Table.LOCAL, Table.MAIN) for route in routes if route.table == table
-    ]
-    for route in islice(tried, _TRIED_MAX):
+    merged = Fib(rules, routes, addresses, is_merged=True)
+    separate = Fib(rules, routes, addresses, is_merged=False)
+    by_table = {Table.LOCAL: list[Route](), Table.MAIN: list[Route]()}
+    for route in routes:
+        if route.table in (Table.LOCAL, Table.MAIN):
+            by_table[Table(route.table)].append(route)
+    for route in islice(chain(*by_table.values()), _TRIED_MAX):
         address = route.destination.network_address
-        expected = _entry(one.lookup(address))
-        if expected != _entry(two.lookup(address)):
+        expected = _entry(merged.lookup(address))
+        if expected != _entry(separate.lookup(address)):
             return [_entry(found) for found in asked.lookup([address])] == [expected]
     return False
+
+
+def _reports_main(addresses: Sequence[Address], asked: Lookups) -> bool | None:
+    """Return whether the kernel reports table main for a local address, or None if it has none."""
+    for found in asked.lookup([address.local for address in addresses[:1]]):
+        if found.route is not None and found.route.type is RouteType.LOCAL:
+            return found.route.table == Table.MAIN
+    return None
 
 
 def _entry(found: Lookup) -> object:

@@ -26,7 +26,7 @@ from hostrouting.kernel.rtnetlink.conversation import Conversation
 from hostrouting.kernel.unshare import Namespace, is_made_here, make_namespace, refusal
 from hostrouting.kernel.unshare import NamespaceError as NamespaceError
 from hostrouting.model.errors import RouteError
-from hostrouting.model.family import Family
+from hostrouting.model.family import Family, IpNetwork
 from hostrouting.model.routes import Table
 from hostrouting.model.rules import Rule
 from phases import CancelScope, TimedOut
@@ -344,35 +344,26 @@ def _encode_rule(rule: Rule) -> tuple[dict[str, int], list[tuple[str, object]]]:
     """
     fields = {
         "family": socket.AF_INET,
-        "src_len": rule.source.prefixlen if rule.source is not None else 0,
-        "dst_len": rule.destination.prefixlen if rule.destination is not None else 0,
+        "src_len": _length(rule.source),
+        "dst_len": _length(rule.destination),
         "tos": rule.tos,
-        "table": 0
-        if not rule.has_table
-        else rule.table
-        if rule.table <= 0xFF
-        else rtnl.RT_TABLE_COMPAT,
+        "table": _table_byte(rule),
         "action": rule.action,
         "flags": rtnl.FIB_RULE_INVERT if rule.is_inverted else 0,
     }
+    uids = rule.uid_range
     values = (
         ("FRA_PRIORITY", rule.preference),
         ("FRA_TABLE", rule.table if rule.has_table else None),
         ("FRA_GOTO", rule.goto),
-        ("FRA_SRC", str(rule.source.network_address) if rule.source is not None else None),
-        (
-            "FRA_DST",
-            str(rule.destination.network_address) if rule.destination is not None else None,
-        ),
+        ("FRA_SRC", _address(rule.source)),
+        ("FRA_DST", _address(rule.destination)),
         ("FRA_TUN_ID", rule.tun_id or None),
         ("FRA_FWMARK", rule.mark),
-        ("FRA_FWMASK", rule.mark_mask if rule.mark is not None else None),
-        ("FRA_IIFNAME", os.fsencode(rule.iif) if rule.iif is not None else None),
-        ("FRA_OIFNAME", os.fsencode(rule.oif) if rule.oif is not None else None),
-        (
-            "FRA_UID_RANGE",
-            f"{rule.uid_range[0]}:{rule.uid_range[1]}" if rule.uid_range is not None else None,
-        ),
+        ("FRA_FWMASK", None if rule.mark is None else rule.mark_mask),
+        ("FRA_IIFNAME", _name(rule.iif)),
+        ("FRA_OIFNAME", _name(rule.oif)),
+        ("FRA_UID_RANGE", None if uids is None else f"{uids[0]}:{uids[1]}"),
         ("FRA_IP_PROTO", rule.ip_protocol or None),
         ("FRA_DPORT_RANGE", "443:443" if rule.has_ports else None),
         ("FRA_SUPPRESS_PREFIXLEN", rule.suppress_prefix_length),
@@ -381,3 +372,22 @@ def _encode_rule(rule: Rule) -> tuple[dict[str, int], list[tuple[str, object]]]:
         ("FRA_PROTOCOL", rule.protocol),
     )
     return fields, [(name, value) for name, value in values if value is not None]
+
+
+def _length(prefix: IpNetwork | None) -> int:
+    return 0 if prefix is None else prefix.prefixlen
+
+
+def _address(prefix: IpNetwork | None) -> str | None:
+    return None if prefix is None else str(prefix.network_address)
+
+
+def _name(dev: str | None) -> bytes | None:
+    return None if dev is None else os.fsencode(dev)
+
+
+def _table_byte(rule: Rule) -> int:
+    """Return the table in a rule's header, which has a byte for it."""
+    if not rule.has_table:
+        return 0
+    return rule.table if rule.table <= 0xFF else rtnl.RT_TABLE_COMPAT

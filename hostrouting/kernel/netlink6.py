@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno as errnos
 import os
 import socket
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from ipaddress import IPv6Address
 from pathlib import Path
 
@@ -181,35 +181,44 @@ class NetlinkBackend6(NetlinkBackend):
         if not routes:
             return ()
         there = self._our_hops(routes)
-        swaps = [(route, there.get(route.key, {}), _by_hop(route)) for route in routes]
-        added = [
-            hop for _, old, new in swaps if _can_coexist(old, new) for hop in _without(new, old)
-        ]
+        swaps = [_Swap(route, there.get(route.key, {}), _by_hop(route)) for route in routes]
+        added = [hop for swap in swaps for hop in swap.added]
         failures = {failure.route.key: failure for failure in self._append(added)}
         # The kernel shows only the first next hop's protocol. If another program added a next hop
         # before our new ones, that next hop would become the first once our old ones are deleted.
         now = self._our_hops(routes) if added else there
-        for route, old, new in swaps:
-            if _can_coexist(old, new):
-                joined = _without(now.get(route.key, {}), old | new)
-                failure = failures.get(route.key) or (
-                    _joined(joined[0]) if joined else self._take(_without(old, new))
-                )
-            else:
-                failure = self._take([*old.values()]) or self._add_afresh(route, [*old.values()])
+        for swap in swaps:
+            key = swap.route.key
+            failure = failures.get(key) or self._take_old(swap, now.get(key, {}))
             if failure is not None:
-                failures[route.key] = failure._replace(route=route)
+                failures[key] = failure._replace(route=swap.route)
         if failures:
             self._delete([hop for hop in added if hop.key in failures])
-            # Delete next hops of ours that follow another program's, because we couldn't find them
-            # again.
-            there = self._our_hops(routes)
-            for route, old, new in swaps:
-                if route.key in failures and route.key not in there:
-                    hops = [*(old | new).values()]
-                    if len(self._delete(hops)) < len(hops):
-                        failures[route.key] = _lost(failures[route.key], route)
+            self._delete_lost(swaps, failures)
         return tuple(failures[route.key] for route in routes if route.key in failures)
+
+    def _take_old(self, swap: _Swap, now: dict[Router, Route]) -> RouteFailure | None:
+        """Delete a route's old next hops, and add the new ones if these couldn't be added before."""
+        if not swap.can_coexist:
+            old = [*swap.old.values()]
+            return self._take(old) or self._add_afresh(swap.route, old)
+        joined = _without(now, swap.old | swap.new)
+        return _joined(joined[0]) if joined else self._take(_without(swap.old, swap.new))
+
+    def _delete_lost(
+        self, swaps: Iterable[_Swap], failures: dict[tuple[object, ...], RouteFailure]
+    ) -> None:
+        """Delete next hops of failed routes that follow another program's.
+
+        We couldn't find them again.
+        """
+        there = self._our_hops([swap.route for swap in swaps])
+        for swap in swaps:
+            key = swap.route.key
+            if key in failures and key not in there:
+                hops = [*(swap.old | swap.new).values()]
+                if len(self._delete(hops)) < len(hops):
+                    failures[key] = _lost(failures[key], swap.route)
 
     def _add_afresh(self, route: Route, old: Sequence[Route]) -> RouteFailure | None:
         """Add a route whose old next hops have been deleted.
@@ -307,17 +316,33 @@ def _without(hops: dict[Router, Route], others: Collection[Router]) -> list[Rout
     return [hop for place, hop in hops.items() if place not in others]
 
 
-def _can_coexist(old: dict[Router, Route], new: dict[Router, Route]) -> bool:
-    """Return whether a route has old next hops, and can have these and the new ones at once.
+@attrs.frozen(eq=False)
+class _Swap:
+    """A route whose next hops are replaced, with its old and its new ones."""
 
-    The kernel allows each interface and gateway only once, so a next hop that stays must not
-    change.
-    """
-    both = [(old[place], hop) for place, hop in new.items() if place in old]
-    return bool(old) and all(
-        was.has_same_next_hops(hop) and (was.source, was.mtu) == (hop.source, hop.mtu)
-        for was, hop in both
-    )
+    route: Route
+    old: dict[Router, Route]
+    new: dict[Router, Route]
+
+    @property
+    def can_coexist(self) -> bool:
+        """Return whether the route has old next hops, and can have these and the new ones at once.
+
+        The kernel allows each interface and gateway only once, so a next hop that stays must not
+        change.
+        """
+        both = [(self.old[place], hop) for place, hop in self.new.items() if place in self.old]
+        return bool(self.old) and all(_is_unchanged(old, new) for old, new in both)
+
+    @property
+    def added(self) -> list[Route]:
+        """Return the next hops to add beside the old ones."""
+        return _without(self.new, self.old) if self.can_coexist else []
+
+
+def _is_unchanged(old: Route, new: Route) -> bool:
+    has_same_settings = (old.source, old.mtu) == (new.source, new.mtu)
+    return has_same_settings and old.has_same_next_hops(new)
 
 
 def _joined(theirs: Route) -> RouteFailure:

@@ -190,37 +190,21 @@ class Snapshot:
                 paths, like ``routes[3].gateway``.
         """
         if not isinstance(document, Mapping):
-            message = f"expected an object with the lists links, addresses, rules and routes, not {kind(document)}"
-            raise ConfigError([("", message)])
+            expected = "an object with the lists links, addresses, rules and routes"
+            raise ConfigError([("", f"expected {expected}, not {kind(document)}")])
         fields = _KEYS.read(document)
-        without_carrier = {
-            link.name for link in fields["links"] if link.is_up and not link.has_carrier
-        }
-        nexthops = {nexthop.id: nexthop for nexthop in fields.pop("nexthops")}
-
-        def whole(route: Route) -> Route:
-            return with_hops(with_shares(route, without_carrier.__contains__), lambda: nexthops)
-
-        fields["sources"] = tuple((whole(route), sources) for route, sources in fields["sources"])
-        is_ours, ip = fields.pop("schema") is not None, fields.pop("ip") or ""
-        has_all_selectors = is_ours or _prints_all_selectors(fields["kernel"] or "", ip)
-        for routes, rules in (("routes", "rules"), ("routes6", "rules6")):
-            if fields[routes] is not None:
-                fields[routes] = tuple(map(whole, fields[routes]))
-            if fields[rules] is not None and not has_all_selectors:
-                fields[rules] = tuple(map(_with_unknown, fields[rules]))
+        _complete_routes(fields)
+        is_ours = fields.pop("schema") is not None
+        ip = fields.pop("ip") or ""
+        if not is_ours and not _prints_all_selectors(fields["kernel"] or "", ip):
+            for key in ("rules", "rules6"):
+                if fields[key] is not None:
+                    fields[key] = tuple(map(_with_unknown, fields[key]))
         addresses = tuple(chain.from_iterable(fields["addresses"]))
         fields["addresses"] = tuple(each for each in addresses if each.local.version == 4)
         addresses6 = tuple(each for each in addresses if each.local.version == 6)
-        rules, routes, silent, is_odd, labels = map(fields.pop, _OF_IPV6)
-        if rules is None or routes is None:
-            if rules is not routes:
-                raise ConfigError([("rules6" if rules is None else "routes6", "is missing")])
-            return cls(**fields)
-        state = Ipv6State(
-            addresses6, rules, routes, frozenset(silent), is_odd, labels, is_ordered=is_ours
-        )
-        return cls(**fields, ipv6=state)
+        ipv6 = _pop_ipv6(fields, addresses6, is_ordered=is_ours)
+        return cls(**fields, ipv6=ipv6)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, bytes_max: int = _BYTES_MAX) -> Snapshot:
@@ -292,6 +276,34 @@ class Snapshot:
         """Return the document as JSON with one item per line, so that documents are easy to diff."""
         parts = (f'"{key}": {_to_json(value)}' for key, value in self.to_document().items())
         return "{" + ",\n ".join(parts) + "}\n"
+
+
+def _complete_routes(fields: dict[str, Any]) -> None:
+    """Fill in what the links and nexthop objects of a document say about its routes."""
+    without_carrier = {link.name for link in fields["links"] if link.is_up and not link.has_carrier}
+    nexthops = {nexthop.id: nexthop for nexthop in fields.pop("nexthops")}
+
+    def whole(route: Route) -> Route:
+        return with_hops(with_shares(route, without_carrier.__contains__), lambda: nexthops)
+
+    fields["sources"] = tuple((whole(route), sources) for route, sources in fields["sources"])
+    for key in ("routes", "routes6"):
+        if fields[key] is not None:
+            fields[key] = tuple(map(whole, fields[key]))
+
+
+def _pop_ipv6(
+    fields: dict[str, Any], addresses: tuple[Address, ...], *, is_ordered: bool
+) -> Ipv6State | None:
+    """Take the IPv6 state out of a document's fields."""
+    rules, routes, silent, is_odd, labels = map(fields.pop, _OF_IPV6)
+    if rules is None and routes is None:
+        return None
+    if rules is None or routes is None:
+        raise ConfigError([("rules6" if rules is None else "routes6", "is missing")])
+    return Ipv6State(
+        addresses, rules, routes, frozenset(silent), is_odd, labels, is_ordered=is_ordered
+    )
 
 
 def _with_unknown(rule: Rule) -> Rule:

@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Sequence
 from ipaddress import IPv4Address
-from itertools import chain
 
 import attrs
 
@@ -108,33 +107,41 @@ def _asked_sources(
     """
     # Sources matter only if a rule selects by source. If a rule has an unknown selector, such as
     # all source ports, the backend may be unable to tell how TCP is routed, so it isn't queried.
-    if not any(rule.source is not None for rule in rules) or any(
-        rule.has_unknown for rule in rules
-    ):
+    selects_source = any(rule.source is not None for rule in rules)
+    if not selects_source or any(rule.has_unknown for rule in rules):
         return ()
-    chosen, scopes = Sources(addresses), scopes_of_objects(routes)
-    by_key: dict[SourceKey, list[Route]] = {}
-    for route in routes:
-        by_key.setdefault(source_key(route), []).append(route)
-    doubts = {
-        key: entries for key, entries in by_key.items() if chosen.doubtful(entries[0], scopes)
-    }
-    free = (
-        uncovered_addresses((numbers(route.destination) for route in routes), 32) if doubts else {}
-    )
+    doubts = _doubtful_entries(addresses, routes)
+    if not doubts:
+        return ()
+    free = uncovered_addresses((numbers(route.destination) for route in routes), 32)
     tried: list[IpAddress] = []
-    for route in chain.from_iterable(entries[:_TRIED_ENTRIES] for entries in doubts.values()):
-        prefix = numbers(route.destination)
-        if (first := free[prefix]) is not None:
-            first = max(first, 1)  # 0.0.0.0 means this host
-            tried += map(
-                IPv4Address,
-                range(first, min(first + flows_through(route), ends(prefix, 32)[1] + 1)),
-            )
+    for entries in doubts.values():
+        for route in entries[:_TRIED_ENTRIES]:
+            tried += _addresses_through(route, free[numbers(route.destination)])
     asked: dict[SourceKey, tuple[Route, list[IpAddress]]] = {}
     for found in backend.lookup(tried):
         if found.route is not None and source_key(found.route) in doubts:
             asked.setdefault(source_key(found.route), (found.route, []))[1].append(found.address)
-    sent = [(entry, spread(entry, addresses)) for entry, addresses in asked.values()]
+    sent = [(entry, spread(entry, inside)) for entry, inside in asked.values()]
     reported = backend.sources(sent)
     return tuple((entry, sources) for (entry, _), sources in zip(sent, reported, strict=True))
+
+
+def _doubtful_entries(
+    addresses: Sequence[Address], routes: Sequence[Route]
+) -> dict[SourceKey, list[Route]]:
+    """Return the entries whose source addresses and entries don't determine, by what determines it."""
+    by_key: dict[SourceKey, list[Route]] = {}
+    for route in routes:
+        by_key.setdefault(source_key(route), []).append(route)
+    chosen, scopes = Sources(addresses), scopes_of_objects(routes)
+    return {key: entries for key, entries in by_key.items() if chosen.doubtful(entries[0], scopes)}
+
+
+def _addresses_through(route: Route, first: int | None) -> list[IpAddress]:
+    """Return enough addresses from a first one on to exercise all hops of an entry, if it has as many."""
+    if first is None:
+        return []
+    first = max(first, 1)  # 0.0.0.0 means this host
+    _, last = ends(numbers(route.destination), 32)
+    return [*map(IPv4Address, range(first, min(first + flows_through(route), last + 1)))]

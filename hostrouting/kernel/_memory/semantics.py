@@ -52,25 +52,36 @@ def _fib_create_info(net: Net, cfg: Route) -> Route:
     source = None if cfg.source == _ANY else cfg.source
     hops: tuple[NextHop, ...] = ()
     if cfg.type in _WITHOUT_HOPS:
-        if len(cfg.hops) > 1 or any(hop.dev is not None or _gateway_of(hop) for hop in cfg.hops):
-            raise NetlinkError(
-                errnos.EINVAL,
-                "Gateway, device and multipath can not be specified for this route type",
-            )
+        _refuse_hops(cfg.hops)
     else:
         hops = _create_hops(net, cfg)
         if source is not None and not _fib_valid_prefsrc(net, cfg, source):
             raise NetlinkError(errnos.EINVAL, "Invalid prefsrc address")
     route = attrs.evolve(cfg, hops=hops, source=source, mtu=cfg.mtu or None)
-    # Routes with the same attributes share one fib_info, including the hop state. The shared state
-    # differs from that of new hops only if some but not all hops are dead, or if hops don't track
-    # the carrier.
-    if len(hops) > 1 or any(isinstance(hop.gateway, IPv6Address) for hop in hops):
-        sharing = (
-            each.hops for there in net.lists() for each in there if info_of(each) == info_of(route)
-        )
-        route = attrs.evolve(route, hops=next(sharing, hops))
-    return route
+    return attrs.evolve(route, hops=_shared_hops(net, route))
+
+
+def _refuse_hops(hops: tuple[NextHop, ...]) -> None:
+    if len(hops) > 1 or any(hop.dev is not None or _gateway_of(hop) for hop in hops):
+        why = "Gateway, device and multipath can not be specified for this route type"
+        raise NetlinkError(errnos.EINVAL, why)
+
+
+def _shared_hops(net: Net, route: Route) -> tuple[NextHop, ...]:
+    """Return the hops with their state.
+
+    Routes with the same attributes share one fib_info, including the hop state. The shared state
+    differs from that of new hops only if some but not all hops are dead, or if hops don't track the
+    carrier.
+    """
+    is_gateway6 = any(isinstance(hop.gateway, IPv6Address) for hop in route.hops)
+    if len(route.hops) > 1 or is_gateway6:
+        info = info_of(route)
+        for entries in net.lists():
+            for entry in entries:
+                if info_of(entry) == info:
+                    return entry.hops
+    return route.hops
 
 
 def _create_hops(net: Net, cfg: Route) -> tuple[NextHop, ...]:

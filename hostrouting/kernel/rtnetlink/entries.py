@@ -197,25 +197,36 @@ class RouteReader:
         }
         if self._family is Family.IPV4:
             return Route(hops=hops, scope=scope, tos=tos, **fields)
+        return self._decode6(found, hops, source_length, fields)
+
+    def _decode6(
+        self,
+        found: dict[int, bytes],
+        hops: tuple[NextHop, ...],
+        source_length: int,
+        fields: dict[str, Any],
+    ) -> Route6:
         # The kernel ignores an entry as soon as it expires, but only removes it later
         # (fib6_check_expired, fib6_age). It still uses an expired hop beside one that hasn't
         # expired (fib6_select_path).
         expires = _decode_lifetime(found.get(rtm.RTA_CACHEINFO))
-        if self._is_for_lookups and expires is not None and expires <= 0:
-            expires = None
         is_expired = expires is not None and expires <= 0
+        if is_expired and self._is_for_lookups:
+            expires, is_expired = None, False
+        if is_expired:
+            hops = tuple(attrs.evolve(hop, is_dead=True) for hop in hops)
+        source_prefix = None
+        if source_length:
+            source_prefix = IPv6Network((found[rtm.RTA_SRC], source_length))
+        # Each next hop of a multipath route has its own preference. The kernel reports only one,
+        # and uses every hop (rt6_fill_node).
+        preference = 0
+        if rtm.RTA_MULTIPATH not in found:
+            preference = to_number(found.get(rtm.RTA_PREF, b""))
         return Route6(
-            hops=self._arrange(
-                attrs.evolve(hop, is_dead=hop.is_dead or is_expired) for hop in hops
-            ),
-            source_prefix=IPv6Network((found[rtm.RTA_SRC], source_length))
-            if source_length
-            else None,
-            # Each next hop of a multipath route has its own preference. The kernel reports only
-            # one, and uses every hop (rt6_fill_node).
-            preference=Preference(
-                0 if rtm.RTA_MULTIPATH in found else to_number(found.get(rtm.RTA_PREF, b""))
-            ),
+            hops=self._arrange(hops),
+            source_prefix=source_prefix,
+            preference=Preference(preference),
             expires=expires,
             **fields,
         )

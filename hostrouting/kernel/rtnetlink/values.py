@@ -200,11 +200,16 @@ def _decode_rule(message: bytes, _names: rtnl.Names) -> Rule:
         suppress_group=_up_to(_UNSET - 1, found.get(_SUPPRESS_IFGROUP)),
         is_inverted=bool(flags & rtnl.FIB_RULE_INVERT),
         is_l3mdev=is_l3mdev,
-        has_unknown=not found.keys() <= _KNOWN
-        or _has_any_source_port(found)
-        or any(found.get(mask, all_) != all_ for mask, all_ in _WHOLE.items()),
+        has_unknown=_has_unknown(found),
         protocol=value(_PROTOCOL),
     )
+
+
+def _has_unknown(found: dict[int, bytes]) -> bool:
+    """Return whether a rule has a selector that isn't modelled."""
+    if not found.keys() <= _KNOWN or _has_any_source_port(found):
+        return True
+    return any(found.get(mask, whole) != whole for mask, whole in _WHOLE.items())
 
 
 def _port_ranges(found: dict[int, bytes]) -> list[tuple[int, ...]]:
