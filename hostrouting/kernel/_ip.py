@@ -242,7 +242,7 @@ def _read_address(value: object) -> Callable[[str], Address] | None:
 
 
 def write_addresses(addresses: Iterable[Address]) -> list[dict[str, Any]]:
-    """Convert addresses to the format that ``read_addresses`` accepts, grouping consecutive ones by interface."""
+    """Convert addresses to what ``read_addresses`` accepts, grouped by interface."""
     return [
         {"ifname": dev, "addr_info": [*map(_write_address, run)]}
         for dev, run in groupby(addresses, lambda address: address.dev)
@@ -378,7 +378,9 @@ def read_route(value: object, family: Family = Family.IPV4) -> Route:
 
 
 def _without_tunnel(value: object) -> object:
-    """Return a route without its tunnel's destination and tos, which ip prints under the same keys as the route's own.
+    """Return a route without its tunnel's destination and tos.
+
+    ip prints them under the same keys as the route's own.
 
     ip prints the route's own destination first, and the route's own tos last. For a tunnel over
     IPv4, ip always prints a tos, so if there is only one, it is the tunnel's.

@@ -118,7 +118,7 @@ def _ports(item: Mapping[str, Any], keys: tuple[str, str]) -> tuple[Any, ...]:
 
 
 def write_rule(rule: Rule, family: Family) -> dict[str, Any]:
-    """Convert a rule to the format that ``read_rule`` accepts, with our own keys ``ports`` and ``unknown``."""
+    """Convert a rule to what ``read_rule`` accepts, with our own keys ``ports`` and ``unknown``."""
     is_plain = rule.action in (RuleAction.TO_TABLE, RuleAction.GOTO, RuleAction.NOP)
     first_uid, last_uid = rule.uid_range or (None, None)
     fields = {

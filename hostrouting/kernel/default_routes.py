@@ -19,7 +19,7 @@ from hostrouting.model.routes import Protocol, Route, Route6, RouteType, Table
 
 
 def default_route(routes: Iterable[Route], by: tuple[str, ...] | None = None) -> Route | None:
-    """Return the effective default route: the unicast 0.0.0.0/0 or ::/0 with the lowest metric in table main.
+    """Return the effective default route: the unicast one with the lowest metric in table main.
 
     Args:
         routes: entries from any tables, in the kernel's order.
@@ -36,7 +36,10 @@ def default_route(routes: Iterable[Route], by: tuple[str, ...] | None = None) ->
 
 
 def inherited_route(routes: Iterable[Route], by: tuple[str, ...] | None = None) -> Route | None:
-    """Return the effective default route with only its live hops that match ``by``, for static routes to inherit."""
+    """Return the effective default route, with only the hops that a static route may inherit.
+
+    These are its live hops that match ``by``.
+    """
     default = default_route(routes, by)
     if default is None:
         return None
@@ -75,7 +78,7 @@ def is_among(dev: str, patterns: tuple[str, ...] | None) -> bool:
 
 
 def contested_defaults(routes: Iterable[Route]) -> list[Route]:
-    """Return the default routes tied for the lowest metric, or an empty list if all use the same interfaces.
+    """Return the default routes tied for the lowest metric, if they use different interfaces.
 
     networkd merges the default routes of several IPv6 routers into one multipath route with
     protocol ``ra``. Each hop of such a route counts as a separate route.
@@ -96,7 +99,7 @@ def contested_defaults(routes: Iterable[Route]) -> list[Route]:
 def in_turn(
     look_up: Callable[..., Iterable[Lookup]], routes: Iterable[Route]
 ) -> Callable[..., list[Lookup]]:
-    """Wrap a lookup function so that it returns every default route that the kernel may choose, not just one.
+    """Wrap a lookup function so that it returns every default route that the kernel may choose.
 
     If several IPv4 default routes have the same table and metric, and each has a single hop with a
     gateway, the kernel chooses one of them per lookup, based on neighbour states
@@ -168,7 +171,7 @@ def missing_default_route(
 
 
 def unicast_defaults(routes: Iterable[Route]) -> list[Route]:
-    """Return the unicast default routes in table main that match any packet, including dead ones, in the given order.
+    """Return the unicast default routes in table main that match any packet, including dead ones.
 
     These routes have tos 0 and no source prefix, and don't lead only to the loopback interface.
     """

@@ -1,4 +1,4 @@
-"""A model of the kernel's route lookup, for cases where the kernel can't be queried or doesn't report enough.
+"""A model of the kernel's route lookup, for what the kernel can't be asked or doesn't tell.
 
 This module does no I/O. On a live host, checks query the kernel. This model adds details that a
 lookup doesn't reveal, such as which entry discards a packet or what effect a more specific route in
@@ -54,7 +54,7 @@ class Decision(NamedTuple):
 
     @property
     def errno(self) -> int:
-        """Return the errno for a packet that is discarded or has no route, or 0 for a routable packet."""
+        """Return the errno for a packet that is discarded or has no route, or else 0."""
         if self.route is not None:
             return ERRNO_OF_TYPE.get(self.route.type, 0)
         return errnos.ENETUNREACH if self.rule is None else _ERRNO_OF_ACTION[self.rule.action]
@@ -118,7 +118,7 @@ class Fib:
 
     @property
     def _has_only_kernel_rules(self) -> bool:
-        """Return whether lookups skip the rules because no rule was ever added or deleted (fib_lookup)."""
+        """Return whether lookups skip the rules: none was ever added or deleted (fib_lookup)."""
         return self.is_merged and tuple(self.rules) == KERNEL_RULES
 
     # --- one table --------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ class Fib:
         return self.suppresses(rule, self.family.bits, dev)
 
     def possible_decisions(self, flow: Flow) -> Iterator[Decision | None]:
-        """Yield the decision for each rule that may or may not match, or None if that rule is a goto."""
+        """Yield the decision of each rule that may or may not match, or None if it is a goto."""
         for rule, is_met, found in self.evaluated_rules(flow):
             if is_met is None and rule.action is RuleAction.GOTO:
                 yield None
@@ -330,14 +330,17 @@ class Fib:
         return 0 if int(flow.address) else errnos.EHOSTUNREACH
 
     def is_local(self, source: IpAddress) -> bool:
-        """Return whether an address is local, according to table local or the devices (ip_dev_find)."""
+        """Return whether an address is local, by table local or by the devices (ip_dev_find)."""
         found = self.find(Table.LOCAL, Flow(source, protocol=0))
         if found is not None and found.type is RouteType.LOCAL:
             return True
         return any(address.local == source for address in self.addresses())
 
     def _leaves_from_loopback(self, route: Route, flow: Flow) -> bool:
-        """Return whether a packet would leave with a source in 127.0.0.0/8, which needs the sysctl route_localnet."""
+        """Return whether a packet would leave with a source in 127.0.0.0/8.
+
+        That needs the sysctl route_localnet.
+        """
         hop = None if route.type is RouteType.LOCAL else self.hop(route, flow)
         if hop is None or hop.dev == self.loopback:
             return False
@@ -349,7 +352,7 @@ class Fib:
     # --- what the kernel would do -----------------------------------------------------------------
 
     def finds_gateway(self, gateway: IpAddress, dev: str) -> bool:
-        """Return whether the kernel would accept a gateway for a route in table main (fib_check_nh_v4_gw).
+        """Return whether the kernel would accept a gateway in table main (fib_check_nh_v4_gw).
 
         The kernel evaluates all rules for the gateway, but accepts only entries on that interface
         with scope link or narrower.
@@ -377,7 +380,9 @@ class Fib:
         )
 
     def claims_gateway(self, gateway: IpAddress) -> Route | None:
-        """Return the entry in table local that makes the kernel reject an onlink gateway (fib_check_nh_v4_gw).
+        """Return the local entry that makes the kernel reject an onlink gateway.
+
+        See fib_check_nh_v4_gw.
 
         Args:
             gateway: the gateway of an onlink next hop.
@@ -411,7 +416,7 @@ class Fib:
         return not self.suppresses(rule, route.destination.prefixlen, dev)
 
     def suppresses(self, rule: Rule, prefix_length: int, dev: str | None) -> bool:
-        """Return whether a rule suppresses unicast routes with the given prefix length and interface."""
+        """Return whether a rule suppresses unicast routes with a prefix length and interface."""
         longest, group = rule.suppress_prefix_length, rule.suppress_group
         is_short = longest is not None and prefix_length <= longest
         return is_short or (

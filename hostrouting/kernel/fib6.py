@@ -98,13 +98,13 @@ class Fib6(Fib):
     def lookup(
         self, address: IpAddress, source: IpAddress | None = None, *, is_tcp: bool = False
     ) -> Lookup:
-        """Return the lookup result that the kernel would report (inet6_rtm_getroute); see ``RouteBackend.lookup``."""
+        """Return the kernel's answer, like ``RouteBackend.lookup`` (inet6_rtm_getroute)."""
         chosen = NO_SOURCE if source is None or source.is_unspecified else source
         decision = self.decide(Flow(address, chosen, TCP if is_tcp else UDP))
         return Lookup(address, None if decision.errno else decision.route, decision.errno or None)
 
     def finds_gateway(self, gateway: IpAddress, dev: str) -> bool:
-        """Return whether the kernel would accept a gateway for a route in table main (ip6_route_check_nh)."""
+        """Return whether the kernel would accept a gateway in table main (ip6_route_check_nh)."""
         if gateway.is_link_local:
             return True
         found = self.find(Table.MAIN, Flow(gateway, oif=dev))
@@ -113,7 +113,7 @@ class Fib6(Fib):
         return all(hop.gateway is None for hop in found.hops if hop.dev == dev)
 
     def refused_hops(self, routes: Sequence[Route]) -> Iterator[RouteFailure]:
-        """Yield a failure for each next hop of these routes that the kernel would refuse to add (ip6_validate_gw).
+        """Yield a failure for each next hop that the kernel would refuse to add (ip6_validate_gw).
 
         Args:
             routes: routes that are already in the tables, in the order in which the kernel would
@@ -142,7 +142,9 @@ class Fib6(Fib):
         return RouteFailure(route, errnos.EHOSTUNREACH, why, is_by_kernel=False)
 
     def sources_to(self, address: IpAddress, route: Route | None) -> tuple[IpAddress, ...]:
-        """Return the source addresses that an entry's next hops select for a destination (ip6_route_get_saddr).
+        """Return the sources that an entry's next hops select for a destination.
+
+        See ip6_route_get_saddr.
 
         Args:
             address: the destination.
@@ -161,7 +163,7 @@ class Fib6(Fib):
     def possible_sources_to(
         self, address: IpAddress, route: Route | None, *, is_ordered: bool = True
     ) -> Sequence[tuple[IpAddress, ...]]:
-        """Return the source addresses that may be selected for a destination, for each interface of an entry.
+        """Return the sources that may be selected for a destination, by interface of an entry.
 
         If ``labels`` is None, these are all addresses that are equally good before labels are
         compared.
@@ -181,7 +183,7 @@ class Fib6(Fib):
     def _by_hop(
         self, address: IpAddress, route: Route | None, ranks: int
     ) -> list[tuple[IpAddress, ...]]:
-        """Return the best source addresses for each interface of an entry, compared by the first ``ranks`` ranks."""
+        """Return the best sources for each interface of an entry, by the first ``ranks`` ranks."""
         if route is not None and route.source is not None:
             return [(route.source,)]
         return [

@@ -137,7 +137,7 @@ class HostChanges:
 
     @cached_property
     def _others(self) -> list[_Key]:
-        """Return the keys of all values except entries, with interfaces in index order and rules by preference."""
+        """Return the keys of all values except entries: links by index, rules by preference."""
         keys = dict.fromkeys(
             key for side in self._sides for key in side if key[0] is not HostChangeKind.ROUTE
         )
@@ -156,7 +156,7 @@ class HostChanges:
         return PrefixIndex(self._routes, self._bits)
 
     def keys_around(self, address: IpAddress) -> frozenset[_Key]:
-        """Return the keys of the entries that cover an address or the ``src`` of an entry that covers the address."""
+        """Return the keys of the entries that cover an address, or the ``src`` of such an entry."""
         keys = {
             key
             for prefix in self._index.around((int(address), self._bits))
@@ -205,7 +205,7 @@ class HostChanges:
         taken: Collection[_Key],
         addresses: Iterable[Address],
     ) -> Iterator[Route]:
-        """Yield the entries whose interfaces and source are as usable in the mixture as on their own host."""
+        """Yield the entries whose interfaces and source are as usable here as on their own host."""
         local = {address.local for address in addresses}
 
         def is_possible(route: Route, side: bool) -> bool:
@@ -254,7 +254,7 @@ class HostChanges:
         return sources
 
     def _use(self, dev: _Key, side: int) -> int:
-        """Return 0 if an interface isn't there, 1 if the kernel ignores its routes, and 2 otherwise."""
+        """Return 0 if an interface isn't there, 1 if the kernel ignores its routes, or else 2."""
         ignoring = self._ignoring[side]
         found = self._sides[side].get(dev, ())
         return sum(
@@ -289,7 +289,7 @@ def _values(known: KnownHost) -> dict[_Key, tuple[Any, ...]]:
 
 
 def _nexthop_lines(before: tuple[Any, ...], after: tuple[Any, ...]) -> tuple[str, ...] | None:
-    """Return the old and new next hops of an entry's nexthop object if nothing else has changed, or else None."""
+    """Return the old and new next hops of an entry's nexthop object, if only they changed."""
     if not (
         len(before) == len(after) == 1
         and isinstance(before[0], Route)

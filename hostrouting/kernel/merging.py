@@ -1,4 +1,4 @@
-"""Find out whether IPv4's tables local and main share one trie, in which the longer prefix takes precedence."""
+"""Find out whether IPv4's tables local and main share one trie, in which the longer prefix wins."""
 
 from __future__ import annotations
 

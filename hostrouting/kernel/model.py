@@ -101,7 +101,7 @@ class Model(RouteBackend):
     # --- changes ----------------------------------------------------------------------------------
 
     def with_routes(self, routes: Iterable[Route]) -> Model:
-        """Return the model with more routes, which come before existing entries with the same key."""
+        """Return the model with more routes, which come before entries with the same key."""
         new = tuple(routes)
         known = attrs.evolve(self.known, routes=(*new, *self.known.routes))
         changed = [numbers(route.destination) for route in new]
@@ -256,7 +256,10 @@ class Model(RouteBackend):
             others.append((attrs.evolve(self.fib, is_merged=True), _ARE_MERGED, RECORD_HINT))
         if self.fib.is_merged and passes_discards(known.kernel) is None:
             passing = attrs.evolve(self.fib, passes_discards=True)
-            what = "whether this kernel goes on to table default after a discarding route in table main"
+            what = (
+                "whether this kernel goes on to table default "
+                "after a discarding route in table main"
+            )
             others.append((passing, what, _CHECK_HINT))
         return others
 
@@ -432,7 +435,7 @@ class _NoChanges(ChangeListener):
 
 
 def _lacks_dev(route: Route) -> bool:
-    """Return whether a route's interface isn't known, for example because a nexthop object is missing."""
+    """Return whether a route's interface isn't known, for example for lack of a nexthop object."""
     is_known = route.hops and all(hop.dev is not None or hop.is_dead for hop in route.hops)
     return route.type in _LEAVING and not is_known
 
@@ -448,5 +451,5 @@ def _unknown_dev(route: Route) -> RouteError:
 
 
 def _entry(found: Lookup) -> object:
-    """Return a lookup result without its table, which is main while local and main share one trie."""
+    """Return a lookup result without its table, which is main while local shares its trie."""
     return found.errno, found.route and attrs.evolve(found.route, table=Table.MAIN)

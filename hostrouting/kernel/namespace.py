@@ -1,4 +1,4 @@
-"""The real kernel in a disposable network namespace, where links, addresses and rules can be changed freely.
+"""The real kernel in a disposable network namespace, where everything can be changed freely.
 
 ::
 
@@ -6,7 +6,8 @@
     kernel = NamespaceKernel()
     kernel.add_link("eth0")
     kernel.add_address("eth0", "10.1.0.4/24")
-    kernel.in_fabric(lambda: kernel.add_address("eth0", "10.1.0.1/24"))      # the other end of the cable
+    # The other end of the cable:
+    kernel.in_fabric(lambda: kernel.add_address("eth0", "10.1.0.1/24"))
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ class NamespaceKernel(NetlinkBackend):
         self.set_link(name, up=up, carrier=True)
 
     def set_link(self, name: str, *, up: bool | None = None, carrier: bool | None = None) -> None:
-        """Set an interface up or down, or plug or unplug its cable, and wait until the routes are updated.
+        """Set an interface up or down, or plug its cable in or out, and wait for the routes.
 
         Raises:
             RouteError: the kernel rejected the request, for example with ENODEV if there is no link
@@ -189,7 +190,7 @@ class NamespaceKernel(NetlinkBackend):
             self._wait_for_local(interface.ip)
 
     def _wait_for_local(self, address: IPv6Address) -> None:
-        """Wait until a work queue has added an address's entry to table local (addrconf_dad_work)."""
+        """Wait until a work queue has added an address to table local (addrconf_dad_work)."""
         ipv6, scope = NetlinkBackend6(), CancelScope(timeout=_WORK_SECONDS)
         try:
             with ipv6.changes() as changes:
@@ -199,8 +200,8 @@ class NamespaceKernel(NetlinkBackend):
                 ):
                     changes.wait(scope)
         except TimedOut as error:
-            reason = f"can't use the address {address}: no entry in table local after {_WORK_SECONDS:g} s"
-            raise RouteError(reason) from error
+            why = f"no entry in table local after {_WORK_SECONDS:g} s"
+            raise RouteError(f"can't use the address {address}: {why}") from error
 
     def del_address(self, dev: str, address: str) -> None:
         """Remove an address from an interface.
@@ -300,7 +301,7 @@ class NamespaceKernel(NetlinkBackend):
         fields: dict[str, int],
         *attributes: tuple[str, object],
     ) -> None:
-        """Request a change, with the names that pyroute2 and the kernel's headers use (FRA_*, IFA_*, IFLA_*).
+        """Request a change, with the names of the kernel's headers (FRA_*, IFA_*, IFLA_*).
 
         pyroute2 only encodes the body: each of its sockets runs an event loop and is thirty times
         slower than ours. Fields and attributes are set directly, because pyroute2 silently drops

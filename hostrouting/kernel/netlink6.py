@@ -198,7 +198,7 @@ class NetlinkBackend6(NetlinkBackend):
         return tuple(failures[route.key] for route in routes if route.key in failures)
 
     def _take_old(self, swap: _Swap, now: dict[Router, Route]) -> RouteFailure | None:
-        """Delete a route's old next hops, and add the new ones if these couldn't be added before."""
+        """Delete a route's old next hops, and add the new ones if they couldn't be before."""
         if not swap.can_coexist:
             old = [*swap.old.values()]
             return self._take(old) or self._add_afresh(swap.route, old)
@@ -231,7 +231,7 @@ class NetlinkBackend6(NetlinkBackend):
         return None
 
     def _our_hops(self, routes: Sequence[Route]) -> dict[tuple[object, ...], dict[Router, Route]]:
-        """Return the next hops of our existing routes with these keys, in the order in which they were added."""
+        """Return the next hops of our routes with these keys, in the order of their addition."""
         found: dict[tuple[object, ...], dict[Router, Route]] = {}
         keys = {route.key for route in routes}
         unsorted = NetlinkBackend6()
@@ -242,10 +242,10 @@ class NetlinkBackend6(NetlinkBackend):
         return found
 
     def _take(self, hops: Sequence[Route]) -> RouteFailure | None:
-        """Delete next hops of a route in reverse order, or none of them if one belongs to another program.
+        """Delete next hops of a route, or none of them if one belongs to another program.
 
-        Other programs' next hops come after ours, so the attempt to delete one of them fails before
-        any of ours is deleted.
+        The last one comes first. Other programs' next hops come after ours, so the attempt to
+        delete one of them fails before any of ours is deleted.
         """
         for position, hop in reversed([*enumerate(hops)]):
             for failure in self._delete([hop]):

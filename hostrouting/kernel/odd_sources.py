@@ -45,7 +45,10 @@ def has_odd_sources(state: Ipv6State, backend: RouteBackend, model: Lookups) -> 
 
 
 def _tried(state: Ipv6State) -> Iterator[IpAddress]:
-    """Yield addresses to try: some near the host's own, then some for each interface (sysctls are per interface)."""
+    """Yield addresses to try: some near the host's own, then some for each interface.
+
+    The sysctls are per interface.
+    """
     # Because of a sysctl, the kernel may pass over the source with the longest common prefix. So
     # try a destination that differs from a host's address in the last bit of the prefix.
     lasts = (

@@ -2,9 +2,9 @@
 
 ``NetlinkBackend`` (netlink.py) accesses the real kernel, and ``FakeKernel`` (memory.py) simulates
 one in memory. ``hostrouting.testing.conformance`` checks that other implementations behave the
-same. ``ForwardingBackend`` (forwarding.py) wraps another backend. ``NamespaceKernel`` (namespace.py)
-uses the real kernel in a disposable network namespace, where links and addresses can be changed as
-well.
+same. ``ForwardingBackend`` (forwarding.py) wraps another backend. ``NamespaceKernel``
+(namespace.py) uses the real kernel in a disposable network namespace, where links and addresses can
+be changed as well.
 
 The port has few methods, so that it is easy to implement: facts, entries, lookup, sources, write
 and changes. What else a caller needs is a function over these (``read_routes`` and its siblings).
@@ -77,7 +77,9 @@ class ChangeListener(Protocol):
         """
 
     def wait(self, scope: CancelScope) -> None:
-        """Wait until anything relevant may have changed since the listener was made, or since the last wait.
+        """Wait until anything relevant may have changed since the last wait.
+
+        The first wait counts from when the listener was made.
 
         Treat a return only as a hint to read again: there may be no change, and not every lost
         route triggers an event.
@@ -100,7 +102,9 @@ class Lookups(Protocol):
         source: IpAddress | None = None,
         is_tcp: bool = False,
     ) -> tuple[Lookup, ...]:
-        """Return the best route to each address, for packets from this host (mark 0, tos 0, uid 0, not bound).
+        """Return the best route to each address, for packets from this host.
+
+        They have mark 0, tos 0 and uid 0, and their socket isn't bound to a device.
 
         If the FIB has no route for the packet, the result is a ``Lookup`` with an errno:
         ENETUNREACH (nothing matches), EHOSTUNREACH (unreachable), EACCES (prohibit) or EINVAL
@@ -208,7 +212,7 @@ class RouteBackend(Lookups, Protocol):
 
 
 class Kernel(RouteBackend, Protocol):
-    """A backend whose links, addresses and rules can be changed too, in memory or in a dedicated namespace."""
+    """A backend whose links, addresses and rules can be changed, too."""
 
     def add_link(self, name: str, *, up: bool = True) -> None:
         """Add an Ethernet-like interface with a carrier."""
@@ -293,7 +297,7 @@ def read_consistently(
     scope: CancelScope,
     read: Callable[[], T],
 ) -> tuple[T, UnstableHostError | None]:
-    """Retry a read until nothing changes during it, up to a maximum number of attempts and a timeout.
+    """Retry a read until nothing changes during it, a limited number of times and seconds.
 
     Comparing the tables before and after isn't enough, because a change may have been reverted.
 

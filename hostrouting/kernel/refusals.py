@@ -1,4 +1,4 @@
-"""Errors for requests that a kernel rejects, and a filter for requests to delete routes that don't exist."""
+"""Errors for requests that a kernel rejects, and a filter for deletions of missing routes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Deletable:
 
 
 def _identity(route: Route) -> tuple[object, ...]:
-    """Return everything that must match, except the first hop's device, as a tuple that is fast to hash."""
+    """Return what must match, except the first hop's device, as a tuple that is fast to hash."""
     prefix = numbers(route.destination)
     key = (
         route.table,

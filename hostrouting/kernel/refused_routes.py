@@ -19,7 +19,7 @@ from hostrouting.model.routes import Route
 
 
 def refused_in_memory(known: KnownHost, routes: Iterable[Route]) -> tuple[RouteFailure, ...]:
-    """Return the IPv4 routes that the in-memory kernel refuses when they are added to a host one after the other.
+    """Return the IPv4 routes that the in-memory kernel refuses, added one after the other.
 
     The result is empty for a host with VRFs, which aren't modelled, or if an address's interface
     isn't known.

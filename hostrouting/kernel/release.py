@@ -11,19 +11,21 @@ _RELEASE = re.compile(r"\b([0-9]{1,4})\.([0-9]{1,4})(?:\.([0-9]{1,4}))?")
 
 
 def numbers_of(kernel: str | None) -> tuple[int, ...] | None:
-    """Return the numbers in what ``uname -sr`` prints, for example ``(6, 1, 176)``, or None if there are none."""
+    """Return the numbers in what ``uname -sr`` prints, like ``(6, 1, 176)``, or None."""
     found = _RELEASE.search(kernel or "")
     return tuple(int(number or 0) for number in found.groups()) if found else None
 
 
 def has_network_broadcasts(kernel: str | None) -> bool:
-    """Return whether the first address of a subnet is a broadcast address, as it was before Linux 5.14."""
+    """Return whether a subnet's first address is a broadcast address, as before Linux 5.14."""
     numbers = numbers_of(kernel)
     return numbers is not None and numbers < (5, 14)
 
 
 def passes_discards(kernel: str | None) -> bool | None:
-    """Return whether a lookup without custom rules goes on to table default after a discarding entry in table main.
+    """Return whether a lookup goes on to table default after a discarding entry in table main.
+
+    This is about lookups without custom rules.
 
     Up to Linux 6.1, every such lookup does (fib_lookup). In 6.12.113 and later updates of 6.12, in
     6.18.44 and later updates of 6.18, and from 7.2 on, none does. Other releases weren't measured.
@@ -43,7 +45,9 @@ def passes_discards(kernel: str | None) -> bool | None:
 
 
 def separates_on_deletion(kernel: str | None) -> bool | None:
-    """Return whether deleting a rule separates the tables local and main, as adding one does (fib_unmerge).
+    """Return whether deleting a rule separates tables local and main, as adding one does.
+
+    See fib_unmerge.
 
     Returns:
         The result, or None if it wasn't measured.

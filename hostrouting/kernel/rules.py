@@ -39,7 +39,7 @@ def kernel_rules(family: Family) -> tuple[Rule, ...]:
 
 
 class Flow(NamedTuple):
-    """A lookup key (struct flowi4, flowi6) for a gateway, or for a packet with mark 0, tos 0 and uid 0.
+    """A lookup key (struct flowi4, flowi6) for a gateway, or for a packet without mark and tos.
 
     Args:
         address: the destination.
@@ -59,7 +59,7 @@ class Flow(NamedTuple):
 
     @classmethod
     def to_gateway(cls, gateway: IpAddress, oif: str | None, scope: int = Scope.UNIVERSE) -> Flow:
-        """Return the kernel's lookup key for the gateway of a route with the given scope (fib_check_nh_v4_gw)."""
+        """Return the lookup key for the gateway of a route with a scope (fib_check_nh_v4_gw)."""
         return cls(gateway, NO_SOURCE, 0, oif, max(scope + 1, Scope.LINK))
 
 
@@ -69,7 +69,7 @@ def loopback_of(links: Iterable[Link]) -> str:
 
 
 def is_about_other_packets(rule: Rule, loopback: str = LOOPBACK) -> bool:
-    """Return whether a rule can't match our packets but may match other packets to the same address.
+    """Return whether a rule can only match other packets to an address than ours.
 
     Our packets are UDP or TCP with mark 0, tos 0, uid 0, no bound device and unknown ports.
     """
@@ -93,7 +93,7 @@ def is_about_other_packets(rule: Rule, loopback: str = LOOPBACK) -> bool:
 def matches(
     rule: Rule, flow: Flow, loopback: str = LOOPBACK, *, lacks_unknown: bool = False
 ) -> bool | None:
-    """Return whether a rule matches a packet (fib_rule_match in net/core/fib_rules.c, fib4_rule_match).
+    """Return whether a rule matches a packet (fib_rule_match, fib4_rule_match).
 
     Args:
         rule: a policy rule.
@@ -113,7 +113,7 @@ def matches(
 
 
 def why_unmet(rule: Rule, flow: Flow, loopback: str = LOOPBACK) -> str:
-    """Return a phrase that says why a rule doesn't match, based on the first selector that differs."""
+    """Return why a rule doesn't match, as a phrase about the first selector that differs."""
     if rule.has_unknown:
         return "it has a selector that isn't known here"
     if rule.is_inverted:
@@ -129,7 +129,7 @@ def why_unmet(rule: Rule, flow: Flow, loopback: str = LOOPBACK) -> str:
 
 
 def _mismatch(rule: Rule, flow: Flow, loopback: str) -> str | None:
-    """Return a template that describes the packets of the first mismatching selector, or None if all match."""
+    """Return a template that describes the packets of the first mismatching selector, or None."""
     is_about = (
         (rule.is_l3mdev, "packets of VRFs"),
         (

@@ -51,7 +51,7 @@ class Entries:
 
 
 def copier(template: Route) -> Callable[[IpNetwork], Route]:
-    """Return a function that copies a route with another destination, twice as fast as attrs.evolve."""
+    """Return a function that copies a route to another destination, as evolve in half the time."""
     _, *others = attrs.astuple(template, recurse=False)
     return lambda destination: type(template)(destination, *others)
 
@@ -82,7 +82,7 @@ class Selection:
     inside: Sequence[Prefix] = ()
 
     def filter(self, routes: Iterable[Route]) -> Entries:
-        """Return the wanted ones of all entries of a FIB, for backends that only read everything."""
+        """Return the wanted entries of a whole FIB, for backends that can only read everything."""
         if self == EVERYTHING:
             return Entries.of(routes)
         asked = [route for route in routes if self._may_hold(route)]
@@ -110,7 +110,7 @@ OURS = Selection(Table.MAIN, Protocol.HOSTROUTING)
 
 
 def inside_only(prefixes: Sequence[Prefix], table: int, protocol: int) -> Selection:
-    """Return the selection of a protocol's entries in prefixes of a table, and of its default routes."""
+    """Select a protocol's entries in prefixes of a table, and its default routes."""
     return Selection(table, protocol, _all, prefixes)
 
 
@@ -120,7 +120,7 @@ def except_plain(
     inside: Sequence[Prefix] = (),
     sources: Collection[IpAddress] = (),
 ) -> Selection:
-    """Return the selection of the entries in all tables, except plain ones through certain interfaces.
+    """Select the entries in all tables, except plain ones through certain interfaces.
 
     Args:
         devs: the interface names.

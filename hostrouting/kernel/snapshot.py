@@ -13,14 +13,14 @@
      "rules6":         `ip -j -N -d -6 rule show`,
      "routes6":        `ip -j -N -d -6 route show table all`,
      "neighbours6":    `ip -j -6 neigh show nud failed`, if the host doesn't forward IPv6,
-     "labels6":              `ip -j addrlabel`; without it, a source whose choice depends on labels is unknown,
+     "labels6":              `ip -j addrlabel`; without it, a source that labels decide is unknown,
      "hasOddSources6": true,           sources of IPv6 packets don't follow RFC 6724,
      "nameservers": ["10.0.0.10"],
-     "ignoringLinkdown": ["eth0"],    interfaces whose routes are ignored without a carrier (a sysctl),
-     "strictDevs": ["ib0"],           interfaces that drop a packet if its reply would leave elsewhere (rp_filter = 1),
+     "ignoringLinkdown": ["eth0"],     their routes are ignored without a carrier (a sysctl),
+     "strictDevs": ["ib0"],            they drop packets whose replies leave elsewhere (rp_filter),
      "isTorn": true,                   the host changed during the read,
-     "isMerged": true,                tables local and main share one trie, as they do until the first custom rule,
-     "sources": [{...}, ...]}         routes with their connections' source addresses, if these can't be derived
+     "isMerged": true,                 tables local and main share a trie (before any custom rule),
+     "sources": [{...}, ...]}          routes with their connections' sources that can't be derived
 
 Only links, addresses, rules and routes are required. With ``rules6`` and ``routes6``, the snapshot
 also covers IPv6, and ``addresses`` must include both families (without ``-4``). ``isMerged``,
@@ -156,11 +156,9 @@ class Snapshot:
                 is_torn=self.is_torn,
             )
         if self.ipv6 is None:
-            hint = "take the snapshot with hostrouting snapshot, or with ip and only= as its --help shows"
-            raise RouteError(
-                "can't check IPv6: the snapshot holds no IPv6 routes",
-                hint=f"if the host has any, {hint}",
-            )
+            hint = "if the host has any, take the snapshot with hostrouting snapshot, "
+            hint += "or with ip and only= as its --help shows"
+            raise RouteError("can't check IPv6: the snapshot holds no IPv6 routes", hint=hint)
         return KnownHost(
             family,
             self.links,
@@ -273,7 +271,7 @@ class Snapshot:
         return _KEYS.write(fields)
 
     def to_text(self) -> str:
-        """Return the document as JSON with one item per line, so that documents are easy to diff."""
+        """Return the document as JSON with an item per line, so that documents are easy to diff."""
         parts = (f'"{key}": {_to_json(value)}' for key, value in self.to_document().items())
         return "{" + ",\n ".join(parts) + "}\n"
 

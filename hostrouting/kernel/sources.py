@@ -23,7 +23,7 @@ def source_key(route: Route) -> SourceKey:
 
 
 def source_key_to(address: IpAddress, entry: Route | None) -> SourceKey:
-    """Return the attributes that determine a source address; for IPv6, they include the destination."""
+    """Return the attributes that determine a source; for IPv6, the destination is among them."""
     return (
         *((address,) if address.version == 6 else ()),
         *(() if entry is None else source_key(entry)),
@@ -31,7 +31,10 @@ def source_key_to(address: IpAddress, entry: Route | None) -> SourceKey:
 
 
 def scopes_of_objects(routes: Iterable[Route]) -> set[int]:
-    """Return the scopes of entries with nexthop objects, any of which may have set an object's source."""
+    """Return the scopes of entries with nexthop objects.
+
+    Any of these entries may have set an object's source.
+    """
     return {route.scope for route in routes if route.nexthop_id is not None}
 
 
@@ -48,7 +51,7 @@ def flows_through(route: Route) -> int:
 
 
 def spread(route: Route, addresses: Iterable[IpAddress]) -> list[IpAddress]:
-    """Return enough addresses to exercise all hops of an entry, repeating them if there are too few."""
+    """Return enough addresses to exercise all hops of an entry, repeated if there are too few."""
     return list(islice(cycle(addresses), flows_through(route)))
 
 
@@ -81,7 +84,7 @@ class Sources:
         )
 
     def doubtful(self, route: Route, scopes: Iterable[int]) -> tuple[IpAddress, ...]:
-        """Return all source addresses that an entry may select, or an empty tuple if the selection is unambiguous.
+        """Return all sources that an entry may select, or an empty tuple if there is no doubt.
 
         Args:
             route: the entry.
@@ -108,7 +111,7 @@ class Sources:
         )
 
     def by_hop(self, route: Route, hop: NextHop) -> IpAddress | None:
-        """Return the source address for packets through a hop of an entry (fib_result_prefsrc), or None."""
+        """Return the source of packets through a hop of an entry (fib_result_prefsrc), or None."""
         if route.source is not None:
             return route.source
         return next(
@@ -119,7 +122,9 @@ class Sources:
     def _source_by(
         self, dev: str | None, gateway: IpAddress | None, scope: int, local_scope: int
     ) -> tuple[IpAddress, ...]:
-        """Return the source addresses that a hop may select (inet_select_addr), preferably in the gateway's subnet.
+        """Return the sources that a hop may select (inet_select_addr).
+
+        The kernel prefers one in the gateway's subnet.
 
         Args:
             dev: the hop's interface.

@@ -130,7 +130,7 @@ def _asked_sources(
 def _doubtful_entries(
     addresses: Sequence[Address], routes: Sequence[Route]
 ) -> dict[SourceKey, list[Route]]:
-    """Return the entries whose source addresses and entries don't determine, by what determines it."""
+    """Return the entries whose sources can't be derived from the host's addresses, by key."""
     by_key: dict[SourceKey, list[Route]] = {}
     for route in routes:
         by_key.setdefault(source_key(route), []).append(route)
@@ -139,7 +139,7 @@ def _doubtful_entries(
 
 
 def _addresses_through(route: Route, first: int | None) -> list[IpAddress]:
-    """Return enough addresses from a first one on to exercise all hops of an entry, if it has as many."""
+    """Return enough addresses of an entry to exercise all its hops, from a first one on."""
     if first is None:
         return []
     first = max(first, 1)  # 0.0.0.0 means this host

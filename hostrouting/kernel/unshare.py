@@ -111,7 +111,7 @@ class Namespace:
             os.close(self.fd)
 
     def run(self, function: Callable[[], T]) -> T:
-        """Run a function in a thread inside the namespace, and return its result or raise its exception."""
+        """Run a function in a thread inside the namespace; return its result or raise its error."""
 
         def inside() -> T:
             _call("setns", self.fd, _CLONE_NEWNET)
@@ -138,6 +138,7 @@ def refusal(errno: int | None) -> NamespaceError:
 
 
 _HINT = (
-    "run as root, in a container with CAP_SYS_ADMIN; or allow user namespaces (user.max_user_namespaces, "
-    "kernel.apparmor_restrict_unprivileged_userns), and enter before the process starts a second thread"
+    "run as root, in a container with CAP_SYS_ADMIN; or allow user namespaces "
+    "(user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns), "
+    "and enter before the process starts a second thread"
 )

@@ -1,4 +1,4 @@
-"""Model the host after a fix: whether its routes would be installed, and which connections still fail.
+"""Model the host after a fix: which routes would be refused, and which connections still fail.
 
 This module does no I/O.
 """
@@ -40,7 +40,7 @@ class FixedHost:
     model: Model
 
     def refusals(self) -> dict[Prefix, str]:
-        """Return why an installation would refuse new routes, by the destinations of the refused routes."""
+        """Return why an installation would refuse new routes, by their destinations."""
         added = self.model.added
         reasons = {
             numbers(route.destination): refusal.message
@@ -53,7 +53,7 @@ class FixedHost:
     def unfixed_connections(
         self, overlap: RouteOverlap
     ) -> Iterator[tuple[ExpectedCidr, Judgement, Span]]:
-        """Yield the connections, replies and TCP lookups that still fail once the first lookups are fixed.
+        """Yield the connections, replies and TCP lookups that fail after the first is fixed.
 
         The fix changes the result of the first lookup, so connections may use a different source
         and match other rules. ``fixed_by`` only verifies the first lookup, which is a datagram's.
@@ -99,7 +99,7 @@ def _reported_sources(places: Places) -> dict[SourceKey, tuple[IpAddress, ...]]:
 def fixed_by(
     state: State, places: Places, entries: Sequence[StaticRoute], fixed: Mapping[int, str | None]
 ) -> FixedHost | str:
-    """Return the host after the planner has applied entries, or the reason why the entries don't work.
+    """Return the host after the planner has applied entries, or why the entries don't work.
 
     Args:
         state: the host's state. The new routes come before existing ones with the same key.

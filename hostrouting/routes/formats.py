@@ -17,21 +17,29 @@ from hostrouting.model.parsing import parse_device
 from hostrouting.model.routes import NextHop, Protocol, Route
 
 _IP = """\
-# Each line adds a route until the next boot and never changes an existing one. "File exists": there is one with this
+# Each line adds a route until the next boot and never changes an existing one. "File exists": \
+there is one with this
 # destination and metric, ours or another program's; "ip {} route show exact DESTINATION" shows it.
 """
 
 _NETPLAN = """\
-# For a file of its own like /etc/netplan/90-hostrouting.yaml, mode 600; then "netplan try", which goes back by itself.
-# The interfaces must be in netplan already ("netplan get" shows them): one that isn't would be taken over, and lose its
-# addresses. Where one has another ID there, or isn't below "ethernets:", it needs the same ID and place here.
-# Even trying drops what others have added to these interfaces (a CNI, "hostrouting apply"): let them add theirs again.
+# For a file of its own like /etc/netplan/90-hostrouting.yaml, mode 600; then "netplan try", \
+which goes back by itself.
+# The interfaces must be in netplan already ("netplan get" shows them): one that isn't would be \
+taken over, and lose its
+# addresses. Where one has another ID there, or isn't below "ethernets:", it needs the same ID \
+and place here.
+# Even trying drops what others have added to these interfaces (a CNI, "hostrouting apply"): let \
+them add theirs again.
 """
 
 _NETWORKD = """\
-# {dev}: for a file of its own, /etc/systemd/network/NAME.network.d/90-hostrouting.conf. NAME.network is the file that
-# "networkctl status {dev}" calls Network File, in whatever folder that one lies. Then "networkctl reload".
-# That drops what others have added to {dev} (a CNI, "hostrouting apply"): let them add theirs again. A mere
+# {dev}: for a file of its own, /etc/systemd/network/NAME.network.d/90-hostrouting.conf. \
+NAME.network is the file that
+# "networkctl status {dev}" calls Network File, in whatever folder that one lies. Then \
+"networkctl reload".
+# That drops what others have added to {dev} (a CNI, "hostrouting apply"): let them add theirs \
+again. A mere
 # "networkctl reconfigure" drops it too, and doesn't read the file.
 """
 
@@ -90,7 +98,7 @@ def as_netplan(routes: Sequence[Route]) -> str:
 
 
 def as_networkd(routes: Sequence[Route]) -> str:
-    """Render routes as drop-ins for .network files, one per interface, compatible with systemd 249 and later.
+    """Render routes as drop-ins for .network files, one an interface, for systemd 249 and later.
 
     Args:
         routes: the result of ``resolve``.
@@ -111,11 +119,12 @@ def as_networkd(routes: Sequence[Route]) -> str:
 
 
 def too_many_for_networkd(routes: Sequence[Route]) -> tuple[str, ...]:
-    """Return a warning for each interface with more than ``NETWORKD_ROUTES`` routes, because networkd may drop some."""
+    """Return a warning for each interface with so many routes that networkd may drop some."""
     counts = Counter(route.hops[0].dev for route in routes)
+    drops = "systemd-networkd drops routes of an interface's files beyond 8,192"
+    advice = "use shorter prefixes, or install these routes with hostrouting apply"
     return tuple(
-        f"{dev} gets {count:,} routes: systemd-networkd drops routes of an interface's files beyond 8,192, and still "
-        "reports success; use shorter prefixes, or install these routes with hostrouting apply"
+        f"{dev} gets {count:,} routes: {drops}, and still reports success; {advice}"
         for dev, count in counts.items()
         if count > NETWORKD_ROUTES
     )

@@ -32,7 +32,10 @@ _READING_CALLS_MAX = 4
 _REASONS = {
     errnos.EEXIST: (
         "another route has its destination and metric",
-        "choose another metric or destination, or have its owner remove it; see ip -{family} route show {destination}",
+        (
+            "choose another metric or destination, or have its owner remove it; "
+            "see ip -{family} route show {destination}"
+        ),
     ),
     errnos.EHOSTUNREACH: (
         "its gateway can't be reached",
@@ -125,7 +128,7 @@ def converge(
 def _converge_once(
     wanted: Sequence[Route], backend: RouteBackend, added: Sequence[Route] | None
 ) -> tuple[RoutePlan, list[RouteFailure], list[RouteFailure]]:
-    """Return the plan, and the routes that couldn't be put back and those that couldn't be removed."""
+    """Return the plan, the routes that can't be put back, and those that can't be removed."""
     keys = {route.key for route in wanted}
     main = read_routes(backend, Table.MAIN)
     unwanted = [route for route in main if route.is_ours and route.key not in keys]
@@ -142,7 +145,7 @@ def _converge_once(
 
 
 def _undo(plan: RoutePlan, removed: Sequence[Route], backend: RouteBackend) -> None:
-    """Put back the routes that were removed or replaced, and remove the routes and next hops that were added.
+    """Put back what was removed or replaced, and remove the routes and next hops that were added.
 
     Only our own next hops are removed, because another program may have added next hops to an IPv6
     route, before or after ours.
@@ -172,7 +175,10 @@ def _remove(routes: list[Route], backend: RouteBackend, scope: CancelScope) -> N
 
 
 def _parts(route: Route) -> list[Route]:
-    """Return a route for each next hop of an IPv6 route, because another program may have added some of the hops."""
+    """Return a route for each next hop of an IPv6 route.
+
+    Another program may have added some of the hops.
+    """
     several = route.family is Family.IPV6 and len(route.hops) > 1
     return [attrs.evolve(route, hops=(hop,)) for hop in route.hops] if several else [route]
 
@@ -196,7 +202,7 @@ def by_gateways(routes: Sequence[Route]) -> list[Route]:
 
 
 def _gateways(routes: Iterable[Route]) -> PrefixSet:
-    """Return the gateways of IPv6 routes, which must not be behind other gateways (ip6_validate_gw)."""
+    """Return IPv6 gateways, which must not be behind other gateways (ip6_validate_gw)."""
     hops = (hop for route in routes if isinstance(route, Route6) for hop in route.hops)
     bits = Family.IPV6.bits
     return PrefixSet(((int(hop.gateway), bits) for hop in hops if hop.gateway is not None), bits)
@@ -282,7 +288,7 @@ def _bulks(
 
 
 def _ours_around(failures: Sequence[RouteFailure], backend: RouteBackend) -> Sequence[Route]:
-    """Return our routes that lead to the IPv6 gateways of routes that were rejected with EHOSTUNREACH."""
+    """Return our routes to the gateways of IPv6 routes that were rejected with EHOSTUNREACH."""
     gateways: list[IpAddress] = []
     for failure in failures:
         if failure.errno == errnos.EHOSTUNREACH and isinstance(failure.route, Route6):
@@ -323,7 +329,8 @@ def _explain(verb: str, failure: RouteFailure, ours: Sequence[Route] = ()) -> Re
     gateways = _gateways([route] if failure.errno == errnos.EHOSTUNREACH else [])
     if (around := next((each for each in ours if _covers(each, gateways)), None)) is not None:
         reason = f"our route {around} covers its gateway"
-        advice = f"run ip -6 route del {around.destination} proto 217 metric {around.metric}, and then the same again"
+        delete = f"ip -6 route del {around.destination} proto 217 metric {around.metric}"
+        advice = f"run {delete}, and then the same again"
     advice = advice.format(
         family=route.family.value,
         destination=route.destination,

@@ -242,9 +242,9 @@ def _entry_behind(route: Route, same: Sequence[Route]) -> Route | None:
 def _refuse_outlasted(
     remove: Iterable[Route], wanted: Iterable[Route], entries: Mapping[Prefix, Sequence[Route]]
 ) -> Iterator[Refusal]:
-    """Yield refusals for IPv6 routes that would lose to another program's next hop on our old route.
+    """Yield refusals for IPv6 routes that would lose to what stays of our old route.
 
-    The other program's next hop stays when our old route is removed, and a rollback couldn't put
+    Another program's next hop stays when our old route is removed, and a rollback couldn't put
     our old route back in front of that next hop.
     """
     old_routes = [
@@ -298,15 +298,14 @@ def is_same(there: Route, wanted: Route) -> bool:
 
 
 def _refuse_connected(route: Route, connected: Route) -> Refusal:
-    return Refusal(
-        f"can't install {route.destination}: it is the connected network of {','.join(connected.devs)} ({connected}); "
-        "another route of that destination would cut the interface off or be ambiguous",
-        halves_hint(route),
-    )
+    network = f"the connected network of {','.join(connected.devs)} ({connected})"
+    why = "another route of that destination would cut the interface off or be ambiguous"
+    reason = f"can't install {route.destination}: it is {network}; {why}"
+    return Refusal(reason, halves_hint(route))
 
 
 def halves_hint(route: Route) -> str:
-    """Return the hint to name the two halves of a route's destination, or to leave out a route to a single address."""
+    """Return the hint to name the halves of a route's destination, or to leave the route out."""
     if route.destination.prefixlen == route.family.bits:
         return "leave it out"
     halves = " and ".join(map(str, route.destination.subnets()))

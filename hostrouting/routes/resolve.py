@@ -97,7 +97,7 @@ def why_impossible(
     main: Sequence[Route],
     uplinks: tuple[str, ...] | None,
 ) -> str:
-    """Return why ``resolve`` would refuse a static route or find something missing, or an empty string."""
+    """Return why ``resolve`` would refuse a static route or miss something, or an empty string."""
     try:
         _resolver([entry], links, addresses, main, uplinks).like(entry.dev, entry.gateway)
     except _NotThere as reason:
@@ -131,7 +131,7 @@ def _resolver(
 def _on_link(
     main: Sequence[Route], wanted: Sequence[StaticRoute]
 ) -> list[tuple[IpNetwork, tuple[str | None, ...]]]:
-    """Return prefixes that may contain gateways, each with the interfaces through which the prefix is reachable.
+    """Return prefixes that may contain gateways, each with the interfaces that lead there.
 
     None stands for the default route's interface.
 
@@ -181,7 +181,7 @@ class _Resolver:
         return made_of(self.family.any, hops, source=source, mtu=mtu)
 
     def _hops(self, dev: str | None, gateway: Gateway) -> tuple[tuple[NextHop, ...], Route | None]:
-        """Return the next hops, and the default route that other values are inherited from, if any."""
+        """Return the next hops, and the default route from which other values are inherited."""
         if dev is not None:
             self._check_device(dev)
         if dev is not None and gateway is not None:

@@ -1,4 +1,4 @@
-"""Check that every route is in effect, using the tables if they are unambiguous, and kernel lookups otherwise.
+"""Check that every route is in effect, by the tables if these tell, or else by lookups.
 
 If an address of a route isn't covered by a longer prefix, longest-prefix match selects the entries
 with the route's own destination, and the lowest metric wins. More complex cases are left to the
@@ -118,7 +118,7 @@ def _is_confirmed(route: Route, answer: Lookup) -> bool:
 
 
 def _is_carried(route: Route, answer: Lookup, wanted: Mapping[tuple[object, ...], Route]) -> bool:
-    """Return whether packets use a route, or a wanted route to the same destination with a lower metric."""
+    """Return whether packets use a route, or a wanted one with a lower metric."""
     winner = answer.route
     if winner is None or winner.destination != route.destination or winner.metric > route.metric:
         return False
@@ -158,7 +158,7 @@ def _beaten(route: Route, answer: Lookup, fib: Fib) -> Refusal:
 
 
 def _winner(answer: Lookup, fib: Fib) -> Route | Rule | None:
-    """Return the entry or rule that decides about a packet. The kernel doesn't show what discards it."""
+    """Return the entry or rule that decides about a packet; the kernel doesn't show discards."""
     if answer.route is not None:
         return answer.route
     decision = fib.decide(Flow(answer.address))
@@ -178,7 +178,7 @@ def _has_source_prefix(entry: Route) -> bool:
 
 
 def _is_behind(winner: Route | Rule | None, route: Route) -> bool:
-    """Return whether the kernel may have skipped a route in its table and used a less preferred entry, or none."""
+    """Return whether the kernel may have skipped a route for a less preferred entry, or none."""
     if not isinstance(winner, Route):
         return winner is None
     is_same = winner.destination == route.destination and winner.metric <= route.metric
@@ -188,7 +188,7 @@ def _is_behind(winner: Route | Rule | None, route: Route) -> bool:
 def _covered(
     routes: Sequence[Route], main: Sequence[Route], local: Sequence[Route], family: Family
 ) -> list[tuple[Route, Refusal]]:
-    """Return refusals for routes that are never used because longer prefixes cover all of their addresses.
+    """Return refusals for routes whose addresses are all covered by longer prefixes.
 
     Routes that are covered by our own routes, possibly together with local addresses, are fine.
     """

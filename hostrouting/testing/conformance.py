@@ -1,4 +1,4 @@
-"""Conformance tests: a state machine calls a kernel and ``FakeKernel``, and compares their behavior.
+"""Conformance tests: a state machine compares a kernel with ``FakeKernel``.
 
 Write a context manager that yields the kernel under test (``hostrouting.testing.Kernel``), reset
 for each example::
@@ -17,7 +17,8 @@ for each example::
 The result is a ``unittest.TestCase``, which pytest collects. A backend that only implements routes
 needs a second kernel to change links, addresses and rules. Use ``pair`` to combine the two::
 
-    from hostrouting.testing.conformance import NamespaceKernel, conformance_test, enter_namespace, pair
+    from hostrouting.testing.conformance import NamespaceKernel, conformance_test
+    from hostrouting.testing.conformance import enter_namespace, pair
 
     @contextmanager
     def my_backend():
@@ -185,7 +186,7 @@ class ConformanceMachine(RuleBasedStateMachine):
         is_same=st.booleans(),
     )
     def write_present(self, data: st.DataObject, change: Write, is_same: bool) -> None:
-        """Add, replace or delete an existing route, or a variant that differs in one or two attributes."""
+        """Add, replace or delete an existing route, or a variant of it."""
         there = read_routes(self.reference)
         if there:
             present = st.sampled_from(there)
@@ -256,7 +257,7 @@ class ConformanceMachine(RuleBasedStateMachine):
 
     @rule(route=strategies.routes())
     def notice(self, route: Route) -> None:
-        """Add a route and check that both ways of noticing changes report it, if the kernel has accepted it."""
+        """Add a route, and check that listeners hear of it if the kernel has accepted it."""
         prefix = numbers(route.destination)
         for kernel in (self.reference, self.candidate):
             with kernel.changes([prefix]) as narrow, kernel.changes() as wide:

@@ -42,7 +42,7 @@ DESTINATIONS = (
         ),
     ),
 )
-"""Addresses worth looking up: at least one in each range into which the pools divide the address space."""
+"""Addresses to look up: at least one in each range into which the pools divide the space."""
 
 _prefixes = st.sampled_from(
     (
@@ -87,7 +87,7 @@ class NewAddress:
 
 
 def new_addresses() -> st.SearchStrategy[NewAddress]:
-    """Draw addresses from a few overlapping subnets, including secondaries, /31s, /32s, subnet ends and peers."""
+    """Draw addresses from a few overlapping subnets: secondaries, /31s, /32s, ends and peers."""
     return st.builds(
         NewAddress,
         address=st.sampled_from(

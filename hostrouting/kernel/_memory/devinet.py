@@ -1,4 +1,4 @@
-"""Links, their addresses and the resulting routes, modelled on net/ipv4/devinet.c and fib_frontend.c."""
+"""Links, their addresses and the resulting routes, as in net/ipv4/devinet.c and fib_frontend.c."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def carrier_changed(net: Net, dev: Device, *, is_plugged: bool) -> None:
 
 
 def delete_device(net: Net, dev: Device) -> None:
-    """Unregister a device: set it down, delete its addresses one by one, then delete its remaining routes.
+    """Unregister a device: set it down, delete its addresses, then its remaining routes.
 
     Raises:
         NetlinkError: EOPNOTSUPP for the loopback.
@@ -204,7 +204,9 @@ def _fib_add_ifaddr(net: Net, dev: Device, ifa: Address) -> None:
 
 
 def _fib_addr_deleted(net: Net, dev: Device, ifa: Address) -> None:
-    """Delete the routes of a deleted address, except those that other addresses need (fib_inetaddr_event, NETDEV_DOWN).
+    """Delete the routes of a deleted address, except those that other addresses need.
+
+    See fib_inetaddr_event, NETDEV_DOWN.
 
     Deleting the last address also removes the device's other routes.
     """

@@ -1,4 +1,4 @@
-"""Network namespaces (struct net) with their devices, and the operations of net/ipv4/fib_trie.c and fib_rules.c."""
+"""Network namespaces (struct net), and the operations of net/ipv4/fib_trie.c and fib_rules.c."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hostrouting.model.rules import Rule
 
 
 def _is_taken_for(rule: Rule, other: Rule) -> bool:
-    """Return whether a new rule counts as the same as an existing one (rule_exists, fib4_rule_compare)."""
+    """Return whether a new rule counts as an existing one (rule_exists, fib4_rule_compare)."""
     compared = attrs.evolve(
         rule,
         source=rule.source or other.source,
@@ -37,7 +37,7 @@ def _is_taken_for(rule: Rule, other: Rule) -> bool:
 
 
 class WriteMode(Enum):
-    """Modes for inserting an entry whose key may already exist (NLM_F_EXCL, NLM_F_REPLACE, NLM_F_APPEND)."""
+    """Modes for an entry whose key may exist (NLM_F_EXCL, NLM_F_REPLACE, NLM_F_APPEND)."""
 
     ADD = "add"
     REPLACE = "replace"
@@ -162,7 +162,7 @@ class Net(Fib):
         return networks.setdefault(int(route.destination.network_address), [])
 
     def change_entries(self, changed: Callable[[Route], Route | None]) -> None:
-        """Replace each entry with the result of ``changed``, or delete it if the result is None (fib_flush)."""
+        """Replace each entry with ``changed(entry)``, or delete it if that is None (fib_flush)."""
         for routes in self.lists():
             routes[:] = [now for route in routes if (now := changed(route)) is not None]
 
@@ -176,7 +176,7 @@ class Net(Fib):
 
 
 def info_of(route: Route) -> tuple[object, ...]:
-    """Return the attributes that routes to different destinations can share (struct fib_info, fib_find_info)."""
+    """Return the attributes that routes to different destinations share (struct fib_info)."""
     paths = tuple(hop.path for hop in route.hops)
     return (
         route.type,
@@ -191,7 +191,7 @@ def info_of(route: Route) -> tuple[object, ...]:
 
 
 def fib_table_insert(net: Net, route: Route, how: WriteMode) -> None:
-    """Insert a route into its table, sorted by descending tos and ascending metric, after existing equal routes.
+    """Insert a route into its table: by descending tos and ascending metric, after equal ones.
 
     Args:
         net: the namespace.
@@ -252,7 +252,7 @@ def _fib_nh_match(cfg: Route, route: Route) -> bool:
 
 
 def fib_tables_dump(net: Net, number: int | None) -> tuple[Route, ...]:
-    """Return the entries in one or all tables, in the kernel's order (inet_dump_fib, fn_trie_dump_leaf).
+    """Return the entries in one or all tables in the kernel's order (inet_dump_fib).
 
     Tables are ordered by the low byte of their number, with the newest first on ties
     (fib_table_hash). Within a table, entries are ordered by address, and then longest prefix first.

@@ -1,4 +1,4 @@
-"""Validate new routes, and update routes when links or addresses change, like net/ipv4/fib_semantics.c."""
+"""Validate new routes, and update routes after other changes, as net/ipv4/fib_semantics.c does."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def fib_sync_up(net: Net, dev: Device, *, revive: bool) -> None:
 
 
 def nexthop_flush_dev(net: Net, dev: Device) -> None:
-    """Remove a device's nexthop objects after it goes down or loses its carrier, and any routes left without hops."""
+    """Remove a device's hops after it goes down or loses its carrier, and routes without hops."""
 
     def changed(route: Route) -> Route | None:
         if route.nexthop_id is None or not route.hops:

@@ -1,1 +1,1 @@
-"""An rtnetlink(7) implementation: sockets for queries and notifications, and a module per message family."""
+"""An rtnetlink(7) implementation: sockets, and a module for each family of messages."""

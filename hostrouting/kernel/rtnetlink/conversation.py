@@ -168,7 +168,7 @@ class Conversation(Socket):
     def ask(
         self, subjects: Sequence[T], pack: Callable[[T, int], bytes], expected: Collection[int] = ()
     ) -> Iterator[tuple[T, bytes | NetlinkError]]:
-        """Send a query for each subject, and yield each subject with the reply message or an expected error.
+        """Send a query for each subject, and yield it with the reply or an expected error.
 
         Args:
             subjects: any number of subjects.
@@ -306,7 +306,9 @@ def read(
     ask: Callable[[Conversation], T],
     connect: Callable[[], Conversation] = Conversation,
 ) -> T:
-    """Retry a read until the result is consistent, with a new socket each time, because the old dump may still go on.
+    """Retry a read until the result is consistent.
+
+    Each attempt has a new socket, because the old dump may still go on.
 
     Args:
         attempt: a description for error messages, like "list the interfaces".

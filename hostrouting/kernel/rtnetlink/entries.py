@@ -123,7 +123,7 @@ class RouteReader:
         return [group for common, prefix in singles for group in self._chosen(common, [prefix])]
 
     def _alike(self, block: bytes, length: int, common: Attributes) -> list[Group]:
-        """Return the wanted entries from a block of messages that differ only in their destinations."""
+        """Return the wanted entries of a block of messages that differ only in the destination."""
         layout = _layout(self._family, length)
         if not common.is_wanted and not self._inside.overlaps(*self._bounds(block, length)):
             return []
@@ -240,11 +240,11 @@ def _decode_lifetime(found: bytes | None) -> int | None:
 
 @functools.cache
 def _layout(family: Family, length: int) -> struct.Struct:
-    """Return a struct that unpacks the prefix length and address of an entry, the latter in words of up to 64 bits."""
+    """Return a struct that unpacks an entry's prefix length, and its address in 64-bit words."""
     words = "I" if family is Family.IPV4 else "QQ"
-    return struct.Struct(
-        f">{_LENGTH_AT}xB{_ADDRESS_AT - _LENGTH_AT - 1}x{words}{length - _ADDRESS_AT - family.bits // 8}x"
-    )
+    between = _ADDRESS_AT - _LENGTH_AT - 1
+    rest = length - _ADDRESS_AT - family.bits // 8
+    return struct.Struct(f">{_LENGTH_AT}xB{between}x{words}{rest}x")
 
 
 def decode_hops(flags: int, found: dict[int, bytes], names: rtnl.Names) -> tuple[NextHop, ...]:

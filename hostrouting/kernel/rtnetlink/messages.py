@@ -4,14 +4,18 @@ A message consists of a header, a body and attributes:
 
 ::
 
+    struct nlmsghdr
+
      0        4      6       8          12     16
     +--------+------+-------+----------+------+---------------------+-----------+-----
-    | length | kind | flags | sequence | port | body of that kind   | attribute | ...     struct nlmsghdr
+    | length | kind | flags | sequence | port | body of that kind   | attribute | ...
     +--------+------+-------+----------+------+---------------------+-----------+-----
+
+    struct nlattr
 
      0        2      4
     +--------+------+-------------------------------+
-    | length | kind | value, padded to four bytes   |                                     struct nlattr
+    | length | kind | value, padded to four bytes   |
     +--------+------+-------------------------------+
 
 Numbers are in host byte order, and addresses in network byte order. Lengths include the header but
@@ -147,7 +151,7 @@ def split(stretch: Stretch) -> Iterator[bytes]:
 
 
 def _end_of_like(datagram: bytes, header: bytes, step: int) -> int:
-    """Return the end of the datagram if it is a single stretch, or else the end of the first message.
+    """Return the datagram's end if it is a single stretch, or else the first message's.
 
     Headers are compared by column, because comparing sixteen strided slices is faster than
     comparing hundreds of headers.
@@ -162,12 +166,14 @@ def _end_of_like(datagram: bytes, header: bytes, step: int) -> int:
 
 
 def decode_name(value: bytes) -> str:
-    """Decode an interface name like ``socket.if_indextoname``, because the kernel allows arbitrary bytes."""
+    """Decode an interface name, which may have any bytes, like ``socket.if_indextoname``."""
     return os.fsdecode(value.partition(b"\0")[0])
 
 
 class DumpInterrupted(Exception):
-    """Exception raised when a read must be retried, because the data changed or for the reason in the message.
+    """Exception raised when a read must be retried.
+
+    The data changed, or the message says why.
 
     It never leaves the backend.
     """
@@ -202,13 +208,13 @@ def index_of(name: str) -> int:
 
 
 def _open_a_socket() -> None:
-    """Raise the reason if no socket can be opened. glibc's interface queries open one, but don't report that error."""
+    """Raise the reason if no socket can be opened, which glibc's queries don't report."""
     socket.socket(socket.AF_UNIX).close()
 
 
 @contextmanager
 def translate_errors(attempt: str) -> Iterator[None]:
-    """Convert netlink and socket errors during an attempt (like "list the routes") to ``RouteError``."""
+    """Convert errors of an attempt (like "list the routes") to ``RouteError``."""
     try:
         yield
     except NetlinkError as refusal:

@@ -18,9 +18,11 @@ and these attributes. Requests use this order (the kernel accepts any order)::
 In dumps, the kernel always uses this order (fib_dump_info)::
 
      28        36     40        44
-    +---------+------+---------+----------------------------------------------------------------
-    | TABLE 8 | DST header + 4 | [PRIORITY] | [METRICS] | [PREFSRC] | [NH_ID] | [GATEWAY or VIA] | [OIF] | [MULTIPATH]
-    +---------+------+---------+----------------------------------------------------------------
+    +---------+------+---------+------------------------------------------------
+    | TABLE 8 | DST header + 4 | [PRIORITY] | [METRICS] | [PREFSRC] | [NH_ID] |
+    +---------+------+---------+------------------------------------------------
+    | [GATEWAY or VIA] | [OIF] | [MULTIPATH]
+    +---------------------------------------
 
 The destination is therefore at offsets 17 and 40 in every entry except 0.0.0.0/0, which has no DST.
 Most entries in a large table differ only in these five bytes, so entries.py can decode hundreds of
@@ -29,9 +31,11 @@ messages at a time.
 IPv6 entries have the same layout, but with 16-byte addresses (rt6_fill_node)::
 
      28        36     40         56
-    +---------+------+----------+-----------------------------------------------------------------------------
-    | TABLE 8 | DST header + 16 | [SRC] | [METRICS] | [MULTIPATH or GATEWAY, OIF] | PRIORITY | CACHEINFO | PREF
-    +---------+------+----------+-----------------------------------------------------------------------------
+    +---------+------+----------+------------------------------------------------
+    | TABLE 8 | DST header + 16 | [SRC] | [METRICS] | [MULTIPATH or GATEWAY, OIF]
+    +---------+------+----------+------------------------------------------------
+    | PRIORITY | CACHEINFO | PREF
+    +-----------------------------
 
 An IPv6 dump lists each prefix after all prefixes nested in it, so ::/0 comes last
 (fib6_walk_continue).
@@ -154,7 +158,7 @@ def dump_routes(family: Family, table: int | None, protocol: int = 0) -> bytes:
 
 
 def chosen_source(answer: bytes) -> IpAddress | None:
-    """Return the source address in a reply to a ``look_up`` request with ``is_for_source``, or None."""
+    """Return the source in a reply to a ``look_up`` request with ``is_for_source``, or None."""
     source = attributes(answer, rtnl.HEADER_BYTES + BODY.size).get(RTA_PREFSRC)
     return None if source is None else ip_address(source)
 
@@ -192,7 +196,7 @@ class RoutePacker:
         )
 
     def delete(self, route: Route, sequence: int) -> bytes:
-        """Return a request to delete a route, with everything that identifies it (fib_table_delete, fib_nh_match).
+        """Return a request to delete a route, with all that identifies it (fib_table_delete).
 
         Raises:
             NetlinkError: an interface doesn't exist, or a number doesn't fit into the message.
@@ -234,9 +238,10 @@ class RoutePacker:
                 rest += attribute(RTA_METRICS, number(RTAX_MTU, route.mtu))
             if source_prefix is not None:
                 rest += attribute(RTA_SRC, source_prefix.network_address.packed)
+            source_length = source_prefix.prefixlen if source_prefix else 0
             return self._layout.pack(
                 self._layout.size + len(rest), kind, flags, sequence, 0,
-                self._family.af, destination.prefixlen, source_prefix.prefixlen if source_prefix else 0,
+                self._family.af, destination.prefixlen, source_length,
                 route.tos, short_table, route.protocol, scope, route_type, hop_flags,
                 4 + self._address_bytes, RTA_DST, destination.network_address.packed,
                 8, RTA_TABLE, table, 8, RTA_PRIORITY, route.metric,

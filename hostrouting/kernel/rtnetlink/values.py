@@ -12,9 +12,10 @@ Routes are decoded in entries.py. The messages (see messages.py) have these bodi
     | family | prefix_len | flags | scope | index | attributes           struct ifaddrmsg
     +--------+------------+-------+-------+-------+------------
 
+                                                                      struct fib_rule_hdr
      16       17        18        19    20      21  22  23       24      28
     +--------+---------+---------+-----+-------+-------+--------+-------+------------
-    | family | dst_len | src_len | tos | table |  0  0 | action | flags | attributes    struct fib_rule_hdr
+    | family | dst_len | src_len | tos | table |  0  0 | action | flags | attributes
     +--------+---------+---------+-----+-------+-------+--------+-------+------------
 
      16       17      18         19  20      24
