@@ -54,7 +54,9 @@ _NAME = re.compile(r"[^ \t\n\v\f\r/:]+")
 # --- words ----------------------------------------------------------------------------------------
 
 
-def number(most: int = UINT32, names: Mapping[str, int] | None = None) -> Callable[[object], int]:
+def number_parser(
+    most: int = UINT32, names: Mapping[str, int] | None = None
+) -> Callable[[object], int]:
     def parse(value: object) -> int:
         if isinstance(value, str):
             if names is not None and value in names:
@@ -143,14 +145,14 @@ def _inside(
     return lambda value: keys.read(value)[key]
 
 
-uint32 = number()
-byte = number(_BYTE)
-group = number(names={"default": 0})
-table = number(names=names_of(Table))
-protocol = number(_BYTE, names_of(Protocol))
-_preference = number(_BYTE, names_of(Preference))
-_type = number(_BYTE, names_of(RouteType, nat=10, xresolve=11))
-_scope = number(_BYTE, names_of(Scope, **{"global": 0}))
+uint32 = number_parser()
+byte = number_parser(_BYTE)
+group = number_parser(names={"default": 0})
+table = number_parser(names=names_of(Table))
+protocol = number_parser(_BYTE, names_of(Protocol))
+_preference = number_parser(_BYTE, names_of(Preference))
+_type = number_parser(_BYTE, names_of(RouteType, nat=10, xresolve=11))
+_scope = number_parser(_BYTE, names_of(Scope, **{"global": 0}))
 # Numbers from if_arp.h, names from lib/ll_types.c.
 _MORE_HARDWARE = {
     "ppp": 512,
@@ -161,12 +163,12 @@ _MORE_HARDWARE = {
     "none": 0xFFFE,
     "void": 0xFFFF,
 }
-_hardware = number(0xFFFF, names_of(Hardware, **_MORE_HARDWARE))
+_hardware = number_parser(0xFFFF, names_of(Hardware, **_MORE_HARDWARE))
 
 
 # Parsers for addresses and prefix lengths.
 ADDRESS: dict[Family, Callable[[Any], Any]] = {Family.IPV4: parse_address, Family.IPV6: address6}
-LENGTH = {family: number(family.bits) for family in Family}
+LENGTH = {family: number_parser(family.bits) for family in Family}
 
 
 # --- links and addresses --------------------------------------------------------------------------
@@ -175,7 +177,7 @@ LENGTH = {family: number(family.bits) for family in Family}
 _FLAGS = ("UP", "LOWER_UP", "POINTOPOINT")
 _LINK = Keys(
     Key("flags", "flags", _texts),
-    Key("ifindex", "index", number(_INT32)),
+    Key("ifindex", "index", number_parser(_INT32)),
     Key("ifname", "name", interface),
     Key("link_type", "hardware", _hardware),
     Key("master", "master", interface, None),

@@ -16,8 +16,10 @@ from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.routes import Protocol, Table
 from hostrouting.model.rules import ALL_PORTS, Rule, RuleAction
 
-_action = _ip.number(0xFF, _ip.names_of(RuleAction))
-_ip_protocol = _ip.number(0xFF, {"icmp": 1, "tcp": 6, "udp": 17, "ipv6-icmp": 58, "sctp": 132})
+_action = _ip.number_parser(0xFF, _ip.names_of(RuleAction))
+_ip_protocol = _ip.number_parser(
+    0xFF, {"icmp": 1, "tcp": 6, "udp": 17, "ipv6-icmp": 58, "sctp": 132}
+)
 
 
 def _suppressed_length(value: object) -> int | None:
@@ -37,8 +39,8 @@ _RULES = {
         Key("dst", "destination", _selector(family), None),
         Key("dstlen", "destination_length", _ip.LENGTH[family], family.bits),
         Key("tos", "tos", _ip.byte, 0),
-        Key("dscp", "dscp", _ip.number(63), None),
-        Key("tun_id", "tun_id", _ip.number(_ip.UINT64), 0),
+        Key("dscp", "dscp", _ip.number_parser(63), None),
+        Key("tun_id", "tun_id", _ip.number_parser(_ip.UINT64), 0),
         Key("fwmark", "mark", _ip.uint32, None),
         Key("fwmask", "mark_mask", _ip.uint32, _ip.UINT32),
         Key("iif", "iif", _ip.interface_selector, None),

@@ -1,9 +1,30 @@
 """A model of the kernel's route lookup, for what the kernel can't be asked or doesn't tell.
 
-This module does no I/O. On a live host, checks query the kernel. This model adds details that a
-lookup doesn't reveal, such as which entry discards a packet or what effect a more specific route in
-table main would have. It also serves snapshots and the in-memory kernel, which modifies the tables
-in place. The model follows net/ipv4/fib_trie.c, net/core/fib_rules.c and net/ipv4/route.c.
+On a live host, checks query the kernel. This model adds what a lookup doesn't reveal, such as which
+entry discards a packet, or the effect of a more specific route. It also serves snapshots and the
+in-memory kernel, which modifies the tables in place. It follows net/ipv4/fib_trie.c,
+net/core/fib_rules.c and net/ipv4/route.c. This module does no I/O.
+
+How a lookup goes, from the outside in:
+
+- ``lookup`` is what inet_rtm_getroute answers. It refuses some addresses without a lookup, asks
+  ``decide``, and reports an entry as the kernel does: with the type of the packet, and with table
+  main for an entry of table local while both share one trie.
+- ``decide`` goes through the policy rules by ``evaluated_rules``, until one ends the lookup. A rule
+  that leads to a table ends it only if the table has an entry, the entry isn't ``throw``, and the
+  rule doesn't suppress it (``is_final``). Otherwise the next rule has its turn: that is why a
+  missing route in one table leads to a default route in another.
+- ``find`` searches one table. Until the first custom rule, tables local and main share one trie, in
+  which the longer prefix wins, whatever its table (``is_merged``).
+- ``longest_match`` looks for the longest prefix, then the first usable entry by metric. A hop is
+  usable if it isn't dead. Entries with a tos don't match our packets, which have tos 0.
+
+A rule may have a selector that isn't known here. ``matches`` then returns None: the rule neither
+ends the lookup nor is it passed over for good, and ``possible_decisions`` tells what it would do.
+
+What makes it fast: entries are in dicts by table, prefix length and first address, so a lookup
+tries each length once. With many rules, ``_rules_around`` only evaluates those whose destination
+and table may matter to an address.
 """
 
 from __future__ import annotations

@@ -290,7 +290,7 @@ class NamespaceKernel(NetlinkBackend):
 
     def _index(self, name: str) -> int:
         self._refuse_elsewhere()
-        with rtnl.translate_errors(f"find the link {name}"):
+        with rtnl.as_route_errors(f"find the link {name}"):
             return rtnl.index_of(name)
 
     def _ask(
@@ -318,7 +318,7 @@ class NamespaceKernel(NetlinkBackend):
         body.update({name: 0 for name, _ in body.fields} | fields, attrs=list(attributes))
         body.encode()
         encoded = bytes(body.data)[rtnl.HEADER_BYTES :]
-        with rtnl.translate_errors(attempt), self._connect() as talk:
+        with rtnl.as_route_errors(attempt), self._connect() as talk:
             for _, refusal in talk.change(
                 [encoded], lambda body, sequence: rtnl.message(kind, flags, sequence, body)
             ):

@@ -1,9 +1,25 @@
 """Implement the routes port for the real kernel, using our own netlink sockets.
 
-Requests and notifications use separate sockets, because a notification could otherwise be mistaken
-for a reply. Each call opens and closes a socket for requests (a ``Conversation``) in the calling
-thread. Notifications arrive on another socket (a ``Listener``); see rtnetlink/conversation.py for
-both.
+How it is built, from the bottom up (in ``rtnetlink``):
+
+- messages.py packs and cuts messages, route_messages.py and values.py know the bodies of each kind.
+- conversation.py has the sockets. A ``Conversation`` asks: each call of the port opens one in the
+  calling thread, and closes it. A ``Listener`` hears of changes on a socket of its own, because a
+  notification could otherwise be mistaken for a reply.
+- entries.py decodes the entries of a FIB, hundreds at a time if only their destinations differ.
+
+What this module adds is what the kernel doesn't promise:
+
+- *A dump isn't atomic.* For links, addresses and rules, the kernel marks an interrupted dump, and
+  ``read`` repeats it. For IPv4 routes it doesn't, so ``entries`` listens during the dump, and reads
+  again if something has changed.
+- *A change may be lost from the answer.* Changes go in batches, each no larger than the socket's
+  buffer, and every error is attributed to its route by its sequence number.
+- *A deletion matches loosely.* A missing metric or gateway matches any, so ``_delete`` first reads
+  what is there, and refuses what isn't exactly there (``refusals.Deletable``).
+- *A lookup has no ports.* A rule for all ports matches each packet, but only a lookup with ports,
+  so ``lookup`` asks with a port that no other rule selects.
+- *A table may be huge.* A ``Selection`` goes down to the decoder, which skips what isn't wanted.
 """
 
 from __future__ import annotations
@@ -311,7 +327,7 @@ class NetlinkBackend(RouteBackend):
     ) -> tuple[RouteFailure, ...]:
         if not routes:
             return ()
-        with rtnl.translate_errors("change routes"), self._connect() as talk:
+        with rtnl.as_route_errors("change routes"), self._connect() as talk:
             refusals = talk.change(routes, pack)
         return tuple(
             RouteFailure(route, refusal.errno, refusal.message) for route, refusal in refusals
@@ -338,7 +354,7 @@ class NetlinkBackend(RouteBackend):
         Raises:
             RouteError: the notification socket failed.
         """
-        with rtnl.translate_errors(LISTENING):
+        with rtnl.as_route_errors(LISTENING):
             if inside is None:
                 listener = Listener(everywhere(self.family), Family.IPV4)
             else:

@@ -107,6 +107,8 @@ class NetlinkBackend6(NetlinkBackend):
             for address, answer in zip(addresses, found, strict=True)
             if answer == errnos.ENETUNREACH
         ]
+        if not failed:
+            return found
         again = dict(zip(failed, super()._look_up(failed, source, is_tcp=is_tcp), strict=True))
         return [
             again.get(address, answer) for address, answer in zip(addresses, found, strict=True)

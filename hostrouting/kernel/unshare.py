@@ -43,7 +43,7 @@ def is_made_here() -> bool:
     Raises:
         RouteError: the kernel doesn't answer.
     """
-    with rtnl.translate_errors("find the link lo"), Conversation() as talk:
+    with rtnl.as_route_errors("find the link lo"), Conversation() as talk:
         answer = talk.get(rtnl.RTM_GETLINK, _LO)
     found = rtnl.attributes(answer, rtnl.HEADER_BYTES + rtnl.LINK.size)
     return found.get(_IFLA_IFALIAS, b"").rstrip(b"\0") == _MARK

@@ -26,7 +26,7 @@ from hostrouting.kernel.port import Write, read_default_routes, read_routes
 from hostrouting.kernel.rtnetlink import conversation
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink.conversation import Conversation
-from hostrouting.kernel.rtnetlink.messages import HEADER, Stretch, attribute, number
+from hostrouting.kernel.rtnetlink.messages import HEADER, Stretch, attribute, number_attribute
 from hostrouting.kernel.selection import Selection, except_plain
 from hostrouting.kernel.unshare import in_thread
 from hostrouting.model.errors import RouteError
@@ -299,7 +299,7 @@ def foreign(faulty: Faulty, datagram: bytes) -> bytes:
     sequence, port = HEADER.unpack_from(datagram)[3:]
     body = (
         struct.pack("=8BI", 2, 32, 0, 0, 254, 3, 0, 6, 0)
-        + number(15, 254)
+        + number_attribute(15, 254)
         + attribute(1, b"\x14\0\0\1")
     )
     refusal = struct.pack("=i", -errno.EPERM) + datagram[:16]

@@ -322,7 +322,7 @@ def read(
     reason = ""
     for _ in range(_ATTEMPTS):
         try:
-            with rtnl.translate_errors(attempt), connect() as talk:
+            with rtnl.as_route_errors(attempt), connect() as talk:
                 return ask(talk)
         except rtnl.DumpInterrupted as again:
             reason = str(again) or "they changed while they were read"
@@ -392,7 +392,7 @@ class Listener(Socket):
                 self._has_seen = self._has_news = True
         self._has_seen = self._has_news = True
 
-    @rtnl.translate_errors(LISTENING)
+    @rtnl.as_route_errors(LISTENING)
     def happened(self) -> bool:
         """Return whether anything relevant has changed since this socket was opened.
 
@@ -405,7 +405,7 @@ class Listener(Socket):
             self.drain()
         return self._has_seen
 
-    @rtnl.translate_errors(LISTENING)
+    @rtnl.as_route_errors(LISTENING)
     def wait(self, scope: CancelScope) -> None:
         """Wait for an event, unless ``happened`` has read a relevant one since the last wait."""
         if not self._has_news:

@@ -93,7 +93,7 @@ def attribute(kind: int, value: bytes) -> bytes:
     return _ATTRIBUTE.pack(_ATTRIBUTE.size + len(value), kind) + value + bytes(-len(value) % 4)
 
 
-def number(kind: int, value: int) -> bytes:
+def number_attribute(kind: int, value: int) -> bytes:
     """Return an attribute with a 32-bit value."""
     return _NUMBER_ATTRIBUTE.pack(_NUMBER_ATTRIBUTE.size, kind, value)
 
@@ -213,7 +213,7 @@ def _open_a_socket() -> None:
 
 
 @contextmanager
-def translate_errors(attempt: str) -> Iterator[None]:
+def as_route_errors(attempt: str) -> Iterator[None]:
     """Convert errors of an attempt (like "list the routes") to ``RouteError``."""
     try:
         yield

@@ -62,7 +62,7 @@ from ipaddress import ip_address
 
 from hostrouting.kernel.refusals import NetlinkError
 from hostrouting.kernel.rtnetlink import messages as rtnl
-from hostrouting.kernel.rtnetlink.messages import attribute, attributes, number
+from hostrouting.kernel.rtnetlink.messages import attribute, attributes, number_attribute
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.routes import NextHop, Route, Route6, Scope
 
@@ -121,7 +121,7 @@ def look_up(
         is_for_source: whether the reply has the selected source address (RTA_PREFSRC) instead of
             the entry.
     """
-    more = number(RTA_UID, 0) + attribute(
+    more = number_attribute(RTA_UID, 0) + attribute(
         RTA_IP_PROTO, bytes((socket.IPPROTO_TCP if is_tcp else socket.IPPROTO_UDP,))
     )
     if source is not None:
@@ -130,7 +130,7 @@ def look_up(
         if port is not None:
             more += attribute(kind, port.to_bytes(2, "big"))
     if oif is not None:
-        more += number(RTA_OIF, oif)
+        more += number_attribute(RTA_OIF, oif)
     address_bytes = family.bits // 8
     request = struct.Struct(f"=IHHII 8BI HH{address_bytes}s")
     source_bits, flags = (
@@ -154,7 +154,7 @@ def dump_routes(family: Family, table: int | None, protocol: int = 0) -> bytes:
     The kernel applies the filters only if the socket has NETLINK_GET_STRICT_CHK.
     """
     body = BODY.pack(family.af, 0, 0, 0, 0, protocol, 0, 0, 0)
-    return body if table is None else body + number(RTA_TABLE, table)
+    return body if table is None else body + number_attribute(RTA_TABLE, table)
 
 
 def chosen_source(answer: bytes) -> IpAddress | None:
@@ -229,13 +229,15 @@ class RoutePacker:
         try:
             # A nexthop object has its own hops, and the kernel rejects requests that also specify
             # hops.
-            of_object = None if route.nexthop_id is None else number(RTA_NH_ID, route.nexthop_id)
+            of_object = (
+                None if route.nexthop_id is None else number_attribute(RTA_NH_ID, route.nexthop_id)
+            )
             hop_flags, rest = self._pack_hops(hops) if of_object is None else (0, of_object)
             # In deletions, a missing source or MTU matches any value.
             if kind == rtnl.RTM_NEWROUTE and route.source is not None:
                 rest += attribute(RTA_PREFSRC, route.source.packed)
             if kind == rtnl.RTM_NEWROUTE and route.mtu is not None:
-                rest += attribute(RTA_METRICS, number(RTAX_MTU, route.mtu))
+                rest += attribute(RTA_METRICS, number_attribute(RTAX_MTU, route.mtu))
             if source_prefix is not None:
                 rest += attribute(RTA_SRC, source_prefix.network_address.packed)
             source_length = source_prefix.prefixlen if source_prefix else 0
@@ -257,7 +259,7 @@ class RoutePacker:
             return 0, attribute(
                 RTA_MULTIPATH, b"".join(map(self._packed_leg, hops))
             ) if hops else b""
-        oif = b"" if hops[0].dev is None else number(RTA_OIF, self._index_of(hops[0].dev))
+        oif = b"" if hops[0].dev is None else number_attribute(RTA_OIF, self._index_of(hops[0].dev))
         return _flags(hops[0]), self._packed_gateway(hops[0]) + oif
 
     def _packed_leg(self, hop: NextHop) -> bytes:

@@ -180,7 +180,7 @@ def dumped(prefixes: Sequence[Prefix]) -> rtnl.Stretch:
         + rtm.BODY.pack(
             Family.IPV6.af, length, 0, 0, Table.MAIN, 217, Scope.UNIVERSE, RouteType.UNICAST, 0
         )
-        + rtnl.number(rtm.RTA_TABLE, Table.MAIN)
+        + rtnl.number_attribute(rtm.RTA_TABLE, Table.MAIN)
         + rtnl.attribute(rtm.RTA_DST, first.to_bytes(16, "big"))
         + struct.pack("=HHI", 8, rtm.RTA_PRIORITY, 1024)
         for first, length in prefixes
