@@ -83,17 +83,17 @@ def contested_defaults(routes: Iterable[Route]) -> list[Route]:
     networkd merges the default routes of several IPv6 routers into one multipath route with
     protocol ``ra``. Each hop of such a route counts as a separate route.
     """
-    single = (
-        attrs.evolve(route, hops=hops)
-        for route in unicast_defaults(routes)
-        for hops in (
-            ((hop,) for hop in route.hops) if route.protocol == Protocol.RA else (route.hops,)
-        )
-    )
+    single = [each for route in unicast_defaults(routes) for each in _by_router(route)]
     live = [route for route in single if route.devs]
     lowest = min((route.metric for route in live), default=0)
     tied = [route for route in live if route.metric == lowest]
     return tied if len({route.devs for route in tied}) > 1 else []
+
+
+def _by_router(route: Route) -> list[Route]:
+    if route.protocol != Protocol.RA:
+        return [route]
+    return [attrs.evolve(route, hops=(hop,)) for hop in route.hops]
 
 
 def in_turn(

@@ -116,13 +116,7 @@ class HostChanges:
             if (by_object := _nexthop_lines(before, after)) is not None:
                 objects.setdefault(by_object, []).append(key)
                 continue
-            gone = [each for each in before if each not in after]
-            came = [each for each in after if each not in before]
-            old, new = (
-                tuple(map(_line, each))
-                for each in ((gone, came) if gone or came else (before, after))
-            )
-            yield HostChange(key[0], old, new, (key,))
+            yield _change_of(key, before, after)
         for lines, keys in objects.items():
             yield HostChange(HostChangeKind.NEXTHOP, lines[:1], lines[1:], tuple(keys))
 
@@ -157,15 +151,21 @@ class HostChanges:
 
     def keys_around(self, address: IpAddress) -> frozenset[_Key]:
         """Return the keys of the entries that cover an address, or the ``src`` of such an entry."""
-        keys = {
-            key
-            for prefix in self._index.around((int(address), self._bits))
-            for key in self._routes[prefix]
+        keys = set(self._keys_around(int(address)))
+        named = {
+            int(route.source)
+            for key in keys
+            for side in self._sides
+            for route in side.get(key, ())
+            if route.source is not None
         }
-        values = (value for side in self._sides for key in keys for value in side.get(key, ()))
-        named = {int(value.source) for value in values if value.source is not None}
-        around = (prefix for source in named for prefix in self._index.around((source, self._bits)))
-        return frozenset(keys.union(*(self._routes[prefix] for prefix in around)))
+        for source in named:
+            keys.update(self._keys_around(source))
+        return frozenset(keys)
+
+    def _keys_around(self, number: int) -> Iterator[_Key]:
+        for prefix in self._index.around((number, self._bits)):
+            yield from self._routes[prefix]
 
     def without(self, back: Iterable[HostChange], entries: Iterable[_Key]) -> KnownHost:
         """Return the later host without some of the changes.
@@ -261,6 +261,14 @@ class HostChanges:
             1 if not link.is_up or (link.name in ignoring and not link.has_carrier) else 2
             for link in found
         )
+
+
+def _change_of(key: _Key, before: tuple[Any, ...], after: tuple[Any, ...]) -> HostChange:
+    gone = [each for each in before if each not in after]
+    came = [each for each in after if each not in before]
+    if not gone and not came:  # only the order has changed
+        gone, came = [*before], [*after]
+    return HostChange(key[0], tuple(map(_line, gone)), tuple(map(_line, came)), (key,))
 
 
 def _each(values: Mapping[_Key, tuple[Any, ...]], kind: HostChangeKind) -> Iterator[Any]:

@@ -73,21 +73,23 @@ def is_about_other_packets(rule: Rule, loopback: str = LOOPBACK) -> bool:
 
     Our packets are UDP or TCP with mark 0, tos 0, uid 0, no bound device and unknown ports.
     """
-    selects = (
-        rule.mark is not None
-        or rule.oif is not None
-        or rule.iif not in (None, loopback)
-        or rule.uid_range is not None
-        or rule.tos != 0
-        or rule.tun_id != 0
-        or rule.ip_protocol not in (0, TCP, UDP)
-    )
     if rule.has_ports or rule.has_unknown:
         return True
+    selected = (
+        rule.mark is not None,
+        rule.oif is not None,
+        rule.iif not in (None, loopback),
+        rule.uid_range is not None,
+        rule.tos != 0,
+        rule.tun_id != 0,
+        rule.ip_protocol not in (0, TCP, UDP),
+    )
+    if not any(selected):
+        return False
     anywhere = rule.destination.network_address if rule.destination is not None else IPv4Address(0)
     source = rule.source.network_address if rule.source is not None else NO_SOURCE
-    flows = (Flow(anywhere, source, protocol) for protocol in (UDP, TCP))
-    return selects and not any(matches(rule, flow, loopback) for flow in flows)
+    flows = [Flow(anywhere, source, protocol) for protocol in (UDP, TCP)]
+    return not any(matches(rule, flow, loopback) for flow in flows)
 
 
 def matches(

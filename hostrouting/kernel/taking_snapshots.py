@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from ipaddress import IPv4Address
 
 import attrs
@@ -118,13 +118,20 @@ def _asked_sources(
     for entries in doubts.values():
         for route in entries[:_TRIED_ENTRIES]:
             tried += _addresses_through(route, free[numbers(route.destination)])
-    asked: dict[SourceKey, tuple[Route, list[IpAddress]]] = {}
-    for found in backend.lookup(tried):
-        if found.route is not None and source_key(found.route) in doubts:
-            asked.setdefault(source_key(found.route), (found.route, []))[1].append(found.address)
-    sent = [(entry, spread(entry, inside)) for entry, inside in asked.values()]
+    sent = _sent_to(tried, doubts, backend)
     reported = backend.sources(sent)
     return tuple((entry, sources) for (entry, _), sources in zip(sent, reported, strict=True))
+
+
+def _sent_to(
+    tried: Sequence[IpAddress], doubts: Container[SourceKey], backend: RouteBackend
+) -> list[tuple[Route, list[IpAddress]]]:
+    """Return the doubtful entries that lookups find, each with enough addresses that it matches."""
+    found: dict[SourceKey, tuple[Route, list[IpAddress]]] = {}
+    for lookup in backend.lookup(tried):
+        if lookup.route is not None and (key := source_key(lookup.route)) in doubts:
+            found.setdefault(key, (lookup.route, []))[1].append(lookup.address)
+    return [(entry, spread(entry, addresses)) for entry, addresses in found.values()]
 
 
 def _doubtful_entries(

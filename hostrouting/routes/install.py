@@ -114,15 +114,20 @@ def converge(
         plan, failures, left = _converge_once(wanted, backend, added)
         if not (failures or left):
             break
-    ours = {route.key for route in plan.wanted if route not in plan.foreign}
-    taken = [route for route in wanted if route.key not in ours and route not in plan.foreign]
     refusals = [
-        Refusal(f"can't put back {route}: another program's has taken its place") for route in taken
+        Refusal(f"can't put back {route}: another program's has taken its place")
+        for route in _taken(wanted, plan)
     ]
     refusals += [_explain("put back", failure) for failure in failures]
     refusals += [_explain("take back", failure) for failure in left]
     if refusals:
         raise RouteError.of(refusals)
+
+
+def _taken(wanted: Iterable[Route], plan: RoutePlan) -> list[Route]:
+    """Return the wanted routes that a plan has to leave out for another program's."""
+    ours = {route.key for route in plan.wanted if route not in plan.foreign}
+    return [route for route in wanted if route.key not in ours and route not in plan.foreign]
 
 
 def _converge_once(

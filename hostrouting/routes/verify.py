@@ -14,7 +14,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from hostrouting.kernel.port import RouteBackend, read_routes
+from hostrouting.kernel.port import Facts, RouteBackend, read_routes
 from hostrouting.kernel.rules import KERNEL_RULES, Flow
 from hostrouting.kernel.selection import Group, Selection
 from hostrouting.model.errors import NAMED_MAX, Refusal, RouteError
@@ -77,6 +77,17 @@ def losing_routes(
     covered = [route for route, address in left if address is None]
     if not beaten and not covered:
         return []
+    return _explained(beaten, covered, local, facts, backend)
+
+
+def _explained(
+    beaten: Iterable[tuple[Route, Lookup]],
+    covered: Sequence[Route],
+    local: Sequence[Route],
+    facts: Facts,
+    backend: RouteBackend,
+) -> list[tuple[Route, Refusal]]:
+    """Return losing routes with the reason, which a model of the tables tells."""
     from hostrouting.kernel.fib6 import MODELS
 
     fib = MODELS[backend.family](
@@ -87,8 +98,8 @@ def losing_routes(
         silent_routers=facts.silent_routers,
     )
     losing = [(route, _beaten(route, answer, fib)) for route, answer in beaten]
-    entries = [route for route in fib.routes if route.table == Table.MAIN]
-    return losing + _covered(covered, entries, local, backend.family)
+    main = [route for route in fib.routes if route.table == Table.MAIN]
+    return losing + _covered(covered, main, local, backend.family)
 
 
 def _beaten_in_kernel(
@@ -143,18 +154,24 @@ def _beaten(route: Route, answer: Lookup, fib: Fib) -> Refusal:
     path = _path_words(answer, winner)
     reason = f"{route} is in the table but doesn't win: packets to {answer.address} go {path}"
     if _is_behind(winner, route):
-        hiding = [entry for entry in same if _has_source_prefix(entry)]
-        if hiding:
-            why = f"because {hiding[0]} hides ours from packets of other sources"
-            return Refusal(f"{reason}, {why}", halves_hint(route))
-        silent = [hop for hop in route.hops if (hop.dev, hop.gateway) in fib.silent_routers]
-        if silent and len(silent) == len(route.hops):
-            routers = " and ".join(str(hop.gateway) for hop in silent)
-            why = f"because there is no answer from {routers}, and this host forwards no packets"
-            look = f"look at: ip -6 neigh show {silent[0].gateway}"
-            return Refusal(f"{reason}, {why}", look)
+        why, hint = _why_behind(route, same, fib)
+        if why:
+            return Refusal(f"{reason}, {why}", hint)
     family = route.family.value
     return Refusal(reason, f"look at: ip -{family} rule; ip -{family} route show table all")
+
+
+def _why_behind(route: Route, same: Iterable[Route], fib: Fib) -> tuple[str, str]:
+    """Return why the kernel skips an IPv6 route in its table, and what to do; both may be empty."""
+    for entry in same:
+        if _has_source_prefix(entry):
+            return f"because {entry} hides ours from packets of other sources", halves_hint(route)
+    silent = [hop for hop in route.hops if (hop.dev, hop.gateway) in fib.silent_routers]
+    if not silent or len(silent) < len(route.hops):
+        return "", ""
+    routers = " and ".join(str(hop.gateway) for hop in silent)
+    why = f"because there is no answer from {routers}, and this host forwards no packets"
+    return why, f"look at: ip -6 neigh show {silent[0].gateway}"
 
 
 def _winner(answer: Lookup, fib: Fib) -> Route | Rule | None:
