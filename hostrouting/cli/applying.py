@@ -70,7 +70,7 @@ def apply(options: argparse.Namespace, host: Host) -> Result | int:
       hostrouting apply /etc/aks-flex-node/config.json
       hostrouting apply --try 60 config.json                 Enter or hostrouting confirm keeps the routes
       hostrouting apply --root /mnt/image config.json        takes effect at the image's first boot
-    """
+    """  # noqa: E501
     on = options.image or host
     document, config = read(options, on)
     _refuse_to_remove(options, document, on)
@@ -224,7 +224,7 @@ def revert(_options: argparse.Namespace, host: Host) -> Result:
 
       hostrouting apply --try 600 config.json      in one terminal
       hostrouting revert                           in another one, if something doesn't work with these routes
-    """
+    """  # noqa: E501
     from hostrouting.tasks.trial import EndTrial
 
     report = run_task(EndTrial(host=host))

@@ -70,7 +70,7 @@ def check(options: argparse.Namespace, host: Host) -> Result | int:
       hostrouting check --output svg > check.svg                     a picture for a ticket
       hostrouting check --output nagios                              one line with performance data (doesn't wait)
       hostrouting check --output prometheus > x; mv x hosts.prom   metrics, if the watcher isn't running (doesn't wait)
-    """
+    """  # noqa: E501
     if options.report:
         return _explain_verdict(host)
     on = asked_host(options, host)
@@ -133,7 +133,7 @@ _FIND_CIDRS = """\
 to find the cluster's CIDRs:
   kubectl get nodes -o custom-columns=NODE:.metadata.name,IP:.status.addresses[0].address,PODS:.spec.podCIDR
   az aks show --resource-group G --name N --query networkProfile       podCidr, serviceCidr
-  az network vnet show --resource-group G --name V --query addressSpace    the nodes' own"""
+  az network vnet show --resource-group G --name V --query addressSpace    the nodes' own"""  # noqa: E501
 
 
 def _next_lines(report: OverlapReport, host: Host) -> list[str]:
@@ -235,7 +235,7 @@ def diff(options: argparse.Namespace, host: Host) -> Result:
       hostrouting diff monday.json                          what has changed on this host since Monday?
       hostrouting diff good.json bad.json --cidr 172.16.0.0/16
       hostrouting diff /var/lib/hostrouting/good.json /var/lib/hostrouting/bad.json    since the watcher saw it fail
-    """
+    """  # noqa: E501
     from hostrouting.cli.difference import difference_page
 
     before = load_snapshot(options.before)
@@ -277,7 +277,7 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
       hostrouting fix config.json > fixed.json                      to review it first; config.json isn't changed
       hostrouting fix --cidr 172.16.0.0/16 --format netplan          for a host whose routes are managed by netplan
       hostrouting fix --cidr 172.16.0.0/16 --snapshot node.json      for another host, from its snapshot
-    """
+    """  # noqa: E501
     from hostrouting.cli.fixing import merged
     from hostrouting.tasks.preview import as_installed
 
@@ -443,7 +443,7 @@ def doctor(options: argparse.Namespace, host: Host) -> Result:
 
 
 def _config_name(options: argparse.Namespace, *, is_there: bool) -> str:
-    """Return the argument that names CONFIG in a command, or an empty string for the default CONFIG."""
+    """Return a command's argument for CONFIG, or an empty string for the default CONFIG."""
     if options.config is None:
         return "" if is_there else "CONFIG"
     return shlex.quote(options.config or "CONFIG")

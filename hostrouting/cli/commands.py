@@ -58,7 +58,7 @@ def render(options: argparse.Namespace, host: Host) -> Result | int:
 
       hostrouting render --out routing config.json && scp -r routing root@node:    on the node: ./routing/install.sh
       hostrouting render --format ignition config.json > routing.ign    for a machine that is created from an image
-    """
+    """  # noqa: E501
     from hostrouting.boot.bundle import bundle, ignition
     from hostrouting.boot.files import write_if_changed
     from hostrouting.boot.layout import Layout
@@ -149,7 +149,7 @@ def watch(options: argparse.Namespace, host: Host) -> int:
 
       hostrouting watch config.json         in the foreground until SIGTERM or Ctrl-C; keeps the routes
       journalctl -u hostrouting-watch       the service's messages
-    """
+    """  # noqa: E501
     from pathlib import Path
 
     from hostrouting.watch.loop import WatchHostRouting

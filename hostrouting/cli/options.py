@@ -88,7 +88,7 @@ def read_section(
 
 
 def _introduce(error: ConfigError, options: argparse.Namespace, host: Host) -> None:
-    """Print what precedes the problems of CONFIG, and add a hint if the default CONFIG can't be read."""
+    """Print what precedes CONFIG's problems; add a hint if the default CONFIG can't be read."""
     path = str(config_path(options, host))
     if not any(where == path for where, _ in error.problems):
         complain(f"{bad('hostrouting:')} {clean(path)} breaks the rules:")

@@ -34,7 +34,7 @@ def apply(options: argparse.Namespace, host: Host) -> Result:
 
       hostrouting lb-probe apply /etc/aks-flex-node/config.json
       hostrouting lb-probe apply --root /mnt/image config.json      takes effect at the image's first boot
-    """
+    """  # noqa: E501
     _, config = read_section(options, host, SECTION, HostNetworking.from_mapping)
     host = options.image or host
     result = run_task(ConfigureLoadBalancerProbe(config, host=host))
