@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 
-import attrs
-
 from hostrouting.config.routing import ExpectedCidr
 from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.rules import Flow
@@ -76,7 +74,7 @@ class Constraints:
             return constraint
         longer = f"that takes {needed} routes longer than /{constraint.longer_than}"
         obstacle = Obstacle(f"{longer}: change the rule that skips shorter ones")
-        return attrs.evolve(constraint, longer_than=None, obstacle=obstacle)
+        return constraint._replace(longer_than=None, obstacle=obstacle)
 
     def _of_later_failures(self, place: Place, judgement: Judgement) -> Constraint:
         """Return the constraint for a place whose first lookup is as expected.

@@ -151,7 +151,7 @@ class Fixes:
         for place, why in refused.items():
             place.refused = Obstacle(f"apply would refuse a route that fixes this: {why}")
             obstacle = place.refused if place.first[1].is_failure else None
-            place.constraint = attrs.evolve(place.constraint, longer_than=None, obstacle=obstacle)
+            place.constraint = place.constraint._replace(longer_than=None, obstacle=obstacle)
         return bool(refused)
 
     def _fixed_in(self, prefix: Prefix, entry: Prefix) -> list[int]:

@@ -123,8 +123,7 @@ class ExpectedFailure(NamedTuple):
     judgement: Judgement
 
 
-@attrs.frozen
-class Constraint:
+class Constraint(NamedTuple):
     """A constraint on the routes that may cover a place.
 
     Args:
@@ -145,7 +144,7 @@ class Constraint:
     length_max: int = -1
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Place:
     """Addresses for which every lookup has the same result.
 
@@ -169,7 +168,7 @@ class Place:
     judgements: dict[ExpectedCidr, tuple[Judgement, ...]] = attrs.field(
         factory=dict[ExpectedCidr, tuple[Judgement, ...]]
     )
-    constraint: Constraint = Constraint()
+    constraint: Constraint = attrs.field(factory=Constraint)
     refused: Obstacle | None = None
 
     @property
@@ -210,7 +209,7 @@ class Span(NamedTuple):
     place: Place
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class Places:
     """The places in the expected CIDRs.
 
