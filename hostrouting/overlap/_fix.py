@@ -146,7 +146,9 @@ class Fixes:
         refused: dict[Place, str] = {}
         for prefix, why in refusals.items():
             for place in distinct(self._places.inside(prefix)):
-                if place.constraint.longer_than is not None:
+                longer_than = place.constraint.longer_than
+                # Inside, a place that needs a longer route has one of its own.
+                if longer_than is not None and longer_than < prefix[1]:
                     refused[place] = why
         for place, why in refused.items():
             place.refused = Obstacle(f"apply would refuse a route that fixes this: {why}")

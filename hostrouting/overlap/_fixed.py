@@ -101,6 +101,9 @@ def fixed_by(
 ) -> FixedHost | str:
     """Return the host after the planner has applied entries, or why the entries don't work.
 
+    The proof covers datagrams: each fixed address leaves as expected, and every other address that
+    an entry covers as before. ``FixedHost.unfixed_connections`` finds what else still fails.
+
     Args:
         state: the host's state. The new routes come before existing ones with the same key.
         places: the places, with the lookups before the fix.
@@ -120,13 +123,40 @@ def fixed_by(
         return missing
     host = unfixed(state, places)
     model = host.model.with_routes(plan.add)
+    reason = _why_not_fixed(state, model, fixed) or _why_harmful(host, model, fixed)
+    return reason or attrs.evolve(host, model=model)
+
+
+def _why_not_fixed(state: State, model: Model, fixed: Mapping[int, str | None]) -> str:
+    """Return why an address that the entries are to fix still fails, or an empty string."""
     for number, dev in fixed.items():
-        address, devs = state.family.address(number), state.uplinks.devs if dev is None else (dev,)
-        found = model.fib.lookup(address).route
-        if found is None or not set(found.devs) <= set(devs):
+        address = state.family.address(number)
+        devs = state.uplinks.devs if dev is None else (dev,)
+        route = model.fib.lookup(address).route
+        if route is None or not set(route.devs) <= set(devs):
             silent = [
                 f"{gateway} on {by} doesn't answer"
                 for by, gateway in sorted(state.silent_routers, key=str)
             ]
             return "; ".join([f"{address} would still not leave through {','.join(devs)}", *silent])
-    return attrs.evolve(host, model=model)
+    return ""
+
+
+def _why_harmful(host: FixedHost, model: Model, fixed: Mapping[int, str | None]) -> str:
+    """Return why the added routes harm an address that they cover and don't fix, or an empty string.
+
+    The search for the routes excludes that, but a proof must not rely on what it proves.
+    """
+    for route in model.added:
+        prefix = numbers(route.destination)
+        for span in host.places.inside(prefix):
+            number = max(prefix[0], span.first)
+            if number in fixed:
+                continue
+            address = host.state.family.address(number)
+            before = host.model.fib.lookup(address)
+            after = model.fib.lookup(address)
+            if after != before:
+                devs = "no interface" if after.route is None else ",".join(after.route.devs)
+                return f"{address} would leave through {devs}, and no longer as it does now"
+    return ""

@@ -18,7 +18,9 @@ from hostrouting import Config, ConfigureStaticRoutes, Host, Layout, OverlapRepo
 from hostrouting.model.family import IpNetwork
 from hostrouting.model.links import Hardware
 from hostrouting.model.routes import NextHop, Route
+from hostrouting.overlap import _fix
 from hostrouting.overlap._cautions import cautions
+from hostrouting.overlap._fixed import FixedHost
 from hostrouting.overlap._read import read_host
 from hostrouting.overlap.proposals import HostSettings
 from hostrouting.testing import FakeKernel, FakeSystemd
@@ -349,3 +351,41 @@ def test_a_caution_tells_what_strict_rp_filter_drops(tmp_path: Path) -> None:
     added = Route(IPv4Network("172.16.0.0/17"), (NextHop("eth0"),))
     (lax,) = cautions(state, HostSettings(strict_devs=("eth0",)), [added], state.fib)
     assert "drops" not in lax
+
+
+# ib0 has the cluster's /16, and ib1 a /24 of it, so the fix has a /17 with two nested /25s.
+NESTED = """
+    link add ib1
+    addr add 172.16.0.9/16 dev ib0
+    addr add 172.16.2.9/24 dev ib1
+"""
+NESTED_FIX = ("172.16.0.0/17", "172.16.2.0/25", "172.16.2.128/25", "172.16.128.0/17")
+
+
+def _nested(tmp_path: Path, extra: str = "") -> OverlapReport:
+    row = Row(f"{NESTED}{extra}", ("172.16.0.0/16",))
+    return check(_config(row), host=_host(row, tmp_path))
+
+
+def test_a_refused_route_leaves_the_routes_nested_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A place that needs a longer route keeps it, though a refused one surrounds it."""
+    refusals = [{(0xAC100000, 17): "a reason"}, {}]
+    monkeypatch.setattr(FixedHost, "refusals", lambda self: refusals.pop(0))
+    fix = _nested(tmp_path).fix
+    assert tuple(str(route.destination) for route in fix.routes) == NESTED_FIX[1:3]
+    assert any("a reason" in item.reason for item in fix.unfixable)
+
+
+def test_a_fix_that_moves_a_fine_address_is_not_proposed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The proof doesn't rely on the search: it finds what a wrong search would take away."""
+    whole = [IPv4Network(prefix) for prefix in (*NESTED_FIX, "172.16.9.0/25")]
+    fine = "route add 172.16.9.0/24 via 10.1.0.77 dev eth0"
+    assert _nested(tmp_path / "right", fine).fix.routes
+    monkeypatch.setattr(_fix, "fewest_prefixes", lambda *_: sorted(whole))
+    fix = _nested(tmp_path / "wrong", fine).fix
+    assert fix.routes == ()
+    assert any("172.16.9.0 would leave through" in item.reason for item in fix.unfixable)
