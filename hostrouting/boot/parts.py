@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,9 @@ import attrs
 from hostrouting.boot.files import FileState
 from hostrouting.boot.gate import DROP_INS, list_text
 from hostrouting.boot.layout import CHECK, ROUTES, WATCH, Layout
-from hostrouting.boot.manifest import SHARED_KEYS, InstalledPart, Manifest
-from hostrouting.boot.python import python_of
-from hostrouting.boot.render import fill, render_check, render_static_routes
+from hostrouting.boot.manifest import InstalledPart, Manifest
+from hostrouting.boot.python import python_of, why_unsuitable
+from hostrouting.boot.render import fill, part_config, render_check, render_static_routes
 from hostrouting.config.routing import SECTION, Config, OverlapMode, Watch
 from hostrouting.model.errors import UnitError
 from hostrouting.model.family import Family
@@ -93,7 +92,7 @@ def routes_part(config: Config, layout: Layout) -> Part:
     return Part(
         ROUTES,
         is_blocking=True,
-        config=_section(config, "staticRoutes"),
+        config=part_config(config, "staticRoutes"),
         files=(
             BootFile(layout.script(ROUTES), render_static_routes(config), 0o755),
             BootFile(
@@ -117,7 +116,7 @@ def check_part(config: Config, layout: Layout) -> Part:
     return Part(
         CHECK,
         is_blocking=config.route_overlap.mode is OverlapMode.STRICT,
-        config=_section(config, "routeOverlap"),
+        config=part_config(config, "routeOverlap"),
         files=(
             BootFile(layout.script(CHECK), script, 0o755),
             BootFile(
@@ -126,14 +125,6 @@ def check_part(config: Config, layout: Layout) -> Part:
             ),
         ),
     )
-
-
-def _section(config: Config, key: str) -> dict[str, dict[str, Any]]:
-    """Return the config values that a part is rendered from: the given key and the shared keys."""
-    keys = (key, *SHARED_KEYS)
-    section = config.to_mapping(*keys)[SECTION]
-    section["waitSeconds"] = config.wait_seconds  # even if it is the default
-    return {SECTION: {each: section[each] for each in keys if each in section}}
 
 
 def _unit_text(name: str, description: str, seconds: int, after: str, sockets: str = "") -> str:
@@ -172,8 +163,8 @@ def watch_part(config: Config, layout: Layout) -> Part:
     python = python_of(layout)
     if not python:
         raise UnitError(
-            f"can't install {WATCH}.service: {sys.executable or 'Python'} -I finds no hostrouting, "
-            "and root starts no Python that depends on the environment or a home",
+            f"can't install {WATCH}.service: {why_unsuitable(layout)}, and root starts no Python "
+            "that depends on the environment, a home or another user",
             hint="install hostrouting where every user finds it, or leave out watch.enabled",
         )
     # systemd rejects these characters even if quoted (string_is_safe in src/basic/string-util.c).

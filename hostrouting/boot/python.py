@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from site import getsitepackages
 
+import attrs
+
+import phases
 from hostrouting.boot.layout import Layout
 from hostrouting.model.errors import FileError
 from hostrouting.model.opening import translate_errors
@@ -20,16 +25,56 @@ _SECONDS = 30.0
 def python_of(layout: Layout) -> str:
     """Return the path of the Python for a layout's units and scripts, or "" if it isn't suitable.
 
+    Raises:
+        FileError: running the interpreter times out.
+    """
+    return "" if why_unsuitable(layout) else sys.executable
+
+
+def why_unsuitable(layout: Layout) -> str:
+    """Return why units and scripts can't run this Python as root, or an empty string.
+
     Units and scripts run Python with ``-I``, which ignores PYTHONPATH, the working directory and
     the user's site-packages, because another user may own these. If hostrouting can only be
-    imported from there, it isn't safe to run as root.
+    imported from there, it isn't safe to run as root. Neither is it if another user can change what
+    is imported: at boot, this Python judges what the scripts can't, so it needs their protection.
 
     Raises:
         FileError: running the interpreter times out.
     """
     # An image's Python can't be run on the build host. Assume that it has the same path as this
     # one.
-    return sys.executable if not layout.is_this_host or _finds_hostrouting(sys.executable) else ""
+    if not layout.is_this_host:
+        return ""
+    if not _finds_hostrouting(sys.executable):
+        return f"{sys.executable or 'Python'} -I finds no hostrouting"
+    changeable = _changeable_path(layout, sys.executable)
+    return f"a user other than root can change {changeable}" if changeable else ""
+
+
+def is_changeable(state: os.stat_result, group: int = 0) -> bool:
+    """Return whether others than a file's owner and its group of root can change it.
+
+    In a folder with the sticky bit, they can't replace the owner's files.
+    """
+    is_shared = stat.S_ISDIR(state.st_mode) and state.st_mode & stat.S_ISVTX
+    if state.st_mode & stat.S_IWOTH and not is_shared:
+        return True
+    return bool(state.st_mode & stat.S_IWGRP) and state.st_gid != group
+
+
+@cache
+def _changeable_path(layout: Layout, python: str) -> Path | None:
+    """Return a path at which another user can change what this Python runs, or None."""
+    package = Path(__file__).parents[1]
+    files = (python, os.__file__, attrs.__file__, phases.__file__, *package.rglob("*.py"))
+    passed = {each for file in files for each in layout.passed(str(file))}
+    trusted = {0, os.geteuid()}
+    for path in sorted(passed):
+        state = path.stat()
+        if state.st_uid not in trusted or is_changeable(state):
+            return path
+    return None
 
 
 @cache

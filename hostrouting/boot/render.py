@@ -8,14 +8,18 @@ names and patterns of a small alphabet without blanks, quotes or ``$``.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Iterable, Iterator
 from fnmatch import fnmatchcase
+from hashlib import sha256
 from itertools import pairwise
 from shlex import quote
+from typing import Any
 
 from hostrouting.boot import assets
-from hostrouting.config.routing import Config, ExpectedCidr, StaticRoute
+from hostrouting.boot.manifest import SHARED_KEYS
+from hostrouting.config.routing import SECTION, Config, ExpectedCidr, StaticRoute
 from hostrouting.model.family import Family
 from hostrouting.model.integer_prefixes import numbers
 from hostrouting.model.parsing import reserved_blocks
@@ -67,10 +71,11 @@ def render_check(config: Config, *, python: str = "") -> str:
     """Render the check script for a config.
 
     Args:
-        python: the interpreter used to explain failures if it exists at run time, or an empty
-            string.
+        python: the interpreter that judges what the script can't, and explains failures, if it
+            exists at run time, or an empty string.
     """
     overlap = config.route_overlap
+    document = json.dumps(part_config(config, "routeOverlap"))
     return fill(
         "check-route-overlap.sh",
         MODE=overlap.mode.value,
@@ -78,8 +83,18 @@ def render_check(config: Config, *, python: str = "") -> str:
         SETTLE_SECONDS=f"{overlap.address_seconds:d}",
         FAMILIES=family_words(overlap.families or {Family.IPV4}),
         PYTHON=quote(python),
+        CONFIG_SUM=sha256(f"{document}\n".encode()).hexdigest(),
         CONFIG="\n".join(_check_rows(config)),
+        CONFIG_JSON=document,
     )
+
+
+def part_config(config: Config, key: str) -> dict[str, dict[str, Any]]:
+    """Return the config values that a part is rendered from: the given key and the shared keys."""
+    keys = (key, *SHARED_KEYS)
+    section = config.to_mapping(*keys)[SECTION]
+    section["waitSeconds"] = config.wait_seconds  # even if it is the default
+    return {SECTION: {each: section[each] for each in keys if each in section}}
 
 
 def _check_rows(config: Config) -> Iterator[str]:

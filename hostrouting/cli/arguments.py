@@ -230,10 +230,8 @@ def _add_more_output(parser: Parser) -> None:
     what = "for humans, for programs, as a monitoring plugin, a picture, or metrics"
     choices = ("text", "json", "nagios", "svg", "prometheus")
     parser.add_argument("--output", choices=choices, default="text", help=what)
-    what = (
-        "explain the boot check's verdict: use the installed config, and write route-overlap.json"
-    )
-    parser.add_argument("--report", action="store_true", help=what)
+    what = "answer the boot script, which has this verdict and its config on stdin; write a report"
+    parser.add_argument("--at-boot", choices=("overlap", "unknown"), help=what)
 
 
 def _add_snapshots(parser: Parser) -> None:

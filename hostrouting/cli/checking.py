@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shlex
 import sys
 import time
 from functools import partial
+from hashlib import sha256
 from importlib.util import find_spec
 from typing import Any
 
@@ -16,7 +18,6 @@ import attrs
 from hostrouting.boot.host import Host
 from hostrouting.cli.changes import NOTHING, changes_lines
 from hostrouting.cli.exit_codes import (
-    EXIT_FAILURE,
     EXIT_OF_VERDICT,
     exit_of_answer,
 )
@@ -71,8 +72,8 @@ def check(options: argparse.Namespace, host: Host) -> Result | int:
       hostrouting check --output nagios                              one line with performance data (doesn't wait)
       hostrouting check --output prometheus > x; mv x hosts.prom   metrics, if the watcher isn't running (doesn't wait)
     """  # noqa: E501
-    if options.report:
-        return _explain_verdict(host)
+    if options.at_boot is not None:
+        return _answer_boot_script(Verdict(options.at_boot), host)
     on = asked_host(options, host)
     is_for_monitoring = options.output in ("nagios", "prometheus")
     is_alone = not options.cidr and options.snapshot is None and options.config is None
@@ -166,29 +167,35 @@ def _without_waits(config: Config) -> Config:
     return attrs.evolve(config, wait_seconds=0, route_overlap=overlap)
 
 
-def _explain_verdict(host: Host) -> int:
-    """Check with the installed config, explain the verdict on stderr, and write the report.
+def _answer_boot_script(verdict: Verdict, host: Host) -> Result:
+    """Check with the boot script's config on stdin, and print the verdict and the marker's lines.
 
-    Returns:
-        0, or 1 if the verdict differs from the marker. In that case no report is written, because
-        the boot script's verdict is authoritative.
+    The first line names the SHA-256 of the config: the script believes no other program, which may
+    also exit with 0 or print "ok". A failure is explained on stderr.
+
+    Args:
+        verdict: the script's verdict. If the script has one, and the host has another one by now,
+            nothing is explained, and no report is written.
+        host: this host.
     """
     from hostrouting.boot.files import write_if_changed
-    from hostrouting.overlap.markers import marked_verdict
+    from hostrouting.overlap.markers import marker_text
 
-    report = _check(_without_waits(_installed(host)), host)
-    marked = marked_verdict(host.layout)
-    if report.verdict is not marked:
-        complain(f"hostrouting: the marker says {marked}, and the host is now {report.verdict}")
-        return EXIT_FAILURE
-    write_if_changed(host.layout.report, to_json_text(report.to_json()))
-    for line in (
-        summary(report),
-        *advice(report),
-        *(f"{note.kind}: {note.message}" for note in report.notes),
-    ):
-        complain(line)
-    return 0
+    text = sys.stdin.buffer.read()
+    expected = _without_waits(Config.from_mapping(json.loads(text)))
+    # The fix names only routes that aren't configured yet.
+    config = attrs.evolve(expected, static_routes=_installed(host).static_routes)
+    report = _check(config, host)
+    if verdict not in (report.verdict, Verdict.UNKNOWN):
+        complain(f"hostrouting: the script says {verdict}, and the host is now {report.verdict}")
+    elif report.verdict is not Verdict.OK:
+        write_if_changed(host.layout.report, to_json_text(report.to_json()))
+        notes = (f"{note.kind}: {note.message}" for note in report.notes)
+        for line in (summary(report), *advice(report), *notes):
+            complain(line)
+    answer = f"{report.verdict} on {host.name} for config {sha256(text).hexdigest()}"
+    lines = f"{answer}\n{marker_text(report)}".rstrip()
+    return Result(report.to_json, lambda: lines, EXIT_OF_VERDICT[report.verdict])
 
 
 def explain(options: argparse.Namespace, host: Host) -> Result:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from shlex import quote
 
-from hostrouting.boot.files import read_state
+from hostrouting.boot.files import read_state, read_text
 from hostrouting.boot.go_package import go_package_links
 from hostrouting.boot.installed_units import UNIT_PATH, is_masked
+from hostrouting.boot.layout import CHECK, Layout
 from hostrouting.boot.locks import locked
 from hostrouting.boot.parts import CONFIGURED, installed_files, wanted_parts
+from hostrouting.boot.python import is_changeable
 from hostrouting.doctor.checks import (
     DoctorFinding,
     ExaminedHost,
@@ -61,12 +63,12 @@ def installed(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         return
     if examined.differing:
         message = f"{' and '.join(examined.differing)}: CONFIG asks for something else"
-        config = examined.config_name or quote(str(layout.config))
+        config = examined.config_name or shlex.quote(str(layout.config))
         # Without CONFIG, apply refuses to remove everything.
         named = "" if examined.config_name else f" {config}"
         hint = (
             f"to keep what is installed: hostrouting config set {config} --from "
-            f"{quote(str(layout.manifest))}\n"
+            f"{shlex.quote(str(layout.manifest))}\n"
             f"to change to CONFIG: {examined.command('plan')}{named} shows the difference, "
             f"then {apply}{named}"
         )
@@ -141,8 +143,7 @@ def modes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         if state.st_uid != root.st_uid:
             message = f"it belongs to user {state.st_uid}, who can change {what}"
             yield DoctorFinding("file-owner", name, message, f"chown root:root {name}")
-        is_others_group = bool(state.st_mode & stat.S_IWGRP) and state.st_gid != root.st_gid
-        if state.st_mode & stat.S_IWOTH or is_others_group:
+        if is_changeable(state, root.st_gid):
             message = (
                 f"its mode is {stat.S_IMODE(state.st_mode):04o}: "
                 f"users other than root can change {what}"
@@ -151,11 +152,23 @@ def modes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def _trusted(examined: ExaminedHost) -> set[Path]:
-    """Return our files, and the folders and symlinks on the way to each of them."""
+    """Return our files and Python's, and the folders and symlinks on the way to each of them."""
     layout = examined.layout
     ours = (layout.manifest, *examined.manifest.files(layout), layout.lock)
-    passed = {step for path in ours for step in layout.passed(layout.relative(path))}
+    names = [*map(layout.relative, ours), *_python_names(layout)]
+    passed = {step for name in names for step in layout.passed(name)}
     return passed - {layout.root}
+
+
+def _python_names(layout: Layout) -> Iterator[str]:
+    """Yield the Python that judges at boot what the check script can't, and its packages."""
+    script = read_text(layout.script(CHECK)) or ""
+    found = re.search(r"^readonly PYTHON=(.+)$", script, re.MULTILINE)
+    for python in shlex.split(found[1]) if found is not None else ():
+        yield python
+        for folder in layout.of(python).parent.parent.glob("lib/python3*/site-packages"):
+            for package in ("hostrouting", "phases", "attr"):
+                yield layout.relative(folder / package)
 
 
 def access(examined: ExaminedHost) -> Iterator[DoctorFinding]:

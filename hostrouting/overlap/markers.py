@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from hostrouting.boot.break_glass import why_open
-from hostrouting.boot.files import exists, read_text, remove, write_if_changed
+from hostrouting.boot.files import remove, write_if_changed
 from hostrouting.boot.layout import Layout
 from hostrouting.model.family import Family
 from hostrouting.model.jsonable import to_json_text
-from hostrouting.overlap.findings import FindingKind, OverlapReport, UnknownReason, Verdict
+from hostrouting.overlap.findings import OverlapReport, UnknownReason, Verdict
 
 
 def marker_text(report: OverlapReport) -> str:
@@ -29,24 +29,6 @@ def _reason_line(reason: str, family: Family) -> str:
     if not reason.startswith(UnknownReason.NO_DEFAULT_ROUTE):
         return " ".join(reason.split())
     return f"{UnknownReason.NO_DEFAULT_ROUTE}{'' if family is Family.IPV4 else f': {family}'}"
-
-
-def marked_verdict(layout: Layout) -> Verdict | None:
-    """Return the verdict recorded in the marker, or None if there is no marker.
-
-    Raises:
-        FileError: the marker can't be read.
-    """
-    if exists(layout.marker_ok):
-        return Verdict.OK
-    text = read_text(layout.marker_detected)
-    if text is None:
-        return None
-    return (
-        Verdict.OVERLAP
-        if text.startswith(tuple(f"{kind}: " for kind in FindingKind))
-        else Verdict.UNKNOWN
-    )
 
 
 def write_markers(layout: Layout, report: OverlapReport) -> None:

@@ -8,7 +8,6 @@ Steps: wait for the network -> scripts, units and gate -> routes -> removals -> 
 from __future__ import annotations
 
 import errno
-import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 
@@ -23,7 +22,7 @@ from hostrouting.boot.layout import CHECK, ROUTES, WATCH
 from hostrouting.boot.locks import Done, exclusive_run, locked
 from hostrouting.boot.next_boot import BootPlan, plan_next_boot
 from hostrouting.boot.parts import Wanted
-from hostrouting.boot.python import python_of
+from hostrouting.boot.python import why_unsuitable
 from hostrouting.boot.trial import forget_trial
 from hostrouting.config.routing import Config, OverlapMode, StaticRoute
 from hostrouting.kernel.port import read_routes
@@ -239,10 +238,11 @@ def _watch_warnings(config: Config, wanted: Wanted, host: Host) -> Iterator[str]
 
 def _python_warnings(wanted: Wanted, host: Host) -> Iterator[str]:
     is_checked_here = CHECK in wanted.part_names and host.layout.is_this_host
-    if is_checked_here and not python_of(host.layout):
+    if is_checked_here and (why := why_unsuitable(host.layout)):
         yield (
-            f"at boot nothing explains a failing verdict: {sys.executable} -I finds no "
-            "hostrouting, and root starts no Python that depends on the environment or a home"
+            "at boot nothing explains a failing verdict, or judges what the script can't: "
+            f"{why}, and root starts no Python that depends on the environment, a home or another "
+            "user"
         )
 
 

@@ -14,13 +14,13 @@ from tempfile import TemporaryDirectory
 from zlib import crc32
 
 import attrs
-from asking import AS_IT_IS, BY_HAND, KNOWS_ALL, as_told, recorded, recorded_by
+from asking import AS_IT_IS, BY_HAND, KNOWS_ALL, recorded, recorded_by
 from brute_force import Judge, Sort, default_route, disagreements_at, sort_all
 from connecting import disagreements, words
 from fixing import failing
 from leaving import FIRST_PACKETS, SocketKind, seen_leaving, truths
 from nightly import by_day
-from scripts import AWKS, UNJUDGED, Sandbox, told_by
+from scripts import AWKS, Sandbox, verdict_of
 from worlds.hosts import Host
 
 import phases
@@ -136,43 +136,15 @@ class Audit(ABC):
         return self.host.addresses(kernel, self._most)
 
     def _compare_boot(self, reports: Sequence[OverlapReport]) -> None:
-        """Run the boot script, and compare its lines with the live reports, one of which they must
-        match.
-        """
+        """Run the boot script. Its verdict is unknown, or doesn't contradict all live reports."""
         lines = booted(self.config, self.host.steps)
-        if any(map(UNJUDGED.match, lines)):
-            return
-        if is_unknown(lines):
-            if self._has_default:
-                self._doubt("boot", lines[0])
-            elif lines != ["no-default-route"] and not self.host.is_seen:
-                self._tell("boot", [f"there is no default route, and it says {lines}"])
-            return
-        told = {*told_by(lines)}
-        truths = [{*as_told(report)} for report in reports if not report.reason]
-        if told not in truths:
-            self._tell(
-                "boot",
-                [
-                    (
-                        f"it says {sorted(told)}, "
-                        f"and the check {' or '.join(map(str, map(sorted, truths)))}"
-                    )
-                ],
-            )
-
-    def _compare_boot6(self, report: OverlapReport) -> None:
-        """Run the boot script, and compare its verdict with the live report, unless unknown."""
-        lines = booted(self.config, self.host.steps)
-        if is_unknown(lines):
+        verdict = verdict_of(lines)
+        if verdict == "unknown":
             self.unknown.append(f"boot: {lines[0]}")
-        elif (verdict := "overlap" if lines else "ok") != (
-            report.verdict if not report.reason else "unknown"
+        elif not any(
+            (verdict == "ok") == (not report.findings and not report.reason) for report in reports
         ):
-            self._tell(
-                "boot",
-                [f"the verdict is {verdict} ({lines[:2]}), and the check's {report.verdict}"],
-            )
+            self._tell("boot", [f"the verdict is {verdict} ({lines[:2]}), and not the check's"])
 
 
 class HostAudit(Audit):
@@ -318,11 +290,3 @@ def booted(config: Config, steps: Sequence[str]) -> list[str]:
         if len(markers) != 1:
             return [f"check-failed: {len(markers)} markers ({done.stderr})"]
         return markers[0].read_text().splitlines()
-
-
-def is_unknown(lines: list[str]) -> bool:
-    """Return whether the boot script's verdict is unknown."""
-    return any(
-        line.startswith(("no-default-route", "contested-default", "no-local-table", "check-failed"))
-        for line in lines
-    )

@@ -68,10 +68,8 @@ class SocketAudit(Audit):
             self._compare_replies(report, [*seen])
         for way, record in self._on_snapshots():
             self._compare_with_live(way, record, report)
-        if self._has_ipv4:
+        if self._has_ipv4 or not self.host.cycle:
             self._compare_boot([report])
-        elif not self.host.cycle:
-            self._compare_boot6(report)
         if self.host.cycle:
             self._compare_in_churn(report, seen)
         elif not report.reason:

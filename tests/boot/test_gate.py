@@ -181,6 +181,44 @@ def test_a_shadow_holds_a_node_until_python_names_its_fix(node: Machine) -> None
     assert marker(node) == {"ok": ""}
 
 
+# The boot check doesn't judge a host with such a rule, and Python does.
+EXOTIC = ("rule", "add", "preference", "100", "tun_id", "5", "lookup", "101")
+IMPOSTORS = {
+    "exits with 0": "exit 0",
+    "says ok": "echo ok",
+    "hangs": "exec sleep 600",
+    "is gone": "",
+}
+
+
+@pytest.mark.each_release
+def test_only_python_starts_a_node_that_the_script_can_not_judge(
+    node: Machine, by_turns: Any
+) -> None:
+    payload = installed(node, FIXED)
+    node.ip(*EXOTIC)
+    boot_held(node, payload)
+    # The image was built without Python.
+    reason = "check-failed: the policy rule 100: from all tun_id 5 lookup 101"
+    assert reason in node.journal(payload.unit)
+    assert marker(node) == {"detected": f"{reason}\n"}
+    node.python("apply")
+    payload.wait_until_it_ran()
+    assert marker(node) == {"ok": ""}
+    (python,) = re.findall(r"^readonly PYTHON=(.+)$", node.read(CHECK), re.MULTILINE)
+    for what, text in by_turns([*IMPOSTORS.items()]):
+        count = len(payload.starts())
+        node.run("mv", python, f"{python}.away")
+        if text:
+            node.write(python, f"#!/bin/sh\n{text}\n", mode=0o755)
+        node.systemctl("restart", "--no-block", payload.unit)
+        payload.wait_until_held()
+        assert (what, marker(node)) == (what, {"detected": f"{reason}\n"})
+        assert len(payload.starts()) == count
+        node.run("mv", f"{python}.away", python)
+        node.wait_until(lambda before=count: len(payload.starts()) > before, what)  # type: ignore[misc]
+
+
 # --- broken parts don't open it -------------------------------------------------------------------
 
 
@@ -441,10 +479,13 @@ def test_strict_holds_a_contested_default_and_a_shadow_until_the_fix(dual: Machi
         "OVERLAP: expected CIDR fd00:10:96::/48 (probe fd00:10:96:{}) "
         "routes via ib0, expected eth0; "
     )
+    # The image was built without Python, and the script leaves hosts with such rules to it.
+    assert marker(dual)["detected"].startswith("check-failed: without Python, it isn't certain: ")
+    assert dual.python("apply", check=False).returncode == 1
+    dual.systemctl("restart", "check-route-overlap.service", check=False)
     (told,) = marker(dual)["detected"].splitlines()
-    assert told.startswith(
-        overlap.format(":") + "by default dev ib0 proto ra metric 1024 pref high"
-    )
+    assert told.startswith(overlap.format(":"))
+    assert "by default dev ib0 proto ra metric 1024 pref high" in told
     dual.ip("-6", "route", "add", "fd00:10:96::/48", "via", GATEWAY, "dev", "eth0")
     dual.wait_until(
         lambda: overlap.format("7::") in marker(dual)["detected"], "the shadow is found"

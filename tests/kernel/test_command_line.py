@@ -19,12 +19,13 @@ from pathlib import Path
 import attrs
 import pytest
 from command_line import CONFIG, on_a_host, script_on_a_host
+from file_trees import write_file
 from nightly import IS_NIGHTLY, by_day
 from node import shadowed_kernel, until
 from terminals import PATIENCE_SECONDS, Terminal, await_looks, opened
 
 from hostrouting.boot.layout import Layout
-from hostrouting.boot.python import python_of
+from hostrouting.boot.python import python_of, why_unsuitable
 from hostrouting.kernel.taking_snapshots import take_snapshot
 
 pytestmark = pytest.mark.kernel
@@ -204,6 +205,21 @@ def test_a_watcher_by_pythonpath_is_not_installed(tmp_path: Path, bare: Path) ->
 def test_a_missing_python_is_never_rendered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     assert python_of(Layout()) == ""
+
+
+@pytest.mark.parametrize(("mode", "is_suitable"), [(0o755, True), (0o777, False), (0o1777, True)])
+def test_a_python_that_others_can_replace_is_never_rendered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, *, is_suitable: bool
+) -> None:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    python = write_file(folder / "python", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    folder.chmod(mode)
+    monkeypatch.setattr(sys, "executable", str(python))
+    why = "" if is_suitable else f"a user other than root can change {folder}"
+    assert why_unsuitable(Layout()) == why
+    assert python_of(Layout()) == (str(python) if is_suitable else "")
 
 
 # --- refused calls --------------------------------------------------------------------------------

@@ -16,18 +16,11 @@ import attrs
 import pytest
 from nightly import IS_NIGHTLY
 
-from hostrouting import Config, RouteOverlap
+from hostrouting import Config, OverlapReport, RouteOverlap
 from hostrouting.boot.render import render_check, render_static_routes
+from hostrouting.overlap.markers import marker_text
 
 AWKS = ("mawk", "gawk", "busybox", "original-awk")
-
-UNJUDGED = re.compile(
-    "check-failed: (policy rules match all ports, and port 1"
-    "|several routes or rules, one of them a CNI's own block, may discard"
-    "|what is sent to [^ ]+ depends on the (?:kind of socket|next hop)"
-    "|whether this host receives what is sent)"
-)
-"""Why the boot check may lack the library's verdict, as docs/explanation/verdict.md lists."""
 
 # The mounts disappear when the script exits. The scripts set their own PATH and find awk there, so
 # the chosen awk is bind-mounted over it. /etc/aks-flex-node may not exist on the host, so an
@@ -100,6 +93,30 @@ def told_by(lines: list[str]) -> tuple[tuple[str, ...], ...]:
         for m in matches
         if m is not None
     )
+
+
+_NO_VERDICT = re.compile(
+    "(check-failed|no-uplink|no-default-route|no-local-table|contested-default)(: |$)"
+)
+
+
+def verdict_of(lines: Sequence[str]) -> str:
+    """Return the verdict that the lines of the boot check's marker stand for."""
+    if not lines:
+        return "ok"
+    return "unknown" if _NO_VERDICT.match(lines[0]) else "overlap"
+
+
+def judged_soundly(lines: Sequence[str], report: OverlapReport) -> str:
+    """Return the boot check's verdict, which the library's report must not contradict.
+
+    Without Python, it may always be unknown. Python is asked only then, so a wrong failure would
+    hold a healthy node as well.
+    """
+    verdict = verdict_of(lines)
+    assert verdict != "ok" or report.verdict == "ok", marker_text(report)
+    assert verdict != "overlap" or report.verdict != "ok", lines
+    return verdict
 
 
 def awks_for(test: str) -> tuple[str, ...]:

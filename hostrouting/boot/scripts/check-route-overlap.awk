@@ -1,965 +1,636 @@
-# The theory of operation. The kernel knows by which route each packet leaves, so this program asks it, and compares the
-# answers with the interfaces that the config expects.
+# How this program judges a host. The kernel knows by which route each packet leaves, so the program doesn't compute it:
+# it asks the kernel, and compares the interfaces of the results with the expected ones, the uplinks.
 #
-# Cut. Routes and rules match prefixes, so the kernel's answer can only change where a prefix begins or ends.
-# find_places() cuts the expected CIDRs there. One lookup of the first address of each part, a "place", stands for the
-# whole part. In a large table, most routes lead through an expected interface. Where the answer only changes from one
-# of these to another, nothing fails, so routes cut only if they are "suspect", or lie within a suspect one.
+# Cut. Routes and rules match prefixes, so the kernel's result can only change where a prefix begins or ends. cut()
+# collects these borders, and find_places() keeps those in expected CIDRs. A "place" reaches from one border to the next
+# one. All its addresses have the same result, so its first one, the "probe", stands for all.
 #
-# Ask. look_up() asks as a socket does: first without a source; then, for a TCP client, with the source that the kernel
-# has chosen for the first answer, and for a server, with the address at which it was called. These answers can only
-# differ if rules or routes distinguish sources, so other hosts get no second lookup. TCP and UDP are asked about
-# separately only if a rule treats them apart.
+# Ask. look_up() asks about each place's probe: without a source, as for a datagram, and, if rules match on sources,
+# with each address of this host that a rule treats unlike a packet without a source. Whichever source the kernel
+# chooses for a connection, and at whichever address a server is called, is among these, or has the result of no source.
 #
-# Compare. judge() passes each answer that decides where a socket sends through the exemptions: interfaces that the
-# config allows, this host's addresses, and a CNI's own blocks.
+# Judge. why_wrong() returns what is wrong with a result, or "". Besides the uplinks, it forgives what every node has:
+# addresses of this host (table local), pods' interfaces within bounds (is_beyond_pods()), and the blackholes that a CNI
+# adds for its own pods (is_block()).
 #
-# Whatever this program can't be certain about gives the verdict "unknown" with a reason (can_not()). Python, where it
-# is installed, can judge more of these states.
+# This program never says "ok" where `hostrouting check` doesn't; it needn't be able to judge every host. It knows a
+# list of shapes: of rules (read_rule()), results (why_wrong()) and discards (why_discarded()). Whatever else it meets,
+# it doesn't try to understand: can_not() makes the verdict "unknown", and Python decides, if it is there. A failure
+# counts as a failure only where Python would report it, too; else it is "unknown" as well.
+#
+# Interfaces may be named like any word that ip prints: "via", "from", "lookup". So lines aren't searched for words.
+# Each word is read by its position, or as the value of the key before it (take_apart(), read_rule()).
 
-# A unicast route other than a default route. There may be a million of them, and no other line begins like this.
-section == "kernel" && /^([0-9]+\.|[0-9a-f]*:[0-9a-f.]*:)/ {
-  route[++routes] = $0
-  next
-}
+# The IPv4 default routes are known before the first line of IPv6's.
+$0 == "==kernel" && family == 6 && uplink_pattern == "" { expect_ipv4_uplinks() }
 
-$0 == "==kernel" && family == 6 && uplink_pattern == "" {
-  read_ipv4()
-  is_of_ipv4 = default_count > 0
-  is_contested = contested()
-  expect_its_devices()
-}
+@common.awk@
 
-@routes.awk@
-
-section == "kernel" {
-  if (!/^[0-9]+:/)
-    read_route()
-  else if (/^[0-9]+:\t/)
-    read_rule()
-  else if (/^[0-9]+: +[^ ]+ +inet6? /) {
-    has_address[$2]++
-    address_prefix[++addresses] = $4
-    address_dev[addresses] = $2
-    subnet[addresses] = $5 == "peer" ? $6 : $4
-    address[addresses] = substr($4, 1, index($4 "/", "/") - 1)
-    is_address[address[addresses]] = 1
-    is_global[addresses] = / scope 0 /
-    if ($4 ~ /^::ffff:[0-9]+[.]/ && !/ tentative /)
-      mapped = address[addresses] ", an address of " $2
-    is_usable[addresses] = !/ tentative / && $4 !~ /^(fe[89ab]|169[.]254[.])/
-  }
-  else
-    read_link()
-}
-
-section == "heard" {
-  kind = relevance($0)
-  if (kind > restlessness)
-    restlessness = kind
-}
+# --- the config ------------------------------------------------------------------------------------------------------
 
 # expect FIRST LAST CIDR [PATTERN WORDS]: a range of an expected CIDR outside reserved blocks, in either family.
 # PATTERN: the only interfaces that may carry it. WORDS: their names in the config.
-section == "config" && $1 == "expect" {
-  if (length($2) != length("x" ZEROS))
-    next
-  ranges++
-  range_first[ranges] = $2
+section == "config" && $1 == "expect" && length($2) == length("x" ZEROS) {
+  range_first[++ranges] = $2
   range_last[ranges] = $3
   expected_cidr[ranges] = $4
   devs_pattern[ranges] = $5
   devs_words[ranges] = $6
   needs_uplinks = needs_uplinks || $5 == ""
-  next
 }
+
 # The patterns are regular expressions; "/" matches no interface name.
 section == "config" { pattern_of[$1] = $2 }
 
-# --- reading ---------------------------------------------------------------------------------------------------------
+function is_like(name, pattern) {
+  return name ~ ("^(" pattern ")$")
+}
 
+function is_uplink(name) {
+  return uplink_pattern != "" ? name != "lo" && is_like(name, uplink_pattern) : is_among(name, expected)
+}
+
+# Returns whether a list such as "eth0/eth1" contains a name. No name contains "/".
+function is_among(name, list) {
+  return index("/" list "/", "/" name "/") > 0
+}
+
+function with_name(list, name) {
+  return is_among(name, list) ? list : list (list == "" ? "" : "/") name
+}
+
+# Keeps the first reason why there is no verdict.
+function can_not(reason) {
+  if (problem == "")
+    problem = "check-failed: " reason
+}
+
+# --- reading what ip lists -------------------------------------------------------------------------------------------
+
+section == "kernel" && !/^[0-9]+:[ \t]/ { read_route(); next }
+section == "kernel" && /^[0-9]+:\t/ { read_rule(); next }
+section == "kernel" && $2 ~ /:$/ { read_link(); next }
+section == "kernel" { read_address() }
+section == "heard" && relevance($0) > restlessness { restlessness = relevance($0) }
+
+# 2: ib0: <BROADCAST,UP> mtu 2044 qdisc mq master vrf1 state UP ... \    link/infiniband 00:01 ...
 function read_link(    name) {
   name = $2
   sub(/[@:].*/, "", name)
   if (/ link\/(\[32\]|infiniband) / && $3 ~ pattern_of["awaited"])
     infiniband[++infinibands] = name
-  if (uplink_pattern != "" && is_uplink(name) && name != "lo")
-    uplink[++uplinks] = name
+  has_masters = has_masters || $8 == "master"
 }
 
-function read_route() {
-  route[++routes] = $0
-  # No route can change where this host's own and broadcast addresses lead.
-  if (/^[0-9] [0-9a-f:.]+ .* table 255 / && ($1 == 2 || (family == 4 ? $1 == 3 : $1 == 4 && / proto 2 /)))
-    is_of_host[$1 " " $2 "/" BITS] = 1
-  if (!/^([0-9]+ )?default /)
-    return
-  parse($0)
-  read_default()
-  if (to == ANYWHERE && type_of[class] == 1 && table_of[class] == 254 && !is_for_tos[class] && class !~ / from /)
-    has_gateways[class] = 1
-  if (is_by_turns())
-    turn[turn_of_class(), ++turns[turn_of_class()]] = $0
-  if (elsewhere == "" && type_of[class] == 1 && table_of[class] != 254)
-    elsewhere = "; another table has one: " in_words($0)
-}
-
-# For each lookup, the kernel chooses among default routes with the same table, metric and scope, by the state of their
-# gateways. Returns whether it does so for the route that parse() has read last.
-function is_by_turns() {
-  return family == 4 && to == ANYWHERE && type_of[class] == 1 && !is_for_tos[class] && \
-    class ~ / via / && class !~ / (nexthop|dead) /
-}
-
-function turn_of_class() {
-  return table_of[class] " " metric_of[class] " " scope_of[class]
-}
-
-# Reads what a rule distinguishes. The kernel evaluates the rules itself, but doesn't tell which one discards a packet.
-function read_rule(    line) {
-  if (++rules == 1)
-    asks_local_first = /^0:\tfrom all lookup 255 *$/
-  usual_rules += /^(0:\tfrom all lookup 255|32766:\tfrom all lookup 254|32767:\tfrom all lookup 253) *$/
-  # A rule for all ports matches each packet, so then the lookups have port 1. Without such a rule, they have none.
-  if (/ [sd]port 1-65534 /)
-    ports = " sport 1 dport 1"
-  has_any_source_port = has_any_source_port || / sport 1-65534 /
-  line = $0
-  gsub(/ [sd]port 1-65534/, "", line)
-  is_port_1_special = is_port_1_special || line ~ / [sd]port 1(-[0-9]+)? /
-  has_sources = has_sources || /from [0-9a-f]*[.:]/
-  if (match($0, /from [0-9a-f]*[.:][^ ]*/))
-    rule_from[++rules_from] = substr($0, RSTART + 5, RLENGTH - 5)
-  treats_tcp_apart = treats_tcp_apart || (/ ipproto / && (!/ [sd]port / || / [sd]port 1-65534 /))
-  if (match($0, / to [0-9a-f]*[.:][^ ]*/))
-    rule_to[++rules_to] = substr($0, RSTART + 4, RLENGTH - 4)
-  # What may discard a packet, in the kernel's order: a table or a rule. A rule's action may be followed by its
-  # protocol.
-  line = $0
-  sub(/ (proto [^ ]+)? *$/, "", line)
-  if (match($0, / lookup [0-9]+/)) {
-    action_table[++actions] = substr($0, RSTART + 8, RLENGTH - 8) + 0
-    is_asked[action_table[actions]] = 1
-    # Only what is found can be suppressed, and packets have no mark.
-    sub(/ suppress_prefixlength [0-9]+$/, "", line)
-    is_unconditional[actions] = line ~ /^[0-9]+:\t(from all|not from all fwmark 0x[1-9a-f][0-9a-f]*) lookup [0-9]+$/
-  }
-  else if (line ~ / [68]$/)
-    action_type[++actions] = substr(line, length(line)) + 0
-}
-
-# Returns how much a recorded change matters: 2 if it may change the verdict, 1 if it may only spoil a dump, 0 if it
-# does neither. IPv4 routes outside table local that overlap no expected CIDR don't matter. When a dump of IPv6 routes
-# continues, it skips as many routes as it has returned, and misses one if one of those was deleted (fib6_dump_table).
-function relevance(line,    word, i) {
-  sub(/^Deleted /, "", line)
-  split(line, word, " ")
-  to = word[1] in type_number ? word[2] : word[1]
-  if (to !~ /^([0-9]+\.|[0-9a-f]*:[0-9a-f.]*:)/ || (line ~ / table 255 / && !index(to, ":") == (family == 4)))
-    return 2
-  if (!index(to, ":") != (family == 4))
-    return 0
-  place(to)
-  # When a dump continues within entries that have the same first address, it counts the previous ones.
-  while (bits > 0 && end_of(first, bits - 1, ZEROS) == first)
-    bits--
-  last = end_of(first, bits, ONES)
-  for (i = 1; i <= ranges && (range_last[i] < first || range_first[i] > last); i++)
+# 2: eth0    inet 10.1.0.4/24 metric 100 brd 10.1.0.255 scope 0 eth0\ ...
+function read_address(    i) {
+  own[++owns] = substr($4, 1, index($4 "/", "/") - 1)
+  own_number[owns] = number(own[owns])
+  own_dev[owns] = $2
+  own_net[owns] = $5 == "peer" ? $6 : $4
+  for (i = 5; i < NF && $i != "scope"; i += 2)
     ;
-  return i <= ranges ? 2 : family == 6
+  is_global[owns] = $(i + 1) == 0
+  has_address[$2] = 1
+  is_own[own[owns]]++
+  if ($4 ~ /^::ffff:/)
+    can_not("IPv6 sockets can\047t send from " own[owns])
 }
 
-# --- the verdict -----------------------------------------------------------------------------------------------------
-
-END {
-  if (uplink_pattern == "" || (is_of_ipv4 && !is_contested && default_on("*") == ""))
-    expected = devs_of[default_on("*")]
-  else
-    expected = sorted(uplink, uplinks, "/")
-  if (section == "heard")
-    print restlessness + 0
-  else {
-    print_verdict()
-    print "end"
+# 100:    not from 10.1.0.4 to 10.9.0.0/16 tos 0x10 fwmark 0x80/0xff iif lo oif eth0 uidrange 0-9 lookup 254 ... proto 2
+#
+# The kernel evaluates the rules in each lookup, so it suffices to know what they distinguish. Only these shapes are
+# known: with a rule for a protocol, a port or a tunnel, one lookup couldn't stand for all packets.
+function read_rule(    word, count, i, value, is_not, action) {
+  count = split($0, word, " ")
+  is_not = word[2] == "not"
+  value["from"] = word[3 + is_not]
+  for (i = 4 + is_not; word[i] ~ /^(to|tos|fwmark|iif|oif|uidrange)$/; i += 2) {
+    value[word[i]] = word[i + 1]
+    if (word[i] ~ /^[io]if$/ && word[i + 2] == "[detached]")
+      i++
   }
+  action = word[i++]
+  if (action ~ /^(lookup|goto)$/)
+    action = action " " word[i++]
+  while (word[i] ~ /^(suppress_prefixlength|proto)$/)
+    i += 2
+  if (i <= count || action !~ /^(lookup ([0-9]+|\[l3mdev-table\])|goto [0-9]+|nop|[678])$/)
+    can_not("the policy rule " in_words($0))
+  if ("to" in value)
+    cut(value["to"])
+  if (value["from"] != "all")
+    add_sources(value["from"])
+  discards_elsewhere = discards_elsewhere || action == "6"
+  if (!is_local_asked && (is_not || !is_for_marked(value["fwmark"])))
+    see_delivered(action, is_not ? "" : value["to"])
+  if ($0 ~ /^[0-9]+:\tfrom all lookup 255( proto [0-9]+)? *$/)
+    is_local_asked = 1
 }
 
-function print_verdict(    i, deaf) {
-  if (expected == "" && uplink_pattern != "" && !is_of_ipv4)
-    print "unknown\nno-uplink: there is no interface " uplink_words ", which hostRouting.uplinks names"
-  else if (expected == "" && needs_uplinks)
-    print "no-default-route\n" missing_default() elsewhere
-  else if (is_contested || contested())
-    print "unknown\ncontested-default: several interfaces have a default route, and the kernel may choose another one" \
-      " for each packet, or takes a container\047s; name the node\047s uplinks (hostRouting.uplinks)"
-  else if (mapped == "" && !asks_local_first && (deaf = why_not_received()) != "")
-    print "unknown\nno-local-table: what is sent " deaf " isn\047t delivered: table local isn\047t asked first about it"
-  else {
-    if (ports != "" && is_port_1_special)
-      can_not("policy rules match all ports, and port 1")
-    if (mapped != "")
-      can_not("IPv6 sockets can\047t send from " mapped " that the kernel may choose")
-    find_places()
-    look_up()
-    for (i = 1; i <= ranges && problem == ""; i++)
-      judge(i)
-    print_findings()
-  }
+# Returns whether a mark and its mask, such as 0x80000/0xff0000, certainly exclude packets without a mark: the mask
+# holds the first digit of the mark.
+function is_for_marked(text,    part, mask) {
+  split(text, part, "/")
+  mask = part[2] == "" ? "0xffffffff" : part[2]
+  return part[1] ~ /^0x[1-9a-f]/ && \
+    substr(mask, length(mask) - length(part[1]) + 3, 1) ~ ("^[f" substr(part[1], 3, 1) "]$")
 }
 
-function print_findings(    i, is_early) {
-  if (problem == "again")
-    print "again"
-  else if (problem != "")
-    print "unknown\ncheck-failed: " problem
-  else {
-    is_early = default_on("*") == "" && (needs_uplinks || uplink_pattern != "")
-    print (is_early ? "early-" : "") (findings ? "overlap" : "ok") (family == 4 ? pending_devs() : "")
-    for (i = 1; i <= findings; i++)
-      print message(finding[i])
-    if (!findings)
-      print "every expected CIDR leaves " (expected == "" ? "as expected" : "through " with_commas(expected))
-  }
-}
-
-# Keeps the first reason why there is no verdict. "again" is one that another attempt may resolve.
-function can_not(reason) {
-  if (problem == "")
-    problem = reason
-}
-
-# The marker omits the text after the tab.
-function missing_default() {
-  if (family == 4)
-    return "no-default-route\t: table main has no unicast 0.0.0.0/0 to compare with"
-  return "no-default-route: IPv6\t has no unicast ::/0 in table main" \
-    (is_of_ipv4 ? " through " uplink_words : "") " to compare with"
-}
-
-# Returns whether the kernel chooses among several interfaces with equal right, or takes one that may be a container's.
-# networkd merges all routers' default routes into one.
-function contested(    i, best, others) {
-  best = default_on("*")
-  for (i = 1; i <= default_count && needs_uplinks && uplink_pattern == "" && is_of_pods(devs_of[best]); i++)
-    others += !is_of_pods(devs_of[defaults[i]])
-  for (i = 1; i <= default_count && needs_uplinks && uplink_pattern == ""; i++)
-    if (metric_of[defaults[i]] == metric_of[best])
-      others += devs_of[defaults[i]] != devs_of[best] || \
-        (proto_of[defaults[i]] == 9 && index(devs_of[defaults[i]], "/"))
-  return others > 0
-}
-
-# Returns whether all interfaces may be a container's. A bridge with such a name may be the node's own (azure0).
-function is_of_pods(devs,    list, count, i, found) {
-  count = split(devs, list, "/")
-  for (i = 1; i <= count; i++)
-    found += list[i] ~ ("^(" pattern_of["container"] ")$") && !is_bridge(list[i])
-  return count && found == count
-}
-
-function is_bridge(name,    line, word) {
-  while (!has_read_bridges && ("exec ip -o link show type bridge" | getline line) > 0) {
-    split(line, word, /[ :@]+/)
-    bridge[word[2]] = 1
-  }
-  has_read_bridges = 1
-  return name in bridge
-}
-
-# Returns the InfiniBand interfaces without an address, as " ib0, ib1"; their connected routes may still be added.
-function pending_devs(    list, count, i) {
-  for (i = 1; i <= infinibands; i++)
-    if (!(infiniband[i] in has_address) && !index("/" expected "/", "/" infiniband[i] "/"))
-      list[++count] = infiniband[i]
-  return count ? " " sorted(list, count, ", ") : ""
-}
-
-# Returns what doesn't reach this host although it is sent to one of its addresses: the kernel delivers a packet if the
-# lookup of its destination returns a local route. The lookup of what comes in also fails for other reasons (rp_filter).
-function why_not_received(    i, k, given, text, is_received, was_received, deaf) {
-  if (has_sources)
-    find_clients()
-  for (i = 1; i <= addresses; i++) {
-    if (!is_usable[i] || !(is_expected(address_dev[i]) || address[i] ~ /^(127[.]|::1$)/))
-      continue
-    for (k = 0; k <= clients && is_expected(address_dev[i]); k++)
-      add_delivery(i, (k ? client[k] : sender(i)), k ? " from " client[k] : "")
-    add_delivery(i, "", "")
-  }
-  if (deliveries)
-    run(delivery, deliveries, "-force")
-  for (i = 1; i <= deliveries; i++) {
-    text = i in failed ? failed[i] : answer[++given]
-    # An address may also be the broadcast address of another subnet.
-    is_received = text ~ /^[23] /
-    # Of two lookups that differ only in the source port, the second one has none.
-    if (has_any_source_port && i % 2 == 0 && is_received != was_received) {
-      can_not("whether this host receives what is sent " about[i] " isn\047t known: a policy rule matches source ports")
-      return ""
-    }
-    was_received = is_received
-    if (is_received || deaf != "")
-      continue
-    if (!(i in failed) || is_by_host[i] || text !~ /^Invalid/)
-      deaf = about[i]
-    else
-      can_not("whether this host receives what is sent " about[i] " isn\047t known: " text)
-  }
-  return deaf
-}
-
-# Adds the lookups of a packet to address i, from a sender that an uplink leads to, or from this host.
-function add_delivery(i, from, words,    k, twice) {
-  twice = 1 + has_any_source_port
-  for (k = 0; k < (1 + treats_tcp_apart) * twice; k++) {
-    # A packet that comes in counts as root's, but without "uid" the kernel looks up for no user (inet6_rtm_getroute).
-    delivery[++deliveries] = "route get " address[i] (from == "" ? "" : " from " from " iif " address_dev[i]) " uid 0" \
-      protocol(k >= twice ? " ipproto 6" : "")
-    # TCP's first lookup has no source port.
-    if (k % twice)
-      sub(/ sport 1/, "", delivery[deliveries])
-    is_by_host[deliveries] = from == ""
-    about[deliveries] = from == "" ? "by this host to " address[i] ", its own address," : \
-      "to " address[i] words " through " address_dev[i]
-  }
-}
-
-# Finds an address of each part of the expected CIDRs that rules for sources tell apart: what it sends may be led away.
-# No client has an address of this host.
-function find_clients(    r, i) {
-  for (r = 1; r <= ranges; r++) {
-    add_client(r, range_first[r])
-    for (i = 1; i <= rules_from; i++) {
-      place(rule_from[i])
-      add_client(r, first)
-      add_client(r, after(last))
-    }
-    for (i = 1; i <= addresses; i++)
-      add_client(r, after(number(address[i])))
-  }
-}
-
-function add_client(r, n) {
-  if (is_between(range_first[r], n, range_last[r]) && !(dotted(n) in is_address))
-    client[++clients] = dotted(n)
-}
-
-# Returns the gateway on an address's interface, or else the next address.
-function sender(i,    c, list, k, count, part) {
-  for (c in has_gateways) {
-    count = split(gateways_of[c], list, " ")
-    for (k = 1; k <= count; k++) {
-      split(list[k], part, "/")
-      if (part[2] == address_dev[i] && !index(part[1], ":") == (family == 4))
-        return part[1]
-    }
-  }
-  return dotted(after(number(address[i])))
-}
-
-# --- cut -------------------------------------------------------------------------------------------------------------
-
-# Sets the places, in order: address_at, and place_at by address. A place reaches up to the next one.
-function find_places(    i, covered, suspected) {
-  sorter = "exec sort >\"$SCRATCH\""
-  for (i = 1; i <= ranges; i++) {
-    cut(range_first[i], range_last[i], "expected")
-    # This CIDR doesn't expect the uplinks, or no default route catches the rest.
-    if (devs_pattern[i] != "" || default_on("*") == "")
-      cut(range_first[i], range_last[i], "suspect")
-  }
-  # Custom rules may affect any address.
-  if (rules != usual_rules || rules != (family == 6 ? 2 : 3))
-    cut("x" ZEROS, "x" ONES, "suspect")
-  for (i = 1; i <= rules_to; i++) {
-    place(rule_to[i])
-    cut(first, last, "suspect")
-  }
-  if (family == 4) {
-    place("169.254.0.0/16")
-    cut(first, last, "plain")
-  }
-  cut_by_routes("suspect")
-  cut_by_routes("plain")
-  if (family == 6 && has_sources)
-    add_source_borders()
-  if (close(sorter) != 0)
-    can_not(UNWRITABLE)
-  covered = suspected = ""
-  while ((getline <ENVIRON["SCRATCH"]) > 0) {
-    if ($2 == "expected" && $3 > covered)
-      covered = $3
-    if ($2 == "suspect" && $3 > suspected)
-      suspected = $3
-    if ($1 <= covered && !($1 in place_at) && ($2 != "plain" || $1 <= suspected)) {
-      place_at[$1] = ++places
-      place_first[places] = $1
-      address_at[places] = dotted($1)
-    }
-  }
-  close(ENVIRON["SCRATCH"])
-}
-
-# Adds the borders of the suspect routes, or those of the plain ones near a suspect range. Routes with the same
-# attributes share a class, so that only the first one has to be parsed.
-function cut_by_routes(kind,    i) {
-  for (i = 1; i <= routes; i++) {
-    if (kind == "plain" ? !is_near_suspect(route[i]) : is_plain[substr(route[i], index(route[i], " "))])
-      continue
-    parse(route[i])
-    if (is_plain[class] == "")
-      is_plain[class] = type_of[class] == 1 && encap_of[class] == "" && !strays(class, expected, "/") && \
-        has_usable_source(class) && local_gateway(class) == ""
-    if (!is_for_tos[class] && is_plain[class] == (kind == "plain")) {
-      place(to)
-      cut(first, last, kind)
-    }
-  }
-}
-
-# Returns whether a route names no source, or one that packets may leave this host with.
-function has_usable_source(c) {
-  return src_of[c] == "" || (src_of[c] in is_address && src_of[c] !~ /^127[.]/)
-}
-
-# Returns a class's gateway that is also an address of this host on another interface, in words. An IPv6 link-local
-# address counts on the class's interface only.
-function local_gateway(c,    k, count, list, hop_, i) {
-  count = split(gateways_of[c], list, " ")
-  for (k = 1; k <= count; k++) {
-    split(list[k], hop_, "/")
-    for (i = 1; i <= addresses && hop_[1] in is_address; i++)
-      if (address[i] == hop_[1] && (address_dev[i] == hop_[2]) == (hop_[1] ~ /^fe[89ab]/))
-        return hop_[1] ", which is also an address of this host (" address_dev[i] ")"
-  }
-  return ""
-}
-
-# Adds the borders of a range to the addresses that may become places.
-function cut(begin, end, kind) {
-  print begin, kind, end "\n" after(end), kind | sorter
-  if (kind == "suspect") {
-    suspect_first[++suspects] = begin
-    suspect_last[suspects] = end
-  }
-}
-
-# Returns whether a suspect range overlaps the addresses that begin like a route's.
-function is_near_suspect(line,    head, begin, end, i) {
-  # "10." or "fd00:", or "" for prefixes shorter than that.
-  head = line ~ (family == 4 ? "^[^ ]*/. " : "^[^ ]*/1?. ") ? "" : substr(line, 1, match(line, /[.:]/))
-  if (!(head in is_near)) {
-    begin = number(head (family == 6 ? ":" : "0.0.0"))
-    end = end_of(begin, family == 6 ? 16 : 8, ONES)
-    for (i = 1; i <= suspects && (suspect_last[i] < begin || suspect_first[i] > end); i++)
-      ;
-    is_near[head] = head == "" || i <= suspects
-  }
-  return is_near[head]
-}
-
-# Adds the borders between which the kernel chooses one source (ipv6_get_saddr_eval): those of labels, ORCHIDs and
-# site-local addresses, and each leading part of an address's prefix.
-function add_source_borders(    i, length_, border, borders, line, word) {
-  borders = split("2001:10::/28 fec0::/10", border, " ")
-  while (("exec ip addrlabel" | getline line) > 0) {
-    split(line, word, " ")
-    # Those with dots are for addresses that aren't judged.
-    if (word[1] == "prefix" && word[2] !~ /[.]/)
-      border[++borders] = word[2]
-  }
-  if (close("exec ip addrlabel") != 0)
-    can_not("ip doesn\047t list the labels of addresses")
-  for (i = 1; i <= borders + addresses; i++) {
-    place(i <= borders ? border[i] : address_prefix[i - borders])
-    for (length_ = i <= borders ? bits : 1; length_ <= bits; length_++)
-      cut(end_of(first, length_, ZEROS), end_of(first, length_, ONES), "plain")
-  }
-}
-
-# --- ask -------------------------------------------------------------------------------------------------------------
-
-# Looks up all places. A question stands for UDP unless it says TCP, and for both unless a rule treats them apart.
-function look_up(    i, firsts) {
-  for (i = 1; i <= places; i++) {
-    first_at[i] = questions + 1
-    add_question(i, "", "")
-    if (treats_tcp_apart)
-      add_question(i, "", " ipproto 6")
-  }
-  ask()
-  add_turns(1)
-  find_sources()
-  firsts = questions
-  add_connections(firsts)
-  ask()
-  for (i = firsts + 1; i <= questions; i++)
-    if (family == 6 && !(i in error_of) && !(i in is_reply))
-      works[place_of[i], is_tcp[i]] = 1
-  add_turns(firsts + 1)
-}
-
-function add_question(p, from, as_tcp) {
-  place_of[++questions] = p
-  source_of[questions] = from
-  is_tcp[questions] = as_tcp
-  lookups_at[p] = lookups_at[p] " " questions
-  question[questions] = "route get fibmatch " address_at[p] (from == "" ? "" : " from " from) " uid 0" protocol(as_tcp)
-}
-
-function protocol(as_tcp) {
-  return (family == 6 && as_tcp == "" ? " ipproto 17" : as_tcp) ports
-}
-
-# Any default route of a turn counts as an answer. Starts with question i.
-function add_turns(i,    count, k, t) {
-  count = questions
-  for (; i <= count; i++) {
-    parse(text_of[i])
-    t = !(i in error_of) && is_by_turns() ? turn_of_class() : ""
-    for (k = 1; t != "" && turns[t] > 1 && k <= turns[t]; k++) {
-      add_question(place_of[i], source_of[i], is_tcp[i])
-      text_of[questions] = turn[t, k]
-    }
-  }
-  asked = questions
-}
-
-# Finds the sources that the kernel chooses for connections: sources_of[i], for each question i that leads to a second
-# lookup. A route's own source needs no question. For others, a lookup without fibmatch shows the source, with oif that
-# of each hop's interface.
-function find_sources(    i, k, list, count, firsts) {
-  firsts = questions
-  for (i = 1; i <= firsts; i++) {
-    may_have_source[i] = 1
-    if (i in error_of)
-      continue
-    parse(text_of[i])
-    # A rule for a source may also catch local addresses if it precedes table local, or in IPv6 table main; in IPv4, who
-    # sends to such an address of another table has that address as the source, but replies have others.
-    if (type_of[class] == 2 && asks_local_first && (family == 4 || table_of[class] != 254)) {
-      may_have_source[i] = table_of[class] != 255
-      continue
-    }
-    # Without such a rule, a second lookup only differs if a route names a source that this host doesn't have.
-    if (!has_sources && (family == 6 || src_of[class] == "" || src_of[class] in is_address))
-      continue
-    sources_of[i] = src_of[class]
-    count = src_of[class] == "" ? split(devs_of[class], list, "/") : 0
-    for (k = 1; k <= count; k++) {
-      # In IPv4, the source also depends on the gateway, and no lookup is for a gateway.
-      if (family == 4 && hops_by[class, list[k]] > 1 && has_address[list[k]] > 1)
-        can_not("what is sent to " address_at[place_of[i]] " depends on the next hop: " list[k] " has several")
-      question[++questions] = "route get " address_at[place_of[i]] " uid 0" protocol(is_tcp[i]) \
-        (count > 1 ? " oif " list[k] : "")
-      asked_for[questions] = i
-    }
-  }
-  ask()
-  for (i = firsts + 1; i <= questions; i++) {
-    if (i in error_of)
-      discarder_of(error_of[i])
-    else if (sub(/.* src /, "", text_of[i]))  # an encapsulation has a src, too, which comes before
-      sources_of[asked_for[i]] = sources_of[asked_for[i]] " " substr(text_of[i], 1, index(text_of[i] " ", " ") - 1)
-  }
-  if (family == 6 && has_sources)
-    find_sources_without_route(firsts)
-}
-
-# For a failed lookup in IPv6, the kernel chooses a source among all addresses and tries again. Only a socket shows that
-# source. Connecting it sends no packets.
-function find_sources_without_route(firsts,    i, file, line, word) {
-  file = ENVIRON["SCRATCH"]
-  printf "" >file
-  for (i = 1; i <= firsts; i++)
-    if (i in error_of) {
-      if (is_tcp[i] != "" && !((i - 1) in error_of))
-        can_not("no socket shows TCP\047s source to " address_at[place_of[i]] ", because UDP needs none")
-      print i, address_at[place_of[i]], toupper(swapped(substr(place_first[place_of[i]], 2))) >file
-    }
-  close(file)
-  for (file = "exec bash -p -c \"$CONNECT\" <\"$SCRATCH\" 2>/dev/null"; (file | getline line) > 0;) {
-    split(line, word, " ")
-    sources_of[word[1]] = dotted("x" swapped(tolower(word[2])))
-  }
-  close(file)
-}
-
-# Converts from or to /proc, which reverses each group of four bytes.
-function swapped(digits,    i, out) {
-  for (i = 0; i < 32; i += 2)
-    out = out substr(digits, i - 2 * (i % 8) + 7, 2)
-  return out
-}
-
-# Adds the lookups with a source: those of connections, sorted by source, and then those of replies, which have the
-# address at which a server was called. Each source is asked about at a place once.
-function add_connections(firsts,    i, k, list, count, p) {
-  for (i = 1; i <= firsts; i++) {
-    count = i in sources_of ? split(sources_of[i], list, " ") : 0
-    for (k = 1; k <= count; k++) {
-      if (!(list[k] in number_of))
-        number_of[list[k]] = number(list[k])
-      add_link("connection", number_of[list[k]], list[k], i)
-    }
-  }
-  for (k = 1; k <= addresses; k++)
-    if (is_told_apart(k))
-      for (i = 1; i <= firsts; i++)
-        if (may_have_source[i])
-          add_link("reply", number(address[k]), address[k], i)
-  split(sorted(chain, chains, " "), chain, " ")
-  for (i = 1; i <= chains; i++)
-    for (k = first_link[chain[i]]; k; k = next_link[k]) {
-      p = place_of[linked[k]]
-      add_question(p, name_of[chain[i]], is_tcp[linked[k]])
-      if (chain[i] ~ /^r/)
-        is_reply[questions] = 1
-      else
-        connects_at[p] += is_tcp[linked[k]] != "" || !treats_tcp_apart
-    }
-}
-
-# Adds question i to the chain of a kind and source n, unless source n has it already. There are chains because
-# appending to a string takes quadratic time.
-function add_link(kind, n, name, i) {
-  if ((n, place_of[i], is_tcp[i]) in is_linked)
+# Gives up if a rule before that for table local may lead away what is sent to this host: the kernel delivers what table
+# local matches. The rules of VRFs concern only their ports.
+function see_delivered(action, to,    i) {
+  if (action == "lookup 255" || (action == "lookup [l3mdev-table]" && !has_masters))
     return
-  is_linked[n, place_of[i], is_tcp[i]] = 1
-  linked[++links] = i
-  kind = kind n
-  if (kind in last_link)
-    next_link[last_link[kind]] = links
-  else {
-    chain[++chains] = kind
-    name_of[kind] = name
-    first_link[kind] = links
-  }
-  last_link[kind] = links
+  if (to != "")
+    read_prefix(to)
+  for (i = 0; i <= owns && to != "" && !is_between(first, own_number[i], last); i++)
+    ;
+  if (i <= owns)
+    can_not("table local isn\047t asked first")
 }
 
-# Returns whether a server may be called at an address, and rules or IPv6 routes may tell its replies apart.
-function is_told_apart(k,    i, n, found) {
-  if (!has_sources || !is_global[k] || !is_usable[k] || !(is_expected(address_dev[k]) || address_dev[k] == "lo"))
-    return 0
-  # TCP's lookup without a source may be without effect, but not for a server whose address no rule names.
-  found = family == 6 || treats_tcp_apart
-  n = number(address[k])
-  for (i = 1; i <= rules_from && !found; i++) {
-    place(rule_from[i])
-    found = (first == "x" ZEROS) != is_between(first, n, last)
-  }
-  return found
-}
-
-# Asks all questions that haven't been asked. The kernel announces a change before it releases its lock. Lookups don't
-# take this lock, but the last line does. So all changes that the answers reflect have been announced by then. An answer
-# may show an expired hop, which the kernel still uses beside one that hasn't expired (fib6_select_path).
-function ask(    i, k, n, list, count, given, text, word, words, earlier, depends_on_port) {
-  if (asked == questions)
-    return
-  for (i = asked + 1; i <= questions; i++) {
-    list[++count] = question[i]
-    # TCP's first lookup has no source port.
-    if (has_any_source_port) {
-      list[++count] = question[i]
-      sub(/ sport 1/, "", list[count])
+# Keeps the addresses that a prefix in a rule's "from" treats unlike a packet without a source, which has 0.0.0.0 or ::.
+function add_sources(prefix,    i) {
+  read_prefix(prefix)
+  for (i = 1; i <= owns; i++)
+    if (is_between(first, own_number[i], last) != (first == "x" ZEROS) && !(own[i] in is_named)) {
+      is_named[own[i]] = 1
+      named[++nameds] = i
     }
-  }
-  list[count + 1] = "link show dev lo"
-  run(list, count + 1, "-force")
-  for (k = 1; k <= count; k++) {
-    i = asked + (has_any_source_port ? int((k + 1) / 2) : k)
-    text = k in failed ? failed[k] : answer[++given]
-    sub(/ expires -?[0-9]+sec/, "", text)
-    if (has_any_source_port && question[i] ~ / fibmatch /) {
-      # The kernel shows first the hop that a packet with these ports takes.
-      n = split(text, word, " ")
-      words = sorted(word, n, " ")
-      depends_on_port = depends_on_port || (k % 2 == 0 && words != earlier)
-      earlier = words
-    }
-    if (k in failed)
-      error_of[i] = text
-    else
-      text_of[i] = text
-  }
-  if (was_interrupted)
-    can_not("again")
-  else if (answers != given + !((count + 1) in failed))
-    can_not("ip didn\047t give all answers: is there room left in /run?")
-  else if (depends_on_port)
-    can_not("a policy rule matches source ports, and TCP\047s first lookup has none")
-  asked = questions
-}
-
-# --- compare ---------------------------------------------------------------------------------------------------------
-
-# Judges a range, beginning with its first address.
-function judge(r,    p, k, list, count, is_said) {
-  p = place_at[range_first[r]]
-  if (!p)
-    can_not("again")
-  for (; p && p <= places && place_first[p] <= range_last[r]; p++) {
-    split("", is_said)
-    count = split(lookups_at[p], list, " ")
-    for (k = 1; k <= count; k++)
-      if (sends(list[k]))
-        report_failure(r, list[k], is_said)
-  }
-}
-
-# Returns whether a lookup decides where a socket sends. In IPv4, TCP's first one only chooses the source if there is a
-# second one. In IPv6, a socket repeats one that fails.
-function sends(i) {
-  if (source_of[i] != "")
-    return 1
-  if (family == 6)
-    return !(i in error_of && (place_of[i], is_tcp[i]) in works)
-  return is_tcp[i] == "" || !connects_at[place_of[i]]
-}
-
-# Reports a failing lookup. A lookup with a source is only reported if the one without a source has a different result.
-# Failures that differ only in the route are reported once, with the first address.
-function report_failure(r, i, is_said,    what, id) {
-  what = i in error_of ? failure_of_discard(r, i) : failure_of_answer(r, i)
-  if (what == "" || what in is_said || (what, source_of[i]) in is_said)
-    return
-  if (source_of[i] == "")
-    is_said[what] = 1
-  is_said[what, source_of[i]] = 1
-  id = expected_cidr[r] SUBSEP devs_words[r] SUBSEP what SUBSEP source_of[i] SUBSEP (i in is_reply)
-  if (!(id in told_at)) {
-    finding[++findings] = id
-    told_at[id] = address_at[place_of[i]]
-    told_by[id] = i in error_of ? discarder : text_of[i]
-  }
-  if (what ~ /^B/ && !index("," discards_at[id] ",", "," discarding_type ","))
-    discards_at[id] = discards_at[id] (discards_at[id] == "" ? "" : ",") discarding_type
-}
-
-# Returns the kind of failure of a lookup that the kernel rejects, and the beginning of its message, or "". Sets
-# discarding_type.
-function failure_of_discard(r, i,    type) {
-  type = discarder_of(error_of[i])
-  if (!type)
-    return "NO-ROUTE has no IPv" family " route; expected via"
-  discarding_type = type_name[type]
-  return is_discarded_by_cni(r, place_first[place_of[i]], type) && devs_pattern[r] == "" ? "" : \
-    "BLACKHOLE is discarded by"
-}
-
-# Returns the type of the route or rule that discards the packet, or 0 if nothing matches.
-function discarder_of(text) {
-  if (text !~ /^(Invalid argument|No route to host|Host is unreachable|Permission denied|Network( is)? unreachable)$/)
-    can_not("can\047t look up routes: " text)
-  return text ~ /^I/ ? 6 : text ~ /^(No|H)/ ? 7 : text ~ /^P/ ? 8 : 0
-}
-
-# Returns the kind of failure of an answer, and the beginning of its message, or "". Sets discarding_type.
-function failure_of_answer(r, i,    pattern, devs, is_local, is_for_many) {
-  parse(text_of[i])
-  if (encap_of[class] != "")
-    can_not("what is sent to " address_at[place_of[i]] " is encapsulated as " encap_of[class])
-  devs = devs_pattern[r] == "" ? expected : ""
-  pattern = devs_pattern[r] == "" ? pattern_of["container"] "|" pattern_of["allowed"] : devs_pattern[r]
-  is_local = (type_of[class] " " to) in is_of_host
-  # In IPv4, TCP can't connect by broadcast and multicast routes. Where it is looked up differently, don't tell it from
-  # UDP.
-  is_for_many = family == 4 && type_of[class] ~ /^[35]$/
-  if (is_for_many)
-    if (is_local ? text_of[first_at[place_of[i]]] != text_of[i] : treats_tcp_apart || connects_at[place_of[i]])
-      can_not("what is sent to " address_at[place_of[i]] " depends on the kind of socket: " in_words(text_of[i]))
-  if (is_local)
-    return ""
-  # Packets that match any other local route stay on this host.
-  if (type_of[class] == 2 || (type_of[class] == 4 && proto_of[class] == 2))
-    devs_of[class] = "lo"
-  discarding_type = type_name[type_of[class]]
-  if (type_of[class] == 1 && !strays(class, devs, devs_pattern[r] == "" ? "/" : pattern) && local_gateway(class) != "")
-    return "GATEWAY " devs_of[class]
-  if (!strays(class, devs, pattern) && (devs_pattern[r] != "" || !strays(class, devs, pattern_of["allowed"]) || \
-    !is_beyond_pods(to, place_first[place_of[i]])))
-    return is_for_many ? "BLACKHOLE is discarded by" : ""
-  return "OVERLAP routes via " (devs_of[class] == "" ? "no device" : with_commas(devs_of[class])) ", expected"
-}
-
-function with_commas(devs) {
-  gsub("/", ",", devs)
-  return devs
-}
-
-# Returns how many interfaces of a class are neither in devs nor match the pattern, or 1 if it has no interface.
-function strays(c, devs, pattern,    list, count, i, found) {
-  count = split(devs_of[c], list, "/")
-  found = !count
-  for (i = 1; i <= count; i++)
-    found += !index("/" devs "/", "/" list[i] "/") && list[i] !~ ("^(" pattern ")$")
-  return found
-}
-
-# Returns whether a route through a pod's interface can't be a network of pods: it is too wide, holds an uplink's
-# address or gateway, or lies in an uplink's subnet, unless that is so wide that pods may have a part of it.
-function is_beyond_pods(prefix, n,    i, c, h, low, high, length_) {
-  if (family == 4 && n ~ /^xa9fe/)
-    return 1
-  if (prefix in beyond_pods)
-    return beyond_pods[prefix] > 0
-  place(prefix)
-  low = first
-  high = last
-  length_ = bits
-  beyond_pods[prefix] = length_ < (family == 6 ? 16 : 8)
-  for (c in has_gateways) {
-    take_apart(1, c)
-    for (h = 1; h <= hops; h++)
-      if (is_expected(dev[h]) && !index(via[h], ":") == (family == 4))
-        beyond_pods[prefix] += via[h] != "" && is_between(low, number(via[h]), high)
-  }
-  for (i = 1; i <= addresses; i++)
-    if (is_expected(address_dev[i])) {
-      beyond_pods[prefix] += is_between(low, number(address[i]), high)
-      place(subnet[i])
-      if (bits > (family == 6 ? 64 : 11) && bits <= length_ && length_ < BITS)
-        beyond_pods[prefix] += is_between(first, low, last)
-    }
-  return beyond_pods[prefix] > 0
 }
 
 function is_between(low, n, high) {
   return low <= n && n <= high
 }
 
-function is_expected(name) {
-  return index("/" expected "/", "/" name "/") > 0
+# Takes apart a route as ip prints it: its type unless that is unicast, its destination, and then keys, most of them
+# with a value, for the route or for each next hop:
+#
+#   default proto 16 metric 100 \	nexthop via 10.1.0.1 dev eth0 weight 1 \	nexthop via inet6 fe80::1 dev eth1 weight 1
+#
+# The values of other keys are numbers, or words that are no keys here.
+function take_apart(line,    word, count, i, key, gateway) {
+  count = split(line, word, " ")
+  split("", field)
+  i = 1
+  type = word[1] ~ /^[0-9]+$/ ? word[i++] + 0 : 1
+  to = word[i++]
+  devs = gateways = gateway = ""
+  hops = is_dead = 0
+  for (; i <= count; i++) {
+    key = word[i]
+    if (key == "dev") {
+      devs = with_name(devs, word[++i])
+      gateways = gateways gateway (gateway == "" ? "" : "/" word[i])
+      gateway = ""
+      hops++
+    }
+    else if (key == "via")
+      gateway = " " word[i += word[i + 1] ~ /^inet6?$/ ? 2 : 1]
+    else if (key ~ /^(table|metric|proto|src|tos|from|encap|expires|nhid)$/)
+      field[key] = word[++i]
+    else if (key == "dead")
+      is_dead = 1
+  }
+  table = "table" in field ? field["table"] + 0 : 254
+  metric = field["metric"] + 0
+  is_dead = is_dead || field["expires"] ~ /^(0|-)/
 }
 
-# Sets discarder, and returns whether it is a CNI's own block (is_block). The kernel doesn't tell the entry: it is the
-# longest match in one of the tables that rules look up, the first one unless a rule has conditions.
-function is_discarded_by_cni(r, n, type,    i, table, best, blocks, others, is_certain) {
-  read_entries()
-  discarder = ""
-  for (i = 1; i <= entries; i++) {
-    table = entry_table[i]
-    # Of entries with the same prefix, the first one has the lowest metric.
-    if (entry_first[i] <= n && n <= entry_last[i] && entry_bits[i] > (table in best ? entry_bits[best[table]] : -1))
-      best[table] = i
+# Keeps the borders of a route's prefix, and what the judgement needs: the addresses of this host, which no other route
+# can lead away; the default routes; and the discards in table main, with what tells a CNI's blocks from others.
+function read_route(    is_of_cni, is_telling) {
+  take_apart($0)
+  if ("from" in field)
+    can_not("the route " in_words($0))
+  if ("tos" in field)
+    return
+  # The kernel uses default routes with one metric by turns, and such IPv6 routes to any destination.
+  if (type == 1 && (family == 6 || to == "default")) {
+    tied_devs[to, table, metric] = tied_devs[to, table, metric] "/" devs
+    tied_gateways[to, table, metric] = tied_gateways[to, table, metric] gateways
   }
-  for (i = 1; i <= actions && !is_certain; i++) {
-    table = action_table[i]
-    if (table == "" && action_type[i] == type) {
-      others++
-      discarder = "a policy rule"
-    }
-    else if (table in best && entry_type[best[table]] == type) {
-      if (is_block(best[table], r))
-        blocks++
-      else
-        others++
-      discarder = entry_text[best[table]]
-      is_certain = is_unconditional[i]
-    }
-    else if (table in best && is_refused[best[table]]) {
-      others++
-      if (discarder == "")
-        discarder = entry_text[best[table]]
-    }
-  }
-  if (blocks && others)
-    can_not("several routes or rules, one of them a CNI\047s own block, may discard what is sent to " dotted(n))
-  return blocks > 0
+  if (to == "default")
+    read_default($0)
+  cut(to)
+  if (table == 255 && !index(to, "/") && (type == 2 || (family == 4 ? type == 3 : type == 4 && field["proto"] == 2)))
+    is_of_host[type, to] = 1
+  # A nexthop object may be a blackhole; ip shows it without an interface, or with lo.
+  discards_elsewhere = discards_elsewhere || (type == 6 && table != 254) || ("nhid" in field && devs ~ /^(lo)?$/)
+  is_of_cni = type == 1 && field["proto"] ~ /^(12|80)$/
+  is_telling = type < 6 && !is_dead && (is_of_cni || (table == 254 && may_be_of_pods(devs)))
+  if (!is_telling && !(type >= 6 && table == 254))
+    return
+  kept_first[++kept] = first
+  kept_last[kept] = last
+  kept_bits[kept] = bits
+  kept_type[kept] = type
+  kept_proto[kept] = field["proto"]
+  kept_devs[kept] = table == 254 ? devs : ""
+  kept_text[kept] = $0
 }
 
-# Reads the entries from which the kernel may choose, those of pods, and those of a CNI to other nodes. The interfaces
-# of Services and DNS caches aren't pods'.
-function read_entries(    i, may_win, others) {
-  others = expected "/kube-ipvs0/kube-dummy-if/nodelocaldns/localdns"
-  for (i = 1; i <= addresses && !has_read_entries; i++)
-    if (!index("/" others "/", "/" address_dev[i] "/") && address_dev[i] ~ ("^(" pattern_of["container"] ")$"))
-      pod_address[++pods] = number(address[i])
-  for (i = 1; i <= routes && !has_read_entries; i++) {
-    parse(route[i])
-    may_win = !is_for_tos[class] && !is_dead_of[class] && class !~ / from / && table_of[class] in is_asked
-    # For IPv6, the kernel skips a route whose router is silent.
-    if (family == 6 && type_of[class] == 1)
-      may_win = 0
-    is_pod_entry[++entries] = strays(class, others, "/") > strays(class, others, pattern_of["container"])
-    if (proto_of[class] ~ /^(12|80)$/ && type_of[class] == 1) {
-      place(to)
-      peer_first[++peers] = first
-      peer_bits[peers] = bits
-      peer_proto[peers] = proto_of[class]
+# Returns whether an interface may be a pod's. Those of Services and DNS caches aren't.
+function may_be_of_pods(names,    part, i) {
+  if (!(names in is_for_pods)) {
+    is_for_pods[names] = 0
+    for (i = split(names, part, "/"); i > 0; i--)
+      if (is_like(part[i], pattern_of["container"]) && part[i] !~ /^(kube-ipvs0|kube-dummy-if|nodelocaldns|localdns)$/)
+        is_for_pods[names] = 1
+  }
+  return is_for_pods[names]
+}
+
+# --- the uplinks -----------------------------------------------------------------------------------------------------
+
+# Keeps a default route. One through lo leads nowhere. If the uplinks are known, only those through them are default
+# routes; another one that wins is judged like any route.
+function read_default(text) {
+  if (type == 1 && table != 254 && elsewhere == "")
+    elsewhere = "; another table has one: " in_words(text)
+  if (type != 1 || table != 254 || "tos" in field || devs == "lo")
+    return
+  default_gateways = default_gateways gateways
+  if ((uplink_pattern != "" || expected != "") && !has_uplink(devs))
+    return
+  default_text[++defaults] = text
+  default_devs[defaults] = devs
+  default_metric[defaults] = metric
+  default_proto[defaults] = field["proto"]
+  is_odd[defaults] = devs == "" || is_dead
+}
+
+function has_uplink(names,    part, i) {
+  for (i = split(names, part, "/"); i > 0 && !is_uplink(part[i]); i--)
+    ;
+  return i > 0
+}
+
+# Reads the IPv4 default routes, which determine the uplinks of IPv6: any router can advertise an IPv6 default route.
+function expect_ipv4_uplinks(    line, count, i) {
+  count = split(ENVIRON["IPV4_DEFAULTS"], line, "\n")
+  for (i = 1; i <= count; i++) {
+    take_apart(line[i])
+    read_default(line[i])
+  }
+  expect_defaults()
+  defaults = 0
+}
+
+# Sets the uplinks to the interfaces of the best default route, unless another one has an equal right.
+function expect_defaults(    i, best, is_contested) {
+  for (i = 1; i <= defaults; i++)
+    if (!best || default_metric[i] < default_metric[best])
+      best = i
+  for (i = 1; i <= defaults; i++) {
+    if (is_odd[i])
+      can_not("the default route " in_words(default_text[i]))
+    if (default_devs[i] != default_devs[best])
+      is_contested = is_contested || default_metric[i] == default_metric[best] || may_be_of_pods(default_devs[best])
+    # networkd merges all routers' default routes into one.
+    else if (default_proto[i] == 9 && index(default_devs[i], "/"))
+      is_contested = 1
+  }
+  expected = default_devs[best]
+  if (is_contested && needs_uplinks && problem == "")
+    problem = "contested-default: several interfaces have a default route, and the kernel may choose another one" \
+      " for each packet, or takes a container\047s; name the node\047s uplinks (hostRouting.uplinks)"
+}
+
+# Sets the uplinks to the interfaces that the config names. No name contains ":".
+function expect_named(    file, line, part, name) {
+  file = "/proc/self/net/dev"
+  while ((getline line <file) > 0)
+    if (split(line, part, ":") > 1 && split(part[1], name, " ") && is_uplink(name[1]))
+      expected = with_name(expected, name[1])
+  close(file)
+}
+
+# --- cut -------------------------------------------------------------------------------------------------------------
+
+# Sets first, last and bits, and adds the prefix's borders.
+function cut(prefix) {
+  read_prefix(prefix)
+  print first "\n" after(last) | SORTER
+}
+
+# Sets the places, in order: probe[1..places], and place_at[probe].
+function find_places(    i, covered, line, word) {
+  if (family == 4)
+    cut("169.254.0.0/16") # where nothing is a pod's
+  for (i = 1; i <= ranges; i++)
+    print range_first[i] "\n" after(range_last[i]) "\n" range_first[i], range_last[i] | SORTER
+  if (close(SORTER) != 0)
+    can_not(UNWRITABLE)
+  while ((getline line <ENVIRON["SCRATCH"]) > 0) {
+    split(line, word, " ")
+    if (word[2] > covered)
+      covered = word[2]
+    if (word[1] <= covered && word[1] != probe[places]) {
+      probe[++places] = word[1]
+      place_at[word[1]] = places
     }
-    if (!may_win && !is_pod_entry[entries]) {
-      entries--
+  }
+  close(ENVIRON["SCRATCH"])
+}
+
+# --- ask -------------------------------------------------------------------------------------------------------------
+
+# Looks up each place's probe without a source and from each of the named addresses. If there are any, it also finds out
+# which source the kernel chooses for a connection: a lookup without "fibmatch" shows it.
+#
+# Sets text_of[i] or error_of[i] for each lookup. Those of place p begin after (p - 1) * lookups_each; the one without a
+# source is the first. The last command takes the lock under which the kernel announces changes: all changes that the
+# results reflect have been announced by then.
+function look_up(    p, k, i, line, list, count, given) {
+  find_places()
+  lookups_each = 1 + nameds + (nameds > 0)
+  for (p = 1; p <= places; p++) {
+    line = "route get fibmatch " dotted(probe[p]) " uid 0" (family == 6 ? " ipproto 17" : "")
+    list[++count] = line
+    for (k = 1; k <= nameds; k++)
+      list[++count] = line " from " own[named[k]]
+    if (nameds) {
+      sub(/ fibmatch/, "", line)
+      list[++count] = line
+    }
+  }
+  list[count + 1] = "link show dev lo"
+  run(list, count + 1, "-force")
+  for (i = 1; i <= count; i++)
+    if (i in failed)
+      error_of[i] = failed[i]
+    else
+      text_of[i] = answer[++given]
+  if (answers != given + 1)
+    can_not("ip didn\047t give all answers: is there room left in /run?")
+  for (p = 1; p <= places && nameds; p++)
+    chosen_at[p] = chosen_source(text_of[(p - 1) * lookups_each + 1], text_of[p * lookups_each])
+}
+
+# Returns the source that the kernel chooses for a connection, or "*" if it may be any: several next hops, or routes by
+# turns, may have several sources, and in IPv6 it depends on more than the next hop.
+function chosen_source(text, text_with_source,    is_tied) {
+  take_apart(text)
+  is_tied = (to, table, metric) in tied_devs && tied_devs[to, table, metric] != "/" devs
+  if (hops > 1 || is_tied || family == 6)
+    return "*"
+  take_apart(text_with_source)
+  return field["src"]
+}
+
+# Returns whether anything is sent to a place from an address: a connection, or what a server answers.
+function is_sender(p, i) {
+  return chosen_at[p] == "*" || chosen_at[p] == own[i] || \
+    (is_global[i] && (own_dev[i] == "lo" || is_uplink(own_dev[i])))
+}
+
+# --- judge -----------------------------------------------------------------------------------------------------------
+
+function judge(r,    p, k, i) {
+  if (!(range_first[r] in place_at))
+    can_not(UNWRITABLE)
+  for (p = place_at[range_first[r]]; p && p <= places && probe[p] <= range_last[r]; p++) {
+    i = (p - 1) * lookups_each + 1
+    judge_lookup(r, p, i, "")
+    for (k = 1; k <= nameds; k++)
+      if (is_sender(p, named[k]))
+        judge_lookup(r, p, i + k, own[named[k]])
+  }
+}
+
+# Judges lookup i of place p for a range. It isn't certain that a failure with a source, or one that IPv6 sockets look
+# up again with a source, is a failure for the library, too.
+function judge_lookup(r, p, i, from,    what, kind, line) {
+  by = ""
+  what = i in error_of ? why_discarded(r, p, error_of[i]) : why_wrong(r, p, text_of[i])
+  if (what == "")
+    return
+  kind = substr(what, 1, index(what, " ") - 1)
+  line = kind ": expected CIDR " expected_cidr[r] " (probe " dotted(probe[p]) ")" substr(what, length(kind) + 1) " " \
+    (devs_words[r] == "" ? with_commas(expected) : devs_words[r])
+  if (from != "" || (family == 6 && nameds && i in error_of))
+    can_not("without Python, it isn\047t certain: " line (from == "" ? "" : ", from " from))
+  else if (!((expected_cidr[r], devs_words[r], what) in is_told)) {
+    is_told[expected_cidr[r], devs_words[r], what] = 1
+    finding[++findings] = line (by == "" ? "" : "; by " in_words(by))
+  }
+}
+
+# Returns the kind of failure of a lookup that the kernel rejects, and the beginning of its message, or "". The kernel
+# doesn't tell which route discards the packet, so the blackholes of table main must be the only ones.
+function why_discarded(r, p, error,    discarded, i, longest) {
+  if (error ~ /^Network( is)? unreachable$/)
+    return "NO-ROUTE has no IPv" family " route; expected via"
+  discarded = error == "Invalid argument" ? 6 : error == "Permission denied" ? 8 : 7
+  if (discarded == 7 && error !~ /^(No route to host|Host is unreachable)$/)
+    can_not("can\047t look up routes: " error)
+  for (i = 1; i <= kept; i++)
+    if (kept_type[i] == discarded && is_between(kept_first[i], probe[p], kept_last[i]) && \
+      (!longest || kept_bits[i] > kept_bits[longest]))
+      longest = i
+  if (discarded == 6 && (discards_elsewhere || !longest))
+    can_not("several routes or rules may discard what is sent to " dotted(probe[p]))
+  if (longest && devs_pattern[r] == "" && is_block(longest, r))
+    return ""
+  by = kept_text[longest]
+  return "BLACKHOLE is discarded by " type_name[discarded] "; expected via"
+}
+
+# Returns whether a discard is for a CNI's own pods: a blackhole that is longer than the expected CIDR, and holds a
+# route to a pod or an address of one. A block without pods is known by the CNI's routes to other nodes in the CIDR.
+function is_block(block, r,    i, found) {
+  if ((block, expected_cidr[r]) in known_block)
+    return known_block[block, expected_cidr[r]]
+  read_prefix(expected_cidr[r])
+  found = 0
+  if (kept_type[block] == 6 && kept_bits[block] > bits) {
+    for (i = 1; i <= owns; i++)
+      found = found || (has_pods(own_dev[i]) && is_between(kept_first[block], own_number[i], kept_last[block]))
+    for (i = 1; i <= kept; i++)
+      found = found || (is_inside(i, kept_first[block], kept_last[block]) && has_pods(kept_devs[i])) || \
+        (is_inside(i, first, last) && kept_type[i] == 1 && kept_proto[i] == kept_proto[block] && \
+        kept_proto[i] ~ /^(12|80)$/)
+  }
+  known_block[block, expected_cidr[r]] = found
+  return found
+}
+
+function is_inside(i, low, high) {
+  return low <= kept_first[i] && kept_last[i] <= high
+}
+
+# Returns whether an interface is a pod's, and no uplink.
+function has_pods(names,    part, i) {
+  for (i = split(names, part, "/"); i > 0 && (is_uplink(part[i]) || !may_be_of_pods(part[i])); i--)
+    ;
+  return i > 0
+}
+
+# Returns the kind of failure of a result, and the beginning of its message, or "". It is uncertain which of the routes
+# that the kernel uses by turns, or of the hops that may be dead, carries a packet, so all must be right.
+function why_wrong(r, p, text,    what) {
+  take_apart(text)
+  by = text
+  if ((type, to) in is_of_host) {
+    if (type == 3 && text != text_of[(p - 1) * lookups_each + 1])
+      can_not("what is sent to " dotted(probe[p]) " depends on its source")
+    return ""
+  }
+  # Packets that match a wider local route stay on this host.
+  if (type == 2)
+    devs = "lo"
+  else if (type != 1 || devs == "" || "encap" in field || \
+    (field["src"] != "" && (field["src"] ~ /^127[.]/ || !(field["src"] in is_own))))
+    can_not("the route " in_words(text))
+  what = failure_of(r, p)
+  if (what == "" && type == 1 && (to, table, metric) in tied_devs) {
+    is_dead = 1
+    devs = substr(tied_devs[to, table, metric], 2)
+    gateways = tied_gateways[to, table, metric]
+    what = failure_of(r, p)
+  }
+  if (what != "" && is_dead)
+    can_not("what is sent to " dotted(probe[p]) " may go by turns, or by a dead next hop: " in_words(text))
+  return what
+}
+
+function failure_of(r, p,    part, i, gateway, is_by_pods, has_others) {
+  for (i = split(devs, part, "/"); i > 0; i--) {
+    if (devs_pattern[r] != "" ? is_like(part[i], devs_pattern[r]) : is_uplink(part[i]))
       continue
-    }
-    place(to)
-    entry_first[entries] = first
-    entry_last[entries] = last
-    entry_bits[entries] = may_win ? bits : -1
-    entry_table[entries] = table_of[class]
-    entry_type[entries] = type_of[class]
-    entry_text[entries] = route[i]
-    # The kernel refuses to send with such a source.
-    is_refused[entries] = type_of[class] == 1 && !has_usable_source(class)
-    entry_proto[entries] = proto_of[class] ~ /^(12|80)$/ ? proto_of[class] : "none"
+    has_others = 1
+    if (devs_pattern[r] != "" || !is_like(part[i], pattern_of["allowed"] "|" pattern_of["container"]))
+      return "OVERLAP routes via " with_commas(devs) ", expected"
+    is_by_pods = is_by_pods || !is_like(part[i], pattern_of["allowed"])
   }
-  has_read_entries = 1
+  if (is_by_pods && is_beyond_pods(p))
+    return "OVERLAP routes via " with_commas(devs) ", expected"
+  gateway = has_others ? "" : local_gateway(gateways)
+  return gateway == "" ? "" : "GATEWAY leaves for " gateway "; expected via"
 }
 
-# Returns whether a CNI added a discarding route for its own block: a blackhole longer than the expected CIDR that holds
-# a pod's route in the same table or an address of a pod's interface, or, without pods, has the protocol of routes in
-# the CIDR to other nodes.
-function is_block(e, r,    i) {
-  if ((e, r) in known_block)
-    return known_block[e, r]
-  place(expected_cidr[r])
-  known_block[e, r] = 0
-  if (entry_type[e] != 6 || entry_bits[e] <= bits)
+# Returns whether the route that take_apart() has read can't be to a network of pods: it is too wide, holds an uplink's
+# address or gateway, or lies in an uplink's subnet, unless that is so wide that pods may have a part of it.
+function is_beyond_pods(p,    i, part, hop, low, high, length_) {
+  read_prefix(to)
+  low = first
+  high = last
+  length_ = bits
+  if (length_ < (family == 6 ? 16 : 8) || (family == 4 && probe[p] ~ /^xa9fe/))
+    return 1
+  for (i = split(default_gateways, part, " "); i > 0; i--)
+    if (split(part[i], hop, "/") && is_uplink(hop[2]) && !index(hop[1], ":") == (family == 4) && \
+      is_between(low, number(hop[1]), high))
+      return 1
+  for (i = 1; i <= owns; i++) {
+    read_prefix(own_net[i])
+    if (is_uplink(own_dev[i]) && (is_between(low, own_number[i], high) || \
+      (bits > (family == 6 ? 64 : 11) && bits <= length_ && length_ < BITS && is_between(first, low, last))))
+      return 1
+  }
+  return 0
+}
+
+# Returns a gateway that is also an address of this host on another interface, in words. This host doesn't answer the
+# router's ARP requests then. An IPv6 link-local address counts on the gateway's own interface only.
+function local_gateway(list,    part, hop, i, k) {
+  for (i = split(list, part, " "); i > 0; i--) {
+    split(part[i], hop, "/")
+    for (k = 1; k <= owns && hop[1] in is_own; k++)
+      if (own[k] == hop[1] && (own_dev[k] == hop[2]) == (hop[1] ~ /^fe[89ab]/))
+        return hop[1] ", which is also an address of this host (" own_dev[k] ")"
+  }
+  return ""
+}
+
+# --- the verdict -----------------------------------------------------------------------------------------------------
+
+BEGIN {
+  SORTER = "exec sort -u >\"$SCRATCH\""
+  own_number[0] = number(family == 6 ? "::1" : "127.0.0.1")
+}
+
+END {
+  if (section == "heard") {
+    print restlessness + 0
+    exit
+  }
+  find_problem()
+  if (problem == "")
+    look_up()
+  for (i = 1; i <= ranges && problem == ""; i++)
+    judge(i)
+  print_verdict(problem != "" ? "unknown" : findings ? "overlap" : "ok")
+}
+
+function find_problem() {
+  if (uplink_pattern != "")
+    expect_named()
+  else if (expected == "")
+    expect_defaults()
+  if (uplink_pattern != "" && expected == "")
+    problem = "no-uplink: there is no interface " uplink_words ", which hostRouting.uplinks names"
+  else if (uplink_pattern == "" && needs_uplinks && !defaults)
+    problem = "no-default-route" (family == 6 ? ": IPv6" : "") "\t: table main has none that is unicast" elsewhere
+  else if (!is_local_asked)
+    can_not("no policy rule asks table local about everything")
+}
+
+# Prints the verdict; the default route that may still come, or an empty line; the InfiniBand interfaces whose address
+# may still come, or an empty line; and the messages, of which the marker omits what follows a tab.
+function print_verdict(verdict,    i, lacking, pending) {
+  if (problem ~ /^no-(uplink|default)/ || (uplink_pattern != "" && !defaults))
+    lacking = "the default route" (uplink_pattern == "" ? "" : " on an uplink")
+  for (i = 1; i <= infinibands; i++)
+    if (family == 4 && problem !~ /^no-/ && !(infiniband[i] in has_address) && !is_uplink(infiniband[i]))
+      pending = pending (pending == "" ? "" : ", ") infiniband[i]
+  print verdict "\n" lacking "\n" pending
+  if (verdict == "unknown")
+    print problem
+  else if (verdict == "ok")
+    print "every expected CIDR leaves " (expected == "" ? "as expected" : "through " with_commas(expected))
+  for (i = 1; i <= findings && verdict == "overlap"; i++)
+    print finding[i]
+  print "end"
+}
+
+# Returns how much a recorded change matters: 2 if it may change the verdict, 1 if it may only spoil a dump, 0 if it
+# does neither. IPv4 routes outside table local that overlap no expected CIDR don't matter. When a dump of IPv6 routes
+# continues, it skips as many routes as it has returned, and misses one if one of those was deleted (fib6_dump_table).
+function relevance(line,    i) {
+  sub(/^Deleted /, "", line)
+  if (line ~ /^[0-9]+:[ \t]/ || line !~ /^([0-9]+ )?[0-9a-f]*[.:]/)
+    return 2
+  take_apart(line)
+  if (!index(to, ":") != (family == 4))
     return 0
-  for (i = 1; i <= peers && !known_block[e, r]; i++)
-    known_block[e, r] = peer_proto[i] == entry_proto[e] && peer_bits[i] >= bits && \
-      is_between(first, peer_first[i], last)
-  for (i = 1; i <= pods && !known_block[e, r]; i++)
-    known_block[e, r] = is_between(entry_first[e], pod_address[i], entry_last[e])
-  for (i = 1; i <= entries && !known_block[e, r]; i++)
-    known_block[e, r] = is_pod_entry[i] && entry_table[i] == entry_table[e] && \
-      is_between(entry_first[e], entry_first[i], entry_last[e]) && entry_last[i] <= entry_last[e]
-  return known_block[e, r]
+  read_prefix(to)
+  # When a dump continues within entries that have the same first address, it counts the previous ones.
+  while (bits > 0 && end_of(first, bits - 1, ZEROS) == first)
+    bits--
+  last = end_of(first, bits, ONES)
+  for (i = 1; i <= ranges && (range_last[i] < first || range_first[i] > last); i++)
+    ;
+  return table == 255 || i <= ranges ? 2 : family == 6
 }
 
 # --- words -----------------------------------------------------------------------------------------------------------
 
-function message(id,    part, list, count, kind, text) {
-  split(id, part, SUBSEP)
-  kind = substr(part[3], 1, index(part[3], " ") - 1)
-  text = kind ": expected CIDR " part[1] " (probe " told_at[id] ")" substr(part[3], length(kind) + 1)
-  if (kind == "BLACKHOLE") {
-    count = split(discards_at[id], list, ",")
-    text = text " " sorted(list, count, ",") "; expected via"
-  }
-  if (kind == "GATEWAY") {
-    parse(told_by[id])
-    text = substr(text, 1, index(text, ")")) " leaves for " local_gateway(class) "; expected via"
-  }
-  text = text " " (part[2] == "" ? with_commas(expected) : part[2])
-  if (part[4] != "")
-    text = text " for " (part[5] ? "replies" : "connections") " from " part[4]
-  return text (kind == "NO-ROUTE" ? "" : "; by " in_words(told_by[id]))
+function with_commas(list) {
+  gsub("/", ",", list)
+  return list
 }
 
 # Converts a route from the format of `ip -N -o` to that of `ip route show`.
 function in_words(text,    word, count, i) {
   text = text " "
   gsub(/[ \t\\]+/, " ", text)
-  if (family == 6)
-    gsub(/ (pref medium|(error|expires|hoplimit) -?[0-9]+[a-z]*)/, "", text)
   if (match(text, /^[0-9]+ /))
     text = type_name[substr(text, 1, RLENGTH - 1)] substr(text, RLENGTH)
   count = split("proto 2,proto kernel,proto 9,proto ra,proto 3,proto boot,proto 4,proto static,proto 12,proto bird," \
-    "proto 16,proto dhcp,proto 217,proto hostrouting,scope 253,scope link,scope 254,scope host," \
-    "table 253,table default,table 255,table local", word, ",")
+    "proto 16,proto dhcp,proto 217,proto hostrouting,scope 253,scope link,scope 254,scope host", word, ",")
   for (i = 1; i < count; i += 2)
     sub(" " word[i] " ", " " word[i + 1] " ", text)
   return substr(text, 1, length(text) - 1)

@@ -9,15 +9,16 @@ false # what bash returns if it can't parse the group
 #   check-route-overlap.sh gate told    the same, but it doesn't repeat a failure that the marker already has
 #   check-route-overlap.sh unjudged WHY    writes a marker without a verdict, if the gate couldn't run the check
 #
-# In STRICT mode, it exits with 1 if anything fails or there is no verdict; in WARN mode, it only reports this. The
-# script itself prints the verdict; then Python, if it still exists, prints the shadowed prefixes, the fix and notes.
+# In STRICT mode, it exits with 1 if anything fails or there is no verdict; in WARN mode, it only reports this.
 #
 # attempt() takes the lock if it can, so that no run is changing our routes, and looks: ip lists the tables, and awk
-# judges them by asking the kernel (the program begins with its theory of operation). Meanwhile, an ip monitor of this
-# run records all changes. If one of them may have mattered, the look is repeated. If the network isn't complete,
-# because the default route or the address of an InfiniBand interface may still come, keep_trying() gives up the lock
-# and waits. At the end, report() leaves one marker. A run that is killed leaves none of its own that says more than it
-# knows.
+# judges them by asking the kernel (the program begins with how it does that). Meanwhile, an ip monitor of this run
+# records all changes. If one of them may have mattered, the look is repeated. If the network isn't complete, because
+# the default route or the address of an InfiniBand interface may still come, keep_trying() gives up the lock and waits.
+#
+# awk knows the shapes of ordinary hosts. If it has no verdict, Python judges the host, if it still exists, and its
+# verdict counts. After a failure that awk has found, Python only explains it. At the end, report() leaves one marker.
+# A run that is killed leaves none of its own that says more than it knows.
 
 @common.sh@
 
@@ -28,26 +29,18 @@ readonly FAMILIES=@FAMILIES@
 readonly MARKER_OK=$RUN_DIR/route-overlap.ok
 readonly MARKER_DETECTED=$RUN_DIR/route-overlap.detected
 readonly REPORT=$RUN_DIR/route-overlap.json
-# The Python that explains a failure, if it still exists; may be empty.
+# The Python that judges what awk can't, and explains failures, if it still exists; may be empty. Its verdict names the
+# checksum of the config that it has read.
 readonly PYTHON=@PYTHON@
+readonly CONFIG_SUM=@CONFIG_SUM@
+readonly JUDGE_SECONDS=8
 readonly EXPLAIN_SECONDS=5
 readonly GATE_EXPLAIN_SECONDS=3
 readonly SHOWN_LINES=50
 # The netlink groups that every listener joins: links, nexthop objects, and IPv4's addresses, routes and rules.
 readonly GROUPS_HEARD=$((16#800000d1))
 readonly HEAR_SECONDS=5
-readonly TABLES=$'rule show\nroute show table all\naddress show\nlink show'
-# Reads lines with a place, its address and the address in the format of /proc, and prints each place with the source
-# that a socket uses, if any.
-IFS= read -r -d '' CONNECT <<'BASH'
-while read -r place address peer; do
-  exec 7<>"/dev/udp/$address/9" || continue
-  while read -r _ local remote _; do
-    [[ $remote != "$peer:0009" ]] || printf '%s %s\n' "$place" "${local%:*}"
-  done </proc/self/net/udp6
-done
-BASH
-export CONNECT
+readonly TABLES=$'link show\naddress show\nrule show\nroute show table all'
 
 # think: reads a family's state as ip lists it, and prints a verdict. If the input has changes after "==heard", prints
 # how much they matter: 2 if the verdict may be wrong, 1 if a dump may be incomplete, else 0. The program and the config
@@ -63,27 +56,25 @@ AWK
 CONFIG
 
 # Checks each family. Sets VERDICT to the worst verdict, LINES to all messages, beginning with those of families without
-# a verdict, LACKS_DEFAULT and PENDING. Or fails and sets MESSAGE.
+# a verdict, LACKING and PENDING to what may still come. Or fails and sets MESSAGE.
 judge() {
-  local text said=() words word
+  local said failures='' fine=''
+  VERDICT=ok LACKING='' PENDING=''
   for FAMILY in $FAMILIES; do
     list_family "$TABLES" think || return
     # If awk was killed, its output is incomplete.
     MESSAGE='awk ended without an answer'
-    [[ $LISTED = *$'\nend' ]] || return
-    said+=("${LISTED%$'\nend'}")
+    [[ $LISTED =~ ^(ok|overlap|unknown)$'\n' && $LISTED = *$'\nend' ]] || return
+    said=${LISTED#*$'\n'} said=${said%$'\nend'}
+    LACKING=${LACKING:-${said%%$'\n'*}} said=${said#*$'\n'}
+    PENDING+=${said%%$'\n'*} said=${said#*$'\n'}
+    case ${BASH_REMATCH[1]} in
+      ok) fine=$said ;;
+      overlap) [ "$VERDICT" = unknown ] || VERDICT=overlap; failures+=${failures:+$'\n'}$said ;;
+      unknown) VERDICT=unknown; [ "$failures" = "$said" ] || failures=$said${failures:+$'\n'}$failures ;;
+    esac
   done
-  PENDING=${said[0]%%$'\n'*} PENDING=${PENDING#"${PENDING%% *}"} VERDICT='' LACKS_DEFAULT='' LINES=''
-  for words in again 'unknown no-default-route' overlap ok; do
-    for text in "${said[@]}"; do
-      [[ $text != early-* ]] || LACKS_DEFAULT=yes
-      text=${text#early-} word=${text%%[ $'\n']*} text=${text#*$'\n'}
-      [[ " $words " = *" $word "* ]] || continue
-      VERDICT=${VERDICT:-$word}
-      [[ $word = ok && $VERDICT != ok || $LINES = "$text" ]] || LINES+=${LINES:+$'\n'}$text
-    done
-  done
-  LINES=${LINES//$STEERING/?}
+  LINES=${failures:-$fine} LINES=${LINES//$STEERING/?}
 }
 
 # Starts LISTENER, which records changes. Or fails and sets MESSAGE.
@@ -161,7 +152,6 @@ check_consistently() {
   for ((left = ATTEMPTS; left; left--)); do
     drain_listener && discard_changes && judge && drain_listener || return
     weigh_changes
-    [ "$VERDICT" != again ] || CHANGE=2
     [ "$CHANGE" -ne 0 ] && [ "$CHANGE$VERDICT$LINES" != "1$earlier" ] || return 0
     [ "$CHANGE" -eq 1 ] && earlier=$VERDICT$LINES || earlier=''
   done
@@ -170,7 +160,7 @@ check_consistently() {
 }
 
 look() {
-  check_consistently || VERDICT=unknown PENDING='' LACKS_DEFAULT='' LINES="check-failed: $MESSAGE"
+  check_consistently || VERDICT=unknown PENDING='' LACKING='' LINES="check-failed: $MESSAGE"
   kill -9 "$LISTENER" 2>/dev/null
   LISTENER=''
   trap 'kill -9 ${NEWS_PID-} 2>/dev/null' EXIT
@@ -184,27 +174,57 @@ attempt() {
     LOCK_LIMIT=0
   fi
   run_replacement
-  # Only the installed routes count for a start; without the lock, a trial may have begun in the meantime.
-  { [ -n "$IS_GATE" ] && has_trial; } || look
-  if [ -n "$IS_GATE" ] && has_trial; then
+  # Without the lock, a trial may have begun in the meantime.
+  is_on_trial || look
+  if is_on_trial; then
     VERDICT=unknown LINES='check-failed: a trial of routes is in progress; to end it: hostrouting revert'
     MISSING='the end of the trial of routes'
     return "$MAY_COME"
   fi
-  MISSING=''
-  if [[ -n $LACKS_DEFAULT || $LINES = no-uplink:* ]]; then
-    MISSING='the default route on an uplink'
-  elif [ "$VERDICT" = no-default-route ]; then
-    MISSING='the default route'
-  elif [ "$VERDICT" = unknown ]; then
-    return 1
-  fi
-  if [[ -n $PENDING && ( -z $MISSING || $SETTLE_LIMIT -gt $LIMIT ) ]]; then
-    MISSING="an address on$PENDING" LIMIT=$SETTLE_LIMIT
-  fi
+  MISSING=$LACKING
+  [[ -z $PENDING || ( -n $MISSING && $SETTLE_LIMIT -le $LIMIT ) ]] ||
+    MISSING="an address on $PENDING" LIMIT=$SETTLE_LIMIT
   [ -z "$MISSING" ] || return "$MAY_COME"
   [ "$VERDICT" = ok ]
 }
+
+# ask_python SECONDS: makes Python judge this host with this script's config, print the shadowed prefixes, the fix and
+# the notes, and write the report. Sets JUDGED to its verdict, or to "", and SAID to its messages. With -I, the
+# consumer's environment and working directory don't determine which modules root loads.
+#
+# An exit code or a word proves nothing: other programs, and other versions of this one, exit with 0 or print "ok" as
+# well. Only what has read this config and judged it can name the config's checksum together with a verdict.
+ask_python() {
+  local status head
+  JUDGED=''
+  [ -x "$PYTHON" ] || return
+  SAID=$(timeout -k 1 "$1" "$PYTHON" -I -m hostrouting check --at-boot "$VERDICT" <&4 9>&-)
+  status=$?
+  head=${SAID%%$'\n'*} SAID=${SAID#"${SAID%%$'\n'*}"} SAID=${SAID#$'\n'}
+  case "$status $head" in
+    "0 ok on "*" for config $CONFIG_SUM") [ -n "$SAID" ] || JUDGED=ok ;;
+    "1 overlap on "*" for config $CONFIG_SUM") JUDGED=overlap ;;
+    "2 unknown on "*" for config $CONFIG_SUM") JUDGED=unknown ;;
+  esac
+  [ -n "$JUDGED" ] || complain "$PYTHON gives no verdict (exit code $status)"
+} 4<<'JSON'
+@CONFIG_JSON@
+JSON
+
+# Takes Python's verdict if awk has none. Whatever prevents Python's, awk's stays. Without the lock, a trial may have
+# begun meanwhile.
+judge_by_python() {
+  [ "$VERDICT" = unknown ] && ! is_on_trial || return
+  # What the gate has told isn't told again.
+  if [ -n "$IS_TOLD" ]; then ask_python "$JUDGE_SECONDS" 2>/dev/null; else ask_python "$JUDGE_SECONDS"; fi
+  ! is_on_trial || JUDGED=''
+  [ -n "$JUDGED" ] || return
+  [ "$JUDGED" != ok ] || SAID="every expected CIDR leaves as expected, says $PYTHON; without it: $LINES"
+  VERDICT=$JUDGED LINES=${SAID//$STEERING/?}
+}
+
+# Only the installed routes count for a start.
+is_on_trial() { [ -n "$IS_GATE" ] && has_trial; }
 
 # Writes exactly one marker, atomically. Removes the stale one first, because a missing marker never means "ok".
 write_marker() {
@@ -213,7 +233,8 @@ write_marker() {
   [ "$VERDICT$WHY" != ok ] || other=$MARKER_DETECTED
   [ -d "$RUN_DIR" ] || mkdir -p "$RUN_DIR"
   for stale in "$other" "$REPORT"; do
-    [ ! -e "$stale" ] || rm -f "$stale" || return
+    # Python has written the report of the failures that it has found.
+    [[ $stale = "$REPORT" && $VERDICT = "$JUDGED" && $VERDICT != ok ]] || [ ! -e "$stale" ] || rm -f "$stale" || return
   done
   [ "$VERDICT$WHY" != ok ] || { : >"$MARKER_OK"; return; } # an empty file needs no rename
   [ "$VERDICT" = ok ] || while IFS= read -r line; do text+=${line%%$'\t'*}$'\n'; done <<<"$LINES" || return
@@ -242,16 +263,9 @@ report() {
   [[ $MODE = WARN || ( $VERDICT = ok && -n $is_left ) ]]
 }
 
-# Makes Python print the shadowed prefixes, the fix and the notes, and write the report. Its result doesn't affect the
-# verdict. With -I, the consumer's environment and working directory don't determine which modules root loads.
-explain() {
-  [[ $VERDICT = ok || ! -x $PYTHON ]] ||
-    timeout -k 1 "$EXPLAIN_LIMIT" "$PYTHON" -I -m hostrouting check --report >&2
-}
-
-VERDICT='' PENDING='' LINES='' LACKS_DEFAULT='' LISTENER='' IS_LISTENING='' CHANGE=0 EXPLAIN_LIMIT=$EXPLAIN_SECONDS
+VERDICT='' PENDING='' LINES='' LACKING='' LISTENER='' IS_LISTENING='' CHANGE=0 JUDGED='' SAID='' IS_TOLD=''
 [ "$#:${1-}" != 2:unjudged ] || { VERDICT=unknown LINES=$2; report; exit; }
-LIMIT=$WAIT_SECONDS SETTLE_LIMIT=$SETTLE_SECONDS
+LIMIT=$WAIT_SECONDS SETTLE_LIMIT=$SETTLE_SECONDS EXPLAIN_LIMIT=$EXPLAIN_SECONDS
 read_arguments "$@"
 if [ -n "$IS_GATE" ]; then
   EXPLAIN_LIMIT=$GATE_EXPLAIN_SECONDS
@@ -261,6 +275,7 @@ if [ -n "$IS_GATE" ]; then
 fi
 NETWORK_LIMIT=$LIMIT
 keep_trying
+judge_by_python
 # The gate has already reported this failure, and the marker exists.
 if [[ $IS_TOLD && $VERDICT =~ ^(overlap|unknown)$ && $(<"$MARKER_DETECTED") == "$LINES" ]] 2>/dev/null; then
   [ "$MODE" = WARN ]
@@ -269,6 +284,6 @@ fi
 report
 STATUS=$?
 exec 9>&-
-explain
+[ "$VERDICT" != overlap ] || [ -n "$JUDGED" ] || ask_python "$EXPLAIN_LIMIT" >/dev/null
 exit "$STATUS"
 }

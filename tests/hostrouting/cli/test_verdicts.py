@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -21,31 +24,31 @@ from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.overlap.findings import UnknownReason, Verdict
 from hostrouting.tasks.configure import Configure
 
+FINE = "10.96.0.0/12"
 
-@pytest.mark.parametrize(
-    ("cidr", "marker", "text", "is_stored"),
-    [
-        (SHADOWED, "detected", f"OVERLAP: expected CIDR {SHADOWED} (probe ...", True),
-        (SHADOWED, "ok", "", False),
-        (SHADOWED, "detected", "no-default-route\n", False),
-        ("10.96.0.0/12", "detected", "OVERLAP: expected CIDR", False),
-    ],
-)
-def test_only_the_boot_checks_verdict_is_explained_and_stored(
-    run: Any, host: Host, cidr: str, marker: str, text: str, *, is_stored: bool
+
+@pytest.mark.parametrize("verdict", ["overlap", "unknown"])
+@pytest.mark.parametrize("cidr", [SHADOWED, FINE])
+def test_the_boot_script_gets_a_verdict_on_its_config(
+    run: Any, host: Host, monkeypatch: pytest.MonkeyPatch, cidr: str, verdict: str
 ) -> None:
-    config = Config(route_overlap={"expectedCidrs": [cidr]})
-    write_file(host.layout.manifest, manifest_of(config, host.layout).to_text())
-    write_file(host.layout.run_dir / f"route-overlap.{marker}", text)
-    code, out, err = run("check", "--report")
-    assert (code, out) == (0 if is_stored else 1, "")
+    write_file(host.layout.manifest, manifest_of(Config(), host.layout).to_text())
+    text = json.dumps(Config(route_overlap={"expectedCidrs": [cidr]}).to_mapping()).encode()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
+    code, out, err = run("check", "--at-boot", verdict)
+    first, *lines = out.splitlines()
+    fails = cidr == SHADOWED
+    found = "overlap" if fails else "ok"
+    assert first == f"{found} on {host.name} for config {sha256(text).hexdigest()}"
+    assert (code, len(lines)) == (fails, fails)
     fix = f'fix: add to hostRouting.staticRoutes.routes: {{"destination": "{SHADOWED}"}}'
-    assert (fix in err, "fix:" in err, host.layout.report.exists()) == (
-        is_stored,
-        is_stored,
-        is_stored,
+    assert (fix in err, host.layout.report.exists()) == (fails, fails)
+    assert ("the script says overlap, and the host is now ok" in err) == (
+        verdict == "overlap" and not fails
     )
-    assert not is_stored or json.loads(host.layout.report.read_text())["verdict"] == "overlap"
+    if fails:
+        assert lines[0].startswith(f"OVERLAP: expected CIDR {SHADOWED} ")
+        assert json.loads(host.layout.report.read_text())["verdict"] == "overlap"
 
 
 # --- no CIDR is expected --------------------------------------------------------------------------

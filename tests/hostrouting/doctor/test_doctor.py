@@ -621,6 +621,19 @@ def test_files_and_folders_that_others_may_write_are_found(node: Node) -> None:
     assert found == {("file-mode", f"/{path}", f"chmod go-w /{path}") for path in PLACES}
 
 
+def test_a_python_that_others_may_change_is_found(node: Node) -> None:
+    script, packages = (
+        node.layout.of(CHECK),
+        node.layout.of("/opt/venv/lib/python3.12/site-packages"),
+    )
+    script.write_text(script.read_text().replace("PYTHON=''", "PYTHON=/opt/venv/bin/python"))
+    write_file(node.layout.of("/opt/venv/bin/python"), "")
+    (packages / "hostrouting").mkdir(parents=True)
+    packages.chmod(0o777)
+    found = {(each.kind, each.subject) for each in examine(host=node.host).findings}
+    assert found == {("file-mode", "/opt/venv/lib/python3.12/site-packages")}
+
+
 HIDING = (
     *(f"BindPaths=/bin/true:/{CHECK}:rbind", "BindReadOnlyPaths=/bin/true:/usr/bin/timeout"),
     *(

@@ -1,0 +1,84 @@
+"""Test the boot scripts on hosts with interfaces that are named like words that ip prints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from nightly import by_day
+from node import nics, on_linux, run_ip
+from scripts import AWKS, Sandbox, awk_or_skip, judged_soundly
+
+import phases
+from hostrouting import Config
+from hostrouting.boot.render import render_check
+from hostrouting.kernel.netlink import NetlinkBackend
+from hostrouting.kernel.netlink6 import NetlinkBackend6
+from hostrouting.model.family import Family
+from hostrouting.overlap.check import check_families
+
+pytestmark = pytest.mark.kernel
+
+NAMES = (
+    *("from", "via", "dead", "nexthop", "all0", "dev", "onlink", "tos", "table", "proto"),
+    *("src", "metric", "scope", "expires", "nhid", "encap", "inet", "inet6", "lookup", "to"),
+    *("not", "goto", "iif", "linkdown", "blackhole", "unicast", "master", "peer", "Deleted"),
+    *("255", "10.1.0.1", "[detached]", "a@b", "|", "x*", "state"),
+)
+
+# What a host has beside eth0, which has a default route of metric 100.
+HOSTS = {
+    "nothing": "",
+    "another default route of this metric": "route append default via 10.2.0.1 dev {0} metric 100",
+    "a better default route": "route add default via 10.2.0.1 dev {0} metric 50",
+    "a part of the network": "route add 10.100.0.0/16 via 10.2.0.1 dev {0}",
+    "a next hop": """
+        route add 10.100.0.0/16 nexthop via 10.1.0.1 dev eth0 nexthop via 10.2.0.1 dev {0}
+    """,
+    "a rule for a source": """
+        route add default via 10.2.0.1 dev {0} table 100
+        rule add pref 7 from 10.1.0.4 iif lo oif {0} lookup 100
+        rule add pref 8 from 10.1.0.4 lookup 100
+    """,
+    "rules for the interface": """
+        route add default via 10.2.0.1 dev {0} table 100
+        rule add pref 7 iif {0} lookup 100
+        rule add pref 8 oif {0} to 10.100.0.0/16 lookup 100
+    """,
+}
+
+
+def add_link(name: str, *addresses: str) -> None:
+    peer = "other-of-ib0" if name == "ib0" else "other"
+    run_ip(f"link add dev {name} type veth peer name {peer}")
+    run_ip(f"link set dev {peer} up", f"link set dev {name} arp off up")
+    for address in addresses:
+        nodad = " nodad" if ":" in address else ""
+        run_ip(f"addr add {address} dev {name}{nodad}")
+
+
+def see_sound(config: Config, awk: str, root: Path) -> str:
+    backends = {Family.IPV4: NetlinkBackend(), Family.IPV6: NetlinkBackend6()}
+    report = check_families(config, backends.__getitem__, phases.CancelScope())
+    sandbox = Sandbox(root, awk_or_skip(awk))
+    sandbox.run(render_check(config))
+    return judged_soundly(sandbox.told(), report)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_check_takes_no_name_for_a_word(name: str, tmp_path: Path) -> None:
+    awk = AWKS[NAMES.index(name) % len(AWKS)]
+    for host in [*HOSTS][NAMES.index(name) % 3 :: by_day(3, by_night=1)]:
+        kernel = on_linux()  # as long as it exists, so does its namespace
+        run_ip(nics(eth0="10.1.0.4/24"), "route add default via 10.1.0.1 dev eth0 metric 100")
+        add_link(name, "10.2.0.4/24")
+        run_ip(HOSTS[host].format(name))
+        for uplinks in (None, ("eth0",), ("*",)):
+            config = Config(
+                uplinks=uplinks,
+                route_overlap={"expectedCidrs": ["10.96.0.0/12", "10.1.0.0/24"]},
+                wait_seconds=0,
+            )
+            verdict = see_sound(config, awk, tmp_path)
+            assert verdict == "ok" or host != "nothing"
+        del kernel
