@@ -6,16 +6,18 @@ from pathlib import Path
 
 import pytest
 from nightly import by_day
-from node import nics, on_linux, run_ip
+from node import nics, on_linux, run_ip, run_ip6, tool
 from scripts import AWKS, Sandbox, awk_or_skip, judged_soundly
 
 import phases
-from hostrouting import Config
-from hostrouting.boot.render import render_check
+from hostrouting import Config, Host, Layout
+from hostrouting.boot.render import render_check, render_static_routes
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
 from hostrouting.model.family import Family
 from hostrouting.overlap.check import check_families
+from hostrouting.tasks.install_routes import InstallRoutes
+from hostrouting.testing import FakeSystemd
 
 pytestmark = pytest.mark.kernel
 
@@ -82,3 +84,29 @@ def test_a_check_takes_no_name_for_a_word(name: str, tmp_path: Path) -> None:
             verdict = see_sound(config, awk, tmp_path)
             assert verdict == "ok" or host != "nothing"
         del kernel
+
+
+# The library takes the names of the IPv4 uplinks for patterns, and this one doesn't match itself.
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "[detached]"])
+def test_an_uplink_may_have_any_name(name: str, tmp_path: Path) -> None:
+    awk = AWKS[NAMES.index(name) % len(AWKS)]
+    kernel = on_linux()  # as long as it exists, so does its namespace
+    add_link(name, "10.1.0.4/24", "2001:db8::4/64")
+    run_ip(f"route add default via 10.1.0.1 dev {name}")
+    run_ip6(f"route add default via 2001:db8::1 dev {name}")
+    cidrs = ["10.96.0.0/12", "fd00:18::/48"]
+    overlap = Config(route_overlap={"expectedCidrs": cidrs}, wait_seconds=0)
+    assert see_sound(overlap, awk, tmp_path) == "ok"
+    routes = [{"destination": "172.16.0.0/17"}, {"destination": "fd00:18::/49"}]
+    routes += [{"destination": "fd00:18:0:8000::/49", "gateway": "2001:db8::9"}]
+    config = Config(static_routes={"enabled": True, "routes": routes}, wait_seconds=0)
+    done = Sandbox(tmp_path, awk_or_skip(awk)).run(render_static_routes(config))
+    assert (done.returncode, done.stderr) == (0, "")
+    tables = [tool("ip", family, "route") for family in ("-4", "-6")]
+    host = Host(NetlinkBackend(), FakeSystemd(), Layout(tmp_path), NetlinkBackend6())
+    report = phases.run(InstallRoutes(config, host=host))
+    assert not report.changes.routes
+    assert [tool("ip", family, "route") for family in ("-4", "-6")] == tables
+    add_link("ib0", "10.100.0.4/16")
+    assert see_sound(overlap, awk, tmp_path) == "overlap"
+    del kernel

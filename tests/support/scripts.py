@@ -76,25 +76,6 @@ def other_ip(change: str = "", *, monitor: str = 'exec "$ROOT/ip-itself" "$@"') 
     return _OTHER_IP.replace("CHANGE", change).replace("MONITOR", monitor)
 
 
-_LINE = re.compile(
-    r"(?P<kind>[A-Z-]+): expected CIDR \S+ \(probe (?P<probe>\S+)\) (?:routes via (?P<devs>\S+), )?"
-    r".*?(?: for (?:connections|replies) from (?P<source>[0-9.]+))?(?:; by .*)?"
-)
-
-
-def told_by(lines: list[str]) -> tuple[tuple[str, ...], ...]:
-    """Parse the kind, interfaces, first address and source of each failure in the boot check's
-    output.
-    """
-    matches = [_LINE.fullmatch(line) for line in lines]
-    assert None not in matches, lines
-    return tuple(
-        (m["kind"], m["devs"] or "", m["probe"], m["source"] or "")
-        for m in matches
-        if m is not None
-    )
-
-
 _NO_VERDICT = re.compile(
     "(check-failed|no-uplink|no-default-route|no-local-table|contested-default)(: |$)"
 )

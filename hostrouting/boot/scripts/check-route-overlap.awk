@@ -496,6 +496,7 @@ function why_wrong(r, p, text,    what) {
   return what
 }
 
+# Returns the same for the interfaces and gateways alone.
 function failure_of(r, p,    part, i, gateway, is_by_pods, has_others) {
   for (i = split(devs, part, "/"); i > 0; i--) {
     if (devs_pattern[r] != "" ? is_like(part[i], devs_pattern[r]) : is_uplink(part[i]))

@@ -42,7 +42,7 @@ family == 6 && $0 == "==kernel" && uplink_pattern == "" {
   expect_its_devices()
 }
 
-@routes.awk@
+@common.awk@
 
 # DESTINATION GATEWAY DEV METRIC: a wanted route. A "*" is inherited from the default route.
 section == "config" && !index($1, ":") == (family == 4) {
@@ -67,7 +67,8 @@ function read_link(    name, i) {
   if (name in is_up)
     is_vrf[name] = 1
   is_up[name] = $3 ~ /[<,]UP[,>]/
-  for (i = 4; i < NF; i++)
+  # Before its state, ip prints pairs of a key and a value.
+  for (i = 4; i < NF && $i != "state"; i += 2)
     if ($i == "master")
       master[name] = $(i + 1)
 }
@@ -148,24 +149,22 @@ function adopt(    i, at) {
 
 # Returns whether a route can reach gateways (fib_check_nh_v4_gw, ip6_route_check_nh).
 function is_near(words) {
-  return family == 4 ? words ~ / scope 25[3-5]/ : words !~ / via /
+  return family == 4 ? words ~ / scope 25[3-5]/ : !has_via(words)
 }
 
-# Returns whether a route only applies to some packets.
-function is_apart(some) {
-  return is_for_tos[some] || some ~ / from /
+# Returns whether words name a gateway. An interface may be named "via", but no address follows it.
+function has_via(words) {
+  return words ~ / via (inet6 )?[0-9a-f.]*[.:]/
 }
 
 # Returns whether packets without a tos or source may match a route. IPv6 packets without a source have the address ::.
 function is_asked(some) {
-  return !is_for_tos[some] && (some !~ / from / || some ~ / from ::[\/ ]/)
+  return !is_for_tos[some] && from_of[some] ~ /^(::(\/.*)?)?$/
 }
 
 # Returns the words that distinguish the route that parse() last split from others.
 function key(    id) {
-  id = to " metric " metric_of[class]
-  if (is_apart(class) && match(class, / (from|tos) [^ ]+/))
-    id = id substr(class, RSTART, RLENGTH)
+  id = to " metric " metric_of[class] apart_of[class]
   prefix_of[id] = to
   return id
 }
@@ -260,7 +259,7 @@ function one_of(devs, gateway,    list, i, reaching) {
 }
 
 function named_hop(gateway, name,    head) {
-  head = (gateway == "onlink" ? "" : " via " gateway) " dev " name
+  head = (gateway == "onlink" ? "" : " via " (index(gateway, ":") ? "inet6 " : "") gateway) " dev " name
   if (gateway in is_local)
     fail("refused", "the gateway " gateway " is an address of this host")
   else if (gateway != "onlink" && onlink_by[head] == "" && !is_reachable(gateway, name))
@@ -320,7 +319,7 @@ function want(i,    id, old, is_foreign) {
     fail("refused", "it is a connected network, which another route would cut off; name its halves instead")
   # A new hop of ours would come after another program's separate IPv6 entry. parse() has removed lifetimes that aren't
   # over.
-  else if (is_foreign ? ways_of[old] != ways_of[class] || old ~ / expires / : \
+  else if (is_foreign ? ways_of[old] != ways_of[class] || old ~ / expires (0|-)/ : \
     family == 6 && ("kernel", id) in theirs && effect(old) != effect(class))
     fail("refused", "another program\047s route has its destination and metric:" theirs["kernel", id])
 }
@@ -337,7 +336,7 @@ function beware(id,    old, new, is_shared) {
     return
   asks_early = 1
   looked_at = prefix_of[id]
-  new = looked_at in carrier && !is_apart(old) ? wanted_class[carrier[looked_at]] : ""
+  new = looked_at in carrier && apart_of[old] == "" ? wanted_class[carrier[looked_at]] : ""
   if (new != "" && metric_of[new] >= metric_of[old] && (is_shared || ways_of[old] != ways_of[new]))
     fail("refused", "another program\047s hop next to our old route would win because of its metric:" old)
 }
@@ -483,8 +482,242 @@ function agrees(row, words,    word) {
   sub(/ via inet6 /, " via ", words)
   if (word[2] != "*" && !index(words, " dev " word[2] " "))
     return 0
-  return word[1] == "*" || (word[1] == "onlink" ? !index(words, " via ") : index(words, " via " word[1] " "))
+  return word[1] == "*" || (word[1] == "onlink" ? !has_via(words) : index(words, " via " word[1] " "))
 }
+
+# --- routes as ip prints them ----------------------------------------------------------------------------------------
+# Interfaces may be named like any word that ip prints, so words are read as the values of keys.
+
+# Splits a route that ip printed into to, its destination, and class, the rest. Thousands of routes may share a class,
+# so each class is parsed only once, into the arrays named ..._of.
+function parse(line,    kind, end, part) {
+  # The lifetime changes every second.
+  if (family == 6)
+    sub(/ expires [1-9][0-9]*sec/, "", line)
+  end = index(line, " ")
+  to = substr(line, 1, end - 1)
+  kind = ""
+  if (to in type_number) {
+    kind = to
+    line = substr(line, end + 1)
+    end = index(line, " ")
+    to = substr(line, 1, end - 1)
+  }
+  class = kind substr(line, end)
+  if (!(class in type_of))
+    classify(kind == "" ? 1 : type_number[kind], class)
+  # ip prints ::1.2.3.0/120.
+  if (family == 6 && index(to, ".")) {
+    split(to "/" BITS, part, "/")
+    to = dotted(number(part[1])) "/" part[2]
+  }
+  if (to == "default")
+    to = ANYWHERE
+  else if (!index(to, "/"))
+    to = to "/" BITS
+}
+
+function classify(type, text,    h, live, list) {
+  take_apart(type, text)
+  for (h = 1; h <= hops; h++) {
+    if (!is_dead[h] && dev[h] != "" && !((text, dev[h]) in is_by)) {
+      is_by[text, dev[h]] = 1
+      list[++live] = dev[h]
+    }
+  }
+  type_of[text] = type
+  table_of[text] = "table" in field ? field["table"] + 0 : 254
+  metric_of[text] = field["metric"] + 0
+  proto_of[text] = field["proto"]
+  src_of[text] = field["src"]
+  mtu_of[text] = field["mtu"]
+  # Packets without a tos never use a route that has one.
+  is_for_tos[text] = "tos" in field
+  # An IPv6 route that only applies to some sources.
+  apart_of[text] = ("from" in field ? " from " field["from"] : "") ("tos" in field ? " tos " field["tos"] : "")
+  from_of[text] = field["from"]
+  # The interfaces of the usable hops, such as "eth0/eth1". No interface name contains "/".
+  devs_of[text] = sorted(list, live, "/")
+  is_dead_of[text] = hops && !live
+  # What the route does to packets.
+  ways_of[text] = type sorted(hop, hops, ";")
+}
+
+# Parses a class. Sets field by name, and hop[1..hops] to words that ip accepts, always in the same order. Also sets
+# via, dev, onlink and is_dead for each hop.
+function take_apart(type, text,    word, count, i, w, h, legs, live, tunnel_tos) {
+  count = split(with_hops(text), word, " ")
+  split("", field)
+  clear_hop(1)
+  h = 1
+  for (i = type == 1 ? 1 : 2; i <= count; i++) {
+    w = word[i]
+    if (w == "nexthop")
+      clear_hop(h = ++legs)
+    else if (w == "via")
+      via[h] = word[i += word[i + 1] ~ /^inet6?$/ ? 2 : 1]
+    else if (w == "dev")
+      dev[h] = word[++i]
+    else if (w == "weight")
+      weight[h] = " weight " word[++i]
+    else if (w == "onlink")
+      onlink[h] = " onlink"
+    else if (w == "dead")
+      is_dead[h] = 1
+    else if (w == "linkdown")
+      has_no_carrier[h] = 1
+    else if (w == "encap") {
+      # The first tos after "encap ip" belongs to the tunnel. Any other tos belongs to the route.
+      tunnel_tos = word[i + 1] == "ip"
+      for (; i < count && word[i + 1] !~ /^(via|dev|table|proto|nexthop|weight)$/; i++)
+        if (word[i] == "tos" && !tunnel_tos--)
+          field["tos"] = word[i + 1]
+    }
+    else if (w !~ /^(\\|pervasive|offload|trap|notify|unresolved|rt_offload|rt_trap|rt_offload_failed)$/)
+      # Any other word has a value, such as "mtu lock 1400".
+      field[w] = word[i += word[i + 1] == "lock" ? 2 : 1]
+  }
+  # A blackhole nexthop object shows lo, but no packet reaches lo.
+  hops = type >= 6 ? 0 : legs ? legs : via[1] dev[1] != ""
+  for (h = 1; h <= hops; h++) {
+    hop[h] = way(h) weight[h] onlink[h]
+    live += !is_dead[h]
+  }
+  for (h = 1; h <= hops && field["expires"] ~ /^(0|-)/; h++)
+    live = !(is_dead[h] = 1)
+  # A leg that is dead only because of a sysctl still gets packets as long as another leg is alive. A member of a
+  # nexthop object doesn't.
+  for (h = 1; h <= legs && live && !("nhid" in field); h++)
+    if (is_dead[h] && has_no_carrier[h] && lacks_carrier(dev[h]))
+      is_dead[h] = 0
+}
+
+# Returns whether an interface is up without a carrier. Otherwise, a leg is dead for another reason.
+function lacks_carrier(name,    line, word) {
+  while (!has_read_links && ("exec ip -o link show up" | getline line) > 0) {
+    split(line, word, " ")
+    # ip prints "2: eth0: <" or "2: eth0@peer: <".
+    sub(/[@:].*/, "", word[2])
+    is_without_carrier[word[2]] = word[3] ~ /^<NO-CARRIER,/
+  }
+  has_read_links = 1
+  return is_without_carrier[name]
+}
+
+function clear_hop(h) {
+  via[h] = dev[h] = weight[h] = onlink[h] = ""
+  is_dead[h] = has_no_carrier[h] = 0
+}
+
+function way(h) {
+  return (via[h] == "" ? "" : " via " (index(via[h], ":") ? "inet6 " : "") via[h]) (dev[h] == "" ? "" : " dev " dev[h])
+}
+
+# Adds a nexthop object's hops to a route if the kernel doesn't show them. A blackhole object has no hops. The scope and
+# protocol of an object aren't the route's.
+function with_hops(text,    id, leg, share, legs, i, line, word) {
+  if (!match(text, / nhid [0-9]+/) || text ~ / (via|dev) /)
+    return text
+  id = substr(text, RSTART + 6, RLENGTH - 6)
+  while (!has_read_nexthops && ("exec ip -N -o nexthop show 2>/dev/null" | getline line) > 0) {
+    sub(/ scope [0-9]+/, "", line)
+    sub(/ proto [0-9]+/, "", line)
+    split(line, word, " ")
+    nexthop[word[2]] = word[3] == "blackhole" ? "" : " " substr(line, index(line, word[3]))
+  }
+  has_read_nexthops = 1
+  if (!match(nexthop[id], /^ group [^ ]+/))
+    return text nexthop[id]
+  legs = split(substr(nexthop[id], 8, RLENGTH - 7), leg, "/")
+  for (i = 1; i <= legs; i++) {
+    split(leg[i] ",1", share, ",")
+    text = text (legs > 1 ? " nexthop" : "") nexthop[share[1]] (legs > 1 ? " weight " share[2] : "")
+  }
+  return text
+}
+
+# Reads the IPv4 default routes, if any. They determine the uplinks, because any router can advertise an IPv6 default
+# route.
+function read_ipv4(    line, count, i) {
+  count = split(ENVIRON["IPV4_DEFAULTS"], line, "\n")
+  for (i = 1; i <= count; i++) {
+    parse(line[i])
+    read_default()
+  }
+}
+
+function expect_its_devices() {
+  uplink_pattern = uplink_words = devs_of[default_on("*")]
+  gsub("/", ",", uplink_words)
+  gsub(/[^A-Za-z0-9_\/-]/, "[&]", uplink_pattern)
+  gsub("/", "|", uplink_pattern)
+  default_count = 0
+}
+
+# Formats a route for ip, from a destination and a class.
+function command(somewhere, some,    i, h, word, count) {
+  if (!(some in command_of)) {
+    take_apart(type_of[some], some)
+    # For some types, ip would use table local by default.
+    command_of[some] = (hops == 1 && field["nhid"] == "" ? hop[1] : "") (type_of[some] == 1 ? "" : " table 254")
+    count = split("tos from proto scope metric src mtu nhid", word, " ")
+    for (i = 1; i <= count; i++)
+      if (field[word[i]] != "")
+        command_of[some] = command_of[some] " " word[i] " " field[word[i]]
+    for (h = 1; h <= hops && hops > 1 && field["nhid"] == ""; h++)
+      command_of[some] = command_of[some] " nexthop" hop[h]
+  }
+  return (type_of[some] == 1 || command_of[some] ~ / nhid / ? "" : type_name[type_of[some]] " ") \
+    somewhere command_of[some]
+}
+
+function hops_of(some) {
+  take_apart(type_of[some], some)
+  return hops
+}
+
+# Sorts and joins words.
+function sorted(words, count, separator,    list, i, j, out) {
+  for (i = 1; i <= count; i++) {
+    for (j = i; j > 1 && (list[j - 1] "") > (words[i] ""); j--)
+      list[j] = list[j - 1]
+    list[j] = words[i]
+  }
+  for (i = 1; i <= count; i++)
+    out = out (i > 1 ? separator : "") list[i]
+  return out
+}
+
+# Keeps the route that parse() last split if it is a usable default route.
+function read_default() {
+  if (to == ANYWHERE && type_of[class] == 1 && table_of[class] == 254 && devs_of[class] !~ /^(lo)?$/ && \
+    apart_of[class] == "")
+    defaults[++default_count] = class
+}
+
+function is_uplink(name) {
+  return uplink_pattern == "" || name ~ ("^(" uplink_pattern ")$")
+}
+
+# Returns the uplinks of a class, such as "eth0/eth1".
+function uplinks_of(c,    list, count, i, out) {
+  count = split(devs_of[c], list, "/")
+  for (i = 1; i <= count; i++)
+    if (is_uplink(list[i]))
+      out = out (out == "" ? "" : "/") list[i]
+  return out
+}
+
+# Returns the preferred default route with a live hop on this device, or for "*" on any uplink.
+function default_on(name,    i, best) {
+  for (i = 1; i <= default_count; i++)
+    if (name == "*" ? uplinks_of(defaults[i]) != "" : index("/" devs_of[defaults[i]] "/", "/" name "/"))
+      if (best == "" || metric_of[defaults[i]] < metric_of[best])
+        best = defaults[i]
+  return best
+}
+
+# --- proof -----------------------------------------------------------------------------------------------------------
 
 function cover(prefix, some) {
   some[prefix] = 1
@@ -497,7 +730,7 @@ function uncovered_address_of(prefix, some, more,    address, n, end, longer, ou
   address = substr(prefix, 1, index(prefix, "/") - 1)
   if (starts[address] < 2)
     return address
-  place(prefix)
+  read_prefix(prefix)
   end = last
   outer_bits = bits
   for (n = first; n <= end; n = after(end_of(n, longer, ONES))) {
