@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno as errnos
 from collections.abc import Callable
+from functools import cached_property
 from typing import NamedTuple
 
 from hostrouting.model.family import IpAddress, IpNetwork
@@ -28,13 +29,10 @@ class Lookup:
         errno: the errno if there is no route, or None.
     """
 
-    __slots__ = ("_copy", "_entry", "_route", "address", "errno")
-
     def __init__(self, address: IpAddress, route: Route | None, errno: int | None = None) -> None:
         self.address, self.errno = address, errno
-        self._route = route
-        self._entry: tuple[Route, Prefix] | None = None
         self._copy: Callable[[IpNetwork], Route] | None = None
+        self.__dict__["route"] = route
 
     @classmethod
     def of_template(
@@ -52,24 +50,22 @@ class Lookup:
             prefix: the destination of the matching entry.
             copy: a function that copies the template with another destination.
         """
-        lookup = cls(address, None)
-        lookup._entry, lookup._copy = (template, prefix), copy
+        lookup = cls.__new__(cls)
+        lookup.__dict__.update(address=address, errno=None, entry=(template, prefix), _copy=copy)
         return lookup
 
-    @property
+    @cached_property
     def route(self) -> Route | None:
         """The matching entry, or None."""
-        if self._route is None and self._entry is not None and self._copy is not None:
-            template, prefix = self._entry
-            self._route = self._copy(type(template.destination)(prefix))
-        return self._route
+        if self.entry is None or self._copy is None:
+            return None
+        template, prefix = self.entry
+        return self._copy(type(template.destination)(prefix))
 
-    @property
+    @cached_property
     def entry(self) -> tuple[Route, Prefix] | None:
         """The matching entry as a template, whose destination is a placeholder, and a prefix."""
-        if self._entry is None and self._route is not None:
-            return self._route, numbers(self._route.destination)
-        return self._entry
+        return None if self.route is None else (self.route, numbers(self.route.destination))
 
     @property
     def discarded_by(self) -> RouteType | None:
