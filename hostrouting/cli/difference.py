@@ -125,6 +125,10 @@ def _lines(
 
 def cause_lines(change: HostChange) -> Iterable[str]:
     """Yield a line for each object that went or came, or one if only their order has changed."""
+    if change.before == change.after:
+        # An interface that was made again has another index, which no line shows.
+        yield f"by another index: {change.kind} {', '.join(change.after)}"
+        return
     if sorted(change.before) == sorted(change.after):
         yield (
             f"by another order of {change.kind}s: {change.after[0]} is now before {change.after[1]}"

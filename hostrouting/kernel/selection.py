@@ -21,7 +21,6 @@ from hostrouting.model.routes import Protocol, Route, Route6, RouteType, Table
 Group = tuple[Route, Sequence[Prefix]]
 
 
-@attrs.frozen(eq=False)
 class Entries:
     """Entries in the kernel's order. Iterating makes a route for each of them.
 
@@ -29,12 +28,13 @@ class Entries:
         groups: templates, each with the prefixes of consecutive entries.
     """
 
-    groups: Sequence[Group] = ()
+    def __init__(self, groups: Sequence[Group] = ()) -> None:
+        self._groups = groups
 
-    @classmethod
-    def of(cls, routes: Iterable[Route]) -> Entries:
-        """Return entries with a group for each route."""
-        return cls([(route, (numbers(route.destination),)) for route in routes])
+    @property
+    def groups(self) -> Sequence[Group]:
+        """Return templates, each with the prefixes of consecutive entries."""
+        return self._groups
 
     def __iter__(self) -> Iterator[Route]:
         for template, prefixes in self.groups:
@@ -48,6 +48,29 @@ class Entries:
 
     def __len__(self) -> int:
         return sum(len(prefixes) for _, prefixes in self.groups)
+
+
+class WholeEntries(Entries):
+    """Entries that are routes already, each a group of its own.
+
+    Args:
+        routes: the routes, in the kernel's order.
+    """
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        super().__init__()
+        self._routes = tuple(routes)
+
+    @property
+    def groups(self) -> Sequence[Group]:
+        """Return a group for each route."""
+        return [(route, (numbers(route.destination),)) for route in self._routes]
+
+    def __iter__(self) -> Iterator[Route]:
+        return iter(self._routes)
+
+    def __len__(self) -> int:
+        return len(self._routes)
 
 
 def copier(template: Route) -> Callable[[IpNetwork], Route]:
@@ -84,21 +107,26 @@ class Selection:
     def filter(self, routes: Iterable[Route]) -> Entries:
         """Return the wanted entries of a whole FIB, for backends that can only read everything."""
         if self == EVERYTHING:
-            return Entries.of(routes)
+            return WholeEntries(routes)
         asked = [route for route in routes if self._may_hold(route)]
         if self.is_omitted is _none or not asked:
-            return Entries.of(asked)
+            return WholeEntries(asked)
+        if not self.inside:
+            return WholeEntries(route for route in asked if not self._may_omit(route))
         inside = PrefixSet(self.inside, asked[0].family.bits)
-        return Entries.of(route for route in asked if self._wants(route, inside))
+        return WholeEntries(
+            route
+            for route in asked
+            if not self._may_omit(route) or inside.covers(numbers(route.destination))
+        )
 
     def _may_hold(self, route: Route) -> bool:
         is_in_table = self.table in (None, route.table)
         return is_in_table and self.protocol in (None, route.protocol)
 
-    def _wants(self, route: Route, inside: PrefixSet) -> bool:
-        if route.destination.prefixlen == 0 or not self.is_omitted(route):
-            return True
-        return inside.covers(numbers(route.destination))
+    def _may_omit(self, route: Route) -> bool:
+        """Return whether a route isn't wanted unless it is inside ``inside``."""
+        return route.destination.prefixlen != 0 and self.is_omitted(route)
 
 
 EVERYTHING = Selection()

@@ -55,6 +55,18 @@ def test_each_cidr_has_a_bar_before_and_after(run: Run, changed: Path) -> None:
     assert bars[0].index("A") == bars[1].index("B") == 9
 
 
+def test_an_interface_that_was_made_again_is_named(run: Run, recorded: Path) -> None:
+    """It has another index, which explains nothing and which no line shows."""
+    document = json.loads(recorded.read_text())
+    for link in document["links"]:
+        if link["ifname"] == "ib0":
+            link["ifindex"] += 100
+    again = recorded.with_name("again.json")
+    again.write_text(json.dumps(document))
+    code, out, _ = run("diff", recorded, again, "--cidr", "172.16.0.0/16", "-v")
+    assert (code, "by another index: link ib0" in out) == (0, True)
+
+
 def test_what_a_snapshot_lacks_is_unknown(run: Run, recorded: Path) -> None:
     document = json.loads(recorded.read_text()) | {"isTorn": True}
     torn = recorded.with_name("torn.json")
