@@ -144,7 +144,10 @@ class Sockets:
         return self._family is Family.IPV6 and self._has_source and route.table == Table.MAIN
 
     def _can_send(self, source: IpAddress, probe: IpAddress, *, is_tcp: bool) -> bool:
-        """Return whether the kernel sends from a source, which it doesn't if an entry's src isn't this host's."""
+        """Return whether the kernel sends from a source.
+
+        The kernel doesn't if an entry's src isn't this host's.
+        """
         return self._kernel.lookup([probe], source=source, is_tcp=is_tcp)[0].route is not None
 
     def _by_source(
@@ -178,7 +181,10 @@ class Sockets:
     def _addresses_around(
         self, probes: Iterable[IpAddress], places: Mapping[int, Place]
     ) -> Iterator[IpAddress]:
-        """Yield the addresses of each probe's span, of which an entry with several next hops needs many."""
+        """Yield the addresses of each probe's span.
+
+        An entry with several next hops needs many of these addresses.
+        """
         for probe in probes:
             span = places[int(probe)].spans[0]
             yield from map(self._family.address, range(span.first, span.last + 1))
@@ -205,7 +211,7 @@ def separates_tcp(rules: Iterable[Rule]) -> bool:
 def called_addresses(
     addresses: Iterable[Address], devs: Collection[str], rules: Sequence[Rule]
 ) -> list[IpAddress]:
-    """Return the addresses at which a server may be called, if replies from there may match other rules or routes.
+    """Return the addresses of servers whose replies may match other rules or routes.
 
     Args:
         addresses: the host's addresses. IPv6 addresses count whatever the rules, because routes may
@@ -241,7 +247,7 @@ def _is_reachable(address: Address) -> bool:
 def source_borders(
     addresses: Iterable[Address], labels: Iterable[AddressLabel]
 ) -> Iterator[Prefix]:
-    """Yield prefixes at whose boundaries the kernel may select another IPv6 source for the same next hop.
+    """Yield prefixes at whose ends the kernel may select another IPv6 source for the same next hop.
 
     The kernel compares the destination's label, scope and leading bits with those of each address,
     and whether both are ORCHIDs (ipv6_get_saddr_eval).
@@ -266,7 +272,10 @@ def _without_owner(lookup: Lookup) -> Lookup:
 
 
 def modelled_lookups(fib: Fib) -> Callable[..., list[Lookup]]:
-    """Return a function that looks up addresses in a model, with every default route that the kernel may choose."""
+    """Return a function that looks up addresses in a model.
+
+    Each lookup has every default route that the kernel may choose.
+    """
 
     def look_up(addresses: Sequence[IpAddress], **flow: Any) -> list[Lookup]:
         return [fib.lookup(address, **flow) for address in addresses]

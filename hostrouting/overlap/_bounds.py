@@ -33,7 +33,7 @@ LINK_LOCAL = (0xA9FE0000, 16)
 
 
 def local_gateway(route: Route, addresses: Sequence[Address]) -> Address | None:
-    """Return this host's address that is also a gateway of a route through another interface, if any.
+    """Return this host's address that is a gateway of a route through another interface, if any.
 
     The kernel still sends to such a gateway, because it looks for the gateway on the route's
     interface. But the router isn't reached reliably, because this host doesn't answer the router's
@@ -48,7 +48,10 @@ def local_gateway(route: Route, addresses: Sequence[Address]) -> Address | None:
 
 
 class _Widths(NamedTuple):
-    """Limits on prefix lengths: the shortest of a pod network, and the longest of an uplink's subnet that has pods."""
+    """Limits on prefix lengths: of pod networks, and of uplinks' subnets that have pods.
+
+    These are the shortest of a pod network, and the longest of an uplink's subnet that has pods.
+    """
 
     pods_min: int
     shared_max: int
@@ -83,7 +86,7 @@ class Bounds:
         self._reasons: dict[Route, str] = {}
 
     def why_beyond(self, route: Route, address: IpAddress) -> str:
-        """Return why a route through a pod's interface can't lead to a network of pods, or an empty string."""
+        """Return why a route through a pod's interface can't lead to pods, or an empty string."""
         if address.version == 4 and int(address) >> 16 == LINK_LOCAL[0] >> 16:
             return "169.254.0.0/16 isn't for pods: clouds have their metadata service there"
         if route not in self._reasons:
@@ -102,7 +105,7 @@ class Bounds:
         return ""
 
     def shared_subnet(self, network: IpNetwork) -> str:
-        """Return the subnet of an uplink in which a network of pods lies, in words, or an empty string."""
+        """Return in words the uplink's subnet around a network of pods, or an empty string."""
         return next(
             (f"{each.network}, the subnet of {each.dev}" for each in self._subnets_around(network)),
             "",
@@ -112,7 +115,10 @@ class Bounds:
         return (each for each in self._addresses_on_uplinks if is_inside(network, each.network))
 
     def local_gateway(self, route: Route) -> Address | None:
-        """Return ``local_gateway`` of a route, searching only if one of its gateways is an address of this host."""
+        """Return ``local_gateway`` of a route.
+
+        The search only runs if one of the route's gateways is an address of this host.
+        """
         is_possible = any(hop.gateway in self._locals for hop in route.hops)
         return local_gateway(route, self._addresses) if is_possible else None
 
@@ -150,7 +156,7 @@ class Bounds:
 
     @cached_property
     def _uplink_addresses(self) -> list[tuple[str, IpAddress, str]]:
-        """Return the uplinks' addresses and the gateways of their default routes, each with its kind and uplink."""
+        """Return each uplink's addresses and its default routes' gateways, with kind and uplink."""
         mine = [("the address", each.local, each.dev) for each in self._addresses_on_uplinks]
         hops = (hop for route in unicast_defaults(self._routes) for hop in route.hops)
         theirs = (

@@ -45,7 +45,10 @@ def cautions(
 def _moved_neighbours(
     state: State, settings: HostSettings, added: Iterable[Route]
 ) -> Iterator[str]:
-    """Yield a line for each connected network with neighbours that the node then reaches through another interface."""
+    """Yield a line for each connected network with neighbours that added routes divert.
+
+    The node then reaches such a network through another interface.
+    """
     family = state.family
     devs_of = {numbers(route.destination): route.devs for route in added}
     index = PrefixIndex(devs_of, family.bits)

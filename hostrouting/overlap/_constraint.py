@@ -66,7 +66,7 @@ class Constraints:
         return self._of_later_failures(place, judgement)
 
     def _within_reason(self, place: Place, constraint: Constraint) -> Constraint:
-        """Return a constraint with an obstacle instead if it takes more routes than a node should have."""
+        """Return a constraint, or one with an obstacle if it takes too many routes for a node."""
         if constraint.longer_than is None:
             return constraint
         needed = place.size >> (self._bits - 1 - constraint.longer_than)
@@ -113,7 +113,8 @@ class Constraints:
         """Return why no route may cover a place, whatever the prefix length, or None if one may."""
         if (local := failure.gateway) is not None:
             return Obstacle(
-                f"{local.local} is the gateway of {failure.route}: remove that address from {local.dev}"
+                f"{local.local} is the gateway of {failure.route}:"
+                f" remove that address from {local.dev}"
             )
         for expected in place.judgements:
             if not all(expected.is_expected(dev, self._uplinks) for dev in path.devs):
@@ -136,7 +137,7 @@ class Constraints:
         )
 
     def _why_inevitable(self, failure: Judgement, length: int) -> Obstacle | None:
-        """Return why no route can take precedence, or none may, given the length that it must exceed."""
+        """Return why no route can take precedence, or none may, given the length it must exceed."""
         address = failure.address
         if length == self._bits:
             entry = self._fib.find(Table.MAIN, Flow(address))
@@ -151,7 +152,7 @@ class Constraints:
     def _length_to_exceed(
         self, lookup: SocketLookup, next_hops: tuple[NextHop, ...]
     ) -> int | Obstacle:
-        """Return the prefix length that a new entry in main must exceed, or the reason why main isn't looked up.
+        """Return the prefix length that an entry in main must exceed, or why main isn't looked up.
 
         Args:
             lookup: the lookup that the entry is to change.
@@ -250,7 +251,7 @@ def segment_of(span: Span, dev: str | None, bits: int) -> Segment:
 
 
 def _is_settled(place: Place, failure: Judgement) -> bool:
-    """Return whether the config already says that a failing place must leave through other interfaces.
+    """Return whether the config says that a failing place must leave through other interfaces.
 
     It does if an expected CIDR around the place names its devs, unless packets already leave
     through these only.
@@ -276,7 +277,7 @@ def unmodelled(address: IpAddress, family: Family, source: IpAddress | None = No
 
 
 def length_to_exceed(found: Route) -> int:
-    """Return the prefix length that a new entry in table main must exceed to take precedence over an existing one.
+    """Return the prefix length that a new entry in table main must exceed to precede another.
 
     Our entries have the lowest metric in common use, so they take precedence over an entry with the
     same prefix length and a higher metric. Connected routes are an exception, because the kernel
@@ -294,7 +295,7 @@ def _in_main(route: Route | None) -> Route | None:
 
 
 def _beyond_bound(failure: Judgement) -> Obstacle | None:
-    """Return the obstacle if a failure would be exempt without the bounds on exemptions, or None for other failures."""
+    """Return the obstacle if only a bound keeps a failure from being exempt, or else None."""
     if not failure.bound:
         return None
     allow = f'"allowedDevs": {json.dumps(list(failure.devs))}'

@@ -10,7 +10,8 @@ have the same result, even if they form several spans, so one lookup is enough::
     172.16.0.0/16     |--------------------------------|      dev ib0
     172.16.1.0/24            |---|                            via 10.1.0.1 dev eth0
     172.16.3.10/32                      |                     local ib0
-    places                |  a   | b |  a   |c|     a      |      3 probes: 172.16.0.0, 172.16.1.0, 172.16.3.10
+    places                |  a   | b |  a   |c|     a      |      3 probes: 172.16.0.0, 172.16.1.0,
+                                                                           172.16.3.10
 
 Most routes in a large FIB lead through the uplinks. Such a plain route doesn't affect the result
 unless a route through another interface, a suspect, overlaps it, so it only cuts in that case.
@@ -33,7 +34,7 @@ from hostrouting.overlap._places import Place, Places, Span
 
 
 class Cutter:
-    """A cutter of the expected CIDRs, which knows where only plain routes through the uplinks match.
+    """A cutter of the expected CIDRs that knows where only plain routes through the uplinks match.
 
     Args:
         family: the CIDRs' address family.

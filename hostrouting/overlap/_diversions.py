@@ -1,4 +1,4 @@
-"""Tell which program leads addresses through another interface, and whether it may do so on purpose.
+"""Tell which program leads addresses through another interface, and whether that may be on purpose.
 
 A private network of a cloud, a storage network and a tunnel look like an overlap, but a host may
 need them. A static route would take their traffic away, so none is proposed until the config says
@@ -32,7 +32,10 @@ _BRIDGES = (
     ),
     (
         ("podman*",),
-        "belongs to Podman: move its subnets (default_subnet, default_subnet_pools in containers.conf)",
+        (
+            "belongs to Podman: move its subnets"
+            " (default_subnet, default_subnet_pools in containers.conf)"
+        ),
     ),
     (("virbr*",), "belongs to libvirt: move its network (virsh net-edit)"),
 )
@@ -52,7 +55,9 @@ _NETWORK_LENGTH_MIN = {Family.IPV4: 8, Family.IPV6: 16}
 
 
 class Diversions:
-    """The routes on one host that may lead elsewhere on purpose, as far as interfaces' names and types tell.
+    """The routes on one host that may lead elsewhere on purpose.
+
+    Only interfaces' names and types tell which routes may.
 
     Args:
         state: the host's state.
@@ -89,7 +94,8 @@ class Diversions:
         """
         found = ((dev, self._advice(dev)) for dev in devs if dev not in self._uplinks)
         return tuple(
-            f"{dev} {advice}, or {_allowing(dev, is_limited=is_limited)} if it may carry this traffic"
+            f"{dev} {advice}, or {_allowing(dev, is_limited=is_limited)}"
+            " if it may carry this traffic"
             for dev, advice in found
             if advice
         )
@@ -144,7 +150,10 @@ class Diversions:
         *,
         is_connected: bool,
     ) -> tuple[str, ...]:
-        """Return a route's interfaces if it may lead there on purpose, or an empty tuple if there is nothing to ask."""
+        """Return a route's interfaces if it may lead there on purpose.
+
+        The tuple is empty if there is nothing to ask.
+        """
         if self._state.uplinks.is_configured or not devs or route is None:
             return ()
         length = route.destination.prefixlen
@@ -168,14 +177,20 @@ class Diversions:
         return frozenset(hop.gateway for hop in _hops(defaults) if hop.dev in uplinks.devs)
 
     def _rival_around(self, address: IpAddress) -> str | None:
-        """Return the interface with a default route in whose network an address is, except an uplink's gateway."""
+        """Return the interface with a default route whose network contains an address.
+
+        An uplink's gateway doesn't count.
+        """
         networks, index = self._rivals
         inner = next(index.around((int(address), self._state.family.bits)), None)
         return None if inner is None or address in self.routers else networks[inner]
 
     @cached_property
     def _rivals(self) -> tuple[dict[Prefix, str], PrefixIndex]:
-        """Return the networks and gateways of other interfaces that have a default route, each with its interface."""
+        """Return the networks and gateways of other interfaces that have a default route.
+
+        Each comes with its interface.
+        """
         family = self._state.family
         networks: dict[Prefix, str] = {}
         if self._state.uplinks.named is not None:
@@ -211,7 +226,7 @@ class Diversions:
         return frozenset(bridges - of_uplinks - self._uplinks)
 
     def _is_connected(self, route: Route | None) -> bool:
-        """Return whether a route without gateways leads to (a part of) the subnet of an address on its interface."""
+        """Return whether a route without gateways leads to (part of) a subnet of its interface."""
         if route is None or any(hop.gateway is not None for hop in route.hops):
             return False
         indexes = (self._subnets[dev] for dev in route.devs if dev in self._subnets)

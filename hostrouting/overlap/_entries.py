@@ -42,7 +42,10 @@ class Path:
 
     @property
     def length_min(self) -> int:
-        """Return the minimum prefix length of an entry: that of the uplink's subnet if the entry is on-link there."""
+        """Return the minimum prefix length of an entry.
+
+        That is the length of the uplink's subnet if the entry is on-link there.
+        """
         return 0 if self.subnet is None or self.dev is not None else self.subnet[1]
 
 
@@ -82,7 +85,7 @@ class Entries:
         return subnets | of_default
 
     def path(self, expected: ExpectedCidr, address: IpAddress) -> Path | Obstacle:
-        """Return how an entry leads to the interface of an expected CIDR, or the reason why none is proposed.
+        """Return how an entry leads to an expected CIDR's interface, or why none is proposed.
 
         Args:
             expected: the expected CIDR.
@@ -119,7 +122,7 @@ class Entries:
         return next(self._nested_subnets.around((int(address), self._bits)), None)
 
     def next_hops(self, expected: ExpectedCidr, address: IpAddress) -> tuple[NextHop, ...]:
-        """Return the next hops through which an address would be reached as expected, or an empty tuple if unknown."""
+        """Return the next hops that reach an address as expected, or an empty tuple if unknown."""
         path = self.path(expected, address)
         return () if isinstance(path, Obstacle) else path.next_hops
 
@@ -130,7 +133,10 @@ class Entries:
         address: IpAddress,
         to_uplinks: Path,
     ) -> str | Obstacle | None:
-        """Return the one interface that an entry for an expected CIDR uses, None for the uplinks, or an obstacle."""
+        """Return the one interface that an entry for an expected CIDR uses, or an obstacle.
+
+        None stands for the uplinks.
+        """
         usable = [dev for dev in self._usable if is_like(dev, patterns)]
         if to_uplinks.subnet is None:
             near = [dev for dev in usable if self._is_near(address, dev)]
@@ -162,7 +168,10 @@ class Entries:
         if not is_device(dev):
             return f"it is expected on {dev}, a name that no config accepts: rename it"
         if hop is None or (hop.gateway is not None and Family.of(hop.gateway) is not self._family):
-            return f'no route through {dev} tells its next hop: add an entry that names dev, and gateway or "onlink"'
+            return (
+                f"no route through {dev} tells its next hop:"
+                ' add an entry that names dev, and gateway or "onlink"'
+            )
         state = self._state
         main = [route for route in state.routes if route.table == Table.MAIN]
         entry = self._entry_by(dev, hop, self._family.network((1 << (self._bits - 1), self._bits)))
@@ -210,10 +219,11 @@ class Entries:
         return self._default
 
     def _hop_by(self, dev: str, prefix: Prefix) -> NextHop | None:
-        """Return the next hop through an interface for a prefix: that of the longest route that contains the prefix.
+        """Return the next hop through an interface for a prefix.
 
-        Without such a route, the prefix is on the interface's link if it is in the subnet of one of
-        the interface's addresses, or if the interface is point-to-point.
+        The next hop is that of the longest route that contains the prefix. Without such a route,
+        the prefix is on the interface's link if it is in the subnet of one of the interface's
+        addresses, or if the interface is point-to-point.
         """
         hops, destinations, subnets = self._around_by(dev)
         if (longest := next(destinations.around(prefix), None)) is not None:
@@ -265,17 +275,20 @@ class Entries:
 
     @cached_property
     def _lost_gateway(self) -> str:
-        """Return why entries via the default route's gateways wouldn't work, or an empty string if they would."""
+        """Return why entries via the default route's gateways wouldn't work, or an empty string."""
         default = self._inherited
         if (local := local_gateway(default, self._state.addresses)) is not None:
             whose = f"{local.local}, the gateway of {default}, is also an address of {local.dev}"
             return f"{whose}: remove it from there"
         if self._has_lost_source and not _is_nameable(default.hops):
-            return f"the kernel would refuse entries with the src of {default}: it isn't an address of this host"
+            return (
+                f"the kernel would refuse entries with the src of {default}:"
+                " it isn't an address of this host"
+            )
         return next(filter(None, map(self._why_refused_via, default.hops)), "")
 
     def _why_refused_via(self, hop: NextHop) -> str:
-        """Return why the kernel would refuse entries via an IPv4 gateway, or an empty string if it wouldn't."""
+        """Return why the kernel would refuse entries via an IPv4 gateway, or an empty string."""
         gateway = hop.gateway
         if not isinstance(gateway, IPv4Address):
             return ""

@@ -8,7 +8,8 @@ be nested in it::
     172.16.0.0/16    dev ib0     must be covered by prefixes longer than /16
     172.16.1.0/24    dev eth0    isn't affected by prefixes shorter than /24
     172.16.2.0/24    dev ib1     must be covered by prefixes longer than /24
-    solution                     172.16.0.0/17 172.16.128.0/17, and in the former 172.16.2.0/25 172.16.2.128/25
+    solution                     172.16.0.0/17 172.16.128.0/17,
+                                 and in the former 172.16.2.0/25 172.16.2.128/25
 
 The cost of a prefix that isn't chosen is the sum of the costs of its halves. Choosing a prefix adds
 1 to the cost of its halves.
@@ -94,7 +95,7 @@ def fewest_prefixes(
         return max(needs[part(first, length)], default=-2) < around
 
     def smallest_around(inner: slice, first: int, length: int) -> tuple[int, int, bool]:
-        """Return the smallest prefix that contains all segments, and whether they leave no gap in it."""
+        """Return the smallest prefix that contains all segments, and whether they leave no gap."""
         begin = max(first, firsts[inner.start])
         end = min(first + size(length) - 1, lasts[inner.stop - 1])
         length = bits - (begin ^ end).bit_length()
@@ -166,7 +167,9 @@ def networks_of(spans: Iterable[Span], family: Family) -> tuple[IpNetwork, ...]:
 def summary_of(
     failing: Sequence[Span], spans: Sequence[Span], local: Container[Span], family: Family
 ) -> list[IpNetwork]:
-    """Return a short list of prefixes that cover failing spans, and maybe adjacent local or broadcast addresses.
+    """Return a short list of prefixes that cover failing spans.
+
+    The prefixes may also cover adjacent local or broadcast addresses.
 
     Args:
         failing: the failing spans, in address order.

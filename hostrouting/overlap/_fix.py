@@ -87,7 +87,7 @@ class Fixes:
         return has_our_key or route.is_connected
 
     def report(self, findings: Iterable[Finding]) -> tuple[tuple[Finding, ...], Fix]:
-        """Return the findings, each with the entries that fully or partly fix it, and the fix for all of them."""
+        """Return the findings, each with the entries that (partly) fix it, and the fix for all."""
         for place in self._places:
             place.constraint = self._constraints.derive(place)
         proposal = self._propose()
@@ -111,7 +111,7 @@ class Fixes:
     # --- the proposal ---------------------------------------------------------------------------
 
     def _propose(self) -> _Proposal:
-        """Return the fewest entries that satisfy the constraints, verified by a model of the host."""
+        """Return the fewest entries that satisfy the constraints, verified by the host's model."""
         prefixes = self._prefixes()
         network = self._family.network
         entries = tuple(self._entries.entry(network(each), dev) for each, dev in prefixes.items())
@@ -131,7 +131,10 @@ class Fixes:
         return _Proposal(Fix(unfixable=(unfixable,)), unchanged, left)
 
     def _prefixes(self) -> dict[Prefix, str | None]:
-        """Return the fewest prefixes that fix every place, each with the interface to lead to (None: the uplinks)."""
+        """Return the fewest prefixes that fix every place, each with the interface to lead to.
+
+        None stands for the uplinks.
+        """
         spans = self._places.spans
         devs = {span.place.constraint.dev for span in spans if _needs_route(span)}
         prefixes: dict[Prefix, str | None] = {}
@@ -142,7 +145,7 @@ class Fixes:
         return dict(sorted(prefixes.items()))
 
     def _exclude(self, refusals: Mapping[Prefix, str]) -> bool:
-        """Let places whose route an installation would refuse need none, and return whether there are any."""
+        """Let places whose route would be refused need none, and return whether there are any."""
         refused: dict[Place, str] = {}
         for prefix, why in refusals.items():
             for place in distinct(self._places.inside(prefix)):
@@ -157,7 +160,10 @@ class Fixes:
         return bool(refused)
 
     def _fixed_in(self, prefix: Prefix, entry: Prefix) -> list[int]:
-        """Return an address of each span that an entry fixes in a prefix: the first that is in all three."""
+        """Return an address of each span that an entry fixes in a prefix.
+
+        That is the first address in the span, the entry and the prefix.
+        """
         first, _ = inner = max(prefix, entry, key=itemgetter(1))
         fixed = []
         for span in self._places.inside(inner):
@@ -194,7 +200,7 @@ class Fixes:
         return by_constraint | by_taken
 
     def _left_after(self, host: FixedHost) -> _Left:
-        """Return the spans with connections, replies or TCP lookups that still fail after the fix."""
+        """Return the spans with connections, replies or TCP lookups that fail after the fix."""
         left: dict[tuple[tuple[str, ...], Obstacle], set[Span]] = {}
         for expected, failure, span in host.unfixed_connections(self._overlap):
             obstacle = self._constraints.left_after(span.place, expected, failure, host.model.fib)
@@ -226,7 +232,10 @@ class Fixes:
     def _unexplained(
         self, findings: Iterable[Finding], unfixable: Iterable[Unfixable]
     ) -> Iterator[Unfixable]:
-        """Yield the failures with neither an entry nor a reason: their lookups don't follow from the tables."""
+        """Yield the failures with neither an entry nor a reason.
+
+        The lookups of these failures don't follow from the tables.
+        """
         explained = PrefixSet(
             (numbers(part) for each in unfixable for part in each.ranges), self._bits
         )

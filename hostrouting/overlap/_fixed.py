@@ -143,7 +143,7 @@ def _why_not_fixed(state: State, model: Model, fixed: Mapping[int, str | None]) 
 
 
 def _why_harmful(host: FixedHost, model: Model, fixed: Mapping[int, str | None]) -> str:
-    """Return why the added routes harm an address that they cover and don't fix, or an empty string.
+    """Return why added routes harm an address that they cover and don't fix, or an empty string.
 
     The search for the routes excludes that, but a proof must not rely on what it proves.
     """

@@ -118,8 +118,8 @@ def _note(
         message += _about_local(expected, judgement, state)
     elif kind is NoteKind.CNI_DISCARD:
         message = (
-            f"{part} is discarded by {judgement.route}, a CNI's own block; an address in it that lives on another"
-            " node can't be reached from here"
+            f"{part} is discarded by {judgement.route}, a CNI's own block;"
+            " an address in it that lives on another node can't be reached from here"
         )
     else:
         message = (
@@ -142,8 +142,8 @@ def _about_local(expected: ExpectedCidr, judgement: Judgement, state: State) -> 
     if judgement.kind is not NoteKind.LOCAL or is_of_nodes:
         return ""
     return (
-        ", which is fine if the CIDR is the nodes'; a pod or Service that has such an address can't be reached:"
-        " move their CIDR"
+        ", which is fine if the CIDR is the nodes';"
+        " a pod or Service that has such an address can't be reached: move their CIDR"
     )
 
 
@@ -163,19 +163,21 @@ def _about_exempt(expected: ExpectedCidr, group: _Group, state: State) -> str:
     if all(length == state.family.bits for length in lengths):
         return ""
     return (
-        f"; this host's own {local[0].local} on {local[0].dev} is in the same CIDR: if that is the nodes',"
-        " nodes in this part can't be reached; name the CIDR's devs in expectedCidrs to make that a failure"
+        f"; this host's own {local[0].local} on {local[0].dev} is in the same CIDR:"
+        " if that is the nodes', nodes in this part can't be reached;"
+        " name the CIDR's devs in expectedCidrs to make that a failure"
     )
 
 
 def _local_on_uplinks(expected: ExpectedCidr, state: State) -> list[Address]:
-    """Return the addresses on this host's uplinks in an expected CIDR, as a hint that the CIDR may be the nodes'.
+    """Return the addresses on this host's uplinks in an expected CIDR.
 
-    The config doesn't say whether a CIDR is for nodes, pods or Services. An uplink's subnet in the
-    CIDR isn't proof either, because a node may have an address in the pod CIDR by mistake. The CIDR
-    is only known to belong to the nodes if it is the address's subnet (``Address.network``), or if
-    the config names the interfaces that may carry the CIDR, which rules out container interfaces.
-    In the latter case, no hint is needed, and the list is empty.
+    Such addresses are a hint that the CIDR may be the nodes'. The config doesn't say whether a CIDR
+    is for nodes, pods or Services. An uplink's subnet in the CIDR isn't proof either, because a
+    node may have an address in the pod CIDR by mistake. The CIDR is only known to belong to the
+    nodes if it is the address's subnet (``Address.network``), or if the config names the interfaces
+    that may carry the CIDR, which rules out container interfaces. In the latter case, no hint is
+    needed, and the list is empty.
     """
     if expected.devs is not None:
         return []
@@ -190,7 +192,10 @@ def _part(cidr: IpNetwork, ranges: _Networks) -> str:
 
 
 def _behind(judgement: Judgement, expected: ExpectedCidr, state: State) -> set[str]:
-    """Return the further unexpected interfaces that packets would use in turn if matching routes were removed."""
+    """Return the further unexpected interfaces behind the matching route.
+
+    Packets would use these interfaces in turn if matching routes were removed.
+    """
     route = judgement.route
     if judgement.kind is not FindingKind.OVERLAP or route is None:
         return set()
@@ -207,7 +212,7 @@ def _behind(judgement: Judgement, expected: ExpectedCidr, state: State) -> set[s
 def _foreseen(
     expected: ExpectedCidr, foreseen: PrefixIndex, state: State, places: Places
 ) -> Iterator[Note]:
-    """Yield a note for each foreseen prefix whose connected route, once added, would shadow part of the CIDR."""
+    """Yield a note for each foreseen prefix whose connected route would shadow part of the CIDR."""
     cidr = expected.cidr
     for prefix in map(state.family.network, foreseen.meeting(numbers(cidr))):
         part = prefix if prefix.prefixlen > cidr.prefixlen else cidr

@@ -26,7 +26,7 @@ from hostrouting.overlap._state import State
 
 
 def why_not_received(moment: Moment) -> str:
-    """Return why this host doesn't receive what is sent to one of its addresses, or an empty string if it does."""
+    """Return why this host doesn't receive what is sent to its addresses, or an empty string."""
     state = moment.state
     if asks_local_first(state.rules):
         return ""
@@ -52,7 +52,10 @@ def _is_local(route: Route | None) -> bool:
 
 
 def _arriving(state: State, places: Places) -> Iterator[tuple[Flow, str]]:
-    """Yield packets that come in through each uplink for its addresses, each with words for an unusual sender."""
+    """Yield packets that come in through each uplink for its addresses.
+
+    Each packet comes with words for an unusual sender.
+    """
     clients = {client: f" from {client}" for client in _clients(state, places)}
     protocols = (UDP, TCP) if separates_tcp(state.rules) else (UDP,)
     for local in state.addresses:
@@ -66,7 +69,10 @@ def _arriving(state: State, places: Places) -> Iterator[tuple[Flow, str]]:
 
 
 def _clients(state: State, places: Places) -> Collection[IpAddress]:
-    """Return an expected address for each combination of rules that match it as the source and may divert packets."""
+    """Return an expected address for each combination of rules that may divert its packets.
+
+    Such rules match the address as the source.
+    """
     sources = {rule.source for rule in state.rules if rule.source is not None}
     if not sources:
         return ()
@@ -88,7 +94,10 @@ def _clients(state: State, places: Places) -> Collection[IpAddress]:
 
 
 def _sender(local: Address, state: State) -> IpAddress:
-    """Return a likely sender of packets to an uplink's address: the uplink's gateway, or else the next address."""
+    """Return a likely sender of packets to an uplink's address.
+
+    That is the uplink's gateway, or else the next address.
+    """
     for route in state.defaults:
         for hop in route.hops:
             if hop.dev != local.dev or hop.gateway is None:
@@ -100,11 +109,14 @@ def _sender(local: Address, state: State) -> IpAddress:
 
 def _sentence(sent: str, found: Route | None, state: State) -> str:
     whose = f"{found} decides" if found is not None else "no route does"
-    return f"what is sent {sent} isn't delivered: {whose}, not table local; have that table asked first: {_fix(state)}"
+    return (
+        f"what is sent {sent} isn't delivered: {whose}, not table local;"
+        f" have that table asked first: {_fix(state)}"
+    )
 
 
 def _fix(state: State) -> str:
-    """Return how to make the kernel search table local first, even if there are other rules of preference 0."""
+    """Return how to have table local searched first, even with other rules of preference 0."""
     first = [rule for rule in state.rules if rule.preference == 0]
     others = [
         rule for rule in first if attrs.evolve(rule, protocol=Protocol.KERNEL) != KERNEL_RULES[0]
@@ -117,6 +129,7 @@ def _fix(state: State) -> str:
     if others:
         # fib_nl_newrule inserts a rule behind those of the same preference.
         steps.append(
-            "delete each other rule of preference 0 and add it again, which puts it behind that of table local"
+            "delete each other rule of preference 0 and add it again,"
+            " which puts it behind that of table local"
         )
     return "; then ".join(steps)

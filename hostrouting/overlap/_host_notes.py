@@ -38,18 +38,24 @@ def notes_on_host(overlap: RouteOverlap, state: State, places: Places) -> Iterab
         str(rule.preference) for rule in state.rules if is_about_other_packets(rule, loopback)
     ]
     if others:
-        text = f"policy rules on marks, users, interfaces, ports etc. weren't judged: preference {', '.join(others)}"
+        text = (
+            "policy rules on marks, users, interfaces, ports etc. weren't judged:"
+            f" preference {', '.join(others)}"
+        )
         yield Note(NoteKind.RULE, text)
 
 
 def _contested(state: State, of_pods: Collection[str]) -> Iterable[Note]:
-    """Yield notes on default routes through several interfaces, or through a container's interface."""
+    """Yield notes on default routes through several interfaces or a container's interface."""
     default = state.uplinks.default
     if default is None:
         return
     for route in state.defaults:
         if not {*of_pods}.isdisjoint(route.devs):
-            text = f"{route} may be a container's default route, as {','.join(route.devs)} is in containerDevs"
+            text = (
+                f"{route} may be a container's default route,"
+                f" as {','.join(route.devs)} is in containerDevs"
+            )
             hint = "name the node's uplinks (hostRouting.uplinks)"
             yield Note(NoteKind.CONTESTED, f"{text}; {hint}", devs=route.devs)
     rivals = _rival_defaults(state, default)
@@ -73,8 +79,9 @@ def _settling(state: State, default: Route) -> str:
     if state.family is Family.IPV4:
         return f"expected CIDRs that name no interface use {default}"
     return (
-        "of those with the same metric the kernel takes one of the highest preference whose router answers; a route"
-        " for each expected CIDR settles it"
+        "of those with the same metric"
+        " the kernel takes one of the highest preference whose router answers;"
+        " a route for each expected CIDR settles it"
     )
 
 
@@ -99,19 +106,25 @@ def _pending(state: State) -> Iterable[Note]:
     # Only IPv4 addresses depend on the Azure agent.
     is_4 = state.family is Family.IPV4
     for dev in state.uplinks.pending if is_4 else ():
-        text = f"{dev} is an InfiniBand interface without an IPv4 address; once it has one, its subnet's route comes too"
+        text = (
+            f"{dev} is an InfiniBand interface without an IPv4 address;"
+            " once it has one, its subnet's route comes too"
+        )
         yield Note(NoteKind.PENDING, text, devs=(dev,))
 
 
 def _without_carrier(state: State) -> Iterable[Note]:
     for link in state.links:
         if link.name in state.uplinks.devs and not link.has_carrier:
-            text = f"{link.name} has no carrier: until it has one, nothing that is sent through it arrives"
+            text = (
+                f"{link.name} has no carrier:"
+                " until it has one, nothing that is sent through it arrives"
+            )
             yield Note(NoteKind.LINK, text, devs=(link.name,))
 
 
 def _foreign_sources(state: State, places: Places) -> Iterable[Note]:
-    """Yield a note for each route through an uplink that has another network's address as its source."""
+    """Yield a note for each route through an uplink with another network's address as source."""
     uplinks = {*state.uplinks.devs}
     owners = {address.local: address.dev for address in state.addresses}
     # The addresses of these interfaces belong to no network.
@@ -121,7 +134,10 @@ def _foreign_sources(state: State, places: Places) -> Iterable[Note]:
         if owner is None or owner in anywhere or owner in uplinks:
             continue
         if uplinks.issuperset(route.devs):
-            text = f"what {route} sends has the source {route.source}, an address of {owner}: the network may drop it"
+            text = (
+                f"what {route} sends has the source {route.source}, an address of {owner}:"
+                " the network may drop it"
+            )
             yield Note(NoteKind.SOURCE, text, devs=(owner,))
 
 
@@ -136,12 +152,15 @@ def _beyond_mtu(state: State, places: Places) -> Iterable[Note]:
     for route in dict.fromkeys(route for route in _sent(places) if (route.mtu or 0) > least):
         for dev in route.devs:
             if route.mtu is not None and route.mtu > mtus.get(dev, route.mtu):
-                text = f"{route} has an mtu above that of {dev} ({mtus[dev]}): larger packets are lost without an error"
+                text = (
+                    f"{route} has an mtu above that of {dev} ({mtus[dev]}):"
+                    " larger packets are lost without an error"
+                )
                 yield Note(NoteKind.MTU, text, devs=(dev,))
 
 
 def _detours_to_pods(state: State, places: Places, of_pods: Collection[str]) -> Iterable[Note]:
-    """Yield a note for each source whose connections to this host's own pods leave through an uplink."""
+    """Yield notes on sources whose connections to this host's own pods leave through an uplink."""
     uplinks = {*state.uplinks.devs}
     by_source: dict[IpAddress, list[IpAddress]] = {}
     for place in places:
@@ -155,8 +174,9 @@ def _detours_to_pods(state: State, places: Places, of_pods: Collection[str]) -> 
     for source, addresses in by_source.items():
         pods = shortened([*dict.fromkeys(map(str, addresses))], " ", _SHOWN_ADDRESSES)
         text = (
-            f"connections from {source} to pods of this host ({pods}) leave through {','.join(state.uplinks.devs)}, "
-            "because a policy rule for that source decides"
+            f"connections from {source} to pods of this host ({pods})"
+            f" leave through {','.join(state.uplinks.devs)},"
+            " because a policy rule for that source decides"
         )
         yield Note(NoteKind.SOURCE, text, devs=state.uplinks.devs)
 

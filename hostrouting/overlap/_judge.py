@@ -61,7 +61,10 @@ class Judge:
         return first, *sorted(_worth_telling(first, others), key=_by_source)
 
     def of_each_lookup(self, lookups: Sequence[SocketLookup]) -> list[Judgement]:
-        """Judge each lookup of a place for the first expected CIDR for which it fails, or else for the first CIDR."""
+        """Judge each lookup of a place for the first expected CIDR for which it fails.
+
+        A lookup that doesn't fail is judged for the first CIDR.
+        """
         by_cidr = [self._of_lookups(lookups, expected) for expected in self._overlap.expected_cidrs]
         by_lookup = zip(*by_cidr, strict=True)
         return [next(filter(_is_failure, found), found[0]) for found in by_lookup]
@@ -101,7 +104,7 @@ class Judge:
         return found
 
     def _ends_here(self, route: Route) -> bool:
-        """Return whether an entry delivers to this host, as those for IPv6 anycast addresses do too."""
+        """Return whether an entry delivers to this host, as those for IPv6 anycast addresses do."""
         if route.type is RouteType.LOCAL:
             return True
         is_anycast = route.type is RouteType.ANYCAST and route.protocol == Protocol.KERNEL
@@ -112,7 +115,7 @@ class Judge:
         return tuple(dev for dev in devs if not expected.is_expected(dev, uplinks))
 
     def _is_beyond_routes(self, lookup: SocketLookup, route: Route) -> bool:
-        """Return whether an entry is a host route in table local, which takes precedence over any other route.
+        """Return whether an entry is a host route in table local, which precedes any other route.
 
         While local and main share one trie (until fib_trie_unmerge), the kernel reports main for
         the entries in both, and a longer prefix in main takes precedence over a shorter one in
@@ -165,7 +168,10 @@ class Judge:
         return expected.devs is None and is_like(dev, self._overlap.allowed_devs)
 
     def _are_exempt_pods(self, devs: Iterable[str], expected: ExpectedCidr) -> bool:
-        """Return whether each interface is a pod's and thus exempt, which none is if the CIDR has its own list."""
+        """Return whether each interface is a pod's and thus exempt.
+
+        No interface is exempt if the CIDR has its own list.
+        """
         return all(expected.devs is None and self._is_of_pods(dev) for dev in devs)
 
     def _of_unrouted(self, lookup: SocketLookup, expected: ExpectedCidr) -> Judgement:
@@ -226,7 +232,10 @@ def _of_client(lookups: Iterable[SocketLookup]) -> list[SocketLookup]:
 
 
 def _type_for_sockets(route: Route) -> RouteType:
-    """Return a route's type, or unicast for an IPv6 broadcast or multicast route, which sockets use like any other."""
+    """Return a route's type, or unicast for an IPv6 broadcast or multicast route.
+
+    Sockets use such a route like any other.
+    """
     is_for_many = route.type in (RouteType.BROADCAST, RouteType.MULTICAST)
     return RouteType.UNICAST if is_for_many and route.family is Family.IPV6 else route.type
 
@@ -236,7 +245,10 @@ def _is_multicast(route: Route | None) -> bool:
 
 
 def _is_refused(judgement: Judgement, lookups: Sequence[SocketLookup]) -> bool:
-    """Return whether TCP refuses to connect by an entry (tcp_v4_connect), even if unconnected datagrams are sent."""
+    """Return whether TCP refuses to connect by an entry (tcp_v4_connect).
+
+    TCP may refuse even if unconnected datagrams are sent.
+    """
     if judgement.kind is NoteKind.BROADCAST:
         return True
     may_leave = judgement.kind in (None, NoteKind.CONTAINER, NoteKind.ALLOWED)

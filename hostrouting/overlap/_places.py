@@ -45,7 +45,10 @@ class SocketLookup(NamedTuple):
 
     @property
     def route(self) -> Route | None:
-        """Return the matching entry, or None if no entry matches or the kernel doesn't tell which one discards."""
+        """Return the matching entry, or None if no entry matches.
+
+        The entry is also None if the kernel doesn't tell which one discards.
+        """
         return self.result.route
 
     @property

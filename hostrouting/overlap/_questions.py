@@ -65,7 +65,7 @@ class Questions:
 
     @cached_property
     def _carrying(self) -> dict[ExpectedCidr, set[str]]:
-        """Return the interfaces that may carry a part of each expected CIDR without interfaces of its own.
+        """Return the interfaces that may carry part of each expected CIDR that names none.
 
         These are the interfaces asked about that carry a part now, and the uplinks if they carry a
         part now or will once it is fixed.
@@ -87,10 +87,10 @@ class Questions:
 
     @cached_property
     def _exempting(self) -> set[ExpectedCidr]:
-        """Return the expected CIDRs with parts that are exempt, such as pods' networks, or would be without a bound.
+        """Return the expected CIDRs with parts that are exempt, or would be without a bound.
 
-        If such a CIDR named its interfaces, the exemption would end, and routes to those parts
-        would be proposed.
+        Pods' networks are such parts. If such a CIDR named its interfaces, the exemption would end,
+        and routes to those parts would be proposed.
         """
         return {
             expected

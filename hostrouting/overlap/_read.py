@@ -61,7 +61,7 @@ class Moment:
 def read_host(
     config: Config, backend: RouteBackend, scope: CancelScope, ipv4: RouteBackend | None = None
 ) -> Moment:
-    """Read the tables and look up the expected CIDRs in the kernel, again if the tables change meanwhile.
+    """Read the tables and look up the expected CIDRs, again if the tables change meanwhile.
 
     Args:
         config: the expected CIDRs, all in the backend's family, and the uplinks.
@@ -201,7 +201,7 @@ def _cutter(overlap: RouteOverlap, state: State, sources: Collection[IpAddress])
 
 
 def _needs_whole_tables(state: State) -> bool:
-    """Return whether plain routes matter to where connections go after a fix, or to what this host receives."""
+    """Return whether plain routes affect connections after a fix, or what this host receives."""
     if not asks_local_first(state.rules):
         return True
     return any(rule.source is not None or rule.ip_protocol for rule in state.rules)
@@ -235,7 +235,10 @@ def _subnets_with_gateways(state: State) -> list[Prefix]:
 
 
 def _cidrs_with_blocks(overlap: RouteOverlap, routes: Iterable[Route]) -> list[Prefix]:
-    """Return the expected CIDRs in which routes to other nodes tell whether a blackhole route is for a CNI's block."""
+    """Return the expected CIDRs with blackhole routes that may be for a CNI's block.
+
+    Routes to other nodes in such a CIDR tell whether a blackhole route is for a block.
+    """
     blocks = [
         route.destination
         for route in routes
@@ -262,7 +265,10 @@ def _may_be_preceded(route: Route) -> bool:
 
 
 def _refuse_mapped(addresses: Iterable[Address]) -> None:
-    """Raise a RouteError if the kernel may choose an IPv4-mapped source, with which sockets fail (EAFNOSUPPORT)."""
+    """Raise a RouteError if the kernel may choose an IPv4-mapped source.
+
+    Sockets fail with such a source (EAFNOSUPPORT).
+    """
     for address in addresses:
         if not isinstance(address.local, IPv6Address) or not address.is_usable:
             continue
@@ -290,7 +296,7 @@ def _ask(places: Places, state: State, backend: RouteBackend) -> None:
 
 
 def _look_up_local_addresses(state: State, backend: RouteBackend) -> list[Lookup]:
-    """Look up this host's addresses, which packets may not reach if table local isn't searched first."""
+    """Look up this host's addresses, which packets may miss if table local isn't searched first."""
     if asks_local_first(state.rules):
         return []
     local = [

@@ -58,7 +58,10 @@ class State:
 
     @property
     def default_expires(self) -> int | None:
-        """Return how many more seconds an uplink has a default route, or None if there is none or one never expires."""
+        """Return how many more seconds an uplink has a default route.
+
+        The result is None if there is no such route or one never expires.
+        """
         uplinks = {*self.uplinks.devs}
         live = (route for route in self.defaults if not uplinks.isdisjoint(route.devs))
         lifetimes = [route.expires for route in live if isinstance(route, Route6)]

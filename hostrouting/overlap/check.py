@@ -1,4 +1,4 @@
-"""Look up every expected CIDR in the kernel, evaluate the results, and merge the reports of both families."""
+"""Look up each expected CIDR in the kernel, judge the results, and merge both families' reports."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def check_families(
     host: Host | None = None,
     started: float | None = None,
 ) -> OverlapReport:
-    """Check every expected CIDR against the kernel's routing decisions for its family, without modifying the host.
+    """Check every expected CIDR against the kernel's routing decisions, without modifying the host.
 
     Args:
         config: the config with the expected CIDRs, the check's settings, and the uplinks.
@@ -124,7 +124,7 @@ def _joined_fixes(fixes: Sequence[Fix]) -> Fix:
 
 
 def _with_uplinks_of_both(config: Config, reports: dict[Family, OverlapReport]) -> list[Fix]:
-    """Return each family's fix, with questions whose ``wanted`` uplinks also carry the other family's traffic.
+    """Return each family's fix, whose ``wanted`` uplinks also carry the other family's traffic.
 
     The config names uplinks for the whole node, so an answer for one family must not divert traffic
     of the other family that may be wanted.
@@ -225,7 +225,7 @@ def load_all() -> None:
 
 
 def _why_unknown(config: Config, state: State, host: Host | None) -> str:
-    """Return why there is no uplink to compare with, and facts about the host that help to fix this."""
+    """Return why there is no uplink to compare with, and facts that help to fix this."""
     uplinks, family = state.uplinks, state.family
     if config.uplinks is not None:
         return f"there is no interface {','.join(config.uplinks)}, which hostRouting.uplinks names"
@@ -252,7 +252,10 @@ def _default_of_other_table(routes: Iterable[Route]) -> str:
 
 
 def _ignored_advertisements(state: State, host: Host | None) -> str:
-    """Return a clause with the uplinks on which the kernel ignores router advertisements, or an empty string."""
+    """Return a clause with the uplinks on which the kernel ignores router advertisements.
+
+    The clause is empty if there are no such uplinks.
+    """
     if state.family is Family.IPV4 or host is None or host.snapshot is not None:
         return ""
     from hostrouting.host_files.advertisements import why_ignored

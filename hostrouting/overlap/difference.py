@@ -1,4 +1,4 @@
-"""Compare the lookups of two snapshots for every address, and find the changes that explain each difference.
+"""Compare two snapshots' lookups for every address, and find what changes explain a difference.
 
 This module does no I/O. CIDRs are split and looked up as for a check. The causes of a difference
 are changes of the host: with all of them undone, the later snapshot gives the earlier results
@@ -198,7 +198,7 @@ class _Lookups:
         return results | self._by_source("UDP", udp) | self._by_source("TCP", tcp or udp)
 
     def _by_source(self, protocol: str, lookups: Sequence[SocketLookup]) -> _Results:
-        """Return the results of connections, and of replies from each address at which a server may be called."""
+        """Return the results of connections, and of replies from each address of a server."""
         results = {f"{protocol} connection": self._found(_of_client(lookups))}
         first = [lookup for lookup in lookups if lookup.source is None]
         for source in self._called:
@@ -238,7 +238,7 @@ class _Lookups:
 
 
 def _of_client(lookups: Iterable[SocketLookup]) -> list[SocketLookup]:
-    """Return the lookups with a source that the kernel has selected, or those without a source if there are none."""
+    """Return the lookups with a source that the kernel has selected, or else those without one."""
     sent = [lookup for lookup in lookups if not lookup.is_reply]
     again = [lookup for lookup in sent if lookup.source is not None]
     return again or sent
@@ -303,7 +303,7 @@ class _Comparison:
         return Places([span for span in spans if reach.covers((span.first, bits))], self._family)
 
     def _causes(self, wanted: Mapping[Place, _Results]) -> tuple[HostChange, ...]:
-        """Return the changes that must be undone to get the wanted results, without superfluous ones.
+        """Return the changes to undo to get the wanted results, without superfluous ones.
 
         Args:
             wanted: the earlier results.

@@ -77,7 +77,7 @@ class ExplainedLookup:
 
     @property
     def expires(self) -> int | None:
-        """Return for how many more seconds the kernel uses the route, or None if it doesn't expire."""
+        """Return how long the kernel uses the route, in seconds, or None if it doesn't expire."""
         route = self.judgement.route
         return route.expires if isinstance(route, Route6) else None
 
@@ -118,7 +118,10 @@ class Explanation:
 
     @property
     def is_as_expected(self) -> bool | None:
-        """Return whether all packets are sent as expected, or None without uplinks or if replies aren't delivered."""
+        """Return whether all packets are sent as expected.
+
+        The result is None without uplinks, or if replies aren't delivered.
+        """
         if not self.default_devs or self.not_received:
             return None
         return not any(each.sends and each.judgement.is_failure for each in self.lookups)

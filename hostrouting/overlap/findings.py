@@ -73,7 +73,7 @@ class NoteKind(StrEnum):
 
 
 EXEMPTIONS = (NoteKind.CONTAINER, NoteKind.ALLOWED, NoteKind.CNI_DISCARD)
-"""The kinds of notes on addresses that needn't use the uplinks, unless their CIDR names its interfaces."""
+"""The kinds of notes on addresses that needn't use uplinks unless their CIDR names interfaces."""
 
 
 @attrs.frozen
@@ -288,7 +288,7 @@ class OverlapReport(JsonObject):
 
     @property
     def reason(self) -> str | None:
-        """Return why the verdict is ``unknown``, prefixed with the kind of reason, or None for other verdicts."""
+        """Return why the verdict is ``unknown``, after the kind of reason, or else None."""
         if self.reason_kind is None:
             return None
         return (

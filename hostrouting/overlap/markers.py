@@ -11,7 +11,7 @@ from hostrouting.overlap.findings import OverlapReport, UnknownReason, Verdict
 
 
 def marker_text(report: OverlapReport) -> str:
-    """Return the marker's content: the reason for an ``unknown`` verdict, if any, and the findings, or else nothing.
+    """Return the marker's content: any reason for ``unknown`` and the findings, or nothing.
 
     The reason is ``no-default-route``, or another kind with details, such as ``check-failed:
     REASON``. If IPv6 CIDRs are expected, each family may have a reason. For IPv6, one of these is
@@ -32,7 +32,9 @@ def _reason_line(reason: str, family: Family) -> str:
 
 
 def write_markers(layout: Layout, report: OverlapReport) -> None:
-    """Write exactly one marker, ``route-overlap.ok`` or ``route-overlap.detected``, and the report of a failed check.
+    """Write exactly one marker, and the report of a failed check.
+
+    The marker is ``route-overlap.ok`` or ``route-overlap.detected``.
 
     Args:
         layout: paths of the host's files.

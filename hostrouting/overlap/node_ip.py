@@ -77,6 +77,9 @@ def _notes_on_node_ip(
     if meant := [
         dev for dev in devs if any(dev in route.devs for route in read_default_routes(backend))
     ]:
-        hint = f"if the cluster is reached through {','.join(meant)}, name that in hostRouting.uplinks; else {hint}"
+        hint = (
+            f"if the cluster is reached through {','.join(meant)},"
+            f" name that in hostRouting.uplinks; else {hint}"
+        )
     message = f"{node_ip} {where}, and the cluster expects the kubelet there; {hint}"
     yield Note(NoteKind.NODE_IP, f"node.kubelet.nodeIP: {message}", devs=devs)

@@ -20,7 +20,7 @@ _MAIN_AND_LOCAL = (Table.MAIN, Table.LOCAL)
 
 
 class Question(NamedTuple):
-    """A question to the user: whether addresses leave through another interface than the uplinks on purpose.
+    """A question to the user: whether addresses bypass the uplinks on purpose.
 
     Each answer is a change of the config.
 
@@ -38,7 +38,7 @@ class Question(NamedTuple):
     unwanted: tuple[str, ...] = ()
 
     def answers(self) -> list[dict[str, Any]]:
-        """Return each answer in the order of the arguments: the uplinks to set, or the expected CIDRs to replace."""
+        """Return each answer, uplinks to set or expected CIDRs to replace, in argument order."""
         cidrs = [expected.to_mapping() for expected in self.cidrs]
         of_cidrs = [{"expectedCidrs": cidrs}] if cidrs else []
         return [{"uplinks": list(self.wanted)}, *of_cidrs, {"uplinks": list(self.unwanted)}]
@@ -52,7 +52,10 @@ class Question(NamedTuple):
         )
         replace = f", or expect {shown} instead of the CIDR alone" if shown else ""
         wanted = f'if it is wanted, set hostRouting\'s "uplinks": {dumps(self.wanted)}{replace}'
-        unwanted = f'if it isn\'t, set "uplinks": {dumps(self.unwanted)}, and hostrouting fix proposes routes'
+        unwanted = (
+            f'if it isn\'t, set "uplinks": {dumps(self.unwanted)},'
+            " and hostrouting fix proposes routes"
+        )
         return f"{wanted}; {unwanted}"
 
 
@@ -78,7 +81,7 @@ class Obstacle(NamedTuple):
     question: Question | None = None
 
     def sentence(self, cidr: str) -> str:
-        """Return the reason with the question's answers, or with commands that make a CIDR bypass the policy rule.
+        """Return the reason with answers, or with commands for a CIDR to bypass the policy rule.
 
         Args:
             cidr: the CIDR, or a placeholder for it.
@@ -148,12 +151,15 @@ class Unfixable(JsonObject):
 
     @property
     def answers(self) -> list[dict[str, Any]]:
-        """Return the answers to choose from, see ``Question.answers``, or an empty list without a question."""
+        """Return ``Question.answers`` to choose from, or an empty list without a question."""
         return [] if self.obstacle.question is None else self.obstacle.question.answers()
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Return the prefixes to show, ``about`` or else ``ranges``, without the length of a single address."""
+        """Return the prefixes to show: ``about`` or else ``ranges``.
+
+        A single address is shown without its length.
+        """
         return tuple(map(destination_words, self.about or self.ranges))
 
 

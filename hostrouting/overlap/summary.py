@@ -12,7 +12,10 @@ _SHOWN_ENTRIES, _SHOWN_RANGES = 50, 16
 
 
 def summary(report: OverlapReport) -> str:
-    """Return one line per finding, preceded by the reason for an ``unknown`` verdict, or a single line for ``ok``."""
+    """Return one line per finding, after the reason for an ``unknown`` verdict.
+
+    The verdict ``ok`` has a single line.
+    """
     lines = [finding.message for finding in report.findings]
     if report.verdict is Verdict.UNKNOWN:
         judged = any(each.verdict is not Verdict.UNKNOWN for each in report.families)
@@ -36,7 +39,7 @@ PASTE = "fix: add to hostRouting.staticRoutes.routes:"
 
 
 def advice(report: OverlapReport) -> list[str]:
-    """Return the entries to paste in one line, a line for each group of addresses that no route fixes, and hints."""
+    """Return a line of entries to paste, lines on addresses that no route fixes, and hints."""
     entries, rest = pasted_entries(report)
     hints = (f"hint: {line}" for line in report.fix.hints)
     return [*([f"{PASTE} {', '.join(entries)}{rest}"] if entries else []), *reasons(report), *hints]
@@ -56,7 +59,7 @@ def pasted_entries(report: OverlapReport) -> tuple[list[str], str]:
 
 
 def reasons(report: OverlapReport, cidr: IpNetwork | None = None) -> list[str]:
-    """Return a line for each group of addresses (in a CIDR) that no route can fix, with the reason."""
+    """Return a line on why no route can fix each group of addresses (in a CIDR)."""
     unfixable = [
         each
         for each in report.fix.unfixable
@@ -76,7 +79,10 @@ def decided_by(rule: Rule) -> str:
 
 
 def error_text(report: OverlapReport) -> str:
-    """Return an error message: the failures or reason, the fix, what no route fixes, and what else the fix moves."""
+    """Return an error message: the failures or the reason, and the fix.
+
+    The message also says what no route fixes, and what else the fix moves.
+    """
     return "\n".join(
         [
             summary(report),

@@ -1,4 +1,4 @@
-"""Find networks that aren't routed through the default route's interfaces and may shadow a cluster."""
+"""Find networks that don't use the default route's interfaces and may shadow a cluster."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def taken_networks(backend: RouteBackend) -> dict[IpNetwork, tuple[str, ...]]:
 
 
 def _is_network(route: Route) -> bool:
-    """Return whether a route leads to a private network, which isn't a single address, from table main."""
+    """Return whether a route leads from table main to a private network, not a single address."""
     network = route.destination
     if route.table != Table.MAIN or not 0 < network.prefixlen < 32:
         return False

@@ -145,7 +145,10 @@ def _contested(
 
 
 def container_devs(overlap: RouteOverlap, links: Iterable[Link]) -> set[str]:
-    """Return the interfaces that may be a container's, except bridges, which may be the node's own (azure0)."""
+    """Return the interfaces that may be a container's, except bridges.
+
+    A bridge may be the node's own (azure0).
+    """
     return {
         link.name
         for link in links
@@ -159,11 +162,15 @@ def contested_error(contested: Sequence[Route]) -> RouteError:
     whose, listed = "" if is_4 else "IPv6 ", "; ".join(map(str, contested))
     name = "name the node's uplinks (hostRouting.uplinks)"
     if any(route.metric != best.metric for route in others):
-        why = f"the {whose}default route that wins may be a container's, as {','.join(best.devs)} is in containerDevs"
+        why = (
+            f"the {whose}default route that wins may be a container's,"
+            f" as {','.join(best.devs)} is in containerDevs"
+        )
         return RouteError(f"{why}: {listed}", hint=name)
     return RouteError(
-        f"table main has {len(contested)} {whose}default routes with metric {best.metric} through several interfaces, "
-        f"and the kernel may choose another one for each packet: {listed}",
+        f"table main has {len(contested)} {whose}default routes with metric {best.metric}"
+        " through several interfaces,"
+        f" and the kernel may choose another one for each packet: {listed}",
         hint=f"{'give one of them a lower metric, or ' if is_4 else ''}{name}",
     )
 
@@ -189,7 +196,7 @@ def read_uplinks(
 def ipv4_defaults_for(
     config: Config, backend: RouteBackend, ipv4: RouteBackend | None
 ) -> Sequence[Route] | None:
-    """Return the IPv4 default routes if they determine the uplinks for IPv6, or None; see ``read_uplinks``."""
+    """Return the IPv4 default routes if they tell IPv6's uplinks, or None; see ``read_uplinks``."""
     is_asked = config.uplinks is None and backend.family is Family.IPV6 and ipv4 is not None
     return read_default_routes(ipv4) if is_asked and ipv4 is not None else None
 
@@ -223,7 +230,7 @@ def wait_for_addresses(
     scope: CancelScope,
     started: float,
 ) -> None:
-    """Wait for a default route on an uplink and then for InfiniBand addresses, each up to its own limit."""
+    """Wait for an uplink's default route and then InfiniBand addresses, each up to its limit."""
 
     def find_default() -> str | None:
         uplinks = read_uplinks(config, backend, ipv4)
