@@ -31,7 +31,7 @@ from hostrouting.overlap._constraint import Constraints, segment_of, unmodelled
 from hostrouting.overlap._diversions import Diversions
 from hostrouting.overlap._entries import Entries
 from hostrouting.overlap._fewest_prefixes import fewest_prefixes, networks_of, summary_of
-from hostrouting.overlap._fixed import FixedHost, fixed_by, unfixed
+from hostrouting.overlap._fixed import FixedHost, Rejudged, fixed_by, unfixed, why_unproven
 from hostrouting.overlap._places import Place, Span, distinct
 from hostrouting.overlap._questions import Questions
 from hostrouting.overlap._read import Moment
@@ -50,11 +50,13 @@ class _Proposal:
         fix: the fix, without what it leaves.
         host: the host after the fix.
         left: the spans that no entry fixes.
+        fixed: an address of each span that an entry fixes.
     """
 
     fix: Fix
     host: FixedHost
     left: _Left
+    fixed: Container[int] = ()
 
 
 class Fixes:
@@ -91,11 +93,16 @@ class Fixes:
         for place in self._places:
             place.constraint = self._constraints.derive(place)
         proposal = self._propose()
-        while self._exclude(proposal.host.refusals()):
+        while refused := self._refused_places(proposal.host.refusals()):
+            self._exclude(refused)
             proposal = self._propose()
+        judged = proposal.host.judged(self._overlap)
+        if why := why_unproven(judged, proposal.fixed):
+            proposal = self._unproven(why, proposal.left)
+            judged = proposal.host.judged(self._overlap)
         fix = proposal.fix
         findings = tuple(self._with_entries(findings, fix))
-        left_after = self._left_after(proposal.host)
+        left_after = self._left_after(proposal.host, judged)
         questions = self._questions_about([*proposal.left, *left_after])
         unfixable = [
             *self._unfixable(proposal.left, questions),
@@ -122,13 +129,16 @@ class Fixes:
         }
         left = self._left(fixed)
         host = fixed_by(self._state, self._places, entries, fixed)
-        if isinstance(host, FixedHost):
-            consequences = cautions(self._state, self._settings, host.model.added, host.model.fib)
-            return _Proposal(Fix(entries, consequences=tuple(consequences)), host, left)
+        if isinstance(host, str):
+            return self._unproven(host, left)
+        consequences = cautions(self._state, self._settings, host.model.added, host.model.fib)
+        return _Proposal(Fix(entries, consequences=tuple(consequences)), host, left, fixed)
+
+    def _unproven(self, why: str, left: _Left) -> _Proposal:
+        """Return a proposal without entries, because those that were found don't work."""
         targets = [span for span in self._places.spans if _needs_route(span)]
-        unfixable = Unfixable(networks_of(targets, self._family), (), Obstacle(host))
-        unchanged = unfixed(self._state, self._places)
-        return _Proposal(Fix(unfixable=(unfixable,)), unchanged, left)
+        unfixable = Unfixable(networks_of(targets, self._family), (), Obstacle(why))
+        return _Proposal(Fix(unfixable=(unfixable,)), unfixed(self._state, self._places), left)
 
     def _prefixes(self) -> dict[Prefix, str | None]:
         """Return the fewest prefixes that fix every place, each with the interface to lead to.
@@ -144,8 +154,8 @@ class Fixes:
             prefixes |= dict.fromkeys(map(numbers, networks), dev)
         return dict(sorted(prefixes.items()))
 
-    def _exclude(self, refusals: Mapping[Prefix, str]) -> bool:
-        """Let places whose route would be refused need none, and return whether there are any."""
+    def _refused_places(self, refusals: Mapping[Prefix, str]) -> dict[Place, str]:
+        """Return the places whose route an installation would refuse, each with the reason."""
         refused: dict[Place, str] = {}
         for prefix, why in refusals.items():
             for place in distinct(self._places.inside(prefix)):
@@ -153,11 +163,14 @@ class Fixes:
                 # Inside, a place that needs a longer route has one of its own.
                 if longer_than is not None and longer_than < prefix[1]:
                     refused[place] = why
+        return refused
+
+    def _exclude(self, refused: Mapping[Place, str]) -> None:
+        """Let places whose route an installation would refuse need none."""
         for place, why in refused.items():
             place.refused = Obstacle(f"apply would refuse a route that fixes this: {why}")
             obstacle = place.refused if place.first[1].is_failure else None
             place.constraint = place.constraint._replace(longer_than=None, obstacle=obstacle)
-        return bool(refused)
 
     def _fixed_in(self, prefix: Prefix, entry: Prefix) -> list[int]:
         """Return an address of each span that an entry fixes in a prefix.
@@ -199,12 +212,14 @@ class Fixes:
                 by_taken.setdefault((devs, taken), []).append(span)
         return by_constraint | by_taken
 
-    def _left_after(self, host: FixedHost) -> _Left:
+    def _left_after(self, host: FixedHost, judged: Iterable[Rejudged]) -> _Left:
         """Return the spans with connections, replies or TCP lookups that fail after the fix."""
         left: dict[tuple[tuple[str, ...], Obstacle], set[Span]] = {}
-        for expected, failure, span in host.unfixed_connections(self._overlap):
-            obstacle = self._constraints.left_after(span.place, expected, failure, host.model.fib)
-            left.setdefault((failure.devs, obstacle), set()).add(span)
+        fib = host.model.fib
+        for again in judged:
+            for failure in again.later_failures:
+                obstacle = self._constraints.left_after(again.place, again.expected, failure, fib)
+                left.setdefault((failure.devs, obstacle), set()).update(again.place.spans)
         return {key: sorted(spans, key=itemgetter(0)) for key, spans in left.items()}
 
     def _questions_about(self, keys: Iterable[tuple[tuple[str, ...], Obstacle]]) -> Questions:

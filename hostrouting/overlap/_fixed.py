@@ -5,7 +5,8 @@ This module does no I/O.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import attrs
 
@@ -18,7 +19,7 @@ from hostrouting.model.integer_prefixes import Prefix, numbers
 from hostrouting.model.routes import Table
 from hostrouting.overlap._ask import Sockets, called_addresses
 from hostrouting.overlap._judge import Judge
-from hostrouting.overlap._places import Judgement, Places, Span, distinct
+from hostrouting.overlap._places import Judgement, Place, Places, distinct
 from hostrouting.overlap._state import State
 from hostrouting.routes.plan import plan_routes
 from hostrouting.routes.resolve import resolve
@@ -50,31 +51,54 @@ class FixedHost:
             reasons[numbers(failure.route.destination)] = failure.message
         return reasons
 
-    def unfixed_connections(
-        self, overlap: RouteOverlap
-    ) -> Iterator[tuple[ExpectedCidr, Judgement, Span]]:
-        """Yield the connections, replies and TCP lookups that fail after the first is fixed.
-
-        The fix changes the result of the first lookup, so connections may use a different source
-        and match other rules. ``fixed_by`` only verifies the first lookup, which is a datagram's.
-
-        Args:
-            overlap: the expected CIDRs.
-
-        Yields:
-            The expected CIDR, the failure and the span.
-        """
+    def judged(self, overlap: RouteOverlap) -> list[Rejudged]:
+        """Ask about the same places and judge them again, by expected CIDR in config order."""
         state, routes = self.state, self.model.known.routes
         called = called_addresses(state.addresses, state.uplinks.devs, state.rules)
         lookups = Sockets(self.model, state.rules, routes, state.family, called).ask(self.places)
         judge = Judge(overlap, attrs.evolve(state, routes=routes))
-        for expected in dict.fromkeys(overlap.expected_cidrs):
-            spans = self.places.inside(numbers(expected.cidr))
-            judged = {place: judge.of_place(lookups[place], expected) for place in distinct(spans)}
-            for span in spans:
-                for judgement in judged[span.place][1:]:
-                    if judgement.is_failure:
-                        yield expected, judgement, span
+        return [
+            Rejudged(expected, place, judge.of_place(lookups[place], expected))
+            for expected in dict.fromkeys(overlap.expected_cidrs)
+            for place in distinct(self.places.inside(numbers(expected.cidr)))
+        ]
+
+
+class Rejudged(NamedTuple):
+    """The judgements of a place for an expected CIDR, on the model of a host after a fix."""
+
+    expected: ExpectedCidr
+    place: Place
+    judgements: tuple[Judgement, ...]
+
+    @property
+    def later_failures(self) -> list[Judgement]:
+        """Return the failures of connections, replies and TCP.
+
+        The fix changes the first lookup's result, so a connection may get another source and match
+        other rules.
+        """
+        return [judgement for judgement in self.judgements[1:] if judgement.is_failure]
+
+
+def why_unproven(judged: Iterable[Rejudged], fixed: Container[int]) -> str:
+    """Return why a fix doesn't do what it is to do, or an empty string.
+
+    A place that was fine must stay so, and a place counted as fixed must be. Any other may go on
+    failing.
+
+    Args:
+        judged: the judgements on the model after the fix.
+        fixed: the fixed addresses.
+    """
+    for expected, place, (after, *_) in judged:
+        if not after.is_failure:
+            continue
+        if not place.judgements[expected][0].is_failure:
+            return f"{after.address} would fail ({after.kind}), though it doesn't now"
+        if int(place.probe) in fixed:
+            return f"{after.address} would still fail ({after.kind})"
+    return ""
 
 
 def unfixed(state: State, places: Places) -> FixedHost:
@@ -102,7 +126,8 @@ def fixed_by(
     """Return the host after the planner has applied entries, or why the entries don't work.
 
     The proof covers datagrams: each fixed address leaves as expected, and every other address that
-    an entry covers as before. ``FixedHost.unfixed_connections`` finds what else still fails.
+    an entry covers as before. ``why_unproven`` compares the judgements, and the rest that still
+    fails is in ``Rejudged.later_failures``.
 
     Args:
         state: the host's state. The new routes come before existing ones with the same key.

@@ -4,7 +4,7 @@ another interface.
 
 from __future__ import annotations
 
-from ipaddress import IPv4Network
+from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,13 @@ from scenario import play
 
 import phases
 from hostrouting import Config, ConfigureStaticRoutes, Host, Layout, OverlapReport, check
+from hostrouting.config.routing import StaticRoute
 from hostrouting.model.family import IpNetwork
 from hostrouting.model.links import Hardware
 from hostrouting.model.routes import NextHop, Route
-from hostrouting.overlap import _fix
+from hostrouting.overlap import _fix, _fixed
 from hostrouting.overlap._cautions import cautions
+from hostrouting.overlap._entries import Entries
 from hostrouting.overlap._fixed import FixedHost
 from hostrouting.overlap._read import read_host
 from hostrouting.overlap.proposals import HostSettings
@@ -248,6 +250,17 @@ ROWS = {
         hints=("apply would refuse a route that fixes this",),
         uplinks=("eth0",),
     ),
+    "a longer route nested in a refused one": Row(
+        (
+            "link add ib1\naddr add 10.77.0.4/24 dev ib1\nroute add 172.16.1.0/24 dev ib1\n"
+            "route add default via 10.1.0.1 dev eth0 table 100\n"
+            "rule add 10 from 0.0.0.0/32 to 172.16.0.0/24 lookup 100"
+        ),
+        ("172.16.0.0/16",),
+        ("172.16.1.0/25 dev eth0", "172.16.1.128/25 dev eth0"),
+        hints=("apply would refuse a route that fixes this: 172.16.0.0/17",) * 2,
+        uplinks=("eth0",),
+    ),
     "table local, once it is apart from main": Row(
         (
             "rule add 7 lookup 77\nrule del 7 lookup 77\n"
@@ -389,3 +402,30 @@ def test_a_fix_that_moves_a_fine_address_is_not_proposed(
     fix = _nested(tmp_path / "wrong", fine).fix
     assert fix.routes == ()
     assert any("172.16.9.0 would leave through" in item.reason for item in fix.unfixable)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ("172.16.9.0/25", "172.16.9.0 would fail (OVERLAP), though it doesn't now"),
+        ("172.16.2.0/25", "172.16.2.0 would still fail (OVERLAP)"),
+    ],
+)
+def test_the_places_are_judged_again_after_a_fix(
+    wrong: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The judge alone finds a wrong route over a place that was fine, or is to be fixed."""
+
+    def entry(_: Entries, network: IpNetwork, dev: str | None) -> StaticRoute:
+        if network == IPv4Network(wrong):
+            return StaticRoute(network, IPv4Address("172.16.0.1"), "ib0")
+        return StaticRoute(network, dev="eth0")
+
+    prefixes = sorted(map(IPv4Network, {*NESTED_FIX, wrong}))
+    monkeypatch.setattr(_fix, "fewest_prefixes", lambda *_: prefixes)
+    monkeypatch.setattr(Entries, "entry", entry)
+    for proof in ("_why_harmful", "_why_not_fixed"):
+        monkeypatch.setattr(_fixed, proof, lambda *_: "")
+    fix = _nested(tmp_path, "route add 172.16.9.0/24 via 10.1.0.77 dev eth0").fix
+    assert fix.routes == ()
+    assert any(told in item.reason for item in fix.unfixable), fix.unfixable
