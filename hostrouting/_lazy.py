@@ -32,7 +32,8 @@ def require_phases() -> None:
 
 
 def lazily(
-    package: str, homes: Mapping[str, str]
+    package: str,
+    homes: Mapping[str, str],
 ) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
     """Return the module-level hooks for importing names lazily from a package's submodules.
 
@@ -54,7 +55,8 @@ def lazily(
 
         require_phases()
         value = namespace[name] = getattr(
-            importlib.import_module(f"{package}.{home_of[name]}"), name
+            importlib.import_module(f"{package}.{home_of[name]}"),
+            name,
         )
         return value
 

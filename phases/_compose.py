@@ -81,11 +81,22 @@ class Serial(_Several[T_co]):
 
     @overload
     def __init__(
-        self: Serial[tuple[A, B]], a: Task[A], b: Task[B], /, *, name: str = ...
+        self: Serial[tuple[A, B]],
+        a: Task[A],
+        b: Task[B],
+        /,
+        *,
+        name: str = ...,
     ) -> None: ...
     @overload
     def __init__(
-        self: Serial[tuple[A, B, C]], a: Task[A], b: Task[B], c: Task[C], /, *, name: str = ...
+        self: Serial[tuple[A, B, C]],
+        a: Task[A],
+        b: Task[B],
+        c: Task[C],
+        /,
+        *,
+        name: str = ...,
     ) -> None: ...
     @overload
     def __init__(
@@ -129,11 +140,22 @@ class Parallel(_Several[T_co]):
 
     @overload
     def __init__(
-        self: Parallel[tuple[A, B]], a: Task[A], b: Task[B], /, *, name: str = ...
+        self: Parallel[tuple[A, B]],
+        a: Task[A],
+        b: Task[B],
+        /,
+        *,
+        name: str = ...,
     ) -> None: ...
     @overload
     def __init__(
-        self: Parallel[tuple[A, B, C]], a: Task[A], b: Task[B], c: Task[C], /, *, name: str = ...
+        self: Parallel[tuple[A, B, C]],
+        a: Task[A],
+        b: Task[B],
+        c: Task[C],
+        /,
+        *,
+        name: str = ...,
     ) -> None: ...
     @overload
     def __init__(
@@ -219,7 +241,11 @@ class Timeout(_Tree, Generic[T_co]):
 
     seconds: float = field(validator=validators.ge(0))
     task: Task[T_co] = field(validator=check_task)
-    name: str = field(default="timeout", kw_only=True, validator=check_name)
+    name: str = field(
+        default="timeout",
+        kw_only=True,
+        validator=check_name,
+    )
 
     @property
     def tasks(self) -> tuple[Task[T_co]]:

@@ -87,7 +87,12 @@ class Observer(Protocol):
         """Report a task's progress: a status message, and the completed fraction (0…1) if known."""
 
     def finished(
-        self, path: str, status: Status, result: object, error: BaseException | None, seconds: float
+        self,
+        path: str,
+        status: Status,
+        result: object,
+        error: BaseException | None,
+        seconds: float,
     ) -> None:
         """Report that a task has finished, with its result or exception, and its duration.
 

@@ -26,7 +26,12 @@ class Log:
         """Do nothing, because progress is only meant for interactive use."""
 
     def finished(
-        self, path: str, status: Status, result: object, error: BaseException | None, seconds: float
+        self,
+        path: str,
+        status: Status,
+        result: object,
+        error: BaseException | None,
+        seconds: float,
     ) -> None:
         del result
         data = {

@@ -208,7 +208,12 @@ async def run_async(
         # asyncio futures can't hold a StopIteration.
         try:
             outcome.set_result(
-                run(task, logger=logger, scope=scope.within(outer), observer=observer)
+                run(
+                    task,
+                    logger=logger,
+                    scope=scope.within(outer),
+                    observer=observer,
+                )
             )
         except BaseException as error:  # noqa: BLE001 - raised below
             outcome.set_exception(error)

@@ -102,7 +102,12 @@ class RecordingObserver:
         self.events.append(("progress", path, message, fraction))
 
     def finished(
-        self, path: str, status: Status, result: object, error: BaseException | None, seconds: float
+        self,
+        path: str,
+        status: Status,
+        result: object,
+        error: BaseException | None,
+        seconds: float,
     ) -> None:
         """Record an end."""
         self.events.append(("finished", path, status))

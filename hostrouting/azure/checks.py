@@ -31,7 +31,10 @@ def checks(config: HostNetworking | None) -> tuple[DoctorCheck, ...]:
             azure-vnet.
     """
     probes = DoctorCheck(
-        "probes", "the probes are rewritten as configured", partial(_probes, config), False
+        "probes",
+        "the probes are rewritten as configured",
+        partial(_probes, config),
+        False,
     )
     leftovers = DoctorCheck(
         "azure-vnet",

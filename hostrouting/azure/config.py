@@ -131,7 +131,8 @@ class _Sections(Section):
     """The ``hostNetworking`` section itself."""
 
     load_balancer_probe: LoadBalancerProbe = attrs.field(
-        default=LoadBalancerProbe(), converter=_probe
+        default=LoadBalancerProbe(),
+        converter=_probe,
     )
     stale_azure_vnet: StaleAzureVnet | None = attrs.field(default=None, converter=_stale)
 

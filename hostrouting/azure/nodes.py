@@ -80,7 +80,13 @@ class Programs:
     """The error to raise if a program can't be run, or fails."""
     search_path: str = SEARCH_PATH
 
-    def run(self, attempt: str, command: str, *fine: str, text: str | None = None) -> str:
+    def run(
+        self,
+        attempt: str,
+        command: str,
+        *fine: str,
+        text: str | None = None,
+    ) -> str:
         """Run a program to completion and return its output.
 
         Args:
@@ -97,7 +103,12 @@ class Programs:
         # unsafe.
         scope = CancelScope(timeout=_RUN_SECONDS)
         try:
-            done = scope.run(argv, input=text, env=env, check=False)
+            done = scope.run(
+                argv,
+                input=text,
+                env=env,
+                check=False,
+            )
         except TimedOut:
             raise self.error(
                 f"can't {attempt}: {program} gave no answer within {_RUN_SECONDS:g} s"

@@ -64,7 +64,9 @@ def put(path: Path, state: files.FileState | None) -> None:
 
 
 def _stage(
-    layout: Layout, changed: Mapping[Path, files.FileState], new_list: files.FileState
+    layout: Layout,
+    changed: Mapping[Path, files.FileState],
+    new_list: files.FileState,
 ) -> None:
     """Write the changed scripts to a new folder, and point the list to these copies."""
     _remove_unless_folder(layout.stages)

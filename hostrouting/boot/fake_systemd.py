@@ -126,7 +126,10 @@ class FakeSystemd:
         return [name for name, lists in self._loaded.items() if unit in _words(lists["Requires"])]
 
     def show_each(
-        self, units: Sequence[str], *names: str, consumers: Sequence[str] = ()
+        self,
+        units: Sequence[str],
+        *names: str,
+        consumers: Sequence[str] = (),
     ) -> dict[str, dict[str, str]]:
         """Return the properties of each unit and instance; see ``show``."""
         instances = [unit for consumer in consumers for unit in self.instances(consumer)]

@@ -189,7 +189,8 @@ def rewrite(path: Path, edit: Callable[[BinaryIO], str | None]) -> bool:
                     raise FileError(f"can't write {path}: it was replaced by another file")
                 # Drop setuid, setgid and sticky bits, because the new content doesn't come from
                 # the owner.
-                mode, owner = state.st_mode & 0o777, (state.st_uid, state.st_gid)
+                mode = state.st_mode & 0o777
+                owner = (state.st_uid, state.st_gid)
                 _replace(Path(resolved.name), _encoded(text), mode, owner, folder=folder)
                 os.fsync(folder)
     return True

@@ -162,7 +162,10 @@ def _has_command(prefix: str, argv: str, commands: str) -> bool:
 
 
 def opening_settings(
-    shown: Mapping[str, str], *, is_strict: bool, environment: Collection[str] = ()
+    shown: Mapping[str, str],
+    *,
+    is_strict: bool,
+    environment: Collection[str] = (),
 ) -> Iterator[str]:
     """Yield the settings that let a unit start although the gate fails, or the other way round.
 

@@ -61,7 +61,12 @@ class Host:
 
             routes = NetlinkBackend()
             backend6 = backend6 or cache(_kernel6)
-        self.__attrs_init__(backend=routes, units=units, layout=layout, backend6=backend6)
+        self.__attrs_init__(
+            backend=routes,
+            units=units,
+            layout=layout,
+            backend6=backend6,
+        )
 
     @classmethod
     def image(cls, root: str | os.PathLike[str]) -> Host:
@@ -83,7 +88,11 @@ class Host:
         from hostrouting.boot.systemctl import Systemctl
 
         layout = image_layout(root)
-        return cls._of(backend=None, units=Systemctl(layout.root), layout=layout)
+        return cls._of(
+            backend=None,
+            units=Systemctl(layout.root),
+            layout=layout,
+        )
 
     @classmethod
     def recorded(cls, snapshot: Snapshot) -> Host:
@@ -156,7 +165,10 @@ class Host:
         """Return a copy of this host whose systemd calls stop waiting if the scope is cancelled."""
         units = self.units.within(scope)
         return self._of(
-            backend=self.backend, units=units, layout=self._layout, backend6=self._backend6
+            backend=self.backend,
+            units=units,
+            layout=self._layout,
+            backend6=self._backend6,
         )
 
     @property
@@ -175,7 +187,8 @@ class Host:
         # Never fall back to this machine's files.
         if self.snapshot is not None:
             raise FileError(
-                f"the snapshot of {self.name} holds no {what}", hint="do it on the host itself"
+                f"the snapshot of {self.name} holds no {what}",
+                hint="do it on the host itself",
             )
 
     @property

@@ -43,7 +43,8 @@ def prepare(plan: BootPlan, host: Host, undo: Undo) -> None:
         FileError: a file can't be written or removed.
         UnitError: a systemctl call fails, or a symlink created by the Go package can't be removed.
     """
-    layout, interim = host.layout, plan.manifests.interim
+    layout = host.layout
+    interim = plan.manifests.interim
     for path in {layout.manifest, *interim.files(layout)}:
         files.remove_litter(path)
     if not plan:
@@ -84,7 +85,9 @@ def apply_additions(plan: BootPlan, host: Host, undo: Undo) -> Changes:
         FileError: a file can't be written.
         UnitError: a systemctl call fails, or an instance bypasses the gate.
     """
-    layout, units, new = host.layout, host.units, plan.manifests.new
+    layout = host.layout
+    units = host.units
+    new = plan.manifests.new
     if plan.gate.rollback:
         undo.push(partial(switch, layout, _states(plan.gate.rollback)))
     switch(layout, _states(plan.gate.switched))
@@ -164,7 +167,9 @@ def _unread(loaded: Mapping[str, Mapping[str, str]]) -> list[str]:
 
 
 def _verify_gate(
-    loaded: Mapping[str, Mapping[str, str]], manifest: Manifest, layout: Layout
+    loaded: Mapping[str, Mapping[str, str]],
+    manifest: Manifest,
+    layout: Layout,
 ) -> None:
     """Verify that systemd has loaded the gate's commands, and that no setting bypasses the gate.
 
@@ -310,7 +315,9 @@ def _remove_snapshots(layout: Layout) -> None:
 
 def _remove_from_boot(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[Changes]:
     """Remove obsolete drop-ins and then units, and reload systemd."""
-    layout, units, old = host.layout, host.units, plan.manifests.old
+    layout = host.layout
+    units = host.units
+    old = plan.manifests.old
     of_systemd = [path for path in plan.files.remove if path.is_relative_to(layout.units)]
     gates = old.gates(layout)
     drop_ins = [path for path in of_systemd if path in gates]

@@ -266,7 +266,8 @@ def _watch(sections: Mapping[str, Any]) -> Watch:
 
 
 def _with_shared_keys(
-    part: InstalledPart, wanted: Mapping[str, Mapping[str, Any]]
+    part: InstalledPart,
+    wanted: Mapping[str, Mapping[str, Any]],
 ) -> InstalledPart:
     old = part.config.get(SECTION, {})
     new = wanted.get(SECTION, {})
@@ -311,7 +312,9 @@ def _reconstruct_part(name: str, layout: Layout, drop_in_folders: Iterable[Path]
         paths.append(layout.protocol_names)
     is_gated = name in (ROUTES, CHECK)
     return InstalledPart(
-        is_blocking=is_gated, is_gated=is_gated, files=tuple(map(layout.relative, paths))
+        is_blocking=is_gated,
+        is_gated=is_gated,
+        files=tuple(map(layout.relative, paths)),
     )
 
 

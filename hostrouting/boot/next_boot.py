@@ -236,7 +236,9 @@ def _plan_gate(
         contents: the contents of all scripts by part name, as they will be.
         has_changes: whether any file is written or removed.
     """
-    layout, old, new = host.layout, manifests.old, manifests.new
+    layout = host.layout
+    old = manifests.old
+    new = manifests.new
     # The script that removes our routes is listed until the routes are removed.
     still_run = {name: old.parts[name] for name in manifests.removed_parts if name in scripts}
     listed = attrs.evolve(new, parts=still_run | new.parts)
@@ -282,7 +284,10 @@ def _plan_rollback(host: Host, old: Manifest, scripts: Container[str]) -> tuple[
 
 
 def _changed_files(
-    layout: Layout, wanted: Wanted, new: Manifest, contents: Mapping[str, bytes]
+    layout: Layout,
+    wanted: Wanted,
+    new: Manifest,
+    contents: Mapping[str, bytes],
 ) -> list[BootFile]:
     """Return all files that will change or be added, including the manifest and the gate's."""
     new_files = installed_files(layout, new, wanted.parts, contents)
@@ -292,7 +297,9 @@ def _changed_files(
 
 
 def _plan_removal(
-    layout: Layout, wanted: Wanted, manifests: Manifests
+    layout: Layout,
+    wanted: Wanted,
+    manifests: Manifests,
 ) -> tuple[tuple[Path, ...], tuple[str, ...]]:
     """Return the existing paths to remove, and a message for each one that can't be accessed."""
     remove: list[Path] = []
@@ -315,7 +322,8 @@ def _plan_removal(
 
 
 def _obsolete_paths(layout: Layout, wanted: Wanted, manifests: Manifests) -> set[Path]:
-    old, new = manifests.old, manifests.new
+    old = manifests.old
+    new = manifests.new
     obsolete = {*old.files(layout)} - {*new.files(layout)}
     # These symlinks are removed when the units are disabled.
     obsolete -= {layout.enablement(name) for name in old.parts}
@@ -335,7 +343,10 @@ def _obsolete_paths(layout: Layout, wanted: Wanted, manifests: Manifests) -> set
 
 
 def _plan_units(
-    host: Host, wanted: Wanted, removed: Sequence[str], other_files: FilesPlan
+    host: Host,
+    wanted: Wanted,
+    removed: Sequence[str],
+    other_files: FilesPlan,
 ) -> UnitsPlan:
     enable = _units_to_enable(host, wanted, other_files.links)
     restart = WATCH in wanted.part_names and _needs_restart(host, other_files.write)
@@ -382,7 +393,10 @@ def _is_watching(host: Host) -> bool:
 
 
 def _net_changes(
-    layout: Layout, changed: Iterable[BootFile], other_files: FilesPlan, units: UnitsPlan
+    layout: Layout,
+    changed: Iterable[BootFile],
+    other_files: FilesPlan,
+    units: UnitsPlan,
 ) -> Changes:
     """Return the net changes for printing, without intermediate files."""
     of_files = []

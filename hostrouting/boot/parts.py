@@ -127,7 +127,13 @@ def check_part(config: Config, layout: Layout) -> Part:
     )
 
 
-def _unit_text(name: str, description: str, seconds: int, after: str, sockets: str = "") -> str:
+def _unit_text(
+    name: str,
+    description: str,
+    seconds: int,
+    after: str,
+    sockets: str = "",
+) -> str:
     """Render the unit file of a oneshot.
 
     Args:
@@ -271,7 +277,10 @@ def differing_parts(manifest: Manifest, config: Config, layout: Layout) -> list[
 
 
 def installed_files(
-    layout: Layout, manifest: Manifest, parts: Iterable[Part], scripts: Mapping[str, bytes]
+    layout: Layout,
+    manifest: Manifest,
+    parts: Iterable[Part],
+    scripts: Mapping[str, bytes],
 ) -> list[BootFile]:
     """Return the files of an installation in write order, except for the manifest.
 

@@ -45,14 +45,20 @@ def render_static_routes(config: Config) -> str:
     families = family_words({Family.IPV4, *config.static_routes.families})
     wait_seconds = f"{config.wait_seconds:d}"
     return fill(
-        "static-routes.sh", WAIT_SECONDS=wait_seconds, FAMILIES=families, ROUTES="\n".join(rows)
+        "static-routes.sh",
+        WAIT_SECONDS=wait_seconds,
+        FAMILIES=families,
+        ROUTES="\n".join(rows),
     )
 
 
 def render_no_routes() -> str:
     """Render the static routes script without routes, which removes all of ours."""
     return fill(
-        "static-routes.sh", WAIT_SECONDS="0", FAMILIES=family_words(tuple(Family)), ROUTES=""
+        "static-routes.sh",
+        WAIT_SECONDS="0",
+        FAMILIES=family_words(tuple(Family)),
+        ROUTES="",
     )
 
 
@@ -124,10 +130,8 @@ def _expected_rows(expected: ExpectedCidr) -> Iterable[str]:
     # sort like the addresses, and the letter x makes awk compare them as strings.
     digits = family.bits // 4
     for low, high in _JUDGED[family]:
-        first, last = (
-            max(low, int(expected.cidr.network_address)),
-            min(high, int(expected.cidr.broadcast_address)),
-        )
+        first = max(low, int(expected.cidr.network_address))
+        last = min(high, int(expected.cidr.broadcast_address))
         if first <= last:
             yield f"expect x{first:0{digits}x} x{last:0{digits}x} {expected.cidr}{devs}"
 

@@ -137,7 +137,10 @@ class Systemctl:
         return [_properties(block, names) for block in text.split("\n\n")]
 
     def show_each(
-        self, units: Sequence[str], *names: str, consumers: Sequence[str] = ()
+        self,
+        units: Sequence[str],
+        *names: str,
+        consumers: Sequence[str] = (),
     ) -> dict[str, dict[str, str]]:
         """Return the properties of several units and instances, all with a single call."""
         if self._root is not None or not (units or consumers):
@@ -189,7 +192,8 @@ class Systemctl:
         reason = " ".join((done.stderr or done.stdout).split())
         if "not been booted with systemd" in reason:
             raise UnitError(
-                f"`{command}` failed: systemd doesn't run here, so {_WITHOUT}", hint=_ROUTES_ONLY
+                f"`{command}` failed: systemd doesn't run here, so {_WITHOUT}",
+                hint=_ROUTES_ONLY,
             )
         raise UnitError(f"`{command}` failed: {reason or f'exit code {done.returncode}'}")
 

@@ -88,7 +88,10 @@ class UnitManager(Protocol):
         """
 
     def show_each(
-        self, units: Sequence[str], *names: str, consumers: Sequence[str] = ()
+        self,
+        units: Sequence[str],
+        *names: str,
+        consumers: Sequence[str] = (),
     ) -> dict[str, dict[str, str]]:
         """Return several units' properties, as ``show`` does, by unit; empty for an image.
 

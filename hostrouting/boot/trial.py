@@ -21,7 +21,8 @@ from hostrouting.model.jsonable import rfc_3339
 from phases import CancelScope
 
 _UNIT = "hostrouting-trial"
-_TIMER, _SERVICE = f"{_UNIT}.timer", f"{_UNIT}.service"
+_TIMER = f"{_UNIT}.timer"
+_SERVICE = f"{_UNIT}.service"
 
 
 def read_trial(path: Path) -> dict[str, Any] | None:

@@ -159,7 +159,8 @@ def _try_routes(options: argparse.Namespace, config: Config, host: Host) -> Resu
                     scope.check()
                 return 0
             is_kept = run_task(
-                phases.task("await-enter")(partial(_await_enter, host, seconds, until)), scope
+                phases.task("await-enter")(partial(_await_enter, host, seconds, until)),
+                scope,
             )
         except RouteOverlapError:
             complain(
@@ -182,7 +183,12 @@ def _try_routes(options: argparse.Namespace, config: Config, host: Host) -> Resu
     return confirm(options, host)
 
 
-def _await_enter(host: Host, seconds: int, until: str, scope: phases.CancelScope) -> bool:
+def _await_enter(
+    host: Host,
+    seconds: int,
+    until: str,
+    scope: phases.CancelScope,
+) -> bool:
     """Return whether Enter is pressed before the trial ends; EOF on stdin ends the trial."""
     from hostrouting.boot.trial import end_trial, trial_deadline
 
@@ -211,7 +217,10 @@ def confirm(options: argparse.Namespace, host: Host) -> Result:
     from hostrouting.tasks.trial import ConfirmTrial
 
     return _applied(
-        options, ConfirmTrial(host=host), host, "confirmed: the routes are installed for every boot"
+        options,
+        ConfirmTrial(host=host),
+        host,
+        "confirmed: the routes are installed for every boot",
     )
 
 

@@ -121,9 +121,15 @@ def _clause(word: Word) -> str:
 def _add_words(parser: Parser, words: Mapping[str, Word], prog: str) -> None:
     # If the subparsers were required, argparse would report a missing command instead of an unknown
     # option.
-    made = parser.add_subparsers(title="commands", metavar=COMMAND, prog=prog)
+    made = parser.add_subparsers(
+        title="commands",
+        metavar=COMMAND,
+        prog=prog,
+    )
     parser.set_defaults(
-        parser=parser, run=partial(_name_commands, parser, words), failed=EXIT_FAILURE
+        parser=parser,
+        run=partial(_name_commands, parser, words),
+        failed=EXIT_FAILURE,
     )
     for name, word in words.items():
         below = made.add_parser(
@@ -134,14 +140,23 @@ def _add_words(parser: Parser, words: Mapping[str, Word], prog: str) -> None:
             formatter_class=Help,
         )
         below.add_argument(
-            "-v", "--verbose", action="store_true", default=argparse.SUPPRESS, help=_VERBOSE
+            "-v",
+            "--verbose",
+            action="store_true",
+            default=argparse.SUPPRESS,
+            help=_VERBOSE,
         )
         for add in word.takes:
             add(below)
         if word.is_followed:
             _add_words(below, word.run(), f"{prog} {name}")
         else:
-            below.set_defaults(parser=below, run=word.run, failed=word.failed, output="text")
+            below.set_defaults(
+                parser=below,
+                run=word.run,
+                failed=word.failed,
+                output="text",
+            )
 
 
 # --- the arguments of commands --------------------------------------------------------------------
@@ -152,20 +167,31 @@ def _add_config(parser: Parser) -> None:
     # This duplicates Layout().config; importing the layout just for a help text would be too slow.
     default = "/etc/aks-flex-node/config.json"
     parser.add_argument(
-        "config", nargs="?", metavar="CONFIG", help=f"a JSON file; defaults to {default}"
+        "config",
+        nargs="?",
+        metavar="CONFIG",
+        help=f"a JSON file; defaults to {default}",
     )
 
 
 def _add_output(parser: Parser) -> None:
     """Add the --output option."""
     parser.add_argument(
-        "--output", choices=("text", "json"), default="text", help="for humans, or for programs"
+        "--output",
+        choices=("text", "json"),
+        default="text",
+        help="for humans, or for programs",
     )
 
 
 def _add_snapshot(parser: Parser) -> None:
     what = "use a snapshot instead of this host; - is standard input"
-    parser.add_argument("--snapshot", action="append", metavar="FILE", help=what)
+    parser.add_argument(
+        "--snapshot",
+        action="append",
+        metavar="FILE",
+        help=what,
+    )
 
 
 def _parsed(parse: Callable[[str], object]) -> Callable[[str], object]:
@@ -183,7 +209,12 @@ def _parsed(parse: Callable[[str], object]) -> Callable[[str], object]:
 def _add_cidr(parser: Parser) -> None:
     what = "a CIDR to expect; may be repeated"
     parser.add_argument(
-        "--cidr", type=_parsed(parse_any_cidr), action="append", default=[], metavar="C", help=what
+        "--cidr",
+        type=_parsed(parse_any_cidr),
+        action="append",
+        default=[],
+        metavar="C",
+        help=what,
     )
 
 
@@ -205,7 +236,13 @@ def _add_where(parser: Parser) -> None:
         "change only the kernel's routes, and check; "
         "restore the installed ones after SECONDS unless confirmed"
     )
-    where.add_argument("--try", type=_try_seconds, dest="try_seconds", metavar="SECONDS", help=what)
+    where.add_argument(
+        "--try",
+        type=_try_seconds,
+        dest="try_seconds",
+        metavar="SECONDS",
+        help=what,
+    )
 
 
 def _try_seconds(text: str) -> int:
@@ -221,7 +258,9 @@ def _try_seconds(text: str) -> int:
 def _add_folder(parser: Parser) -> None:
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument(
-        "--out", metavar="DIR", help="write the files into this folder, as if it were /"
+        "--out",
+        metavar="DIR",
+        help="write the files into this folder, as if it were /",
     )
     where.add_argument("--format", choices=("ignition",), help="print a single document instead")
 
@@ -229,20 +268,35 @@ def _add_folder(parser: Parser) -> None:
 def _add_more_output(parser: Parser) -> None:
     what = "for humans, for programs, as a monitoring plugin, a picture, or metrics"
     choices = ("text", "json", "nagios", "svg", "prometheus")
-    parser.add_argument("--output", choices=choices, default="text", help=what)
+    parser.add_argument(
+        "--output",
+        choices=choices,
+        default="text",
+        help=what,
+    )
     what = "answer the boot script, which has this verdict and its config on stdin; write a report"
     parser.add_argument("--at-boot", choices=("overlap", "unknown"), help=what)
 
 
 def _add_snapshots(parser: Parser) -> None:
     parser.add_argument(
-        "config", metavar="CONFIG", help="a JSON file that lists the expected CIDRs"
+        "config",
+        metavar="CONFIG",
+        help="a JSON file that lists the expected CIDRs",
     )
     parser.add_argument(
-        "snapshots", nargs="+", metavar="FILE", help="the output of hostrouting snapshot on a host"
+        "snapshots",
+        nargs="+",
+        metavar="FILE",
+        help="the output of hostrouting snapshot on a host",
     )
     what = "for humans, for programs, or as a web page"
-    parser.add_argument("--output", choices=("text", "json", "html"), default="text", help=what)
+    parser.add_argument(
+        "--output",
+        choices=("text", "json", "html"),
+        default="text",
+        help=what,
+    )
     what = (
         "also group hosts by what has changed since their snapshots in DIR, "
         "with the same file names"
@@ -253,7 +307,10 @@ def _add_snapshots(parser: Parser) -> None:
 def _add_compared(parser: Parser) -> None:
     parser.add_argument("before", metavar="A", help="the earlier snapshot; - is standard input")
     parser.add_argument(
-        "after", nargs="?", metavar="B", help="the later snapshot; defaults to this host as it is"
+        "after",
+        nargs="?",
+        metavar="B",
+        help="the later snapshot; defaults to this host as it is",
     )
     what = "a JSON file with the expected CIDRs; defaults to the installed config"
     parser.add_argument("--config", metavar="CONFIG", help=what)
@@ -274,7 +331,10 @@ def _add_fixed(parser: Parser) -> None:
         "hostrouting's config, or the same routes for netplan, systemd-networkd or as ip commands"
     )
     fixed.add_argument(
-        "--format", choices=("config", "netplan", "networkd", "ip"), default="config", help=what
+        "--format",
+        choices=("config", "netplan", "networkd", "ip"),
+        default="config",
+        help=what,
     )
     what = "write the fixed config to CONFIG's file instead of printing it"
     fixed.add_argument("--in-place", action="store_true", help=what)
@@ -282,24 +342,38 @@ def _add_fixed(parser: Parser) -> None:
 
 def _add_shell(parser: Parser) -> None:
     parser.add_argument(
-        "shell", metavar="SHELL", choices=("bash", "zsh", "fish"), help="bash, zsh or fish"
+        "shell",
+        metavar="SHELL",
+        choices=("bash", "zsh", "fish"),
+        help="bash, zsh or fish",
     )
 
 
 def _add_doctor(parser: Parser) -> None:
     what = "for humans, for programs, or as AKSFlexNode's preflight"
     parser.add_argument(
-        "--output", choices=("text", "json", "preflight"), default="text", help=what
+        "--output",
+        choices=("text", "json", "preflight"),
+        default="text",
+        help=what,
     )
     what = "treat errors of these preflight checks as warnings: names separated by commas, or all"
     parser.add_argument(
-        "--ignore-preflight-errors", action="append", default=[], metavar="NAMES", help=what
+        "--ignore-preflight-errors",
+        action="append",
+        default=[],
+        metavar="NAMES",
+        help=what,
     )
     parser.add_argument(
-        "--fail-on-warnings", action="store_true", help="make a preflight fail on warnings too"
+        "--fail-on-warnings",
+        action="store_true",
+        help="make a preflight fail on warnings too",
     )
     parser.add_argument(
-        "--strict", action="store_true", help="also exit with 1 for problems that may occur later"
+        "--strict",
+        action="store_true",
+        help="also exit with 1 for problems that may occur later",
     )
 
 

@@ -102,7 +102,8 @@ class Paint(NamedTuple):
         Copying the cells from the terminal copies the whole text.
         """
         middle = len(text) // 2
-        left, right = text[:middle], text[middle + 1 :]
+        left = text[:middle]
+        right = text[middle + 1 :]
         return (
             self._coloured(left, self.back)
             + self._coloured(text[middle], self.ink)
@@ -130,7 +131,8 @@ KINDS: dict[str | None, Paint] = {
 
 # Eight colours are enough for the InfiniBand interfaces of an H200. Beyond 8 answers the colours
 # repeat, and beyond 21 the symbols too. N and X are reserved for other kinds.
-_SYMBOLS, _BACKS = "ABCDEFGHIJKLMPQRSTUVW", (208, 220, 211, 137, 223, 169, 229, 173)
+_SYMBOLS = "ABCDEFGHIJKLMPQRSTUVW"
+_BACKS = (208, 220, 211, 137, 223, 169, 229, 173)
 
 
 # The maximum number of interfaces to name: enough for the InfiniBand interfaces of an H200.

@@ -73,7 +73,8 @@ def plan_text(plan: Plan, config: Config, *, is_verbose: bool) -> str:
     if plan.missing is not None:
         lines.append(f"would wait up to {config.wait_seconds} s for {clean(plan.missing)}")
     if plan.pending:
-        devs, limit = clean(", ".join(plan.pending)), config.route_overlap.address_seconds
+        devs = clean(", ".join(plan.pending))
+        limit = config.route_overlap.address_seconds
         lines.append(f"would wait up to {limit} s for an address on {devs}")
     if plan.boot is None:
         lines.append(dim("a snapshot contains no files and units: only routes were compared"))
@@ -147,7 +148,11 @@ def _lines(changes: Iterable[Change], marks: Mapping[str, str]) -> Iterator[str]
 
 
 def _unchanged_lines(
-    plan: RoutePlan, word: str, *, is_changed: bool, is_verbose: bool
+    plan: RoutePlan,
+    word: str,
+    *,
+    is_changed: bool,
+    is_verbose: bool,
 ) -> list[str]:
     """Return a line for each route of another program, and our unchanged routes or their number."""
     lines = [f"{clean(str(route))}  (another program's, already there)" for route in plan.foreign]

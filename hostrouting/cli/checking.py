@@ -100,7 +100,11 @@ def _check_text(report: OverlapReport, host: Host) -> str:
 
 
 def _expected(
-    options: argparse.Namespace, host: Host, *, is_alone: bool, is_quiet: bool = False
+    options: argparse.Namespace,
+    host: Host,
+    *,
+    is_alone: bool,
+    is_quiet: bool = False,
 ) -> tuple[dict[str, Any] | None, Config]:
     """Return CONFIG's document, and the config to check.
 
@@ -158,7 +162,13 @@ def _next_lines(report: OverlapReport, host: Host) -> list[str]:
 
 def _check(config: Config, host: Host, document: dict[str, Any] | None = None) -> OverlapReport:
     return run_function(
-        "check", lambda scope: queries.check(config, host=host, scope=scope, document=document)
+        "check",
+        lambda scope: queries.check(
+            config,
+            host=host,
+            scope=scope,
+            document=document,
+        ),
     )
 
 
@@ -217,7 +227,8 @@ def explain(options: argparse.Namespace, host: Host) -> Result:
     config = load(options, host) if has_config(options, host) else None
     on = asked_host(options, host)
     found = run_function(
-        "explain", lambda scope: queries.explain(options.address, config, host=on, scope=scope)
+        "explain",
+        lambda scope: queries.explain(options.address, config, host=on, scope=scope),
     )
     return Result(
         lambda: {"host": on.name} | found.to_json(),
@@ -249,7 +260,8 @@ def diff(options: argparse.Namespace, host: Host) -> Result:
     after = None if options.after is None else load_snapshot(options.after)
     _, config = _expected(options, host, is_alone=not options.cidr and options.config is None)
     found = run_function(
-        "diff", lambda scope: queries.diff(before, after, config, host=host, scope=scope)
+        "diff",
+        lambda scope: queries.diff(before, after, config, host=host, scope=scope),
     )
     if before.host != found.host:
         hosts = (clean(before.host or ""), clean(found.host or ""))
@@ -327,7 +339,9 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
 
 
 def _write_in_place(
-    path: os.PathLike[str] | str, document: dict[str, Any] | None, proposal: Any
+    path: os.PathLike[str] | str,
+    document: dict[str, Any] | None,
+    proposal: Any,
 ) -> Changes:
     """Write the proposed section into CONFIG's file, if there is a proposal that differs."""
     from hostrouting.cli.fixing import set_sections
@@ -349,7 +363,10 @@ def _proposal_text(proposal: Any) -> str:
 
 
 def _in_words(
-    form: str, entries: tuple[StaticRoute, ...], host: Host, config: Config
+    form: str,
+    entries: tuple[StaticRoute, ...],
+    host: Host,
+    config: Config,
 ) -> tuple[str, tuple[str, ...]]:
     """Return routes in another program's format, and warnings if it won't install all of them."""
     from hostrouting.routes.plan import plan_or_raise
@@ -432,7 +449,13 @@ def doctor(options: argparse.Namespace, host: Host) -> Result:
     checks = CHECKS + sections.checks(options, host, has_config=is_there)
     report = run_function(
         "doctor",
-        lambda scope: examine(config, host=host, checks=checks, config_name=name, scope=scope),
+        lambda scope: examine(
+            config,
+            host=host,
+            checks=checks,
+            config_name=name,
+            scope=scope,
+        ),
     )
     if is_preflight:
         is_strict = options.fail_on_warnings or options.strict

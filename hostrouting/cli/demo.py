@@ -89,7 +89,12 @@ def story(width: int | None) -> Iterator[str]:
                 routes6 = _build6(kernel)
             except RouteError as error:
                 yield f"without IPv6: {error}"
-        host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(root), routes6=routes6)
+        host = Host(
+            routes=kernel,
+            units=FakeSystemd(),
+            layout=Layout(root),
+            routes6=routes6,
+        )
         yield from _tell(host, None if width is None else width - len(_INDENT))
 
 

@@ -15,7 +15,9 @@ from hostrouting.overlap.difference import Difference, DiffReport, LookupResult
 from hostrouting.overlap.findings import FindingKind, NoteKind
 
 # Limits for readability; the JSON output is complete.
-_DIFFERENCES, _CAUSES, _RANGES = 4, 6, 4
+_DIFFERENCES = 4
+_CAUSES = 6
+_RANGES = 4
 
 _KINDS: dict[str, str] = {
     "no route": FindingKind.NO_ROUTE,
@@ -99,7 +101,8 @@ def _words(results: Iterable[LookupResult]) -> str:
 
 
 def _lines(
-    found: Sequence[Difference], named: dict[tuple[HostChange, ...], IpNetwork]
+    found: Sequence[Difference],
+    named: dict[tuple[HostChange, ...], IpNetwork],
 ) -> Iterator[str]:
     """Yield lines with a CIDR's ranges and their causes, or the CIDR that already shows these.
 

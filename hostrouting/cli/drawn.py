@@ -18,7 +18,9 @@ _LEAST_COLUMNS = 40
 
 # Only white, red and green of the eight ANSI colours are used.
 _THEME = TerminalTheme(
-    (11, 20, 32), (214, 222, 235), [(255, 255, 255), (255, 123, 114), (127, 219, 138)]
+    (11, 20, 32),
+    (214, 222, 235),
+    [(255, 255, 255), (255, 123, 114), (127, 219, 138)],
 )
 # Without this, rich's SVG would load web fonts.
 _FONT = re.compile(r"@font-face {.*?}", re.DOTALL)
@@ -47,7 +49,9 @@ def picture(page: Page, title: str) -> str:
         A self-contained SVG document, encoded as pure ASCII.
     """
     svg = _FONT.sub(
-        "", _printed(page, PICTURE_COLUMNS).export_svg(title=title, theme=_THEME), count=_FONTS
+        "",
+        _printed(page, PICTURE_COLUMNS).export_svg(title=title, theme=_THEME),
+        count=_FONTS,
     )
     return _NOT_XML.sub("?", svg).encode("ascii", "xmlcharrefreplace").decode()
 
@@ -56,7 +60,12 @@ def _printed(page: Page, width: int) -> Console:
     # Always use the 256-colour palette, regardless of the terminal and the environment.
     out = StringIO()
     console = Console(
-        file=out, width=width, record=True, force_terminal=True, color_system="256", no_color=False
+        file=out,
+        width=width,
+        record=True,
+        force_terminal=True,
+        color_system="256",
+        no_color=False,
     )
     for _, items in groupby(page, type):
         table = Table.grid(padding=(0, 1))

@@ -65,7 +65,8 @@ def _run(words: Sequence[str], host: Host | None) -> int:
 
 
 def _as_ours(
-    error: HostRoutingError | phases.Cancelled | OSError, words: Sequence[str]
+    error: HostRoutingError | phases.Cancelled | OSError,
+    words: Sequence[str],
 ) -> HostRoutingError:
     """Return the error that ended the command as one of ours, with its changes and notes."""
     if isinstance(error, HostRoutingError):
@@ -83,7 +84,12 @@ def _as_ours(
     return ours
 
 
-def _tell(error: HostRoutingError, failed: int, output: str, last_words: float | None) -> int:
+def _tell(
+    error: HostRoutingError,
+    failed: int,
+    output: str,
+    last_words: float | None,
+) -> int:
     """Report a command's failure in the requested format, and return the exit code."""
     # Output to a pipe or file is always complete.
     is_terminal = sys.stdout is not None and sys.stdout.isatty()

@@ -22,7 +22,9 @@ _BLANKS = re.compile(r"\s*")
 
 
 def merged(
-    document: dict[str, Any] | None, entries: Sequence[StaticRoute], cidrs: Sequence[IpNetwork]
+    document: dict[str, Any] | None,
+    entries: Sequence[StaticRoute],
+    cidrs: Sequence[IpNetwork],
 ) -> dict[str, Any]:
     """Return a config with additional static routes and expected CIDRs.
 
@@ -57,7 +59,9 @@ def _unexpected(overlap: Mapping[str, Any], cidrs: Sequence[IpNetwork]) -> list[
 
 
 def set_sections(
-    path: str | os.PathLike[str], sections: Mapping[str, Any], known: dict[str, Any] | None = None
+    path: str | os.PathLike[str],
+    sections: Mapping[str, Any],
+    known: dict[str, Any] | None = None,
 ) -> Changes:
     """Write our keys into a JSON file, creating it with mode 0600 if it doesn't exist.
 

@@ -24,7 +24,9 @@ from hostrouting.overlap.findings import Verdict
 from hostrouting.overlap.summary import advice, reasons
 
 # Limits for readability; the JSON output is complete.
-_SHOWN_HOSTS, _SHOWN_CAUSES, _DRAWN_GROUPS = 16, 4, 50
+_SHOWN_HOSTS = 16
+_SHOWN_CAUSES = 4
+_DRAWN_GROUPS = 50
 _MARKS = {Verdict.OK: good("✓"), Verdict.OVERLAP: bad("✗"), Verdict.UNKNOWN: bad("?")}
 
 
@@ -84,7 +86,11 @@ def fleet_page(report: FleetReport) -> str:
     from jinja2 import Environment, StrictUndefined
 
     script = _read("fleet.js")
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    environment = Environment(
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+    )
     sections = [
         _section(group, is_drawn=number < _DRAWN_GROUPS)
         for number, group in enumerate(report.groups)

@@ -127,7 +127,8 @@ def load(options: argparse.Namespace, host: Host) -> Config:
 
 
 def read_with_cidrs(
-    options: argparse.Namespace, host: Host
+    options: argparse.Namespace,
+    host: Host,
 ) -> tuple[dict[str, Any] | None, Config]:
     """Return CONFIG's raw document, and the parsed config with the CIDRs from --cidr added.
 

@@ -112,7 +112,12 @@ def _print(
     try:
         shown = _shown(text, stream)
         if patience is None or (descriptor := _descriptor(stream)) is None:
-            print(shown, file=stream, end=end, flush=True)
+            print(
+                shown,
+                file=stream,
+                end=end,
+                flush=True,
+            )
         else:
             stream.flush()  # text from print() must come first
             _write(
@@ -137,7 +142,8 @@ def _write(data: bytes, descriptor: int, patience: float) -> None:
     """Write the data; drop the rest if the descriptor blocks for ``patience`` seconds."""
     with ExitStack() as stack:
         # A writable pipe has space for at least PIPE_BUF bytes (pipe_poll in fs/pipe.c).
-        target, at_once = descriptor, select.PIPE_BUF
+        target = descriptor
+        at_once = select.PIPE_BUF
         if os.isatty(descriptor):
             try:
                 # Reopen the terminal, because O_NONBLOCK on the shared file description would

@@ -127,7 +127,10 @@ _ALL = "all"
 
 
 def preflight(
-    report: DoctorReport, *, ignored: Iterable[str] = (), fails_on_warnings: bool = False
+    report: DoctorReport,
+    *,
+    ignored: Iterable[str] = (),
+    fails_on_warnings: bool = False,
 ) -> dict[str, Any]:
     """Return the doctor's report in preflight format.
 
@@ -166,7 +169,13 @@ def unmade_preflight() -> dict[str, Any]:
     return _document([_check(f"{_PREFIX}config", "error", message)])
 
 
-def _check(name: str, severity: str, message: str, *, is_ignored: bool = False) -> dict[str, Any]:
+def _check(
+    name: str,
+    severity: str,
+    message: str,
+    *,
+    is_ignored: bool = False,
+) -> dict[str, Any]:
     return {
         "name": name,
         "target": _TARGET,

@@ -43,7 +43,11 @@ class Help(argparse.HelpFormatter):
 
 def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
     return textwrap.wrap(
-        text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        text,
+        width,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
     )
 
 

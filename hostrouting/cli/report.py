@@ -106,7 +106,8 @@ def verdict_line(report: OverlapReport) -> str:
 def _counts(report: OverlapReport) -> str:
     """Return a clause with the number of failing CIDRs, and of those without a verdict."""
     verdicts = Counter(map(report.verdict_on, report.cidrs))
-    failing, unjudged = verdicts[Verdict.OVERLAP], verdicts[Verdict.UNKNOWN]
+    failing = verdicts[Verdict.OVERLAP]
+    unjudged = verdicts[Verdict.UNKNOWN]
     if unjudged and not failing:
         return f"{unjudged} of {len(report.cidrs)} expected CIDRs couldn't be judged"
     said = f"{failing} of {len(report.cidrs)} expected CIDRs {'fails' if failing == 1 else 'fail'}"

@@ -24,7 +24,10 @@ _NO_COLUMNS = 80
 
 
 def run_task(
-    task: phases.Task[T], scope: phases.CancelScope | None = None, *, waits: bool = True
+    task: phases.Task[T],
+    scope: phases.CancelScope | None = None,
+    *,
+    waits: bool = True,
 ) -> T:
     """Run a task with progress output, cancel it on signals, and return its result.
 
@@ -42,7 +45,10 @@ def run_task(
 
 
 def run_function(
-    name: str, function: Callable[[phases.CancelScope], T], *, waits: bool = True
+    name: str,
+    function: Callable[[phases.CancelScope], T],
+    *,
+    waits: bool = True,
 ) -> T:
     """Run a function as a task with this name; the function takes the scope."""
     return run_task(phases.task(name)(function), waits=waits)
@@ -167,4 +173,5 @@ class _Progress:
         del path, status, result, error, seconds
         if self._columns:
             complain(f"\r{' ' * self._columns}\r", patience=0, end="")
-        self._columns, self._last = 0, ""
+        self._columns = 0
+        self._last = ""

@@ -55,7 +55,13 @@ def read_document(path: str | os.PathLike[str], what: str, *, bytes_max: int) ->
         raise ConfigError([(repr(name), f"is not a path: {error}")]) from None
 
 
-def parse_document(file: BinaryIO, name: str, what: str, *, bytes_max: int) -> Any:
+def parse_document(
+    file: BinaryIO,
+    name: str,
+    what: str,
+    *,
+    bytes_max: int,
+) -> Any:
     """Read an open JSON file.
 
     Args:

@@ -305,7 +305,8 @@ class RouteOverlap(Section):
     container_devs: tuple[str, ...] = attrs.field(default=CONTAINER_DEVS, converter=parse_patterns)
     allowed_devs: tuple[str, ...] = attrs.field(default=(), converter=parse_patterns)
     settle_seconds: int | None = attrs.field(
-        default=None, converter=attrs.converters.optional(parse_seconds)
+        default=None,
+        converter=attrs.converters.optional(parse_seconds),
     )
     foreseen: tuple[IpNetwork, ...] = attrs.field(default=(), converter=_cidrs)
 

@@ -56,7 +56,12 @@ def parse_boolean(value: bool) -> bool:
     return value
 
 
-def parse_word(value: str, words: type[Word], kind: str, default: Word) -> Word:
+def parse_word(
+    value: str,
+    words: type[Word],
+    kind: str,
+    default: Word,
+) -> Word:
     """Parse an enum member, ignoring case; an empty string selects the default."""
     if _is(value, _WORD):
         word = value.upper() or default.name

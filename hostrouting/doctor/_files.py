@@ -114,19 +114,31 @@ def units(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         elif not examined.units.is_enabled(unit):
             message = f"it doesn't start at boot; {waits}"
             yield DoctorFinding(
-                "not-enabled", unit, message, f"systemctl enable {unit}", Severity.RISK
+                "not-enabled",
+                unit,
+                message,
+                f"systemctl enable {unit}",
+                Severity.RISK,
             )
         if shown["NeedDaemonReload"] == "yes":
             message = "systemd hasn't read its current files"
             yield DoctorFinding(
-                "not-reloaded", unit, message, "systemctl daemon-reload", Severity.RISK
+                "not-reloaded",
+                unit,
+                message,
+                "systemctl daemon-reload",
+                Severity.RISK,
             )
         elif shown["DropInPaths"]:
             message = (
                 f"it is changed by {shown['DropInPaths']}; if it doesn't run its script, {waits}"
             )
             yield DoctorFinding(
-                "overridden", unit, message, f"look at: systemctl cat {unit}", Severity.RISK
+                "overridden",
+                unit,
+                message,
+                f"look at: systemctl cat {unit}",
+                Severity.RISK,
             )
 
 
@@ -182,7 +194,10 @@ def access(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             "its file system is mounted noexec: no script can be run, and no start is let through"
         )
         yield DoctorFinding(
-            "noexec", name, message, f"mount -o remount,exec $(findmnt -no TARGET -T {name})"
+            "noexec",
+            name,
+            message,
+            f"mount -o remount,exec $(findmnt -no TARGET -T {name})",
         )
     if _has_flag(layout.run_dir, os.ST_RDONLY):
         name = layout.relative(layout.run_dir)
@@ -191,7 +206,10 @@ def access(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             "and the routes count as not installed"
         )
         yield DoctorFinding(
-            "read-only", name, message, f"mount -o remount,rw $(findmnt -no TARGET -T {name})"
+            "read-only",
+            name,
+            message,
+            f"mount -o remount,rw $(findmnt -no TARGET -T {name})",
         )
     elif layout.lock.exists():
         try:
@@ -238,7 +256,11 @@ def leftovers(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             "gone"
         )
         yield DoctorFinding(
-            "stale-gate", gate, message, f"rm {gate}; systemctl daemon-reload", Severity.RISK
+            "stale-gate",
+            gate,
+            message,
+            f"rm {gate}; systemctl daemon-reload",
+            Severity.RISK,
         )
     for part in CONFIGURED:
         yield from stale_files(examined, part)
@@ -273,7 +295,8 @@ def _is_bash(examined: ExaminedHost) -> bool:
     program = examined.layout.of("/bin/bash")
     try:
         asked = examined.scope.child(timeout=5).run(
-            [str(program), "-pc", 'echo "$BASH_VERSION"'], check=False
+            [str(program), "-pc", 'echo "$BASH_VERSION"'],
+            check=False,
         )
     except OSError:
         return False

@@ -141,7 +141,10 @@ def held(examined: ExaminedHost) -> Iterator[DoctorFinding]:
                 f"its start has been held for {seconds:.0f} s; it continues by itself after the fix"
             )
             yield DoctorFinding(
-                "held", instance, message, f"journalctl -u {instance} says what it waits for"
+                "held",
+                instance,
+                message,
+                f"journalctl -u {instance} says what it waits for",
             )
 
 
@@ -157,14 +160,22 @@ def gate(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         if missing := missing_commands(shown):
             message = f"it starts without being held back: it lacks {' and '.join(missing)}"
             yield DoctorFinding(
-                "gate-overridden", called, message, _hint(examined, instance, shown)
+                "gate-overridden",
+                called,
+                message,
+                _hint(examined, instance, shown),
             )
         environment = environment_names(examined.layout, shown["EnvironmentFiles"])
         for clause in opening_settings(
-            shown, is_strict=examined.manifest.is_strict, environment=environment
+            shown,
+            is_strict=examined.manifest.is_strict,
+            environment=environment,
         ):
             yield DoctorFinding(
-                "gate-disobeyed", called, clause, f"look at: systemctl cat {instance}"
+                "gate-disobeyed",
+                called,
+                clause,
+                f"look at: systemctl cat {instance}",
             )
         unread = _unread(examined, instance, shown)
         if shown["NeedDaemonReload"] == "yes" or unread:
@@ -254,7 +265,8 @@ def _below_usr(path: str) -> str:
 
 def break_glass(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that the gate hasn't been left open."""
-    why, off = why_open(examined.layout), examined.layout.relative(examined.layout.gate_off)
+    why = why_open(examined.layout)
+    off = examined.layout.relative(examined.layout.gate_off)
     if why and ARGUMENT in why:
         message = f"{why}: every start is admitted unchecked until the next boot"
         hint = f"take {ARGUMENT} out of the boot loader's kernel arguments"
@@ -276,9 +288,11 @@ def sight(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """
     for instance, shown in examined.instances.items():
         for setting in _hiding_settings(examined, shown):
-            kind, what = "own-files", "files"
+            kind = "own-files"
+            what = "files"
             if setting.startswith(_NETWORKS):
-                kind, what = "own-network", "a network namespace"
+                kind = "own-network"
+                what = "a network namespace"
             message = (
                 f"its gate sees {what} of its own, not the host's ({setting}): "
                 "a healthy node may be held back, or a shadowed one let through"
@@ -377,7 +391,11 @@ def ordering(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             )
             hint = "systemctl daemon-reload, and if that doesn't help: hostrouting apply"
             yield DoctorFinding(
-                "not-ordered", examined.called(instance), message, hint, Severity.RISK
+                "not-ordered",
+                examined.called(instance),
+                message,
+                hint,
+                Severity.RISK,
             )
     ours = [*examined.oneshots, *examined.instances]
     cycle = find_cycle(examined.units.orderings(*ours), ours)
@@ -421,7 +439,8 @@ def find_cycle(after: Mapping[str, Iterable[str]], through: Iterable[str]) -> tu
 
 
 # systemd.unit(5)
-_NEEDING, _STOPPED_BY = ("Requires", "Requisite", "BindsTo"), ("PartOf", "StopPropagatedFrom")
+_NEEDING = ("Requires", "Requisite", "BindsTo")
+_STOPPED_BY = ("PartOf", "StopPropagatedFrom")
 _CONFLICTING = ("Conflicts", "ConflictedBy")
 _TYING = (*_NEEDING, *_STOPPED_BY, *_CONFLICTING)
 
@@ -476,7 +495,11 @@ def restarts(examined: ExaminedHost) -> Iterator[DoctorFinding]:
                 "systemctl daemon-reload"
             )
             yield DoctorFinding(
-                "no-restart", examined.called(instance), message, hint, Severity.RISK
+                "no-restart",
+                examined.called(instance),
+                message,
+                hint,
+                Severity.RISK,
             )
 
 
@@ -490,10 +513,8 @@ def _why_it_stays_down(shown: Mapping[str, str]) -> tuple[str, str] | None:
     if _FAILS_WITH in shown["RestartPreventExitStatus"].split():
         because = f"RestartPreventExitStatus= holds {_FAILS_WITH}, with which the gate fails"
         return because, f"[Service] RestartPreventExitStatus= without {_FAILS_WITH}"
-    interval, burst = (
-        seconds_of(shown["StartLimitIntervalUSec"]),
-        int(shown["StartLimitBurst"] or 0),
-    )
+    interval = seconds_of(shown["StartLimitIntervalUSec"])
+    burst = int(shown["StartLimitBurst"] or 0)
     if (
         interval
         and burst

@@ -23,7 +23,8 @@ _WATCHED = "hostrouting watch restores lost routes"
 
 def trial(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that no trial of routes is active, in which they differ from the installed ones."""
-    until, subject = trial_deadline(examined.layout.trial), "trial of routes"
+    until = trial_deadline(examined.layout.trial)
+    subject = "trial of routes"
     if is_overdue(examined.layout):
         message = "its time is over, and the timer that restores the installed routes is lost"
         yield DoctorFinding("trial-overdue", subject, message, "hostrouting revert")
@@ -46,12 +47,18 @@ def routes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             yield DoctorFinding("route-waits", "static routes", message, MISSING_HINT)
         for route in plan.add:
             yield DoctorFinding(
-                "route-missing", str(route), "it isn't in the kernel", examined.repairing("apply")
+                "route-missing",
+                str(route),
+                "it isn't in the kernel",
+                examined.repairing("apply"),
             )
         for change in plan.replace:
             message = f"the kernel has: {change.old}"
             yield DoctorFinding(
-                "route-differs", str(change.new), message, examined.repairing("apply")
+                "route-differs",
+                str(change.new),
+                message,
+                examined.repairing("apply"),
             )
         verify_routes((*plan.unchanged, *plan.foreign), *backends)
     except RouteError as error:
@@ -77,7 +84,11 @@ def networkd(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     )
     for dev, routes in _managed(examined, NETWORKD).items():
         yield DoctorFinding(
-            "networkd-flushes", dev, message, _networkd_fix(dev, routes), Severity.RISK
+            "networkd-flushes",
+            dev,
+            message,
+            _networkd_fix(dev, routes),
+            Severity.RISK,
         )
 
 
@@ -185,7 +196,10 @@ def watcher(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def _unwritten(
-    examined: ExaminedHost, textfile: str, *, is_active: bool
+    examined: ExaminedHost,
+    textfile: str,
+    *,
+    is_active: bool,
 ) -> Iterator[DoctorFinding]:
     """Yield a finding if the watcher can't write its metrics."""
     folder = textfile.rpartition("/")[0] or "/"
@@ -193,7 +207,11 @@ def _unwritten(
     if not examined.layout.of(folder).is_dir():
         message = f"it isn't there, so the watcher can't write {textfile}"
         yield DoctorFinding(
-            "textfile", folder, message, f"mkdir -p {folder}; {restart}", Severity.RISK
+            "textfile",
+            folder,
+            message,
+            f"mkdir -p {folder}; {restart}",
+            Severity.RISK,
         )
     elif is_active and not examined.layout.of(textfile).exists():
         # systemd applies ReadWritePaths= only when the service starts, so a folder made later isn't

@@ -241,7 +241,9 @@ _PROPERTIES = (
 
 
 def missing_tools(
-    examined: ExaminedHost, tools: Mapping[str, str], who: str
+    examined: ExaminedHost,
+    tools: Mapping[str, str],
+    who: str,
 ) -> Iterator[DoctorFinding]:
     """Yield a finding for each program that isn't found in the scripts' PATH.
 

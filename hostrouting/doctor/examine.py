@@ -24,15 +24,25 @@ CHECKS = (
     DoctorCheck("verdict", "the check would admit the next start now", _gate.verdict),
     DoctorCheck("held", "the gate holds no start right now", _gate.held),
     DoctorCheck(
-        "trial", "no trial of routes is in progress", _routes.trial, is_of_the_installed=False
+        "trial",
+        "no trial of routes is in progress",
+        _routes.trial,
+        is_of_the_installed=False,
     ),
     DoctorCheck(
-        "installed", "everything that CONFIG asks for is installed", _files.installed, False, True
+        "installed",
+        "everything that CONFIG asks for is installed",
+        _files.installed,
+        False,
+        True,
     ),
     DoctorCheck("consumer", "the unit that is held back exists", _gate.consumer, is_of_images=True),
     DoctorCheck("files", "every file is as rendered", _files.rendered, is_of_images=True),
     DoctorCheck(
-        "modes", "only root can change what the gate runs", _files.modes, is_of_images=True
+        "modes",
+        "only root can change what the gate runs",
+        _files.modes,
+        is_of_images=True,
     ),
     DoctorCheck("access", "the scripts can be run, and their lock is free", _files.access),
     DoctorCheck(

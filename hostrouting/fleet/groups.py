@@ -86,7 +86,13 @@ class FleetReport(JsonObject):
             causes = None if since is None or since.differs is None else since.causes
             uncompared = since.reason if since is not None and causes is None else None
             group = HostGroup(
-                report.verdict, _failures(report), report.fix.routes, (), report, causes, uncompared
+                report.verdict,
+                _failures(report),
+                report.fix.routes,
+                (),
+                report,
+                causes,
+                uncompared,
             )
             changed = causes and frozenset(map(_alike, causes)), uncompared is None
             key = (group.verdict, group.failures, group.fix, report.reason_kind, changed)

@@ -38,14 +38,16 @@ if TYPE_CHECKING:
     _Work = Callable[[_Batch], list[_Judged]]
 
 # An executor gets at most this many batches at a time, each with at most this many snapshots.
-_BATCHES, _BATCH = 64, 16
+_BATCHES = 64
+_BATCH = 16
 # A process on this machine takes 0.15 s to start, as long as the checks of 30 ordinary snapshots.
 _LOCAL_BATCH = 128
 
 # A host with 115,000 routes takes 6 s and 190 MiB; a malicious snapshot may need arbitrary time and
 # memory.
 _MIB_MAX = 16
-_SECONDS_A_MIB, _MEMORY_A_BYTE = 0.6, 64
+_SECONDS_A_MIB = 0.6
+_MEMORY_A_BYTE = 64
 
 # Use this process's sys.path, because -c would search the current directory first.
 _PROGRAM = (
@@ -175,7 +177,10 @@ class _Judging:
                 snapshot = Snapshot.load(given, bytes_max=self.max_mib << 20)
         except HostRoutingError as error:
             return self._unjudged(
-                number, given, UnknownReason.NO_SNAPSHOT, "; ".join(str(error).splitlines())
+                number,
+                given,
+                UnknownReason.NO_SNAPSHOT,
+                "; ".join(str(error).splitlines()),
             )
         snapshot = attrs.evolve(snapshot, host=snapshot.host or _name_of(number, given))
         report = check(self.config, host=Host.recorded(snapshot))
@@ -184,7 +189,10 @@ class _Judging:
         return report, self._changed_since(Path(self.since), given, snapshot)
 
     def _changed_since(
-        self, folder: Path, given: SnapshotSource, snapshot: Snapshot
+        self,
+        folder: Path,
+        given: SnapshotSource,
+        snapshot: Snapshot,
     ) -> DiffReport | None:
         """Return what has changed since the earlier snapshot, or None if there is none."""
         path = folder / f"{snapshot.host}.json"
@@ -202,7 +210,11 @@ class _Judging:
         return attrs.evolve(diff(before, snapshot, self.config), others=())
 
     def _unjudged(
-        self, number: int, given: SnapshotSource, kind: UnknownReason, why: str
+        self,
+        number: int,
+        given: SnapshotSource,
+        kind: UnknownReason,
+        why: str,
     ) -> _Judged:
         report = unjudged(self.config.route_overlap, kind, why)
         return attrs.evolve(report, host=_name_of(number, given)), None

@@ -43,7 +43,9 @@ class IgnoredAdvertisements:
 
 
 def ignored_advertisements(
-    layout: Layout, links: Iterable[Link], patterns: tuple[str, ...] | None
+    layout: Layout,
+    links: Iterable[Link],
+    patterns: tuple[str, ...] | None,
 ) -> Iterator[IgnoredAdvertisements]:
     """Yield the interfaces whose router advertisements give no default route.
 
@@ -84,7 +86,9 @@ def _ignored(layout: Layout, link: Link) -> IgnoredAdvertisements | None:
 
 
 def why_ignored(
-    layout: Layout, links: Iterable[Link], patterns: tuple[str, ...] | None
+    layout: Layout,
+    links: Iterable[Link],
+    patterns: tuple[str, ...] | None,
 ) -> list[str]:
     """Return a sentence for each interface that ignores advertisements, or why that is unknown.
 

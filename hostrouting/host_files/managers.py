@@ -11,7 +11,8 @@ from pathlib import Path
 
 from hostrouting.model.opening import only_regular, translate_errors
 
-NETWORKD, NETWORK_MANAGER = "systemd-networkd", "NetworkManager"
+NETWORKD = "systemd-networkd"
+NETWORK_MANAGER = "NetworkManager"
 
 # networkd's file format is private but hasn't changed since 2014. NetworkManager's is documented
 # only in its source code.
@@ -62,7 +63,12 @@ def is_managed(root: Path, manager: str, index: int) -> bool:
     pairs: list[tuple[str, str, str]] = []
     with (
         translate_errors(f"read {path}", errnos.ENOENT),
-        open(path, encoding="utf-8", errors="surrogateescape", opener=only_regular) as file,
+        open(
+            path,
+            encoding="utf-8",
+            errors="surrogateescape",
+            opener=only_regular,
+        ) as file,
     ):
         pairs = [line.partition("=") for line in file]
     values = {name.strip(): value.strip() for name, _, value in pairs}

@@ -9,11 +9,14 @@ from hostrouting.boot.layout import Layout
 from hostrouting.kernel.release import numbers_of
 from hostrouting.model.links import Link
 
-_CONF, _CONF6 = "/proc/sys/net/ipv4/conf", "/proc/sys/net/ipv6/conf"
+_CONF = "/proc/sys/net/ipv4/conf"
+_CONF6 = "/proc/sys/net/ipv6/conf"
 
 
 def devs_ignoring_linkdown(
-    layout: Layout, links: Iterable[Link], kernel: str | None
+    layout: Layout,
+    links: Iterable[Link],
+    kernel: str | None,
 ) -> tuple[str, ...] | None:
     """Return the interfaces whose routes don't count without carrier, or None if that is unknown.
 
@@ -54,7 +57,10 @@ def devs_without_ipv6(layout: Layout, links: Iterable[Link]) -> tuple[str, ...]:
 
 
 def _devs_with(
-    is_set: Callable[[int, int], bool], name: str, layout: Layout, links: Iterable[Link]
+    is_set: Callable[[int, int], bool],
+    name: str,
+    layout: Layout,
+    links: Iterable[Link],
 ) -> tuple[str, ...] | None:
     value_of_all = _value(layout, "all", name)
     if value_of_all is None:

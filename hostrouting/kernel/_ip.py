@@ -41,7 +41,10 @@ from hostrouting.model.routes import (
 )
 from hostrouting.model.text import shown
 
-_BYTE, UINT32, _INT32, UINT64 = 0xFF, 0xFFFFFFFF, 0x7FFFFFFF, 0xFFFFFFFFFFFFFFFF
+_BYTE = 0xFF
+UINT32 = 0xFFFFFFFF
+_INT32 = 0x7FFFFFFF
+UINT64 = 0xFFFFFFFFFFFFFFFF
 
 # ip prints link types that it has no name for as ``[32]``, and iproute2 6.1 prints protocols as
 # ``ipproto-6`` with -N.
@@ -55,7 +58,8 @@ _NAME = re.compile(r"[^ \t\n\v\f\r/:]+")
 
 
 def number_parser(
-    most: int = UINT32, names: Mapping[str, int] | None = None
+    most: int = UINT32,
+    names: Mapping[str, int] | None = None,
 ) -> Callable[[object], int]:
     def parse(value: object) -> int:
         if isinstance(value, str):
@@ -138,7 +142,9 @@ def _texts(value: object) -> tuple[str, ...]:
 
 
 def _inside(
-    key: str, parse: Callable[[Any], Any], default: object = None
+    key: str,
+    parse: Callable[[Any], Any],
+    default: object = None,
 ) -> Callable[[object], Any]:
     """Return a parser for an object with a single relevant key."""
     keys = Keys(Key(key, key, parse, default))
@@ -210,7 +216,12 @@ def read_link(value: object) -> Link:
     fields = _LINK.read(value)
     flags = fields.pop("flags")
     is_up, has_carrier, is_point_to_point = (word in flags for word in _FLAGS)
-    return Link(is_up=is_up, has_carrier=has_carrier, is_point_to_point=is_point_to_point, **fields)
+    return Link(
+        is_up=is_up,
+        has_carrier=has_carrier,
+        is_point_to_point=is_point_to_point,
+        **fields,
+    )
 
 
 def write_link(link: Link) -> dict[str, Any]:
@@ -252,10 +263,8 @@ def write_addresses(addresses: Iterable[Address]) -> list[dict[str, Any]]:
 
 
 def _write_address(address: Address) -> dict[str, Any]:
-    family, fields = (
-        Family.of(address.local),
-        {**attrs.asdict(address, recurse=False), "is_optimistic": False},
-    )
+    family = Family.of(address.local)
+    fields = {**attrs.asdict(address, recurse=False), "is_optimistic": False}
     return {
         "family": "inet" if family is Family.IPV4 else "inet6",
         **_ADDRESSES[family].write(fields),
@@ -275,7 +284,8 @@ def _destination(value: object) -> IPv4Network:
 
 def _mtu(value: object) -> int | None:
     return next(
-        (mtu for mtu in parse_items(value, _inside("mtu", uint32)) if mtu is not None), None
+        (mtu for mtu in parse_items(value, _inside("mtu", uint32)) if mtu is not None),
+        None,
     )
 
 
@@ -408,10 +418,17 @@ def write_route(route: Route) -> dict[str, Any]:
 
 def _take_hop(fields: dict[str, Any]) -> NextHop:
     dev, gateway, via, flags, weight, encap = map(
-        fields.pop, ("dev", "gateway", "via", "flags", "weight", "encap")
+        fields.pop,
+        ("dev", "gateway", "via", "flags", "weight", "encap"),
     )
     return NextHop(
-        dev, gateway or via, "onlink" in flags, weight, "dead" in flags, "linkdown" in flags, encap
+        dev,
+        gateway or via,
+        "onlink" in flags,
+        weight,
+        "dead" in flags,
+        "linkdown" in flags,
+        encap,
     )
 
 

@@ -18,7 +18,8 @@ from hostrouting.model.rules import ALL_PORTS, Rule, RuleAction
 
 _action = _ip.number_parser(0xFF, _ip.names_of(RuleAction))
 _ip_protocol = _ip.number_parser(
-    0xFF, {"icmp": 1, "tcp": 6, "udp": 17, "ipv6-icmp": 58, "sctp": 132}
+    0xFF,
+    {"icmp": 1, "tcp": 6, "udp": 17, "ipv6-icmp": 58, "sctp": 132},
 )
 
 
@@ -61,10 +62,8 @@ _RULES = {
     for family in Family
 }
 # ip prints source and destination ports in one of two forms. "ports" is our own key.
-_PORT, _PORT_RANGES = (
-    ("sport", "dport", "ports"),
-    (("sport_start", "sport_end"), ("dport_start", "dport_end")),
-)
+_PORT = ("sport", "dport", "ports")
+_PORT_RANGES = (("sport_start", "sport_end"), ("dport_start", "dport_end"))
 # Any key that isn't among these may be a selector. "flow_from" and "flow_to" aren't selectors: they
 # set realms.
 _RULE_KEYS = {

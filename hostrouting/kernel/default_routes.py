@@ -52,7 +52,8 @@ def inherited_route(routes: Iterable[Route], by: tuple[str, ...] | None = None) 
 
 
 def uplink_patterns(
-    configured: tuple[str, ...] | None, ipv4_defaults: Iterable[Route] | None
+    configured: tuple[str, ...] | None,
+    ipv4_defaults: Iterable[Route] | None,
 ) -> tuple[str, ...] | None:
     """Return patterns for the interfaces whose default routes count, or None if any interface's do.
 
@@ -97,7 +98,8 @@ def _by_router(route: Route) -> list[Route]:
 
 
 def in_turn(
-    look_up: Callable[..., Iterable[Lookup]], routes: Iterable[Route]
+    look_up: Callable[..., Iterable[Lookup]],
+    routes: Iterable[Route],
 ) -> Callable[..., list[Lookup]]:
     """Wrap a lookup function so that it returns every default route that the kernel may choose.
 
@@ -143,7 +145,9 @@ def _is_alternative(route: Route) -> bool:
 
 
 def missing_default_route(
-    routes: Iterable[Route], family: Family, by: tuple[str, ...] | None = None
+    routes: Iterable[Route],
+    family: Family,
+    by: tuple[str, ...] | None = None,
 ) -> str:
     """Explain why ``default_route`` finds no route.
 

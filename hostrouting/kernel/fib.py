@@ -128,7 +128,8 @@ class Fib:
         tables: dict[int, dict[int, dict[int, list[Route]]]] = {}
         for route in sorted(self.routes, key=attrgetter("metric")):
             networks = tables.setdefault(route.table, {}).setdefault(
-                route.destination.prefixlen, {}
+                route.destination.prefixlen,
+                {},
             )
             networks.setdefault(int(route.destination.network_address), []).append(route)
         return tables
@@ -163,7 +164,8 @@ class Fib:
     def hop(self, route: Route, flow: Flow) -> NextHop | None:
         """Return the first usable hop of an entry (fib_lookup_good_nhc)."""
         return next(
-            (hop for hop in route.hops if not hop.is_dead and flow.oif in (None, hop.dev)), None
+            (hop for hop in route.hops if not hop.is_dead and flow.oif in (None, hop.dev)),
+            None,
         )
 
     def find(self, table: int, flow: Flow) -> Route | None:
@@ -173,7 +175,8 @@ class Fib:
         """
         if not (self.is_merged and table in (Table.LOCAL, Table.MAIN)):
             return self.longest_match(table, flow)
-        local, main = self.longest_match(Table.LOCAL, flow), self.longest_match(Table.MAIN, flow)
+        local = self.longest_match(Table.LOCAL, flow)
+        main = self.longest_match(Table.MAIN, flow)
         if local is None or main is None:
             return local or main
         # If both prefixes have the same length, the entry in table local wins.
@@ -229,7 +232,11 @@ class Fib:
         return PrefixIndex(tables, self.family.bits), tables
 
     def evaluated_rules(
-        self, flow: Flow, positions: Sequence[int] | None = None, *, through: str | None = None
+        self,
+        flow: Flow,
+        positions: Sequence[int] | None = None,
+        *,
+        through: str | None = None,
     ) -> Iterator[tuple[Rule, bool | None, Route | None]]:
         """Yield the rules that a lookup evaluates, up to and including the one that ends it.
 
@@ -260,7 +267,9 @@ class Fib:
             if rule.action is RuleAction.GOTO:
                 next_ = self._position_of(rule.goto)
             elif self._ends_with(rule, found) and not self._suppresses_host_route(
-                rule, found, through
+                rule,
+                found,
+                through,
             ):
                 return
 
@@ -305,7 +314,11 @@ class Fib:
     # --- the kernel's answer ----------------------------------------------------------------------
 
     def lookup(
-        self, address: IpAddress, source: IpAddress | None = None, *, is_tcp: bool = False
+        self,
+        address: IpAddress,
+        source: IpAddress | None = None,
+        *,
+        is_tcp: bool = False,
     ) -> Lookup:
         """Return the kernel's answer, like ``RouteBackend.lookup`` (inet_rtm_getroute)."""
         flow = Flow(address, source or NO_SOURCE, TCP if is_tcp else UDP)
@@ -438,7 +451,8 @@ class Fib:
 
     def suppresses(self, rule: Rule, prefix_length: int, dev: str | None) -> bool:
         """Return whether a rule suppresses unicast routes with a prefix length and interface."""
-        longest, group = rule.suppress_prefix_length, rule.suppress_group
+        longest = rule.suppress_prefix_length
+        group = rule.suppress_group
         is_short = longest is not None and prefix_length <= longest
         return is_short or (
             group is not None and dev is not None and group == self._groups.get(dev, 0)

@@ -21,7 +21,8 @@ from hostrouting.model.links import Address6, AddressLabel
 from hostrouting.model.lookups import Lookup, RouteFailure
 from hostrouting.model.routes import NextHop, Preference, Route, Route6, RouteType, Table
 
-_BITS, _ANY = 128, IPv6Address(0)
+_BITS = 128
+_ANY = IPv6Address(0)
 _SCORES = {Preference.HIGH: 3, Preference.MEDIUM: 2, Preference.LOW: 1}
 
 # The kernel's default labels (net/ipv6/addrlabel.c), sorted by descending prefix length.
@@ -42,11 +43,13 @@ LABELS = tuple(
 )
 # Source address selection depends on whether addresses are in these prefixes, regardless of their
 # labels.
-ORCHID, SITE_LOCAL = IPv6Network("2001:10::/28"), IPv6Network("fec0::/10")
+ORCHID = IPv6Network("2001:10::/28")
+SITE_LOCAL = IPv6Network("fec0::/10")
 # The kernel doesn't avoid IPV6_ADDR_MAPPED, IPV6_ADDR_COMPATv4 and IPV6_ADDR_LOOPBACK sources, even
 # if deprecated.
 _NEVER_AVOIDED = (IPv6Network("::ffff:0:0/96"), IPv6Network("::/96"))
-_LOOPBACK, _LINK_LOCAL = IPv6Address(1), IPv6Network("fe80::/10")
+_LOOPBACK = IPv6Address(1)
+_LINK_LOCAL = IPv6Network("fe80::/10")
 _OF_LINK, _OF_SITE, _GLOBAL = 2, 5, 14  # IPV6_ADDR_SCOPE_*
 
 
@@ -76,7 +79,8 @@ class Fib6(Fib):
         source-specific entries, unless the destination is ::/0 (fib6_node_lookup_1,
         fib6_backtrack).
         """
-        number, lengths = int(flow.address), self.tables.get(table, {})
+        number = int(flow.address)
+        lengths = self.tables.get(table, {})
         # A packet without a source is looked up with the source ::, which is in prefixes such as
         # ::/1.
         source = _ANY if flow.source == NO_SOURCE else flow.source
@@ -96,7 +100,11 @@ class Fib6(Fib):
                 is_searching = False
 
     def lookup(
-        self, address: IpAddress, source: IpAddress | None = None, *, is_tcp: bool = False
+        self,
+        address: IpAddress,
+        source: IpAddress | None = None,
+        *,
+        is_tcp: bool = False,
     ) -> Lookup:
         """Return the kernel's answer, like ``RouteBackend.lookup`` (inet6_rtm_getroute)."""
         chosen = NO_SOURCE if source is None or source.is_unspecified else source
@@ -126,7 +134,10 @@ class Fib6(Fib):
                     yield failure
 
     def _refuse_hop(
-        self, route: Route, hop: NextHop, later: Sequence[Route]
+        self,
+        route: Route,
+        hop: NextHop,
+        later: Sequence[Route],
     ) -> RouteFailure | None:
         if hop.gateway is None or hop.dev is None:
             return None
@@ -161,7 +172,11 @@ class Fib6(Fib):
         )
 
     def possible_sources_to(
-        self, address: IpAddress, route: Route | None, *, is_ordered: bool = True
+        self,
+        address: IpAddress,
+        route: Route | None,
+        *,
+        is_ordered: bool = True,
     ) -> Sequence[tuple[IpAddress, ...]]:
         """Return the sources that may be selected for a destination, by interface of an entry.
 
@@ -181,7 +196,10 @@ class Fib6(Fib):
         )
 
     def _by_hop(
-        self, address: IpAddress, route: Route | None, ranks: int
+        self,
+        address: IpAddress,
+        route: Route | None,
+        ranks: int,
     ) -> list[tuple[IpAddress, ...]]:
         """Return the best sources for each interface of an entry, by the first ``ranks`` ranks."""
         if route is not None and route.source is not None:
@@ -192,7 +210,10 @@ class Fib6(Fib):
         ]
 
     def _best_sources(
-        self, address: IpAddress, dev: str | None, ranks: int
+        self,
+        address: IpAddress,
+        dev: str | None,
+        ranks: int,
     ) -> tuple[IpAddress, ...]:
         """Return the best source addresses for packets through an interface, in the kernel's order.
 
@@ -205,7 +226,9 @@ class Fib6(Fib):
             for each in self.addresses()
             if isinstance(each, Address6) and not each.is_tentative
         ]
-        scope, label, is_orchid = _scope(address), self._label(address, dev), address in ORCHID
+        scope = _scope(address)
+        label = self._label(address, dev)
+        is_orchid = address in ORCHID
 
         def rank(each: Address6) -> tuple[int, ...]:
             its_scope = _scope(each.local)
@@ -240,7 +263,8 @@ class Fib6(Fib):
 
 # The number of ranks that decide about a source address, and the number of ranks that are compared
 # before labels.
-_RANKS, _RANKS_BEFORE_LABELS = 8, 4
+_RANKS = 8
+_RANKS_BEFORE_LABELS = 4
 _NO_LABEL = 0xFFFFFFFF  # IPV6_ADDR_LABEL_DEFAULT
 
 MODELS: dict[Family, type[Fib]] = {Family.IPV4: Fib, Family.IPV6: Fib6}

@@ -45,7 +45,10 @@ class ForwardingBackend(RouteBackend):
         return self.inner.lookup(addresses, source=source, is_tcp=is_tcp)
 
     def sources(
-        self, sent: Sequence[Sent], *, is_tcp: bool = False
+        self,
+        sent: Sequence[Sent],
+        *,
+        is_tcp: bool = False,
     ) -> tuple[tuple[IpAddress, ...], ...]:
         return self.inner.sources(sent, is_tcp=is_tcp)
 
@@ -53,6 +56,7 @@ class ForwardingBackend(RouteBackend):
         return self.inner.write(change, routes)
 
     def changes(
-        self, inside: Sequence[Prefix] | None = None
+        self,
+        inside: Sequence[Prefix] | None = None,
     ) -> AbstractContextManager[ChangeListener]:
         return self.inner.changes(inside)

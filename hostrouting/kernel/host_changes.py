@@ -137,7 +137,8 @@ class HostChanges:
         )
         index = {link.name: link.index for known in self._known for link in known.links}
         return sorted(
-            keys, key=lambda key: key[1] if key[0] is HostChangeKind.RULE else index.get(key[1], 0)
+            keys,
+            key=lambda key: key[1] if key[0] is HostChangeKind.RULE else index.get(key[1], 0),
         )
 
     @property
@@ -240,7 +241,9 @@ class HostChanges:
         return tuple(sorted(labels, key=lambda label: -label.prefix.prefixlen))
 
     def _reported_sources(
-        self, links: tuple[Link, ...], addresses: tuple[Address, ...]
+        self,
+        links: tuple[Link, ...],
+        addresses: tuple[Address, ...],
     ) -> dict[SourceKey, tuple[IpAddress, ...]]:
         """Return the sources that the kernel reported with these links and addresses.
 
@@ -267,7 +270,8 @@ def _change_of(key: _Key, before: tuple[Any, ...], after: tuple[Any, ...]) -> Ho
     gone = [each for each in before if each not in after]
     came = [each for each in after if each not in before]
     if not gone and not came:  # only the order has changed
-        gone, came = [*before], [*after]
+        gone = [*before]
+        came = [*after]
     return HostChange(key[0], tuple(map(_line, gone)), tuple(map(_line, came)), (key,))
 
 

@@ -94,7 +94,10 @@ class FakeKernel(Kernel):
             return tuple(self._net.lookup(address, source, is_tcp=is_tcp) for address in addresses)
 
     def sources(
-        self, sent: Sequence[Sent], *, is_tcp: bool = False
+        self,
+        sent: Sequence[Sent],
+        *,
+        is_tcp: bool = False,
     ) -> tuple[tuple[IpAddress, ...], ...]:
         with self._lock:
             chosen = Sources(self._net.addresses())
@@ -265,7 +268,8 @@ class FakeKernel(Kernel):
                 yield net
         except NetlinkError as refusal:
             raise RouteError(
-                f"can't {attempt}: {refusal.message}", errno=refusal.errno
+                f"can't {attempt}: {refusal.message}",
+                errno=refusal.errno,
             ) from refusal
 
 
@@ -304,7 +308,13 @@ def _delete_route(net: Net, route: Route) -> None:
     # wildcards.
     Deletable(net.there(route)).take(route)
     fib_table_delete(
-        net, attrs.evolve(route, scope=Scope.NOWHERE, hops=route.hops[:1], source=None)
+        net,
+        attrs.evolve(
+            route,
+            scope=Scope.NOWHERE,
+            hops=route.hops[:1],
+            source=None,
+        ),
     )
 
 

@@ -18,7 +18,10 @@ _TRIED_MAX = 256
 
 
 def are_merged(
-    addresses: Sequence[Address], rules: Sequence[Rule], routes: Sequence[Route], asked: Lookups
+    addresses: Sequence[Address],
+    rules: Sequence[Rule],
+    routes: Sequence[Route],
+    asked: Lookups,
 ) -> bool | None:
     """Return whether tables local and main share one trie.
 

@@ -76,7 +76,11 @@ def model_of(known: KnownHost, beneath: RouteBackend | None = None) -> Model:
     return (Model if known.family is Family.IPV4 else Model6)(known, beneath)
 
 
-@attrs.frozen(eq=False, repr=False, slots=False)
+@attrs.frozen(
+    eq=False,
+    repr=False,
+    slots=False,
+)
 class Model(RouteBackend):
     """A thread-safe, read-only backend that answers as a host's kernel would.
 
@@ -129,7 +133,12 @@ class Model(RouteBackend):
 
     def _changed_to(self, known: KnownHost, prefixes: Iterable[Prefix]) -> Model:
         changed = (*self.changed, *prefixes)
-        return attrs.evolve(self, known=known, before=self.before or self.known, changed=changed)
+        return attrs.evolve(
+            self,
+            known=known,
+            before=self.before or self.known,
+            changed=changed,
+        )
 
     def refused(self) -> tuple[RouteFailure, ...]:
         """Return the added routes that a kernel would refuse, judging only by its tables."""
@@ -169,7 +178,8 @@ class Model(RouteBackend):
         """
         if self.known.is_torn:
             raise UnstableHostError(
-                "the host changed while the snapshot was taken", hint="take another snapshot"
+                "the host changed while the snapshot was taken",
+                hint="take another snapshot",
             )
         with ExitStack() as stack:
             if self.beneath is None:
@@ -272,7 +282,10 @@ class Model(RouteBackend):
     # --- sources ----------------------------------------------------------------------------------
 
     def sources(
-        self, sent: Sequence[Sent], *, is_tcp: bool = False
+        self,
+        sent: Sequence[Sent],
+        *,
+        is_tcp: bool = False,
     ) -> tuple[tuple[IpAddress, ...], ...]:
         found: dict[int, tuple[IpAddress, ...]] = {}
         left: list[int] = []
@@ -287,7 +300,11 @@ class Model(RouteBackend):
         return tuple(found.get(number, ()) for number in range(len(sent)))
 
     def _sources_for(
-        self, entry: Route | None, addresses: Sequence[IpAddress], *, is_tcp: bool
+        self,
+        entry: Route | None,
+        addresses: Sequence[IpAddress],
+        *,
+        is_tcp: bool,
     ) -> tuple[IpAddress, ...]:
         """Return the sources for packets to addresses that an entry matches, or nothing does."""
         if entry is None:
@@ -334,7 +351,8 @@ class Model(RouteBackend):
         if not routes:
             return ()
         raise RouteError(
-            f"can't change {routes[0]}: the host is a snapshot", hint="do it on the host itself"
+            f"can't change {routes[0]}: the host is a snapshot",
+            hint="do it on the host itself",
         )
 
 
@@ -384,7 +402,11 @@ class Model6(Model):
     # --- sources ----------------------------------------------------------------------------------
 
     def _sources_for(
-        self, entry: Route | None, addresses: Sequence[IpAddress], *, is_tcp: bool
+        self,
+        entry: Route | None,
+        addresses: Sequence[IpAddress],
+        *,
+        is_tcp: bool,
     ) -> tuple[IpAddress, ...]:
         if entry is not None:
             return self._sources(entry, addresses)
@@ -401,7 +423,9 @@ class Model6(Model):
         return tuple(sorted(retried))
 
     def _sources(
-        self, entry: Route | None, addresses: Sequence[IpAddress]
+        self,
+        entry: Route | None,
+        addresses: Sequence[IpAddress],
     ) -> tuple[IpAddress, ...]:
         known = self.known
         reported = known.sources.get(source_key_to(addresses[0], entry)) if addresses else None
@@ -442,7 +466,8 @@ def _lacks_dev(route: Route) -> bool:
 
 def _unknown_fact(what: str, address: IpAddress, advice: str) -> RouteError:
     return RouteError(
-        f"the snapshot doesn't show {what}, which decides about {address}", hint=advice
+        f"the snapshot doesn't show {what}, which decides about {address}",
+        hint=advice,
     )
 
 

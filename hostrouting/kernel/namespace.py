@@ -134,7 +134,10 @@ class NamespaceKernel(NetlinkBackend):
                 with that name.
         """
         self._ask(
-            f"delete the link {name}", rtnl.RTM_DELLINK, rtnl.DELETE, {"index": self._index(name)}
+            f"delete the link {name}",
+            rtnl.RTM_DELLINK,
+            rtnl.DELETE,
+            {"index": self._index(name)},
         )
 
     def _set_up(self, name: str, up: bool) -> None:
@@ -144,7 +147,10 @@ class NamespaceKernel(NetlinkBackend):
             "change": rtnl.IFF_UP,
         }
         self._ask(
-            f"set the link {name} {'up' if up else 'down'}", rtnl.RTM_NEWLINK, rtnl.CHANGE, fields
+            f"set the link {name} {'up' if up else 'down'}",
+            rtnl.RTM_NEWLINK,
+            rtnl.CHANGE,
+            fields,
         )
 
     # --- addresses --------------------------------------------------------------------------------
@@ -174,7 +180,8 @@ class NamespaceKernel(NetlinkBackend):
                 already has the address, or an IPv6 address can't be used in time.
         """
         interface = ip_interface(address)
-        family, length = Family.of(interface), interface.network.prefixlen
+        family = Family.of(interface)
+        length = interface.network.prefixlen
         flags = rtnl.IFA_F_NODAD if family is Family.IPV6 else 0
         self._ask(
             f"add the address {address} to {dev}",
@@ -191,7 +198,8 @@ class NamespaceKernel(NetlinkBackend):
 
     def _wait_for_local(self, address: IPv6Address) -> None:
         """Wait until a work queue has added an address to table local (addrconf_dad_work)."""
-        ipv6, scope = NetlinkBackend6(), CancelScope(timeout=_WORK_SECONDS)
+        ipv6 = NetlinkBackend6()
+        scope = CancelScope(timeout=_WORK_SECONDS)
         try:
             with ipv6.changes() as changes:
                 while not any(
@@ -251,7 +259,13 @@ class NamespaceKernel(NetlinkBackend):
         """
         self._ask_for("delete", rtnl.RTM_DELRULE, rtnl.DELETE, rule)
 
-    def _ask_for(self, verb: str, kind: int, flags: int, rule: Rule) -> None:
+    def _ask_for(
+        self,
+        verb: str,
+        kind: int,
+        flags: int,
+        rule: Rule,
+    ) -> None:
         fields, attributes = _encode_rule(rule)
         self._ask(f"{verb} the rule {rule.preference}", kind, flags, fields, *attributes)
 
@@ -320,7 +334,8 @@ class NamespaceKernel(NetlinkBackend):
         encoded = bytes(body.data)[rtnl.HEADER_BYTES :]
         with rtnl.as_route_errors(attempt), self._connect() as talk:
             for _, refusal in talk.change(
-                [encoded], lambda body, sequence: rtnl.message(kind, flags, sequence, body)
+                [encoded],
+                lambda body, sequence: rtnl.message(kind, flags, sequence, body),
             ):
                 raise refusal
 

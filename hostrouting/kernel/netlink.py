@@ -220,7 +220,8 @@ class NetlinkBackend(RouteBackend):
             return []
 
         def ask(talk: Conversation) -> list[tuple[Attributes, Prefix] | int]:
-            rules, reader = self._list_rules(talk), self._reader(EVERYTHING, is_for_lookups=True)
+            rules = self._list_rules(talk)
+            reader = self._reader(EVERYTHING, is_for_lookups=True)
             port = values.port_of_any(rules)
 
             def answers(source_port: int | None) -> list[tuple[Attributes, Prefix] | int]:
@@ -246,7 +247,10 @@ class NetlinkBackend(RouteBackend):
         return self._read("look up routes", ask)
 
     def sources(
-        self, sent: Sequence[Sent], *, is_tcp: bool = False
+        self,
+        sent: Sequence[Sent],
+        *,
+        is_tcp: bool = False,
     ) -> tuple[tuple[IpAddress, ...], ...]:
         requests = [
             (number, request)
@@ -313,7 +317,8 @@ class NetlinkBackend(RouteBackend):
 
         A route that doesn't exist fails with ESRCH.
         """
-        deletable, packer = self._deletable(routes), rtm.RoutePacker(self.family)
+        deletable = self._deletable(routes)
+        packer = rtm.RoutePacker(self.family)
 
         def pack(route: Route, sequence: int) -> bytes:
             message = packer.delete(route, sequence)
@@ -323,7 +328,9 @@ class NetlinkBackend(RouteBackend):
         return self._send(routes, pack)
 
     def _send(
-        self, routes: Sequence[Route], pack: Callable[[Route, int], bytes]
+        self,
+        routes: Sequence[Route],
+        pack: Callable[[Route, int], bytes],
     ) -> tuple[RouteFailure, ...]:
         if not routes:
             return ()
@@ -379,7 +386,12 @@ class NetlinkBackend(RouteBackend):
             lambda: {link.name for link in self._links() if link.is_up and not link.has_carrier}
         )
         return RouteReader(
-            self.family, nexthops, without_carrier, self._arrange, selection, is_for_lookups
+            self.family,
+            nexthops,
+            without_carrier,
+            self._arrange,
+            selection,
+            is_for_lookups,
         )
 
     def _list(self, listing: values.Listing[T]) -> tuple[T, ...]:

@@ -124,7 +124,10 @@ class NetlinkBackend6(NetlinkBackend):
             yield from ((address, None, oif) for address in dict.fromkeys(addresses))
 
     def sources(
-        self, sent: Sequence[Sent], *, is_tcp: bool = False
+        self,
+        sent: Sequence[Sent],
+        *,
+        is_tcp: bool = False,
     ) -> tuple[tuple[IpAddress, ...], ...]:
         """Return the source addresses that the kernel selects for packets without one.
 
@@ -208,7 +211,9 @@ class NetlinkBackend6(NetlinkBackend):
         return _joined(joined[0]) if joined else self._take(_without(swap.old, swap.new))
 
     def _delete_lost(
-        self, swaps: Iterable[_Swap], failures: dict[tuple[object, ...], RouteFailure]
+        self,
+        swaps: Iterable[_Swap],
+        failures: dict[tuple[object, ...], RouteFailure],
     ) -> None:
         """Delete next hops of failed routes that follow another program's.
 
@@ -350,7 +355,10 @@ def _is_unchanged(old: Route, new: Route) -> bool:
 def _joined(theirs: Route) -> RouteFailure:
     words = theirs.hops[0].words(Family.IPV6) if theirs.hops else str(theirs)
     return RouteFailure(
-        theirs, errnos.EEXIST, f"another program has added the next hop {words}", is_by_kernel=False
+        theirs,
+        errnos.EEXIST,
+        f"another program has added the next hop {words}",
+        is_by_kernel=False,
     )
 
 

@@ -16,7 +16,9 @@ from hostrouting.model.routes import Route, RouteType
 
 # The maximum number of addresses to try, the approximate maximum for entries through the same
 # interfaces, and an address that stands for the internet.
-_TRIED_ADDRESSES, _TRIED_A_DEV, _GLOBAL = 1024, 128, IPv6Address("2000::1")
+_TRIED_ADDRESSES = 1024
+_TRIED_A_DEV = 128
+_GLOBAL = IPv6Address("2000::1")
 
 
 def has_odd_sources(state: Ipv6State, backend: RouteBackend, model: Lookups) -> bool:

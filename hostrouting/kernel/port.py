@@ -121,7 +121,10 @@ class Lookups(Protocol):
         """
 
     def sources(
-        self, sent: Sequence[Sent], *, is_tcp: bool = False
+        self,
+        sent: Sequence[Sent],
+        *,
+        is_tcp: bool = False,
     ) -> tuple[tuple[IpAddress, ...], ...]:
         """Return the source addresses that the kernel selects for packets without one.
 
@@ -192,7 +195,8 @@ class RouteBackend(Lookups, Protocol):
         """
 
     def changes(
-        self, inside: Sequence[Prefix] | None = None
+        self,
+        inside: Sequence[Prefix] | None = None,
     ) -> AbstractContextManager[ChangeListener]:
         """Listen for relevant changes during a ``with`` block.
 
@@ -289,7 +293,8 @@ class UnstableHostError(RouteError):
 
 # A read takes a few milliseconds, so this many changes in a row aren't a coincidence. Large tables
 # take longer, so there is also a time limit: a user may be waiting.
-_ATTEMPTS, _SECONDS = 16, 5.0
+_ATTEMPTS = 16
+_SECONDS = 5.0
 
 
 def read_consistently(

@@ -50,7 +50,8 @@ class Deletable:
         Raises:
             NetlinkError: there is no such route (ESRCH).
         """
-        devs, dev = self._devs.get(_identity(route), []), _first_dev(route)
+        devs = self._devs.get(_identity(route), [])
+        dev = _first_dev(route)
         if not devs or (dev is not None and dev not in devs):
             raise NetlinkError(errnos.ESRCH, "no such route")
         devs.remove(devs[0] if dev is None else dev)

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 # (fib6_rule_match), and no IPv6 prefix contains this address.
 NO_SOURCE = IPv4Address(0)
 
-TCP, UDP = 6, 17
+TCP = 6
+UDP = 17
 
 LOOPBACK = "lo"
 
@@ -93,7 +94,11 @@ def is_about_other_packets(rule: Rule, loopback: str = LOOPBACK) -> bool:
 
 
 def matches(
-    rule: Rule, flow: Flow, loopback: str = LOOPBACK, *, lacks_unknown: bool = False
+    rule: Rule,
+    flow: Flow,
+    loopback: str = LOOPBACK,
+    *,
+    lacks_unknown: bool = False,
 ) -> bool | None:
     """Return whether a rule matches a packet (fib_rule_match, fib4_rule_match).
 

@@ -291,7 +291,10 @@ def _complete_routes(fields: dict[str, Any]) -> None:
 
 
 def _pop_ipv6(
-    fields: dict[str, Any], addresses: tuple[Address, ...], *, is_ordered: bool
+    fields: dict[str, Any],
+    addresses: tuple[Address, ...],
+    *,
+    is_ordered: bool,
 ) -> Ipv6State | None:
     """Take the IPv6 state out of a document's fields."""
     rules, routes, silent, is_odd, labels = map(fields.pop, _OF_IPV6)
@@ -300,7 +303,13 @@ def _pop_ipv6(
     if rules is None or routes is None:
         raise ConfigError([("rules6" if rules is None else "routes6", "is missing")])
     return Ipv6State(
-        addresses, rules, routes, frozenset(silent), is_odd, labels, is_ordered=is_ordered
+        addresses,
+        rules,
+        routes,
+        frozenset(silent),
+        is_odd,
+        labels,
+        is_ordered=is_ordered,
     )
 
 
@@ -314,7 +323,8 @@ def _prints_all_selectors(kernel: str, ip: str) -> bool:
     ip's version numbers follow the kernel's. Up to Linux 6.12, the kernel has no selectors that
     older versions of ip omit.
     """
-    release, printer = numbers_of(kernel), numbers_of(ip.partition("iproute2-")[2])
+    release = numbers_of(kernel)
+    printer = numbers_of(ip.partition("iproute2-")[2])
     if release is None:
         return False
     return release < (6, 13) or (printer is not None and printer[:2] >= release[:2])

@@ -39,7 +39,8 @@ def scopes_of_objects(routes: Iterable[Route]) -> set[int]:
 
 
 # With this many flows per share, the probability that a hop gets none is e**-16.
-_FLOWS_A_SHARE, _FLOWS_MAX = 16, 4096
+_FLOWS_A_SHARE = 16
+_FLOWS_MAX = 4096
 
 
 def flows_through(route: Route) -> int:
@@ -120,7 +121,11 @@ class Sources:
         )
 
     def _source_by(
-        self, dev: str | None, gateway: IpAddress | None, scope: int, local_scope: int
+        self,
+        dev: str | None,
+        gateway: IpAddress | None,
+        scope: int,
+        local_scope: int,
     ) -> tuple[IpAddress, ...]:
         """Return the sources that a hop may select (inet_select_addr).
 

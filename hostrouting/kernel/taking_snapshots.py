@@ -124,7 +124,9 @@ def _asked_sources(
 
 
 def _sent_to(
-    tried: Sequence[IpAddress], doubts: Container[SourceKey], backend: RouteBackend
+    tried: Sequence[IpAddress],
+    doubts: Container[SourceKey],
+    backend: RouteBackend,
 ) -> list[tuple[Route, list[IpAddress]]]:
     """Return the doubtful entries that lookups find, each with enough addresses that it matches."""
     found: dict[SourceKey, tuple[Route, list[IpAddress]]] = {}
@@ -135,13 +137,15 @@ def _sent_to(
 
 
 def _doubtful_entries(
-    addresses: Sequence[Address], routes: Sequence[Route]
+    addresses: Sequence[Address],
+    routes: Sequence[Route],
 ) -> dict[SourceKey, list[Route]]:
     """Return the entries whose sources can't be derived from the host's addresses, by key."""
     by_key: dict[SourceKey, list[Route]] = {}
     for route in routes:
         by_key.setdefault(source_key(route), []).append(route)
-    chosen, scopes = Sources(addresses), scopes_of_objects(routes)
+    chosen = Sources(addresses)
+    scopes = scopes_of_objects(routes)
     return {key: entries for key, entries in by_key.items() if chosen.doubtful(entries[0], scopes)}
 
 

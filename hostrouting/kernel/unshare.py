@@ -21,7 +21,8 @@ from hostrouting.model.errors import RouteError
 
 T = TypeVar("T")
 
-_CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
+_CLONE_NEWUSER = 0x10000000
+_CLONE_NEWNET = 0x40000000
 
 _IFLA_IFALIAS = 20  # linux/if_link.h
 _LO = rtnl.LINK.pack(0, 0, 1, 0, 0)  # lo always has index 1
@@ -78,7 +79,8 @@ def make_namespace() -> None:
 
 
 def _enter_user_namespace() -> None:
-    uid, gid = os.geteuid(), os.getegid()
+    uid = os.geteuid()
+    gid = os.getegid()
     _call("unshare", _CLONE_NEWUSER | _CLONE_NEWNET)
     # Without CAP_SETGID, a gid can be mapped only after setgroups has been denied
     # (user_namespaces(7)).

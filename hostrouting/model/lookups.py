@@ -30,7 +30,8 @@ class Lookup:
     """
 
     def __init__(self, address: IpAddress, route: Route | None, errno: int | None = None) -> None:
-        self.address, self.errno = address, errno
+        self.address = address
+        self.errno = errno
         self._copy: Callable[[IpNetwork], Route] | None = None
         self.__dict__["route"] = route
 
@@ -51,7 +52,12 @@ class Lookup:
             copy: a function that copies the template with another destination.
         """
         lookup = cls.__new__(cls)
-        lookup.__dict__.update(address=address, errno=None, entry=(template, prefix), _copy=copy)
+        lookup.__dict__.update(
+            address=address,
+            errno=None,
+            entry=(template, prefix),
+            _copy=copy,
+        )
         return lookup
 
     @cached_property

@@ -84,7 +84,10 @@ def is_inside(network: IpNetwork, other: IpNetwork) -> bool:
 
 
 def split_prefix(
-    value: object, family: Family | None = None, *, what: str = "prefix"
+    value: object,
+    family: Family | None = None,
+    *,
+    what: str = "prefix",
 ) -> tuple[Family, Prefix]:
     """Parse an address, or a prefix with or without host bits, in strict notation.
 
@@ -207,7 +210,8 @@ def parse_any_prefix(value: str | IpNetwork) -> IpNetwork:
             prefix.
     """
     if isinstance(value, (IPv4Network, IPv6Network)):
-        family, prefix = Family.of(value), numbers(value)
+        family = Family.of(value)
+        prefix = numbers(value)
     else:
         family, prefix = split_prefix(value)
     try:

@@ -389,7 +389,9 @@ def _tail(
 
 def destination_words(network: IpNetwork) -> str:
     """Return a destination in ip-route(8) syntax."""
-    address, length, bits = network.network_address, network.prefixlen, network.max_prefixlen
+    address = network.network_address
+    length = network.prefixlen
+    bits = network.max_prefixlen
     if length == 0:
         return "default"
     # inet_ntop(3) takes an eighth of the time of ipaddress, but writes some addresses with dots,

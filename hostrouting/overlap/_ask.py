@@ -101,7 +101,10 @@ class Sockets:
             yield from self._of_servers(answered, by_source, is_tcp=is_tcp)
 
     def _of_clients(
-        self, by_source: Mapping[IpAddress, Sequence[IpAddress]], *, is_tcp: bool
+        self,
+        by_source: Mapping[IpAddress, Sequence[IpAddress]],
+        *,
+        is_tcp: bool,
     ) -> Iterator[SocketLookup]:
         for source, probes in sorted(by_source.items()):
             if not self._has_source and self._can_send(source, probes[0], is_tcp=is_tcp):
@@ -151,14 +154,19 @@ class Sockets:
         return self._kernel.lookup([probe], source=source, is_tcp=is_tcp)[0].route is not None
 
     def _by_source(
-        self, firsts: Iterable[Lookup], places: Mapping[int, Place], *, is_tcp: bool
+        self,
+        firsts: Iterable[Lookup],
+        places: Mapping[int, Place],
+        *,
+        is_tcp: bool,
     ) -> dict[IpAddress, list[IpAddress]]:
         """Map each source to the probes for which the kernel selects it after the first lookup."""
         # Groups of probes with the same sources, and their entry.
         groups: dict[SourceKey, tuple[Route, list[IpAddress]]] = {}
         unrouted: list[IpAddress] = []
         for first in firsts:
-            probe, route = first.address, first.route
+            probe = first.address
+            route = first.route
             if route is None:
                 unrouted.append(probe)
             else:
@@ -179,7 +187,9 @@ class Sockets:
         return by_source
 
     def _addresses_around(
-        self, probes: Iterable[IpAddress], places: Mapping[int, Place]
+        self,
+        probes: Iterable[IpAddress],
+        places: Mapping[int, Place],
     ) -> Iterator[IpAddress]:
         """Yield the addresses of each probe's span.
 
@@ -209,7 +219,9 @@ def separates_tcp(rules: Iterable[Rule]) -> bool:
 
 
 def called_addresses(
-    addresses: Iterable[Address], devs: Collection[str], rules: Sequence[Rule]
+    addresses: Iterable[Address],
+    devs: Collection[str],
+    rules: Sequence[Rule],
 ) -> list[IpAddress]:
     """Return the addresses of servers whose replies may match other rules or routes.
 
@@ -245,7 +257,8 @@ def _is_reachable(address: Address) -> bool:
 
 
 def source_borders(
-    addresses: Iterable[Address], labels: Iterable[AddressLabel]
+    addresses: Iterable[Address],
+    labels: Iterable[AddressLabel],
 ) -> Iterator[Prefix]:
     """Yield prefixes at whose ends the kernel may select another IPv6 source for the same next hop.
 
@@ -268,7 +281,15 @@ def _without_owner(lookup: Lookup) -> Lookup:
     """
     if not (isinstance(lookup.route, Route6) and len(lookup.route.hops) > 1):
         return lookup
-    return Lookup(lookup.address, attrs.evolve(lookup.route, protocol=0, mtu=None, source=None))
+    return Lookup(
+        lookup.address,
+        attrs.evolve(
+            lookup.route,
+            protocol=0,
+            mtu=None,
+            source=None,
+        ),
+    )
 
 
 def modelled_lookups(fib: Fib) -> Callable[..., list[Lookup]]:

@@ -79,9 +79,12 @@ class Bounds:
         addresses: Sequence[Address],
         routes: Sequence[Route],
     ) -> None:
-        self._container_devs, self._uplinks = container_devs, uplinks
-        self._addresses, self._routes = addresses, routes
-        self.bits, self._widths = family.bits, _WIDTHS[family]
+        self._container_devs = container_devs
+        self._uplinks = uplinks
+        self._addresses = addresses
+        self._routes = routes
+        self.bits = family.bits
+        self._widths = _WIDTHS[family]
         self._locals = {address.local for address in addresses}
         self._reasons: dict[Route, str] = {}
 
@@ -137,7 +140,9 @@ class Bounds:
             return False
         block = numbers(discard.destination)
         if self._has_any(self._pods, discard.table, block) or self._has_any(
-            self._pod_addresses, 0, block
+            self._pod_addresses,
+            0,
+            block,
         ):
             return True
         return discard.protocol in CNI_PROTOCOLS and any(

@@ -21,7 +21,10 @@ _SHOWN_PREFIXES = 8
 
 
 def cautions(
-    state: State, settings: HostSettings, added: Iterable[Route], fixed: Fib
+    state: State,
+    settings: HostSettings,
+    added: Iterable[Route],
+    fixed: Fib,
 ) -> Iterator[str]:
     """Yield a line for each kind of traffic that a fix moves.
 
@@ -36,14 +39,17 @@ def cautions(
     if settings.unread:
         yield f"what else the fix moves isn't known: {settings.unread}"
     for server in settings.nameservers if state.family is Family.IPV4 else ():
-        now, then = state.fib.lookup(server).route, fixed.lookup(server).route
+        now = state.fib.lookup(server).route
+        then = fixed.lookup(server).route
         if now is not None and then is not None and now.devs != then.devs:
             moved = f"through {','.join(then.devs)}, not {','.join(now.devs)}"
             yield f"the node then reaches the DNS server {server} of resolv.conf {moved}"
 
 
 def _moved_neighbours(
-    state: State, settings: HostSettings, added: Iterable[Route]
+    state: State,
+    settings: HostSettings,
+    added: Iterable[Route],
 ) -> Iterator[str]:
     """Yield a line for each connected network with neighbours that added routes divert.
 

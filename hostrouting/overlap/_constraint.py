@@ -38,7 +38,8 @@ class Constraints:
     """
 
     def __init__(self, state: State, entries: Entries, diversions: Diversions) -> None:
-        self._family, self._bits = state.family, state.family.bits
+        self._family = state.family
+        self._bits = state.family.bits
         self._uplinks = state.uplinks.devs
         self._entries = entries
         self._diversions = diversions
@@ -81,18 +82,21 @@ class Constraints:
 
         If a rule before main matches a later lookup, the verification will reject the entry.
         """
-        longer_than, dev = None, None
+        longer_than = None
+        dev = None
         for expected, failure in place.later_failures:
             found = self._of_failure(place, expected, failure)
             if found.longer_than is None:
                 continue
             if longer_than is None or found.longer_than > longer_than:
-                longer_than, dev = found.longer_than, found.dev
+                longer_than = found.longer_than
+                dev = found.dev
         return Constraint(longer_than, dev, entry=_in_main(judgement.route))
 
     def _of_failure(self, place: Place, expected: ExpectedCidr, failure: Judgement) -> Constraint:
         """Return the constraint for a lookup that fails for an expected CIDR."""
-        lookup, address = failure.lookup, failure.address
+        lookup = failure.lookup
+        address = failure.address
         path = _beyond_bound(failure) or self._entries.path(expected, address)
         if isinstance(path, Obstacle):
             return Constraint(obstacle=path)
@@ -100,7 +104,8 @@ class Constraints:
             return Constraint(obstacle=forbidden)
         entry = _in_main(failure.route) or self._fib.longest_match(Table.MAIN, Flow(address))
         length = self._why_wanted(place, expected, failure) or self._length_to_exceed(
-            lookup, path.next_hops
+            lookup,
+            path.next_hops,
         )
         obstacle = length if isinstance(length, Obstacle) else self._why_inevitable(failure, length)
         if obstacle is None and path.refused:
@@ -127,7 +132,10 @@ class Constraints:
         return unmodelled(failure.address, self._family)
 
     def _why_wanted(
-        self, place: Place, expected: ExpectedCidr, failure: Judgement
+        self,
+        place: Place,
+        expected: ExpectedCidr,
+        failure: Judgement,
     ) -> Obstacle | None:
         return self._diversions.why_wanted(
             failure,
@@ -150,7 +158,9 @@ class Constraints:
         return None
 
     def _length_to_exceed(
-        self, lookup: SocketLookup, next_hops: tuple[NextHop, ...]
+        self,
+        lookup: SocketLookup,
+        next_hops: tuple[NextHop, ...],
     ) -> int | Obstacle:
         """Return the prefix length that an entry in main must exceed, or why main isn't looked up.
 
@@ -184,7 +194,10 @@ class Constraints:
         return not self._fib.suppresses(rule, self._bits, dev)
 
     def _why_main_is_not_asked(
-        self, lookup: SocketLookup, last: Rule | None, next_hops: tuple[NextHop, ...]
+        self,
+        lookup: SocketLookup,
+        last: Rule | None,
+        next_hops: tuple[NextHop, ...],
     ) -> Obstacle:
         decision = self._fib.decide(lookup.flow)
         if last is None or decision.rule is None:
@@ -199,7 +212,11 @@ class Constraints:
         return f"add one: {self._family.ip} rule add preference 32766 lookup main"
 
     def left_after(
-        self, place: Place, expected: ExpectedCidr, failure: Judgement, tables: Fib
+        self,
+        place: Place,
+        expected: ExpectedCidr,
+        failure: Judgement,
+        tables: Fib,
     ) -> Obstacle:
         """Return why a lookup still fails in the tables after the fix.
 
@@ -246,7 +263,9 @@ def segment_of(span: Span, dev: str | None, bits: int) -> Segment:
     first, last = ends(numbers(destination), bits)
     is_covered = first <= span.first and span.last <= last
     return Segment(
-        span.first, span.last, length_max=destination.prefixlen - 1 if is_covered else -1
+        span.first,
+        span.last,
+        length_max=destination.prefixlen - 1 if is_covered else -1,
     )
 
 

@@ -40,10 +40,8 @@ _BRIDGES = (
     (("virbr*",), "belongs to libvirt: move its network (virsh net-edit)"),
 )
 _ANY_BRIDGE = "is a bridge without an uplink among its ports: move its network"
-_VPNS, _OF_VPN = (
-    ("tailscale*", "wg*", "tun*", "tap*", "ppp*", "zt*", "nebula*"),
-    "belongs to a VPN: have it take fewer routes",
-)
+_VPNS = ("tailscale*", "wg*", "tun*", "tap*", "ppp*", "zt*", "nebula*")
+_OF_VPN = "belongs to a VPN: have it take fewer routes"
 
 # InfiniBand interfaces as named by the kernel, and by systemd (systemd.net-naming-scheme(7)). The
 # hardware type isn't enough, because an interface in a VM may have another type.
@@ -64,7 +62,8 @@ class Diversions:
     """
 
     def __init__(self, state: State) -> None:
-        self._state, self._uplinks = state, {*state.uplinks.devs}
+        self._state = state
+        self._uplinks = {*state.uplinks.devs}
         self._links = {link.name: link for link in state.links}
 
     def hints(self, findings: Sequence[Finding], expected: Iterable[ExpectedCidr]) -> Iterator[str]:
@@ -103,12 +102,18 @@ class Diversions:
     def _advice(self, dev: str) -> str:
         if dev in self._bridges:
             return next(
-                (advice for patterns, advice in _BRIDGES if is_like(dev, patterns)), _ANY_BRIDGE
+                (advice for patterns, advice in _BRIDGES if is_like(dev, patterns)),
+                _ANY_BRIDGE,
             )
         return _OF_VPN if is_like(dev, _VPNS) else ""
 
     def why_wanted(
-        self, failure: Judgement, subnet: Prefix | None, *, is_limited: bool, is_settled: bool
+        self,
+        failure: Judgement,
+        subnet: Prefix | None,
+        *,
+        is_limited: bool,
+        is_settled: bool,
     ) -> Obstacle | None:
         """Return why packets may leave through another interface on purpose, or None if they can't.
 

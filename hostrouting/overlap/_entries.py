@@ -61,7 +61,9 @@ class Entries:
 
     def __init__(self, state: State, missing: str) -> None:
         self._missing = missing
-        self._state, self._family, self._bits = state, state.family, state.family.bits
+        self._state = state
+        self._family = state.family
+        self._bits = state.family.bits
         self._default = state.uplinks.default
         self._usable = _usable_devs(state.links)
         self._point_to_point = {link.name for link in state.links if link.is_point_to_point}
@@ -106,7 +108,8 @@ class Entries:
         return Path(dev, (dev,), next_hops, to_uplinks.subnet, self._refusals_by[dev, hop])
 
     def _path_to_uplinks(self, address: IpAddress) -> Path:
-        subnet, default = self.subnet_around(address), self._default
+        subnet = self.subnet_around(address)
+        default = self._default
         if subnet is not None:
             dev = self._local_subnets[subnet]
             refused = ""
@@ -189,13 +192,17 @@ class Entries:
             return self._entry_by(dev, self._hop_by(dev, numbers(network)), network)
         if (subnet := next(self._nested_subnets.around(numbers(network)), None)) is not None:
             return StaticRoute(
-                network, ONLINK, self._local_subnets[subnet] if self._names_devs else None
+                network,
+                ONLINK,
+                self._local_subnets[subnet] if self._names_devs else None,
             )
         default = self._inherited
         if self._has_lost_source:
             (hop,) = default.hops
             return StaticRoute(
-                network, hop.gateway if isinstance(hop.gateway, IPv4Address) else ONLINK, hop.dev
+                network,
+                hop.gateway if isinstance(hop.gateway, IPv4Address) else ONLINK,
+                hop.dev,
             )
         # Another default route may take precedence, so name the interface in the entry.
         is_one = (

@@ -58,7 +58,9 @@ class Segment(NamedTuple):
 
 
 def fewest_prefixes(
-    segments: Sequence[Segment], family: Family, taken: Container[Prefix] = ()
+    segments: Sequence[Segment],
+    family: Family,
+    taken: Container[Prefix] = (),
 ) -> list[IpNetwork]:
     """Cover the targets with as few prefixes as possible.
 
@@ -102,7 +104,12 @@ def fewest_prefixes(
         is_whole = end - begin + 1 == size(length) and gaps[inner.start] == gaps[inner.stop - 1]
         return begin >> (bits - length) << (bits - length), length, is_whole
 
-    def is_enough(first: int, length: int, around: int, inner: slice) -> bool:
+    def is_enough(
+        first: int,
+        length: int,
+        around: int,
+        inner: slice,
+    ) -> bool:
         """Return whether a prefix that may be chosen covers all targets, and no smaller one does.
 
         If only one half needs prefixes, one inside that half costs the same and covers fewer other
@@ -165,7 +172,10 @@ def networks_of(spans: Iterable[Span], family: Family) -> tuple[IpNetwork, ...]:
 
 
 def summary_of(
-    failing: Sequence[Span], spans: Sequence[Span], local: Container[Span], family: Family
+    failing: Sequence[Span],
+    spans: Sequence[Span],
+    local: Container[Span],
+    family: Family,
 ) -> list[IpNetwork]:
     """Return a short list of prefixes that cover failing spans.
 

@@ -70,12 +70,18 @@ class Fixes:
     """
 
     def __init__(
-        self, moment: Moment, overlap: RouteOverlap, missing: str, settings: HostSettings
+        self,
+        moment: Moment,
+        overlap: RouteOverlap,
+        missing: str,
+        settings: HostSettings,
     ) -> None:
-        self._state, self._places = moment.state, moment.places
+        self._state = moment.state
+        self._places = moment.places
         self._overlap = overlap
         self._settings = settings
-        self._family, self._bits = self._state.family, self._state.family.bits
+        self._family = self._state.family
+        self._bits = self._state.family.bits
         self._diversions = Diversions(self._state)
         self._entries = Entries(self._state, missing)
         self._constraints = Constraints(self._state, self._entries, self._diversions)
@@ -245,14 +251,17 @@ class Fixes:
         ]
 
     def _unexplained(
-        self, findings: Iterable[Finding], unfixable: Iterable[Unfixable]
+        self,
+        findings: Iterable[Finding],
+        unfixable: Iterable[Unfixable],
     ) -> Iterator[Unfixable]:
         """Yield the failures with neither an entry nor a reason.
 
         The lookups of these failures don't follow from the tables.
         """
         explained = PrefixSet(
-            (numbers(part) for each in unfixable for part in each.ranges), self._bits
+            (numbers(part) for each in unfixable for part in each.ranges),
+            self._bits,
         )
         for finding in findings:
             parts = [

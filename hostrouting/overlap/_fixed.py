@@ -53,7 +53,8 @@ class FixedHost:
 
     def judged(self, overlap: RouteOverlap) -> list[Rejudged]:
         """Ask about the same places and judge them again, by expected CIDR in config order."""
-        state, routes = self.state, self.model.known.routes
+        state = self.state
+        routes = self.model.known.routes
         called = called_addresses(state.addresses, state.uplinks.devs, state.rules)
         lookups = Sockets(self.model, state.rules, routes, state.family, called).ask(self.places)
         judge = Judge(overlap, attrs.evolve(state, routes=routes))
@@ -121,7 +122,10 @@ def _reported_sources(places: Places) -> dict[SourceKey, tuple[IpAddress, ...]]:
 
 
 def fixed_by(
-    state: State, places: Places, entries: Sequence[StaticRoute], fixed: Mapping[int, str | None]
+    state: State,
+    places: Places,
+    entries: Sequence[StaticRoute],
+    fixed: Mapping[int, str | None],
 ) -> FixedHost | str:
     """Return the host after the planner has applied entries, or why the entries don't work.
 

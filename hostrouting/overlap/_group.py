@@ -26,14 +26,17 @@ _Group = list[tuple[Span, Judgement]]
 _Networks = tuple[IpNetwork, ...]
 
 # Limits for human-readable lines; the lists in the report are always complete.
-_SHOWN_NETWORKS, _SHOWN_DEVS = 16, 8
+_SHOWN_NETWORKS = 16
+_SHOWN_DEVS = 8
 
 # The keys of the config that let an interface carry expected traffic.
 _KEYS = {NoteKind.CONTAINER: "containerDevs", NoteKind.ALLOWED: "allowedDevs"}
 
 
 def findings_and_notes(
-    overlap: RouteOverlap, state: State, places: Places
+    overlap: RouteOverlap,
+    state: State,
+    places: Places,
 ) -> tuple[tuple[Finding, ...], tuple[Note, ...]]:
     """Return a check's findings and notes.
 
@@ -81,7 +84,11 @@ def _first(span: Span, expected: ExpectedCidr) -> Judgement:
 
 
 def _finding(
-    expected: ExpectedCidr, group: _Group, state: State, ranges: _Networks, shown: _Networks
+    expected: ExpectedCidr,
+    group: _Group,
+    state: State,
+    ranges: _Networks,
+    shown: _Networks,
 ) -> Finding:
     span, judgement = group[0]
     types = {type_ for _, each in group if (type_ := each.discarded_by) is not None}
@@ -104,10 +111,15 @@ def _finding(
 
 
 def _note(
-    expected: ExpectedCidr, group: _Group, state: State, ranges: _Networks, shown: _Networks
+    expected: ExpectedCidr,
+    group: _Group,
+    state: State,
+    ranges: _Networks,
+    shown: _Networks,
 ) -> Note:
     judgement = group[0][1]
-    kind, cidr = NoteKind(str(judgement.kind)), expected.cidr
+    kind = NoteKind(str(judgement.kind))
+    cidr = expected.cidr
     devs = tuple(sorted({dev for _, each in group for dev in each.devs}))
     part = _part(cidr, shown)
     through = shortened(devs, ",", _SHOWN_DEVS)
@@ -210,7 +222,10 @@ def _behind(judgement: Judgement, expected: ExpectedCidr, state: State) -> set[s
 
 
 def _foreseen(
-    expected: ExpectedCidr, foreseen: PrefixIndex, state: State, places: Places
+    expected: ExpectedCidr,
+    foreseen: PrefixIndex,
+    state: State,
+    places: Places,
 ) -> Iterator[Note]:
     """Yield a note for each foreseen prefix whose connected route would shadow part of the CIDR."""
     cidr = expected.cidr

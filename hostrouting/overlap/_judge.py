@@ -35,7 +35,11 @@ class Judge:
         self._overlap = overlap
         self._state = state
         self._bounds = Bounds(
-            overlap.container_devs, state.family, state.uplinks, state.addresses, state.routes
+            overlap.container_devs,
+            state.family,
+            state.uplinks,
+            state.addresses,
+            state.routes,
         )
         self._is_of_pods = cache(partial(is_like, patterns=overlap.container_devs))
 
@@ -46,7 +50,9 @@ class Judge:
                 place.judgements[expected] = self.of_place(place.lookups, expected)
 
     def of_place(
-        self, lookups: Sequence[SocketLookup], expected: ExpectedCidr
+        self,
+        lookups: Sequence[SocketLookup],
+        expected: ExpectedCidr,
     ) -> tuple[Judgement, ...]:
         """Judge the lookups for one place and one expected CIDR that contains it.
 
@@ -70,7 +76,9 @@ class Judge:
         return [next(filter(_is_failure, found), found[0]) for found in by_lookup]
 
     def _of_lookups(
-        self, lookups: Sequence[SocketLookup], expected: ExpectedCidr
+        self,
+        lookups: Sequence[SocketLookup],
+        expected: ExpectedCidr,
     ) -> list[Judgement]:
         judgements = [self._of_lookup(lookup, expected) for lookup in lookups]
         if judgements[0].is_local:
@@ -129,7 +137,11 @@ class Judge:
         return (entry.destination, entry.type) == (route.destination, route.type)
 
     def _of_local(
-        self, kind: NoteKind, lookup: SocketLookup, route: Route, expected: ExpectedCidr
+        self,
+        kind: NoteKind,
+        lookup: SocketLookup,
+        route: Route,
+        expected: ExpectedCidr,
     ) -> Judgement:
         others = {*self._unexpected(route.devs, expected)} - {"lo"}
         if others and self._are_exempt_pods(others, expected):

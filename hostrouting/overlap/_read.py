@@ -59,7 +59,10 @@ class Moment:
 
 
 def read_host(
-    config: Config, backend: RouteBackend, scope: CancelScope, ipv4: RouteBackend | None = None
+    config: Config,
+    backend: RouteBackend,
+    scope: CancelScope,
+    ipv4: RouteBackend | None = None,
 ) -> Moment:
     """Read the tables and look up the expected CIDRs, again if the tables change meanwhile.
 
@@ -85,7 +88,9 @@ def read_host(
 
 
 def watched(
-    config: Config, backend: RouteBackend, ipv4: RouteBackend | None
+    config: Config,
+    backend: RouteBackend,
+    ipv4: RouteBackend | None,
 ) -> list[tuple[RouteBackend, Sequence[Prefix]]]:
     """Return the backends to watch during a read, with their prefixes.
 
@@ -130,7 +135,9 @@ def read_once(
 
 
 def _read_state(
-    config: Config, backend: RouteBackend, ipv4: RouteBackend | None
+    config: Config,
+    backend: RouteBackend,
+    ipv4: RouteBackend | None,
 ) -> tuple[State, Cutter]:
     """Return the state as far as the cut needs it, and the cutter.
 
@@ -138,7 +145,8 @@ def _read_state(
     that only connected networks are suspects. If a guess is wrong, the table is read again.
     """
     facts = backend.facts()
-    links, addresses = facts.links, facts.addresses
+    links = facts.links
+    addresses = facts.addresses
     ipv4_defaults = ipv4_defaults_for(config, backend, ipv4)
     uplinks = find_uplinks(config, links, addresses, (), ipv4_defaults)
     state = State(
@@ -165,7 +173,9 @@ def _read_state(
 
 
 def _with_routes(
-    overlap: RouteOverlap, state: State, backend: RouteBackend
+    overlap: RouteOverlap,
+    state: State,
+    backend: RouteBackend,
 ) -> tuple[State, Cutter]:
     """Return the state with the routes that matter, and the cutter that tells which these are."""
     # No packet leaves from an address in 127.0.0.0/8.

@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 
 # eq and repr are off because they aren't needed, and generating them takes as long as querying the
 # kernel.
-@attrs.frozen(eq=False, repr=False, slots=False)
+@attrs.frozen(
+    eq=False,
+    repr=False,
+    slots=False,
+)
 class State:
     """The state of a host, as far as a check needs it.
 

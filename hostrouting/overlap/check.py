@@ -32,7 +32,9 @@ _SHOWN_DEVS = 3
 
 
 def unjudged(
-    overlap: RouteOverlap, reason_kind: UnknownReason, reason_detail: str
+    overlap: RouteOverlap,
+    reason_kind: UnknownReason,
+    reason_detail: str,
 ) -> OverlapReport:
     """Return a report with the verdict ``unknown``.
 
@@ -55,7 +57,8 @@ def nothing_expected(overlap: RouteOverlap) -> OverlapReport:
 
 
 def _without_findings(overlap: RouteOverlap, verdict: Verdict) -> OverlapReport:
-    time_, host = rfc_3339(time.time()), os.uname().nodename
+    time_ = rfc_3339(time.time())
+    host = os.uname().nodename
     return OverlapReport(verdict, overlap.mode, time_, host, expected=overlap.expected_cidrs)
 
 
@@ -84,10 +87,18 @@ def check_families(
 
     def check(family: Family) -> OverlapReport:
         try:
-            backend, ipv4 = backends(family), backends(Family.IPV4)
+            backend = backends(family)
+            ipv4 = backends(Family.IPV4)
         except RouteError as error:
             return unjudged(config.route_overlap.of(family), UnknownReason.CHECK_FAILED, str(error))
-        return check_overlap(config, backend, scope, ipv4=ipv4, host=host, started=started)
+        return check_overlap(
+            config,
+            backend,
+            scope,
+            ipv4=ipv4,
+            host=host,
+            started=started,
+        )
 
     families = config.route_overlap.families
     if Family.IPV6 not in families:
@@ -107,7 +118,11 @@ def _joined(config: Config, reports: dict[Family, OverlapReport]) -> OverlapRepo
         fix=_joined_fixes(_with_uplinks_of_both(config, reports)),
         families=tuple(
             FamilyVerdict(
-                family, report.verdict, report.default_devs, report.reason, report.default_expires
+                family,
+                report.verdict,
+                report.default_devs,
+                report.reason,
+                report.default_expires,
             )
             for family, report in reports.items()
         ),
@@ -202,7 +217,10 @@ def check_overlap(
     verdict = Verdict.OVERLAP if findings else Verdict.OK
     report = _without_findings(overlap, verdict)
     report = attrs.evolve(
-        report, default_devs=state.uplinks.devs, notes=notes, default_expires=state.default_expires
+        report,
+        default_devs=state.uplinks.devs,
+        notes=notes,
+        default_expires=state.default_expires,
     )
     if not findings:
         return report
@@ -226,7 +244,8 @@ def load_all() -> None:
 
 def _why_unknown(config: Config, state: State, host: Host | None) -> str:
     """Return why there is no uplink to compare with, and facts that help to fix this."""
-    uplinks, family = state.uplinks, state.family
+    uplinks = state.uplinks
+    family = state.family
     if config.uplinks is not None:
         return f"there is no interface {','.join(config.uplinks)}, which hostRouting.uplinks names"
     if uplinks.contested:
@@ -289,7 +308,8 @@ def _settings_of(host: Host | None) -> HostSettings:
 
     try:
         return HostSettings(
-            nameservers(host.layout), strict_devs(host.layout, host.routes.facts().links) or ()
+            nameservers(host.layout),
+            strict_devs(host.layout, host.routes.facts().links) or (),
         )
     except FileError as error:
         return HostSettings(unread=str(error))

@@ -177,13 +177,16 @@ class _Lookups:
     """
 
     def __init__(self, backend: RouteBackend, called: Sequence[IpAddress]) -> None:
-        self._backend, self._family, self._called = backend, backend.family, called
+        self._backend = backend
+        self._family = backend.family
+        self._called = called
         self._sources: dict[SourceKey, tuple[IpAddress, ...]] = {}
 
     def results(self, places: Iterable[Place]) -> dict[Place, _Results]:
         """Return the results for each place."""
         backend = self._backend
-        rules, routes = backend.facts().rules, read_routes(backend)
+        rules = backend.facts().rules
+        routes = read_routes(backend)
         sockets = Sockets(backend, rules, routes, self._family, self._called)
         return {place: self._by_packet(found) for place, found in sockets.ask(places).items()}
 
@@ -207,7 +210,9 @@ class _Lookups:
         return results
 
     def _found(
-        self, lookups: Iterable[SocketLookup], source: IpAddress | None = None
+        self,
+        lookups: Iterable[SocketLookup],
+        source: IpAddress | None = None,
     ) -> tuple[LookupResult, ...]:
         found = {
             result for lookup in lookups for result in self._each(lookup, source or lookup.source)
@@ -292,7 +297,8 @@ class _Comparison:
 
     def _places(self, cidrs: Iterable[IpNetwork]) -> Places:
         """Cut the CIDRs into places, and return the spans in which results may differ."""
-        bits, reach = self._family.bits, PrefixSet(self.changes.reach, self._family.bits)
+        bits = self._family.bits
+        reach = PrefixSet(self.changes.reach, self._family.bits)
         routes = (route for backend in self._backends for route in read_routes(backend))
         inside = [route for route in routes if reach.covers(numbers(route.destination))]
         addresses = [address for facts in self._facts for address in facts.addresses]
@@ -312,7 +318,8 @@ class _Comparison:
         changes = set().union(*touching.values())
         certain = set().union(*(each for each in touching.values() if len(each) == 1))
         if changes != certain and not self._restores(changes, wanted):
-            changes, certain = {*self.changes.all}, set()
+            changes = {*self.changes.all}
+            certain = set()
             touching = dict.fromkeys(wanted, changes)
         kept = sorted(changes, key=_rank)
         while True:
@@ -345,7 +352,9 @@ class _Comparison:
         return {*self.changes.everywhere, *(owners[key] for key in keys if key in owners)}
 
     def _restores_quickly(
-        self, back: Sequence[HostChange], wanted: Mapping[Place, _Results]
+        self,
+        back: Sequence[HostChange],
+        wanted: Mapping[Place, _Results],
     ) -> bool:
         items = [*wanted.items()]
         parts = [dict(items[:_TRIED_FIRST]), dict(items[_TRIED_FIRST:])]

@@ -129,7 +129,13 @@ class Explanation:
     def to_json(self) -> dict[str, Any]:
         """Return the explanation as JSON."""
         found = fields_in_json(
-            self, "address", "is_as_expected", "default_devs", "lookups", "is_torn", "not_received"
+            self,
+            "address",
+            "is_as_expected",
+            "default_devs",
+            "lookups",
+            "is_torn",
+            "not_received",
         )
         return {"schema": 1, **found, "expected": [str(expected) for expected in self.expected]}
 
@@ -189,7 +195,11 @@ def explain(
 
 
 def _explained(
-    judgement: Judgement, fib: Fib, backend: RouteBackend, *, sends: bool
+    judgement: Judgement,
+    fib: Fib,
+    backend: RouteBackend,
+    *,
+    sends: bool,
 ) -> ExplainedLookup:
     lookup = judgement.lookup
     steps = [*_steps(fib, lookup.flow)]
@@ -224,7 +234,12 @@ def _steps(fib: Fib, flow: Flow) -> Iterator[Step]:
         yield Step(rule, passed, route, _ignored(fib, rule, route, flow) if is_met else ())
 
 
-def _ignored(fib: Fib, rule: Rule, found: Route | None, flow: Flow) -> tuple[Route, ...]:
+def _ignored(
+    fib: Fib,
+    rule: Rule,
+    found: Route | None,
+    flow: Flow,
+) -> tuple[Route, ...]:
     shortest = -1 if found is None else found.destination.prefixlen
     dead = (route for route in fib.routes if route.is_dead and route.table == rule.table)
     around = (route for route in dead if flow.address in route.destination)

@@ -143,10 +143,8 @@ class Finding(JsonObject):
     @property
     def failure(self) -> str:
         """Return the description without the cause."""
-        subject, expected = (
-            f"{self.kind}: expected CIDR {self.cidr} (probe {self.probe})",
-            ",".join(self.expected_devs),
-        )
+        subject = f"{self.kind}: expected CIDR {self.cidr} (probe {self.probe})"
+        expected = ",".join(self.expected_devs)
         if self.kind is FindingKind.OVERLAP:
             text = f"{subject} routes via {','.join(self.devs) or 'no device'}, expected {expected}"
         elif self.gateway is not None:
@@ -312,7 +310,12 @@ class RouteOverlapError(HostRoutingError):
     """
 
     def __init__(
-        self, message: str, report: OverlapReport, warnings: tuple[str, ...] = (), *, hint: str = ""
+        self,
+        message: str,
+        report: OverlapReport,
+        warnings: tuple[str, ...] = (),
+        *,
+        hint: str = "",
     ) -> None:
         super().__init__(message, hint=hint)
         self.report = report

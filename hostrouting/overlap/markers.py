@@ -43,7 +43,9 @@ def write_markers(layout: Layout, report: OverlapReport) -> None:
     Raises:
         FileError: a file can't be written.
     """
-    marker, other, text = layout.marker_ok, layout.marker_detected, marker_text(report)
+    marker = layout.marker_ok
+    other = layout.marker_detected
+    text = marker_text(report)
     if why := why_open(layout):
         text += f"gate-off: {why}; every start is admitted unchecked\n"
     if text:

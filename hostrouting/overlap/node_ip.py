@@ -57,7 +57,9 @@ def notes_on(document: object, report: OverlapReport, backend: RouteBackend) -> 
 
 
 def _notes_on_node_ip(
-    node_ip: IPv4Address, uplinks: tuple[str, ...], backend: RouteBackend
+    node_ip: IPv4Address,
+    uplinks: tuple[str, ...],
+    backend: RouteBackend,
 ) -> Iterator[Note]:
     addresses = backend.facts().addresses
     devs = tuple(sorted({each.dev for each in addresses if each.local == node_ip}))

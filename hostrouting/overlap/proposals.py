@@ -48,7 +48,9 @@ class Question(NamedTuple):
         from json import dumps
 
         shown = shortened(
-            [dumps(expected.to_mapping()) for expected in self.cidrs], ", ", _SHOWN_CIDRS
+            [dumps(expected.to_mapping()) for expected in self.cidrs],
+            ", ",
+            _SHOWN_CIDRS,
         )
         replace = f", or expect {shown} instead of the CIDR alone" if shown else ""
         wanted = f'if it is wanted, set hostRouting\'s "uplinks": {dumps(self.wanted)}{replace}'
@@ -103,9 +105,11 @@ class Obstacle(NamedTuple):
             # The table may already contain this CIDR. For IPv6, the kernel refuses a second route
             # with the same metric, and prefers our metric to the usual 1024. For IPv4, the usual
             # metric is 0, and the first route wins.
-            verb, metric = "prepend", ""
+            verb = "prepend"
+            metric = ""
             if self.family is Family.IPV6:
-                verb, metric = "add", f" metric {self.family.usual_metric}"
+                verb = "add"
+                metric = f" metric {self.family.usual_metric}"
             route = f"{cidr} table {rule.table} {self._next_hops_in_words()}{metric}"
             commands.append(f"{ip} route {verb} {route}")
         if rule.preference:

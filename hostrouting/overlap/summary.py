@@ -8,7 +8,8 @@ from hostrouting.model.text import shortened
 from hostrouting.overlap.findings import OverlapReport, Verdict
 
 # Limits for human-readable lines; ``hostrouting fix`` prints everything.
-_SHOWN_ENTRIES, _SHOWN_RANGES = 50, 16
+_SHOWN_ENTRIES = 50
+_SHOWN_RANGES = 16
 
 
 def summary(report: OverlapReport) -> str:

@@ -103,7 +103,10 @@ def _matching(links: Iterable[Link], patterns: tuple[str, ...]) -> tuple[str, ..
 
 
 def _why_unknown(
-    config: Config, devs: tuple[str, ...], default: Route | None, contested: tuple[Route, ...]
+    config: Config,
+    devs: tuple[str, ...],
+    default: Route | None,
+    contested: tuple[Route, ...],
 ) -> UnknownReason | None:
     if config.uplinks is not None:
         return None if devs else UnknownReason.NO_UPLINK
@@ -129,7 +132,9 @@ def _pending(links: Iterable[Link], ready: Container[str]) -> tuple[str, ...]:
 
 
 def _contested(
-    config: Config, links: Iterable[Link], defaults: Sequence[Route]
+    config: Config,
+    links: Iterable[Link],
+    defaults: Sequence[Route],
 ) -> tuple[Route, ...]:
     expected = config.route_overlap.expected_cidrs
     if config.uplinks is not None or all(each.devs is not None for each in expected):
@@ -159,7 +164,8 @@ def container_devs(overlap: RouteOverlap, links: Iterable[Link]) -> set[str]:
 def contested_error(contested: Sequence[Route]) -> RouteError:
     """Return the error for default routes that make the expected interface ambiguous."""
     is_4, (best, *others) = contested[0].family is Family.IPV4, contested
-    whose, listed = "" if is_4 else "IPv6 ", "; ".join(map(str, contested))
+    whose = "" if is_4 else "IPv6 "
+    listed = "; ".join(map(str, contested))
     name = "name the node's uplinks (hostRouting.uplinks)"
     if any(route.metric != best.metric for route in others):
         why = (
@@ -179,7 +185,9 @@ def contested_error(contested: Sequence[Route]) -> RouteError:
 
 
 def read_uplinks(
-    config: Config, backend: RouteBackend, ipv4: RouteBackend | None = None
+    config: Config,
+    backend: RouteBackend,
+    ipv4: RouteBackend | None = None,
 ) -> Uplinks:
     """Read only what determines the uplinks, and return the uplinks.
 
@@ -189,12 +197,15 @@ def read_uplinks(
         ipv4: the host's IPv4 backend, or None to ignore the IPv4 default route.
     """
     facts = backend.facts()
-    defaults, of_ipv4 = read_default_routes(backend), ipv4_defaults_for(config, backend, ipv4)
+    defaults = read_default_routes(backend)
+    of_ipv4 = ipv4_defaults_for(config, backend, ipv4)
     return find_uplinks(config, facts.links, facts.addresses, defaults, of_ipv4)
 
 
 def ipv4_defaults_for(
-    config: Config, backend: RouteBackend, ipv4: RouteBackend | None
+    config: Config,
+    backend: RouteBackend,
+    ipv4: RouteBackend | None,
 ) -> Sequence[Route] | None:
     """Return the IPv4 default routes if they tell IPv6's uplinks, or None; see ``read_uplinks``."""
     is_asked = config.uplinks is None and backend.family is Family.IPV6 and ipv4 is not None

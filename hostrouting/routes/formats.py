@@ -131,7 +131,9 @@ def too_many_for_networkd(routes: Sequence[Route]) -> tuple[str, ...]:
 
 
 def _each(
-    routes: Sequence[Route], purpose: str, write: Callable[[Route], str]
+    routes: Sequence[Route],
+    purpose: str,
+    write: Callable[[Route], str],
 ) -> list[tuple[str, str]]:
     """Render each route, and return pairs of its first hop's interface and the text.
 
@@ -196,7 +198,12 @@ def _networkd_section(route: Route) -> str:
     return "\n".join(rows) + "\n"
 
 
-def _rest(route: Route, source: str, mtu: str, metric: str) -> list[str]:
+def _rest(
+    route: Route,
+    source: str,
+    mtu: str,
+    metric: str,
+) -> list[str]:
     """Return the lines for a route's source, MTU and metric."""
     rest = ((source, route.source), (mtu, route.mtu), (metric, route.metric or None))
     return [f"{key}{value}" for key, value in rest if value is not None]
@@ -214,6 +221,7 @@ def _networkd_hop_of_many(hop: NextHop) -> str:
     if hop.gateway is None or hop.onlink:
         what = "without a gateway" if hop.gateway is None else "with an onlink gateway"
         raise RouteError(
-            f"it has no multipath hops {what}", hint="name one interface as dev, or use ip"
+            f"it has no multipath hops {what}",
+            hint="name one interface as dev, or use ip",
         )
     return f"MultiPathRoute={hop.gateway}@{hop.dev} {hop.weight}"

@@ -93,7 +93,9 @@ def apply_routes(
 
 
 def converge(
-    wanted: Sequence[Route], backend: RouteBackend, added: Sequence[Route] | None = None
+    wanted: Sequence[Route],
+    backend: RouteBackend,
+    added: Sequence[Route] | None = None,
 ) -> None:
     """Make our routes equal to a list, which may contain routes that we have adopted.
 
@@ -131,7 +133,9 @@ def _taken(wanted: Iterable[Route], plan: RoutePlan) -> list[Route]:
 
 
 def _converge_once(
-    wanted: Sequence[Route], backend: RouteBackend, added: Sequence[Route] | None
+    wanted: Sequence[Route],
+    backend: RouteBackend,
+    added: Sequence[Route] | None,
 ) -> tuple[RoutePlan, list[RouteFailure], list[RouteFailure]]:
     """Return the plan, the routes that can't be put back, and those that can't be removed."""
     keys = {route.key for route in wanted}
@@ -219,7 +223,10 @@ def _covers(route: Route, gateways: PrefixSet) -> bool:
 
 
 def apply_possible(
-    plan: RoutePlan, backend: RouteBackend, scope: CancelScope, undo: Undo
+    plan: RoutePlan,
+    backend: RouteBackend,
+    scope: CancelScope,
+    undo: Undo,
 ) -> tuple[RoutePlan, dict[Route, str]]:
     """Add and replace as many routes as the kernel accepts.
 
@@ -249,12 +256,15 @@ def apply_possible(
         removed.clear()
     _remove(removed, backend, scope)
     return attrs.evolve(
-        plan.only(lambda route: route not in refusals), remove=tuple(removed)
+        plan.only(lambda route: route not in refusals),
+        remove=tuple(removed),
     ), refusals
 
 
 def _add_and_replace(
-    plan: RoutePlan, backend: RouteBackend, scope: CancelScope
+    plan: RoutePlan,
+    backend: RouteBackend,
+    scope: CancelScope,
 ) -> Iterator[tuple[str, Sequence[RouteFailure]]]:
     """Yield the verb and the failures of each bulk call.
 
@@ -284,7 +294,9 @@ def _refuse_taken(items: Sequence[Replacement], backend: RouteBackend) -> None:
 
 
 def _bulks(
-    items: Sequence[T], scope: CancelScope, most: int | None = None
+    items: Sequence[T],
+    scope: CancelScope,
+    most: int | None = None,
 ) -> Iterator[Sequence[T]]:
     size = BULK_ROUTES if most is None else max(BULK_ROUTES, -(-len(items) // most))
     for start in range(0, len(items), size):
@@ -325,10 +337,8 @@ def _explain(verb: str, failure: RouteFailure, ours: Sequence[Route] = ()) -> Re
     errno = errnos.ENETUNREACH if "invalid gateway" in failure.message else failure.errno
     reason, advice = _REASONS.get(errno, (os.strerror(errno).lower(), "look at: dmesg"))
     if "IPv6 is disabled" in failure.message:
-        reason, advice = (
-            "its device has no IPv6",
-            "look at: grep . /proc/sys/net/ipv6/conf/*/disable_ipv6",
-        )
+        reason = "its device has no IPv6"
+        advice = "look at: grep . /proc/sys/net/ipv6/conf/*/disable_ipv6"
     hop = failure.route.hops[0] if failure.route.hops else NextHop()
     route = failure.route
     gateways = _gateways([route] if failure.errno == errnos.EHOSTUNREACH else [])

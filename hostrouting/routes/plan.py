@@ -111,7 +111,9 @@ class RoutesReport:
 
 
 def plan_routes(
-    wanted: Sequence[Route], main: Sequence[Route], adopted: Collection[Route] = ()
+    wanted: Sequence[Route],
+    main: Sequence[Route],
+    adopted: Collection[Route] = (),
 ) -> RoutePlan:
     """Compare wanted routes with table main.
 
@@ -134,7 +136,9 @@ def plan_routes(
 
 
 def plan_possible(
-    wanted: Sequence[Route], main: Sequence[Route], adopted: Collection[Route] = ()
+    wanted: Sequence[Route],
+    main: Sequence[Route],
+    adopted: Collection[Route] = (),
 ) -> tuple[RoutePlan, list[Refusal]]:
     """Compare wanted routes with table main, and plan those that don't conflict.
 
@@ -240,7 +244,9 @@ def _entry_behind(route: Route, same: Sequence[Route]) -> Route | None:
 
 
 def _refuse_outlasted(
-    remove: Iterable[Route], wanted: Iterable[Route], entries: Mapping[Prefix, Sequence[Route]]
+    remove: Iterable[Route],
+    wanted: Iterable[Route],
+    entries: Mapping[Prefix, Sequence[Route]],
 ) -> Iterator[Refusal]:
     """Yield refusals for IPv6 routes that would lose to what stays of our old route.
 
@@ -323,7 +329,9 @@ def _refuse_foreign(route: Route, there: Route) -> Refusal:
 
 
 def uplinks_of(
-    config: Config, backend: RouteBackend, backends: Iterable[RouteBackend]
+    config: Config,
+    backend: RouteBackend,
+    backends: Iterable[RouteBackend],
 ) -> tuple[str, ...] | None:
     """Return patterns for the interfaces whose default route is inherited, or None for any.
 
@@ -376,7 +384,9 @@ def _is_installed_for(row: StaticRoute, route: Route) -> bool:
 
 
 def plan_now(
-    config: Config, *backends: RouteBackend, adopted: Sequence[StaticRoute] = ()
+    config: Config,
+    *backends: RouteBackend,
+    adopted: Sequence[StaticRoute] = (),
 ) -> tuple[RoutePlan, str | None]:
     """Plan the routes for the host's current state, without changing anything.
 
@@ -404,7 +414,9 @@ def plan_now(
         if missing is not None:
             return RoutePlan(), missing
         plan |= plan_routes(
-            routes, main, adopted_routes(adopted, main) if backend.family is Family.IPV4 else ()
+            routes,
+            main,
+            adopted_routes(adopted, main) if backend.family is Family.IPV4 else (),
         )
     return plan, None
 
@@ -434,7 +446,10 @@ MISSING_HINT = "bring it up or add it, or name another gateway or dev"
 
 
 def plan_or_raise(
-    config: Config, attempt: str, *backends: RouteBackend, adopted: Sequence[StaticRoute] = ()
+    config: Config,
+    attempt: str,
+    *backends: RouteBackend,
+    adopted: Sequence[StaticRoute] = (),
 ) -> RoutePlan:
     """Return the plan from ``plan_now``.
 

@@ -129,7 +129,8 @@ def _resolver(
 
 
 def _on_link(
-    main: Sequence[Route], wanted: Sequence[StaticRoute]
+    main: Sequence[Route],
+    wanted: Sequence[StaticRoute],
 ) -> list[tuple[IpNetwork, tuple[str | None, ...]]]:
     """Return prefixes that may contain gateways, each with the interfaces that lead there.
 
@@ -198,7 +199,10 @@ class _Resolver:
         return hops, default
 
     def _named_hop(
-        self, gateway: Gateway, dev: str, inherited: tuple[NextHop, ...] = ()
+        self,
+        gateway: Gateway,
+        dev: str,
+        inherited: tuple[NextHop, ...] = (),
     ) -> NextHop:
         if gateway is None or gateway == ONLINK:
             return NextHop(dev)

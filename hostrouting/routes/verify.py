@@ -50,14 +50,19 @@ def verify_routes(wanted: Sequence[Route], *backends: RouteBackend, has_old: boo
     losing: list[tuple[Route, Refusal]] = []
     for backend in backends:
         losing += losing_routes(
-            [route for route in wanted if route.family is backend.family], backend, has_old=has_old
+            [route for route in wanted if route.family is backend.family],
+            backend,
+            has_old=has_old,
         )
     if losing:
         raise RouteError.of([refusal for _, refusal in losing])
 
 
 def losing_routes(
-    wanted: Sequence[Route], backend: RouteBackend, *, has_old: bool = False
+    wanted: Sequence[Route],
+    backend: RouteBackend,
+    *,
+    has_old: bool = False,
 ) -> list[tuple[Route, Refusal]]:
     """Return the routes that aren't in effect, each with the reason.
 
@@ -70,7 +75,12 @@ def losing_routes(
     main = backend.entries(Selection(Table.MAIN)).groups
     if has_old:  # ignore all of ours: the old ones will go, and unproven() adds the wanted ones
         main = [group for group in main if group[0].protocol != Protocol.HOSTROUTING]
-    left = unproven(wanted, rules=facts.rules, main=main, local=local)
+    left = unproven(
+        wanted,
+        rules=facts.rules,
+        main=main,
+        local=local,
+    )
     beaten = _beaten_in_kernel(left, wanted, backend)
     if has_old:
         beaten = [each for each in beaten if not _is_by_ours(each[1])]
@@ -103,7 +113,9 @@ def _explained(
 
 
 def _beaten_in_kernel(
-    probes: Iterable[tuple[Route, IpAddress | None]], wanted: Sequence[Route], backend: RouteBackend
+    probes: Iterable[tuple[Route, IpAddress | None]],
+    wanted: Sequence[Route],
+    backend: RouteBackend,
 ) -> list[tuple[Route, Lookup]]:
     """Return the routes that the kernel doesn't use for their addresses, each with its answer."""
     asked = [(route, address) for route, address in probes if address is not None]
@@ -203,7 +215,10 @@ def _is_behind(winner: Route | Rule | None, route: Route) -> bool:
 
 
 def _covered(
-    routes: Sequence[Route], main: Sequence[Route], local: Sequence[Route], family: Family
+    routes: Sequence[Route],
+    main: Sequence[Route],
+    local: Sequence[Route],
+    family: Family,
 ) -> list[tuple[Route, Refusal]]:
     """Return refusals for routes whose addresses are all covered by longer prefixes.
 

@@ -44,7 +44,12 @@ def to_host(value: Host | None) -> Host:
 class HostTask:
     """Base class for tasks that change a host; by default, this one."""
 
-    host: Host = attrs.field(default=None, converter=to_host, kw_only=True, repr=False)
+    host: Host = attrs.field(
+        default=None,
+        converter=to_host,
+        kw_only=True,
+        repr=False,
+    )
 
 
 @attrs.frozen

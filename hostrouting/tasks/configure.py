@@ -167,7 +167,9 @@ class RemoveHostRouting(HostTask):
         report = configure(Config(), self.host, scope)
         if report.warnings:
             raise FileError(
-                "\n".join(report.warnings), hint="then remove again", changes=report.changes
+                "\n".join(report.warnings),
+                hint="then remove again",
+                changes=report.changes,
             )
         return attrs.evolve(report.routes, changes=report.changes)
 
@@ -175,7 +177,12 @@ class RemoveHostRouting(HostTask):
 # --- the run --------------------------------------------------------------------------------------
 
 
-def configure(config: Config, host: Host, scope: CancelScope, *names: str) -> ConfigureReport:
+def configure(
+    config: Config,
+    host: Host,
+    scope: CancelScope,
+    *names: str,
+) -> ConfigureReport:
     """Apply a config to the given parts: install those that it enables, and remove the others.
 
     Args:
@@ -192,7 +199,8 @@ def configure(config: Config, host: Host, scope: CancelScope, *names: str) -> Co
     wanted = Wanted.of(config, host.layout, *names)
     with exclusive_run(host, scope, is_installing=bool(wanted.parts)) as done:
         run = Run.begin(config, host, wanted, scope, done)
-        install, finish = run.install, run.finish
+        install = run.install
+        finish = run.finish
         if len(wanted.parts) > 1:
             # Run these as two separate tasks for logs and observers.
             install = partial(run_child, task("configure-static-routes")(install))
@@ -282,7 +290,12 @@ class Run:
 
     @classmethod
     def begin(
-        cls, config: Config, host: Host, wanted: Wanted, scope: CancelScope, done: Done
+        cls,
+        config: Config,
+        host: Host,
+        wanted: Wanted,
+        scope: CancelScope,
+        done: Done,
     ) -> Run:
         """Start the clock of a run, and collect the warnings."""
         started = scope.clock.monotonic()
@@ -298,7 +311,8 @@ class Run:
         Raises:
             HostRoutingError: the installation failed; all changes are rolled back.
         """
-        config, host = self.config, self.host
+        config = self.config
+        host = self.host
         has_routes = not host.is_image and ROUTES in self.wanted.names
         if has_routes:
             wait_for_network(config, host, scope, self.started)
@@ -315,7 +329,8 @@ class Run:
         return plan
 
     def _install_with_routes(self, scope: CancelScope, undo: Undo) -> tuple[Changes, RoutePlan]:
-        config, host = self.config, self.host
+        config = self.config
+        host = self.host
         wants_routes = bool(config.static_routes.routes)
         adopted = routes_to_adopt(host, replaces_script=wants_routes)
         # Pushed first, so that a rollback undoes this last, when the Go package's script is back.
@@ -375,7 +390,9 @@ class Run:
             return nothing_expected(overlap)
         if host.is_image:
             return unjudged(
-                overlap, UnknownReason.NO_KERNEL, "an image is checked at its first boot"
+                overlap,
+                UnknownReason.NO_KERNEL,
+                "an image is checked at its first boot",
             )
         report = check_families(self.config, host.routes_of, scope, host=host, started=self.started)
         report = with_namespace_note(report, host)
@@ -387,7 +404,10 @@ class Run:
 
 
 def raise_if_strict(
-    report: OverlapReport, warnings: tuple[str, ...] = (), *, hint: str = ""
+    report: OverlapReport,
+    warnings: tuple[str, ...] = (),
+    *,
+    hint: str = "",
 ) -> None:
     """Raise an error if the mode is STRICT and the verdict isn't ``ok``.
 

@@ -34,7 +34,12 @@ from hostrouting.tasks.arguments import ConfigTask
 from phases import CancelScope, Undo, all_or_nothing
 
 
-def wait_for_network(config: Config, host: Host, scope: CancelScope, started: float) -> None:
+def wait_for_network(
+    config: Config,
+    host: Host,
+    scope: CancelScope,
+    started: float,
+) -> None:
     """Wait, without holding a lock, until nothing is missing that a config's routes need.
 
     If a route can never be installed, the wait ends without an error, and planning the routes then
@@ -125,7 +130,12 @@ def planned_routes(
         wait_for_network(config, host, scope, started)
 
 
-def apply_and_verify(plan: RoutePlan, host: Host, scope: CancelScope, undo: Undo) -> RoutePlan:
+def apply_and_verify(
+    plan: RoutePlan,
+    host: Host,
+    scope: CancelScope,
+    undo: Undo,
+) -> RoutePlan:
     """Apply a plan to the kernel, and verify its routes.
 
     Returns:
@@ -160,7 +170,11 @@ def _verify_early(plan: RoutePlan, backend: RouteBackend) -> None:
 
 
 def write_routes(
-    config: Config, host: Host, scope: CancelScope, started: float, adopted: Sequence[StaticRoute]
+    config: Config,
+    host: Host,
+    scope: CancelScope,
+    started: float,
+    adopted: Sequence[StaticRoute],
 ) -> RoutePlan:
     """Install a config's routes in the kernel, remove our others and adopted ones, and verify them.
 

@@ -154,7 +154,11 @@ def _why_apply_fails(boot: BootPlan, host: Host) -> tuple[str, ...]:
 
 
 def _next_start(
-    config: Config, host: Host, plan: RoutePlan, missing: str | None, scope: CancelScope
+    config: Config,
+    host: Host,
+    plan: RoutePlan,
+    missing: str | None,
+    scope: CancelScope,
 ) -> NextStart:
     """Predict whether the gate would let the consumer start after the plan has been applied."""
     consumer = config.consumer
@@ -207,7 +211,12 @@ class _Planned:
         return self.models.get(family) or self.host.routes_of(family)
 
 
-def _planned(config: Config, host: Host, plan: RoutePlan, scope: CancelScope) -> _Planned:
+def _planned(
+    config: Config,
+    host: Host,
+    plan: RoutePlan,
+    scope: CancelScope,
+) -> _Planned:
     changed = [family for family in Family if plan.of(family).changes]
     if not changed:
         return _Planned(host)

@@ -51,7 +51,11 @@ class ConfigureReport:
 
     @classmethod
     def of(
-        cls, plan: RoutePlan, overlap: OverlapReport, changes: Changes, warnings: tuple[str, ...]
+        cls,
+        plan: RoutePlan,
+        overlap: OverlapReport,
+        changes: Changes,
+        warnings: tuple[str, ...],
     ) -> ConfigureReport:
         """Build the report for a run.
 
@@ -74,5 +78,8 @@ class ConfigureReport:
         """Return the report as JSON, with routes in the format of ``ip route show``."""
         document = attrs.evolve(self.routes, changes=self.changes).to_json()
         return document | fields_in_json(
-            self, "overlap", "warnings", *(["until"] if self.until else [])
+            self,
+            "overlap",
+            "warnings",
+            *(["until"] if self.until else []),
         )

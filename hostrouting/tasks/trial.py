@@ -80,7 +80,8 @@ class TryRoutes(ConfigTask):
             HostRoutingError: a trial is already in progress, systemd isn't running, or a route
                 can't be installed; all changes are rolled back.
         """
-        config, host = self.config, self.host.within(scope)
+        config = self.config
+        host = self.host.within(scope)
         with exclusive_run(host, scope, is_installing=True):
             if is_overdue(host.layout):
                 end_trial(host)
@@ -216,7 +217,13 @@ class EndTrial(HostTask):
 
 
 def _moved(
-    at: Path, to: Path, host: Host, scope: CancelScope, *, verb: str, hint: str
+    at: Path,
+    to: Path,
+    host: Host,
+    scope: CancelScope,
+    *,
+    verb: str,
+    hint: str,
 ) -> dict[str, Any]:
     """Rename the trial's file under the lock, if it is there, and return the trial's document."""
     with locked(host.layout.lock, scope):
@@ -254,5 +261,8 @@ def render_trial(until: str) -> str:
             trial.
     """
     return fill(
-        "trial.sh", UNTIL=until, PYTHON=quote(python_of(Layout())), NO_ROUTES=render_no_routes()
+        "trial.sh",
+        UNTIL=until,
+        PYTHON=quote(python_of(Layout())),
+        NO_ROUTES=render_no_routes(),
     )

@@ -126,7 +126,8 @@ def conformance_test(
     if settings is None:
         usual = hypothesis_settings()
         settings = hypothesis_settings(
-            usual, phases=[phase for phase in usual.phases if phase is not Phase.shrink]
+            usual,
+            phases=[phase for phase in usual.phases if phase is not Phase.shrink],
         )
 
     class Machine(ConformanceMachine):
@@ -166,7 +167,9 @@ class ConformanceMachine(RuleBasedStateMachine):
             for dev in strategies.DEVICES:
                 self._both(methodcaller("add_link", dev))
             for dev, address in zip(
-                strategies.DEVICES, ("10.0.0.1/24", "10.0.1.1/24"), strict=False
+                strategies.DEVICES,
+                ("10.0.0.1/24", "10.0.1.1/24"),
+                strict=False,
             ):
                 self._both(methodcaller("add_address", dev, address))
 
@@ -227,7 +230,8 @@ class ConformanceMachine(RuleBasedStateMachine):
             address = data.draw(st.sampled_from(there))
             self._both(
                 lambda kernel: kernel.del_address(
-                    address.dev, f"{address.local}/{address.prefix_length}"
+                    address.dev,
+                    f"{address.local}/{address.prefix_length}",
                 )
             )
 
@@ -242,7 +246,8 @@ class ConformanceMachine(RuleBasedStateMachine):
         """Delete a policy rule, usually an existing one."""
         policy = data.draw(
             st.one_of(
-                st.sampled_from(self.reference.facts().rules or (None,)), strategies.policy_rules()
+                st.sampled_from(self.reference.facts().rules or (None,)),
+                strategies.policy_rules(),
             )
         )
         if policy is not None and self._is_comparable(policy):
@@ -296,7 +301,8 @@ class ConformanceMachine(RuleBasedStateMachine):
         self._compare("refusals", act)
 
     def _compare(self, what: str, ask: Callable[[Kernel], Sequence[object] | None]) -> None:
-        expected, answer = _outcome(ask, self.reference), _outcome(ask, self.candidate)
+        expected = _outcome(ask, self.reference)
+        answer = _outcome(ask, self.candidate)
         if expected != answer:
             raise DisagreementError(_difference(what, expected, answer))
 

@@ -202,10 +202,18 @@ def variants(draw: st.DrawFn, originals: st.SearchStrategy[Route]) -> Route:
         draw: the function passed by Hypothesis.
         originals: the strategy for the route to copy.
     """
-    changes = draw(st.lists(st.sampled_from(_RESPECTS), min_size=1, max_size=2, unique=True))
+    changes = draw(
+        st.lists(
+            st.sampled_from(_RESPECTS),
+            min_size=1,
+            max_size=2,
+            unique=True,
+        )
+    )
     donor = draw(routes())
     return attrs.evolve(
-        draw(originals), **{respect: getattr(donor, respect) for respect in changes}
+        draw(originals),
+        **{respect: getattr(donor, respect) for respect in changes},
     )
 
 

@@ -7,7 +7,8 @@ import attrs
 # One or two failures may be accidental, such as a daemon restart or a loose cable. More than that
 # are deliberate or long-lasting, so retry with exponential backoff.
 _ACCIDENTS_MAX = 2
-_FIRST_SECONDS, _LONGEST_SECONDS = 1.0, 300.0
+_FIRST_SECONDS = 1.0
+_LONGEST_SECONDS = 300.0
 # Reset the count if no failure follows within this time after the retry was due.
 _FORGET_SECONDS = 900.0
 

@@ -186,7 +186,9 @@ def _one_line(problem: str) -> str:
 
 
 def of_failures(
-    before: OverlapReport | None, now: OverlapReport, waiting: Iterable[Route]
+    before: OverlapReport | None,
+    now: OverlapReport,
+    waiting: Iterable[Route],
 ) -> Iterator[Event]:
     """Yield events for new and resolved failures, and for checks that can't reach a verdict.
 
@@ -207,7 +209,9 @@ def of_failures(
 
 
 def _of_findings(
-    before: Iterable[Finding], now: Iterable[Finding], waiting: Iterable[Route]
+    before: Iterable[Finding],
+    now: Iterable[Finding],
+    waiting: Iterable[Route],
 ) -> Iterator[Event]:
     old = {_identity(finding): finding for finding in before}
     new = {_identity(finding): finding for finding in now}

@@ -92,7 +92,8 @@ class Reconciler:
             with locked(host.layout.lock, scope):
                 if exists(host.layout.trial):
                     return Repair(
-                        len(self.kept), problems=("doesn't change routes during a trial",)
+                        len(self.kept),
+                        problems=("doesn't change routes during a trial",),
                     )
                 if is_held(host.layout.run_lock):
                     # If the other run fails, it restores the old routes first and the old manifest
@@ -116,7 +117,10 @@ class Reconciler:
             return Repair(len(self.kept), problems=(str(error),))
 
     def _carry_out(
-        self, plan: RoutePlan, backends: Iterable[RouteBackend], scope: CancelScope
+        self,
+        plan: RoutePlan,
+        backends: Iterable[RouteBackend],
+        scope: CancelScope,
     ) -> Repair:
         now = scope.clock.monotonic()
         # If a route needs a change even though nothing has touched it since the last check, the
@@ -148,7 +152,10 @@ class Reconciler:
         )
 
     def _count_losses(
-        self, plan: RoutePlan, follows: Container[Hashable], now: float
+        self,
+        plan: RoutePlan,
+        follows: Container[Hashable],
+        now: float,
     ) -> dict[Failures, list[Route]]:
         """Count each route that another program has removed, and return those that now wait."""
         contested: dict[Failures, list[Route]] = {}
@@ -173,7 +180,9 @@ class Reconciler:
 
 
 def _write_possible(
-    plan: RoutePlan, backends: Iterable[RouteBackend], scope: CancelScope
+    plan: RoutePlan,
+    backends: Iterable[RouteBackend],
+    scope: CancelScope,
 ) -> tuple[RoutePlan, dict[Route, str]]:
     """Carry out as much of a plan as the kernel accepts.
 
@@ -320,7 +329,12 @@ def without_moves(
             unchanged.append(item.old)
         else:
             replace.append(item)
-    rest = attrs.evolve(plan, add=tuple(add), replace=tuple(replace), unchanged=tuple(unchanged))
+    rest = attrs.evolve(
+        plan,
+        add=tuple(add),
+        replace=tuple(replace),
+        unchanged=tuple(unchanged),
+    )
     return rest, tuple(unmoved)
 
 

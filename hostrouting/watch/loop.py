@@ -51,7 +51,8 @@ LOOK_SECONDS = 60.0
 # A burst ends after this long without a change. Checks still run during an endless burst, but with
 # increasing intervals.
 QUIET_SECONDS = 0.1
-_BURST_SECONDS, _LONGEST_BURST_SECONDS = 1.0, 8.0
+_BURST_SECONDS = 1.0
+_LONGEST_BURST_SECONDS = 8.0
 # Not zero, because has_changed doesn't poll without time left, and would miss changes that have
 # already happened.
 _AT_ONCE_SECONDS = 0.001
@@ -194,7 +195,8 @@ class _Watch:
 
     def look(self) -> None:
         """Run one round: repair, check, write and report."""
-        host, tell = self.task.host, self.task.tell
+        host = self.task.host
+        tell = self.task.tell
         self._end_overdue_trial()
         done = self.reconciler.repair(self._reread, host, self.scope)
         tell(_PING)
@@ -273,7 +275,8 @@ class _Watch:
         if not done.contested:
             return {}
         try:
-            links, root = self.task.host.routes.facts().links, self.task.host.layout.root
+            links = self.task.host.routes.facts().links
+            root = self.task.host.layout.root
             return {link.name: who_manages(root, link.name, link.index) for link in links}
         except HostRoutingError:  # then the manager stays unknown
             return {}

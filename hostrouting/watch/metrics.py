@@ -102,7 +102,10 @@ def gate_metrics(layout: Layout, mode: OverlapMode) -> tuple[Metric, ...]:
             {labels: 1},
         ),
         Metric(
-            "gate_off", "gauge", "1 if the gate lets every start through unchecked.", {"": is_open}
+            "gate_off",
+            "gauge",
+            "1 if the gate lets every start through unchecked.",
+            {"": is_open},
         ),
     )
 

@@ -108,7 +108,10 @@ def metrics_text(
             {"": len(repair.waiting)},
         ),
         Metric(
-            "problem", "gauge", "1 if not all static routes can be kept in place.", {"": problem}
+            "problem",
+            "gauge",
+            "1 if not all static routes can be kept in place.",
+            {"": problem},
         ),
         Metric(
             "checks_total",

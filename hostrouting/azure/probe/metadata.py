@@ -65,7 +65,11 @@ def _query(scope: CancelScope) -> tuple[IPv6Address, ...]:
             outcome.set_exception(error)
 
     # An abandoned thread ends when its socket times out, or with the process.
-    threading.Thread(target=work, name="metadata-service", daemon=True).start()
+    threading.Thread(
+        target=work,
+        name="metadata-service",
+        daemon=True,
+    ).start()
     scope.child(timeout=_TRY_SECONDS).wait(is_over)
     return outcome.result()
 

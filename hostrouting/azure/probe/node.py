@@ -68,11 +68,13 @@ class LinuxProbeNode(Programs):
     def pin(self, route: str) -> None:
         """Add a route to table main, replacing any route with the same destination and metric."""
         self.run(
-            f"pin the route {route} (devices names its interface)", f"ip -6 route replace {route}"
+            f"pin the route {route} (devices names its interface)",
+            f"ip -6 route replace {route}",
         )
 
     def unpin(self) -> None:
         """Delete hostrouting's routes to the rewritten source address, if any."""
         self.run(
-            "delete the pinned route", f"ip -6 route flush table main proto 218 {REWRITTEN_SOURCE}"
+            "delete the pinned route",
+            f"ip -6 route flush table main proto 218 {REWRITTEN_SOURCE}",
         )

@@ -184,9 +184,16 @@ class ConfigureLoadBalancerProbe:
         """
         host = (self.host or Host()).within(scope)
         with exclusive_run(
-            host, scope, is_installing=self.config.load_balancer_probe.enabled
+            host,
+            scope,
+            is_installing=self.config.load_balancer_probe.enabled,
         ) as done:
-            plan = plan_probe(self.config, host=host, scope=scope, node=self.node)
+            plan = plan_probe(
+                self.config,
+                host=host,
+                scope=scope,
+                node=self.node,
+            )
             if plan.device is None:
                 return _remove(plan, host, self.node, scope, done)
             boot = _plan_boot(host, self.config)
@@ -261,7 +268,11 @@ class RemoveLoadBalancerProbe:
 
 
 def _remove(
-    plan: ProbeReport, host: Host, node: ProbeNode | None, scope: CancelScope, done: Done
+    plan: ProbeReport,
+    host: Host,
+    node: ProbeNode | None,
+    scope: CancelScope,
+    done: Done,
 ) -> ProbeReport:
     """Execute a removal plan; an empty plan is returned as is, with its reason."""
     if not plan.changed:

@@ -89,7 +89,9 @@ class AzureVnetReport:
 
 
 def plan_cleaning(
-    config: StaleAzureVnet, state: NodeState, endpoints: Iterable[Endpoint]
+    config: StaleAzureVnet,
+    state: NodeState,
+    endpoints: Iterable[Endpoint],
 ) -> AzureVnetReport:
     """Find azure-vnet's leftovers for pods that it no longer serves.
 
@@ -111,7 +113,10 @@ class _Planner:
     """A planner that indexes the node's state."""
 
     def __init__(
-        self, config: StaleAzureVnet, state: NodeState, endpoints: Iterable[Endpoint]
+        self,
+        config: StaleAzureVnet,
+        state: NodeState,
+        endpoints: Iterable[Endpoint],
     ) -> None:
         self._config = config
         self._state = state
@@ -191,9 +196,12 @@ class _Planner:
         }
 
     def _why_neighbour_stays(
-        self, neighbour: Neighbour, stale: set[tuple[IpAddress, str]]
+        self,
+        neighbour: Neighbour,
+        stale: set[tuple[IpAddress, str]],
     ) -> Why | None:
-        address, mac = neighbour.address, neighbour.mac
+        address = neighbour.address
+        mac = neighbour.mac
         if why := self._why_address_stays(address):
             return why
         if mac == TUNNEL_MAC:

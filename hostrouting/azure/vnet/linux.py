@@ -34,7 +34,10 @@ from hostrouting.model.family import IpAddress
 
 _READ_RULES = "read ebtables' rules"
 # linux/if_link.h
-_IFLA_ADDRESS, _IFLA_LINK, _IFLA_LINK_NETNSID, _IFLA_TARGET_NETNSID = 1, 5, 37, 46
+_IFLA_ADDRESS = 1
+_IFLA_LINK = 5
+_IFLA_LINK_NETNSID = 37
+_IFLA_TARGET_NETNSID = 46
 _NO_NAMESPACE = b"\xff\xff\xff\xff"  # NETNSA_NSID_NOT_ASSIGNED of linux/net_namespace.h
 
 
@@ -106,7 +109,10 @@ class LinuxBridgeNode(Programs):
         for neighbour in neighbours:
             command = f"ip neighbour delete {neighbour.address} dev {neighbour.dev}"
             self.run(
-                f"delete the neighbour {neighbour}", command, "No such file", "Cannot find device"
+                f"delete the neighbour {neighbour}",
+                command,
+                "No such file",
+                "Cannot find device",
             )
 
     def _neighbours(self, bridge: str) -> tuple[Neighbour, ...]:

@@ -28,7 +28,10 @@ LOCK_FILE = "/var/run/azure-vnet/azure-vnet.lock"
 
 
 def plan_stale(
-    config: HostNetworking, *, host: Host | None = None, node: BridgeNode | None = None
+    config: HostNetworking,
+    *,
+    host: Host | None = None,
+    node: BridgeNode | None = None,
 ) -> AzureVnetReport:
     """Plan the clean-up for the host's current state, without changing anything or blocking.
 

@@ -84,7 +84,10 @@ def report_text(about: AzureVnetReport, goes: str = "removed") -> str:
 
 
 def _lines(
-    word: str, mark: str, paint: Callable[[str], str], items: Sequence[AzureVnetItem]
+    word: str,
+    mark: str,
+    paint: Callable[[str], str],
+    items: Sequence[AzureVnetItem],
 ) -> list[str]:
     """Return a heading for each reason, followed by a line for each object."""
     lines = []

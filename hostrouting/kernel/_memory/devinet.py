@@ -53,7 +53,9 @@ def set_device_up(net: Net, dev: Device, *, is_up: bool) -> None:
         # inetdev_event assigns 127.0.0.1/8 to lo unless it already has that address.
         with contextlib.suppress(NetlinkError):
             inet_insert_ifa(
-                net, dev, Address(LOOPBACK, IPv4Address("127.0.0.1"), 8, scope=Scope.HOST)
+                net,
+                dev,
+                Address(LOOPBACK, IPv4Address("127.0.0.1"), 8, scope=Scope.HOST),
             )
     for ifa in dev.addresses:
         _fib_add_ifaddr(net, dev, ifa)
@@ -128,7 +130,12 @@ def inet_insert_ifa(net: Net, dev: Device, ifa: Address) -> None:
     fib_sync_up(net, dev, revive=True)
 
 
-def inet_del_ifa(net: Net, dev: Device, local: IpAddress, length: int) -> None:
+def inet_del_ifa(
+    net: Net,
+    dev: Device,
+    local: IpAddress,
+    length: int,
+) -> None:
     """Remove the first matching address from a device.
 
     If it is primary, its secondary addresses are removed too.
@@ -143,7 +150,13 @@ def inet_del_ifa(net: Net, dev: Device, local: IpAddress, length: int) -> None:
     raise NetlinkError(errnos.EADDRNOTAVAIL, "ipv4: Address not found")
 
 
-def _inet_del_ifa(net: Net, dev: Device, ifa: Address, *, keeps_secondaries: bool) -> None:
+def _inet_del_ifa(
+    net: Net,
+    dev: Device,
+    ifa: Address,
+    *,
+    keeps_secondaries: bool,
+) -> None:
     net.changes += 1
     if not ifa.is_secondary and not keeps_secondaries:
         for other in dev.addresses[dev.addresses.index(ifa) + 1 :]:
@@ -180,7 +193,11 @@ def _routes_of(net: Net, dev: Device, ifa: Address) -> dict[str, Route]:
 
 
 def _kernel_route(
-    dev: Device, primary: Address, kind: RouteType, destination: IpNetwork, metric: int = 0
+    dev: Device,
+    primary: Address,
+    kind: RouteType,
+    destination: IpNetwork,
+    metric: int = 0,
 ) -> Route:
     """Return a route that the kernel creates for an address (fib_magic)."""
     return Route(

@@ -247,7 +247,8 @@ def _fib_nh_match(cfg: Route, route: Route) -> bool:
     """
     if not cfg.hops or not route.hops:
         return not cfg.hops
-    meant, first = cfg.hops[0], route.hops[0]
+    meant = cfg.hops[0]
+    first = route.hops[0]
     return meant.dev in (None, first.dev) and meant.gateway in (None, first.gateway)
 
 

@@ -57,7 +57,12 @@ def _fib_create_info(net: Net, cfg: Route) -> Route:
         hops = _create_hops(net, cfg)
         if source is not None and not _fib_valid_prefsrc(net, cfg, source):
             raise NetlinkError(errnos.EINVAL, "Invalid prefsrc address")
-    route = attrs.evolve(cfg, hops=hops, source=source, mtu=cfg.mtu or None)
+    route = attrs.evolve(
+        cfg,
+        hops=hops,
+        source=source,
+        mtu=cfg.mtu or None,
+    )
     return attrs.evolve(route, hops=_shared_hops(net, route))
 
 
@@ -115,7 +120,8 @@ def _fib_check_nh(net: Net, hop: NextHop, cfg: Route) -> NextHop:
     if gateway is None:
         if hop.onlink:
             raise NetlinkError(
-                errnos.EINVAL, "Invalid flags for nexthop - PERVASIVE and ONLINK can not be set"
+                errnos.EINVAL,
+                "Invalid flags for nexthop - PERVASIVE and ONLINK can not be set",
             )
         found = _up(dev)
     elif hop.onlink:
@@ -133,7 +139,12 @@ def _up(dev: Device | None) -> Device:
     return dev
 
 
-def _fib_check_onlink(net: Net, dev: Device | None, gateway: IpAddress, scope: int) -> Device:
+def _fib_check_onlink(
+    net: Net,
+    dev: Device | None,
+    gateway: IpAddress,
+    scope: int,
+) -> Device:
     if scope >= Scope.LINK:
         raise NetlinkError(errnos.EINVAL, "Nexthop has invalid scope")
     dev = _up(dev)
@@ -174,7 +185,13 @@ def _fib_valid_prefsrc(net: Net, cfg: Route, source: IpAddress) -> bool:
     return any(inet_addr_type(net, source, table) is RouteType.LOCAL for table in tables)
 
 
-def fib_sync_down_dev(net: Net, dev: Device, *, is_dead: bool = True, force: bool = False) -> None:
+def fib_sync_down_dev(
+    net: Net,
+    dev: Device,
+    *,
+    is_dead: bool = True,
+    force: bool = False,
+) -> None:
     """Update a device's entries after it goes down or loses its carrier or its last address.
 
     Args:
@@ -234,5 +251,6 @@ def _with_hops_of(dev: Device, route: Route, changed: Callable[[NextHop], NextHo
     if route.nexthop_id is not None or not any(hop.dev == dev.name for hop in route.hops):
         return route
     return attrs.evolve(
-        route, hops=tuple(changed(hop) if hop.dev == dev.name else hop for hop in route.hops)
+        route,
+        hops=tuple(changed(hop) if hop.dev == dev.name else hop for hop in route.hops),
     )

@@ -61,8 +61,14 @@ _NETLINK_ADD_MEMBERSHIP = 1
 # linux/rtnetlink.h: RTMGRP_*. The default groups in netlink libraries also include the other
 # family, neighbours and traffic control.
 _LINK = 0x1
-_IPV4_IFADDR, _IPV4_ROUTE, _IPV4_RULE, _IPV4_NETCONF = 0x10, 0x40, 0x80, 0x800000
-_IPV6_IFADDR, _IPV6_ROUTE, _IPV6_RULE, _IPV6_NETCONF = 0x100, 0x400, 0x40000, 0x1000000
+_IPV4_IFADDR = 0x10
+_IPV4_ROUTE = 0x40
+_IPV4_RULE = 0x80
+_IPV4_NETCONF = 0x800000
+_IPV6_IFADDR = 0x100
+_IPV6_ROUTE = 0x400
+_IPV6_RULE = 0x40000
+_IPV6_NETCONF = 0x1000000
 _GROUPS = {
     32: _LINK | _IPV4_IFADDR | _IPV4_ROUTE | _IPV4_RULE | _IPV4_NETCONF,
     128: _LINK | _IPV6_IFADDR | _IPV6_ROUTE | _IPV6_RULE | _IPV6_NETCONF,
@@ -166,7 +172,10 @@ class Conversation(Socket):
     # --- queries ----------------------------------------------------------------------------------
 
     def ask(
-        self, subjects: Sequence[T], pack: Callable[[T, int], bytes], expected: Collection[int] = ()
+        self,
+        subjects: Sequence[T],
+        pack: Callable[[T, int], bytes],
+        expected: Collection[int] = (),
     ) -> Iterator[tuple[T, bytes | NetlinkError]]:
         """Send a query for each subject, and yield it with the reply or an expected error.
 
@@ -207,7 +216,8 @@ class Conversation(Socket):
             NetlinkError: the kernel returned an error.
         """
         ((_, answer),) = self.ask(
-            [body], lambda body, sequence: rtnl.message(kind, rtnl.GET, sequence, body)
+            [body],
+            lambda body, sequence: rtnl.message(kind, rtnl.GET, sequence, body),
         )
         assert isinstance(answer, bytes)
         return answer
@@ -215,7 +225,9 @@ class Conversation(Socket):
     # --- changes ----------------------------------------------------------------------------------
 
     def change(
-        self, subjects: Sequence[T], pack: Callable[[T, int], bytes]
+        self,
+        subjects: Sequence[T],
+        pack: Callable[[T, int], bytes],
     ) -> list[tuple[T, NetlinkError]]:
         """Request a change for each subject in order, and continue after errors.
 
@@ -232,7 +244,8 @@ class Conversation(Socket):
         """
         refusals: dict[int, NetlinkError] = {}
         batch: dict[int, bytes] = {}
-        first, size = self._reserve(len(subjects)), 0
+        first = self._reserve(len(subjects))
+        size = 0
         for sequence, subject in enumerate(subjects, first):
             try:
                 message = pack(subject, sequence)
@@ -241,7 +254,8 @@ class Conversation(Socket):
                 continue
             if len(batch) == self._batch or size + len(message) > _BATCH_BYTES:
                 self._commit(batch, refusals)
-                batch, size = {}, 0
+                batch = {}
+                size = 0
             batch[sequence] = message
             size += len(message)
         self._commit(batch, refusals)
@@ -288,7 +302,8 @@ class Conversation(Socket):
             self.send(messages)
         except OSError as error:
             raise NetlinkError(
-                error.errno or 0, f"netlink accepts no request: {error.strerror or error}"
+                error.errno or 0,
+                f"netlink accepts no request: {error.strerror or error}",
             ) from error
 
     def _receive(self, size: int) -> bytes:

@@ -35,7 +35,9 @@ from hostrouting.model.routes import (
 )
 
 # Offsets of the destination within an entry: the prefix length, the RTA_DST header and the address.
-_LENGTH_AT, _DST_HEADER, _ADDRESS_AT = 17, slice(36, 40), 40
+_LENGTH_AT = 17
+_DST_HEADER = slice(36, 40)
+_ADDRESS_AT = 40
 _EXPIRES = struct.Struct("=8xi")  # in struct rta_cacheinfo, in clock ticks
 _TICKS = os.sysconf("SC_CLK_TCK")  # per second
 
@@ -110,7 +112,9 @@ class RouteReader:
         Raises:
             DumpInterrupted: an entry's interface is gone.
         """
-        block, length, step = stretch.messages, stretch.length, (stretch.length + 3) & ~3
+        block = stretch.messages
+        length = stretch.length
+        step = (stretch.length + 3) & ~3
         if step == length < len(block) and block[_DST_HEADER] == self._has_dst:
             blanked = bytearray(block)
             zeros = bytes(len(block) // length)
@@ -129,10 +133,12 @@ class RouteReader:
             return []
         if self._family is Family.IPV4:
             return self._chosen(
-                common, [(first, bits) for bits, first in layout.iter_unpack(block)]
+                common,
+                [(first, bits) for bits, first in layout.iter_unpack(block)],
             )
         return self._chosen(
-            common, [(high << 64 | low, bits) for bits, high, low in layout.iter_unpack(block)]
+            common,
+            [(high << 64 | low, bits) for bits, high, low in layout.iter_unpack(block)],
         )
 
     def _bounds(self, block: bytes, length: int) -> tuple[int, int]:
@@ -142,10 +148,14 @@ class RouteReader:
         start = at = self._address.start
         while at < self._address.stop - 1 and not block[at::length].strip(block[at : at + 1]):
             at += 1
-        shared, differing, size = block[start:at], {*block[at::length]}, len(self._any)
-        low, high = shared + bytes([min(differing)]), shared + bytes([max(differing)])
+        shared = block[start:at]
+        differing = {*block[at::length]}
+        size = len(self._any)
+        low = shared + bytes([min(differing)])
+        high = shared + bytes([max(differing)])
         return int.from_bytes(low.ljust(size, b"\0"), "big"), int.from_bytes(
-            high.ljust(size, b"\xff"), "big"
+            high.ljust(size, b"\xff"),
+            "big",
         )
 
     def _chosen(self, common: Attributes, prefixes: list[Prefix]) -> list[Group]:
@@ -167,7 +177,9 @@ class RouteReader:
         if len(self._known) >= _KEPT_MAX:
             self._known.clear()
         common = self._known[body] = Attributes(
-            route, copier(route), not self._selection.is_omitted(route)
+            route,
+            copier(route),
+            not self._selection.is_omitted(route),
         )
         return common
 
@@ -196,7 +208,12 @@ class RouteReader:
             "nexthop_id": to_number(found[rtm.RTA_NH_ID]) if rtm.RTA_NH_ID in found else None,
         }
         if self._family is Family.IPV4:
-            return Route(hops=hops, scope=scope, tos=tos, **fields)
+            return Route(
+                hops=hops,
+                scope=scope,
+                tos=tos,
+                **fields,
+            )
         return self._decode6(found, hops, source_length, fields)
 
     def _decode6(
@@ -212,7 +229,8 @@ class RouteReader:
         expires = _decode_lifetime(found.get(rtm.RTA_CACHEINFO))
         is_expired = expires is not None and expires <= 0
         if is_expired and self._is_for_lookups:
-            expires, is_expired = None, False
+            expires = None
+            is_expired = False
         if is_expired:
             hops = tuple(attrs.evolve(hop, is_dead=True) for hop in hops)
         source_prefix = None
@@ -260,13 +278,21 @@ def _decode_several(hops: bytes, names: rtnl.Names) -> Iterator[NextHop]:
     while at < len(hops):
         length, flags, extra_weight, oif = rtm.HOP.unpack_from(hops, at)
         yield _decode_hop(
-            flags, extra_weight + 1, oif, attributes(hops[at : at + length], rtm.HOP.size), names
+            flags,
+            extra_weight + 1,
+            oif,
+            attributes(hops[at : at + length], rtm.HOP.size),
+            names,
         )
         at += (length + 3) & ~3
 
 
 def _decode_hop(
-    flags: int, weight: int, oif: int, found: dict[int, bytes], names: rtnl.Names
+    flags: int,
+    weight: int,
+    oif: int,
+    found: dict[int, bytes],
+    names: rtnl.Names,
 ) -> NextHop:
     # The kernel uses RTA_GATEWAY for gateways in the route's own address family, and RTA_VIA for
     # others (fib_nexthop_info).

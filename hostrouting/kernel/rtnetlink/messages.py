@@ -37,17 +37,37 @@ from hostrouting.kernel.refusals import NetlinkError
 from hostrouting.model.errors import RouteError
 
 # linux/rtnetlink.h
-RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK = 16, 17, 18
-RTM_NEWADDR, RTM_DELADDR, RTM_GETADDR = 20, 21, 22
-RTM_NEWROUTE, RTM_DELROUTE, RTM_GETROUTE = 24, 25, 26
-RTM_NEWRULE, RTM_DELRULE, RTM_GETRULE = 32, 33, 34
-RTM_GETNEIGH, RTM_GETADDRLABEL, RTM_GETNETCONF, RTM_GETNEXTHOP = 30, 74, 82, 106
+RTM_NEWLINK = 16
+RTM_DELLINK = 17
+RTM_GETLINK = 18
+RTM_NEWADDR = 20
+RTM_DELADDR = 21
+RTM_GETADDR = 22
+RTM_NEWROUTE = 24
+RTM_DELROUTE = 25
+RTM_GETROUTE = 26
+RTM_NEWRULE = 32
+RTM_DELRULE = 33
+RTM_GETRULE = 34
+RTM_GETNEIGH = 30
+RTM_GETADDRLABEL = 74
+RTM_GETNETCONF = 82
+RTM_GETNEXTHOP = 106
 
 # linux/netlink.h
-NLMSG_ERROR, NLMSG_DONE = 2, 3
-NLM_F_REQUEST, NLM_F_DUMP_INTR, NLM_F_DUMP = 0x1, 0x10, 0x300
-NLM_F_REPLACE, NLM_F_EXCL, NLM_F_CREATE, NLM_F_APPEND = 0x100, 0x200, 0x400, 0x800
-SOL_NETLINK, NETLINK_CAP_ACK, NETLINK_EXT_ACK, NETLINK_GET_STRICT_CHK = 270, 10, 11, 12
+NLMSG_ERROR = 2
+NLMSG_DONE = 3
+NLM_F_REQUEST = 0x1
+NLM_F_DUMP_INTR = 0x10
+NLM_F_DUMP = 0x300
+NLM_F_REPLACE = 0x100
+NLM_F_EXCL = 0x200
+NLM_F_CREATE = 0x400
+NLM_F_APPEND = 0x800
+SOL_NETLINK = 270
+NETLINK_CAP_ACK = 10
+NETLINK_EXT_ACK = 11
+NETLINK_GET_STRICT_CHK = 12
 
 ADD = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_EXCL
 REPLACE = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_REPLACE
@@ -55,16 +75,27 @@ APPEND = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_APPEND
 CHANGE = DELETE = GET = NLM_F_REQUEST
 DUMP = NLM_F_REQUEST | NLM_F_DUMP
 
-RTM_F_LOOKUP_TABLE, RTM_F_FIB_MATCH = 0x1000, 0x2000
-RTNH_F_DEAD, RTNH_F_ONLINK, RTNH_F_LINKDOWN = 0x1, 0x4, 0x10
+RTM_F_LOOKUP_TABLE = 0x1000
+RTM_F_FIB_MATCH = 0x2000
+RTNH_F_DEAD = 0x1
+RTNH_F_ONLINK = 0x4
+RTNH_F_LINKDOWN = 0x10
 RT_TABLE_COMPAT = 252  # in the eight bits of a header, for a larger table number
 
-IFF_UP, IFF_POINTOPOINT, IFF_RUNNING, IFF_LOWER_UP = 0x1, 0x10, 0x40, 0x10000
-IFA_F_SECONDARY, IFA_F_OPTIMISTIC, IFA_F_DEPRECATED, IFA_F_TENTATIVE = 0x01, 0x04, 0x20, 0x40
-IFA_F_NODAD, IFA_F_NOPREFIXROUTE = 0x02, 0x200
+IFF_UP = 0x1
+IFF_POINTOPOINT = 0x10
+IFF_RUNNING = 0x40
+IFF_LOWER_UP = 0x10000
+IFA_F_SECONDARY = 0x01
+IFA_F_OPTIMISTIC = 0x04
+IFA_F_DEPRECATED = 0x20
+IFA_F_TENTATIVE = 0x40
+IFA_F_NODAD = 0x02
+IFA_F_NOPREFIXROUTE = 0x200
 FIB_RULE_INVERT = 0x2
 
-TABLE_MAX, PROTOCOL_MAX = 0xFFFFFFFF, 0xFF
+TABLE_MAX = 0xFFFFFFFF
+PROTOCOL_MAX = 0xFF
 
 # ``name_of`` with a cache, valid for a single reply from the kernel.
 Names = Callable[[int], str]
@@ -79,7 +110,12 @@ _NUMBER_ATTRIBUTE = struct.Struct("=HHI")
 _KIND_MASK = 0x3FFF
 
 
-def message(kind: int, flags: int, sequence: int, body: bytes) -> bytes:
+def message(
+    kind: int,
+    flags: int,
+    sequence: int,
+    body: bytes,
+) -> bytes:
     """Return a message with its header."""
     return HEADER.pack(HEADER_BYTES + len(body), kind, flags, sequence, 0) + body
 
@@ -221,7 +257,8 @@ def as_route_errors(attempt: str) -> Iterator[None]:
         raise RouteError(f"can't {attempt}: {refusal.message}", errno=refusal.errno) from refusal
     except OSError as error:
         raise RouteError(
-            f"can't {attempt}: no netlink socket: {error.strerror or error}", errno=error.errno
+            f"can't {attempt}: no netlink socket: {error.strerror or error}",
+            errno=error.errno,
         ) from error
     except struct.error as error:
         raise RouteError(f"can't {attempt}: the kernel's answer is cut short ({error})") from error

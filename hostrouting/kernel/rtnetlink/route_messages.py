@@ -67,18 +67,24 @@ from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.routes import NextHop, Route, Route6, Scope
 
 # linux/rtnetlink.h
-RTA_DST, RTA_SRC, RTA_OIF, RTA_GATEWAY, RTA_PRIORITY, RTA_PREFSRC, RTA_METRICS, RTA_MULTIPATH = (
-    1,
-    2,
-    4,
-    5,
-    6,
-    7,
-    8,
-    9,
-)
-RTA_TABLE, RTA_VIA, RTA_ENCAP_TYPE, RTA_UID, RTA_NH_ID = 15, 18, 21, 25, 30
-RTA_CACHEINFO, RTA_PREF, RTA_IP_PROTO, RTA_SPORT, RTA_DPORT = 12, 20, 27, 28, 29
+RTA_DST = 1
+RTA_SRC = 2
+RTA_OIF = 4
+RTA_GATEWAY = 5
+RTA_PRIORITY = 6
+RTA_PREFSRC = 7
+RTA_METRICS = 8
+RTA_MULTIPATH = 9
+RTA_TABLE = 15
+RTA_VIA = 18
+RTA_ENCAP_TYPE = 21
+RTA_UID = 25
+RTA_NH_ID = 30
+RTA_CACHEINFO = 12
+RTA_PREF = 20
+RTA_IP_PROTO = 27
+RTA_SPORT = 28
+RTA_DPORT = 29
 RTAX_MTU = 2
 # Numbers from linux/lwtunnel.h, names from ip-route(8).
 ENCAP_WORDS = dict(
@@ -122,7 +128,8 @@ def look_up(
             the entry.
     """
     more = number_attribute(RTA_UID, 0) + attribute(
-        RTA_IP_PROTO, bytes((socket.IPPROTO_TCP if is_tcp else socket.IPPROTO_UDP,))
+        RTA_IP_PROTO,
+        bytes((socket.IPPROTO_TCP if is_tcp else socket.IPPROTO_UDP,)),
     )
     if source is not None:
         more += attribute(RTA_SRC, source.packed)
@@ -133,10 +140,8 @@ def look_up(
         more += number_attribute(RTA_OIF, oif)
     address_bytes = family.bits // 8
     request = struct.Struct(f"=IHHII 8BI HH{address_bytes}s")
-    source_bits, flags = (
-        0 if source is None else family.bits,
-        0 if is_for_source else _FOR_AN_ENTRY[family],
-    )
+    source_bits = 0 if source is None else family.bits
+    flags = 0 if is_for_source else _FOR_AN_ENTRY[family]
 
     def pack(address: IpAddress, sequence: int) -> bytes:
         return request.pack(
@@ -192,7 +197,13 @@ class RoutePacker:
             NetlinkError: an interface doesn't exist, or a number doesn't fit into the message.
         """
         return self._pack(
-            rtnl.RTM_NEWROUTE, flags, sequence, route, route.hops, route.type, route.scope
+            rtnl.RTM_NEWROUTE,
+            flags,
+            sequence,
+            route,
+            route.hops,
+            route.type,
+            route.scope,
         )
 
     def delete(self, route: Route, sequence: int) -> bytes:
@@ -207,7 +218,13 @@ class RoutePacker:
         # compares only the first hop.
         kind = route.type if route.nexthop_id is None else 0
         return self._pack(
-            rtnl.RTM_DELROUTE, rtnl.DELETE, sequence, route, route.hops[:1], kind, Scope.NOWHERE
+            rtnl.RTM_DELROUTE,
+            rtnl.DELETE,
+            sequence,
+            route,
+            route.hops[:1],
+            kind,
+            Scope.NOWHERE,
         )
 
     def _pack(
@@ -220,7 +237,8 @@ class RoutePacker:
         route_type: int,
         scope: int,
     ) -> bytes:
-        table, destination = route.table, route.destination
+        table = route.table
+        destination = route.destination
         if table == 0:
             # The kernel would use main (fib_new_table)
             raise NetlinkError(errnos.EINVAL, "there is no table 0")
@@ -250,14 +268,16 @@ class RoutePacker:
             ) + rest  # fmt: skip
         except struct.error as error:
             raise NetlinkError(
-                errnos.EINVAL, f"the route doesn't fit into a message: {error}"
+                errnos.EINVAL,
+                f"the route doesn't fit into a message: {error}",
             ) from error
 
     def _packed_hops(self, hops: tuple[NextHop, ...]) -> tuple[int, bytes]:
         """Pack hops as rtm_flags and attributes."""
         if len(hops) != 1 or (self._family is Family.IPV6 and hops[0].weight != 1):
             return 0, attribute(
-                RTA_MULTIPATH, b"".join(map(self._packed_leg, hops))
+                RTA_MULTIPATH,
+                b"".join(map(self._packed_leg, hops)),
             ) if hops else b""
         oif = b"" if hops[0].dev is None else number_attribute(RTA_OIF, self._index_of(hops[0].dev))
         return _flags(hops[0]), self._packed_gateway(hops[0]) + oif

@@ -58,55 +58,75 @@ T = TypeVar("T")
 # A dump request: a description, the RTM_GET* type, the request body and a decoder.
 Listing = tuple[str, int, bytes, Callable[[bytes, rtnl.Names], T]]
 
-_ADDRESS, _RULE, _NEXTHOP = (
-    struct.Struct("=BBBBI"),
-    struct.Struct("=5BxxBI"),
-    struct.Struct("=BBBxI"),
-)
+_ADDRESS = struct.Struct("=BBBBI")
+_RULE = struct.Struct("=5BxxBI")
+_NEXTHOP = struct.Struct("=BBBxI")
 
 # linux/if_link.h, linux/if_addr.h
-IFLA_IFNAME, _IFLA_MTU, IFLA_MASTER, _IFLA_LINKINFO, _IFLA_GROUP = 3, 4, 10, 18, 27
+IFLA_IFNAME = 3
+_IFLA_MTU = 4
+IFLA_MASTER = 10
+_IFLA_LINKINFO = 18
+_IFLA_GROUP = 27
 _IFLA_INFO_KIND = 1
-_IFA_ADDRESS, _IFA_LOCAL, _IFA_FLAGS, _IFA_RT_PRIORITY = 1, 2, 8, 9
+_IFA_ADDRESS = 1
+_IFA_LOCAL = 2
+_IFA_FLAGS = 8
+_IFA_RT_PRIORITY = 9
 
 # linux/fib_rules.h
-_DST, _SRC, _IIFNAME, _GOTO, _PRIORITY, _FWMARK, _SUPPRESS_IFGROUP, _SUPPRESS_PREFIXLEN = (
-    1,
-    2,
-    3,
-    4,
-    6,
-    10,
-    13,
-    14,
-)
-_TABLE, _FWMASK, _OIFNAME, _L3MDEV, _UID_RANGE, _PROTOCOL, _IP_PROTO = 15, 16, 17, 19, 20, 21, 22
-_SPORT_RANGE, _DPORT_RANGE, _DSCP, _TUN_ID, _FLOWLABEL, _FLOWLABEL_MASK, _DSCP_MASK = (
-    23,
-    24,
-    25,
-    12,
-    26,
-    27,
-    30,
-)
-_SPORT_MASK, _DPORT_MASK = 28, 29
+_DST = 1
+_SRC = 2
+_IIFNAME = 3
+_GOTO = 4
+_PRIORITY = 6
+_FWMARK = 10
+_SUPPRESS_IFGROUP = 13
+_SUPPRESS_PREFIXLEN = 14
+_TABLE = 15
+_FWMASK = 16
+_OIFNAME = 17
+_L3MDEV = 19
+_UID_RANGE = 20
+_PROTOCOL = 21
+_IP_PROTO = 22
+_SPORT_RANGE = 23
+_DPORT_RANGE = 24
+_DSCP = 25
+_TUN_ID = 12
+_FLOWLABEL = 26
+_FLOWLABEL_MASK = 27
+_DSCP_MASK = 30
+_SPORT_MASK = 28
+_DPORT_MASK = 29
 # FRA_FLOW sets a realm, and FRA_PAD has no meaning.
 _KNOWN = {*range(_DSCP_MASK + 1)} - {_FLOWLABEL, _FLOWLABEL_MASK}
 # Masks that cover all bits of a value.
 _WHOLE = {_SPORT_MASK: b"\xff\xff", _DPORT_MASK: b"\xff\xff"}
-_UNSET, _LARGEST_SIGNED = 0xFFFFFFFF, 0x7FFFFFFF
-_RANGE, _PORTS = struct.Struct("=II"), struct.Struct("=HH")
+_UNSET = 0xFFFFFFFF
+_LARGEST_SIGNED = 0x7FFFFFFF
+_RANGE = struct.Struct("=II")
+_PORTS = struct.Struct("=HH")
 
 # linux/neighbour.h, linux/netconf.h
-_NEIGHBOUR, _NDA_DST, _NUD_FAILED = struct.Struct("=BxxxiHBB"), 1, 0x20
-_NETCONFA_IFINDEX, _NETCONFA_FORWARDING, _ALL = 1, 2, 0xFFFFFFFF
+_NEIGHBOUR = struct.Struct("=BxxxiHBB")
+_NDA_DST = 1
+_NUD_FAILED = 0x20
+_NETCONFA_IFINDEX = 1
+_NETCONFA_FORWARDING = 2
+_ALL = 0xFFFFFFFF
 
 # linux/if_addrlabel.h
-_LABEL, _IFAL_ADDRESS, _IFAL_LABEL = struct.Struct("=BxBBII"), 1, 2
+_LABEL = struct.Struct("=BxBBII")
+_IFAL_ADDRESS = 1
+_IFAL_LABEL = 2
 
 # linux/nexthop.h
-_NHA_ID, _NHA_GROUP, _NHA_OIF, _NHA_GATEWAY, _NHA_ENCAP_TYPE = 1, 2, 5, 6, 7
+_NHA_ID = 1
+_NHA_GROUP = 2
+_NHA_OIF = 5
+_NHA_GATEWAY = 6
+_NHA_ENCAP_TYPE = 7
 # The route attribute with the same meaning, for each nexthop attribute.
 _OF_ROUTE = {
     _NHA_OIF: rtm.RTA_OIF,
@@ -272,7 +292,8 @@ def _decode_nexthop(message: bytes, names: rtnl.Names) -> NexthopObject:
     if _NHA_GROUP in found:
         group = _MEMBER.iter_unpack(found[_NHA_GROUP])
         return NexthopObject(
-            id_, members=tuple((member, weight + 1) for member, weight, _ in group)
+            id_,
+            members=tuple((member, weight + 1) for member, weight, _ in group),
         )
     of_route = {_OF_ROUTE[kind]: value for kind, value in found.items() if kind in _OF_ROUTE}
     return NexthopObject(id_, next(iter(decode_hops(flags, of_route, names)), None))
