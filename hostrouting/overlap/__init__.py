@@ -41,7 +41,7 @@ Judge (``_judge``). For each expected CIDR that contains the place, each lookup 
 packets go passes through the exemptions, in this order: it is delivered here (a note), it leaves
 through expected interfaces only (fine), through allowed ones or pods' (a note), or else it fails:
 OVERLAP, NO-ROUTE, BLACKHOLE or GATEWAY. A name such as ``cali1`` says who added a route, not that
-the cluster expects it, so the exemptions have bounds (``_bounds``): what a CNI adds on a healthy
+the cluster expects it, so the exemptions have bounds (``_exemptions``): what a CNI adds on a healthy
 node. The kernel doesn't tell which entry discards a packet, so there a model of the tables does.
 
 Group (``_group``). Spans of a CIDR that fail in the same way are one finding. ``_host_notes`` adds

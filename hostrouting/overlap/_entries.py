@@ -14,7 +14,7 @@ from hostrouting.model.integer_prefixes import Prefix, PrefixIndex, numbers
 from hostrouting.model.links import Link, is_like
 from hostrouting.model.parsing import is_device
 from hostrouting.model.routes import NextHop, Route, RouteType, Table
-from hostrouting.overlap._bounds import local_gateway
+from hostrouting.overlap._exemptions import local_gateway
 from hostrouting.overlap._state import State
 from hostrouting.overlap.proposals import Obstacle
 from hostrouting.routes.resolve import why_impossible

@@ -14,7 +14,7 @@ from hostrouting.model.family import Family
 from hostrouting.model.integer_prefixes import numbers
 from hostrouting.model.links import is_like
 from hostrouting.model.routes import Protocol, Route, RouteType, Table
-from hostrouting.overlap._bounds import Bounds
+from hostrouting.overlap._exemptions import Bounds
 from hostrouting.overlap._places import Judgement, Places, SocketLookup, distinct
 from hostrouting.overlap._state import State
 from hostrouting.overlap.findings import FindingKind, NoteKind

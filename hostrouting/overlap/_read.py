@@ -34,8 +34,8 @@ from hostrouting.overlap._ask import (
     separates_tcp,
     source_borders,
 )
-from hostrouting.overlap._bounds import CNI_PROTOCOLS, LINK_LOCAL
 from hostrouting.overlap._cut import Cutter
+from hostrouting.overlap._exemptions import CNI_PROTOCOLS, LINK_LOCAL
 from hostrouting.overlap._places import Places
 from hostrouting.overlap._state import State
 from hostrouting.overlap.uplinks import find_uplinks, ipv4_defaults_for
