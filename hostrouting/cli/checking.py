@@ -434,7 +434,8 @@ def doctor(options: argparse.Namespace, host: Host) -> Result:
       ✓ fine;  ✗ broken now;  • may break later;  ? couldn't be examined
     """
     from hostrouting.cli.azure import sections
-    from hostrouting.cli.pages import doctor_page, preflight
+    from hostrouting.cli.pages import doctor_page
+    from hostrouting.cli.preflight import preflight
     from hostrouting.doctor.examine import CHECKS, examine
 
     is_preflight = options.output == "preflight"

@@ -108,7 +108,7 @@ def _tell(
     for hint in hints:
         complain(f"{bad('hostrouting:')} {dim('hint:')} {clean(hint)}", last_words)
     if output == "preflight":
-        from hostrouting.cli.pages import unmade_preflight
+        from hostrouting.cli.preflight import unmade_preflight
 
         say(to_json_text(unmade_preflight()).rstrip(), patience)
     if output == "json":
