@@ -2,7 +2,9 @@
 
 The theory of operation. The kernel knows by which route each packet leaves, so a check asks it, and
 compares the results with the interfaces that the config expects. It does so in five steps, each
-with a module: cut, ask, judge, group, fix. ``check`` runs them.
+with a module: cut, ask, judge, group, fix. ``check`` runs them. Between ask and judge,
+``_hearing`` may end the check: if this host doesn't receive what is sent to it, because a rule
+leads around table local, there is no verdict.
 
 What is known about addresses lies in one record, a *place*: addresses with the same results
 (``_places``). Cut makes the places, and each later step fills in its fields. What is known about
@@ -41,12 +43,12 @@ Judge (``_judge``). For each expected CIDR that contains the place, each lookup 
 packets go passes through the exemptions, in this order: it is delivered here (a note), it leaves
 through expected interfaces only (fine), through allowed ones or pods' (a note), or else it fails:
 OVERLAP, NO-ROUTE, BLACKHOLE or GATEWAY. A name such as ``cali1`` says who added a route, not that
-the cluster expects it, so the exemptions have bounds (``_exemptions``): what a CNI adds on a healthy
-node. The kernel doesn't tell which entry discards a packet, so there a model of the tables does.
+the cluster expects it, so the exemptions have bounds (``_exemptions``): what a CNI adds on a
+healthy node. The kernel doesn't tell which entry discards a packet, so there a model of the tables
+does.
 
 Group (``_group``). Spans of a CIDR that fail in the same way are one finding. ``_host_notes`` adds
-what concerns the host as a whole. ``_hearing`` comes first: if this host doesn't receive what is
-sent to it, because a rule leads around table local, there is no verdict.
+what concerns the host as a whole.
 
 Fix (``_fix``). A static route in main fixes a place if it wins there: if main is asked, and the
 route is longer than the entry that wins now, or as long with a lower metric. It harms no other
@@ -54,11 +56,10 @@ place if it is shorter than the entry there. Both are the place's ``Constraint``
 and ``_fewest_prefixes`` finds the smallest set of prefixes that satisfies all of them. If no route
 can, or if the traffic may be wanted where it is (``_diversions``), the constraint has an obstacle
 instead: a reason with what helps, or a question to the operator, for which ``_questions`` makes the
-answers. ``_entries``
-makes the entry for each prefix. Then the fix is proven (``_fixed``): the installation's planner
-takes it, the same places are asked and judged again, on a model of the tables with the fix. A route
-that an installation would refuse is excluded, and the search runs again. What still fails is told
-with its reason. ``_cautions`` tell what else the fix moves.
+answers. ``_entries`` makes the entry for each prefix. Then the fix is proven (``_fixed``): the
+installation's planner takes it, the same places are asked and judged again, on a model of the
+tables with the fix. A route that an installation would refuse is excluded, and the search runs
+again. What still fails is told with its reason. ``_cautions`` tell what else the fix moves.
 
 What the next owner must keep:
 

@@ -107,6 +107,8 @@ class Sockets:
         is_tcp: bool,
     ) -> Iterator[SocketLookup]:
         for source, probes in sorted(by_source.items()):
+            # Without such rules and routes, only the source itself may be refused, and then for
+            # each destination: one probe is enough.
             if not self._has_source and self._can_send(source, probes[0], is_tcp=is_tcp):
                 continue
             for result in self._look_up(probes, source=source, is_tcp=is_tcp):
@@ -171,17 +173,21 @@ class Sockets:
                 unrouted.append(probe)
             else:
                 groups.setdefault(source_key_to(probe, route), (route, []))[1].append(probe)
-        sent: list[Sent] = [(None, [probe]) for probe in unrouted]
-        probes_sent = [[probe] for probe in unrouted]
+        # What is sent, and the probes that it stands for.
+        sent: list[tuple[Sent, list[IpAddress]]] = [
+            ((None, [probe]), [probe]) for probe in unrouted
+        ]
         by_source: dict[IpAddress, list[IpAddress]] = {}
         for route, probes in groups.values():
             if route.source is not None:
                 by_source.setdefault(route.source, []).extend(probes)
                 continue
-            sent.append((route, spread(route, self._addresses_around(probes, places))))
-            probes_sent.append(probes)
-        selected = self._kernel.sources(sent, is_tcp=is_tcp) if sent else ()
-        for probes, sources in zip(probes_sent, selected, strict=True):
+            destinations = spread(route, self._addresses_around(probes, places))
+            sent.append(((route, destinations), probes))
+        if not sent:
+            return by_source
+        selected = self._kernel.sources([each for each, _ in sent], is_tcp=is_tcp)
+        for (_, probes), sources in zip(sent, selected, strict=True):
             for source in sources:
                 by_source.setdefault(source, []).extend(probes)
         return by_source

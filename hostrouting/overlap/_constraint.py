@@ -58,7 +58,8 @@ class Constraints:
         expected, judgement = place.first
         if judgement.is_local:
             # A longer route in main would affect this local address only if main is looked up
-            # first, and this lookup has fallen through so far (suppressed, throw).
+            # first, and this lookup has fallen through so far (suppressed, throw). A route that
+            # isn't longer than the length to exceed falls through as well.
             next_hops = self._entries.next_hops(expected, judgement.address)
             length = self._length_to_exceed(judgement.lookup, next_hops)
             return Constraint(length_max=length if isinstance(length, int) else self._bits)
@@ -103,15 +104,15 @@ class Constraints:
         if (forbidden := self._why_forbidden(place, failure, path)) is not None:
             return Constraint(obstacle=forbidden)
         entry = _in_main(failure.route) or self._fib.longest_match(Table.MAIN, Flow(address))
-        length = self._why_wanted(place, expected, failure) or self._length_to_exceed(
-            lookup,
-            path.next_hops,
-        )
-        obstacle = length if isinstance(length, Obstacle) else self._why_inevitable(failure, length)
-        if obstacle is None and path.refused:
-            obstacle = Obstacle(path.refused)
-        if isinstance(length, Obstacle) or obstacle is not None:
-            return Constraint(obstacle=obstacle, entry=entry)
+        if (wanted := self._why_wanted(place, expected, failure)) is not None:
+            return Constraint(obstacle=wanted, entry=entry)
+        length = self._length_to_exceed(lookup, path.next_hops)
+        if isinstance(length, Obstacle):
+            return Constraint(obstacle=length, entry=entry)
+        if (inevitable := self._why_inevitable(failure, length)) is not None:
+            return Constraint(obstacle=inevitable, entry=entry)
+        if path.refused:
+            return Constraint(obstacle=Obstacle(path.refused), entry=entry)
         return Constraint(max(length, path.length_min - 1), path.dev, entry=entry)
 
     def _why_forbidden(self, place: Place, failure: Judgement, path: Path) -> Obstacle | None:

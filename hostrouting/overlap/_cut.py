@@ -14,7 +14,9 @@ have the same result, even if they form several spans, so one lookup is enough::
                                                                            172.16.3.10
 
 Most routes in a large FIB lead through the uplinks. Such a plain route doesn't affect the result
-unless a route through another interface, a suspect, overlaps it, so it only cuts in that case.
+unless it lies in a *suspect*, so it only cuts in that case. A suspect is a prefix in which packets
+may leave otherwise: the destination of any other route, the destination of a rule, or a prefix that
+the caller names. All suspects cut.
 """
 
 from __future__ import annotations
@@ -61,15 +63,16 @@ class Cutter:
         self._expected = PrefixSet(cidrs, family.bits)
         self._devs = frozenset(expected_devs)
         self._sources = frozenset(sources)
-        self._suspects = {*suspects}
+        # The suspects that are known before any route is.
+        self._named = {*suspects}
         for rule in rules:
             if rule.destination is not None:
-                self._suspects.add(numbers(rule.destination))
+                self._named.add(numbers(rule.destination))
         if not _falls_through_to_default(rules):
-            self._suspects.add((0, 0))
+            self._named.add((0, 0))
 
     def suspects(self, routes: Iterable[Route], possible: Iterable[Prefix] = ()) -> list[Prefix]:
-        """Return the prefixes in which something other than a plain route may match.
+        """Return the suspects inside the CIDRs, and the CIDRs that lie in a suspect.
 
         Outside of these prefixes, ``cut`` doesn't need the plain routes.
 
@@ -81,38 +84,38 @@ class Cutter:
         Returns:
             The prefixes, all inside the CIDRs and possibly nested.
         """
-        suspects = {*self._suspects, *possible}
+        suspects = {*self._named, *possible}
         for route in routes:
             if route.tos == 0 and not self._is_plain(route):
                 suspects.add(numbers(route.destination))
-        shadows = PrefixSet(suspects, self._family.bits)
+        is_suspect = PrefixSet(suspects, self._family.bits).covers
         inside = filter(self._expected.covers, suspects)
-        return sorted({*inside, *filter(shadows.covers, self._cidrs)})
+        return sorted({*inside, *filter(is_suspect, self._cidrs)})
 
     def cut(self, routes: Iterable[Route], borders: Iterable[Prefix] = ()) -> Places:
         """Cut the CIDRs into places.
 
-        Where another interface may carry packets, gateways behind such interfaces are cut out, too,
-        because no fix may cover them.
+        In suspects, gateways behind other interfaces are cut out, too, because no fix may cover
+        them.
 
         Args:
             routes: the entries in all tables.
-            borders: additional prefixes that cut only where another interface may carry packets.
+            borders: additional prefixes that cut only in suspects.
 
         Returns:
             The places, without the family's reserved blocks.
         """
-        suspects = {*self._suspects}
-        inner = {*borders}
+        suspects = {*self._named}
+        in_suspects_only = {*borders}
         for route in routes:
             is_plain = self._is_plain(route)
             if route.tos == 0 and self._overlaps(destination := numbers(route.destination)):
-                (inner if is_plain else suspects).add(destination)
+                (in_suspects_only if is_plain else suspects).add(destination)
             if not is_plain:
-                inner.update(self._gateways(route))
-        shadows = PrefixSet(suspects, self._family.bits)
+                in_suspects_only.update(self._gateways(route))
+        is_suspect = PrefixSet(suspects, self._family.bits).covers
         reserved = map(numbers, reserved_blocks(self._family))
-        cuts = {*self._cidrs, *reserved, *suspects, *filter(shadows.covers, inner)}
+        cuts = {*self._cidrs, *reserved, *suspects, *filter(is_suspect, in_suspects_only)}
         return _cut_at([*filter(self._expected.covers, cuts)], self._family)
 
     def _is_plain(self, route: Route) -> bool:

@@ -39,8 +39,12 @@ def local_gateway(route: Route, addresses: Sequence[Address]) -> Address | None:
     interface. But the router isn't reached reliably, because this host doesn't answer the router's
     ARP requests. An IPv6 link-local address only counts if it is on the route's own interface.
     """
-    for hop in route.hops if route.type is RouteType.UNICAST else ():
-        for address in addresses if hop.gateway is not None and not hop.is_dead else ():
+    if route.type is not RouteType.UNICAST:
+        return None
+    for hop in route.hops:
+        if hop.gateway is None or hop.is_dead:
+            continue
+        for address in addresses:
             is_of_link = address.local.version == 6 and address.local.is_link_local
             if address.local == hop.gateway and (address.dev == hop.dev) == is_of_link:
                 return address

@@ -131,7 +131,7 @@ class Fixes:
         fixed = {
             first: dev
             for prefix, dev in prefixes.items()
-            for first in self._fixed_in(prefix, prefix)
+            for first in self._fixed_addresses(prefix, prefix)
         }
         left = self._left(fixed)
         host = fixed_by(self._state, self._places, entries, fixed)
@@ -178,7 +178,7 @@ class Fixes:
             obstacle = place.refused if place.first[1].is_failure else None
             place.constraint = place.constraint._replace(longer_than=None, obstacle=obstacle)
 
-    def _fixed_in(self, prefix: Prefix, entry: Prefix) -> list[int]:
+    def _fixed_addresses(self, prefix: Prefix, entry: Prefix) -> list[int]:
         """Return an address of each span that an entry fixes in a prefix.
 
         That is the first address in the span, the entry and the prefix.
@@ -199,7 +199,7 @@ class Fixes:
                 entry
                 for prefix in map(numbers, finding.ranges)
                 for entry in index.meeting(prefix)
-                if self._fixed_in(prefix, entry)
+                if self._fixed_addresses(prefix, entry)
             }
             yield attrs.evolve(finding, fix=tuple(entries[entry] for entry in sorted(fixing)))
 
@@ -214,6 +214,8 @@ class Fixes:
             devs = span.place.first[1].devs
             if (obstacle := span.place.constraint.obstacle) is not None:
                 by_constraint.setdefault((devs, obstacle), []).append(span)
+            # A span is fixed whole or not at all, so its first address tells: a taken destination
+            # cuts, and ``_within_reason`` keeps out what ``fewest_prefixes`` would give up.
             elif _needs_route(span) and span.first not in fixed:
                 by_taken.setdefault((devs, taken), []).append(span)
         return by_constraint | by_taken

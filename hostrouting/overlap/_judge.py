@@ -94,6 +94,7 @@ class Judge:
         route = lookup.route
         if route is None:
             return self._of_unrouted(lookup, expected)
+        # Delivered here, whatever routes there are: a note.
         ends_here = self._ends_here(route)
         is_broadcast = _type_for_sockets(route) is RouteType.BROADCAST
         if (ends_here or is_broadcast) and self._is_beyond_routes(lookup, route):
@@ -103,10 +104,12 @@ class Judge:
         # entry's device.
         devs = ("lo",) if ends_here else route.devs
         foreign = self._unexpected(devs, expected)
-        if devs and not foreign:
+        if devs and not foreign:  # through expected interfaces only: fine
             found = self._of_expected(lookup, route, devs)
-        else:
+        else:  # through allowed ones or pods' (a note), or a failure
             found = self._of_foreign(lookup, route, devs, foreign, expected)
+        # Even through an expected interface, connect() to a broadcast address is refused
+        # (tcp_v4_connect).
         if is_broadcast and found.kind is not FindingKind.OVERLAP:
             return Judgement(FindingKind.BLACKHOLE, lookup, (), route)
         return found
@@ -165,11 +168,12 @@ class Judge:
     ) -> Judgement:
         """Judge a lookup whose result contains an unexpected interface, or none at all."""
         not_allowed = [dev for dev in foreign if not self._is_allowed(dev, expected)]
-        if not devs or not self._are_exempt_pods(not_allowed, expected):
+        if not devs or not self._are_exempt_pods(not_allowed, expected):  # no exemption
             return Judgement(FindingKind.OVERLAP, lookup, devs, route)
+        # A pod's interface, but beyond the exemption's bounds.
         if not_allowed and (bound := self._bounds.why_beyond(route, lookup.address)):
             return Judgement(FindingKind.OVERLAP, lookup, devs, route, bound=bound)
-        if len(not_allowed) < len(foreign):
+        if len(not_allowed) < len(foreign):  # allowedDevs, perhaps next to pods'
             return Judgement(NoteKind.ALLOWED, lookup, foreign, route)
         is_wide = route.destination.prefixlen < self._state.family.bits
         shared = self._bounds.shared_subnet(route.destination) if is_wide else ""

@@ -28,7 +28,7 @@ class SocketLookup(NamedTuple):
 
     Args:
         result: the kernel's result.
-        source: source address of the lookup, or None for the first lookup, which selects one.
+        source: source address of the lookup, or None for an unconnected one, which selects it.
         is_tcp: whether the lookup is for TCP rather than UDP.
         is_reply: whether the lookup is for replies from ``source``, which no connection selects.
     """
@@ -65,9 +65,10 @@ class Judgement(NamedTuple):
         lookup: the lookup.
         devs: interfaces to report: all outgoing interfaces, or only the exempted ones.
         route: the matching entry, which may discard packets, or None if no entry matches.
-        is_lost: whether this local or broadcast address hides an address in the cluster.
+        is_lost: whether this local or broadcast address hides an address in the cluster: it is on
+            an interface that isn't expected there, such as InfiniBand.
         is_answered: whether a service of this host answers at this local address, such as a DNS
-            cache or kube-proxy.
+            cache or kube-proxy: it is on a pods' interface, which is exempt.
         bound: why the exemption for pods' interfaces doesn't cover this failure, or an empty
             string.
         shared: the uplink's subnet in which this network of pods or answered address lies, in
@@ -131,7 +132,8 @@ class Constraint(NamedTuple):
 
     Args:
         longer_than: prefix length that a route must exceed to fix the place (-1 if any route will
-            do), or None if nothing fails there, or no route can fix it.
+            do), or None if the place needs no route: because nothing fails there (then there is no
+            ``obstacle``), or because no route can fix it (then there is one).
         dev: the interface to which that route must lead, or None for the uplinks.
         obstacle: the reason why no route can fix the failure, if there is a failure.
         entry: the entry in table main that covers the place. If the place needs no route, any route
@@ -159,8 +161,9 @@ class Place:
             prefixes lie within the place.
         lookups: ask: the lookups that sockets make, UDP first. For each protocol, those without a
             source come first.
-        judgements: judge: by expected CIDR that contains the place, in config order, the judgement
-            of the first lookup, and of others that differ (see ``Judge.of_place``).
+        judgements: judge: by expected CIDR that contains the place, in config order, first the
+            judgement of the datagram without a source, and then those of others that differ (see
+            ``Judge.of_place``).
         constraint: fix: the constraint on the routes that may cover the place.
         refused: fix: why the installation would refuse a route that fixes the place.
     """

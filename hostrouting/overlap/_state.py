@@ -67,8 +67,9 @@ class State:
         The result is None if there is no such route or one never expires.
         """
         uplinks = {*self.uplinks.devs}
-        live = (route for route in self.defaults if not uplinks.isdisjoint(route.devs))
-        lifetimes = [route.expires for route in live if isinstance(route, Route6)]
+        # A dead route has no devs.
+        ours = (route for route in self.defaults if not uplinks.isdisjoint(route.devs))
+        lifetimes = [route.expires for route in ours if isinstance(route, Route6)]
         known = [lifetime for lifetime in lifetimes if lifetime is not None]
         return max(known, default=None) if len(known) == len(lifetimes) else None
 
