@@ -5,6 +5,7 @@ This module does no I/O.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any
@@ -67,7 +68,12 @@ def uplink_patterns(
     if configured is not None or ipv4_defaults is None:
         return configured
     default = default_route(ipv4_defaults)
-    return None if default is None else default.devs
+    return None if default is None else tuple(map(_only, default.devs))
+
+
+def _only(dev: str) -> str:
+    """Return a shell pattern that matches only an interface, whose name may look like a pattern."""
+    return re.sub(r"([*?[])", r"[\1]", dev)
 
 
 def is_among(dev: str, patterns: tuple[str, ...] | None) -> bool:

@@ -202,7 +202,7 @@ class Route:
 
     @property
     def is_ours(self) -> bool:
-        """Return whether the route is ours: protocol 217, in table main, not a default route."""
+        """Return whether the route has protocol 217 and is in main, but no default route."""
         return (
             self.protocol == Protocol.HOSTROUTING
             and self.table == Table.MAIN
@@ -228,7 +228,7 @@ class Route:
 
     @property
     def is_dead(self) -> bool:
-        """Return whether all hops are dead: the kernel skips the route then (fib_table_lookup)."""
+        """Return whether all hops are dead, so the kernel skips the route (fib_table_lookup)."""
         return bool(self.hops) and all(hop.is_dead for hop in self.hops)
 
     @property
@@ -325,7 +325,7 @@ class Route6(Route):
 
     @property
     def is_dead(self) -> bool:
-        """Return whether the kernel skips the route: it has expired, or all its hops are dead."""
+        """Return whether the kernel skips the route, as it has expired or all its hops are dead."""
         return self.is_expired or super().is_dead
 
     def words(self, *, is_numeric: bool = False) -> str:

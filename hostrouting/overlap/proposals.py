@@ -160,7 +160,7 @@ class Unfixable(JsonObject):
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Return the prefixes to show: ``about`` or else ``ranges``.
+        """Return the prefixes to show, which are ``about`` or else ``ranges``.
 
         A single address is shown without its length.
         """

@@ -86,8 +86,7 @@ def test_a_check_takes_no_name_for_a_word(name: str, tmp_path: Path) -> None:
         del kernel
 
 
-# The library takes the names of the IPv4 uplinks for patterns, and this one doesn't match itself.
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "[detached]"])
+@pytest.mark.parametrize("name", NAMES)
 def test_an_uplink_may_have_any_name(name: str, tmp_path: Path) -> None:
     awk = AWKS[NAMES.index(name) % len(AWKS)]
     kernel = on_linux()  # as long as it exists, so does its namespace
@@ -109,4 +108,17 @@ def test_an_uplink_may_have_any_name(name: str, tmp_path: Path) -> None:
     assert [tool("ip", family, "route") for family in ("-4", "-6")] == tables
     add_link("ib0", "10.100.0.4/16")
     assert see_sound(overlap, awk, tmp_path) == "overlap"
+    del kernel
+
+
+@pytest.mark.parametrize("awk", AWKS)
+def test_an_alias_passes_for_no_line_of_ip(awk: str, tmp_path: Path) -> None:
+    """Table local isn't asked for everybody, but a line in an alias says so."""
+    kernel = on_linux()
+    run_ip(nics(eth0="10.1.0.4/24"), "route add default via 10.1.0.1 dev eth0 metric 100")
+    tool("ip", "link", "set", "dev", "eth0", "alias", "x\n0:\tfrom all lookup 255")
+    run_ip("rule add pref 100 from all lookup local", "rule del pref 0")
+    run_ip("rule add pref 50 to 10.1.0.0/24 lookup 50", "route add default via 10.1.0.1 table 50")
+    config = Config(route_overlap={"expectedCidrs": ["10.96.0.0/12"]}, wait_seconds=0)
+    assert see_sound(config, awk, tmp_path) == "unknown"
     del kernel

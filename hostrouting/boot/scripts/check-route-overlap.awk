@@ -74,7 +74,12 @@ section == "kernel" { read_address() }
 section == "heard" && relevance($0) > restlessness { restlessness = relevance($0) }
 
 # 2: ib0: <BROADCAST,UP> mtu 2044 qdisc mq master vrf1 state UP ... \    link/infiniband 00:01 ...
+#
+# ip prints an alias as it is: after a line break in it, what follows would pass for another line of ip. An interface
+# keeps its alias when it comes back from a container, as lo never does.
 function read_link(    name) {
+  if (/ alias / && $2 != "lo:")
+    can_not("an interface has an alias (ip link set dev DEV alias), whose text may look like a line of ip")
   name = $2
   sub(/[@:].*/, "", name)
   if (/ link\/(\[32\]|infiniband) / && $3 ~ pattern_of["awaited"])
