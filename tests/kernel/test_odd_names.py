@@ -51,7 +51,7 @@ HOSTS = {
 
 
 def add_link(name: str, *addresses: str) -> None:
-    peer = "other-of-ib0" if name == "ib0" else "other"
+    peer = f"other-of-{name}" if name in ("ib0", "010") else "other"
     run_ip(f"link add dev {name} type veth peer name {peer}")
     run_ip(f"link set dev {peer} up", f"link set dev {name} arp off up")
     for address in addresses:
@@ -111,14 +111,35 @@ def test_an_uplink_may_have_any_name(name: str, tmp_path: Path) -> None:
     del kernel
 
 
+ODD_HOSTS = {
+    "an encapsulation with a tos": """
+        ip route add 10.100.3.0/24 encap ip id 1 dst 10.9.9.9 via 10.2.0.1 dev 010
+    """,
+    "an encapsulation of a second default route": """
+        ip route append default encap ip id 1 dst 10.9.9.9 via 10.2.0.1 dev 010 metric 100
+    """,
+    "a rule from half of IPv6": """
+        ip -6 route add default dev 010 table 100
+        ip -6 rule add pref 50 from ::/1 lookup 100
+    """,
+    "a gateway that is an address of another number": """
+        ip route replace default via 10.1.0.1 dev 10 metric 100
+        ip addr add 10.1.0.1/32 dev 010
+    """,
+}
+
+
 @pytest.mark.parametrize("awk", AWKS)
-def test_an_alias_passes_for_no_line_of_ip(awk: str, tmp_path: Path) -> None:
-    """Table local isn't asked for everybody, but a line in an alias says so."""
-    kernel = on_linux()
-    run_ip(nics(eth0="10.1.0.4/24"), "route add default via 10.1.0.1 dev eth0 metric 100")
-    tool("ip", "link", "set", "dev", "eth0", "alias", "x\n0:\tfrom all lookup 255")
-    run_ip("rule add pref 100 from all lookup local", "rule del pref 0")
-    run_ip("rule add pref 50 to 10.1.0.0/24 lookup 50", "route add default via 10.1.0.1 table 50")
-    config = Config(route_overlap={"expectedCidrs": ["10.96.0.0/12"]}, wait_seconds=0)
-    assert see_sound(config, awk, tmp_path) == "unknown"
+@pytest.mark.parametrize("host", ODD_HOSTS)
+def test_what_was_once_taken_for_fine_is_not(host: str, awk: str, tmp_path: Path) -> None:
+    kernel = on_linux()  # as long as it exists, so does its namespace
+    add_link("10", "10.1.0.4/24", "2001:db8::4/64")
+    add_link("010", "10.2.0.4/24")
+    run_ip("route add default via 10.1.0.1 dev 10 metric 100")
+    run_ip6("route add default via 2001:db8::1 dev 10")
+    for line in ODD_HOSTS[host].strip().splitlines():
+        tool(*line.split())
+    cidrs = ["10.96.0.0/12", "fd00:18::/48"]
+    config = Config(route_overlap={"expectedCidrs": cidrs}, wait_seconds=0)
+    assert see_sound(config, awk, tmp_path) != "ok"
     del kernel

@@ -74,17 +74,12 @@ section == "kernel" { read_address() }
 section == "heard" && relevance($0) > restlessness { restlessness = relevance($0) }
 
 # 2: ib0: <BROADCAST,UP> mtu 2044 qdisc mq master vrf1 state UP ... \    link/infiniband 00:01 ...
-#
-# ip prints an alias as it is: after a line break in it, what follows would pass for another line of ip. An interface
-# keeps its alias when it comes back from a container, as lo never does.
 function read_link(    name) {
-  if (/ alias / && $2 != "lo:")
-    can_not("an interface has an alias (ip link set dev DEV alias), whose text may look like a line of ip")
   name = $2
   sub(/[@:].*/, "", name)
   if (/ link\/(\[32\]|infiniband) / && $3 ~ pattern_of["awaited"])
     infiniband[++infinibands] = name
-  has_masters = has_masters || $8 == "master"
+  has_masters = has_masters || / master /
 }
 
 # 2: eth0    inet 10.1.0.4/24 metric 100 brd 10.1.0.255 scope 0 eth0\ ...
@@ -155,11 +150,13 @@ function see_delivered(action, to,    i) {
     can_not("table local isn\047t asked first")
 }
 
-# Keeps the addresses that a prefix in a rule's "from" treats unlike a packet without a source, which has 0.0.0.0 or ::.
-function add_sources(prefix,    i) {
+# Keeps the addresses that a prefix in a rule's "from" treats unlike a packet without a source.
+# For IPv4, such a packet has 0.0.0.0; for IPv6, only a rule from everywhere matches it (fib6_rule_match).
+function add_sources(prefix,    i, is_met) {
   read_prefix(prefix)
+  is_met = family == 4 && first == "x" ZEROS
   for (i = 1; i <= owns; i++)
-    if (is_between(first, own_number[i], last) != (first == "x" ZEROS) && !(own[i] in is_named)) {
+    if (is_between(first, own_number[i], last) != is_met && !(own[i] in is_named)) {
       is_named[own[i]] = 1
       named[++nameds] = i
     }
@@ -207,7 +204,8 @@ function take_apart(line,    word, count, i, key, gateway) {
 # can lead away; the default routes; and the discards in table main, with what tells a CNI's blocks from others.
 function read_route(    is_of_cni, is_telling) {
   take_apart($0)
-  if ("from" in field)
+  # What follows an encapsulation's type are its own keys.
+  if ("from" in field || / encap (ip6?|mpls|seg6|seg6local|ila|bpf|rpl|ioam6|xfrm) /)
     can_not("the route " in_words($0))
   if ("tos" in field)
     return
@@ -545,7 +543,7 @@ function local_gateway(list,    part, hop, i, k) {
   for (i = split(list, part, " "); i > 0; i--) {
     split(part[i], hop, "/")
     for (k = 1; k <= owns && hop[1] in is_own; k++)
-      if (own[k] == hop[1] && (own_dev[k] == hop[2]) == (hop[1] ~ /^fe[89ab]/))
+      if (own[k] == hop[1] && (own_dev[k] "" == hop[2] "") == (hop[1] ~ /^fe[89ab]/))
         return hop[1] ", which is also an address of this host (" own_dev[k] ")"
   }
   return ""
