@@ -28,7 +28,7 @@ html_copy_source = False
 
 autodoc_member_order = "alphabetical"
 maximum_signature_line_length = 70
-_DEFAULT_CHARACTERS = 60
+_DEFAULT_CHARACTERS = 50
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 python_use_unqualified_type_names = True

@@ -72,8 +72,13 @@ STRINGS: dict[object, str] = {
 
 # Dependencies between keys, and the forms of text that a class accepts.
 OPT_IN = {
-    "properties": {"routes": {"uniqueItems": True}},
-    "if": {"properties": {"routes": {"type": "array", "minItems": 1}}, "required": ["routes"]},
+    "properties": {"routes": {"uniqueItems": True}, "rules": {"uniqueItems": True}},
+    "if": {
+        "anyOf": [
+            {"properties": {key: {"type": "array", "minItems": 1}}, "required": [key]}
+            for key in ("routes", "rules", "keep")
+        ]
+    },
     "then": {"properties": {"enabled": {"const": True}}, "required": ["enabled"]},
 }
 MISSPELT = {
@@ -182,7 +187,7 @@ class Definitions(dict[str, Any]):
             if field.default and not _takes(convert, [*field.default] * 2):
                 told["maxItems"] = len(field.default)
         elif told.get("type") == "integer":
-            told["maximum"] = _largest(convert)
+            told |= _limits(convert)
         if field.default is NOTHING:
             return told
         default = [*field.default] if isinstance(field.default, tuple) else field.default
@@ -255,11 +260,13 @@ def _takes(convert: Any, value: object) -> bool:
     return True
 
 
-def _largest(convert: Any) -> int:
+def _limits(convert: Any) -> dict[str, int]:
+    """Return the smallest and the largest value that a converter takes, from its message."""
     try:
         convert(-1)
     except ValueError as error:
-        return int(re.findall(r"expected 0 to (\d+)", str(error))[0])
+        lowest, highest = re.findall(r"expected (\d+) to (\d+)", str(error))[0]
+        return {"minimum": int(lowest), "maximum": int(highest)}
     raise AssertionError(f"{convert} takes -1")
 
 

@@ -51,6 +51,7 @@ from hostrouting.backend import (
     RouteType,
     Rule,
     RuleAction,
+    RuleFailure,
     Scope,
     Selection,
     Sent,
@@ -155,6 +156,9 @@ class IpCommandBackend:
         if change is Write.DELETE:
             return self._delete(routes)
         return _each(routes, lambda route: self._put(change.value, route))
+
+    def write_rules(self, change: Write, rules: Sequence[Rule]) -> tuple[RuleFailure, ...]:
+        return self._listening.write_rules(change, rules)
 
     def _delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         there = self._routes() if routes else []

@@ -43,6 +43,7 @@ from hostrouting.backend import (
     RouteType,
     Rule,
     RuleAction,
+    RuleFailure,
     Scope,
     Selection,
     Sent,
@@ -139,6 +140,9 @@ class Pyroute2Backend:
             return self._delete(routes)
         flags = _ADD if change is Write.ADD else _REPLACE
         return _each(routes, lambda route, by: _write(_NEW_ROUTE, flags, route, by))
+
+    def write_rules(self, change: Write, rules: Sequence[Rule]) -> tuple[RuleFailure, ...]:
+        return self._listening.write_rules(change, rules)
 
     def _delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         there = self._routes() if routes else []

@@ -30,7 +30,7 @@ from hostrouting.kernel.selection import EVERYTHING, Entries, Selection
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.integer_prefixes import Prefix
 from hostrouting.model.links import Address, AddressLabel, Hardware, Link
-from hostrouting.model.lookups import Lookup, RouteFailure
+from hostrouting.model.lookups import Lookup, RouteFailure, RuleFailure
 from hostrouting.model.routes import (
     DEFAULT_DESTINATION,
     NextHop,
@@ -47,8 +47,8 @@ __all__ = [
     "DEFAULT_DESTINATION", "EVERYTHING", "Address", "AddressLabel", "ChangeListener", "Entries",
     "Facts", "Family", "ForwardingBackend", "Hardware", "IpAddress", "Link", "Lookup",
     "NetlinkBackend", "NetlinkBackend6", "NextHop", "Prefix", "Protocol", "Route", "RouteBackend",
-    "RouteFailure", "RouteType", "Router", "Rule", "RuleAction", "Scope", "Selection", "Sent",
-    "Systemctl", "Table", "UnitManager", "Write", "read_default_routes", "read_our_routes",
-    "read_routes",
+    "RouteFailure", "RouteType", "Router", "Rule", "RuleAction", "RuleFailure", "Scope",
+    "Selection", "Sent", "Systemctl", "Table", "UnitManager", "Write", "read_default_routes",
+    "read_our_routes", "read_routes",
 ]
 # fmt: on

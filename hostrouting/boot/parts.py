@@ -238,7 +238,7 @@ class Wanted:
 def wanted_parts(config: Config, layout: Layout) -> tuple[Part, ...]:
     """Return all parts that a config enables."""
     parts = []
-    if config.static_routes.routes:
+    if config.static_routes.is_wanted:
         parts.append(routes_part(config, layout))
     if config.route_overlap.expected_cidrs:
         parts.append(check_part(config, layout))

@@ -5,7 +5,7 @@ This module does no I/O.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from itertools import count
 from typing import TYPE_CHECKING, Any, Literal
@@ -26,6 +26,7 @@ from hostrouting.config.values import (
     parse_consumer,
     parse_integer,
     parse_named_patterns,
+    parse_pattern,
     parse_patterns,
     parse_seconds,
     parse_textfile,
@@ -47,6 +48,10 @@ SECTION = "hostRouting"
 ONLINK: Literal["onlink"] = "onlink"
 METRIC_MAX = 2**32 - 1
 WAIT_SECONDS = 30
+PRIORITY_MAX = 32765  # the last one before the kernel's own rule for table main
+# The preferences of the rules that keep traffic on an interface. No other program is known to use
+# these numbers.
+KEEP_PRIORITIES = range(2170, 2173)
 STRICT_SETTLE_SECONDS = 60
 
 # Interfaces of pods and their overlay networks. Docker, libvirt and VPN interfaces are left out on
@@ -120,6 +125,44 @@ def _routes(value: Sequence[StaticRoute | Mapping[str, Any]]) -> tuple[StaticRou
     return parse_items(value, parse)
 
 
+def _priority(value: int) -> int:
+    parse_integer(value, PRIORITY_MAX, lowest=1)
+    if value in KEEP_PRIORITIES:
+        raise ValueError(f"{value} belongs to keep, as 2170 to 2172 do; choose another")
+    return value
+
+
+def _rules(value: Sequence[StaticRule | Mapping[str, Any]]) -> tuple[StaticRule, ...]:
+    first: dict[IpNetwork, int] = {}
+    positions = count()
+
+    def parse(item: object) -> StaticRule:
+        position = next(positions)
+        rule = read(StaticRule, item)
+        earlier = first.setdefault(rule.to, position)
+        if earlier != position:
+            raise ValueError(f"{rule.to} is already rules[{earlier}]")
+        return rule
+
+    return parse_items(value, parse)
+
+
+def _keep(value: Sequence[Keep | str | Mapping[str, Any]]) -> tuple[Keep, ...]:
+    def parse(item: Any) -> Keep:
+        if not isinstance(item, str):
+            return read(Keep, item)
+        return Keep(parse_pattern(item))
+
+    return parse_items(value, parse)
+
+
+def _keep_gateway(value: str | IpAddress | None) -> Gateway:
+    gateway = _gateway(value)
+    if gateway not in (None, ONLINK) and Family.of(gateway) is not Family.IPV4:
+        raise ValueError(f"'{gateway}' is not an IPv4 address")
+    return gateway
+
+
 def _static_routes(value: StaticRoutes | Mapping[str, Any]) -> StaticRoutes:
     return read(StaticRoutes, value)
 
@@ -148,6 +191,18 @@ def _expected(
         return read(ExpectedCidr, item) if is_object else ExpectedCidr(parse_any_cidr(item))
 
     return parse_items(value, parse)
+
+
+def _names_only(pattern: str, patterns: tuple[str, ...]) -> bool:
+    """Return whether each name that a shell pattern matches is matched by other patterns, too.
+
+    Only the patterns' text is compared, so it may be True although this returns False.
+    """
+    if not {*pattern} & {*"*?["}:
+        return is_like(pattern, patterns)
+    # A star also stands for another pattern's wildcards.
+    wide = tuple(each for each in patterns if not {*each} & {*"?["})
+    return pattern in patterns or ("[" not in pattern and is_like(pattern, wide))
 
 
 def _families(networks: Iterable[IpNetwork]) -> tuple[Family, ...]:
@@ -204,12 +259,65 @@ class StaticRoute(Section):
 
 
 @attrs.frozen(field_transformer=checked_at_once)
-class StaticRoutes(Section):
-    """The static routes to install (opt-in).
+class StaticRule(Section):
+    """A CIDR that is routed by table main, whatever later policy rules say.
 
     Args:
-        enabled: the opt-in; must be true if there are any routes.
+        to: an IPv4 or IPv6 prefix without host bits, with the limits of a route's destination.
+        priority: the preference from which on table main decides, from 1 to 32765, but not 2170 to
+            2172, which belong to ``keep``.
+
+    Raises:
+        ConfigError: one or more fields are invalid; the error lists all of them.
+    """
+
+    to: IpNetwork = attrs.field(converter=parse_any_prefix)
+    priority: int = attrs.field(converter=_priority)
+
+    def __str__(self) -> str:
+        return f"to {self.to} priority {self.priority}"
+
+
+@attrs.frozen(field_transformer=checked_at_once)
+class Keep(Section):
+    """Interfaces on which packets from their own IPv4 addresses stay.
+
+    Such packets stay on the interface within its connected network and, if it has a gateway,
+    wherever table main has only a default route. Other packets follow the routes.
+
+    Args:
+        dev: a shell pattern for the interfaces.
+        gateway: an IPv4 address, or ``"onlink"``. Defaults to the gateway of the interface's own
+            default route, if it has one.
+
+    Raises:
+        ConfigError: one or more fields are invalid; the error lists all of them.
+    """
+
+    dev: str = attrs.field(converter=parse_pattern)
+    gateway: Gateway = attrs.field(default=None, converter=_keep_gateway)
+
+    def __str__(self) -> str:
+        if self.gateway is None:
+            return self.dev
+        return f"{self.dev} {ONLINK if self.gateway == ONLINK else f'via {self.gateway}'}"
+
+    def to_mapping(self, *keys: str) -> Any:
+        """Return this object as JSON that can be parsed again."""
+        return self.dev if self.gateway is None else super().to_mapping(*keys)
+
+
+@attrs.frozen(field_transformer=checked_at_once)
+class StaticRoutes(Section):
+    """The static routes, rules and kept interfaces to install (opt-in).
+
+    Args:
+        enabled: the opt-in; must be true if there is anything to install.
         routes: the routes. Each combination of destination and metric must be unique.
+        rules: the CIDRs that table main decides about. Each one must be unique; several may share a
+            priority.
+        keep: the interfaces on which packets from their own addresses stay. For an interface, the
+            first entry that matches it counts.
 
     Raises:
         ConfigError: one or more fields are invalid; the error lists all of them.
@@ -217,18 +325,41 @@ class StaticRoutes(Section):
 
     enabled: bool = attrs.field(default=False, converter=parse_boolean)
     routes: tuple[StaticRoute, ...] = attrs.field(default=(), converter=_routes)
+    rules: tuple[StaticRule, ...] = attrs.field(default=(), converter=_rules)
+    keep: tuple[Keep, ...] = attrs.field(default=(), converter=_keep)
 
     def _problems(self) -> list[Problem]:
         problems = super()._problems()
-        # Check this even if some routes are invalid.
-        if self.enabled is False and self.routes:
-            problems.insert(0, ("enabled", "must be true where routes are given (explicit opt-in)"))
+        # Check this even if some of them are invalid.
+        if self.enabled is False and self.is_wanted:
+            given = next(name for name in ("routes", "rules", "keep") if getattr(self, name))
+            words = "is" if given == "keep" else "are"
+            reason = f"must be true where {given} {words} given (explicit opt-in)"
+            problems.insert(0, ("enabled", reason))
         return problems
+
+    @property
+    def is_wanted(self) -> bool:
+        """Return whether there is anything to install."""
+        return bool(self.routes or self.rules or self.keep)
 
     @cached_property
     def families(self) -> tuple[Family, ...]:
-        """The address families of the routes."""
-        return _families(route.destination for route in self.routes)
+        """The address families of the routes and rules. Kept interfaces need IPv4."""
+        versions = {network.version for network in self._networks()}
+        if self.keep:
+            versions.add(Family.IPV4.value)
+        return tuple(family for family in Family if family.value in versions)
+
+    def _networks(self) -> Iterator[IpNetwork]:
+        for route in self.routes:
+            yield route.destination
+        for rule in self.rules:
+            yield rule.to
+
+    def rules_of(self, family: Family) -> tuple[StaticRule, ...]:
+        """Return the rules in the given family."""
+        return tuple(rule for rule in self.rules if Family.of(rule.to) is family)
 
     def of(self, family: Family) -> tuple[StaticRoute, ...]:
         """Return the routes in the given family."""
@@ -389,7 +520,17 @@ class Config(Section):
     @property
     def is_gated(self) -> bool:
         """Return whether the config enables routes or a check, either of which needs the gate."""
-        return bool(self.static_routes.routes or self.route_overlap.expected_cidrs)
+        return self.static_routes.is_wanted or bool(self.route_overlap.expected_cidrs)
+
+    def _problems(self) -> list[Problem]:
+        problems = super()._problems()
+        if problems or not self.uplinks:
+            return problems
+        for position, entry in enumerate(self.static_routes.keep):
+            if _names_only(entry.dev, self.uplinks):
+                reason = f"{shown(entry.dev)} matches only uplinks, whose packets follow the routes"
+                problems.append((f"staticRoutes.keep[{position}]", reason))
+        return problems
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> Config:

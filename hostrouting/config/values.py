@@ -35,12 +35,12 @@ _WAIT_SECONDS_MAX = 600
 _TOO_LONG = rf"(?s).{{{_CONSUMER_MAX + 1},}}"
 
 
-def parse_integer(value: int, highest: int) -> int:
-    """Validate that a value is an integer from 0 to a maximum."""
+def parse_integer(value: int, highest: int, *, lowest: int = 0) -> int:
+    """Validate that a value is an integer within limits, which are included."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"{shown(value)} is not an integer")
-    if not 0 <= value <= highest:
-        raise ValueError(f"{shown(value)} is out of range; expected 0 to {highest}")
+    if not lowest <= value <= highest:
+        raise ValueError(f"{shown(value)} is out of range; expected {lowest} to {highest}")
     return value
 
 

@@ -9,8 +9,9 @@ from hostrouting.kernel.port import ChangeListener, Facts, RouteBackend, Sent, W
 from hostrouting.kernel.selection import EVERYTHING, Entries, Selection
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.integer_prefixes import Prefix
-from hostrouting.model.lookups import Lookup, RouteFailure
+from hostrouting.model.lookups import Lookup, RouteFailure, RuleFailure
 from hostrouting.model.routes import Route
+from hostrouting.model.rules import Rule
 
 
 class ForwardingBackend(RouteBackend):
@@ -54,6 +55,9 @@ class ForwardingBackend(RouteBackend):
 
     def write(self, change: Write, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         return self.inner.write(change, routes)
+
+    def write_rules(self, change: Write, rules: Sequence[Rule]) -> tuple[RuleFailure, ...]:
+        return self.inner.write_rules(change, rules)
 
     def changes(
         self,

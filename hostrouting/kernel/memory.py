@@ -49,7 +49,7 @@ from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.integer_prefixes import Prefix
 from hostrouting.model.links import Address, Hardware
-from hostrouting.model.lookups import Lookup, RouteFailure
+from hostrouting.model.lookups import Lookup, RouteFailure, RuleFailure
 from hostrouting.model.routes import NextHop, Route, Scope
 from hostrouting.model.rules import Rule
 from phases import CancelScope
@@ -113,6 +113,17 @@ class FakeKernel(Kernel):
                     _WRITERS[change](net, route)
                 except NetlinkError as refusal:
                     failures.append(RouteFailure(route, refusal.errno, refusal.message))
+        return tuple(failures)
+
+    def write_rules(self, change: Write, rules: Sequence[Rule]) -> tuple[RuleFailure, ...]:
+        failures: list[RuleFailure] = []
+        with self._changing() as net:
+            write = net.add_rule if change is Write.ADD else net.del_rule
+            for rule in rules:
+                try:
+                    write(rule)
+                except NetlinkError as refusal:
+                    failures.append(RuleFailure(rule, refusal.errno, refusal.message))
         return tuple(failures)
 
     # --- changes ----------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ from hostrouting.kernel.sources import Sources, scopes_of_objects, source_key_to
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.integer_prefixes import Prefix, PrefixSet, numbers
-from hostrouting.model.lookups import Lookup, RouteFailure
+from hostrouting.model.lookups import Lookup, RouteFailure, RuleFailure
 from hostrouting.model.routes import Route, Route6, RouteType, Table
 from hostrouting.model.rules import Rule
 from phases import CancelScope
@@ -350,10 +350,13 @@ class Model(RouteBackend):
         """Raise an error, because a model is read-only."""
         if not routes:
             return ()
-        raise RouteError(
-            f"can't change {routes[0]}: the host is a snapshot",
-            hint="do it on the host itself",
-        )
+        raise _read_only(routes[0])
+
+    def write_rules(self, change: Write, rules: Sequence[Rule]) -> tuple[RuleFailure, ...]:
+        """Raise an error, because a model is read-only."""
+        if not rules:
+            return ()
+        raise _read_only(rules[0])
 
 
 class Model6(Model):
@@ -473,6 +476,13 @@ def _unknown_fact(what: str, address: IpAddress, advice: str) -> RouteError:
 
 def _unknown_dev(route: Route) -> RouteError:
     return RouteError(f"the snapshot doesn't name every interface of {route}", hint=RECORD_HINT)
+
+
+def _read_only(change: object) -> RouteError:
+    return RouteError(
+        f"can't change {change}: the host is a snapshot",
+        hint="do it on the host itself",
+    )
 
 
 def _entry(found: Lookup) -> object:

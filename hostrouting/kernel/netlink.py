@@ -32,7 +32,7 @@ from typing import TypeVar
 
 from hostrouting.kernel.nexthops import in_order
 from hostrouting.kernel.port import ChangeListener, Facts, RouteBackend, Sent, Write
-from hostrouting.kernel.refusals import Deletable, NetlinkError
+from hostrouting.kernel.refusals import Deletable, DeletableRules, NetlinkError
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink import route_messages as rtm
 from hostrouting.kernel.rtnetlink import values
@@ -56,7 +56,7 @@ from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.integer_prefixes import Prefix, PrefixSet, numbers
 from hostrouting.model.links import Address, Link
-from hostrouting.model.lookups import Lookup, RouteFailure
+from hostrouting.model.lookups import Lookup, RouteFailure, RuleFailure
 from hostrouting.model.routes import NextHop, NexthopObject, Route
 from hostrouting.model.rules import Rule
 
@@ -349,6 +349,28 @@ class NetlinkBackend(RouteBackend):
         }
         selections = [inside_only(inside, *place) for place in sorted(places)]
         return Deletable(entry for wanted in selections for entry in self.entries(wanted))
+
+    def write_rules(self, change: Write, rules: Sequence[Rule]) -> tuple[RuleFailure, ...]:
+        if not rules:
+            return ()
+        is_added = change is Write.ADD
+        deletable = DeletableRules([] if is_added else self._rules())
+
+        def pack(rule: Rule, sequence: int) -> bytes:
+            if is_added:
+                return rtnl.message(rtnl.RTM_NEWRULE, rtnl.ADD, sequence, self._encode(rule))
+            message = rtnl.message(rtnl.RTM_DELRULE, rtnl.DELETE, sequence, self._encode(rule))
+            deletable.take(rule)
+            return message
+
+        with rtnl.as_route_errors("change rules"), self._connect() as talk:
+            refusals = talk.change(rules, pack)
+        return tuple(
+            RuleFailure(rule, refusal.errno, refusal.message) for rule, refusal in refusals
+        )
+
+    def _encode(self, rule: Rule) -> bytes:
+        return values.encode_rule(rule, self.family)
 
     # --- changes ----------------------------------------------------------------------------------
 

@@ -6,8 +6,9 @@ same. ``ForwardingBackend`` (forwarding.py) wraps another backend. ``NamespaceKe
 (namespace.py) uses the real kernel in a disposable network namespace, where links and addresses can
 be changed as well.
 
-The port has few methods, so that it is easy to implement: facts, entries, lookup, sources, write
-and changes. What else a caller needs is a function over these (``read_routes`` and its siblings).
+The port has few methods, so that it is easy to implement: facts, entries, lookup, sources, write,
+write_rules and changes. What else a caller needs is a function over these (``read_routes`` and its
+siblings).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.integer_prefixes import Prefix, PrefixSet, ends
 from hostrouting.model.jsonable import StrEnum
 from hostrouting.model.links import Address, AddressLabel, Link
-from hostrouting.model.lookups import Lookup, RouteFailure
+from hostrouting.model.lookups import Lookup, RouteFailure, RuleFailure
 from hostrouting.model.routes import Route, Table
 from hostrouting.model.rules import Rule
 from phases import CancelScope
@@ -60,7 +61,7 @@ class Facts:
 
 
 class Write(StrEnum):
-    """The kinds of changes to routes."""
+    """The kinds of changes to routes and rules."""
 
     ADD = "add"
     REPLACE = "replace"
@@ -189,6 +190,31 @@ class RouteBackend(Lookups, Protocol):
 
         Returns:
             The failed routes, in the same order. An empty tuple means success.
+
+        Raises:
+            RouteError: nothing was attempted.
+        """
+
+    def write_rules(self, change: Write, rules: Sequence[Rule]) -> tuple[RuleFailure, ...]:
+        """Add or delete policy rules in bulk.
+
+        Every rule is attempted in the given order, also after a failure.
+
+        ``ADD``: a rule comes after existing rules with the same preference. It fails with EEXIST if
+        there is a rule like it with the same protocol (NLM_F_CREATE | NLM_F_EXCL). A missing source
+        or destination matches any (rule_exists), so EEXIST doesn't mean that this rule exists.
+
+        ``DELETE``: exactly these rules are deleted. A rule that doesn't exist fails with ENOENT.
+        The kernel deletes the first rule that matches, and a missing source or destination matches
+        any, so a call has to read the rules first.
+
+        Args:
+            change: ``ADD`` or ``DELETE``. The kernel can't replace a rule.
+            rules: the rules, with a source, a destination or neither, a table, and a limit for
+                suppressed prefixes, but no other selectors.
+
+        Returns:
+            The failed rules, in the same order. An empty tuple means success.
 
         Raises:
             RouteError: nothing was attempted.

@@ -1,4 +1,4 @@
-"""Errors for requests that a kernel rejects, and a filter for deletions of missing routes."""
+"""Errors for requests that a kernel rejects, and filters for deletions of what doesn't exist."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import errno as errnos
 import os
 from collections.abc import Iterable
 
+import attrs
+
 from hostrouting.model.integer_prefixes import numbers
 from hostrouting.model.routes import Route
+from hostrouting.model.rules import Rule
 
 
 class NetlinkError(Exception):
@@ -55,6 +58,43 @@ class Deletable:
         if not devs or (dev is not None and dev not in devs):
             raise NetlinkError(errnos.ESRCH, "no such route")
         devs.remove(devs[0] if dev is None else dev)
+
+
+class DeletableRules:
+    """The existing rules, used to filter a batch of deletions.
+
+    The kernel deletes the first rule that matches a request, and a request without a source or a
+    destination matches rules with any (rule_find in net/core/fib_rules.c).
+
+    Args:
+        rules: all rules, in evaluation order.
+    """
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self._rules = [*rules]
+
+    def take(self, rule: Rule) -> None:
+        """Find a rule that the kernel would delete, and mark it as deleted.
+
+        Raises:
+            NetlinkError: there is no such rule (ENOENT), or the kernel would delete another one
+                (ENOTRECOVERABLE).
+        """
+        if rule not in self._rules:
+            raise NetlinkError(errnos.ENOENT, "no such rule")
+        first = next(other for other in self._rules if _is_deleted_for(rule, other))
+        if first != rule:
+            raise NetlinkError(errnos.ENOTRECOVERABLE, f"the kernel would delete the rule {first}")
+        self._rules.remove(rule)
+
+
+def _is_deleted_for(rule: Rule, other: Rule) -> bool:
+    compared = attrs.evolve(
+        rule,
+        source=rule.source or other.source,
+        destination=rule.destination or other.destination,
+    )
+    return compared == other
 
 
 def _identity(route: Route) -> tuple[object, ...]:

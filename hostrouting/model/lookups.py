@@ -1,4 +1,4 @@
-"""The results of lookups, and routes that the kernel refused."""
+"""The results of lookups, and routes and rules that the kernel refused."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import NamedTuple
 from hostrouting.model.family import IpAddress, IpNetwork
 from hostrouting.model.integer_prefixes import Prefix, numbers
 from hostrouting.model.routes import Route, RouteType
+from hostrouting.model.rules import Rule
 
 # Taken from fib_props in net/ipv4/fib_semantics.c and, for rules, from fib4_rule_action.
 ERRNO_OF_TYPE = {
@@ -107,3 +108,17 @@ class RouteFailure(NamedTuple):
     errno: int
     message: str
     is_by_kernel: bool = True
+
+
+class RuleFailure(NamedTuple):
+    """A policy rule that the kernel refused during a bulk call.
+
+    Args:
+        rule: the rule as passed by the caller.
+        errno: the errno returned by the kernel.
+        message: the kernel's extended ACK message, or a description of the errno.
+    """
+
+    rule: Rule
+    errno: int
+    message: str

@@ -58,6 +58,11 @@ class Table(IntEnum):
     LOCAL = 255
 
 
+# The tables for traffic from the addresses of interfaces that a config keeps. No other program is
+# known to use these numbers.
+SIDE_TABLES = range(2_170_000, 2_180_000)
+
+
 class Protocol(IntEnum):
     """Values for rtm_protocol, which identifies the origin of a route.
 
@@ -208,6 +213,11 @@ class Route:
             and self.table == Table.MAIN
             and self.destination.prefixlen > 0
         )
+
+    @property
+    def is_in_side_table(self) -> bool:
+        """Return whether the route has protocol 217 and is in one of our side tables."""
+        return self.protocol == Protocol.HOSTROUTING and self.table in SIDE_TABLES
 
     @property
     def is_connected(self) -> bool:

@@ -83,6 +83,11 @@ class Rule:
     protocol: int = Protocol.BOOT
 
     @property
+    def is_ours(self) -> bool:
+        """Return whether the rule has protocol 217."""
+        return self.protocol == Protocol.HOSTROUTING
+
+    @property
     def has_table(self) -> bool:
         """Return whether the rule looks up a fixed table rather than a VRF's."""
         return self.action is RuleAction.TO_TABLE and not self.is_l3mdev

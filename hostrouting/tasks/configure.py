@@ -331,7 +331,7 @@ class Run:
     def _install_with_routes(self, scope: CancelScope, undo: Undo) -> tuple[Changes, RoutePlan]:
         config = self.config
         host = self.host
-        wants_routes = bool(config.static_routes.routes)
+        wants_routes = config.static_routes.is_wanted
         adopted = routes_to_adopt(host, replaces_script=wants_routes)
         # Pushed first, so that a rollback undoes this last, when the Go package's script is back.
         if adopted or exists(host.layout.adopted):
@@ -354,7 +354,7 @@ class Run:
         former: tuple[Route, ...] = ()
         # Without wanted routes, this run removes our routes. With a new script, it may have to
         # restore them.
-        if self.boot.changes_routes_script or not self.config.static_routes.routes:
+        if self.boot.changes_routes_script or not self.config.static_routes.is_wanted:
             former = self.host.our_routes()
         if adopted:
             former += adopted_routes(adopted, read_routes(self.host.routes, Table.MAIN))

@@ -124,7 +124,7 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
         next_start = NextStart(config.consumer, None, "an image is checked at its first boot")
         planned = Plan(host.name, RoutePlan(), None, None, next_start)
     else:
-        adopted = routes_to_adopt(host, replaces_script=bool(config.static_routes.routes))
+        adopted = routes_to_adopt(host, replaces_script=config.static_routes.is_wanted)
         backends = host.backends(config.static_routes.families)
         routes, missing = plan_now(config, *backends, adopted=adopted)
         next_start = _next_start(config, host, routes, missing, scope)
@@ -268,7 +268,7 @@ def as_installed(config: Config, host: Host) -> Callable[[Family], RouteBackend]
         RouteError: the routes can't currently be installed.
     """
     backends = host.backends(config.static_routes.families)
-    adopted = routes_to_adopt(host, replaces_script=bool(config.static_routes.routes))
+    adopted = routes_to_adopt(host, replaces_script=config.static_routes.is_wanted)
     attempt = "propose routes beside those of the config"
     plan = plan_or_raise(config, attempt, *backends, adopted=adopted)
     planned = _planned(config, host, plan, CancelScope())

@@ -226,6 +226,27 @@ def _decode_rule(message: bytes, _names: rtnl.Names) -> Rule:
     )
 
 
+def encode_rule(rule: Rule, family: Family) -> bytes:
+    """Return the body of a message about a rule with at most a source, a destination and a table.
+
+    Args:
+        rule: the rule. Other selectors are ignored.
+        family: the family of the rule.
+    """
+    ends = [(_DST, rule.destination), (_SRC, rule.source)]
+    dst_len, src_len = (0 if prefix is None else prefix.prefixlen for _, prefix in ends)
+    parts = [_RULE.pack(family.af, dst_len, src_len, 0, 0, rule.action, 0)]
+    for kind, prefix in ends:
+        if prefix is not None:
+            parts.append(rtnl.attribute(kind, prefix.network_address.packed))
+    parts.append(rtnl.number_attribute(_PRIORITY, rule.preference))
+    parts.append(rtnl.number_attribute(_TABLE, rule.table))
+    if rule.suppress_prefix_length is not None:
+        parts.append(rtnl.number_attribute(_SUPPRESS_PREFIXLEN, rule.suppress_prefix_length))
+    parts.append(rtnl.attribute(_PROTOCOL, bytes([rule.protocol])))
+    return b"".join(parts)
+
+
 def _has_unknown(found: dict[int, bytes]) -> bool:
     """Return whether a rule has a selector that isn't modelled."""
     if not found.keys() <= _KNOWN or _has_any_source_port(found):
