@@ -128,18 +128,18 @@ def plan_next_boot(host: Host, wanted: Wanted) -> BootPlan:
     layout = host.layout
     manifests = _plan_manifests(layout, wanted)
     scripts = _gate_scripts(host, wanted, manifests.removed_parts)
-    contents = _script_contents(layout, manifests.new)
-    contents |= {name: script.content for name, script in scripts.items()}
-    changed = _changed_files(layout, wanted, manifests.new, contents)
+    contents_after = _script_contents(layout, manifests.new)
+    contents_after |= {name: script.content for name, script in scripts.items()}
+    changed = _changed_files(layout, wanted, manifests.new, contents_after)
     remove, access_errors = _plan_removal(layout, wanted, manifests)
     links = tuple(go_package_links(layout)) if wanted.parts else ()
 
     has_changes = bool(changed or remove or links)
-    gate = _plan_gate(host, manifests, scripts, contents, has_changes=has_changes)
+    gate = _plan_gate(host, manifests, scripts, contents_after, has_changes=has_changes)
     # The gate's scripts and list are switched, and the interim manifest is written before.
-    elsewhere = {layout.manifest, layout.gate_list}
-    elsewhere.update(script.path for script in scripts.values())
-    write = tuple(file for file in changed if file.path not in elsewhere)
+    written_separately = {layout.manifest, layout.gate_list}
+    written_separately.update(script.path for script in scripts.values())
+    write = tuple(file for file in changed if file.path not in written_separately)
     other_files = FilesPlan(links, write, remove, access_errors)
     units = _plan_units(host, wanted, manifests.removed_parts, other_files)
     return BootPlan(

@@ -60,7 +60,7 @@ def apply(options: argparse.Namespace, host: Host) -> Result | int:
     AKSFlexNode.
 
     With --try it only changes the kernel's routes and runs the check. When the timeout expires,
-    systemd restores the installed routes, even if other processes have died. To keep the tried
+    systemd restores the installed routes, even if hostrouting has been killed. To keep the tried
     routes and install the rest, run hostrouting confirm, or press Enter on a terminal. hostrouting
     revert and Ctrl-C restore the installed routes immediately, as does a failing check in STRICT
     mode. The end of a trial removes all other routes of hostrouting, also those that --routes-only
@@ -250,9 +250,9 @@ def plan(options: argparse.Namespace, host: Host) -> Result:
     routes, and with -v lists them, marked with =. It shows file changes as diffs, then unit
     changes, and finally whether the consumer would be allowed to start. It warns if apply can't do
     it on this host. It exits with 2 if anything would change, and with 0 otherwise. The JSON has
-    the same format as apply's output. With --snapshot it only compares routes, and predicts the
-    next start on the snapshot's host, because a snapshot doesn't include files or units. With
-    --root it only compares files and units.
+    the same format as apply's output. A snapshot includes no files or units. So with --snapshot,
+    the command only compares routes and predicts the next start on that host. With --root it only
+    compares files and units.
     """
     from hostrouting.tasks import preview
 

@@ -18,6 +18,7 @@ import attrs
 from hostrouting.boot.host import Host
 from hostrouting.cli.changes import NOTHING, changes_lines
 from hostrouting.cli.exit_codes import (
+    EXIT_CHECK_UNKNOWN,
     EXIT_OF_VERDICT,
     exit_of_answer,
 )
@@ -334,8 +335,8 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
     text = _proposal_text(proposal)
     if options.in_place:
         text = "\n".join(changes_lines(changes)) or NOTHING
-    is_fixed = None if is_unknown else not result.fix.unfixable
-    return Result(lambda: told, lambda: text, exit_of_answer(is_fixed), warnings)
+    code = EXIT_CHECK_UNKNOWN if is_unknown else exit_of_answer(not result.fix.unfixable)
+    return Result(lambda: told, lambda: text, code, warnings)
 
 
 def _write_in_place(

@@ -84,7 +84,7 @@ class Fib6(Fib):
         # A packet without a source is looked up with the source ::, which is in prefixes such as
         # ::/1.
         source = _ANY if flow.source == NO_SOURCE else flow.source
-        is_searching = True
+        has_found = False
         for length in sorted(lengths, reverse=True):
             entries = lengths[length].get(number >> (_BITS - length) << (_BITS - length))
             if entries is None:
@@ -93,11 +93,12 @@ class Fib6(Fib):
             plain = by_source.pop(None, None)
             around = [prefix for prefix in by_source if prefix is not None and source in prefix]
             for prefix in sorted(around, key=lambda prefix: prefix.prefixlen, reverse=True):
+                has_found = True
                 yield by_source[prefix]
-                is_searching = False
-            if plain is not None and not (is_searching and by_source and length):
+            is_skipped = bool(by_source) and length > 0 and not has_found
+            if plain is not None and not is_skipped:
+                has_found = True
                 yield plain
-                is_searching = False
 
     def lookup(
         self,

@@ -183,9 +183,9 @@ class RouteBackend(Lookups, Protocol):
         source, MTU and later hops are ignored. A first hop with ``dev=None`` matches any device. If
         the first hop's device doesn't exist, the error is ENODEV rather than ESRCH, because the
         request can't be encoded. An IPv6 route's next hops are deleted one by one; each next hop
-        that fails is returned as a route of its own. The kernel matches more loosely, so each call
-        may have to read the existing entries first: a single call with many routes is cheaper than
-        many calls with a few routes each.
+        that fails is returned as a route of its own. The kernel deletes on a looser match than
+        this. To prevent that, each call may have to read the existing entries first: a single call
+        with many routes is cheaper than many calls with a few routes each.
 
         Returns:
             The failed routes, in the same order. An empty tuple means success.

@@ -138,7 +138,10 @@ OURS = Selection(Table.MAIN, Protocol.HOSTROUTING)
 
 
 def inside_only(prefixes: Sequence[Prefix], table: int, protocol: int) -> Selection:
-    """Select a protocol's entries in prefixes of a table, and its default routes."""
+    """Return the selection of a protocol's entries in a table.
+
+    These are the entries in the given prefixes, and the default routes.
+    """
     return Selection(table, protocol, _all, prefixes)
 
 

@@ -72,13 +72,13 @@ def losing_routes(
         return []
     facts = backend.facts()
     local = read_routes(backend, Table.LOCAL)
-    main = backend.entries(Selection(Table.MAIN)).groups
-    if has_old:  # ignore all of ours: the old ones will go, and unproven() adds the wanted ones
-        main = [group for group in main if group[0].protocol != Protocol.HOSTROUTING]
+    entries = backend.entries(Selection(Table.MAIN)).groups
+    # Of ours, the old ones will go, and ``unproven`` adds the wanted ones.
+    others = (group for group in entries if group[0].protocol != Protocol.HOSTROUTING)
     left = unproven(
         wanted,
         rules=facts.rules,
-        main=main,
+        main=[*others] if has_old else entries,
         local=local,
     )
     beaten = _beaten_in_kernel(left, wanted, backend)

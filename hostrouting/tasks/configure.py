@@ -60,8 +60,8 @@ class ConfigureStaticRoutes(ConfigTask):
             The added, replaced, removed and unchanged routes, and the changed files and units.
 
         Raises:
-            RouteError: a route can't be installed or isn't used by the kernel; all changes are
-                rolled back.
+            RouteError: a route can't be installed, or the kernel doesn't use it. All changes have
+                been rolled back.
             FileError: a file can't be written, or the lock can't be acquired; all changes are
                 rolled back.
         """

@@ -1,7 +1,8 @@
 """Trial routes: installed in the kernel, and removed by systemd unless they are confirmed in time.
 
-A trial's state is kept in /run, so a reboot discards both the trial routes and their timer. To end
-a trial, its script runs the installed routes script, so the former routes needn't be saved.
+A trial's state is kept in /run, so a reboot discards both the trial routes and their timer. A
+trial's script ends it by running the installed routes script, so the former routes needn't be
+saved.
 """
 
 from __future__ import annotations

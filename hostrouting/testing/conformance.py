@@ -94,7 +94,9 @@ class DisagreementError(Exception):
 
 
 def pair(backend: RouteBackend, *, world: Kernel) -> Kernel:
-    """Return a ``Kernel`` that combines a backend with a kernel for the same network namespace.
+    """Return a ``Kernel`` with a backend's route methods and the rest of a kernel.
+
+    Both are in the same network namespace.
 
     Args:
         backend: the backend, used for all methods of ``RouteBackend``.

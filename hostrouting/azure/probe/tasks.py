@@ -115,7 +115,7 @@ def _plan_route(wanted: str, replaced: str | None) -> Changes:
 
 
 def _refuse_port(device: str, links: Iterable[Link]) -> None:
-    """Reject a bridge or bond port, because packets sent through it are lost.
+    """Reject a port of a bridge or bond, because packets sent through it are lost.
 
     VRF members are allowed.
     """

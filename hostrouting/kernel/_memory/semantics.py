@@ -198,7 +198,8 @@ def fib_sync_down_dev(
         net: the namespace.
         dev: the device.
         is_dead: True if the device went down, False if it only lost its carrier.
-        force: whether to include routes with host scope, because the device's last address is gone.
+        force: whether the device has lost its last address, so that routes with host scope change
+            too.
     """
 
     def lost(hop: NextHop) -> NextHop:
