@@ -45,8 +45,8 @@ LABELS = tuple(
 # labels.
 ORCHID = IPv6Network("2001:10::/28")
 SITE_LOCAL = IPv6Network("fec0::/10")
-# The kernel doesn't avoid IPV6_ADDR_MAPPED, IPV6_ADDR_COMPATv4 and IPV6_ADDR_LOOPBACK sources, even
-# if deprecated.
+# The kernel treats deprecated sources in these prefixes like preferred ones (IPV6_ADDR_MAPPED,
+# IPV6_ADDR_COMPATv4 and IPV6_ADDR_LOOPBACK).
 _NEVER_AVOIDED = (IPv6Network("::ffff:0:0/96"), IPv6Network("::/96"))
 _LOOPBACK = IPv6Address(1)
 _LINK_LOCAL = IPv6Network("fe80::/10")
@@ -74,9 +74,9 @@ class Fib6(Fib):
 
         A group has one destination and source prefix.
 
-        The destination's prefix length takes precedence over the source's. Until a first group is
-        found, the lookup skips the entries for any source to a destination that also has
-        source-specific entries, unless the destination is ::/0 (fib6_node_lookup_1,
+        The destination's prefix length takes precedence over the source's. A destination may have
+        both source-specific entries and entries for any source. Until a first group is found, the
+        lookup skips the latter, unless the destination is ::/0 (fib6_node_lookup_1,
         fib6_backtrack).
         """
         number = int(flow.address)
