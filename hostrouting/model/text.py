@@ -13,7 +13,7 @@ _ESCAPED = re.compile("[\udc80-\udcff]")
 
 
 def shown(value: object) -> str:
-    """Return a value's ``repr``, cut to 80 characters; but write null, true and false as in JSON."""
+    """Return a value's ``repr``, cut to 80 characters; write null, true and false as in JSON."""
     text = next((word for each, word in _JSON_WORDS if value is each), repr(value))
     if isinstance(value, float) and abs(value) == float("inf"):
         text = "a number beyond 1.7e308"  # Python reads it as infinity, which JSON doesn't have
