@@ -30,8 +30,8 @@ class Host:
     Args:
         routes: the routes backend; defaults to the kernel via netlink.
         units: the service manager; defaults to the running systemd via systemctl.
-        layout: the file layout. If its root isn't ``/``, ``routes`` and ``units`` are required:
-            nobody wants an image's files together with the running kernel's routes.
+        layout: the file layout. If its root isn't ``/``, ``routes`` and ``units`` are required, so
+            that an image's files aren't combined with the running kernel's routes by mistake.
         routes6: the IPv6 routes backend, without which IPv6 CIDRs can't be checked. If ``routes``
             isn't given, it defaults to the kernel via netlink.
 
