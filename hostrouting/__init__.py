@@ -51,8 +51,8 @@ from hostrouting.model.version import VERSION
 
 __version__ = VERSION
 
-# Type checkers know this name. Importing typing takes time in which a Ctrl-C would print a
-# traceback.
+# Type checkers know this name without an import of typing. The import would take time, in which
+# a Ctrl-C prints a traceback.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hostrouting.boot.host import Host as Host

@@ -23,9 +23,9 @@ def run() -> int:
     try:
         import signal
 
-        # During imports, which take most of a short run, let SIGINT kill the process without a
-        # traceback, as if there were no handler. The same goes for a KeyboardInterrupt outside of a
-        # task (below).
+        # Imports take most of a short run. During them, let SIGINT kill the process without a
+        # traceback, as if there were no handler. Below, a KeyboardInterrupt outside of a task does
+        # the same.
         is_handled = signal.getsignal(signal.SIGINT) is signal.default_int_handler
         if is_handled:
             signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -176,10 +176,10 @@ class Parallel(_Several[T_co]):
     def do(self, scope: CancelScope) -> T_co:
         """Run the tasks and wait for all of them, even if one fails.
 
-        Anything except an `Exception` (`KeyboardInterrupt`, `SystemExit`, or a `Cancelled` that
-        none of our scopes caused) also cancels the other tasks. It is re-raised unchanged in the
-        calling thread, with the failures as notes. The same applies to exceptions raised by signal
-        handlers while the calling thread is waiting.
+        A task may raise an exception that isn't an `Exception`: `KeyboardInterrupt`, `SystemExit`,
+        or a `Cancelled` that doesn't come from the run's scopes. This also cancels the other tasks.
+        It is re-raised unchanged in the calling thread, with the failures as notes. The same
+        happens if a signal handler raises an exception while the calling thread is waiting.
 
         Returns:
             The results, in task order.
@@ -213,7 +213,7 @@ class Parallel(_Several[T_co]):
         with ThreadPoolExecutor(max(1, len(self.tasks)), thread_name_prefix=self.name) as pool:
             try:
                 for each in self.tasks:
-                    futures.append(pool.submit(copy_context().run, work, each))  # noqa: PERF401 - one at a time, if interrupted
+                    futures.append(pool.submit(copy_context().run, work, each))  # noqa: PERF401 - an interrupt keeps those before it
                 for future in futures:
                     future.exception()  # waits until the task has ended
             except BaseException as error:  # noqa: BLE001 - out of threads, or a signal handler's error; raised below

@@ -17,9 +17,9 @@ Tell = Callable[[Callable[["Observer"], None]], None]
 POLL_SECONDS = 0.025
 """The longest time, in seconds, that any wait here blocks before it checks for cancellation.
 
-A wakeup instead of polling wouldn't work for all waits. A signal may arrive between the main
-thread's last line of Python and its blocking system call, and then doesn't interrupt that call. The
-signal handler, which may cancel a scope, runs only in the main thread.
+Waits poll, because a signal doesn't end every wait. If the signal arrives just before the main
+thread's blocking system call, it doesn't interrupt the call. Its handler, which may cancel a scope,
+then only runs after the call.
 """
 
 
@@ -96,8 +96,8 @@ class Observer(Protocol):
     ) -> None:
         """Report that a task has finished, with its result or exception, and its duration.
 
-        A task that returns after its scope has ended has both: its result, and the scope's
-        exception.
+        If a task returns after its scope has ended, both its result and the scope's exception are
+        passed.
         """
 
 
@@ -128,7 +128,7 @@ def path_of(error: BaseException) -> str | None:
 
 
 def add_path_note(error: BaseException, path: str) -> None:
-    """Add a note with the raising task's path, unless a subtask has already added one."""
+    """Add a note that names the task that raised, unless a subtask has already added one."""
     if not any(f"{noted}/".startswith(f"{path}/") for noted in paths_of(error)):
         add_note(error, PathNote(f"in task {path}"))
 
@@ -152,5 +152,5 @@ def group_of(message: str, errors: Sequence[Exception]) -> Exception:
         from exceptiongroup import ExceptionGroup as Group
 
         return Group(message, errors)
-    else:  # noqa: RET505 - type checkers skip what the version rules out only in a branch
+    else:  # noqa: RET505 - type checkers need a branch for each version
         return ExceptionGroup(message, errors)  # noqa: F821

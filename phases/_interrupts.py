@@ -20,7 +20,7 @@ _has_waited = False
 
 
 def guarded(function: F) -> F:
-    """Mark a function as guarded: it defers a Ctrl-C between `begin` and `end`."""
+    """Mark a function as guarded: between `begin` and `end`, a Ctrl-C can't interrupt it."""
     _guarded.add(function.__code__)
     return function
 
@@ -43,8 +43,8 @@ def end(has_begun: bool) -> None:
         has_begun: the result of `begin`, or False to keep the handler.
 
     Raises:
-        KeyboardInterrupt: a Ctrl-C was deferred, and none of the functions that called this one's
-            caller is guarded.
+        KeyboardInterrupt: a Ctrl-C was deferred, and the caller isn't called from a guarded
+            function.
     """
     global _has_waited
     if has_begun and signal.getsignal(signal.SIGINT) is _handle:

@@ -14,7 +14,7 @@ _LEVELS = {Status.OK: logging.INFO, Status.CANCELLED: logging.WARNING}
 
 
 class Log:
-    """An observer that emits log records with constant messages and the data as attributes."""
+    """An observer that logs each event. The message is constant; the record's attributes vary."""
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger

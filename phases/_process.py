@@ -14,8 +14,8 @@ from typing import BinaryIO
 from phases._errors import POLL_SECONDS, Cancelled, TimedOut, add_note
 from phases._interrupts import begin, end, guarded
 
-# Cancelled calls must return within 100 ms. The remaining time is for killing and reaping the
-# process.
+# How long a process may take to end after SIGTERM. A cancelled call must return within 100 ms, and
+# the rest of this time is for SIGKILL.
 _TERM_SECONDS = 0.05
 # SIGKILL takes effect immediately, unless the process is in uninterruptible sleep.
 _KILL_SECONDS = 1.0
@@ -43,7 +43,7 @@ def run_process(
     has_begun = begin()
     try:
         _start(argv, text, env, started)
-        end(False)  # a Ctrl-C may have waited for the start
+        end(False)  # raise a Ctrl-C that was deferred during the start
         (process,) = started
         out, err = (data.decode(errors="replace") for data in _output(process, keep_on))
     except (Cancelled, TimedOut) as error:
@@ -83,7 +83,7 @@ def _input_file(text: str | None) -> BinaryIO:
     """Return a file that contains the process's complete input."""
     content = (text or "").encode()
     source = os.devnull if text is None else os.memfd_create("input")
-    file = open(source, "r+b")  # noqa: SIM115 - the caller's
+    file = open(source, "r+b")  # noqa: SIM115 - the caller closes it
     file.write(content)
     file.seek(0)
     return file

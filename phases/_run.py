@@ -77,11 +77,11 @@ def check_task(_instance: object, _attribute: object, value: object) -> None:
 class _Reporter(AbstractContextManager["_Reporter"]):
     """A queue that passes calls to a run's observers, one at a time.
 
-    At the end of the run, the first observer error is raised, or added as a note to the run's own
-    exception.
+    At the end of the run, the first observer error is raised. If the run itself has raised an
+    exception, the observer error is added to that as a note.
 
-    One thread makes the calls at a time; other threads just queue theirs and continue. A blocking
-    observer therefore doesn't delay tasks in other threads.
+    Only one thread at a time calls the observers. Meanwhile, other threads add their calls to the
+    queue and continue, so a slow observer doesn't delay their tasks.
     """
 
     def __init__(self, logger: logging.Logger | None, observer: Observer | None) -> None:
@@ -119,7 +119,7 @@ class _Reporter(AbstractContextManager["_Reporter"]):
         add_note(error, f"also, an observer or log handler of the run failed: {text_of(failure)}")
 
     def _tell_all(self) -> None:
-        # Checking the length first would race with signal handlers.
+        # Don't check the length first: a signal handler may empty the queue after that.
         with suppress(IndexError):
             while True:
                 call = self._calls.popleft()
@@ -148,8 +148,8 @@ def run(
     Args:
         task: the root of the tree.
         logger: the logger for the records; `phases` by default.
-        scope: the scope of the run, a new one by default. With the scope of a task in another run,
-            that task's path is used as a prefix.
+        scope: the scope of the run, a new one by default. If it is the scope of another run's task,
+            the paths of this run begin with the path of that task.
         observer: the observer to notify.
 
     Returns:
@@ -242,8 +242,8 @@ def run_child(task: Task[T], scope: CancelScope) -> T:
         The task's result.
 
     Raises:
-        Cancelled: the scope was cancelled. The task may not have started, or may have returned
-            without noticing; in that case a note is added.
+        Cancelled: the scope was cancelled. The task may not have started. If it has returned
+            without noticing, a note says so.
         TimedOut: the scope's own deadline passed; the same note may be added.
         BaseException: any exception raised by the task, unchanged, with a `PathNote`.
     """

@@ -1,6 +1,6 @@
 """Cancel scopes. Tasks wait through them, so that every wait can be cancelled.
 
-The module also contains injectable clocks and uninterruptible rollbacks.
+The module also contains clocks, which tests can replace, and rollbacks, which can't be interrupted.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ class SystemClock:
 class CancelScope(AbstractContextManager["CancelScope"]):
     """A scope that can be cancelled from any thread, by a signal handler, or at a deadline.
 
-    A deadline raises `TimedOut` in this scope and `Cancelled` in child scopes, which thus can't
-    mistake it for their own deadline. As a context manager, the scope converts such a `Cancelled`
-    to `TimedOut` on exit. The scope's `path` is its task's path, such as
-    `configure/check-route-overlap`, or empty outside a run.
+    When the scope's deadline passes, the scope raises `TimedOut`. Its child scopes raise
+    `Cancelled`, because their own deadlines haven't passed. Used as a context manager, the scope
+    converts such a `Cancelled` to `TimedOut` on exit. The scope's `path` is its task's path, such
+    as `configure/check-route-overlap`, or empty outside a run.
 
     Args:
         timeout: seconds until the deadline, or None for no deadline.
@@ -85,9 +85,8 @@ class CancelScope(AbstractContextManager["CancelScope"]):
         self.clock: Clock = clock or SystemClock()
         self.path = ""
         self.tell: Tell = lambda _call: None
-        # The deadline and then the cancellations of each scope, outermost first. There are no
-        # locks, because a signal handler may interrupt any line here. Appending to a list is
-        # atomic.
+        # A list for each scope, outermost first: its deadline, and then its cancellations. A signal
+        # handler may interrupt any line here, so there are no locks. Appending to a list is atomic.
         self._line: tuple[list[_End], ...] = (self._ends(timeout),)
 
     def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
@@ -121,7 +120,7 @@ class CancelScope(AbstractContextManager["CancelScope"]):
         return self._with(_line=(*self._line, self._ends(timeout)))
 
     def shield(self) -> CancelScope:
-        """Return a scope that doesn't end with this one, for rollbacks."""
+        """Return a scope for rollbacks, which goes on when this one ends."""
         return self._with(_line=(self._ends(None),))
 
     def at(self, path: str, tell: Tell | None = None) -> CancelScope:
@@ -129,7 +128,7 @@ class CancelScope(AbstractContextManager["CancelScope"]):
         return self._with(path=path, tell=tell or self.tell)
 
     def within(self, outer: CancelScope) -> CancelScope:
-        """Return a copy of this scope that also ends with another scope; used by `run_async`."""
+        """Return a copy of this scope that also ends when another one ends; used by `run_async`."""
         return self._with(_line=outer._line + self._line)
 
     def verdict(self) -> Cancelled | TimedOut | None:
@@ -176,9 +175,9 @@ class CancelScope(AbstractContextManager["CancelScope"]):
             what: the number of seconds, the event, or a file to wait for until it is readable.
 
         Raises:
-            Cancelled: the scope was cancelled. It is raised within 100 ms, even if the wait is
-                already over.
-            TimedOut: the scope's own deadline passed. It is also raised within 100 ms.
+            Cancelled: the scope was cancelled. This is raised within 100 ms, and even if the event
+                has happened in the meantime.
+            TimedOut: the scope's own deadline passed. This is raised within 100 ms, too.
             TypeError: the object's type isn't supported.
         """
         until = math.inf
@@ -210,8 +209,8 @@ class CancelScope(AbstractContextManager["CancelScope"]):
         Children that have created their own session or group (setsid) survive. So do processes that
         are still running when the program exits on its own; their later output is lost. The program
         runs in real time, regardless of the clock. All output is kept in memory. KeyboardInterrupt
-        also kills the program. Custom signal handlers should cancel a scope. If a handler raises an
-        exception while the program is being started, the program survives.
+        also kills the program. A custom signal handler should cancel a scope. If it raises an
+        exception instead while the program is being started, the program keeps running.
 
         Args:
             argv: the program and its arguments.
@@ -309,10 +308,10 @@ class Undo:
 def all_or_nothing() -> AbstractContextManager[Undo]:
     """Roll back if the block fails or is cancelled.
 
-    Steps that fail are added as notes to the block's exception. A Ctrl-C aborts the block with a
-    KeyboardInterrupt. During the rollback, a Ctrl-C is deferred until the end. If a custom signal
-    handler raises an exception just before the first step, the rollback is skipped. Custom handlers
-    should cancel a scope instead.
+    If a rollback step fails, its error is added as a note to the block's exception. A Ctrl-C aborts
+    the block with a KeyboardInterrupt. During the rollback, a Ctrl-C is deferred until the end. A
+    custom signal handler should cancel a scope. If it raises an exception instead just before the
+    first step, the rollback is skipped.
     """
     return Undo()
 

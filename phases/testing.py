@@ -21,8 +21,8 @@ _REAL_POLL_SECONDS = 0.002
 class FakeClock:
     """A fake clock.
 
-    A wait advances the fake time to the end of the wait at once, and runs the calls scheduled
-    before.
+    A wait takes no real time. It advances the fake time to its end, and runs the calls that are
+    scheduled until then.
 
     A scheduled call runs in the thread whose wait reaches its time. It may set an event, write to a
     pipe or cancel a scope, which ends the corresponding waits at that time. If several threads wait

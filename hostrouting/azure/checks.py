@@ -27,8 +27,8 @@ def checks(config: HostNetworking | None) -> tuple[DoctorCheck, ...]:
     """Return the plug-in's doctor checks.
 
     Args:
-        config: the config to compare with, or None for the installed one, which has no settings for
-            azure-vnet.
+        config: the config to compare with, or None for the installed one. The installed config has
+            no settings for azure-vnet.
     """
     probes = DoctorCheck(
         "probes",
@@ -67,7 +67,7 @@ def _probes(config: HostNetworking | None, examined: ExaminedHost) -> Iterator[D
     differing = [*rules, *(str(change.what) for change in changes)]
     if not differing:
         return
-    # Without the route, the host's own replies fall back to the default route.
+    # If only the route is missing, the host's replies use the default route.
     is_broken = config.load_balancer_probe.enabled and bool(rules or plan.changes.files)
     yield DoctorFinding(
         "probes-differ",
@@ -103,6 +103,6 @@ def _azure_vnet(config: HostNetworking | None, examined: ExaminedHost) -> Iterat
         )
 
 
-# These checks compare with the installed config, and ``checks(config)`` with a given one. The
-# installed config has no ``staleAzureVnet``, so the second check then finds nothing.
+# These checks compare with the installed config. It has no ``staleAzureVnet``, so the second check
+# finds nothing.
 CHECKS = checks(None)

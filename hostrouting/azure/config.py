@@ -27,10 +27,10 @@ SECTION = "hostNetworking"
 
 
 class Ipv6Detection(StrEnum):
-    """How ``apply`` determines whether a node has IPv6.
+    """The way in which ``apply`` determines whether a node has IPv6.
 
-    ``ALWAYS`` assumes IPv6. ``METADATA`` asks Azure's metadata service for an assigned IPv6
-    address.
+    With ``ALWAYS``, it assumes that. With ``METADATA``, it asks Azure's metadata service whether
+    the node has an IPv6 address.
     """
 
     ALWAYS = "ALWAYS"

@@ -19,23 +19,22 @@ T = TypeVar("T")
 
 
 class LoadBalancerProbeError(HostRoutingError):
-    """The error if probes can't be rewritten, or if it is unknown whether a node needs that."""
+    """The error if probes can't be rewritten, or if it is unknown whether the node needs it."""
 
 
 class AzureVnetError(HostRoutingError):
-    """The error for leftovers of azure-vnet that can't be removed.
+    """The error if azure-vnet's leftovers can't be read or removed.
 
-    The leftovers can't be read or deleted, another process holds the lock, or another process has
-    restored them.
+    Another process may hold the lock, or may have restored them.
     """
 
 
 def node_or_default(host: Host, given: T | None, real: Callable[[], T]) -> T:
-    """Return the node for a task: the given one, or else the real one.
+    """Return the node for a task: the given one, or else this host's.
 
     Args:
         given: the task's argument, or None for this host's node.
-        real: a factory for this host's node.
+        real: a function that makes this host's node.
 
     Raises:
         ConfigError: the layout has another root, and no node was given.
@@ -51,8 +50,8 @@ def node_or_default(host: Host, given: T | None, real: Callable[[], T]) -> T:
 
 # --- programs: nft(8), ip(8), bridge(8), ebtables(8) ----------------------------------------------
 
-# These programs usually finish within milliseconds, but lock contention and system load can delay
-# them.
+# These programs usually take milliseconds. If the system is busy, or another process holds a lock,
+# they take longer.
 _RUN_SECONDS = 30.0
 
 _NOT_PERMITTED = ("permission denied", "operation not permitted", "you must be root")
@@ -70,7 +69,7 @@ _PACKAGES = {"nft": "nftables", "ebtables-nft-save": _EBTABLES, "ebtables-nft-re
 
 @attrs.define(kw_only=True, eq=False)
 class Programs:
-    """Base class for nodes accessed through programs, regardless of the caller's PATH and locale.
+    """Base class for nodes that run programs, whatever the caller's PATH and locale are.
 
     Args:
         search_path: the search path for programs, in PATH format.
@@ -92,14 +91,16 @@ class Programs:
         Args:
             attempt: a verb phrase for error messages, such as ``look up a route``.
             command: the program and its arguments, separated by spaces.
-            fine: substrings of stderr that make a failure acceptable.
+            fine: strings. If the program fails and its stderr contains one of them, that is no
+                error.
             text: the program's standard input, or None.
         """
         argv = command.split()
         program = argv[0]
-        # EBTABLES_SAVE_COUNTER: ebtables can't delete rules that were saved with counters.
+        # With EBTABLES_SAVE_COUNTER, rules are saved without counters. ebtables couldn't delete
+        # rules with counters.
         env = os.environ | {"LC_ALL": "C", "PATH": self.search_path, "EBTABLES_SAVE_COUNTER": "no"}
-        # Use a separate scope, because cancelling the program in the middle of a change would be
+        # The program has a scope of its own, because ending it in the middle of a change would be
         # unsafe.
         scope = CancelScope(timeout=_RUN_SECONDS)
         try:

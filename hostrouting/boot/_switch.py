@@ -17,9 +17,10 @@ from hostrouting.model.opening import translate_errors
 def switch(layout: Layout, wanted: Mapping[Path, files.FileState | None]) -> None:
     """Replace the scripts that the gate runs, all at once.
 
-    rename(2) replaces only one file at a time, but there are several scripts and a list. So the
-    list points to copies of the new scripts until the originals have been replaced. The gate never
-    runs a mix of old and new scripts, not even after a crash.
+    rename(2) replaces only one file at a time, but there are several scripts and a list. So a
+    temporary list first names copies of the new scripts. The final list follows once the scripts
+    themselves have been replaced. The gate never runs a mix of old and new scripts, not even after
+    a crash.
 
     Args:
         wanted: the new state of each script, and of the list if it changes; None removes the file.
@@ -68,7 +69,7 @@ def _stage(
     changed: Mapping[Path, files.FileState],
     new_list: files.FileState,
 ) -> None:
-    """Write the changed scripts to a new folder, and point the list to these copies."""
+    """Write the changed scripts to a new folder, and make the list name these copies."""
     _remove_unless_folder(layout.stages)
     with translate_errors(f"make a folder in {layout.stages}"):
         files.make_folders(layout.stages)
@@ -83,7 +84,7 @@ def _stage(
 
 
 def _remove_unless_folder(path: Path) -> None:
-    """Remove what isn't a real folder, such as a symlink to another program's folder."""
+    """Remove the path if it isn't a real folder but, for example, a symlink to another folder."""
     if files.is_present(path) and (path.is_symlink() or not path.is_dir()):
         files.remove(path)
 
@@ -95,7 +96,7 @@ def _remove_stage(stage: Path) -> None:
 
 
 def remove_old_stages(layout: Layout) -> None:
-    """Remove staged scripts that the list doesn't name, which killed and failed runs leave."""
+    """Remove the staged scripts of killed and failed runs, which the list doesn't name."""
     _remove_unless_folder(layout.stages)
     listed = files.read_text(layout.gate_list) or ""
     for stage in files.matching(layout.stages, "*"):

@@ -20,8 +20,8 @@ from hostrouting.boot.render import fill, render_no_routes
 from hostrouting.config.routing import Config
 
 IGNITION_VERSION = "3.4.0"
-# The new host's root, as Ignition calls it. It isn't the build machine's root, so the document
-# doesn't depend on that machine's files. However, if the watcher is enabled, its unit contains the
+# The new host's root, as Ignition calls it. Because it isn't the build machine's root, the document
+# doesn't depend on that machine's files. There is one exception: the watcher's unit contains the
 # path of the Python that runs this program.
 _SYSROOT = Layout("/sysroot")
 
@@ -29,8 +29,8 @@ _SYSROOT = Layout("/sysroot")
 def rendered_files(config: Config, layout: Layout) -> list[BootFile]:
     """Return the files that a config needs on a fresh host, in the order to write them.
 
-    The manifest comes first and lists all parent folders as created by us. The list is empty if the
-    config doesn't enable anything.
+    The manifest comes first. It lists all parent folders as created by hostrouting. If the config
+    enables nothing, there are no files.
     """
     wanted = Wanted.of(config, layout)
     manifest = wanted_manifest(Manifest(), wanted, layout)

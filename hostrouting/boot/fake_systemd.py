@@ -81,7 +81,7 @@ class FakeSystemd:
         self.timers.pop(unit, None)
 
     def run_later(self, name: str, seconds: int, argv: Sequence[str]) -> None:
-        """Add the command and its delay to ``timers``, until the timer is stopped."""
+        """Add the command and its delay to ``timers``; ``stop`` removes them."""
         self.timers[f"{name}.timer"] = (seconds, tuple(argv))
         self.active.add(f"{name}.timer")
 
@@ -136,7 +136,7 @@ class FakeSystemd:
         return {unit: self.show(unit, *names) for unit in (*instances, *units)}
 
     def orderings(self, *units: str) -> dict[str, tuple[str, ...]]:
-        """Return the ordering of the running and the given units, according to their files."""
+        """Return the units that each running or given unit is ordered after, as its files say."""
         after: dict[str, list[str]] = {}
         loaded = {unit: self._read(unit) for unit in units} | self._loaded
         for unit, lists in loaded.items():

@@ -59,8 +59,8 @@ def matching(folder: Path, pattern: str) -> list[Path]:
         translate_errors(f"look through {folder}"),
         contextlib.suppress(FileNotFoundError, NotADirectoryError),
     ):
-        # Making a Path for every entry of a unit folder would take longer than the rest of a run
-        # without changes.
+        # Make no Path for the entries that don't match: for a unit folder, that would take longer
+        # than the rest of a run without changes.
         return [folder / name for name in sorted(fnmatch.filter(os.listdir(folder), pattern))]  # noqa: PTH208
     return []
 
@@ -133,8 +133,8 @@ def look_at(path: Path) -> FileState | None:
 def write_if_changed(path: Path, text: str | bytes, *, mode: int = 0o644) -> None:
     """Atomically write a file with the given content and mode, unless it is already up to date.
 
-    The file never has partial content, not even after a crash: rename(2) is atomic, and the folder
-    is synced because a power failure could otherwise undo the rename (see fsync(2)).
+    The file never has partial content, not even after a crash, because rename(2) is atomic. The
+    folder is synced, because a power failure could otherwise undo the rename (see fsync(2)).
 
     Nothing is written if the file already has this content and mode and is owned by the current
     user. The umask is ignored. A symlink is replaced, not followed.
@@ -159,9 +159,9 @@ def write_if_changed(path: Path, text: str | bytes, *, mode: int = 0o644) -> Non
 def rewrite(path: Path, edit: Callable[[BinaryIO], str | None]) -> bool:
     """Atomically replace the content of another program's file, keeping its mode and owner.
 
-    The file's owner may also own the folder and could swap the file for another one or a symlink at
-    any time. So symlinks are resolved only once, and everything else is done relative to an open
-    descriptor of the folder.
+    If the file's owner also owns the folder, the owner can replace the file with a symlink at any
+    time. So symlinks are resolved only once, and all other steps use an open descriptor of the
+    folder.
 
     Args:
         path: the file, or a symlink to it.

@@ -2,22 +2,24 @@
 
 This module does no I/O.
 
-Rationale: ``Before=`` in a plain unit has no effect on instances of a template. With ``Requires=``,
-systemd 252 starts the consumer even if the required unit is missing or masked, and restarts the
-machine whenever that unit is restarted. A script in the consumer's own start sequence checks every
-start and can block it. A blocked start appears as a failed unit, and ``Restart=`` retries it. A
-failing or restarting oneshot never stops a running machine.
+The gate is a script that systemd runs before each start of the consumer. It checks every start and
+can block it. A blocked start appears as a failed unit, and ``Restart=`` retries it. If a oneshot
+fails or restarts, a running machine isn't stopped. Dependencies between units can't do this:
 
-If a reload removes the command that systemd is running for a unit, systemd skips the other commands
-of the same setting. So the drop-ins don't depend on which parts are installed: only the script list
-changes, and the gate script rereads the list before each step. The commands use two settings,
-because the command of another program may be removed in this way, too. All lines differ, because
-systemd would confuse identical ones and skip the lines between them.
+- ``Before=`` in a plain unit has no effect on instances of a template.
+- With ``Requires=``, systemd 252 starts the consumer even if the required unit is missing or
+  masked. And whenever the required unit is restarted, systemd restarts the machine.
 
-If an ``ExecCondition=`` fails, even just because its working directory doesn't exist yet, systemd
-skips the unit without an error and without ``Restart=``. So the first line has the prefix ``-``,
-which makes systemd ignore its failure, and blocks a start by not returning. The other lines block a
-start by failing.
+The drop-ins are the same whichever parts are installed. Only the script list changes, and the gate
+script rereads it before each step. The reason: if a reload removes the command that systemd is
+running for a unit, systemd skips the other commands of the same setting. This may also happen to
+the command of another program, so the gate's commands are spread over two settings. All lines
+differ, because systemd would confuse identical ones and skip the lines between them.
+
+If an ``ExecCondition=`` fails, systemd skips the unit without an error and without ``Restart=``.
+A working directory that doesn't exist yet is enough for that. So the first line has the prefix
+``-``, with which systemd ignores a failure. This line blocks a start by not returning; the other
+lines block a start by failing.
 """
 
 from __future__ import annotations
@@ -29,19 +31,19 @@ from collections.abc import Collection, Iterator, Mapping
 from hostrouting.boot.layout import RUN_DIR, Layout
 from hostrouting.boot.manifest import Manifest
 
-# The drop-in lists both, installed or not. A plug-in's oneshots have their own drop-in, which never
-# blocks a start.
+# The drop-in lists both oneshots, even if they aren't installed. A plug-in's oneshots have their
+# own drop-in, which never blocks a start.
 _ONESHOTS = "static-routes.service check-route-overlap.service"
 _SCRIPT = Layout().gate_script
 _HOLD = ("ExecCondition", "-+", f"{_SCRIPT} hold")
 _AGAIN = ("ExecStartPre", "+", f"{_SCRIPT} again")
 _LAST = ("ExecStartPre", "+", f"{_SCRIPT} last")
-# A start that passes gets this file. The command is test(1), because a truncated gate script may
-# exit 0 without having created the file.
+# The gate script creates this file for a start that passes. test(1) verifies that, because a
+# truncated gate script may exit with 0 too early.
 _PASS = f"/{RUN_DIR}/passed/${{INVOCATION_ID}}"
 _PASSED = ("ExecStartPre", "+", f"/usr/bin/test -f {_PASS} -o -e {Layout().gate_off}")
-# _AGAIN may be missing: an instance's own drop-in may reset ExecStartPre=, and _AGAIN only catches
-# failures of _HOLD, which systemd ignores.
+# A unit may lack _AGAIN, because an instance's own drop-in may reset ExecStartPre=. _AGAIN only
+# repeats the check in case _HOLD has failed, because systemd ignores that failure.
 _NEEDED = (_HOLD, _LAST, _PASSED)
 
 _HEAD = f"""\
@@ -60,8 +62,8 @@ DROP_INS = (
 )
 """The texts of the two drop-ins, in the order of ``Layout.gates``."""
 
-# A run of the gate through its list takes up to 20 s. With a shorter start timeout, systemd kills
-# the gate before the run has ended.
+# The gate takes up to 20 s to run the scripts of its list. With a start timeout below this value,
+# systemd may kill the gate before that.
 START_SECONDS = 25
 
 # The properties that opening_settings needs.
@@ -85,9 +87,9 @@ _NAMELESS = {
     ),
 }
 
-# All exit statuses of a failing gate: its own 255, test's 1, bash's codes, 126 and 127 for a script
-# that can't be executed, systemd's codes (EXIT_CHDIR to EXIT_NUMA_POLICY in its
-# src/basic/exit-status.h), and the signals that kill it.
+# The exit statuses of a gate that fails: 255 from the gate script, 1 from test(1), 1 and 2 from
+# bash, 126 and 127 if a script can't be executed, and systemd's own codes (EXIT_CHDIR to
+# EXIT_NUMA_POLICY in its src/basic/exit-status.h). The words are signals that kill the gate.
 _ENDS = {"255", "1", "2", "126", "127", *map(str, range(200, 244)), "KILL", "TERM", "ABRT"}
 
 
@@ -100,7 +102,7 @@ def list_text(manifest: Manifest, scripts: Mapping[str, bytes]) -> str:
 
     Each script is marked as required, or as forgiven if its failure is ignored. Required scripts
     come first, because the others might use up the time limit. Each row contains the script's
-    checksum, so changing a script changes the list, which makes a running gate start over.
+    checksum. So a new script changes the list, and a gate that is running starts over.
 
     Args:
         manifest: the installation's manifest.
@@ -167,7 +169,7 @@ def opening_settings(
     is_strict: bool,
     environment: Collection[str] = (),
 ) -> Iterator[str]:
-    """Yield the settings that let a unit start although the gate fails, or the other way round.
+    """Yield the settings with which a unit starts although the gate fails, or never starts.
 
     Args:
         shown: the properties listed in ``SETTINGS`` as printed by ``systemctl show``.

@@ -30,11 +30,10 @@ class Host:
     Args:
         routes: the routes backend; defaults to the kernel via netlink.
         units: the service manager; defaults to the running systemd via systemctl.
-        layout: the file layout. With a root other than ``/``, ``routes`` and ``units`` are
-            required, because combining an image's files with the running kernel's routes is rarely
-            intended.
-        routes6: the IPv6 routes backend, required to check IPv6 CIDRs; defaults to the kernel via
-            netlink, unless ``routes`` is given.
+        layout: the file layout. If its root isn't ``/``, ``routes`` and ``units`` are required, so
+            that an image's files aren't combined with the running kernel's routes by mistake.
+        routes6: the IPv6 routes backend, without which IPv6 CIDRs can't be checked. If ``routes``
+            isn't given, it defaults to the kernel via netlink.
 
     Raises:
         ConfigError: the layout's root isn't ``/``, and ``routes`` or ``units`` is missing.
@@ -146,8 +145,8 @@ class Host:
         except OSError:
             return False
 
-    # The properties below import systemctl and layout lazily: a check uses neither, and importing
-    # layout takes as long as all of a check's queries.
+    # The properties below import systemctl and layout only when they are used. A check uses neither
+    # of them, and importing layout takes as long as all of a check's queries.
 
     @property
     def units(self) -> UnitManager:
@@ -219,7 +218,7 @@ class Host:
     def backends(self, families: Collection[Family]) -> tuple[RouteBackend, ...]:
         """Return the IPv4 backend, and the IPv6 backend if it is needed.
 
-        It is if ``families`` includes IPv6, or if the host has our IPv6 routes.
+        It is needed if ``families`` includes IPv6, or if the host has IPv6 routes of hostrouting.
 
         Raises:
             RouteError: the host is an image, or has no backend for IPv6.

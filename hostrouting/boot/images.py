@@ -10,8 +10,8 @@ from hostrouting.boot.installed_units import UNIT_PATH
 from hostrouting.boot.layout import CHECK, ROUTES, WATCH, Layout
 from hostrouting.model.errors import ConfigError
 
-# Where systemd's own units are installed. An unmounted or partially mounted image has neither
-# folder.
+# The folders of systemd's own units, relative to an image's root. If neither exists, the image
+# isn't mounted, or only a part of it is.
 _SYSTEM = ("usr/lib/systemd/system", "lib/systemd/system")
 
 
@@ -51,7 +51,7 @@ def _refuse_this_hosts_folders(layout: Layout) -> None:
 
 
 def _touched(layout: Layout) -> list[Path]:
-    """Return the folders that we read or write, and our files in them, except for the metrics."""
+    """Return the folders that hostrouting uses, and its files in them, except for the metrics."""
     touched = [*map(layout.of, UNIT_PATH), layout.protocol_names, layout.run_dir]
     for folder in _our_folders(layout):
         touched += [folder, *matching(folder, "*")]

@@ -1,10 +1,17 @@
-"""Apply the plan for the next boot and verify that the gate is effective.
+"""Apply the plan for the next boot, step by step, and verify that the gate is effective.
 
-The order matters: no start may slip past the gate. During installation, the scripts and the list
-are replaced together before the drop-ins are written. During removal, the list first loses every
-script, except for one that only removes our routes, so that every start passes. Then the drop-ins
-are removed, and then the scripts. The manifest is written first and removed last, so it covers
-everything that a crash might leave behind. The caller holds the run lock.
+The order of the steps matters, because no start may slip past the gate:
+
+1. Write the manifest, which lists everything that a crash might leave behind (``prepare``).
+2. Replace the gate's scripts and their list together (``apply_additions``).
+3. Write the other files, the gate's drop-ins last. Then reload systemd, and enable units.
+4. The caller changes the kernel's routes. If one of these steps fails, all are rolled back in
+   reverse order.
+5. Remove the obsolete scripts from the gate's list (``apply_removals``). If the gate is being
+   removed, no script is left in the list, so every start passes.
+6. Remove the obsolete drop-ins, then the other obsolete files, and at last the manifest.
+
+The caller holds the run lock.
 """
 
 from __future__ import annotations
@@ -36,8 +43,7 @@ def prepare(plan: BootPlan, host: Host, undo: Undo) -> None:
     """Clean up after killed runs and write the manifest of all current and planned files.
 
     Args:
-        undo: collects the rollback steps; the last step added here restores the gate's previous
-            scripts.
+        undo: collects the rollback steps. The last one restores the gate's previous scripts.
 
     Raises:
         FileError: a file can't be written or removed.
@@ -124,8 +130,8 @@ def _write_files(plan: BootPlan, host: Host, undo: Undo) -> None:
     has_drop_in = False
     for file in plan.files.write:
         if file.path in drop_ins and not has_drop_in:
-            # On rollback, systemd has to drop the gate's commands before the gate's scripts are
-            # removed.
+            # A rollback removes the drop-ins first. systemd must then forget the gate's commands
+            # before the rollback removes the gate's scripts.
             undo.push(reload)
             has_drop_in = True
         _write(file, undo)
@@ -142,8 +148,8 @@ def _changes_so_far(plan: BootPlan, layout: Layout, unread: Iterable[str]) -> Ch
     """Return the changes that have been made before anything is removed."""
     removed = {layout.relative(path) for path in plan.files.remove}
     of_files = [change for change in plan.changes.files if change.what not in removed]
-    # These files have interim content now. Those that the run removes at the end count as replaced
-    # until then.
+    # The manifest and the gate's files have interim content now. If the run removes one of them at
+    # the end, it counts as replaced until then.
     interim = {layout.manifest, *(file.path for file in plan.gate.switched)}
     replaced = [path for path in plan.files.remove if path in interim]
     of_files += [Change(layout.relative(path), "replaced") for path in replaced]
@@ -153,7 +159,7 @@ def _changes_so_far(plan: BootPlan, layout: Layout, unread: Iterable[str]) -> Ch
 
 
 def _loaded(units: UnitManager, manifest: Manifest) -> dict[str, dict[str, str]]:
-    """Return what systemd has loaded for our units, and for the old and new consumers' units."""
+    """Return the loaded properties of our units, and of the old and new consumers' units."""
     if not manifest.parts:
         return {}
     ours = [unit for part in manifest.parts.values() for unit in part.units]
@@ -162,7 +168,7 @@ def _loaded(units: UnitManager, manifest: Manifest) -> dict[str, dict[str, str]]
 
 
 def _unread(loaded: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """Return the units whose files a killed run has written without reloading systemd."""
+    """Return the units whose files have changed since systemd loaded them, after a killed run."""
     return [name for name, shown in loaded.items() if shown["NeedDaemonReload"] == "yes"]
 
 
@@ -178,8 +184,8 @@ def _verify_gate(
     for instance, shown in loaded.items():
         if manifest.consumer not in unit_names(instance)[:2]:
             continue
-        # A missing or masked unit has no settings to compare; our drop-in is loaded along with the
-        # unit.
+        # A missing or masked unit has no settings to compare. When it appears, systemd loads it
+        # together with our drop-in.
         if shown["LoadState"] in ("not-found", "masked"):
             continue
         environment = environment_names(layout, shown["EnvironmentFiles"])
@@ -242,7 +248,8 @@ def apply_removals(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[C
     """
     layout = host.layout
     for name in plan.units.stop:
-        # Never stop a oneshot: machines from older installations may still have Requires= on it.
+        # This never stops a oneshot: a machine of an older installation may still have Requires= on
+        # it, and would stop, too.
         host.units.stop(f"{name}.service")
         yield _of_unit(name, "stopped")
     if plan.gate.final_list is not None:
@@ -271,15 +278,15 @@ def _finish_manifest(plan: BootPlan, layout: Layout) -> Iterator[Changes]:
     if plan.files.access_errors:
         return
     changes = list(_remove_all(layout, [layout.manifest]))
-    # A manifest that this run has reconstructed isn't reported as removed.
+    # If this run has reconstructed the manifest, its removal isn't reported.
     if layout.manifest in plan.files.remove:
         yield from changes
     files.remove_empty_folder(layout.manifest.parent)
     _remove_folders(layout, manifests.interim)
 
 
-# Files that pass data between scripts, awk and ip, a killed check's unfinished marker, and the
-# times of the watcher's failures.
+# Temporary files of the scripts, the unfinished marker of a killed check, and the times of the
+# watcher's failures.
 _SCRATCH = (
     *(f"{name}.sh.[0-9]*" for name in (ROUTES, CHECK)),
     "route-overlap.[0-9]*",
@@ -288,7 +295,7 @@ _SCRATCH = (
 
 
 def _remove_results(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[Changes]:
-    """Remove the obsolete markers and, if nothing is installed, the files of killed scripts."""
+    """Remove obsolete markers and, if no part is installed, what killed scripts have left."""
     layout = host.layout
     markers = [path for path in plan.files.remove if path in layout.markers]
     scratch: list[Path] = []
@@ -345,9 +352,9 @@ def _remove_all(layout: Layout, paths: Iterable[Path]) -> Iterator[Changes]:
             yield Changes(files=(Change(layout.relative(path), "removed"),))
 
 
-# When the gate is uninstalled, its list is empty by now, or has only the script that removes our
-# routes. So a gate that starts now soon admits its unit. Each run of a gate through its list ends
-# within 20 s.
+# By now, the list of a gate that is being removed is empty, or has only the script that removes our
+# routes. So a gate that starts now soon admits its unit. A gate that started before takes at most
+# 20 s.
 _START_WAIT_SECONDS = 15
 _START_POLL_SECONDS = 0.1
 
@@ -355,7 +362,8 @@ _START_POLL_SECONDS = 0.1
 def _wait_for_starts(units: UnitManager, consumers: Iterable[str], scope: CancelScope) -> None:
     """Wait until no instance is running its pre-start commands, but for at most 15 s.
 
-    If systemd reloads while a removed command is running, it skips the commands after that one.
+    If systemd reloads while it runs a command that has been removed, it skips the commands after
+    that one.
     """
     instances: list[str] = []
     for consumer in filter(None, consumers):
@@ -383,8 +391,7 @@ def start_oneshots(host: Host, names: Iterable[str]) -> Iterator[Changes]:
 
     The caller must not hold the lock, because the oneshots acquire it.
 
-    If the network isn't up yet, this is a no-op: the boot transaction starts them later, and a job
-    from us would wait for the network as well.
+    If the network isn't up yet, this is a no-op, because the boot will start them anyway.
 
     Args:
         names: names of installed parts.
@@ -413,7 +420,7 @@ def is_installed(host: Host, name: str) -> bool:
 
 
 def requiring_units(host: Host, *names: str) -> dict[str, tuple[str, ...]]:
-    """Return the units that require a part's oneshot and so can't start once it's removed.
+    """Return the units that require a part's oneshot, and so can't start without it.
 
     Args:
         names: names of parts.
@@ -445,7 +452,7 @@ KUBELET = "kubelet.service"
 
 
 def has_free_kubelet(host: Host, consumer: str) -> bool:
-    """Return whether a kubelet that isn't the consumer starts at boot, without being gated.
+    """Return whether a kubelet starts at boot that isn't the consumer, and so isn't gated.
 
     Raises:
         UnitError: systemd can't be queried.
@@ -455,7 +462,7 @@ def has_free_kubelet(host: Host, consumer: str) -> bool:
 
 
 def _remove_folders(layout: Layout, manifest: Manifest) -> None:
-    """Remove those folders that the installation created and that are empty, innermost first."""
+    """Remove the folders that the installation created if they are empty, innermost first."""
     for folder in sorted(map(layout.of, manifest.folders), reverse=True):
         files.remove_empty_folder(folder)
 

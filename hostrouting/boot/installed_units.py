@@ -28,7 +28,7 @@ UNIT_PATH = (
 
 
 def unit_names(unit: str) -> tuple[str, ...]:
-    """Return the names under which systemd looks for a unit's drop-ins and links, best match first.
+    """Return the names with which systemd looks for a unit's drop-ins and links, best match first.
 
     For example, ``a-b@c.service`` yields ``a-b@c.service``, ``a-b@.service``, ``a-.service`` and
     ``service``.
@@ -42,7 +42,10 @@ def unit_names(unit: str) -> tuple[str, ...]:
 
 
 def unit_files(layout: Layout, unit: str) -> list[Path]:
-    """Return the files, also dangling symlinks, of a unit or its template; the first one counts."""
+    """Return the files of a unit or its template; systemd uses the first one.
+
+    Dangling symlinks are included.
+    """
     paths = []
     for name in unit_names(unit)[:2]:
         paths += [layout.of(f"{folder}/{name}") for folder in UNIT_PATH]

@@ -8,8 +8,8 @@ from pathlib import Path, PurePosixPath
 import attrs
 
 CONFIG_DIR = PurePosixPath("etc/aks-flex-node")
-# The agent's reset deletes all of CONFIG_DIR. The files needed to detect that and to clean up are
-# stored here.
+# A reset of the agent deletes the whole folder CONFIG_DIR. The files with which hostrouting detects
+# that and cleans up are in this folder instead.
 STATE_DIR = PurePosixPath("etc/hostrouting")
 UNIT_DIR = PurePosixPath("etc/systemd/system")
 RUN_DIR = PurePosixPath("run/aks-flex-node")
@@ -19,8 +19,8 @@ ROUTES = "static-routes"
 CHECK = "check-route-overlap"
 WATCH = "hostrouting-watch"
 
-# The first drop-in's commands run before all others. The second drop-in is loaded after other
-# drop-ins, which may reset the list of commands.
+# systemd loads drop-ins by name. So the first one's commands run before all others, and the second
+# one is loaded after the drop-ins that may reset the list of commands.
 GATE_NAMES = ("00-hostrouting.conf", "zz-hostrouting.conf")
 
 # Search path for programs. The caller's PATH isn't used because cron's lacks sbin.
@@ -31,8 +31,8 @@ _LINKS_MAX = 40
 
 
 def _root(value: str | os.PathLike[str]) -> Path:
-    # Don't resolve symlinks, because an image's root may be one on purpose. abspath() preserves two
-    # leading slashes (POSIX).
+    # Don't resolve symlinks, because an image's root may be one on purpose. abspath() keeps two
+    # slashes at the beginning (POSIX), so strip them.
     return Path("/" + os.path.abspath(value).lstrip("/"))  # noqa: PTH100
 
 
@@ -93,22 +93,22 @@ class Layout:
     """The folder for files that last until the next boot."""
 
     lock = _Below(RUN_DIR / "lock")
-    """Held by a process while it reads and then writes the routing table."""
+    """The lock that a process holds while it reads and then writes the routing table."""
 
     run_lock = _Below(RUN_DIR / "run.lock")
-    """Held for a whole run, even while it waits. Of the boot scripts, only trial.sh takes it."""
+    """The lock of a whole run, even while it waits. Of the boot scripts, only trial.sh takes it."""
 
     trial = _Below(RUN_DIR / "trial.json")
     """The current trial's config and deadline; removed when the trial ends."""
 
     confirmed = _Below(RUN_DIR / "trial.confirmed.json")
-    """The trial's file while it is being confirmed."""
+    """The current trial's config and deadline while the trial is being confirmed."""
 
     trial_script = _Below(RUN_DIR / "trial.sh")
     """The script that ends the trial."""
 
     adopted = _Below(RUN_DIR / "adopted")
-    """The Go package's routes that a run takes over. They mustn't outlive the kernel's table."""
+    """The Go package's routes that a run takes over. Like these routes, it is gone after a boot."""
 
     marker_ok = _Below(RUN_DIR / "route-overlap.ok")
     """Empty; exists if the last check found no failure."""

@@ -25,7 +25,8 @@ from phases import Cancelled, CancelScope, TimedOut
 LOCK_WAIT_SECONDS = 60
 _POLL_SECONDS = 0.05
 
-# Another run may wait for the network for up to 10 min, and for the routing table's lock for 1 min.
+# How long another run may hold the run lock: it may wait for the network for up to 10 min, and for
+# the routing table's lock for 1 min.
 _RUN_WAIT_SECONDS = 660
 
 
@@ -34,7 +35,7 @@ def locked(path: Path, scope: CancelScope, *, seconds: int = LOCK_WAIT_SECONDS) 
     """Hold an exclusive file lock.
 
     The lock uses flock(2), so it also works with the ``flock`` command in the boot scripts. The
-    file isn't removed on release; otherwise, two runs could each lock a different file with the
+    file isn't removed on release. If it were, two runs could each lock a different file with the
     same name.
 
     Args:
@@ -89,13 +90,13 @@ def _is_taken(descriptor: int, path: Path) -> bool:
 
 
 class OverdueRun(TimedOut):
-    """Raised if a task times out after changes; ``changes`` lists those still in place."""
+    """A timeout of a task that has made changes; ``changes`` lists those still in place."""
 
     changes = Changes()
 
 
 class StoppedRun(Cancelled):
-    """Raised if a task is cancelled after changes; ``changes`` lists those still in place."""
+    """A cancellation of a task that has made changes; ``changes`` lists those still in place."""
 
     changes = Changes()
 
@@ -118,7 +119,7 @@ def exclusive_run(host: Host, scope: CancelScope, *, is_installing: bool) -> Ite
 
     A second run waits for the first one to end. Images aren't locked, because they have no
     concurrent runs and no /run. If there is nothing to install, a host is only locked if a previous
-    run left its lock, manifest or routes unit.
+    run has left its lock file, its manifest or the routes unit.
 
     Yields:
         The record to which the caller adds its changes.
@@ -137,7 +138,8 @@ def exclusive_run(host: Host, scope: CancelScope, *, is_installing: bool) -> Ite
         error.changes = done.changes
         raise
     except OSError as error:
-        # Errors should be translated where they occur, but any lazy import may open a file.
+        # Errors are translated where they occur, except for those of an import inside a function,
+        # which may open a file.
         attempt = f"carry out the run at {error.filename or 'a file without a name'}"
         stray = FileError.of(attempt, error)
         stray.changes = done.changes

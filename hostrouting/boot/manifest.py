@@ -1,4 +1,4 @@
-"""The manifest: a record of the installation, with which it can be removed without the config.
+"""The manifest: the record of an installation, which can be removed with it, without the config.
 
 Later runs, the doctor and the watcher use the manifest, too. It lists each part's files and flags,
 and the config values that the part was rendered from. These values are stored under the
@@ -49,7 +49,7 @@ class InstalledPart:
         is_blocking: whether its failure blocks the consumer.
         is_gated: whether the gate runs its script.
         files: absolute paths on the running system, in write order.
-        config: the config values it was rendered from, keyed by section.
+        config: the config values that the part was rendered from, by section.
     """
 
     is_blocking: bool = False
@@ -195,23 +195,23 @@ class Manifest:
             "former": self.former,
             **self.sections,
         }
-        # One line per key keeps the file as short as the config; the watcher limits the size of
-        # both.
+        # Write one line per key, so that the file is about as short as the config: the watcher
+        # limits the size of both.
         lines = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in document.items()]
         return "{\n" + ",\n".join(lines) + "\n}\n"
 
     def gates(self, layout: Layout) -> list[Path]:
-        """Return the gate's drop-ins, including those pending removal."""
+        """Return the gate's drop-ins, including those that are still to be removed."""
         if not self.has_gate:
             return []
         consumers = filter(None, (self.consumer, *self.former))
         return [path for consumer in consumers for path in layout.gates(consumer)]
 
     def files(self, layout: Layout) -> list[Path]:
-        """Return all installed files in removal order, not including the manifest.
+        """Return all installed files except for the manifest, in the order to remove them.
 
-        For each part, the symlink that enables its unit comes first, then its files in reverse
-        write order.
+        Each part's first path is the symlink that enables its unit. The part's files follow, in
+        the reverse order of writing.
         """
         of_parts: list[Path] = []
         for name, part in self.parts.items():
@@ -233,7 +233,7 @@ class Manifest:
         """Return the installed watcher's metrics file, or None."""
         try:
             name = self.read_as(_watch).textfile
-        # The manifest was edited: the file is unknown, and the rest is removed anyway.
+        # Someone has edited the manifest. The metrics file stays, and the rest can be removed.
         except FileError:
             return None
         if name is None:
@@ -248,7 +248,7 @@ class Manifest:
     def with_parts(self, names: Collection[str], parts: dict[str, InstalledPart]) -> Manifest:
         """Return a copy of the manifest with the named parts replaced.
 
-        Shared keys are updated in the other parts as well.
+        The config values that all parts share (``SHARED_KEYS``) change in the other parts, too.
         """
         wanted = Manifest(parts=parts).sections
         others = {
@@ -260,7 +260,7 @@ class Manifest:
 
 
 def _watch(sections: Mapping[str, Any]) -> Watch:
-    """Parse the watcher's values alone, because there may be thousands of routes."""
+    """Parse only the watcher's values, because parsing thousands of routes takes too long."""
     watch = sections.get(SECTION, {}).get("watch")
     return Config.from_mapping({SECTION: {"watch": watch}}).watch
 
@@ -344,7 +344,7 @@ def _part(item: Mapping[str, Any], document: Mapping[str, Mapping[str, Any]]) ->
 
 
 def _to_json(part: InstalledPart) -> dict[str, Any]:
-    """Return a part as JSON; its config values aren't included, only their keys."""
+    """Return a part as JSON, with the keys of its config values but without the values."""
     return {
         "blocking": part.is_blocking,
         "gated": part.is_gated,

@@ -26,7 +26,8 @@ class Manifests:
 
     Args:
         old: the manifest of what is installed.
-        interim: the manifest while changes are in progress, which lists the files of both others.
+        interim: the manifest while changes are in progress. It lists the files of the old one and
+            those of the new one.
         new: the manifest at the end.
     """
 
@@ -48,9 +49,10 @@ class GatePlan:
     removes our routes.
 
     Args:
-        switched: the changed scripts and the changed list, all replaced together.
-        rollback: the scripts and the list to use if a host's first routes have to be rolled back.
-        final_list: the list at the end, or None if the one in ``switched`` stays.
+        switched: the changed scripts and the changed list, which are replaced together.
+        rollback: the scripts and the list for a rollback of the host's first static routes, or
+            nothing if these routes aren't its first ones. See ``_plan_rollback``.
+        final_list: the list at the end of the run, or None if the list in ``switched`` stays.
     """
 
     switched: tuple[BootFile, ...] = ()
@@ -67,7 +69,7 @@ class FilesPlan:
         write: the changed files, in write order.
         remove: the paths to remove at the end.
         access_errors: an error message for each path that should be removed but can't be accessed.
-            As long as there is one, the manifest is kept, even without parts.
+            If there are any, the manifest is kept, even if no part is installed any more.
     """
 
     links: tuple[Path, ...] = ()
@@ -78,7 +80,7 @@ class FilesPlan:
 
 @attrs.frozen
 class UnitsPlan:
-    """The names of the parts whose units to enable, and at the end to stop, disable or restart."""
+    """The names of the parts whose units change; the run enables units first."""
 
     enable: tuple[str, ...] = ()
     restart: tuple[str, ...] = ()
@@ -128,18 +130,19 @@ def plan_next_boot(host: Host, wanted: Wanted) -> BootPlan:
     layout = host.layout
     manifests = _plan_manifests(layout, wanted)
     scripts = _gate_scripts(host, wanted, manifests.removed_parts)
-    contents = _script_contents(layout, manifests.new)
-    contents |= {name: script.content for name, script in scripts.items()}
-    changed = _changed_files(layout, wanted, manifests.new, contents)
+    contents_after = _script_contents(layout, manifests.new)
+    contents_after |= {name: script.content for name, script in scripts.items()}
+    changed = _changed_files(layout, wanted, manifests.new, contents_after)
     remove, access_errors = _plan_removal(layout, wanted, manifests)
     links = tuple(go_package_links(layout)) if wanted.parts else ()
 
     has_changes = bool(changed or remove or links)
-    gate = _plan_gate(host, manifests, scripts, contents, has_changes=has_changes)
-    # The gate's scripts and list are switched, and the interim manifest is written before.
-    elsewhere = {layout.manifest, layout.gate_list}
-    elsewhere.update(script.path for script in scripts.values())
-    write = tuple(file for file in changed if file.path not in elsewhere)
+    gate = _plan_gate(host, manifests, scripts, contents_after, has_changes=has_changes)
+    # These files aren't in FilesPlan.write: prepare() writes the interim manifest, and switch()
+    # replaces the gate's scripts and list.
+    written_separately = {layout.manifest, layout.gate_list}
+    written_separately.update(script.path for script in scripts.values())
+    write = tuple(file for file in changed if file.path not in written_separately)
     other_files = FilesPlan(links, write, remove, access_errors)
     units = _plan_units(host, wanted, manifests.removed_parts, other_files)
     return BootPlan(
@@ -196,8 +199,8 @@ def _with_folders(manifest: Manifest, layout: Layout) -> Manifest:
 def _gate_scripts(host: Host, wanted: Wanted, removed: Collection[str]) -> dict[str, BootFile]:
     """Return the gate's new scripts by part name.
 
-    If the static routes are being removed, their script is one with an empty list of routes, which
-    removes our routes from the kernel.
+    If the static routes are being removed, the gate temporarily gets a routes script without any
+    routes, which removes our routes from the kernel.
     """
     scripts = {part.name: part.files[0] for part in wanted.parts if part.is_gated}
     if ROUTES in removed and not host.is_image:
@@ -256,10 +259,10 @@ def _plan_gate(
 
 
 def _plan_rollback(host: Host, old: Manifest, scripts: Container[str]) -> tuple[BootFile, ...]:
-    """Return the scripts and the list to use while a host's first routes are rolled back.
+    """Return the scripts and the list for a rollback of the host's first static routes.
 
-    By then, a start of the consumer may have made the gate install these routes, so this script
-    removes them.
+    Before the rollback, the consumer may have started, and its gate may have installed the routes.
+    So the routes script of the rollback has no routes, and removes those in the kernel.
     """
     is_first = ROUTES in scripts and ROUTES not in old.parts
     if host.is_image or not is_first or not old.has_gate:
@@ -269,8 +272,8 @@ def _plan_rollback(host: Host, old: Manifest, scripts: Container[str]) -> tuple[
     part = InstalledPart(is_blocking=True, is_gated=True)
     listed = attrs.evolve(old, parts={**old.parts, ROUTES: part})
     contents = _script_contents(layout, old)
-    # Include the current versions of the other scripts, because new versions may be in place by
-    # then.
+    # When the rollback starts, new versions of the other scripts may be in place. So it includes
+    # their current versions.
     others = [
         BootFile(layout.script(name), content.decode("utf-8", "surrogateescape"), 0o755)
         for name, content in contents.items()
@@ -289,7 +292,7 @@ def _changed_files(
     new: Manifest,
     contents: Mapping[str, bytes],
 ) -> list[BootFile]:
-    """Return all files that will change or be added, including the manifest and the gate's."""
+    """Return all files to change or add, including the manifest and the gate's files."""
     new_files = installed_files(layout, new, wanted.parts, contents)
     if new.parts:
         new_files.insert(0, BootFile(layout.manifest, new.to_text()))
@@ -306,9 +309,9 @@ def _plan_removal(
     access_errors: list[str] = []
     gates = manifests.old.gates(layout)
     for path in sorted(_obsolete_paths(layout, wanted, manifests)):
-        # An unreadable folder, such as the node exporter's textfile folder, doesn't stop the other
-        # removals. However, a gate drop-in left behind without the gate's script would block every
-        # start, so this error is raised.
+        # If a folder can't be read, such as the node exporter's textfile folder, the other paths
+        # are still removed. A drop-in of the gate is an exception: left behind without the gate's
+        # script, it would block every start.
         try:
             if files.is_present(path):
                 remove.append(path)
@@ -359,8 +362,8 @@ def _plan_units(
 
 
 def _units_to_enable(host: Host, wanted: Wanted, links: Iterable[Path]) -> tuple[str, ...]:
-    # To systemd, units are also enabled by the Go package's symlinks. The run removes these
-    # symlinks, so it has to enable each of the units that our own symlink doesn't enable.
+    # The Go package's symlinks enable our units, too. The run removes these symlinks, so it has to
+    # enable each unit that lacks a symlink of our own.
     losing = {
         link.stem for link in links if not files.is_present(host.layout.enablement(link.stem))
     }
@@ -398,7 +401,7 @@ def _net_changes(
     other_files: FilesPlan,
     units: UnitsPlan,
 ) -> Changes:
-    """Return the net changes for printing, without intermediate files."""
+    """Return the changes between the state before the run and the state after it, for printing."""
     of_files = []
     for file in changed:
         before = files.read_text(file.path)

@@ -19,8 +19,8 @@ from hostrouting.model.errors import UnitError
 from hostrouting.model.family import Family
 from hostrouting.model.routes import Protocol
 
-# The parts controlled by the host routing config: installed if enabled, removed otherwise. Plug-in
-# parts have their own configs.
+# The parts that the host routing config controls. Those that it enables are installed, and the
+# others are removed. The parts of plug-ins have their own configs.
 CONFIGURED = (ROUTES, CHECK, WATCH)
 
 
@@ -45,14 +45,14 @@ class BootFile:
 
 @attrs.frozen
 class Part:
-    """An installable part that runs at boot, in the gate or as the watcher.
+    """A part that can be installed: a oneshot and its script, or the watcher.
 
     Args:
-        name: the base name of its unit and of its script, if any.
-        files: the script, the unit and any other files, in write order.
-        config: the config values it is rendered from, keyed by section.
-        is_blocking: whether its failure blocks the consumer.
-        is_gated: whether the gate runs its script.
+        name: the base name of the part's unit, and of its script if it has one.
+        files: the script, the unit and any other files, in the order in which they are written.
+        config: the config values that the part is rendered from, by section.
+        is_blocking: whether the part's failure blocks the consumer.
+        is_gated: whether the gate runs the part's script.
     """
 
     name: str
@@ -76,8 +76,8 @@ _ROUTES_DESCRIPTION = (
 )
 _CHECK_DESCRIPTION = "Check that every expected CIDR leaves through the node's uplink"
 
-# The maximum configurable wait (600 s) plus the lock timeout (60 s). The check gets 600 s more,
-# because it acquires the lock before each read.
+# The longest wait that a config can set (600 s), and the timeout of the lock (60 s). The check gets
+# 600 s more, because it takes the lock before each read.
 _ROUTES_SECONDS = 660
 _CHECK_SECONDS = 1260
 # Units that may start late and add routes. Listing a nonexistent unit is harmless.
@@ -87,7 +87,7 @@ _NETWORK = "network-online.target systemd-udev-settle.service ib_rdma_configure.
 def routes_part(config: Config, layout: Layout) -> Part:
     """Return the part that installs the static routes at boot.
 
-    If it fails, the consumer is blocked in both modes.
+    If this part fails, the gate blocks the consumer, whether the check's mode is STRICT or not.
     """
     return Part(
         ROUTES,
@@ -107,7 +107,7 @@ def routes_part(config: Config, layout: Layout) -> Part:
 def check_part(config: Config, layout: Layout) -> Part:
     """Return the part that checks the routes at boot.
 
-    If it fails, the consumer is blocked in STRICT mode.
+    If the check fails and its mode is STRICT, the gate blocks the consumer.
     """
     # An image may have a different Python or none at all.
     script = render_check(config, python=python_of(layout) if layout.is_this_host else "")
@@ -139,8 +139,8 @@ def _unit_text(
     Args:
         name: the base name of the unit and its script.
         description: the unit's description.
-        seconds: the start timeout, so that a hanging oneshot doesn't block the units ordered after
-            it forever.
+        seconds: the start timeout. Without it, a oneshot that hangs would block the units that are
+            ordered after it forever.
         after: the units in ``After=``.
         sockets: see ``_sockets``.
     """
@@ -154,14 +154,14 @@ def _unit_text(
 
 
 def _sockets(config: Config) -> str:
-    """Return the setting that permits the sockets with which IPv6 source addresses are found."""
+    """Return the setting that permits IPv6 sockets, with which the check finds source addresses."""
     if Family.IPV6 not in config.route_overlap.families:
         return ""
     return "\nRestrictAddressFamilies=AF_INET6"
 
 
 def watch_part(config: Config, layout: Layout) -> Part:
-    """Return the watcher part. No other unit waits for the watcher or depends on its success.
+    """Return the part for the watcher, which no other unit waits for or depends on.
 
     Raises:
         UnitError: systemd can't run this Python, or running it as root would be unsafe.
@@ -265,7 +265,10 @@ def wanted_manifest(manifest: Manifest, wanted: Wanted, layout: Layout) -> Manif
 
 
 def differing_parts(manifest: Manifest, config: Config, layout: Layout) -> list[str]:
-    """Return the names of the parts that a config would change, and a phrase if the gate moves."""
+    """Return the names of the parts that a config would change.
+
+    If the gate would move to another consumer, the last item is a phrase that says so.
+    """
     wanted = Wanted.of(config, layout)
     old = manifest.parts
     new = wanted_manifest(manifest, wanted, layout).parts
@@ -282,7 +285,7 @@ def installed_files(
     parts: Iterable[Part],
     scripts: Mapping[str, bytes],
 ) -> list[BootFile]:
-    """Return the files of an installation in write order, except for the manifest.
+    """Return the files of an installation except for the manifest, in the order to write them.
 
     Args:
         manifest: the installation's manifest.

@@ -23,7 +23,7 @@ _SECONDS = 30.0
 
 
 def python_of(layout: Layout) -> str:
-    """Return the path of the Python for a layout's units and scripts, or "" if it isn't suitable.
+    """Return the path of the Python that units and scripts run, or "" if they can't run this one.
 
     Raises:
         FileError: running the interpreter times out.
@@ -34,10 +34,10 @@ def python_of(layout: Layout) -> str:
 def why_unsuitable(layout: Layout) -> str:
     """Return why units and scripts can't run this Python as root, or an empty string.
 
-    Units and scripts run Python with ``-I``, which ignores PYTHONPATH, the working directory and
-    the user's site-packages, because another user may own these. If hostrouting can only be
-    imported from there, it isn't safe to run as root. Neither is it if another user can change what
-    is imported: at boot, this Python judges what the scripts can't, so it needs their protection.
+    Another user may own PYTHONPATH's folders, the working directory or the user's site-packages.
+    So units and scripts run Python with ``-I``, which ignores them. This Python is unsuitable if
+    hostrouting can only be imported from there, or if another user can change what is imported: at
+    boot, it judges what the scripts can't, so it has to be as well protected as they are.
 
     Raises:
         FileError: running the interpreter times out.
@@ -53,9 +53,9 @@ def why_unsuitable(layout: Layout) -> str:
 
 
 def is_changeable(state: os.stat_result, group: int = 0) -> bool:
-    """Return whether others than a file's owner and its group of root can change it.
+    """Return whether users other than a file's owner and root's group can change it.
 
-    In a folder with the sticky bit, they can't replace the owner's files.
+    A folder with the sticky bit doesn't count: in it, others can't replace the owner's files.
     """
     is_shared = stat.S_ISDIR(state.st_mode) and state.st_mode & stat.S_ISVTX
     if state.st_mode & stat.S_IWOTH and not is_shared:

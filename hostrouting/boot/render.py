@@ -1,9 +1,9 @@
 """Render a config as the scripts that run at boot.
 
-This module does no I/O. Each asset is a script with a few ``@NAMES@``, which are replaced in one
-pass by values or by shared text. Data is in a quoted here-document, with one item per row. A row
-contains only values that the config's classes have accepted: addresses, prefixes, numbers, and
-names and patterns of a small alphabet without blanks, quotes or ``$``.
+This module does no I/O. A template is a script with a few ``@NAMES@``. They are replaced with
+values or with text that the scripts share, in one pass. Data is in a quoted here-document, with one
+item per row. A row contains only values that the config's classes have accepted: addresses,
+prefixes, numbers, and names and patterns without blanks, quotes or ``$``.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from hostrouting.model.parsing import reserved_blocks
 
 PACKAGE = "hostrouting.boot"
 
-# The address ranges between the reserved blocks (the lowest and the highest addresses are
-# reserved).
+# The address ranges between the reserved blocks. The first block begins with the lowest address,
+# and the last block ends with the highest.
 _JUDGED = {
     family: [
         (int(one.broadcast_address) + 1, int(other.network_address) - 1)
@@ -77,8 +77,8 @@ def render_check(config: Config, *, python: str = "") -> str:
     """Render the check script for a config.
 
     Args:
-        python: the interpreter that judges what the script can't, and explains failures, if it
-            exists at run time, or an empty string.
+        python: the interpreter that judges what the script can't, and explains failures. If it is
+            an empty string, or doesn't exist at run time, the script does without it.
     """
     overlap = config.route_overlap
     document = json.dumps(part_config(config, "routeOverlap"))
@@ -108,8 +108,8 @@ def _check_rows(config: Config) -> Iterator[str]:
     yield from _uplink_rows(config)
     yield f"container {_expression(overlap.container_devs)}"
     yield f"allowed {_expression(overlap.allowed_devs)}"
-    # The check waits for addresses of the InfiniBand interfaces whose flags match this regex: by
-    # default those that are up, and with settleSeconds all.
+    # The check waits for addresses of the InfiniBand interfaces whose flags match this regex. By
+    # default these are the interfaces that are up; with settleSeconds, they are all.
     yield f"awaited {'[<,]UP[,>]' if overlap.settle_seconds is None else '<'}"
     for expected in dict.fromkeys(overlap.expected_cidrs):
         yield from _expected_rows(expected)
@@ -126,8 +126,9 @@ def _expected_rows(expected: ExpectedCidr) -> Iterable[str]:
         "" if expected.devs is None else f" {_expression(expected.devs)} {','.join(expected.devs)}"
     )
     family = Family.of(expected.cidr)
-    # awk's numbers have only 53 bits, too few for IPv6 addresses. Hexadecimal words of equal length
-    # sort like the addresses, and the letter x makes awk compare them as strings.
+    # awk's numbers have only 53 bits, too few for an IPv6 address. So addresses are written as
+    # hexadecimal words of equal length, which sort in the same order. The letter x makes awk
+    # compare them as strings.
     digits = family.bits // 4
     for low, high in _JUDGED[family]:
         first = max(low, int(expected.cidr.network_address))
@@ -141,7 +142,7 @@ _NONE = "/"
 
 
 def _expression(patterns: Iterable[str]) -> str:
-    """Return an awk regex without anchors, which matches what any of the shell patterns matches.
+    """Return an awk regex without anchors that matches what one of the shell patterns matches.
 
     Bracket expressions are expanded to alternatives, because awk implementations and fnmatch
     disagree on some of them.
@@ -167,15 +168,15 @@ def _letter_expression(letter: str) -> str:
     return letter if letter.isalnum() or letter in "_-" else f"[{letter}]"
 
 
-# The name of a value, or of an asset.
+# The name of a value, or of another template.
 _PLACEHOLDER = r"@([A-Z_]+|[a-z-]+\.[a-z]+)@"
 
 
 def fill(asset: str, *, package: str = PACKAGE, **values: str) -> str:
     """Fill in a template's placeholders.
 
-    ``@NAME@`` stands for a value, and ``@common.sh@`` for another asset without its comments. A
-    line that is only a placeholder is dropped if the value is empty.
+    ``@NAME@`` stands for a value, and ``@common.sh@`` for another template without its comments. If
+    a line consists of a placeholder whose value is empty, the line is dropped.
 
     Args:
         asset: the template's file name.

@@ -19,10 +19,9 @@ from phases import Cancelled, CancelScope, TimedOut
 if TYPE_CHECKING:
     from subprocess import CompletedProcess
 
-# A daemon-reload on a busy machine takes seconds, not minutes, so a longer wait is treated as an
-# error.
+# The timeout of a call. Even on a busy machine, a daemon-reload takes seconds, not minutes.
 ANSWER_SECONDS = 60.0
-# The timeout during the rollback of a cancelled run.
+# The timeout of a call during the rollback of a cancelled run.
 LAST_ANSWER_SECONDS = 5.0
 _HANGS = "see whether systemd hangs"
 _WITHOUT = "nothing can be changed for the next boot"
@@ -34,11 +33,11 @@ _ROUTES_ONLY = (
 
 @attrs.define
 class _Silence:
-    """Shared state about systemd's responsiveness.
+    """The record of systemd's last timeout, shared by the copies of a ``Systemctl``.
 
     Args:
-        until: don't call systemd before this time of the scope's clock.
-        is_ending: whether the run was cancelled while waiting for systemd.
+        until: the time, by the scope's clock, before which systemd isn't called again.
+        is_ending: whether the run was cancelled while a call was waiting for systemd.
     """
 
     until: float = 0.0
@@ -104,22 +103,23 @@ class Systemctl:
 
     def is_active(self, unit: str) -> bool:
         """Return whether a unit is running or starting."""
-        # Exit codes 3 and 4 mean inactive and nonexistent, but only the printed state is reliable.
+        # Exit codes 3 and 4 mean inactive and nonexistent. Use the printed state, because the exit
+        # codes aren't reliable.
         state = self._run("is-active", unit, fine=(0, 3, 4)).strip()
         return state in RUNNING
 
     def is_enabled(self, unit: str) -> bool:
         """Return whether a unit is enabled."""
-        # Exit code 1 can mean disabled, masked or (before systemd 253) missing, so check the
-        # printed state instead.
+        # Exit code 1 can mean disabled, masked or, before systemd 253, missing. So use the printed
+        # state.
         state = self._run("is-enabled", unit, fine=(0, 1, 4)).strip()
         return state in ("enabled", "enabled-runtime")
 
     def instances(self, consumer: str) -> tuple[str, ...]:
         """Return the units that a consumer refers to.
 
-        For a template, these are all instances that are loaded, enabled or have their own unit
-        files or drop-ins, plus a dummy instance.
+        For a template, these are the instances that are loaded or enabled, those with unit files or
+        drop-ins of their own, and a dummy instance.
         """
         if "@." not in consumer:
             return (consumer,) if self._root is None else ()
@@ -131,7 +131,7 @@ class Systemctl:
         return _properties(text, names)
 
     def _show(self, names: Sequence[str], *units: str) -> list[dict[str, str]]:
-        """Return the properties of units and of loaded units that match a pattern."""
+        """Return the properties of the given units, and of loaded units that match a pattern."""
         text = self._run("show", "--property", ",".join(names), "--", *units)
         # systemctl separates units by blank lines.
         return [_properties(block, names) for block in text.split("\n\n")]
@@ -145,7 +145,7 @@ class Systemctl:
         """Return the properties of several units and instances, all with a single call."""
         if self._root is not None or not (units or consumers):
             return {}
-        # A dict, because a unit may be given twice, and the order matters.
+        # This is a dict instead of a set, because the order matters. A unit may be given twice.
         listed: dict[str, None] = {}
         for consumer in consumers:
             listed |= dict.fromkeys(_named(consumer))
@@ -153,8 +153,9 @@ class Systemctl:
         patterns = [consumer.replace("@.", "@*.") for consumer in consumers if "@." in consumer]
         keys = ("Id", *names)
         blocks = self._show(keys, *listed, *patterns)
-        # First come the named units, in the given order (an Id may be another name of the unit),
-        # and then the loaded units that match a pattern.
+        # systemctl first prints the named units, in the given order. They are recognized by this
+        # order, because an Id may be another name of the unit. The loaded units that match a
+        # pattern follow.
         shown = {unit: dict.fromkeys(keys, "") for unit in listed}
         shown.update(zip(listed, blocks, strict=False))
         for block in blocks[len(listed) :]:
@@ -162,11 +163,11 @@ class Systemctl:
         return {unit: {name: block[name] for name in names} for unit, block in shown.items()}
 
     def orderings(self, *units: str) -> dict[str, tuple[str, ...]]:
-        """Return the ordering of all loaded or enabled units."""
+        """Return the units that each loaded or enabled unit is ordered after."""
         if self._root is not None:
             return {}
-        # systemd unloads stopped units along with their Before=, and also units that it didn't
-        # start because of a cycle. So also name the enabled units.
+        # Also name the enabled units, because systemd unloads some of them, together with their
+        # Before=: those that have stopped, and those that it didn't start because of a cycle.
         names = sorted({*units, *_enabled()})
         after: dict[str, set[str]] = {}
         for shown in self._show(("Id", "After", "Before", "LoadState"), "*", *names):
@@ -180,7 +181,7 @@ class Systemctl:
         return {unit: tuple(sorted(earlier)) for unit, earlier in after.items()}
 
     def _run(self, *words: str, fine: tuple[int, ...] = (0,), program: str = "systemctl") -> str:
-        # Even with --root, systemctl would run any other command on the running system.
+        # systemctl would run any other command on the running system, in spite of --root.
         if self._root is not None and words[0] not in ("enable", "disable", "is-enabled"):
             return ""
         root = [] if self._root is None else [f"--root={self._root}"]
@@ -198,10 +199,10 @@ class Systemctl:
         raise UnitError(f"`{command}` failed: {reason or f'exit code {done.returncode}'}")
 
     def _call(self, argv: Sequence[str], command: str) -> CompletedProcess[str]:
-        """Run a program that asks systemd, unless systemd has just given no answer.
+        """Run a program that calls systemd, unless a call has just timed out.
 
-        If systemd hangs, fail fast; otherwise, each rollback step would wait for the full timeout
-        while holding the lock.
+        Once systemd has hung, later calls fail at once. Otherwise, each rollback step would wait
+        for the full timeout while the run holds the lock.
         """
         clock = self._scope.clock
         called_at = clock.monotonic()
@@ -231,7 +232,7 @@ class Systemctl:
 
 @cache
 def running_systemd() -> Systemctl:
-    """Return this host's service manager: a single one, which remembers whether systemd hangs."""
+    """Return this host's service manager, always the same one, which remembers if systemd hangs."""
     return Systemctl()
 
 
@@ -246,7 +247,7 @@ def _properties(text: str, names: Sequence[str]) -> dict[str, str]:
 
 
 def _named(consumer: str) -> set[str]:
-    """Return a consumer's units: a dummy instance, and those with own links, files or drop-ins."""
+    """Return a consumer's dummy instance, and its instances with links, files or drop-ins."""
     if "@." not in consumer:
         return {consumer}
     prefix, suffix = consumer.split("@.", 1)
@@ -257,7 +258,7 @@ def _named(consumer: str) -> set[str]:
 
 
 def _dependents(*kinds: str) -> list[Path]:
-    """Return all dependency folders of the given kinds, such as ``*.wants``."""
+    """Return the folders of the given kinds in systemd's unit path, such as all ``*.wants``."""
     folders: list[Path] = []
     for folder in map(Path, UNIT_PATH):
         folders += matching(folder, "*.[wru]*s")

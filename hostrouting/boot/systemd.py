@@ -11,7 +11,7 @@ from typing import Protocol
 
 from phases import CancelScope
 
-# A dummy instance name, used to query the settings common to all instances of a template.
+# The name of a dummy instance. It has the settings that all instances of a template share.
 ANY_INSTANCE = "hostrouting-probe"
 
 # The values of ActiveState of a unit that is running or starting.
@@ -24,8 +24,8 @@ class UnitManager(Protocol):
     def within(self, scope: CancelScope) -> UnitManager:
         """Return a copy whose methods stop waiting for systemd once the scope is cancelled.
 
-        These methods then raise the scope's ``Cancelled`` or ``TimedOut``. Rollback code passes a
-        scope that is never cancelled.
+        Then they raise the scope's ``Cancelled`` or ``TimedOut``. A rollback passes a scope that is
+        never cancelled.
         """
 
     def reload(self) -> None:
@@ -102,11 +102,11 @@ class UnitManager(Protocol):
         """
 
     def orderings(self, *units: str) -> dict[str, tuple[str, ...]]:
-        """Return the ordering of all loaded or enabled units.
+        """Return the units that each loaded or enabled unit is ordered after.
 
         Args:
             units: additional units to include.
 
         Returns:
-            For each unit, the units it is ordered after; empty for an image.
+            The names of these units, by the name of the ordered unit; empty for an image.
         """

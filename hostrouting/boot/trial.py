@@ -1,8 +1,8 @@
 """The current route trial: its state file in /run and the systemd timer that ends it.
 
-The file stores the deadline twice: as CLOCK_BOOTTIME seconds, which aren't affected by clock
-changes, and as a timestamp for users. Storing the boot ID instead wouldn't work: in a container, a
-unit with ``ProtectKernelTunables=`` sees a different boot ID than other units.
+The file stores the deadline twice: as a timestamp for users, and in seconds of CLOCK_BOOTTIME,
+which changes of the system's clock don't affect. A boot ID couldn't replace them: in a container, a
+unit with ``ProtectKernelTunables=`` sees another boot ID than other units.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def is_overdue(layout: Layout) -> bool:
 
 
 def start_timer(host: Host, seconds: int) -> None:
-    """Schedule the script that ends a trial; it need not exist yet."""
+    """Schedule the script that ends a trial; the script needn't exist yet."""
     # An earlier trial's timer may still be active.
     host.units.stop(_TIMER)
     host.units.stop(_SERVICE)
@@ -92,8 +92,8 @@ def forget_trial(host: Host) -> None:
 
     The caller holds the run lock, so that no other trial begins.
     """
-    # If a process was killed while it confirmed the trial, the trial's timer must no longer
-    # complete the confirmation.
+    # If a process was killed while it confirmed the trial, this file would make the trial's timer
+    # complete the confirmation. That must no longer happen.
     remove(host.layout.confirmed)
     if exists(host.layout.trial_script) and not exists(host.layout.trial):
         _stop_timer(host)

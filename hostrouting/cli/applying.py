@@ -1,6 +1,6 @@
 """The commands that apply a config, try it, or plan it.
 
-Each docstring doubles as the command's help text.
+Each docstring is also the command's help text.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
     from hostrouting.tasks.reports import ConfigureReport
 
-# Wait no longer for a stopped terminal, so that a signal still ends the trial.
+# If the terminal is stopped, the command waits this long and goes on, so that a signal still ends
+# the trial.
 _TRIAL_SECONDS = 5.0
 
 
@@ -54,18 +55,19 @@ def apply(options: argparse.Namespace, host: Host) -> Result | int:
     "files" and "units", the "unchanged" routes, "overlap", and "error" on failure.
 
     Other commands, and apply without an argument, use the default CONFIG. If it asks for something
-    other than the CONFIG that was applied, the last line says so, with the command that records the
-    applied one there. If the default CONFIG has no key hostRouting, apply without an argument fails
-    rather than remove what is installed, unless all of its scripts are gone, as after a reset by
-    AKSFlexNode.
+    other than the CONFIG that was applied, the last line says so, and gives the command that copies
+    the applied one there. If the default CONFIG has no key hostRouting, apply without an argument
+    fails, because it would remove what is installed. After a reset by AKSFlexNode, which removes
+    all scripts, it removes the rest.
 
     With --try it only changes the kernel's routes and runs the check. When the timeout expires,
-    systemd restores the installed routes, even if other processes have died. To keep the tried
+    systemd restores the installed routes, even if hostrouting has been killed. To keep the tried
     routes and install the rest, run hostrouting confirm, or press Enter on a terminal. hostrouting
     revert and Ctrl-C restore the installed routes immediately, as does a failing check in STRICT
-    mode. The end of a trial removes all other routes of hostrouting, also those that --routes-only
-    added before it. The watcher doesn't change routes during a trial. Another apply, a remove or a
-    start of the consumer ends the trial, too. Such a start is checked against the installed config.
+    mode. When a trial ends, every route of hostrouting that isn't installed is removed, even if
+    --routes-only added it earlier. The watcher doesn't change routes during a trial. Another apply,
+    a remove or a start of the consumer ends the trial, too. Such a start is checked against the
+    installed config.
 
       hostrouting apply /etc/aks-flex-node/config.json
       hostrouting apply --try 60 config.json                 Enter or hostrouting confirm keeps the routes
@@ -90,7 +92,7 @@ def apply(options: argparse.Namespace, host: Host) -> Result | int:
 
 
 def _refuse_to_remove(options: argparse.Namespace, document: Mapping[str, Any], host: Host) -> None:
-    """Raise an error if applying the unnamed default CONFIG would remove what is installed."""
+    """Raise an error if no CONFIG is named, and the default one would remove what is installed."""
     if options.config is None:
         from hostrouting.cli.default_config import refuse_to_remove
 
@@ -104,14 +106,14 @@ def _applied(
     ending: str,
     source: str | None = "",
 ) -> Result:
-    """Run a task that installs a config, and note it if the default CONFIG differs.
+    """Run a task that installs a config. If the default CONFIG differs from it, add a warning.
 
     Args:
         options: the command's options.
         task: the task.
         host: the host or the image.
         ending: a line for the end of the output, or an empty string.
-        source: the path of the config, or an empty string if it isn't known; None for the default
+        source: the path of the config, an empty string if it isn't known, or None for the default
             CONFIG.
     """
     try:
@@ -170,8 +172,8 @@ def _try_routes(options: argparse.Namespace, config: Config, host: Host) -> Resu
             )
             raise
         except phases.Cancelled:
-            # The signal may have arrived after the task's last cancellation check, so that the
-            # trial has begun.
+            # The task checks for signals before it begins the trial. If the signal came after that
+            # check, the trial has begun.
             if trial_deadline(host.layout.trial) not in (None, stood):
                 end_trial(host)
             raise
@@ -189,7 +191,7 @@ def _await_enter(
     until: str,
     scope: phases.CancelScope,
 ) -> bool:
-    """Return whether Enter is pressed before the trial ends; EOF on stdin ends the trial."""
+    """Return whether Enter is pressed before the trial ends. If stdin is closed, end the trial."""
     from hostrouting.boot.trial import end_trial, trial_deadline
 
     end = scope.clock.monotonic() + seconds
@@ -201,7 +203,7 @@ def _await_enter(
         )
         with suppress(phases.TimedOut):
             scope.child(timeout=0.5).wait(sys.stdin)
-            if sys.stdin.buffer.readline():  # other bytes may come before Enter
+            if sys.stdin.buffer.readline():  # other keys may have been pressed before Enter
                 return True
             end_trial(host)
         scope.check()
@@ -228,8 +230,9 @@ def revert(_options: argparse.Namespace, host: Host) -> Result:
     """Restore the installed routes after apply --try.
 
     The command ends the trial without waiting for its timeout, from any terminal, and lists the
-    routes that it changes. The trial hasn't changed any files or units. It exits with 1 if there is
-    no trial, or if the installed routes can't be installed; then it still removes the tried ones.
+    routes that it changes. The trial hasn't changed any files or units. The command exits with 1 if
+    there is no trial. It also exits with 1 if it can't restore the installed routes, and still
+    removes the tried ones.
 
       hostrouting apply --try 600 config.json      in one terminal
       hostrouting revert                           in another one, if something doesn't work with these routes
@@ -250,9 +253,9 @@ def plan(options: argparse.Namespace, host: Host) -> Result:
     routes, and with -v lists them, marked with =. It shows file changes as diffs, then unit
     changes, and finally whether the consumer would be allowed to start. It warns if apply can't do
     it on this host. It exits with 2 if anything would change, and with 0 otherwise. The JSON has
-    the same format as apply's output. With --snapshot it only compares routes, and predicts the
-    next start on the snapshot's host, because a snapshot doesn't include files or units. With
-    --root it only compares files and units.
+    the same format as apply's output. A snapshot includes no files or units. So with --snapshot,
+    the command only compares routes and predicts the next start on that host. With --root it only
+    compares files and units.
     """
     from hostrouting.tasks import preview
 

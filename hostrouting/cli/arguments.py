@@ -2,8 +2,7 @@
 
 Each command's help text is the docstring of the function that runs the command.
 
-Only the requested command's parser is built, because building all of them would take as long as a
-check.
+Only the parser of the given command is built. Building all parsers would take as long as a check.
 """
 
 from __future__ import annotations
@@ -45,13 +44,13 @@ See it happen, on a throw-away copy of the kernel's tables: hostrouting demo
 
 
 class Word(NamedTuple):
-    """A command or command group; the docstring of ``run`` is its help text.
+    """A command, or a group of commands. The docstring of ``run`` is its help text.
 
     Args:
-        run: the function that runs the command; for a group, it returns the subcommands.
+        run: the function that runs the command. For a group, it returns the commands of the group.
         takes: functions that add arguments to the parser, in order.
-        failed: the default exit code for failures.
-        is_followed: whether this is a group of subcommands.
+        failed: the exit code for an error that has no code.
+        is_followed: whether this is a group of commands.
     """
 
     run: Callable[..., Any]
@@ -64,8 +63,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the arguments.
 
     Returns:
-        The namespace, including the command's ``parser``, ``run`` and ``failed``, and ``image``:
-        the host for --root, or None.
+        The namespace. It includes the command's ``parser``, ``run`` and ``failed``, and as
+        ``image`` the host for --root, or None.
 
     Raises:
         ConfigError: --root isn't an image.
@@ -84,7 +83,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _words_for(argv: Sequence[str]) -> Mapping[str, Word]:
-    """Return the command that the arguments name, or all commands without their arguments."""
+    """Return the command that the arguments name. If they name none, return all commands."""
     first = next((word for word in argv if not word.startswith(("-v", "--verbose"))), "")
     words = {"apply": _APPLY} if first == "apply" else all_words()
     if first in words:
@@ -119,8 +118,8 @@ def _clause(word: Word) -> str:
 
 
 def _add_words(parser: Parser, words: Mapping[str, Word], prog: str) -> None:
-    # If the subparsers were required, argparse would report a missing command instead of an unknown
-    # option.
+    # Don't make the subparsers required: for an unknown option, argparse would then report that the
+    # command is missing.
     made = parser.add_subparsers(
         title="commands",
         metavar=COMMAND,
@@ -164,7 +163,7 @@ def _add_words(parser: Parser, words: Mapping[str, Word], prog: str) -> None:
 
 def _add_config(parser: Parser) -> None:
     """Add the CONFIG argument."""
-    # This duplicates Layout().config; importing the layout just for a help text would be too slow.
+    # This is Layout().config. Importing the layout takes too long for a help text.
     default = "/etc/aks-flex-node/config.json"
     parser.add_argument(
         "config",
@@ -402,9 +401,9 @@ def _config() -> Mapping[str, Word]:
 def _lb_probe() -> Mapping[str, Word]:
     """Let nodes answer Azure's IPv6 health probes.
 
-    The balancer probes IPv6 Services from fe80::1234:5678:9abc, a link-local source address that a
-    node must not forward to another interface. Probes that a pod should answer are therefore
-    dropped, and the balancer removes the node from its pool. nftables rules rewrite the source
+    The load balancer probes IPv6 Services from the link-local address fe80::1234:5678:9abc. A node
+    must not forward packets with such a source address. So probes that a pod should answer are
+    dropped, and the load balancer removes the node from its pool. nftables rules rewrite the source
     address of incoming probes and the destination address of replies. The CONFIG key is
     hostNetworking.loadBalancerProbe.
     """
@@ -418,7 +417,7 @@ def _lb_probe() -> Mapping[str, Word]:
 
 
 def _azure_vnet() -> Mapping[str, Word]:
-    """Clean up what the azure-vnet CNI has left behind for deleted pods.
+    """Clean up what the CNI plug-in azure-vnet has left behind for deleted pods.
 
     If azure-vnet leaves rules and neighbours behind when a pod is deleted, a later pod with the
     same address is unreachable. The clean-up removes only these leftovers, and only inside the
@@ -443,7 +442,7 @@ def _completion(options: argparse.Namespace, _host: Host) -> Result:
     import shtab
 
     class Completing(Parser):
-        """A parser that enables path completion for arguments that are files or directories."""
+        """A parser whose arguments that are files or directories are completed as such."""
 
         def _add_action(self, action: ActionT) -> ActionT:
             if action.metavar in ("CONFIG", "FILE", "A", "B"):
@@ -463,8 +462,8 @@ _APPLY = Word(applying.apply, (_add_config, _add_where, _add_output))
 def all_words() -> Mapping[str, Word]:
     """Return all commands.
 
-    Modules that only checks need are imported here, because ``apply`` takes 10 % less CPU without
-    them.
+    The commands that check import modules that ``apply`` doesn't need, and with which it would take
+    10 % more CPU. So they are imported here.
     """
     from hostrouting.cli import checking
 

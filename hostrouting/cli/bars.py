@@ -13,13 +13,13 @@ from hostrouting.overlap.findings import FindingKind, NoteKind
 
 
 class CellKind(NamedTuple):
-    """A cell's classification: what happens to packets sent to its addresses.
+    """The result for a cell's addresses: whether packets to them leave as expected.
 
     Args:
-        kind: the finding or note kind, or None if packets leave through the uplinks.
-        devs: the interfaces that shadow the addresses, and those that would do so if the former's
-            routes were removed, sorted. Empty for kinds that usually involve many interfaces, such
-            as pods (one veth each) or local addresses.
+        kind: the kind of the finding or note, or None if packets leave through the uplinks.
+        devs: the interfaces that shadow the addresses, sorted. Interfaces that would shadow them if
+            these interfaces' routes were removed are included. For some kinds there are usually
+            many, such as a veth for each pod or local addresses, so none is named.
     """
 
     kind: str | None = None
@@ -29,25 +29,26 @@ class CellKind(NamedTuple):
 # The number of cells in a bar, if they fit next to the label.
 _CELLS = 64
 
-# The unexpected answers in a CIDR, each with its address ranges.
+# What happens to the addresses of a CIDR that aren't as expected: each kind with its ranges.
 Bar = list[tuple[CellKind, tuple[IpNetwork, ...]]]
 
 
 def cells(cidr: IpNetwork, bar: Bar, count: int) -> tuple[CellKind | None, ...]:
-    """Split a CIDR into equal cells and return the answer for each.
+    """Split a CIDR into equal cells, and return the kind of each.
 
-    If a cell contains several answers, the worst one is drawn: failures before notes, and notes
-    before expected answers. Ties go to the answer with the fewest addresses in the bar. This keeps
-    a single failing address in a /12 visible. If the number of cells is a power of two, each cell
-    is a prefix.
+    If the addresses of a cell are of several kinds, the worst kind is drawn: a failure before a
+    note, and a note before what is expected. Of two failures, or two notes, the one with fewer
+    addresses in the bar is drawn. So a single failing address in a /12 is visible. If the number of
+    cells is a power of two, each cell is a prefix.
 
     Args:
         cidr: the CIDR to draw.
-        bar: the CIDR's unexpected answers.
-        count: the number of cells; with more cells than addresses, each address gets several cells.
+        bar: the CIDR's unexpected kinds, with their ranges.
+        count: the number of cells. If it exceeds the number of addresses, each address gets several
+            cells.
 
     Returns:
-        The answer for each cell, or None for a cell without checked addresses.
+        The kind of each cell, or None for a cell without checked addresses.
     """
     base = int(cidr.network_address)
     size = cidr.num_addresses
@@ -62,14 +63,14 @@ def cells(cidr: IpNetwork, bar: Bar, count: int) -> tuple[CellKind | None, ...]:
 
 
 def _rank(part: tuple[CellKind, tuple[IpNetwork, ...]]) -> tuple[bool, int]:
-    """Return a sort key that puts the worst answer first."""
+    """Return a sort key that puts the worst kind first."""
     answer, ranges = part
     addresses = sum(network.num_addresses for network in ranges)
     return not isinstance(answer.kind, FindingKind), addresses
 
 
 def _judged_parts(cidr: IpNetwork) -> tuple[IpNetwork, ...]:
-    """Return the parts of a CIDR that a check judges: all but reserved blocks."""
+    """Return the parts of a CIDR that a check judges: all except reserved blocks."""
     parts: list[Any] = [cidr]
     for block in reserved_blocks(Family.of(cidr)):
         if is_inside(block, cidr):
@@ -97,9 +98,9 @@ class Paint(NamedTuple):
     ink: int = 16
 
     def on(self, text: str) -> str:
-        """Return the text as cells in a solid colour, with only its middle character visible.
+        """Return the text as cells of one colour, of which only the middle character is visible.
 
-        Copying the cells from the terminal copies the whole text.
+        If a user copies the cells from the terminal, the copy contains the whole text.
         """
         middle = len(text) // 2
         left = text[:middle]
@@ -114,9 +115,9 @@ class Paint(NamedTuple):
         return f"\x1b[48;5;{self.back};38;5;{ink}m{text}\x1b[0m" if text else ""
 
 
-# Expected cells have muted colours, failures warm ones, and notes cool colours or grey. The palette
-# is safe for colour-blind readers: adjacent colours also differ in lightness, and each cell has a
-# symbol.
+# Expected cells have muted colours, failures warm ones, and notes cool colours or grey. Readers who
+# are colour-blind can tell them apart: adjacent colours also differ in lightness, and each cell has
+# a symbol.
 KINDS: dict[str | None, Paint] = {
     FindingKind.NO_ROUTE: Paint("N", 198, "no route"),
     FindingKind.BLACKHOLE: Paint("X", 196, "discarded"),
@@ -129,13 +130,13 @@ KINDS: dict[str | None, Paint] = {
 }
 
 
-# Eight colours are enough for the InfiniBand interfaces of an H200. Beyond 8 answers the colours
-# repeat, and beyond 21 the symbols too. N and X are reserved for other kinds.
+# Eight colours are enough for the InfiniBand interfaces of an H200. After 8 kinds, the colours
+# repeat, and after 21, the symbols repeat, too. N and X have meanings of their own.
 _SYMBOLS = "ABCDEFGHIJKLMPQRSTUVW"
 _BACKS = (208, 220, 211, 137, 223, 169, 229, 173)
 
 
-# The maximum number of interfaces to name: enough for the InfiniBand interfaces of an H200.
+# The most interfaces that are named: enough for the InfiniBand interfaces of an H200.
 _NAMES = 8
 
 
@@ -144,16 +145,16 @@ def legend(
     default_devs: Sequence[str],
     meanings: tuple[str, str] = ("expected", "shadow"),
 ) -> dict[CellKind | None, Paint]:
-    """Assign a symbol and a colour to each answer, reusing them only when they run out.
+    """Assign a symbol and a colour to each kind of cell, and repeat them only if there are too few.
 
     Args:
-        drawn: the answers, in order of appearance.
+        drawn: the kinds of the cells, in the order in which they appear.
         default_devs: the expected interfaces.
         meanings: the meaning of the expected interfaces, and that of others.
 
     Returns:
-        The paint for each answer: first the expected answer, then failures, notes and unchecked
-        cells.
+        The paint of each kind: first that of expected cells, then those of failures, of notes and
+        of unchecked cells.
     """
     answers = dict.fromkeys(drawn)
     paints: dict[CellKind | None, Paint] = {}
@@ -189,7 +190,7 @@ def bar_text(line: Iterable[CellKind | None], paints: dict[CellKind | None, Pain
 
 
 def cells_in(columns: int | None, label: int) -> int:
-    """Return how many cells fit next to a label, as a power of two, so that each is a prefix."""
+    """Return how many cells fit next to a label: a power of two, so that each is a prefix."""
     count = _CELLS
     while columns is not None and columns - label - len("✗   ") < count > 8:
         count //= 2

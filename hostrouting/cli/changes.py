@@ -1,4 +1,4 @@
-"""Format made or planned changes to routes, files and units as text."""
+"""Format changes to routes, files and units as text, whether planned or made."""
 
 from __future__ import annotations
 
@@ -112,8 +112,8 @@ def boot_lines(boot: Changes) -> list[str]:
 def diff_lines(change: Change) -> list[str]:
     """Return a planned file change as a unified diff, or as one line if a diff wouldn't help.
 
-    Removed files, long new files, replaced scripts of the Go package and changes of only a mode or
-    owner get one line.
+    One line is enough for a removed file, a long new one, a replaced script of the Go package, and
+    a file of which only the mode or owner changes.
     """
     import difflib
 
@@ -138,7 +138,7 @@ def diff_lines(change: Change) -> list[str]:
 
 def _lines(changes: Iterable[Change], marks: Mapping[str, str]) -> Iterator[str]:
     """Yield one line per change, prefixed with its mark or action."""
-    # Colour each action's word only once, because thousands of lines may differ only in the route.
+    # Thousands of lines may have the same action, so its word is coloured only once.
     for action, alike in groupby(changes, attrgetter("action")):
         word = marks.get(action) or action.ljust(len("unchanged"))
         start, end = _PAINT.get(action, str)(f"{word} \n").split("\n")
@@ -154,7 +154,7 @@ def _unchanged_lines(
     is_changed: bool,
     is_verbose: bool,
 ) -> list[str]:
-    """Return a line for each route of another program, and our unchanged routes or their number."""
+    """Return lines with our unchanged routes, or their number, and with other programs' routes."""
     lines = [f"{clean(str(route))}  (another program's, already there)" for route in plan.foreign]
     if is_verbose:
         lines = [*(clean(str(route)) for route in plan.unchanged), *lines]

@@ -1,4 +1,4 @@
-"""Commands that check a host. Each docstring doubles as the command's help text."""
+"""Commands that check a host. Each docstring is also the command's help text."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import attrs
 from hostrouting.boot.host import Host
 from hostrouting.cli.changes import NOTHING, changes_lines
 from hostrouting.cli.exit_codes import (
+    EXIT_CHECK_UNKNOWN,
     EXIT_OF_VERDICT,
     exit_of_answer,
 )
@@ -56,13 +57,13 @@ from hostrouting.tasks import queries
 def check(options: argparse.Namespace, host: Host) -> Result | int:
     """Check that traffic to every expected CIDR leaves through the node's uplink.
 
-    The check covers every address. It splits each CIDR into ranges with a uniform lookup result,
-    and queries the kernel for each range. If a policy rule has a "from" selector, it repeats the
-    lookup with the source address that the kernel would choose. It waits up to waitSeconds for a
-    default route (30 without a CONFIG), and up to settleSeconds for InfiniBand addresses. It writes
-    no marker. It exits with 0 on success, with 1 if a CIDR is shadowed, has no route or is
-    discarded, and with 2 if there is no verdict. With --output nagios it exits with 0 (OK), 1
-    (failures in WARN mode), 2 (failures in STRICT mode) or 3 (unknown).
+    The check covers every address. It splits each CIDR into ranges whose addresses have the same
+    lookup result, and queries the kernel for each range. If a policy rule has a "from" selector, it
+    repeats the lookup with the source address that the kernel would choose. It waits up to
+    waitSeconds (30 without a CONFIG) for a default route, and up to settleSeconds for InfiniBand
+    addresses. It writes no marker. It exits with 0 on success, with 1 if a CIDR is shadowed, has no
+    route or is discarded, and with 2 if there is no verdict. With --output nagios it exits with 0
+    (OK), 1 (failures in WARN mode), 2 (failures in STRICT mode) or 3 (unknown).
 
       hostrouting check                         the installed CIDRs, or those in /etc/aks-flex-node/config.json
       hostrouting check --cidr 172.16.0.0/16 --cidr 10.96.0.0/12     without a config file
@@ -80,8 +81,8 @@ def check(options: argparse.Namespace, host: Host) -> Result | int:
     document, config = _expected(options, host, is_alone=is_alone, is_quiet=is_for_monitoring)
     if is_for_monitoring:
         config = _without_waits(config)
-    # With a snapshot, CONFIG's other keys aren't compared with the host, because CONFIG may belong
-    # to another host.
+    # A snapshot may be of another host than CONFIG's. So CONFIG's other keys aren't compared with
+    # it.
     result = _check(config, on, document if on.snapshot is None else None)
     if options.output == "nagios":
         code, line = nagios(result)
@@ -108,8 +109,8 @@ def _expected(
 ) -> tuple[dict[str, Any] | None, Config]:
     """Return CONFIG's document, and the config to check.
 
-    That is CONFIG's with the CIDRs from --cidr, or the installed config, if the user named nothing
-    else (``is_alone``) and it has expected CIDRs.
+    The config is CONFIG's, with the CIDRs from --cidr. If the user named nothing (``is_alone``) and
+    the installed config expects CIDRs, it is the installed config.
     """
     has_document = not is_alone or has_config(options, host)
     document, config = read_with_cidrs(options, host) if has_document else (None, Config())
@@ -180,12 +181,13 @@ def _without_waits(config: Config) -> Config:
 def _answer_boot_script(verdict: Verdict, host: Host) -> Result:
     """Check with the boot script's config on stdin, and print the verdict and the marker's lines.
 
-    The first line names the SHA-256 of the config: the script believes no other program, which may
-    also exit with 0 or print "ok". A failure is explained on stderr.
+    The first line names the SHA-256 of the config. Without this line, the script ignores the
+    output, because another program could also exit with 0 or print "ok". A failure is explained on
+    stderr.
 
     Args:
-        verdict: the script's verdict. If the script has one, and the host has another one by now,
-            nothing is explained, and no report is written.
+        verdict: the script's verdict, or ``unknown``. If it differs from the verdict of this check,
+            the host has changed, so nothing is explained and no report is written.
         host: this host.
     """
     from hostrouting.boot.files import write_if_changed
@@ -193,7 +195,7 @@ def _answer_boot_script(verdict: Verdict, host: Host) -> Result:
 
     text = sys.stdin.buffer.read()
     expected = _without_waits(Config.from_mapping(json.loads(text)))
-    # The fix names only routes that aren't configured yet.
+    # The fix then names only routes that aren't installed yet.
     config = attrs.evolve(expected, static_routes=_installed(host).static_routes)
     report = _check(config, host)
     if verdict not in (report.verdict, Verdict.UNKNOWN):
@@ -241,14 +243,14 @@ def diff(options: argparse.Namespace, host: Host) -> Result:
     """Show which lookups differ between two snapshots of a host, and why.
 
     A and B are the output of hostrouting snapshot; without B, A is compared with this host as it
-    is. For each expected CIDR, the command lists the ranges that packets now leave through another
-    interface, through another gateway, or with another source, and the changes that explain it:
-    routes, rules, addresses, address labels, links, nexthop objects and unreachable routers.
-    Without these changes, the old results would be back; none of them is superfluous. All other
-    changes are counted, and listed with -v. Every address is compared, not just a sample. Without
-    --config or --cidr, the installed CIDRs are compared, or else all addresses of the families in
-    both snapshots. It exits with 0 if no lookup differs, with 1 if any does, and with 2 if that
-    isn't known.
+    is. For each expected CIDR, the command lists the ranges whose packets now leave through another
+    interface, through another gateway, or with another source. With them, it lists the changes that
+    explain this: routes, rules, addresses, address labels, links, nexthop objects and unreachable
+    routers. If all of these changes were undone, the old results would be back; if only some were,
+    they wouldn't. All other changes are counted, and listed with -v. Every address is compared, not
+    just a sample. Without --config or --cidr, the installed CIDRs are compared. If there are none,
+    all addresses of the families in both snapshots are compared. It exits with 0 if no lookup
+    differs, with 1 if any does, and with 2 if that isn't known.
 
       hostrouting diff monday.json                          what has changed on this host since Monday?
       hostrouting diff good.json bad.json --cidr 172.16.0.0/16
@@ -284,13 +286,13 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
     The fix is the smallest set of routes that fixes every failing address without affecting any
     passing one. Each route takes precedence over the one that currently matches. With CONFIG, the
     command assumes that CONFIG's routes are installed, and prints the whole document with the new
-    routes merged in. With --cidr alone, it prints a document that contains the CIDRs and the new
-    routes. It reports on stderr what no route can fix, and any side effects of the fix. It changes
-    nothing unless --in-place is given, which updates CONFIG and preserves everything outside
-    hostRouting byte for byte. It exits with 0 on success, with 1 if some failures can't be fixed
-    (it still prints the rest), and with 2 if there is no verdict. With --format netplan or networkd
-    it warns above 8,000 routes for an interface, because systemd-networkd drops the rest and
-    reports success.
+    routes added. With --cidr alone, it prints a document that contains the CIDRs and the new
+    routes. It reports on stderr what no route can fix, and any side effects of the fix. By default,
+    it changes nothing. With --in-place, it updates hostRouting in CONFIG, and preserves everything
+    else in the file byte for byte. It exits with 0 on success, with 1 if some failures can't be
+    fixed (it still prints the rest), and with 2 if there is no verdict. With --format netplan or
+    networkd it warns if an interface has more than 8,000 routes, because systemd-networkd drops the
+    rest and reports success.
 
       hostrouting fix --in-place config.json && hostrouting apply config.json
       hostrouting fix config.json > fixed.json                      to review it first; config.json isn't changed
@@ -304,8 +306,8 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
     if options.in_place and document is None:
         raise UsageError("--in-place needs a CONFIG in addition to --cidr")
     on = asked_host(options, host)
-    # CONFIG names all of our routes. A proposal for --cidr alone will be merged into a config that
-    # we don't know.
+    # If there is a CONFIG, it names all of our routes. With --cidr alone, the user will merge the
+    # proposal into a config that isn't known here.
     backends = None if document is None else as_installed(config, on)
     result = run_function("check", lambda scope: queries.check_kernel(config, on, backends, scope))
     for line in (*fix_lines(result), *_next_lines(result, on), *_contested_lines(result)):
@@ -334,8 +336,8 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
     text = _proposal_text(proposal)
     if options.in_place:
         text = "\n".join(changes_lines(changes)) or NOTHING
-    is_fixed = None if is_unknown else not result.fix.unfixable
-    return Result(lambda: told, lambda: text, exit_of_answer(is_fixed), warnings)
+    code = EXIT_CHECK_UNKNOWN if is_unknown else exit_of_answer(not result.fix.unfixable)
+    return Result(lambda: told, lambda: text, code, warnings)
 
 
 def _write_in_place(
@@ -343,7 +345,7 @@ def _write_in_place(
     document: dict[str, Any] | None,
     proposal: Any,
 ) -> Changes:
-    """Write the proposed section into CONFIG's file, if there is a proposal that differs."""
+    """Write the proposed section into CONFIG's file, unless the file already has it."""
     from hostrouting.cli.fixing import set_sections
 
     if proposal is None or proposal == document:
@@ -368,7 +370,7 @@ def _in_words(
     host: Host,
     config: Config,
 ) -> tuple[str, tuple[str, ...]]:
-    """Return routes in another program's format, and warnings if it won't install all of them."""
+    """Return routes in another program's format, and a warning if it won't install all of them."""
     from hostrouting.routes.plan import plan_or_raise
 
     config = attrs.evolve(config, static_routes=StaticRoutes(enabled=True, routes=entries))
@@ -387,9 +389,9 @@ def judge(options: argparse.Namespace, host: Host) -> Result:
     Each FILE is the output of hostrouting snapshot from one host. If the snapshot has no host name,
     the file name is used. Hosts with the same failures (kind, CIDR, interfaces) and the same fix
     are grouped together. If a FILE can't be read, or takes too much time or memory, its host's
-    verdict is unknown and the command continues with the others. With --since, hosts are
-    also grouped by what has changed their lookups since the earlier snapshots in that folder; those
-    whose earlier snapshot can't be compared are groups with the reason. The command uses all cores;
+    verdict is unknown and the command continues with the others. With --since, hosts are also
+    grouped by what has changed their lookups since the earlier snapshots in that folder. If an
+    earlier snapshot can't be compared, the group gives the reason. The command uses all cores;
     docs/howto/many-hosts.md shows how to use several machines. It exits with 0 if all hosts pass,
     with 1 if any host fails, and otherwise with 2 if any verdict is unknown.
 
@@ -423,8 +425,8 @@ def doctor(options: argparse.Namespace, host: Host) -> Result:
 
     The doctor first reports the check's current verdict, and then examines the loaded systemd
     units, every installed file, the kernel's routes, and programs that may remove these routes. It
-    prints a hint with each finding, and changes nothing. If nothing is installed, it says so,
-    without a verdict: for that, run hostrouting check. If neither CONFIG nor the default config
+    prints a hint with each finding, and changes nothing. If nothing is installed, it says so, and
+    reports no verdict; hostrouting check does that. If neither CONFIG nor the default config
     exists, it compares the installation with the config that was used to create it. It exits with 1
     if anything is broken or couldn't be examined, and otherwise with 0, even if it reports risks.
 

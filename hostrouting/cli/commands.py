@@ -1,4 +1,4 @@
-"""Commands besides apply and the checks. Each docstring doubles as the command's help text."""
+"""The other commands, which neither apply nor check. Each docstring is the command's help text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hostrouting.config.routing import Config
 from hostrouting.model.errors import FileError
 from hostrouting.model.jsonable import to_json_text
 
-# Wait no longer for a stopped terminal, so that the watcher continues.
+# If the terminal is stopped, the watcher waits this long, drops the line and goes on.
 _LINE_SECONDS = 1.0
 
 
@@ -34,10 +34,10 @@ def demo(_options: argparse.Namespace, _host: Host) -> int:
     """
     import subprocess
 
-    # Use this process's sys.path, because -m would search the current directory first.
+    # Python with -m searches the working directory first. So use the sys.path of this process.
     program = "import sys; sys.path[:] = sys.argv[1:]; from hostrouting.cli import demo; demo.run()"
-    # Ctrl-C reaches both processes. The child may still be importing, so SIGINT is blocked in the
-    # child, and this process sends SIGTERM to the child instead.
+    # Ctrl-C reaches both processes, even while the child is still importing. So SIGINT is blocked
+    # in the child, and this process sends it SIGTERM instead.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     with subprocess.Popen([sys.executable, "-I", "-c", program, *sys.path]) as child:
         try:
@@ -141,11 +141,11 @@ def watch(options: argparse.Namespace, host: Host) -> int:
     The watcher runs a check whenever links, addresses, routes, rules or CONFIG change, and at least
     once a minute. It restores our routes if they disappear, and updates them if the default route
     changes. It also writes the markers, and the metrics if watch.textfile is set. It reports each
-    failure once when it appears and once when it is resolved. The reports go to the journal if the
-    watcher runs under systemd. Otherwise they go to stdout, and a line is dropped if it can't be
-    written within a second. The watcher never stops a running machine. It refuses to run in another
-    network namespace if it would overwrite the host's markers. With "watch": {"enabled": true} in
-    CONFIG, apply installs it as hostrouting-watch.service.
+    failure once when it appears and once when it is resolved. If the watcher runs under systemd, it
+    reports to the journal. Otherwise it reports to stdout, and drops a line that can't be written
+    within a second. The watcher never stops a running machine. If it runs in another network
+    namespace and would overwrite the host's markers, it refuses to start. With "watch": {"enabled":
+    true} in CONFIG, apply installs it as hostrouting-watch.service.
 
       hostrouting watch config.json         in the foreground until SIGTERM or Ctrl-C; keeps the routes
       journalctl -u hostrouting-watch       the service's messages
@@ -155,10 +155,10 @@ def watch(options: argparse.Namespace, host: Host) -> int:
     from hostrouting.watch.loop import WatchHostRouting
     from hostrouting.watch.outputs import notify, write_entry
 
-    load(options, host)  # report all of CONFIG's problems now; later reports are a single line
+    load(options, host)  # now, all of CONFIG's problems are reported, and later only one line
     path = config_path(options, host)
     journal = host.layout.journal_socket if "JOURNAL_STREAM" in os.environ else None
-    # This reduces the wake-ups of an idle watcher from 40 to 4 per second.
+    # With this interval, an idle watcher wakes up 4 times a second instead of 40.
     scope = phases.CancelScope(clock=phases.SystemClock(slice_seconds=0.25))
     task = WatchHostRouting(
         read=lambda: Config.load(path),
@@ -175,10 +175,10 @@ def watch(options: argparse.Namespace, host: Host) -> int:
 def set_config(options: argparse.Namespace, host: Host) -> Result:
     """Copy our keys from CONFIG into FILE, which is shared with other components.
 
-    The keys are hostRouting and hostNetworking. Each key is replaced as a whole; a key that is
-    missing in CONFIG is left unchanged in FILE. Everything else in FILE, its mode and its owner are
-    preserved, and a symlink is followed. If FILE doesn't exist, it is created with mode 0600. A
-    second run is a no-op.
+    The keys are hostRouting and hostNetworking. Each key is replaced as a whole. If CONFIG lacks a
+    key, it stays unchanged in FILE. Everything else in FILE, its mode and its owner are preserved,
+    and a symlink is followed. If FILE doesn't exist, it is created with mode 0600. A second run
+    changes nothing.
 
       hostrouting config set /etc/aks-flex-node/config.json --from ours.json && hostrouting apply
     """

@@ -1,7 +1,7 @@
-"""Protect an installation from the default CONFIG if that CONFIG asks for something else.
+"""Protect an installation from the default CONFIG, if it asks for something else.
 
-The two can differ, because the default CONFIG is AKSFlexNode's config, and an operator may have
-applied another file.
+The default CONFIG is AKSFlexNode's config. If an operator has applied another file, the
+installation differs from it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from hostrouting.model.errors import ConfigError, HostRoutingError
 def refuse_to_remove(document: Mapping[str, Any], host: Host) -> None:
     """Raise an error if the default CONFIG lacks our key, but something is installed.
 
-    After a reset by AKSFlexNode, which removes all scripts of an installation, there is no error:
-    what is left of the installation only holds back starts, and may be removed.
+    A reset by AKSFlexNode removes all scripts of an installation. The rest of the installation only
+    holds back starts, so it may be removed, and there is no error.
 
     Args:
         document: the default CONFIG.
@@ -54,7 +54,8 @@ def note_on_default(host: Host, applied: str = "") -> str:
 
     Args:
         host: the host or the image.
-        applied: the path of the applied config; defaults to the manifest, which contains its keys.
+        applied: the path of the applied config. The manifest contains the same keys, and is the
+            default.
 
     Raises:
         FileError: the manifest can't be read.

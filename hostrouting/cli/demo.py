@@ -1,7 +1,7 @@
 """The H200 demo, in a throw-away network namespace or on an in-memory fake kernel.
 
-The demo moves its own process into the namespace. The ``demo`` command therefore runs it in a child
-process, because a process can't leave a user namespace.
+The demo moves its own process into a namespace, and a process can't leave a user namespace. So the
+command ``demo`` runs it in a child process.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def _heading(text: str) -> str:
 
 
 def _routes(report: RoutesReport) -> str:
-    """Return only the route changes, because the demo's files are temporary."""
+    """Return the changes of routes as text, without the demo's files, which are temporary."""
     return _below(changed_text(report.plan, report.plan.changes, is_verbose=True))
 
 

@@ -1,4 +1,4 @@
-"""Lay out the page of ``diff``: for each CIDR, bars before and after, and what explains them."""
+"""Make the page of ``diff``: for each CIDR, bars before and after, and what explains them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hostrouting.model.text import clean, shortened
 from hostrouting.overlap.difference import Difference, DiffReport, LookupResult
 from hostrouting.overlap.findings import FindingKind, NoteKind
 
-# Limits for readability; the JSON output is complete.
+# Longer lists are shortened in the text. The JSON output is complete.
 _DIFFERENCES = 4
 _CAUSES = 6
 _RANGES = 4
@@ -33,8 +33,7 @@ def difference_page(report: DiffReport, width: int | None, *, is_verbose: bool =
     Args:
         report: the differences.
         width: the terminal's width in columns, or None if the output isn't a terminal.
-        is_verbose: whether to list the changes that explain no difference, rather than only count
-            them.
+        is_verbose: whether the changes that explain no difference are listed, and not only counted.
     """
     host = clean(report.host or "an unnamed host")
     on = f"on {host} between {report.before} and {report.after or 'now'}"
@@ -73,7 +72,7 @@ def _chart(report: DiffReport, width: int | None) -> Page:
 
 
 def _others(report: DiffReport, *, is_verbose: bool) -> Iterator[str]:
-    """Yield a line that counts the changes that explain no difference, and these if verbose."""
+    """Yield the number of changes that explain no difference and, if verbose, the changes."""
     counts = Counter(change.kind for change in report.others)
     if not counts:
         return
@@ -104,11 +103,13 @@ def _lines(
     found: Sequence[Difference],
     named: dict[tuple[HostChange, ...], IpNetwork],
 ) -> Iterator[str]:
-    """Yield lines with a CIDR's ranges and their causes, or the CIDR that already shows these.
+    """Yield lines with a CIDR's ranges and their causes.
+
+    If another CIDR has shown the causes already, a line names that CIDR instead.
 
     Args:
         found: the CIDR's differences.
-        named: the causes that are already shown, each with its CIDR.
+        named: the causes that have been shown already, each with its CIDR.
     """
     for causes, alike in groupby(found[:_DIFFERENCES], key=lambda each: each.causes):
         for difference in alike:
@@ -127,9 +128,9 @@ def _lines(
 
 
 def cause_lines(change: HostChange) -> Iterable[str]:
-    """Yield a line for each object that went or came, or one if only their order has changed."""
+    """Yield a line for each object that went or came. If only the order changed, yield one line."""
     if change.before == change.after:
-        # An interface that was made again has another index, which no line shows.
+        # If an interface was made again, only its index has changed, which no line shows.
         yield f"by another index: {change.kind} {', '.join(change.after)}"
         return
     if sorted(change.before) == sorted(change.after):

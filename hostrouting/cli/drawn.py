@@ -22,7 +22,7 @@ _THEME = TerminalTheme(
     (214, 222, 235),
     [(255, 255, 255), (255, 123, 114), (127, 219, 138)],
 )
-# Without this, rich's SVG would load web fonts.
+# The rules in rich's SVG that load fonts from the web.
 _FONT = re.compile(r"@font-face {.*?}", re.DOTALL)
 _FONTS = 2
 # Characters that aren't allowed in XML 1.0 (section 2.2).
@@ -32,7 +32,7 @@ _NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 def draw(page: Page, width: int) -> str:
     """Return a page with colours, wrapped to the terminal's width.
 
-    Below 40 columns, wrapping is left to the terminal.
+    If the terminal has fewer than 40 columns, it wraps the lines itself.
     """
     text = _printed(page, max(width, _LEAST_COLUMNS)).export_text(styles=True)
     return "\n".join(line.rstrip(" ") for line in text.strip("\n").split("\n"))
@@ -57,7 +57,7 @@ def picture(page: Page, title: str) -> str:
 
 
 def _printed(page: Page, width: int) -> Console:
-    # Always use the 256-colour palette, regardless of the terminal and the environment.
+    # Use the palette of 256 colours, whatever the terminal and the environment are.
     out = StringIO()
     console = Console(
         file=out,

@@ -59,7 +59,7 @@ def _run(words: Sequence[str], host: Host | None) -> int:
             say_result(options, result)
             return result.code
     except (HostRoutingError, phases.Cancelled, OSError) as error:
-        # A cancelled command must not block on a stopped terminal.
+        # If the terminal is stopped, a cancelled command must not wait for it.
         last_words = _LAST_WORDS_SECONDS if isinstance(error, phases.Cancelled) else None
         return _tell(_as_ours(error, words), failed, _asked_output(words), last_words)
 
@@ -76,8 +76,8 @@ def _as_ours(
         left = "what was changed by then stays" if has_changes else "nothing is left half-done"
         ours = HostRoutingError(f"stopped: {error.reason}; {left}")
     else:
-        # This is a last resort: most OSErrors are translated where they occur, but any import may
-        # fail.
+        # Most OSErrors are translated where they occur. The rest come from imports, which may fail
+        # anywhere.
         named = f" ({error.filename})" if error.filename is not None else ""
         ours = FileError.of(f"carry out {shlex.join(['hostrouting', *words])}{named}", error)
     vars(ours).update(vars(error))
@@ -91,12 +91,12 @@ def _tell(
     last_words: float | None,
 ) -> int:
     """Report a command's failure in the requested format, and return the exit code."""
-    # Output to a pipe or file is always complete.
+    # Only a terminal may lose output. To a pipe or a file, it is always complete.
     is_terminal = sys.stdout is not None and sys.stdout.isatty()
     patience = last_words if is_terminal else None
     said = _message_of(error).splitlines()
     hints = error.hint.splitlines()
-    # Monitoring daemons expect their own format even on failure.
+    # A monitoring daemon expects its own format, even of a failure.
     if output == "nagios":
         code, line = nagios_unknown("; ".join([*said, *hints]))
         say(line, patience)
@@ -126,7 +126,7 @@ def _message_of(error: HostRoutingError) -> str:
 
 
 def _asked_output(words: Sequence[str]) -> str:
-    """Return the value of ``--output``, also of arguments that can't be parsed."""
+    """Return the value of ``--output``, even if the arguments can't be parsed."""
     for word, following in pairwise((*words, "")):
         if word == "--output":
             return following
@@ -136,7 +136,7 @@ def _asked_output(words: Sequence[str]) -> str:
 
 
 def _document_of(error: HostRoutingError, said: Sequence[str]) -> dict[str, Any]:
-    """Return a failure as JSON: the changes so far, the check's report if any, and the error."""
+    """Return a failure as JSON: the changes so far, the check's report if it ran, and the error."""
     document = error.changes.to_json()
     if (report := getattr(error, "report", None)) is not None:
         document["overlap"] = report.to_json()
@@ -161,7 +161,7 @@ def _logged_to_stderr() -> Iterator[None]:
     form = " ".join(["%(levelname)s %(name)s: %(message)s", *(f"{key}=%({key})s" for key in _DATA)])
 
     class ToStderr(logging.Handler):
-        """A non-blocking handler: a process blocked on its terminal would miss signals."""
+        """A handler that doesn't block: a process that waits for its terminal misses signals."""
 
         def emit(self, record: logging.LogRecord) -> None:
             complain(self.format(record), patience=0)

@@ -28,7 +28,7 @@ def exit_of_error(error: HostRoutingError, failed: int) -> int:
 
     Args:
         error: the error.
-        failed: the command's code for errors without one of their own.
+        failed: the command's own code, for an error that has no code.
     """
     if isinstance(error, UsageError):
         return EXIT_USAGE
@@ -38,7 +38,7 @@ def exit_of_error(error: HostRoutingError, failed: int) -> int:
 
 
 def exit_of_answer(is_good: bool | None) -> int:
-    """Return the exit code for an answer that is None if it isn't known."""
+    """Return the exit code for a result; None stands for an unknown one."""
     if is_good is None:
         return EXIT_CHECK_UNKNOWN
     return 0 if is_good else EXIT_FAILURE

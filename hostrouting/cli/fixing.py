@@ -68,8 +68,8 @@ def set_sections(
     Args:
         path: the file's path; it may also contain other components' keys and secrets.
         sections: our keys and their values.
-        known: the document that the values were made from, which the file must still contain; None
-            if the values don't depend on the file.
+        known: the document that the values were made from. The file must still contain it. If the
+            values don't depend on the file, this is None.
 
     Returns:
         The changes, which are empty if the keys already have these values.
@@ -111,7 +111,7 @@ def _require_keys_once(document: object, keys: Iterable[str], path: Path) -> Non
 
 
 def _sorted(value: object) -> str:
-    """Return a value as JSON for comparisons, because 1 == True in Python."""
+    """Return a value as JSON, in which 1 and true differ, unlike 1 and True in Python."""
     return json.dumps(value, sort_keys=True)
 
 

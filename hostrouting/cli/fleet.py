@@ -23,7 +23,7 @@ from hostrouting.model.text import clean, shortened
 from hostrouting.overlap.findings import Verdict
 from hostrouting.overlap.summary import advice, reasons
 
-# Limits for readability; the JSON output is complete.
+# Longer lists are shortened in the text. The JSON output is complete.
 _SHOWN_HOSTS = 16
 _SHOWN_CAUSES = 4
 _DRAWN_GROUPS = 50
@@ -111,8 +111,8 @@ def _read(name: str) -> str:
 def _section(group: HostGroup, *, is_drawn: bool) -> dict[str, Any]:
     picture = ""
     if group.failures and is_drawn:
-        # The SVG is embedded as an image to block its scripts and isolate its styles. Notes would
-        # only apply to the first host.
+        # The SVG is embedded as an image, so its scripts don't run and its styles stay inside.
+        # Notes are left out, because they only apply to the first host.
         drawn = attrs.evolve(group.report, notes=())
         picture = _base64(overlap_picture(drawn).encode())
     return {

@@ -1,4 +1,4 @@
-"""Load the config, CIDRs or host that a command's options refer to."""
+"""Load the config, CIDRs or host that a command's options name."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class UsageError(HostRoutingError):
 
 
 def asked_host(options: argparse.Namespace, host: Host) -> Host:
-    """Return the image for --root, the snapshot for --snapshot, or else the given host."""
+    """Return the image that --root names, the snapshot that --snapshot names, or the given host."""
     if options.snapshot is None:
         return options.image or host
     if options.image is not None:
@@ -71,7 +71,7 @@ def read_section(
 ) -> tuple[dict[str, Any], T]:
     """Return CONFIG's raw document and the result of ``parse`` for it.
 
-    Report on stderr if the section is missing, unless ``section`` is None.
+    If CONFIG lacks the section, this is reported on stderr. With None, no section is missed.
     """
     path = config_path(options, host)
     if path == "":
@@ -88,7 +88,7 @@ def read_section(
 
 
 def _introduce(error: ConfigError, options: argparse.Namespace, host: Host) -> None:
-    """Print what precedes CONFIG's problems; add a hint if the default CONFIG can't be read."""
+    """Print the line before CONFIG's problems. If the default CONFIG can't be read, add a hint."""
     path = str(config_path(options, host))
     if not any(where == path for where, _ in error.problems):
         complain(f"{bad('hostrouting:')} {clean(path)} breaks the rules:")
@@ -132,7 +132,7 @@ def read_with_cidrs(
 ) -> tuple[dict[str, Any] | None, Config]:
     """Return CONFIG's raw document, and the parsed config with the CIDRs from --cidr added.
 
-    With --cidr but no CONFIG, no file is read and the document is None.
+    If --cidr is given and CONFIG isn't, no file is read, and the document is None.
     """
     given = tuple(map(ExpectedCidr, options.cidr))
     document: dict[str, Any] | None = None

@@ -76,9 +76,9 @@ def say(text: str, patience: float | None = None) -> None:
 
     Args:
         text: one or more lines.
-        patience: how many seconds to wait each time that the stream blocks, before the remaining
-            text is dropped. With None, ``say`` may block indefinitely, so signals must be able to
-            terminate the process.
+        patience: the seconds to wait while the stream blocks, after which the rest of the text is
+            dropped. With None, this function may block forever, so a signal must be able to end the
+            process.
 
     Raises:
         OutputError: the output can't be written, e.g. because the disk is full.
@@ -119,14 +119,14 @@ def _print(
                 flush=True,
             )
         else:
-            stream.flush()  # text from print() must come first
+            stream.flush()  # what print() has buffered comes first
             _write(
                 f"{shown}{end}".encode(stream.encoding, stream.errors or "strict"),
                 descriptor,
                 patience,
             )
     except forgiven:
-        # Otherwise the interpreter's final flush of the stream would fail again.
+        # Without this, the interpreter would try to flush the stream at exit, and fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
@@ -146,12 +146,13 @@ def _write(data: bytes, descriptor: int, patience: float) -> None:
         at_once = select.PIPE_BUF
         if os.isatty(descriptor):
             try:
-                # Reopen the terminal, because O_NONBLOCK on the shared file description would
-                # affect other processes.
+                # Open the terminal again. Other processes share the file description of this
+                # descriptor, so O_NONBLOCK would affect them, too.
                 path = f"/proc/self/fd/{descriptor}"
                 target = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
                 stack.callback(os.close, target)
-            # After su(1), another user owns the terminal; if writable, it has space for a byte.
+            # After su(1), another user owns the terminal, so it can't be opened. If it is
+            # writable, it has space for a byte.
             except OSError:
                 at_once = 1
         poll = select.poll()
@@ -173,9 +174,10 @@ _ASCII = str.maketrans({"✓": "ok", "✗": "!!", "•": "--", "·": "-", "…":
 
 
 def _shown(text: str, stream: TextIO) -> str:
-    """Return the text adapted to the stream's encoding, with colours only if enabled.
+    """Return the text in characters of the stream's encoding, and without colours if it has none.
 
-    NO_COLOR and FORCE_COLOR are honoured (https://no-color.org, https://force-color.org).
+    NO_COLOR and FORCE_COLOR override whether it has colours (https://no-color.org,
+    https://force-color.org).
     """
     encoding = getattr(stream, "encoding", None) or "utf-8"
     try:

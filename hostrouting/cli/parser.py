@@ -20,9 +20,9 @@ _WIDEST_COLUMNS = 120
 
 
 class Help(argparse.HelpFormatter):
-    """A help formatter that fits the terminal, splits no words, and keeps examples on their lines.
+    """A formatter of help that fits the terminal, splits no words, and keeps lines of examples.
 
-    argparse's own formatter gets the width from shutil, which imports three compression modules.
+    argparse's own formatter asks shutil for the width, which imports three compression modules.
     """
 
     def __init__(self, prog: str) -> None:
@@ -68,6 +68,6 @@ class Parser(argparse.ArgumentParser):
         self.error(f"{shown(value)} isn't a command{f'; did you mean {near[0]}?' if near else ''}")
 
     def _print_message(self, message: str, file: object = None) -> None:  # noqa: ARG002
-        # --help and --version use this. In Python 3.10, argparse's own method fails if the output
-        # is a closed pipe.
+        # --help and --version call this. If the output is a closed pipe, argparse's own method
+        # fails in Python 3.10.
         say(message.removesuffix("\n"))

@@ -1,4 +1,4 @@
-"""Write the doctor's report in AKSFlexNode's preflight format."""
+"""Return the doctor's report in AKSFlexNode's preflight format (``doctor --output preflight``)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 from hostrouting.doctor.checks import DoctorFinding, Severity
 from hostrouting.doctor.examine import DoctorReport
 
-# AKSFlexNode and unbounded forbid configured values in messages and targets of a preflight.
-# Messages are therefore limited to fixed text: what the check expects, and the kinds of findings.
+# In a preflight, AKSFlexNode and unbounded allow no values of the config in messages and targets.
+# So a message only has fixed text: what the check expects, and the kinds of findings.
 _PREFIX = "host-"
 _TARGET = "host"
 _ALL = "all"
@@ -25,8 +25,8 @@ def preflight(
 
     Args:
         report: the doctor's report.
-        ignored: names of preflight checks, such as ``host-gate``, whose errors count as warnings,
-            or ``all``. Each string may be a comma-separated list.
+        ignored: the names of checks whose errors count as warnings, such as ``host-gate``, or
+            ``all`` for all checks. Each string may be a list of names, separated by commas.
         fails_on_warnings: whether a warning makes the preflight fail.
     """
     names = {name.strip().lower() for each in ignored for name in each.split(",")}

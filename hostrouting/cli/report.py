@@ -1,4 +1,4 @@
-"""Render pages as text, and lay out a check's result as one, or as a monitoring plugin's line."""
+"""Render pages as text, and make a page or a monitoring plugin's line from a check's result."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from hostrouting.overlap.findings import (
 )
 from hostrouting.overlap.summary import PASTE, pasted_entries, reasons, summary
 
-# Limits for readability; the JSON output is complete.
+# Longer lists are shortened in the text. The JSON output is complete.
 _ROWS = 16
 
 
@@ -58,7 +58,7 @@ def page_text(page: Page, width: int | None) -> str:
 
 
 def fix_lines(report: OverlapReport) -> list[str]:
-    """Return lines with the failures that no route fixes, hints, and the fix's side effects."""
+    """Return lines with the failures that no route fixes, with hints, and with side effects."""
     lines: list[str] = []
     if report.verdict is Verdict.UNKNOWN:
         said = clean(summary(report))
@@ -139,7 +139,7 @@ def _page(report: OverlapReport, width: int | None) -> Page:
 
 
 def _chart(report: OverlapReport, width: int | None) -> Page:
-    """Return the expected interfaces, a legend, and a row for each CIDR, failing ones first."""
+    """Return the expected interfaces, a legend, and a row for each CIDR, failing CIDRs first."""
     bars = _bars(report)
     failures = _failures(report)
     noted = {*bars, *(note.cidr for note in report.notes)}
@@ -156,7 +156,7 @@ def _chart(report: OverlapReport, width: int | None) -> Page:
     devs_of = _expected_devs(report)
     for cidr in shown:
         verdict = report.verdict_on(cidr)
-        if cidr in drawn:  # each CIDR with findings is drawn
+        if cidr in drawn:  # a CIDR with findings always is
             said = [bar_text(drawn[cidr], paints), *failures.get(cidr, ())]
         elif verdict is Verdict.UNKNOWN:
             said = ["not judged"]
@@ -179,7 +179,7 @@ def _failures(report: OverlapReport) -> dict[IpNetwork, list[str]]:
 
 
 def _expected_lines(report: OverlapReport) -> Page:
-    """Return a heading with the expected interfaces, or one for each family if these differ."""
+    """Return a heading with the expected interfaces. If families differ, each has a heading."""
     of_families = {each.family: _joined(each.default_devs) for each in report.families}
     if len(set(of_families.values()) - {""}) > 1:
         return [
@@ -254,12 +254,12 @@ def _fix(report: OverlapReport) -> Page:
 _OK, _WARNING, _CRITICAL, _UNKNOWN = range(4)
 _WORDS = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
 
-# NRPE and NSCA truncate longer lines, which would cut off the performance data.
+# If the line were longer, NRPE and NSCA would cut off the performance data at its end.
 _TEXT_CHARACTERS = 400
 
 
 def nagios(report: OverlapReport) -> tuple[int, str]:
-    """Return a check's exit code as a monitoring plugin, and its line with performance data.
+    """Return the exit code and the line that a monitoring plugin prints for a check's result.
 
     See the Monitoring Plugins Development Guidelines
     (https://www.monitoring-plugins.org/doc/guidelines.html).
@@ -285,7 +285,8 @@ def nagios(report: OverlapReport) -> tuple[int, str]:
         status = _OK
         all_of_them = "1 expected CIDR leaves" if total == 1 else f"{total} expected CIDRs leave"
         said = f"{all_of_them} through {','.join(report.default_devs)}"
-    # A threshold of 0 alerts on any other value. Only the current mode's threshold is set.
+    # If a threshold is 0, any other value raises an alert. STRICT sets the critical threshold, and
+    # WARN the other one.
     thresholds = ";0" if is_strict else "0;"
     return status, f"{_text(status, said)} | failing={len(failing)};{thresholds};0;{total}"
 

@@ -19,7 +19,7 @@ from hostrouting.model.text import clean
 T = TypeVar("T")
 
 _SAME_SIGNAL_SECONDS = 0.5
-# Fallback for terminals that don't report their width.
+# The width of a terminal that doesn't report it.
 _NO_COLUMNS = 80
 
 
@@ -33,9 +33,9 @@ def run_task(
 
     Args:
         task: the task to run.
-        scope: a scope with signal handling already set up; a new one by default.
-        waits: whether the task's progress explains waits. Such progress is reported even without a
-            terminal, because it is of interest in a log.
+        scope: a scope that signals cancel already; a new one by default.
+        waits: whether the task's progress says what the task is waiting for. If so, it is printed
+            even without a terminal, because readers of a log want to know it.
     """
     if scope is not None:
         return phases.run(task, scope=scope, observer=_Progress(is_logged=waits))
@@ -61,11 +61,11 @@ def say_json(document: dict[str, Any], patience: float | None = None) -> None:
 
 
 class Result(NamedTuple):
-    """A command's output. Only the requested format is built.
+    """A command's output. Only the requested format is made.
 
     Args:
-        document: builds the JSON document, if the command has one.
-        text: builds the text; an empty one isn't printed.
+        document: a function that returns the JSON document, if the command has one.
+        text: a function that returns the text. If it is empty, nothing is printed.
         code: the exit code.
         warnings: one sentence each.
     """
@@ -99,11 +99,11 @@ def say_result(options: argparse.Namespace, result: Result, patience: float | No
 def cancelled_by_signals(scope: phases.CancelScope) -> Iterator[None]:
     """Cancel the scope on SIGINT, SIGTERM and SIGHUP, so that changes are rolled back.
 
-    Ignored signals stay ignored: nohup(1) ignores SIGHUP, and shells ignore SIGINT for background
-    jobs. A second SIGINT or SIGTERM terminates the process immediately, without completing the
-    rollback. Within half a second of the first, a second signal is ignored, because timeout(1)
-    sends each signal twice, and both the shell and the terminal may send a signal for the same
-    Ctrl-C.
+    A signal that is ignored stays ignored: nohup(1) ignores SIGHUP, and a shell ignores SIGINT for
+    its background jobs. A second SIGINT or SIGTERM ends the process at once, and the rollback stays
+    incomplete. A second signal within half a second is ignored, because it may have the same cause:
+    timeout(1) sends each signal twice, and for one Ctrl-C, both the shell and the terminal may send
+    a signal.
     """
     asked_at: list[float] = []
 
@@ -117,7 +117,7 @@ def cancelled_by_signals(scope: phases.CancelScope) -> Iterator[None]:
             signal.raise_signal(number)
 
     before: dict[signal.Signals, Any] = {}
-    # In a thread other than the main one, the caller cancels the scope by other means.
+    # Only the main thread can handle signals. In another thread, the caller cancels the scope.
     with suppress(ValueError):
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:
@@ -130,13 +130,13 @@ def cancelled_by_signals(scope: phases.CancelScope) -> Iterator[None]:
 
 
 class _Progress:
-    """An observer that reports progress on stderr: on one line of a terminal, or else on several.
+    """An observer that prints progress on stderr: in one line of a terminal, or else in several.
 
-    It never blocks on the stream, because a signal handler in the same thread couldn't end the
-    blocked write.
+    It never blocks on the stream. If it did, a signal handler in the same thread couldn't end the
+    write.
 
     Args:
-        is_logged: whether progress is reported without a terminal.
+        is_logged: whether progress is printed if stderr isn't a terminal.
     """
 
     def __init__(self, *, is_logged: bool) -> None:
@@ -145,7 +145,7 @@ class _Progress:
         self._last = ""
 
     def started(self, path: str) -> None:
-        """Do nothing: the task may finish without waiting."""
+        """Do nothing, because most tasks finish without waiting."""
 
     def progress(self, path: str, message: str, fraction: float | None) -> None:
         """Show the message and the progress."""
@@ -153,7 +153,7 @@ class _Progress:
         text = clean(message)
         if sys.stderr is not None and sys.stderr.isatty():
             share = "" if fraction is None else f" ({min(fraction, 1.0):.0%})"
-            # Leave the last column empty, because some terminals wrap after filling it.
+            # Leave the last column empty. If it is filled, some terminals start a new line.
             line = f"{text}{share}"[: (columns(sys.stderr) or _NO_COLUMNS) - 1]
             complain(f"\r{line.ljust(self._columns)}", patience=0, end="")
             self._columns = len(line)

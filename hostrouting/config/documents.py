@@ -15,7 +15,7 @@ CONFIG_BYTES_MAX = 64 << 20
 
 
 def read_config(path: str | os.PathLike[str]) -> Any:
-    """Load a config file as raw JSON; use ``Config.load`` to parse it as well.
+    """Read a config file as JSON, without validating its keys (``Config.load`` also does that).
 
     Raises:
         ConfigError: the file doesn't exist or isn't valid JSON.
@@ -29,11 +29,11 @@ def read_document(path: str | os.PathLike[str], what: str, *, bytes_max: int) ->
 
     Args:
         path: the file's path.
-        what: the expected kind of document, a single word for error messages.
+        what: the kind of document in one word, such as "config", for error messages.
         bytes_max: the maximum file size.
 
     Returns:
-        The document. Duplicate keys are reported later by ``schema.read``.
+        The document. It may contain duplicate keys, which ``schema.read`` rejects.
 
     Raises:
         ConfigError: the file doesn't exist or isn't valid JSON.
@@ -67,7 +67,7 @@ def parse_document(
     Args:
         file: the file, which is read until EOF.
         name: the file's name for error messages.
-        what: the expected kind of document, a single word for error messages.
+        what: as for ``read_document``.
         bytes_max: the maximum file size.
 
     Returns:
@@ -78,7 +78,7 @@ def parse_document(
         OSError: the file can't be read.
     """
 
-    # Python writes such numbers, but JSON doesn't have them.
+    # Python's json writes and reads NaN and Infinity, which JSON doesn't have.
     def refuse_constant(word: str) -> NoReturn:
         raise ConfigError([(name, f"is not JSON: {word} is not a JSON number")])
 
@@ -93,15 +93,15 @@ def parse_document(
         problem = "begins with a byte order mark (BOM): save it as UTF-8 without BOM"
         raise ConfigError([(name, problem)])
     try:
-        # Same as in os.fsdecode: the kernel allows arbitrary bytes in interface names, and ip
-        # prints them verbatim.
+        # Decode as os.fsdecode does: the kernel allows any bytes in interface names, and ip prints
+        # them unchanged.
         text = raw.decode("utf-8", "surrogateescape")
         return json.loads(text, object_pairs_hook=_json_object, parse_constant=refuse_constant)
     except RecursionError:
         raise ConfigError([(name, f"is not a {what}: it is nested too deeply")]) from None
     except json.JSONDecodeError as error:
         raise ConfigError([(name, f"is not JSON: {error}")]) from None
-    except ValueError:  # Python refuses to convert thousands of digits
+    except ValueError:  # from int(), which refuses thousands of digits
         problem = f"is not a {what}: a number in it has thousands of digits"
         raise ConfigError([(name, problem)]) from None
 

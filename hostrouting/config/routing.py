@@ -77,7 +77,7 @@ class OverlapMode(StrEnum):
     STRICT = "STRICT"
 
 
-# --- rules (others are in config.values and model.parsing) ---
+# --- converters (others are in config.values and model.parsing) ---
 
 
 def _gateway(value: str | IpAddress | None) -> Gateway:
@@ -112,8 +112,8 @@ def _routes(value: Sequence[StaticRoute | Mapping[str, Any]]) -> tuple[StaticRou
         route = read(StaticRoute, item)
         version = route.destination.version
         metric = route.metric or usual_metrics[version]
-        # Use a pair of integers, because networks are hashed by Python code, which takes several
-        # times as long.
+        # Use a pair of integers as the key: hashing a network, in Python code, takes several times
+        # as long.
         earlier = first.setdefault((version, numbers(route.destination), metric), position)
         if earlier != position:
             raise ValueError(
@@ -215,7 +215,7 @@ def _families(networks: Iterable[IpNetwork]) -> tuple[Family, ...]:
 
 @attrs.frozen(field_transformer=checked_at_once)
 class StaticRoute(Section):
-    """A more specific host route.
+    """A route that is more specific than the default route.
 
     Args:
         destination: an IPv4 or IPv6 prefix without host bits. The default route and prefixes inside
@@ -412,10 +412,10 @@ class RouteOverlap(Section):
         mode: how to handle failures. ``WARN`` reports them and lets the node start. ``STRICT``
             reports them and holds the node back.
         container_devs: shell patterns for pod interfaces. Traffic through a pod interface is
-            reported as a note, not a failure, unless the route can't be a pod network, because its
+            reported as a note, not a failure, if its route may lead to pods. A route doesn't if its
             destination is wider than /8 (IPv6: /16), contains an address or gateway of an uplink,
-            or lies in an uplink's subnet. Single addresses may lie in an uplink's subnet, and so
-            may networks if the subnet is /11 or wider (IPv6: /64 or wider). Traffic to
+            or lies in an uplink's subnet. But single addresses may lie in an uplink's subnet, and
+            so may networks if that subnet is /11 or wider (IPv6: /64 or wider). Traffic to
             169.254.0.0/16 through a pod interface is always a failure. Setting this key replaces
             the default list.
         allowed_devs: shell patterns for interfaces that may carry expected traffic, such as
@@ -463,9 +463,9 @@ class RouteOverlap(Section):
 
     @property
     def judged(self) -> tuple[Prefix, ...]:
-        """The prefixes to check, if all are of one family (see ``of``).
+        """The expected and the foreseen CIDRs as prefixes, which must be of one family.
 
-        Routes outside of these are irrelevant.
+        ``of`` selects a family. Routes outside of these CIDRs don't matter to the check.
         """
         cidrs = [expected.cidr for expected in self.expected_cidrs]
         return tuple(map(numbers, (*cidrs, *self.foreseen)))

@@ -1,10 +1,10 @@
 """Strictly parse JSON into typed values, reporting every problem with its path.
 
 This module does no I/O. The attrs classes are the schema: the field ``wait_seconds`` corresponds to
-the key ``waitSeconds``, and the field's converter validates it. With ``checked_at_once`` as the
-``field_transformer``, ``Section`` runs the converters after all fields are set, and raises a single
-``ConfigError`` with all problems. Therefore the same rules apply to mappings and constructor calls,
-and problems in nested objects have full paths.
+the key ``waitSeconds``, and the field's converter validates it. ``checked_at_once``, their
+``field_transformer``, leaves the converters to ``Section``. ``Section`` runs them after all fields
+are set, and raises one ``ConfigError`` with all problems. Therefore the same rules apply to
+mappings and constructor calls, and problems in nested objects have full paths.
 
 This module doesn't use cattrs, because cattrs coerces values (``"1"`` to 1, ``True`` to 1) unless
 every type has a hook, and because an error's path in cattrs ends at the object if an attrs
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 _RULE = "rule"
-# Sentinel for missing required fields.
+# The value of a required field that the document lacks.
 _MISSING = object()
 
 
@@ -53,7 +53,7 @@ def _rules(cls: type) -> tuple[dict[str, _Rule], dict[str, object]]:
 
 
 def checked_at_once(_class: type, fields: list[attrs.Attribute[Any]]) -> list[attrs.Attribute[Any]]:
-    """Defer the converters to ``Section``; this is a ``field_transformer`` for ``attrs.frozen``."""
+    """Leave the converters to ``Section`` (a ``field_transformer`` for ``attrs.frozen``)."""
     deferred = []
     for field in fields:
         if field.converter:
@@ -79,9 +79,9 @@ class Section:
             raise ConfigError(problems)
 
     def _problems(self) -> list[Problem]:
-        """Run all converters and return the problems. Subclasses add rules about several fields.
+        """Run all converters and return the problems; an invalid field keeps its original value.
 
-        Invalid fields keep their original values.
+        A subclass extends this method with rules that involve several fields.
         """
         problems: list[Problem] = []
         for key, (name, convert, default) in _rules(type(self))[0].items():
@@ -92,7 +92,8 @@ class Section:
                 problems.append((key, "is missing"))
                 continue
             try:
-                object.__setattr__(self, name, convert(value))  # attrs does the same
+                # Like attrs, set a field of a frozen instance through object.
+                object.__setattr__(self, name, convert(value))
             except (ConfigError, ValueError) as error:
                 problems += below(key, error)
         return problems
@@ -115,7 +116,7 @@ Read = TypeVar("Read", bound=Section)
 
 
 def below(parent: str, refusal: ConfigError | ValueError) -> list[Problem]:
-    """Return the problems in an exception, with the rejected value's key prepended to each path."""
+    """Return an exception's problems, each path beginning with the key of the rejected value."""
     if not isinstance(refusal, ConfigError):
         return [(parent, str(refusal))]
     problems = []
@@ -248,7 +249,7 @@ def read_section(cls: type[Read], document: object, section: str) -> Read | None
 
 
 def _refuse_near_misses(section: str, document: Mapping[str, Any]) -> None:
-    """Raise an error for a key within one edit of the section's: a typo isn't an empty config."""
+    """Raise an error for a key that resembles the section's, as a typo isn't an empty config."""
     plain = {}
     for key in document:
         if key != section:

@@ -29,7 +29,8 @@ _TEXTFILE = r"(/(?!\.\.?/)[^/\0]+)+(?<!/)\.prom"
 _NAME_BYTES_MAX = 255
 _PATH_BYTES_MAX = 4095
 _TEMPORARY_BYTES = len(".") + len(".hostrouting-12345678")
-# Leave room for an instance's drop-in folder; "hostrouting-probe" is the dummy instance.
+# Leave room for the name of an instance's drop-in folder. "hostrouting-probe" is the name of an
+# instance that never starts, for which the gate is verified (``ANY_INSTANCE``).
 _CONSUMER_MAX = _NAME_BYTES_MAX - len("hostrouting-probe") - len(".d")
 _WAIT_SECONDS_MAX = 600
 _TOO_LONG = rf"(?s).{{{_CONSUMER_MAX + 1},}}"

@@ -30,8 +30,8 @@ _EXECUTABLE = 0o111
 # The gate's own lock timeout.
 _GATE_SECONDS = 5
 
-# Ignore these lines. The Python path was chosen by the installing process, usually differs from the
-# doctor's own, and isn't set in images.
+# Ignore the lines with the path of Python. The process that installed the file chose this path. The
+# doctor may run another Python, and in an image, the path is empty.
 _PYTHON = re.compile(rb"^(?:readonly PYTHON=.*$|ExecStart=.* (?=-I -m hostrouting ))", re.MULTILINE)
 # Ignore checksums, because the scripts themselves are compared.
 _CHECKSUM = re.compile(rb" [0-9a-f-]+$", re.MULTILINE)
@@ -64,7 +64,7 @@ def installed(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     if examined.differing:
         message = f"{' and '.join(examined.differing)}: CONFIG asks for something else"
         config = examined.config_name or shlex.quote(str(layout.config))
-        # Without CONFIG, apply refuses to remove everything.
+        # If apply isn't given a CONFIG, it refuses to remove everything.
         named = "" if examined.config_name else f" {config}"
         hint = (
             f"to keep what is installed: hostrouting config set {config} --from "
@@ -104,7 +104,7 @@ def rendered(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def units(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that the oneshots are enabled, not masked or changed, and read by systemd."""
+    """Check that the oneshots are enabled, and that systemd has read their current files."""
     waits = "the gate still judges, but at boot nothing waits for the network"
     for unit in examined.oneshots:
         shown = examined.units.show(unit, "LoadState", "NeedDaemonReload", "DropInPaths")
@@ -148,7 +148,7 @@ def modes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     root = layout.root.stat()
     for path in sorted(_trusted(examined)):
         if not (path.is_dir() or path.is_file()):
-            continue  # it isn't there, or is /dev/null, which masks a unit
+            continue  # it is missing, or it is /dev/null, which masks a unit
         state = path.stat()
         name = layout.relative(path)
         what = "everything in it, including the gate's scripts" if path.is_dir() else "it"
@@ -164,7 +164,7 @@ def modes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def _trusted(examined: ExaminedHost) -> set[Path]:
-    """Return our files and Python's, and the folders and symlinks on the way to each of them."""
+    """Return our files, those of Python, and the folders and symlinks that lead to them."""
     layout = examined.layout
     ours = (layout.manifest, *examined.manifest.files(layout), layout.lock)
     names = [*map(layout.relative, ours), *_python_names(layout)]
@@ -173,7 +173,7 @@ def _trusted(examined: ExaminedHost) -> set[Path]:
 
 
 def _python_names(layout: Layout) -> Iterator[str]:
-    """Yield the Python that judges at boot what the check script can't, and its packages."""
+    """Yield the paths of the Python that the check script runs at boot, and of its packages."""
     script = read_text(layout.script(CHECK)) or ""
     found = re.search(r"^readonly PYTHON=(.+)$", script, re.MULTILINE)
     for python in shlex.split(found[1]) if found is not None else ():
@@ -227,7 +227,7 @@ def access(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def _has_flag(folder: Path, flag: int) -> bool:
-    """Return whether a folder, or its nearest existing parent, is mounted with a flag."""
+    """Return whether a folder is mounted with a flag, or if it is missing, its nearest parent."""
     there = next(path for path in (folder, *folder.parents) if path.exists())
     return bool(os.statvfs(there).f_flag & flag)
 
@@ -281,7 +281,7 @@ def tools(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that the programs used by the scripts exist, and that /bin/bash really is bash."""
     missing = list(missing_tools(examined, _TOOLS, "the scripts"))
     yield from missing
-    # Binaries in an image can't be executed on the build host.
+    # The programs of an image can't be run on the build host.
     is_looked_for = examined.host.is_image or "bash" in {finding.subject for finding in missing}
     if not is_looked_for and not _is_bash(examined):
         message = (

@@ -91,7 +91,7 @@ def _next_start(examined: ExaminedHost) -> str:
 
 
 def _shadowed(examined: ExaminedHost, follows: str) -> Iterator[DoctorFinding]:
-    """Yield each failure, with the command that prints or installs a fix, or why there is none."""
+    """Yield each failure with a command that prints or installs its fix, or why there is no fix."""
     if not examined.report.findings:
         return
     after_apply = examined.report
@@ -108,7 +108,7 @@ def _shadowed(examined: ExaminedHost, follows: str) -> Iterator[DoctorFinding]:
 
 
 def _snapshots(examined: ExaminedHost) -> list[str]:
-    """Return a line that names the watcher's snapshots, if it has kept both."""
+    """Return a line that compares the watcher's two snapshots, or nothing unless both exist."""
     kept = examined.layout.snapshots
     there = " ".join(map(examined.layout.relative, kept))
     return (
@@ -127,7 +127,7 @@ def _bare_instances(examined: ExaminedHost) -> list[str]:
         return []
 
 
-# Starts that the gate admits take less time than this.
+# The gate admits a start in less time than this.
 _LOOK_SECONDS = 3
 
 
@@ -179,7 +179,7 @@ def gate(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             )
         unread = _unread(examined, instance, shown)
         if shown["NeedDaemonReload"] == "yes" or unread:
-            # The effect of changed files can't be checked before systemd has loaded them.
+            # Before systemd has loaded changed files, their effect can't be checked.
             what = " and ".join(unread) or "one of its files"
             message = (
                 f"systemd hasn't read {what} as it is now: "
@@ -192,7 +192,7 @@ def gate(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def _gate_of_image(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Find the drop-ins that open the gate, based on the files alone."""
+    """Find the drop-ins that open the gate by reading files, because an image has no systemd."""
     units = {examined.consumer}
     prefix, _, suffix = examined.consumer.partition("@.")
     if suffix:
@@ -220,8 +220,8 @@ def _opening_drop_ins(examined: ExaminedHost, unit: str) -> Iterator[tuple[str, 
             yield f"{name} empties {lists}", f"take the empty {lists} out of {name}"
 
 
-# Maps each list setting to our last drop-in for it: a later drop-in that empties the list removes
-# our commands.
+# The settings that hold our commands, each with our drop-in that sets it last. If a drop-in that
+# systemd reads later empties the setting, our commands are gone.
 _LISTS = dict(zip(("ExecCondition", "ExecStartPre"), GATE_NAMES, strict=True))
 
 
@@ -252,14 +252,14 @@ def _unread(examined: ExaminedHost, instance: str, shown: Mapping[str, str]) -> 
     return [
         examined.layout.relative(path)
         for name, path in drop_ins(examined.layout, instance).items()
-        # Empty drop-ins and symlinks to /dev/null only mask others of the same name.
+        # An empty drop-in or a symlink to /dev/null only hides another drop-in of the same name.
         if _below_usr(examined.layout.relative(path)) not in read
         and (name in names or files.read_text(path))
     ]
 
 
 def _below_usr(path: str) -> str:
-    """Return a path in /usr/lib as one in /lib, which is the same folder, or holds other units."""
+    """Return a path without the ``/usr`` of ``/usr/lib``, because /lib may be the same folder."""
     return path.removeprefix("/usr") if path.startswith("/usr/lib/") else path
 
 
@@ -284,7 +284,7 @@ _MOUNTS = ("BindPaths", "BindReadOnlyPaths", "TemporaryFileSystem")
 def sight(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that the gate sees the host's network and files when it runs in the consumer's unit.
 
-    Even commands with the "+" prefix run in the unit's mount namespace.
+    The gate's commands have the prefix "+", but still run in the unit's mount namespace.
     """
     for instance, shown in examined.instances.items():
         for setting in _hiding_settings(examined, shown):
@@ -312,29 +312,29 @@ def _hiding_settings(examined: ExaminedHost, shown: Mapping[str, str]) -> Iterat
 
 
 def _hides(examined: ExaminedHost, key: str, word: str) -> bool:
-    """Return whether one of the unit's mounts hides a path used by the gate."""
+    """Return whether one of the unit's mounts hides a path that the gate uses."""
     parts = word.removeprefix("-").split(":")
-    # The format is source[:destination[:options]] (see systemd.exec(5)), without a source for
-    # TemporaryFileSystem=.
+    # The format is source[:destination[:options]] (see systemd.exec(5)). TemporaryFileSystem= has
+    # no source.
     is_empty = key == "TemporaryFileSystem"
     place = parts[0] if is_empty or len(parts) == 1 else parts[1]
     is_same = place == parts[0] and not is_empty
     if key == "BindPaths" and is_same:
-        return False  # the files are the same without the mount
+        return False  # the mount shows the files that are there anyway
     layout = examined.layout
     mounted = layout.of(place).resolve()
     folders = (layout.manifest.parent, layout.config.parent, layout.run_dir)
     needed = [folder.resolve() for folder in folders]
     if any(mounted.is_relative_to(folder) for folder in needed):
         return True
-    # A read-only bind mount of a path onto itself doesn't hide any programs.
+    # If a path is mounted onto itself, read-only, its programs are still visible.
     if not is_same:
         needed += _used(layout)
     return any(path.is_relative_to(mounted) for path in needed)
 
 
-# All programs and paths that the scripts use, other than our own files. Libraries and devices are
-# listed by folder.
+# The programs and paths that the scripts use, except for our own files. For libraries and devices,
+# these are folders.
 _PROGRAMS = (
     *(
         "awk",
@@ -411,21 +411,21 @@ def ordering(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 def find_cycle(after: Mapping[str, Iterable[str]], through: Iterable[str]) -> tuple[str, ...]:
     """Return an ordering cycle through one of the given units, as short as possible.
 
-    systemd breaks a cycle by dropping one unit's job, not necessarily the same one at each boot,
-    and doesn't always log this.
+    systemd breaks a cycle by dropping the job of one unit. At each boot, this may be another unit,
+    and systemd doesn't always log it.
 
     Args:
         after: for each unit, the units it is ordered after.
         through: the cycle must contain at least one of these units.
 
     Returns:
-        The cycle's units, each ordered after the next one and the last after the first, or an empty
-        tuple.
+        The units of the cycle. Each is ordered after the next one, and the last one after the
+        first. If there is no cycle, the tuple is empty.
     """
     for start in through:
         seen = {start}
         paths: list[tuple[str, ...]] = [(start,)]
-        for path in paths:  # paths grows in the loop
+        for path in paths:  # the list grows in the loop
             for unit in sorted(after.get(path[-1], ())):
                 if unit == start:
                     return path
@@ -464,7 +464,7 @@ def ties(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def _costs(unit: str, keys: Iterable[str]) -> Iterator[str]:
-    """Yield what a unit's dependencies on a oneshot lead to."""
+    """Yield the consequences of a unit's dependencies on a oneshot."""
     tied = {*keys}
     if not tied.isdisjoint((*_NEEDING, *_STOPPED_BY)):
         yield f"stopping or restarting {unit} stops this unit too"
@@ -475,8 +475,8 @@ def _costs(unit: str, keys: Iterable[str]) -> Iterator[str]:
         yield "after hostrouting remove, a start is refused"
 
 
-# A start that the gate refuses takes at least this long (HOLD_SECONDS in gate.sh) and ends with
-# this status.
+# If the gate refuses a start, that takes at least this long (HOLD_SECONDS in gate.sh), and the gate
+# exits with this status.
 _HOLD_SECONDS = 3
 _FAILS_WITH = "255"
 
@@ -504,7 +504,7 @@ def restarts(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def _why_it_stays_down(shown: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return the setting that prevents restarts, and its replacement, or None."""
+    """Return the setting that prevents restarts and a better one, or None if restarts work."""
     if shown["Restart"] not in ("on-failure", "always"):  # systemd.service(5)
         is_set = shown["Restart"] not in ("", "no")
         return (

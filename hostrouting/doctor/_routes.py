@@ -22,7 +22,7 @@ _WATCHED = "hostrouting watch restores lost routes"
 
 
 def trial(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that no trial of routes is active, in which they differ from the installed ones."""
+    """Check that no trial of routes is in progress, during which other routes are in the kernel."""
     until = trial_deadline(examined.layout.trial)
     subject = "trial of routes"
     if is_overdue(examined.layout):
@@ -62,8 +62,8 @@ def routes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             )
         verify_routes((*plan.unchanged, *plan.foreign), *backends)
     except RouteError as error:
-        # If the kernel can't be queried at all, raise an error here instead of reporting a problem
-        # with the routes.
+        # If the kernel can't be queried at all, this raises that error. Otherwise, the routes are
+        # the problem.
         for backend in backends:
             read_routes(backend)
         hint = error.hint or f"look at: {examined.command('plan')}"
@@ -75,7 +75,7 @@ def routes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 def networkd(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that systemd-networkd doesn't remove our routes."""
-    # Determined by experiment. Before systemd 257, no setting prevents any of these removals.
+    # An experiment showed this. Before systemd 257, no setting prevents these removals.
     message = (
         "systemd-networkd removes our routes on it when the link goes down or loses its carrier; "
         "before systemd 257, or without ManageForeignRoutes=no in networkd.conf, also at "
@@ -108,8 +108,8 @@ def _networkd_fix(dev: str, routes: Sequence[Route]) -> str:
 
 def network_manager(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that NetworkManager doesn't remove our routes."""
-    # NetworkManager documents this for its Reapply() method, unless the caller passes
-    # preserve-external-ip.
+    # NetworkManager's documentation of Reapply() says this. A caller that passes
+    # preserve-external-ip avoids it.
     message = (
         "NetworkManager removes our routes on it when its connection is applied again (nmcli "
         "device reapply) or taken "
@@ -141,9 +141,10 @@ def cloud_init(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def _managed(examined: ExaminedHost, manager: str) -> dict[str, list[Route]]:
-    """Return our routes on interfaces controlled by a network manager, grouped by interface.
+    """Return our routes through interfaces that a network manager controls, by interface.
 
-    The result is empty if the manager isn't running or the watcher would restore the routes.
+    If the manager doesn't run, it removes nothing, so the result is empty. The same applies if the
+    watcher runs, because it restores the routes.
     """
     if examined.units.is_active(_WATCHER) or not examined.units.is_active(f"{manager}.service"):
         return {}
@@ -158,9 +159,9 @@ def _managed(examined: ExaminedHost, manager: str) -> dict[str, list[Route]]:
 
 
 def _ours(examined: ExaminedHost) -> tuple[Route, ...]:
-    """Return the wanted routes, except those that another program has already installed.
+    """Return the wanted routes, except for those that another program has already installed.
 
-    The result is empty if planning fails.
+    If the routes can't be planned, the result is empty.
     """
     try:
         plan, _ = examined.wanted_route_plan
@@ -173,7 +174,7 @@ def _ours(examined: ExaminedHost) -> tuple[Route, ...]:
 
 _WATCHER = f"{WATCH}.service"
 
-# One or two restarts may be accidental.
+# One or two restarts may be accidents.
 _RESTARTS_MAX = 2
 
 
@@ -214,8 +215,8 @@ def _unwritten(
             Severity.RISK,
         )
     elif is_active and not examined.layout.of(textfile).exists():
-        # systemd applies ReadWritePaths= only when the service starts, so a folder made later isn't
-        # writable.
+        # systemd applies ReadWritePaths= when the service starts. If the folder is made after that,
+        # the watcher can't write to it.
         message = f"the watcher doesn't write it; was {folder} made after the watcher had started?"
         hint = f"{restart}; journalctl -u {WATCH}"
         yield DoctorFinding("textfile", textfile, message, hint, Severity.RISK)
@@ -239,8 +240,8 @@ def advertisements(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     having = _devs_of(defaults)
     links = examined.host.routes.facts().links
     for each in ignored_advertisements(examined.layout, links, patterns):
-        # If accept_ra is 0, any default route is enough: an unknown program may have added it, and
-        # may renew it.
+        # If accept_ra is 0, any default route is fine, because an unknown program may have added it
+        # and may renew it. If the host forwards packets, a route from an advertisement expires.
         if each.dev not in (lasting if each.is_of_forwarding else having):
             message = (
                 f"{each.reason}, so the kernel ignores its routers' advertisements: "
@@ -251,5 +252,5 @@ def advertisements(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def _devs_of(routes: Iterable[Route]) -> dict[str, None]:
-    """Return the routes' interfaces, in order."""
+    """Return the routes' interfaces once each, in order; the values have no meaning."""
     return dict.fromkeys(dev for route in routes for dev in route.devs)

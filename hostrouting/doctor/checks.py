@@ -35,8 +35,8 @@ _PATH = SEARCH_PATH.split(":")
 class Severity(StrEnum):
     """The severity of a finding.
 
-    ``broken`` means that a guarantee is currently violated, ``unknown`` that a check couldn't run,
-    and ``risk`` that something may break later.
+    If it is ``broken``, a guarantee is violated now. If it is ``unknown``, a check couldn't run. If
+    it is a ``risk``, something may break later.
     """
 
     BROKEN = "broken"
@@ -51,7 +51,7 @@ class DoctorFinding(JsonObject):
     Args:
         kind: a machine-readable identifier, such as ``gate-overridden``.
         subject: the affected file, unit, route or interface.
-        message: the problem and its consequences, not including the subject.
+        message: the problem and its consequences, without the subject.
         hint: how to fix the problem, possibly in several lines.
         severity: the problem's severity.
     """
@@ -103,7 +103,7 @@ class ExaminedHost:
 
     @cached_property
     def differing(self) -> list[str]:
-        """Return the parts for which CONFIG asks for something other than what is installed."""
+        """Return the names of the parts that CONFIG would change."""
         if self.given is None:
             return []
         return differing_parts(self.manifest, self.given, self.layout)
@@ -122,13 +122,13 @@ class ExaminedHost:
             RouteError: these routes can't be installed now.
         """
         backends = as_installed(self.config, self.host)
-        if backends == self.host.routes_of:  # they are in the kernel already
+        if backends == self.host.routes_of:  # the routes are in the kernel already
             return self.report
         return check_families(self.manifest.config, backends, self.scope)
 
     @cached_property
     def route_plan(self) -> tuple[RoutePlan, str | None]:
-        """Return what ``plan_now`` finds for the installed routes.
+        """Return the plan of the installed routes, and what they are waiting for (``plan_now``).
 
         Raises:
             RouteError: a route can't be installed, or the kernel can't be queried.
@@ -137,7 +137,7 @@ class ExaminedHost:
 
     @cached_property
     def wanted_route_plan(self) -> tuple[RoutePlan, str | None]:
-        """Return what ``plan_now`` finds for CONFIG's routes; raises as ``route_plan`` does."""
+        """Return the same for CONFIG's routes; the errors are those of ``route_plan``."""
         if self.config == self.manifest.config:
             return self.route_plan
         return self._plan_routes(self.config)
@@ -147,7 +147,7 @@ class ExaminedHost:
 
     @property
     def has_installation(self) -> bool:
-        """Return whether anything is installed; assume so if the manifest can't be read."""
+        """Return whether anything is installed, or True if the manifest can't be read."""
         try:
             return bool(self.manifest.parts)
         except FileError:
@@ -191,16 +191,16 @@ class ExaminedHost:
         }
 
     def called(self, instance: str) -> str:
-        """Return an instance's name, or the template's name for its dummy instance."""
+        """Return an instance's name. For the dummy instance of a template, return the template."""
         return self.consumer if f"@{ANY_INSTANCE}." in instance else instance
 
     @property
     def writing_anew(self) -> str:
-        """A hint for files that differ from the rendered version."""
+        """A hint for files that differ from what hostrouting would write."""
         return f"{self.repairing('plan')} shows the difference, {self.repairing('apply')} fixes it"
 
     def repairing(self, verb: str) -> str:
-        """Return a command line for the installed config, whatever CONFIG asks for."""
+        """Return a command line that restores or shows what is installed, and not CONFIG."""
         is_asked_for = self.given is not None and not self.differing
         if is_asked_for or not self.manifest.parts:
             return self.command(verb)
@@ -264,8 +264,8 @@ def stale_files(examined: ExaminedHost, part: str) -> Iterator[DoctorFinding]:
     """Yield findings for a part's unit and script if they exist but aren't in the manifest."""
     layout = examined.layout
     known = set(examined.manifest.files(layout))
-    # Stopping the watcher is safe. Don't stop a oneshot: machines from older installations may
-    # still require it, and would stop with it.
+    # Stopping the watcher is safe. Stopping a oneshot isn't: a machine of an older installation may
+    # require the oneshot, and would stop, too.
     disable = "systemctl disable --now" if part == WATCH else "systemctl disable"
     for path in (layout.unit(part), layout.script(part)):
         if path not in known and path.exists() and not path.is_symlink():
@@ -289,9 +289,9 @@ class DoctorCheck:
         name: the check's name (a single word).
         fine: a clause to print if there are no findings.
         look: a function that yields findings.
-        is_of_the_installed: whether to skip the check if nothing is installed.
-        is_of_images: whether the check supports images, which have no kernel and no running
-            systemd.
+        is_of_the_installed: whether the check is skipped if nothing is installed.
+        is_of_images: whether the check also runs on images, which have no kernel and no systemd
+            that runs.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """Check whether the gate is effective on this host and look for risks, without changing anything.
 
 Each check is a function that takes an ``ExaminedHost`` and yields findings. If a check raises an
-error, that is reported as a finding, and the remaining checks still run. To add a check, add it to
+error, the error becomes a finding, and the other checks still run. To add a check, add it to
 ``CHECKS``.
 """
 
@@ -113,7 +113,7 @@ class DoctorReport:
 
     @property
     def is_broken(self) -> bool:
-        """Return whether anything is broken or couldn't be checked, ignoring mere risks."""
+        """Return whether anything is broken or couldn't be checked. Risks don't count."""
         return self.worst in (Severity.BROKEN, Severity.UNKNOWN)
 
     def to_json(self) -> dict[str, Any]:
@@ -144,16 +144,16 @@ def examine(
 ) -> DoctorReport:
     """Run all checks on a host, without changing anything.
 
-    On an image, only the checks that need nothing but files run. If nothing is installed, the
-    checks of installed parts are skipped.
+    On an image, only the checks that just need files run. If nothing is installed, the checks of
+    installed parts are skipped.
 
     Args:
         config: the wanted config, or None for the installed one.
         host: the host to examine; defaults to the local host.
         checks: the checks to run, in order. To add a plug-in's checks, pass e.g. ``CHECKS +
             azure.CHECKS``.
-        config_name: the config file to mention in suggested commands, or an empty string to omit
-            it.
+        config_name: the config file that suggested commands name. If it is an empty string, they
+            name none.
         scope: cancels the run.
 
     Returns:

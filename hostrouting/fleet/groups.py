@@ -24,10 +24,10 @@ class GroupFailure(JsonObject):
     Args:
         kind: type of failure.
         cidr: the expected CIDR.
-        devs: sorted names of the interfaces that packets leave through, plus those that packets
-            would use if the matching routes were removed. Both are included, because hosts with
-            eight similar interfaces may differ in which one they use first. Empty if packets don't
-            leave the host.
+        devs: the interfaces through which packets leave, and those through which packets would
+            leave if the matching routes were removed, sorted by name. Hosts with eight similar
+            interfaces may differ only in which of them comes first, so both are included. If
+            packets don't leave the host, there are none.
     """
 
     kind: FindingKind
@@ -37,21 +37,22 @@ class GroupFailure(JsonObject):
 
 @attrs.frozen
 class HostGroup(JsonObject):
-    """Hosts with the same verdict, failures, fix, and kind of reason if the verdict is unknown.
+    """Hosts with the same verdict, failures and fix.
 
-    If requested, they also have the same causes, apart from addresses and gateways.
+    If the verdict is unknown, they also have the same kind of reason. If the hosts are compared
+    with earlier snapshots, they also have the same causes, except for addresses and gateways.
 
     Args:
         verdict: the verdict for each host.
         failures: the failures on each host.
-        fix: the entries that fix the failures, as far as routes can fix them.
+        fix: the entries that fix those failures that routes can fix.
         hosts: host names, in the order of the snapshots.
         report: report for the first host. Details such as addresses may differ on other hosts.
-        causes: the changes that have affected the first host's lookups since an earlier snapshot.
-            Those on the other hosts may differ in addresses and gateways. Empty if no lookup has
-            changed, and None if that isn't known.
-        uncompared: why the first host can't be compared with its earlier snapshot, or None if it
-            can or there is none.
+        causes: the changes that have affected the first host's lookups since its earlier snapshot.
+            On the other hosts, addresses and gateways may differ. If no lookup has changed, there
+            are no causes. If that isn't known, this is None.
+        uncompared: why the first host can't be compared with its earlier snapshot. If it can, or
+            has no earlier snapshot, this is None.
     """
 
     verdict: Verdict
@@ -79,7 +80,7 @@ class FleetReport(JsonObject):
 
     @classmethod
     def of(cls, reports: Iterable[tuple[OverlapReport, DiffReport | None]]) -> FleetReport:
-        """Group hosts by their results, and by what has changed their lookups since."""
+        """Group hosts by their results, and by what has changed their lookups."""
         groups: dict[Hashable, HostGroup] = {}
         hosts: defaultdict[Hashable, list[str]] = defaultdict(list)
         for report, since in reports:
@@ -113,7 +114,7 @@ class FleetReport(JsonObject):
 
 
 def _alike(cause: HostChange) -> tuple[object, ...]:
-    """Return what a cause has in common with the same cause on other hosts."""
+    """Return a cause without the addresses and gateways, in which hosts of a group may differ."""
     pattern = r"^\S+(?= dev )" if cause.kind is HostChangeKind.ADDRESS else r"(?<=via |src )\S+"
     before = tuple(re.sub(pattern, "", line) for line in cause.before)
     after = tuple(re.sub(pattern, "", line) for line in cause.after)

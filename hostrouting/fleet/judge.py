@@ -37,19 +37,20 @@ if TYPE_CHECKING:
     _Judged = tuple[OverlapReport, DiffReport | None]
     _Work = Callable[[_Batch], list[_Judged]]
 
-# An executor gets at most this many batches at a time, each with at most this many snapshots.
+# The most batches that an executor gets at a time, and the most snapshots in each of them.
 _BATCHES = 64
 _BATCH = 16
-# A process on this machine takes 0.15 s to start, as long as the checks of 30 ordinary snapshots.
+# The most snapshots that a process on this machine gets. Its start takes 0.15 s, as long as the
+# checks of 30 ordinary snapshots.
 _LOCAL_BATCH = 128
 
-# A host with 115,000 routes takes 6 s and 190 MiB; a malicious snapshot may need arbitrary time and
-# memory.
+# The limits for a snapshot, because a malicious one could need any time and memory. The check of a
+# host with 115,000 routes takes 6 s and 190 MiB.
 _MIB_MAX = 16
 _SECONDS_A_MIB = 0.6
 _MEMORY_A_BYTE = 64
 
-# Use this process's sys.path, because -c would search the current directory first.
+# Python with -c searches the working directory first. So use the sys.path of this process.
 _PROGRAM = (
     "import sys; sys.path[:] = sys.argv[1:]; from hostrouting.fleet import judge; "
     "judge.judge_stdin()"
@@ -74,23 +75,23 @@ def judge(
         config: the config with the expected CIDRs, used for every host.
         executor: the executor to use, such as Dask's ``distributed.Client().get_executor()`` on a
             cluster. It isn't shut down. If None, one process per core is started on this machine.
-        max_mib: maximum file size in MiB. Without an executor, this also determines the time and
-            memory limits for each snapshot.
-        scope: cancellation scope, which also receives progress updates. If it is cancelled, an
-            executor first completes the batches of 16 snapshots that it has begun.
-        since: a folder with an earlier snapshot of each host. Its file has the same name as the
-            later snapshot's file, or if the later snapshot isn't a file, the host's name with
-            ``.json``. Hosts are then also grouped by what has changed their lookups since, and by
-            whether the snapshots can be compared.
+        max_mib: the largest size of a file, in MiB. Without an executor, this also determines the
+            time and memory limits for each snapshot.
+        scope: cancels the checks, and receives their progress. If it is cancelled, an executor
+            first completes the batches of 16 snapshots that it has begun.
+        since: a folder with an earlier snapshot of each host. The file of an earlier snapshot has
+            the same name as that of the later one. If the later one isn't a file, the name is the
+            host's with ``.json``. With ``since``, hosts are also grouped by what has changed their
+            lookups, and by whether the snapshots can be compared.
 
     Returns:
-        The groups. For an unreadable snapshot, the verdict is ``unknown`` and the reason starts
-        with ``no-snapshot``. The reason starts with ``check-failed`` if the check exceeds its time
-        or memory limit or ends its process.
+        The groups. If a snapshot can't be read, its verdict is ``unknown``, and the reason starts
+        with ``no-snapshot``. If a check exceeds its time or memory limit, or its process ends, the
+        reason starts with ``check-failed``.
 
     Raises:
-        HostRoutingError: one of the executor's workers died, for example because it ran out of
-            memory, or ``since`` isn't a folder.
+        HostRoutingError: ``since`` isn't a folder, or one of the executor's workers died, for
+            example because it ran out of memory.
         phases.Cancelled, phases.TimedOut: the scope was cancelled.
     """
     if not isinstance(config, Config):
@@ -112,7 +113,7 @@ def _reports(
     executor: Executor | None,
     scope: CancelScope,
 ) -> Iterator[_Judged]:
-    """Yield a report for each snapshot, in the snapshots' order whatever the executor."""
+    """Yield a report for each snapshot in the order of the snapshots, even with an executor."""
     numbered = enumerate(snapshots, 1)
     total = len(snapshots) if isinstance(snapshots, Sized) else None
     done = 0
@@ -164,9 +165,9 @@ class _Judging:
         return [self.judge_one(*each) for each in batch]
 
     def judge_one(self, number: int, given: SnapshotSource) -> _Judged:
-        """Return a snapshot's report, and what has changed since the earlier snapshot, if any.
+        """Return a snapshot's report, and the changes since the earlier snapshot if there is one.
 
-        If the given source isn't a valid snapshot, the report says why.
+        If the source isn't a valid snapshot, the report says why.
         """
         try:
             if isinstance(given, Snapshot):
@@ -205,8 +206,8 @@ class _Judging:
                 return None
             reason = "; ".join(str(error).splitlines())
             return DiffReport(snapshot.host, None, snapshot.time, (), reason=reason)
-        # Groups need only the causes. Passing a large host's other changes between processes would
-        # take long.
+        # Groups need only the causes. For a large host, passing the other changes to another
+        # process would take long.
         return attrs.evolve(diff(before, snapshot, self.config), others=())
 
     def _unjudged(
@@ -222,7 +223,7 @@ class _Judging:
     def judge_in_process(self, scope: CancelScope, batch: _Batch) -> list[_Judged]:
         """Return a report for each snapshot, made by a process with time and memory limits.
 
-        If a snapshot ends the process, another process checks the snapshots after it.
+        If the process ends during a check, another process checks the snapshots that follow.
         """
         reports: list[_Judged] = []
         while left := batch[len(reports) :]:
@@ -246,7 +247,7 @@ class _Judging:
 def judge_stdin() -> None:
     """Judge a batch of snapshots in this process, with limits, and print a line for each."""
     judging, batch = _unpacked(sys.stdin.read())
-    # This limit includes the memory that the program itself takes.
+    # The limit includes the memory of the program itself.
     bytes_max = (judging.max_mib << 20) * _MEMORY_A_BYTE
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     if hard != resource.RLIM_INFINITY:

@@ -17,8 +17,8 @@ from hostrouting.model.links import Link
 
 _SYSCTL = "/proc/sys/net/ipv6/conf/{}/{}"
 
-# Kinds of interfaces that a router may be behind. None stands for physical interfaces, which have
-# no kind.
+# The kinds of interfaces on which a router may advertise itself. A physical interface has no kind
+# (None).
 _KINDS = (None, "bond", "team", "vlan")
 
 
@@ -28,7 +28,7 @@ class IgnoredAdvertisements:
 
     Args:
         dev: the interface.
-        reason: why, in words.
+        reason: why the kernel ignores them, as a clause.
         command: a command that makes the kernel accept the next advertisement.
         is_of_forwarding: whether the reason is that the host forwards packets.
     """
@@ -47,14 +47,14 @@ def ignored_advertisements(
     links: Iterable[Link],
     patterns: tuple[str, ...] | None,
 ) -> Iterator[IgnoredAdvertisements]:
-    """Yield the interfaces whose router advertisements give no default route.
+    """Yield the interfaces on which the kernel makes no default route from router advertisements.
 
-    A network manager that handles advertisements itself sets accept_ra to 0, so such interfaces
+    If a network manager handles the advertisements itself, it sets accept_ra to 0. Its interfaces
     aren't included.
 
     Args:
-        patterns: shell-style patterns for the interfaces, or None for all that a router may be
-            behind.
+        patterns: shell-style patterns for the interfaces. None stands for all on which a router may
+            advertise itself.
 
     Raises:
         FileError: a sysctl or a manager's file can't be read.
@@ -90,7 +90,9 @@ def why_ignored(
     links: Iterable[Link],
     patterns: tuple[str, ...] | None,
 ) -> list[str]:
-    """Return a sentence for each interface that ignores advertisements, or why that is unknown.
+    """Return a sentence for each interface that ignores advertisements.
+
+    If a file can't be read, the only sentence says so.
 
     The arguments are those of ``ignored_advertisements``.
     """

@@ -1,7 +1,7 @@
 """Detect which network manager controls an interface, and how to stop it from removing routes.
 
-The kernel reports that a route is gone, but not why. However, each manager keeps a state file per
-interface.
+The kernel reports that a route is gone, but not which program has removed it. A manager keeps a
+state file for each interface, which tells whether the manager controls the interface.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from hostrouting.model.opening import only_regular, translate_errors
 NETWORKD = "systemd-networkd"
 NETWORK_MANAGER = "NetworkManager"
 
-# networkd's file format is private but hasn't changed since 2014. NetworkManager's is documented
-# only in its source code.
+# The format of networkd's files is private, but hasn't changed since 2014. The format of
+# NetworkManager's files is documented only in its source code.
 _NOTES = {
     NETWORKD: ("run/systemd/netif/links", "ADMIN_STATE"),
     NETWORK_MANAGER: ("run/NetworkManager/devices", "managed"),

@@ -18,7 +18,9 @@ def devs_ignoring_linkdown(
     links: Iterable[Link],
     kernel: str | None,
 ) -> tuple[str, ...] | None:
-    """Return the interfaces whose routes don't count without carrier, or None if that is unknown.
+    """Return the interfaces whose routes the kernel ignores while they have no carrier.
+
+    If that is unknown, return None.
 
     Args:
         kernel: the kernel's name and release, or None if unknown.
@@ -27,8 +29,8 @@ def devs_ignoring_linkdown(
         FileError: a sysctl can't be read.
     """
     name = "ignore_routes_with_linkdown"
-    # "all" is ORed with the per-interface value (IN_DEV_ORCONF), but some kernels before Linux 5.11
-    # ignore it.
+    # The kernel ORs the value of "all" with that of the interface (IN_DEV_ORCONF). Some kernels
+    # before Linux 5.11 ignore "all".
     is_old = (numbers_of(kernel) or (5, 11)) < (5, 11)
     if is_old and _value(layout, "all", name) == "1\n":
         return None
@@ -41,8 +43,8 @@ def strict_devs(layout: Layout, links: Iterable[Link]) -> tuple[str, ...] | None
     If the sysctl doesn't exist, return None. The arguments and errors are those of
     ``devs_without_ipv6``.
     """
-    # The larger of the values for "all" and the interface counts (IN_DEV_RPFILTER). The value 2
-    # only requires a route to the sender, through any interface.
+    # The kernel uses the larger value, that of "all" or that of the interface (IN_DEV_RPFILTER).
+    # The value 2 only requires a route to the sender, through any interface.
     return _devs_with(lambda of_all, value: max(of_all, value) == 1, "rp_filter", layout, links)
 
 

@@ -12,15 +12,14 @@ from hostrouting.boot.layout import Layout
 from hostrouting.model.family import IpAddress
 from hostrouting.model.parsing import parse_address
 
-# The stub listener of systemd-resolved.service(8). Its upstream servers are listed in another file.
+# The stub listener of systemd-resolved.service(8). Another file lists the servers that it queries.
 _STUB = IPv4Address("127.0.0.53")
 
 
 def nameservers(layout: Layout) -> tuple[IpAddress, ...]:
     """Return a host's IPv4 nameservers.
 
-    If the only IPv4 nameserver is systemd-resolved's stub, return the stub's upstream servers
-    instead.
+    If the only IPv4 nameserver is systemd-resolved's stub, return the servers that it queries.
 
     Returns:
         The unique addresses in file order, or an empty tuple if the file doesn't exist.
@@ -33,8 +32,8 @@ def nameservers(layout: Layout) -> tuple[IpAddress, ...]:
 
 
 def _named(path: Path) -> tuple[IpAddress, ...]:
-    # glibc's res_init.c requires the keyword at the start of the line and ignores anything after
-    # the address.
+    # In glibc's res_init.c, the keyword must be at the start of the line, and the rest of the line
+    # after the address is ignored.
     words = re.findall(r"^nameserver[ \t]+(\S+)", read_text(path) or "", re.MULTILINE)
     addresses: dict[IpAddress, None] = {}
     for word in words:

@@ -86,8 +86,8 @@ def names_of(enum: type[IntEnum], **more: int) -> dict[str, int]:
 
 
 def _text(value: object) -> str:
-    # Kernel names never contain whitespace (dev_valid_name). A crafted name could inject lines into
-    # a report.
+    # Reject whitespace: the kernel's names never contain any (dev_valid_name), and a crafted name
+    # could inject lines into a report.
     if not isinstance(value, str) or not value or _SPACE.search(value):
         raise ValueError(f"{shown(value)} is not a name")
     return value
@@ -392,10 +392,9 @@ def read_route(value: object, family: Family = Family.IPV4) -> Route:
 def _without_tunnel(value: object) -> object:
     """Return a route without its tunnel's destination and tos.
 
-    ip prints them under the same keys as the route's own.
-
-    ip prints the route's own destination first, and the route's own tos last. For a tunnel over
-    IPv4, ip always prints a tos, so if there is only one, it is the tunnel's.
+    ip prints the tunnel's under the same keys as the route's own. The route's own destination comes
+    first, and its own tos last. For a tunnel over IPv4, ip always prints a tos, so if there is only
+    one, it is the tunnel's.
     """
     if not isinstance(value, Mapping) or "encap" not in value:
         return value

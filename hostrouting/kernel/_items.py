@@ -1,7 +1,7 @@
 """Convert JSON objects to fields and back, and report all problems with their JSON paths.
 
-Config classes double as their own schemas (``config.schema``), but the classes for kernel objects
-can't.
+Config classes are their own schemas (``config.schema``). The classes for kernel objects can't be,
+because ip's keys aren't named like their fields.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def uplink_patterns(
 
     Args:
         configured: the uplinks that the config names, if it does.
-        ipv4_defaults: the IPv4 default routes, or None for IPv4 itself, or if they don't matter.
+        ipv4_defaults: the IPv4 default routes. None for IPv4 itself, or to ignore them.
     """
     if configured is not None or ipv4_defaults is None:
         return configured
@@ -72,7 +72,7 @@ def uplink_patterns(
 
 
 def _only(dev: str) -> str:
-    """Return a shell pattern that matches only an interface, whose name may look like a pattern."""
+    """Return a shell pattern that matches only this interface, even if its name has a ``*``."""
     return re.sub(r"([*?[])", r"[\1]", dev)
 
 

@@ -19,8 +19,8 @@ How a lookup goes, from the outside in:
 - ``longest_match`` looks for the longest prefix, then the first usable entry by metric. A hop is
   usable if it isn't dead. Entries with a tos don't match our packets, which have tos 0.
 
-A rule may have a selector that isn't known here. ``matches`` then returns None: the rule neither
-ends the lookup nor is it passed over for good, and ``possible_decisions`` tells what it would do.
+A rule may have a selector that isn't known here. ``matches`` then returns None, and the rule
+doesn't end the lookup. ``possible_decisions`` tells how it would have ended.
 
 What makes it fast: entries are in dicts by table, prefix length and first address, so a lookup
 tries each length once. With many rules, ``_rules_around`` only evaluates those whose destination
@@ -140,7 +140,7 @@ class Fib:
 
     @property
     def _has_only_kernel_rules(self) -> bool:
-        """Return whether lookups skip the rules: none was ever added or deleted (fib_lookup)."""
+        """Return whether lookups skip the rules, as none was ever added or deleted (fib_lookup)."""
         return self.is_merged and tuple(self.rules) == KERNEL_RULES
 
     # --- one table --------------------------------------------------------------------------------
@@ -356,15 +356,15 @@ class Fib:
                 return errnos.EINVAL
             if not self.is_local(flow.source):
                 return errnos.ENETUNREACH
-            # Such packets are sent through the source address's device without a lookup, so there
-            # is no entry to report.
+            # The kernel sends multicast and broadcast packets through the source address's device
+            # without a lookup, so there is no entry to report.
             if flow.address.is_multicast or flow.address == BROADCAST:
                 return errnos.EHOSTUNREACH
         # 0.0.0.0 means this host, which doesn't require a lookup.
         return 0 if int(flow.address) else errnos.EHOSTUNREACH
 
     def is_local(self, source: IpAddress) -> bool:
-        """Return whether an address is local, by table local or by the devices (ip_dev_find)."""
+        """Return whether table local or a device has the address as a local one (ip_dev_find)."""
         found = self.find(Table.LOCAL, Flow(source, protocol=0))
         if found is not None and found.type is RouteType.LOCAL:
             return True

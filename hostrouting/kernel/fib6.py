@@ -45,8 +45,8 @@ LABELS = tuple(
 # labels.
 ORCHID = IPv6Network("2001:10::/28")
 SITE_LOCAL = IPv6Network("fec0::/10")
-# The kernel doesn't avoid IPV6_ADDR_MAPPED, IPV6_ADDR_COMPATv4 and IPV6_ADDR_LOOPBACK sources, even
-# if deprecated.
+# The kernel treats deprecated sources in these prefixes like preferred ones (IPV6_ADDR_MAPPED,
+# IPV6_ADDR_COMPATv4 and IPV6_ADDR_LOOPBACK).
 _NEVER_AVOIDED = (IPv6Network("::ffff:0:0/96"), IPv6Network("::/96"))
 _LOOPBACK = IPv6Address(1)
 _LINK_LOCAL = IPv6Network("fe80::/10")
@@ -74,9 +74,9 @@ class Fib6(Fib):
 
         A group has one destination and source prefix.
 
-        The destination's prefix length takes precedence over the source's. Until a first group is
-        found, the lookup skips the entries for any source to a destination that also has
-        source-specific entries, unless the destination is ::/0 (fib6_node_lookup_1,
+        The destination's prefix length takes precedence over the source's. A destination may have
+        both source-specific entries and entries for any source. Until a first group is found, the
+        lookup skips the latter, unless the destination is ::/0 (fib6_node_lookup_1,
         fib6_backtrack).
         """
         number = int(flow.address)
@@ -84,7 +84,7 @@ class Fib6(Fib):
         # A packet without a source is looked up with the source ::, which is in prefixes such as
         # ::/1.
         source = _ANY if flow.source == NO_SOURCE else flow.source
-        is_searching = True
+        has_found = False
         for length in sorted(lengths, reverse=True):
             entries = lengths[length].get(number >> (_BITS - length) << (_BITS - length))
             if entries is None:
@@ -93,11 +93,12 @@ class Fib6(Fib):
             plain = by_source.pop(None, None)
             around = [prefix for prefix in by_source if prefix is not None and source in prefix]
             for prefix in sorted(around, key=lambda prefix: prefix.prefixlen, reverse=True):
+                has_found = True
                 yield by_source[prefix]
-                is_searching = False
-            if plain is not None and not (is_searching and by_source and length):
+            is_skipped = bool(by_source) and length > 0 and not has_found
+            if plain is not None and not is_skipped:
+                has_found = True
                 yield plain
-                is_searching = False
 
     def lookup(
         self,

@@ -15,9 +15,9 @@ from hostrouting.model.rules import Rule
 
 
 class ForwardingBackend(RouteBackend):
-    """A base class for wrappers, which forwards every call of ``RouteBackend`` to another backend.
+    """A base class for wrappers. It forwards every call of ``RouteBackend`` to another backend.
 
-    A subclass overrides what it changes. The inner backend never calls the wrapper.
+    A subclass overrides the calls that it changes. The inner backend never calls the wrapper.
 
     Args:
         inner: the backend to forward to, of either address family.

@@ -131,7 +131,7 @@ class HostChanges:
 
     @cached_property
     def _others(self) -> list[_Key]:
-        """Return the keys of all values except entries: links by index, rules by preference."""
+        """Return the keys of all values except entries, sorted by link index or preference."""
         keys = dict.fromkeys(
             key for side in self._sides for key in side if key[0] is not HostChangeKind.ROUTE
         )
@@ -151,7 +151,7 @@ class HostChanges:
         return PrefixIndex(self._routes, self._bits)
 
     def keys_around(self, address: IpAddress) -> frozenset[_Key]:
-        """Return the keys of the entries that cover an address, or the ``src`` of such an entry."""
+        """Return the keys of the entries that cover an address, or that cover their ``src``."""
         keys = set(self._keys_around(int(address)))
         named = {
             int(route.source)
@@ -190,8 +190,8 @@ class HostChanges:
             tuple(self._possible_entries(mixed, taken, addresses)),
             self._labels(mixed),
             frozenset(_each(mixed, HostChangeKind.NEIGHBOUR)),
-            # Adding the first rule separates tables local and main. So take this from a host with
-            # these rules.
+            # Adding the first rule separates tables local and main. So take this value from a
+            # snapshot with these rules.
             is_merged=(earlier if rules == earlier.rules else later).is_merged,
             sources=self._reported_sources(links, addresses),
             kernel=later.kernel,
@@ -206,7 +206,7 @@ class HostChanges:
         taken: Collection[_Key],
         addresses: Iterable[Address],
     ) -> Iterator[Route]:
-        """Yield the entries whose interfaces and source are as usable here as on their own host."""
+        """Yield the entries whose interfaces and source are as usable as in their own snapshot."""
         local = {address.local for address in addresses}
 
         def is_possible(route: Route, side: bool) -> bool:
@@ -222,7 +222,7 @@ class HostChanges:
                         yield route
 
     def _known_order(self, addresses: tuple[Address, ...]) -> tuple[Address, ...] | None:
-        """Return the order in which one of the hosts has these addresses, or None."""
+        """Return the addresses in the order of a snapshot that has exactly these, or None."""
         earlier, later = self._known
         for known in (later, earlier):
             if {*known.addresses} == {*addresses}:
@@ -247,7 +247,7 @@ class HostChanges:
     ) -> dict[SourceKey, tuple[IpAddress, ...]]:
         """Return the sources that the kernel reported with these links and addresses.
 
-        They also apply to other entries.
+        Links and addresses determine them, so they also apply to entries of the other snapshot.
         """
         sources: dict[SourceKey, tuple[IpAddress, ...]] = {}
         earlier, later = self._known
@@ -257,7 +257,7 @@ class HostChanges:
         return sources
 
     def _use(self, dev: _Key, side: int) -> int:
-        """Return 0 if an interface isn't there, 1 if the kernel ignores its routes, or else 2."""
+        """Return 0 for a missing interface, 1 if the kernel ignores its routes, or else 2."""
         ignoring = self._ignoring[side]
         found = self._sides[side].get(dev, ())
         return sum(

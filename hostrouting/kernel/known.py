@@ -27,18 +27,19 @@ class KnownHost:
         addresses: the addresses.
         rules: the policy rules, in evaluation order.
         routes: the entries in all tables, in the kernel's order, including the hops of nexthop
-            objects. Of a live host, only those that can matter.
+            objects. For a live host, only the entries that can matter to the check.
         labels: the labels of IPv6 addresses, or None if unknown.
         silent_routers: the IPv6 routers that the kernel avoids because they are unreachable.
         is_merged: whether tables local and main share one trie, or None if unknown. IPv4 only.
-        sources: the source addresses that the kernel has reported, by ``source_key_to``.
+        sources: the source addresses that the kernel has reported. Their keys come from
+            ``source_key_to``.
         kernel: the kernel's name and release, or None if unknown.
         is_torn: whether the host changed during the read.
         has_odd_sources: whether the kernel's source address selection differs from RFC 6724.
         is_ordered: whether IPv6 addresses are in the order in which the kernel considers them.
-        is_live: whether the kernel itself has just answered for this state. Then nothing that isn't
-            known decides: unsupported selectors of rules don't match, and where the kernel hasn't
-            reported a source, each possible one counts.
+        is_live: whether the kernel itself has just answered for this state. If so, an unknown fact
+            is no reason for an error: selectors of rules that aren't supported count as not
+            matching, and if the kernel hasn't reported a source, every possible source counts.
     """
 
     family: Family

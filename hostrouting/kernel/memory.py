@@ -23,8 +23,8 @@ The following isn't modelled:
 - routes that the kernel rejects or changes because a number is out of range
 - user-added broadcast routes for a subnet's first address (the kernel removes them along with the
   subnet's own)
-- cached types of multicast destinations within a multicast prefix that shares its hops with another
-  route
+- the type that the kernel caches for destinations inside a multicast route, if another route has
+  the same hops
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class FakeKernel(Kernel):
         with self._lock:
             return self._net.changes, self._changed
 
-    # --- the world --------------------------------------------------------------------------------
+    # --- links, addresses and rules ---------------------------------------------------------------
 
     def add_link(
         self,
@@ -315,8 +315,8 @@ def _new_route(net: Net, route: Route, *, how: WriteMode) -> None:
 
 def _delete_route(net: Net, route: Route) -> None:
     _refuse_request(net, route, route.hops[:1])
-    # The kernel matches more loosely than ``delete`` guarantees: metric 0 and a missing gateway are
-    # wildcards.
+    # The kernel compares less than ``RouteBackend.write`` promises: metric 0 and a missing gateway
+    # match any.
     Deletable(net.there(route)).take(route)
     fib_table_delete(
         net,

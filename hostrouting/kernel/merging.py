@@ -28,7 +28,7 @@ def are_merged(
     Args:
         addresses: the host's addresses.
         rules: the policy rules. Adding any rule separates the tables for good (fib_unmerge). Up to
-            Linux 6.18, but no longer in 7.2, deleting a rule separates them too.
+            Linux 6.18, deleting a rule separates them, too; in 7.2 it doesn't.
         routes: the entries in the tables.
         asked: the kernel to query. While the tables share one trie and no rule was deleted, the
             kernel reports main for a local address.

@@ -70,8 +70,8 @@ def model_of(known: KnownHost, beneath: RouteBackend | None = None) -> Model:
 
     Args:
         known: what is known of the host.
-        beneath: the host's kernel, which answers wherever the model isn't changed; or None if the
-            model answers everything.
+        beneath: the host's kernel, which answers for addresses that no change affects; or None if
+            the model answers for all.
     """
     return (Model if known.family is Family.IPV4 else Model6)(known, beneath)
 
@@ -86,7 +86,7 @@ class Model(RouteBackend):
 
     Args:
         known: what is known of the host, with all changes.
-        beneath: the host's kernel, which answers wherever nothing has changed, or None.
+        beneath: the host's kernel, which answers for addresses that no change affects, or None.
         before: the host before the first change, or None if nothing has changed.
         added: the added routes, in order.
         changed: the prefixes outside of which no lookup has changed.
@@ -306,7 +306,7 @@ class Model(RouteBackend):
         *,
         is_tcp: bool,
     ) -> tuple[IpAddress, ...]:
-        """Return the sources for packets to addresses that an entry matches, or nothing does."""
+        """Return the sources for packets to addresses that an entry (None: nothing) matches."""
         if entry is None:
             return ()
         if entry.type is RouteType.LOCAL:
@@ -391,7 +391,7 @@ class Model6(Model):
 
     @cached_property
     def _alternatives(self) -> list[tuple[Fib, str, str]]:
-        """Return the FIB with all default rules, unless the known rules are certainly in effect.
+        """Return the FIB with all default rules, if some were deleted but may still be in effect.
 
         Until a rule is added, the kernel consults tables local and main even if their rules are
         deleted (fib6_rule_lookup).
@@ -413,7 +413,8 @@ class Model6(Model):
     ) -> tuple[IpAddress, ...]:
         if entry is not None:
             return self._sources(entry, addresses)
-        # A live kernel is asked with a datagram socket, and so is a snapshot's.
+        # A kernel is asked for these sources with a datagram socket. For a snapshot, do the same.
+        # For a live host, the model can look up TCP itself.
         by_tcp = is_tcp and self.known.is_live
         if is_tcp and not by_tcp:
             refuse_datagrams(self.lookup(addresses))
@@ -462,7 +463,7 @@ class _NoChanges(ChangeListener):
 
 
 def _lacks_dev(route: Route) -> bool:
-    """Return whether a route's interface isn't known, for example for lack of a nexthop object."""
+    """Return whether a route's interface isn't known, for example without its nexthop object."""
     is_known = route.hops and all(hop.dev is not None or hop.is_dead for hop in route.hops)
     return route.type in _LEAVING and not is_known
 
@@ -486,5 +487,5 @@ def _read_only(change: object) -> RouteError:
 
 
 def _entry(found: Lookup) -> object:
-    """Return a lookup result without its table, which is main while local shares its trie."""
+    """Return a lookup result to compare, always with table main: local may be shown as main."""
     return found.errno, found.route and attrs.evolve(found.route, table=Table.MAIN)

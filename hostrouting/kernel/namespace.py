@@ -62,7 +62,7 @@ class NamespaceKernel(NetlinkBackend):
     """A ``Kernel`` in a network namespace created by ``enter_namespace``.
 
     Each link is one end of a veth pair. The other end has the same name and is in a second
-    namespace, the *fabric*. ``links()`` doesn't list the other end. Setting the other end down
+    namespace, the *fabric*. ``facts`` doesn't list the other end. Setting the other end down
     unplugs the cable. The other end's addresses respond to packets.
 
     This class works only in namespaces created by this process: elsewhere, each call raises
@@ -403,7 +403,7 @@ def _name(dev: str | None) -> bytes | None:
 
 
 def _table_byte(rule: Rule) -> int:
-    """Return the table in a rule's header, which has a byte for it."""
+    """Return the table number in a rule's header, which has only a byte for it."""
     if not rule.has_table:
         return 0
     return rule.table if rule.table <= 0xFF else rtnl.RT_TABLE_COMPAT

@@ -13,12 +13,12 @@ What this module adds is what the kernel doesn't promise:
 - *A dump isn't atomic.* For links, addresses and rules, the kernel marks an interrupted dump, and
   ``read`` repeats it. For IPv4 routes it doesn't, so ``entries`` listens during the dump, and reads
   again if something has changed.
-- *A change may be lost from the answer.* Changes go in batches, each no larger than the socket's
-  buffer, and every error is attributed to its route by its sequence number.
+- *An error may get lost.* So changes go in batches, each so small that all errors fit into the
+  socket's buffer. An error's sequence number says to which route it belongs.
 - *A deletion matches loosely.* A missing metric or gateway matches any, so ``_delete`` first reads
-  what is there, and refuses what isn't exactly there (``refusals.Deletable``).
-- *A lookup has no ports.* A rule for all ports matches each packet, but only a lookup with ports,
-  so ``lookup`` asks with a port that no other rule selects.
+  the entries, and refuses a route that isn't exactly among them (``refusals.Deletable``).
+- *A lookup has no ports.* A rule for all ports matches every packet, but not a lookup without
+  ports. So ``lookup`` asks with a port that no other rule selects.
 - *A table may be huge.* A ``Selection`` goes down to the decoder, which skips what isn't wanted.
 """
 
@@ -65,7 +65,7 @@ T = TypeVar("T")
 # Maximum number of attempts to read a table that other daemons keep changing.
 _READ_ATTEMPTS = 4
 
-# The first port to try. No service uses higher ports.
+# The first port of lookups. Services usually have lower ports, so rules hardly select these.
 _FIRST_PORT = 50_000
 
 # An address, a destination port or None for any, and an interface index or None.

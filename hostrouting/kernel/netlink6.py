@@ -145,7 +145,7 @@ class NetlinkBackend6(NetlinkBackend):
         )
 
     def facts(self) -> Facts:
-        rules = self._rules()  # first, because without IPv6 they fail with EAFNOSUPPORT
+        rules = self._rules()  # first, so that a kernel without IPv6 reports EAFNOSUPPORT
         labels = self._list(values.LABELS6)
         return Facts(self._links(), self._addresses(), rules, labels, self._silent_routers())
 
@@ -215,9 +215,10 @@ class NetlinkBackend6(NetlinkBackend):
         swaps: Iterable[_Swap],
         failures: dict[tuple[object, ...], RouteFailure],
     ) -> None:
-        """Delete next hops of failed routes that follow another program's.
+        """Delete our next hops of failed routes that no longer look like ours.
 
-        We couldn't find them again.
+        The kernel shows only the first next hop's protocol. If another program's next hop is now
+        the first, a later run wouldn't recognize our next hops.
         """
         there = self._our_hops([swap.route for swap in swaps])
         for swap in swaps:
@@ -251,8 +252,8 @@ class NetlinkBackend6(NetlinkBackend):
     def _take(self, hops: Sequence[Route]) -> RouteFailure | None:
         """Delete next hops of a route, or none of them if one belongs to another program.
 
-        The last one comes first. Other programs' next hops come after ours, so the attempt to
-        delete one of them fails before any of ours is deleted.
+        The last next hop is deleted first. Other programs' next hops come after ours, so the
+        attempt to delete one of them fails before any of ours is deleted.
         """
         for position, hop in reversed([*enumerate(hops)]):
             for failure in self._delete([hop]):
@@ -267,8 +268,8 @@ class NetlinkBackend6(NetlinkBackend):
     def _delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Delete only these routes' next hops, one by one.
 
-        Next hops that another program has added to a route stay. A next hop with another protocol
-        fails with ESRCH, and the route in the failure has only this next hop.
+        Next hops that another program has added to the same route are kept. A next hop with another
+        protocol fails with ESRCH, and the route in the failure has only this next hop.
         """
         packer = rtm.RoutePacker(self.family)
 

@@ -55,7 +55,7 @@ def hops_of(nexthop: NexthopObject, by_id: Mapping[int, NexthopObject]) -> tuple
 
 
 def with_shares(route: Route, lacks_carrier: Callable[[str], bool]) -> Route:
-    """Mark hops as alive that the kernel shows as dead, but may still send packets through.
+    """Mark hops as alive that the kernel shows as dead but may still send packets through.
 
     If the sysctl ignore_routes_with_linkdown is set, hops without a carrier are shown as dead.
     However, a hop's share of packets is recalculated when its interface loses the carrier, not when
@@ -83,5 +83,5 @@ Router = tuple[str | None, IpAddress | None]
 
 
 def in_order(hops: Iterable[NextHop]) -> tuple[NextHop, ...]:
-    """Return an IPv6 entry's next hops sorted, because a lookup lists the selected one first."""
+    """Sort an IPv6 entry's next hops, whose order varies: a lookup lists the selected one first."""
     return tuple(sorted(hops, key=lambda hop: (hop.dev or "", int(hop.gateway or 0), hop.weight)))

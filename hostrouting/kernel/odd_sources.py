@@ -14,10 +14,11 @@ from hostrouting.model.links import AddressLabel
 from hostrouting.model.parsing import is_inside, reserved_blocks
 from hostrouting.model.routes import Route, RouteType
 
-# The maximum number of addresses to try, the approximate maximum for entries through the same
-# interfaces, and an address that stands for the internet.
+# The maximum number of addresses to try in all, and about the maximum for entries through the same
+# interfaces.
 _TRIED_ADDRESSES = 1024
 _TRIED_A_DEV = 128
+# An address that stands for the internet.
 _GLOBAL = IPv6Address("2000::1")
 
 
@@ -30,7 +31,7 @@ def has_odd_sources(state: Ipv6State, backend: RouteBackend, model: Lookups) -> 
         model: the lookups in a snapshot of this state.
     """
     # With unsupported selectors or deleted default rules, the model may find other entries than the
-    # kernel. Snapshots of such hosts are doubted anyway (Model).
+    # kernel, so don't compare them. ``Model`` refuses to guess for snapshots of such hosts anyway.
     if any(rule.has_unknown for rule in state.rules) or {*state.rules} < {
         *kernel_rules(Family.IPV6)
     }:
@@ -49,7 +50,7 @@ def has_odd_sources(state: Ipv6State, backend: RouteBackend, model: Lookups) -> 
 def _tried(state: Ipv6State) -> Iterator[IpAddress]:
     """Yield addresses to try: some near the host's own, then some for each interface.
 
-    The sysctls are per interface.
+    Each interface has its own sysctls for source selection.
     """
     # Because of a sysctl, the kernel may pass over the source with the longest common prefix. So
     # try a destination that differs from a host's address in the last bit of the prefix.

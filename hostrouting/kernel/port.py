@@ -7,8 +7,7 @@ same. ``ForwardingBackend`` (forwarding.py) wraps another backend. ``NamespaceKe
 be changed as well.
 
 The port has few methods, so that it is easy to implement: facts, entries, lookup, sources, write,
-write_rules and changes. What else a caller needs is a function over these (``read_routes`` and its
-siblings).
+write_rules and changes. Functions such as ``read_routes`` build on these.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from phases import CancelScope
 
 T = TypeVar("T")
 
-# An entry as ``lookup`` returned it, with addresses that it matches; or None, with addresses to
+# An entry that ``lookup`` returned, with addresses that it matches. Or None, with addresses for
 # which a lookup without a source address failed.
 Sent = tuple[Route | None, Sequence[IpAddress]]
 
@@ -82,8 +81,8 @@ class ChangeListener(Protocol):
 
         The first wait counts from when the listener was made.
 
-        Treat a return only as a hint to read again: there may be no change, and not every lost
-        route triggers an event.
+        Treat a return only as a hint to read again: there may be no change, and the kernel removes
+        some routes without an event.
 
         Args:
             scope: the cancel scope for the wait.
@@ -105,7 +104,7 @@ class Lookups(Protocol):
     ) -> tuple[Lookup, ...]:
         """Return the best route to each address, for packets from this host.
 
-        They have mark 0, tos 0 and uid 0, and their socket isn't bound to a device.
+        These packets have mark 0, tos 0 and uid 0, and their socket isn't bound to a device.
 
         If the FIB has no route for the packet, the result is a ``Lookup`` with an errno:
         ENETUNREACH (nothing matches), EHOSTUNREACH (unreachable), EACCES (prohibit) or EINVAL
@@ -159,7 +158,7 @@ class RouteBackend(Lookups, Protocol):
         """Return the address family."""
 
     def facts(self) -> Facts:
-        """Return the links, addresses and rules, and what else decides about IPv6 packets."""
+        """Return the links, addresses and rules; for IPv6, also labels and silent routers."""
 
     def entries(self, wanted: Selection = EVERYTHING) -> Entries:
         """Return the wanted entries of the FIB, in the kernel's order.
@@ -171,8 +170,8 @@ class RouteBackend(Lookups, Protocol):
     def write(self, change: Write, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Add, replace or delete routes in bulk.
 
-        Every route is attempted in the given order, also after a failure. A call makes one kind of
-        change, so that it either attempts all of it or raises.
+        Every route is attempted in the given order, also after a failure. A call makes only one
+        kind of change, so it either attempts all routes or raises an error.
 
         ``ADD``: a route whose ``key`` already exists fails with EEXIST (NLM_F_CREATE | NLM_F_EXCL).
 
@@ -184,9 +183,9 @@ class RouteBackend(Lookups, Protocol):
         source, MTU and later hops are ignored. A first hop with ``dev=None`` matches any device. If
         the first hop's device doesn't exist, the error is ENODEV rather than ESRCH, because the
         request can't be encoded. An IPv6 route's next hops are deleted one by one; each next hop
-        that fails is returned as a route of its own. The kernel matches more loosely, so each call
-        may have to read the existing entries first: a single call with many routes is cheaper than
-        many calls with a few routes each.
+        that fails is returned as a route of its own. The kernel compares less than this, and could
+        delete another route instead. So a backend may have to read the existing entries first: one
+        call with many routes is cheaper than many calls with a few routes each.
 
         Returns:
             The failed routes, in the same order. An empty tuple means success.
@@ -232,9 +231,9 @@ class RouteBackend(Lookups, Protocol):
 
         Args:
             inside: the relevant prefixes, for a read that must be consistent. An entry is relevant
-                if its destination overlaps one of them. By default, everything is relevant that a
-                check of this family may need; for IPv6, IPv4 too, because the IPv4 default route
-                determines the uplinks.
+                if its destination overlaps one of them. By default, all entries of this family and
+                all IPv4 entries are relevant, because the IPv4 default route also determines the
+                uplinks for IPv6.
 
         Raises:
             UnstableHostError: the data is inconsistent, as in a torn snapshot.
@@ -328,7 +327,7 @@ def read_consistently(
     scope: CancelScope,
     read: Callable[[], T],
 ) -> tuple[T, UnstableHostError | None]:
-    """Retry a read until nothing changes during it, a limited number of times and seconds.
+    """Repeat a read until nothing changes during it, up to a limit of attempts and time.
 
     Comparing the tables before and after isn't enough, because a change may have been reverted.
 

@@ -62,8 +62,9 @@ def _load(known: KnownHost) -> Net:
 def _as_held(route: Route) -> Route:
     """Return a dumped route as the kernel holds it.
 
-    The kernel removes a route when all its hops die. So if a dump shows all hops as dead, those
-    without a carrier are only ignored because of the sysctl ignore_routes_with_linkdown.
+    The kernel removes a route when all its hops die. So if a dump shows all hops as dead, some of
+    them are alive: those without a carrier, which the kernel only ignores because of the sysctl
+    ignore_routes_with_linkdown.
     """
     if not route.is_dead:
         return route

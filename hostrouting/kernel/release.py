@@ -11,7 +11,7 @@ _RELEASE = re.compile(r"\b([0-9]{1,4})\.([0-9]{1,4})(?:\.([0-9]{1,4}))?")
 
 
 def numbers_of(kernel: str | None) -> tuple[int, ...] | None:
-    """Return the numbers in what ``uname -sr`` prints, like ``(6, 1, 176)``, or None."""
+    """Return the numbers in the output of ``uname -sr``, like ``(6, 1, 176)``, or None."""
     found = _RELEASE.search(kernel or "")
     return tuple(int(number or 0) for number in found.groups()) if found else None
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from ipaddress import IPv4Address
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Hardware, Link
 from hostrouting.model.routes import Protocol, Scope, Table
 from hostrouting.model.rules import Rule, end_words
-
-if TYPE_CHECKING:
-    pass
 
 # The kernel matches rules against this address until a source has been chosen. This address stands
 # for "no source" in IPv6 too: without a source, the kernel doesn't match any source prefix
@@ -70,7 +67,7 @@ def loopback_of(links: Iterable[Link]) -> str:
 
 
 def is_about_other_packets(rule: Rule, loopback: str = LOOPBACK) -> bool:
-    """Return whether a rule can only match other packets to an address than ours.
+    """Return whether a rule never matches packets like ours, whatever their addresses are.
 
     Our packets are UDP or TCP with mark 0, tos 0, uid 0, no bound device and unknown ports.
     """
@@ -136,7 +133,7 @@ def why_unmet(rule: Rule, flow: Flow, loopback: str = LOOPBACK) -> str:
 
 
 def _mismatch(rule: Rule, flow: Flow, loopback: str) -> str | None:
-    """Return a template that describes the packets of the first mismatching selector, or None."""
+    """Describe, as a template, which packets the first mismatching selector wants, or None."""
     is_about = (
         (rule.is_l3mdev, "packets of VRFs"),
         (

@@ -1,10 +1,10 @@
 """Entries of a FIB in bulk, and the selection of those that a reader needs.
 
-A table may hold a million entries. Most of them differ only in their destinations, so a backend
-may hand over groups: one template, and the prefixes of all entries that look like it. Iterating
-makes the routes. And a reader that only needs some of the entries says so, so that a backend skips
-the others early: the kernel filters tables and protocols, and ``RouteReader`` skips
-hundreds of plain entries at a time. This module does no I/O.
+A table may hold a million entries, most of which differ only in their destinations. So a backend
+may return groups: a template, and the prefixes of all entries that otherwise equal it. Iterating
+over ``Entries`` makes the routes. A reader that needs only some entries passes a ``Selection``, so
+that a backend can skip the others early: the kernel filters tables and protocols, and
+``RouteReader`` skips hundreds of plain entries at a time. This module does no I/O.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class WholeEntries(Entries):
 
 
 def copier(template: Route) -> Callable[[IpNetwork], Route]:
-    """Return a function that copies a route to another destination, as evolve in half the time."""
+    """Return a function that copies a route with another destination, twice as fast as evolve."""
     _, *others = attrs.astuple(template, recurse=False)
     return lambda destination: type(template)(destination, *others)
 
@@ -94,9 +94,9 @@ class Selection:
     Args:
         table: the table's number, or None for all tables.
         protocol: the entries' protocol, or None for any.
-        is_omitted: returns whether entries that look like a template aren't wanted. It must not
-            look at the template's destination. Default routes are never omitted.
-        inside: prefixes in which no entry is omitted.
+        is_omitted: a function that returns whether to omit the entries of a template. It must
+            ignore the template's destination. Default routes are never omitted.
+        inside: prefixes inside which ``is_omitted`` doesn't apply.
     """
 
     table: int | None = None
@@ -125,7 +125,7 @@ class Selection:
         return is_in_table and self.protocol in (None, route.protocol)
 
     def _may_omit(self, route: Route) -> bool:
-        """Return whether a route isn't wanted unless it is inside ``inside``."""
+        """Return whether a route is wanted only inside ``inside``."""
         return route.destination.prefixlen != 0 and self.is_omitted(route)
 
 
@@ -133,12 +133,15 @@ EVERYTHING = Selection()
 # The entries for 0.0.0.0/0 or ::/0 in table main.
 DEFAULT_ROUTES = Selection(Table.MAIN, is_omitted=_all)
 
-# The entries of our protocol in table main. Ours are those that ``Route.is_ours`` accepts.
+# The entries with our protocol in table main. ``Route.is_ours`` excludes default routes from them.
 OURS = Selection(Table.MAIN, Protocol.HOSTROUTING)
 
 
 def inside_only(prefixes: Sequence[Prefix], table: int, protocol: int) -> Selection:
-    """Select a protocol's entries in prefixes of a table, and its default routes."""
+    """Return the selection of a protocol's entries in a table.
+
+    These are the entries in the given prefixes, and the default routes.
+    """
     return Selection(table, protocol, _all, prefixes)
 
 
@@ -183,8 +186,8 @@ def leaves_through(route: Route, devs: Collection[str], sources: Collection[IpAd
     """Return whether every packet that matches an entry leaves through certain interfaces.
 
     Such an entry is unicast, all its live hops are on these interfaces, and it has no encapsulation
-    (``Route.encap``) and no source prefix. Its ``src``, if any, is one of ``sources``, and none of
-    its gateways is.
+    (``Route.encap``) and no source prefix. Its ``src``, if any, is one of ``sources``. None of its
+    gateways is one of ``sources``.
 
     Args:
         route: the entry. Its destination is ignored.

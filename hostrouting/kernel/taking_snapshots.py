@@ -102,8 +102,8 @@ def _asked_sources(
     """Query the relevant source addresses that can't be derived from addresses and entries.
 
     Returns:
-        One entry per set of next hops, with its sources. Entries that no lookup without a source
-        selects aren't needed.
+        One entry per set of next hops, with its sources. Only entries that a lookup without a
+        source finds are included.
     """
     # Sources matter only if a rule selects by source. If a rule has an unknown selector, such as
     # all source ports, the backend may be unable to tell how TCP is routed, so it isn't queried.
@@ -128,7 +128,7 @@ def _sent_to(
     doubts: Container[SourceKey],
     backend: RouteBackend,
 ) -> list[tuple[Route, list[IpAddress]]]:
-    """Return the doubtful entries that lookups find, each with enough addresses that it matches."""
+    """Return the doubtful entries that lookups find, each with enough addresses for all hops."""
     found: dict[SourceKey, tuple[Route, list[IpAddress]]] = {}
     for lookup in backend.lookup(tried):
         if lookup.route is not None and (key := source_key(lookup.route)) in doubts:

@@ -35,7 +35,7 @@ class Changes:
     Args:
         routes: changes to the kernel's routing table.
         files: changes to scripts, units, drop-ins, symlinks, and the manifest.
-        units: changes to systemd units, excluding the effects of a plain daemon-reload.
+        units: changes to systemd units. A daemon-reload alone doesn't count.
     """
 
     routes: tuple[Change, ...] = ()
@@ -65,7 +65,7 @@ class Changes:
         return Changes(files=self.files, units=self.units)
 
     def of_part(self, name: str) -> Changes:
-        """Return the changes to the unit and to the files that are named after a part."""
+        """Return the changes to the files and the unit that are named after a part."""
         return Changes(
             files=tuple(change for change in self.files if _stem(change.what) == name),
             units=tuple(change for change in self.units if _stem(change.what) == name),
@@ -82,7 +82,7 @@ class Changes:
 
 
 def _stem(what: object) -> str:
-    """Return a file's or unit's name without what follows the first dot."""
+    """Return the name of a file or unit up to its first dot."""
     return str(what).rpartition("/")[2].partition(".")[0]
 
 

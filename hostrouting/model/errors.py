@@ -7,13 +7,12 @@
     ├── RouteError           a route can't be resolved, installed or verified, or a query fails
     ├── UnitError            systemd refused an operation, or the gate doesn't block an instance
     ├── FileError            a file, the lock or the manifest can't be read or written
-    └── RouteOverlapError    STRICT: an expected CIDR is shadowed or unjudged; see ``overlap``
+    └── RouteOverlapError    STRICT: an expected CIDR fails the check, or can't be judged
 
 A plug-in derives its own errors from the same base class.
 
-Lower-level exceptions (``NetlinkError``, ``OSError``) are translated where they occur and never
-propagate. ``phases.Cancelled`` and ``phases.TimedOut`` are passed through, because they belong to
-the runner.
+Lower-level exceptions (``NetlinkError``, ``OSError``) are translated into these where they occur.
+``phases.Cancelled`` and ``phases.TimedOut`` propagate unchanged, because they belong to the runner.
 """
 
 from __future__ import annotations
@@ -106,7 +105,7 @@ class RouteError(HostRoutingError):
 
     @classmethod
     def of(cls, refusals: Sequence[Refusal], *, errno: int | None = None) -> RouteError:
-        """Return one error for several refusals, with a line for each and for each distinct hint.
+        """Combine refusals into one error, with a line for each, then one for each distinct hint.
 
         Args:
             refusals: the refusals; must not be empty. Only the first ``NAMED_MAX`` are listed.
@@ -118,7 +117,7 @@ class RouteError(HostRoutingError):
 
 
 class UnitError(HostRoutingError):
-    """The error for operations refused by systemd, and for units without the installed settings."""
+    """The error for what systemd refuses, and for a unit that can't be installed or gated."""
 
 
 class FileError(HostRoutingError):

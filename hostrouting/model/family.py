@@ -25,7 +25,7 @@ class Family(Enum):
     IPV4 = 4
     IPV6 = 6
 
-    # Enum hashes the name in Python, which takes several times as long.
+    # Enum's own __hash__ is Python code, and takes several times as long.
     __hash__ = object.__hash__
 
     def __init__(self, version: int) -> None:

@@ -88,7 +88,7 @@ def ends(prefix: Prefix, bits: int) -> tuple[int, int]:
 
 
 def uncovered_addresses(prefixes: Iterable[Prefix], bits: int) -> dict[Prefix, int | None]:
-    """Map each prefix to its first address that no longer prefix covers, or to None without one.
+    """Map each prefix to its first address outside of the prefixes nested in it, or to None.
 
     Under longest-prefix matching, such an address can only match that prefix, so looking it up
     verifies the prefix. The function sorts the prefixes and makes a single pass, O(n log n).
@@ -102,11 +102,10 @@ def uncovered_addresses(prefixes: Iterable[Prefix], bits: int) -> dict[Prefix, i
     """
     uncovered: dict[Prefix, int | None] = {}
     all_ones = (1 << bits) - 1
-    # Stack of (first, last) address pairs for the outermost prefixes after the current one, with
-    # the nearest on top.
+    # A stack of (first, last) address pairs: the outermost of the prefixes that were already
+    # visited, the nearest on top.
     behind: list[tuple[int, int]] = []
-    # dict.fromkeys preserves the order, unlike a set, and sorting is fast if the table is already
-    # sorted.
+    # Unlike a set, dict.fromkeys keeps the order. Sorting is fast if the table is already sorted.
     for first, length in sorted(dict.fromkeys(prefixes), reverse=True):
         last = first | (all_ones >> length)
         free = first

@@ -47,7 +47,7 @@ def fields_in_json(instance: object, *names: str) -> dict[str, Any]:
 class JsonObject:
     """Base class for values that convert to a JSON object.
 
-    The object has all fields, or the attributes in ``json_names``.
+    The JSON object has the attributes in ``json_names``, or all fields if that is empty.
     """
 
     __slots__ = ()

@@ -12,7 +12,7 @@ from hostrouting.model.integer_prefixes import Prefix, numbers
 from hostrouting.model.routes import Route, RouteType
 from hostrouting.model.rules import Rule
 
-# Taken from fib_props in net/ipv4/fib_semantics.c and, for rules, from fib4_rule_action.
+# For routes, see fib_props in net/ipv4/fib_semantics.c; for rules, see fib4_rule_action.
 ERRNO_OF_TYPE = {
     RouteType.BLACKHOLE: errnos.EINVAL,
     RouteType.UNREACHABLE: errnos.EHOSTUNREACH,
@@ -44,7 +44,7 @@ class Lookup:
         prefix: Prefix,
         copy: Callable[[IpNetwork], Route],
     ) -> Lookup:
-        """Return a result whose route is only made when it is asked for.
+        """Return a result that makes its route on first access.
 
         Args:
             address: the looked-up destination.
@@ -71,7 +71,10 @@ class Lookup:
 
     @cached_property
     def entry(self) -> tuple[Route, Prefix] | None:
-        """The matching entry as a template, whose destination is a placeholder, and a prefix."""
+        """The matching entry, or None. It is a pair of a template and the entry's own prefix.
+
+        The template is a route with the entry's attributes, but any destination.
+        """
         return None if self.route is None else (self.route, numbers(self.route.destination))
 
     @property

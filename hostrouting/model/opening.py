@@ -16,7 +16,7 @@ class NotRegularError(OSError):
 
 @contextlib.contextmanager
 def translate_errors(attempt: str, *ignored: int) -> Iterator[None]:
-    """Translate an ``OSError``, unless its errno is ignored, into a ``FileError``."""
+    """Translate an ``OSError`` into a ``FileError``, or suppress it if its errno is ignored."""
     try:
         yield
     except OSError as error:
@@ -43,7 +43,7 @@ def only_regular(path: str, flags: int, *, dir_fd: int | None = None) -> int:
     state = os.fstat(descriptor)
     # A masked unit file is a symlink to /dev/null (systemd.unit(5)).
     is_mask = stat.S_ISCHR(state.st_mode) and state.st_rdev == os.makedev(1, 3)
-    # open() itself refuses a directory.
+    # A directory passes, because open() itself refuses it.
     if stat.S_ISREG(state.st_mode) or stat.S_ISDIR(state.st_mode) or is_mask:
         return descriptor
     os.close(descriptor)

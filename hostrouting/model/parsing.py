@@ -1,9 +1,9 @@
 """Strict parsers for addresses, prefixes and interface names.
 
-The arithmetic is left to the standard library's ``ipaddress``. It accepts some input that must not
-end up in a boot script (``10.0.0.0/255.0.0.0``, ``10.0.0.0``, ``/08``, whitespace, full-width
-digits), so these parsers reject such input first. Each ``parse_*`` function raises ``ValueError``
-with a message that starts with the rejected value.
+``ipaddress`` does the arithmetic, but it accepts some input that must not end up in a boot script:
+``10.0.0.0/255.0.0.0``, ``10.0.0.0``, ``/08``, whitespace, full-width digits. These parsers reject
+such input first. Each ``parse_*`` function raises a ``ValueError`` whose message starts with the
+rejected value.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.integer_prefixes import Prefix, numbers
 from hostrouting.model.text import shown
 
-# RFC 791/1122 (0/8), RFC 1122 (127/8), RFC 5771 (224/4), RFC 1112 (240/4). The kernel accepts
-# routes to all of these (there is no check in fib_semantics.c), so only this check rejects a route
-# that can never match a packet. RFC 4291: the unspecified and loopback addresses, IPv4-mapped
-# addresses, link-local addresses, multicast.
+# The blocks where a route never matches a packet, or means nothing without its interface. The
+# kernel accepts such routes (fib_semantics.c doesn't check them), so we reject them here. The
+# sources are RFC 791/1122 (0/8), RFC 1122 (127/8), RFC 5771 (224/4), RFC 1112 (240/4), and for IPv6
+# RFC 4291.
 RESERVED: dict[Family, dict[IpNetwork, str]] = {
     Family.IPV4: {
         IPv4Network("0.0.0.0/8"): "0.0.0.0/8, which means this host",
@@ -37,14 +37,14 @@ RESERVED: dict[Family, dict[IpNetwork, str]] = {
     },
 }
 
-# The first octets of addresses in these blocks. Some IPv6 addresses outside of them have these
-# octets, too.
+# Every address in these blocks begins with one of these octets. So do some IPv6 addresses outside
+# of the blocks.
 _RESERVED_OCTETS = frozenset((0, 127, *range(224, 256)))
 
-# Each form has one entry for values without a colon (IPv4), and one for values with a colon (IPv6).
-# An entry maps each length in its only valid notation (ASCII digits without leading zeros, as in
-# inet_pton(3)) to the number. A dict lookup is several times faster than a regex, which matters for
-# long configs.
+# Each form has two entries: the first for values without a colon (IPv4), the second for values with
+# a colon (IPv6). An entry maps the text of each prefix length to the number. Only ASCII digits
+# without leading zeros are valid. A dict lookup is several times faster than a regex, which matters
+# for long configs.
 _FORMS = {
     "prefix": [
         (family, family.af, {f"/{number}": number for number in range(family.bits + 1)})
@@ -76,7 +76,7 @@ def reserved_block(network: IpNetwork) -> str | None:
 def is_inside(network: IpNetwork, other: IpNetwork) -> bool:
     """Return whether a network is equal to or nested in another.
 
-    Networks in different families never are.
+    Return False if their families differ.
     """
     if network.version != other.version or network.prefixlen < other.prefixlen:
         return False
@@ -109,11 +109,11 @@ def split_prefix(
     written, af, lengths = _FORMS[what][":" in value]
     address, slash, length = value.partition("/")
     try:
-        # Reject zones ("fe80::1%eth0") and embedded dotted quads, because addresses compared with
-        # the kernel's output must have a canonical form.
+        # Reject zones ("fe80::1%eth0") and embedded dotted quads ("::10.1.0.0"), because addresses
+        # are compared with the kernel's output and must have its form.
         if family in (None, written) and (af == AF_INET or "." not in address):
             return written, (int.from_bytes(inet_pton(af, address), "big"), lengths[slash + length])
-    # A ValueError if the text contains a NUL or half of a surrogate pair.
+    # inet_pton raises a ValueError if the text contains a NUL or half of a surrogate pair.
     except (OSError, ValueError, KeyError):
         pass
     raise _refusal(value, family or written, what)
@@ -140,7 +140,7 @@ def parse_any_address(value: str | IpAddress, family: Family | None = None) -> I
         ValueError: the value is invalid; the message says why.
     """
     if isinstance(value, (IPv4Address, IPv6Address)) and family in (None, Family.of(value)):
-        # An IPv4Interface is also an IPv4Address, and prints its length.
+        # The value may be an IPv4Interface, a subclass that prints its prefix length, too.
         return Family.of(value).address(int(value))
     family, (number, _) = split_prefix(value, family, what="address")
     return family.address(number)

@@ -31,7 +31,8 @@ class RouteType(IntEnum):
 
     @classmethod
     def _missing_(cls, _value: object) -> RouteType:
-        # The kernel stores nat and xresolve, which also cause EINVAL for a packet (fib_props)
+        # The kernel also stores nat and xresolve. Like a blackhole, they fail with EINVAL
+        # (fib_props).
         return cls.BLACKHOLE
 
     @property
@@ -85,7 +86,7 @@ class Protocol(IntEnum):
 
 
 def word_of(number: int, known: type[IntEnum]) -> str:
-    """Return the name that ip uses for a table, protocol or scope, or the number without a name."""
+    """Return ip's name for a table, protocol or scope, or its number if it has no name."""
     try:
         return known(number).name.lower()
     except ValueError:
@@ -207,7 +208,7 @@ class Route:
 
     @property
     def is_ours(self) -> bool:
-        """Return whether the route has protocol 217 and is in main, but no default route."""
+        """Return whether it is in main, has protocol 217 (hostrouting), and is no default route."""
         return (
             self.protocol == Protocol.HOSTROUTING
             and self.table == Table.MAIN
@@ -227,7 +228,7 @@ class Route:
 
     @property
     def is_near(self) -> bool:
-        """Return whether it can lead to gateways (fib_check_nh_v4_gw, ip6_route_check_nh)."""
+        """Return whether a gateway can be reached through it (fib_check_nh, ip6_route_check_nh)."""
         return self.scope >= Scope.LINK
 
     @property
@@ -339,10 +340,9 @@ class Route6(Route):
         return self.is_expired or super().is_dead
 
     def words(self, *, is_numeric: bool = False) -> str:
-        """Return the route in the format of ``ip -6 route show``.
+        """Return the route in the format of ``ip -6 route show``, without its remaining lifetime.
 
-        Unlike ip, omit how long a route lasts, so that an unchanged route always has the same
-        words.
+        Therefore the words don't change while the route doesn't.
 
         Args:
             is_numeric: see ``Route.words``.
@@ -380,7 +380,7 @@ def _tail(
         ("nhid", nexthop_id),
         (single.words(family) if single else "", ""),
         ("table", unless_usual(table, Table, Table.MAIN)),
-        # ip doesn't print protocol boot either, and uses it for a route without a protocol.
+        # Like ip, omit protocol boot, which ip gives a route for which no protocol was given.
         ("proto", unless_usual(protocol, Protocol, Protocol.BOOT)),
         ("scope", unless_usual(scope, Scope, Scope.UNIVERSE)),
         ("src", source),
@@ -404,8 +404,8 @@ def destination_words(network: IpNetwork) -> str:
     bits = network.max_prefixlen
     if length == 0:
         return "default"
-    # inet_ntop(3) takes an eighth of the time of ipaddress, but writes some addresses with dots,
-    # like ::10.1.0.0.
+    # inet_ntop(3) takes an eighth of the time of ipaddress, but writes some IPv6 addresses with
+    # dots, such as ::10.1.0.0.
     if bits == 32:
         words = inet_ntop(AF_INET, address.packed)
     else:

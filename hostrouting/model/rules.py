@@ -51,9 +51,10 @@ class Rule:
         ip_protocol: IP protocol number (for example 6 for TCP), or 0 for any.
         has_ports: whether the rule matches on a source or destination port. A range of all ports
             that a client can use (``ALL_PORTS``) doesn't count.
-        suppress_prefix_length: maximum prefix length of suppressed results, or None to suppress
-            none.
-        suppress_group: interface group whose results are suppressed, or None to suppress none.
+        suppress_prefix_length: the rule ignores routes of this prefix length and shorter ones; None
+            if it ignores no length.
+        suppress_group: the rule ignores routes through this interface group; None if it ignores no
+            group.
         is_inverted: whether the rule matches packets that its selectors do *not* match.
         is_l3mdev: whether to look up the table of the packet's VRF.
         has_unknown: whether the rule has an unsupported selector.
@@ -106,7 +107,7 @@ class Rule:
         return " ".join(words)
 
     def _selectors(self) -> Iterator[tuple[str, object]]:
-        """Yield the name and the value of each selector, or None if the selector isn't set."""
+        """Yield each selector's name with its value, which is None if the selector isn't set."""
         yield "from", end_words(self.source) or "all"
         yield "to", end_words(self.destination)
         yield "tos", f"{self.tos:#04x}" if self.tos else None
@@ -135,7 +136,7 @@ def end_words(network: IpNetwork | None) -> str | None:
 
 
 def _on_one_line(name: str | None) -> str | None:
-    # A rule may name any interface, even one that can't exist.
+    # A rule may name an interface that can't exist, for example with a line break in its name.
     return None if name is None else re.sub(r"\s", "?", name)
 
 

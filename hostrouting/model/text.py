@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 _SHOWN_CHARACTERS = 80
 _JSON_WORDS = ((True, "true"), (False, "false"), (None, "null"))
-# The form in which "surrogateescape" decodes bytes that aren't UTF-8.
+# The characters that "surrogateescape" makes of bytes that aren't UTF-8.
 _ESCAPED = re.compile("[\udc80-\udcff]")
 
 
 def shown(value: object) -> str:
-    """Format a value on one line of at most 80 characters, as in JSON but with Python's quotes."""
+    """Return a value's ``repr``, cut to 80 characters; write null, true and false as in JSON."""
     text = next((word for each, word in _JSON_WORDS if value is each), repr(value))
     if isinstance(value, float) and abs(value) == float("inf"):
         text = "a number beyond 1.7e308"  # Python reads it as infinity, which JSON doesn't have

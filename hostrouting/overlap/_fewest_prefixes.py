@@ -12,7 +12,12 @@ be nested in it::
                                  and in the former 172.16.2.0/25 172.16.2.128/25
 
 The cost of a prefix that isn't chosen is the sum of the costs of its halves. Choosing a prefix adds
-1 to the cost of its halves.
+1 to the cost of its halves. In the example, 172.16.0.0/16 can't be chosen, so it costs what its
+halves do::
+
+    172.16.128.0/17   1: chosen, it is enough
+    172.16.0.0/17     3: chosen (1), only 172.16.2.0/24 needs more, and costs 2 (its halves);
+                         not chosen, each part around the two /24s would need a prefix of its own
 """
 
 from __future__ import annotations
@@ -38,6 +43,11 @@ _SPLITS = 12
 
 # The maximum prefix length in either family.
 _ANY_LENGTH = 128
+
+# Lengths that no prefix has. A segment that isn't a target is served even if no chosen prefix is
+# around it.
+_NONE_AROUND = -1
+_NOT_NEEDED = -2
 
 
 class Segment(NamedTuple):
@@ -79,10 +89,12 @@ def fewest_prefixes(
     firsts = [segment.first for segment in segments]
     lasts = [segment.last for segment in segments]
     lengths_max = [segment.length_max for segment in segments]
-    # A segment that isn't a target needs no covering prefix (-2), and no prefix inside it is
-    # useful.
-    needs = [-2 if each.longer_than is None else each.longer_than for each in segments]
-    useful = [_ANY_LENGTH if each.longer_than is None else each.longer_than for each in segments]
+    # The length that a prefix must exceed to serve a segment, which is needed for targets only, and
+    # the length up to which it serves nothing: for a segment that isn't a target, any.
+    exceeds = [_NOT_NEEDED if each.longer_than is None else each.longer_than for each in segments]
+    useless_to = [
+        _ANY_LENGTH if each.longer_than is None else each.longer_than for each in segments
+    ]
     # Running count of the gaps before each segment.
     is_behind_gap = (first != last + 1 for first, last in zip(firsts, [-1, *lasts], strict=False))
     gaps = list(accumulate(is_behind_gap))
@@ -94,7 +106,7 @@ def fewest_prefixes(
         return slice(bisect_left(lasts, first), bisect_left(firsts, first + size(length)))
 
     def is_served(first: int, length: int, around: int) -> bool:
-        return max(needs[part(first, length)], default=-2) < around
+        return max(exceeds[part(first, length)], default=_NOT_NEEDED) < around
 
     def smallest_around(inner: slice, first: int, length: int) -> tuple[int, int, bool]:
         """Return the smallest prefix that contains all segments, and whether they leave no gap."""
@@ -115,7 +127,7 @@ def fewest_prefixes(
         If only one half needs prefixes, one inside that half costs the same and covers fewer other
         addresses. That doesn't matter if any prefix may cover the other addresses.
         """
-        if max(needs[inner]) >= length:
+        if max(exceeds[inner]) >= length:
             return False
         if min(lengths_max[inner]) >= bits:
             return True
@@ -129,18 +141,18 @@ def fewest_prefixes(
         Args:
             first: the first address of the prefix.
             length: the length of the prefix.
-            around: length of the innermost chosen prefix that contains it, or -1 if there is none.
+            around: length of the innermost chosen prefix that contains it, or _NONE_AROUND.
         """
         if is_served(first, length, around):
             return 0, ()
         inner = part(first, length)
         # Any larger prefix has all segments in the same half.
         first, length, is_whole = smallest_around(inner, first, length)
-        may_be_chosen = is_whole and min(useful[inner]) < length <= min(lengths_max[inner])
+        may_be_chosen = is_whole and min(useless_to[inner]) < length <= min(lengths_max[inner])
         may_be_chosen = may_be_chosen and (first, length) not in taken
         if may_be_chosen and is_enough(first, length, around, inner):
             return 1, ((first, length),)
-        if length == bits or (is_whole and min(needs[inner]) >= length + _SPLITS):
+        if length == bits or (is_whole and min(exceeds[inner]) >= length + _SPLITS):
             return _TOO_MUCH, ()
         halves = (first, first + size(length + 1))
         without, found = _sum(cheapest(half, length + 1, around) for half in halves)
@@ -150,7 +162,7 @@ def fewest_prefixes(
                 return cost + 1, ((first, length), *more)
         return without, found
 
-    return list(map(family.network, cheapest(0, 0, -1)[1]))
+    return list(map(family.network, cheapest(0, 0, _NONE_AROUND)[1]))
 
 
 def _sum(halves: Iterable[tuple[int, tuple[Prefix, ...]]]) -> tuple[int, tuple[Prefix, ...]]:

@@ -55,6 +55,8 @@ class Questions:
         limited = [
             ExpectedCidr(each.cidr, sorted({*devs, *self._carrying[each]})) for each in cidrs
         ]
+        # Both answers name uplinks: if the traffic is wanted where it is, those and the interfaces
+        # asked about; if it isn't, only those that the host has now.
         question = Question(
             devs,
             wanted=tuple(sorted(self._devs.union(*self._carrying.values()))),

@@ -94,7 +94,8 @@ def watched(
 ) -> list[tuple[RouteBackend, Sequence[Prefix]]]:
     """Return the backends to watch during a read, with their prefixes.
 
-    For IPv6, include the IPv4 default route.
+    These are the CIDRs to judge, with those that are foreseen. For IPv6, include the IPv4 default
+    route.
     """
     also = [] if ipv4 is None or backend.family is Family.IPV4 else [(ipv4, [(0, 32)])]
     return [(backend, config.route_overlap.judged), *also]
@@ -161,15 +162,27 @@ def _read_state(
     if uplinks.named is None:
         uplinks = find_uplinks(config, links, addresses, read_default_routes(backend))
         return _with_routes(config.route_overlap, attrs.evolve(state, uplinks=uplinks), backend)
-    # Which routes to read depends on whether there is a default route, which is itself among the
-    # routes: an IPv6 table even ends with it.
-    guessed = attrs.evolve(uplinks, default=Route(state.family.network((0, 0)), ()))
-    with_guess = attrs.evolve(state, uplinks=guessed)
-    found, cutter = _with_routes(config.route_overlap, with_guess, backend)
+    found, cutter = _with_assumed_default(config.route_overlap, state, backend)
     uplinks = find_uplinks(config, links, addresses, found.routes, ipv4_defaults)
     if uplinks.default is None:
         found, cutter = _with_routes(config.route_overlap, state, backend)
     return attrs.evolve(found, uplinks=uplinks), cutter
+
+
+def _with_assumed_default(
+    overlap: RouteOverlap,
+    state: State,
+    backend: RouteBackend,
+) -> tuple[State, Cutter]:
+    """Return the same as ``_with_routes`` if the named uplinks have a default route.
+
+    Which routes to read depends on whether there is one, and it is itself among the routes: an IPv6
+    table even ends with it.
+    """
+    # Only its existence matters, so it needs no next hops.
+    assumed = Route(state.family.network((0, 0)), ())
+    uplinks = attrs.evolve(state.uplinks, default=assumed)
+    return _with_routes(overlap, attrs.evolve(state, uplinks=uplinks), backend)
 
 
 def _with_routes(
@@ -306,7 +319,10 @@ def _ask(places: Places, state: State, backend: RouteBackend) -> None:
 
 
 def _look_up_local_addresses(state: State, backend: RouteBackend) -> list[Lookup]:
-    """Look up this host's addresses, which packets may miss if table local isn't searched first."""
+    """Look up this host's own addresses, unless table local is searched first.
+
+    Otherwise packets may not reach them.
+    """
     if asks_local_first(state.rules):
         return []
     local = [

@@ -20,7 +20,9 @@ _MAIN_AND_LOCAL = (Table.MAIN, Table.LOCAL)
 
 
 class Question(NamedTuple):
-    """A question to the user: whether addresses bypass the uplinks on purpose.
+    """A question to the user: whether packets leave otherwise on purpose.
+
+    These are packets to expected addresses, through an interface other than an uplink.
 
     Each answer is a change of the config.
 

@@ -98,7 +98,7 @@ def as_netplan(routes: Sequence[Route]) -> str:
 
 
 def as_networkd(routes: Sequence[Route]) -> str:
-    """Render routes as drop-ins for .network files, one an interface, for systemd 249 and later.
+    """Render routes as a drop-in for each interface's .network file (systemd 249 or later).
 
     Args:
         routes: the result of ``resolve``.

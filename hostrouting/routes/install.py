@@ -82,6 +82,7 @@ def apply_routes(
     Raises:
         RouteError: the kernel rejected a change. ``undo`` covers the changes made so far.
     """
+    # The rollback shares this list, and so sees what is dropped from it below.
     removed = [*plan.remove]
     undo.push(partial(_undo, plan, removed, backend))
     for verb, failures in _add_and_replace(plan, backend, scope):
@@ -102,7 +103,7 @@ def converge(
     Another program's routes stay, even if they have taken the place of a wanted one.
 
     Args:
-        wanted: the routes that were there before.
+        wanted: the routes to have, usually ours from before a change.
         backend: the backend for kernel access.
         added: the routes and next hops to remove, or None to remove all of our routes that aren't
             wanted.
@@ -127,7 +128,7 @@ def converge(
 
 
 def _taken(wanted: Iterable[Route], plan: RoutePlan) -> list[Route]:
-    """Return the wanted routes that a plan has to leave out for another program's."""
+    """Return the wanted routes whose place another program's route has taken."""
     ours = {route.key for route in plan.wanted if route not in plan.foreign}
     return [route for route in wanted if route.key not in ours and route not in plan.foreign]
 
@@ -184,9 +185,9 @@ def _remove(routes: list[Route], backend: RouteBackend, scope: CancelScope) -> N
 
 
 def _parts(route: Route) -> list[Route]:
-    """Return a route for each next hop of an IPv6 route.
+    """Return a route for each next hop of an IPv6 route, or an IPv4 route as it is.
 
-    Another program may have added some of the hops.
+    Only in IPv6, another program can add next hops to our route.
     """
     several = route.family is Family.IPV6 and len(route.hops) > 1
     return [attrs.evolve(route, hops=(hop,)) for hop in route.hops] if several else [route]
@@ -211,7 +212,7 @@ def by_gateways(routes: Sequence[Route]) -> list[Route]:
 
 
 def _gateways(routes: Iterable[Route]) -> PrefixSet:
-    """Return IPv6 gateways, which must not be behind other gateways (ip6_validate_gw)."""
+    """Return the IPv6 gateways, each of which must be on a link itself (ip6_validate_gw)."""
     hops = (hop for route in routes if isinstance(route, Route6) for hop in route.hops)
     bits = Family.IPV6.bits
     return PrefixSet(((int(hop.gateway), bits) for hop in hops if hop.gateway is not None), bits)
@@ -239,14 +240,14 @@ def apply_possible(
         undo: collects the rollback step for the changes.
 
     Returns:
-        The plan without rejected routes and routes that weren't removed, and the reason for each
-        rejected route.
+        The part of the plan that was carried out, and the reason for each rejected route.
 
     Raises:
         RouteError: the kernel can't be queried, or fails to remove a route. ``undo`` covers the
             changes made so far.
     """
     refusals: dict[Route, str] = {}
+    # The rollback shares this list, and so sees what is dropped from it below.
     removed = [*plan.remove]
     undo.push(partial(_undo, plan, removed, backend))
     for verb, failures in _add_and_replace(plan, backend, scope):

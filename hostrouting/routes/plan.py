@@ -120,7 +120,7 @@ def plan_routes(
     Args:
         wanted: the resolved routes, with unique keys.
         main: the entries in table main, in the kernel's order.
-        adopted: those of them that another program hands over to us.
+        adopted: the entries of ``main`` that another program hands over to us.
 
     Returns:
         The plan.
@@ -150,7 +150,7 @@ def plan_possible(
     Args:
         wanted: the resolved routes, with unique keys.
         main: the entries in table main, in the kernel's order.
-        adopted: those of them that another program hands over to us.
+        adopted: the entries of ``main`` that another program hands over to us.
 
     Returns:
         The plan for the accepted routes, and a refusal for each rejected route, with the
@@ -230,12 +230,10 @@ class _Sorter:
 
 
 def _entry_behind(route: Route, same: Sequence[Route]) -> Route | None:
-    """Return another program's separate IPv6 entry with a route's key.
+    """Return another program's IPv6 entry with a route's key, if there is one next to ours.
 
-    A replacement of our entry would come after it.
-
-    The kernel doesn't merge an entry that has no gateway or is from a router advertisement
-    (rt6_qualify_for_ecmp).
+    A replacement of our entry would come after that entry, and so have no effect. The kernel keeps
+    an entry separate if it has no gateway or is from a router advertisement (rt6_qualify_for_ecmp).
     """
     if not isinstance(route, Route6):
         return None
@@ -248,10 +246,10 @@ def _refuse_outlasted(
     wanted: Iterable[Route],
     entries: Mapping[Prefix, Sequence[Route]],
 ) -> Iterator[Refusal]:
-    """Yield refusals for IPv6 routes that would lose to what stays of our old route.
+    """Yield refusals for IPv6 routes that would lose to another program's next hop.
 
-    Another program's next hop stays when our old route is removed, and a rollback couldn't put
-    our old route back in front of that next hop.
+    That program has added the next hop to our old route, and it stays when our old route is
+    removed. A rollback couldn't put our old route back in front of it.
     """
     old_routes = [
         route for route in remove if isinstance(route, Route6) and route.source_prefix is None
@@ -424,8 +422,8 @@ def plan_now(
 def find_missing(config: Config, *backends: RouteBackend) -> str | None:
     """Return a phrase that says what is missing, as ``plan_now`` does, or None.
 
-    Only configured gateways need all entries of table main. Without such gateways, only the default
-    routes are read, so a large table costs nothing.
+    If gateways are configured, all entries of table main are read. Otherwise, only the default
+    routes are, so that a large table takes no time.
 
     Raises:
         RouteError: a route can never be installed as configured, or the kernel can't be queried.

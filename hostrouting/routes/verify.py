@@ -1,9 +1,9 @@
-"""Check that every route is in effect, by the tables if these tell, or else by lookups.
+"""Check that every route is in effect, from the tables where they suffice, or else by lookups.
 
-If an address of a route isn't covered by a longer prefix, longest-prefix match selects the entries
-with the route's own destination, and the lowest metric wins. More complex cases are left to the
-kernel: custom policy rules, entries in table local that cover the address, dead hops, and multiple
-metrics.
+The tables suffice if a route has an address outside of longer prefixes: longest-prefix match then
+selects the entries with the route's own destination, and the lowest metric wins. Lookups in the
+kernel decide in all other cases: custom policy rules, entries in table local that cover the
+address, dead hops, and multiple metrics.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _THIS_HOST = {Family.IPV4: (0, 32), Family.IPV6: (0, 127)}
 
 
 def verify_routes(wanted: Sequence[Route], *backends: RouteBackend, has_old: bool = False) -> None:
-    """Check that every route is used for an address that isn't covered by a longer prefix.
+    """Check that every route is used for one of its addresses outside of longer prefixes.
 
     Args:
         wanted: the routes in table main that must be in effect.
         backends: the backends for kernel access, one for each address family of the routes.
-        has_old: whether our old routes haven't been removed yet. They may take precedence over the
-            wanted routes.
+        has_old: whether our old routes are still in the table. Until they are removed, they may
+            take precedence over wanted routes.
 
     Raises:
         RouteError: a route isn't in effect. Either a rule, a lower metric or longer prefixes take
@@ -72,13 +72,14 @@ def losing_routes(
         return []
     facts = backend.facts()
     local = read_routes(backend, Table.LOCAL)
-    main = backend.entries(Selection(Table.MAIN)).groups
-    if has_old:  # ignore all of ours: the old ones will go, and unproven() adds the wanted ones
-        main = [group for group in main if group[0].protocol != Protocol.HOSTROUTING]
+    entries = backend.entries(Selection(Table.MAIN)).groups
+    # As long as old routes are there, leave out all of ours: the old ones will be removed, and the
+    # wanted ones are then looked up in the kernel.
+    others = (group for group in entries if group[0].protocol != Protocol.HOSTROUTING)
     left = unproven(
         wanted,
         rules=facts.rules,
-        main=main,
+        main=[*others] if has_old else entries,
         local=local,
     )
     beaten = _beaten_in_kernel(left, wanted, backend)
@@ -97,7 +98,7 @@ def _explained(
     facts: Facts,
     backend: RouteBackend,
 ) -> list[tuple[Route, Refusal]]:
-    """Return losing routes with the reason, which a model of the tables tells."""
+    """Return the losing routes, each with the reason that a model of the tables gives."""
     from hostrouting.kernel.fib6 import MODELS
 
     fib = MODELS[backend.family](
@@ -141,7 +142,7 @@ def _is_confirmed(route: Route, answer: Lookup) -> bool:
 
 
 def _is_carried(route: Route, answer: Lookup, wanted: Mapping[tuple[object, ...], Route]) -> bool:
-    """Return whether packets use a route, or a wanted one with a lower metric."""
+    """Return whether packets use a route, or a wanted one there with a lower metric."""
     winner = answer.route
     if winner is None or winner.destination != route.destination or winner.metric > route.metric:
         return False
@@ -187,7 +188,7 @@ def _why_behind(route: Route, same: Iterable[Route], fib: Fib) -> tuple[str, str
 
 
 def _winner(answer: Lookup, fib: Fib) -> Route | Rule | None:
-    """Return the entry or rule that decides about a packet; the kernel doesn't show discards."""
+    """Return the entry or rule that decides about a packet; for a discard, ask the model."""
     if answer.route is not None:
         return answer.route
     decision = fib.decide(Flow(answer.address))
@@ -270,8 +271,8 @@ def unproven(
 
     Returns:
         The routes to look up in the kernel, in order. For IPv6 or with custom rules, all routes are
-        included. Each route is paired with an address that isn't covered by a longer prefix, or
-        None if all of its addresses are.
+        included. Each route comes with one of its addresses outside of longer prefixes, or with
+        None if longer prefixes cover all of them.
     """
     if not wanted:
         return []
@@ -306,7 +307,7 @@ def unproven(
 def _is_asked(entry: Route) -> bool:
     """Return whether packets without a tos or source may match an entry.
 
-    No packet matches a dead one.
+    No packet matches a dead entry.
     """
     # IPv6 packets without a source have the address ::.
     prefix = entry.source_prefix if isinstance(entry, Route6) else None

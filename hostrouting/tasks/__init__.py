@@ -1,9 +1,9 @@
 """More tasks and functions than the package ``hostrouting`` exports.
 
-``render`` returns a config's files, and ``installed_config`` the config that is installed.
+``render`` returns a config's files, and ``installed_config`` returns the config that is installed.
 ``InstallRoutes`` changes only the kernel's routes (``apply --routes-only``). ``TryRoutes`` installs
-routes for a limited time (``apply --try``), ``ConfirmTrial`` keeps them (``confirm``), and
-``EndTrial`` restores the former ones (``revert``).
+routes for a limited time (``apply --try``). Then ``ConfirmTrial`` keeps them (``confirm``), or
+``EndTrial`` restores the installed routes (``revert``).
 """
 
 from typing import TYPE_CHECKING

@@ -1,6 +1,6 @@
-"""Converters for the arguments shared by all tasks (config and host).
+"""Converters for the arguments of all tasks: the config and the host.
 
-They reject other types with a hint.
+A converter rejects a value of another type, and hints how to make the right one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Tasks that install or remove components.
+"""Tasks that install or remove the static routes, the check and the watcher.
 
-All of them are implemented by a single function, ``configure``.
-
-Steps: wait for the network -> scripts, units and gate -> routes -> removals -> check -> oneshots.
+A single function, ``configure``, implements all of them. It waits for the network, installs the
+scripts, units and gate, changes the routes, removes what is obsolete, runs the check, and starts
+the oneshots.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from phases import CancelScope, Undo, all_or_nothing, run_child, task
 class ConfigureStaticRoutes(ConfigTask):
     """Install a config's static routes, which win over a shadowing route by the longest prefix.
 
-    Routes from an earlier run that are no longer in the config are removed; other programs' routes
+    If a route of an earlier run is no longer in the config, it is removed. Routes of other programs
     are never changed. On a running STRICT node, use ``Configure``, which updates routes and
     expected CIDRs in one step.
     """
@@ -60,8 +60,8 @@ class ConfigureStaticRoutes(ConfigTask):
             The added, replaced, removed and unchanged routes, and the changed files and units.
 
         Raises:
-            RouteError: a route can't be installed or isn't used by the kernel; all changes are
-                rolled back.
+            RouteError: a route can't be installed, or the kernel doesn't use it. All changes have
+                been rolled back.
             FileError: a file can't be written, or the lock can't be acquired; all changes are
                 rolled back.
         """
@@ -101,8 +101,8 @@ class CheckRouteOverlap(ConfigTask):
     step.
 
     Args:
-        config: the config with the expected CIDRs, and the mode, which determines what happens on
-            failure.
+        config: the config with the expected CIDRs and the mode. The mode determines what happens if
+            a CIDR fails.
     """
 
     name = "check-route-overlap"
@@ -128,14 +128,15 @@ class CheckRouteOverlap(ConfigTask):
 class Configure(ConfigTask):
     """Install the static routes and the watcher, then check the expected CIDRs.
 
-    Everything is updated in one step. Scripts and expected CIDRs are in place before any kernel
-    route changes, so a start of the node is checked against either the old config or the new one.
+    Everything is updated in one step. The scripts, with the expected CIDRs, are in place before the
+    kernel's routes change. So a start of the node is checked against the old config or the new one,
+    and never against a mix.
     """
 
     name = "configure"
 
     def do(self, scope: CancelScope) -> ConfigureReport:
-        """Install everything, and check last because the check may raise an error in STRICT mode.
+        """Install everything, and then check, because a failing STRICT check raises an error.
 
         Returns:
             The reports for the routes, the watcher and the check, and all changes.
@@ -190,8 +191,8 @@ def configure(
             unchanged.
 
     Raises:
-        HostRoutingError: the run failed. The error lists the remaining changes; a failed
-            installation is rolled back.
+        HostRoutingError: the run failed. If the installation failed, it is rolled back. The error
+            lists the changes that remain.
         StoppedRun, OverdueRun: the run was cancelled, or its deadline passed, after some changes
             had been made. These changes remain.
     """
@@ -202,7 +203,7 @@ def configure(
         install = run.install
         finish = run.finish
         if len(wanted.parts) > 1:
-            # Run these as two separate tasks for logs and observers.
+            # Logs and observers show these as two tasks.
             install = partial(run_child, task("configure-static-routes")(install))
             finish = partial(run_child, task("check-route-overlap")(finish))
         plan = install(scope)
@@ -215,7 +216,7 @@ def configure(
 def warnings_of(config: Config, wanted: Wanted, host: Host) -> tuple[str, ...]:
     """Return the reasons why an installation can't work yet.
 
-    These are warnings rather than errors, because the reasons may be gone later.
+    They are warnings instead of errors, because the reasons may disappear later.
 
     Raises:
         UnitError: systemd is running but can't be queried.
@@ -265,7 +266,7 @@ def _consumer_warnings(consumer: str, host: Host) -> Iterator[str]:
             )
     except UnitError as error:
         if error.errno not in (None, errno.ENOENT):
-            raise  # the other errors mean that there is no systemd, so nothing is known about units
+            raise  # the errors above mean that no systemd runs, so nothing is known about units
 
 
 @attrs.define
@@ -275,9 +276,9 @@ class Run:
     Args:
         wanted: the parts to install or remove.
         started: when the run started, in seconds on its scope's clock.
-        warnings: warnings for the report or for a failing check's error.
-        done: changes made so far, except those that were rolled back.
-        boot: the plan for the next boot, set by ``install``.
+        warnings: warnings for the report, or for the error of a failing check.
+        done: the changes made so far, except for those that were rolled back.
+        boot: the plan for the next boot; ``install`` makes it.
     """
 
     config: Config
@@ -305,8 +306,7 @@ class Run:
         """Install the kernel routes and everything for the next boot; roll back if any step fails.
 
         Returns:
-            The route plan. The caller still has to remove anything that the next boot no longer
-            needs.
+            The executed route plan. The caller still has to call ``finish``.
 
         Raises:
             HostRoutingError: the installation failed; all changes are rolled back.
@@ -333,27 +333,28 @@ class Run:
         host = self.host
         wants_routes = config.static_routes.is_wanted
         adopted = routes_to_adopt(host, replaces_script=wants_routes)
-        # Pushed first, so that a rollback undoes this last, when the Go package's script is back.
+        # This is the first step, so a rollback undoes it last. By then, the Go package's script is
+        # back.
         if adopted or exists(host.layout.adopted):
             hand_over(adopted, host.layout, undo)
         installation.prepare(self.boot, host, undo)
         former = self._former_routes(adopted)
         if self.boot.changes_routes_script:
-            # If the node starts now, the routes script may install the new routes before this run
-            # does.
+            # If the node starts from here on, the new routes script may install routes even before
+            # this run does. A rollback removes them, too.
             undo.push(partial(_restore, former, host))
         changes = installation.apply_additions(self.boot, host, undo)
-        # If the lock's file exists, a script may hold the lock and be installing our routes right
-        # now.
+        # If no routes are wanted and none is there, nothing has to be removed. But if the lock's
+        # file exists, a script may be installing our routes right now.
         if not (wants_routes or exists(host.layout.lock) or former):
             return changes, RoutePlan()
         return changes, write_routes(config, host, scope, self.started, adopted)
 
     def _former_routes(self, adopted: Sequence[StaticRoute]) -> tuple[Route, ...]:
-        """Return our kernel routes that this run may have to remove, or its rollback to restore."""
+        """Return our routes in the kernel that this run may remove, and a rollback must restore."""
         former: tuple[Route, ...] = ()
-        # Without wanted routes, this run removes our routes. With a new script, it may have to
-        # restore them.
+        # If no routes are wanted, this run removes ours. If the routes script changes, that script
+        # may change them.
         if self.boot.changes_routes_script or not self.config.static_routes.is_wanted:
             former = self.host.our_routes()
         if adopted:
@@ -396,8 +397,8 @@ class Run:
             )
         report = check_families(self.config, host.routes_of, scope, host=host, started=self.started)
         report = with_namespace_note(report, host)
-        # The script and the watcher take this lock, too. Concurrent writes could leave both markers
-        # behind.
+        # The script and the watcher take this lock, too. Without it, writes at the same time could
+        # leave both markers behind.
         with locked(host.layout.lock, scope):
             write_markers(host.layout, report)
         return report
@@ -411,7 +412,7 @@ def raise_if_strict(
 ) -> None:
     """Raise an error if the mode is STRICT and the verdict isn't ``ok``.
 
-    Without expected CIDRs, no error is raised because no unit is blocked.
+    Without expected CIDRs, no unit is blocked, so no error is raised.
     """
     is_asked = report.reason_kind is not UnknownReason.NOTHING_EXPECTED
     if report.mode is OverlapMode.STRICT and report.verdict is not Verdict.OK and is_asked:
@@ -419,7 +420,7 @@ def raise_if_strict(
 
 
 def _restore(former: tuple[Route, ...], host: Host) -> None:
-    """Restore our former kernel routes and those that we have adopted, unless none has changed."""
+    """Restore our former routes in the kernel, and the adopted ones, if any of them has changed."""
     if _are_in_place(former, host):
         return  # without taking the lock
     with locked(host.layout.lock, CancelScope()):

@@ -40,24 +40,24 @@ def wait_for_network(
     scope: CancelScope,
     started: float,
 ) -> None:
-    """Wait, without holding a lock, until nothing is missing that a config's routes need.
+    """Wait until the host has everything that a config's routes need, without holding a lock.
 
-    If a route can never be installed, the wait ends without an error, and planning the routes then
-    raises one.
+    If a route can never be installed, the wait ends without an error. The error is raised when the
+    routes are planned.
 
     Args:
-        started: when the run started. The wait ends ``wait_seconds`` later.
+        started: when the run started. The wait ends at most ``wait_seconds`` later.
 
     Raises:
-        RouteError: a default route, a device or a gateway is still missing then, or the kernel
-            can't be queried.
+        RouteError: a default route, a device or a gateway is still missing at the end, or the
+            kernel can't be queried.
     """
     backends = host.backends(config.static_routes.families)
 
     def look() -> str | None:
         try:
             return find_missing(config, *backends)
-        except RouteError:  # waiting doesn't help; planning raises it again
+        except RouteError:  # waiting doesn't help, and planning raises the error again
             return None
 
     # The IPv6 backend also notices IPv4 changes.
@@ -78,8 +78,8 @@ def _waited_in_vain(missing: str, config: Config, host: Host) -> RouteError:
 def why_no_default6(config: Config, host: Host) -> tuple[str, ...]:
     """Return a sentence for each interface that ignores the advertisements of a default route.
 
-    Only the interfaces whose IPv6 default route the config's routes inherit and lack are examined.
-    A snapshot has no sysctls.
+    An interface is examined only if the config's routes inherit its IPv6 default route and there is
+    none. For a snapshot, which has no sysctls, the result is empty.
 
     Raises:
         RouteError: the kernel can't be queried.
@@ -156,9 +156,10 @@ def apply_and_verify(
 
 
 def _verify_early(plan: RoutePlan, backend: RouteBackend) -> None:
-    """Verify the wanted routes before the removals, if a rollback couldn't restore our old routes.
+    """Verify the wanted routes before our old ones are removed, if these couldn't be put back.
 
-    It couldn't put them back in front of other programs' next hops or entries that follow them.
+    If another program's next hops or entries follow our old routes, a rollback couldn't put ours
+    back in front of them.
     """
     ours = [route for route in plan.remove if isinstance(route, Route6)]
     keys = {route.key for route in ours if route.source_prefix is None}
@@ -176,16 +177,18 @@ def write_routes(
     started: float,
     adopted: Sequence[StaticRoute],
 ) -> RoutePlan:
-    """Install a config's routes in the kernel, remove our others and adopted ones, and verify them.
+    """Install a config's routes in the kernel, verify them, and remove our other routes.
 
-    This is atomic: if any route can't be installed, none are. The arguments are those of
+    This is atomic: if a route can't be installed, none is. Routes that are taken over from the Go
+    package are removed, too, unless the config has them. The arguments are those of
     ``planned_routes``.
 
     Returns:
         The executed plan. Any trial has been ended.
 
     Raises:
-        RouteError: a route can't be installed or isn't used by the kernel; the table is unchanged.
+        RouteError: a route can't be installed, or the kernel doesn't use it. The table is
+            unchanged.
         FileError: the lock can't be acquired.
     """
     with planned_routes(config, host, scope, started, adopted) as plan, all_or_nothing() as undo:
@@ -198,10 +201,7 @@ def write_routes(
 
 @attrs.frozen
 class InstallRoutes(ConfigTask):
-    """Install the static routes in the kernel atomically.
-
-    The lock is the only file that is written.
-    """
+    """Install all static routes in the kernel, or none, and write no file except the lock's."""
 
     name = "install-routes"
 
@@ -209,7 +209,7 @@ class InstallRoutes(ConfigTask):
         """Install the routes.
 
         Raises:
-            RouteError: a route can't be installed or isn't used by the kernel; the table is
+            RouteError: a route can't be installed, or the kernel doesn't use it. The table is
                 unchanged.
             FileError: the lock can't be acquired.
         """

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 class ChangesObserver:
     """A ``phases.Observer`` that collects the changes of all tasks in a tree.
 
-    It collects them even if the tree fails or is cancelled: the changes of completed tasks remain
-    then, but the tree's exception doesn't contain them. Your own observer can derive from this one.
+    If the tree fails or is cancelled, the changes of its completed tasks remain. The tree's
+    exception doesn't list them, but this observer does. Your own observer can derive from this one.
 
     Args:
-        changes: every route, file and unit that the tasks have changed and not restored.
+        changes: every route, file and unit that the tasks have changed and not rolled back.
     """
 
     changes: Changes = attrs.field(factory=Changes, init=False)

@@ -67,12 +67,12 @@ class Plan:
     Args:
         host: the host's name.
         routes: the plan for the kernel's routing table.
-        missing: a phrase describing what the routes are waiting for, or None. If it is set,
+        missing: what the routes are waiting for, as a phrase, or None. If the routes are waiting,
             ``routes`` is empty.
         boot: changes to files and units, or None for a snapshot, which doesn't include them.
         next_start: the gate's decision about the consumer's next start after the changes.
-        warnings: reasons why ``Configure`` would fail here, or why the installation can't work yet,
-            one sentence each.
+        warnings: why ``Configure`` would fail on this host, or why the installation can't work yet.
+            Each is a sentence.
         pending: InfiniBand interfaces without an address that the check would wait for.
     """
 
@@ -238,7 +238,11 @@ def _new_routes(plan: RoutePlan) -> list[Route]:
 
 
 def _rehearse(plan: RoutePlan, host: Host, planned: _Planned) -> None:
-    """Raise the RouteError that installing the routes would raise, if any."""
+    """Raise an error if installing the routes would raise one.
+
+    Raises:
+        RouteError: the error that would be raised.
+    """
     for family in plan.families:
         of_family = plan.of(family)
         if family in planned.models:
@@ -262,7 +266,7 @@ def _without_ipv6(routes: Sequence[Route], host: Host) -> list[RouteFailure]:
 
 
 def as_installed(config: Config, host: Host) -> Callable[[Family], RouteBackend]:
-    """Return a function from a family to a read-only backend that has a config's routes installed.
+    """Return a function from a family to its backend, as if a config's routes were installed.
 
     Raises:
         RouteError: the routes can't currently be installed.

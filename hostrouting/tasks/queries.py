@@ -21,8 +21,8 @@ from hostrouting.overlap.node_ip import notes_on
 from hostrouting.tasks.arguments import to_config, to_host
 from phases import CancelScope
 
-# Modules needed by only some functions are imported lazily, because they would add 30 ms to the 210
-# ms of a passing check.
+# A function that needs more modules than a check imports them itself. Here, they would add 30 ms to
+# the 210 ms of a passing check.
 if TYPE_CHECKING:
     from hostrouting.kernel.port import RouteBackend
     from hostrouting.kernel.snapshot import Snapshot
@@ -43,10 +43,9 @@ def check(
     InfiniBand addresses. A failing CIDR doesn't raise an error in either mode.
 
     Args:
-        scope: cancels the check, and is notified about what it is waiting for.
-        document: the document that contains the config. The report has a note if its
-            ``node.kubelet.nodeIP`` or ``networking.dnsServiceIP`` is inconsistent with the host or
-            the config.
+        scope: cancels the check, and is told what the check is waiting for.
+        document: the document that contains the config. If its ``node.kubelet.nodeIP`` or
+            ``networking.dnsServiceIP`` contradicts the host or the config, the report has a note.
 
     Returns:
         The report. If the check couldn't run, the verdict is ``unknown``, and the report has a
@@ -71,14 +70,14 @@ def check_kernel(
     backends: Callable[[Family], RouteBackend] | None,
     scope: CancelScope,
 ) -> OverlapReport:
-    """Check a host, if needed with another kernel than the host's.
+    """Check a host, either its own kernel or a model of it.
 
     Args:
-        host: the host named in the report.
+        host: the host that the report names.
         backends: a function that returns the kernel to query for a family, for example a model in
-            which the config's routes are installed; or None to query the host's own.
+            which the config's routes are installed. None stands for the host's own kernel.
     """
-    # Snapshots and kernels with planned routes never change, so there is no point in waiting.
+    # Snapshots and models never change, so there is nothing to wait for.
     is_live = host.snapshot is None and backends is None
     started = scope.clock.monotonic() if is_live else None
     kernel_of = backends or host.routes_of
@@ -88,7 +87,7 @@ def check_kernel(
 
 
 def with_namespace_note(report: OverlapReport, host: Host) -> OverlapReport:
-    """Return a host's report, with a note if this process isn't in the host's network namespace."""
+    """Return a report with one more note if this process isn't in the host's network namespace."""
     if not host.has_another_network:
         return report
     message = (
@@ -149,9 +148,9 @@ def diff(
         config: the config with the expected CIDRs. Without any, all addresses are compared.
 
     Returns:
-        The ranges of each CIDR whose lookup results differ, with the changes that explain each
-        difference, and the changes that explain none. If CIDRs couldn't be compared, for lack of
-        data, the report has a reason.
+        The ranges of each CIDR whose lookup results differ, and the changes that explain each
+        difference. Changes that explain no difference follow. If the snapshots lack the data to
+        compare the CIDRs, the report has a reason.
 
     Raises:
         RouteError, FileError: as for ``snapshot``.
@@ -166,7 +165,7 @@ def diff(
 def render(config: Config) -> dict[str, str]:
     """Return the contents of all files that ``Configure`` installs on a fresh host, by their paths.
 
-    The result depends on the config only. It is empty if the config enables nothing.
+    The result depends only on the config. If the config enables nothing, there are no files.
     """
     from hostrouting.boot.bundle import rendered_files
     from hostrouting.boot.layout import Layout
@@ -179,16 +178,16 @@ def render(config: Config) -> dict[str, str]:
 def installed_config(*, host: Host | None = None) -> Config:
     """Return the config that is installed for the next boot, or an empty one if nothing is.
 
-    If you change the host afterwards, ``Configure`` with this config restores the installation.
+    If the host changes afterwards, ``Configure`` with this config restores the installation.
 
     Returns:
-        The config of the installed parts. It includes neither routes that are only in the kernel
-        nor other sections of the document. If the parts were installed with different values of
-        ``waitSeconds``, the last one counts.
+        The config of the installed parts. Routes that are only in the kernel aren't included, nor
+        are other sections of the document. If the parts were installed with different values of
+        ``waitSeconds``, the last part's value is returned.
 
     Raises:
-        FileError: the manifest, which contains the config, can't be read or is invalid, or is
-            missing although other files are installed.
+        FileError: the manifest, which contains the config, can't be read or is invalid. Or there is
+            no manifest, although other files are installed.
     """
     from hostrouting.boot.files import exists
     from hostrouting.boot.manifest import Manifest
@@ -208,9 +207,9 @@ def snapshot(*, host: Host | None = None, scope: CancelScope | None = None) -> S
     """Take a snapshot of all state that a check reads, and of a sysctl that explains changes.
 
     Returns:
-        The snapshot. It includes IPv6 unless the host has no IPv6 backend or its kernel has no
-        IPv6. Use ``save`` to write it to a file; pass it to ``judge``, or to ``Host.recorded`` to
-        get a host.
+        The snapshot. It includes IPv6 if both the host's backends and its kernel support IPv6.
+        ``save`` writes it to a file, ``judge`` reports on it, and ``Host.recorded`` makes it a
+        host.
 
     Raises:
         RouteError: the kernel can't be queried.

@@ -1,7 +1,8 @@
 """Trial routes: installed in the kernel, and removed by systemd unless they are confirmed in time.
 
-A trial's state is kept in /run, so a reboot discards both the trial routes and their timer. To end
-a trial, its script runs the installed routes script, so the former routes needn't be saved.
+A trial's state is kept in /run, so a reboot discards both the trial routes and their timer. A
+trial's script ends it by running the installed routes script, so the former routes needn't be
+saved.
 """
 
 from __future__ import annotations
@@ -54,10 +55,10 @@ class TryRoutes(ConfigTask):
 
     Units and files outside /run aren't changed.
 
-    A systemd timer restores the routes of the installed config even if this process dies, unless
-    the trial has been confirmed, or ended early by another run or a start of the consumer. If a
-    STRICT check fails, the routes are restored immediately. The end of a trial also removes routes
-    that only ``InstallRoutes`` has installed.
+    If the trial isn't confirmed in time, a systemd timer restores the routes of the installed
+    config, even if this process has died. Another run or a start of the consumer ends the trial
+    earlier. If a STRICT check fails, the routes are restored immediately. When a trial ends, every
+    route of hostrouting that isn't installed is removed, even if ``InstallRoutes`` added it before.
 
     Args:
         config: the config to try.
@@ -85,7 +86,7 @@ class TryRoutes(ConfigTask):
         with exclusive_run(host, scope, is_installing=True):
             if is_overdue(host.layout):
                 end_trial(host)
-            # A trial whose confirmation was killed is still in progress.
+            # If a process was killed while it confirmed a trial, the trial is still in progress.
             if stands := trial_deadline(host.layout.trial) or trial_deadline(host.layout.confirmed):
                 raise RouteError(
                     f"a trial of routes is in progress until {stands}",
@@ -138,8 +139,8 @@ class ConfirmTrial(HostTask):
         """
         host = self.host.within(scope)
         with exclusive_run(host, scope, is_installing=True) as done:
-            # From here on, the timer can't end the trial, even if an earlier confirmation was
-            # killed.
+            # The timer can't end the trial once its file is renamed. An earlier process may have
+            # renamed it before it was killed.
             document = _moved(
                 host.layout.trial,
                 host.layout.confirmed,
@@ -169,7 +170,7 @@ def _take_back_confirm(host: Host) -> None:
 
 @attrs.frozen
 class EndTrial(HostTask):
-    """End a trial before its timeout: our routes become those of the installed config."""
+    """End a trial before its timeout, and restore the routes of the installed config."""
 
     name = "end-trial"
 
@@ -181,8 +182,8 @@ class EndTrial(HostTask):
             unchanged.
 
         Raises:
-            RouteError: there is no trial; or the trial is over, but a confirmation that was killed
-                had already installed its config.
+            RouteError: there is no trial. Or a process was killed while it confirmed the trial,
+                but had already installed the trial's config.
             UnitError: systemd refuses to run the script that ends the trial, or the script fails.
                 The error lists the routes that have changed. If the trial isn't over, systemd runs
                 the script again at the timeout.
@@ -225,7 +226,7 @@ def _moved(
     verb: str,
     hint: str,
 ) -> dict[str, Any]:
-    """Rename the trial's file under the lock, if it is there, and return the trial's document."""
+    """Rename the trial's file if it exists, while holding the lock, and return its document."""
     with locked(host.layout.lock, scope):
         files.move(at, to)
     if (document := read_trial(to)) is None:
@@ -257,8 +258,8 @@ def render_trial(until: str) -> str:
     """Render the script that ends a trial.
 
     Args:
-        until: end of the trial. The script uses it to identify the trial, and ignores any other
-            trial.
+        until: the end of the trial, with which the script recognizes its trial. It ignores all
+            others.
     """
     return fill(
         "trial.sh",

@@ -27,14 +27,16 @@ needs a second kernel to change links, addresses and rules. Use ``pair`` to comb
 
     TestMyBackend = conformance_test(my_backend)
 
-The number of examples and steps is set by ``settings``, or by the Hypothesis profile that is active
-when the class is created. By default, a disagreement is reported as it was found, because
-Hypothesis may take five minutes to find the shortest example and prints nothing meanwhile. To get
-the shortest example, pass ``settings(phases=Phase)``. In each example, Hypothesis disables some of
-the rules (swarm testing), so that it also finds effects that another rule would always undo. For
-each call, the test compares refusals by errno. After each step, it compares links (ignoring their
-indexes), addresses, rules, a full dump of all tables in order and with all flags, dumps of
-individual tables (one of which never exists), other selections, and lookup results.
+``settings`` sets the number of examples and steps. By default, it is the Hypothesis profile that is
+active when the class is created. A disagreement is reported as it was found, because finding the
+shortest example may take five minutes, in which Hypothesis prints nothing. To get the shortest
+example, pass ``settings(phases=Phase)``. In each example, Hypothesis disables some of the rules
+(swarm testing), so that it also finds effects that another rule would always undo.
+
+For each call, the test compares the errors of refused routes by errno. After each step, it compares
+links without their indexes, addresses, rules and lookup results. It compares a dump of all tables,
+in order and with all flags, and dumps of single tables, one of which never exists, and of other
+selections.
 """
 
 from __future__ import annotations
@@ -83,7 +85,7 @@ _SELECTIONS = (
     except_plain(strategies.DEVICES[:1]),
     except_plain(strategies.DEVICES, inside=((10 << 24, 24), (0, 1))),
 )
-# None of these are addresses of this host, and 0.0.0.0 isn't a valid address at all.
+# No address here belongs to this host, and 0.0.0.0 isn't a valid address at all.
 _NOT_LOCAL = (IPv4Address(0), *map(IPv4Address, ("0.0.0.5", "198.51.100.7", "224.0.0.1")))
 _HEARD_SECONDS = 10.0
 _few_routes = st.lists(strategies.routes(), min_size=1, max_size=3)
@@ -94,7 +96,9 @@ class DisagreementError(Exception):
 
 
 def pair(backend: RouteBackend, *, world: Kernel) -> Kernel:
-    """Return a ``Kernel`` that combines a backend with a kernel for the same network namespace.
+    """Return a ``Kernel`` with a backend's route methods and the rest of a kernel.
+
+    Both are in the same network namespace.
 
     Args:
         backend: the backend, used for all methods of ``RouteBackend``.
@@ -316,9 +320,9 @@ def _selected(wanted: Selection, kernel: Kernel) -> list[Route]:
 
 
 def _chosen_sources(kernel: Kernel) -> list[object]:
-    """Return the selected source for each single-hop entry that matches a lookup.
+    """Return the selected source for each entry with one hop that matches a lookup.
 
-    Multipath entries are excluded because their source is random.
+    Entries with several hops are excluded, because their source is random.
     """
     entries = {
         found.route: [found.address]

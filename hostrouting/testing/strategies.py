@@ -1,8 +1,8 @@
 """Hypothesis strategies for routes, rules and addresses that are likely to interact.
 
-The pools are small and overlap on purpose. They include a subnet, its halves and the adjacent
-subnet; gateways that are in the subnet, outside of it, local or broadcast addresses; and /32
-prefixes. Anything that ``FakeKernel`` doesn't model is excluded.
+Values are drawn from small pools that overlap on purpose. The prefixes are a subnet, its halves,
+the adjacent subnet, and some /32s. The gateways are in the subnet or outside of it, and some are
+local or broadcast addresses. Nothing is drawn that ``FakeKernel`` doesn't model.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ DESTINATIONS = (
         ),
     ),
 )
-"""Addresses to look up: at least one in each range into which the pools divide the space."""
+"""Addresses to look up. The pools divide the space into ranges, and each has at least one."""
 
 _prefixes = st.sampled_from(
     (
@@ -87,7 +87,7 @@ class NewAddress:
 
 
 def new_addresses() -> st.SearchStrategy[NewAddress]:
-    """Draw addresses from a few overlapping subnets: secondaries, /31s, /32s, ends and peers."""
+    """Draw addresses of a few overlapping subnets, some of them secondary or with a peer."""
     return st.builds(
         NewAddress,
         address=st.sampled_from(
@@ -167,7 +167,7 @@ _odd: dict[str, st.SearchStrategy[Any]] = {
 def routes() -> st.SearchStrategy[Route]:
     """Draw a route to add, replace or delete.
 
-    A third of the routes are unusual: the kernel mostly refuses such routes, or handles them in
+    A third of the routes are unusual. The kernel refuses most of these, or handles them in
     surprising ways.
     """
     plain = st.builds(Route, hops=_ways(_plain_hops), **_plain)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import attrs
 
-# One or two failures may be accidental, such as a daemon restart or a loose cable. More than that
-# are deliberate or long-lasting, so retry with exponential backoff.
+# One or two failures may be accidents, such as a restarting daemon or a loose cable. If there are
+# more, their cause lasts, so retry with exponential backoff.
 _ACCIDENTS_MAX = 2
 _FIRST_SECONDS = 1.0
 _LONGEST_SECONDS = 300.0
-# Reset the count if no failure follows within this time after the retry was due.
+# If no failure follows within this time after a retry was due, the count starts again.
 _FORGET_SECONDS = 900.0
 
 

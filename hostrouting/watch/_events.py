@@ -29,8 +29,8 @@ HOW_TO_STOP = (
 )
 
 _NAMED_MAX = 16
-# systemd drops notify datagrams larger than PIPE_BUF (manager_dispatch_notify_fd) and keeps the old
-# status.
+# If a datagram with the status is larger than PIPE_BUF, systemd drops it and keeps the old status
+# (manager_dispatch_notify_fd).
 _STATUS_CHARACTERS = 1000
 
 
@@ -141,7 +141,7 @@ def _listed(routes: Sequence[Route]) -> str:
 
 
 def of_moves(before: Sequence[Replacement], now: Sequence[Replacement]) -> Iterator[Event]:
-    """Yield an event if the default route has moved to another interface and routes don't follow.
+    """Yield an event if the default route has moved to another interface, but our routes haven't.
 
     Args:
         before: the routes that didn't follow in the previous round.
@@ -178,7 +178,7 @@ def of_problems(before: Sequence[str], now: Sequence[str]) -> Iterator[Event]:
 
 
 def _one_line(problem: str) -> str:
-    """Shorten a problem to one line; it may list thousands of routes, one per line."""
+    """Shorten a problem to one line. It may have thousands of lines, one for each route."""
     return shortened(problem.splitlines(), "; ", _NAMED_MAX)
 
 
@@ -193,8 +193,8 @@ def of_failures(
     """Yield events for new and resolved failures, and for checks that can't reach a verdict.
 
     Args:
-        before: the previous report, or None on the first check. If that report's verdict is
-            unknown, its findings are those of the last known verdict.
+        before: the previous report, or None on the first check. If its verdict is unknown, its
+            findings are those of the last report with a verdict.
         now: the current report.
         waiting: lost routes that will be restored soon.
     """

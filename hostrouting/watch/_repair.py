@@ -1,4 +1,4 @@
-"""Restore our lost routes with backoff, as many as possible even if some are blocked."""
+"""Restore our lost routes with backoff. If some can't be restored, restore the others."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from hostrouting.routes.verify import verify_routes
 from hostrouting.watch._backoff import Failures
 from phases import CancelScope, all_or_nothing
 
-# Look again after this long if another run was in progress.
+# If another run is in progress, the next attempt is made after this time.
 _RUN_SECONDS = 5.0
 
 
 class Drift(StrEnum):
-    """How a route can differ from the wanted state; the values are used as metric labels."""
+    """A way in which a route can differ from what is wanted; the values are labels of metrics."""
 
     LOST = "lost"
     DEFAULT_CHANGED = "default-changed"
@@ -42,11 +42,11 @@ class Repair:
     Args:
         kept: number of our routes that are in the table.
         fixed: the repaired routes in their new state, by kind of drift.
-        contested: routes that another program has repeatedly removed, grouped by their failure
-            counters.
-        waiting: lost routes that are in backoff because another program keeps removing them.
-        unmoved: routes that the default route would lead to another interface, each as it was and
-            as it would be. They stay as they are.
+        contested: the routes that another program has repeatedly removed, by failure counter.
+        waiting: the lost routes whose next attempt isn't due yet, because another program keeps
+            removing them.
+        unmoved: the routes that stay as they are, although they inherit from a default route that
+            has moved to another interface. Each is listed as it is and as it would be.
         problems: descriptions of everything that couldn't be repaired.
     """
 
@@ -64,10 +64,11 @@ class Reconciler:
 
     Args:
         kept: our routes that were in the table after the last check, by route key.
-        former: our wanted routes as they last were in the table, by route key, also lost ones.
+        former: our wanted routes as they last were in the table, by route key. Lost routes are
+            included.
         failures: for each route key, how often the route was lost or couldn't be written.
-        due: when to write the next waiting route, or to look again after another run, on the
-            scope's clock; None if nothing waits.
+        due: when the next attempt is due, on the scope's clock: a route waits for it, or another
+            run was in progress. None if nothing waits.
     """
 
     kept: dict[Hashable, Route] = attrs.field(factory=dict)
@@ -96,9 +97,9 @@ class Reconciler:
                         problems=("doesn't change routes during a trial",),
                     )
                 if is_held(host.layout.run_lock):
-                    # If the other run fails, it restores the old routes first and the old manifest
-                    # afterwards. In between, the manifest would make us install the new routes
-                    # again.
+                    # If the other run fails, it restores the old routes, and after that the old
+                    # manifest. In between, the manifest still lists the new routes, and a repair
+                    # would install them again.
                     self.due = scope.clock.monotonic() + _RUN_SECONDS
                     return Repair(len(self.kept))
                 wanted = config()
@@ -123,7 +124,7 @@ class Reconciler:
         scope: CancelScope,
     ) -> Repair:
         now = scope.clock.monotonic()
-        # If a route needs a change even though nothing has touched it since the last check, the
+        # If nothing has touched a route since the last check, but it needs a change, then its
         # default route has changed.
         follows = {item.new.key for item in plan.replace if self._is_as_left(item.old)}
         contested = self._count_losses(plan, follows, now)
@@ -137,8 +138,8 @@ class Reconciler:
             if self.failures[key].reason:
                 del self.failures[key]
 
-        # Without refusals, all that was due is completed. A route to remove that ``done`` lacks
-        # didn't need removing: it was gone, or is another program's by now.
+        # If the kernel has refused nothing, everything that was due is completed. ``done`` may lack
+        # a route that was to be removed, if it is gone or now belongs to another program.
         completed = _changes(done if refused else due)
         left = {key: self.failures[key] for key in _changes(plan) if key not in completed}
         self.kept = {route.key: route for route in plan.unchanged} | written
@@ -157,7 +158,7 @@ class Reconciler:
         follows: Container[Hashable],
         now: float,
     ) -> dict[Failures, list[Route]]:
-        """Count each route that another program has removed, and return those that now wait."""
+        """Count a failure for each route that was lost, and return the routes that have to wait."""
         contested: dict[Failures, list[Route]] = {}
         for key, route in _writes(plan).items():
             if key not in self.kept or key in follows:
@@ -187,7 +188,7 @@ def _write_possible(
     """Carry out as much of a plan as the kernel accepts.
 
     Returns:
-        What was done, and a reason for each route that was refused.
+        The part that was carried out, and why the kernel refused each other route.
     """
     done = RoutePlan()
     refused: dict[Route, str] = {}
@@ -218,7 +219,7 @@ def _by_drift(done: RoutePlan, follows: Container[Hashable]) -> dict[Drift, list
 
 
 def _waiting(plan: RoutePlan, left: Mapping[Hashable, Failures]) -> tuple[Route, ...]:
-    """Return the routes that weren't written because of backoff, not because of a refusal."""
+    """Return the routes that weren't written because they wait, and not because of an error."""
     wanted = _writes(plan).items()
     return tuple(route for key, route in wanted if key in left and not left[key].reason)
 
@@ -237,11 +238,11 @@ def _changes(plan: RoutePlan) -> dict[Hashable, Route]:
 
 
 def plan_repair(config: Config, *backends: RouteBackend) -> tuple[RoutePlan, list[str]]:
-    """Plan all repairs that are currently possible, and describe what blocks the rest.
+    """Plan all repairs that are currently possible, and describe what blocks the others.
 
-    Unlike ``routes.plan.plan_now``, this isn't all-or-nothing, so a route with a missing device
-    doesn't block the others. Nothing is removed while any repair is blocked. Without any wanted
-    routes, this is a no-op.
+    If a route's device is missing, the other routes are planned nevertheless, unlike in
+    ``routes.plan.plan_now``. While any repair is blocked, no route is removed. If no routes are
+    wanted, there is nothing to repair.
 
     Args:
         config: the wanted routes.
@@ -272,8 +273,8 @@ def plan_repair(config: Config, *backends: RouteBackend) -> tuple[RoutePlan, lis
         if missing:
             problems.append(f"can't keep all static routes without {missing}")
     if problems:
-        # Don't remove anything, because a route may only look obsolete while its device or gateway
-        # is missing.
+        # Don't remove anything: while a wanted route's device or gateway is missing, the installed
+        # route may look obsolete.
         plan = attrs.evolve(plan, unchanged=(*plan.unchanged, *plan.remove), remove=())
     return plan, problems
 
@@ -284,11 +285,11 @@ def without_moves(
     former: Mapping[Hashable, Route],
     backends: Iterable[RouteBackend],
 ) -> tuple[RoutePlan, tuple[Replacement, ...]]:
-    """Take out of a plan what would lead an inheriting route to another interface.
+    """Take out of a plan each change that would move an inheriting route to another interface.
 
-    A default route that appears later, for example a VPN's, must not divert a running node. A route
-    follows the default route to another interface only if its own one no longer exists or has
-    become a port of a bridge, or if the config names the uplinks.
+    If a VPN adds a default route, for example, this must not divert a running node. A route follows
+    the default route to another interface only if the route's own interface is gone or has become a
+    port of a bridge, or if the config names the uplinks.
 
     Args:
         plan: the plan.
@@ -322,7 +323,8 @@ def without_moves(
         else:
             add.append(route)
     for item in plan.replace:
-        # Another program may have moved the route since.
+        # Compare with the route as it was when it was last in order, because another program may
+        # have changed it since.
         was = former.get(item.new.key, item.old)
         if moves(was, item.new):
             unmoved.append(Replacement(was, item.new))
@@ -344,5 +346,5 @@ def _key_of(static: StaticRoute) -> tuple[IpNetwork, int]:
 
 
 def _devs_of(route: Route) -> set[str | None]:
-    """Return the interfaces of all hops, also of dead ones."""
+    """Return the interfaces of all hops, including dead ones."""
     return {hop.dev for hop in route.hops}

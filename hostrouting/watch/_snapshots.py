@@ -1,4 +1,4 @@
-"""Keep two snapshots: a recent one with the verdict ``ok``, and that of the first other verdict."""
+"""Keep two snapshots: the last one with the verdict ``ok``, and one of the first other verdict."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class LastSnapshots:
     Args:
         host: the host.
         problem: why the last snapshot couldn't be kept, or an empty string.
-        was_ok: whether the last verdict was ``ok``, or None at first.
-        written: when the last attempt to write each file was made, on the scope's clock.
+        was_ok: whether the last verdict was ``ok``, or None before the first verdict.
+        written: for each file, when it was last written or this failed, on the scope's clock.
     """
 
     host: Host
@@ -38,10 +38,10 @@ class LastSnapshots:
     written: dict[Path, float] = attrs.field(factory=dict)
 
     def keep(self, verdict: Verdict, scope: CancelScope) -> None:
-        """Write a snapshot if the verdict becomes ``ok`` or ceases to be, or one is an hour old.
+        """Write a snapshot when the verdict becomes or stops being ``ok``, and hourly while it is.
 
-        Each file is written at most once a minute. If the first verdict isn't ``ok``, a snapshot of
-        the failure that an earlier watcher has written is kept.
+        Each file is written at most once a minute. If the first verdict isn't ``ok``, an earlier
+        watcher may have written a snapshot of the failure, which then stays.
 
         Args:
             verdict: the verdict.
@@ -68,7 +68,7 @@ class LastSnapshots:
             self.problem = str(error)
 
     def _write(self, path: Path, scope: CancelScope) -> None:
-        # Estimate the size first, because a snapshot of a million routes would take gigabytes of
+        # Estimate the size first, because taking a snapshot of a million routes takes gigabytes of
         # memory.
         size = self._count_routes() * _BYTES_A_ROUTE
         if size <= _MIB_MAX << 20:

@@ -1,8 +1,8 @@
 """Keep a host correct after boot: repair, check and report at each change, and once a minute.
 
-Each round runs four steps: repair (our routes) -> check (the CIDRs) -> write (markers, report,
-metrics) -> say (changes since the last round). No step stops a running machine, and an error in a
-step never terminates the watcher.
+Each round has four steps. It repairs our routes, checks the CIDRs, writes the markers, the report
+and the metrics, and reports what has changed since the last round. No step stops a running machine,
+and an error in a step never terminates the watcher.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ from hostrouting.watch.metrics import gate_metrics
 from hostrouting.watch.outputs import metrics_text
 from phases import Cancelled, CancelScope, TimedOut
 
-# Check at least this often, because routes can get lost without a netlink event: when a link goes
-# down, a nexthop object is removed, or a daemon removes an address. This is also the maximum
-# interval between watchdog pings, a third of the unit's WatchdogSec=.
+# The longest time between two rounds. Routes can get lost without a netlink event: when a link goes
+# down, or when a program removes a nexthop object or an address. Because each round pings systemd's
+# watchdog, this is a third of the unit's WatchdogSec=.
 LOOK_SECONDS = 60.0
-# A burst ends after this long without a change. Checks still run during an endless burst, but with
-# increasing intervals.
+# A burst of changes ends when nothing changes for this long. If a burst doesn't end, the rounds go
+# on at increasing intervals.
 QUIET_SECONDS = 0.1
 _BURST_SECONDS = 1.0
 _LONGEST_BURST_SECONDS = 8.0
-# Not zero, because has_changed doesn't poll without time left, and would miss changes that have
-# already happened.
+# This isn't zero, because has_changed would return at once and miss the changes that have already
+# happened.
 _AT_ONCE_SECONDS = 0.001
-# File changes are polled at this interval, because netlink events don't cover them.
+# The interval at which files are polled. Netlink events don't cover files.
 _FILES_SECONDS = 1.0
 _PING = "WATCHDOG=1"
 
@@ -105,8 +105,8 @@ class WatchHostRouting:
             self._do(watch)
 
     def _do(self, watch: _Watch) -> None:
-        # The first wait only subscribes to changes, and returns immediately. From here on, no
-        # change is missed.
+        # The first wait subscribes to changes and returns immediately. From here on, the watcher
+        # misses no change.
         watch.has_changed(QUIET_SECONDS)
         routes = len(watch.config.static_routes.routes)
         cidrs = len(watch.config.route_overlap.expected_cidrs)
@@ -128,7 +128,7 @@ class WatchHostRouting:
 
 @attrs.define
 class _Subscription:
-    """A listener for changes of the host, which is replaced when another family has to be heard."""
+    """A listener for changes of the host. It is replaced when the config's families change."""
 
     host: Host
     _family: Family | None = attrs.field(default=None, init=False)
@@ -136,7 +136,7 @@ class _Subscription:
     _listener: ChangeListener | None = attrs.field(default=None, init=False)
 
     def wait(self, family: Family, scope: CancelScope) -> None:
-        """Wait for a change that a family's backend hears. The first wait returns immediately."""
+        """Wait for a change that a family's backend reports; the first wait returns immediately."""
         if self._listener is not None and family is self._family:
             self._listener.wait(scope)
             return
@@ -163,7 +163,7 @@ class _Watch:
         reconciler: the route reconciler.
         snapshots: the snapshots for ``diff``.
         report: the last check's report. If its verdict is unknown, its findings are those of the
-            last known verdict.
+            last report with a verdict.
         said: the problems reported in the last round.
         unmoved: the routes that didn't follow the default route in the last round.
         problems: problems collected since the last round.
@@ -255,9 +255,9 @@ class _Watch:
 
     def _write_markers(self, report: OverlapReport, _: Repair) -> None:
         if report.cidrs:
-            # `hostrouting remove` deletes the check and its markers under the same lock, possibly
-            # during this round. So read the config again, and don't write markers if no CIDRs are
-            # expected any more.
+            # During this round, `hostrouting remove` may have deleted the check and its markers. It
+            # holds the same lock. So read the config again, and write no markers if it expects no
+            # CIDRs any more.
             with locked(self.task.host.layout.lock, self.scope):
                 if self._reread().route_overlap.expected_cidrs:
                     write_markers(self.task.host.layout, report)
@@ -300,7 +300,7 @@ class _Watch:
         is_changing = self.has_changed(max(QUIET_SECONDS, min(left, LOOK_SECONDS)))
         end = clock.monotonic() + self.burst_seconds
         while is_changing and clock.monotonic() < end:
-            # Wait first, to coalesce all changes that arrive in the meantime.
+            # Wait first, so that all changes until then count as one.
             self.scope.wait(QUIET_SECONDS)
             is_changing = self.has_changed(_AT_ONCE_SECONDS)
         self.burst_seconds = (
@@ -309,14 +309,14 @@ class _Watch:
 
     @property
     def _family(self) -> Family:
-        """Return the family whose backend receives all events; IPv6's also receives IPv4's."""
+        """Return the family whose backend reports all changes; IPv6's also reports IPv4 changes."""
         families = (*self.config.static_routes.families, *self.config.route_overlap.families)
         return Family.IPV6 if Family.IPV6 in families else Family.IPV4
 
     def has_changed(self, seconds: float) -> bool:
         """Return whether anything changes before the timeout.
 
-        If netlink events fail, only watch the files.
+        If the netlink socket fails, only the files are watched.
         """
         clock = self.scope.clock
         end = clock.monotonic() + seconds
@@ -325,7 +325,7 @@ class _Watch:
             try:
                 self.changes.wait(self._family, nap)
             except TimedOut:
-                # Raise if the watcher's scope has ended, not just the short wait.
+                # This raises an error only if the watcher's own scope has ended.
                 self.scope.check()
             except RouteError as error:
                 self.problems.append(str(error))
@@ -339,7 +339,7 @@ class _Watch:
 
 
 def _state(path: Path) -> tuple[int, ...] | None:
-    """Return a value that changes whenever a file does, or None if stat(2) fails."""
+    """Return a value that changes whenever the file changes, or None if stat(2) fails."""
     try:
         found = path.stat()
     except OSError:  # the value stays the same as long as the error lasts

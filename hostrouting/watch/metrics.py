@@ -1,4 +1,4 @@
-"""Write a check's metrics in the Prometheus text exposition format 0.0.4.
+"""Return a check's metrics, also as text in the Prometheus exposition format 0.0.4.
 
 docs/reference/watch.md lists the metrics.
 """

@@ -24,8 +24,8 @@ def write_entry(event: Event, journal: Path | None, print_line: Callable[[str], 
     """
     if journal is not None and _send(str(journal), to_datagram(event)):
         return
-    # If journald is down or the entry is too large, fall back to our output, which is connected to
-    # the journal (sd-daemon(3)).
+    # If journald is down or the entry is too large, print a line. If stdout is connected to the
+    # journal, the prefix is the line's priority (sd-daemon(3)).
     prefix = "" if journal is None else f"<{event.kind.priority}>"
     print_line(f"{prefix}{clean(event.message)}")
 

@@ -109,6 +109,17 @@ def run_script(
     return said + out + error, process.returncode
 
 
+@pytest.mark.parametrize("has_address", [True, False])
+def test_a_name_may_contain_the_sign_before_a_parent(
+    node: NamespaceKernel, sandbox: Sandbox, *, has_address: bool
+) -> None:
+    with infiniband("a@b"):
+        if has_address:
+            run_ip("address add 172.18.0.1/16 dev a@b")
+        said, code = run_script(sandbox, render_check(config_of("STRICT", 1)))
+    assert (said.startswith("waiting up to 1 s for an address on "), code) == (not has_address, 0)
+
+
 # --- at the gate ----------------------------------------------------------------------------------
 
 

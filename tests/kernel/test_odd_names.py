@@ -51,7 +51,7 @@ HOSTS = {
 
 
 def add_link(name: str, *addresses: str) -> None:
-    peer = f"other-of-{name}" if name in ("ib0", "010") else "other"
+    peer = f"other-of-{name}" if name in ("ib0", "010", "b", "b\\") else "other"
     run_ip(f"link add dev {name} type veth peer name {peer}")
     run_ip(f"link set dev {peer} up", f"link set dev {name} arp off up")
     for address in addresses:
@@ -141,5 +141,57 @@ def test_what_was_once_taken_for_fine_is_not(host: str, awk: str, tmp_path: Path
         tool(*line.split())
     cidrs = ["10.96.0.0/12", "fd00:18::/48"]
     config = Config(route_overlap={"expectedCidrs": cidrs}, wait_seconds=0)
+    assert see_sound(config, awk, tmp_path) != "ok"
+    del kernel
+
+
+# --- what ip prints as it is ----------------------------------------------------------------------
+
+# A line that ip never printed, and what it would hide, on a host where eth0 is the uplink.
+FORGED = {
+    "nothing": ("2: eth0: <UP> of the rack", ""),
+    "a rule": ("0:\tfrom all lookup 255", "rule del pref 0"),
+    "a default route": ("default via 10.2.0.1 dev b metric 1", "route add 10.100.3.0/24 dev b"),
+    "a route of table local": (
+        "2 10.100.3.5 dev lo table 255 proto 2 scope 254 src 10.100.3.5",
+        "route add local 10.100.3.5 dev lo table 99\nrule add pref 9 lookup 99",
+    ),
+    "an address": ("3: b    inet 10.9.9.9/8 scope 0 b", "rule add pref 9 from 10.9.9.9 lookup 9"),
+}
+
+
+@pytest.mark.parametrize("awk", AWKS)
+@pytest.mark.parametrize("what", FORGED)
+def test_no_alias_passes_for_a_line_of_ip(what: str, awk: str, tmp_path: Path) -> None:
+    line, hidden = FORGED[what]
+    kernel = on_linux()  # as long as it exists, so does its namespace
+    run_ip(nics(eth0="10.1.0.4/24"), "route add default via 10.1.0.1 dev eth0 metric 100")
+    add_link("b", "10.2.0.4/24")
+    run_ip(hidden)
+    tool("ip", "link", "set", "dev", "eth0", "alias", f"of the rack\n{line}\nx")
+    overlap = Config(route_overlap={"expectedCidrs": ["10.96.0.0/12"]}, wait_seconds=0)
+    verdict = see_sound(overlap, awk, tmp_path)
+    assert verdict == "ok" or what != "nothing"
+    table = tool("ip", "route")
+    routes = {"enabled": True, "routes": [{"destination": "172.16.0.0/17"}]}
+    config = Config(static_routes=routes, wait_seconds=0)
+    done = Sandbox(tmp_path, awk_or_skip(awk)).run(render_static_routes(config))
+    assert (done.returncode, done.stderr) == (0, "")
+    added = {*tool("ip", "route").splitlines()} - {*table.splitlines()}
+    (route,) = added
+    assert route.split() == ["172.16.0.0/17", "via", "10.1.0.1", "dev", "eth0", "proto", "217"]
+    del kernel
+
+
+@pytest.mark.parametrize("awk", AWKS)
+def test_no_label_passes_for_a_line_of_ip(awk: str, tmp_path: Path) -> None:
+    kernel = on_linux()  # as long as it exists, so does its namespace
+    add_link("a", "10.1.0.4/24")
+    add_link("b\\", "10.2.0.4/24")
+    run_ip("route add default via 10.1.0.1 dev a metric 100")
+    tool("ip", "route", "add", "10.96.0.0/12", "dev", "b\\")
+    # "\\" follows the label.
+    tool("ip", "address", "add", "10.9.9.9/32", "dev", "a", "label", "a\ndefault dev b")
+    config = Config(route_overlap={"expectedCidrs": ["10.96.0.0/12"]}, wait_seconds=0)
     assert see_sound(config, awk, tmp_path) != "ok"
     del kernel

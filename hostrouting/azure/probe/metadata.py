@@ -43,7 +43,7 @@ def assigned_addresses(scope: CancelScope) -> tuple[IPv6Address, ...]:
         scope.wait(PAUSE_SECONDS if number else 0)
         try:
             return _query(scope)
-        except Exception as error:  # noqa: BLE001 - the response can't be understood
+        except Exception as error:  # noqa: BLE001 - no response, or a malformed one
             problem = error
     raise LoadBalancerProbeError(
         "can't tell whether this machine has IPv6: "
@@ -53,7 +53,7 @@ def assigned_addresses(scope: CancelScope) -> tuple[IPv6Address, ...]:
 
 
 def _query(scope: CancelScope) -> tuple[IPv6Address, ...]:
-    """Send a single query in a thread, so that it can be cancelled even if the response is slow."""
+    """Send a query in a thread, so that it can be cancelled even if the response is slow."""
     outcome: Future[tuple[IPv6Address, ...]] = Future()
     is_over = threading.Event()
     outcome.add_done_callback(lambda _: is_over.set())
@@ -64,7 +64,7 @@ def _query(scope: CancelScope) -> tuple[IPv6Address, ...]:
         except Exception as error:  # noqa: BLE001 - raised by the waiting thread
             outcome.set_exception(error)
 
-    # An abandoned thread ends when its socket times out, or with the process.
+    # If the query is cancelled, this thread goes on until its socket times out or the process ends.
     threading.Thread(
         target=work,
         name="metadata-service",
@@ -77,7 +77,7 @@ def _query(scope: CancelScope) -> tuple[IPv6Address, ...]:
 def _fetch() -> bytes:
     # Proxies and redirects are ignored, because only Azure's own service can be trusted.
     with closing(HTTPConnection(_ADDRESS, timeout=_TRY_SECONDS)) as service:
-        # The service requires this header as a protection against request forgery.
+        # The service requires this header, which protects it from forged requests.
         service.request("GET", _PATH, headers={"Metadata": "true"})
         response = service.getresponse()
         body = response.read(RESPONSE_BYTES_MAX)

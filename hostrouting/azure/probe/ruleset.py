@@ -1,7 +1,7 @@
 """Render the rules that rewrite probes, the route for replies, and the files for the next boot.
 
-This module does no I/O. The template is complete except for the device name, so it is readable and
-can be tested with ``nft -c``.
+This module does no I/O. The template of the rules only lacks the device name, so it is readable,
+and can be tested with ``nft -c``.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from hostrouting.boot.parts import BootFile, Part
 from hostrouting.boot.render import fill
 from hostrouting.model.parsing import parse_device
 
-# As in AgentBaker's ipv6_nftables: the source address of probes, and a forwardable replacement.
+# The source address of probes, and the address that replaces it, with which a packet is forwarded.
+# Both are those of AgentBaker's ipv6_nftables.
 PROBE_SOURCE = IPv6Address("fe80::1234:5678:9abc")
 REWRITTEN_SOURCE = IPv6Address("2603:1062:0:1:fe80:1234:5678:9abc")
 
-# The name of this installation part, and the package with its assets.
+# The name of the part that is installed, and the package with its templates.
 PROBE = "load-balancer-probe"
 PACKAGE = "hostrouting.azure.probe"
 
@@ -35,8 +36,8 @@ def render_ruleset(device: str) -> str:
     """Render the rules that rewrite probes and replies on an interface.
 
     Args:
-        device: the interface name. An index wouldn't work, because the interface may be created
-            later or re-created.
+        device: the interface name. Its index wouldn't do, because the interface may appear later,
+            or be made again with another index.
 
     Returns:
         An nft script that replaces the table's rules in one transaction.
@@ -50,7 +51,7 @@ def render_ruleset(device: str) -> str:
 def has_rules(listing: str | None, device: str) -> bool:
     """Return whether a table contains exactly the two rules for an interface.
 
-    The output differs between nft versions, so only the common parts are compared.
+    Versions of nft list rules differently, so only what all of them print is compared.
 
     Args:
         listing: nft's listing of the table, or None if the table doesn't exist.
@@ -65,8 +66,8 @@ def has_rules(listing: str | None, device: str) -> bool:
 def host_route(device: str) -> str:
     """Return the route to the rewritten source address in ip(8) syntax.
 
-    It has the lowest possible IPv6 metric (0 means 1024), so the node's own replies leave through
-    the interface that receives the probes, regardless of the default route.
+    It has the lowest possible metric, because for IPv6, 0 means 1024. So the node's replies leave
+    through the interface that receives the probes, whatever the default route is.
 
     Raises:
         ValueError: the device isn't a valid interface name.
@@ -77,25 +78,25 @@ def host_route(device: str) -> str:
 # --- files for the next boot ----------------------------------------------------------------------
 
 _HEADER = "# Written by hostrouting; to uninstall: hostrouting lb-probe remove\n"
-# With "-", a failure doesn't affect the other firewall's unit. With "+", the command runs outside
-# the unit's sandbox.
+# This command is added to the units of another firewall. With "-", its failure doesn't affect the
+# unit. With "+", it runs outside the unit's sandbox.
 _GIVE_BACK = f"-+/usr/sbin/nft -f /etc/aks-flex-node/{PROBE}.nft"
 FLUSH_DROP_INS = {
-    # This service flushes the ruleset when it starts, reloads and stops. A restart is a stop
-    # followed by a start.
+    # This service flushes the ruleset when it starts, reloads and stops. A restart is a stop and a
+    # start.
     "nftables.service": (
         f"{_HEADER}[Service]\nExecStartPost={_GIVE_BACK}\nExecReload={_GIVE_BACK}\nExecStopPost={_GIVE_BACK}\n"
     ),
-    # The Go package's machines require this flush unit, and are now ordered after it. The condition
-    # skips the unit if nft is missing, because a failure would also fail the machines
-    # (Result=dependency, which Restart= doesn't retry).
+    # The Go package's machines require this flush unit, and our drop-in orders them after it. So if
+    # the unit failed, so would the machines, and Restart= doesn't retry that (Result=dependency).
+    # If nft is missing, the condition therefore skips the unit.
     "nftables-flush.service": (
         f"{_HEADER}[Unit]\nConditionFileIsExecutable=/usr/sbin/nft\n\n[Service]\nExecStartPost={_GIVE_BACK}\n"
     ),
 }
-# The probe unit runs again on each start of the consumer, which starts even if the probe unit
-# fails. The consumer is also ordered after the flush units, because a probe unit that is already
-# running doesn't wait for a flush that starts.
+# Each start of the consumer runs the probe unit again. Even if that fails, the consumer starts. It
+# is also ordered after the flush units: a probe unit that is already running doesn't wait for a
+# flush that starts later.
 _CONSUMER = (
     f"{_HEADER}[Unit]\nWants={PROBE}.service\nAfter={PROBE}.service {' '.join(FLUSH_DROP_INS)}\n"
 )
@@ -119,7 +120,7 @@ def probe_part(device: str, consumer: str, layout: Layout) -> Part:
     return Part(
         PROBE,
         is_gated=False,
-        # IPv6 is detected at installation time, so the boot unit doesn't detect it again.
+        # Whether the node has IPv6 is decided during the installation, and not again at boot.
         config=HostNetworking(LoadBalancerProbe(True, (device,))).to_mapping(),
         files=(
             BootFile(layout.script(PROBE).with_suffix(".nft"), render_ruleset(device)),

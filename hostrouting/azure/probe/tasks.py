@@ -1,7 +1,7 @@
 """Tasks that install and remove the rewriting of load balancer probes.
 
-The steps are: install for the next boot -> load the rules -> add the route -> check that it takes
-effect.
+The installation writes the files for the next boot, loads the rules, adds the route, and verifies
+that the route takes effect.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from hostrouting.model.jsonable import fields_in_json
 from hostrouting.model.links import Link
 from phases import CancelScope, all_or_nothing
 
-# IPv6 allows only one route per destination and metric, so ours replaces an existing one.
+# For IPv6, a table has one route for a destination and metric, so ours replaces an existing one.
 _HOST_ROUTE = re.compile(rf"{REWRITTEN_SOURCE} .*? metric 1\b")
 
 
@@ -94,8 +94,8 @@ def plan_probe(
     if host.is_image:
         return ProbeReport(probe.device, changes=boot)
     node = node_or_default(host, node, LinuxProbeNode)
-    # An existing installation is kept, because removing it after an incorrect response would cause
-    # an outage.
+    # If probe rewriting is installed already, the metadata service isn't asked. A wrong response
+    # would remove the installation, and so cause an outage.
     uses_metadata = probe.ipv6_detection is Ipv6Detection.METADATA
     needs_ipv6 = uses_metadata and not is_installed(host, PROBE)
     if needs_ipv6 and not node.assigned_addresses(scope or CancelScope()):
@@ -115,7 +115,7 @@ def _plan_route(wanted: str, replaced: str | None) -> Changes:
 
 
 def _refuse_port(device: str, links: Iterable[Link]) -> None:
-    """Reject a bridge or bond port, because packets sent through it are lost.
+    """Reject a port of a bridge or bond, because packets sent through it are lost.
 
     VRF members are allowed.
     """
@@ -130,7 +130,7 @@ def _refuse_port(device: str, links: Iterable[Link]) -> None:
 
 
 def _in_place(route: str | None) -> str | None:
-    """Return the route that ours would replace, without trailing flags, or None."""
+    """Return the route that ours would replace, without the flags that follow it, or None."""
     return match[0] if (match := _HOST_ROUTE.match(route or "")) else None
 
 
@@ -213,7 +213,7 @@ class ConfigureLoadBalancerProbe:
 
 
 def _load(node: ProbeNode, device: str) -> None:
-    """Do the boot unit's work, and verify the route, as a policy rule may bypass table main."""
+    """Load the rules, add the route, and verify it, because a policy rule may bypass table main."""
     wanted = ruleset.host_route(device)
     node.load(ruleset.render_ruleset(device))
     node.pin(wanted)
@@ -227,7 +227,7 @@ def _load(node: ProbeNode, device: str) -> None:
 
 
 def _put_back(node: ProbeNode, rules: str | None = None, route: str | None = None) -> None:
-    """Remove the rules and the route, and restore the previous ones, if given."""
+    """Remove the rules and the route, and restore the given ones."""
     node.load(ruleset.REMOVAL + (rules or ""))
     node.unpin()
     if was := _in_place(route):
@@ -274,11 +274,11 @@ def _remove(
     scope: CancelScope,
     done: Done,
 ) -> ProbeReport:
-    """Execute a removal plan; an empty plan is returned as is, with its reason."""
+    """Execute a removal plan. If the plan is empty, return it unchanged, with its reason."""
     if not plan.changed:
         return plan
-    # Files and units are removed first, so that neither a consumer start nor a flush reloads the
-    # rules.
+    # Files and units are removed first. Otherwise, a start of the consumer or a flush could load
+    # the rules again.
     done.add(apply_removals(_plan_boot(host, None), host, scope))
     if not host.is_image:
         _put_back(node_or_default(host, node, LinuxProbeNode))

@@ -1,8 +1,8 @@
 """Decide which leftovers to remove. Anything that may belong to a running pod is kept.
 
-This module does no I/O. A pod's veth pair shows whether the pod is running, through the existence
-of its host end, the peer's MAC and the MACs learned by the bridge. An entry in azure-vnet's state
-proves nothing, because it is never removed if the CNI gets no DEL.
+This module does no I/O. A pod's veth pair shows whether the pod is running: by its host end, by the
+MAC of the other end, and by the MACs that the bridge has learned. An entry in azure-vnet's state
+proves nothing: if azure-vnet gets no DEL command for a pod, the entry stays.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hostrouting.model.jsonable import fields_in_json
 # azure-vnet's name prefix for the host end of a pod's veth pair.
 _VETH_PREFIX = "azv"
 
-# The reason why an item is kept, and the interface that proves the reason, if any.
+# Why an item is kept, and if there is one, the interface that proves it.
 Why: TypeAlias = "tuple[str] | tuple[str, str]"
 
 _ALIKE = "no rule says where frames for the pod behind an interface go: this one may be the pod's"
@@ -73,7 +73,8 @@ class AzureVnetReport:
         kept: all other pod rules and permanent neighbours on the bridge.
         notes: messages about anything that couldn't be read.
         other_rules: number of unrelated rules in table nat, which are always kept.
-        is_unsure: whether unreadable rules may block a pod; always False without the bridge.
+        is_unsure: whether there may be rules that block a pod but couldn't be read. Without the
+            bridge, rules block nothing, so this is False.
     """
 
     removed: tuple[AzureVnetItem, ...] = ()
@@ -110,7 +111,7 @@ def plan_cleaning(
 
 
 class _Planner:
-    """A planner that indexes the node's state."""
+    """The node's state, indexed by what the plan looks for."""
 
     def __init__(
         self,
@@ -121,8 +122,8 @@ class _Planner:
         self._config = config
         self._state = state
         self._rules = _pod_rules(state)
-        # In reverse order, because the last entry in a dict wins, but the first interface should be
-        # reported.
+        # If several interfaces have a MAC, report the one whose name sorts first. A dict keeps the
+        # last one, so sort them in reverse.
         interfaces = sorted(state.interfaces, key=lambda one: one.name, reverse=True)
         veths = [one for one in interfaces if one.name.startswith(_VETH_PREFIX)]
         self._names = {interface.name for interface in interfaces}
@@ -135,16 +136,16 @@ class _Planner:
         for endpoint in endpoints:
             if endpoint.interface in self._names:
                 self._alive.append(endpoint)
-            elif endpoint.interface:  # a pod whose interface is unknown may still be alive
+            elif endpoint.interface:  # a pod without a known interface may still be running
                 self._dead.append(endpoint)
         saved = {endpoint.interface for endpoint in endpoints}
         self._half_done = self._without_rules([one for one in veths if one.name not in saved])
 
     def _without_rules(self, added: Iterable[Interface]) -> list[str]:
-        """Return the names of the new veth interfaces whose DNAT rules are still to come.
+        """Return the names of the new veth interfaces that have no DNAT rules yet.
 
-        azure-vnet creates the veth pair, then the ARP rules, then the DNAT rules, and finally
-        writes its state file.
+        azure-vnet first creates the veth pair, then the ARP rules, then the DNAT rules. It writes
+        its state file last.
         """
         begun = {rule.mac for _, rule in self._rules if rule.uplink is not None}
         return [one.name for one in added if begun.isdisjoint((one.far_mac, *one.seen_macs))]
@@ -178,16 +179,16 @@ class _Planner:
             return (f"it is for frames from {rule.uplink}, not from {self._config.uplink}",)
         if why := self._why_address_stays(rule.address):
             return why
-        # An existing DNAT rule may belong to the address's previous pod.
+        # If there is a DNAT rule for the address, it may belong to the pod that had it before.
         if rule.is_tunnel and self._half_done:
             return _ALIKE, self._half_done[-1]
         macs = self._dnat_macs(rule.address) if rule.is_tunnel else {rule.mac}
         return self._owner(rule.address, macs)
 
     def _dnat_macs(self, address: IpAddress) -> set[str]:
-        """Return the MACs of an address's DNAT rules, which identify its pod.
+        """Return the MACs of an address's DNAT rules.
 
-        All tunnel rules have the same MAC.
+        They identify the address's pod; the MAC of a tunnel rule doesn't, because all pods have it.
         """
         return {
             rule.mac
@@ -219,9 +220,9 @@ class _Planner:
         return ("it is the gateway of a route",) if address in self._state.gateways else None
 
     def _owner(self, address: IpAddress, macs: set[str]) -> Why | None:
-        """Return why an address with one of these MACs is, or may be, in use by a pod or the node.
+        """Return why a pod or the node uses, or may use, an address with one of these MACs.
 
-        An empty set means that the MAC is unknown. Return None if the address isn't in use.
+        If the set is empty, the MAC is unknown. If nothing uses the address, return None.
         """
         if held := sorted(macs & self._holders.keys()):
             return self._holders[held[0]]
@@ -247,10 +248,10 @@ def _pod_rules(state: NodeState) -> list[tuple[str, PodRule]]:
 
 
 def _holders(interfaces: Iterable[Interface], bridge: str) -> dict[str | None, Why]:
-    """Return why each MAC that this node or one of its pods has is in use."""
+    """Return the MACs of this node and its pods, each with a reason and the interface."""
     holders: dict[str | None, Why] = {}
     for one in interfaces:
-        # A renamed veth interface still serves its pod if it is a port of the bridge.
+        # A veth interface may have been renamed. If it is a port of the bridge, it serves a pod.
         if one.name.startswith(_VETH_PREFIX) or one.master == bridge:
             for mac in (*one.seen_macs, one.far_mac):
                 holders[mac] = ("a running pod has this MAC", one.name)
@@ -260,8 +261,8 @@ def _holders(interfaces: Iterable[Interface], bridge: str) -> dict[str | None, W
 
 
 def _sort_key(item: AzureVnetItem) -> tuple[bool, int, int, str]:
-    """Return a key that sorts rules before neighbours, each by address.
+    """Return a key that sorts rules before neighbours, and both by address.
 
-    The key is independent of the input order.
+    No two items have the same key, so the result doesn't depend on the order of the input.
     """
     return item.kind == "neighbour", item.address.version, int(item.address), str(item.what)

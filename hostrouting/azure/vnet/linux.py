@@ -1,8 +1,8 @@
 """Access to a Linux node through ebtables(8), ip(8), bridge(8) and netlink.
 
-ebtables has two backends, each with its own rules: nftables, and the legacy tables, which can only
-be replaced as a whole. Only the nftables backend can delete several rules in one transaction, so
-only its rules are handled here.
+ebtables has two backends, nftables and legacy, each with rules of its own. Only the nftables
+backend can delete several rules in one transaction; a legacy table can only be replaced as a whole.
+So this module only handles the rules of the nftables backend.
 """
 
 from __future__ import annotations
@@ -82,10 +82,10 @@ class LinuxBridgeNode(Programs):
         return NodeState(rules, interfaces, gateways, neighbours, tuple(notes))
 
     def _rules(self) -> tuple[str, ...]:
-        """Return the rules of table nat in ebtables-save format, which is needed to delete them."""
+        """Return the rules of table nat in ebtables-save format, in which they can be deleted."""
         lines = self.run(_READ_RULES, "ebtables-nft-save -t nat").splitlines()
-        # If another program has added rules that ebtables-nft-save doesn't understand, this command
-        # exits with 0 but omits the table.
+        # If ebtables-nft-save doesn't understand a rule of another program, it omits the whole
+        # table, and still exits with 0.
         if "*nat" not in lines:
             printed = " ".join(lines)[:80]
             raise AzureVnetError(
@@ -116,7 +116,7 @@ class LinuxBridgeNode(Programs):
             )
 
     def _neighbours(self, bridge: str) -> tuple[Neighbour, ...]:
-        """Return permanent neighbours, except managed and externally learned ones."""
+        """Return the permanent neighbours that are neither managed nor externally learned."""
         command = f"ip -j neighbour show dev {bridge} nud permanent"
         return tuple(
             Neighbour(bridge, ip_address(entry["dst"]), entry["lladdr"])
@@ -163,7 +163,7 @@ def _far_mac(talk: Conversation, index: int, found: Mapping[int, bytes]) -> str 
     """Return the MAC of a veth interface's peer, or None if it can't be read."""
     far = found.get(_IFLA_LINK)
     namespace = found.get(_IFLA_LINK_NETNSID)
-    # A network namespace that is being destroyed no longer has an ID.
+    # While the kernel destroys a network namespace, the namespace has no ID any more.
     if far is None or namespace == _NO_NAMESPACE:
         return None
     request = LINK.pack(0, 0, to_number(far), 0, 0)
@@ -174,5 +174,6 @@ def _far_mac(talk: Conversation, index: int, found: Mapping[int, bytes]) -> str 
         _, peer = _link(talk.get(rtnl.RTM_GETLINK, request))
     except NetlinkError:
         return None
-    # Veth peers refer to each other, but a VLAN's parent doesn't refer to the VLAN.
+    # The two ends of a veth pair refer to each other. A VLAN refers to its parent, but not the
+    # reverse.
     return _mac(peer) if to_number(peer.get(_IFLA_LINK, b"")) == index else None

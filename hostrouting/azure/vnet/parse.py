@@ -1,8 +1,7 @@
 r"""Parse the output of ebtables-save and azure-vnet's state file.
 
-This module does no I/O. A pod rule matches one of these two lines exactly, except for the address,
-the MAC and the interface. Rules with any other match, option, chain or target belong to other
-programs::
+This module does no I/O. A pod's rule is one of these two lines, with another address, MAC and
+interface. A rule with any other match, option, chain or target belongs to another program::
 
     -A PREROUTING -p ARP --arp-op Request --arp-ip-dst 10.1.0.32 \
         -j arpreply --arpreply-mac a2:06:00:20:0b:06
@@ -25,8 +24,8 @@ import attrs
 from hostrouting.azure.nodes import AzureVnetError
 from hostrouting.model.family import IpAddress
 
-# The MAC in azure-vnet's ARP replies in tunnel mode. It belongs to the fabric's virtual gateway and
-# is shared by all pods.
+# The MAC in azure-vnet's ARP replies in tunnel mode, the same for all pods: that of the virtual
+# gateway of Azure's network.
 TUNNEL_MAC = "12:34:56:78:9a:bc"
 
 _MAC_BYTES = 6
@@ -48,8 +47,8 @@ class PodRule:
 
     Args:
         address: the pod's address.
-        mac: the MAC in ARP replies, or the frames' new destination MAC, as six lower-case hex
-            pairs.
+        mac: the MAC in ARP replies or, for a DNAT rule, the new destination MAC of the frames. It
+            is written as six lower-case hex pairs.
         uplink: the NIC that receives the frames, or None for an ARP rule.
     """
 
@@ -59,7 +58,7 @@ class PodRule:
 
     @property
     def is_tunnel(self) -> bool:
-        """Return whether the MAC is shared by all pods and therefore doesn't identify one."""
+        """Return whether all pods share the MAC, so that it doesn't identify one."""
         return self.uplink is None and self.mac == TUNNEL_MAC
 
     def __str__(self) -> str:

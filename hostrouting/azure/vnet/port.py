@@ -18,10 +18,10 @@ class Interface:
         name: the interface's name.
         mac: the interface's MAC, or an empty string.
         master: the interface's master, such as a bridge, or None.
-        far_mac: the veth peer's MAC, in any namespace, or None if there is no peer or it can't be
-            read.
-        seen_macs: the MACs that the bridge has learned on the interface; entries of silent MACs
-            expire.
+        far_mac: the MAC of the other end of a veth pair, in whatever namespace it is. None if there
+            is no other end, or if it can't be read.
+        seen_macs: the MACs that the bridge has learned on the interface. It forgets a MAC that
+            sends nothing for some time.
     """
 
     name: str
@@ -75,8 +75,8 @@ class BridgeNode(Protocol):
     def read_state(self, bridge: str) -> NodeState:
         """Return the state needed for a plan, except for files.
 
-        The interfaces must be read last. A pod's veth pair is created before anything else, so if a
-        rule or neighbour is in the result, its pod's interface is too.
+        The interfaces must be read last. For a pod, azure-vnet creates the veth pair first. So if a
+        rule or neighbour of the pod is in the result, the pod's interface is, too.
 
         Args:
             bridge: the bridge to read neighbours from; a missing bridge has none.

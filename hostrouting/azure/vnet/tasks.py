@@ -1,7 +1,7 @@
-"""The task RemoveStaleAzureVnet. Its steps are: read -> plan (pure) -> remove.
+"""The task RemoveStaleAzureVnet, which reads the node's state, plans and removes.
 
-After a crash, the next run completes the removal. Neighbours are therefore removed before the rules
-that identify their pods.
+After a crash, the next run completes the removal. It recognizes a pod by its rules, so neighbours
+are removed before rules.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def plan_stale(
     host: Host | None = None,
     node: BridgeNode | None = None,
 ) -> AzureVnetReport:
-    """Plan the clean-up for the host's current state, without changing anything or blocking.
+    """Plan the clean-up for the host's current state, without changing or locking anything.
 
     Args:
         config: the Azure config. Without ``staleAzureVnet``, the plan is empty.
@@ -99,9 +99,8 @@ class RemoveStaleAzureVnet:
         host = self.host or Host()
         node = _node(host, self.node)
         lock_file = host.layout.of(LOCK_FILE)
-        # A missing lock directory means that no azure-vnet version with locking has run since boot,
-        # so no lock is needed. If an older version is setting up a pod, its veth pair already
-        # exists.
+        # If the lock's folder is missing, no azure-vnet that locks has run since boot, so no lock
+        # is needed. If an older version is setting up a pod, the pod's veth pair already exists.
         azure_vnets_lock: AbstractContextManager[None] = nullcontext()
         if lock_file.parent.is_dir():
             azure_vnets_lock = locked(lock_file, scope, seconds=stale.lock_wait_seconds)
@@ -116,7 +115,7 @@ class RemoveStaleAzureVnet:
 def _remove(plan: AzureVnetReport, node: BridgeNode) -> None:
     """Remove a plan's neighbours, and then its rules.
 
-    If the process dies in between, the rules still identify the neighbours' pods.
+    If the process dies in between, the rules still tell whose the neighbours are.
     """
     neighbours = [item.what for item in plan.removed if isinstance(item.what, Neighbour)]
     rules = [item.what for item in plan.removed if isinstance(item.what, str)]

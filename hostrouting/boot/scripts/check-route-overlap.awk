@@ -67,19 +67,28 @@ function can_not(reason) {
 
 # --- reading what ip lists -------------------------------------------------------------------------------------------
 
-section == "kernel" && !/^[0-9]+:[ \t]/ { read_route(); next }
-section == "kernel" && /^[0-9]+:\t/ { read_rule(); next }
-section == "kernel" && $2 ~ /:$/ { read_link(); next }
-section == "kernel" { read_address() }
+# ip lists addresses, rules, routes and links, in this order. An address's label, a peer's namespace and an interface's
+# alias may contain line breaks, but a label is too short for a rule. So a line is only a route behind a rule and before
+# all links, and whatever follows a link is a link.
+section == "kernel" && /^[0-9]+: [^ ]+: </ { is_at_links = 1 }
+section == "kernel" && is_at_links { read_link(); next }
+section == "kernel" && /^[0-9]+:\t/ { rules++; read_rule(); next }
+section == "kernel" && /^[0-9]+: / { read_address(); next }
+section == "kernel" && rules { read_route(); next }
+section == "kernel" { can_not("the address with a label that ends in " in_words($0)) }
 section == "heard" && relevance($0) > restlessness { restlessness = relevance($0) }
 
 # 2: ib0: <BROADCAST,UP> mtu 2044 qdisc mq master vrf1 state UP ... \    link/infiniband 00:01 ...
+#
+# "@" and a parent's name may follow the name. Either may contain "@", but only the name may have an address.
 function read_link(    name) {
-  name = $2
-  sub(/[@:].*/, "", name)
-  if (/ link\/(\[32\]|infiniband) / && $3 ~ pattern_of["awaited"])
+  name = substr($2, 1, length($2) - 1)
+  while (!(name in has_address) && sub(/@[^@]*$/, "", name))
+    ;
+  if (/ link\/(\[32\]|infiniband) / && $3 ~ pattern_of["awaited"] && !(name in has_address))
     infiniband[++infinibands] = name
-  has_masters = has_masters || / master /
+  if (are_ports_led && / master /)
+    can_not("table local isn\047t asked first")
 }
 
 # 2: eth0    inet 10.1.0.4/24 metric 100 brd 10.1.0.255 scope 0 eth0\ ...
@@ -140,13 +149,15 @@ function is_for_marked(text,    part, mask) {
 # Gives up if a rule before that for table local may lead away what is sent to this host: the kernel delivers what table
 # local matches. The rules of VRFs concern only their ports.
 function see_delivered(action, to,    i) {
-  if (action == "lookup 255" || (action == "lookup [l3mdev-table]" && !has_masters))
+  if (action == "lookup 255")
     return
   if (to != "")
     read_prefix(to)
   for (i = 0; i <= owns && to != "" && !is_between(first, own_number[i], last); i++)
     ;
-  if (i <= owns)
+  if (i <= owns && action == "lookup [l3mdev-table]")
+    are_ports_led = 1
+  else if (i <= owns)
     can_not("table local isn\047t asked first")
 }
 
@@ -588,7 +599,7 @@ function print_verdict(verdict,    i, lacking, pending) {
   if (problem ~ /^no-(uplink|default)/ || (uplink_pattern != "" && !defaults))
     lacking = "the default route" (uplink_pattern == "" ? "" : " on an uplink")
   for (i = 1; i <= infinibands; i++)
-    if (family == 4 && problem !~ /^no-/ && !(infiniband[i] in has_address) && !is_uplink(infiniband[i]))
+    if (family == 4 && problem !~ /^no-/ && !is_uplink(infiniband[i]))
       pending = pending (pending == "" ? "" : ", ") infiniband[i]
   print verdict "\n" lacking "\n" pending
   if (verdict == "unknown")

@@ -40,7 +40,7 @@ readonly SHOWN_LINES=50
 # The netlink groups that every listener joins: links, nexthop objects, and IPv4's addresses, routes and rules.
 readonly GROUPS_HEARD=$((16#800000d1))
 readonly HEAR_SECONDS=5
-readonly TABLES=$'link show\naddress show\nrule show\nroute show table all'
+readonly TABLES=$'address show\nrule show\nroute show table all\nlink show'
 
 # think: reads a family's state as ip lists it, and prints a verdict. If the input has changes after "==heard", prints
 # how much they matter: 2 if the verdict may be wrong, 1 if a dump may be incomplete, else 0. The program and the config

@@ -2,7 +2,7 @@
 # same job with another list: the wanted routes, none, or those that were there before.
 #
 # Input. Sections follow each other: "==config", the wanted routes; "==adopted", routes of the Go package; "==kernel",
-# what ip listed at the start, which is links, addresses and the routes of all tables; and, only for task=undo, "==now",
+# what ip listed at the start, which is the routes of all tables, addresses and links; and, only for task=undo, "==now",
 # what table main holds by now.
 #
 # Parts. The unit of comparison is a part: for IPv4 a whole route, for IPv6 one next hop. The kernel joins IPv6 routes
@@ -56,9 +56,12 @@ section == "config" && !index($1, ":") == (family == 4) {
 # DESTINATION GATEWAY DEV METRIC: a route of the Go package's script, which becomes ours. A "*" stands for any.
 section == "adopted" { is_adopted[$1 " metric " $4, $2, $3] = 1 }
 
-section == "kernel" && /^[0-9]+: +[^ ]+ +inet6? / { sub(/\/.*/, "", $4); is_local[$4] = 1 }
-section == "kernel" && /^[0-9]+: [^ ]+: </ { read_link() }
-section ~ /^(kernel|now)$/ && !/^[0-9]+: / { read_route() }
+# ip lists routes, addresses and links, in this order. An address's label and an interface's alias may contain line
+# breaks, so no line behind an address or a link is a route, and no line behind a link is an address.
+section == "kernel" && /^[0-9]+: / { are_routes_read = 1 }
+section == "kernel" && /^[0-9]+: [^ ]+: </ { are_addresses_read = 1; read_link() }
+section == "kernel" && !are_addresses_read && /^[0-9]+: +[^ ]+ +inet6? / { sub(/\/.*/, "", $4); is_local[$4] = 1 }
+section == "now" || (section == "kernel" && !are_routes_read) { read_route() }
 
 # ip lists the VRFs first, and then all links, so a name that appears twice is a VRF.
 function read_link(    name, i) {
@@ -594,11 +597,11 @@ function take_apart(type, text,    word, count, i, w, h, legs, live, tunnel_tos)
 
 # Returns whether an interface is up without a carrier. Otherwise, a leg is dead for another reason.
 function lacks_carrier(name,    line, word) {
-  while (!has_read_links && ("exec ip -o link show up" | getline line) > 0) {
+  while (!has_read_links && ("exec ip -br link show up" | getline line) > 0) {
     split(line, word, " ")
-    # ip prints "2: eth0: <" or "2: eth0@peer: <".
-    sub(/[@:].*/, "", word[2])
-    is_without_carrier[word[2]] = word[3] ~ /^<NO-CARRIER,/
+    # ip prints "eth0 UP 02:00:00:00:00:01 <" or "eth0@peer UP <".
+    sub(/@.*/, "", word[1])
+    is_without_carrier[word[1]] = line ~ / <NO-CARRIER,/
   }
   has_read_links = 1
   return is_without_carrier[name]

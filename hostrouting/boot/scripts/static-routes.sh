@@ -57,7 +57,7 @@ attempt() {
     return
   fi
   for FAMILY in $FAMILIES; do
-    list_family $'link show type vrf\nlink show\naddress show\nroute show table all' || return 1
+    list_family $'route show table all\naddress show\nlink show type vrf\nlink show' || return 1
     LISTINGS[FAMILY]=$rows$'\n==kernel\n'$LISTED
   done
   IS_WRITING=1 DONE='' BEGUN=''

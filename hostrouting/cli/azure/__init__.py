@@ -1,1 +1,1 @@
-"""The Azure plug-in's commands and its hooks in other commands."""
+"""The Azure plug-in's commands, and what it adds to other commands (``sections``)."""

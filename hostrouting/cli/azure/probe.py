@@ -26,7 +26,7 @@ def apply(options: argparse.Namespace, host: Host) -> Result:
     """Rewrite the health probes, now and at every boot.
 
     The command loads the rules in one nftables transaction. It also adds a route to the rewritten
-    address, so that the host's own replies still reach the balancer if the default route changes.
+    address. So even if the default route changes, the host's replies still reach the load balancer.
     It installs a unit that loads the rules at every boot before the node starts. If
     nftables.service or nftables-flush.service flushes the ruleset, the rules are restored
     immediately. Running the command again reloads the same rules without losing a probe. If the
@@ -55,8 +55,8 @@ def plan(options: argparse.Namespace, host: Host) -> Result:
 def remove(_options: argparse.Namespace, host: Host) -> Result:
     """Remove everything that lb-probe apply installed.
 
-    The command removes the rules, the route, the files and the units. It needs no config.
-    hostrouting remove includes this and removes everything else too.
+    The command removes the rules, the route, the files and the units. It needs no config. The
+    command hostrouting remove removes these and everything else.
     """
     result = run_task(RemoveLoadBalancerProbe(host=host))
     return Result(result.to_json, lambda: report_text(result))

@@ -1,4 +1,4 @@
-"""The Azure plug-in's hooks in the core commands, which use it only through this module."""
+"""The functions through which the core's commands use the Azure plug-in."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def checks(options: argparse.Namespace, host: Host, *, has_config: bool) -> tuple[DoctorCheck, ...]:
-    """Return the plug-in's doctor checks, configured from CONFIG if it exists."""
+    """Return the plug-in's doctor checks. If there is a CONFIG, they compare the host with it."""
     config: HostNetworking | None = None
     if has_config:
         _, config = read_section(options, host, None, HostNetworking.from_mapping)

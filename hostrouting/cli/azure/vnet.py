@@ -22,7 +22,7 @@ from hostrouting.model.text import clean
 def _load(options: argparse.Namespace, host: Host) -> HostNetworking:
     """Read the settings.
 
-    CIDRs are mandatory, because the command only touches objects inside them.
+    CIDRs are required, because the command only touches objects inside them.
     """
     _, config = read_section(options, host, SECTION, HostNetworking.from_mapping)
     if config.stale_azure_vnet is None:

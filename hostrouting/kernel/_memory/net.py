@@ -92,8 +92,7 @@ class Net(Fib):
     """A network namespace in memory. ``changes`` is the number of changes so far.
 
     Args:
-        release: the release of Linux whose behaviour is modelled, for example ``6.1.176``, or None
-            for Linux 6.18.
+        release: the modelled Linux release, such as ``6.1.176``; None means 6.18.
     """
 
     def __init__(self, release: str | None = None) -> None:

@@ -76,8 +76,8 @@ def _shared_hops(net: Net, route: Route) -> tuple[NextHop, ...]:
     """Return the hops with their state.
 
     Routes with the same attributes share one fib_info, including the hop state. The shared state
-    differs from that of new hops only if some but not all hops are dead, or if hops don't track the
-    carrier.
+    differs from that of new hops only if some but not all hops are dead, or if a hop doesn't track
+    the carrier because its gateway is an IPv6 address.
     """
     is_gateway6 = any(isinstance(hop.gateway, IPv6Address) for hop in route.hops)
     if len(route.hops) > 1 or is_gateway6:
@@ -198,7 +198,8 @@ def fib_sync_down_dev(
         net: the namespace.
         dev: the device.
         is_dead: True if the device went down, False if it only lost its carrier.
-        force: whether to include routes with host scope, because the device's last address is gone.
+        force: whether the device has lost its last address, so that routes with host scope change
+            too.
     """
 
     def lost(hop: NextHop) -> NextHop:
@@ -232,7 +233,10 @@ def fib_sync_up(net: Net, dev: Device, *, revive: bool) -> None:
 
 
 def nexthop_flush_dev(net: Net, dev: Device) -> None:
-    """Remove a device's hops after it goes down or loses its carrier, and routes without hops."""
+    """Remove a device's hops from nexthop objects after it goes down or loses its carrier.
+
+    Also remove the routes that have no hop left.
+    """
 
     def changed(route: Route) -> Route | None:
         if route.nexthop_id is None or not route.hops:

@@ -390,6 +390,8 @@ class Listener(Socket):
     def drain(self) -> None:
         """Take note of all pending events.
 
+        If there are too many to look at each, one of them is assumed to be relevant.
+
         Raises:
             OSError: the socket failed.
         """

@@ -207,11 +207,9 @@ def decode_name(value: bytes) -> str:
 
 
 class DumpInterrupted(Exception):
-    """Exception raised when a read must be retried.
+    """Exception raised when a read must be retried. It never leaves the backend.
 
-    The data changed, or the message says why.
-
-    It never leaves the backend.
+    Its message says why. Without a message, the data changed.
     """
 
 
@@ -244,7 +242,7 @@ def index_of(name: str) -> int:
 
 
 def _open_a_socket() -> None:
-    """Raise the reason if no socket can be opened, which glibc's queries don't report."""
+    """Raise the error if no socket can be opened, because glibc's queries don't report it."""
     socket.socket(socket.AF_UNIX).close()
 
 
