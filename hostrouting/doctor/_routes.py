@@ -8,7 +8,12 @@ from hostrouting.boot.layout import WATCH
 from hostrouting.boot.trial import is_overdue, trial_deadline
 from hostrouting.doctor.checks import DoctorFinding, ExaminedHost, Severity
 from hostrouting.host_files.advertisements import ignored_advertisements
-from hostrouting.host_files.managers import NETWORK_MANAGER, NETWORKD, is_managed
+from hostrouting.host_files.managers import (
+    NETWORK_MANAGER,
+    NETWORKD,
+    is_managed,
+    keeps_foreign_rules,
+)
 from hostrouting.kernel.default_routes import unicast_defaults
 from hostrouting.kernel.port import read_default_routes, read_routes
 from hostrouting.model.errors import RouteError
@@ -74,7 +79,7 @@ def routes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def networkd(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that systemd-networkd doesn't remove our routes."""
+    """Check that systemd-networkd doesn't remove our routes and rules."""
     # An experiment showed this. Before systemd 257, no setting prevents these removals.
     message = (
         "systemd-networkd removes our routes on it when the link goes down or loses its carrier; "
@@ -90,6 +95,20 @@ def networkd(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             _networkd_fix(dev, routes),
             Severity.RISK,
         )
+    static = examined.config.static_routes
+    if not (static.rules or static.keep) or not _is_at_work(examined, NETWORKD):
+        return
+    if not keeps_foreign_rules(examined.layout.root):
+        message = (
+            "it removes our policy rules at networkctl reconfigure of any interface, when a file "
+            "of its has changed and is reloaded, when an interface appears that it manages, and "
+            "(systemd 257) at its own restart"
+        )
+        hint = (
+            "hostrouting watch restores lost rules; or set ManageForeignRoutingPolicyRules=no "
+            f"in networkd.conf, and: systemctl restart {NETWORKD}"
+        )
+        yield DoctorFinding("networkd-drops-rules", NETWORKD, message, hint, Severity.RISK)
 
 
 def _networkd_fix(dev: str, routes: Sequence[Route]) -> str:
@@ -146,7 +165,7 @@ def _managed(examined: ExaminedHost, manager: str) -> dict[str, list[Route]]:
     If the manager doesn't run, it removes nothing, so the result is empty. The same applies if the
     watcher runs, because it restores the routes.
     """
-    if examined.units.is_active(_WATCHER) or not examined.units.is_active(f"{manager}.service"):
+    if not _is_at_work(examined, manager):
         return {}
     ours = _ours(examined)
     managed: dict[str, list[Route]] = {}
@@ -156,6 +175,12 @@ def _managed(examined: ExaminedHost, manager: str) -> dict[str, list[Route]]:
             if on_it:
                 managed[link.name] = on_it
     return managed
+
+
+def _is_at_work(examined: ExaminedHost, manager: str) -> bool:
+    """Return whether a network manager runs, and no watcher restores what it removes."""
+    units = examined.units
+    return units.is_active(f"{manager}.service") and not units.is_active(_WATCHER)
 
 
 def _ours(examined: ExaminedHost) -> tuple[Route, ...]:

@@ -78,7 +78,7 @@ CHECKS = (
     ),
     DoctorCheck("agents", "no other program writes our scripts", _files.agents, False, True),
     DoctorCheck("routes", "every route is in the kernel, and wins", _routes.routes),
-    DoctorCheck("networkd", "systemd-networkd removes no routes", _routes.networkd),
+    DoctorCheck("networkd", "systemd-networkd removes no routes or rules", _routes.networkd),
     DoctorCheck("networkmanager", "NetworkManager removes no routes", _routes.network_manager),
     DoctorCheck("cloud-init", "cloud-init removes no routes", _routes.cloud_init),
     DoctorCheck(

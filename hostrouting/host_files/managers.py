@@ -1,14 +1,17 @@
 """Detect which network manager controls an interface, and how to stop it from removing routes.
 
 The kernel reports that a route is gone, but not which program has removed it. A manager keeps a
-state file for each interface, which tells whether the manager controls the interface.
+state file for each interface, which tells whether the manager controls the interface. Policy rules
+belong to no interface: systemd-networkd's own configuration tells whether it removes them.
 """
 
 from __future__ import annotations
 
 import errno as errnos
+from collections.abc import Iterator
 from pathlib import Path
 
+from hostrouting.boot.files import matching, read_text
 from hostrouting.model.opening import only_regular, translate_errors
 
 NETWORKD = "systemd-networkd"
@@ -73,3 +76,45 @@ def is_managed(root: Path, manager: str, index: int) -> bool:
         pairs = [line.partition("=") for line in file]
     values = {name.strip(): value.strip() for name, _, value in pairs}
     return values.get(key, "no").lower() not in ("unmanaged", "no", "false", "0")
+
+
+# systemd-networkd.conf(5). Of two drop-ins with the same name, the one in the first folder counts.
+_NETWORKD_FOLDERS = tuple(
+    f"{folder}/systemd" for folder in ("etc", "run", "usr/local/lib", "usr/lib")
+)
+_KEEPS_RULES = "ManageForeignRoutingPolicyRules"
+_NO = ("0", "no", "n", "false", "f", "off")
+_YES = ("1", "yes", "y", "true", "t", "on")
+
+
+def keeps_foreign_rules(root: Path) -> bool:
+    """Return whether systemd-networkd is configured to keep other programs' policy rules.
+
+    Args:
+        root: the host's root directory.
+
+    Raises:
+        FileError: a file of its configuration can't be read.
+    """
+    is_kept = False
+    for path in _networkd_files(root):
+        section = ""
+        for line in map(str.strip, (read_text(path) or "").splitlines()):
+            if line.startswith("["):
+                section = line
+                continue
+            name, _, value = (word.strip() for word in line.partition("="))
+            if (section, name) == ("[Network]", _KEEPS_RULES) and value.lower() in (*_NO, *_YES):
+                is_kept = value.lower() in _NO
+    return is_kept
+
+
+def _networkd_files(root: Path) -> Iterator[Path]:
+    """Yield the files of networkd's configuration in the order in which they are read."""
+    main = (root / folder / "networkd.conf" for folder in _NETWORKD_FOLDERS)
+    yield from [path for path in main if path.exists()][:1]
+    drop_ins: dict[str, Path] = {}
+    for folder in _NETWORKD_FOLDERS:
+        for path in matching(root / folder / "networkd.conf.d", "*.conf"):
+            drop_ins.setdefault(path.name, path)
+    yield from (drop_ins[name] for name in sorted(drop_ins))

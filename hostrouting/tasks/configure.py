@@ -25,6 +25,7 @@ from hostrouting.boot.parts import Wanted
 from hostrouting.boot.python import why_unsuitable
 from hostrouting.boot.trial import forget_trial
 from hostrouting.config.routing import Config, OverlapMode, StaticRoute
+from hostrouting.host_files.managers import NETWORKD, keeps_foreign_rules
 from hostrouting.kernel.port import read_routes
 from hostrouting.model.changes import Changes
 from hostrouting.model.errors import FileError, UnitError
@@ -225,6 +226,8 @@ def warnings_of(config: Config, wanted: Wanted, host: Host) -> tuple[str, ...]:
     if any(part.is_gated for part in wanted.parts):
         warnings += _python_warnings(wanted, host)
         warnings += _consumer_warnings(wanted.consumer, host)
+    if ROUTES in wanted.part_names:
+        warnings += _networkd_warnings(config, host)
     return tuple(warnings)
 
 
@@ -243,6 +246,27 @@ def _watch_warnings(config: Config, wanted: Wanted, host: Host) -> Iterator[str]
             f"there is no folder {folder}: make it, "
             "and restart the watcher, which can't write metrics"
         )
+
+
+def _networkd_warnings(config: Config, host: Host) -> Iterator[str]:
+    static = config.static_routes
+    if not (static.rules or static.keep) or config.watch.enabled:
+        return
+    if not keeps_foreign_rules(host.layout.root) and _is_running(host, f"{NETWORKD}.service"):
+        yield (
+            f"{NETWORKD} runs, and removes other programs' policy rules, for example at networkctl "
+            "reconfigure: enable the watcher (hostRouting.watch), which restores them, or set "
+            "ManageForeignRoutingPolicyRules=no in networkd.conf"
+        )
+
+
+def _is_running(host: Host, unit: str) -> bool:
+    try:
+        return host.units.is_active(unit)
+    except UnitError as error:
+        if error.errno not in (None, errno.ENOENT):
+            raise
+        return False  # there is no systemd
 
 
 def _python_warnings(wanted: Wanted, host: Host) -> Iterator[str]:

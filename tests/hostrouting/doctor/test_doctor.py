@@ -24,7 +24,7 @@ from node import shadowed_kernel
 from wanted import MACHINE, SHADOWED, config
 
 import phases
-from hostrouting import Config, Configure, Host, Layout, RemoveHostRouting, cli
+from hostrouting import Config, Configure, Host, Layout, RemoveHostRouting, cli, plan
 from hostrouting.boot.locks import locked
 from hostrouting.boot.trial import times_of
 from hostrouting.cli.pages import doctor_page
@@ -706,6 +706,46 @@ def manage_others(node: Node) -> None:
     node.manage(
         "NetworkManager.service", "/run/NetworkManager/devices", "[device]\nmanaged=false\n"
     )
+
+
+def with_policy_routing(node: Node, **more: Any) -> Config:
+    """Install a config with a rule and kept interfaces."""
+    static = {
+        "enabled": True,
+        "routes": [{"destination": SHADOWED}],
+        "rules": [{"to": SHADOWED, "priority": 5269}],
+        "keep": ["ib*"],
+    }
+    given = config(staticRoutes=static, **more)
+    phases.run(Configure(given, host=node.host))
+    return given
+
+
+NETWORKD_CONF = "/etc/systemd/networkd.conf.d/10-rules.conf"
+
+
+def test_networkd_drops_rules_unless_told_or_watched(node: Node) -> None:
+    given = with_policy_routing(node)
+    assert kinds(examine(given, host=node.host)) == []
+    node.units.restart("systemd-networkd.service")
+    (finding,) = examine(given, host=node.host).findings
+    assert (finding.kind, finding.subject) == ("networkd-drops-rules", "systemd-networkd")
+    assert finding.severity is Severity.RISK
+    assert "ManageForeignRoutingPolicyRules=no" in finding.hint
+    assert [*plan(given, host=node.host).warnings] == [
+        warning
+        for warning in phases.run(Configure(given, host=node.host)).warnings
+        if "ManageForeignRoutingPolicyRules=no" in warning
+    ]
+
+    node.write(NETWORKD_CONF, "[Network]\nManageForeignRoutingPolicyRules=no\n")
+    assert kinds(examine(given, host=node.host)) == []
+    assert phases.run(Configure(given, host=node.host)).warnings == ()
+
+    node.remove(NETWORKD_CONF)
+    watched = with_policy_routing(node, watch={"enabled": True})
+    assert phases.run(Configure(watched, host=node.host)).warnings == ()
+    assert kinds(examine(watched, host=node.host)) == []
 
 
 def install_by(python: str) -> Callable[[Node], None]:

@@ -18,7 +18,13 @@ from hypothesis import strategies as st
 
 import phases
 from hostrouting import Layout
-from hostrouting.host_files.managers import NETWORK_MANAGER, NETWORKD, is_managed, who_manages
+from hostrouting.host_files.managers import (
+    NETWORK_MANAGER,
+    NETWORKD,
+    is_managed,
+    keeps_foreign_rules,
+    who_manages,
+)
 from hostrouting.host_files.resolv_conf import nameservers
 from hostrouting.kernel.model import Model, model_of
 from hostrouting.kernel.port import Write, read_routes
@@ -384,6 +390,62 @@ def test_a_folder_in_the_files_place_is_an_error(tmp_path: Path) -> None:
     (tmp_path / NETWORKDS).mkdir(parents=True)
     with pytest.raises(FileError, match="netif/links/2"):
         who_manages(tmp_path, "eth0", 2)
+
+
+KEEPING = "[Network]\nManageForeignRoutingPolicyRules=no\n"
+DROPPING = "[Network]\nManageForeignRoutingPolicyRules=yes\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "is_kept"),
+    [
+        ({}, False),
+        ({"etc/systemd/networkd.conf": KEEPING}, True),
+        ({"etc/systemd/networkd.conf": "[Network]\n#ManageForeignRoutingPolicyRules=no\n"}, False),
+        ({"etc/systemd/networkd.conf": KEEPING.replace("[Network]", "[DHCPv4]")}, False),
+        ({"usr/lib/systemd/networkd.conf": KEEPING}, True),
+        (
+            {"usr/lib/systemd/networkd.conf": KEEPING, "etc/systemd/networkd.conf": "[Network]\n"},
+            False,
+        ),
+        (
+            {"run/systemd/networkd.conf.d/a.conf": " [Network] \n " + KEEPING.partition("\n")[2]},
+            True,
+        ),
+        (
+            {
+                "etc/systemd/networkd.conf": KEEPING,
+                "usr/lib/systemd/networkd.conf.d/a.conf": DROPPING,
+            },
+            False,
+        ),
+        (
+            {
+                "etc/systemd/networkd.conf.d/a.conf": DROPPING,
+                "usr/lib/systemd/networkd.conf.d/b.conf": KEEPING,
+            },
+            True,
+        ),
+        (
+            {
+                "etc/systemd/networkd.conf.d/a.conf": "",
+                "usr/lib/systemd/networkd.conf.d/a.conf": KEEPING,
+            },
+            False,
+        ),
+        ({"etc/systemd/networkd.conf.d/a.conf": KEEPING.replace("=no", " = OFF")}, True),
+        (
+            {"etc/systemd/networkd.conf.d/a.conf": KEEPING + "ManageForeignRoutingPolicyRules=\n"},
+            True,
+        ),
+    ],
+)
+def test_networkds_configuration_says_whether_rules_stay(
+    tmp_path: Path, files: dict[str, str], is_kept: bool
+) -> None:
+    for path, text in files.items():
+        write_file(tmp_path / path, text)
+    assert keeps_foreign_rules(tmp_path) == is_kept
 
 
 # --- any snapshot ---------------------------------------------------------------------------------
