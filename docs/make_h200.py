@@ -283,6 +283,40 @@ notes. For programs, `--output json` prints [the same information](../reference/
 """
 
 
+TAIL = """\
+## What happens to InfiniBand's own traffic
+
+The routes lead the expected CIDRs through eth0, and with them InfiniBand's neighbours. So the fix
+also has `"keep": ["ib*"]`, which [keeps on each interface](../explanation/policy-routing.md) what
+is sent from its address:
+
+| traffic | routes alone | routes and `keep` |
+|---|---|---|
+| between the node and the cluster | works | works |
+| a neighbour calls a server at ib3's address | lost: eth0 has the answers | works |
+| a client bound to ib3's address calls a neighbour | lost: it uses eth0 | works, through ib3 |
+| a client bound to ib3 itself calls a neighbour | works if `rp_filter` isn't 1 | works |
+| a client that is bound to nothing calls a neighbour | lost: it uses eth0 | lost: it uses eth0 |
+| RDMA verbs between connected queue pairs | need no route | need no route |
+
+All rows but the last were measured by TCP: with 4 and 8 interfaces in one /16, with `rp_filter` 0,
+1 and 2, after `apply`, after a reboot, after a link went down and up, and after `remove`. Network
+namespaces stood in for the hosts, and virtual Ethernet for InfiniBand: **no InfiniBand hardware was
+used**.
+
+`librdmacm` wasn't run, either. By Linux's source (`drivers/infiniband/core/addr.c`), it looks up a
+route as a client that is bound to the interface if it has a source address, and else as one that is
+bound to nothing.
+
+**NCCL** begins its bootstrap with interfaces whose names begin with `ib`, unless you set
+`NCCL_SOCKET_IFNAME` (`ncclFindInterfaces` in its source). On the host's network, it then connects
+to other nodes' InfiniBand addresses with sockets that are bound to nothing, which `keep` doesn't
+help. Set `NCCL_SOCKET_IFNAME=eth0`: the bootstrap then uses the cluster's network, and the data
+still go through InfiniBand. Or expect only the CIDRs that your cluster uses, if the InfiniBand
+addresses aren't among them (cases 2 and 3). NCCL itself wasn't run.
+"""
+
+
 def page(told: dict[str, Told]) -> str:
     """Return the page as Markdown."""
     contents = "\n".join(
@@ -294,6 +328,7 @@ def page(told: dict[str, Told]) -> str:
         [
             head,
             *(_section(number, each, told[each.name]) for number, each in enumerate(VARIANTS, 1)),
+            TAIL,
         ]
     )
 
