@@ -28,7 +28,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from ipaddress import IPv4Address, IPv4Network, ip_address
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 
@@ -56,7 +56,10 @@ from hostrouting.backend import (
     Selection,
     Sent,
     Write,
+    rule_deleted_for,
 )
+
+T = TypeVar("T")
 
 _READ = ("-4", "-details", "-json", "-Numeric")
 _NO_ENTRY = {errnos.ENETUNREACH, errnos.EHOSTUNREACH, errnos.EACCES, errnos.EINVAL}
@@ -104,12 +107,15 @@ class IpCommandBackend:
             for link in _show("address")
             for item in link.get("addr_info", ())
         )
-        rules = _cut_netlink("=I12x", _run("-4", "rule", "save").stdout[4:])
         return Facts(
             links=tuple(sorted(map(_link, _show("link")), key=lambda link: link.index)),
             addresses=tuple(addresses),
-            rules=tuple(_rule(message) for _, message in rules),
+            rules=tuple(self._rules()),
         )
+
+    def _rules(self) -> list[Rule]:
+        found = _cut_netlink("=I12x", _run("-4", "rule", "save").stdout[4:])
+        return [_rule(message) for _, message in found]
 
     def entries(self, wanted: Selection = EVERYTHING) -> Entries:
         return wanted.filter(self._routes(wanted.table))
@@ -155,10 +161,22 @@ class IpCommandBackend:
     def write(self, change: Write, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         if change is Write.DELETE:
             return self._delete(routes)
-        return _each(routes, lambda route: self._put(change.value, route))
+        failures = _each(routes, lambda route: self._put(change.value, route))
+        return tuple(RouteFailure(*failure) for failure in failures)
 
     def write_rules(self, change: Write, rules: Sequence[Rule]) -> tuple[RuleFailure, ...]:
-        return self._listening.write_rules(change, rules)
+        if change is Write.REPLACE:
+            raise ValueError("the kernel can't replace a rule")
+        there = self._rules() if change is Write.DELETE and rules else []
+
+        def write(rule: Rule) -> None:
+            if change is Write.DELETE:
+                _take(there, rule)
+            elif rule.has_ports or rule.has_unknown:
+                raise RouteError("its selectors aren't known", errno=errnos.EOPNOTSUPP)
+            _run("-4", "rule", "del" if change is Write.DELETE else "add", *_rule_words(rule))
+
+        return tuple(RuleFailure(*failure) for failure in _each(rules, write))
 
     def _delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         there = self._routes() if routes else []
@@ -175,7 +193,7 @@ class IpCommandBackend:
             there.remove(entry)
             _run("-4", "route", "del", *words)
 
-        return _each(routes, delete)
+        return tuple(RouteFailure(*failure) for failure in _each(routes, delete))
 
     def _put(self, verb: str, route: Route) -> None:
         try:
@@ -267,14 +285,24 @@ def _errno(reason: str) -> int:
     )
 
 
-def _each(routes: Sequence[Route], write: Callable[[Route], None]) -> tuple[RouteFailure, ...]:
-    failures: list[RouteFailure] = []
-    for route in routes:
+def _each(items: Sequence[T], write: Callable[[T], None]) -> list[tuple[T, int, str]]:
+    """Write each route or rule, and return those that fail, each with its errno and the reason."""
+    failures: list[tuple[T, int, str]] = []
+    for item in items:
         try:
-            write(route)
+            write(item)
         except RouteError as error:
-            failures.append(RouteFailure(route, error.errno or errnos.EINVAL, str(error)))
-    return tuple(failures)
+            failures.append((item, error.errno or errnos.EINVAL, str(error)))
+    return failures
+
+
+def _take(there: list[Rule], rule: Rule) -> None:
+    """Mark a rule as deleted, or raise an error if the kernel would delete another one or none."""
+    if rule not in there:
+        raise RouteError("no such rule", errno=errnos.ENOENT)
+    if rule_deleted_for(rule, there) != rule:
+        raise RouteError("the kernel would delete another rule", errno=errnos.ENOTRECOVERABLE)
+    there.remove(rule)
 
 
 def _is_meant(entry: Route, route: Route) -> bool:
@@ -301,6 +329,12 @@ def _words(route: Route) -> list[str]:
         way = f"{hop.words(Family.IPV4)} onlink" if hop.onlink else hop.words(Family.IPV4)
         words += f" nexthop {way} weight {hop.weight}" if len(route.hops) > 1 else f" {way}"
     return words.split()
+
+
+def _rule_words(rule: Rule) -> list[str]:
+    named = attrs.evolve(rule, has_ports=False, has_unknown=False)
+    words = str(named).replace("lookup [l3mdev-table]", "l3mdev")
+    return f"preference {rule.preference} protocol {rule.protocol} {words}".split()
 
 
 def _link(item: dict[str, Any]) -> Link:

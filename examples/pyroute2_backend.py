@@ -15,7 +15,7 @@ import socket
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, ip_address
-from typing import Any
+from typing import Any, TypeVar
 
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
@@ -49,10 +49,14 @@ from hostrouting.backend import (
     Sent,
     Table,
     Write,
+    rule_deleted_for,
 )
 
+T = TypeVar("T")
+
 _INET = {"family": socket.AF_INET}
-_LINKS, _ADDRESSES, _NEW_ROUTE, _DEL_ROUTE, _ROUTES, _RULES = 18, 22, 24, 25, 26, 34  # RTM_*
+_LINKS, _ADDRESSES, _NEW_ROUTE, _DEL_ROUTE, _ROUTES = 18, 22, 24, 25, 26  # RTM_*
+_NEW_RULE, _DEL_RULE, _RULES = 32, 33, 34
 _GET, _DUMP, _ADD, _REPLACE, _DELETE = 0x001, 0x301, 0x605, 0x505, 0x005  # NLM_F_*
 _ENTRY, _CLONED = 0x3000, 0x200  # RTM_F_FIB_MATCH | RTM_F_LOOKUP_TABLE; RTM_F_CLONED
 _DEAD, _ONLINK, _LINKDOWN = 1, 4, 16  # RTNH_F_*
@@ -75,8 +79,11 @@ class Pyroute2Backend:
         return Facts(
             links=tuple(sorted(links, key=lambda link: link.index)),
             addresses=tuple(map(_address, _ask(_ADDRESSES, _DUMP, _INET))),
-            rules=tuple(map(_rule, _ask(_RULES, _DUMP, _INET))),
+            rules=tuple(self._rules()),
         )
+
+    def _rules(self) -> list[Rule]:
+        return [_rule(message) for message in _ask(_RULES, _DUMP, _INET)]
 
     def entries(self, wanted: Selection = EVERYTHING) -> Entries:
         return wanted.filter(self._routes(wanted.table))
@@ -139,10 +146,25 @@ class Pyroute2Backend:
         if change is Write.DELETE:
             return self._delete(routes)
         flags = _ADD if change is Write.ADD else _REPLACE
-        return _each(routes, lambda route, by: _write(_NEW_ROUTE, flags, route, by))
+        failures = _each(routes, lambda route, by: _write(_NEW_ROUTE, flags, route, by))
+        return tuple(RouteFailure(*failure) for failure in failures)
 
     def write_rules(self, change: Write, rules: Sequence[Rule]) -> tuple[RuleFailure, ...]:
-        return self._listening.write_rules(change, rules)
+        if change is Write.REPLACE:
+            raise ValueError("the kernel can't replace a rule")
+        there = self._rules() if change is Write.DELETE and rules else []
+
+        def write(rule: Rule, by: Any) -> None:
+            fields, attributes = _fields_of(rule)
+            if change is Write.DELETE:
+                _take(there, rule)
+                _ask(_DEL_RULE, _DELETE, fields, *attributes, by=by)
+            elif rule.has_ports or rule.has_unknown:
+                raise RouteError("its selectors aren't known", errno=errnos.EOPNOTSUPP)
+            else:
+                _ask(_NEW_RULE, _ADD, fields, *attributes, by=by)
+
+        return tuple(RuleFailure(*failure) for failure in _each(rules, write))
 
     def _delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         there = self._routes() if routes else []
@@ -155,7 +177,7 @@ class Pyroute2Backend:
             if entry is not None:
                 there.remove(entry)
 
-        return _each(routes, delete)
+        return tuple(RouteFailure(*failure) for failure in _each(routes, delete))
 
     def changes(
         self, inside: Sequence[Prefix] | None = None
@@ -246,15 +268,56 @@ def _ask(
         raise RouteError(f"the kernel refuses: {error}", errno=errno) from error
 
 
-def _each(routes: Sequence[Route], write: Callable[[Route, Any], None]) -> tuple[RouteFailure, ...]:
-    failures: list[RouteFailure] = []
+def _each(items: Sequence[T], write: Callable[[T, Any], None]) -> list[tuple[T, int, str]]:
+    """Write each route or rule, and return those that fail, each with its errno and the reason."""
+    failures: list[tuple[T, int, str]] = []
     with _socket() as by:
-        for route in routes:
+        for item in items:
             try:
-                write(route, by)
+                write(item, by)
             except RouteError as error:
-                failures.append(RouteFailure(route, error.errno or errnos.EINVAL, str(error)))
-    return tuple(failures)
+                failures.append((item, error.errno or errnos.EINVAL, str(error)))
+    return failures
+
+
+def _take(there: list[Rule], rule: Rule) -> None:
+    """Mark a rule as deleted, or raise an error if the kernel would delete another one or none."""
+    if rule not in there:
+        raise RouteError("no such rule", errno=errnos.ENOENT)
+    if rule_deleted_for(rule, there) != rule:
+        raise RouteError("the kernel would delete another rule", errno=errnos.ENOTRECOVERABLE)
+    there.remove(rule)
+
+
+def _fields_of(rule: Rule) -> tuple[dict[str, int], list[list[Any]]]:
+    """Return the header and the attributes of a rule, without its ports."""
+    fields = _INET | {
+        "src_len": rule.source.prefixlen if rule.source else 0,
+        "dst_len": rule.destination.prefixlen if rule.destination else 0,
+        "tos": rule.tos,
+        "action": rule.action,
+        "flags": 2 if rule.is_inverted else 0,  # FIB_RULE_INVERT
+    }
+    uids = rule.uid_range
+    values = {
+        "PRIORITY": rule.preference,
+        "TABLE": rule.table if rule.has_table else None,
+        "GOTO": rule.goto,
+        "SRC": str(rule.source.network_address) if rule.source else None,
+        "DST": str(rule.destination.network_address) if rule.destination else None,
+        "TUN_ID": rule.tun_id or None,
+        "FWMARK": rule.mark,
+        "FWMASK": None if rule.mark is None else rule.mark_mask,
+        "IIFNAME": None if rule.iif is None else os.fsencode(rule.iif),
+        "OIFNAME": None if rule.oif is None else os.fsencode(rule.oif),
+        "UID_RANGE": f"{uids[0]}:{uids[1]}" if uids else None,
+        "IP_PROTO": rule.ip_protocol or None,
+        "SUPPRESS_PREFIXLEN": rule.suppress_prefix_length,
+        "SUPPRESS_IFGROUP": rule.suppress_group,
+        "L3MDEV": 1 if rule.is_l3mdev else None,
+        "PROTOCOL": rule.protocol,
+    }
+    return fields, [[f"FRA_{name}", value] for name, value in values.items() if value is not None]
 
 
 def _write(kind: int, flags: int, route: Route, by: Any, *, is_there: bool = True) -> None:

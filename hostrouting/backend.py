@@ -1,9 +1,9 @@
 """The two ports and their types, for implementing a routes backend or a service manager.
 
-``RouteBackend`` is the port for routes: facts, entries, lookup, sources, write and changes.
-``read_routes`` and similar functions are built on these. ``ForwardingBackend`` is the base class
-for wrappers that change some calls of another backend. ``NetlinkBackend`` implements the port for
-the kernel's IPv4 routes, ``NetlinkBackend6`` for its IPv6 routes, and
+``RouteBackend`` is the port for routes: facts, entries, lookup, sources, write, write_rules and
+changes. ``read_routes`` and similar functions are built on these. ``ForwardingBackend`` is the base
+class for wrappers that change some calls of another backend. ``NetlinkBackend`` implements the port
+for the kernel's IPv4 routes, ``NetlinkBackend6`` for its IPv6 routes, and
 ``hostrouting.testing.FakeKernel`` in memory.
 To check another backend against ``FakeKernel``, use ``hostrouting.testing.conformance``.
 
@@ -27,6 +27,7 @@ from hostrouting.kernel.port import (
     read_our_routes,
     read_routes,
 )
+from hostrouting.kernel.refusals import rule_deleted_for
 from hostrouting.kernel.selection import EVERYTHING, Entries, Selection
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.integer_prefixes import Prefix
@@ -50,6 +51,6 @@ __all__ = [
     "NetlinkBackend", "NetlinkBackend6", "NextHop", "Prefix", "Protocol", "Route", "RouteBackend",
     "RouteFailure", "RouteType", "Router", "Rule", "RuleAction", "RuleFailure", "Scope",
     "Selection", "Sent", "Systemctl", "Table", "UnitManager", "Write", "read_default_routes",
-    "read_our_routes", "read_routes",
+    "read_our_routes", "read_routes", "rule_deleted_for",
 ]
 # fmt: on

@@ -14,8 +14,7 @@
 The following isn't modelled:
 
 - sysctls: they have the kernel's defaults
-- most invalid policy rules, and which one of several rules with the same preference the kernel
-  deletes
+- most invalid policy rules
 - nexthop objects (EINVAL, as if the object didn't exist)
 - VRFs and encapsulation
 - IPv6: a device that is up can reach any IPv6 gateway
@@ -40,8 +39,13 @@ import attrs
 from hostrouting.kernel._memory import devinet
 from hostrouting.kernel._memory.net import Device, Net, WriteMode, fib_table_delete, fib_tables_dump
 from hostrouting.kernel._memory.semantics import fib_new_route
-from hostrouting.kernel.port import ChangeListener, Facts, Kernel, Sent, Write
-from hostrouting.kernel.refusals import Deletable, NetlinkError
+from hostrouting.kernel.port import ChangeListener, Facts, Kernel, Sent, Write, refuse_replacing
+from hostrouting.kernel.refusals import (
+    Deletable,
+    DeletableRules,
+    NetlinkError,
+    refuse_unwritable,
+)
 from hostrouting.kernel.rules import LOOPBACK
 from hostrouting.kernel.selection import EVERYTHING, Entries, Selection
 from hostrouting.kernel.sources import Sources
@@ -116,12 +120,13 @@ class FakeKernel(Kernel):
         return tuple(failures)
 
     def write_rules(self, change: Write, rules: Sequence[Rule]) -> tuple[RuleFailure, ...]:
+        refuse_replacing(change)
+        write = _add_rule if change is Write.ADD else _delete_rule
         failures: list[RuleFailure] = []
         with self._changing() as net:
-            write = net.add_rule if change is Write.ADD else net.del_rule
             for rule in rules:
                 try:
-                    write(rule)
+                    write(net, rule)
                 except NetlinkError as refusal:
                     failures.append(RuleFailure(rule, refusal.errno, refusal.message))
         return tuple(failures)
@@ -250,7 +255,7 @@ class FakeKernel(Kernel):
             net.add_rule(rule)
 
     def del_rule(self, rule: Rule) -> None:
-        """Delete a policy rule.
+        """Delete the first policy rule that has all selectors of this one, as the kernel does.
 
         Raises:
             RouteError: ENOENT if there is no such rule.
@@ -342,3 +347,14 @@ _WRITERS: dict[Write, Callable[[Net, Route], None]] = {
     Write.REPLACE: partial(_new_route, how=WriteMode.REPLACE),
     Write.DELETE: _delete_route,
 }
+
+
+def _add_rule(net: Net, rule: Rule) -> None:
+    refuse_unwritable(rule)
+    net.add_rule(rule)
+
+
+def _delete_rule(net: Net, rule: Rule) -> None:
+    # The kernel matches more loosely than ``write_rules`` guarantees.
+    DeletableRules(net.rules).take(rule)
+    net.del_rule(rule)

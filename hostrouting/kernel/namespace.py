@@ -13,7 +13,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable
 from functools import cached_property
 from ipaddress import IPv4Interface, IPv6Address, ip_interface
@@ -23,11 +22,12 @@ from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
 from hostrouting.kernel.port import read_routes
 from hostrouting.kernel.rtnetlink import messages as rtnl
+from hostrouting.kernel.rtnetlink import values
 from hostrouting.kernel.rtnetlink.conversation import Conversation
 from hostrouting.kernel.unshare import Namespace, is_made_here, make_namespace, refusal
 from hostrouting.kernel.unshare import NamespaceError as NamespaceError
 from hostrouting.model.errors import RouteError
-from hostrouting.model.family import Family, IpNetwork
+from hostrouting.model.family import Family
 from hostrouting.model.routes import Table
 from hostrouting.model.rules import Rule
 from phases import CancelScope, TimedOut
@@ -244,30 +244,26 @@ class NamespaceKernel(NetlinkBackend):
     def add_rule(self, rule: Rule) -> None:
         """Add a policy rule.
 
+        ``has_ports`` doesn't say which ports, so an arbitrary destination port is used.
+
         Raises:
             RouteError: the kernel rejected the request, for example with EEXIST if an identical
                 rule exists.
         """
-        self._ask_for("add", rtnl.RTM_NEWRULE, rtnl.ADD, rule)
+        body = values.encode_rule(rule, self.family)
+        if rule.has_ports:
+            body += values.destination_port(443)
+        self._change(f"add the rule {rule.preference}", rtnl.RTM_NEWRULE, rtnl.ADD, body)
 
     def del_rule(self, rule: Rule) -> None:
-        """Delete a policy rule.
+        """Delete the first policy rule that has all selectors of this one, apart from ports.
 
         Raises:
             RouteError: the kernel rejected the request, for example with ENOENT if there is no such
                 rule.
         """
-        self._ask_for("delete", rtnl.RTM_DELRULE, rtnl.DELETE, rule)
-
-    def _ask_for(
-        self,
-        verb: str,
-        kind: int,
-        flags: int,
-        rule: Rule,
-    ) -> None:
-        fields, attributes = _encode_rule(rule)
-        self._ask(f"{verb} the rule {rule.preference}", kind, flags, fields, *attributes)
+        body = values.encode_rule(rule, self.family)
+        self._change(f"delete the rule {rule.preference}", rtnl.RTM_DELRULE, rtnl.DELETE, body)
 
     # --- the other end of the cables --------------------------------------------------------------
 
@@ -331,10 +327,18 @@ class NamespaceKernel(NetlinkBackend):
         body = _message_class(kind)()
         body.update({name: 0 for name, _ in body.fields} | fields, attrs=list(attributes))
         body.encode()
-        encoded = bytes(body.data)[rtnl.HEADER_BYTES :]
+        self._change(attempt, kind, flags, bytes(body.data)[rtnl.HEADER_BYTES :])
+
+    def _change(
+        self,
+        attempt: str,
+        kind: int,
+        flags: int,
+        body: bytes,
+    ) -> None:
         with rtnl.as_route_errors(attempt), self._connect() as talk:
             for _, refusal in talk.change(
-                [encoded],
+                [body],
                 lambda body, sequence: rtnl.message(kind, flags, sequence, body),
             ):
                 raise refusal
@@ -342,68 +346,9 @@ class NamespaceKernel(NetlinkBackend):
 
 def _message_class(kind: int) -> Any:
     # The import takes 130 ms and loads asyncio.
-    from pyroute2.netlink.rtnl.fibmsg import fibmsg
     from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
     from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 
     # Message types come in groups of four: RTM_NEW*, RTM_DEL*, RTM_GET* and RTM_SET*.
     group = kind - kind % 4
-    return {rtnl.RTM_NEWLINK: ifinfmsg, rtnl.RTM_NEWADDR: ifaddrmsg, rtnl.RTM_NEWRULE: fibmsg}[
-        group
-    ]
-
-
-def _encode_rule(rule: Rule) -> tuple[dict[str, int], list[tuple[str, object]]]:
-    """Return the header fields and attributes for a rule.
-
-    ``has_ports`` doesn't say which ports, so an arbitrary destination port is used.
-    """
-    fields = {
-        "family": socket.AF_INET,
-        "src_len": _length(rule.source),
-        "dst_len": _length(rule.destination),
-        "tos": rule.tos,
-        "table": _table_byte(rule),
-        "action": rule.action,
-        "flags": rtnl.FIB_RULE_INVERT if rule.is_inverted else 0,
-    }
-    uids = rule.uid_range
-    values = (
-        ("FRA_PRIORITY", rule.preference),
-        ("FRA_TABLE", rule.table if rule.has_table else None),
-        ("FRA_GOTO", rule.goto),
-        ("FRA_SRC", _address(rule.source)),
-        ("FRA_DST", _address(rule.destination)),
-        ("FRA_TUN_ID", rule.tun_id or None),
-        ("FRA_FWMARK", rule.mark),
-        ("FRA_FWMASK", None if rule.mark is None else rule.mark_mask),
-        ("FRA_IIFNAME", _name(rule.iif)),
-        ("FRA_OIFNAME", _name(rule.oif)),
-        ("FRA_UID_RANGE", None if uids is None else f"{uids[0]}:{uids[1]}"),
-        ("FRA_IP_PROTO", rule.ip_protocol or None),
-        ("FRA_DPORT_RANGE", "443:443" if rule.has_ports else None),
-        ("FRA_SUPPRESS_PREFIXLEN", rule.suppress_prefix_length),
-        ("FRA_SUPPRESS_IFGROUP", rule.suppress_group),
-        ("FRA_L3MDEV", 1 if rule.is_l3mdev else None),
-        ("FRA_PROTOCOL", rule.protocol),
-    )
-    return fields, [(name, value) for name, value in values if value is not None]
-
-
-def _length(prefix: IpNetwork | None) -> int:
-    return 0 if prefix is None else prefix.prefixlen
-
-
-def _address(prefix: IpNetwork | None) -> str | None:
-    return None if prefix is None else str(prefix.network_address)
-
-
-def _name(dev: str | None) -> bytes | None:
-    return None if dev is None else os.fsencode(dev)
-
-
-def _table_byte(rule: Rule) -> int:
-    """Return the table number in a rule's header, which has only a byte for it."""
-    if not rule.has_table:
-        return 0
-    return rule.table if rule.table <= 0xFF else rtnl.RT_TABLE_COMPAT
+    return {rtnl.RTM_NEWLINK: ifinfmsg, rtnl.RTM_NEWADDR: ifaddrmsg}[group]

@@ -31,8 +31,20 @@ from functools import cache, partial
 from typing import TypeVar
 
 from hostrouting.kernel.nexthops import in_order
-from hostrouting.kernel.port import ChangeListener, Facts, RouteBackend, Sent, Write
-from hostrouting.kernel.refusals import Deletable, DeletableRules, NetlinkError
+from hostrouting.kernel.port import (
+    ChangeListener,
+    Facts,
+    RouteBackend,
+    Sent,
+    Write,
+    refuse_replacing,
+)
+from hostrouting.kernel.refusals import (
+    Deletable,
+    DeletableRules,
+    NetlinkError,
+    refuse_unwritable,
+)
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink import route_messages as rtm
 from hostrouting.kernel.rtnetlink import values
@@ -351,26 +363,32 @@ class NetlinkBackend(RouteBackend):
         return Deletable(entry for wanted in selections for entry in self.entries(wanted))
 
     def write_rules(self, change: Write, rules: Sequence[Rule]) -> tuple[RuleFailure, ...]:
+        refuse_replacing(change)
         if not rules:
             return ()
-        is_added = change is Write.ADD
-        deletable = DeletableRules([] if is_added else self._rules())
+        if change is Write.ADD:
+            return self._send_rules(rtnl.RTM_NEWRULE, rtnl.ADD, rules, refuse_unwritable)
+        deletable = DeletableRules(self._rules())
+        return self._send_rules(rtnl.RTM_DELRULE, rtnl.DELETE, rules, deletable.take)
+
+    def _send_rules(
+        self,
+        kind: int,
+        flags: int,
+        rules: Sequence[Rule],
+        examine: Callable[[Rule], None],
+    ) -> tuple[RuleFailure, ...]:
+        """Request a change for each rule that ``examine`` doesn't refuse."""
 
         def pack(rule: Rule, sequence: int) -> bytes:
-            if is_added:
-                return rtnl.message(rtnl.RTM_NEWRULE, rtnl.ADD, sequence, self._encode(rule))
-            message = rtnl.message(rtnl.RTM_DELRULE, rtnl.DELETE, sequence, self._encode(rule))
-            deletable.take(rule)
-            return message
+            examine(rule)
+            return rtnl.message(kind, flags, sequence, values.encode_rule(rule, self.family))
 
         with rtnl.as_route_errors("change rules"), self._connect() as talk:
             refusals = talk.change(rules, pack)
         return tuple(
             RuleFailure(rule, refusal.errno, refusal.message) for rule, refusal in refusals
         )
-
-    def _encode(self, rule: Rule) -> bytes:
-        return values.encode_rule(rule, self.family)
 
     # --- changes ----------------------------------------------------------------------------------
 

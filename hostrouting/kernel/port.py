@@ -203,20 +203,22 @@ class RouteBackend(Lookups, Protocol):
         there is a rule like it with the same protocol (NLM_F_CREATE | NLM_F_EXCL). A missing source
         or destination matches any (rule_exists), so EEXIST doesn't mean that this rule exists.
 
-        ``DELETE``: exactly these rules are deleted. A rule that doesn't exist fails with ENOENT.
-        The kernel deletes the first rule that matches, and a missing source or destination matches
-        any, so a call has to read the rules first.
+        A rule with ports or an unsupported selector fails with EOPNOTSUPP.
+
+        ``DELETE``: exactly these rules are deleted. A rule that doesn't exist fails with ENOENT. If
+        the kernel would delete another rule (``rule_deleted_for``), the error is ENOTRECOVERABLE,
+        so a call has to read the rules first.
 
         Args:
             change: ``ADD`` or ``DELETE``. The kernel can't replace a rule.
-            rules: the rules, with a source, a destination or neither, a table, and a limit for
-                suppressed prefixes, but no other selectors.
+            rules: the rules.
 
         Returns:
             The failed rules, in the same order. An empty tuple means success.
 
         Raises:
             RouteError: nothing was attempted.
+            ValueError: the change is ``REPLACE``.
         """
 
     def changes(
@@ -359,6 +361,12 @@ def read_consistently(
     return found, UnstableHostError(
         "the routes changed each time that they were read; try again later"
     )
+
+
+def refuse_replacing(change: Write) -> None:
+    """Raise ``ValueError`` for a change that the kernel can't make to a rule."""
+    if change is Write.REPLACE:
+        raise ValueError("a rule can't be replaced; add the new one, then delete the old one")
 
 
 def refuse_datagrams(lookups: Sequence[Lookup]) -> None:

@@ -63,8 +63,9 @@ class Deletable:
 class DeletableRules:
     """The existing rules, used to filter a batch of deletions.
 
-    The kernel deletes the first rule that matches a request, and a request without a source or a
-    destination matches rules with any (rule_find in net/core/fib_rules.c).
+    The kernel deletes the first rule that matches a request (``rule_deleted_for``). A request to
+    delete a rule could therefore remove another one. To prevent this, the backend first reads the
+    rules. Each rule can be deleted only once.
 
     Args:
         rules: all rules, in evaluation order.
@@ -74,7 +75,7 @@ class DeletableRules:
         self._rules = [*rules]
 
     def take(self, rule: Rule) -> None:
-        """Find a rule that the kernel would delete, and mark it as deleted.
+        """Find a rule and mark it as deleted.
 
         Raises:
             NetlinkError: there is no such rule (ENOENT), or the kernel would delete another one
@@ -82,19 +83,69 @@ class DeletableRules:
         """
         if rule not in self._rules:
             raise NetlinkError(errnos.ENOENT, "no such rule")
-        first = next(other for other in self._rules if _is_deleted_for(rule, other))
+        first = rule_deleted_for(rule, self._rules)
         if first != rule:
-            raise NetlinkError(errnos.ENOTRECOVERABLE, f"the kernel would delete the rule {first}")
+            reason = (
+                f"the kernel would delete {first} (protocol {rule.protocol}), which comes first"
+            )
+            raise NetlinkError(errnos.ENOTRECOVERABLE, reason)
         self._rules.remove(rule)
 
 
-def _is_deleted_for(rule: Rule, other: Rule) -> bool:
-    compared = attrs.evolve(
-        rule,
-        source=rule.source or other.source,
-        destination=rule.destination or other.destination,
-    )
-    return compared == other
+def rule_deleted_for(request: Rule, rules: Iterable[Rule]) -> Rule | None:
+    """Return the rule that the kernel deletes for a request, or None (rule_find).
+
+    It is the first rule that has all selectors of the request. Neither the rule's further selectors
+    count, nor ``not``, the target of ``goto``, or ports, which a request doesn't contain.
+
+    Args:
+        request: the rule to delete. Protocol 0 stands for any.
+        rules: all rules, in evaluation order.
+    """
+    return next((rule for rule in rules if _has_selectors_of(request, rule)), None)
+
+
+def _has_selectors_of(request: Rule, rule: Rule) -> bool:
+    asked = attrs.asdict(request, recurse=False)
+    there = attrs.asdict(rule, recurse=False)
+    for fields in (asked, there):
+        if fields["mark"] is None:
+            fields |= {"mark": 0, "mark_mask": 0}
+    return all(asked[name] in (unset, there[name]) for name, unset in _UNSET.items())
+
+
+# The fields that the kernel compares, each with the value that matches any. None of the first three
+# is ever unset.
+_UNSET: dict[str, object] = {
+    "preference": None,
+    "action": None,
+    "table": None,
+    "source": None,
+    "destination": None,
+    "tos": 0,
+    "tun_id": 0,
+    "mark": 0,
+    "mark_mask": 0,
+    "iif": None,
+    "oif": None,
+    "uid_range": None,
+    "ip_protocol": 0,
+    "suppress_prefix_length": None,
+    "suppress_group": None,
+    "is_l3mdev": False,
+    "protocol": 0,
+}
+
+
+def refuse_unwritable(rule: Rule) -> None:
+    """Refuse to add a rule that can't be written as it was read.
+
+    Raises:
+        NetlinkError: the rule has ports or an unsupported selector (EOPNOTSUPP).
+    """
+    if rule.has_ports or rule.has_unknown:
+        reason = "its ports or other selectors aren't known here"
+        raise NetlinkError(errnos.EOPNOTSUPP, reason)
 
 
 def _identity(route: Route) -> tuple[object, ...]:

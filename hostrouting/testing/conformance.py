@@ -42,7 +42,7 @@ selections.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from difflib import unified_diff
 from functools import partial
@@ -65,7 +65,7 @@ from hostrouting.kernel.selection import DEFAULT_ROUTES, Selection, except_plain
 from hostrouting.model.errors import RouteError
 from hostrouting.model.integer_prefixes import numbers
 from hostrouting.model.links import Link
-from hostrouting.model.lookups import RouteFailure
+from hostrouting.model.lookups import RouteFailure, RuleFailure
 from hostrouting.model.routes import Protocol, Route, RouteType, Table
 from hostrouting.model.rules import Rule
 from hostrouting.testing import strategies
@@ -78,8 +78,9 @@ _devices = st.sampled_from((*strategies.DEVICES, *strategies.DEVICES, "lo"))
 # The last table never exists.
 _SELECTIONS = (
     Selection(),
-    *map(Selection, (Table.MAIN, 100, 4242)),
+    *map(Selection, (Table.MAIN, 100, strategies.SIDE_TABLE, 4242)),
     Selection(Table.MAIN, Protocol.BOOT),
+    Selection(protocol=Protocol.HOSTROUTING),
     DEFAULT_ROUTES,
     except_plain(()),
     except_plain(strategies.DEVICES[:1]),
@@ -89,6 +90,7 @@ _SELECTIONS = (
 _NOT_LOCAL = (IPv4Address(0), *map(IPv4Address, ("0.0.0.5", "198.51.100.7", "224.0.0.1")))
 _HEARD_SECONDS = 10.0
 _few_routes = st.lists(strategies.routes(), min_size=1, max_size=3)
+_few_rules = st.lists(strategies.our_rules(), min_size=1, max_size=3)
 
 
 class DisagreementError(Exception):
@@ -242,27 +244,37 @@ class ConformanceMachine(RuleBasedStateMachine):
     @rule(policy=strategies.policy_rules())
     def add_rule(self, policy: Rule) -> None:
         """Add a policy rule."""
-        if self._is_comparable(policy):
-            self._both(lambda kernel: kernel.add_rule(policy))
+        self._both(lambda kernel: kernel.add_rule(policy))
 
-    @rule(data=st.data())
-    def del_rule(self, data: st.DataObject) -> None:
-        """Delete a policy rule, usually an existing one."""
-        policy = data.draw(
-            st.one_of(
-                st.sampled_from(self.reference.facts().rules or (None,)),
-                strategies.policy_rules(),
-            )
-        )
-        if policy is not None and self._is_comparable(policy):
+    @rule(data=st.data(), is_same=st.booleans())
+    def del_rule(self, data: st.DataObject, is_same: bool) -> None:
+        """Delete the first policy rule that matches an existing one, or a variant of it."""
+        if (policy := self._draw_rule(data, is_same=is_same)) is not None:
             self._both(lambda kernel: kernel.del_rule(policy))
 
-    def _is_comparable(self, policy: Rule) -> bool:
-        """Return whether a policy rule is the only one with its preference."""
-        return all(
-            each == policy or each.preference != policy.preference
-            for each in self.reference.facts().rules
-        )
+    @rule(policies=_few_rules, change=st.sampled_from((Write.ADD, Write.ADD, Write.DELETE)))
+    def write_rules(self, policies: list[Rule], change: Write) -> None:
+        """Add or delete policy rules in bulk."""
+        self._both(lambda kernel: _refusals(kernel.write_rules(change, policies)))
+
+    @rule(
+        data=st.data(),
+        change=st.sampled_from((Write.ADD, Write.DELETE, Write.DELETE)),
+        is_same=st.booleans(),
+    )
+    def write_present_rule(self, data: st.DataObject, change: Write, is_same: bool) -> None:
+        """Add or delete exactly an existing policy rule, or a variant of it."""
+        if (policy := self._draw_rule(data, is_same=is_same)) is not None:
+            self._both(lambda kernel: _refusals(kernel.write_rules(change, [policy])))
+
+    def _draw_rule(self, data: st.DataObject, *, is_same: bool) -> Rule | None:
+        """Draw an existing policy rule or a variant of it, or return None if there is none."""
+        there = self.reference.facts().rules
+        if not there:
+            return None
+        present = st.sampled_from(there)
+        drawn: Rule = data.draw(present if is_same else strategies.rule_variants(present))
+        return drawn
 
     @rule(route=strategies.routes())
     def notice(self, route: Route) -> None:
@@ -344,8 +356,8 @@ def _outcome(ask: Callable[[Kernel], Sequence[object] | None], kernel: Kernel) -
         return [f"errno {error.errno}"]
 
 
-def _refusals(failures: tuple[RouteFailure, ...]) -> list[tuple[Route, int]]:
-    return [(failure.route, failure.errno) for failure in failures]
+def _refusals(failures: Iterable[RouteFailure | RuleFailure]) -> list[tuple[Route | Rule, int]]:
+    return [(failure[0], failure.errno) for failure in failures]
 
 
 def _difference(what: str, expected: Sequence[object], answer: Sequence[object]) -> str:

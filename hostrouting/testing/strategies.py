@@ -13,10 +13,26 @@ from typing import Any
 import attrs
 from hypothesis import strategies as st
 
-from hostrouting.model.routes import NextHop, Route, RouteType, Scope, Table
+from hostrouting.model.routes import (
+    SIDE_TABLES,
+    NextHop,
+    Protocol,
+    Route,
+    RouteType,
+    Scope,
+    Table,
+)
 from hostrouting.model.rules import Rule, RuleAction
 
-__all__ = ["NewAddress", "new_addresses", "policy_rules", "routes", "variants"]
+__all__ = [
+    "NewAddress",
+    "new_addresses",
+    "our_rules",
+    "policy_rules",
+    "routes",
+    "rule_variants",
+    "variants",
+]
 
 DEVICES = ("v0", "v1", "v2")
 """The links to add and delete."""
@@ -72,7 +88,13 @@ _GATEWAYS = (
 )
 _ODD_GATEWAYS = (f"{_ANY}", "127.0.0.1", "224.0.0.5", "255.255.255.255")
 
-_TABLES = (Table.MAIN, Table.MAIN, Table.MAIN, 100, 100, Table.DEFAULT, 300, 356, Table.LOCAL)
+SIDE_TABLE = SIDE_TABLES[0]
+"""The table of a kept interface."""
+
+_TABLES = (
+    *(Table.MAIN, Table.MAIN, Table.MAIN, Table.DEFAULT, Table.LOCAL),
+    *(100, 100, 300, 356, SIDE_TABLE),
+)
 _DISCARDING = (RouteType.BLACKHOLE, RouteType.UNREACHABLE, RouteType.PROHIBIT, RouteType.THROW)
 
 
@@ -229,7 +251,7 @@ _SELECTORS: dict[str, tuple[object, ...]] = {
     "ip_protocol": (17, 6),
     "has_ports": (True,),
     "suppress_group": (0, 7),
-    "protocol": (2,),
+    "protocol": (2, 0),
 }
 _selectors = st.sampled_from(
     [(name, value) for name, values in _SELECTORS.items() for value in values]
@@ -251,7 +273,7 @@ def policy_rules(draw: st.DrawFn) -> Rule:
     return Rule(
         preference=preference,
         action=action,
-        table=draw(st.sampled_from((100, 100, 300, *Table)))
+        table=draw(st.sampled_from((100, 100, 300, SIDE_TABLE, *Table)))
         if action is RuleAction.TO_TABLE
         else Table.MAIN,
         goto=draw(st.sampled_from([to for to in _TARGETS if to > preference]))
@@ -260,4 +282,51 @@ def policy_rules(draw: st.DrawFn) -> Rule:
         suppress_prefix_length=draw(st.sampled_from((None, None, 0, 16, 24))),
         is_inverted=draw(st.sampled_from((False, False, False, True))),
         **selectors,
+    )
+
+
+_networks = st.sampled_from(
+    (None, *map(IPv4Network, ("10.0.0.0/24", "10.0.0.0/16", "10.0.0.1/32", "10.0.0.2/32")))
+)
+
+
+def our_rules() -> st.SearchStrategy[Rule]:
+    """Draw a rule like those of this project, most of which overlap with others."""
+    return st.builds(
+        Rule,
+        preference=st.sampled_from((10, 2170, 2170, 2172)),
+        table=st.sampled_from((100, SIDE_TABLE, SIDE_TABLE, Table.MAIN, Table.LOCAL)),
+        source=_networks,
+        destination=_networks,
+        suppress_prefix_length=st.sampled_from((None, None, 0)),
+        protocol=st.sampled_from((Protocol.HOSTROUTING,) * 3 + (Protocol.BOOT,)),
+    )
+
+
+_RESPECTS_OF_RULES = (
+    *("preference", "source", "destination", "tos", "iif", "suppress_prefix_length"),
+    *("is_inverted", "protocol"),
+)
+
+
+@st.composite
+def rule_variants(draw: st.DrawFn, originals: st.SearchStrategy[Rule]) -> Rule:
+    """Draw a copy of a rule with one or two attributes replaced by those of a different rule.
+
+    Args:
+        draw: the function passed by Hypothesis.
+        originals: the strategy for the rule to copy.
+    """
+    changes = draw(
+        st.lists(
+            st.sampled_from(_RESPECTS_OF_RULES),
+            min_size=1,
+            max_size=2,
+            unique=True,
+        )
+    )
+    donor = draw(policy_rules() | our_rules())
+    return attrs.evolve(
+        draw(originals),
+        **{respect: getattr(donor, respect) for respect in changes},
     )

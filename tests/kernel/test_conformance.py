@@ -17,7 +17,7 @@ import attrs
 import pytest
 from hypothesis import Phase, settings
 from ip_command_backend import IpCommandBackend
-from nightly import by_day
+from nightly import IS_NIGHTLY, by_day
 from node import GATEWAY, like_linux, on_linux
 from pyroute2_backend import Pyroute2Backend
 from wanted import config
@@ -28,7 +28,7 @@ from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.port import Kernel, RouteBackend, Write, read_routes
 from hostrouting.kernel.selection import EVERYTHING, Entries, Selection
-from hostrouting.model.routes import NextHop, Route
+from hostrouting.model.routes import NextHop, Protocol, Route
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.testing import FakeSystemd
 from hostrouting.testing.conformance import conformance_test, pair
@@ -90,6 +90,8 @@ _SOME_RULES = (
     Rule(10, action=RuleAction.GOTO, goto=20),
     Rule(10, action=RuleAction.GOTO, goto=30),
     Rule(10, action=RuleAction.BLACKHOLE),
+    Rule(10, table=100, protocol=Protocol.HOSTROUTING),
+    Rule(10, table=100, protocol=Protocol.HOSTROUTING, destination=_PREFIX),
 )
 
 
@@ -103,6 +105,33 @@ def test_the_same_rules_are_refused() -> None:
                     kernel.add_rule(each)
             left.append(kernel.facts().rules)
         assert left[0] == left[1], (first, second)
+
+
+def test_the_same_rules_are_deleted() -> None:
+    """The kernel deletes the first rule that matches, which may be another one."""
+    linux, memory = on_linux(), like_linux()
+    for first, second in permutations(_SOME_RULES, 2):
+        for request in _SOME_RULES if IS_NIGHTLY else (first, second, _SOME_RULES[0]):
+            left = [_left_after(request, kernel, first, second) for kernel in (linux, memory)]
+            assert left[0] == left[1], (first, second, request)
+
+
+def _left_after(request: Rule, kernel: Kernel, *rules: Rule) -> object:
+    """Return the errnos of a loose and an exact deletion, and the rules that they leave."""
+    for each in rules:
+        with suppress(RouteError):
+            kernel.add_rule(each)
+    refused: list[int | None] = []
+    try:
+        kernel.del_rule(request)
+    except RouteError as error:
+        refused.append(error.errno)
+    refused += [failure.errno for failure in kernel.write_rules(Write.DELETE, [request])]
+    left = kernel.facts().rules
+    for each in left:
+        if each.preference in (10, 11):
+            kernel.del_rule(each)
+    return refused, left
 
 
 # --- the backends in examples/ --------------------------------------------------------------------

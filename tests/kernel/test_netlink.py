@@ -108,8 +108,9 @@ def test_written_routes_read_as_iproute2_prints_them(node: NamespaceKernel) -> N
 
 
 def test_a_rule_with_an_unknown_action_drops_packets(kernel: NamespaceKernel) -> None:
-    fields = {"family": 2, "action": 77}
-    kernel._ask("add a rule", rtnl.RTM_NEWRULE, rtnl.ADD, fields, ("FRA_PRIORITY", 100))
+    with_preference = rtnl.number_attribute(6, 100)  # FRA_PRIORITY
+    body = bytes([socket.AF_INET, 0, 0, 0, 0, 0, 0, 77, 0, 0, 0, 0]) + with_preference
+    kernel._change("add a rule", rtnl.RTM_NEWRULE, rtnl.ADD, body)
     assert kernel.facts().rules[1].action is RuleAction.BLACKHOLE
     assert kernel.lookup([GATEWAY])[0].discarded_by is RouteType.BLACKHOLE
 

@@ -10,7 +10,7 @@ from itertools import chain, count
 import attrs
 
 from hostrouting.kernel.fib import Fib
-from hostrouting.kernel.refusals import NetlinkError
+from hostrouting.kernel.refusals import NetlinkError, rule_deleted_for
 from hostrouting.kernel.release import (
     has_network_broadcasts,
     passes_discards,
@@ -34,6 +34,18 @@ def _is_taken_for(rule: Rule, other: Rule) -> bool:
         is_inverted=other.is_inverted,
     )
     return compared == other
+
+
+def _refuse_invalid(rule: Rule) -> None:
+    """Refuse a request for a rule that can't be (fib_nl2rule).
+
+    Raises:
+        NetlinkError: EINVAL if the target isn't after the rule, or the TOS has ECN bits.
+    """
+    if rule.tos & 0x03:
+        raise NetlinkError(errnos.EINVAL, "Invalid dsfield (tos): ECN bits must be 0")
+    if rule.goto is not None and rule.goto <= rule.preference:
+        raise NetlinkError(errnos.EINVAL, "Backward goto not supported")
 
 
 class WriteMode(Enum):
@@ -126,13 +138,9 @@ class Net(Fib):
         """Add a policy rule after existing rules with the same preference (fib_newrule).
 
         Raises:
-            NetlinkError: EEXIST, or EINVAL if the target isn't after the rule, or the TOS has ECN
-                bits.
+            NetlinkError: EEXIST, or EINVAL (``_refuse_invalid``).
         """
-        if rule.tos & 0x03:
-            raise NetlinkError(errnos.EINVAL, "Invalid dsfield (tos): ECN bits must be 0")
-        if rule.goto is not None and rule.goto <= rule.preference:
-            raise NetlinkError(errnos.EINVAL, "Backward goto not supported")
+        _refuse_invalid(rule)
         if any(_is_taken_for(rule, each) for each in self.rules):
             raise NetlinkError(errnos.EEXIST)
         self.is_merged = False
@@ -140,16 +148,18 @@ class Net(Fib):
         self.changes += 1
 
     def del_rule(self, rule: Rule) -> None:
-        """Delete a policy rule (fib_delrule).
+        """Delete the first policy rule that has all selectors of this one (fib_delrule).
 
         Raises:
-            NetlinkError: ENOENT.
+            NetlinkError: ENOENT, or EINVAL (``_refuse_invalid``).
         """
-        if rule not in self.rules:
+        _refuse_invalid(rule)
+        first = rule_deleted_for(rule, self.rules)
+        if first is None:
             raise NetlinkError(errnos.ENOENT)
         if self.separates_on_deletion:
             self.is_merged = False
-        self.rules.remove(rule)
+        self.rules.remove(first)
         self.changes += 1
 
     def there(self, route: Route) -> list[Route]:

@@ -31,6 +31,7 @@ Routes are decoded in entries.py. The messages (see messages.py) have these bodi
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 from collections.abc import Callable, Iterable
@@ -227,24 +228,58 @@ def _decode_rule(message: bytes, _names: rtnl.Names) -> Rule:
 
 
 def encode_rule(rule: Rule, family: Family) -> bytes:
-    """Return the body of a message about a rule with at most a source, a destination and a table.
+    """Return the body of a message about a rule, without ports and unknown selectors."""
+    body = _RULE.pack(
+        family.af,
+        _length(rule.destination),
+        _length(rule.source),
+        rule.tos,
+        0,  # a table's number may not fit here
+        rule.action,
+        rtnl.FIB_RULE_INVERT if rule.is_inverted else 0,
+    )
+    found = (
+        (_DST, _address(rule.destination)),
+        (_SRC, _address(rule.source)),
+        (_IIFNAME, _name(rule.iif)),
+        (_OIFNAME, _name(rule.oif)),
+        (_PRIORITY, _number(rule.preference)),
+        (_TABLE, _number(rule.table if rule.has_table else None)),
+        (_GOTO, _number(rule.goto)),
+        (_FWMARK, _number(rule.mark)),
+        (_FWMASK, _number(None if rule.mark is None else rule.mark_mask)),
+        (_TUN_ID, rule.tun_id.to_bytes(8, "big") if rule.tun_id else None),
+        (_UID_RANGE, None if rule.uid_range is None else _RANGE.pack(*rule.uid_range)),
+        (_IP_PROTO, bytes([rule.ip_protocol]) if rule.ip_protocol else None),
+        (_SUPPRESS_PREFIXLEN, _number(rule.suppress_prefix_length)),
+        (_SUPPRESS_IFGROUP, _number(rule.suppress_group)),
+        (_L3MDEV, b"\x01" if rule.is_l3mdev else None),
+        (_PROTOCOL, bytes([rule.protocol])),
+    )
+    return body + b"".join(
+        rtnl.attribute(kind, value) for kind, value in found if value is not None
+    )
 
-    Args:
-        rule: the rule. Other selectors are ignored.
-        family: the family of the rule.
-    """
-    ends = [(_DST, rule.destination), (_SRC, rule.source)]
-    dst_len, src_len = (0 if prefix is None else prefix.prefixlen for _, prefix in ends)
-    parts = [_RULE.pack(family.af, dst_len, src_len, 0, 0, rule.action, 0)]
-    for kind, prefix in ends:
-        if prefix is not None:
-            parts.append(rtnl.attribute(kind, prefix.network_address.packed))
-    parts.append(rtnl.number_attribute(_PRIORITY, rule.preference))
-    parts.append(rtnl.number_attribute(_TABLE, rule.table))
-    if rule.suppress_prefix_length is not None:
-        parts.append(rtnl.number_attribute(_SUPPRESS_PREFIXLEN, rule.suppress_prefix_length))
-    parts.append(rtnl.attribute(_PROTOCOL, bytes([rule.protocol])))
-    return b"".join(parts)
+
+def destination_port(port: int) -> bytes:
+    """Return a rule's attribute for a single destination port."""
+    return rtnl.attribute(_DPORT_RANGE, _PORTS.pack(port, port))
+
+
+def _length(prefix: IpNetwork | None) -> int:
+    return 0 if prefix is None else prefix.prefixlen
+
+
+def _address(prefix: IpNetwork | None) -> bytes | None:
+    return None if prefix is None else prefix.network_address.packed
+
+
+def _name(dev: str | None) -> bytes | None:
+    return None if dev is None else os.fsencode(dev)
+
+
+def _number(value: int | None) -> bytes | None:
+    return None if value is None else struct.pack("=I", value)
 
 
 def _has_unknown(found: dict[int, bytes]) -> bool:
