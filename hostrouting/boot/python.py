@@ -23,7 +23,7 @@ _SECONDS = 30.0
 
 
 def python_of(layout: Layout) -> str:
-    """Return the path of the Python that units and scripts run, or "" if they can't run this one.
+    """Return the path of this Python if units and scripts can run it, or an empty string.
 
     Raises:
         FileError: running the interpreter times out.

@@ -108,7 +108,7 @@ def _shadowed(examined: ExaminedHost, follows: str) -> Iterator[DoctorFinding]:
 
 
 def _snapshots(examined: ExaminedHost) -> list[str]:
-    """Return a line that compares the watcher's two snapshots, or nothing unless both exist."""
+    """Return a line with the command that compares the watcher's two snapshots, if both exist."""
     kept = examined.layout.snapshots
     there = " ".join(map(examined.layout.relative, kept))
     return (
