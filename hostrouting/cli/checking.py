@@ -43,7 +43,7 @@ from hostrouting.cli.report import (
 from hostrouting.cli.running import Result, run_function
 from hostrouting.config.routing import SECTION, Config, StaticRoute, StaticRoutes
 from hostrouting.model.changes import Changes
-from hostrouting.model.errors import HostRoutingError
+from hostrouting.model.errors import FileError, HostRoutingError
 from hostrouting.model.family import Family
 from hostrouting.model.jsonable import to_json_text
 from hostrouting.model.text import clean
@@ -196,7 +196,7 @@ def _answer_boot_script(verdict: Verdict, host: Host) -> Result:
     text = sys.stdin.buffer.read()
     expected = _without_waits(Config.from_mapping(json.loads(text)))
     # The fix then names only routes that aren't installed yet.
-    config = attrs.evolve(expected, static_routes=_installed(host).static_routes)
+    config = attrs.evolve(expected, static_routes=_installed_routes(host))
     report = _check(config, host)
     if verdict not in (report.verdict, Verdict.UNKNOWN):
         complain(f"hostrouting: the script says {verdict}, and the host is now {report.verdict}")
@@ -205,9 +205,19 @@ def _answer_boot_script(verdict: Verdict, host: Host) -> Result:
         notes = (f"{note.kind}: {note.message}" for note in report.notes)
         for line in (summary(report), *advice(report), *notes):
             complain(line)
-    answer = f"{report.verdict} on {host.name} for config {sha256(text).hexdigest()}"
+    name = " ".join(clean(host.name).split())
+    answer = f"{report.verdict} on {name} for config {sha256(text).hexdigest()}"
     lines = f"{answer}\n{marker_text(report)}".rstrip()
     return Result(report.to_json, lambda: lines, EXIT_OF_VERDICT[report.verdict])
+
+
+def _installed_routes(host: Host) -> StaticRoutes:
+    """Return the configured routes, or none if the manifest is broken: the verdict needs none."""
+    try:
+        return _installed(host).static_routes
+    except FileError as error:
+        complain(f"hostrouting: {error}")
+        return StaticRoutes()
 
 
 def explain(options: argparse.Namespace, host: Host) -> Result:

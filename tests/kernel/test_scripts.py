@@ -676,7 +676,9 @@ SHADOWED = Config(
 INSTALLED = 'mkdir -p /etc/hostrouting; cp "$ROOT/manifest" /etc/hostrouting/installed.json'
 
 
-def run_with(sandbox: Sandbox, python: str, *arguments: str, config: Config = SHADOWED) -> Any:
+def run_with(
+    sandbox: Sandbox, python: str, *arguments: str, config: Config = SHADOWED, **more: Any
+) -> Any:
     manifest = manifest_of(config, Layout())
     sandbox.write(manifest.to_text(), "manifest")
     seconds = 1 if "waiting" in python else 30
@@ -688,7 +690,7 @@ def run_with(sandbox: Sandbox, python: str, *arguments: str, config: Config = SH
     )
     # The consumer's environment may set PYTHONPATH, and the gate inherits it.
     prepare = f'{INSTALLED}; cd "$ROOT"; export PYTHONPATH="$ROOT"'
-    return sandbox.run(text, *arguments, is_host=True, etc=True, prepare=prepare)
+    return sandbox.run(text, *arguments, is_host=True, etc=True, prepare=prepare, **more)
 
 
 def write_modules(sandbox: Sandbox, text: str) -> None:
@@ -789,6 +791,16 @@ def test_another_program_opens_no_gate(what: str, node: NamespaceKernel, plain: 
     done = run_with(plain, str(python), "gate", config=FINE)
     assert (done.returncode, plain.told()) == (1, told), done
     assert f"{python} gives no verdict (exit code " in done.stderr
+
+
+def test_a_hostname_may_break_lines(node: NamespaceKernel, plain: Sandbox) -> None:
+    run_ip(EXOTIC)
+    named = (
+        "import os, socket, sys; socket.sethostname('a\\nb'); os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    before = ("unshare", "--uts", sys.executable, "-c", named)
+    done = run_with(plain, sys.executable, config=FINE, before=before)
+    assert (done.returncode, done.stderr, plain.told()) == (0, "", [])
 
 
 def test_a_missing_python_opens_no_gate(node: NamespaceKernel, plain: Sandbox) -> None:
