@@ -764,6 +764,7 @@ def test_python_judges_what_the_script_can_not(
 
 
 BELIEVED = f"echo ok on x for config {FINE_SUM}"
+NOT_OK = f"echo overlap on x for config {FINE_SUM}"
 DISBELIEVED = {
     "exits with 0": "exit 0",
     "says ok": "echo ok",
@@ -777,6 +778,12 @@ DISBELIEVED = {
     "says it on stderr": f"{BELIEVED} >&2",
     "hangs": "exec sleep 600",
     "hangs after it": f"{BELIEVED}; exec sleep 600",
+    "leaves a child that hangs": f"{BELIEVED}; sleep 600 &",
+    "prints without an end and hangs": f"{BELIEVED}; exec yes",
+    "says too much": f"{NOT_OK}; head -c 9999999 /dev/zero | tr '\\0' x; exit 1",
+    "gives no reason": f"{NOT_OK}; exit 1",
+    "gives an empty reason": f"{NOT_OK}; printf '\\nOVERLAP\\n'; exit 1",
+    "is unknown without a reason": f"echo unknown on x for config {FINE_SUM}; exit 2",
     "fails": "exit 3",
 }
 
