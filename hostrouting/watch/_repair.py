@@ -7,7 +7,7 @@ from collections.abc import Callable, Container, Hashable, Iterable, Mapping
 
 import attrs
 
-from hostrouting.boot.files import exists
+from hostrouting.boot.files import is_present
 from hostrouting.boot.host import Host
 from hostrouting.boot.locks import is_held, locked
 from hostrouting.config.routing import Config, StaticRoute
@@ -91,7 +91,7 @@ class Reconciler:
         self.due = None
         try:
             with locked(host.layout.lock, scope):
-                if exists(host.layout.trial):
+                if is_present(host.layout.trial):
                     return Repair(
                         len(self.kept),
                         problems=("doesn't change routes during a trial",),

@@ -176,7 +176,8 @@ read_arguments() {
   [ "${FAMILIES-4}" = 4 ] || MONITORED=()
 }
 
-has_trial() { [ -e "$TRIAL" ] || [ -e "$CONFIRMED" ]; }
+is_present() { [ -e "$1" ] || [ -h "$1" ]; } # a symlink may dangle
+has_trial() { is_present "$TRIAL" || is_present "$CONFIRMED"; }
 
 unset NEWS NEWS_PID # of the environment
 FAMILY=4 MONITORED=(-4) ARGUMENTS=("$@") HAS_MONITOR='' MESSAGE='' MISSING='' NOW=0 LOCK_LIMIT=$LOCK_SECONDS LIMIT=0

@@ -36,10 +36,10 @@ SCRIPT
 attempt() {
   local text
   take_lock || return
-  [ -e "$TRIAL" ] || return 0
+  is_present "$TRIAL" || return 0
   # The timer may be that of an earlier trial, so compare. If the file is damaged, it names no trial; end it, because it
   # would hold the consumer for ever.
-  text=$(<"$TRIAL")
+  { text=$(<"$TRIAL"); } 2>/dev/null
   [[ $text == *"\"$UNTIL\""* || $text != *\"until\"* ]] || return 0
   # If the script is cut off, bash can't parse it. If it is empty or has a single line, it does nothing.
   if [[ $(tail -c 2 "$ROUTES") == '}' ]] 2>/dev/null && bash -pn "$ROUTES" 2>/dev/null; then
@@ -54,17 +54,17 @@ attempt() {
     fi
   fi
   MESSAGE="${ROUTES##*/} hasn't ended it"
-  [ ! -e "$TRIAL" ] || return
+  ! is_present "$TRIAL" || return
   say "the trial of routes until $UNTIL has ended"
 }
 
 # A process that confirms holds the other lock until it ends. If that lock is free, the process was killed, and its
 # trial goes on.
 take_back_confirm() {
-  [ -e "$CONFIRMED" ] || return 0
+  is_present "$CONFIRMED" || return 0
   LOCK=$RUN_LOCK take_lock || return
   MESSAGE="can't rename $CONFIRMED"
-  [ ! -e "$CONFIRMED" ] || mv -f "$CONFIRMED" "$TRIAL" || return
+  ! is_present "$CONFIRMED" || mv -f "$CONFIRMED" "$TRIAL" || return
   exec 9>&-
 }
 
@@ -83,10 +83,10 @@ STATUS=''
 read_arguments "$@"
 [ -z "$IS_GATE" ] || insist take_back_confirm
 insist attempt
-if [ -z "$IS_GATE" ] && [ -e "$CONFIRMED" ]; then
+if [ -z "$IS_GATE" ] && is_present "$CONFIRMED"; then
   # If the confirming process was killed, finish what it began. If that fails, end the trial.
   insist take_back_confirm
-  [ -e "$TRIAL" ] || exit 0
+  is_present "$TRIAL" || exit 0
   "$PYTHON" -I -m hostrouting confirm
   insist attempt
 fi
