@@ -194,7 +194,7 @@ def _add_snapshot(parser: Parser) -> None:
 
 
 def _parsed(parse: Callable[[str], object]) -> Callable[[str], object]:
-    """Return an argparse type that keeps the message of a ValueError."""
+    """Return a converter for argparse whose error has the message of the ValueError."""
 
     def parsed(text: str) -> object:
         try:

@@ -220,8 +220,8 @@ def _opening_drop_ins(examined: ExaminedHost, unit: str) -> Iterator[tuple[str, 
             yield f"{name} empties {lists}", f"take the empty {lists} out of {name}"
 
 
-# The settings that hold our commands, each with our drop-in that sets it last. If a drop-in that
-# systemd reads later empties the setting, our commands are gone.
+# The settings that contain our commands, each with our last drop-in that sets it. If another
+# drop-in empties the setting after that, our commands are gone.
 _LISTS = dict(zip(("ExecCondition", "ExecStartPre"), GATE_NAMES, strict=True))
 
 
