@@ -106,7 +106,7 @@ def list_text(manifest: Manifest, scripts: Mapping[str, bytes]) -> str:
 
     Args:
         manifest: the installation's manifest.
-        scripts: the scripts' contents by part name; parts may be missing.
+        scripts: the scripts' contents by part name. If one is missing, its row has no checksum.
     """
     gated = {name: part for name, part in manifest.parts.items() if part.is_gated}
     rows = []

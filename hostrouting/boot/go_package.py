@@ -53,7 +53,7 @@ def routes_to_adopt(host: Host, *, replaces_script: bool) -> tuple[StaticRoute, 
     """Return the Go package's routes that the next run takes over.
 
     These are the routes in the package's script. If a killed run has already replaced the script,
-    they are the routes in the file that this run wrote before (``Layout.adopted``). Routes that a
+    they are the routes in the file that the killed run wrote (``Layout.adopted``). Routes that a
     config can't contain, such as a default route, aren't returned, so they stay as they are.
 
     Args:
@@ -78,7 +78,8 @@ def hand_over(routes: Iterable[StaticRoute], layout: Layout, undo: Undo) -> None
     If this run is then killed, the next run or the routes script takes these routes over.
 
     Args:
-        routes: the routes. If one has no interface or gateway, it stands for routes with any.
+        routes: the routes. If a route has no interface, it stands for those through any interface,
+            and likewise if it has no gateway.
 
     Raises:
         FileError: the file can't be written.

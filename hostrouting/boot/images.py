@@ -1,4 +1,4 @@
-"""Validate the root of an image, whose files and links must not lead to this host's."""
+"""Validate the root of an image: its files and symlinks must not lead to files of this host."""
 
 from __future__ import annotations
 

@@ -304,8 +304,8 @@ def _remove_results(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[
             scratch += files.matching(layout.run_dir, pattern)
     if not markers and not scratch:
         return
-    # The watcher holds this lock while it checks whether it should still write the markers, and
-    # the scripts hold it while they create their scratch files.
+    # The scripts hold this lock while they create their scratch files. The watcher holds it while
+    # it checks whether it should still write the markers.
     with nullcontext() if host.is_image else locked(layout.lock, scope):
         yield from _remove_all(layout, markers)
         for path in scratch:
@@ -462,7 +462,7 @@ def has_free_kubelet(host: Host, consumer: str) -> bool:
 
 
 def _remove_folders(layout: Layout, manifest: Manifest) -> None:
-    """Remove the folders that the installation created if they are empty, innermost first."""
+    """Remove those folders of the installation that are empty, innermost first."""
     for folder in sorted(map(layout.of, manifest.folders), reverse=True):
         files.remove_empty_folder(folder)
 

@@ -8,8 +8,8 @@ from pathlib import Path, PurePosixPath
 import attrs
 
 CONFIG_DIR = PurePosixPath("etc/aks-flex-node")
-# A reset of the agent deletes the whole folder CONFIG_DIR. The files with which hostrouting detects
-# that and cleans up are in this folder instead.
+# A reset of the agent deletes the whole folder CONFIG_DIR. This folder has the files with which
+# hostrouting detects a reset, and cleans up.
 STATE_DIR = PurePosixPath("etc/hostrouting")
 UNIT_DIR = PurePosixPath("etc/systemd/system")
 RUN_DIR = PurePosixPath("run/aks-flex-node")
@@ -19,8 +19,8 @@ ROUTES = "static-routes"
 CHECK = "check-route-overlap"
 WATCH = "hostrouting-watch"
 
-# systemd loads drop-ins by name. So the first one's commands run before all others, and the second
-# one is loaded after the drop-ins that may reset the list of commands.
+# systemd loads drop-ins in the order of their names. So the commands of the first one run before
+# all others. The second one is loaded after any drop-in that resets the list of commands.
 GATE_NAMES = ("00-hostrouting.conf", "zz-hostrouting.conf")
 
 # Search path for programs. The caller's PATH isn't used because cron's lacks sbin.

@@ -138,8 +138,8 @@ def exclusive_run(host: Host, scope: CancelScope, *, is_installing: bool) -> Ite
         error.changes = done.changes
         raise
     except OSError as error:
-        # Errors are translated where they occur, except for those of an import inside a function,
-        # which may open a file.
+        # Other code translates errors where they occur. This one comes from an import inside a
+        # function, which couldn't open a file.
         attempt = f"carry out the run at {error.filename or 'a file without a name'}"
         stray = FileError.of(attempt, error)
         stray.changes = done.changes

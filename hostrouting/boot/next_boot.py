@@ -50,8 +50,8 @@ class GatePlan:
 
     Args:
         switched: the changed scripts and the changed list, which are replaced together.
-        rollback: the scripts and the list for a rollback of the host's first static routes, or
-            nothing if these routes aren't its first ones. See ``_plan_rollback``.
+        rollback: the scripts and the list for a rollback of the host's first static routes. If the
+            host already had static routes, this is empty. See ``_plan_rollback``.
         final_list: the list at the end of the run, or None if the list in ``switched`` stays.
     """
 
@@ -199,8 +199,8 @@ def _with_folders(manifest: Manifest, layout: Layout) -> Manifest:
 def _gate_scripts(host: Host, wanted: Wanted, removed: Collection[str]) -> dict[str, BootFile]:
     """Return the gate's new scripts by part name.
 
-    If the static routes are being removed, the gate temporarily gets a routes script without any
-    routes, which removes our routes from the kernel.
+    If the static routes are being removed, the gate first gets another routes script. Its list is
+    empty, so it removes our routes from the kernel.
     """
     scripts = {part.name: part.files[0] for part in wanted.parts if part.is_gated}
     if ROUTES in removed and not host.is_image:

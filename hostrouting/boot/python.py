@@ -23,7 +23,7 @@ _SECONDS = 30.0
 
 
 def python_of(layout: Layout) -> str:
-    """Return the path of the Python that units and scripts run, or "" if they can't run this one.
+    """Return the path of this Python if units and scripts can run it, or an empty string.
 
     Raises:
         FileError: running the interpreter times out.
@@ -53,9 +53,12 @@ def why_unsuitable(layout: Layout) -> str:
 
 
 def is_changeable(state: os.stat_result, group: int = 0) -> bool:
-    """Return whether users other than a file's owner and root's group can change it.
+    """Return whether users other than the owner and the members of a group can change a file.
 
-    A folder with the sticky bit doesn't count: in it, others can't replace the owner's files.
+    A folder with the sticky bit may be writable for others, who can't replace the owner's files.
+
+    Args:
+        group: the ID of the group whose members may change the file.
     """
     is_shared = stat.S_ISDIR(state.st_mode) and state.st_mode & stat.S_ISVTX
     if state.st_mode & stat.S_IWOTH and not is_shared:

@@ -78,7 +78,7 @@ def render_check(config: Config, *, python: str = "") -> str:
 
     Args:
         python: the interpreter that judges what the script can't, and explains failures. If it is
-            an empty string, or doesn't exist at run time, the script does without it.
+            an empty string, or doesn't exist at run time, the script goes on without it.
     """
     overlap = config.route_overlap
     document = json.dumps(part_config(config, "routeOverlap"))

@@ -93,7 +93,7 @@ class UnitManager(Protocol):
         *names: str,
         consumers: Sequence[str] = (),
     ) -> dict[str, dict[str, str]]:
-        """Return several units' properties, as ``show`` does, by unit; empty for an image.
+        """Return the properties of several units by unit name, like ``show``; empty for an image.
 
         Args:
             units: the units' names.

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hostrouting.boot.files import exists, matching, read_text, remove
+from hostrouting.boot.files import is_present, matching, read_text, remove
 from hostrouting.boot.host import Host
 from hostrouting.boot.layout import Layout
 from hostrouting.model.errors import FileError
@@ -32,10 +32,10 @@ def read_trial(path: Path) -> dict[str, Any] | None:
         FileError: the file can't be parsed.
     """
     text = read_text(path)
-    if text is None:
+    if text is None and not path.is_symlink():
         return None
     try:
-        document = json.loads(text)
+        document = json.loads(text or "")
         times = {"until": str(document["until"]), "uptime": int(document["uptime"])}
         return {**document, **times}
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
@@ -73,7 +73,7 @@ def is_overdue(layout: Layout) -> bool:
         FileError: the trial's file can't be parsed.
     """
     document = read_trial(layout.trial)
-    if document is None or exists(layout.confirmed):
+    if document is None or is_present(layout.confirmed):
         return False
     return bool(uptime() > document["uptime"])
 
@@ -95,7 +95,7 @@ def forget_trial(host: Host) -> None:
     # If a process was killed while it confirmed the trial, this file would make the trial's timer
     # complete the confirmation. That must no longer happen.
     remove(host.layout.confirmed)
-    if exists(host.layout.trial_script) and not exists(host.layout.trial):
+    if is_present(host.layout.trial_script) and not is_present(host.layout.trial):
         _stop_timer(host)
         for path in matching(host.layout.run_dir, f"{host.layout.trial_script.name}*"):
             remove(path)
@@ -114,13 +114,13 @@ def end_trial(host: Host) -> None:
     """
     host = host.within(CancelScope())
     try:
-        if exists(host.layout.trial):
+        if is_present(host.layout.trial):
             if host.units.show(_SERVICE, "LoadState")["LoadState"] == "not-found":
                 # systemd removes the service together with its timer.
                 start_timer(host, _LATER_SECONDS)
             host.units.restart(_SERVICE)
     finally:
-        if not exists(host.layout.trial):
+        if not is_present(host.layout.trial):
             _stop_timer(host)
 
 

@@ -58,7 +58,7 @@ def apply(options: argparse.Namespace, host: Host) -> Result | int:
     other than the CONFIG that was applied, the last line says so, and gives the command that copies
     the applied one there. If the default CONFIG has no key hostRouting, apply without an argument
     fails, because it would remove what is installed. After a reset by AKSFlexNode, which removes
-    all scripts, it removes the rest.
+    all scripts, apply removes the rest.
 
     With --try it only changes the kernel's routes and runs the check. When the timeout expires,
     systemd restores the installed routes, even if hostrouting has been killed. To keep the tried
@@ -231,8 +231,8 @@ def revert(_options: argparse.Namespace, host: Host) -> Result:
 
     The command ends the trial without waiting for its timeout, from any terminal, and lists the
     routes that it changes. The trial hasn't changed any files or units. The command exits with 1 if
-    there is no trial. It also exits with 1 if it can't restore the installed routes, and still
-    removes the tried ones.
+    there is no trial. If it can't restore the installed routes, it removes the tried ones, and also
+    exits with 1.
 
       hostrouting apply --try 600 config.json      in one terminal
       hostrouting revert                           in another one, if something doesn't work with these routes

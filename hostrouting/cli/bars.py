@@ -17,9 +17,9 @@ class CellKind(NamedTuple):
 
     Args:
         kind: the kind of the finding or note, or None if packets leave through the uplinks.
-        devs: the interfaces that shadow the addresses, sorted. Interfaces that would shadow them if
-            these interfaces' routes were removed are included. For some kinds there are usually
-            many, such as a veth for each pod or local addresses, so none is named.
+        devs: the interfaces that shadow the addresses, sorted. If the routes through these were
+            removed, further interfaces might shadow the addresses, and are included. For kinds that
+            usually involve many interfaces, such as pods with a veth each, none is named.
     """
 
     kind: str | None = None
@@ -54,19 +54,19 @@ def cells(cidr: IpNetwork, bar: Bar, count: int) -> tuple[CellKind | None, ...]:
     size = cidr.num_addresses
     drawn: list[CellKind | None] = [None] * count
     worst_first = [*sorted(bar, key=_rank), (CellKind(), _judged_parts(cidr))]
-    for answer, ranges in reversed(worst_first):
+    for cell, ranges in reversed(worst_first):
         for network in ranges:
             begin = (int(network.network_address) - base) * count // size
             end = ((int(network.broadcast_address) - base + 1) * count - 1) // size + 1
-            drawn[begin:end] = [answer] * (end - begin)
+            drawn[begin:end] = [cell] * (end - begin)
     return tuple(drawn)
 
 
 def _rank(part: tuple[CellKind, tuple[IpNetwork, ...]]) -> tuple[bool, int]:
     """Return a sort key that puts the worst kind first."""
-    answer, ranges = part
+    cell, ranges = part
     addresses = sum(network.num_addresses for network in ranges)
-    return not isinstance(answer.kind, FindingKind), addresses
+    return not isinstance(cell.kind, FindingKind), addresses
 
 
 def _judged_parts(cidr: IpNetwork) -> tuple[IpNetwork, ...]:
@@ -156,18 +156,18 @@ def legend(
         The paint of each kind: first that of expected cells, then those of failures, of notes and
         of unchecked cells.
     """
-    answers = dict.fromkeys(drawn)
+    seen = dict.fromkeys(drawn)
     paints: dict[CellKind | None, Paint] = {}
-    if CellKind() in answers:
+    if CellKind() in seen:
         meaning = f"{dev_words(default_devs)} {meanings[0]}".lstrip()
         paints[CellKind()] = Paint("·", 24, meaning, ink=67)
-    shadows = [each for each in answers if each and each.kind is FindingKind.OVERLAP]
+    shadows = [each for each in seen if each and each.kind is FindingKind.OVERLAP]
     for each, symbol, back in zip(shadows, cycle(_SYMBOLS), cycle(_BACKS)):
         paints[each] = Paint(symbol, back, f"{dev_words(each.devs)} {meanings[1]}".strip())
     for kind, paint in KINDS.items():
-        if CellKind(kind) in answers:
+        if CellKind(kind) in seen:
             paints[CellKind(kind)] = paint
-    if None in answers:
+    if None in seen:
         paints[None] = Paint("_", 236, "not judged", ink=240)
     return paints
 
@@ -185,7 +185,7 @@ def dev_words(devs: Sequence[str]) -> str:
 
 def bar_text(line: Iterable[CellKind | None], paints: dict[CellKind | None, Paint]) -> str:
     """Return a line of cells as text with colours."""
-    parts = ((paints[answer], len(list(same))) for answer, same in groupby(line))
+    parts = ((paints[cell], len(list(same))) for cell, same in groupby(line))
     return "".join(paint.on(paint.symbol * length) for paint, length in parts)
 
 

@@ -20,7 +20,7 @@ from hostrouting.cli.changes import NOTHING, changes_lines
 from hostrouting.cli.exit_codes import (
     EXIT_CHECK_UNKNOWN,
     EXIT_OF_VERDICT,
-    exit_of_answer,
+    exit_of_result,
 )
 from hostrouting.cli.options import (
     UsageError,
@@ -43,7 +43,7 @@ from hostrouting.cli.report import (
 from hostrouting.cli.running import Result, run_function
 from hostrouting.config.routing import SECTION, Config, StaticRoute, StaticRoutes
 from hostrouting.model.changes import Changes
-from hostrouting.model.errors import HostRoutingError
+from hostrouting.model.errors import FileError, HostRoutingError
 from hostrouting.model.family import Family
 from hostrouting.model.jsonable import to_json_text
 from hostrouting.model.text import clean
@@ -196,7 +196,7 @@ def _answer_boot_script(verdict: Verdict, host: Host) -> Result:
     text = sys.stdin.buffer.read()
     expected = _without_waits(Config.from_mapping(json.loads(text)))
     # The fix then names only routes that aren't installed yet.
-    config = attrs.evolve(expected, static_routes=_installed(host).static_routes)
+    config = attrs.evolve(expected, static_routes=_installed_routes(host))
     report = _check(config, host)
     if verdict not in (report.verdict, Verdict.UNKNOWN):
         complain(f"hostrouting: the script says {verdict}, and the host is now {report.verdict}")
@@ -205,9 +205,19 @@ def _answer_boot_script(verdict: Verdict, host: Host) -> Result:
         notes = (f"{note.kind}: {note.message}" for note in report.notes)
         for line in (summary(report), *advice(report), *notes):
             complain(line)
-    answer = f"{report.verdict} on {host.name} for config {sha256(text).hexdigest()}"
+    name = " ".join(clean(host.name).split())
+    answer = f"{report.verdict} on {name} for config {sha256(text).hexdigest()}"
     lines = f"{answer}\n{marker_text(report)}".rstrip()
     return Result(report.to_json, lambda: lines, EXIT_OF_VERDICT[report.verdict])
+
+
+def _installed_routes(host: Host) -> StaticRoutes:
+    """Return the configured routes, or none if the manifest is broken: the verdict needs none."""
+    try:
+        return _installed(host).static_routes
+    except FileError as error:
+        complain(f"hostrouting: {error}")
+        return StaticRoutes()
 
 
 def explain(options: argparse.Namespace, host: Host) -> Result:
@@ -235,7 +245,7 @@ def explain(options: argparse.Namespace, host: Host) -> Result:
     return Result(
         lambda: {"host": on.name} | found.to_json(),
         lambda: page_text(explanation_page(found), columns(sys.stdout)),
-        exit_of_answer(found.is_as_expected),
+        exit_of_result(found.is_as_expected),
     )
 
 
@@ -277,7 +287,7 @@ def diff(options: argparse.Namespace, host: Host) -> Result:
         return page_text(difference_page(found, width, is_verbose=options.verbose), width)
 
     is_same = None if found.differs is None else not found.differs
-    return Result(found.to_json, text, exit_of_answer(is_same))
+    return Result(found.to_json, text, exit_of_result(is_same))
 
 
 def fix(options: argparse.Namespace, host: Host) -> Result:
@@ -336,7 +346,7 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
     text = _proposal_text(proposal)
     if options.in_place:
         text = "\n".join(changes_lines(changes)) or NOTHING
-    code = EXIT_CHECK_UNKNOWN if is_unknown else exit_of_answer(not result.fix.unfixable)
+    code = EXIT_CHECK_UNKNOWN if is_unknown else exit_of_result(not result.fix.unfixable)
     return Result(lambda: told, lambda: text, code, warnings)
 
 
@@ -426,9 +436,10 @@ def doctor(options: argparse.Namespace, host: Host) -> Result:
     The doctor first reports the check's current verdict, and then examines the loaded systemd
     units, every installed file, the kernel's routes, and programs that may remove these routes. It
     prints a hint with each finding, and changes nothing. If nothing is installed, it says so, and
-    reports no verdict; hostrouting check does that. If neither CONFIG nor the default config
-    exists, it compares the installation with the config that was used to create it. It exits with 1
-    if anything is broken or couldn't be examined, and otherwise with 0, even if it reports risks.
+    reports no verdict. For a verdict, run hostrouting check. If neither CONFIG nor the default
+    config exists, it compares the installation with the config that was used to create it. It exits
+    with 1 if anything is broken or couldn't be examined, and otherwise with 0, even if it reports
+    risks.
 
     With --output preflight it prints JSON in AKSFlexNode's preflight format, without any values
     from CONFIG.
@@ -466,12 +477,12 @@ def doctor(options: argparse.Namespace, host: Host) -> Result:
         document = preflight(report, ignored=ignored, fails_on_warnings=is_strict)
         text = to_json_text(document).rstrip()
         is_fine = document["status"] == "ok"
-        return Result(text=lambda: text, code=exit_of_answer(is_fine))
+        return Result(text=lambda: text, code=exit_of_result(is_fine))
     is_fine = not (report.is_broken or (options.strict and report.findings))
     return Result(
         report.to_json,
         lambda: page_text(doctor_page(report), columns(sys.stdout)),
-        exit_of_answer(is_fine),
+        exit_of_result(is_fine),
     )
 
 

@@ -54,8 +54,8 @@ def note_on_default(host: Host, applied: str = "") -> str:
 
     Args:
         host: the host or the image.
-        applied: the path of the applied config. The manifest contains the same keys, and is the
-            default.
+        applied: the path of the applied config. If it is empty, the sentence names the manifest,
+            which contains the same keys.
 
     Raises:
         FileError: the manifest can't be read.

@@ -113,7 +113,7 @@ def _tell(host: Host, width: int | None) -> Iterator[str]:
     yield _heading(
         "The cluster's network is in there too. Where does a packet to its API server go?"
     )
-    yield _answers(kernels)
+    yield _lookups(kernels)
 
     yield _heading(
         "hostrouting check: the node must not start like this; the fix is part of the error"
@@ -124,7 +124,7 @@ def _tell(host: Host, width: int | None) -> Iterator[str]:
     yield _heading("hostrouting apply, with the fix: next hop inherited from the default route")
     config = attrs.evolve(config, static_routes={"enabled": True, "routes": sick.fix.routes})
     yield _routes(phases.run(ConfigureStaticRoutes(config, host=host)))
-    yield _answers(kernels)
+    yield _lookups(kernels)
 
     yield _heading("hostrouting check, again")
     yield _below(overlap_text(_checked(config, host), width=width))
@@ -193,18 +193,18 @@ def _build6(kernel: NamespaceKernel) -> RouteBackend:
     return backend
 
 
-def _answers(kernels: Sequence[RouteBackend]) -> str:
+def _lookups(kernels: Sequence[RouteBackend]) -> str:
     """Return the route lookup for the API server's address in each family."""
-    return _below("\n".join(map(_answer, kernels)))
+    return _below("\n".join(map(_lookup, kernels)))
 
 
-def _answer(kernel: RouteBackend) -> str:
+def _lookup(kernel: RouteBackend) -> str:
     address = _API_SERVERS[kernel.family]
-    (answer,) = kernel.lookup([address])
-    if answer.route is None:
+    (found,) = kernel.lookup([address])
+    if found.route is None:
         raise HostRoutingError(f"there is no route to {address}")
-    mark = good if answer.route.devs == ("eth0",) else bad
-    return f"{address!s:14}  {mark('by ' + ','.join(answer.route.devs))}  {dim(str(answer.route))}"
+    mark = good if found.route.devs == ("eth0",) else bad
+    return f"{address!s:14}  {mark('by ' + ','.join(found.route.devs))}  {dim(str(found.route))}"
 
 
 def run() -> NoReturn:

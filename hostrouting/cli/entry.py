@@ -68,7 +68,7 @@ def _as_ours(
     error: HostRoutingError | phases.Cancelled | OSError,
     words: Sequence[str],
 ) -> HostRoutingError:
-    """Return the error that ended the command as one of ours, with its changes and notes."""
+    """Return the error that ended the command as a HostRoutingError, with its changes and notes."""
     if isinstance(error, HostRoutingError):
         return error
     if isinstance(error, phases.Cancelled):

@@ -28,7 +28,7 @@ def exit_of_error(error: HostRoutingError, failed: int) -> int:
 
     Args:
         error: the error.
-        failed: the command's own code, for an error that has no code.
+        failed: the command's code for failures, used if the error has no code of its own.
     """
     if isinstance(error, UsageError):
         return EXIT_USAGE
@@ -37,7 +37,7 @@ def exit_of_error(error: HostRoutingError, failed: int) -> int:
     return EXIT_NOT_PERMITTED if error.is_not_permitted else failed
 
 
-def exit_of_answer(is_good: bool | None) -> int:
+def exit_of_result(is_good: bool | None) -> int:
     """Return the exit code for a result; None stands for an unknown one."""
     if is_good is None:
         return EXIT_CHECK_UNKNOWN

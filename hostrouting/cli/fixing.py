@@ -76,7 +76,7 @@ def set_sections(
 
     Raises:
         ConfigError: the file isn't a JSON object, or contains one of our keys twice.
-        FileError: the file can't be read or written, or its content isn't the known one.
+        FileError: the file can't be read or written, or no longer contains the known document.
     """
     path = Path(path)
     if known is None and files.read_text(path) is None:

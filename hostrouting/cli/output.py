@@ -174,9 +174,9 @@ _ASCII = str.maketrans({"✓": "ok", "✗": "!!", "•": "--", "·": "-", "…":
 
 
 def _shown(text: str, stream: TextIO) -> str:
-    """Return the text in characters of the stream's encoding, and without colours if it has none.
+    """Return the text as the stream can show it: in its encoding, and with colours on a terminal.
 
-    NO_COLOR and FORCE_COLOR override whether it has colours (https://no-color.org,
+    NO_COLOR turns colours off, and FORCE_COLOR turns them on (https://no-color.org,
     https://force-color.org).
     """
     encoding = getattr(stream, "encoding", None) or "utf-8"

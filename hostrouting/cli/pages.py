@@ -47,13 +47,13 @@ _OTHERWISE = (
 
 
 def _asked(lookup: ExplainedLookup) -> str:
-    answer = lookup.judgement.lookup
-    protocol = "TCP" if answer.is_tcp else "UDP"
-    if answer.is_reply:
-        return f"a server that is called at {answer.source} answers from there ({protocol})"
-    if answer.source is not None:
+    judged = lookup.judgement.lookup
+    protocol = "TCP" if judged.is_tcp else "UDP"
+    if judged.is_reply:
+        return f"a server that is called at {judged.source} answers from there ({protocol})"
+    if judged.source is not None:
         return (
-            f"a connection now has the source {answer.source}, "
+            f"a connection now has the source {judged.source}, "
             f"and the kernel looks it up again ({protocol})"
         )
     return f"no source is chosen yet ({protocol})"

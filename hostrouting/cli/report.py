@@ -285,8 +285,8 @@ def nagios(report: OverlapReport) -> tuple[int, str]:
         status = _OK
         all_of_them = "1 expected CIDR leaves" if total == 1 else f"{total} expected CIDRs leave"
         said = f"{all_of_them} through {','.join(report.default_devs)}"
-    # If a threshold is 0, any other value raises an alert. STRICT sets the critical threshold, and
-    # WARN the other one.
+    # If a threshold is 0, any other value raises an alert. In STRICT mode, this is the critical
+    # threshold, and in WARN mode, it is the warning threshold.
     thresholds = ";0" if is_strict else "0;"
     return status, f"{_text(status, said)} | failing={len(failing)};{thresholds};0;{total}"
 

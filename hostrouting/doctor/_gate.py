@@ -108,7 +108,7 @@ def _shadowed(examined: ExaminedHost, follows: str) -> Iterator[DoctorFinding]:
 
 
 def _snapshots(examined: ExaminedHost) -> list[str]:
-    """Return a line that compares the watcher's two snapshots, or nothing unless both exist."""
+    """Return a line with the command that compares the watcher's two snapshots, if both exist."""
     kept = examined.layout.snapshots
     there = " ".join(map(examined.layout.relative, kept))
     return (
@@ -220,8 +220,8 @@ def _opening_drop_ins(examined: ExaminedHost, unit: str) -> Iterator[tuple[str, 
             yield f"{name} empties {lists}", f"take the empty {lists} out of {name}"
 
 
-# The settings that hold our commands, each with our drop-in that sets it last. If a drop-in that
-# systemd reads later empties the setting, our commands are gone.
+# The settings that contain our commands, each with our last drop-in that sets it. If another
+# drop-in empties the setting after that, our commands are gone.
 _LISTS = dict(zip(("ExecCondition", "ExecStartPre"), GATE_NAMES, strict=True))
 
 

@@ -137,7 +137,7 @@ class ExaminedHost:
 
     @cached_property
     def wanted_route_plan(self) -> tuple[RoutePlan, str | None]:
-        """Return the same for CONFIG's routes; the errors are those of ``route_plan``."""
+        """Return the plan of CONFIG's routes, and what they are waiting for; see ``route_plan``."""
         if self.config == self.manifest.config:
             return self.route_plan
         return self._plan_routes(self.config)

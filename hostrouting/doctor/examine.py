@@ -144,8 +144,8 @@ def examine(
 ) -> DoctorReport:
     """Run all checks on a host, without changing anything.
 
-    On an image, only the checks that just need files run. If nothing is installed, the checks of
-    installed parts are skipped.
+    On an image, a check runs only if it needs nothing else than files. If nothing is installed, the
+    checks of installed parts are skipped.
 
     Args:
         config: the wanted config, or None for the installed one.

@@ -51,8 +51,8 @@ class HostGroup(JsonObject):
         causes: the changes that have affected the first host's lookups since its earlier snapshot.
             On the other hosts, addresses and gateways may differ. If no lookup has changed, there
             are no causes. If that isn't known, this is None.
-        uncompared: why the first host can't be compared with its earlier snapshot. If it can, or
-            has no earlier snapshot, this is None.
+        uncompared: why the first host can't be compared with its earlier snapshot, or None. If the
+            host has no earlier snapshot, this is None, too.
     """
 
     verdict: Verdict

@@ -92,12 +92,12 @@ class Sockets:
         for result in firsts:
             yield SocketLookup(result, None, is_tcp)
         # 2. A client connects from the source that the kernel has selected by the first lookup.
-        again = [result for result in firsts if self._may_differ_for_client(result)]
+        again = [result for result in firsts if self._needs_client_lookup(result)]
         by_source = self._by_source(again, places, is_tcp=is_tcp)
         yield from self._of_clients(by_source, is_tcp=is_tcp)
         # 3. A server replies from the address at which it was called.
         if self._has_source:
-            answered = [each.address for each in firsts if self._may_differ_for_server(each)]
+            answered = [each.address for each in firsts if self._needs_server_lookup(each)]
             yield from self._of_servers(answered, by_source, is_tcp=is_tcp)
 
     def _of_clients(
@@ -107,8 +107,8 @@ class Sockets:
         is_tcp: bool,
     ) -> Iterator[SocketLookup]:
         for source, probes in sorted(by_source.items()):
-            # Without such rules and routes, only the source itself may be refused, and then for
-            # each destination: one probe is enough.
+            # If no rule or route matches on sources, only the source itself may be refused, and
+            # then for every destination: one probe is enough.
             if not self._has_source and self._can_send(source, probes[0], is_tcp=is_tcp):
                 continue
             for result in self._look_up(probes, source=source, is_tcp=is_tcp):
@@ -127,17 +127,17 @@ class Sockets:
             for result in self._look_up(unknown, source=source, is_tcp=is_tcp):
                 yield SocketLookup(result, source, is_tcp, is_reply=True)
 
-    def _may_differ_for_client(self, first: Lookup) -> bool:
+    def _needs_client_lookup(self, first: Lookup) -> bool:
         has_src = first.route is not None and first.route.source is not None
-        return (self._has_source or has_src) and self._may_differ_by_source(first)
+        return (self._has_source or has_src) and self._depends_on_source(first)
 
-    def _may_differ_for_server(self, first: Lookup) -> bool:
+    def _needs_server_lookup(self, first: Lookup) -> bool:
         # In IPv4, a connection to a local entry in another table gets its destination as the
         # source, but replies to that address may have another source.
         is_elsewhere = first.route is not None and first.route.table != Table.LOCAL
-        return is_elsewhere or self._may_differ_by_source(first)
+        return is_elsewhere or self._depends_on_source(first)
 
-    def _may_differ_by_source(self, first: Lookup) -> bool:
+    def _depends_on_source(self, first: Lookup) -> bool:
         """Return whether a source may change a result.
 
         For this host's addresses, that takes a rule before local.
@@ -151,7 +151,7 @@ class Sockets:
     def _can_send(self, source: IpAddress, probe: IpAddress, *, is_tcp: bool) -> bool:
         """Return whether the kernel sends from a source.
 
-        The kernel doesn't if an entry's src isn't this host's.
+        It refuses to if the source, an entry's src, isn't an address of this host.
         """
         return self._kernel.lookup([probe], source=source, is_tcp=is_tcp)[0].route is not None
 
@@ -229,21 +229,21 @@ def called_addresses(
     devs: Collection[str],
     rules: Sequence[Rule],
 ) -> list[IpAddress]:
-    """Return the addresses of servers whose replies may match other rules or routes.
+    """Return the servers' addresses whose replies may leave unlike packets without a source.
 
     Args:
         addresses: the host's addresses. IPv6 addresses count whatever the rules, because routes may
             match on the source too.
         devs: the uplinks. Addresses on the loopback interface count too, because hosts with BGP
             have theirs there.
-        rules: the policy rules. If one matches on the protocol, every address counts: replies from
-            an address that no rule names follow TCP's lookup without a source, which isn't judged
-            if connections only use it to choose their source.
+        rules: the policy rules. If one matches on the protocol, every address counts. Replies from
+            an address that no rule names leave as TCP's lookup without a source says. But if
+            connections only choose their source by that lookup, it isn't judged.
     """
     has_protocol = separates_tcp(rules)
     prefixes = [rule.source for rule in rules if rule.source is not None]
 
-    def may_differ(local: IpAddress) -> bool:
+    def may_match_others(local: IpAddress) -> bool:
         if local.version == 6 or has_protocol:
             return True
         return any((local in prefix) != (NO_SOURCE in prefix) for prefix in prefixes)
@@ -253,7 +253,7 @@ def called_addresses(
         for address in addresses
         if (address.dev in devs or address.dev == LOOPBACK)
         and _is_reachable(address)
-        and may_differ(address.local)
+        and may_match_others(address.local)
     ]
 
 
@@ -301,7 +301,7 @@ def _without_owner(lookup: Lookup) -> Lookup:
 def modelled_lookups(fib: Fib) -> Callable[..., list[Lookup]]:
     """Return a function that looks up addresses in a model.
 
-    Each lookup has every default route that the kernel may choose.
+    Where the kernel may choose between default routes, it returns a result for each of them.
     """
 
     def look_up(addresses: Sequence[IpAddress], **flow: Any) -> list[Lookup]:

@@ -55,17 +55,22 @@ class Constraints:
 
     def derive(self, place: Place) -> Constraint:
         """Return the constraint for a place."""
-        expected, judgement = place.first
+        expected, judgement = place.unconnected
         if judgement.is_local:
-            # A longer route in main would affect this local address only if main is looked up
-            # first, and this lookup has fallen through so far (suppressed, throw). A route that
-            # isn't longer than the length to exceed falls through as well.
-            next_hops = self._entries.next_hops(expected, judgement.address)
-            length = self._length_to_exceed(judgement.lookup, next_hops)
-            return Constraint(length_max=length if isinstance(length, int) else self._bits)
+            return self._of_local(expected, judgement)
         if judgement.is_failure:
             return self._within_reason(place, self._of_failure(place, expected, judgement))
-        return self._of_later_failures(place, judgement)
+        return self._of_other_failures(place, judgement)
+
+    def _of_local(self, expected: ExpectedCidr, judgement: Judgement) -> Constraint:
+        """Return the constraint for a local address, which no route may take away.
+
+        A route in main does so only if a rule looks up main before table local. So far, that lookup
+        has fallen through to the next rule (suppressed, throw). A short route falls through, too.
+        """
+        next_hops = self._entries.next_hops(expected, judgement.address)
+        length = self._longest_without_effect(judgement.lookup, next_hops)
+        return Constraint(length_max=self._bits if isinstance(length, Obstacle) else length)
 
     def _within_reason(self, place: Place, constraint: Constraint) -> Constraint:
         """Return a constraint, or one with an obstacle if it takes too many routes for a node."""
@@ -78,14 +83,14 @@ class Constraints:
         obstacle = Obstacle(f"{longer}: change the rule that skips shorter ones")
         return constraint._replace(longer_than=None, obstacle=obstacle)
 
-    def _of_later_failures(self, place: Place, judgement: Judgement) -> Constraint:
-        """Return the constraint for a place whose first lookup is as expected.
+    def _of_other_failures(self, place: Place, judgement: Judgement) -> Constraint:
+        """Return the constraint for a place whose unconnected datagrams leave as expected.
 
-        If a rule before main matches a later lookup, the verification will reject the entry.
+        A failure that no route fixes puts no constraint on routes: ``left_after`` reports it.
         """
         longer_than = None
         dev = None
-        for expected, failure in place.later_failures:
+        for expected, failure in place.other_failures:
             found = self._of_failure(place, expected, failure)
             if found.longer_than is None:
                 continue
@@ -98,7 +103,9 @@ class Constraints:
         """Return the constraint for a lookup that fails for an expected CIDR."""
         lookup = failure.lookup
         address = failure.address
-        path = _beyond_bound(failure) or self._entries.path(expected, address)
+        if (beyond_bound := _beyond_bound(failure)) is not None:
+            return Constraint(obstacle=beyond_bound)
+        path = self._entries.path(expected, address)
         if isinstance(path, Obstacle):
             return Constraint(obstacle=path)
         if (forbidden := self._why_forbidden(place, failure, path)) is not None:
@@ -106,7 +113,7 @@ class Constraints:
         entry = _in_main(failure.route) or self._fib.longest_match(Table.MAIN, Flow(address))
         if (wanted := self._why_wanted(place, expected, failure)) is not None:
             return Constraint(obstacle=wanted, entry=entry)
-        length = self._length_to_exceed(lookup, path.next_hops)
+        length = self._longest_without_effect(lookup, path.next_hops)
         if isinstance(length, Obstacle):
             return Constraint(obstacle=length, entry=entry)
         if (inevitable := self._why_inevitable(failure, length)) is not None:
@@ -146,7 +153,7 @@ class Constraints:
         )
 
     def _why_inevitable(self, failure: Judgement, length: int) -> Obstacle | None:
-        """Return why no route can take precedence, or none may, given the length it must exceed."""
+        """Return why no route longer than a length can take precedence, or why none may."""
         address = failure.address
         if length == self._bits:
             entry = self._fib.find(Table.MAIN, Flow(address))
@@ -158,15 +165,15 @@ class Constraints:
                 return Obstacle(f"it is the gateway of {route}: {move}")
         return None
 
-    def _length_to_exceed(
+    def _longest_without_effect(
         self,
         lookup: SocketLookup,
         next_hops: tuple[NextHop, ...],
     ) -> int | Obstacle:
-        """Return the prefix length that an entry in main must exceed, or why main isn't looked up.
+        """Return up to which length entries in main don't change a lookup, or why none does.
 
         Args:
-            lookup: the lookup that the entry is to change.
+            lookup: the lookup. Any longer entry in main would change it.
             next_hops: the entry's next hops, or an empty tuple if none is known.
         """
         last: Rule | None = None
@@ -180,7 +187,7 @@ class Constraints:
             # don't stop at the first one.
             if self._looks_up_main(rule, dev):
                 shortest = rule.suppress_prefix_length
-                length = -1 if found is None else length_to_exceed(found)
+                length = -1 if found is None else longest_without_effect(found)
                 lengths.append(length if shortest is None else max(length, shortest))
         if lengths:
             return min(lengths)
@@ -189,8 +196,8 @@ class Constraints:
     def _looks_up_main(self, rule: Rule, dev: str | None) -> bool:
         """Return whether a rule uses the entries in main for single addresses."""
         # While local and main share one trie, a lookup in local also searches main.
-        is_shared = rule.table == Table.LOCAL and self._fib.is_merged
-        if rule.action is not RuleAction.TO_TABLE or not (rule.table == Table.MAIN or is_shared):
+        is_merged = rule.table == Table.LOCAL and self._fib.is_merged
+        if rule.action is not RuleAction.TO_TABLE or not (rule.table == Table.MAIN or is_merged):
             return False
         return not self._fib.suppresses(rule, self._bits, dev)
 
@@ -231,15 +238,18 @@ class Constraints:
         if lookup.source is not None and not tables.is_local(lookup.source):
             lost = f"{lookup.source}, the src of its route, isn't an address of this host"
             return Obstacle(f"{lost}: add it, or change the route")
-        wanted = _beyond_bound(failure) or self._why_wanted(place, expected, failure)
-        if wanted is not None:
+        if (beyond_bound := _beyond_bound(failure)) is not None:
+            return beyond_bound
+        if (wanted := self._why_wanted(place, expected, failure)) is not None:
             return wanted
         rule = tables.decide(lookup.flow).rule
         whose = _whose(lookup)
         if rule is None:
             return Obstacle(f"no policy rule leads {whose} to a route: {self._add_main}")
         if (entry := _in_main(lookup.route)) is not None:  # such as an IPv6 route with "from"
-            return place.refused or Obstacle(f"{entry} decides for {whose}: change that route")
+            if place.refused is not None:
+                return place.refused
+            return Obstacle(f"{entry} decides for {whose}: change that route")
         next_hops = self._entries.next_hops(expected, failure.address)
         return Obstacle(f"{decided_by(rule)} for {whose}", rule, next_hops, self._family)
 
@@ -296,12 +306,12 @@ def unmodelled(address: IpAddress, family: Family, source: IpAddress | None = No
     return Obstacle(f"the kernel's answer doesn't follow from its tables and rules{passed}; {see}")
 
 
-def length_to_exceed(found: Route) -> int:
-    """Return the prefix length that a new entry in table main must exceed to precede another.
+def longest_without_effect(found: Route) -> int:
+    """Return up to which prefix length a new entry in table main doesn't precede another entry.
 
-    Our entries have the lowest metric in common use, so they take precedence over an entry with the
-    same prefix length and a higher metric. Connected routes are an exception, because the kernel
-    refuses a second one. IPv6 entries with a source prefix precede plain ones.
+    Our entries have the lowest metric in common use. So with the same prefix length, they precede
+    an entry with a higher metric. There are two exceptions: next to a connected route, the kernel
+    accepts no second one, and an IPv6 entry with a source prefix precedes plain ones.
     """
     length = found.destination.prefixlen
     has_source = isinstance(found, Route6) and bool(found.source_prefix)
@@ -315,7 +325,7 @@ def _in_main(route: Route | None) -> Route | None:
 
 
 def _beyond_bound(failure: Judgement) -> Obstacle | None:
-    """Return the obstacle if only a bound keeps a failure from being exempt, or else None."""
+    """Return the obstacle if a failure would be exempt without a bound, or else None."""
     if not failure.bound:
         return None
     allow = f'"allowedDevs": {json.dumps(list(failure.devs))}'

@@ -132,12 +132,13 @@ class Cutter:
 
 
 def _falls_through_to_default(rules: Sequence[Rule]) -> bool:
-    """Return whether packets that match only plain routes always reach the default route.
+    """Return whether packets that match only plain routes always reach main's default route.
 
-    Rules with a destination are skipped because their prefixes are always looked up. A rule with
-    other selectors (source, protocol, interface...) may match only some packets. So such a rule
-    isn't treated as the one that looks up main, and its action may discard packets unless it is a
-    table lookup.
+    They do if the rules look up main for every packet, before any rule jumps or discards. Three
+    kinds of rules before that one don't matter: those for a destination, which is a suspect; those
+    that never match our packets; and those that look up another table, whose routes are suspects
+    unless they are plain. A rule for only some of our packets (``_is_for_some``) isn't the one that
+    looks up main, but it may jump or discard.
     """
     nowhere = Flow(IPv4Address(0))
     for rule in rules:

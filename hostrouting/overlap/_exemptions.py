@@ -52,13 +52,15 @@ def local_gateway(route: Route, addresses: Sequence[Address]) -> Address | None:
 
 
 class _Widths(NamedTuple):
-    """Limits on prefix lengths: of pod networks, and of uplinks' subnets that have pods.
+    """The limits on prefix lengths in a family.
 
-    These are the shortest of a pod network, and the longest of an uplink's subnet that has pods.
+    Args:
+        pods_min: the shortest prefix of a network of pods.
+        subnet_max: the longest prefix of an uplink's subnet that may contain a network of pods.
     """
 
     pods_min: int
-    shared_max: int
+    subnet_max: int
 
 
 _WIDTHS = {Family.IPV4: _Widths(8, 11), Family.IPV6: _Widths(16, 64)}
@@ -107,11 +109,11 @@ class Bounds:
             if address in network:
                 return f"{network} holds {address}, {what} of {dev}"
         for subnet in self._subnets_around(network) if network.prefixlen < self.bits else ():
-            if subnet.prefix_length > self._widths.shared_max:
+            if subnet.prefix_length > self._widths.subnet_max:
                 return f"{network} lies in {subnet.network}, the subnet of {subnet.dev}"
         return ""
 
-    def shared_subnet(self, network: IpNetwork) -> str:
+    def uplink_subnet_around(self, network: IpNetwork) -> str:
         """Return in words the uplink's subnet around a network of pods, or an empty string."""
         return next(
             (f"{each.network}, the subnet of {each.dev}" for each in self._subnets_around(network)),
@@ -122,9 +124,9 @@ class Bounds:
         return (each for each in self._addresses_on_uplinks if is_inside(network, each.network))
 
     def local_gateway(self, route: Route) -> Address | None:
-        """Return ``local_gateway`` of a route.
+        """Return this host's address that is a gateway of a route, as ``local_gateway`` does.
 
-        The search only runs if one of the route's gateways is an address of this host.
+        Routes whose gateways aren't addresses of this host take no search.
         """
         is_possible = any(hop.gateway in self._locals for hop in route.hops)
         return local_gateway(route, self._addresses) if is_possible else None

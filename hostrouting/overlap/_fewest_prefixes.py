@@ -2,8 +2,8 @@
 
 This module does no I/O.
 
-A prefix may therefore contain addresses that match a longer prefix, and other chosen prefixes may
-be nested in it::
+Because the longest prefix wins, a chosen prefix may contain addresses that match a longer one, and
+other chosen prefixes may be nested in it::
 
     172.16.0.0/16    dev ib0     must be covered by prefixes longer than /16
     172.16.1.0/24    dev eth0    isn't affected by prefixes shorter than /24
@@ -89,9 +89,10 @@ def fewest_prefixes(
     firsts = [segment.first for segment in segments]
     lasts = [segment.last for segment in segments]
     lengths_max = [segment.length_max for segment in segments]
-    # The length that a prefix must exceed to serve a segment, which is needed for targets only, and
-    # the length up to which it serves nothing: for a segment that isn't a target, any.
+    # The length that a prefix must exceed to serve a segment. Only targets need to be served.
     exceeds = [_NOT_NEEDED if each.longer_than is None else each.longer_than for each in segments]
+    # Up to this length, a prefix is of no use to a segment. It is never of use to one that isn't a
+    # target.
     useless_to = [
         _ANY_LENGTH if each.longer_than is None else each.longer_than for each in segments
     ]

@@ -31,7 +31,7 @@ from hostrouting.overlap._constraint import Constraints, segment_of, unmodelled
 from hostrouting.overlap._diversions import Diversions
 from hostrouting.overlap._entries import Entries
 from hostrouting.overlap._fewest_prefixes import fewest_prefixes, networks_of, summary_of
-from hostrouting.overlap._fixed import FixedHost, Rejudged, fixed_by, unfixed, why_unproven
+from hostrouting.overlap._fixed import ModelledHost, Rejudged, why_unproven, with_fix, without_fix
 from hostrouting.overlap._places import Place, Span, distinct
 from hostrouting.overlap._questions import Questions
 from hostrouting.overlap._read import Moment
@@ -54,7 +54,7 @@ class _Proposal:
     """
 
     fix: Fix
-    host: FixedHost
+    host: ModelledHost
     left: _Left
     fixed: Container[int] = ()
 
@@ -134,7 +134,7 @@ class Fixes:
             for first in self._fixed_addresses(prefix, prefix)
         }
         left = self._left(fixed)
-        host = fixed_by(self._state, self._places, entries, fixed)
+        host = with_fix(self._state, self._places, entries, fixed)
         if isinstance(host, str):
             return self._unproven(host, left)
         consequences = cautions(self._state, self._settings, host.model.added, host.model.fib)
@@ -144,7 +144,7 @@ class Fixes:
         """Return a proposal without entries, because those that were found don't work."""
         targets = [span for span in self._places.spans if _needs_route(span)]
         unfixable = Unfixable(networks_of(targets, self._family), (), Obstacle(why))
-        return _Proposal(Fix(unfixable=(unfixable,)), unfixed(self._state, self._places), left)
+        return _Proposal(Fix(unfixable=(unfixable,)), without_fix(self._state, self._places), left)
 
     def _prefixes(self) -> dict[Prefix, str | None]:
         """Return the fewest prefixes that fix every place, each with the interface to lead to.
@@ -166,22 +166,22 @@ class Fixes:
         for prefix, why in refusals.items():
             for place in distinct(self._places.inside(prefix)):
                 longer_than = place.constraint.longer_than
-                # Inside, a place that needs a longer route has one of its own.
+                # A place that needs a longer route has another entry inside this one.
                 if longer_than is not None and longer_than < prefix[1]:
                     refused[place] = why
         return refused
 
     def _exclude(self, refused: Mapping[Place, str]) -> None:
-        """Let places whose route an installation would refuse need none."""
+        """Change the constraints of refused places, so that the search leaves these places out."""
         for place, why in refused.items():
             place.refused = Obstacle(f"apply would refuse a route that fixes this: {why}")
-            obstacle = place.refused if place.first[1].is_failure else None
+            obstacle = place.refused if place.unconnected[1].is_failure else None
             place.constraint = place.constraint._replace(longer_than=None, obstacle=obstacle)
 
     def _fixed_addresses(self, prefix: Prefix, entry: Prefix) -> list[int]:
         """Return an address of each span that an entry fixes in a prefix.
 
-        That is the first address in the span, the entry and the prefix.
+        That is the first address that the span, the entry and the prefix have in common.
         """
         first, _ = inner = max(prefix, entry, key=itemgetter(1))
         fixed = []
@@ -211,21 +211,22 @@ class Fixes:
         by_constraint: dict[tuple[tuple[str, ...], Obstacle], list[Span]] = {}
         by_taken: dict[tuple[tuple[str, ...], Obstacle], list[Span]] = {}
         for span in self._places.spans:
-            devs = span.place.first[1].devs
+            devs = span.place.unconnected[1].devs
             if (obstacle := span.place.constraint.obstacle) is not None:
                 by_constraint.setdefault((devs, obstacle), []).append(span)
-            # A span is fixed whole or not at all, so its first address tells: a taken destination
-            # cuts, and ``_within_reason`` keeps out what ``fewest_prefixes`` would give up.
+            # The entries fix a span as a whole or not at all, so its first address tells: a taken
+            # destination cuts spans, and ``Constraints`` gives places that need too many routes an
+            # obstacle.
             elif _needs_route(span) and span.first not in fixed:
                 by_taken.setdefault((devs, taken), []).append(span)
         return by_constraint | by_taken
 
-    def _left_after(self, host: FixedHost, judged: Iterable[Rejudged]) -> _Left:
+    def _left_after(self, host: ModelledHost, judged: Iterable[Rejudged]) -> _Left:
         """Return the spans with connections, replies or TCP lookups that fail after the fix."""
         left: dict[tuple[tuple[str, ...], Obstacle], set[Span]] = {}
         fib = host.model.fib
         for again in judged:
-            for failure in again.later_failures:
+            for failure in again.other_failures:
                 obstacle = self._constraints.left_after(again.place, again.expected, failure, fib)
                 left.setdefault((failure.devs, obstacle), set()).update(again.place.spans)
         return {key: sorted(spans, key=itemgetter(0)) for key, spans in left.items()}
@@ -241,7 +242,7 @@ class Fixes:
         """Return the failures that no entry fixes, with complete questions to the operator."""
         if not left:
             return []
-        local = {span for span in self._places.spans if span.place.first[1].is_local}
+        local = {span for span in self._places.spans if span.place.unconnected[1].is_local}
         return [
             Unfixable(
                 networks_of(spans, self._family),

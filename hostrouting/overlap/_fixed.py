@@ -27,13 +27,13 @@ from hostrouting.routes.verify import losing_routes
 
 
 @attrs.frozen(eq=False, repr=False)
-class FixedHost:
-    """A host after a fix, using the sources that the kernel has reported.
+class ModelledHost:
+    """A model of a host with or without a fix, which knows the sources that the kernel reported.
 
     Args:
         state: the host's state before the fix.
         places: the places, with the lookups before the fix.
-        model: the model of the host after the fix.
+        model: the model of the host.
     """
 
     state: State
@@ -73,11 +73,11 @@ class Rejudged(NamedTuple):
     judgements: tuple[Judgement, ...]
 
     @property
-    def later_failures(self) -> list[Judgement]:
+    def other_failures(self) -> list[Judgement]:
         """Return the failures of connections, replies and TCP.
 
-        The fix changes the first lookup's result, so a connection may get another source and match
-        other rules.
+        The fix changes the result by which a connection gets its source, so a connection may get
+        another source and match other rules.
         """
         return [judgement for judgement in self.judgements[1:] if judgement.is_failure]
 
@@ -85,8 +85,8 @@ class Rejudged(NamedTuple):
 def why_unproven(judged: Iterable[Rejudged], fixed: Container[int]) -> str:
     """Return why a fix doesn't do what it is to do, or an empty string.
 
-    A place that was fine must stay so, and a place counted as fixed must be. Any other may go on
-    failing.
+    A place that was fine must stay fine, and a place that counts as fixed must no longer fail. Any
+    other place may go on failing.
 
     Args:
         judged: the judgements on the model after the fix.
@@ -102,14 +102,14 @@ def why_unproven(judged: Iterable[Rejudged], fixed: Container[int]) -> str:
     return ""
 
 
-def unfixed(state: State, places: Places) -> FixedHost:
-    """Return the host without a fix."""
+def without_fix(state: State, places: Places) -> ModelledHost:
+    """Return the model of a host as it is."""
     known = attrs.evolve(state.model.known, sources=_reported_sources(places))
-    return FixedHost(state, places, attrs.evolve(state.model, known=known))
+    return ModelledHost(state, places, attrs.evolve(state.model, known=known))
 
 
 def _reported_sources(places: Places) -> dict[SourceKey, tuple[IpAddress, ...]]:
-    """Return the sources reported by the kernel, by ``source_key_to``."""
+    """Return the sources that the kernel has reported, with the keys of ``source_key_to``."""
     reported: dict[SourceKey, dict[IpAddress, None]] = {}
     for place in places:
         key: SourceKey = ()
@@ -121,17 +121,17 @@ def _reported_sources(places: Places) -> dict[SourceKey, tuple[IpAddress, ...]]:
     return {key: tuple(sources) for key, sources in reported.items()}
 
 
-def fixed_by(
+def with_fix(
     state: State,
     places: Places,
     entries: Sequence[StaticRoute],
     fixed: Mapping[int, str | None],
-) -> FixedHost | str:
-    """Return the host after the planner has applied entries, or why the entries don't work.
+) -> ModelledHost | str:
+    """Return the model of a host with the routes planned for entries, or why these don't work.
 
-    The proof covers datagrams: each fixed address leaves as expected, and every other address that
-    an entry covers as before. ``why_unproven`` compares the judgements, and the rest that still
-    fails is in ``Rejudged.later_failures``.
+    This proves for datagrams that each fixed address leaves through the right interface, and every
+    other address that an entry covers leaves as before. ``why_unproven`` then compares the
+    judgements. Connections, replies and TCP that still fail are in ``Rejudged.other_failures``.
 
     Args:
         state: the host's state. The new routes come before existing ones with the same key.
@@ -150,7 +150,7 @@ def fixed_by(
         return str(error)
     if missing:
         return missing
-    host = unfixed(state, places)
+    host = without_fix(state, places)
     model = host.model.with_routes(plan.add)
     reason = _why_not_fixed(state, model, fixed) or _why_harmful(host, model, fixed)
     return reason or attrs.evolve(host, model=model)
@@ -171,8 +171,8 @@ def _why_not_fixed(state: State, model: Model, fixed: Mapping[int, str | None]) 
     return ""
 
 
-def _why_harmful(host: FixedHost, model: Model, fixed: Mapping[int, str | None]) -> str:
-    """Return why added routes harm an address that they cover and don't fix, or an empty string.
+def _why_harmful(host: ModelledHost, model: Model, fixed: Mapping[int, str | None]) -> str:
+    """Return why added routes change an address that they only cover, or an empty string.
 
     The search for the routes excludes that, but a proof must not rely on what it proves.
     """

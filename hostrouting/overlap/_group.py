@@ -54,7 +54,7 @@ def findings_and_notes(
     for expected in dict.fromkeys(overlap.expected_cidrs):
         spans = places.inside(numbers(expected.cidr))
         groups = _groups(expected, spans)
-        local = {span for span in spans if groups and _first(span, expected).is_local}
+        local = {span for span in spans if groups and _unconnected(span, expected).is_local}
         for group in groups:
             judgement = group[0][1]
             failing = [span for span, _ in group]
@@ -79,7 +79,8 @@ def _groups(expected: ExpectedCidr, spans: Iterable[Span]) -> list[_Group]:
     return [*groups.values()]
 
 
-def _first(span: Span, expected: ExpectedCidr) -> Judgement:
+def _unconnected(span: Span, expected: ExpectedCidr) -> Judgement:
+    """Return the judgement of an unconnected datagram."""
     return span.place.judgements[expected][0]
 
 
@@ -142,8 +143,8 @@ def _note(
 
 def _about_local(expected: ExpectedCidr, judgement: Judgement, state: State) -> str:
     """Return what a local address means for the cluster, as a clause."""
-    if judgement.is_answered and judgement.shared:
-        whose = f"it lies in {judgement.shared}, so another node may have it"
+    if judgement.is_answered and judgement.uplink_subnet:
+        whose = f"it lies in {judgement.uplink_subnet}, so another node may have it"
         return f", it is answered on this host (containerDevs); {whose}"
     if judgement.is_answered:
         return ", it is answered on this host (containerDevs)"
@@ -162,11 +163,9 @@ def _about_local(expected: ExpectedCidr, judgement: Judgement, state: State) -> 
 def _about_exempt(expected: ExpectedCidr, group: _Group, state: State) -> str:
     """Return which other addresses an exempted interface hides, as a clause."""
     judgement = group[0][1]
-    if judgement.shared:
-        where = (
-            f"{judgement.shared}, so other hosts there that have such an address can't be reached"
-        )
-        return f"; it lies in {where}"
+    if judgement.uplink_subnet:
+        lost = "so other hosts there that have such an address can't be reached"
+        return f"; it lies in {judgement.uplink_subnet}, {lost}"
     local = _local_on_uplinks(expected, state)
     if judgement.kind is not NoteKind.CONTAINER or not local:
         return ""
@@ -234,7 +233,7 @@ def _foreseen(
         lost = [
             span
             for span in places.inside(numbers(part))
-            if _would_lose(_first(span, expected), prefix)
+            if _would_lose(_unconnected(span, expected), prefix)
         ]
         if lost:
             ranges = networks_of(lost, state.family)

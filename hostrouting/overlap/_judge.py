@@ -57,19 +57,20 @@ class Judge:
         """Judge the lookups for one place and one expected CIDR that contains it.
 
         Returns:
-            The judgement of the first lookup. The rest are failures, local or broadcast addresses,
-            and a CNI's discards that only other lookups show.
+            The judgement of an unconnected datagram. After it come those failures, local or
+            broadcast addresses and discards of a CNI that only other lookups show.
         """
         if len(lookups) == 1:
             return tuple(self._of_lookups(lookups, expected))
         deciding = [lookup for lookup in lookups if decides(lookup, lookups)]
-        first, *others = sorted(self._of_lookups(deciding, expected), key=_rank)
-        return first, *sorted(_worth_telling(first, others), key=_by_source)
+        unconnected, *others = sorted(self._of_lookups(deciding, expected), key=_rank)
+        return unconnected, *sorted(_worth_telling(unconnected, others), key=_by_source)
 
     def of_each_lookup(self, lookups: Sequence[SocketLookup]) -> list[Judgement]:
-        """Judge each lookup of a place for the first expected CIDR for which it fails.
+        """Judge each lookup of a place once.
 
-        A lookup that doesn't fail is judged for the first CIDR.
+        It is judged for the first expected CIDR for which it fails or, if it fails for none, for
+        the first CIDR.
         """
         by_cidr = [self._of_lookups(lookups, expected) for expected in self._overlap.expected_cidrs]
         by_lookup = zip(*by_cidr, strict=True)
@@ -81,6 +82,8 @@ class Judge:
         expected: ExpectedCidr,
     ) -> list[Judgement]:
         judgements = [self._of_lookup(lookup, expected) for lookup in lookups]
+        # If a datagram finds the address local or broadcast, that is what to report, and not that
+        # TCP refuses it.
         if judgements[0].is_local:
             return judgements
         return [
@@ -149,8 +152,10 @@ class Judge:
         others = {*self._unexpected(route.devs, expected)} - {"lo"}
         if others and self._are_exempt_pods(others, expected):
             network = self._state.family.network((int(lookup.address), self._state.family.bits))
-            shared = self._bounds.shared_subnet(network)
-            return Judgement(kind, lookup, route.devs, route, is_answered=True, shared=shared)
+            subnet = self._bounds.uplink_subnet_around(network)
+            return Judgement(
+                kind, lookup, route.devs, route, is_answered=True, uplink_subnet=subnet
+            )
         return Judgement(kind, lookup, route.devs, route, is_lost=bool(others))
 
     def _of_expected(self, lookup: SocketLookup, route: Route, devs: tuple[str, ...]) -> Judgement:
@@ -176,8 +181,8 @@ class Judge:
         if len(not_allowed) < len(foreign):  # allowedDevs, perhaps next to pods'
             return Judgement(NoteKind.ALLOWED, lookup, foreign, route)
         is_wide = route.destination.prefixlen < self._state.family.bits
-        shared = self._bounds.shared_subnet(route.destination) if is_wide else ""
-        return Judgement(NoteKind.CONTAINER, lookup, foreign, route, shared=shared)
+        subnet = self._bounds.uplink_subnet_around(route.destination) if is_wide else ""
+        return Judgement(NoteKind.CONTAINER, lookup, foreign, route, uplink_subnet=subnet)
 
     def _is_allowed(self, dev: str, expected: ExpectedCidr) -> bool:
         # If a CIDR has its own list of interfaces, no others are allowed.
@@ -208,23 +213,25 @@ class Judge:
         return Judgement(kind, lookup, (), entry)
 
 
-def _worth_telling(first: Judgement, others: Sequence[Judgement]) -> list[Judgement]:
-    """Return the judgements that tell more than the first one and those before them."""
-    unconnected = {
-        (each.kind, each.devs) for each in (first, *others) if each.lookup.source is None
+def _worth_telling(unconnected: Judgement, others: Sequence[Judgement]) -> list[Judgement]:
+    """Return the judgements that tell more than an unconnected datagram's and those before them."""
+    without_source = {
+        (each.kind, each.devs) for each in (unconnected, *others) if each.lookup.source is None
     }
-    kept = {first.group: first}
+    told_groups = {unconnected.group}
+    worth_telling: list[Judgement] = []
     for judgement in others:
         lookup = judgement.lookup
         if not judgement.is_failure and judgement.kind not in _TOLD_OF_ANY_LOOKUP:
             continue
-        if lookup.source is not None and (judgement.kind, judgement.devs) in unconnected:
+        if lookup.source is not None and (judgement.kind, judgement.devs) in without_source:
             continue
         # A reply tells nothing more than a connection from the same source.
-        of_client = judgement._replace(lookup=lookup._replace(is_reply=False))
-        if of_client.group not in kept:
-            kept.setdefault(judgement.group, judgement)
-    return [*kept.values()][1:]
+        as_connection = judgement._replace(lookup=lookup._replace(is_reply=False))
+        if told_groups.isdisjoint((judgement.group, as_connection.group)):
+            told_groups.add(judgement.group)
+            worth_telling.append(judgement)
+    return worth_telling
 
 
 def decides(lookup: SocketLookup, lookups: Sequence[SocketLookup]) -> bool:
@@ -261,9 +268,9 @@ def _is_multicast(route: Route | None) -> bool:
 
 
 def _is_refused(judgement: Judgement, lookups: Sequence[SocketLookup]) -> bool:
-    """Return whether TCP refuses to connect by an entry (tcp_v4_connect).
+    """Return whether TCP refuses to connect because of an entry's type (tcp_v4_connect).
 
-    TCP may refuse even if unconnected datagrams are sent.
+    Unconnected datagrams may still be sent by the same entry.
     """
     if judgement.kind is NoteKind.BROADCAST:
         return True
@@ -283,9 +290,9 @@ def _refuses_tcp(lookups: Sequence[SocketLookup]) -> bool:
 
 
 def _rank(judgement: Judgement) -> tuple[bool, bool, bool]:
-    """Return a sort key: datagrams first, and of those, failures.
+    """Return a sort key: unconnected datagrams first, and among these, failures.
 
-    If the kernel alternates between default routes, the first packet may use any of them.
+    There are several of these if the kernel alternates between default routes.
     """
     lookup = judgement.lookup
     is_later = lookup.is_tcp or lookup.source is not None

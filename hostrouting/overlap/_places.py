@@ -28,9 +28,10 @@ class SocketLookup(NamedTuple):
 
     Args:
         result: the kernel's result.
-        source: source address of the lookup, or None for an unconnected one, which selects it.
+        source: the source address of the lookup, or None if no source is chosen yet.
         is_tcp: whether the lookup is for TCP rather than UDP.
-        is_reply: whether the lookup is for replies from ``source``, which no connection selects.
+        is_reply: whether the lookup is only for a server's replies from ``source``. False if
+            connections get this source, too.
     """
 
     result: Lookup
@@ -63,16 +64,17 @@ class Judgement(NamedTuple):
     Args:
         kind: kind of failure or note, or None if the result is as expected.
         lookup: the lookup.
-        devs: interfaces to report: all outgoing interfaces, or only the exempted ones.
+        devs: interfaces to report: all outgoing interfaces, or for an exemption only the exempt
+            ones.
         route: the matching entry, which may discard packets, or None if no entry matches.
-        is_lost: whether this local or broadcast address hides an address in the cluster: it is on
-            an interface that isn't expected there, such as InfiniBand.
-        is_answered: whether a service of this host answers at this local address, such as a DNS
-            cache or kube-proxy: it is on a pods' interface, which is exempt.
+        is_lost: whether this local or broadcast address hides an address in the cluster, because it
+            is on an interface that isn't expected, such as InfiniBand.
+        is_answered: whether a service of this host, such as a DNS cache or kube-proxy, answers at
+            this local address: the address is on a pods' interface, which is exempt.
         bound: why the exemption for pods' interfaces doesn't cover this failure, or an empty
             string.
-        shared: the uplink's subnet in which this network of pods or answered address lies, in
-            words, or an empty string.
+        uplink_subnet: for an exempt network or an answered address, the uplink's subnet in which it
+            lies, in words; or an empty string.
         gateway: the local address that is the gateway of the matching entry, if any.
     """
 
@@ -83,7 +85,7 @@ class Judgement(NamedTuple):
     is_lost: bool = False
     is_answered: bool = False
     bound: str = ""
-    shared: str = ""
+    uplink_subnet: str = ""
     gateway: Address | None = None
 
     @property
@@ -95,7 +97,7 @@ class Judgement(NamedTuple):
     def discarded_by(self) -> RouteType | None:
         """Return the type of the entry that discards packets.
 
-        For connections, this includes broadcast and multicast entries.
+        Connections are also discarded by a broadcast or multicast entry.
         """
         if self.kind is FindingKind.BLACKHOLE and self.lookup.route is not None:
             return self.lookup.route.type
@@ -113,11 +115,11 @@ class Judgement(NamedTuple):
 
     @property
     def group(self) -> Hashable:
-        """Return the key for grouping a CIDR's judgements into findings."""
+        """Return a key that is equal for judgements of a CIDR that are reported together."""
         if self.is_failure:
             return (self.kind, self.devs, self.lookup.source, self.lookup.is_reply)
         block = self.route if self.kind is NoteKind.CNI_DISCARD else None
-        return (self.kind, self.is_lost, self.is_answered, self.shared, block)
+        return (self.kind, self.is_lost, self.is_answered, self.uplink_subnet, block)
 
 
 class ExpectedFailure(NamedTuple):
@@ -131,15 +133,15 @@ class Constraint(NamedTuple):
     """A constraint on the routes that may cover a place.
 
     Args:
-        longer_than: prefix length that a route must exceed to fix the place (-1 if any route will
-            do), or None if the place needs no route: because nothing fails there (then there is no
-            ``obstacle``), or because no route can fix it (then there is one).
+        longer_than: the prefix length that a route must exceed to fix the place, or -1 if any route
+            fixes it. None if nothing fails there, or if no route can fix it.
         dev: the interface to which that route must lead, or None for the uplinks.
-        obstacle: the reason why no route can fix the failure, if there is a failure.
-        entry: the entry in table main that covers the place. If the place needs no route, any route
-            with a shorter prefix than this entry may cover it.
-        length_max: maximum length of a route that may cover the place, if it needs no route and has
-            no entry; -1 if none may.
+        obstacle: the reason why no route can fix the failure, or None if nothing fails or a route
+            can.
+        entry: the entry in table main that covers the place. If ``longer_than`` is None, routes
+            that are shorter than this entry may cover the place.
+        length_max: if ``longer_than`` and ``entry`` are None, the maximum length of a route that
+            may cover the place; -1 if none may.
     """
 
     longer_than: int | None = None
@@ -159,13 +161,12 @@ class Place:
         probe: the address that is looked up for the whole place: its first one.
         spans: the ranges of consecutive addresses, in order. There are several if more specific
             prefixes lie within the place.
-        lookups: ask: the lookups that sockets make, UDP first. For each protocol, those without a
-            source come first.
-        judgements: judge: by expected CIDR that contains the place, in config order, first the
-            judgement of the datagram without a source, and then those of others that differ (see
-            ``Judge.of_place``).
-        constraint: fix: the constraint on the routes that may cover the place.
-        refused: fix: why the installation would refuse a route that fixes the place.
+        lookups: set by ask. The lookups that sockets make, UDP first. For each protocol, those
+            without a source come first.
+        judgements: set by judge. For each expected CIDR that contains the place, in config order:
+            the judgement of an unconnected datagram, then those of other lookups that differ.
+        constraint: set by fix. The constraint on the routes that may cover the place.
+        refused: set by fix. Why the installation would refuse a route that fixes the place.
     """
 
     probe: IpAddress
@@ -183,18 +184,20 @@ class Place:
         return sum(span.last - span.first + 1 for span in self.spans)
 
     @property
-    def first(self) -> tuple[ExpectedCidr, Judgement]:
-        """Return the judgement of the first lookup, and its expected CIDR.
+    def unconnected(self) -> tuple[ExpectedCidr, Judgement]:
+        """Return the judgement of an unconnected datagram, and its expected CIDR.
 
-        If several expected CIDRs contain the place, a failure takes precedence.
+        If several expected CIDRs contain the place, those for which it fails take precedence.
         """
-        firsts = [(expected, found[0]) for expected, found in self.judgements.items()]
-        failing = [each for each in firsts if each[1].is_failure]
-        return (failing or firsts)[-1]
+        by_cidr = [(expected, found[0]) for expected, found in self.judgements.items()]
+        failing = [each for each in by_cidr if each[1].is_failure]
+        # One route serves all of them or none. Take the last in config order, as people tend to
+        # write a narrower CIDR after the wider one.
+        return (failing or by_cidr)[-1]
 
     @property
-    def later_failures(self) -> Iterator[ExpectedFailure]:
-        """Yield the failures of all lookups but the first."""
+    def other_failures(self) -> Iterator[ExpectedFailure]:
+        """Yield the failures of all lookups except an unconnected datagram's."""
         for expected, judgements in self.judgements.items():
             for judgement in judgements[1:]:
                 if judgement.is_failure:

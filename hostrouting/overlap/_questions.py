@@ -32,7 +32,7 @@ class Questions:
     def __init__(self, uplinks: tuple[str, ...], places: Places, devs: Iterable[str]) -> None:
         self._uplinks = uplinks
         self._places = places
-        # A config can't name the other interfaces. They must be renamed first.
+        # A config can't name an interface with an odd name, so that one must be renamed first.
         self._devs = {dev for dev in devs if is_device(dev)}
 
     def completed(self, obstacle: Obstacle, spans: Iterable[Span]) -> Obstacle:
@@ -55,8 +55,8 @@ class Questions:
         limited = [
             ExpectedCidr(each.cidr, sorted({*devs, *self._carrying[each]})) for each in cidrs
         ]
-        # Both answers name uplinks: if the traffic is wanted where it is, those and the interfaces
-        # asked about; if it isn't, only those that the host has now.
+        # The answer "wanted" adds the interfaces asked about to the uplinks. The answer "unwanted"
+        # names only the uplinks that the host has now.
         question = Question(
             devs,
             wanted=tuple(sorted(self._devs.union(*self._carrying.values()))),

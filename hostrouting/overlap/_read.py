@@ -49,8 +49,8 @@ class Moment:
     Args:
         state: the state of the host.
         places: the places in the expected CIDRs, with their lookups.
-        local_lookups: the lookups of this host's addresses, or empty if table local is searched
-            first anyway.
+        local_lookups: the lookups of this host's own addresses. Empty if table local is searched
+            first, because then they are certainly delivered here.
     """
 
     state: State
@@ -92,10 +92,9 @@ def watched(
     backend: RouteBackend,
     ipv4: RouteBackend | None,
 ) -> list[tuple[RouteBackend, Sequence[Prefix]]]:
-    """Return the backends to watch during a read, with their prefixes.
+    """Return the backends to watch during a read, each with the prefixes that matter.
 
-    These are the CIDRs to judge, with those that are foreseen. For IPv6, include the IPv4 default
-    route.
+    These are the expected and the foreseen CIDRs. For IPv6, the IPv4 default route matters, too.
     """
     also = [] if ipv4 is None or backend.family is Family.IPV4 else [(ipv4, [(0, 32)])]
     return [(backend, config.route_overlap.judged), *also]
@@ -142,8 +141,9 @@ def _read_state(
 ) -> tuple[State, Cutter]:
     """Return the state as far as the cut needs it, and the cutter.
 
-    Two guesses save a pass over a large table each: that named uplinks have a default route, and
-    that only connected networks are suspects. If a guess is wrong, the table is read again.
+    Which routes to read depends on the routes. To read a large table only once, two things are
+    assumed: that named uplinks have a default route (``_with_assumed_default``), and that only
+    connected networks are suspects (``_with_routes``). If one is wrong, the table is read again.
     """
     facts = backend.facts()
     links = facts.links
@@ -174,10 +174,9 @@ def _with_assumed_default(
     state: State,
     backend: RouteBackend,
 ) -> tuple[State, Cutter]:
-    """Return the same as ``_with_routes`` if the named uplinks have a default route.
+    """Return the result of ``_with_routes``, assuming that the named uplinks have a default route.
 
-    Which routes to read depends on whether there is one, and it is itself among the routes: an IPv6
-    table even ends with it.
+    Whether they have one is only known once the routes are read: an IPv6 table even ends with it.
     """
     # Only its existence matters, so it needs no next hops.
     assumed = Route(state.family.network((0, 0)), ())
@@ -197,14 +196,14 @@ def _with_routes(
     devs = state.uplinks.devs
     if _needs_whole_tables(state):
         return attrs.evolve(state, routes=read_routes(backend)), cutter
-    guessed = cutter.suspects((), _likely_suspects(state))
+    assumed = cutter.suspects((), _likely_suspects(state))
     subnets = _subnets_with_gateways(state)
-    wanted = except_plain(devs, inside=(*guessed, *subnets), sources=sources)
+    wanted = except_plain(devs, inside=(*assumed, *subnets), sources=sources)
     routes = tuple(backend.entries(wanted))
     if selects_source((), routes, state.family):
         return attrs.evolve(state, routes=read_routes(backend)), cutter
     suspects = [*cutter.suspects(routes), *_cidrs_with_blocks(overlap, routes)]
-    if not all(map(PrefixSet(guessed, state.family.bits).covers, suspects)):
+    if not all(map(PrefixSet(assumed, state.family.bits).covers, suspects)):
         wanted = except_plain(devs, inside=(*suspects, *subnets), sources=sources)
         routes = tuple(backend.entries(wanted))
     return attrs.evolve(state, routes=routes), cutter
@@ -224,7 +223,7 @@ def _cutter(overlap: RouteOverlap, state: State, sources: Collection[IpAddress])
 
 
 def _needs_whole_tables(state: State) -> bool:
-    """Return whether plain routes affect connections after a fix, or what this host receives."""
+    """Return whether plain routes matter, too: to connections after a fix, or to what arrives."""
     if not asks_local_first(state.rules):
         return True
     return any(rule.source is not None or rule.ip_protocol for rule in state.rules)
@@ -258,9 +257,9 @@ def _subnets_with_gateways(state: State) -> list[Prefix]:
 
 
 def _cidrs_with_blocks(overlap: RouteOverlap, routes: Iterable[Route]) -> list[Prefix]:
-    """Return the expected CIDRs with blackhole routes that may be for a CNI's block.
+    """Return the expected CIDRs with a blackhole route that may be a CNI's, for its own block.
 
-    Routes to other nodes in such a CIDR tell whether a blackhole route is for a block.
+    Whether it is one depends on plain routes to other nodes in the same CIDR.
     """
     blocks = [
         route.destination
@@ -272,8 +271,8 @@ def _cidrs_with_blocks(overlap: RouteOverlap, routes: Iterable[Route]) -> list[P
 
 
 def _read_merged(state: State, backend: RouteBackend) -> bool | None:
-    # It only matters whether the tables are merged if table local has entries that a longer one in
-    # main could precede.
+    # Whether the tables are merged matters only if a longer entry in main could precede one in
+    # local.
     if state.family is Family.IPV4 and any(map(_may_be_preceded, state.routes)):
         return are_merged(state.addresses, state.rules, state.routes, backend)
     return None

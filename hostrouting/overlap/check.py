@@ -185,7 +185,7 @@ def check_overlap(
         ipv4: the host's IPv4 backend. If the config doesn't name uplinks, the interfaces of the
             IPv4 default route are also the uplinks for IPv6.
         host: the host. Its files tell why it has no IPv6 default route, and which other traffic a
-            fix moves. Of these, a snapshot only has the latter. None leaves both out.
+            fix moves. A snapshot only tells the latter. If None, the report has neither.
         started: when the run started, in seconds on the scope's clock, or None to check
             immediately. With a time, the check waits for a default route on an uplink and for
             InfiniBand addresses, as long as the config says.

@@ -73,7 +73,7 @@ class NoteKind(StrEnum):
 
 
 EXEMPTIONS = (NoteKind.CONTAINER, NoteKind.ALLOWED, NoteKind.CNI_DISCARD)
-"""The kinds of notes on addresses that needn't use uplinks unless their CIDR names interfaces."""
+"""The kinds of notes on exempt addresses. A CIDR that names its interfaces has no exemptions."""
 
 
 @attrs.frozen
@@ -103,8 +103,8 @@ class Finding(JsonObject):
         behind: sorted names of further unexpected interfaces that packets would use in turn if the
             matching routes were removed. Not included in the JSON.
         gateway: for ``GATEWAY``, this host's address. Not included in the JSON.
-        is_reply: whether replies from ``source`` fail rather than connections, which don't select
-            it here. Not included in the JSON.
+        is_reply: whether a server's replies from ``source`` fail, rather than connections. Not
+            included in the JSON.
     """
 
     json_names = (
@@ -196,8 +196,8 @@ class FamilyVerdict(JsonObject):
         verdict: the verdict.
         default_devs: sorted names of the uplinks, or empty if the check couldn't run.
         reason: why the verdict is ``unknown``, or null if it isn't.
-        default_expires: for how many more seconds an uplink has a default route unless a router
-            advertises one again, or null if it has none or one that doesn't expire.
+        default_expires: for how many more seconds an uplink has a default route if no router renews
+            it. Null if the uplink has none, or one that doesn't expire.
     """
 
     json_names = ("verdict", "default_devs", "reason", "default_expires")
@@ -286,7 +286,7 @@ class OverlapReport(JsonObject):
 
     @property
     def reason(self) -> str | None:
-        """Return why the verdict is ``unknown``, after the kind of reason, or else None."""
+        """Return the kind and the details of the reason for ``unknown``, or else None."""
         if self.reason_kind is None:
             return None
         return (

@@ -20,11 +20,10 @@ _MAIN_AND_LOCAL = (Table.MAIN, Table.LOCAL)
 
 
 class Question(NamedTuple):
-    """A question to the user: whether packets leave otherwise on purpose.
+    """A question to the user: whether some packets bypass the uplinks on purpose.
 
-    These are packets to expected addresses, through an interface other than an uplink.
-
-    Each answer is a change of the config.
+    These are packets to expected addresses that leave through another interface. Each answer is a
+    change of the config.
 
     Args:
         devs: the interfaces that carry the addresses now.
@@ -40,7 +39,7 @@ class Question(NamedTuple):
     unwanted: tuple[str, ...] = ()
 
     def answers(self) -> list[dict[str, Any]]:
-        """Return each answer, uplinks to set or expected CIDRs to replace, in argument order."""
+        """Return the answers as keys to set: ``wanted``, then any ``cidrs``, then ``unwanted``."""
         cidrs = [expected.to_mapping() for expected in self.cidrs]
         of_cidrs = [{"expectedCidrs": cidrs}] if cidrs else []
         return [{"uplinks": list(self.wanted)}, *of_cidrs, {"uplinks": list(self.unwanted)}]
@@ -67,7 +66,8 @@ class Obstacle(NamedTuple):
     """The reason why no route in table main fixes some addresses.
 
     Args:
-        reason: the reason, including how to fix it unless the cause is a policy rule.
+        reason: the reason, including how to fix it unless the cause is a policy rule. With a
+            question, it may be empty until ``Questions.completed`` fills it in.
         rule: the policy rule that takes precedence, or None if the cause isn't a rule.
         next_hops: the next hops through the expected interface, to use in a route in the rule's
             table.

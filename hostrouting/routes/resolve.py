@@ -34,10 +34,9 @@ def resolve(
 ) -> tuple[tuple[Route, ...], str | None]:
     """Fill in the device, gateway, source and MTU of static routes.
 
-    Configured values are used as they are. Other values are inherited from the default route
-    through the configured device or, if none is configured, through an uplink: the gateway in
-    either address family (RFC 8950), ``onlink``, all hops of a multipath route, ``src`` and
-    ``mtu``.
+    Configured values are used as they are. Missing values come from the default route through
+    ``dev``; without ``dev``, from the one through an uplink. They are the gateway in either address
+    family (RFC 8950), ``onlink``, all hops of a multipath route, ``src`` and ``mtu``.
 
     Args:
         wanted: the configured routes.

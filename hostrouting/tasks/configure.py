@@ -377,8 +377,8 @@ class Run:
     def _former_routes(self, adopted: Sequence[StaticRoute]) -> tuple[Route, ...]:
         """Return our routes in the kernel that this run may remove, and a rollback must restore."""
         former: tuple[Route, ...] = ()
-        # If no routes are wanted, this run removes ours. If the routes script changes, that script
-        # may change them.
+        # This run changes our routes if no routes are wanted. If the routes script is replaced, the
+        # new one may change them.
         if self.boot.changes_routes_script or not self.config.static_routes.is_wanted:
             former = self.host.our_routes()
         if adopted:

@@ -78,8 +78,8 @@ def _waited_in_vain(missing: str, config: Config, host: Host) -> RouteError:
 def why_no_default6(config: Config, host: Host) -> tuple[str, ...]:
     """Return a sentence for each interface that ignores the advertisements of a default route.
 
-    An interface is examined only if the config's routes inherit its IPv6 default route and there is
-    none. For a snapshot, which has no sysctls, the result is empty.
+    An interface is examined only if the config's routes inherit from an IPv6 default route through
+    it, and there is no such route. For a snapshot, which has no sysctls, the result is empty.
 
     Raises:
         RouteError: the kernel can't be queried.

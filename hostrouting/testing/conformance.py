@@ -34,9 +34,9 @@ example, pass ``settings(phases=Phase)``. In each example, Hypothesis disables s
 (swarm testing), so that it also finds effects that another rule would always undo.
 
 For each call, the test compares the errors of refused routes by errno. After each step, it compares
-links without their indexes, addresses, rules and lookup results. It compares a dump of all tables,
-in order and with all flags, and dumps of single tables, one of which never exists, and of other
-selections.
+the addresses, the rules, the lookup results, and the links except for their indexes. It also
+compares dumps, with all flags and in order: of all tables, of single tables, one of which never
+exists, and of other selections.
 """
 
 from __future__ import annotations
@@ -318,9 +318,9 @@ class ConformanceMachine(RuleBasedStateMachine):
 
     def _compare(self, what: str, ask: Callable[[Kernel], Sequence[object] | None]) -> None:
         expected = _outcome(ask, self.reference)
-        answer = _outcome(ask, self.candidate)
-        if expected != answer:
-            raise DisagreementError(_difference(what, expected, answer))
+        actual = _outcome(ask, self.candidate)
+        if expected != actual:
+            raise DisagreementError(_difference(what, expected, actual))
 
 
 def _links_without_index(kernel: Kernel) -> list[Link]:
@@ -360,8 +360,8 @@ def _refusals(failures: Iterable[RouteFailure | RuleFailure]) -> list[tuple[Rout
     return [(failure[0], failure.errno) for failure in failures]
 
 
-def _difference(what: str, expected: Sequence[object], answer: Sequence[object]) -> str:
-    sides = [*map(repr, expected)], [*map(repr, answer)]
+def _difference(what: str, expected: Sequence[object], actual: Sequence[object]) -> str:
+    sides = [*map(repr, expected)], [*map(repr, actual)]
     return "\n".join(
         (f"{what} differ:", *unified_diff(*sides, "reference", "candidate", lineterm="", n=0))
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 # One or two failures may be accidents, such as a restarting daemon or a loose cable. If there are
-# more, their cause lasts, so retry with exponential backoff.
+# more, their cause isn't an accident, so retry with exponential backoff.
 _ACCIDENTS_MAX = 2
 _FIRST_SECONDS = 1.0
 _LONGEST_SECONDS = 300.0

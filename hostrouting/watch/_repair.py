@@ -7,7 +7,7 @@ from collections.abc import Callable, Container, Hashable, Iterable, Mapping
 
 import attrs
 
-from hostrouting.boot.files import exists
+from hostrouting.boot.files import is_present
 from hostrouting.boot.host import Host
 from hostrouting.boot.locks import is_held, locked
 from hostrouting.config.routing import Config, StaticRoute
@@ -91,7 +91,7 @@ class Reconciler:
         self.due = None
         try:
             with locked(host.layout.lock, scope):
-                if exists(host.layout.trial):
+                if is_present(host.layout.trial):
                     return Repair(
                         len(self.kept),
                         problems=("doesn't change routes during a trial",),
@@ -188,7 +188,7 @@ def _write_possible(
     """Carry out as much of a plan as the kernel accepts.
 
     Returns:
-        The part that was carried out, and why the kernel refused each other route.
+        The part that was carried out, and the routes that the kernel refused, with the reasons.
     """
     done = RoutePlan()
     refused: dict[Route, str] = {}
@@ -323,8 +323,8 @@ def without_moves(
         else:
             add.append(route)
     for item in plan.replace:
-        # Compare with the route as it was when it was last in order, because another program may
-        # have changed it since.
+        # Compare with the route as the watcher last left it, because another program may have
+        # changed it since.
         was = former.get(item.new.key, item.old)
         if moves(was, item.new):
             unmoved.append(Replacement(was, item.new))

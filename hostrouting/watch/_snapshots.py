@@ -29,7 +29,7 @@ class LastSnapshots:
         host: the host.
         problem: why the last snapshot couldn't be kept, or an empty string.
         was_ok: whether the last verdict was ``ok``, or None before the first verdict.
-        written: for each file, when it was last written or this failed, on the scope's clock.
+        written: for each file, the time of the last attempt to write it, on the scope's clock.
     """
 
     host: Host

@@ -1,4 +1,4 @@
-"""Return a check's metrics, also as text in the Prometheus exposition format 0.0.4.
+"""Make metrics of a check's report, and write them in Prometheus's exposition format 0.0.4.
 
 docs/reference/watch.md lists the metrics.
 """

@@ -444,11 +444,12 @@ def test_a_trial_that_begins_between_two_steps_is_ended(sandbox: Sandbox) -> Non
     assert (done.returncode, done.stderr) == (0, "trial gate\n")
 
 
+@pytest.mark.parametrize("begin", ["touch", "mkdir", "ln -s nowhere"])
 @pytest.mark.parametrize("how", ["exit 1", "rm /run/aks-flex-node/trial.sh", HANG])
-def test_a_trial_that_does_not_end_fails_the_step(sandbox: Sandbox, how: str) -> None:
+def test_a_trial_that_does_not_end_fails_the_step(sandbox: Sandbox, how: str, begin: str) -> None:
     begun = (
         f"{TRIAL.replace('rm /run/aks-flex-node/trial.json', how)}; "
-        "touch /run/aks-flex-node/trial.json"
+        f"{begin} /run/aks-flex-node/trial.json"
     )
     begun += f"; {how}" if how.startswith("rm") else ""
     prepare = installed(f"{ROUTES} required", static_routes="echo routes")

@@ -676,7 +676,9 @@ SHADOWED = Config(
 INSTALLED = 'mkdir -p /etc/hostrouting; cp "$ROOT/manifest" /etc/hostrouting/installed.json'
 
 
-def run_with(sandbox: Sandbox, python: str, *arguments: str, config: Config = SHADOWED) -> Any:
+def run_with(
+    sandbox: Sandbox, python: str, *arguments: str, config: Config = SHADOWED, **more: Any
+) -> Any:
     manifest = manifest_of(config, Layout())
     sandbox.write(manifest.to_text(), "manifest")
     seconds = 1 if "waiting" in python else 30
@@ -688,7 +690,7 @@ def run_with(sandbox: Sandbox, python: str, *arguments: str, config: Config = SH
     )
     # The consumer's environment may set PYTHONPATH, and the gate inherits it.
     prepare = f'{INSTALLED}; cd "$ROOT"; export PYTHONPATH="$ROOT"'
-    return sandbox.run(text, *arguments, is_host=True, etc=True, prepare=prepare)
+    return sandbox.run(text, *arguments, is_host=True, etc=True, prepare=prepare, **more)
 
 
 def write_modules(sandbox: Sandbox, text: str) -> None:
@@ -762,6 +764,7 @@ def test_python_judges_what_the_script_can_not(
 
 
 BELIEVED = f"echo ok on x for config {FINE_SUM}"
+NOT_OK = f"echo overlap on x for config {FINE_SUM}"
 DISBELIEVED = {
     "exits with 0": "exit 0",
     "says ok": "echo ok",
@@ -775,6 +778,12 @@ DISBELIEVED = {
     "says it on stderr": f"{BELIEVED} >&2",
     "hangs": "exec sleep 600",
     "hangs after it": f"{BELIEVED}; exec sleep 600",
+    "leaves a child that hangs": f"{BELIEVED}; sleep 600 &",
+    "prints without an end and hangs": f"{BELIEVED}; exec yes",
+    "says too much": f"{NOT_OK}; head -c 9999999 /dev/zero | tr '\\0' x; exit 1",
+    "gives no reason": f"{NOT_OK}; exit 1",
+    "gives an empty reason": f"{NOT_OK}; printf '\\nOVERLAP\\n'; exit 1",
+    "is unknown without a reason": f"echo unknown on x for config {FINE_SUM}; exit 2",
     "fails": "exit 3",
 }
 
@@ -789,6 +798,16 @@ def test_another_program_opens_no_gate(what: str, node: NamespaceKernel, plain: 
     done = run_with(plain, str(python), "gate", config=FINE)
     assert (done.returncode, plain.told()) == (1, told), done
     assert f"{python} gives no verdict (exit code " in done.stderr
+
+
+def test_a_hostname_may_break_lines(node: NamespaceKernel, plain: Sandbox) -> None:
+    run_ip(EXOTIC)
+    named = (
+        "import os, socket, sys; socket.sethostname('a\\nb'); os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    before = ("unshare", "--uts", sys.executable, "-c", named)
+    done = run_with(plain, sys.executable, config=FINE, before=before)
+    assert (done.returncode, done.stderr, plain.told()) == (0, "", [])
 
 
 def test_a_missing_python_opens_no_gate(node: NamespaceKernel, plain: Sandbox) -> None:

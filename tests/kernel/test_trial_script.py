@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import subprocess
 from collections.abc import Sequence
 from ipaddress import IPv4Network
@@ -311,11 +312,19 @@ def test_a_signal_after_an_undo_is_heeded(
     assert "stopped: SIGTERM" in done.stderr
 
 
-def test_a_damaged_trial_is_ended(node: NamespaceKernel, sandbox: Sandbox, trial: Path) -> None:
+@pytest.mark.parametrize("is_link", [False, True])
+def test_a_damaged_trial_is_ended(
+    node: NamespaceKernel, sandbox: Sandbox, trial: Path, *, is_link: bool
+) -> None:
     run_ip("route add 172.16.1.0/24 dev eth0 proto 217")
-    trial.write_text("{")
-    assert end(sandbox, None, "gate").returncode == 0
-    assert (trial.exists(), ours(node)) == (False, set())
+    if is_link:
+        trial.unlink()
+        trial.symlink_to("nowhere")
+    else:
+        trial.write_text("{")
+    done = end(sandbox, None, "gate")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (os.path.lexists(trial), ours(node)) == (False, set())
 
 
 @pytest.mark.parametrize("state", ["over", "another"])

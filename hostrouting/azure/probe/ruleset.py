@@ -15,8 +15,8 @@ from hostrouting.boot.parts import BootFile, Part
 from hostrouting.boot.render import fill
 from hostrouting.model.parsing import parse_device
 
-# The source address of probes, and the address that replaces it, with which a packet is forwarded.
-# Both are those of AgentBaker's ipv6_nftables.
+# The source address of probes, and the address that replaces it, so that the node can forward them.
+# AgentBaker's ipv6_nftables uses the same two.
 PROBE_SOURCE = IPv6Address("fe80::1234:5678:9abc")
 REWRITTEN_SOURCE = IPv6Address("2603:1062:0:1:fe80:1234:5678:9abc")
 

@@ -220,7 +220,7 @@ class _Planner:
         return ("it is the gateway of a route",) if address in self._state.gateways else None
 
     def _owner(self, address: IpAddress, macs: set[str]) -> Why | None:
-        """Return why a pod or the node uses, or may use, an address with one of these MACs.
+        """Return why an address with one of these MACs may be in use, by a pod or by the node.
 
         If the set is empty, the MAC is unknown. If nothing uses the address, return None.
         """

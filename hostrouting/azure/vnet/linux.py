@@ -82,7 +82,7 @@ class LinuxBridgeNode(Programs):
         return NodeState(rules, interfaces, gateways, neighbours, tuple(notes))
 
     def _rules(self) -> tuple[str, ...]:
-        """Return the rules of table nat in ebtables-save format, in which they can be deleted."""
+        """Return the rules of table nat in ebtables-save format, which their deletion requires."""
         lines = self.run(_READ_RULES, "ebtables-nft-save -t nat").splitlines()
         # If ebtables-nft-save doesn't understand a rule of another program, it omits the whole
         # table, and still exits with 0.

@@ -99,8 +99,9 @@ class RemoveStaleAzureVnet:
         host = self.host or Host()
         node = _node(host, self.node)
         lock_file = host.layout.of(LOCK_FILE)
-        # If the lock's folder is missing, no azure-vnet that locks has run since boot, so no lock
-        # is needed. If an older version is setting up a pod, the pod's veth pair already exists.
+        # If the lock's folder is missing, only versions of azure-vnet without this lock have run
+        # since boot, so it isn't taken. If such a version is setting up a pod, the pod's veth pair
+        # already exists.
         azure_vnets_lock: AbstractContextManager[None] = nullcontext()
         if lock_file.parent.is_dir():
             azure_vnets_lock = locked(lock_file, scope, seconds=stale.lock_wait_seconds)

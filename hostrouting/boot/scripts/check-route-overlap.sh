@@ -36,6 +36,7 @@ readonly CONFIG_SUM=@CONFIG_SUM@
 readonly JUDGE_SECONDS=8
 readonly EXPLAIN_SECONDS=5
 readonly GATE_EXPLAIN_SECONDS=3
+readonly SAID_BYTES=1000000
 readonly SHOWN_LINES=50
 # The netlink groups that every listener joins: links, nexthop objects, and IPv4's addresses, routes and rules.
 readonly GROUPS_HEARD=$((16#800000d1))
@@ -193,18 +194,24 @@ attempt() {
 # consumer's environment and working directory don't determine which modules root loads.
 #
 # An exit code or a word proves nothing: other programs, and other versions of this one, exit with 0 or print "ok" as
-# well. Only what has read this config and judged it can name the config's checksum together with a verdict.
+# well. Only what has read this config and judged it can name the config's checksum together with a verdict. Another
+# verdict than "ok" has reasons. Processes that Python leaves behind may keep its output open.
 ask_python() {
   local status head
   JUDGED=''
   [ -x "$PYTHON" ] || return
-  SAID=$(timeout -k 1 "$1" "$PYTHON" -I -m hostrouting check --at-boot "$VERDICT" <&4 9>&-)
+  SAID=$(
+    exec 9>&-
+    timeout -k 1 "$1" "$PYTHON" -I -m hostrouting check --at-boot "$VERDICT" <&4 |
+      timeout "$(($1 + 1))" head -c "$SAID_BYTES"
+  )
   status=$?
+  [ "${#SAID}" -lt "$SAID_BYTES" ] || SAID=''
   head=${SAID%%$'\n'*} SAID=${SAID#"${SAID%%$'\n'*}"} SAID=${SAID#$'\n'}
-  case "$status $head" in
-    "0 ok on "*" for config $CONFIG_SUM") [ -n "$SAID" ] || JUDGED=ok ;;
-    "1 overlap on "*" for config $CONFIG_SUM") JUDGED=overlap ;;
-    "2 unknown on "*" for config $CONFIG_SUM") JUDGED=unknown ;;
+  case "$status ${SAID:0:1} $head" in
+    "0  ok on "*" for config $CONFIG_SUM") JUDGED=ok ;;
+    "1 "[A-Z]" overlap on "*" for config $CONFIG_SUM") JUDGED=overlap ;;
+    "2 "[a-z]" unknown on "*" for config $CONFIG_SUM") JUDGED=unknown ;;
   esac
   [ -n "$JUDGED" ] || complain "$PYTHON gives no verdict (exit code $status)"
 } 4<<'JSON'

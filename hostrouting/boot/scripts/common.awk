@@ -1,9 +1,9 @@
 # --- shared by the awk programs --------------------------------------------------------------------------------------
-# Each is called with family=4 or family=6. An address is written as "x" and its hexadecimal digits, because awk's
-# numbers have only 53 bits. Such words sort like the numbers.
+# Each program is called with family=4 or family=6. An address is written as "x" and its hexadecimal digits, because
+# awk's numbers have only 53 bits. Such words sort like the numbers.
 
 BEGIN {
-  # Otherwise mawk would print 3232235521 as 3.23224e+09.
+  # Without this, mawk would print 3232235521 as 3.23224e+09.
   CONVFMT = OFMT = "%.0f"
   DIGITS = "0123456789abcdef"
   for (i = 0; i < 256; i++) {
@@ -43,7 +43,7 @@ function run(commands, count, options,    i, file, line, last_line) {
   close(file)
   split("", failed)
   answers = 0
-  # Some awks ignore a full disk, so read the file back.
+  # Some versions of awk ignore a full disk, so read the file back.
   for (i = 1; (getline line <file) > 0 && line == commands[i]; i++)
     ;
   close(file)
@@ -76,7 +76,7 @@ function number(address,    half, left, right) {
   return "x" left substr(ZEROS, length(left right) + 1) right
 }
 
-# Returns the hexadecimal digits of groups. The last group, or the only one, may be an IPv4 address.
+# Returns the hexadecimal digits of an address's groups. The last group, or the only one, may be an IPv4 address.
 function digits_of(groups,    group, octet, count, i, digits) {
   count = split(groups, group, ":")
   for (i = 1; i <= count; i++)

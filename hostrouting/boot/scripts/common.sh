@@ -1,11 +1,11 @@
 # --- shared by the boot scripts ---------------------------------------------------------------------------------
 # shellcheck shell=bash disable=SC2034,SC2329,SC2006 # each uses some of it; for backquotes, see static-routes.sh
-# The scripts need bash, coreutils, util-linux, iproute2 5.9, and any POSIX awk; install.sh and remove.sh also grep and
-# sed. Each is a single brace group, because bash doesn't run any of a truncated group.
+# The scripts need bash, coreutils, util-linux, iproute2 5.9, and any POSIX awk; install.sh and remove.sh also need grep
+# and sed. Each script is a single brace group: if the file is truncated, bash runs nothing of the group.
 
 set -u -o pipefail
 export LC_ALL=C PATH=/usr/sbin:/usr/bin:/sbin:/bin
-# bash writes long here-documents to a temporary file; /run is writable long before /tmp.
+# bash writes a long here-document to a temporary file. At boot, /run is writable long before /tmp.
 export TMPDIR=/run
 umask 022
 
@@ -17,21 +17,22 @@ readonly CHECK=/etc/aks-flex-node/check-route-overlap.sh
 readonly TRIAL=$RUN_DIR/trial.json
 readonly CONFIRMED=$RUN_DIR/trial.confirmed.json
 readonly GATE_OFF=/etc/hostrouting/gate.off
-# The rows of the Go package's script while its routes are taken over. It's in /run because a reboot removes these, too.
+# The rows of the Go package's script while its routes are taken over. The file is in /run, because a reboot removes the
+# routes, too.
 readonly ADOPTED=$RUN_DIR/adopted
-# Unlike a bare apply, this doesn't depend on the default CONFIG, which may ask for something else.
+# This command names the manifest, because the default CONFIG may ask for something else.
 readonly AGAIN='hostrouting apply /etc/hostrouting/installed.json'
 readonly UNWRITABLE='no space is left, or it is not writable'
-# Files with the commands that awk passes to ip, ip's answers (a pipe would wake awk for each one), its errors, those of
-# a listing, and the changes that a listener records. make_files() opens them.
+# Files with the commands that awk passes to ip, with ip's output and errors, with the errors of a listing, and with the
+# changes that a listener records. make_files() opens them. A pipe for ip's output would wake awk for each line.
 export SCRATCH='' ANSWERS='' ERRORS='' LISTING_ERRORS='' HEARD=''
 
-# The gate waits only briefly, because the oneshot has already done the long wait.
+# How long the gate waits. This is short, because the oneshot has already waited for long.
 readonly GATE_SECONDS=5
-# Python waits for the lock as long.
+# How long this script waits for the lock. Python waits as long.
 readonly LOCK_SECONDS=60
-# How often a list or a check is repeated. Under constant churn, two of three dumps are interrupted; 32 in a row happen
-# twice in a million.
+# How often a list or a check is repeated. If routes change all the time, two of three dumps are interrupted, and 32 in
+# a row twice in a million.
 readonly ATTEMPTS=32
 # attempt() returns this if MISSING may still appear.
 readonly MAY_COME=75
@@ -41,7 +42,7 @@ readonly STEERING=$'[^\t\n -~]'
 say() { printf '%s\n' "${@//$STEERING/?}"; }
 complain() { say "$@" >&2; }
 
-# Sets NOW to the uptime in hundredths of a second. The system clock may be set during a wait.
+# Sets NOW to the uptime in hundredths of a second. The system clock wouldn't do, because it may be set during a wait.
 read_clock() {
   local up
   read -r up _ </proc/uptime
@@ -53,9 +54,9 @@ ask_kernel() {
   exec ip "-$FAMILY" -N -o -batch - <<<"$1" 2>"$LISTING_ERRORS"
 }
 
-# list COMMANDS [READER]: sets LISTED to the output of ip, one object per line and with numbers instead of names (an
-# rt_protos file may give 217 any name), or to READER's output for it, because bash takes seconds for a million lines.
-# If it fails, it sets MESSAGE, and LISTED must not be used.
+# list COMMANDS [READER]: sets LISTED to the output of ip, one object per line. ip prints numbers instead of names,
+# because an rt_protos file may give 217 any name. If there is a READER, it reads this output, and LISTED is what READER
+# prints: bash itself takes seconds for a million lines. If list fails, it sets MESSAGE, and LISTED must not be used.
 list() {
   local left status error=''
   for ((left = ATTEMPTS; left; left--)); do
@@ -77,8 +78,8 @@ list_family() {
   list "$@"
 }
 
-# Opens this run's own files, and removes their names: no other run can share them, and a killed run leaves none. Or
-# sets MESSAGE, because the errors of awk and ip wouldn't help an operator.
+# Opens this run's own files, and removes their names: no other run can share them, and a killed run leaves none. If a
+# file can't be opened, sets MESSAGE, because the errors of awk and ip wouldn't help an operator.
 make_files() {
   local name path paths=() fd status=0
   [ -z "$SCRATCH" ] || return 0
@@ -96,7 +97,8 @@ make_files() {
   return "$status"
 }
 
-# Acquires the lock that every writing run holds, or sets MESSAGE. The trial's script hands it down as descriptor 9.
+# Takes the lock that every run holds while it writes, or sets MESSAGE. The trial's script has it as descriptor 9, and
+# the scripts that it starts inherit that.
 take_lock() {
   MESSAGE="can't open the lock $LOCK: $UNWRITABLE"
   [ -d "$RUN_DIR" ] || mkdir -p "$RUN_DIR" 2>/dev/null || return
@@ -108,16 +110,17 @@ take_lock() {
   flock -w "$LOCK_LIMIT" 9 2>/dev/null
 }
 
-# Returns at the next change of links, addresses or routes, or after a second, because some changes send no event.
+# Returns at the next change of links, addresses or routes, or after a second, because the kernel doesn't report all
+# changes.
 wait_for_change() {
   local limit=1
   if [ -z "$HAS_MONITOR" ]; then
-    # Otherwise ip would keep running in the consumer's control group. bash forgets the PID of a process that has ended.
+    # Without this, ip would go on in the consumer's control group. bash forgets the PID of a process that has ended.
     trap 'kill -9 ${NEWS_PID-} 2>/dev/null' EXIT
     coproc NEWS { exec ip "${MONITORED[@]}" -o monitor link address route 2>/dev/null 9>&-; }
     HAS_MONITOR=yes
     exec 8<&"${NEWS[0]:-0}" # unset once ip has ended
-    # ip doesn't report when it begins to listen, so return soon to detect earlier changes.
+    # ip doesn't report when it begins to listen. So return soon, and the next attempt sees what changed before.
     limit=0.05
   fi
   read -r -t "$limit" -u 8 _
@@ -127,9 +130,9 @@ wait_for_change() {
   esac
 }
 
-# Runs attempt() until it succeeds or fails, until MISSING hasn't appeared within LIMIT seconds, or until the gate is
-# switched off, because a start may be waiting for this run. Releases the lock while it waits; the last attempt keeps it
-# until the end of the run.
+# Runs attempt() until it succeeds or fails. Gives up if MISSING hasn't appeared after LIMIT seconds, or if the gate is
+# switched off, because a start may be waiting for this run. Releases the lock while it waits. The last attempt keeps
+# the lock until the end of the run.
 keep_trying() {
   local status start reported=''
   read_clock
@@ -173,7 +176,8 @@ read_arguments() {
   [ "${FAMILIES-4}" = 4 ] || MONITORED=()
 }
 
-has_trial() { [ -e "$TRIAL" ] || [ -e "$CONFIRMED" ]; }
+is_present() { [ -e "$1" ] || [ -h "$1" ]; } # a symlink may dangle
+has_trial() { is_present "$TRIAL" || is_present "$CONFIRMED"; }
 
 unset NEWS NEWS_PID # of the environment
 FAMILY=4 MONITORED=(-4) ARGUMENTS=("$@") HAS_MONITOR='' MESSAGE='' MISSING='' NOW=0 LOCK_LIMIT=$LOCK_SECONDS LIMIT=0

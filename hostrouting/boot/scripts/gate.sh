@@ -6,16 +6,16 @@ false # what bash returns if it can't parse the group
 #
 #   gate.sh hold     its ExecCondition=: retries until the scripts succeed or the start times out
 #   gate.sh again    its first ExecStartPre=: does nothing if this start has passed within the last minute
-#   gate.sh last     its last but one: does nothing if this start has passed within the last second
+#   gate.sh last     the ExecStartPre= before the last one: does nothing if this start has passed within the last second
 #
-# If an ExecCondition= fails, even because of systemd's own errors, systemd silently skips the unit for good. The "-" in
-# its line makes systemd ignore such a failure. The other commands retry for a few seconds and then fail. A start that
-# passes gets a file, and the last ExecStartPre= fails without it. If a reload removes the command that is running,
-# systemd skips the rest of that list, so there are commands in two lists.
+# If an ExecCondition= fails, even because of an error of systemd's own, systemd skips the unit silently and for good.
+# With the "-" in its line, systemd ignores such a failure. The other commands retry for a few seconds and then fail.
+# For a start that passes, this script creates a file, and without that file the last ExecStartPre= fails. If a reload
+# removes the command that is running, systemd skips the rest of that list, so there are commands in two lists.
 #
-# gate.list names the scripts, in order, and whether a failure is forgiven. It is read again before each step: after an
-# update during a start, the steps start over. If its last line "end" is missing, the start is held. With -p, bash
-# ignores functions and options from the consumer's environment.
+# gate.list names the scripts, in order, and says whether a failure is forgiven. It is read again before each step: if
+# an update changes it during a start, the steps start over. If its last line "end" is missing, the start is held. With
+# -p, bash ignores functions and options from the consumer's environment.
 
 @common.sh@
 
@@ -24,11 +24,11 @@ readonly LIST=/etc/hostrouting/gate.list
 readonly PASSED=$RUN_DIR/passed
 readonly PASS_SECONDS=1
 readonly KEPT_SECONDS=60
-# systemd gives up after 5 starts in 10 s, so each start must take at least this long.
+# The shortest time of a start that fails, because after 5 starts in 10 s, systemd gives up.
 readonly HOLD_SECONDS=3
 # A hold prints this many messages before it limits their rate.
 readonly TELLS_MAX=20
-# The timeout for all scripts; with one second to kill a script and one to report it, 20 s in total.
+# The timeout of all scripts together. Killing a script and reporting this take another second each: 20 s in total.
 readonly ALL_SECONDS=18
 
 # tell NAME WORDS: prints a message unless it repeats NAME's last one. If routes flap, prints one message per minute.
@@ -40,8 +40,8 @@ tell() {
   complain "$2"
 }
 
-# ask NAME COMMAND...: runs a command with the remaining time as its timeout, and prints its output. $(...) would also
-# wait for background processes that inherit the output or can't be killed.
+# ask NAME COMMAND...: runs a command with the remaining time as its timeout, and prints its output. It doesn't use
+# $(...), which also waits for background processes that inherit the output, and for those that can't be killed.
 ask() {
   local name=$1 left grace limit said='' status=''
   shift
@@ -63,10 +63,11 @@ ask() {
   return 1
 }
 
-# Returns whether a file certainly doesn't exist, which isn't so after an I/O error.
+# Returns whether a file is known not to exist. After an I/O error, it isn't known.
 is_absent() { [[ `stat "$1" 2>&1` == *': No such file or directory' ]]; }
 
-# Sets STEPS to the list's contents; if it is missing, to "", or to "end" if the drop-ins are gone, too.
+# Sets STEPS to the list's contents. If the list is missing, sets STEPS to "". If the drop-ins are gone, too, sets it to
+# "end".
 read_list() {
   local folder path text
   STEPS=`<"$LIST"`
@@ -92,8 +93,8 @@ open_gate() {
   exit 0
 }
 
-# Writes this start's file and removes old ones. Fails if it can't write, because the last ExecStartPre= would fail
-# anyway.
+# Writes this start's file, and removes those of old starts. If it can't write, it fails: the last ExecStartPre= would
+# fail anyway.
 admit() {
   local path when old=()
   read_clock
@@ -116,8 +117,8 @@ write_unjudged() {
   [ ! -x "$CHECK" ] || timeout -s KILL 1 "$CHECK" unjudged "$1" >/dev/null 2>&1
 }
 
-# Sets END and GRACE. In WARN mode, the gate opens before the consumer's start times out; an unknown timeout may be
-# short.
+# Sets END and GRACE. In WARN mode, the gate opens before the consumer's start times out. If the timeout isn't known, it
+# may be short.
 set_end() {
   local seconds=0 span
   END=$((BEGAN + ALL_SECONDS * 100)) GRACE=100
@@ -132,8 +133,8 @@ set_end() {
   [ "$seconds" -ge 4 ] || END=$((BEGAN + seconds * 50 + 10)) GRACE=20
 }
 
-# Sets SCRIPT and HOW to the first remaining step, or SCRIPT to "". An incomplete or invalid list is itself such a step,
-# which fails.
+# Sets SCRIPT and HOW to the first remaining step. If none remains, sets SCRIPT to "". An incomplete or invalid list is
+# a step that fails.
 find_step() {
   local rest step='(/[^[:space:]]+) (required|forgiven)' more=$'( [^[:space:]]+)?\n'
   read_list
@@ -141,7 +142,7 @@ find_step() {
   [ "$STEPS" = "$SEEN" ] || DONE=' ' SEEN=$STEPS
   rest=$STEPS SCRIPT=$LIST HOW=required
   [[ $STEPS =~ ^($step$more)*end$ ]] || return 0
-  # A here-document that can't be written or read would look like the end of the list.
+  # This isn't a here-document: if bash couldn't write or read it, that would look like the end of the list.
   while [[ $rest =~ ^$step ]]; do
     SCRIPT=${BASH_REMATCH[1]} HOW=${BASH_REMATCH[2]} rest=${rest#*$'\n'}
     [[ $DONE == *" $SCRIPT "* ]] || return 0
@@ -163,7 +164,7 @@ take_step() {
     write_unjudged "check-failed: $ELSEWHERE"
     return 1
   elif has_trial && ! ask trial bash -p "$RUN_DIR/trial.sh" gate; then
-    # Only the installed routes count for a start. If they can't be installed, the trial is over, and says why.
+    # Only the installed routes count for a start, so end a trial. If they can't be installed, trial.sh says why.
     ! has_trial ||
       tell "$name" "$name wasn't run: a trial of routes is in progress, and can't be ended; to end it: $AGAIN"
     return 1

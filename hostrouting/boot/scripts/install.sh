@@ -12,7 +12,7 @@ false # what bash returns if it can't parse the group
 
 @bundle.sh@
 
-# keep PATH: saves the current file, so that it can be restored after a failure, even if no space is left then.
+# keep PATH: saves the current file. After a failure, it can be restored even if no space is left.
 keep() {
   [[ " ${CHANGED[*]} " != *" $1 "* ]] || return 0
   mkdir -p "$OLD${1%/*}"
@@ -53,8 +53,8 @@ fill_in_manifest() {
   sed "s|^  \"folders\": .*|  \"folders\": [${list%, }],|" "$HERE$MANIFEST" >"$HERE/manifest"
 }
 
-# Makes the list name copies of the scripts until all scripts are installed, so that no start runs old and new ones. A
-# restoration does the same with the old scripts, by the list that is kept for it.
+# Makes the list name copies of the new scripts until all scripts are installed, so that no start runs a mix of old and
+# new ones. After a failure, the old scripts are restored in the same way, with the list that is kept for that.
 stage() {
   local path
   mkdir -p "$STAGE"
@@ -67,8 +67,8 @@ stage() {
   put 0644 "$HERE/list" "$LIST"
 }
 
-# Removes the Go package's symlinks that make units require or want ours, and verifies the result: with these, starting
-# or stopping a oneshot stops the running machine.
+# Removes the Go package's symlinks with which units require or want ours, and verifies the result. With such a symlink,
+# starting or stopping a oneshot stops the running machine.
 take_links() {
   local link unit required
   for link in "$UNITS"/*.service.{requires,wants}/{static-routes,check-route-overlap}.service; do
@@ -89,7 +89,7 @@ take_links() {
   done
 }
 
-# Writes the routes of the Go package's script down for the first run of ours, which takes them over.
+# Writes the routes of the Go package's script to a file, from which the first run of our script takes them over.
 hand_over() {
   local fields
   is_running && [[ $FILES == *" $ROUTES"* ]] && is_of_go_package "$ROUTES" || return 0
@@ -108,8 +108,9 @@ our_routes() {
   [ ! -e /proc/net/if_inet6 ] || ip -6 -N -o route show table main proto 217
 }
 
-# Makes the routes what they were, because a start of the node may already have run our script: first the Go package's,
-# which it has taken over. Then the old script, or ours with an empty list, does what it does at the end of a trial.
+# Restores the routes, because a start of the node may already have run our new script. First, adds the Go package's
+# routes that the new script has taken over. Then runs the old script, or ours with an empty list, as at the end of a
+# trial.
 restore_routes() {
   local route
   [ -z "$HAS_HANDED_OVER" ] || rm -f "$ADOPTED"
@@ -132,7 +133,7 @@ restore_routes() {
 # run_ours SCRIPT: runs a script if it is ours; another program may have one with the same name.
 run_ours() { [[ $FILES != *" $1"* ]] || "$1"; }
 
-# Verifies that the consumer runs the gate; a drop-in may clear its lists.
+# Verifies that the consumer runs the gate, because another drop-in may empty its lists of commands.
 verify_gate() {
   local unit shown
   for unit in `instances "$CONSUMER"`; do
@@ -143,11 +144,11 @@ verify_gate() {
   done
 }
 
-# A reload restarts the timeout of each unit that is starting, so only reload if units have changed.
+# Reloads systemd only if units have changed, because a reload restarts the timeout of each unit that is starting.
 reload_if_changed() { [[ " ${CHANGED[*]} " != *" $UNITS/"* ]] || reload; }
 
-# finish STATUS: restores all files unless the run is done, and exits. Signals call it rather than exit, because an exit
-# for a second signal would end the restoration.
+# finish STATUS: restores all files unless the run is done, and exits. A signal's trap calls this instead of exit: with
+# exit, a second signal would end the restoration.
 finish() {
   local i path new said='nothing was installed: all files and routes are as they were'
   [ -z "$IS_ENDING" ] || return 0
@@ -211,7 +212,7 @@ for unit in `units`; do
 done
 if is_running; then
   reload_if_changed
-  # If a run was killed before its reload, systemd hasn't read the files. Otherwise, a drop-in overrides them.
+  # Either a run was killed before its reload, so that systemd hasn't read the files, or a drop-in overrides them.
   (verify_gate) 2>/dev/null || reload
   verify_gate
   # From here on, a signal must not restore the files, because the kernel may already have the routes.

@@ -1,7 +1,7 @@
 #!/bin/bash -p
 false # what bash returns if it can't parse the group
 {
-# Uninstalls what install.sh, or an Ignition document with the same parts, has installed, like `hostrouting remove`: a
+# Uninstalls what install.sh has installed, or an Ignition document with the same parts, like `hostrouting remove`. A
 # start that is held continues, and a running node isn't stopped. Rendered: edits are lost.
 
 @bundle.sh@
@@ -18,8 +18,8 @@ take() {
   done
 }
 
-# is_ours PATH: without a manifest, checks whether the file names hostrouting; another program's file doesn't. An
-# installation that was killed may not have replaced the Go package's script.
+# is_ours PATH: returns whether a file is ours. Without a manifest, it is ours if it names hostrouting: a killed
+# installation may have left the Go package's script, which doesn't.
 is_ours() {
   ! is_of_go_package "$1" || return
   [ -e "$MANIFEST" ] || [[ $1 == *hostrouting* ]] || { [ -f "$1" ] && grep -q ' by hostrouting[;:]' "$1"; }
@@ -36,8 +36,8 @@ begin "$@"
 trap '' HUP INT PIPE QUIT TERM # half a removal would hold every start
 [ ! -e "$MANIFEST" ] || FOLDERS=$(folders_of "$MANIFEST")
 take "$LIST" "$UNITS/$CONSUMER.d"/{00,zz}-hostrouting.conf
-# During a reload, systemd would skip the remaining commands of a start that is running the gate. Wait for these starts;
-# new ones pass, because the list is gone.
+# Wait for starts that are running the gate, because a reload would make systemd skip their other commands. New starts
+# pass, because the list is gone.
 left=150
 for unit in $(instances "$CONSUMER"); do
   while [[ $(systemctl show --property=SubState -- "$unit") =~ =(condition|start-pre)$ ]] && [ $((left--)) -gt 0 ]; do
@@ -49,9 +49,10 @@ for unit in $(units); do
   [ "$unit" != hostrouting-watch.service ] || ! is_running || systemctl stop "$unit" || true
   take "$WANTS/$unit" "$UNITS/$unit"
 done
-# A killed run may not have reloaded.
+# Reload even if nothing was removed, because an earlier run may have been killed before it did.
 if [ -n "$IS_CHANGED" ] || [ -e "$MANIFEST" ]; then reload; fi
-# Remove the scripts before the routes: a waiting script would install them again, but exits if its file is gone.
+# Remove the scripts before the routes. A script that is waiting exits if its file is gone. If it weren't, the script
+# would install the routes again.
 for path in $(paths); do [ "$path" = "$MANIFEST" ] || ! is_ours "$path" || take "$path"; done
 rm -rf "$STAGES"
 take "$SNAPSHOTS"/{good,bad}.json

@@ -40,7 +40,7 @@ is_overdue() {
   local text=''
   read -r -d '' text 2>/dev/null <"$TRIAL" || [ -n "$text" ] || return
   read_clock
-  [[ ! -e $CONFIRMED && $text =~ \"uptime\":\ ([0-9]{1,12}) ]] && [ "$NOW" -gt "${BASH_REMATCH[1]}00" ]
+  ! is_present "$CONFIRMED" && [[ $text =~ \"uptime\":\ ([0-9]{1,12}) ]] && [ "$NOW" -gt "${BASH_REMATCH[1]}00" ]
 }
 
 # Returns 0 if the routes are as configured, or if a trial forbids the oneshot to change them; MAY_COME if MISSING may
@@ -52,7 +52,7 @@ attempt() {
   run_replacement
   # A trial's end takes nothing over.
   [ -n "$IS_END" ] || [ ! -f "$ADOPTED" ] || read -r -d '' rows <"$ADOPTED"
-  if [ -e "$TRIAL" ] && [ -z "$IS_GATE$IS_END" ]; then
+  if is_present "$TRIAL" && [ -z "$IS_GATE$IS_END" ]; then
     DONE=$'\nnothing is changed while a trial of routes is in progress'
     return
   fi

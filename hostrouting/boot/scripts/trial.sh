@@ -8,17 +8,18 @@ false # what bash returns if it can't parse the group
 #                    oneshot once the time is over
 #
 # A trial changes nothing but the kernel's routes, so the installed routes script knows which routes should be there
-# after it. This script takes the lock that every writing run holds, and runs that script, which inherits the lock: it
-# installs its routes and removes ours that it doesn't list. If it can't install them, it still removes the others. If
-# no routes script is installed, or only a part of one, a script without routes runs instead and removes all of ours.
+# after it. This script takes the lock that every run holds while it writes, and runs the routes script, which inherits
+# the lock. The routes script installs its routes, and removes those of ours that it doesn't list. If it can't install
+# them, it still removes the others. If no routes script is installed, or only a part of one, a script without routes
+# runs instead, and removes all of ours.
 #
-# The trial is in progress as long as its file exists. Whatever ends it removes the file while holding the lock: here,
-# the routes script does that when the tried routes are gone. As long as the file is there, whatever has failed or was
-# killed, this script tries again; in the gate, it fails, and the gate tries again.
+# The trial is in progress as long as its file exists. The process that ends it removes the file while it holds the
+# lock: here, the routes script does that when the tried routes are gone. As long as the file is there, this script
+# tries again, whatever has failed or was killed. In the gate, it fails, and the gate tries again.
 #
 # A process that confirms the trial renames the file first, so the trial can't end meanwhile. It holds another lock
-# until it has installed everything. If the file with the other name is there and that lock is free, the process was
-# killed: the timer finishes what it began, and the gate ends the trial.
+# until it has installed everything. If the file has the other name but that lock is free, the process was killed. Then
+# the timer finishes what the process began, and the gate ends the trial.
 
 @common.sh@
 
@@ -31,16 +32,16 @@ IFS= read -r -d '' NO_ROUTES <<'SCRIPT' || true
 @NO_ROUTES@
 SCRIPT
 
-# Ends this trial, or fails and sets MESSAGE if it has to be tried again. Sets STATUS to whether all routes are as
-# installed.
+# Ends this trial. If it has to be tried again, fails and sets MESSAGE. Sets STATUS to 0 if all routes are as installed.
 attempt() {
   local text
   take_lock || return
-  [ -e "$TRIAL" ] || return 0
-  # This may be an earlier trial's timer. A damaged file names no trial, and would hold the consumer for ever.
-  text=$(<"$TRIAL")
+  is_present "$TRIAL" || return 0
+  # The timer may be that of an earlier trial, so compare. If the file is damaged, it names no trial; end it, because it
+  # would hold the consumer for ever.
+  { text=$(<"$TRIAL"); } 2>/dev/null
   [[ $text == *"\"$UNTIL\""* || $text != *\"until\"* ]] || return 0
-  # bash can't parse a script that is cut off, and an empty one, or one of a single line, does nothing.
+  # If the script is cut off, bash can't parse it. If it is empty or has a single line, it does nothing.
   if [[ $(tail -c 2 "$ROUTES") == '}' ]] 2>/dev/null && bash -pn "$ROUTES" 2>/dev/null; then
     bash -p "$ROUTES" trial
     STATUS=$?
@@ -53,16 +54,17 @@ attempt() {
     fi
   fi
   MESSAGE="${ROUTES##*/} hasn't ended it"
-  [ ! -e "$TRIAL" ] || return
+  ! is_present "$TRIAL" || return
   say "the trial of routes until $UNTIL has ended"
 }
 
-# A confirming process holds the other lock until it ends. If that lock is free, it was killed, and its trial resumes.
+# A process that confirms holds the other lock until it ends. If that lock is free, the process was killed, and its
+# trial goes on.
 take_back_confirm() {
-  [ -e "$CONFIRMED" ] || return 0
+  is_present "$CONFIRMED" || return 0
   LOCK=$RUN_LOCK take_lock || return
   MESSAGE="can't rename $CONFIRMED"
-  [ ! -e "$CONFIRMED" ] || mv -f "$CONFIRMED" "$TRIAL" || return
+  ! is_present "$CONFIRMED" || mv -f "$CONFIRMED" "$TRIAL" || return
   exec 9>&-
 }
 
@@ -81,10 +83,10 @@ STATUS=''
 read_arguments "$@"
 [ -z "$IS_GATE" ] || insist take_back_confirm
 insist attempt
-if [ -z "$IS_GATE" ] && [ -e "$CONFIRMED" ]; then
+if [ -z "$IS_GATE" ] && is_present "$CONFIRMED"; then
   # If the confirming process was killed, finish what it began. If that fails, end the trial.
   insist take_back_confirm
-  [ -e "$TRIAL" ] || exit 0
+  is_present "$TRIAL" || exit 0
   "$PYTHON" -I -m hostrouting confirm
   insist attempt
 fi

@@ -51,6 +51,23 @@ def test_the_boot_script_gets_a_verdict_on_its_config(
         assert json.loads(host.layout.report.read_text())["verdict"] == "overlap"
 
 
+@pytest.mark.parametrize("manifest", ["{", "[]", '{"parts": 5}', None])
+@pytest.mark.parametrize("cidr", [SHADOWED, FINE])
+def test_the_boot_script_gets_a_verdict_despite_a_broken_manifest(
+    run: Any, host: Host, monkeypatch: pytest.MonkeyPatch, cidr: str, manifest: str | None
+) -> None:
+    """The manifest tells which routes the fix needn't name; None stands for a folder."""
+    if manifest is None:
+        host.layout.manifest.mkdir(parents=True)
+    else:
+        write_file(host.layout.manifest, manifest)
+    text = json.dumps(Config(route_overlap={"expectedCidrs": [cidr]}).to_mapping()).encode()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
+    code, out, err = run("check", "--at-boot", "unknown")
+    assert (code, out.partition(" on ")[0]) == ((1, "overlap") if cidr == SHADOWED else (0, "ok"))
+    assert str(host.layout.manifest) in err
+
+
 # --- no CIDR is expected --------------------------------------------------------------------------
 
 

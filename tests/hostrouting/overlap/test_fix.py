@@ -22,7 +22,7 @@ from hostrouting.model.routes import NextHop, Route
 from hostrouting.overlap import _fix, _fixed
 from hostrouting.overlap._cautions import cautions
 from hostrouting.overlap._entries import Entries
-from hostrouting.overlap._fixed import FixedHost
+from hostrouting.overlap._fixed import ModelledHost
 from hostrouting.overlap._read import read_host
 from hostrouting.overlap.proposals import HostSettings
 from hostrouting.testing import FakeKernel, FakeSystemd
@@ -385,7 +385,7 @@ def test_a_refused_route_leaves_the_routes_nested_in_it(
 ) -> None:
     """A place that needs a longer route keeps it, though a refused one surrounds it."""
     refusals = [{(0xAC100000, 17): "a reason"}, {}]
-    monkeypatch.setattr(FixedHost, "refusals", lambda self: refusals.pop(0))
+    monkeypatch.setattr(ModelledHost, "refusals", lambda self: refusals.pop(0))
     fix = _nested(tmp_path).fix
     assert tuple(str(route.destination) for route in fix.routes) == NESTED_FIX[1:3]
     assert any("a reason" in item.reason for item in fix.unfixable)

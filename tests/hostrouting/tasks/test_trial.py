@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from acting import ActingSystemd, at, refusing
 from backends import FailingBackend
-from file_trees import outside_run, write_file
+from file_trees import outside_run, write_file, write_link
 from wanted import SHADOWED, TrialSystemd, config, ours
 
 import phases
@@ -75,9 +75,13 @@ BROKEN = [
 ]
 
 
-@pytest.mark.parametrize("text", BROKEN)
-def test_a_broken_trial_is_a_file_error(host: Host, text: str) -> None:
-    write_file(host.layout.trial, text)
+@pytest.mark.parametrize("text", [*BROKEN, None])
+def test_a_broken_trial_is_a_file_error(host: Host, text: str | None) -> None:
+    """None stands for a symlink that dangles."""
+    if text is None:
+        write_link(host.layout.trial, "nowhere")
+    else:
+        write_file(host.layout.trial, text)
     with pytest.raises(FileError) as caught:
         trial_deadline(host.layout.trial)
     assert caught.value.hint == "hostrouting apply CONFIG ends the trial"
