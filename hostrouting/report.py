@@ -17,7 +17,7 @@ from hostrouting.doctor.checks import DoctorCheck, DoctorFinding, ExaminedHost, 
 from hostrouting.doctor.examine import CHECKS, DoctorReport
 from hostrouting.fleet.groups import FleetReport, GroupFailure, HostGroup
 from hostrouting.kernel.host_changes import HostChange, HostChangeKind
-from hostrouting.model.changes import Change, Changes
+from hostrouting.model.changes import Change, Changes, Replacement
 from hostrouting.overlap.difference import ChangedResult, Difference, DiffReport, LookupResult
 from hostrouting.overlap.explanation import ExplainedLookup, Explanation, Step
 from hostrouting.overlap.findings import (
@@ -31,7 +31,8 @@ from hostrouting.overlap.findings import (
     Verdict,
 )
 from hostrouting.overlap.proposals import Fix, Obstacle, Unfixable
-from hostrouting.routes.plan import Replacement, RoutePlan, RoutesReport
+from hostrouting.routes.plan import RoutePlan, RoutesReport
+from hostrouting.routes.policy import PolicyPlan, PolicyRouting
 from hostrouting.tasks.observer import ChangesObserver
 from hostrouting.tasks.preview import NextStart, Plan
 from hostrouting.tasks.reports import ConfigureReport, WatchReport
@@ -43,7 +44,7 @@ __all__ = [
     "ExplainedLookup", "Explanation", "FamilyVerdict", "Finding", "FindingKind", "Fix",
     "FleetReport", "GroupFailure", "HostChange", "HostChangeKind", "HostGroup", "LookupResult",
     "NextStart", "Note", "NoteKind", "Obstacle", "OverdueRun", "OverlapReport", "Plan",
-    "Replacement", "RoutePlan", "RoutesReport", "Severity", "Step", "StoppedRun", "Unfixable",
-    "UnknownReason", "Verdict", "WatchReport",
+    "PolicyPlan", "PolicyRouting", "Replacement", "RoutePlan", "RoutesReport", "Severity", "Step",
+    "StoppedRun", "Unfixable", "UnknownReason", "Verdict", "WatchReport",
 ]
 # fmt: on

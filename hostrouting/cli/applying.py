@@ -83,7 +83,8 @@ def apply(options: argparse.Namespace, host: Host) -> Result | int:
 
         routes = run_task(InstallRoutes(config, host=host))
         text = partial(changed_text, routes.plan, routes.changes, is_verbose=options.verbose)
-        return Result(lambda: routes.to_json() | {"overlap": None}, text)
+        document = routes.to_json() | {"overlap": None}
+        return Result(lambda: document, text, warnings=routes.plan.notes)
     from hostrouting.tasks.configure import Configure
 
     is_held = options.image is not None and config.is_gated
@@ -125,7 +126,8 @@ def _applied(
     noted = attrs.evolve(report, warnings=(*report.warnings, *notes))
     lines = "\n".join(filter(None, [ending, *map(clean, notes)]))
     text = partial(applied_text, report, lines, is_verbose=options.verbose)
-    return Result(noted.to_json, text, warnings=report.warnings)
+    warnings = (*report.warnings, *report.routes.plan.notes)
+    return Result(noted.to_json, text, warnings=warnings)
 
 
 def _notes_on_default(host: Host, source: str | None) -> tuple[str, ...]:
@@ -155,7 +157,8 @@ def _try_routes(options: argparse.Namespace, config: Config, host: Host) -> Resu
             ending = f"the installed routes return at {until}, or now: hostrouting revert; "
             ending += "to keep these: hostrouting confirm"
             text = applied_text(report, ending, is_verbose=options.verbose)
-            say_result(options, Result(report.to_json, lambda: text), _TRIAL_SECONDS)
+            result = Result(report.to_json, lambda: text, warnings=report.routes.plan.notes)
+            say_result(options, result, _TRIAL_SECONDS)
             if not is_asking:
                 if options.output != "json":
                     scope.check()
@@ -266,4 +269,4 @@ def plan(options: argparse.Namespace, host: Host) -> Result:
     found = run_function("plan", lambda scope: preview.plan(config, host=on, scope=scope))
     code = EXIT_PLAN_CHANGES if found else 0
     text = partial(plan_text, found, config, is_verbose=options.verbose)
-    return Result(found.to_json, text, code, found.warnings)
+    return Result(found.to_json, text, code, (*found.warnings, *found.routes.notes))

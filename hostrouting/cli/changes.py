@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sized
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ from hostrouting.cli.report import overlap_text
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.text import clean
 from hostrouting.overlap.findings import UnknownReason
+from hostrouting.routes.policy import rule_words
 
 if TYPE_CHECKING:
     from hostrouting.config.routing import Config
@@ -32,8 +33,12 @@ _PAINT = {
 
 
 def changes_lines(changes: Changes) -> list[str]:
-    """Return one line per change: routes first, then files, then units."""
-    return [*_lines((*changes.routes, *changes.files, *changes.units), {})]
+    """Return one line per change: routes first, then rules, then files, then units."""
+    return [
+        *_lines(changes.routes, {}),
+        *_lines(changes.rules, {}, "rule "),
+        *_lines((*changes.files, *changes.units), {}),
+    ]
 
 
 def changed_text(plan: RoutePlan, changes: Changes, *, is_verbose: bool) -> str:
@@ -45,7 +50,7 @@ def changed_text(plan: RoutePlan, changes: Changes, *, is_verbose: bool) -> str:
         is_verbose: whether to list each unchanged route.
     """
     same = _unchanged_lines(plan, "unchanged", is_changed=bool(changes), is_verbose=is_verbose)
-    lines = changes_lines(Changes(changes.routes)) + same + changes_lines(changes.of_boot)
+    lines = changes_lines(changes.of_kernel) + same + changes_lines(changes.of_boot)
     if not changes:
         lines.append(_nothing(plan))
     return "\n".join(lines)
@@ -69,12 +74,16 @@ def plan_text(plan: Plan, config: Config, *, is_verbose: bool) -> str:
     """
     marks = {"added": "+", "replaced": "~", "removed": "-"}
     same = _unchanged_lines(plan.routes, "=", is_changed=bool(plan), is_verbose=is_verbose)
-    lines = [*_lines(plan.changes.routes, marks), *same]
+    changes = plan.changes
+    lines = [*_lines(changes.routes, marks), *_lines(changes.rules, marks, "rule "), *same]
     if plan.missing is not None:
         lines.append(f"would wait up to {config.wait_seconds} s for {clean(plan.missing)}")
+    limit = config.route_overlap.address_seconds
+    if plan.routes.pending and limit:
+        listed = clean(", ".join(plan.routes.pending))
+        lines.append(f"would wait up to {limit} s for {listed}")
     if plan.pending:
         devs = clean(", ".join(plan.pending))
-        limit = config.route_overlap.address_seconds
         lines.append(f"would wait up to {limit} s for an address on {devs}")
     if plan.boot is None:
         lines.append(dim("a snapshot contains no files and units: only routes were compared"))
@@ -136,15 +145,19 @@ def diff_lines(change: Change) -> list[str]:
     return [paint.get(line[0], str)(clean(line)) for line in lines]
 
 
-def _lines(changes: Iterable[Change], marks: Mapping[str, str]) -> Iterator[str]:
-    """Yield one line per change, prefixed with its mark or action."""
+def _lines(
+    changes: Iterable[Change],
+    marks: Mapping[str, str],
+    kind: str = "",
+) -> Iterator[str]:
+    """Yield one line per change, prefixed with its mark or action, and with a word for its kind."""
     # Thousands of lines may have the same action, so its word is coloured only once.
     for action, alike in groupby(changes, attrgetter("action")):
         word = marks.get(action) or action.ljust(len("unchanged"))
         start, end = _PAINT.get(action, str)(f"{word} \n").split("\n")
         for each in alike:
             was = "" if each.was is None else dim(f"  was: {clean(str(each.was))}")
-            yield f"{start}{clean(str(each.what))}{end}{was}"
+            yield f"{start}{kind}{clean(str(each.what))}{end}{was}"
 
 
 def _unchanged_lines(
@@ -154,21 +167,24 @@ def _unchanged_lines(
     is_changed: bool,
     is_verbose: bool,
 ) -> list[str]:
-    """Return lines with our unchanged routes, or their number, and with other programs' routes."""
+    """Return lines with what is unchanged of ours, or its number, and other programs' routes."""
     lines = [f"{clean(str(route))}  (another program's, already there)" for route in plan.foreign]
     if is_verbose:
-        lines = [*(clean(str(route)) for route in plan.unchanged), *lines]
-    elif plan.unchanged and is_changed:
-        lines.insert(0, _number_of(plan.unchanged))
+        routes = (clean(str(route)) for route in plan.unchanged_routes)
+        rules = (f"rule {rule_words(rule)}" for rule in plan.unchanged_rules)
+        lines = [*routes, *rules, *lines]
+    elif is_changed and (number := _number_of_unchanged(plan)):
+        lines.insert(0, number)
     return [dim(f"{word} {line}") for line in lines]
 
 
 def _nothing(plan: RoutePlan) -> str:
-    """Return the line for a run without changes, with the number of our routes."""
-    if not plan.unchanged:
-        return NOTHING
-    return f"{NOTHING}: {_number_of(plan.unchanged)} already installed"
+    """Return the line for a run without changes, with the number of our routes and rules."""
+    number = _number_of_unchanged(plan)
+    return f"{NOTHING}: {number} already installed" if number else NOTHING
 
 
-def _number_of(routes: Sized) -> str:
-    return f"{len(routes)} route{'s'[: len(routes) != 1]}"
+def _number_of_unchanged(plan: RoutePlan) -> str:
+    """Return the number of our unchanged routes and rules in words, or an empty string."""
+    counts = (("route", len(plan.unchanged_routes)), ("rule", len(plan.unchanged_rules)))
+    return " and ".join(f"{count} {name}{'s'[: count != 1]}" for name, count in counts if count)

@@ -6,12 +6,23 @@ from typing import Any, NamedTuple
 
 import attrs
 
+from hostrouting.model.routes import Route
+
+
+@attrs.frozen
+class Replacement:
+    """One of our routes and its replacement, which has the same destination and metric."""
+
+    old: Route
+    new: Route
+
 
 class Change(NamedTuple):
     """A single change that a run has made or would make.
 
     Args:
-        what: the route in ip(8) format, a file's path in the running system, or the unit name.
+        what: the route or rule in ip(8) format, a file's path in the running system, or the unit
+            name.
         action: ``added``, ``replaced`` or ``removed``; for a unit ``enabled``, ``disabled``,
             ``started``, ``restarted``, ``stopped`` or ``reloaded``.
         was: the route that was replaced, if any.
@@ -33,17 +44,19 @@ class Changes:
     Files rewritten by every run (its lock and the check's results) aren't included.
 
     Args:
-        routes: changes to the kernel's routing table.
+        routes: changes to the kernel's routing tables.
+        rules: changes to the kernel's policy rules.
         files: changes to scripts, units, drop-ins, symlinks, and the manifest.
         units: changes to systemd units. A daemon-reload alone doesn't count.
     """
 
     routes: tuple[Change, ...] = ()
+    rules: tuple[Change, ...] = attrs.field(default=(), kw_only=True)
     files: tuple[Change, ...] = ()
     units: tuple[Change, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.routes or self.files or self.units)
+        return bool(self.routes or self.rules or self.files or self.units)
 
     def __or__(self, later: Changes) -> Changes:
         """Combine both sets of changes, in order."""
@@ -57,7 +70,17 @@ class Changes:
             elif change.action != "replaced":
                 files[change.what] = change
         units = tuple(dict.fromkeys((*self.units, *later.units)))
-        return Changes((*self.routes, *later.routes), tuple(files.values()), units)
+        return Changes(
+            (*self.routes, *later.routes),
+            tuple(files.values()),
+            units,
+            rules=(*self.rules, *later.rules),
+        )
+
+    @property
+    def of_kernel(self) -> Changes:
+        """Return the changes to routes and rules."""
+        return Changes(self.routes, rules=self.rules)
 
     @property
     def of_boot(self) -> Changes:
@@ -76,6 +99,7 @@ class Changes:
         return {
             "changed": bool(self),
             "routes": _listed("route", self.routes),
+            "rules": _listed("rule", self.rules),
             "files": _listed("path", self.files),
             "units": _listed("unit", self.units),
         }

@@ -256,6 +256,23 @@ class Route:
         ours, theirs = (Counter(hop.path for hop in route.hops) for route in (self, other))
         return ours == theirs
 
+    def has_same_effect(self, other: Route) -> bool:
+        """Return whether two routes with the same key have the same effect."""
+        return self._effect == other._effect
+
+    @property
+    def _effect(self) -> tuple[object, ...]:
+        hops = tuple(hop.path for hop in self.hops)
+        return (
+            self.type,
+            hops,
+            self.scope,
+            self.source,
+            self.mtu,
+            self.nexthop_id,
+            self.protocol,
+        )
+
     def __str__(self) -> str:
         return self.words()
 

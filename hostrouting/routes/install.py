@@ -1,4 +1,4 @@
-"""Apply a plan to the kernel's routing table, with an undo step for each change."""
+"""Apply a plan to the kernel's table main, with an undo step for each change."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import TypeVar
 import attrs
 
 from hostrouting.kernel.port import RouteBackend, Write, read_routes
+from hostrouting.model.changes import Replacement
 from hostrouting.model.errors import Refusal, RouteError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.integer_prefixes import PrefixSet, ends, numbers
 from hostrouting.model.lookups import RouteFailure
 from hostrouting.model.routes import NextHop, Route, Route6, Table
-from hostrouting.routes.plan import Replacement, RoutePlan, plan_possible, plan_routes
+from hostrouting.routes.plan import RoutePlan, plan_possible, plan_routes
 from phases import CancelScope, Undo
 
 T = TypeVar("T")
@@ -63,7 +64,7 @@ def apply_routes(
     backend: RouteBackend,
     scope: CancelScope,
     undo: Undo,
-    before_removal: Callable[[], None] = lambda: None,
+    before_removals: Callable[[], None] = lambda: None,
 ) -> RoutePlan:
     """Add, then replace, then remove routes, so that no destination is ever without a route.
 
@@ -72,8 +73,7 @@ def apply_routes(
         backend: the backend for kernel access.
         scope: the cancel scope, checked between bulk calls.
         undo: collects the rollback step for the changes.
-        before_removal: called before the first route is removed. If none is removed, it isn't
-            called.
+        before_removals: called when all routes are added and replaced, and none is removed.
 
     Returns:
         The plan. Its ``remove`` has only the routes and next hops that this call removed, not those
@@ -87,8 +87,7 @@ def apply_routes(
     undo.push(partial(_undo, plan, removed, backend))
     for verb, failures in _add_and_replace(plan, backend, scope):
         refuse(verb, failures, _ours_around(failures, backend))
-    if removed:
-        before_removal()
+    before_removals()
     _remove(removed, backend, scope)
     return attrs.evolve(plan, remove=tuple(removed))
 
@@ -121,8 +120,8 @@ def converge(
         Refusal(f"can't put back {route}: another program's has taken its place")
         for route in _taken(wanted, plan)
     ]
-    refusals += [_explain("put back", failure) for failure in failures]
-    refusals += [_explain("take back", failure) for failure in left]
+    refusals += [explain("put back", failure) for failure in failures]
+    refusals += [explain("take back", failure) for failure in left]
     if refusals:
         raise RouteError.of(refusals)
 
@@ -252,7 +251,7 @@ def apply_possible(
     undo.push(partial(_undo, plan, removed, backend))
     for verb, failures in _add_and_replace(plan, backend, scope):
         ours = _ours_around(failures, backend)
-        refusals |= {failure.route: str(_explain(verb, failure, ours)) for failure in failures}
+        refusals |= {failure.route: str(explain(verb, failure, ours)) for failure in failures}
     if refusals:
         removed.clear()
     _remove(removed, backend, scope)
@@ -329,10 +328,11 @@ def refuse(verb: str, failures: Sequence[RouteFailure], ours: Sequence[Route] = 
         return
     # From the FIB, EACCES means a prohibit route, not missing privileges.
     errno = None if failures[0].errno == errnos.EACCES else failures[0].errno
-    raise RouteError.of([_explain(verb, failure, ours) for failure in failures], errno=errno)
+    raise RouteError.of([explain(verb, failure, ours) for failure in failures], errno=errno)
 
 
-def _explain(verb: str, failure: RouteFailure, ours: Sequence[Route] = ()) -> Refusal:
+def explain(verb: str, failure: RouteFailure, ours: Sequence[Route] = ()) -> Refusal:
+    """Return why the kernel rejected a route, and what to do. See ``refuse`` for the arguments."""
     # For an invalid gateway, the kernel has one message but several errnos (fib_check_nh), and ip
     # shows only the message.
     errno = errnos.ENETUNREACH if "invalid gateway" in failure.message else failure.errno

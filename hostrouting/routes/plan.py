@@ -11,26 +11,27 @@ import attrs
 
 from hostrouting.config.routing import ONLINK, Config, StaticRoute
 from hostrouting.kernel.default_routes import uplink_patterns
-from hostrouting.kernel.port import RouteBackend, read_default_routes, read_routes
-from hostrouting.model.changes import Change, Changes
+from hostrouting.kernel.port import Facts, RouteBackend, read_default_routes, read_routes
+from hostrouting.kernel.selection import Selection
+from hostrouting.model.changes import Change, Changes, Replacement
 from hostrouting.model.errors import Refusal, RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.integer_prefixes import Prefix, numbers
 from hostrouting.model.routes import NextHop, Protocol, Route, Route6, Table
+from hostrouting.model.rules import Rule
+from hostrouting.routes.policy import (
+    PolicyPlan,
+    PolicyRouting,
+    find_kept,
+    resolve_policy,
+    rule_words,
+)
 from hostrouting.routes.resolve import resolve
 
 
 @attrs.frozen
-class Replacement:
-    """One of our routes and its replacement, which has the same destination and metric."""
-
-    old: Route
-    new: Route
-
-
-@attrs.frozen
 class RoutePlan:
-    """The changes to table main, in the order in which they are applied.
+    """The changes to table main, and to our rules and side tables.
 
     Args:
         add: wanted routes with an unused destination and metric.
@@ -38,6 +39,7 @@ class RoutePlan:
         remove: our routes that are no longer wanted.
         unchanged: our routes that are already correct.
         foreign: other programs' routes that are equivalent to wanted ones and stay as they are.
+        policies: for each family that has any, the changes to our rules and side tables.
     """
 
     add: tuple[Route, ...] = ()
@@ -45,6 +47,7 @@ class RoutePlan:
     remove: tuple[Route, ...] = ()
     unchanged: tuple[Route, ...] = ()
     foreign: tuple[Route, ...] = ()
+    policies: tuple[PolicyPlan, ...] = ()
 
     @property
     def wanted(self) -> tuple[Route, ...]:
@@ -58,12 +61,14 @@ class RoutePlan:
 
     def of(self, family: Family) -> RoutePlan:
         """Return the part of the plan for a family."""
-        return (
-            self if self.families == {family} else self.only(lambda route: route.family is family)
-        )
+        if self.families == {family}:
+            return self
+        routes = self.only(lambda route: route.family is family)
+        policies = tuple(policy for policy in self.policies if policy.family is family)
+        return attrs.evolve(routes, policies=policies)
 
     def only(self, is_chosen: Callable[[Route], bool]) -> RoutePlan:
-        """Return the part of the plan with the chosen routes.
+        """Return the part of the plan with the chosen routes of table main.
 
         A replacement is chosen by its new route.
         """
@@ -81,15 +86,41 @@ class RoutePlan:
 
     @cached_property
     def families(self) -> set[Family]:
-        """The address families of the routes in the plan."""
-        return {route.family for route in (*self.wanted, *self.remove)}
+        """The address families of the routes and rules in the plan."""
+        families = {route.family for route in (*self.wanted, *self.remove)}
+        return families | {policy.family for policy in self.policies}
+
+    @property
+    def unchanged_routes(self) -> tuple[Route, ...]:
+        """Return our unchanged routes in table main and in side tables."""
+        side = (route for policy in self.policies for route in policy.unchanged)
+        return (*self.unchanged, *side)
+
+    @property
+    def unchanged_rules(self) -> tuple[Rule, ...]:
+        """Return our unchanged rules."""
+        return tuple(rule for policy in self.policies for rule in policy.unchanged_rules)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Return a sentence for each kept interface or address that is left out."""
+        return tuple(note for policy in self.policies for note in policy.wanted.all_notes)
+
+    @property
+    def pending(self) -> tuple[str, ...]:
+        """Return a phrase for each kept interface that has no address yet, or is down."""
+        return tuple(phrase for policy in self.policies for phrase in policy.wanted.pending)
 
     @property
     def changes(self) -> Changes:
         """Return the plan's changes, which are falsy if the table is already correct."""
         added = (Change(route, "added") for route in self.add)
         replaced = (Change(item.new, "replaced", item.old) for item in self.replace)
-        return Changes((*added, *replaced, *(Change(route, "removed") for route in self.remove)))
+        removed = (Change(route, "removed") for route in self.remove)
+        changes = Changes((*added, *replaced, *removed))
+        for policy in self.policies:
+            changes |= policy.changes
+        return changes
 
 
 @attrs.frozen
@@ -98,7 +129,7 @@ class RoutesReport:
 
     Args:
         plan: the plan that was applied.
-        changes: every route, file and unit that the run changed.
+        changes: every route, rule, file and unit that the run changed.
     """
 
     plan: RoutePlan = attrs.field(factory=RoutePlan)
@@ -106,8 +137,15 @@ class RoutesReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON, with routes in the format of ``ip route show``."""
-        same = {name: [*map(str, getattr(self.plan, name))] for name in ("unchanged", "foreign")}
-        return {"schema": 1} | self.changes.to_json() | same
+        plan = self.plan
+        return {
+            "schema": 1,
+            **self.changes.to_json(),
+            "unchanged": [*map(str, plan.unchanged_routes)],
+            "unchangedRules": [*map(rule_words, plan.unchanged_rules)],
+            "foreign": [*map(str, plan.foreign)],
+            "notes": [*plan.notes],
+        }
 
 
 def plan_routes(
@@ -214,7 +252,7 @@ class _Sorter:
             self._sort_foreign(route, there)
 
     def _sort_ours(self, route: Route, there: Route, same: Sequence[Route]) -> None:
-        if is_same(there, route):
+        if there.has_same_effect(route):
             self.unchanged.append(there)
         elif (behind := _entry_behind(route, same)) is not None:
             self.refusals.append(_refuse_foreign(route, behind))
@@ -281,24 +319,6 @@ def _refuse_outlasted_by(old: Route, route: Route, same: Iterable[Route]) -> Ite
             "and then change the next hops"
         )
         yield Refusal(f"can't install {route}: {why} ({old})", hint)
-
-
-def is_same(there: Route, wanted: Route) -> bool:
-    """Return whether two routes with the same key have the same effect."""
-
-    def substance(route: Route) -> tuple[object, ...]:
-        hops = tuple(hop.path for hop in route.hops)
-        return (
-            route.type,
-            hops,
-            route.scope,
-            route.source,
-            route.mtu,
-            route.nexthop_id,
-            route.protocol,
-        )
-
-    return substance(there) == substance(wanted)
 
 
 def _refuse_connected(route: Route, connected: Route) -> Refusal:
@@ -402,6 +422,8 @@ def plan_now(
         RouteError: a route can never be installed as configured, a route conflicts with an existing
             one, or the kernel can't be queried.
     """
+    if not (config.static_routes.is_wanted or adopted):
+        return _plan_removal(backends), None
     plan = RoutePlan()
     for backend in backends:
         wanted = config.static_routes.of(backend.family)
@@ -416,7 +438,74 @@ def plan_now(
             main,
             adopted_routes(adopted, main) if backend.family is Family.IPV4 else (),
         )
+        plan |= RoutePlan(policies=plan_policy(config, backend, facts, main))
     return plan, None
+
+
+def _plan_removal(backends: Iterable[RouteBackend]) -> RoutePlan:
+    """Plan to remove everything of ours, also side tables without a rule."""
+    plan = RoutePlan()
+    for backend in backends:
+        family = backend.family
+        there, main = _read_ours(backend, backend.facts())
+        plan |= plan_routes((), main)
+        if there.rules or there.routes:
+            plan |= RoutePlan(policies=(PolicyPlan(family, PolicyRouting(), there),))
+    return plan
+
+
+def plan_policy(
+    config: Config,
+    backend: RouteBackend,
+    facts: Facts,
+    defaults: Sequence[Route],
+) -> tuple[PolicyPlan, ...]:
+    """Plan the changes to our rules and side tables of a family.
+
+    Without a config for them, and without a rule of ours, nothing is read.
+
+    Args:
+        config: the wanted rules and kept interfaces.
+        backend: the backend for kernel access.
+        facts: what it has just read.
+        defaults: entries that include the default routes of table main.
+
+    Returns:
+        The plan, or nothing if there is nothing to plan.
+
+    Raises:
+        RouteError: another program's route or a rule of the config is in the way, or the kernel
+            can't be queried.
+    """
+    family = backend.family
+    static = config.static_routes
+    is_keeping = family is Family.IPV4 and bool(static.keep)
+    has_rules = any(rule.is_ours for rule in facts.rules)
+    if not (is_keeping or has_rules or static.rules_of(family)):
+        return ()
+
+    def foreign_in(table: int) -> Route | None:
+        entries = read_routes(backend, table)
+        return next((each for each in entries if each.protocol != Protocol.HOSTROUTING), None)
+
+    wanted = resolve_policy(config, family, facts, defaults, foreign_in)
+    there = PolicyRouting()
+    if is_keeping or has_rules:
+        there, _ = _read_ours(backend, facts)
+    return (PolicyPlan(family, wanted, there),)
+
+
+def read_policy(backend: RouteBackend) -> PolicyRouting:
+    """Return our rules and the routes in our side tables, in the kernel's order."""
+    return _read_ours(backend, backend.facts())[0]
+
+
+def _read_ours(backend: RouteBackend, facts: Facts) -> tuple[PolicyRouting, list[Route]]:
+    """Return our rules and the routes in our side tables, and our routes in table main."""
+    ours = [*backend.entries(Selection(protocol=Protocol.HOSTROUTING))]
+    rules = tuple(rule for rule in facts.rules if rule.is_ours)
+    side = tuple(route for route in ours if route.is_in_side_table)
+    return PolicyRouting(rules, side), [route for route in ours if route.is_ours]
 
 
 def find_missing(config: Config, *backends: RouteBackend) -> str | None:
@@ -438,6 +527,16 @@ def find_missing(config: Config, *backends: RouteBackend) -> str | None:
         if missing is not None:
             return missing
     return None
+
+
+def find_pending(config: Config, backend: RouteBackend) -> str | None:
+    """Return a phrase about the kept interfaces that may still get ready, or None.
+
+    Raises:
+        RouteError: the kernel can't be queried.
+    """
+    found = find_kept(config, backend.facts(), read_default_routes(backend))
+    return ", ".join(found.pending) or None
 
 
 MISSING_HINT = "bring it up or add it, or name another gateway or dev"

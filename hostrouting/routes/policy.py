@@ -10,15 +10,45 @@ it up for packets from the interface's addresses. With a gateway there are three
 the side table without its default route, then table main without its default route, because this
 host's own pods are there, then the side table's gateway.
 
+``resolve_policy`` tells what is wanted, and ``PolicyPlan`` compares that with what is there.
+
 This module does no I/O.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from ipaddress import IPv4Address, IPv4Network
+from typing import NamedTuple
+
 import attrs
 
-from hostrouting.model.routes import Route
+from hostrouting.config.routing import KEEP_PRIORITIES, ONLINK, Config, Keep, StaticRule
+from hostrouting.kernel.default_routes import default_route
+from hostrouting.kernel.port import Facts
+from hostrouting.kernel.rules import loopback_of
+from hostrouting.model.changes import Change, Changes, Replacement
+from hostrouting.model.errors import Refusal, RouteError
+from hostrouting.model.family import Family, IpAddress, IpNetwork
+from hostrouting.model.links import Address, Link, is_like
+from hostrouting.model.routes import (
+    DEFAULT_DESTINATION,
+    SIDE_TABLES,
+    NextHop,
+    Protocol,
+    Route,
+    Scope,
+    Table,
+)
 from hostrouting.model.rules import Rule
+from hostrouting.model.text import shortened
+
+# For packets from a kept address: its side table; and where that has a default route, table main
+# without its own one before it.
+_KEEP, _KEEP_LONGER, _KEEP_GATEWAY = KEEP_PRIORITIES
+
+_NAMED_MAX = 8
 
 
 @attrs.frozen
@@ -27,7 +57,7 @@ class PolicyRouting:
 
     Args:
         rules: the rules, in the order in which they are added.
-        routes: the routes in side tables.
+        routes: the routes in side tables, in the order in which they are added.
         notes: a sentence for each kept interface or address that is left out.
         pending: a phrase for each kept interface that has no address yet, or is down.
     """
@@ -36,3 +66,462 @@ class PolicyRouting:
     routes: tuple[Route, ...] = ()
     notes: tuple[str, ...] = ()
     pending: tuple[str, ...] = ()
+
+    @property
+    def all_notes(self) -> tuple[str, ...]:
+        """Return the notes, and one about the interfaces that aren't ready."""
+        if not self.pending:
+            return self.notes
+        listed = shortened(self.pending, ", ", _NAMED_MAX)
+        later = f"not kept yet: {listed}; the watcher or the next run does it"
+        return (*self.notes, later)
+
+
+# --- resolve --------------------------------------------------------------------------------------
+
+
+def resolve_policy(
+    config: Config,
+    family: Family,
+    facts: Facts,
+    defaults: Sequence[Route],
+    foreign_in: Callable[[int], Route | None],
+) -> PolicyRouting:
+    """Return the rules and side tables that a config stands for on a host.
+
+    Args:
+        config: the config. Only IPv4 has kept interfaces.
+        family: the address family.
+        facts: the host's interfaces, addresses and rules.
+        defaults: entries that include the default routes of table main, in the kernel's order.
+        foreign_in: a function that returns another program's route in a table, or None.
+
+    Raises:
+        RouteError: a rule of the config would take packets off a kept interface, or another program
+            has a route in a side table of ours. The error lists all such problems.
+    """
+    static_rules = config.static_routes.rules_of(family)
+    rules = [rule for static in static_rules for rule in _pair(static)]
+    if family is not Family.IPV4 or not config.static_routes.keep:
+        return PolicyRouting(tuple(rules))
+    found = find_kept(config, facts, defaults)
+    refusals = [*_refuse_early(static_rules, found.interfaces)]
+    routes: list[Route] = []
+    tables = _SideTables(facts.rules, foreign_in)
+    for interface in found.interfaces:
+        try:
+            table = tables.take(interface)
+        except RouteError as error:
+            refusals.append(Refusal(error.message, error.hint))
+            continue
+        rules += interface.rules(table)
+        routes += interface.routes(table)
+    if refusals:
+        raise RouteError.of(refusals)
+    return PolicyRouting(tuple(rules), tuple(routes), found.notes, found.pending)
+
+
+def _pair(static: StaticRule) -> list[Rule]:
+    """Return the kernel's two rules for a rule of the config."""
+    return [
+        Rule(
+            static.priority,
+            table=table,
+            destination=static.to,
+            protocol=Protocol.HOSTROUTING,
+        )
+        for table in (Table.LOCAL, Table.MAIN)
+    ]
+
+
+def _refuse_early(
+    rules: Iterable[StaticRule],
+    kept: Iterable[KeptInterface],
+) -> Iterator[Refusal]:
+    """Yield refusals for rules before those of kept interfaces that would take their packets."""
+    early = [rule for rule in rules if rule.priority < _KEEP]
+    for rule in early:
+        for interface in kept:
+            network = next((each for each in interface.networks if rule.to.overlaps(each)), None)
+            if network is not None:
+                yield Refusal(
+                    f"can't install the rule {rule}: it would take packets off {interface.dev}, "
+                    f"which is kept, as it comes before {_KEEP} and meets its network {network}",
+                    f"give it a priority above {_KEEP_GATEWAY}, or leave {interface.dev} out of "
+                    "keep",
+                )
+
+
+@attrs.frozen
+class KeptInterface:
+    """An interface on which packets from its own addresses stay.
+
+    Args:
+        dev: its name.
+        sources: its addresses.
+        networks: its connected networks, each with its first address there.
+        gateway: the next hop of the default route in its side table, or None if it has none.
+    """
+
+    dev: str
+    sources: tuple[IPv4Address, ...]
+    networks: Mapping[IpNetwork, IpAddress]
+    gateway: NextHop | None
+
+    def rules(self, table: int) -> Iterator[Rule]:
+        """Yield the rules that look up a side table for packets from the interface's addresses."""
+        for address in self.sources:
+            rule = Rule(
+                _KEEP,
+                table=table,
+                source=IPv4Network(address),
+                protocol=Protocol.HOSTROUTING,
+            )
+            if self.gateway is None:
+                yield rule
+                continue
+            longer = attrs.evolve(rule, suppress_prefix_length=0)
+            yield longer
+            yield attrs.evolve(longer, preference=_KEEP_LONGER, table=Table.MAIN)
+            yield attrs.evolve(rule, preference=_KEEP_GATEWAY)
+
+    def routes(self, table: int) -> Iterator[Route]:
+        """Yield the routes of the side table; those through which the gateway is reached first."""
+        for network, source in self.networks.items():
+            yield Route(
+                network,
+                (NextHop(self.dev),),
+                table=table,
+                scope=Scope.LINK,
+                source=source,
+            )
+        if self.gateway is not None:
+            yield Route(DEFAULT_DESTINATION, (self.gateway,), table=table)
+
+
+@attrs.frozen
+class KeptInterfaces:
+    """The interfaces that a config keeps on a host, and those that it doesn't.
+
+    Args:
+        interfaces: the kept ones, in the order of their indexes.
+        notes: a sentence for each interface or address that is left out.
+        pending: a phrase for each interface that has no address yet, or is down.
+    """
+
+    interfaces: tuple[KeptInterface, ...]
+    notes: tuple[str, ...]
+    pending: tuple[str, ...]
+
+
+def find_kept(config: Config, facts: Facts, defaults: Sequence[Route]) -> KeptInterfaces:
+    """Find the interfaces that a config keeps. The arguments are those of ``resolve_policy``."""
+    finder = _Finder(config, facts, defaults)
+    loopback = loopback_of(facts.links)
+    links = [link for link in facts.links if link.name != loopback]
+    for entry in config.static_routes.keep:
+        if not any(is_like(link.name, (entry.dev,)) for link in links):
+            finder.notes.append(f"{entry.dev} isn't kept: there is no such interface")
+    for link in links:
+        entries = (each for each in config.static_routes.keep if is_like(link.name, (each.dev,)))
+        first = next(entries, None)
+        if first is not None:
+            finder.sort(link, first)
+    return KeptInterfaces(tuple(finder.kept), tuple(finder.notes), tuple(finder.pending))
+
+
+@attrs.define
+class _Finder:
+    """The interfaces that a config names, sorted into those that are kept, and the others."""
+
+    config: Config
+    facts: Facts
+    defaults: Sequence[Route]
+    kept: list[KeptInterface] = attrs.field(factory=list[KeptInterface])
+    notes: list[str] = attrs.field(factory=list[str])
+    pending: list[str] = attrs.field(factory=list[str])
+
+    def sort(self, link: Link, entry: Keep) -> None:
+        """Sort an interface, given the entry that names it."""
+        if (reason := self._why_unkept(link)) is not None:
+            self.notes.append(f"{link.name} isn't kept: {reason}")
+            return
+        addresses = [
+            each
+            for each in self.facts.addresses
+            if each.dev == link.name and each.scope == Scope.UNIVERSE
+        ]
+        if not (addresses and link.is_up):
+            reason = "it has no address" if link.is_up else "it is down"
+            self.pending.append(f"{link.name} ({reason})")
+            return
+        own = self._without_shared(addresses)
+        networks = _networks(own)
+        gateway = self._gateway(link.name, entry, networks)
+        if own and (networks or gateway):
+            sources = dict.fromkeys(IPv4Address(address.local) for address in own)
+            self.kept.append(KeptInterface(link.name, tuple(sources), networks, gateway))
+        elif own:
+            reason = "it has neither a connected network nor a gateway"
+            self.notes.append(f"{link.name} isn't kept: {reason}")
+
+    def _why_unkept(self, link: Link) -> str | None:
+        if self._is_uplink(link):
+            return "it is an uplink"
+        if link.master is not None and not self._is_vrf(link.master):
+            return f"it is a port of {link.master}"
+        return None
+
+    def _without_shared(self, addresses: Iterable[Address]) -> list[Address]:
+        """Return the addresses that no other interface has, and leave out the others."""
+        own: list[Address] = []
+        for address in addresses:
+            other = self._other_owner(address.local, address.dev)
+            if other is None:
+                own.append(address)
+            else:
+                reason = f"{other} has this address, too"
+                self.notes.append(f"{address.local} of {address.dev} isn't kept: {reason}")
+        return own
+
+    def _is_uplink(self, link: Link) -> bool:
+        if self.config.uplinks is not None:
+            return is_like(link.name, self.config.uplinks)
+        default = default_route(self.defaults)
+        return default is not None and link.name in default.devs
+
+    def _is_vrf(self, name: str) -> bool:
+        return any(link.name == name and link.kind == "vrf" for link in self.facts.links)
+
+    def _other_owner(self, address: IpAddress, dev: str) -> str | None:
+        others = (each.dev for each in self.facts.addresses if each.local == address)
+        return next((other for other in others if other != dev), None)
+
+    def _gateway(self, dev: str, entry: Keep, networks: Iterable[IpNetwork]) -> NextHop | None:
+        """Return the next hop of an interface's default route, or None if it has no gateway."""
+        if entry.gateway == ONLINK:
+            return NextHop(dev)
+        if entry.gateway is not None:
+            is_near = any(entry.gateway in network for network in networks)
+            return NextHop(dev, entry.gateway, onlink=not is_near)
+        default = default_route(route for route in self.defaults if dev in route.devs)
+        if default is None:
+            return None
+        hop = next(hop for hop in default.hops if hop.dev == dev and not hop.is_dead)
+        return NextHop(dev, hop.gateway, onlink=hop.onlink)
+
+
+def _networks(addresses: Iterable[Address]) -> dict[IpNetwork, IpAddress]:
+    """Return the connected networks of addresses, each with the first address there."""
+    networks: dict[IpNetwork, IpAddress] = {}
+    for address in addresses:
+        is_single = address.prefix_length == 32 and address.peer is None
+        if address.prefix_length and not is_single:
+            networks.setdefault(address.network, address.local)
+    return networks
+
+
+@attrs.define
+class _SideTables:
+    """The side tables of a host, and those that interfaces have taken so far.
+
+    Args:
+        rules: all policy rules, in evaluation order.
+        foreign_in: see ``resolve_policy``.
+    """
+
+    rules: Sequence[Rule]
+    foreign_in: Callable[[int], Route | None]
+    _taken: set[int] = attrs.field(factory=set[int], init=False)
+
+    def take(self, interface: KeptInterface) -> int:
+        """Return the table that our rules look up for an interface, or a free one.
+
+        Raises:
+            RouteError: another program has a route in that table, or there is no free one.
+        """
+        table = self._named(interface)
+        if table is None:
+            table = self._free()
+        elif (foreign := self.foreign_in(table)) is not None:
+            raise RouteError(
+                f"can't keep {interface.dev}: another program has a route in its table {table} "
+                f"({foreign})",
+                hint=f"have its owner remove it; look at: ip route show table {table}",
+            )
+        self._taken.add(table)
+        return table
+
+    def _named(self, interface: KeptInterface) -> int | None:
+        sources = {IPv4Network(address) for address in interface.sources}
+        named = [rule for rule in self.rules if rule.is_ours and rule.preference == _KEEP]
+        tables = (rule.table for rule in named if rule.source in sources)
+        return next((each for each in tables if each in SIDE_TABLES and self._may_take(each)), None)
+
+    def _free(self) -> int:
+        looked_up = {rule.table for rule in self.rules if rule.has_table}
+        for table in SIDE_TABLES:
+            if table in looked_up or not self._may_take(table):
+                continue
+            if self.foreign_in(table) is None:
+                return table
+        raise RouteError(f"there is no free table from {SIDE_TABLES[0]} to {SIDE_TABLES[-1]}")
+
+    def _may_take(self, table: int) -> bool:
+        return table not in self._taken
+
+
+# --- plan -----------------------------------------------------------------------------------------
+
+
+class RuleSteps(NamedTuple):
+    """The changes to policy rules, in the order in which they are made.
+
+    Args:
+        remove_first: rules that would be before a rule that they have to follow, or that the kernel
+            would mistake for one that is added.
+        add: the rules to add.
+        remove: the rules to remove afterwards.
+    """
+
+    remove_first: tuple[Rule, ...]
+    add: tuple[Rule, ...]
+    remove: tuple[Rule, ...]
+
+
+@attrs.frozen
+class PolicyPlan:
+    """The changes to our rules and side tables.
+
+    Args:
+        family: the address family.
+        wanted: the rules and routes that are wanted.
+        there: those of ours that are there, in the kernel's order.
+    """
+
+    family: Family
+    wanted: PolicyRouting = PolicyRouting()
+    there: PolicyRouting = PolicyRouting()
+
+    @cached_property
+    def add(self) -> tuple[Route, ...]:
+        """The routes that are added to side tables."""
+        keys = {route.key for route in self.there.routes}
+        return tuple(route for route in self.wanted.routes if route.key not in keys)
+
+    @cached_property
+    def replace(self) -> tuple[Replacement, ...]:
+        """The routes in side tables that differ from the wanted ones."""
+        wanted = {route.key: route for route in self.wanted.routes}
+        pairs = [Replacement(old, wanted[old.key]) for old in self._wanted_keys]
+        return tuple(pair for pair in pairs if not pair.old.has_same_effect(pair.new))
+
+    @cached_property
+    def unchanged(self) -> tuple[Route, ...]:
+        """The routes in side tables that are as wanted."""
+        replaced = {pair.old for pair in self.replace}
+        return tuple(route for route in self._wanted_keys if route not in replaced)
+
+    @cached_property
+    def remove(self) -> tuple[Route, ...]:
+        """The routes in side tables that aren't wanted, those that may lead to gateways last."""
+        left = [*self.there.routes]
+        for route in self._wanted_keys:
+            left.remove(route)
+        return tuple(sorted(left, key=lambda route: route.is_near))
+
+    @cached_property
+    def _wanted_keys(self) -> tuple[Route, ...]:
+        """The first entry with each wanted key: the one that the kernel uses and replaces."""
+        wanted = {route.key for route in self.wanted.routes}
+        first: dict[tuple[object, ...], Route] = {}
+        for route in self.there.routes:
+            if route.key in wanted:
+                first.setdefault(route.key, route)
+        return tuple(first.values())
+
+    @cached_property
+    def rule_steps(self) -> RuleSteps:
+        """The changes to rules, in order.
+
+        Only rules with the same selectors and preference have to be in the wanted order.
+        """
+        there = self.there.rules
+        # Of equal rules, the kernel deletes the first one.
+        last = {rule: index for index, rule in enumerate(there)}
+        staying: set[int] = set()
+        add: list[Rule] = []
+        for alike in _by_selectors(self.wanted.rules):
+            before = -1
+            for position, rule in enumerate(alike):
+                index = last.get(rule, -1)
+                if index <= before:
+                    add += alike[position:]
+                    break
+                staying.add(index)
+                before = index
+        gone = [rule for index, rule in enumerate(there) if index not in staying]
+        first = [rule for rule in gone if any(_may_be_mistaken(rule, new) for new in add)]
+        later = [rule for rule in gone if rule not in first]
+        return RuleSteps(tuple(first), tuple(add), tuple(later))
+
+    @property
+    def unchanged_rules(self) -> tuple[Rule, ...]:
+        """Return the rules that stay, in the kernel's order."""
+        staying = {*self.wanted.rules}.difference(self.rule_steps.add)
+        return tuple(rule for rule in dict.fromkeys(self.there.rules) if rule in staying)
+
+    def rules_after(self, rules: Iterable[Rule]) -> tuple[Rule, ...]:
+        """Return all rules of a host as they would be after the changes, in evaluation order."""
+        steps = self.rule_steps
+        left = [*rules]
+        for rule in (*steps.remove_first, *steps.remove):
+            left.remove(rule)
+        for rule in steps.add:
+            left.insert(sum(each.preference <= rule.preference for each in left), rule)
+        return tuple(left)
+
+    @property
+    def changes(self) -> Changes:
+        """Return the plan's changes, which are falsy if everything is as wanted."""
+        steps = self.rule_steps
+        return Changes(
+            routes=(
+                *(Change(route, "added") for route in self.add),
+                *(Change(pair.new, "replaced", pair.old) for pair in self.replace),
+                *(Change(route, "removed") for route in self.remove),
+            ),
+            rules=(
+                *(Change(rule_words(rule), "added") for rule in steps.add),
+                *(Change(rule_words(rule), "removed") for rule in steps.remove_first),
+                *(Change(rule_words(rule), "removed") for rule in steps.remove),
+            ),
+        )
+
+
+def rule_words(rule: Rule) -> str:
+    """Return a rule with its preference, as ip-rule(8) shows it."""
+    return f"{rule.preference}: {rule}"
+
+
+def _by_selectors(rules: Iterable[Rule]) -> Iterable[list[Rule]]:
+    groups: dict[tuple[object, ...], list[Rule]] = {}
+    for rule in rules:
+        key = (rule.preference, rule.source, rule.destination)
+        groups.setdefault(key, []).append(rule)
+    return groups.values()
+
+
+def _may_be_mistaken(rule: Rule, other: Rule) -> bool:
+    """Return whether a request about one of two rules of ours may match the other.
+
+    A request without a source or destination matches rules with any (rule_exists and rule_find in
+    net/core/fib_rules.c), and a deletion without a limit for prefixes those with any.
+    """
+    is_alike = (rule.preference, rule.action, rule.table) == (
+        other.preference,
+        other.action,
+        other.table,
+    )
+    pairs = ((rule.source, other.source), (rule.destination, other.destination))
+    return is_alike and all(a == b or a is None or b is None for a, b in pairs)

@@ -99,18 +99,23 @@ def _explained(
     backend: RouteBackend,
 ) -> list[tuple[Route, Refusal]]:
     """Return the losing routes, each with the reason that a model of the tables gives."""
+    fib = read_fib(backend, facts)
+    losing = [(route, _beaten(route, answer, fib)) for route, answer in beaten]
+    main = [route for route in fib.routes if route.table == Table.MAIN]
+    return losing + _covered(covered, main, local, backend.family)
+
+
+def read_fib(backend: RouteBackend, facts: Facts) -> Fib:
+    """Read all tables, and return a model of them, which tells the reason for an answer."""
     from hostrouting.kernel.fib6 import MODELS
 
-    fib = MODELS[backend.family](
+    return MODELS[backend.family](
         facts.rules,
         read_routes(backend),
         facts.addresses,
         links=facts.links,
         silent_routers=facts.silent_routers,
     )
-    losing = [(route, _beaten(route, answer, fib)) for route, answer in beaten]
-    main = [route for route in fib.routes if route.table == Table.MAIN]
-    return losing + _covered(covered, main, local, backend.family)
 
 
 def _beaten_in_kernel(

@@ -8,7 +8,7 @@ the oneshots.
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 import attrs
@@ -29,15 +29,22 @@ from hostrouting.host_files.managers import NETWORKD, keeps_foreign_rules
 from hostrouting.kernel.port import read_routes
 from hostrouting.model.changes import Changes
 from hostrouting.model.errors import FileError, UnitError
+from hostrouting.model.family import Family
 from hostrouting.model.routes import Route, Table
 from hostrouting.overlap.check import check_families, nothing_expected, unjudged
 from hostrouting.overlap.findings import OverlapReport, RouteOverlapError, UnknownReason, Verdict
 from hostrouting.overlap.markers import write_markers
 from hostrouting.overlap.summary import error_text
 from hostrouting.routes.install import converge
-from hostrouting.routes.plan import RoutePlan, RoutesReport, adopted_routes
+from hostrouting.routes.install_policy import restore_policy
+from hostrouting.routes.plan import RoutePlan, RoutesReport, adopted_routes, read_policy
+from hostrouting.routes.policy import PolicyRouting
 from hostrouting.tasks.arguments import ConfigTask, HostTask
-from hostrouting.tasks.install_routes import wait_for_network, write_routes
+from hostrouting.tasks.install_routes import (
+    planned_backends,
+    wait_for_network,
+    write_routes,
+)
 from hostrouting.tasks.queries import with_namespace_note
 from hostrouting.tasks.reports import ConfigureReport, WatchReport
 from phases import CancelScope, Undo, all_or_nothing, run_child, task
@@ -362,7 +369,7 @@ class Run:
         if adopted or exists(host.layout.adopted):
             hand_over(adopted, host.layout, undo)
         installation.prepare(self.boot, host, undo)
-        former = self._former_routes(adopted)
+        former = self._former(adopted)
         if self.boot.changes_routes_script:
             # If the node starts from here on, the new routes script may install routes even before
             # this run does. A rollback removes them, too.
@@ -370,12 +377,12 @@ class Run:
         changes = installation.apply_additions(self.boot, host, undo)
         # If no routes are wanted and none is there, nothing has to be removed. But if the lock's
         # file exists, a script may be installing our routes right now.
-        if not (wants_routes or exists(host.layout.lock) or former):
+        if not (wants_routes or exists(host.layout.lock) or former.routes):
             return changes, RoutePlan()
         return changes, write_routes(config, host, scope, self.started, adopted)
 
-    def _former_routes(self, adopted: Sequence[StaticRoute]) -> tuple[Route, ...]:
-        """Return our routes in the kernel that this run may remove, and a rollback must restore."""
+    def _former(self, adopted: Sequence[StaticRoute]) -> _Former:
+        """Return our part of the kernel that this run may remove, and a rollback must restore."""
         former: tuple[Route, ...] = ()
         # This run changes our routes if no routes are wanted. If the routes script is replaced, the
         # new one may change them.
@@ -383,7 +390,26 @@ class Run:
             former = self.host.our_routes()
         if adopted:
             former += adopted_routes(adopted, read_routes(self.host.routes, Table.MAIN))
-        return former
+        policies: dict[Family, PolicyRouting] = {}
+        if self.boot.changes_routes_script:
+            for family in self._policy_families:
+                policies[family] = read_policy(self.host.routes_of(family))
+        return _Former(former, policies)
+
+    @property
+    def _policy_families(self) -> set[Family]:
+        """Return the families in which the old or the new routes script changes rules."""
+        configs = [self.config]
+        try:
+            configs.append(self.boot.manifests.old.config)
+        except FileError:  # an edited manifest doesn't tell what the old script does
+            return {backend.family for backend in planned_backends(self.config, self.host)}
+        families: set[Family] = set()
+        for config in configs:
+            families.update(Family.of(rule.to) for rule in config.static_routes.rules)
+            if config.static_routes.keep:
+                families.add(Family.IPV4)
+        return families
 
     def finish(self, scope: CancelScope) -> OverlapReport:
         """Remove what is no longer needed, run the check, and start the oneshots.
@@ -443,14 +469,31 @@ def raise_if_strict(
         raise RouteOverlapError(error_text(report), report, warnings, hint=hint)
 
 
-def _restore(former: tuple[Route, ...], host: Host) -> None:
-    """Restore our former routes in the kernel, and the adopted ones, if any of them has changed."""
-    if _are_in_place(former, host):
-        return  # without taking the lock
-    with locked(host.layout.lock, CancelScope()):
-        for backend in host.backends({route.family for route in former}):
-            of_family = [route for route in former if route.family is backend.family]
-            converge(of_family, backend)
+@attrs.frozen
+class _Former:
+    """Our part of the kernel's state before a run.
+
+    Args:
+        routes: our routes in table main, and those that we have adopted.
+        policies: our rules and side tables, of the families whose rules the run may change.
+    """
+
+    routes: tuple[Route, ...]
+    policies: Mapping[Family, PolicyRouting]
+
+
+def _restore(former: _Former, host: Host) -> None:
+    """Restore our former routes and rules in the kernel, and the adopted ones, if any changed."""
+    if not _are_in_place(former.routes, host):
+        with locked(host.layout.lock, CancelScope()):
+            for backend in host.backends({route.family for route in former.routes}):
+                of_family = [route for route in former.routes if route.family is backend.family]
+                converge(of_family, backend)
+    for family, policy in former.policies.items():
+        backend = host.routes_of(family)
+        if read_policy(backend) != policy:
+            with locked(host.layout.lock, CancelScope()):
+                restore_policy(policy, backend)
 
 
 def _are_in_place(former: tuple[Route, ...], host: Host) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno as errnos
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -21,15 +22,18 @@ from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.routes import Route6, Table
 from hostrouting.routes.install import apply_routes
+from hostrouting.routes.install_policy import apply_policy
 from hostrouting.routes.plan import (
     MISSING_HINT,
     RoutePlan,
     RoutesReport,
     find_missing,
+    find_pending,
     plan_now,
     uplinks_of,
 )
 from hostrouting.routes.verify import verify_routes
+from hostrouting.routes.verify_policy import verify_policy
 from hostrouting.tasks.arguments import ConfigTask
 from phases import CancelScope, Undo, all_or_nothing
 
@@ -42,11 +46,12 @@ def wait_for_network(
 ) -> None:
     """Wait until the host has everything that a config's routes need, without holding a lock.
 
-    If a route can never be installed, the wait ends without an error. The error is raised when the
-    routes are planned.
+    Then wait for the addresses of kept interfaces, too. If a route can never be installed, the wait
+    ends without an error. The error is raised when the routes are planned.
 
     Args:
-        started: when the run started. The wait ends at most ``wait_seconds`` later.
+        started: when the run started. The wait for what the routes need ends at most
+            ``wait_seconds`` later, and the wait for addresses ``address_seconds`` later.
 
     Raises:
         RouteError: a default route, a device or a gateway is still missing at the end, or the
@@ -64,6 +69,9 @@ def wait_for_network(
     missing = look_until(backends[-1], scope, started, config.wait_seconds, look)
     if missing is not None:
         raise _waited_in_vain(missing, config, host)
+    if config.static_routes.keep:
+        find = partial(find_pending, config, host.routes)
+        look_until(host.routes, scope, started, config.route_overlap.address_seconds, find)
 
 
 def _waited_in_vain(missing: str, config: Config, host: Host) -> RouteError:
@@ -120,14 +128,41 @@ def planned_routes(
     """
     while True:
         with locked(host.layout.lock, scope):
-            backends = host.backends(config.static_routes.families)
-            plan, missing = plan_now(config, *backends, adopted=adopted)
-            if missing is None:
+            plan, missing = plan_now(config, *planned_backends(config, host), adopted=adopted)
+            waited = scope.clock.monotonic() - started
+            is_pending = plan.pending and waited < config.route_overlap.address_seconds
+            if missing is None and not is_pending:
                 yield plan
                 return
-        if scope.clock.monotonic() >= started + config.wait_seconds:
+        if missing is not None and waited >= config.wait_seconds:
             raise _waited_in_vain(missing, config, host)
         wait_for_network(config, host, scope, started)
+
+
+def planned_backends(config: Config, host: Host) -> tuple[RouteBackend, ...]:
+    """Return the backends of the families in which a plan may have to change anything.
+
+    Raises:
+        RouteError: the kernel can't be queried.
+    """
+    backends = host.backends(config.static_routes.families)
+    if len(backends) > 1 or not _has_our_rules6(host):
+        return backends
+    return host.routes, host.routes_of(Family.IPV6)
+
+
+def _has_our_rules6(host: Host) -> bool:
+    if host.snapshot is not None and host.snapshot.ipv6 is None:
+        return False
+    if host.routes6 is None:
+        return False
+    try:
+        rules = host.routes6.facts().rules
+    except RouteError as error:
+        if error.errno != errnos.EAFNOSUPPORT:  # what a kernel without IPv6 says (ipv6.disable=1)
+            raise
+        return False
+    return any(rule.is_ours for rule in rules)
 
 
 def apply_and_verify(
@@ -136,23 +171,48 @@ def apply_and_verify(
     scope: CancelScope,
     undo: Undo,
 ) -> RoutePlan:
-    """Apply a plan to the kernel, and verify its routes.
+    """Apply a plan to the kernel, and verify its routes and rules.
 
     Returns:
         The executed plan.
 
     Raises:
-        RouteError: a route can't be installed or isn't used by the kernel. ``undo`` covers the
-            changes made so far.
+        RouteError: a route or rule can't be installed or isn't used by the kernel. ``undo`` covers
+            the changes made so far.
     """
-    backends = host.backends(plan.families)
+    backends = [host.routes_of(family) for family in Family if family in plan.families]
     done = RoutePlan()
     for backend in backends:
         of_family = plan.of(backend.family)
-        verify_early = partial(_verify_early, of_family, backend)
-        done |= apply_routes(of_family, backend, scope, undo, verify_early)
+        change_rules = partial(_change_rules, of_family, backend, scope, undo)
+        done |= apply_routes(of_family, backend, scope, undo, change_rules)
     verify_routes(plan.wanted, *backends)
+    verify_policies(plan, *backends)
     return done
+
+
+def _change_rules(
+    plan: RoutePlan,
+    backend: RouteBackend,
+    scope: CancelScope,
+    undo: Undo,
+) -> None:
+    """Change rules and side tables, when table main has all wanted routes, and none is removed."""
+    for policy in plan.policies:
+        apply_policy(policy, backend, scope, undo)
+    _verify_early(plan, backend)
+
+
+def verify_policies(plan: RoutePlan, *backends: RouteBackend) -> None:
+    """Verify the rules and side tables of a plan that has been carried out.
+
+    Raises:
+        RouteError: another program's rule decides. The error names it.
+    """
+    for backend in backends:
+        for policy in plan.policies:
+            if policy.family is backend.family:
+                verify_policy(policy.wanted, backend)
 
 
 def _verify_early(plan: RoutePlan, backend: RouteBackend) -> None:

@@ -31,10 +31,15 @@ from hostrouting.overlap.findings import OverlapReport, Verdict
 from hostrouting.overlap.uplinks import awaited_devs
 from hostrouting.routes.install import refuse
 from hostrouting.routes.plan import RoutePlan, RoutesReport, plan_now, plan_or_raise
+from hostrouting.routes.policy import PolicyPlan
 from hostrouting.routes.verify import verify_routes
 from hostrouting.tasks.arguments import to_config, to_host
 from hostrouting.tasks.configure import warnings_of
-from hostrouting.tasks.install_routes import why_no_default6
+from hostrouting.tasks.install_routes import (
+    planned_backends,
+    verify_policies,
+    why_no_default6,
+)
 from phases import CancelScope
 
 _NAMED_FINDINGS = 3
@@ -66,7 +71,7 @@ class Plan:
 
     Args:
         host: the host's name.
-        routes: the plan for the kernel's routing table.
+        routes: the plan for the kernel's routes and rules.
         missing: what the routes are waiting for, as a phrase, or None. If the routes are waiting,
             ``routes`` is empty.
         boot: changes to files and units, or None for a snapshot, which doesn't include them.
@@ -74,6 +79,7 @@ class Plan:
         warnings: why ``Configure`` would fail on this host, or why the installation can't work yet.
             Each is a sentence.
         pending: InfiniBand interfaces without an address that the check would wait for.
+            Kept interfaces that aren't ready are in ``routes.pending``.
     """
 
     host: str
@@ -86,7 +92,7 @@ class Plan:
 
     @property
     def changes(self) -> Changes:
-        """All known changes to routes, files and units."""
+        """All known changes to routes, rules, files and units."""
         return self.routes.changes | (self.boot or Changes())
 
     def __bool__(self) -> bool:
@@ -125,8 +131,7 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
         planned = Plan(host.name, RoutePlan(), None, None, next_start)
     else:
         adopted = routes_to_adopt(host, replaces_script=config.static_routes.is_wanted)
-        backends = host.backends(config.static_routes.families)
-        routes, missing = plan_now(config, *backends, adopted=adopted)
+        routes, missing = plan_now(config, *planned_backends(config, host), adopted=adopted)
         next_start = _next_start(config, host, routes, missing, scope)
         pending = awaited_devs(config, host.routes)
         planned = Plan(host.name, routes, missing, None, next_start, pending=pending)
@@ -229,8 +234,20 @@ def _planned(
         of_family = plan.of(family)
         gone = [*of_family.remove, *(item.old for item in of_family.replace)]
         model = model_of(now.known(family), beneath)
-        models[family] = model.without(gone).with_routes(_new_routes(of_family))
+        model = model.without(gone).with_routes(_new_routes(of_family))
+        for policy in of_family.policies:
+            model = _with_policy(model, policy)
+        models[family] = model
     return _Planned(host, models)
+
+
+def _with_policy(model: Model, policy: PolicyPlan) -> Model:
+    replaced = policy.replace
+    gone = [*policy.remove, *(pair.old for pair in replaced)]
+    changed = model.without(gone).with_routes([*policy.add, *(pair.new for pair in replaced)])
+    rules = model.facts().rules
+    after = policy.rules_after(rules)
+    return changed if after == rules else changed.with_rules(after)
 
 
 def _new_routes(plan: RoutePlan) -> list[Route]:
@@ -249,6 +266,7 @@ def _rehearse(plan: RoutePlan, host: Host, planned: _Planned) -> None:
             refused = planned.models[family].refused()
             refuse("add", [*_without_ipv6(_new_routes(of_family), host), *refused])
         verify_routes(of_family.wanted, planned.backend(family))
+        verify_policies(of_family, planned.backend(family))
 
 
 def _without_ipv6(routes: Sequence[Route], host: Host) -> list[RouteFailure]:
@@ -271,7 +289,7 @@ def as_installed(config: Config, host: Host) -> Callable[[Family], RouteBackend]
     Raises:
         RouteError: the routes can't currently be installed.
     """
-    backends = host.backends(config.static_routes.families)
+    backends = planned_backends(config, host)
     adopted = routes_to_adopt(host, replaces_script=config.static_routes.is_wanted)
     attempt = "propose routes beside those of the config"
     plan = plan_or_raise(config, attempt, *backends, adopted=adopted)

@@ -36,8 +36,8 @@ class ConfigureReport:
         routes: report for the static routes, including their changes.
         watch: report for the watcher, including its changes.
         overlap: report for the check, including its changes.
-        changes: all changed routes, files and units. They include the gate and the manifest, which
-            belong to no single part.
+        changes: all changed routes, rules, files and units. They include the gate and the manifest,
+            which belong to no single part.
         warnings: reasons why the installation can't work yet, one sentence each.
         until: the end of a trial, in RFC 3339 format.
     """
@@ -65,7 +65,7 @@ class ConfigureReport:
             changes: all changes made by the run.
             warnings: the run's warnings.
         """
-        routes = Changes(routes=changes.routes) | changes.of_part(ROUTES)
+        routes = changes.of_kernel | changes.of_part(ROUTES)
         return cls(
             RoutesReport(plan, routes),
             WatchReport(changes.of_part(WATCH)),

@@ -7,7 +7,7 @@ saved.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from shlex import quote
@@ -39,10 +39,16 @@ from hostrouting.model.family import Family
 from hostrouting.model.jsonable import to_json_text
 from hostrouting.model.routes import Route
 from hostrouting.overlap.check import check_families
-from hostrouting.routes.plan import RoutePlan, RoutesReport, plan_possible
+from hostrouting.routes.plan import RoutePlan, RoutesReport, plan_possible, read_policy
+from hostrouting.routes.policy import PolicyPlan, PolicyRouting
 from hostrouting.tasks.arguments import ConfigTask, HostTask
 from hostrouting.tasks.configure import Run, raise_if_strict
-from hostrouting.tasks.install_routes import apply_and_verify, planned_routes, wait_for_network
+from hostrouting.tasks.install_routes import (
+    apply_and_verify,
+    planned_backends,
+    planned_routes,
+    wait_for_network,
+)
 from hostrouting.tasks.reports import ConfigureReport
 from phases import CancelScope, all_or_nothing
 
@@ -178,8 +184,8 @@ class EndTrial(HostTask):
         """End the trial, even if the process that confirmed it was killed.
 
         Returns:
-            The routes that were added, replaced and removed, and those that the trial left
-            unchanged.
+            The routes and rules that were added, replaced and removed, and those that the trial
+            left unchanged.
 
         Raises:
             RouteError: there is no trial. Or a process was killed while it confirmed the trial,
@@ -201,11 +207,11 @@ class EndTrial(HostTask):
                 verb="end",
                 hint="confirm, or when the consumer starts",
             )
-            before = host.our_routes()
+            before = _Ours.of(host)
             try:
                 end_trial(host)
             finally:
-                plan = _difference(before, host.our_routes())
+                plan = before.difference(_Ours.of(host))
                 done.changes |= plan.changes
             config = Config.from_mapping(document)
             if was_confirmed and Manifest.of_host(host.layout).config == config:
@@ -235,13 +241,39 @@ def _moved(
     return document
 
 
-def _difference(before: Sequence[Route], after: Sequence[Route]) -> RoutePlan:
-    difference = RoutePlan()
-    for family in Family:
-        new = [route for route in after if route.family is family]
-        old = [route for route in before if route.family is family]
-        difference |= plan_possible(new, old)[0]
-    return difference
+@attrs.frozen
+class _Ours:
+    """Our part of a kernel's state.
+
+    Args:
+        routes: our routes in table main.
+        policies: for each family that has any, our rules and side tables.
+    """
+
+    routes: tuple[Route, ...]
+    policies: Mapping[Family, PolicyRouting]
+
+    @classmethod
+    def of(cls, host: Host) -> _Ours:
+        """Read what is ours."""
+        backends = planned_backends(Config(), host)
+        return cls(host.our_routes(), {each.family: read_policy(each) for each in backends})
+
+    def difference(self, after: _Ours) -> RoutePlan:
+        """Return the plan that would have made the changes since then."""
+        difference = RoutePlan()
+        for family in Family:
+            new = [route for route in after.routes if route.family is family]
+            old = [route for route in self.routes if route.family is family]
+            difference |= plan_possible(new, old)[0]
+            policy = PolicyPlan(
+                family,
+                after.policies.get(family, PolicyRouting()),
+                self.policies.get(family, PolicyRouting()),
+            )
+            if policy.wanted != policy.there or policy.there.rules:
+                difference |= RoutePlan(policies=(policy,))
+        return difference
 
 
 # --- the files in /run ----------------------------------------------------------------------------

@@ -14,12 +14,12 @@ from syslog import LOG_ERR, LOG_INFO, LOG_NOTICE, LOG_WARNING
 
 import attrs
 
+from hostrouting.model.changes import Replacement
 from hostrouting.model.family import IpNetwork
 from hostrouting.model.routes import Route
 from hostrouting.model.text import shortened
 from hostrouting.overlap.findings import Finding, OverlapReport, Verdict
 from hostrouting.overlap.summary import PASTE, summary
-from hostrouting.routes.plan import Replacement
 from hostrouting.watch._repair import Drift, Repair
 
 HOW_TO_STOP = (

@@ -12,12 +12,13 @@ from hostrouting.boot.host import Host
 from hostrouting.boot.locks import is_held, locked
 from hostrouting.config.routing import Config, StaticRoute
 from hostrouting.kernel.port import RouteBackend, read_routes
+from hostrouting.model.changes import Replacement
 from hostrouting.model.errors import HostRoutingError, RouteError
 from hostrouting.model.family import Family, IpNetwork
 from hostrouting.model.jsonable import StrEnum
 from hostrouting.model.routes import Route, Table
 from hostrouting.routes.install import apply_possible
-from hostrouting.routes.plan import Replacement, RoutePlan, is_same, plan_possible, uplinks_of
+from hostrouting.routes.plan import RoutePlan, plan_possible, uplinks_of
 from hostrouting.routes.resolve import resolve
 from hostrouting.routes.verify import verify_routes
 from hostrouting.watch._backoff import Failures
@@ -177,7 +178,7 @@ class Reconciler:
 
     def _is_as_left(self, ours: Route) -> bool:
         left = self.kept.get(ours.key)
-        return left is not None and is_same(left, ours)
+        return left is not None and left.has_same_effect(ours)
 
 
 def _write_possible(

@@ -22,12 +22,12 @@ from hostrouting.boot.trial import end_trial, is_overdue
 from hostrouting.config.routing import Config
 from hostrouting.host_files.managers import who_manages
 from hostrouting.kernel.port import ChangeListener
+from hostrouting.model.changes import Replacement
 from hostrouting.model.errors import FileError, HostRoutingError, RouteError
 from hostrouting.model.family import Family
 from hostrouting.overlap.check import check_families, load_all
 from hostrouting.overlap.findings import OverlapReport, Verdict
 from hostrouting.overlap.markers import write_markers
-from hostrouting.routes.plan import Replacement
 from hostrouting.watch._events import (
     HOW_TO_STOP,
     Event,

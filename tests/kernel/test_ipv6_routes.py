@@ -27,11 +27,12 @@ from hostrouting.kernel.namespace import enter_namespace
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
 from hostrouting.kernel.port import Write, read_our_routes, read_routes
+from hostrouting.model.changes import Replacement
 from hostrouting.model.family import Family
 from hostrouting.model.lookups import RouteFailure
 from hostrouting.model.routes import NextHop, Protocol, Route, Route6, RouteType, Table
 from hostrouting.routes.install import apply_routes
-from hostrouting.routes.plan import Replacement, RoutePlan
+from hostrouting.routes.plan import RoutePlan
 from hostrouting.routes.verify import verify_routes
 from hostrouting.tasks.install_routes import InstallRoutes
 from hostrouting.testing import FakeSystemd

@@ -22,6 +22,7 @@ from node import default_route as dhcp_route
 from hostrouting import RouteError, StaticRoute
 from hostrouting.kernel.default_routes import default_route
 from hostrouting.kernel.port import Write
+from hostrouting.model.changes import Replacement
 from hostrouting.model.links import Address, Link
 from hostrouting.model.routes import (
     DEFAULT_DESTINATION,
@@ -34,7 +35,7 @@ from hostrouting.model.routes import (
     Table,
 )
 from hostrouting.routes.formats import as_ip, as_netplan, as_networkd
-from hostrouting.routes.plan import Replacement, RoutePlan, plan_routes
+from hostrouting.routes.plan import RoutePlan, plan_routes
 from hostrouting.routes.resolve import resolve
 from hostrouting.routes.verify import verify_routes
 from hostrouting.testing import FakeKernel

@@ -1,0 +1,130 @@
+"""Apply a plan for rules and side tables to the kernel, with an undo step for all of it.
+
+The order is that of ``apply_policy``; what is wanted is explained in ``policy``.
+"""
+
+from __future__ import annotations
+
+import errno as errnos
+import os
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from hostrouting.kernel.port import RouteBackend, Write
+from hostrouting.model.errors import Refusal, RouteError
+from hostrouting.model.family import Family
+from hostrouting.model.lookups import RouteFailure, RuleFailure
+from hostrouting.model.routes import Route
+from hostrouting.model.rules import Rule
+from hostrouting.routes.install import by_gateways, explain
+from hostrouting.routes.plan import read_policy
+from hostrouting.routes.policy import PolicyPlan, PolicyRouting, rule_words
+from phases import CancelScope, Undo
+
+# What is gone already needs no removal.
+_IS_GONE = (errnos.ESRCH, errnos.ENOENT, errnos.ENODEV)
+
+
+def apply_policy(
+    plan: PolicyPlan,
+    backend: RouteBackend,
+    scope: CancelScope,
+    undo: Undo,
+) -> None:
+    """Fill side tables, then change rules, then empty side tables.
+
+    So no rule ever leads to a side table without its routes.
+
+    Args:
+        plan: the changes to make.
+        backend: the backend for kernel access.
+        scope: the cancel scope, checked before each step.
+        undo: collects the rollback step for the changes.
+
+    Raises:
+        RouteError: the kernel rejected a change. ``undo`` covers the changes made so far.
+    """
+    if not plan.changes:
+        return
+    scope.check()
+    undo.push(partial(restore_policy, plan.there, backend))
+    for refusals, errno in _carry_out(plan, backend):
+        if refusals:
+            raise RouteError.of(refusals, errno=errno)
+        scope.check()
+
+
+def restore_policy(there: PolicyRouting, backend: RouteBackend) -> None:
+    """Make our rules and side tables what they were.
+
+    Args:
+        there: our rules and the routes in our side tables.
+        backend: the backend for kernel access.
+
+    Raises:
+        RouteError: some of the changes can't be undone. All others are.
+    """
+    plan = PolicyPlan(backend.family, there, read_policy(backend))
+    refusals: list[Refusal] = []
+    for refused, _ in _carry_out(plan, backend):
+        refusals += refused
+    if refusals:
+        raise RouteError.of(refusals)
+
+
+def _carry_out(
+    plan: PolicyPlan,
+    backend: RouteBackend,
+) -> Iterator[tuple[list[Refusal], int | None]]:
+    """Yield, for each step that there is, the refusals after it and the first one's errno."""
+    steps = plan.rule_steps
+    yield from _write(Write.ADD, by_gateways(plan.add), backend)
+    yield from _write(Write.REPLACE, [pair.new for pair in plan.replace], backend)
+    yield from _write_rules(Write.DELETE, steps.remove_first, backend)
+    yield from _write_rules(Write.ADD, steps.add, backend)
+    yield from _write_rules(Write.DELETE, steps.remove, backend)
+    yield from _write(Write.DELETE, plan.remove, backend)
+
+
+_VERBS = {Write.ADD: "add", Write.REPLACE: "replace", Write.DELETE: "remove"}
+
+
+def _write(
+    change: Write,
+    routes: Sequence[Route],
+    backend: RouteBackend,
+) -> Iterator[tuple[list[Refusal], int | None]]:
+    if not routes:
+        return
+    failures = [each for each in backend.write(change, routes) if not _needs_nothing(change, each)]
+    refusals = [explain(_VERBS[change], failure) for failure in failures]
+    yield refusals, failures[0].errno if failures else None
+
+
+def _write_rules(
+    change: Write,
+    rules: Sequence[Rule],
+    backend: RouteBackend,
+) -> Iterator[tuple[list[Refusal], int | None]]:
+    if not rules:
+        return
+    failures = [
+        each for each in backend.write_rules(change, rules) if not _needs_nothing(change, each)
+    ]
+    refusals = [_explain_rule(_VERBS[change], failure, backend.family) for failure in failures]
+    yield refusals, failures[0].errno if failures else None
+
+
+def _needs_nothing(change: Write, failure: RouteFailure | RuleFailure) -> bool:
+    return change is Write.DELETE and failure.errno in _IS_GONE
+
+
+def _explain_rule(verb: str, failure: RuleFailure, family: Family) -> Refusal:
+    reason = os.strerror(failure.errno).lower()
+    advice = f"look at: ip -{family.value} rule show pref {failure.rule.preference}"
+    if failure.errno == errnos.EEXIST:
+        reason = "another rule with protocol 217 is in its way"
+    elif failure.errno == errnos.EPERM:
+        reason, advice = "not permitted", "run as root (CAP_NET_ADMIN)"
+    why = f"{reason} (kernel: {failure.message})"
+    return Refusal(f"can't {verb} the rule {rule_words(failure.rule)}: {why}", advice)

@@ -1,0 +1,167 @@
+"""Check that the rules for policy routing decide: by lookups of a few addresses in the kernel.
+
+The boot script looks up the same addresses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from ipaddress import IPv4Address
+
+from hostrouting.kernel.port import Facts, RouteBackend
+from hostrouting.kernel.rules import NO_SOURCE, Flow
+from hostrouting.model.errors import Refusal, RouteError
+from hostrouting.model.family import IpAddress, IpNetwork
+from hostrouting.model.lookups import Lookup
+from hostrouting.model.routes import Route, RouteType, Table, word_of
+from hostrouting.model.rules import Rule
+from hostrouting.routes.policy import PolicyRouting, rule_words
+from hostrouting.routes.verify import read_fib
+
+# So many addresses of a network are tried, because the first ones may be this host's own.
+_TRIED = 4
+
+# An address of TEST-NET-2 (RFC 5737), which no host has.
+_ANYWHERE = IPv4Address("198.51.100.1")
+
+_OF_THIS_HOST = (RouteType.LOCAL, RouteType.BROADCAST, RouteType.ANYCAST)
+
+
+def verify_policy(wanted: PolicyRouting, backend: RouteBackend) -> None:
+    """Check that table main decides about the CIDRs of rules, and side tables about kept addresses.
+
+    A lookup that fails is right: a rule may well lead to a table in which nothing matches.
+
+    Args:
+        wanted: the rules, and the routes in side tables, that must be in effect.
+        backend: the backend for kernel access.
+
+    Raises:
+        RouteError: another program's rule decides. The error names it.
+    """
+    refusals = [*_late_rules(wanted, backend), *_lost_addresses(wanted, backend)]
+    if refusals:
+        raise RouteError.of(refusals)
+
+
+# --- rules ----------------------------------------------------------------------------------------
+
+
+def _late_rules(wanted: PolicyRouting, backend: RouteBackend) -> Iterator[Refusal]:
+    probes = {
+        rule: _first_addresses(rule.destination)
+        for rule in wanted.rules
+        if rule.destination is not None and rule.table == Table.MAIN
+    }
+    asked = dict.fromkeys(address for addresses in probes.values() for address in addresses)
+    if not asked:
+        return
+    found = dict(zip(asked, backend.lookup([*asked]), strict=True))
+    for rule, addresses in probes.items():
+        answers = (found[address] for address in addresses)
+        answer = next((each for each in answers if not _is_of_this_host(each)), None)
+        if answer is None or answer.route is None or answer.route.table == Table.MAIN:
+            continue
+        yield _beaten(f"the rule {rule_words(rule)} has no effect", answer, rule, backend)
+
+
+def _first_addresses(network: IpNetwork) -> list[IpAddress]:
+    count = min(_TRIED, network.num_addresses)
+    return [network[number] for number in range(count)]
+
+
+def _is_of_this_host(answer: Lookup) -> bool:
+    route = answer.route
+    return route is not None and (route.table == Table.LOCAL or route.type in _OF_THIS_HOST)
+
+
+# --- kept interfaces ------------------------------------------------------------------------------
+
+
+def _lost_addresses(wanted: PolicyRouting, backend: RouteBackend) -> Iterator[Refusal]:
+    if not wanted.routes:
+        return
+    facts = backend.facts()
+    for source, table in _sources(wanted.rules):
+        routes = [route for route in wanted.routes if route.table == table]
+        if not _has_carrier(routes, facts):
+            continue  # the kernel may skip the routes
+        probes = [*_probes(routes, facts)]
+        (dev,) = {dev for route in routes for dev in route.devs}
+        for answer in backend.lookup(probes, source=source):
+            if not _is_kept(answer, table):
+                rule = next(each for each in wanted.rules if each.table == table)
+                yield _beaten(f"can't keep {source} on {dev}", answer, rule, backend, source)
+
+
+def _sources(rules: Iterable[Rule]) -> list[tuple[IpAddress, int]]:
+    """Return the kept addresses, each with its side table."""
+    pairs = dict.fromkeys(
+        (rule.source.network_address, rule.table)
+        for rule in rules
+        if rule.source is not None and rule.table != Table.MAIN
+    )
+    return [*pairs]
+
+
+def _has_carrier(routes: Sequence[Route], facts: Facts) -> bool:
+    names = {dev for route in routes for dev in route.devs}
+    return all(link.has_carrier for link in facts.links if link.name in names)
+
+
+def _probes(routes: Iterable[Route], facts: Facts) -> Iterator[IpAddress]:
+    own = {address.local for address in facts.addresses}
+    for route in routes:
+        network = route.destination
+        if network.prefixlen == 0:
+            yield _ANYWHERE
+            continue
+        count = min(_TRIED + 1, network.num_addresses)
+        numbers = range(1, count) if count > 1 else range(1)
+        address = next((network[each] for each in numbers if network[each] not in own), None)
+        if address is not None:
+            yield address
+
+
+def _is_kept(answer: Lookup, table: int) -> bool:
+    route = answer.route
+    if route is None or route.table == table or _is_of_this_host(answer):
+        return True
+    is_longer = route.table == Table.MAIN and route.destination.prefixlen > 0
+    return answer.address == _ANYWHERE and is_longer
+
+
+# --- the reason -----------------------------------------------------------------------------------
+
+
+def _beaten(
+    what: str,
+    answer: Lookup,
+    ours: Rule,
+    backend: RouteBackend,
+    source: IpAddress | None = None,
+) -> Refusal:
+    """Return a refusal that names the rule that decides instead of ours."""
+    origin = "" if source is None else f" from {source}"
+    reason = f"{what}: packets to {answer.address}{origin} go by {answer.route}"
+    look = f"look at: ip -{backend.family.value} rule"
+    rule = _deciding_rule(answer, source, backend)
+    if rule is None:
+        return Refusal(reason, look)
+    reason += f", because of the rule {rule_words(rule)}"
+    if rule.preference > ours.preference:
+        return Refusal(f"{reason}, as table {word_of(ours.table, Table)} has no route there", look)
+    return Refusal(reason, f"a rule decides only if its preference is lower; {look}")
+
+
+def _deciding_rule(
+    answer: Lookup,
+    source: IpAddress | None,
+    backend: RouteBackend,
+) -> Rule | None:
+    """Return the rule by which the kernel has come to an answer, if a model comes to the same."""
+    fib = read_fib(backend, backend.facts())
+    decision = fib.decide(Flow(answer.address, source or NO_SOURCE))
+    if decision.route is None or answer.route is None:
+        return None
+    return decision.rule if decision.route.table == answer.route.table else None
