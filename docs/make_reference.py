@@ -22,7 +22,16 @@ from unittest import mock
 import attrs
 
 import hostrouting
-from hostrouting import Config, ExpectedCidr, StaticRoute, cli
+from hostrouting import (
+    Config,
+    ExpectedCidr,
+    Keep,
+    RouteOverlap,
+    StaticRoute,
+    StaticRoutes,
+    StaticRule,
+    cli,
+)
 from hostrouting.azure import HostNetworking, StaleAzureVnet
 from hostrouting.config.schema import Section
 from hostrouting.model.jsonable import json_key
@@ -138,10 +147,13 @@ hostrouting(1)
 EXAMPLE = """\
 {"hostRouting": {
   "waitSeconds": 30,
-  "staticRoutes": {"enabled": true, "routes": [
-    {"destination": "172.16.1.0/24"},
-    {"destination": "172.16.2.0/24", "gateway": "10.1.0.1",
-     "dev": "eth0", "metric": 0}]},
+  "staticRoutes": {"enabled": true,
+    "routes": [
+      {"destination": "172.16.1.0/24"},
+      {"destination": "172.16.2.0/24", "gateway": "10.1.0.1",
+       "dev": "eth0", "metric": 0}],
+    "rules": [{"to": "10.244.0.0/16", "priority": 5269}],
+    "keep": ["ib*", {"dev": "eth1", "gateway": "10.2.0.1"}]},
   "routeOverlap": {
     "expectedCidrs": ["172.16.1.0/24", "10.96.0.0/12"],
     "mode": "STRICT"}},
@@ -260,7 +272,13 @@ def config_page() -> str:
 
 # The classes of the items of lists and of optional values. Other sections are the default values of
 # their fields.
-WITHIN = {"routes": StaticRoute, "expected_cidrs": ExpectedCidr, "stale_azure_vnet": StaleAzureVnet}
+WITHIN: dict[tuple[type[Section], str], type[Section]] = {
+    (StaticRoutes, "routes"): StaticRoute,
+    (StaticRoutes, "rules"): StaticRule,
+    (StaticRoutes, "keep"): Keep,
+    (RouteOverlap, "expected_cidrs"): ExpectedCidr,
+    (HostNetworking, "stale_azure_vnet"): StaleAzureVnet,
+}
 
 
 def _section(path: str, cls: type[Section]) -> str:
@@ -268,7 +286,7 @@ def _section(path: str, cls: type[Section]) -> str:
     keys, below = [], []
     for field in attrs.fields(cls):
         key = json_key(field.name)
-        within = WITHIN.get(field.name) or (
+        within = WITHIN.get((cls, field.name)) or (
             type(field.default) if isinstance(field.default, Section) else None
         )
         if key == "consumer" and cls is HostNetworking:  # hostRouting documents it

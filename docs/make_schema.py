@@ -25,10 +25,10 @@ from make_reference import arguments
 
 import hostrouting.backend
 import hostrouting.report
-from hostrouting import Config, ConfigError, OverlapReport
+from hostrouting import Config, ConfigError, OverlapReport, StaticRoutes, StaticRule
 from hostrouting.azure import HostNetworking
 from hostrouting.config import values
-from hostrouting.config.routing import StaticRoutes
+from hostrouting.config.routing import KEEP_PRIORITIES
 from hostrouting.config.schema import Section, rule_of
 from hostrouting.model import parsing
 from hostrouting.model.family import Family
@@ -54,6 +54,7 @@ IPV6, IPV6_LENGTH = "[0-9A-Fa-f]*:[0-9A-Fa-f:]+", "(12[0-8]|1[01][0-9]|[1-9]?[0-
 STRINGS: dict[object, str] = {
     parsing.parse_any_cidr: f"{CIDR}|{IPV6}/{IPV6_LENGTH}",
     parsing.parse_gateway: f"{UNICAST}|{IPV6}",
+    parsing.parse_ipv4_gateway: UNICAST,
     parsing.parse_any_prefix: (
         rf"0\.0\.0\.0/[1-7]|{UNICAST}/(3[0-2]|[12][0-9]|[1-9])"
         rf"|{IPV6}/(?!0$){IPV6_LENGTH}"
@@ -99,6 +100,7 @@ VERDICTS = {
 }
 MADE = {
     StaticRoutes: [OPT_IN],
+    StaticRule: [{"properties": {"priority": {"not": {"enum": [*KEEP_PRIORITIES]}}}}],
     Finding: [
         {
             "properties": {

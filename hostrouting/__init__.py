@@ -7,8 +7,9 @@
     phases.run(Configure(config))    # on this host, now and at every boot
     print(check(config).verdict)
 
-The config is read from the ``hostRouting`` key of a JSON document. A Config has StaticRoutes (a
-list of StaticRoute), RouteOverlap (a list of ExpectedCidr, and an OverlapMode) and Watch.
+The config is read from the ``hostRouting`` key of a JSON document. A Config has StaticRoutes (lists
+of StaticRoute, StaticRule and Keep), RouteOverlap (a list of ExpectedCidr, and an OverlapMode) and
+Watch.
 
 Tasks change the host and are run by ``phases.run``:
 
@@ -59,10 +60,12 @@ if TYPE_CHECKING:
     from hostrouting.boot.layout import Layout as Layout
     from hostrouting.config.routing import Config as Config
     from hostrouting.config.routing import ExpectedCidr as ExpectedCidr
+    from hostrouting.config.routing import Keep as Keep
     from hostrouting.config.routing import OverlapMode as OverlapMode
     from hostrouting.config.routing import RouteOverlap as RouteOverlap
     from hostrouting.config.routing import StaticRoute as StaticRoute
     from hostrouting.config.routing import StaticRoutes as StaticRoutes
+    from hostrouting.config.routing import StaticRule as StaticRule
     from hostrouting.config.routing import Watch as Watch
     from hostrouting.doctor.examine import examine as examine
     from hostrouting.fleet.judge import judge as judge
@@ -93,8 +96,8 @@ else:
         {
             "boot.host": "Host",
             "boot.layout": "Layout",
-            "config.routing": "Config ExpectedCidr OverlapMode RouteOverlap "
-            "StaticRoute StaticRoutes Watch",
+            "config.routing": "Config ExpectedCidr Keep OverlapMode RouteOverlap "
+            "StaticRoute StaticRoutes StaticRule Watch",
             "doctor.examine": "examine",
             "kernel.snapshot": "Snapshot",
             "model.errors": "ConfigError FileError HostRoutingError RouteError UnitError",

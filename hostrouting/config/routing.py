@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
+from ipaddress import IPv4Address
 from itertools import count
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -37,7 +38,13 @@ from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.integer_prefixes import Prefix, numbers
 from hostrouting.model.jsonable import StrEnum
 from hostrouting.model.links import is_like
-from hostrouting.model.parsing import parse_any_cidr, parse_any_prefix, parse_device, parse_gateway
+from hostrouting.model.parsing import (
+    parse_any_cidr,
+    parse_any_prefix,
+    parse_device,
+    parse_gateway,
+    parse_ipv4_gateway,
+)
 from hostrouting.model.text import shown
 
 if TYPE_CHECKING:
@@ -68,6 +75,7 @@ CONTAINER_DEVS = (
 
 
 Gateway = IpAddress | Literal["onlink"] | None
+KeepGateway = IPv4Address | Literal["onlink"] | None
 
 
 class OverlapMode(StrEnum):
@@ -83,11 +91,17 @@ class OverlapMode(StrEnum):
 def _gateway(value: str | IpAddress | None) -> Gateway:
     if value is None or value == "":
         return None
-    if value == ONLINK:
+    if _is_onlink(value):
         return ONLINK
+    return _parsed_gateway(value) if isinstance(value, str) else parse_gateway(value)
+
+
+def _is_onlink(value: str | IpAddress) -> bool:
+    if value == ONLINK:
+        return True
     if isinstance(value, str) and value.lower() in ("onlink", "on-link"):
         raise ValueError(f'{shown(value)} is not an address; did you mean "onlink"?')
-    return _parsed_gateway(value) if isinstance(value, str) else parse_gateway(value)
+    return False
 
 
 # Thousands of routes may name the same gateway.
@@ -156,11 +170,10 @@ def _keep(value: Sequence[Keep | str | Mapping[str, Any]]) -> tuple[Keep, ...]:
     return parse_items(value, parse)
 
 
-def _keep_gateway(value: str | IpAddress | None) -> Gateway:
-    gateway = _gateway(value)
-    if gateway not in (None, ONLINK) and Family.of(gateway) is not Family.IPV4:
-        raise ValueError(f"'{gateway}' is not an IPv4 address")
-    return gateway
+def _keep_gateway(value: str | IPv4Address | None) -> KeepGateway:
+    if value is None or value == "":
+        return None
+    return ONLINK if _is_onlink(value) else parse_ipv4_gateway(value)
 
 
 def _static_routes(value: StaticRoutes | Mapping[str, Any]) -> StaticRoutes:
@@ -295,7 +308,7 @@ class Keep(Section):
     """
 
     dev: str = attrs.field(converter=parse_pattern)
-    gateway: Gateway = attrs.field(default=None, converter=_keep_gateway)
+    gateway: KeepGateway = attrs.field(default=None, converter=_keep_gateway)
 
     def __str__(self) -> str:
         if self.gateway is None:
@@ -316,8 +329,9 @@ class StaticRoutes(Section):
         routes: the routes. Each combination of destination and metric must be unique.
         rules: the CIDRs that table main decides about. Each one must be unique; several may share a
             priority.
-        keep: the interfaces on which packets from their own addresses stay. For an interface, the
-            first entry that matches it counts.
+        keep: the interfaces on which packets from their own addresses stay. Each is a shell
+            pattern, or an object with the keys below. For an interface, the first entry that
+            matches it counts.
 
     Raises:
         ConfigError: one or more fields are invalid; the error lists all of them.

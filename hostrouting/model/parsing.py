@@ -171,6 +171,16 @@ def parse_gateway(value: str | IpAddress) -> IpAddress:
     return address if address.is_link_local else parse_any_unicast_address(address)
 
 
+def parse_ipv4_gateway(value: str | IPv4Address) -> IPv4Address:
+    """Parse a unicast IPv4 host address, which may be link-local.
+
+    Raises:
+        ValueError: the value is invalid; the message says why.
+    """
+    address = parse_gateway(parse_address(value))
+    return IPv4Address(int(address))
+
+
 def _refuse_reserved(network: IpNetwork) -> IpNetwork:
     if words := reserved_block(network):
         raise ValueError(f"'{network}' lies in {words}")

@@ -108,13 +108,29 @@ routes = st.fixed_dictionaries(
         "metric": mostly([0, 1, METRIC_MAX], st.just(METRIC_MAX + 1)),
     },
 )
+rules = st.fixed_dictionaries(
+    {
+        "to": cidrs | st.sampled_from(["fd00:1::/48", "fd00:2::/48"]),
+        "priority": mostly([1, 9, 2169, 2173, 5269, 32765], st.integers(-1, 32767))
+        | st.integers(2169, 2173),
+    }
+)
+keep = patterns | st.fixed_dictionaries(
+    {"dev": patterns},
+    optional={"gateway": mostly(["onlink", "10.1.0.1", ""], addresses | st.just("fd00:1::1"))},
+)
 expected = st.fixed_dictionaries(
     {"cidr": cidrs}, optional={"devs": st.lists(patterns, min_size=1, max_size=2)}
 )
 sections = objects(
     Config,
     static_routes=st.fixed_dictionaries(
-        {"enabled": st.just(True)}, optional={"routes": st.lists(routes, max_size=3)}
+        {"enabled": st.just(True)},
+        optional={
+            "routes": st.lists(routes, max_size=3),
+            "rules": st.lists(rules, max_size=3),
+            "keep": st.lists(keep, max_size=3),
+        },
     ),
     route_overlap=objects(
         RouteOverlap,

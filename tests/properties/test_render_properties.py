@@ -15,16 +15,30 @@ from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from planning import manifest_of
 from scripts import render_check_route_overlap_script
 
-from hostrouting import Config, Layout, RouteOverlap, StaticRoute, StaticRoutes
+from hostrouting import (
+    Config,
+    ConfigError,
+    Keep,
+    Layout,
+    RouteOverlap,
+    StaticRoute,
+    StaticRoutes,
+    StaticRule,
+)
 from hostrouting.boot.bundle import bundle
 from hostrouting.boot.manifest import Manifest
 from hostrouting.boot.parts import wanted_parts
-from hostrouting.config.routing import METRIC_MAX, ExpectedCidr
+from hostrouting.config.routing import (
+    KEEP_PRIORITIES,
+    METRIC_MAX,
+    PRIORITY_MAX,
+    ExpectedCidr,
+)
 from hostrouting.tasks.trial import render_trial
 
 unicast = st.one_of(st.integers(1 << 24, (127 << 24) - 1), st.integers(128 << 24, (224 << 24) - 1))
@@ -45,12 +59,25 @@ names = st.from_regex(r"[A-Za-z0-9_.-]{1,15}", fullmatch=True).filter(
 patterns = st.from_regex(r"[][A-Za-z0-9_.*?-]+", fullmatch=True)
 seconds = st.integers(0, 600)
 uplinks = st.one_of(st.none(), st.lists(patterns, min_size=1, max_size=3))
-static_routes = st.lists(
+routes = st.lists(
     st.builds(
         StaticRoute, destinations, gateways, st.one_of(st.none(), names), st.integers(0, METRIC_MAX)
     ),
     max_size=5,
     unique_by=lambda route: (route.destination, route.metric),
+)
+priorities = st.integers(1, PRIORITY_MAX).filter(lambda number: number not in KEEP_PRIORITIES)
+rules = st.lists(
+    st.builds(StaticRule, st.one_of(destinations, st.just("fd00:1::/48")), priorities),
+    max_size=3,
+    unique_by=lambda rule: rule.to,
+)
+keep = st.lists(st.one_of(patterns, st.builds(Keep, patterns, gateways)), max_size=3)
+static_routes = st.builds(
+    lambda *wanted: StaticRoutes(any(wanted), *wanted),
+    routes,
+    rules,
+    keep,
 )
 overlaps = st.builds(
     RouteOverlap,
@@ -130,10 +157,17 @@ def test_filled_scripts_are_shellcheck_clean(tmp_path: Path) -> None:
 
 @given(static_routes, overlaps, seconds, uplinks)
 def test_a_rendered_config_reads_back_from_the_manifest(
-    routes: list[StaticRoute], overlap: RouteOverlap, wait_seconds: int, uplinks: list[str] | None
+    static: StaticRoutes, overlap: RouteOverlap, wait_seconds: int, uplinks: list[str] | None
 ) -> None:
-    static, watch = StaticRoutes(bool(routes), routes), {"enabled": bool(routes)}
-    config = Config(static, overlap, wait_seconds, uplinks, consumer="kubelet.service", watch=watch)
+    watch = {"enabled": static.is_wanted}
+    try:
+        config = Config(static, overlap, wait_seconds, uplinks, "kubelet.service", watch)
+    except ConfigError as error:
+        assert all(
+            message.endswith("whose packets follow the routes") for _, message in error.problems
+        )
+        assume(False)
+    assert Config.from_mapping(config.to_mapping()) == config
     with tempfile.TemporaryDirectory() as root:
         layout = Layout(root)
         parts = wanted_parts(config, layout)
@@ -143,6 +177,8 @@ def test_a_rendered_config_reads_back_from_the_manifest(
         layout.manifest.write_text(manifest.to_text())
         read = Manifest.load(layout)
         assert read == manifest
+        if static.is_wanted:
+            assert read.config.static_routes == static
         if manifest.parts:
             assert wanted_parts(read.config, layout) == parts
             # The watcher reads the manifest as a config.

@@ -16,7 +16,8 @@ SCHEMA = json.loads(files("hostrouting.config").joinpath("config.schema.json").r
 # Problems that a schema can't express.
 _UNSAYABLE = (
     "has host bits set",
-    "is already routes[",
+    *("is already routes[", "is already rules["),
+    "matches only uplinks",
     "is not an integer",  # 1.0 is an integer in a schema
     "did you mean hostRouting?",  # for a key that is one edit away
     "did you mean hostNetworking?",

@@ -6,26 +6,34 @@ from __future__ import annotations
 
 import os
 from ipaddress import IPv4Address, IPv4Network
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
 from config_schema import unmarked
+from hypothesis import given
+from hypothesis import strategies as st
 from nightly import by_day
 
 from hostrouting import (
     Config,
     ConfigError,
     ExpectedCidr,
+    Keep,
     OverlapMode,
     RouteOverlap,
     StaticRoute,
     StaticRoutes,
+    StaticRule,
 )
 from hostrouting.boot.files import write_if_changed
+from hostrouting.config import routing
 from hostrouting.config.routing import CONTAINER_DEVS, Watch
 from hostrouting.model.errors import FileError
+from hostrouting.model.family import Family
+from hostrouting.model.links import is_like
 
 REFERENCE = {
     "azure": {"subscriptionId": "x", "nested": {"anything": [1, 2]}},
@@ -130,17 +138,24 @@ def test_all_problems_are_reported_in_the_documents_order() -> None:
 NO_PREFIX, NO_ADDRESS = "not an IPv4 prefix", "not an IPv4 address"
 NO_NAME, NO_STRING = "not an interface name", "expected a string"
 ROUTE = {"destination": "172.16.1.0/24"}
+ENTRIES: dict[str, dict[str, Any]] = {
+    "staticRoutes.routes[0]": ROUTE,
+    "staticRoutes.rules[0]": {"to": "10.244.0.0/16", "priority": 5269},
+    "staticRoutes.keep[0]": {"dev": "ib*"},
+}
 
 
 def at(place: str, value: Any) -> tuple[dict[str, Any], str]:
     """Return a config with a value at a position, and the value's path in error messages."""
     section, _, key = place.rpartition(".")
     path = f"hostRouting.{place}"
-    if section == "staticRoutes.routes[0]":
-        return routes(ROUTE | {key: value}), path
+    if section in ENTRIES:
+        name = section.removeprefix("staticRoutes.").removesuffix("[0]")
+        entry = ENTRIES[section] | {key: value}
+        return {"hostRouting": {"staticRoutes": {"enabled": True, name: [entry]}}}, path
     if key.endswith("[0]"):
         key, value = key.removesuffix("[0]"), [value]
-    opted_in = {"enabled": True} if key == "routes" else {}
+    opted_in = {"enabled": True} if key in ("routes", "rules", "keep") else {}
     return {"hostRouting": {section: opted_in | {key: value}} if section else {key: value}}, path
 
 
@@ -186,6 +201,45 @@ REFUSED: dict[str, dict[str, list[Any]]] = {
     },
     "staticRoutes.routes[0].metric": {"": [True, False, -1, 2**32, 1.0, "1", [], float("nan")]},
     "staticRoutes.routes[0].metrc": {"unknown key; did you mean metric?": [1]},
+    "staticRoutes.rules[0].to": {
+        "host bits set; did you mean 172.16.1.0/24?": ["172.16.1.5/24"],
+        NO_PREFIX: ["172.16.1.0/024", "10.244.0.0/33", "10.244.0.0/16\n", "all", ""],
+        "not an IPv4 prefix; expected an address and a length": ["10.244.0.1"],
+        "the default route": ["0.0.0.0/0", "::/0"],
+        "means this host": ["0.1.0.0/16", "::1/128"],
+        "loopback": ["127.0.0.0/8"],
+        "multicast": ["224.1.0.0/16", "ff02::/16"],
+        "means nothing without an interface": ["fe80::/64"],
+        NO_STRING: [5, ["172.16.1.0/24"], True],
+    },
+    "staticRoutes.rules[0].priority": {
+        "is not an integer": [True, "5269", 1.0, [], 9.5],
+        "is out of range; expected 1 to 32765": [0, -1, 32766, 2**32],
+        "belongs to keep, as 2170 to 2172 do": [2170, 2171, 2172],
+    },
+    "staticRoutes.rules[0].from": {"unknown key": ["10.0.0.0/8"]},
+    "staticRoutes.rules[0].table": {"unknown key": [254]},
+    "staticRoutes.rules[0]": {"expected an object": ["10.244.0.0/16", 5, [], True]},
+    "staticRoutes.rules": {"expected a list": [{"to": "10.244.0.0/16"}, "x", 5]},
+    "staticRoutes.keep[0].dev": {
+        "not a pattern": ["", "a b", "a/b", "$(x)", "ib*\n", "a|b", "!ib*"],
+        "": [5, True, ["ib*"]],
+    },
+    "staticRoutes.keep[0].gateway": {
+        "is not an IPv4 address": ["fe80::1", "fd00:1::1", "10.1.0", "10.1.0.1/24", "010.1.0.1"],
+        "means this host": ["0.0.0.0"],
+        "loopback": ["127.0.0.1"],
+        "multicast": ["224.0.0.1"],
+        "reserved": ["255.255.255.255"],
+        'did you mean "onlink"?': ["OnLink", "on-link"],
+        NO_STRING: [167772161, False],
+    },
+    "staticRoutes.keep[0].devs": {"unknown key; did you mean dev?": [["ib*"]]},
+    "staticRoutes.keep[0]": {
+        "not a pattern": ["", "a b", "ib*\n"],
+        "expected an object": [5, True, ["ib*"]],
+    },
+    "staticRoutes.keep": {"expected a list": ["ib*", {"dev": "ib*"}, 5]},
     "staticRoutes.enabled": {"not a boolean": ["true", 1, 0, "yes", []]},
     "staticRoutes.routes": {"expected a list": ["172.16.1.0/24", {"destination": "x"}, 3, True]},
     "staticRoutes": {"expected an object": [[], "x", 3, True]},
@@ -335,6 +389,135 @@ def test_missing_opt_in_and_duplicates_are_reported_too(enabled: dict[str, Any])
     assert [path.removeprefix("hostRouting.staticRoutes.") for path, _ in found] == [
         *("enabled", "routes[1].destination", "routes[2]")
     ]
+
+
+@pytest.mark.parametrize(
+    ("key", "entry", "words"),
+    [
+        ("rules", {"to": "10.244.0.0/16", "priority": 5269}, "where rules are given"),
+        ("keep", "ib*", "where keep is given"),
+    ],
+)
+@pytest.mark.parametrize("enabled", [{"enabled": False}, {}])
+def test_rules_and_keep_need_the_opt_in_too(
+    key: str, entry: Any, words: str, enabled: dict[str, Any]
+) -> None:
+    path, message = only_problem(section(staticRoutes=enabled | {key: [entry]}))
+    assert path == "hostRouting.staticRoutes.enabled"
+    assert words in message
+
+
+def test_rules_and_keep_are_read() -> None:
+    rules = [
+        {"to": "10.244.0.0/16", "priority": 5269},
+        {"to": "FD00:1::/48", "priority": 5269},
+        {"to": "10.244.0.0/17", "priority": 1},
+    ]
+    keep = ["ib*", {"dev": "ib*"}, {"dev": "eth1", "gateway": "10.2.0.1"},
+            {"dev": "wg[01]", "gateway": "onlink"}, {"dev": "eth2", "gateway": ""}]  # fmt: skip
+    document = section(staticRoutes={"enabled": True, "rules": rules, "keep": keep})
+    static = Config.from_mapping(document).static_routes
+    assert static == StaticRoutes(
+        True,
+        rules=[
+            StaticRule("10.244.0.0/16", 5269),
+            StaticRule("fd00:1::/48", 5269),
+            StaticRule("10.244.0.0/17", 1),
+        ],
+        keep=[
+            Keep("ib*"),
+            Keep("ib*"),
+            Keep("eth1", "10.2.0.1"),
+            Keep("wg[01]", "onlink"),
+            Keep("eth2"),
+        ],
+    )
+    assert static.is_wanted
+    assert static.families == (Family.IPV4, Family.IPV6)
+    assert static.rules_of(Family.IPV6) == (StaticRule("fd00:1::/48", 5269),)
+    assert static.of(Family.IPV4) == ()
+    assert [str(rule) for rule in static.rules] == [
+        "to 10.244.0.0/16 priority 5269",
+        "to fd00:1::/48 priority 5269",
+        "to 10.244.0.0/17 priority 1",
+    ]
+    assert [str(entry) for entry in static.keep] == [
+        *("ib*", "ib*", "eth1 via 10.2.0.1", "wg[01] onlink", "eth2"),
+    ]
+    # An entry without a gateway is written as a string.
+    assert static.to_mapping()["keep"] == [
+        *("ib*", "ib*", {"dev": "eth1", "gateway": "10.2.0.1"}),
+        *({"dev": "wg[01]", "gateway": "onlink"}, "eth2"),
+    ]
+
+
+def test_each_problem_of_rules_and_keep_has_its_path() -> None:
+    rules = [
+        {"to": "10.0.0.1/8", "priority": 2170},
+        {"to": "10.0.0.0/8"},
+        {"priority": 5},
+        {"to": "10.0.0.0/8", "priority": 7},
+        "10.0.0.0/8",
+    ]
+    keep = ["a b", {"gateway": "10.1.0.1"}, {"dev": "a b", "gateway": "x", "table": 7}]
+    found = problems_of(section(staticRoutes={"enabled": False, "rules": rules, "keep": keep}))
+    assert [path.removeprefix("hostRouting.staticRoutes.") for path, _ in found] == [
+        "enabled",
+        *("rules[0].to", "rules[0].priority", "rules[1].priority", "rules[2].to", "rules[4]"),
+        *("keep[0]", "keep[1].dev", "keep[2].table", "keep[2].dev", "keep[2].gateway"),
+    ]
+
+
+def test_a_cidr_has_one_rule_and_several_may_share_a_priority() -> None:
+    first, other = {"to": "10.0.0.0/8", "priority": 5}, {"to": "fd00:1::/48", "priority": 5}
+    same = {"to": "FD00:1:0::/48", "priority": 6}
+    document = section(staticRoutes={"enabled": True, "rules": [first, other, same]})
+    path, message = only_problem(document)
+    assert path == "hostRouting.staticRoutes.rules[2]"
+    assert message == "fd00:1::/48 is already rules[1]"
+    Config.from_mapping(section(staticRoutes={"enabled": True, "rules": [first, other]}))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "uplinks", "is_refused"),
+    [
+        ("eth0", ["eth0"], True),
+        ("eth0", ["ib*", "eth?"], True),
+        ("eth*", ["eth*"], True),
+        ("eth1*", ["eth*"], True),
+        ("eth?", ["e*"], True),
+        ("*", ["*"], True),
+        ("[e]th0", ["[e]th0"], True),
+        ("eth*", ["eth0"], False),
+        ("eth*", ["eth?"], False),
+        ("eth1", ["eth0"], False),
+        ("*", ["eth*"], False),
+    ],
+)
+def test_keeping_only_uplinks_is_refused(
+    pattern: str, uplinks: list[str], is_refused: bool
+) -> None:
+    static = {"enabled": True, "keep": [pattern]}
+    document = section(uplinks=uplinks, staticRoutes=static)
+    if not is_refused:
+        Config.from_mapping(document)
+        return
+    path, message = only_problem(document)
+    assert path == "hostRouting.staticRoutes.keep[0]"
+    assert message == f"'{pattern}' matches only uplinks, whose packets follow the routes"
+
+
+_patterns = st.text(st.sampled_from("ab*?[]-"), min_size=1, max_size=4)
+_names = ["".join(letters) for size in range(1, 4) for letters in product("ab-]", repeat=size)]
+
+
+@given(_patterns, st.lists(_patterns, min_size=1, max_size=2))
+def test_what_is_refused_as_an_uplink_matches_no_other_interface(
+    pattern: str, uplinks: list[str]
+) -> None:
+    if routing._names_only(pattern, tuple(uplinks)):
+        kept = [name for name in _names if is_like(name, (pattern,))]
+        assert all(is_like(name, tuple(uplinks)) for name in kept)
 
 
 @pytest.mark.parametrize(
