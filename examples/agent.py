@@ -43,6 +43,8 @@ from hostrouting.backend import (
     Protocol,
     Route,
     RouteFailure,
+    Rule,
+    RuleFailure,
     Systemctl,
     Write,
 )
@@ -73,13 +75,19 @@ def start_node(scope: phases.CancelScope) -> str:
 
 
 class Logged(ForwardingBackend):
-    """A backend that logs each change of a route before another backend makes it."""
+    """A backend that logs each change of a route or rule before another backend makes it."""
 
     def write(self, change: Write, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Log and change routes."""
         for route in routes:
             log.info("%s %s", change, route)
         return super().write(change, routes)
+
+    def write_rules(self, change: Write, rules: Sequence[Rule]) -> tuple[RuleFailure, ...]:
+        """Log and change rules."""
+        for rule in rules:
+            log.info("%s rule %s: %s", change, rule.preference, rule)
+        return super().write_rules(change, rules)
 
 
 class Printing(ChangesObserver):
@@ -119,7 +127,7 @@ def look(config: Config, host: Host, file: Path) -> int:
             f"{finding.cidr} leaves through {','.join(way.judgement.devs)}: {way.judgement.route}"
         )
     wanted = plan(config, host=host)
-    for change in wanted.changes.routes:
+    for change in (*wanted.changes.routes, *wanted.changes.rules):
         print(f"would be {change.action}: {change.what}")
     print(f"the next start: {wanted.next_start.reason}")
     for each in examine(config, host=host).findings:
@@ -166,7 +174,8 @@ async def bootstrap(config: Config, host: Host, pull: Sequence[str]) -> int:
             print(f"warning: {finding.message}")
         print(f"{len(routes.plan.add)} routes added; verdict: {overlap.verdict}; started {node}")
         return 0
-    for change in (*observer.changes.routes, *observer.changes.files):
+    stays = observer.changes
+    for change in (*stays.routes, *stays.rules, *stays.files):
         print(f"{change.action}, and stays: {change.what}")
     return 1
 

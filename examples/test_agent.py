@@ -55,6 +55,23 @@ def test_a_host_gets_its_routes_and_the_node_starts(
     assert "bootstrap/prepare/timeout/pull-image: echo node" in lines
 
 
+def test_rules_are_logged_and_shown_as_routes_are(
+    kernel: FakeKernel,
+    host: Host,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "agent")
+    config = attrs.evolve(TRIED, static_routes=attrs.evolve(TRIED.static_routes, keep=["ib*"]))
+    rule = "from 172.16.0.10 lookup 2170000"
+    look(config, host, tmp_path / "node.json")
+    assert f"would be added: 2170: {rule}" in capsys.readouterr().out.splitlines()
+    assert asyncio.run(bootstrap(config, host, ["echo", "node"])) == 0
+    assert f"add rule 2170: {rule}" in caplog.messages
+    assert [str(each) for each in kernel.facts().rules if each.is_ours] == [rule]
+
+
 def test_no_node_starts_with_a_shadowed_network(
     host: Host, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -24,6 +24,8 @@ from hostrouting.backend import (
     Route,
     RouteBackend,
     RouteFailure,
+    Rule,
+    RuleFailure,
     Write,
 )
 from hostrouting.report import ChangesObserver
@@ -31,7 +33,7 @@ from hostrouting.tasks import installed_config
 
 
 class CountingBackend(ForwardingBackend):
-    """A backend that counts the routes that it changes."""
+    """A backend that counts the routes and rules that it changes."""
 
     def __init__(self, inner: RouteBackend) -> None:
         super().__init__(inner)
@@ -41,6 +43,11 @@ class CountingBackend(ForwardingBackend):
         """Count and change routes."""
         self.counts[change] += len(routes)
         return super().write(change, routes)
+
+    def write_rules(self, change: Write, rules: Sequence[Rule]) -> tuple[RuleFailure, ...]:
+        """Count and change rules."""
+        self.counts[change] += len(rules)
+        return super().write_rules(change, rules)
 
 
 class SpanObserver(ChangesObserver):
@@ -72,7 +79,8 @@ class SpanObserver(ChangesObserver):
         super().finished(path, status, result, error, seconds)
         only = ChangesObserver()  # self.changes are those of all tasks
         only.finished(path, status, result, error, seconds)
-        changes = (*only.changes.routes, *only.changes.files, *only.changes.units)
+        made = only.changes
+        changes = (*made.routes, *made.rules, *made.files, *made.units)
         span = self.spans[path].pop()
         span.set_attribute("status", str(status))
         span.set_attribute("duration", seconds)
