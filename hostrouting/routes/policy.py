@@ -471,6 +471,15 @@ class PolicyPlan:
         staying = {*self.wanted.rules}.difference(self.rule_steps.add)
         return tuple(rule for rule in dict.fromkeys(self.there.rules) if rule in staying)
 
+    def without_removals(self) -> PolicyPlan:
+        """Return the plan without what it would only remove."""
+        wanted = attrs.evolve(
+            self.wanted,
+            rules=(*self.wanted.rules, *self.rule_steps.remove),
+            routes=(*self.wanted.routes, *self.remove),
+        )
+        return attrs.evolve(self, wanted=wanted)
+
     def rules_after(self, rules: Iterable[Rule]) -> tuple[Rule, ...]:
         """Return all rules of a host as they would be after the changes, in evaluation order."""
         steps = self.rule_steps

@@ -14,12 +14,13 @@ from syslog import LOG_ERR, LOG_INFO, LOG_NOTICE, LOG_WARNING
 
 import attrs
 
-from hostrouting.model.changes import Replacement
+from hostrouting.model.changes import Changes, Replacement
 from hostrouting.model.family import IpNetwork
 from hostrouting.model.routes import Route
 from hostrouting.model.text import shortened
 from hostrouting.overlap.findings import Finding, OverlapReport, Verdict
 from hostrouting.overlap.summary import PASTE, summary
+from hostrouting.watch._policy import PolicyRepair
 from hostrouting.watch._repair import Drift, Repair
 
 HOW_TO_STOP = (
@@ -43,6 +44,8 @@ class EventKind(Enum):
     ROUTES_FOLLOWED = "8fe29ddc8f394586a80ef55884b47709", LOG_NOTICE
     ROUTES_NOT_MOVED = "32f9f98af6fc494f85ab43d916c95cfb", LOG_ERR
     ROUTES_REMOVED = "80b8ecdbb46d44aaabe749fe9f043eea", LOG_NOTICE
+    RULES_RESTORED = "711c203eeb89434b9c96a30c67ed1a31", LOG_WARNING
+    RULES_REMOVED = "8266002707c14e1e9aadc2c12af62065", LOG_NOTICE
     ROUTES_CONTESTED = "ce6bfcd20a6d4dfbaa8bda511dbd0fc0", LOG_ERR
     PROBLEM = "5b572e3fcbc64c3d86bb706a1b9a9cb2", LOG_WARNING
     PROBLEM_OVER = "97ca8a7aed324d09a935f913def5e9ac", LOG_NOTICE
@@ -64,7 +67,8 @@ class Event:
         kind: what happened.
         message: a single line of text.
         fields: additional journal fields: ``CIDR``, ``ROUTE`` (in ``ip route show`` format),
-            ``DEV``, and ``FIX`` for the suggested ``staticRoutes`` entries as JSON.
+            ``RULE`` (in ``ip rule show`` format), ``DEV``, and ``FIX`` for the suggested
+            ``staticRoutes`` entries as JSON.
     """
 
     kind: EventKind
@@ -84,6 +88,8 @@ def status(report: OverlapReport, repair: Repair, problems: Sequence[str]) -> st
     if report.cidrs:
         found = shortened(summary(report).splitlines(), "; ", 1)
     words = [f"{report.verdict}: {found}", f"static routes in place: {repair.kept}"]
+    if repair.policy is not None:
+        words.append(f"rules in place: {repair.policy.kept}")
     if repair.waiting:
         words.append(f"waiting, because another program keeps removing them: {len(repair.waiting)}")
     if repair.unmoved:
@@ -163,6 +169,30 @@ def unmoved(moves: Sequence[Replacement]) -> str:
         f'{listed}; if the move is wanted, set hostRouting\'s "uplinks": [{names}] and run '
         "hostrouting apply; if it isn't, remove that default route or give it a higher metric"
     )
+
+
+# --- rules and side tables ------------------------------------------------------------------------
+
+
+_CHANGED = {
+    EventKind.RULES_RESTORED: (
+        ("added", "replaced"),
+        "restored, because it was missing or changed",
+    ),
+    EventKind.RULES_REMOVED: (("removed",), "removed, because nothing needs it any more"),
+}
+
+
+def of_rules(policy: PolicyRepair | None) -> Iterator[Event]:
+    """Yield events for rules, and routes in side tables, that were restored or removed."""
+    changes = Changes() if policy is None else policy.changes
+    for kind, (actions, what) in _CHANGED.items():
+        rules = [str(change.what) for change in changes.rules if change.action in actions]
+        routes = [str(change.what) for change in changes.routes if change.action in actions]
+        if rules or routes:
+            words = [*(f"rule {rule}" for rule in rules), *routes]
+            message = f"{what}: {shortened(words, ', ', _NAMED_MAX)}"
+            yield Event(kind, message, {"RULE": rules, "ROUTE": routes})
 
 
 # --- problems -------------------------------------------------------------------------------------

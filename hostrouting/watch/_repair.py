@@ -22,6 +22,7 @@ from hostrouting.routes.plan import RoutePlan, plan_possible, uplinks_of
 from hostrouting.routes.resolve import resolve
 from hostrouting.routes.verify import verify_routes
 from hostrouting.watch._backoff import Failures
+from hostrouting.watch._policy import PolicyReconciler, PolicyRepair
 from phases import CancelScope, all_or_nothing
 
 # If another run is in progress, the next attempt is made after this time.
@@ -48,6 +49,8 @@ class Repair:
             removing them.
         unmoved: the routes that stay as they are, although they inherit from a default route that
             has moved to another interface. Each is listed as it is and as it would be.
+        policy: the repair of rules and side tables, or None if the config has none, or if they
+            weren't looked at.
         problems: descriptions of everything that couldn't be repaired.
     """
 
@@ -56,6 +59,7 @@ class Repair:
     contested: dict[Failures, list[Route]] = attrs.field(factory=dict)
     waiting: tuple[Route, ...] = ()
     unmoved: tuple[Replacement, ...] = ()
+    policy: PolicyRepair | None = None
     problems: tuple[str, ...] = ()
 
 
@@ -68,6 +72,7 @@ class Reconciler:
         former: our wanted routes as they last were in the table, by route key. Lost routes are
             included.
         failures: for each route key, how often the route was lost or couldn't be written.
+        policy: the reconciler of our rules and side tables.
         due: when the next attempt is due, on the scope's clock: a route waits for it, or another
             run was in progress. None if nothing waits.
     """
@@ -75,6 +80,7 @@ class Reconciler:
     kept: dict[Hashable, Route] = attrs.field(factory=dict)
     former: dict[Hashable, Route] = attrs.field(factory=dict)
     failures: dict[Hashable, Failures] = attrs.field(factory=lambda: defaultdict(Failures))
+    policy: PolicyReconciler = attrs.field(factory=PolicyReconciler)
     due: float | None = None
 
     def repair(self, config: Callable[[], Config], host: Host, scope: CancelScope) -> Repair:
@@ -114,9 +120,28 @@ class Reconciler:
                     verify_routes((*self.kept.values(), *plan.foreign), *backends)
                 except RouteError as error:
                     problems.append(str(error))
-                return attrs.evolve(repair, unmoved=unmoved, problems=tuple(problems))
+                policy = self._repair_policy(wanted, backends, scope)
+                if policy is not None:
+                    problems += policy.problems
+                return attrs.evolve(
+                    repair,
+                    unmoved=unmoved,
+                    policy=policy,
+                    problems=tuple(problems),
+                )
         except HostRoutingError as error:
             return Repair(len(self.kept), problems=(str(error),))
+
+    def _repair_policy(
+        self,
+        config: Config,
+        backends: Iterable[RouteBackend],
+        scope: CancelScope,
+    ) -> PolicyRepair | None:
+        policy = self.policy.repair(config, backends, scope)
+        if policy is not None and policy.due is not None:
+            self.due = policy.due if self.due is None else min(self.due, policy.due)
+        return policy
 
     def _carry_out(
         self,

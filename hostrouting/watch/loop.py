@@ -36,6 +36,7 @@ from hostrouting.watch._events import (
     of_moves,
     of_problems,
     of_routes,
+    of_rules,
     status,
 )
 from hostrouting.watch._repair import Reconciler, Repair
@@ -108,9 +109,13 @@ class WatchHostRouting:
         # The first wait subscribes to changes and returns immediately. From here on, the watcher
         # misses no change.
         watch.has_changed(QUIET_SECONDS)
-        routes = len(watch.config.static_routes.routes)
+        static = watch.config.static_routes
+        routes = len(static.routes)
         cidrs = len(watch.config.route_overlap.expected_cidrs)
         what = f"static routes to keep: {routes}; expected CIDRs to check: {cidrs}"
+        if static.rules or static.keep:
+            kept = ", ".join(entry.dev for entry in static.keep) or "none"
+            what += f"; rules: {len(static.rules)}; kept interfaces: {kept}"
         self.say(Event(EventKind.STARTED, f"{what}; {HOW_TO_STOP}"))
         try:
             watch.look()
@@ -205,6 +210,9 @@ class _Watch:
         self.counted["looks"] += 1
         for drift, routes in done.fixed.items():
             self.counted[str(drift)] += len(routes)
+        if done.policy is not None:
+            changes = done.policy.changes
+            self.counted["rules"] += len(changes.rules) + len(changes.routes)
         for write in (self._write_markers, self._write_metrics):
             try:
                 write(report, done)
@@ -216,6 +224,7 @@ class _Watch:
         problems = tuple(dict.fromkeys((*done.problems, *self.problems, *kept)))
         events = (
             *of_routes(done, self._managers(done)),
+            *of_rules(done.policy),
             *of_moves(self.unmoved, done.unmoved),
             *of_problems(self.said, problems),
             *of_failures(self.report, report, done.waiting),

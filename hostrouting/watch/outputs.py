@@ -92,10 +92,13 @@ def metrics_text(
         gate: the gate's metrics.
         report: the check's report.
         repair: the result of the last repair.
-        counted: counters since the watcher's start: rounds as ``looks``, and repaired routes by
-            kind of drift.
+        counted: counters since the watcher's start: rounds as ``looks``, repaired routes by kind of
+            drift, and as ``rules`` the changes to rules and side tables.
         time: the round's Unix timestamp.
     """
+    policy = repair.policy
+    rules_kept = {} if policy is None else {"": policy.kept}
+    rules_repaired = {} if policy is None else {"": counted["rules"]}
     problem = int(bool(repair.problems or repair.unmoved))
     return exposition(
         *gate,
@@ -110,7 +113,7 @@ def metrics_text(
         Metric(
             "problem",
             "gauge",
-            "1 if not all static routes can be kept in place.",
+            "1 if not all static routes and rules can be kept in place.",
             {"": problem},
         ),
         Metric(
@@ -124,5 +127,12 @@ def metrics_text(
             "counter",
             "Routes repaired since the start of the watcher, by the kind of their drift.",
             {f'{{drift="{drift}"}}': counted[drift] for drift in Drift},
+        ),
+        Metric("rules_kept", "gauge", "Policy rules that are in place.", rules_kept),
+        Metric(
+            "rules_repaired_total",
+            "counter",
+            "Changes to policy rules and side tables since the start of the watcher.",
+            rules_repaired,
         ),
     )

@@ -338,3 +338,28 @@ def test_ipv6_is_heard_and_repaired_only_if_it_is_expected(watch: Callable[..., 
         lambda: (markers / "route-overlap.detected").read_text().split("\n")[0] in reasons,
         "IPv4 is heard",
     )
+
+
+def test_rules_and_side_tables_are_back_within_a_second(watch: Callable[..., Watcher]) -> None:
+    """The kernel reports no lost route of a side table when a link goes down."""
+    watcher = watch()
+    static = SECTION["staticRoutes"]
+    rules = {"rules": [{"to": "10.244.0.0/16", "priority": 5269}], "keep": ["ib*"]}
+    watcher.configure(staticRoutes=static | rules)
+    watcher.hear("READY=1")
+
+    def ours() -> tuple[int, int]:
+        listed = tool("ip", "rule", "show"), tool("ip", "route", "show", "table", "all")
+        return listed[0].count("proto 217"), listed[1].count("table 2170000 proto 217")
+
+    watcher.wait_until(lambda: ours() == (3, 1), "rules")
+    for loss in (
+        "ip rule flush proto 217",
+        "ip link set ib0 down\nip link set ib0 up",
+        "ip addr flush dev ib0\nip addr add 172.16.0.10/16 dev ib0",
+    ):
+        run_ip(loss)
+        begun = time.monotonic()
+        watcher.wait_until(lambda: ours() == (3, 1), loss)
+        assert time.monotonic() - begun < 5
+    assert watcher.end()[0] == 0

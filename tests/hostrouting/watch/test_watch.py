@@ -42,6 +42,7 @@ from hostrouting.kernel.port import Write, read_routes
 from hostrouting.model.errors import RouteError
 from hostrouting.model.lookups import RouteFailure
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, Table
+from hostrouting.model.rules import Rule
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import Finding, FindingKind, OverlapReport, UnknownReason, Verdict
 from hostrouting.testing import FakeKernel, FakeSystemd
@@ -434,6 +435,154 @@ def test_a_failed_repair_is_rolled_back_and_retried(world: World) -> None:
     assert len(world.ours()) == 2
     assert 3 < len([call for call, _ in world.backend.written if call == "delete"]) < 20
     assert len(world.of_kind(EventKind.PROBLEM)) == 1
+
+
+# --- rules and side tables ------------------------------------------------------------------------
+
+
+POLICY = attrs.evolve(
+    KEEPING,
+    static_routes=attrs.evolve(
+        KEEPING.static_routes, rules=[{"to": "10.244.0.0/16", "priority": 5269}], keep=["ib*"]
+    ),
+)
+
+
+def our_rules(world: World) -> list[str]:
+    return [str(rule) for rule in world.kernel.facts().rules if rule.is_ours]
+
+
+def side_routes(world: World) -> list[Route]:
+    return [route for route in read_routes(world.kernel) if route.is_in_side_table]
+
+
+def flush_rules(world: World) -> None:
+    ours = [rule for rule in world.kernel.facts().rules if rule.is_ours]
+    assert not world.kernel.write_rules(Write.DELETE, ours)
+
+
+def flap(world: World) -> None:
+    world.kernel.set_link("ib0", up=False)
+    world.kernel.set_link("ib0", up=True)
+
+
+@pytest.fixture
+def policy(world: World) -> World:
+    world.config = POLICY
+    return world
+
+
+def later_events(world: World) -> list[tuple[EventKind, float]]:
+    """Return the events about rules after the installation at the start."""
+    kinds = (EventKind.RULES_RESTORED, EventKind.RULES_REMOVED)
+    return [(event.kind, when) for when, event in world.said if event.kind in kinds and when > 1]
+
+
+@pytest.mark.parametrize("lose", [flush_rules, flap])
+def test_lost_rules_and_side_tables_are_put_back(
+    policy: World, lose: Callable[[World], None]
+) -> None:
+    policy.at(5, lambda: lose(policy))
+    policy.watch(20)
+    assert len(our_rules(policy)) == 3
+    assert len(side_routes(policy)) == 1
+    ((kind, when),) = later_events(policy)
+    assert (kind, 5 <= when < 6) == (EventKind.RULES_RESTORED, True)
+    assert policy.put_back() == []
+    assert policy.of_kind(EventKind.PROBLEM) == []
+
+
+def test_rules_follow_an_address(policy: World) -> None:
+    def change() -> None:
+        policy.kernel.del_address("ib0", "172.16.0.10/16")
+        policy.kernel.add_address("ib0", "172.16.0.44/16")
+
+    policy.at(5, change)
+    policy.watch(20)
+    assert any("from 172.16.0.44" in rule for rule in our_rules(policy))
+    assert not any("from 172.16.0.10" in rule for rule in our_rules(policy))
+    assert [kind for kind, _ in later_events(policy)] == [
+        EventKind.RULES_RESTORED,
+        EventKind.RULES_REMOVED,
+    ]
+
+
+def test_rules_of_an_interface_without_an_address_stay(policy: World) -> None:
+    """They have no effect until the address is back, and are then as they were."""
+    policy.at(5, lambda: policy.kernel.del_address("ib0", "172.16.0.10/16"))
+    policy.at(10, lambda: len(our_rules(policy)) == 3 or pytest.fail("a rule is gone"))
+    policy.at(15, lambda: policy.kernel.add_address("ib0", "172.16.0.10/16"))
+    policy.watch(20)
+    assert len(our_rules(policy)) == 3
+    assert len(side_routes(policy)) == 1
+    assert [kind for kind, _ in later_events(policy)] == [EventKind.RULES_RESTORED]
+    assert policy.of_kind(EventKind.PROBLEM) == []
+
+
+def test_contested_rules_wait(policy: World) -> None:
+    for second in range(5, 300, 5):
+        policy.at(second, lambda: flush_rules(policy))
+    policy.watch(600)
+    assert len(our_rules(policy)) == 3
+    assert 5 < len(later_events(policy)) < 20
+    (message,) = {event.message for _, event in policy.of_kind(EventKind.PROBLEM)}
+    assert "keeps removing our rules" in message
+
+
+def test_an_obstacle_to_rules_does_not_keep_routes_lost(policy: World) -> None:
+    def put_in_the_way() -> None:
+        route = Route(
+            IPv4Network("10.9.0.0/16"),
+            (NextHop("eth0"),),
+            table=side_routes(policy)[0].table,
+            protocol=Protocol.STATIC,
+        )
+        assert not policy.kernel.write(Write.ADD, [route])
+        policy.lose()
+
+    policy.at(5, put_in_the_way)
+    policy.watch(100)
+    assert [route.destination for route in policy.ours()] == [WANTED]
+    ((_, problem),) = policy.of_kind(EventKind.PROBLEM)
+    assert "can't keep ib0: another program has a route in its table" in problem.message
+
+
+def test_a_rule_that_comes_first_is_a_problem(policy: World) -> None:
+    vpn = Route(DEFAULT_DESTINATION, (NextHop("ib0"),), table=52, protocol=Protocol.STATIC)
+
+    def come_first() -> None:
+        assert not policy.kernel.write(Write.ADD, [vpn])
+        policy.kernel.add_rule(Rule(100, table=52))
+
+    policy.at(5, come_first)
+    policy.at(20, lambda: policy.kernel.del_rule(Rule(100, table=52)))
+    policy.watch(40)
+    messages = [event.message for _, event in policy.of_kind(EventKind.PROBLEM)]
+    assert any("because of the rule 100: from all lookup 52" in message for message in messages)
+    ((when, _),) = policy.of_kind(EventKind.PROBLEM_OVER)
+    assert 20 <= when < 21
+
+
+def test_rules_of_a_trial_stay(policy: World) -> None:
+    policy.at(5, lambda: policy.layout.trial.write_text(json.dumps(times_of(600))))
+    policy.at(5, lambda: flush_rules(policy))
+    policy.watch(20)
+    assert our_rules(policy) == []
+
+
+def test_metrics_tell_of_rules(policy: World) -> None:
+    path = policy.layout.root / "metrics.prom"
+    watched = {"enabled": True, "textfile": "/metrics.prom"}
+    policy.config = attrs.evolve(POLICY, watch=watched)
+    policy.at(5, lambda: flush_rules(policy))
+    policy.watch(10)
+    text = path.read_text()
+    assert "hostrouting_rules_kept 3\n" in text
+    assert "hostrouting_rules_repaired_total 7\n" in text
+    policy.config = attrs.evolve(KEEPING, watch=watched)
+    policy.scope = CancelScope(clock=policy.clock)
+    policy.watch(20)
+    assert "hostrouting_rules" not in path.read_text()
 
 
 # --- contested routes -----------------------------------------------------------------------------

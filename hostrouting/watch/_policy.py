@@ -1,0 +1,132 @@
+"""Put back lost rules and side tables with backoff."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+
+import attrs
+
+from hostrouting.config.routing import Config
+from hostrouting.kernel.port import RouteBackend, read_default_routes
+from hostrouting.model.changes import Changes
+from hostrouting.model.errors import RouteError
+from hostrouting.model.rules import Rule
+from hostrouting.routes.install_policy import apply_policy
+from hostrouting.routes.plan import plan_policy
+from hostrouting.routes.policy import PolicyPlan
+from hostrouting.routes.verify_policy import verify_policy
+from hostrouting.watch._backoff import Failures
+from phases import CancelScope, all_or_nothing
+
+CONTESTED = (
+    "another program keeps removing our rules or routes in side tables; "
+    "hostrouting waits longer each time before it restores them"
+)
+
+
+@attrs.frozen
+class PolicyRepair:
+    """The result of a repair of rules and side tables.
+
+    Args:
+        kept: number of our rules that are in place.
+        changes: the changes that were made.
+        problems: descriptions of everything that couldn't be repaired.
+        due: when to try again, on the scope's clock, or None if nothing waits.
+    """
+
+    kept: int = 0
+    changes: Changes = attrs.field(factory=Changes)
+    problems: tuple[str, ...] = ()
+    due: float | None = None
+
+
+@attrs.define
+class PolicyReconciler:
+    """A reconciler that keeps our rules and side tables in place.
+
+    A repair changes all of a family's rules and side tables, or none.
+
+    Args:
+        kept: our rules, and the keys of routes in side tables, that were in place after the last
+            check.
+        failures: how often another program has removed any of them.
+    """
+
+    kept: frozenset[Hashable] = frozenset()
+    failures: Failures = attrs.field(factory=Failures)
+
+    def repair(
+        self,
+        config: Config,
+        backends: Iterable[RouteBackend],
+        scope: CancelScope,
+    ) -> PolicyRepair | None:
+        """Restore our rules and side tables. The caller holds the lock.
+
+        Args:
+            config: the wanted config.
+            backends: the backends for kernel access, one for each address family.
+            scope: cancels the repair and rolls back its changes.
+
+        Returns:
+            The result, or None if the config has neither rules nor kept interfaces.
+        """
+        static = config.static_routes
+        if not (static.rules or static.keep):
+            self.kept = frozenset()
+            return None
+        plans: list[tuple[RouteBackend, PolicyPlan]] = []
+        problems: list[str] = []
+        for backend in backends:
+            try:
+                planned = plan_policy(
+                    config,
+                    backend,
+                    backend.facts(),
+                    read_default_routes(backend),
+                )
+                plans += [(backend, plan) for plan in planned]
+            except RouteError as error:
+                problems.append(str(error))
+        due = self._count_losses([plan for _, plan in plans], scope.clock.monotonic())
+        if due is not None:
+            return PolicyRepair(self._rules_kept, problems=(*problems, CONTESTED), due=due)
+        changes = Changes()
+        kept: set[Hashable] = set()
+        for backend, plan in plans:
+            possible = _possible(plan)
+            try:
+                with all_or_nothing() as undo:
+                    apply_policy(possible, backend, scope, undo)
+                changes |= possible.changes
+                kept |= {*possible.wanted.rules, *(route.key for route in plan.wanted.routes)}
+                verify_policy(plan.wanted, backend)
+            except RouteError as error:
+                problems.append(str(error))
+        self.kept = frozenset(kept)
+        return PolicyRepair(self._rules_kept, changes, tuple(problems))
+
+    @property
+    def _rules_kept(self) -> int:
+        return sum(isinstance(part, Rule) for part in self.kept)
+
+    def _count_losses(self, plans: Iterable[PolicyPlan], now: float) -> float | None:
+        """Count a loss, and return when to restore what is lost, or None if that is now."""
+        lost: set[Hashable] = set()
+        for plan in plans:
+            lost.update(plan.rule_steps.add)
+            lost.update(route.key for route in plan.add)
+        if self.kept.isdisjoint(lost):
+            return self.failures.due if lost and now < self.failures.due else None
+        self.failures = self.failures.again(now)
+        self.kept -= lost
+        return self.failures.due if self.failures.wait_seconds else None
+
+
+def _possible(plan: PolicyPlan) -> PolicyPlan:
+    """Return the part of a plan that can be carried out now.
+
+    As long as an interface isn't ready, nothing is removed: its rules would soon be wanted again.
+    """
+    return plan.without_removals() if plan.wanted.pending else plan
