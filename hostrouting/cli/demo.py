@@ -7,12 +7,17 @@ command ``demo`` runs it in a child process.
 from __future__ import annotations
 
 import os
+import re
 import signal
+import socket
 import sys
 import tempfile
 import textwrap
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
 from ipaddress import IPv4Address, IPv6Address, IPv6Network
+from itertools import groupby
 from typing import NoReturn
 
 import attrs
@@ -46,6 +51,12 @@ _API_SERVERS: dict[Family, IpAddress] = {
     Family.IPV6: IPv6Address("fd00:172:16::1"),
 }
 _SHARED = {Family.IPV4: "172.16.0.0/16", Family.IPV6: "fd00:172:16::/64"}
+_ON_IB0 = IPv4Address("172.16.0.10")
+_NEIGHBOUR = IPv4Address("172.16.5.5")
+
+_PORT = 6443
+# Without a reply, give up after this long.
+_CONNECT_SECONDS = 3.0
 
 
 def main() -> int:
@@ -72,7 +83,10 @@ def story(width: int | None) -> Iterator[str]:
     """
     kernel: Kernel
     routes6: RouteBackend | None = None
-    with tempfile.TemporaryDirectory(prefix="hostrouting-demo-") as root:
+    with (
+        tempfile.TemporaryDirectory(prefix="hostrouting-demo-") as root,
+        ExitStack() as servers,
+    ):
         try:
             enter_namespace()
             kernel = NamespaceKernel()
@@ -85,6 +99,8 @@ def story(width: int | None) -> Iterator[str]:
             _build(kernel)
             yield head(f"kernel: in memory ({error})")
         if isinstance(kernel, NamespaceKernel):
+            for server in _start_servers(kernel):
+                servers.enter_context(server)
             try:
                 routes6 = _build6(kernel)
             except RouteError as error:
@@ -103,15 +119,16 @@ def _tell(host: Host, width: int | None) -> Iterator[str]:
     families = [kernel.family for kernel in kernels]
     cidrs = [cidr for family in families for cidr in _CIDRS[family]]
     config = Config(route_overlap=RouteOverlap(cidrs, "STRICT"))
-    before = [read_routes(kernel, Table.MAIN) for kernel in kernels]
+    before = [*map(_state, kernels)]
 
     shared = " and ".join(_SHARED[family] for family in families)
     yield _heading(f"A node comes up: eth0 has the default route, ib0 to ib7 share {shared}")
-    for routes in before:
-        yield _below("\n".join(_first_and_last(routes)))
+    for kernel in kernels:
+        yield _below("\n".join(_first_and_last(read_routes(kernel, Table.MAIN))))
 
     yield _heading(
-        "The cluster's network is in there too. Where does a packet to its API server go?"
+        "The cluster's network is in there too. Where do packets to its API server go, "
+        "and InfiniBand's?"
     )
     yield _lookups(kernels)
 
@@ -121,20 +138,23 @@ def _tell(host: Host, width: int | None) -> Iterator[str]:
     sick = _checked(config, host)
     yield _below(overlap_text(sick, width=width))
 
-    yield _heading("hostrouting apply, with the fix: next hop inherited from the default route")
-    config = attrs.evolve(config, static_routes={"enabled": True, "routes": sick.fix.routes})
+    yield _heading(
+        "hostrouting apply, with the fix: eth0 leads to the cluster, and InfiniBand keeps its own"
+    )
+    static = {"enabled": True, "routes": sick.fix.routes, "keep": ["ib*"]}
+    config = attrs.evolve(config, static_routes=static)
     yield _routes(phases.run(ConfigureStaticRoutes(config, host=host)))
     yield _lookups(kernels)
 
     yield _heading("hostrouting check, again")
     yield _below(overlap_text(_checked(config, host), width=width))
 
-    yield _heading("hostrouting apply, again; then remove: the table is as it was")
+    yield _heading("hostrouting apply, again; then remove: all is as it was")
     yield _routes(phases.run(ConfigureStaticRoutes(config, host=host)))
     yield _routes(phases.run(RemoveHostRouting(host=host)))
-    if [read_routes(kernel, Table.MAIN) for kernel in kernels] != before:
-        raise HostRoutingError("the table isn't what it was before; please report this")
-    yield _below(f"{good('✓')} every route that was there before is untouched")
+    if [*map(_state, kernels)] != before:
+        raise HostRoutingError("the kernel isn't as it was before; please report this")
+    yield _below(f"{good('✓')} every route and rule is as it was before")
 
 
 def _checked(config: Config, host: Host) -> OverlapReport:
@@ -152,9 +172,30 @@ def _heading(text: str) -> str:
     return f"\n{head(text)}"
 
 
+def _state(kernel: RouteBackend) -> tuple[object, ...]:
+    """Return the rules, and the routes of table main and of our side tables."""
+    routes = (
+        route
+        for route in read_routes(kernel)
+        if route.table == Table.MAIN or route.is_in_side_table
+    )
+    return (kernel.facts().rules, *routes)
+
+
 def _routes(report: RoutesReport) -> str:
-    """Return the changes of routes as text, without the demo's files, which are temporary."""
-    return _below(changed_text(report.plan, report.plan.changes, is_verbose=True))
+    """Return the changes in the kernel as text, without the demo's files, which are temporary.
+
+    Of lines that only differ in their numbers, it contains the first and the last.
+    """
+    lines = changed_text(report.plan, report.plan.changes, is_verbose=True).split("\n")
+    shown: list[str] = []
+    for _, group in groupby(lines, key=partial(re.sub, r"\d+", "0")):
+        first, *others = group
+        shown.append(first)
+        if len(others) > 1:
+            shown.append(dim("…"))
+        shown += others[-1:]
+    return _below("\n".join(shown))
 
 
 def _below(text: str) -> str:
@@ -194,17 +235,89 @@ def _build6(kernel: NamespaceKernel) -> RouteBackend:
 
 
 def _lookups(kernels: Sequence[RouteBackend]) -> str:
-    """Return the route lookup for the API server's address in each family."""
-    return _below("\n".join(map(_lookup, kernels)))
+    """Return the lookups for each family's API server, and for InfiniBand's own packets.
+
+    On a real kernel, also return who answers.
+    """
+    kernel, *_ = kernels
+    lines = [_lookup(each, _API_SERVERS[each.family], None, "eth0") for each in kernels]
+    lines.append(_lookup(kernel, _NEIGHBOUR, _ON_IB0, "ib0"))
+    if isinstance(kernel, NamespaceKernel):
+        lines += _connections(kernel)
+    return _below("\n".join(lines))
 
 
-def _lookup(kernel: RouteBackend) -> str:
-    address = _API_SERVERS[kernel.family]
-    (found,) = kernel.lookup([address])
+def _lookup(kernel: RouteBackend, address: IpAddress, source: IpAddress | None, dev: str) -> str:
+    (found,) = kernel.lookup([address], source=source)
     if found.route is None:
         raise HostRoutingError(f"there is no route to {address}")
-    mark = good if found.route.devs == ("eth0",) else bad
-    return f"{address!s:14}  {mark('by ' + ','.join(found.route.devs))}  {dim(str(found.route))}"
+    mark = good if found.route.devs == (dev,) else bad
+    packet = f"{address}" if source is None else f"{address} from {source}"
+    return f"{packet:27}  {mark('by ' + ','.join(found.route.devs))}  {dim(str(found.route))}"
+
+
+# --- connections on a real kernel -----------------------------------------------------------------
+
+
+def _start_servers(kernel: NamespaceKernel) -> Iterator[socket.socket]:
+    """Yield servers: the cluster's behind eth0, a neighbour's on InfiniBand, and the node's own."""
+    api_server = _API_SERVERS[Family.IPV4]
+
+    def build() -> list[socket.socket]:
+        kernel.add_address("eth0", "10.1.0.1/24")
+        kernel.add_address("eth0", f"{api_server}/32")
+        kernel.add_address("ib0", f"{_NEIGHBOUR}/16")
+        return [_listen(api_server, "eth0"), _listen(_NEIGHBOUR, "ib0")]
+
+    yield from kernel.in_fabric(build)
+    yield _listen(_ON_IB0, "")
+
+
+def _listen(address: IpAddress, dev: str) -> socket.socket:
+    """Return a server that only accepts what comes in through an interface, or through any."""
+    server = _socket(dev)
+    server.bind((str(address), _PORT))
+    server.listen()
+    return server
+
+
+def _connections(kernel: NamespaceKernel) -> Iterator[str]:
+    """Yield a line for each host that the node should be connected with."""
+    api_server = _API_SERVERS[Family.IPV4]
+    is_answering = _connects(None, api_server)
+    yield _talk(is_answering, f"the API server {api_server}", "answers", "doesn't answer")
+
+    answers = _connects(_ON_IB0, _NEIGHBOUR)
+    is_answered = kernel.in_fabric(lambda: _connects(_NEIGHBOUR, _ON_IB0, "ib0"))
+    yield _talk(
+        answers and is_answered,
+        f"the neighbour {_NEIGHBOUR} on InfiniBand",
+        "answers, and is answered",
+        "doesn't answer, or isn't answered",
+    )
+
+
+def _talk(is_connected: bool, host: str, verb: str, otherwise: str) -> str:
+    return f"{good('✓')} {host} {verb}" if is_connected else f"{bad('✗')} {host} {otherwise}"
+
+
+def _connects(source: IpAddress | None, address: IpAddress, dev: str = "") -> bool:
+    """Return whether a TCP connection is made, which takes packets in both directions."""
+    with _socket(dev) as client:
+        client.settimeout(_CONNECT_SECONDS)
+        client.bind(("" if source is None else str(source), 0))
+        try:
+            client.connect((str(address), _PORT))
+        except OSError:
+            return False
+        return True
+
+
+def _socket(dev: str) -> socket.socket:
+    made = socket.socket()
+    if dev:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, dev.encode())
+    return made
 
 
 def run() -> NoReturn:

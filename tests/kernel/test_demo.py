@@ -32,24 +32,39 @@ NO_NAMESPACES = "echo 0 > /proc/sys/user/max_net_namespaces && exec"
 ADDRESSES = ("172.16.1.1", "fd00:172:16::1")
 
 
-def check_story(output: str, families: int = 2) -> None:
+# Without namespaces, there is nothing to connect with.
+CONNECTIONS = [
+    ("✗", "the API server 172.16.1.1 doesn't answer"),
+    ("✓", "the neighbour 172.16.5.5 on InfiniBand answers, and is answered"),
+    ("✓", "the API server 172.16.1.1 answers"),
+    ("✓", "the neighbour 172.16.5.5 on InfiniBand answers, and is answered"),
+]
+
+
+def check_story(output: str, families: int = 2, *, is_real: bool = True) -> None:
     """Check that each step is printed, for IPv4 and, with two families, for IPv6."""
     told = re.findall(r"OVERLAP|added|unchanged|removed", output)
+    # Of the side tables' routes, and of the rules, the first and the last are shown.
+    changes = 2 * families + 4
     assert told == [
         *["OVERLAP"] * families,
-        *(word for word in ("added", "unchanged", "removed") for _ in range(2 * families)),
+        *(word for word in ("added", "unchanged", "removed") for _ in range(changes)),
     ]
     answers = re.findall(r"^ *(\S+) +by (\S+)  ", output, re.MULTILINE)
     assert answers == [
         (address, dev) for dev in ("ib0", "eth0") for address in ADDRESSES[:families]
     ]
+    of_infiniband = re.findall(r"from 172.16.0.10  by (\S+)  172.16.0.0/16 ", output)
+    assert of_infiniband == ["ib0", "ib0"]
+    connections = re.findall("^ *([✗✓]) (the (?:API server|neighbour) .*)$", output, re.MULTILINE)
+    assert connections == (CONNECTIONS if is_real else [])
     assert (
         output.index("by ib0")
         < output.index("OVERLAP")
         < output.index("added")
         < output.index("by eth0  ")
     )
-    assert output.rstrip().endswith("✓ every route that was there before is untouched")
+    assert output.rstrip().endswith("✓ every route and rule is as it was before")
 
 
 def shown(*argv: str | Path, **more: Any) -> str:
@@ -114,7 +129,7 @@ def test_without_namespaces_the_demo_runs_in_memory() -> None:
     program = f"{NO_NAMESPACES} {sys.executable} -m hostrouting demo"
     story = shown("unshare", "--user", "--map-root-user", "bash", "-c", program)
     assert re.match(r"kernel: in memory \(can't make a network namespace: .+\)\n", story)
-    check_story(story, families=1)
+    check_story(story, families=1, is_real=False)
 
 
 # In a network namespace of its own, each process sees its own settings here.
