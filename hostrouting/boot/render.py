@@ -19,7 +19,14 @@ from typing import Any
 
 from hostrouting.boot import assets
 from hostrouting.boot.manifest import SHARED_KEYS
-from hostrouting.config.routing import SECTION, Config, ExpectedCidr, StaticRoute
+from hostrouting.config.routing import (
+    SECTION,
+    Config,
+    ExpectedCidr,
+    Keep,
+    StaticRoute,
+    StaticRule,
+)
 from hostrouting.model.family import Family
 from hostrouting.model.integer_prefixes import numbers
 from hostrouting.model.parsing import reserved_blocks
@@ -41,13 +48,19 @@ INHERITED = "*"  # neither an interface name nor a gateway can look like this
 
 def render_static_routes(config: Config) -> str:
     """Render the static routes script for a config."""
-    rows = [*_uplink_rows(config), *map(route_row, config.static_routes.routes)]
-    families = family_words({Family.IPV4, *config.static_routes.families})
-    wait_seconds = f"{config.wait_seconds:d}"
+    static = config.static_routes
+    rows = [
+        *_uplink_rows(config),
+        *map(route_row, static.routes),
+        *map(_rule_row, static.rules),
+        *map(_keep_row, static.keep),
+    ]
+    settle_seconds = config.route_overlap.address_seconds if static.keep else 0
     return fill(
         "static-routes.sh",
-        WAIT_SECONDS=wait_seconds,
-        FAMILIES=families,
+        WAIT_SECONDS=f"{config.wait_seconds:d}",
+        SETTLE_SECONDS=f"{settle_seconds:d}",
+        FAMILIES=family_words({Family.IPV4, *static.families}),
         ROUTES="\n".join(rows),
     )
 
@@ -57,6 +70,7 @@ def render_no_routes() -> str:
     return fill(
         "static-routes.sh",
         WAIT_SECONDS="0",
+        SETTLE_SECONDS="0",
         FAMILIES=family_words(tuple(Family)),
         ROUTES="",
     )
@@ -71,6 +85,15 @@ def route_row(route: StaticRoute) -> str:
     """Return a route as a row with one field per attribute, in declaration order."""
     metric = route.metric or Family.of(route.destination).usual_metric
     return f"{route.destination} {route.gateway or INHERITED} {route.dev or INHERITED} {metric}"
+
+
+def _rule_row(rule: StaticRule) -> str:
+    return f"rule {rule.to} {rule.priority:d}"
+
+
+def _keep_row(keep: Keep) -> str:
+    """Return a row with the pattern as an awk regex, the pattern itself, and the gateway."""
+    return f"keep {_expression([keep.dev])} {keep.dev} {keep.gateway or INHERITED}"
 
 
 def render_check(config: Config, *, python: str = "") -> str:

@@ -134,14 +134,14 @@ wait_for_change() {
 # switched off, because a start may be waiting for this run. Releases the lock while it waits. The last attempt keeps
 # the lock until the end of the run.
 keep_trying() {
-  local status start reported=''
+  local status reported=''
   read_clock
-  start=$NOW
+  START=${START:-$NOW}
   while :; do
     attempt
     status=$?
     read_clock
-    [ "$status" -eq "$MAY_COME" ] && [ "$NOW" -lt $((start + LIMIT * 100)) ] && ! is_gate_off || return "$status"
+    [ "$status" -eq "$MAY_COME" ] && [ "$NOW" -lt $((START + LIMIT * 100)) ] && ! is_gate_off || return "$status"
     [ "$MISSING" = "$reported" ] || say "waiting up to $LIMIT s for $MISSING"
     reported=$MISSING
     exec 9>&-
@@ -180,4 +180,5 @@ is_present() { [ -e "$1" ] || [ -h "$1" ]; } # a symlink may dangle
 has_trial() { is_present "$TRIAL" || is_present "$CONFIRMED"; }
 
 unset NEWS NEWS_PID # of the environment
-FAMILY=4 MONITORED=(-4) ARGUMENTS=("$@") HAS_MONITOR='' MESSAGE='' MISSING='' NOW=0 LOCK_LIMIT=$LOCK_SECONDS LIMIT=0
+FAMILY=4 MONITORED=(-4) ARGUMENTS=("$@") HAS_MONITOR='' MESSAGE='' MISSING='' NOW=0 START=''
+LOCK_LIMIT=$LOCK_SECONDS LIMIT=0

@@ -103,9 +103,14 @@ hand_over() {
 }
 
 their_routes() { ip -4 -N -o route show table main proto 3; }
-our_routes() {
-  ip -4 -N -o route show table main proto 217
-  [ ! -e /proc/net/if_inet6 ] || ip -6 -N -o route show table main proto 217
+# Prints our routes and rules.
+ours() {
+  local family
+  for family in -4 -6; do
+    [ "$family" = -4 ] || [ -e /proc/net/if_inet6 ] || continue
+    ip "$family" -N -o route show table all proto 217
+    ip "$family" -N -o rule show | grep ' proto 217 *$' || true # ip doesn't show those of a protocol only
+  done
 }
 
 # Restores the routes, because a start of the node may already have run our new script. First, adds the Go package's
@@ -196,7 +201,7 @@ while read -r _ sum path; do say "$sum  .$path"; done <<<"$FILES" |
 
 fill_in_manifest
 take_links
-! is_running || OURS=`our_routes`
+! is_running || OURS=`ours`
 hand_over
 put 0644 "$HERE/manifest" "$MANIFEST"
 [ ! -f "$LIST" ] || is_same "$HERE$LIST" "$LIST" || stage

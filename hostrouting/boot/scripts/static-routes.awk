@@ -1,9 +1,10 @@
-# Makes our routes (protocol 217, table main) of one family equal to a list. Installing, removing and undoing are the
-# same job with another list: the wanted routes, none, or those that were there before.
+# Makes our routes (protocol 217, in table main and in side tables) and rules (protocol 217) of one family equal to
+# lists. Installing, removing and undoing are the same job with other lists: what is wanted, nothing, or what was there
+# before. What is peculiar to rules and side tables is in policy.awk.
 #
-# Input. Sections follow each other: "==config", the wanted routes; "==adopted", routes of the Go package; "==kernel",
-# what ip listed at the start, which is the routes of all tables, addresses and links; and, only for task=undo, "==now",
-# what table main holds by now.
+# Input. Sections follow each other: "==config", what is wanted; "==adopted", routes of the Go package; "==kernel", what
+# ip listed at the start, which is rules, the routes of all tables, addresses and links; and, only for task=undo,
+# "==now", the rules and routes by now.
 #
 # Parts. The unit of comparison is a part: for IPv4 a whole route, for IPv6 one next hop. The kernel joins IPv6 routes
 # with the same destination and metric, whichever program they belong to, and shows only the first one's protocol. So an
@@ -25,17 +26,21 @@
 #       an IPv4 route behind another program's
 #    6  add IPv6 routes that cover gateways: a gateway mustn't be behind another one (ip6_validate_gw)
 #    7  delete such routes; 11: delete others; 12: delete routes without a gateway
+# No rule leads to a side table that isn't filled, so their steps come in between, in this order: side1, side2, side3
+# and side5 as above; "add" rules, which may remove some first; "del" rules; side11 and side12.
 #
-# Writing. Steps 1 to 6 run as one ip process, which stops at the first error. The rest runs as a second one, which goes
-# on: a route that is already gone needs no deletion. Whatever only removes or undoes runs as the second one does.
+# Writing. The steps to "add" run as one ip process, which stops at the first error. The rest runs as a second one,
+# which goes on: a route that is already gone needs no deletion. Whatever only removes or undoes runs as the second one
+# does.
 #
 # Proof. The same ip processes are asked which route carries packets to each destination: to its first address that no
-# longer prefix covers. A route that doesn't win is an error.
+# longer prefix covers. A route that doesn't win is an error, and so is a rule that doesn't decide.
 #
-# Undoing. Whatever happened (an error, a signal, an awk or ip that was killed), the script lists table main again, and
-# this program plans from "now" to "kernel". So it needs no record of what it did, and it sees what other programs did
-# meanwhile: a route of theirs that took the place of ours stays, and is named. The script repeats this until nothing
-# changes any more. If the table can't be listed, "config" stands for "now": the run may have made all of its changes.
+# Undoing. Whatever happened (an error, a signal, an awk or ip that was killed), the script lists the rules and routes
+# again, and this program plans from "now" to "kernel". So it needs no record of what it did, and it sees what other
+# programs did meanwhile: a route of theirs that took the place of ours stays, and is named. The script repeats this
+# until nothing changes any more. If they can't be listed, "config" stands for "now": the run may have made all of its
+# changes.
 
 family == 6 && $0 == "==kernel" && uplink_pattern == "" {
   read_ipv4()
@@ -43,6 +48,8 @@ family == 6 && $0 == "==kernel" && uplink_pattern == "" {
 }
 
 @common.awk@
+
+@policy.awk@
 
 # DESTINATION GATEWAY DEV METRIC: a wanted route. A "*" is inherited from the default route.
 section == "config" && !index($1, ":") == (family == 4) {
@@ -56,8 +63,8 @@ section == "config" && !index($1, ":") == (family == 4) {
 # DESTINATION GATEWAY DEV METRIC: a route of the Go package's script, which becomes ours. A "*" stands for any.
 section == "adopted" { is_adopted[$1 " metric " $4, $2, $3] = 1 }
 
-# ip lists routes, addresses and links, in this order. An address's label and an interface's alias may contain line
-# breaks, so no line behind an address or a link is a route, and no line behind a link is an address.
+# ip lists rules, routes, addresses and links, in this order. An address's label and an interface's alias may contain
+# line breaks, so no line behind an address or a link is a route, and no line behind a link is an address.
 section == "kernel" && /^[0-9]+: / { are_routes_read = 1 }
 section == "kernel" && /^[0-9]+: [^ ]+: </ { are_addresses_read = 1; read_link() }
 section == "kernel" && !are_addresses_read && /^[0-9]+: +[^ ]+ +inet6? / { sub(/\/.*/, "", $4); is_local[$4] = 1 }
@@ -67,8 +74,14 @@ section == "now" || (section == "kernel" && !are_routes_read) { read_route() }
 function read_link(    name, i) {
   name = $2
   sub(/[@:].*/, "", name)
+  if (($1 + 0) in dev_of)
+    name = dev_of[$1 + 0]
   if (name in is_up)
     is_vrf[name] = 1
+  else if ($3 !~ /[<,]LOOPBACK[,>]/)
+    link[++links] = name
+  index_of[name] = $1 + 0
+  has_carrier[name] = $3 ~ /[<,]LOWER_UP[,>]/
   is_up[name] = $3 ~ /[<,]UP[,>]/
   # Before its state, ip prints pairs of a key and a value.
   for (i = 4; i < NF && $i != "state"; i += 2)
@@ -80,6 +93,11 @@ function read_route(    id) {
   parse($0)
   if (table_of[class] == 255)
     cover(to, in_local)
+  # There are none of IPv6.
+  if (is_side(table_of[class]) && family == 4) {
+    read_side_route()
+    return
+  }
   if (table_of[class] != 254)
     return
   id = key()
@@ -167,8 +185,8 @@ function is_asked(some) {
 
 # Returns the words that distinguish the route that parse() last split from others.
 function key(    id) {
-  id = to " metric " metric_of[class] apart_of[class]
-  prefix_of[id] = to
+  id = to " metric " metric_of[class] apart_of[class] (is_side(table_of[class]) ? " table " table_of[class] : "")
+  prefix_of[id] = to == ANYWHERE ? "default" : to
   return id
 }
 
@@ -345,7 +363,7 @@ function beware(id,    old, new, is_shared) {
 }
 
 # Plans the changes that make the parts in a table those in a list.
-function plan(list, table,    i, n, name, id, words, is_there, is_new) {
+function plan(list, table,    i, n, name, id, side, words, is_there, is_new, count, step) {
   for (i in gateways)
     for (n = 0; n <= BITS; n++)
       has_gateway[dotted(end_of(i, n, ZEROS)) "/" n] = 1
@@ -353,65 +371,82 @@ function plan(list, table,    i, n, name, id, words, is_there, is_new) {
     name = part[list, i]
     id = id_of[name]
     words = words_of[list, name]
+    side = side_of(id)
     is_there = (table, name) in words_of
     if (is_there && words == words_of[table, name] || family == 6 && id in is_new)
       continue
     # The kernel would replace the first route with this key.
     if (is_there && family == 4 && !((table, id) in leads))
-      change(3, "replace " words)
+      change(side 3, "replace " words)
     else if ((table, id) in whole_of || id in is_new) {
       if (is_there)
-        change(5, "del " removal_of[table, name])
-      change(is_there ? 5 : 3, "append " words)
+        change(side 5, "del " removal_of[table, name])
+      n = is_there ? 5 : 3
+      change(side n, "append " words)
     }
     else if ((table, id) in theirs)
       taken = "another program\047s route has taken the place of " words
     else {
       is_new[id] = 1
-      change(step_of(id, words), "add " (family == 4 ? words : whole_of[list, id]))
+      change(side step_of(id, words), "add " (family == 4 ? words : whole_of[list, id]))
     }
   }
   for (i = 1; i <= parts[table]; i++) {
     # Other programs' hops come last, so begin at the end.
     name = part[table, family == 4 ? i : parts[table] + 1 - i]
     id = id_of[name]
-    n = (list, id) in whole_of ? 4 : 13 - step_of(id, words_of[table, name])
+    n = (list, id) in whole_of && side_of(id) == "" ? 4 : 13 - step_of(id, words_of[table, name])
     if (!((list, name) in words_of) && (family == 6 || n != 4))
-      change(n, "del " removal_of[table, name])
+      change(side_of(id) n, "del " removal_of[table, name])
   }
-  for (n = 1; n <= 12; n++)
-    for (i = 1; i <= lines[n]; i++)
-      if (n <= 6 && task != "unlist" || task == "undo")
-        early[++earlies] = made[n, i]
+  plan_rules(list, table)
+  count = split("1 2 3 4 5 6 side1 side2 side3 side5 add del side11 side12 7 11 12", step, " ")
+  for (n = 1; n <= count; n++)
+    for (i = 1; i <= lines[step[n]]; i++)
+      if (n <= 11 && task != "unlist" || task == "undo")
+        early[++earlies] = made[step[n], i]
       else
-        late[++lates] = made[n, i]
+        late[++lates] = made[step[n], i]
 }
 
 function step_of(id, words) {
   return is_near(words) ? 1 : prefix_of[id] in has_gateway ? 6 : 2
 }
 
+function side_of(id) {
+  return id ~ / table [0-9]+$/ ? "side" : ""
+}
+
 function change(step, words) {
-  made[step, ++lines[step]] = "route " words
+  made[step, ++lines[step]] = (step ~ /^(add|del)$/ ? "rule " : "route ") words
 }
 
 # Makes the changes, and asks which routes win. A hop that is removed from beside another program's can't be put back
 # before it, so ask before the removals, too, if others' hops may be next to ours.
-function commit(    why) {
-  why = write(early, earlies + 0, lates && !asks_early ? 0 : questions + 0, "")
-  if (why == "" && lates)
-    why = write(late, lates, questions + 0, "-force")
+#
+# A question about a rule may have no answer, behind which ip only goes on if it is forced to. So it is asked at the
+# end.
+function commit(    why, has_more, i) {
+  has_more = lates || probes
+  if (earlies || asks_early || !has_more)
+    why = write(early, earlies + 0, has_more && !asks_early ? 0 : questions + 0, "")
+  if (why == "" && has_more)
+    why = write(late, lates + 0, questions + probes, "-force")
   print (why == "" ? "done" told : "failed " why)
   if (why == "" && shown > 50)
     print "and " shown - 50 " more"
+  if (pending != "")
+    note[++notes] = "not kept yet: " pending "; the watcher or the next run does it"
+  for (i = 1; i <= notes && why == ""; i++)
+    print "note: " note[i]
 }
 
 # Makes ip run commands and answer questions. Returns why that failed, or "". A route or hop that is no longer there, or
 # isn't ours, needs no removal. Sets shown to the number of commands so far that didn't fail. The last line of output
 # tells that ip wasn't killed.
-function write(list, count, asked, options,    i, why, is_whole) {
+function write(list, count, asked, options,    i, why, is_whole, unanswered) {
   for (i = 1; i <= asked; i++)
-    list[count + i] = question[i]
+    list[count + i] = i <= questions ? question[i] : probe[i - questions]
   list[count + asked + 1] = "link show dev lo"
   run(list, count + asked + 1, options)
   is_whole = has_run && answer[answers] ~ /^[0-9]+: lo: /
@@ -421,14 +456,26 @@ function write(list, count, asked, options,    i, why, is_whole) {
       if (i <= count && ++shown <= 50)
         told = told "\n" list[i]
     }
-    else if (i > count)
-      why = wanted_to[asked_for[i - count]] " doesn\047t win: packets to it go nowhere (" failed[i] ")"
-    else if (!(is_blind && failed[i] ~ /^File exists$/) && \
-      (options == "" || list[i] !~ /^route del / || failed[i] !~ /^(No such process$|Cannot find device)/))
+    else if (i > count) {
+      unanswered++
+      if (i - count <= questions)
+        why = wanted_to[asked_for[i - count]] " doesn\047t win: packets to it go nowhere (" failed[i] ")"
+    }
+    else if (!(is_blind && failed[i] ~ /^File exists$/) && (options == "" || !is_gone(list[i], failed[i])))
       why = "can\047t change the static routes: ip " list[i] ": " failed[i]
   if (why == "" && !is_whole)
     why = "can\047t change the static routes: " (complaint == "" ? "ip was ended" : complaint)
-  return why == "" && asked ? find_loser(options == "" && lates) : why
+  if (why == "" && asked && answers != asked - unanswered)
+    why = "ip gave " answers " answers to " asked - unanswered " questions"
+  if (why == "" && asked)
+    why = find_loser(options == "" && lates)
+  return why == "" && asked > questions ? find_beaten(count) : why
+}
+
+# Returns whether a deletion has failed because there is nothing to delete.
+function is_gone(words, error) {
+  return words ~ /^rule del / ? error == "No such file or directory" : \
+    words ~ /^route del / && error ~ /^(No such process$|Cannot find device|ipv4: FIB table does not exist)/
 }
 
 # Prints what couldn't be put back, or "". Exits with 1 if anything has changed, because that may help what failed.
@@ -438,6 +485,7 @@ function undo(    left, i) {
     resolve_all()
     for (i = 1; i <= wanted; i++)
       want(i)
+    resolve_policy()
   }
   plan("kernel", is_blind ? "config" : "now")
   if (earlies)
@@ -474,6 +522,9 @@ function unlist(    i, word, words, name, id, row_of) {
       whole_of["kept", id] = whole_of["kernel", id]
     }
   }
+  for (i = 1; i <= rules["config"]; i++)
+    hold_rule("kept", rule["config", i])
+  probes = 0
   plan("kept", "kernel")
   commit()
   exit
@@ -662,7 +713,8 @@ function command(somewhere, some,    i, h, word, count) {
   if (!(some in command_of)) {
     take_apart(type_of[some], some)
     # For some types, ip would use table local by default.
-    command_of[some] = (hops == 1 && field["nhid"] == "" ? hop[1] : "") (type_of[some] == 1 ? "" : " table 254")
+    command_of[some] = (hops == 1 && field["nhid"] == "" ? hop[1] : "") \
+      (type_of[some] == 1 && table_of[some] == 254 ? "" : " table " table_of[some])
     count = split("tos from proto scope metric src mtu nhid", word, " ")
     for (i = 1; i <= count; i++)
       if (field[word[i]] != "")
@@ -762,7 +814,7 @@ function plan_proof(i,    address) {
 
 # Returns which route doesn't win, and what does, or "". Our old routes may win while they are there.
 function find_loser(has_old,    i, right, prefix) {
-  for (i = 1; i <= questions && i <= answers; i++) {
+  for (i = 1; i <= questions; i++) {
     prefix = wanted_to[asked_for[i]]
     right = carried_by[asked_for[i]]
     parse(answer[i])
@@ -770,7 +822,7 @@ function find_loser(has_old,    i, right, prefix) {
       ways_of[class] != ways_of[right]) && !(has_old && proto_of[class] == 217))
       return prefix " doesn\047t win: packets to it go by " answer[i]
   }
-  return answers == questions ? "" : "ip gave " answers " answers to " questions + 0 " questions"
+  return ""
 }
 
 END {
@@ -780,6 +832,7 @@ END {
   if (task == "undo")
     undo()
   resolve_all()
+  resolve_policy()
   if (task == "unlist")
     unlist()
   if (!("lacking" in reason || "refused" in reason)) {
@@ -794,6 +847,8 @@ END {
   kind = "refused" in reason ? "refused" : "lacking"
   if (kind in reason)
     print kind, reason[kind]
+  else if (pending != "" && !is_settled)
+    print "pending", pending
   else if (task == "plan")
     print "done"
   else {

@@ -2,31 +2,36 @@
 false # what bash returns if it can't parse the group
 # shellcheck disable=SC2006 # bash 5.2 parses $(...) anew when it runs it, and loses a signal trapped meanwhile
 {
-# Installs the static routes below, all of them or none. Rendered by hostrouting: edits are lost.
+# Installs the static routes, rules and kept interfaces below, all of them or none. Rendered by hostrouting: edits are
+# lost.
 #
 #   static-routes.sh         the oneshot at boot: waits for the network as configured
 #   static-routes.sh gate [told]    before the consumer starts: waits for at most 5 s
 #   static-routes.sh trial   called by trial.sh, which holds the lock, to end a trial of routes: doesn't wait
 #
-# One ip process lists the current state. awk plans what makes our routes equal to the wanted ones, has another ip
-# process make these changes, and asks the kernel whether the routes win. After a failure, the current state is listed
-# again, and awk makes our routes equal to those that were there before. The error is one line; `hostrouting apply`
-# prints more.
+# One ip process lists the current state. awk plans what makes our routes and rules equal to the wanted ones, has
+# another ip process make these changes, and asks the kernel whether the routes win and the rules decide. After a
+# failure, the current state is listed again, and awk makes our routes and rules equal to those that were there before.
+# The error is one line; `hostrouting apply` prints more.
+#
+# An interface that is to be kept may get its address late. It is waited for, too, but the rest is installed without it.
 
 @common.sh@
 
 readonly WAIT_SECONDS=@WAIT_SECONDS@
+readonly SETTLE_SECONDS=@SETTLE_SECONDS@
 readonly UNDO_ATTEMPTS=8
 FAMILIES=@FAMILIES@
 
-# think plan: prints what prevents a family's routes. think commit: makes the changes, and prints them or what failed.
-# think undo: makes our routes what they were before. think unlist: removes ours that aren't as listed. The program and
-# the routes are quoted here-documents, so nothing in them is expanded. It replaces the calling subshell. It ignores
-# signals, which systemd sends to all processes of a unit, because finishing late is better than leaving half of the
-# changes. ip inherits descriptor 5, so that the reader of the output waits for ip even if awk is killed.
+# think plan: prints what prevents a family's changes. think commit: makes the changes, and prints them or what failed.
+# think undo: makes our routes and rules what they were before. think unlist: removes ours that aren't as listed. The
+# program and what is wanted are quoted here-documents, so nothing in them is expanded. It replaces the calling
+# subshell. It ignores signals, which systemd sends to all processes of a unit, because finishing late is better than
+# leaving half of the changes. ip inherits descriptor 5, so that the reader of the output waits for ip even if awk is
+# killed.
 think() {
   trap '' HUP INT QUIT TERM
-  exec awk -v family="$FAMILY" -v task="$1" -f /dev/fd/3 /dev/fd/4 - <<<"$LISTED" 5>&1
+  exec awk -v family="$FAMILY" -v task="$1" -v is_settled="$IS_SETTLED" -f /dev/fd/3 /dev/fd/4 - <<<"$LISTED" 5>&1
 } 3<<'AWK' 4<<'ROUTES'
 @static-routes.awk@
 AWK
@@ -47,6 +52,7 @@ is_overdue() {
 # still appear, or else 1, and sets MESSAGE.
 attempt() {
   local status=1 rows=''
+  LIMIT=$NETWORK_LIMIT PENDING=''
   [ -n "$IS_END" ] || ! is_overdue || bash -p "$RUN_DIR/trial.sh" gate
   take_lock && make_files || return 1
   run_replacement
@@ -57,10 +63,10 @@ attempt() {
     return
   fi
   for FAMILY in $FAMILIES; do
-    list_family $'route show table all\naddress show\nlink show type vrf\nlink show' || return 1
+    list_family "${TABLES[FAMILY]}"$'\naddress show\nlink show type vrf\nlink show' || return 1
     LISTINGS[FAMILY]=$rows$'\n==kernel\n'$LISTED
   done
-  IS_WRITING=1 DONE='' BEGUN=''
+  IS_WRITING=1 DONE='' NOTES='' BEGUN=''
   # A problem in one family prevents changes in both, so plan both first.
   for TASK in $TASKS; do
     for FAMILY in $FAMILIES; do
@@ -84,9 +90,18 @@ carry_out() {
   local answer
   LISTED=${LISTINGS[FAMILY]}
   answer=`think "$TASK"`
-  [[ $TASK == plan || $answer =~ ^(lacking|refused) ]] || BEGUN="$FAMILY $BEGUN"
+  [[ $TASK == plan || $answer =~ ^(lacking|pending|refused) ]] || BEGUN="$FAMILY $BEGUN"
   case $answer in
-    done*) DONE+=${answer#done} && return ;;
+    done*)
+      answer=${answer#done}
+      DONE+=${answer%%$'\nnote: '*}
+      NOTES+=${answer#"${answer%%$'\nnote: '*}"}
+      return
+      ;;
+    pending\ *)
+      PENDING=yes MISSING=${answer#pending } LIMIT=$SETTLE_LIMIT
+      return "$MAY_COME"
+      ;;
     lacking\ *)
       MISSING=${answer#lacking }
       MESSAGE="can't install the static routes: timed out after $LIMIT s waiting for $MISSING"
@@ -105,7 +120,7 @@ put_back() {
   trap '' HUP INT QUIT TERM # another signal could end ip, or think before it ignores signals itself
   for FAMILY in $BEGUN; do
     for ((tries = UNDO_ATTEMPTS; tries; tries--)); do
-      if list 'route show table main'; then
+      if list "${TABLES[FAMILY]}"; then
         LISTED=${LISTINGS[FAMILY]}$'\n==now\n'$LISTED
       else
         LISTED=${LISTINGS[FAMILY]} tries=1
@@ -117,6 +132,16 @@ put_back() {
   done
   MESSAGE=$why${LEFT:+; $LEFT}
   heed_signals
+}
+
+# Waits for the network, and then for kept interfaces, without which it goes on in the end.
+install() {
+  local status
+  keep_trying
+  status=$?
+  [ -n "$PENDING" ] || return "$status"
+  IS_SETTLED=1
+  keep_trying
 }
 
 heed_signals() {
@@ -157,11 +182,22 @@ end_trial() {
   return "$status"
 }
 
-LISTINGS=() TASKS='plan commit' DONE='' STOPPED='' IS_WRITING='' IS_END='' IS_GATE='' LEFT='' LIMIT=$WAIT_SECONDS
-if [ "$*" = trial ]; then IS_END=yes LIMIT=0; else read_arguments "$@"; fi
+LISTINGS=() TASKS='plan commit' DONE='' STOPPED='' IS_WRITING='' IS_END='' IS_GATE='' IS_TOLD='' LEFT='' PENDING=''
+NOTES='' IS_SETTLED=0 LIMIT=$WAIT_SECONDS SETTLE_LIMIT=$SETTLE_SECONDS
+TABLES=([4]=$'rule show\nroute show table all' [6]=$'rule show\nroute show table all')
+# A kernel without IPv6 has no answer about its rules.
+[ -e /proc/net/if_inet6 ] || TABLES[6]='route show table all'
+if [ "$*" = trial ]; then IS_END=yes LIMIT=0 IS_SETTLED=1; else read_arguments "$@"; fi
+if [ -n "$IS_GATE" ]; then
+  SETTLE_LIMIT=$((SETTLE_SECONDS < GATE_SECONDS ? SETTLE_SECONDS : GATE_SECONDS))
+  # A hold only waits once.
+  [ -z "$IS_TOLD" ] || SETTLE_LIMIT=0
+fi
+[ "$SETTLE_LIMIT" -gt 0 ] || IS_SETTLED=1
+NETWORK_LIMIT=$LIMIT
 heed_signals
-if [ -n "$IS_END" ]; then end_trial; else keep_trying; fi || { complain "$MESSAGE"; exit 1; }
+if [ -n "$IS_END" ]; then end_trial; else install; fi || { complain "$MESSAGE"; exit 1; }
 DONE=${DONE#$'\n'}
-say "${DONE:-nothing to change}"
+say "${DONE:-nothing to change}$NOTES"
 exit 0
 }
