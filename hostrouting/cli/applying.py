@@ -44,15 +44,16 @@ _TRIAL_SECONDS = 5.0
 def apply(options: argparse.Namespace, host: Host) -> Result | int:
     """Install CONFIG's routes, check and gate, and run the check.
 
-    The command first installs the static routes, either all or none, and then runs the check. For
-    later boots, it installs scripts, units and the gate. The gate consists of two drop-ins that
-    hold back the consumer (systemd-nspawn@.service, or the unit set in CONFIG) until the routes are
-    installed and, in STRICT mode, the check has passed. The command never stops or restarts a
-    running machine. It removes anything from an earlier run that is no longer in CONFIG. It lists
-    every route, file and unit that it changes, even if it fails half-way, and gives the number of
-    unchanged routes; with -v it lists these, too. With --output json it always prints a single
-    document, regardless of the exit code. The document has "host", "changed", lists of "routes",
-    "files" and "units", the "unchanged" routes, "overlap", and "error" on failure.
+    The command first installs the static routes and rules, either all or none, and then runs the
+    check. For later boots, it installs scripts, units and the gate. The gate consists of two
+    drop-ins that hold back the consumer (systemd-nspawn@.service, or the unit set in CONFIG) until
+    the routes are installed and, in STRICT mode, the check has passed. The command never stops or
+    restarts a running machine. It removes anything from an earlier run that is no longer in CONFIG.
+    It lists every route, rule, file and unit that it changes, even if it fails half-way, and gives
+    the number of unchanged routes and rules; with -v it lists these, too. With --output json it
+    always prints a single document, regardless of the exit code. The document has "host",
+    "changed", lists of "routes", "rules", "files" and "units", the "unchanged" routes, the
+    "unchangedRules", "notes" on what isn't kept, "overlap", and "error" on failure.
 
     Other commands, and apply without an argument, use the default CONFIG. If it asks for something
     other than the CONFIG that was applied, the last line says so, and gives the command that copies
@@ -60,14 +61,14 @@ def apply(options: argparse.Namespace, host: Host) -> Result | int:
     fails, because it would remove what is installed. After a reset by AKSFlexNode, which removes
     all scripts, apply removes the rest.
 
-    With --try it only changes the kernel's routes and runs the check. When the timeout expires,
-    systemd restores the installed routes, even if hostrouting has been killed. To keep the tried
-    routes and install the rest, run hostrouting confirm, or press Enter on a terminal. hostrouting
-    revert and Ctrl-C restore the installed routes immediately, as does a failing check in STRICT
-    mode. When a trial ends, every route of hostrouting that isn't installed is removed, even if
-    --routes-only added it earlier. The watcher doesn't change routes during a trial. Another apply,
-    a remove or a start of the consumer ends the trial, too. Such a start is checked against the
-    installed config.
+    With --try it only changes the kernel's routes and rules, and runs the check. When the timeout
+    expires, systemd restores the installed routes, even if hostrouting has been killed. To keep the
+    tried routes and install the rest, run hostrouting confirm, or press Enter on a terminal.
+    hostrouting revert and Ctrl-C restore the installed routes immediately, as does a failing check
+    in STRICT mode. When a trial ends, every route of hostrouting that isn't installed is removed,
+    even if --routes-only added it earlier. The watcher doesn't change routes during a trial.
+    Another apply, a remove or a start of the consumer ends the trial, too. Such a start is checked
+    against the installed config.
 
       hostrouting apply /etc/aks-flex-node/config.json
       hostrouting apply --try 60 config.json                 Enter or hostrouting confirm keeps the routes
@@ -252,13 +253,13 @@ def revert(_options: argparse.Namespace, host: Host) -> Result:
 def plan(options: argparse.Namespace, host: Host) -> Result:
     """Show what apply would change, without changing anything.
 
-    The plan marks each route: + added, ~ replaced, - removed. It gives the number of unchanged
-    routes, and with -v lists them, marked with =. It shows file changes as diffs, then unit
+    The plan marks each route and rule: + added, ~ replaced, - removed. It gives the number of
+    unchanged ones, and with -v lists them, marked with =. It shows file changes as diffs, then unit
     changes, and finally whether the consumer would be allowed to start. It warns if apply can't do
     it on this host. It exits with 2 if anything would change, and with 0 otherwise. The JSON has
     the same format as apply's output. A snapshot includes no files or units. So with --snapshot,
-    the command only compares routes and predicts the next start on that host. With --root it only
-    compares files and units.
+    the command only compares routes and rules, and predicts the next start on that host. With
+    --root it only compares files and units.
     """
     from hostrouting.tasks import preview
 

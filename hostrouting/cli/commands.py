@@ -139,13 +139,13 @@ def watch(options: argparse.Namespace, host: Host) -> int:
     """Keep the node in the state described by CONFIG until stopped by a signal.
 
     The watcher runs a check whenever links, addresses, routes, rules or CONFIG change, and at least
-    once a minute. It restores our routes if they disappear, and updates them if the default route
-    changes. It also writes the markers, and the metrics if watch.textfile is set. It reports each
-    failure once when it appears and once when it is resolved. If the watcher runs under systemd, it
-    reports to the journal. Otherwise it reports to stdout, and drops a line that can't be written
-    within a second. The watcher never stops a running machine. If it runs in another network
-    namespace and would overwrite the host's markers, it refuses to start. With "watch": {"enabled":
-    true} in CONFIG, apply installs it as hostrouting-watch.service.
+    once a minute. It restores our routes and rules if they disappear, and updates routes if the
+    default route changes. It also writes the markers, and the metrics if watch.textfile is set. It
+    reports each failure once when it appears and once when it is resolved. If the watcher runs
+    under systemd, it reports to the journal. Otherwise it reports to stdout, and drops a line that
+    can't be written within a second. The watcher never stops a running machine. If it runs in
+    another network namespace and would overwrite the host's markers, it refuses to start. With
+    "watch": {"enabled": true} in CONFIG, apply installs it as hostrouting-watch.service.
 
       hostrouting watch config.json         in the foreground until SIGTERM or Ctrl-C; keeps the routes
       journalctl -u hostrouting-watch       the service's messages
@@ -192,9 +192,9 @@ def set_config(options: argparse.Namespace, host: Host) -> Result:
 def remove(options: argparse.Namespace, host: Host) -> Result:
     """Remove everything that hostrouting has installed.
 
-    The command removes our routes (protocol 217 in table main), files and markers, and lists each
-    of them. With --root it removes the files from an image. It needs no config, and never touches
-    anything that another program owns.
+    The command removes our routes (protocol 217 in table main and in tables 2170000 to 2179999),
+    our rules (protocol 217), files and markers, and lists each of them. With --root it removes the
+    files from an image. It needs no config, and never touches anything that another program owns.
     """
     from hostrouting.boot.installation import requiring_units
     from hostrouting.boot.manifest import Manifest

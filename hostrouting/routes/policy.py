@@ -48,6 +48,8 @@ from hostrouting.model.text import shortened
 # without its own one before it.
 _KEEP, _KEEP_LONGER, _KEEP_GATEWAY = KEEP_PRIORITIES
 
+_ZERO_NETWORK = IPv4Network("0.0.0.0/8")
+
 _NAMED_MAX = 8
 
 
@@ -315,9 +317,11 @@ def _networks(addresses: Iterable[Address]) -> dict[IpNetwork, IpAddress]:
     """Return the connected networks of addresses, each with the first address there."""
     networks: dict[IpNetwork, IpAddress] = {}
     for address in addresses:
-        is_single = address.prefix_length == 32 and address.peer is None
-        if address.prefix_length and not is_single:
-            networks.setdefault(address.network, address.local)
+        network = address.network
+        is_single = network.prefixlen == 32 and address.peer is None
+        # For neither of these, the kernel adds a connected route (fib_add_ifaddr).
+        if not is_single and network.network_address not in _ZERO_NETWORK:
+            networks.setdefault(network, address.local)
     return networks
 
 

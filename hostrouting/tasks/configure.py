@@ -310,6 +310,7 @@ class Run:
         warnings: warnings for the report, or for the error of a failing check.
         done: the changes made so far, except for those that were rolled back.
         boot: the plan for the next boot; ``install`` makes it.
+        notes: a sentence for each kept interface or address that ``install`` leaves out.
     """
 
     config: Config
@@ -319,6 +320,7 @@ class Run:
     warnings: tuple[str, ...]
     done: Done
     boot: BootPlan = attrs.field(init=False)
+    notes: tuple[str, ...] = attrs.field(default=(), init=False)
 
     @classmethod
     def begin(
@@ -356,6 +358,7 @@ class Run:
                 installation.prepare(self.boot, host, undo)
                 changes = installation.apply_additions(self.boot, host, undo)
                 plan = RoutePlan()
+        self.notes = plan.notes
         self.done.changes |= changes | plan.changes
         return plan
 
@@ -430,7 +433,7 @@ class Run:
             f"{self.wanted.consumer} is held back until this is fixed; "
             "to remove it: hostrouting remove"
         )
-        raise_if_strict(overlap, self.warnings, hint=hint)
+        raise_if_strict(overlap, (*self.warnings, *self.notes), hint=hint)
         return overlap
 
     def _check(self, scope: CancelScope) -> OverlapReport:

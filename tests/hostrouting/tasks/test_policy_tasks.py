@@ -1,0 +1,228 @@
+"""Tests of the tasks with rules and kept interfaces: waits, rollbacks, trials and commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import pytest
+from acting import is_held
+from recording_tasks import OnProgress
+from wanted import SHADOWED, TrialSystemd, config, ours
+
+import phases
+from hostrouting import Config, Configure, Host, Layout, RemoveHostRouting, RouteError
+from hostrouting.backend import EVERYTHING, Entries, ForwardingBackend, Selection
+from hostrouting.boot.layout import ROUTES as ROUTES_PART
+from hostrouting.kernel.port import read_routes
+from hostrouting.model.routes import SIDE_TABLES
+from hostrouting.overlap.findings import RouteOverlapError
+from hostrouting.routes.plan import plan_now
+from hostrouting.tasks.install_routes import InstallRoutes, apply_and_verify
+from hostrouting.tasks.trial import ConfirmTrial, EndTrial, TryRoutes
+from hostrouting.testing import FakeKernel, FakeSystemd
+from phases.testing import FakeClock
+
+T = SIDE_TABLES[0]
+POD = "10.244.0.0/16"
+PAIR = [f"5269: from all to {POD} lookup local", f"5269: from all to {POD} lookup main"]
+KEPT = f"2170: from 172.16.0.10 lookup {T}"
+ROUTES = config(SHADOWED)
+
+
+def with_policy(given: Config, **more: Any) -> Config:
+    keys: dict[str, Any] = {"rules": [{"to": POD, "priority": 5269}], "keep": ["ib*"]} | more
+    return attrs.evolve(given, static_routes=attrs.evolve(given.static_routes, **keys))
+
+
+POLICY = with_policy(ROUTES)
+WIDER = with_policy(ROUTES, keep=[{"dev": "ib*", "gateway": "onlink"}])
+
+
+def our_rules(kernel: FakeKernel) -> list[str]:
+    return [f"{rule.preference}: {rule}" for rule in kernel.facts().rules if rule.is_ours]
+
+
+def side_routes(kernel: FakeKernel) -> list[str]:
+    return [str(route) for route in read_routes(kernel) if route.is_in_side_table]
+
+
+# --- waits ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mode", "settle", "seconds"), [("STRICT", None, 60), ("STRICT", 7, 7), ("WARN", None, 0)]
+)
+@pytest.mark.parametrize("task", [Configure, InstallRoutes])
+def test_a_kept_interface_is_waited_for(
+    host: Host, kernel: FakeKernel, task: Any, mode: str, settle: int | None, seconds: int
+) -> None:
+    """There is one deadline, and no lock is held."""
+    kernel.add_link("ib1")
+    clock, held = FakeClock(), set[bool]()
+    observer = OnProgress(act=lambda: held.add(is_held(host.layout.lock)))
+    overlap = attrs.evolve(POLICY.route_overlap, mode=mode, settle_seconds=settle)
+    given = attrs.evolve(POLICY, route_overlap=overlap)
+    report = phases.run(
+        task(given, host=host), scope=phases.CancelScope(clock=clock), observer=observer
+    )
+    assert clock.monotonic() == pytest.approx(seconds, abs=0.1)
+    assert held == ({False} if seconds else set())
+    plan = report.plan if task is InstallRoutes else report.routes.plan
+    why = "ib1 (it has no address)"
+    assert plan.notes == (f"not kept yet: {why}; the watcher or the next run does it",)
+    assert our_rules(kernel) == [KEPT, *PAIR]
+
+
+def test_a_late_address_is_kept(host: Host, kernel: FakeKernel) -> None:
+    kernel.add_link("ib1")
+    clock = FakeClock()
+    clock.call_at(5, lambda: kernel.add_address("ib1", "172.16.0.11/16"))
+    report = phases.run(Configure(POLICY, host=host), scope=phases.CancelScope(clock=clock))
+    assert 5 <= clock.monotonic() < 6
+    assert report.routes.plan.notes == ()
+    assert f"2170: from 172.16.0.11 lookup {T + 1}" in our_rules(kernel)
+
+
+def test_only_one_deadline_counts(host: Host, kernel: FakeKernel) -> None:
+    """An interface that gets ready, while another doesn't, makes no run wait longer."""
+    for dev in ("ib1", "ib2"):
+        kernel.add_link(dev)
+    clock = FakeClock()
+    clock.call_at(30, lambda: kernel.add_address("ib1", "172.16.0.11/16"))
+    phases.run(Configure(POLICY, host=host), scope=phases.CancelScope(clock=clock))
+    assert clock.monotonic() == pytest.approx(60, abs=0.1)
+    assert f"2170: from 172.16.0.11 lookup {T + 1}" in our_rules(kernel)
+
+
+# --- rollback -------------------------------------------------------------------------------------
+
+
+class StartingBackend(ForwardingBackend):
+    """A kernel on which the node starts, and runs the new script, just before a run fails.
+
+    Args:
+        inner: the kernel.
+        layout: the layout with the script.
+        config: the config from which the new script is rendered.
+    """
+
+    def __init__(self, inner: FakeKernel, layout: Layout, config: Config) -> None:
+        super().__init__(inner)
+        self.script = layout.script(ROUTES_PART)
+        self.before = self.script.read_text()
+        self.config = config
+        self.host = Host(inner, FakeSystemd(layout), layout)
+
+    def entries(self, wanted: Selection = EVERYTHING) -> Entries:
+        if self.script.read_text() == self.before:
+            return super().entries(wanted)
+        self.before = self.script.read_text()
+        plan, _ = plan_now(self.config, self.inner)
+        with phases.all_or_nothing() as undo:
+            apply_and_verify(plan, self.host, phases.CancelScope(), undo)
+        raise RouteError("can't read routes: no memory")
+
+
+@pytest.mark.parametrize(("old", "new"), [(ROUTES, POLICY), (POLICY, ROUTES), (POLICY, WIDER)])
+def test_a_failed_run_restores_what_a_start_of_the_node_changed(
+    host: Host, kernel: FakeKernel, old: Config, new: Config
+) -> None:
+    phases.run(Configure(old, host=host))
+    before = (our_rules(kernel), side_routes(kernel), ours(kernel))
+    backend = StartingBackend(kernel, host.layout, new)
+    with pytest.raises(RouteError, match="no memory"):
+        phases.run(Configure(new, host=Host(backend, host.units, host.layout)))
+    assert backend.before != backend.script.read_text()
+    assert (our_rules(kernel), side_routes(kernel), ours(kernel)) == before
+
+
+# --- trials ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def trial_host(kernel: FakeKernel, layout: Layout) -> Host:
+    host = Host(kernel, TrialSystemd(layout, kernel), layout)
+    phases.run(Configure(ROUTES, host=host))
+    return host
+
+
+def test_a_trial_ends_with_its_rules(trial_host: Host, kernel: FakeKernel) -> None:
+    report = phases.run(TryRoutes(POLICY, 60, host=trial_host))
+    assert [change.what for change in report.changes.rules] == [*PAIR, KEPT]
+    assert our_rules(kernel) == [KEPT, *PAIR]
+    ended = phases.run(EndTrial(host=trial_host))
+    assert sorted(str(change.what) for change in ended.changes.rules) == sorted([*PAIR, KEPT])
+    assert {change.action for change in ended.changes.rules} == {"removed"}
+    assert len(ended.changes.routes) == 1
+    assert our_rules(kernel) == side_routes(kernel) == []
+
+
+def test_a_confirmed_trial_keeps_its_rules(trial_host: Host, kernel: FakeKernel) -> None:
+    phases.run(TryRoutes(POLICY, 60, host=trial_host))
+    report = phases.run(ConfirmTrial(host=trial_host))
+    assert report.changes.rules == ()
+    assert len(report.routes.plan.unchanged_rules) == 3
+    assert our_rules(kernel) == [KEPT, *PAIR]
+
+
+def test_a_failed_trial_leaves_no_rule(trial_host: Host, kernel: FakeKernel) -> None:
+    shadowed = config(cidrs=["172.16.0.0/16"])
+    given = attrs.evolve(with_policy(shadowed), static_routes=POLICY.static_routes)
+    with pytest.raises(RouteOverlapError):
+        phases.run(TryRoutes(given, 60, host=trial_host))
+    assert our_rules(kernel) == side_routes(kernel) == []
+
+
+# --- commands -------------------------------------------------------------------------------------
+
+
+def test_apply_and_plan_name_rules(
+    host: Host, run: Callable[..., tuple[int, str, str]], write: Callable[[object], Any]
+) -> None:
+    path = write(POLICY.to_mapping())
+    code, out, _ = run("plan", path)
+    assert code == 2
+    assert f"+ rule {KEPT}\n" in out
+    code, out, _ = run("apply", path)
+    assert code == 0
+    assert f"added     rule {KEPT}\n" in out
+    code, out, _ = run("apply", path)
+    assert "nothing to change: 2 routes and 3 rules already installed\n" in out
+    code, out, _ = run("plan", "-v", path)
+    assert (code, f"= rule {KEPT}\n" in out) == (0, True)
+    code, out, _ = run("remove")
+    assert (code, f"removed   rule {KEPT}\n" in out) == (0, True)
+
+
+def test_notes_are_printed(
+    host: Host,
+    kernel: FakeKernel,
+    run: Callable[..., tuple[int, str, str]],
+    write: Callable[[object], Any],
+) -> None:
+    given = with_policy(config(SHADOWED, mode="WARN"), keep=["ib*", "eth*"])
+    note = "hostrouting: eth0 isn't kept: it is an uplink\n"
+    for words in (["plan"], ["apply", "--routes-only"], ["apply"]):
+        _, _, said = run(*words, write(given.to_mapping()))
+        assert note in said, words
+
+
+def test_a_plan_tells_of_the_wait(
+    host: Host,
+    kernel: FakeKernel,
+    run: Callable[..., tuple[int, str, str]],
+    write: Callable[[object], Any],
+) -> None:
+    kernel.set_link("ib0", up=False)
+    _, out, said = run("plan", write(POLICY.to_mapping()))
+    assert "would wait up to 60 s for ib0 (it is down)\n" in out
+    assert "not kept yet: ib0 (it is down)" in said
+
+
+def test_remove_leaves_nothing(host: Host, kernel: FakeKernel) -> None:
+    before = read_routes(kernel), kernel.facts().rules
+    phases.run(Configure(POLICY, host=host))
+    phases.run(RemoveHostRouting(host=host))
+    assert (read_routes(kernel), kernel.facts().rules) == before
