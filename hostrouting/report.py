@@ -32,7 +32,7 @@ from hostrouting.overlap.findings import (
 )
 from hostrouting.overlap.proposals import Fix, Obstacle, Unfixable
 from hostrouting.routes.plan import RoutePlan, RoutesReport
-from hostrouting.routes.policy import PolicyPlan, PolicyRouting
+from hostrouting.routes.policy import LeftOut, PolicyPlan, PolicyRouting
 from hostrouting.tasks.observer import ChangesObserver
 from hostrouting.tasks.preview import NextStart, Plan
 from hostrouting.tasks.reports import ConfigureReport, WatchReport
@@ -42,9 +42,9 @@ __all__ = [
     "CHECKS", "Change", "ChangedResult", "Changes", "ChangesObserver", "ConfigureReport",
     "DiffReport", "Difference", "DoctorCheck", "DoctorFinding", "DoctorReport", "ExaminedHost",
     "ExplainedLookup", "Explanation", "FamilyVerdict", "Finding", "FindingKind", "Fix",
-    "FleetReport", "GroupFailure", "HostChange", "HostChangeKind", "HostGroup", "LookupResult",
-    "NextStart", "Note", "NoteKind", "Obstacle", "OverdueRun", "OverlapReport", "Plan",
-    "PolicyPlan", "PolicyRouting", "Replacement", "RoutePlan", "RoutesReport", "Severity", "Step",
-    "StoppedRun", "Unfixable", "UnknownReason", "Verdict", "WatchReport",
+    "FleetReport", "GroupFailure", "HostChange", "HostChangeKind", "HostGroup", "LeftOut",
+    "LookupResult", "NextStart", "Note", "NoteKind", "Obstacle", "OverdueRun", "OverlapReport",
+    "Plan", "PolicyPlan", "PolicyRouting", "Replacement", "RoutePlan", "RoutesReport", "Severity",
+    "Step", "StoppedRun", "Unfixable", "UnknownReason", "Verdict", "WatchReport",
 ]
 # fmt: on

@@ -15,13 +15,15 @@ from hostrouting.host_files.managers import (
     keeps_foreign_rules,
 )
 from hostrouting.kernel.default_routes import unicast_defaults
-from hostrouting.kernel.port import read_default_routes, read_routes
+from hostrouting.kernel.port import RouteBackend, read_default_routes, read_routes
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.routes import Protocol, Route
 from hostrouting.routes.formats import as_networkd
 from hostrouting.routes.plan import MISSING_HINT, RoutePlan, uplinks_of
+from hostrouting.routes.policy import PolicyPlan, rule_words
 from hostrouting.routes.verify import verify_routes
+from hostrouting.routes.verify_policy import verify_policy
 
 _WATCHED = "hostrouting watch restores lost routes"
 
@@ -43,7 +45,7 @@ def trial(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def routes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that the kernel has every route as installed and that none is shadowed."""
+    """Check that the kernel has every route and rule as installed, and that each decides."""
     backends = examined.host.backends(examined.manifest.config.static_routes.families)
     try:
         plan, missing = examined.route_plan
@@ -65,6 +67,10 @@ def routes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
                 message,
                 examined.repairing("apply"),
             )
+        for policy in plan.policies:
+            yield from _policy_findings(policy, examined)
+        # A rule that decides too late may be the reason why a route loses.
+        _verify_complete(plan.policies, backends)
         verify_routes((*plan.unchanged, *plan.foreign), *backends)
     except RouteError as error:
         # If the kernel can't be queried at all, this raises that error. Otherwise, the routes are
@@ -73,6 +79,40 @@ def routes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             read_routes(backend)
         hint = error.hint or f"look at: {examined.command('plan')}"
         yield DoctorFinding("route-fails", "static routes", error.message, hint)
+
+
+def _policy_findings(policy: PolicyPlan, examined: ExaminedHost) -> Iterator[DoctorFinding]:
+    """Yield findings for missing rules and routes of side tables, and for what isn't kept."""
+    repairing = examined.repairing("apply")
+    for route in policy.add:
+        yield DoctorFinding("route-missing", str(route), "it isn't in the kernel", repairing)
+    for change in policy.replace:
+        message = f"the kernel has: {change.old}"
+        yield DoctorFinding("route-differs", str(change.new), message, repairing)
+    for rule in policy.rule_steps.add:
+        message = "it isn't in the kernel, or comes after another one of ours"
+        yield DoctorFinding("rule-missing", rule_words(rule), message, repairing)
+    for item in policy.wanted.left_out:
+        if item.is_there:  # hosts without such an interface may have the same config
+            message = f"it isn't kept: {item.reason}"
+            hint = "change that, or leave it out of hostRouting.staticRoutes.keep"
+            yield DoctorFinding("not-kept", item.name, message, hint, Severity.RISK)
+    if policy.wanted.pending and not examined.units.is_active(_WATCHER):
+        message = f"not kept yet: {', '.join(policy.wanted.pending)}"
+        hint = f"when it is ready: {repairing}; hostrouting watch does that by itself"
+        yield DoctorFinding("not-kept-yet", "kept interfaces", message, hint, Severity.RISK)
+
+
+def _verify_complete(policies: Iterable[PolicyPlan], backends: Iterable[RouteBackend]) -> None:
+    """Verify the rules and side tables of a family if none of them is missing.
+
+    Raises:
+        RouteError: another program's rule decides.
+    """
+    by_family = {backend.family: backend for backend in backends}
+    for policy in policies:
+        if not (policy.add or policy.replace or policy.rule_steps.add):
+            verify_policy(policy.wanted, by_family[policy.family])
 
 
 # --- programs that may remove our routes ----------------------------------------------------------

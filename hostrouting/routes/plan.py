@@ -104,7 +104,7 @@ class RoutePlan:
     @property
     def notes(self) -> tuple[str, ...]:
         """Return a sentence for each kept interface or address that is left out."""
-        return tuple(note for policy in self.policies for note in policy.wanted.all_notes)
+        return tuple(note for policy in self.policies for note in policy.wanted.notes)
 
     @property
     def pending(self) -> tuple[str, ...]:

@@ -53,6 +53,23 @@ _ZERO_NETWORK = IPv4Network("0.0.0.0/8")
 _NAMED_MAX = 8
 
 
+class LeftOut(NamedTuple):
+    """An interface or address that isn't kept, although the config names it.
+
+    Args:
+        name: the interface, the address with its interface, or the pattern that matches none.
+        reason: why it isn't kept.
+        is_there: whether there is such an interface.
+    """
+
+    name: str
+    reason: str
+    is_there: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.name} isn't kept: {self.reason}"
+
+
 @attrs.frozen
 class PolicyRouting:
     """The rules of the kernel, and the routes in side tables, that a config stands for.
@@ -60,23 +77,24 @@ class PolicyRouting:
     Args:
         rules: the rules, in the order in which they are added.
         routes: the routes in side tables, in the order in which they are added.
-        notes: a sentence for each kept interface or address that is left out.
+        left_out: the interfaces and addresses that aren't kept, although the config names them.
         pending: a phrase for each kept interface that has no address yet, or is down.
     """
 
     rules: tuple[Rule, ...] = ()
     routes: tuple[Route, ...] = ()
-    notes: tuple[str, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
     pending: tuple[str, ...] = ()
 
     @property
-    def all_notes(self) -> tuple[str, ...]:
-        """Return the notes, and one about the interfaces that aren't ready."""
+    def notes(self) -> tuple[str, ...]:
+        """Return a sentence for each item left out, and one on the interfaces that aren't ready."""
+        left_out = tuple(map(str, self.left_out))
         if not self.pending:
-            return self.notes
+            return left_out
         listed = shortened(self.pending, ", ", _NAMED_MAX)
         later = f"not kept yet: {listed}; the watcher or the next run does it"
-        return (*self.notes, later)
+        return (*left_out, later)
 
 
 # --- resolve --------------------------------------------------------------------------------------
@@ -120,7 +138,7 @@ def resolve_policy(
         routes += interface.routes(table)
     if refusals:
         raise RouteError.of(refusals)
-    return PolicyRouting(tuple(rules), tuple(routes), found.notes, found.pending)
+    return PolicyRouting(tuple(rules), tuple(routes), found.left_out, found.pending)
 
 
 def _pair(static: StaticRule) -> list[Rule]:
@@ -207,12 +225,12 @@ class KeptInterfaces:
 
     Args:
         interfaces: the kept ones, in the order of their indexes.
-        notes: a sentence for each interface or address that is left out.
+        left_out: the others that the config names.
         pending: a phrase for each interface that has no address yet, or is down.
     """
 
     interfaces: tuple[KeptInterface, ...]
-    notes: tuple[str, ...]
+    left_out: tuple[LeftOut, ...]
     pending: tuple[str, ...]
 
 
@@ -223,13 +241,14 @@ def find_kept(config: Config, facts: Facts, defaults: Sequence[Route]) -> KeptIn
     links = [link for link in facts.links if link.name != loopback]
     for entry in config.static_routes.keep:
         if not any(is_like(link.name, (entry.dev,)) for link in links):
-            finder.notes.append(f"{entry.dev} isn't kept: there is no such interface")
+            absent = LeftOut(entry.dev, "there is no such interface", is_there=False)
+            finder.left_out.append(absent)
     for link in links:
         entries = (each for each in config.static_routes.keep if is_like(link.name, (each.dev,)))
         first = next(entries, None)
         if first is not None:
             finder.sort(link, first)
-    return KeptInterfaces(tuple(finder.kept), tuple(finder.notes), tuple(finder.pending))
+    return KeptInterfaces(tuple(finder.kept), tuple(finder.left_out), tuple(finder.pending))
 
 
 @attrs.define
@@ -240,13 +259,13 @@ class _Finder:
     facts: Facts
     defaults: Sequence[Route]
     kept: list[KeptInterface] = attrs.field(factory=list[KeptInterface])
-    notes: list[str] = attrs.field(factory=list[str])
+    left_out: list[LeftOut] = attrs.field(factory=list[LeftOut])
     pending: list[str] = attrs.field(factory=list[str])
 
     def sort(self, link: Link, entry: Keep) -> None:
         """Sort an interface, given the entry that names it."""
         if (reason := self._why_unkept(link)) is not None:
-            self.notes.append(f"{link.name} isn't kept: {reason}")
+            self.left_out.append(LeftOut(link.name, reason))
             return
         addresses = [
             each
@@ -265,7 +284,7 @@ class _Finder:
             self.kept.append(KeptInterface(link.name, tuple(sources), networks, gateway))
         elif own:
             reason = "it has neither a connected network nor a gateway"
-            self.notes.append(f"{link.name} isn't kept: {reason}")
+            self.left_out.append(LeftOut(link.name, reason))
 
     def _why_unkept(self, link: Link) -> str | None:
         if self._is_uplink(link):
@@ -283,7 +302,8 @@ class _Finder:
                 own.append(address)
             else:
                 reason = f"{other} has this address, too"
-                self.notes.append(f"{address.local} of {address.dev} isn't kept: {reason}")
+                name = f"{address.local} of {address.dev}"
+                self.left_out.append(LeftOut(name, reason))
         return own
 
     def _is_uplink(self, link: Link) -> bool:

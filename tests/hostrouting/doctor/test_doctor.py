@@ -721,6 +721,69 @@ def with_policy_routing(node: Node, **more: Any) -> Config:
     return given
 
 
+def policy_findings(node: Node, given: Config) -> list[tuple[str, str]]:
+    return [(found.kind, found.subject) for found in examine(given, host=node.host).findings]
+
+
+def test_missing_rules_and_side_tables_are_found(node: Node) -> None:
+    given = with_policy_routing(node)
+    kernel = node.kernel
+    assert policy_findings(node, given) == []
+    before = everything(node), kernel.facts().rules
+
+    kept, local, main = (rule for rule in kernel.facts().rules if rule.is_ours)
+    kernel.write_rules(Write.DELETE, [local])
+    assert policy_findings(node, given) == [
+        ("rule-missing", f"5269: from all to {SHADOWED} lookup local"),
+        ("rule-missing", f"5269: from all to {SHADOWED} lookup main"),
+    ]
+    kernel.write_rules(Write.DELETE, [main])
+    kernel.write_rules(Write.ADD, [local, main])
+    side = [route for route in read_routes(kernel) if route.is_in_side_table]
+    assert not kernel.write(Write.DELETE, side)
+    assert policy_findings(node, given) == [("route-missing", str(side[0]))]
+    assert not kernel.write(Write.ADD, side)
+    kernel.write_rules(Write.DELETE, [kept])
+    (finding,) = examine(given, host=node.host).findings
+    assert (finding.kind, finding.subject) == (
+        "rule-missing",
+        "2170: from 172.16.0.10 lookup 2170000",
+    )
+    assert finding.hint.startswith("hostrouting apply")
+    phases.run(Configure(given, host=node.host))
+    assert (everything(node), kernel.facts().rules) == before
+
+
+def test_a_rule_that_decides_before_ours_is_named(node: Node) -> None:
+    given = with_policy_routing(node)
+    node.divert("172.16.0.0/16", table=52)
+    node.kernel.add_rule(Rule(7, table=52))
+    found = [each for each in examine(given, host=node.host).findings if each.kind == "route-fails"]
+    assert [each.subject for each in found] == ["static routes"]
+    assert "because of the rule 7: from all lookup 52" in found[0].message
+
+
+def test_what_is_not_kept_is_a_risk(node: Node) -> None:
+    static = {"enabled": True, "routes": [{"destination": SHADOWED}], "keep": ["*", "wg*"]}
+    given = config(staticRoutes=static)
+    node.kernel.add_link("ib1")
+    node.kernel.add_address("ib1", "172.18.0.1/16")
+    node.kernel.add_address("eth0", "172.18.0.1/32")
+    node.kernel.add_link("ib2", up=False)
+    phases.run(Configure(given, host=node.host))
+    found = examine(given, host=node.host).findings
+    assert [(each.kind, each.subject, each.severity) for each in found] == [
+        ("not-kept", "eth0", Severity.RISK),
+        ("not-kept", "172.18.0.1 of ib1", Severity.RISK),
+        ("not-kept-yet", "kept interfaces", Severity.RISK),
+    ]
+    assert [each.message.rpartition(": ")[2] for each in found] == [
+        "it is an uplink",
+        "eth0 has this address, too",
+        "ib2 (it is down)",
+    ]
+
+
 NETWORKD_CONF = "/etc/systemd/networkd.conf.d/10-rules.conf"
 
 
