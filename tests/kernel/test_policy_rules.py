@@ -70,7 +70,9 @@ def written(backend: RouteBackend, change: Write, rules: Iterable[Rule]) -> list
 # --- rules: a CIDR that table main decides about --------------------------------------------------
 
 
-@pytest.fixture(params=Family, ids=str)
+@pytest.fixture(
+    params=[pytest.param(family, marks=pytest.mark.kernel) for family in Family], ids=str
+)
 def vpn(request: pytest.FixtureRequest, kernel: NamespaceKernel) -> RouteBackend:
     """Return a node whose VPN has a rule that sends everything by wg0.
 
@@ -154,6 +156,33 @@ def test_the_rule_for_table_local_must_come_first(vpn: RouteBackend) -> None:
     assert written(vpn, Write.ADD, [main]) == []
     assert [rule for rule in vpn.facts().rules if rule.is_ours] == [local, main]
     assert is_local(vpn, OWN[family])
+
+
+@pytest.mark.parametrize("is_in_order", [True, False])
+def test_a_model_follows_the_order_of_a_pair(vpn: RouteBackend, is_in_order: bool) -> None:
+    """A snapshot keeps it, too."""
+    family = vpn.family
+    addresses = (FAR[family], OWN[family])
+    move_local_rule_behind(vpn)
+    before = modelled(vpn)
+    assert [entry_of(before, address) for address in addresses] == [
+        entry_of(vpn, address) for address in addresses
+    ]
+
+    pair = pair_for(CIDRS[family], 5269)
+    added = pair if is_in_order else pair[::-1]
+    assert written(vpn, Write.ADD, added) == []
+    rules = vpn.facts().rules
+    for model in (before.with_rules(rules), modelled(vpn)):
+        assert model.facts().rules == rules
+        assert [entry_of(model, address) for address in addresses] == [
+            entry_of(vpn, address) for address in addresses
+        ]
+    assert is_local(vpn, OWN[family]) == is_in_order
+
+
+def entry_of(backend: RouteBackend, address: IpAddress) -> Route | None:
+    return backend.lookup([address])[0].route
 
 
 def test_a_rule_is_refused_for_one_that_the_kernel_takes_for_it(vpn: RouteBackend) -> None:
@@ -349,7 +378,6 @@ def test_a_model_predicts_rules_and_side_tables(kept: Kernel) -> None:
     found = take_snapshot(kept)
     assert [rule for rule in found.rules if rule.is_ours] == [*KEEP_RULES]
     assert {route for route in found.routes if route.is_in_side_table} == {*SIDE_ROUTES}
-    assert Snapshot.from_document(found.to_document()) == found
     reread = modelled(kept)
     assert ways_of(reread) == AFTER
     assert reread.facts().rules == predicted.facts().rules
@@ -357,5 +385,10 @@ def test_a_model_predicts_rules_and_side_tables(kept: Kernel) -> None:
         reread.write_rules(Write.DELETE, KEEP_RULES)
 
 
-def modelled(kernel: Kernel) -> Model:
-    return model_of(take_snapshot(kernel).known(Family.IPV4))
+def modelled(backend: RouteBackend) -> Model:
+    """Return the model of what a snapshot of the node says."""
+    if backend.family is Family.IPV6:
+        found = take_snapshot(NetlinkBackend(), backend)
+    else:
+        found = take_snapshot(backend)
+    return model_of(Snapshot.from_document(found.to_document()).known(backend.family))
