@@ -489,9 +489,7 @@ def plan_policy(
         return next((each for each in entries if each.protocol != Protocol.HOSTROUTING), None)
 
     wanted = resolve_policy(config, family, facts, defaults, foreign_in)
-    there = PolicyRouting()
-    if is_keeping or has_rules:
-        there, _ = _read_ours(backend, facts)
+    there, _ = _read_ours(backend, facts)
     return (PolicyPlan(family, wanted, there),)
 
 

@@ -38,10 +38,20 @@ from hostrouting.boot.layout import CHECK, ROUTES, WATCH
 from hostrouting.boot.manifest import Manifest
 from hostrouting.boot.next_boot import plan_next_boot
 from hostrouting.boot.parts import is_watched
+from hostrouting.config.routing import Keep, StaticRule
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.port import Write, read_routes
 from hostrouting.model.changes import Change, Changes
-from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Scope, Table
+from hostrouting.model.routes import (
+    SIDE_TABLES,
+    NextHop,
+    Protocol,
+    Route,
+    RouteType,
+    Scope,
+    Table,
+)
+from hostrouting.model.rules import Rule
 from hostrouting.tasks import InstallRoutes
 from hostrouting.testing import FakeSystemd
 
@@ -159,6 +169,103 @@ def test_any_run_is_all_or_nothing(
             RemoveHostRouting(host=Host(routes=kernel, units=FakeSystemd(), layout=Layout(root)))
         )
         assert list(read_routes(kernel)) == others
+
+
+# --- rules and side tables ------------------------------------------------------------------------
+
+
+T = SIDE_TABLES[0]
+static_rules = st.builds(
+    StaticRule,
+    to=st.sampled_from([*PREFIXES, "10.244.0.0/16"]),
+    priority=st.sampled_from([100, 2000, 2173, 5269, 5269]),
+)
+kept = st.builds(
+    Keep,
+    dev=st.sampled_from(["ib0", "ib*", "eth1", "eth*", "*", "none0"]),
+    gateway=st.sampled_from([None, None, "onlink", "10.2.0.1", "192.0.2.1"]),
+)
+policies = st.builds(
+    lambda given, rules, keep: attrs.evolve(
+        given, static_routes=StaticRoutes(True, given.static_routes.routes, rules, keep)
+    ),
+    configs,
+    st.lists(static_rules, max_size=3, unique_by=lambda rule: rule.to),
+    st.lists(kept, max_size=2),
+)
+ends = st.sampled_from(
+    [None, *map(IPv4Network, ["172.16.0.10/32", "10.2.0.4/32", "10.244.0.0/16", "172.16.0.0/16"])]
+)
+rules_there = st.builds(
+    Rule,
+    preference=st.sampled_from([100, 2170, 2170, 2171, 2172, 5269, 32000]),
+    table=st.sampled_from([T, T, T + 1, 100, Table.MAIN, Table.LOCAL]),
+    source=ends,
+    destination=ends,
+    suppress_prefix_length=st.sampled_from([None, None, 0]),
+    protocol=st.sampled_from([Protocol.HOSTROUTING, Protocol.HOSTROUTING, Protocol.STATIC]),
+)
+side_there = st.builds(
+    lambda route, table, protocol: attrs.evolve(route, table=table, protocol=protocol),
+    there,
+    st.sampled_from([T, T, T + 1, T + 2]),
+    st.sampled_from(
+        [Protocol.HOSTROUTING, Protocol.HOSTROUTING, Protocol.HOSTROUTING, Protocol.STATIC]
+    ),
+)
+states = st.tuples(
+    st.lists(there, max_size=3),
+    st.lists(side_there, max_size=4),
+    st.lists(rules_there, max_size=4),
+)
+
+
+def of_others(kernel: FakeKernel) -> tuple[list[Route], list[Rule]]:
+    routes = [route for route in foreign(kernel) if not route.is_in_side_table]
+    return routes, [rule for rule in kernel.facts().rules if not rule.is_ours]
+
+
+def in_order(kernel: FakeKernel) -> tuple[list[str], list[str]]:
+    """Return routes and rules, sorted: what is put back comes after what stayed."""
+    rules = [f"{rule.preference:5} {rule} {rule.protocol}" for rule in kernel.facts().rules]
+    return sorted(map(str, read_routes(kernel))), sorted(rules)
+
+
+refused_writes = st.tuples(
+    st.sampled_from(["add", "replace", "delete", "add rule", "delete rule"]), st.integers(1, 4)
+)
+
+
+@given(states, policies, st.none() | refused_writes)
+@settings(max_examples=by_day(60, by_night=20_000))
+def test_any_run_with_rules_is_all_or_nothing(
+    state: tuple[list[Route], list[Route], list[Rule]],
+    config: Config,
+    refused: tuple[str, int] | None,
+) -> None:
+    main, side, rules = state
+    kernel = node([*main, *side])
+    kernel.write_rules(Write.ADD, rules)
+    before, others = in_order(kernel), of_others(kernel)
+    fail = {refused[0]: {refused[1]: errno.ENOMEM}} if refused else {}
+    backend = FailingBackend(kernel, fail)
+    with tempfile.TemporaryDirectory() as root:
+        error = install(backend, config, root, InstallRoutes)
+        if error is None:
+            after = in_order(kernel)
+            again = RecordingBackend(kernel)
+            assert install(again, config, root, InstallRoutes) is None
+            assert again.written == []
+            assert again.written_rules == []
+            assert in_order(kernel) == after
+        elif not any("while putting things back" in note for note in error.__notes__):
+            assert in_order(kernel) == before
+        assert of_others(kernel) == others
+        phases.run(
+            RemoveHostRouting(host=Host(routes=kernel, units=FakeSystemd(), layout=Layout(root)))
+        )
+        assert of_others(kernel) == others
+        assert (list(read_routes(kernel)), list(kernel.facts().rules)) == others
 
 
 # --- the parts of the core and of a plug-in -------------------------------------------------------

@@ -14,6 +14,8 @@ from hostrouting.backend import (
     Route,
     RouteBackend,
     RouteFailure,
+    Rule,
+    RuleFailure,
     Write,
 )
 from phases import CancelScope
@@ -61,15 +63,21 @@ class RecordingBackend(ForwardingBackend):
     Attributes:
         written: the routes in the order of the writes, each with the kind of change, for example
             ``("add", route)``.
+        written_rules: the rules, alike.
     """
 
     def __init__(self, inner: RouteBackend) -> None:
         super().__init__(inner)
         self.written: list[tuple[str, Route]] = []
+        self.written_rules: list[tuple[str, Rule]] = []
 
     def write(self, change: Write, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         self.written += [(change.value, route) for route in routes]
         return super().write(change, routes)
+
+    def write_rules(self, change: Write, rules: Sequence[Rule]) -> tuple[RuleFailure, ...]:
+        self.written_rules += [(change.value, rule) for rule in rules]
+        return super().write_rules(change, rules)
 
 
 class FailingBackend(ForwardingBackend):
@@ -78,21 +86,35 @@ class FailingBackend(ForwardingBackend):
     Args:
         inner: the backend for all other writes.
         fail: errnos by kind of change and route number, for example ``{"add": {3: errno.ENOMEM}}``.
-            Routes are numbered from 1 across all changes of the same kind.
+            The kinds for rules are ``add rule`` and ``delete rule``. Routes and rules are numbered
+            from 1 across all changes of the same kind.
     """
 
     def __init__(self, inner: RouteBackend, fail: Mapping[str, Mapping[int, int]]) -> None:
         super().__init__(inner)
         self._fail = fail
-        self._count = Counter[Write]()
+        self._count = Counter[str]()
 
     def write(self, change: Write, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         failures: list[RouteFailure] = []
         for route in routes:
-            self._count[change] += 1
-            errno = self._fail.get(change, {}).get(self._count[change])
+            errno = self._next(change.value)
             if errno is None:
                 failures += super().write(change, [route])
             else:
                 failures.append(RouteFailure(route, errno, os.strerror(errno)))
         return tuple(failures)
+
+    def write_rules(self, change: Write, rules: Sequence[Rule]) -> tuple[RuleFailure, ...]:
+        failures: list[RuleFailure] = []
+        for rule in rules:
+            errno = self._next(f"{change} rule")
+            if errno is None:
+                failures += super().write_rules(change, [rule])
+            else:
+                failures.append(RuleFailure(rule, errno, os.strerror(errno)))
+        return tuple(failures)
+
+    def _next(self, kind: str) -> int | None:
+        self._count[kind] += 1
+        return self._fail.get(kind, {}).get(self._count[kind])
