@@ -18,6 +18,10 @@ from hostrouting.routes.verify_policy import verify_policy
 from hostrouting.watch._backoff import Failures
 from phases import CancelScope, all_or_nothing
 
+# A program that removes whatever the watcher restores is faster. systemd-networkd removes all rules
+# at certain events, but leaves alone what comes back.
+_CONTEST_SECONDS = 1.0
+
 CONTESTED = (
     "another program keeps removing our rules or routes in side tables; "
     "hostrouting waits longer each time before it restores them"
@@ -50,10 +54,12 @@ class PolicyReconciler:
     Args:
         kept: our rules, and the keys of routes in side tables, that were in place after the last
             check.
-        failures: how often another program has removed any of them.
+        restored: when any of them was last restored, on the scope's clock.
+        failures: how often another program has removed any of them right after that.
     """
 
     kept: frozenset[Hashable] = frozenset()
+    restored: float = -_CONTEST_SECONDS
     failures: Failures = attrs.field(factory=Failures)
 
     def repair(
@@ -93,6 +99,7 @@ class PolicyReconciler:
         if due is not None:
             return PolicyRepair(self._rules_kept, problems=(*problems, CONTESTED), due=due)
         changes = Changes()
+        now = scope.clock.monotonic()
         kept: set[Hashable] = set()
         for backend, plan in plans:
             possible = _possible(plan)
@@ -105,6 +112,8 @@ class PolicyReconciler:
             except RouteError as error:
                 problems.append(str(error))
         self.kept = frozenset(kept)
+        if changes:
+            self.restored = now
         return PolicyRepair(self._rules_kept, changes, tuple(problems))
 
     @property
@@ -119,7 +128,8 @@ class PolicyReconciler:
             lost.update(route.key for route in plan.add)
         if self.kept.isdisjoint(lost):
             return self.failures.due if lost and now < self.failures.due else None
-        self.failures = self.failures.again(now)
+        is_contested = now < self.restored + _CONTEST_SECONDS
+        self.failures = self.failures.again(now) if is_contested else Failures()
         self.kept -= lost
         return self.failures.due if self.failures.wait_seconds else None
 

@@ -519,9 +519,19 @@ def test_rules_of_an_interface_without_an_address_stay(policy: World) -> None:
     assert policy.of_kind(EventKind.PROBLEM) == []
 
 
-def test_contested_rules_wait(policy: World) -> None:
-    for second in range(5, 300, 5):
+def test_rules_that_are_lost_now_and_then_do_not_wait(policy: World) -> None:
+    losses = range(5, 300, 5)
+    for second in losses:
         policy.at(second, lambda: flush_rules(policy))
+        policy.at(second + 1, lambda: len(our_rules(policy)) == 3 or pytest.fail("it waits"))
+    policy.watch(310)
+    assert len(later_events(policy)) == len(losses)
+    assert policy.of_kind(EventKind.PROBLEM) == []
+
+
+def test_contested_rules_wait(policy: World) -> None:
+    for step in range(600):
+        policy.at(5 + step / 2, lambda: flush_rules(policy))
     policy.watch(600)
     assert len(our_rules(policy)) == 3
     assert 5 < len(later_events(policy)) < 20
