@@ -1,4 +1,4 @@
-"""Render resolved routes for other tools: ip-route(8), netplan(5) and systemd.network(5).
+"""Render resolved routes and policy rules for other tools: ip(8), netplan(5), systemd.network(5).
 
 This module does no I/O. The output contains only addresses, numbers and names that ``parse_device``
 accepts. Inherited interface names come from the kernel, which would allow ``$(reboot)``.
@@ -7,19 +7,24 @@ accepts. Inherited interface names come from the kernel, which would allow ``$(r
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import attrs
 
 from hostrouting.model.errors import Refusal, RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.parsing import parse_device
-from hostrouting.model.routes import NextHop, Protocol, Route
+from hostrouting.model.routes import NextHop, Protocol, Route, Table
+from hostrouting.model.rules import Rule
 
 _IP = """\
 # Each line adds a route until the next boot and never changes an existing one. "File exists": \
 there is one with this
 # destination and metric, ours or another program's; "ip {} route show exact DESTINATION" shows it.
+"""
+
+_IP_RULES = """\
+# The same for policy rules; "ip {} rule" shows them.
 """
 
 _NETPLAN = """\
@@ -52,67 +57,102 @@ _NETPLAN_METRIC_MAX = 2**31 - 1
 NETWORKD_ROUTES = 8000
 
 
-def as_ip(routes: Sequence[Route]) -> str:
-    """Render routes as commands that are safe to paste, even twice.
+@attrs.frozen
+class PlacedRule:
+    """A policy rule, with the interface in whose file other tools keep it.
 
-    The commands use ``add``, which fails if a route exists (EEXIST), because ``replace`` would
-    overwrite DHCP routes. The protocol is static, because our next run would remove routes with our
-    own protocol.
+    Args:
+        rule: the rule.
+        dev: the interface.
+    """
+
+    rule: Rule
+    dev: str
+
+
+def as_ip(routes: Sequence[Route], rules: Sequence[PlacedRule] = ()) -> str:
+    """Render routes and rules as commands that are safe to paste, even twice.
+
+    The commands use ``add``, which fails if a route or rule exists (EEXIST), because ``replace``
+    would overwrite DHCP routes. Their protocol isn't ours, because our next run would remove them.
 
     Args:
         routes: the result of ``resolve``, in the same order.
+        rules: the policy rules, in the order in which they are added.
 
     Returns:
-        A comment and a line for each route, or an empty string if there are no routes.
+        A comment and a line for each route and rule, or an empty string if there are none.
 
     Raises:
         RouteError: an interface name isn't safe to paste. The error lists all routes through such
             interfaces.
     """
-    lines = _each(routes, "as a command", _ip_line)
-    families = " or ".join(sorted({f"-{route.family.value}" for route in routes}))
-    return _IP.format(families) + "".join(line for _, line in lines) if lines else ""
+    lines = [line for _, line in _each(routes, "as a command", _ip_line)]
+    of_rules = [_ip_rule(placed.rule) for placed in rules]
+    text = ""
+    if lines:
+        text += _IP.format(_options(route.family for route in routes)) + "".join(lines)
+    if of_rules:
+        text += _IP_RULES.format(_options(_family_of(each.rule) for each in rules))
+        text += "".join(of_rules)
+    return text
 
 
-def as_netplan(routes: Sequence[Route]) -> str:
-    """Render routes as YAML for a separate netplan file, grouped by interface.
+def _options(families: Iterable[Family]) -> str:
+    return " or ".join(sorted({f"-{family.value}" for family in families}))
+
+
+def as_netplan(routes: Sequence[Route], rules: Sequence[PlacedRule] = ()) -> str:
+    """Render routes and rules as YAML for a separate netplan file, grouped by interface.
 
     Args:
         routes: the result of ``resolve``.
+        rules: the policy rules.
 
     Returns:
-        The file contents, starting with a comment, or an empty string if there are no routes.
+        The file contents, starting with a comment, or an empty string if there are none.
 
     Raises:
-        RouteError: netplan doesn't support some routes, or an interface name isn't safe. The error
-            lists these routes, each with the reason and, if there is one, an alternative.
+        RouteError: netplan doesn't support some routes or rules, or an interface name isn't safe.
+            The error lists these, each with the reason and, if there is one, an alternative.
     """
-    items = _each(routes, "for netplan", _netplan_item)
-    if not items:
+    of_routes = _by_device(_each(routes, "for netplan", _netplan_item))
+    of_rules = _by_device(_each_rule(rules, "for netplan", _netplan_policy))
+    if not (of_routes or of_rules):
         return ""
     parts = [_NETPLAN, "network:\n  version: 2\n  ethernets:\n"]
-    for dev, texts in _by_device(items).items():
+    for dev in dict.fromkeys((*of_routes, *of_rules)):
         # Without quotes, YAML would parse names like 1e3, on or null as other types.
-        parts += [f'    "{dev}":\n      routes:\n', *texts]
+        parts.append(f'    "{dev}":\n')
+        for key, texts in (("routes", of_routes), ("routing-policy", of_rules)):
+            if dev in texts:
+                parts += [f"      {key}:\n", *texts[dev]]
     return "".join(parts)
 
 
-def as_networkd(routes: Sequence[Route]) -> str:
-    """Render routes as a drop-in for each interface's .network file (systemd 249 or later).
+def as_networkd(routes: Sequence[Route], rules: Sequence[PlacedRule] = ()) -> str:
+    """Render a drop-in for each interface's .network file (systemd 249 or later).
 
     Args:
         routes: the result of ``resolve``.
+        rules: the policy rules, which networkd keeps, unlike those of other programs.
 
     Returns:
-        The concatenated drop-ins, or an empty string if there are no routes. Each drop-in starts
-        with a comment that begins with ``# DEVICE:``. Multipath routes are listed under their first
-        hop's interface.
+        The concatenated drop-ins, or an empty string if there are no routes or rules. Each drop-in
+        starts with a comment that begins with ``# DEVICE:``. Multipath routes are listed under
+        their first hop's interface.
 
     Raises:
         RouteError: networkd doesn't support some routes, or an interface name isn't safe. The error
             lists these routes, each with the reason and, if there is one, an alternative.
     """
-    sections = _by_device(_each(routes, "for systemd-networkd", _networkd_section))
+    purpose = "for systemd-networkd"
+    sections = _by_device(
+        [
+            *_each(routes, purpose, _networkd_section),
+            *_each_rule(rules, purpose, _networkd_policy),
+        ]
+    )
     return "\n".join(
         _NETWORKD.format(dev=dev) + "\n".join(texts) for dev, texts in sections.items()
     )
@@ -155,6 +195,38 @@ def _each(
     return written
 
 
+def _each_rule(
+    rules: Sequence[PlacedRule],
+    purpose: str,
+    write: Callable[[Rule], str],
+) -> list[tuple[str, str]]:
+    """Render each rule, and return pairs of its interface and the text.
+
+    Of rules with the same preference, other tools may add the last one first. Only the rules for
+    tables local and main share one, and a preference less does no harm to that for table local.
+
+    Raises:
+        RouteError: ``write`` or ``parse_device`` rejected some rules.
+    """
+    written: list[tuple[str, str]] = []
+    refusals: list[Refusal] = []
+    for placed in rules:
+        rule = placed.rule
+        if rule.table == Table.LOCAL:
+            rule = attrs.evolve(rule, preference=rule.preference - 1)
+        try:
+            written.append((parse_device(placed.dev), write(rule)))
+        except RouteError as error:
+            refusals.append(
+                Refusal(f"can't write the rule {rule} {purpose}: {error.message}", error.hint)
+            )
+        except ValueError as error:
+            refusals.append(Refusal(f"can't write the rule {rule} {purpose}: {error}"))
+    if refusals:
+        raise RouteError.of(refusals)
+    return written
+
+
 def _by_device(written: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
     texts: dict[str, list[str]] = {}
     for dev, text in written:
@@ -164,6 +236,41 @@ def _by_device(written: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
 
 def _ip_line(route: Route) -> str:
     return f"ip -{route.family.value} route add {attrs.evolve(route, protocol=Protocol.STATIC)}\n"
+
+
+def _ip_rule(rule: Rule) -> str:
+    return f"ip -{_family_of(rule).value} rule add {rule} pref {rule.preference}\n"
+
+
+def _family_of(rule: Rule) -> Family:
+    end = rule.source or rule.destination
+    return Family.IPV4 if end is None else Family.of(end)
+
+
+def _netplan_policy(rule: Rule) -> str:
+    if rule.suppress_prefix_length is not None:
+        raise RouteError(
+            "it has no suppress_prefixlength, which a gateway in keep takes",
+            hint="use networkd or ip",
+        )
+    return "        - " + "\n          ".join(_policy(rule, *_NETPLAN_KEYS)) + "\n"
+
+
+def _networkd_policy(rule: Rule) -> str:
+    rows = ["[RoutingPolicyRule]", *_policy(rule, *_NETWORKD_KEYS)]
+    if rule.suppress_prefix_length is not None:
+        rows.append(f"SuppressPrefixLength={rule.suppress_prefix_length}")
+    return "\n".join(rows) + "\n"
+
+
+_NETPLAN_KEYS = ("from: ", "to: ", "table: ", "priority: ")
+_NETWORKD_KEYS = ("From=", "To=", "Table=", "Priority=")
+
+
+def _policy(rule: Rule, *keys: str) -> list[str]:
+    """Return the lines for a rule's source, destination, table and preference."""
+    values = (rule.source, rule.destination, int(rule.table), rule.preference)
+    return [f"{key}{value}" for key, value in zip(keys, values, strict=True) if value is not None]
 
 
 def _netplan_item(route: Route) -> str:
@@ -184,7 +291,7 @@ def _netplan_item(route: Route) -> str:
         "scope: link" if hop.gateway is None else f"via: {hop.gateway}",
     ]
     rows += ["on-link: true"] if hop.onlink else []
-    rows += _rest(route, "from: ", "mtu: ", "metric: ")
+    rows += _rest(route, "from: ", "mtu: ", "metric: ", "table: ")
     return "        - " + "\n          ".join(rows) + "\n"
 
 
@@ -194,7 +301,7 @@ def _networkd_section(route: Route) -> str:
         rows += _networkd_hop(route.hops[0], route.family)
     else:
         rows += map(_networkd_hop_of_many, route.hops)
-    rows += _rest(route, "PreferredSource=", "MTUBytes=", "Metric=")
+    rows += _rest(route, "PreferredSource=", "MTUBytes=", "Metric=", "Table=")
     return "\n".join(rows) + "\n"
 
 
@@ -203,9 +310,15 @@ def _rest(
     source: str,
     mtu: str,
     metric: str,
+    table: str,
 ) -> list[str]:
-    """Return the lines for a route's source, MTU and metric."""
-    rest = ((source, route.source), (mtu, route.mtu), (metric, route.metric or None))
+    """Return the lines for a route's source, MTU, metric, and table other than main."""
+    rest = (
+        (source, route.source),
+        (mtu, route.mtu),
+        (metric, route.metric or None),
+        (table, None if route.table == Table.MAIN else route.table),
+    )
     return [f"{key}{value}" for key, value in rest if value is not None]
 
 
